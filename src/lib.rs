@@ -1,0 +1,2 @@
+//! Mitra: RDMA that keeps its word.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! The `mitra` program.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Chores of the Mitra checkout.
+fn main() {}
