@@ -1,2 +1,21 @@
-//! RC, UC and UD as state machines; never does I/O, reads a clock or draws randomness of its own.
+//! RC, UC and UD as state machines: a whole NIC ([`Nic`]) without I/O, threads, clocks or randomness of its own.
+//!
+//! Inputs are verbs calls, packets ([`Nic::handle_packet`]) and the time ([`Nic::handle_timeout`]). Outputs are
+//! polled: packets ([`Nic::poll_transmit`]), the next wake-up ([`Nic::poll_timeout`]), queues to notify
+//! ([`Nic::poll_cq_event`]) and events ([`Nic::poll_async_event`]). Registered memory is reached through the
+//! [`Memory`] trait, and only after keys, bounds, rights and generations were checked here.
+//!
+//! A driver's loop: feed what arrived; `handle_timeout` when [`Nic::poll_timeout`] is due; then `poll_transmit`
+//! until it gives nothing; then the events. All of it under the NIC's one lock.
 #![forbid(unsafe_code)]
+
+mod config;
+pub mod fault;
+mod memory;
+mod nic;
+mod tx;
+
+pub use config::{NicConfig, Tuning};
+pub use memory::{AtomicOp, Memory, MemoryFault};
+pub use nic::Nic;
+pub use tx::TxBatch;

@@ -1,0 +1,182 @@
+use core::fmt;
+use core::net::{IpAddr, Ipv6Addr};
+
+/// A global identifier: for RoCEv2, the NIC's IP address (IPv4 as `::ffff:a.b.c.d`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Gid(pub [u8; 16]);
+
+impl From<IpAddr> for Gid {
+    fn from(ip: IpAddr) -> Gid {
+        Gid(match ip {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        })
+    }
+}
+
+impl From<Gid> for IpAddr {
+    fn from(gid: Gid) -> IpAddr {
+        Ipv6Addr::from(gid.0).to_canonical()
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+/// A path MTU: payload bytes per packet (IBTA volume 1, 9.7.4.1).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Mtu {
+    /// 256 bytes.
+    M256,
+    /// 512 bytes.
+    M512,
+    /// 1024 bytes.
+    M1024,
+    /// 2048 bytes.
+    M2048,
+    /// 4096 bytes.
+    M4096,
+}
+
+impl Mtu {
+    /// All of them, ascending.
+    pub const ALL: [Mtu; 5] = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096];
+
+    /// In bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Mtu::M256 => 256,
+            Mtu::M512 => 512,
+            Mtu::M1024 => 1024,
+            Mtu::M2048 => 2048,
+            Mtu::M4096 => 4096,
+        }
+    }
+
+    /// The MTU of exactly so many bytes.
+    pub fn from_bytes(bytes: usize) -> Option<Mtu> {
+        Mtu::ALL.into_iter().find(|m| m.bytes() == bytes)
+    }
+
+    /// The largest that fits an interface's MTU: the IP and UDP headers, at most 40 bytes of RoCE headers and the
+    /// ICRC go off (annex A17.3).
+    pub fn for_interface(interface_mtu: usize, v6: bool) -> Option<Mtu> {
+        let headers = if v6 { 40 } else { 20 } + 8 + 12 + 28 + 4;
+        Mtu::ALL.into_iter().rev().find(|m| m.bytes() + headers <= interface_mtu)
+    }
+
+    /// How many packets a message of `len` bytes takes; at least one.
+    pub fn packets(self, len: u64) -> u64 {
+        len.div_ceil(self.bytes() as u64).max(1)
+    }
+}
+
+impl fmt::Display for Mtu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes().fmt(f)
+    }
+}
+
+/// Against whom a NIC's atomics are atomic (`enum ibv_atomic_cap`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AtomicScope {
+    /// No atomics.
+    None,
+    /// Against others through the same NIC only: not against the CPU, not against another NIC.
+    Nic,
+    /// Against everybody (`IBV_ATOMIC_GLOB`).
+    Global,
+}
+
+/// What a device can do beyond moving data: the evidence that failover stands on, and what it must not assume.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Capabilities {
+    /// Against whom its atomics are atomic.
+    pub atomic_scope: AtomicScope,
+    /// [`crate::QpStatus::rq_psn`] is the responder's next expected PSN, also in ERR.
+    pub psn_query: bool,
+    /// [`crate::Provider::saved_results`] works, also in ERR.
+    pub saved_results: bool,
+    /// Acknowledges only what is in memory. (IB lets an acknowledgement precede placement.)
+    pub ack_after_placement: bool,
+    /// Keeps the order of placement between work requests of one queue pair (no relaxed ordering).
+    pub write_order: bool,
+    /// [`crate::Provider::reset`] works, and on return the NIC touches host memory no more.
+    pub reset: bool,
+    /// Memory windows of type 2B.
+    pub windows: bool,
+}
+
+/// A limit on everything; what exceeds one is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Limits {
+    /// Protection domains.
+    pub pds: u32,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Memory windows.
+    pub mws: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Entries of a completion queue.
+    pub cqe: u32,
+    /// Queue pairs.
+    pub qps: u32,
+    /// Entries of a send or receive queue.
+    pub wrs: u32,
+    /// Scatter/gather entries of a request.
+    pub sges: u32,
+    /// Bytes of inline data.
+    pub inline: u32,
+    /// Shared receive queues.
+    pub srqs: u32,
+    /// Address handles.
+    pub ahs: u32,
+    /// READs and atomics outstanding on a queue pair, at either end.
+    pub rd_atomic: u8,
+    /// Bytes of a message.
+    pub message: u32,
+}
+
+/// What a NIC is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceAttr {
+    /// Its name, unique in the process.
+    pub name: String,
+    /// Its limits.
+    pub limits: Limits,
+    /// Its capabilities.
+    pub capabilities: Capabilities,
+}
+
+/// Whether a port can carry packets.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PortState {
+    /// No link.
+    Down,
+    /// Up and ready.
+    Active,
+}
+
+/// The state of a NIC's one port.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PortAttr {
+    /// Up or down.
+    pub state: PortState,
+    /// The largest path MTU it carries.
+    pub max_mtu: Mtu,
+    /// Its address.
+    pub gid: Gid,
+}
+
+/// A named count, for metrics and `mitra devices`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counter {
+    /// A stable snake_case name.
+    pub name: &'static str,
+    /// How often it happened since the NIC was made.
+    pub value: u64,
+}

@@ -1,0 +1,29 @@
+use crate::{CqId, Qpn, SrqId};
+
+/// What a NIC reports besides completions (IBTA volume 1, 11.6.3; `ibv_get_async_event`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// The link went down.
+    PortError,
+    /// The link came up.
+    PortActive,
+    /// The NIC died: no host access works any more, no completion will be written.
+    DeviceFatal,
+    /// A queue pair hit an error that no completion can carry.
+    QpFatal(Qpn),
+    /// A request on this queue pair was malformed or broke a rule of the transport.
+    QpRequestError(Qpn),
+    /// A remote request named a wrong key, bound or right on this queue pair.
+    QpAccessError(Qpn),
+    /// A send queue in SQD has drained.
+    SqDrained(Qpn),
+    /// The first packet arrived on a queue pair still in RTR.
+    CommunicationEstablished(Qpn),
+    /// A completion queue overflowed: completions were lost, its queue pairs are in ERR.
+    CqError(CqId),
+    /// A shared receive queue fell below its limit.
+    SrqLimitReached(SrqId),
+    /// No more receives of the shared queue will be consumed for this queue pair.
+    LastWqeReached(Qpn),
+}

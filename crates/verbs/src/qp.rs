@@ -1,0 +1,409 @@
+//! Queue pairs: their states, attributes, and which transition needs which attribute.
+
+use core::fmt;
+
+use crate::{Access, CqId, Gid, Mtu, PdId, Psn, Qpn, SrqId};
+
+/// The transport service of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum QpType {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// The states of a queue pair (IBTA volume 1, 10.3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum QpState {
+    /// Made, or emptied: nothing can be posted.
+    Reset,
+    /// Receives may be posted; packets are dropped.
+    Init,
+    /// Ready to receive.
+    Rtr,
+    /// Ready to send.
+    Rts,
+    /// The send queue drains, then holds; receiving goes on.
+    Sqd,
+    /// The send queue failed, receiving goes on (UC and UD only).
+    Sqe,
+    /// Failed: everything posted is flushed.
+    Err,
+}
+
+/// Sizes of a queue pair's queues.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct QpCap {
+    /// Send requests outstanding.
+    pub send_wrs: u32,
+    /// Receive requests outstanding; 0 with a shared receive queue.
+    pub recv_wrs: u32,
+    /// Entries of a send request.
+    pub send_sges: u32,
+    /// Entries of a receive request.
+    pub recv_sges: u32,
+    /// Bytes of inline data.
+    pub inline: u32,
+}
+
+impl Default for QpCap {
+    /// 128 requests each way, 4 entries each, 64 bytes inline.
+    fn default() -> QpCap {
+        QpCap { send_wrs: 128, recv_wrs: 128, send_sges: 4, recv_sges: 4, inline: 64 }
+    }
+}
+
+/// What a queue pair is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct QpInitAttr {
+    /// Transport service.
+    pub qp_type: QpType,
+    /// Protection domain.
+    pub pd: PdId,
+    /// Where sends complete.
+    pub send_cq: CqId,
+    /// Where receives complete.
+    pub recv_cq: CqId,
+    /// A shared receive queue instead of its own.
+    pub srq: Option<SrqId>,
+    /// Sizes.
+    pub cap: QpCap,
+    /// Every send completes in the CQ, signalled or not.
+    pub sq_sig_all: bool,
+}
+
+/// Attributes to set with [`crate::Provider::modify_qp`]; `None` leaves one as it is. Fields and units as in
+/// `ibv_modify_qp`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct QpAttr {
+    /// The state to go to.
+    pub state: Option<QpState>,
+    /// Index into the P_Key table; this project's NICs have index 0 only.
+    pub pkey_index: Option<u16>,
+    /// The port; this project's NICs have port 1 only.
+    pub port: Option<u8>,
+    /// Remote rights through this queue pair.
+    pub access: Option<Access>,
+    /// Q_Key, on UD.
+    pub qkey: Option<u32>,
+    /// The peer's address (the address vector).
+    pub dest_gid: Option<Gid>,
+    /// The peer's queue pair.
+    pub dest_qpn: Option<Qpn>,
+    /// Payload bytes per packet.
+    pub path_mtu: Option<Mtu>,
+    /// First PSN expected.
+    pub rq_psn: Option<Psn>,
+    /// First PSN sent.
+    pub sq_psn: Option<Psn>,
+    /// READs and atomics outstanding as requester.
+    pub max_rd_atomic: Option<u8>,
+    /// READs and atomics accepted and remembered as responder.
+    pub max_dest_rd_atomic: Option<u8>,
+    /// How long the peer shall wait when no receive is posted: the 5-bit code of IBTA volume 1, table 45.
+    pub min_rnr_timer: Option<u8>,
+    /// Retransmission time-out of 4.096 µs · 2^timeout; 0 is never, at most 31.
+    pub timeout: Option<u8>,
+    /// Retransmissions before RETRY_EXC, at most 7.
+    pub retry_cnt: Option<u8>,
+    /// Retries after RNR NAKs, at most 7; 7 is for ever.
+    pub rnr_retry: Option<u8>,
+}
+
+/// What [`crate::Provider::query_qp`] tells.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct QpStatus {
+    /// The state it is in.
+    pub state: QpState,
+    /// What it was made of.
+    pub init: QpInitAttr,
+    /// The attributes as set, except `state`, `rq_psn` and `sq_psn`, which are `None` here.
+    pub attr: QpAttr,
+    /// As responder, the next PSN expected: every request packet before it was executed (READ: accepted).
+    /// Valid in ERR too, if the device reports [`crate::Capabilities::psn_query`].
+    pub rq_psn: Psn,
+    /// As requester, the PSN of the next new packet.
+    pub sq_psn: Psn,
+    /// Whether a send queue in SQD has drained.
+    pub drain: Drain,
+}
+
+/// How far a send queue in SQD is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Drain {
+    /// Not in SQD.
+    None,
+    /// Requests that had begun are still outstanding.
+    Draining,
+    /// All that had begun has completed.
+    Drained,
+}
+
+/// An attribute's name, for tables and errors.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)] // each is the field of `QpAttr` with that name
+pub enum Attribute {
+    PkeyIndex,
+    Port,
+    Access,
+    Qkey,
+    DestGid,
+    DestQpn,
+    PathMtu,
+    RqPsn,
+    SqPsn,
+    MaxRdAtomic,
+    MaxDestRdAtomic,
+    MinRnrTimer,
+    Timeout,
+    RetryCnt,
+    RnrRetry,
+}
+
+impl fmt::Display for Attribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Attribute::PkeyIndex => "pkey_index",
+            Attribute::Port => "port",
+            Attribute::Access => "access",
+            Attribute::Qkey => "qkey",
+            Attribute::DestGid => "dest_gid",
+            Attribute::DestQpn => "dest_qpn",
+            Attribute::PathMtu => "path_mtu",
+            Attribute::RqPsn => "rq_psn",
+            Attribute::SqPsn => "sq_psn",
+            Attribute::MaxRdAtomic => "max_rd_atomic",
+            Attribute::MaxDestRdAtomic => "max_dest_rd_atomic",
+            Attribute::MinRnrTimer => "min_rnr_timer",
+            Attribute::Timeout => "timeout",
+            Attribute::RetryCnt => "retry_cnt",
+            Attribute::RnrRetry => "rnr_retry",
+        })
+    }
+}
+
+/// Why a transition was refused; the queue pair is as it was.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModifyError {
+    /// There is no such transition.
+    #[error(
+        "a {qp_type:?} queue pair cannot go from {from:?} to {to:?}; from {from:?} it can go to {allowed}"
+    )]
+    NoSuchTransition {
+        /// Transport service.
+        qp_type: QpType,
+        /// The state it is in.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+        /// The states that can be reached.
+        allowed: String,
+    },
+    /// An attribute is missing.
+    #[error("{from:?} to {to:?} of a {qp_type:?} queue pair needs {missing}")]
+    Missing {
+        /// Transport service.
+        qp_type: QpType,
+        /// The state it is in.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+        /// Comma-separated attributes.
+        missing: String,
+    },
+    /// An attribute may not be set in this transition.
+    #[error("{attribute} cannot be set from {from:?} to {to:?} of a {qp_type:?} queue pair")]
+    NotAllowed {
+        /// Transport service.
+        qp_type: QpType,
+        /// The state it is in.
+        from: QpState,
+        /// The state asked for.
+        to: QpState,
+        /// The attribute.
+        attribute: Attribute,
+    },
+    /// An attribute's value is out of range.
+    #[error("{attribute} must be {rule}")]
+    OutOfRange {
+        /// The attribute.
+        attribute: Attribute,
+        /// What it must be.
+        rule: &'static str,
+    },
+}
+
+use Attribute as A;
+use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+use QpType::{Rc, Uc, Ud};
+
+/// Required and optional attributes of one transition.
+type Row = (&'static [Attribute], &'static [Attribute]);
+
+/// The table of `ibv_modify_qp(3)` and IBTA volume 1, table 91. `None`: there is no such transition.
+fn row(qp_type: QpType, from: QpState, to: QpState) -> Option<Row> {
+    const NONE: &[Attribute] = &[];
+    Some(match (qp_type, from, to) {
+        (_, _, Reset | Err) => (NONE, NONE),
+        (Rc | Uc, Reset, Init) => (&[A::PkeyIndex, A::Port, A::Access], NONE),
+        (Ud, Reset, Init) => (&[A::PkeyIndex, A::Port, A::Qkey], NONE),
+        (Rc | Uc, Init, Init) => (NONE, &[A::PkeyIndex, A::Port, A::Access]),
+        (Ud, Init, Init) => (NONE, &[A::PkeyIndex, A::Port, A::Qkey]),
+        (Rc, Init, Rtr) => (
+            &[A::DestGid, A::PathMtu, A::DestQpn, A::RqPsn, A::MaxDestRdAtomic, A::MinRnrTimer],
+            &[A::PkeyIndex, A::Access],
+        ),
+        (Uc, Init, Rtr) => (&[A::DestGid, A::PathMtu, A::DestQpn, A::RqPsn], &[A::PkeyIndex, A::Access]),
+        (Ud, Init, Rtr) => (NONE, &[A::PkeyIndex, A::Qkey]),
+        (Rc, Rtr, Rts) => {
+            (&[A::SqPsn, A::Timeout, A::RetryCnt, A::RnrRetry, A::MaxRdAtomic], &[A::Access, A::MinRnrTimer])
+        }
+        (Uc, Rtr, Rts) => (&[A::SqPsn], &[A::Access]),
+        (Ud, Rtr, Rts) => (&[A::SqPsn], &[A::Qkey]),
+        (Rc, Rts, Rts) | (Rc, Sqd, Rts) => (NONE, &[A::Access, A::MinRnrTimer]),
+        (Uc, Rts | Sqd | Sqe, Rts) => (NONE, &[A::Access]),
+        (Ud, Rts | Sqd | Sqe, Rts) => (NONE, &[A::Qkey]),
+        (_, Rts, Sqd) => (NONE, NONE),
+        (Rc, Sqd, Sqd) => (
+            NONE,
+            &[
+                A::PkeyIndex,
+                A::Access,
+                A::DestGid,
+                A::MaxRdAtomic,
+                A::MaxDestRdAtomic,
+                A::MinRnrTimer,
+                A::Timeout,
+                A::RetryCnt,
+                A::RnrRetry,
+            ],
+        ),
+        (Uc, Sqd, Sqd) => (NONE, &[A::PkeyIndex, A::Access, A::DestGid]),
+        (Ud, Sqd, Sqd) => (NONE, &[A::PkeyIndex, A::Qkey]),
+        _ => return None,
+    })
+}
+
+/// The attributes that a transition needs, or `None` if there is no such transition.
+pub fn required_attributes(qp_type: QpType, from: QpState, to: QpState) -> Option<&'static [Attribute]> {
+    row(qp_type, from, to).map(|(required, _)| required)
+}
+
+impl QpAttr {
+    /// A bare transition.
+    pub fn to(state: QpState) -> QpAttr {
+        QpAttr { state: Some(state), ..QpAttr::default() }
+    }
+
+    /// The attributes that are set, except the state.
+    pub fn set(&self) -> impl Iterator<Item = Attribute> {
+        [
+            (self.pkey_index.is_some(), A::PkeyIndex),
+            (self.port.is_some(), A::Port),
+            (self.access.is_some(), A::Access),
+            (self.qkey.is_some(), A::Qkey),
+            (self.dest_gid.is_some(), A::DestGid),
+            (self.dest_qpn.is_some(), A::DestQpn),
+            (self.path_mtu.is_some(), A::PathMtu),
+            (self.rq_psn.is_some(), A::RqPsn),
+            (self.sq_psn.is_some(), A::SqPsn),
+            (self.max_rd_atomic.is_some(), A::MaxRdAtomic),
+            (self.max_dest_rd_atomic.is_some(), A::MaxDestRdAtomic),
+            (self.min_rnr_timer.is_some(), A::MinRnrTimer),
+            (self.timeout.is_some(), A::Timeout),
+            (self.retry_cnt.is_some(), A::RetryCnt),
+            (self.rnr_retry.is_some(), A::RnrRetry),
+        ]
+        .into_iter()
+        .filter_map(|(set, name)| set.then_some(name))
+    }
+}
+
+/// Judges a modification: the state that it leads to, or the rule that it breaks. Values that depend on the
+/// device's limits (MTU, rd_atomic) are the device's to judge.
+pub fn check_modify(qp_type: QpType, from: QpState, attr: &QpAttr) -> Result<QpState, ModifyError> {
+    let to = attr.state.unwrap_or(from);
+    let Some((required, optional)) = row(qp_type, from, to) else {
+        let allowed: Vec<String> = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err]
+            .into_iter()
+            .filter(|&s| row(qp_type, from, s).is_some())
+            .map(|s| format!("{s:?}"))
+            .collect();
+        return Result::Err(ModifyError::NoSuchTransition { qp_type, from, to, allowed: allowed.join(", ") });
+    };
+    let missing: Vec<String> =
+        required.iter().filter(|a| !attr.set().any(|s| s == **a)).map(ToString::to_string).collect();
+    if !missing.is_empty() {
+        return Result::Err(ModifyError::Missing { qp_type, from, to, missing: missing.join(", ") });
+    }
+    if let Some(attribute) = attr.set().find(|a| !required.contains(a) && !optional.contains(a)) {
+        return Result::Err(ModifyError::NotAllowed { qp_type, from, to, attribute });
+    }
+    let ranges: [(bool, Attribute, &'static str); 6] = [
+        (attr.pkey_index.is_some_and(|v| v != 0), A::PkeyIndex, "0, the only P_Key of this port"),
+        (attr.port.is_some_and(|v| v != 1), A::Port, "1, the only port of this device"),
+        (attr.min_rnr_timer.is_some_and(|v| v > 31), A::MinRnrTimer, "at most 31"),
+        (attr.timeout.is_some_and(|v| v > 31), A::Timeout, "at most 31"),
+        (attr.retry_cnt.is_some_and(|v| v > 7), A::RetryCnt, "at most 7"),
+        (attr.rnr_retry.is_some_and(|v| v > 7), A::RnrRetry, "at most 7"),
+    ];
+    match ranges.into_iter().find(|(bad, ..)| *bad) {
+        Some((_, attribute, rule)) => Result::Err(ModifyError::OutOfRange { attribute, rule }),
+        None => Ok(to),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rc_init() -> QpAttr {
+        QpAttr { pkey_index: Some(0), port: Some(1), access: Some(Access::empty()), ..QpAttr::to(Init) }
+    }
+
+    #[test]
+    fn a_wrong_transition_says_what_is_possible() {
+        let e = check_modify(Rc, Reset, &QpAttr::to(Rts)).unwrap_err();
+        assert_eq!(
+            e.to_string(),
+            "a Rc queue pair cannot go from Reset to Rts; from Reset it can go to Reset, Init, Err"
+        );
+    }
+
+    #[test]
+    fn missing_attributes_are_named() {
+        let e =
+            check_modify(Rc, Init, &QpAttr { path_mtu: Some(Mtu::M1024), ..QpAttr::to(Rtr) }).unwrap_err();
+        assert_eq!(
+            e.to_string(),
+            "Init to Rtr of a Rc queue pair needs dest_gid, dest_qpn, rq_psn, max_dest_rd_atomic, min_rnr_timer"
+        );
+    }
+
+    #[test]
+    fn extra_attributes_are_refused() {
+        let e = check_modify(Rc, Reset, &QpAttr { qkey: Some(1), ..rc_init() }).unwrap_err();
+        assert!(matches!(e, ModifyError::NotAllowed { attribute: A::Qkey, .. }), "{e}");
+    }
+
+    #[test]
+    fn ranges_are_checked() {
+        let e = check_modify(Rc, Reset, &QpAttr { port: Some(2), ..rc_init() }).unwrap_err();
+        assert_eq!(e.to_string(), "port must be 1, the only port of this device");
+        assert_eq!(check_modify(Rc, Reset, &rc_init()), Ok(Init));
+    }
+
+    #[test]
+    fn every_state_can_fail_and_be_reset() {
+        for t in [Rc, Uc, Ud] {
+            for s in [Reset, Init, Rtr, Rts, Sqd, Sqe, Err] {
+                assert_eq!(check_modify(t, s, &QpAttr::to(Err)), Ok(Err));
+                assert_eq!(check_modify(t, s, &QpAttr::to(Reset)), Ok(Reset));
+            }
+        }
+    }
+}
