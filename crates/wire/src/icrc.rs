@@ -21,10 +21,12 @@
 //! guarantees for few flipped bits do not hold. So [`Verdict::Good`] says whether the identification was the
 //! caller's, and callers should count the solved ones.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use crc32fast::Hasher;
 
+use crate::frame::Frame;
+use crate::ip::{DONT_FRAGMENT, Ends, IPV4_LEN, IPV6_LEN, UDP_LEN, UDP_PROTOCOL};
 use crate::{BTH_LEN, crc};
 
 /// Bytes of the ICRC at the end of every datagram.
@@ -32,11 +34,6 @@ pub const ICRC_LEN: usize = 4;
 
 /// The CRC of the eight bytes 0xff that stand for the local route header.
 const AFTER_LRH: u32 = 0x2144_df1c;
-
-const UDP_LEN: usize = 8;
-const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
-const UDP_PROTOCOL: u8 = 17;
 
 /// The invariant fields of the way from one UDP endpoint to another, ready to seal and verify datagrams.
 ///
@@ -80,20 +77,22 @@ impl IcrcPath {
     /// IPv6 address have no path between them; such a path seals and verifies what no network carries.
     pub fn new(src: SocketAddr, dst: SocketAddr) -> Self {
         let mut template = [0xff; IPV6_LEN + UDP_LEN + BTH_LEN];
-        let (from, to) = (src.ip().to_canonical(), dst.ip().to_canonical());
-        let (v4, udp) = if let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) {
-            template[0] = 0x45;
-            template[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
-            template[9] = UDP_PROTOCOL;
-            template[12..16].copy_from_slice(&from.octets());
-            template[16..20].copy_from_slice(&to.octets());
-            (true, IPV4_LEN)
-        } else {
-            template[0] = 0x6f;
-            template[6] = UDP_PROTOCOL;
-            template[8..24].copy_from_slice(&ipv6(from).octets());
-            template[24..40].copy_from_slice(&ipv6(to).octets());
-            (false, IPV6_LEN)
+        let (v4, udp) = match Ends::new(src, dst) {
+            Ends::V4(src, dst) => {
+                template[0] = 0x45;
+                template[4..8].copy_from_slice(&[0, 0, DONT_FRAGMENT, 0]);
+                template[9] = UDP_PROTOCOL;
+                template[12..16].copy_from_slice(&src.octets());
+                template[16..20].copy_from_slice(&dst.octets());
+                (true, IPV4_LEN)
+            }
+            Ends::V6(src, dst) => {
+                template[0] = 0x6f;
+                template[6] = UDP_PROTOCOL;
+                template[8..24].copy_from_slice(&src.octets());
+                template[24..40].copy_from_slice(&dst.octets());
+                (false, IPV6_LEN)
+            }
         };
         template[udp..udp + 2].copy_from_slice(&src.port().to_be_bytes());
         template[udp + 2..udp + 4].copy_from_slice(&dst.port().to_be_bytes());
@@ -104,7 +103,7 @@ impl IcrcPath {
     #[must_use]
     pub fn with_dont_fragment(mut self, dont_fragment: bool) -> Self {
         if self.v4 {
-            self.template[6] = if dont_fragment { 0x40 } else { 0 };
+            self.template[6] = if dont_fragment { DONT_FRAGMENT } else { 0 };
         }
         self
     }
@@ -162,14 +161,7 @@ impl IcrcPath {
             IPV6_LEN
         };
         head[udp + 4..udp + 6].copy_from_slice(&udp_len.to_be_bytes());
-        let (bth, rest) = covered.split_at(BTH_LEN);
-        let end = udp + UDP_LEN + BTH_LEN;
-        head[udp + UDP_LEN..end].copy_from_slice(bth);
-        head[udp + UDP_LEN + 4] = 0xff;
-        let mut crc = Hasher::new_with_initial(AFTER_LRH);
-        crc.update(&head[..end]);
-        crc.update(rest);
-        crc.finalize()
+        masked_crc(&mut head[..udp + UDP_LEN + BTH_LEN], covered)
     }
 }
 
@@ -178,9 +170,46 @@ fn split<T>(len: usize, parts: Option<T>) -> Option<T> {
     parts.filter(|_| len >= BTH_LEN + ICRC_LEN)
 }
 
-fn ipv6(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
+/// Checks the ICRC of a captured frame, whose headers are all known: nothing is solved for, IPv4 options are covered
+/// as they stand.
+pub fn verify_frame(frame: &Frame<'_>) -> Verdict {
+    let Some((covered, icrc)) = split(frame.datagram.len(), frame.datagram.split_last_chunk()) else {
+        return Verdict::TooShort;
+    };
+    // The longest IPv4 header has 60 bytes.
+    let mut head = [0; 60 + UDP_LEN + BTH_LEN];
+    let udp = frame.ip.len().min(60);
+    head[..udp].copy_from_slice(&frame.ip[..udp]);
+    if frame.dst.is_ipv4() {
+        for at in [1, 8, 10, 11] {
+            head[at] = 0xff;
+        }
+    } else {
+        head[0] |= 0x0f;
+        for at in [1, 2, 3, 7] {
+            head[at] = 0xff;
+        }
     }
+    let bth = udp + UDP_LEN;
+    head[udp..bth].copy_from_slice(frame.udp);
+    head[udp + 6..bth].fill(0xff);
+    let crc = masked_crc(&mut head[..bth + BTH_LEN], covered);
+    if crc == u32::from_le_bytes(*icrc) {
+        Verdict::Good { ident: frame.ident(), solved: false }
+    } else {
+        Verdict::Bad
+    }
+}
+
+/// The CRC over the eight ones, `head` (whose last bytes are room for the BTH) and the covered bytes of a datagram, at
+/// least a BTH.
+fn masked_crc(head: &mut [u8], covered: &[u8]) -> u32 {
+    let (bth, rest) = covered.split_at(BTH_LEN);
+    let at = head.len() - BTH_LEN;
+    head[at..].copy_from_slice(bth);
+    head[at + 4] = 0xff;
+    let mut crc = Hasher::new_with_initial(AFTER_LRH);
+    crc.update(head);
+    crc.update(rest);
+    crc.finalize()
 }

@@ -12,18 +12,24 @@
 //!   [`Transport`], so that a SEND with a RETH cannot be written down.
 //! - [`IcrcPath`] seals and verifies the invariant CRC, and finds the IPv4 identification that a UDP
 //!   socket does not show.
+//! - [`frame`] goes from a captured frame to the datagram and back, [`pcap`] from a capture file to
+//!   frames and back; both work on bytes in memory.
 //!
 //! Sources: InfiniBand Architecture Specification volume 1 (chapters 7.8 and 9) and its annexes A16
 //! (RoCE) and A17 (RoCEv2). `docs/wire.md` has the tables.
 #![forbid(unsafe_code)]
 
 mod crc;
+mod display;
 mod error;
+pub mod frame;
 mod headers;
 pub mod icrc;
+mod ip;
 mod message;
 pub mod opcode;
 mod packet;
+pub mod pcap;
 mod psn;
 
 pub use error::ParseError;
