@@ -17,8 +17,9 @@
 //! and the end, and the difference must fit the field's 16 bits. If it does, that was the identification.
 //!
 //! **What this weakens.** A check against a *known* identification misses a random corruption with
-//! probability 2^-32. A solved one leaves 16 of the 32 bits to check: it misses 2^-16, and the CRC's
-//! guarantees for few flipped bits do not hold. So [`Verdict::Good`] says whether the identification was the
+//! probability 2^-32. A solved one leaves 16 of the 32 bits to check: it misses 2^-16. A single flipped
+//! bit is still always seen in a datagram of up to 26,744 bytes; what a CRC-32 guarantees beyond that (several flipped bits,
+//! bursts) does not hold. So [`Verdict::Good`] says whether the identification was the
 //! caller's, and callers should count the solved ones.
 
 use std::net::SocketAddr;
