@@ -395,6 +395,12 @@ impl VirtualQp {
         while let Some(completion) = self.ledger.pop() {
             self.ready.push_back(completion);
         }
+        if let Some((report, below)) = &mut self.last
+            && report.completed.is_none()
+            && self.ledger.first_seq() >= *below
+        {
+            report.completed = Some(self.rails[rail].provider().now());
+        }
         if !self.ledger.is_empty() {
             self.pump();
         }
