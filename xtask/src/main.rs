@@ -1,10 +1,12 @@
 //! Chores of the Mitra checkout, one file each.
 #![forbid(unsafe_code)]
 
+mod rxe_vm;
 mod setup;
 mod test;
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -18,6 +20,7 @@ struct Xtask {
 
 #[derive(Subcommand)]
 enum Chore {
+    RxeVm(rxe_vm::Args),
     /// Install what the tests need beside Rust: Debian packages, and scapy under .cache/venv
     Setup,
     /// Set up, then run all tests; arguments after `--` go to `cargo test`
@@ -28,11 +31,13 @@ enum Chore {
     },
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<ExitCode> {
     match Xtask::parse().chore {
-        Chore::Setup => setup::run(),
-        Chore::Test { args } => test::run(&args),
+        Chore::RxeVm(args) => return Ok(rxe_vm::run(&args)),
+        Chore::Setup => setup::run()?,
+        Chore::Test { args } => test::run(&args)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The root of the checkout.
