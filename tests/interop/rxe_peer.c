@@ -36,13 +36,10 @@
  *     `success`, op and len mean nothing and are left out.
  * arm [solicited=0]                   -> ok                          request the CQ's next event
  * notified [ms=2000]                  -> ok n=0|1                    did it come?
- * events [ms=0]                       -> ok n=K; EVENT [qp=]; ...     asynchronous events; waits for the first
- * counters                            -> ok NAME=VALUE ...           the device's hw_counters
+ * events [ms=0]                       -> ok ; event=N [qp=]; ...     asynchronous events (enum ibv_event_type); waits for the first
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -233,8 +230,9 @@ static bool do_fill(void)
 {
     size_t off, len;
     uint8_t *at = span(&off, &len, SIZE_MAX);
+    uint32_t seed = number("seed", 0);
     for (size_t i = 0; at && i < len; i++)
-        at[i] = pattern(number("seed", 0), off + i);
+        at[i] = pattern(seed, off + i);
     return at || fail("no such bytes");
 }
 
@@ -318,70 +316,76 @@ static bool peer_address(struct ibv_ah_attr *ah)
     return text("ip") && inet_pton(AF_INET, text("ip"), ah->grh.dgid.raw + 12) == 1;
 }
 
-static bool do_connect(void)
+static int the_qp(void)
 {
     int i = handle("qp", n_qp);
-    struct ibv_ah_attr ah;
-    if (i < 0 || !qps[i].qp)
-        return fail("no such qp");
-    if (!peer_address(&ah))
-        return fail("ip= is not an IPv4 address");
-    enum ibv_qp_type type = qps[i].qp->qp_type;
-    qps[i].dest = number("qpn", 0);
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR, .ah_attr = ah, .path_mtu = mtu_code(number("mtu", 1024)),
-        .dest_qp_num = qps[i].dest, .rq_psn = number("rq_psn", 0),
-        .max_dest_rd_atomic = number("dest_rd", 16), .min_rnr_timer = number("min_rnr", 1)};
-    int mask = IBV_QP_STATE;
-    if (type != IBV_QPT_UD)
-        mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-    if (type == IBV_QPT_RC)
-        mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-    if ((errno = ibv_modify_qp(qps[i].qp, &attr, mask)))
-        return failed("ibv_modify_qp RTR");
-    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .sq_psn = number("sq_psn", 0), .timeout = number("timeout", 14),
-        .retry_cnt = number("retry", 7), .rnr_retry = number("rnr", 7), .max_rd_atomic = number("rd", 16)};
-    mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-    if (type == IBV_QPT_RC)
-        mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-    if ((errno = ibv_modify_qp(qps[i].qp, &attr, mask)))
-        return failed("ibv_modify_qp RTS");
-    if (type == IBV_QPT_UD && !(qps[i].ah = ibv_create_ah(pd, &ah)))
-        return failed("ibv_create_ah");
-    return true;
+    return i >= 0 && qps[i].qp ? i : (fail("no such qp"), -1);
 }
 
 static const char *const states[] = {"reset", "init", "rtr", "rts", "sqd", "sqe", "err"};
 
+static struct ibv_qp_attr attributes(void)
+{
+    struct ibv_qp_attr attr = {.path_mtu = mtu_code(number("mtu", 1024)), .timeout = number("timeout", 14),
+        .retry_cnt = number("retry", 7), .rnr_retry = number("rnr", 7), .min_rnr_timer = number("min_rnr", 1),
+        .max_rd_atomic = number("rd", 16), .max_dest_rd_atomic = number("dest_rd", 16), .sq_psn = number("sq_psn", 0),
+        .rq_psn = number("rq_psn", 0), .dest_qp_num = number("qpn", 0), .qp_access_flags = access_flags("lwra")};
+    for (int s = 0; s <= IBV_QPS_ERR && text("state"); s++)
+        if (!strcmp(text("state"), states[s]))
+            attr.qp_state = s;
+    return attr;
+}
+
+static bool do_connect(void)
+{
+    int i = the_qp();
+    struct ibv_qp_attr attr = attributes();
+    if (i < 0)
+        return false;
+    if (!peer_address(&attr.ah_attr))
+        return fail("ip= is not an IPv4 address");
+    enum ibv_qp_type type = qps[i].qp->qp_type;
+    int to_rtr = IBV_QP_STATE, to_rts = IBV_QP_STATE | IBV_QP_SQ_PSN;
+    if (type != IBV_QPT_UD)
+        to_rtr |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    if (type == IBV_QPT_RC) {
+        to_rtr |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+        to_rts |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+    }
+    attr.qp_state = IBV_QPS_RTR;
+    if ((errno = ibv_modify_qp(qps[i].qp, &attr, to_rtr)))
+        return failed("ibv_modify_qp RTR");
+    attr.qp_state = IBV_QPS_RTS;
+    if ((errno = ibv_modify_qp(qps[i].qp, &attr, to_rts)))
+        return failed("ibv_modify_qp RTS");
+    qps[i].dest = attr.dest_qp_num;
+    if (type == IBV_QPT_UD && !(qps[i].ah = ibv_create_ah(pd, &attr.ah_attr)))
+        return failed("ibv_create_ah");
+    return true;
+}
+
 static bool do_modify(void)
 {
-    int i = handle("qp", n_qp), mask = 0;
-    if (i < 0 || !qps[i].qp)
-        return fail("no such qp");
-    struct ibv_qp_attr attr = {.timeout = number("timeout", 0), .retry_cnt = number("retry", 0),
-        .rnr_retry = number("rnr", 0), .min_rnr_timer = number("min_rnr", 0), .max_rd_atomic = number("rd", 0),
-        .max_dest_rd_atomic = number("dest_rd", 0), .sq_psn = number("sq_psn", 0), .rq_psn = number("rq_psn", 0),
-        .path_mtu = mtu_code(number("mtu", 0)), .qp_access_flags = access_flags("")};
     static const struct { const char *key; int bit; } keys[] = {{"state", IBV_QP_STATE}, {"timeout", IBV_QP_TIMEOUT},
         {"retry", IBV_QP_RETRY_CNT}, {"rnr", IBV_QP_RNR_RETRY}, {"min_rnr", IBV_QP_MIN_RNR_TIMER},
         {"rd", IBV_QP_MAX_QP_RD_ATOMIC}, {"dest_rd", IBV_QP_MAX_DEST_RD_ATOMIC}, {"sq_psn", IBV_QP_SQ_PSN},
         {"rq_psn", IBV_QP_RQ_PSN}, {"mtu", IBV_QP_PATH_MTU}, {"access", IBV_QP_ACCESS_FLAGS}};
+    int i = the_qp(), mask = 0;
+    struct ibv_qp_attr attr = attributes();
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
         mask |= text(keys[k].key) ? keys[k].bit : 0;
-    for (int s = 0; s <= IBV_QPS_ERR && text("state"); s++)
-        if (!strcmp(text("state"), states[s]))
-            attr.qp_state = s;
-    if ((errno = ibv_modify_qp(qps[i].qp, &attr, mask)))
+    if (i >= 0 && (errno = ibv_modify_qp(qps[i].qp, &attr, mask)))
         return failed("ibv_modify_qp");
-    return true;
+    return i >= 0;
 }
 
 static bool do_query(void)
 {
-    int i = handle("qp", n_qp);
+    int i = the_qp();
     struct ibv_qp_attr attr;
     struct ibv_qp_init_attr init;
-    if (i < 0 || !qps[i].qp)
-        return fail("no such qp");
+    if (i < 0)
+        return false;
     if ((errno = ibv_query_qp(qps[i].qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_RQ_PSN | IBV_QP_PATH_MTU, &init)))
         return failed("ibv_query_qp");
     say(" state=%s sq_psn=0x%x rq_psn=0x%x mtu=%d", states[attr.qp_state], attr.sq_psn, attr.rq_psn, 128 << attr.path_mtu);
@@ -390,9 +394,9 @@ static bool do_query(void)
 
 static bool do_destroy(void)
 {
-    int i = handle("qp", n_qp);
-    if (i < 0 || !qps[i].qp)
-        return fail("no such qp");
+    int i = the_qp();
+    if (i < 0)
+        return false;
     if ((errno = ibv_destroy_qp(qps[i].qp)))
         return failed("ibv_destroy_qp");
     qps[i].qp = NULL;
@@ -418,11 +422,11 @@ static int gather(struct ibv_sge *sge)
 
 static bool do_recv(void)
 {
-    int i = handle("qp", n_qp);
+    int i = the_qp();
     struct ibv_sge sge[SGES];
     struct ibv_recv_wr wr = {.wr_id = number("wr", 0), .sg_list = sge, .num_sge = gather(sge)}, *bad;
-    if (i < 0 || !qps[i].qp || wr.num_sge < 0)
-        return fail("no such qp or sge");
+    if (i < 0 || wr.num_sge < 0)
+        return i >= 0 && fail("no such sge");
     if ((errno = ibv_post_recv(qps[i].qp, &wr, &bad)))
         return failed("ibv_post_recv");
     return true;
@@ -435,12 +439,12 @@ static bool do_post(void)
         {"write", IBV_WR_RDMA_WRITE}, {"write_imm", IBV_WR_RDMA_WRITE_WITH_IMM}, {"read", IBV_WR_RDMA_READ},
         {"cas", IBV_WR_ATOMIC_CMP_AND_SWP}, {"faa", IBV_WR_ATOMIC_FETCH_AND_ADD}, {"bind", IBV_WR_BIND_MW},
         {"local_inv", IBV_WR_LOCAL_INV}};
-    int i = handle("qp", n_qp), op = -1;
+    int i = the_qp(), op = -1;
     for (size_t k = 0; k < sizeof ops / sizeof *ops && text("op"); k++)
         if (!strcmp(text("op"), ops[k].name))
             op = ops[k].code;
-    if (i < 0 || !qps[i].qp || op < 0 || listed == LIST)
-        return fail("no such qp or op, or too long a list");
+    if (i < 0 || op < 0 || listed == LIST)
+        return i >= 0 && fail("no such op, or too long a list");
     struct ibv_send_wr *wr = &list[listed], *bad = NULL;
     *wr = (struct ibv_send_wr){.wr_id = number("wr", 0), .opcode = op, .sg_list = list_sge[listed], .num_sge = gather(list_sge[listed])};
     if (wr->num_sge < 0)
@@ -556,45 +560,24 @@ static bool do_notified(void)
 
 static bool do_events(void)
 {
-    static const char *const names[] = {"CQ_ERR", "QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR", "COMM_EST", "SQ_DRAINED",
-        "PATH_MIG", "PATH_MIG_ERR", "DEVICE_FATAL", "PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE",
-        "SRQ_ERR", "SRQ_LIMIT_REACHED", "QP_LAST_WQE_REACHED", "CLIENT_REREGISTER", "GID_CHANGE", "WQ_FATAL"};
     struct ibv_async_event event;
-    char found[4096] = "";
-    int n = 0, ms = number("ms", 0);
-    for (; n < 32 && readable(context->async_fd, n ? 0 : ms) && !ibv_get_async_event(context, &event); n++) {
-        size_t at = strlen(found);
-        at += snprintf(found + at, sizeof found - at, "; %s", event.event_type < 20 ? names[event.event_type] : "other");
+    int ms = number("ms", 0);
+    say(" ");
+    for (; readable(context->async_fd, ms) && !ibv_get_async_event(context, &event); ms = 0) {
+        say("; event=%d", event.event_type);
         for (int i = 0; i < n_qp; i++)
             if (qps[i].qp && event.element.qp == qps[i].qp)
-                snprintf(found + at, sizeof found - at, " qp=%d", i);
+                say(" qp=%d", i);
         ibv_ack_async_event(&event);
     }
-    say(" n=%d%s", n, found);
     return true;
-}
-
-static bool do_counters(void)
-{
-    char path[512], value[64];
-    snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/1/hw_counters", ibv_get_device_name(context->device));
-    DIR *dir = opendir(path);
-    for (struct dirent *entry; dir && (entry = readdir(dir));) {
-        snprintf(path, sizeof path, "%s", entry->d_name);
-        int fd = openat(dirfd(dir), path, O_RDONLY);
-        ssize_t len = entry->d_name[0] == '.' ? 0 : read(fd, value, sizeof value - 1);
-        if (len > 0 && isdigit(value[0]))
-            say(" %s=%.*s", path, (int)strcspn(value, "\n"), value);
-        close(fd);
-    }
-    return dir ? !closedir(dir) : failed(path);
 }
 
 static const struct { const char *name; bool (*run)(void); } verbs[] = {{"open", do_open}, {"mr", do_mr},
     {"dereg", do_dereg}, {"fill", do_fill}, {"check", do_check}, {"get", do_get}, {"put", do_put}, {"mw", do_mw},
     {"qp", do_qp}, {"connect", do_connect}, {"modify", do_modify}, {"query", do_query}, {"destroy", do_destroy},
     {"recv", do_recv}, {"post", do_post}, {"poll", do_poll}, {"arm", do_arm}, {"notified", do_notified},
-    {"events", do_events}, {"counters", do_counters}};
+    {"events", do_events}};
 
 static void serve(int fd)
 {

@@ -101,22 +101,31 @@ const MODULES: [&str; 11] = [
 /// Changes whenever a cache made by an older version of this file will not do.
 const LAYOUT: &str = "1";
 
+/// Fetches what the machine needs, unless it is there already.
+pub(crate) fn prepare() -> Result<()> {
+    Cache::locate()?.fill()
+}
+
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let status = Cache::locate().and_then(|cache| {
-        if args.no_fetch {
-            cache.check()?;
-        } else {
-            cache.fill()?;
-        }
-        if args.prepare { Ok(0) } else { boot(&cache, args) }
-    });
-    match status {
+    match try_to_run(args) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             eprintln!("rxe-vm: {error:#}");
             ExitCode::from(MACHINE_FAILED)
         }
     }
+}
+
+fn try_to_run(args: &Args) -> Result<u8> {
+    if !args.no_fetch {
+        prepare()?;
+    }
+    if args.prepare {
+        return Ok(0);
+    }
+    let cache = Cache::locate()?;
+    cache.check()?;
+    boot(&cache, args)
 }
 
 /// Where the unpacked packages are kept: `root` (tools), `mods` and `order` (kernel modules), `vmlinux`.
@@ -449,6 +458,7 @@ struct Job {
 
 impl Job {
     fn create(cache: &Cache) -> Result<Self> {
+        remove_abandoned_jobs(cache)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
         let dir = cache.path(&format!("job-{}-{now}", std::process::id()));
         fs::create_dir(&dir)
@@ -459,6 +469,18 @@ impl Job {
     fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
+}
+
+/// An interrupted run leaves its files behind.
+fn remove_abandoned_jobs(cache: &Cache) -> Result<()> {
+    for dir in list(&cache.dir)? {
+        let name = dir.file_name().unwrap_or_default().to_string_lossy();
+        let process = name.strip_prefix("job-").and_then(|it| it.split('-').next());
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            remove_dir(&dir)?;
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Job {
@@ -504,7 +526,8 @@ fn script(args: &Args) -> Result<Vec<u8>> {
             script.push(b'\n');
         }
     }
-    script.extend_from_slice(b"cd ");
+    // `ip` and its like are not on everybody's path.
+    script.extend_from_slice(b"PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin\ncd ");
     quote(std::env::current_dir()?.as_os_str().as_bytes(), &mut script);
     script.extend_from_slice(b"\nexec");
     for word in &args.command {
