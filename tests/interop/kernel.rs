@@ -264,7 +264,10 @@ fn receiver_not_ready() -> Result<()> {
 
 fn receiver_never_ready() -> Result<()> {
     let (mut a, mut b) = pair("min_rnr=1 rnr=2")?;
+    let before = b.peer.ask("counters")?.number("send_rnr_err")?;
     a.run("op=send sge=0:0:8")?.expect_status("rnr_retry_exc_err")?;
+    let sent = b.peer.ask("counters")?.number("send_rnr_err")? - before;
+    ensure!(sent == 3, "one attempt and two retries, but {sent} RNR NAKs");
     ensure!(a.state()? == "err" && b.state()? == "rts", "states {} {}", a.state()?, b.state()?);
     Ok(())
 }
@@ -336,10 +339,9 @@ fn peer_gone() -> Result<()> {
 fn flush() -> Result<()> {
     let (_a, mut b) = pair("")?;
     b.peer.ask_all(&["recv qp=0 wr=1", "recv qp=0 wr=2", "modify qp=0 state=err"])?;
-    for received in b.peer.poll(2)? {
-        received.expect_status("wr_flush_err")?;
-    }
-    Ok(())
+    let received = b.peer.poll(2)?;
+    ensure!(received.len() == 2, "two receives, not {received:?}");
+    received.iter().try_for_each(|it| it.expect_status("wr_flush_err"))
 }
 
 fn unreliable_connection() -> Result<()> {

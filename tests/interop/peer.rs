@@ -53,12 +53,12 @@ impl Peer {
         Ok(Answer(answer.trim().to_owned()))
     }
 
-    /// Waits up to two seconds for `n` completions, and takes what has come.
+    /// Waits up to five seconds for `n` completions, and takes what has come.
     pub(crate) fn poll(&mut self, n: usize) -> Result<Vec<Completion>> {
         self.ask(&format!("poll n={n}"))?.items().map(|it| Completion::parse(&it)).collect()
     }
 
-    /// The next completion, which must come within two seconds.
+    /// The next completion, which must come within five seconds.
     pub(crate) fn completion(&mut self) -> Result<Completion> {
         self.poll(1)?.pop().context("no completion came")
     }

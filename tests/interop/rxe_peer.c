@@ -20,8 +20,8 @@
  * mw                                  -> ok mw= rkey=                memory window, type 2
  * qp [type=rc|uc|ud] [depth=256] [access=lwra]  -> ok qp= qpn= psn=  in INIT; psn is a suggestion; UD has qkey 0x11111111
  * connect qp= ip= qpn= rq_psn= sq_psn= [ATTRIBUTES]  -> ok           to RTR and RTS; UD: ip and qpn are where sends go
- *     ATTRIBUTES: mtu=1024 timeout=14 retry=7 rnr=7 min_rnr=1 rd=16 dest_rd=16 access=lwra
- * modify qp= [state=reset|init|rtr|rts|sqd|err] [any of ATTRIBUTES, sq_psn=, rq_psn=]  -> ok    ibv_modify_qp with just these
+ *     ATTRIBUTES: mtu=1024 timeout=14 retry=7 rnr=7 min_rnr=1 rd=16 dest_rd=16
+ * modify qp= [state=reset|init|rtr|rts|sqd|err] [any of ATTRIBUTES, access=, sq_psn=, rq_psn=]  -> ok    ibv_modify_qp with just these
  * query qp=                           -> ok state= sq_psn= rq_psn= mtu=
  * destroy qp=                         -> ok
  * recv qp= [wr=0] [sge=MR:OFF:LEN,...]                   -> ok       no sge: an empty receive
@@ -31,17 +31,19 @@
  *     more=1 holds the request back and posts it in one list with the next that has none.
  *     cas: cmp, swap; faa: add; send_inv and local_inv: inv (an rkey); imm as the number on the wire.
  *     bind: mw= mr= off= len= access=, answers the window's new rkey (a window's old keys end in other low bits)
- * poll [n=1] [ms=2000]                -> ok n=K; wr= status= op= len= qp= [imm=] [inv=] [from=QPN] [vendor=]; ...
+ * poll [n=1] [ms=5000]                -> ok n=K; wr= status= op= len= qp= [imm=] [inv=] [from=QPN] [vendor=]; ...
  *     waits for n completions or for ms. status: the lower-case name in ibv_wc_status. Where status is not
  *     `success`, op and len mean nothing and are left out.
  * arm [solicited=0]                   -> ok                          request the CQ's next event
  * notified [ms=2000]                  -> ok n=0|1                    did it come?
  * events [ms=0]                       -> ok ; event=N [qp=]; ...     asynchronous events (enum ibv_event_type); waits for the first
+ * counters                            -> ok NAME=VALUE ...           the device's hw_counters, since it was made
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <infiniband/verbs.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -503,7 +505,7 @@ static const char *wc_op(enum ibv_wc_opcode op)
 
 static bool do_poll(void)
 {
-    int64_t until = now_ms() + number("ms", 2000);
+    int64_t until = now_ms() + number("ms", 5000);
     int wanted = number("n", 1), n = 0;
     struct ibv_wc wcs[128];
     wanted = wanted < 128 ? wanted : 128;
@@ -573,11 +575,30 @@ static bool do_events(void)
     return true;
 }
 
+static bool do_counters(void)
+{
+    char pattern[256];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "/sys/class/infiniband/%s/ports/1/hw_counters/*", ibv_get_device_name(context->device));
+    if (glob(pattern, 0, NULL, &found))
+        return fail("no counters");
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        unsigned long value;
+        FILE *file = fopen(found.gl_pathv[i], "r");
+        if (file && fscanf(file, "%lu", &value) == 1)
+            say(" %s=%lu", strrchr(found.gl_pathv[i], '/') + 1, value);
+        if (file)
+            fclose(file);
+    }
+    globfree(&found);
+    return true;
+}
+
 static const struct { const char *name; bool (*run)(void); } verbs[] = {{"open", do_open}, {"mr", do_mr},
     {"dereg", do_dereg}, {"fill", do_fill}, {"check", do_check}, {"get", do_get}, {"put", do_put}, {"mw", do_mw},
     {"qp", do_qp}, {"connect", do_connect}, {"modify", do_modify}, {"query", do_query}, {"destroy", do_destroy},
     {"recv", do_recv}, {"post", do_post}, {"poll", do_poll}, {"arm", do_arm}, {"notified", do_notified},
-    {"events", do_events}};
+    {"events", do_events}, {"counters", do_counters}};
 
 static void serve(int fd)
 {
