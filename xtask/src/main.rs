@@ -21,7 +21,7 @@ struct Xtask {
 #[derive(Subcommand)]
 enum Chore {
     RxeVm(rxe_vm::Args),
-    /// Install what the tests need beside Rust: Debian packages, and scapy under .cache/venv
+    /// Install what the tests need beside Rust: Debian packages, and scapy and the rxe machine under .cache
     Setup,
     /// Set up, then run all tests; arguments after `--` go to `cargo test`
     Test {

@@ -17,6 +17,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
+use crate::root;
+
 /// Run a command on a kernel with soft-RoCE devices, in an emulated machine.
 ///
 /// Exits with the command's own status; 124 when the time is up, 125 when the machine itself failed.
@@ -137,7 +139,7 @@ impl Cache {
     fn locate() -> Result<Self> {
         let dir = match std::env::var_os("MITRA_RXE_CACHE") {
             Some(dir) => std::path::absolute(dir)?,
-            None => Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name(".cache").join("rxe-vm"),
+            None => root().join(".cache/rxe-vm"),
         };
         // QEMU separates options by commas.
         ensure!(
