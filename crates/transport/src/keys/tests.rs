@@ -150,7 +150,8 @@ fn a_bind_keeps_to_the_region_and_its_rights() {
         assert_eq!(keys.bind(QP, PD, &bind), Err(error), "{bind:?}");
     }
     assert_eq!(keys.bind(QP, PdId(2), &good), Err(KeyError::WrongPd));
-    let local_too = WindowBind { mr: read_only, access: ALL - Access::REMOTE | Access::REMOTE_READ, ..good };
+    let local_too =
+        WindowBind { mr: read_only, access: (ALL - Access::REMOTE) | Access::REMOTE_READ, ..good };
     assert_eq!(keys.bind(QP, PD, &local_too), Ok(()), "only remote rights count");
     assert_eq!(keys.remote(QP, PD, good.rkey, 0x1010, 1, Access::LOCAL_WRITE), Err(KeyError::NoRight));
 }
