@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mitra_transport::{AtomicOp, Memory, MemoryFault};
-use mitra_verbs::{Buffer, CqId, RegionId, Time};
+use mitra_verbs::{Buffer, CqId, Gid, RegionId, Time};
 
 use crate::SimRng;
 use crate::config::MemoryTiming;
@@ -46,7 +46,7 @@ pub(crate) enum Release {
     /// A completion is visible in this queue.
     Completion(CqId),
     /// A packet may leave.
-    Packet(Vec<u8>),
+    Packet(Gid, Vec<u8>),
 }
 
 #[derive(Debug)]
@@ -89,18 +89,20 @@ impl Pipeline {
         self.placed
     }
 
-    /// From now on nothing reaches memory; what is held back for it goes on if `acknowledging`.
-    pub(crate) fn freeze(&mut self, acknowledging: bool) {
+    /// From now on nothing reaches memory, but acknowledgements that waited for it leave.
+    pub(crate) fn freeze(&mut self) {
         self.frozen = true;
-        if acknowledging {
-            let items = core::mem::take(&mut self.items);
-            for item in items {
-                match item.body {
-                    Body::Then(packet @ Release::Packet(_)) => self.released.push(packet),
-                    body => self.items.push_back(Item { at: item.at, body }),
-                }
+        for item in core::mem::take(&mut self.items) {
+            match item.body {
+                Body::Then(packet @ Release::Packet(..)) => self.released.push(packet),
+                body => self.items.push_back(Item { at: item.at, body }),
             }
         }
+    }
+
+    /// What was held back may go on, and what is overdue with it.
+    pub(crate) fn thaw(&mut self) {
+        self.frozen = false;
     }
 
     pub(crate) fn is_frozen(&self) -> bool {
@@ -168,7 +170,13 @@ impl Pipeline {
             // Chunks end where words of the buffer end, and have at least one.
             let end = (offset + from + size.max(8)) / 8 * 8;
             let to = (end - offset).min(data.len());
-            chunks.push(Chunk { buffer: Arc::clone(buffer), offset: offset + from, data: Arc::clone(&data), from, to });
+            chunks.push(Chunk {
+                buffer: Arc::clone(buffer),
+                offset: offset + from,
+                data: Arc::clone(&data),
+                from,
+                to,
+            });
             from = to;
         }
         if chunks.len() > 2 && self.rng.chance(self.timing.shuffle_ppm) {
@@ -187,7 +195,8 @@ impl Pipeline {
         let mut position = self.items.len();
         if !self.in_order {
             // Relaxed ordering overtakes data of other addresses, but no completion.
-            while let Some(Item { at: other, body: Body::Chunk(before) }) = position.checked_sub(1).map(|p| &self.items[p])
+            while let Some(Item { at: other, body: Body::Chunk(before) }) =
+                position.checked_sub(1).map(|p| &self.items[p])
                 && *other > at
                 && !before.overlaps(&chunk)
             {
@@ -244,7 +253,12 @@ pub(crate) struct Port<'a> {
 }
 
 impl Port<'_> {
-    fn buffer(&self, region: RegionId, offset: u64, len: usize) -> Result<(&Arc<Buffer>, usize), MemoryFault> {
+    fn buffer(
+        &self,
+        region: RegionId,
+        offset: u64,
+        len: usize,
+    ) -> Result<(&Arc<Buffer>, usize), MemoryFault> {
         let buffer = self.regions.get(region.0 as usize).and_then(Option::as_ref).ok_or(MemoryFault)?;
         let offset = usize::try_from(offset).map_err(|_| MemoryFault)?;
         let fits = offset.checked_add(len).is_some_and(|end| end <= buffer.len());
@@ -414,7 +428,7 @@ mod tests {
         let add = AtomicOp::FetchAdd { add: 1 };
         let (mut a, mut b) = (Bench::new(1, true), Bench::new(2, true));
         b.regions = a.regions.clone();
-        for bench in [&mut a, &mut b, ] {
+        for bench in [&mut a, &mut b] {
             let mut port = bench.port(0);
             port.global_atomics = true;
             port.atomic(R, 8, add).unwrap();
@@ -427,7 +441,7 @@ mod tests {
     #[test]
     fn frozen_the_nic_sees_its_own_writes_and_the_host_does_not() {
         let mut b = Bench::new(1, true);
-        b.pipeline.freeze(true);
+        b.pipeline.freeze();
         b.port(0).place(R, 16, &[9; 64]).unwrap();
         assert_eq!(b.port(0).atomic(R, 24, AtomicOp::FetchAdd { add: 1 }), Ok(0x0909_0909_0909_0909));
         let mut out = [0; 24];

@@ -66,7 +66,14 @@ pub struct Trace {
 impl Trace {
     /// A trace that remembers its last `keep` records, and prints each as it comes if `live`.
     pub(crate) fn new(keep: usize, live: bool) -> Trace {
-        Trace { records: VecDeque::new(), names: Vec::new(), hash: 0x9e37_79b9_7f4a_7c15, count: 0, keep, live }
+        Trace {
+            records: VecDeque::new(),
+            names: Vec::new(),
+            hash: 0x9e37_79b9_7f4a_7c15,
+            count: 0,
+            keep,
+            live,
+        }
     }
 
     /// A hash over all records since the beginning, kept or not: equal in two runs of the same seed.

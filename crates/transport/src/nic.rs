@@ -69,6 +69,10 @@ impl Nic {
     pub fn poll_cq(&mut self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         todo!()
     }
+    /// How many completions wait to be polled.
+    pub fn cq_len(&self, cq: CqId) -> Result<usize> {
+        todo!()
+    }
     pub fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<()> {
         todo!()
     }
