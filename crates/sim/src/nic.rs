@@ -64,7 +64,7 @@ pub(crate) struct CqView {
 pub(crate) struct Probe {
     pub(crate) faults: Faults,
     pub(crate) targets: Vec<Strike>,
-    /// Hold back the packet at which it strikes for so long, instead of letting it pass.
+    /// Hold back the packet at which it strikes for so long, instead of losing it or letting it pass.
     pub(crate) hold: Option<Duration>,
 }
 

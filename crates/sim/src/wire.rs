@@ -232,9 +232,9 @@ impl Core {
                 continue;
             }
             match probe.hold {
-                Some(by) if verdict == Verdict::Pass => judged.verdict = Verdict::Delay(by),
-                _ if verdict == Verdict::Drop => judged.verdict = Verdict::Drop,
-                _ => {}
+                Some(by) => judged.verdict = Verdict::Delay(by),
+                None if verdict == Verdict::Drop => judged.verdict = Verdict::Drop,
+                None => {}
             }
             judged.strikes.extend(nic.probes.remove(at).targets);
         }

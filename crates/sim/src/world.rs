@@ -277,8 +277,8 @@ impl World {
         f(&mut lock(&self.shared).nics[nic.0].faults)
     }
 
-    /// When the `nth` packet reaches this stage at `at`, fails `targets`. Where `hold` is given, a packet that would
-    /// otherwise pass at that moment arrives so much later.
+    /// When the `nth` packet reaches this stage at `at`, fails `targets`. With `hold`, a packet that would pass at that
+    /// moment, or be lost on the wire, arrives so much later instead.
     pub fn on_stage(
         &mut self,
         at: NicId,
@@ -296,7 +296,12 @@ impl World {
         let taken = targets.iter().any(|&(n, f)| n == at && f != Failure::NicHung)
             || targets.iter().any(|&(_, f)| f == Failure::LinkDown);
         let failure = if taken { Failure::NicDead } else { Failure::NicHung };
-        let probe = Probe::new(Trigger { stage, nth, failure }, strikes, hold.filter(|_| !taken));
+        let hold = hold.filter(|_| match stage {
+            Stage::RequestOnWire | Stage::AckOnWire => true,
+            Stage::NotPlaced => false,
+            _ => !taken,
+        });
+        let probe = Probe::new(Trigger { stage, nth, failure }, strikes, hold);
         lock(&self.shared).nics[at.0].probes.push(probe);
     }
 
