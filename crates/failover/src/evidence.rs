@@ -63,6 +63,8 @@ pub struct InFlight {
 pub struct Completed {
     /// Two-sided operations completed in this epoch.
     pub two_sided: u64,
+    /// The last of them.
+    pub last_two_sided: Option<u64>,
     /// The last completed operation of this epoch whose log entry is known to be written too.
     pub logged: Option<u64>,
     /// A completed operation behind it whose log entry may or may not be written: its sequence number, and the
@@ -116,10 +118,11 @@ pub fn judge(
         return Err(Contradiction::LostAfterAck { proven: evidence.log, completed: done });
     }
     let Some(received) = evidence.received.checked_sub(completed.two_sided) else {
-        return Err(Contradiction::Sources { what: "receiver record and completions" });
+        let completed = completed.last_two_sided.unwrap_or_default();
+        return Err(Contradiction::LostAfterAck { proven: evidence.log, completed });
     };
     let verdicts = match evidence.psn {
-        Some(psn) => by_psn(ops, psn, log)?,
+        Some(psn) => by_psn(ops, completed, psn, log)?,
         None => by_record(ops, received, evidence.log, log),
     };
     // Pair assertions: whichever source decided, the others must agree.
@@ -158,8 +161,10 @@ fn reached(first: Psn, next: Psn) -> u32 {
     if distance < 1 << 23 { distance } else { 0 }
 }
 
-fn by_psn(ops: &[InFlight], psn: Psn, log: bool) -> Result<Vec<Verdict>, Contradiction> {
-    if ops.first().is_some_and(|op| psn.distance(op.first) >= 1 << 23) {
+fn by_psn(ops: &[InFlight], completed: Completed, psn: Psn, log: bool) -> Result<Vec<Verdict>, Contradiction> {
+    // All that completed was executed, but for a log entry that nothing has completed behind.
+    let floor = completed.maybe_logged.map(|(_, entry)| entry).or(ops.first().map(|op| op.first));
+    if floor.is_some_and(|floor| psn.distance(floor) >= 1 << 23) {
         return Err(Contradiction::Sources { what: "responder PSN and completions" });
     }
     if let Some(last) = ops.last() {

@@ -1,7 +1,10 @@
 //! A vQP's recovery: detect, fence, give and take evidence, move. The rules are in `agreement`, `evidence` and `decide`;
 //! here they meet the rails.
 
-use mitra_verbs::{Data, QpAttr, QpState, RecvWr, SendOp, SendWr, SgeList, Time, WcStatus};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use mitra_verbs::{Data, QpAttr, QpState, RecvWr, SendOp, SendWr, SgeList, Time, WcOpcode, WcStatus};
 
 use crate::agreement::{Action, Ended};
 use crate::ballot::Role;
@@ -95,6 +98,7 @@ impl VirtualQp {
     /// Control messages, events, heartbeats and timers.
     pub(crate) fn housekeeping(&mut self) {
         let now = self.now();
+        let unseen = now.saturating_since(core::mem::replace(&mut self.last_look, now));
         if self.peer.is_none() || self.ended.is_some() {
             return;
         }
@@ -102,7 +106,7 @@ impl VirtualQp {
             self.look_at_device(rail);
             self.poll_control(rail, now);
         }
-        self.heartbeats(now);
+        self.heartbeats(now, unseen);
         if let Some(peer) = &mut self.peer {
             peer.agreement.handle_timeout(now);
         }
@@ -111,7 +115,9 @@ impl VirtualQp {
     }
 
     fn look_at_device(&mut self, rail: usize) {
-        let (down, bit) = (self.domain.rail_down(rail), 1 << rail);
+        // A NIC may die without a word; then it does not answer.
+        let dead = self.rails[rail].provider().query_port().is_err();
+        let (down, bit) = (self.domain.rail_down(rail) || dead, 1 << rail);
         if down && self.down & bit == 0 {
             self.down |= bit;
             self.rail_failed(rail, Cause::Device);
@@ -145,18 +151,17 @@ impl VirtualQp {
         self.run_actions();
     }
 
-    fn heartbeats(&mut self, now: Time) {
+    fn heartbeats(&mut self, now: Time, unseen: Duration) {
         let detector = self.config.detector;
         if detector.misses == 0 {
             return;
         }
-        if now.saturating_since(self.last_look) > detector.heartbeat {
+        if unseen > detector.heartbeat * detector.misses / 2 {
             // This end was not running: the silence may be its own.
             for rail in &mut self.rails {
                 rail.heard = now;
             }
         }
-        self.last_look = now;
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + detector.heartbeat;
             let Some(peer) = &self.peer else { return };
@@ -193,6 +198,7 @@ impl VirtualQp {
                     self.begin_fence(rail);
                 }
                 Action::Decide { rail, theirs } => self.decide(usize::from(rail), &theirs),
+                Action::PeerMoved { torn } => self.release_held(torn),
                 Action::End(why) => self.on_end(why),
             }
         }
@@ -295,10 +301,11 @@ impl VirtualQp {
         let now = self.now();
         let old = self.active_rail();
         let Some(peer) = &mut self.peer else { return };
-        peer.agreement.moved(now);
+        peer.agreement.moved(now, tally.imm_bytes_kept);
         let epoch = peer.agreement.ballot().epoch;
         self.fence = Fence::None;
         self.received = 0;
+        self.held = Some(VecDeque::new());
         self.rails[rail].heard = now;
         if let Some(moving) = self.moving.take() {
             let report = FailoverReport { epoch, from: old, to: rail, tally, decided: now, ..moving };
@@ -306,6 +313,33 @@ impl VirtualQp {
         }
         self.post_recvs_on(rail);
         self.pump();
+    }
+
+    /// Receives that waited for the peer's word about its torn WRITE with immediate. That operation is the first
+    /// that it replays, so it is the first that is received.
+    fn release_held(&mut self, torn: u32) {
+        let Some(mut held) = self.held.take() else { return };
+        match held.front_mut() {
+            Some(first) => first.byte_len = first.byte_len.saturating_add(torn),
+            None => self.torn_in = torn,
+        }
+        self.ready.append(&mut held);
+    }
+
+    /// Hands a receive over, unless it must wait.
+    pub(crate) fn deliver(&mut self, mut completion: Completion) {
+        let with_imm = completion.opcode == WcOpcode::RecvWithImm;
+        if let Some(held) = &mut self.held {
+            if with_imm || !held.is_empty() {
+                return held.push_back(completion);
+            }
+            self.held = None; // a SEND came first: nothing was torn
+        }
+        let torn = core::mem::take(&mut self.torn_in);
+        if with_imm {
+            completion.byte_len = completion.byte_len.saturating_add(torn);
+        }
+        self.ready.push_back(completion);
     }
 
     pub(crate) fn end(&mut self, why: Ended) {
@@ -329,11 +363,12 @@ impl VirtualQp {
         while let Some(completion) = self.ledger.pop() {
             self.ready.push_back(completion);
         }
+        self.release_held(0);
         for (i, wr) in self.recvs.drain(..).enumerate() {
             self.ready.push_back(Completion {
                 wr_id: wr.wr_id,
                 seq: self.received_total + i as u64,
-                opcode: mitra_verbs::WcOpcode::Recv,
+                opcode: WcOpcode::Recv,
                 outcome: Outcome::Failed(WcStatus::Flushed),
                 route: Route::Direct,
                 byte_len: 0,
