@@ -15,9 +15,9 @@ use crate::{BTH_LEN, MAX_HEADERS_LEN};
 pub struct Packet<'a> {
     /// The transport service, with the DETH if it is UD.
     pub transport: Transport,
-    /// Solicited event: the receiver's completion should wake a waiter (IBTA 9.2.2).
+    /// Solicited event: the receiver's completion should wake a waiter (IBTA 9.2).
     pub solicited: bool,
-    /// Migration state: set when migrated (IBTA 9.2.3).
+    /// Migration state: set when migrated (IBTA 9.2).
     pub mig_req: bool,
     /// Partition key; 0xffff is the default partition with full membership.
     pub pkey: u16,
@@ -27,7 +27,7 @@ pub struct Packet<'a> {
     pub becn: bool,
     /// The receiving queue pair.
     pub dest_qp: Qpn,
-    /// The requester asks for an acknowledgement of this packet (IBTA 9.2.9).
+    /// The requester asks for an acknowledgement of this packet (IBTA 9.2).
     pub ack_req: bool,
     /// Packet sequence number.
     pub psn: Psn,
@@ -50,7 +50,7 @@ pub struct ReservedBits {
     pub deth: u8,
 }
 
-/// Pad bytes after a payload of this length (IBTA 9.2.3).
+/// Pad bytes after a payload of this length (IBTA 9.2).
 const fn pad_len(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
 }
