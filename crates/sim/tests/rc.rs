@@ -77,36 +77,28 @@ impl Run {
 #[test]
 fn exactly_once_in_order_and_whole() {
     let (mut posted, mut packets, mut events, mut broken) = (0, 0, 0, 0);
-    let mut stats = Vec::new();
     for seed in seeds(1_000) {
         let mut config = Config::swarm(seed);
         let devices = seed / 2;
         config.capabilities.ack_after_placement = devices % 2 == 0;
         config.capabilities.write_order = devices % 3 != 0;
         let mut run = Run::new(World::with(seed, config), 60);
-        for verdict in run.finish() {
-            let failed = run.endpoints.each_ref().map(|e| e.borrow().failed);
-            // With seven retries in a storm a connection may rightly give up: then nothing is promised but honesty.
+        let verdicts = run.finish();
+        let failed = run.endpoints.each_ref().map(|e| e.borrow().failed);
+        for verdict in &verdicts {
             assert!(verdict.is_exact(), "seed {seed}: {failed:?}\n{verdict}");
-            if failed == [None, None] {
-                assert!(verdict.is_complete(), "seed {seed}\n{verdict}");
-            }
-            if failed != [None, None] {
-                eprintln!("seed {seed}: {:?} {:?}", failed, run.rig.world.config().wire);
-            }
+            assert!(failed != [None, None] || verdict.is_complete(), "seed {seed}\n{verdict}");
             posted += verdict.total().success;
-            broken += u64::from(failed != [None, None]);
         }
+        broken += usize::from(failed != [None, None]);
         events += run.rig.world.events();
-        stats.push(run.rig.nics[0][0].counters());
         packets += run.rig.nics.iter().map(|n| run.rig.world.stats(n[0].id()).sent).sum::<u64>();
     }
     eprintln!(
-        "{posted} operations succeeded, {packets} packets, {events} events, {broken} verdicts on broken connections"
+        "{posted} operations succeeded in {packets} packets and {events} events, {broken} connections broke"
     );
-    for (i, c) in stats[0].iter().enumerate() {
-        eprintln!("{}: {}", c.name, stats.iter().map(|s| s[i].value).sum::<u64>());
-    }
+    // In a storm a connection may use up its retries, and then rightly gives up; but not often.
+    assert!(broken <= seeds(1_000).count() / 250, "{broken} connections broke");
 }
 
 #[test]
