@@ -89,7 +89,7 @@ impl Cqs {
     }
 
     pub(crate) fn len(&self, id: CqId) -> Result<usize> {
-        self.table.get(id.0).map(|cq| cq.ring.len())
+        Ok(self.table.get(id.0)?.ring.len())
     }
 
     pub(crate) fn arm(&mut self, id: CqId, solicited_only: bool) -> Result<()> {

@@ -21,6 +21,7 @@ mod plan;
 mod rc;
 mod requester;
 mod responder;
+mod vqp;
 
 use mitra_verbs::{PostError, RecvWr, SendWr};
 
@@ -31,6 +32,7 @@ pub use plan::{Kind, Op, Plan};
 pub use rc::{RcEndpoint, RcOptions, connect_rc};
 pub use requester::{Asked, Record};
 pub use responder::{Received, Seen};
+pub use vqp::{VqpEndpoint, connect_vqp};
 
 /// One end of something that operations can be posted on: a bare queue pair, a virtual one.
 pub trait Endpoint {
