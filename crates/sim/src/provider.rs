@@ -46,13 +46,13 @@ impl SimNic {
         let mut core = lock(&self.shared);
         let n = self.number;
         core.nics[n].check_access()?;
+        let local = core.nics[n].local(core.now);
+        let done = f(&mut core, n, local)?;
         let host = core.nics[n].host;
         core.hosts[host].activity += 1;
-        let local = core.nics[n].local(core.now);
-        let result = f(&mut core, n, local);
         core.ring(n);
         core.settle(n);
-        result
+        Ok(done)
     }
 
     /// The same, and on return nothing earlier touches memory any more.
@@ -68,10 +68,11 @@ impl SimNic {
         let mut core = lock(&self.shared);
         let n = self.number;
         core.nics[n].check_access().map_err(|error| PostError { index: 0, error })?;
-        let host = core.nics[n].host;
-        core.hosts[host].activity += 1;
         let local = core.nics[n].local(core.now);
         let result = f(&mut core.nics[n], local);
+        // One that was refused may have posted some; what it started goes on, but it does not count as work.
+        let host = core.nics[n].host;
+        core.hosts[host].activity += u64::from(result.is_ok());
         core.ring(n);
         core.settle(n);
         result

@@ -38,6 +38,8 @@ impl Core {
         let (nic, mut port, batch) = self.nics[n].with_memory(now);
         let more = nic.poll_transmit(local, &mut port, batch);
         let batch = core::mem::take(&mut self.nics[n].batch);
+        // A fetch pushed out what waited: that goes first.
+        self.release(n);
         let destination: IpAddr = batch.destination.into();
         let path = IcrcPath::new(self.nics[n].address, SocketAddr::new(destination, ROCE_PORT));
         for datagram in batch.datagrams() {
@@ -124,6 +126,11 @@ impl Core {
         self.trace.packet(self.now, "sends", from, &datagram);
         let cable_failures = self.nics[from].cable_failures + self.nics[to].cable_failures;
         let flight = Flight { from, to, datagram, cable_failures, held: 0, judged: false };
+        self.arrive_at(at, flight);
+    }
+
+    fn arrive_at(&mut self, at: Time, flight: Flight) {
+        self.in_flight += 1;
         self.queue.push(at, Event::Arrive(Box::new(flight)));
     }
 
@@ -142,7 +149,7 @@ impl Core {
             if flight.held == 0 || !link_up {
                 let by = self.wire_rng.time(self.config.wire.straggle);
                 flight.held += 1;
-                return self.queue.push(self.now + by, Event::Arrive(Box::new(flight)));
+                return self.arrive_at(self.now + by, flight);
             }
         }
         if !self.nics[n].runs() {
@@ -165,12 +172,12 @@ impl Core {
             Verdict::Drop | Verdict::Corrupt(_) => self.trace.packet(self.now, "drops", n, &flight.datagram),
             Verdict::Duplicate => {
                 let by = self.wire_rng.time(self.config.wire.latency);
-                self.queue.push(self.now + by, Event::Arrive(Box::new(flight.clone())));
+                self.arrive_at(self.now + by, flight.clone());
                 self.execute(n, &flight);
             }
             Verdict::Delay(by) => {
                 self.trace.packet(self.now, "holds", n, &flight.datagram);
-                self.queue.push(self.now + by, Event::Arrive(Box::new(flight)));
+                self.arrive_at(self.now + by, flight);
             }
         }
         self.strike(fate.strikes);

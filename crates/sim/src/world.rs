@@ -228,6 +228,21 @@ impl World {
         }
     }
 
+    /// Whether no packet is in flight and nothing is on its way to memory.
+    pub fn is_still(&self) -> bool {
+        let core = lock(&self.shared);
+        core.in_flight == 0 && core.nics.iter().all(|n| n.pipeline.len() == 0)
+    }
+
+    /// Runs until the last straggler has arrived.
+    ///
+    /// # Errors
+    /// If new packets keep coming, or something is held back for good.
+    pub fn settle(&mut self) -> Result<(), Stuck> {
+        let most = lock(&self.shared).config.wire.straggle.max * 4 + Duration::from_millis(10);
+        self.run_until(World::is_still, most)
+    }
+
     /// Runs for so long.
     pub fn run_for(&mut self, time: Duration) {
         let deadline = self.now() + time;
