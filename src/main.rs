@@ -1,2 +1,38 @@
 //! The `mitra` program.
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod cli;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// RDMA that keeps its word.
+#[derive(Parser)]
+#[command(
+    version,
+    after_help = "Exit codes: 0 done, 2 bad arguments or input; each command's --help names others."
+)]
+struct Mitra {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Decode(cli::decode::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Mitra::parse().command {
+        Command::Decode(args) => cli::decode::run(&args),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) if cli::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mitra: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! One line a packet, in the manner of tcpdump.
+
+use std::fmt;
+
+use crate::headers::{Aeth, AtomicEth, NakCode, Reth, Syndrome};
+use crate::message::{Message, Transport};
+use crate::opcode;
+use crate::packet::Packet;
+
+impl fmt::Display for Packet<'_> {
+    /// Opcode, destination, sequence, extension headers, payload length, then the flags that are set:
+    /// `RC_RDMA_WRITE_FIRST qp 0x000019 psn 4096 va 0x7fdb9971c000 rkey 0x00000a05 dmalen 2500 len 1024`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match opcode::name(self.opcode()) {
+            Some(name) => f.write_str(name)?,
+            None => write!(f, "OPCODE_0x{:02x}", self.opcode())?,
+        }
+        write!(f, " qp {} psn {}", self.dest_qp, self.psn)?;
+        if let Transport::Ud(deth) = self.transport {
+            write!(f, " srcqp {} qkey 0x{:08x}", deth.src_qp, deth.qkey)?;
+        }
+        match self.message {
+            Message::SendFirst
+            | Message::SendMiddle
+            | Message::SendLast
+            | Message::SendOnly
+            | Message::WriteMiddle
+            | Message::WriteLast
+            | Message::ReadMiddle => {}
+            Message::SendLastImm(imm) | Message::SendOnlyImm(imm) | Message::WriteLastImm(imm) => {
+                write!(f, " imm 0x{imm:08x}")?;
+            }
+            Message::SendLastInv(rkey) | Message::SendOnlyInv(rkey) => write!(f, " inv 0x{rkey:08x}")?,
+            Message::WriteFirst(reth) | Message::WriteOnly(reth) | Message::ReadRequest(reth) => {
+                write!(f, " {reth}")?;
+            }
+            Message::WriteOnlyImm(reth, imm) => write!(f, " {reth} imm 0x{imm:08x}")?,
+            Message::ReadFirst(aeth)
+            | Message::ReadLast(aeth)
+            | Message::ReadOnly(aeth)
+            | Message::Ack(aeth) => write!(f, " {aeth}")?,
+            Message::AtomicAck(aeth, original) => write!(f, " {aeth} original 0x{original:x}")?,
+            Message::CompareSwap(AtomicEth { va, rkey, swap_add, compare }) => {
+                write!(f, " va 0x{va:x} rkey 0x{rkey:08x} compare 0x{compare:x} swap 0x{swap_add:x}")?;
+            }
+            Message::FetchAdd(AtomicEth { va, rkey, swap_add, .. }) => {
+                write!(f, " va 0x{va:x} rkey 0x{rkey:08x} add 0x{swap_add:x}")?;
+            }
+        }
+        if self.message.has_payload() {
+            write!(f, " len {}", self.payload.len())?;
+        }
+        if self.pkey != 0xffff {
+            write!(f, " pkey 0x{:04x}", self.pkey)?;
+        }
+        let flags = [
+            (self.ack_req, " ack-req"),
+            (self.solicited, " solicited"),
+            (self.mig_req, " migrated"),
+            (self.fecn, " fecn"),
+            (self.becn, " becn"),
+        ];
+        flags.iter().filter(|(set, _)| *set).try_for_each(|(_, name)| f.write_str(name))
+    }
+}
+
+impl fmt::Display for Reth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "va 0x{:x} rkey 0x{:08x} dmalen {}", self.va, self.rkey, self.len)
+    }
+}
+
+impl fmt::Display for Aeth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} msn {}", self.syndrome, self.msn)
+    }
+}
+
+impl fmt::Display for Syndrome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Syndrome::Ack { credits: Self::NO_CREDITS } => f.write_str("ack"),
+            Syndrome::Ack { credits } => write!(f, "ack credits {credits}"),
+            Syndrome::RnrNak { timer } => write!(f, "rnr-nak timer {timer}"),
+            Syndrome::Nak(code) => write!(f, "nak {code}"),
+            Syndrome::Reserved(raw) => write!(f, "reserved syndrome 0x{raw:02x}"),
+        }
+    }
+}
+
+impl fmt::Display for NakCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NakCode::PsnSequence => "psn-sequence",
+            NakCode::InvalidRequest => "invalid-request",
+            NakCode::RemoteAccess => "remote-access",
+            NakCode::RemoteOperational => "remote-operational",
+            NakCode::InvalidRdRequest => "invalid-rd-request",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::*;
+
+    #[test]
+    fn lines_name_what_the_packet_carries() {
+        let (qp, psn) = (Qpn::new(0x19), Psn::new(4096));
+        let reth = Reth { va: 0x7fdb_9971_c000, rkey: 0xa05, len: 2500 };
+        let write = Packet::new(Transport::Rc, qp, psn, Message::WriteFirst(reth), &[0; 1024]);
+        assert_eq!(
+            write.to_string(),
+            "RC_RDMA_WRITE_FIRST qp 0x000019 psn 4096 va 0x7fdb9971c000 rkey 0x00000a05 dmalen 2500 len 1024"
+        );
+        let nak = Aeth { syndrome: Syndrome::Nak(NakCode::RemoteAccess), msn: 3 };
+        let nak = Packet::new(Transport::Rc, qp, psn, Message::Ack(nak), &[]);
+        assert_eq!(nak.to_string(), "RC_ACKNOWLEDGE qp 0x000019 psn 4096 nak remote-access msn 3");
+        let ud = Transport::Ud(Deth { qkey: 0x1111_1111, src_qp: Qpn::new(7) });
+        let mut ud = Packet::new(ud, qp, psn, Message::SendOnlyImm(5), b"abc");
+        ud.solicited = true;
+        ud.pkey = 0x8001;
+        assert_eq!(
+            ud.to_string(),
+            "UD_SEND_ONLY_WITH_IMMEDIATE qp 0x000019 psn 4096 srcqp 0x000007 qkey 0x11111111 imm 0x00000005 \
+             len 3 pkey 0x8001 solicited"
+        );
+    }
+}

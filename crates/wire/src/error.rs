@@ -1,0 +1,39 @@
+//! Why bytes are not a packet.
+
+use thiserror::Error;
+
+/// Why [`Packet::parse`](crate::Packet::parse) refused a buffer. Nothing here says that a well-formed
+/// packet is *welcome*: keys, partitions and sequence are judged by the transport.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
+#[non_exhaustive]
+pub enum ParseError {
+    /// The buffer ends within a header that the opcode requires.
+    #[error("truncated: {have} bytes, the headers of this opcode need {need}")]
+    Truncated {
+        /// Bytes that the buffer has.
+        have: usize,
+        /// Bytes that the headers known so far need.
+        need: usize,
+    },
+    /// The opcode does not exist, or not for this transport (IBTA 9.2.1), or belongs to a transport that
+    /// Mitra does not speak (reliable datagram, XRC).
+    #[error("unknown opcode 0x{0:02x}")]
+    UnknownOpcode(u8),
+    /// The transport header version is not 0 (IBTA 9.2.4).
+    #[error("transport header version {0}, expected 0")]
+    BadVersion(u8),
+    /// The length is not a multiple of four: headers, payload with pad, and ICRC all are (IBTA 9.2.3).
+    #[error("{0} bytes, not a multiple of four")]
+    BadLength(usize),
+    /// The pad count exceeds what follows the headers, or stands where no payload may.
+    #[error("pad count {pad} with {available} bytes after the headers")]
+    BadPad {
+        /// The pad count of the BTH, 1 to 3.
+        pad: u8,
+        /// Bytes after the headers.
+        available: usize,
+    },
+    /// Bytes follow the headers of an opcode that has no payload.
+    #[error("{0} bytes after the headers of an opcode without payload")]
+    UnexpectedPayload(usize),
+}

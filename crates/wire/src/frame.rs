@@ -1,0 +1,252 @@
+//! From a captured frame down to the RoCEv2 datagram, and from a datagram up to an Ethernet frame.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use thiserror::Error;
+
+use crate::ROCE_PORT;
+use crate::ip::{DONT_FRAGMENT, Ends, IPV4_LEN, IPV6_LEN, UDP_LEN, UDP_PROTOCOL, checksum};
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// 802.1Q, 802.1ad and the older double tag.
+const ETHERTYPES_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+
+/// Bytes that [`encode`] puts before an IPv4 datagram: Ethernet, IPv4 and UDP headers.
+pub const IPV4_OVERHEAD: usize = 14 + IPV4_LEN + UDP_LEN;
+/// Bytes that [`encode`] puts before an IPv6 datagram: Ethernet, IPv6 and UDP headers.
+pub const IPV6_OVERHEAD: usize = 14 + IPV6_LEN + UDP_LEN;
+
+/// The kinds of captured frame that can be taken apart (numbers as on tcpdump.org/linktypes.html).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LinkType {
+    /// BSD loopback: four bytes of address family, then IP (LINKTYPE_NULL 0, LINKTYPE_LOOP 108).
+    Loopback,
+    /// Ethernet, with or without VLAN tags (1).
+    Ethernet,
+    /// An IP packet and nothing before it (101; 228 for IPv4, 229 for IPv6).
+    RawIp,
+    /// Linux "cooked" capture, as of the device `any` (113).
+    LinuxSll,
+    /// Linux "cooked" capture, version 2 (276).
+    LinuxSll2,
+}
+
+impl LinkType {
+    /// The link type of that number in a capture file, if it can be taken apart.
+    pub const fn from_number(number: u16) -> Option<Self> {
+        match number {
+            0 | 108 => Some(LinkType::Loopback),
+            1 => Some(LinkType::Ethernet),
+            12 | 14 | 101 | 228 | 229 => Some(LinkType::RawIp),
+            113 => Some(LinkType::LinuxSll),
+            276 => Some(LinkType::LinuxSll2),
+            _ => None,
+        }
+    }
+}
+
+/// Why a frame holds no whole RoCEv2 datagram.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
+pub enum FrameError {
+    /// Something else: not IP, not UDP, or not to port 4791.
+    #[error("not RoCEv2")]
+    NotRoce,
+    /// The frame ends before its headers say, as with a capture's snap length.
+    #[error("truncated {0}")]
+    Truncated(&'static str),
+    /// A header contradicts itself or the headers around it.
+    #[error("malformed: {0}")]
+    Malformed(&'static str),
+}
+
+/// A RoCEv2 datagram with the headers around it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame<'a> {
+    /// Source address and port.
+    pub src: SocketAddr,
+    /// Destination address and port; the port is [`ROCE_PORT`].
+    pub dst: SocketAddr,
+    /// The IP header, with IPv4 options.
+    pub ip: &'a [u8],
+    /// The UDP header.
+    pub udp: &'a [u8; UDP_LEN],
+    /// The UDP payload: packet and ICRC.
+    pub datagram: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// Finds the RoCEv2 datagram in a captured frame.
+    ///
+    /// # Errors
+    /// See [`FrameError`]. Fragments of IP datagrams are malformed, since RoCEv2 forbids them (annex A17.3.2); IPv6
+    /// extension headers and tunnels are not followed and count as not RoCE.
+    pub fn parse(link: LinkType, bytes: &'a [u8]) -> Result<Self, FrameError> {
+        match link {
+            LinkType::Loopback => Self::parse_ip(skip(bytes, 4)?),
+            LinkType::RawIp => Self::parse_ip(bytes),
+            LinkType::Ethernet => {
+                let mut rest = skip(bytes, 12)?;
+                loop {
+                    let (ethertype, after) = take_u16(rest)?;
+                    if !ETHERTYPES_VLAN.contains(&ethertype) {
+                        return Self::parse_ethertype(ethertype, after);
+                    }
+                    rest = skip(after, 2)?;
+                }
+            }
+            LinkType::LinuxSll => {
+                let (ethertype, ip) = take_u16(skip(bytes, 14)?)?;
+                Self::parse_ethertype(ethertype, ip)
+            }
+            LinkType::LinuxSll2 => {
+                let (ethertype, rest) = take_u16(bytes)?;
+                Self::parse_ethertype(ethertype, skip(rest, 18)?)
+            }
+        }
+    }
+
+    /// The IPv4 identification; 0 over IPv6.
+    pub fn ident(&self) -> u16 {
+        match self.ip {
+            [_, _, _, _, high, low, ..] if self.dst.is_ipv4() => u16::from_be_bytes([*high, *low]),
+            _ => 0,
+        }
+    }
+
+    fn parse_ethertype(ethertype: u16, ip: &'a [u8]) -> Result<Self, FrameError> {
+        match ethertype {
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Self::parse_ip(ip),
+            _ => Err(FrameError::NotRoce),
+        }
+    }
+
+    fn parse_ip(ip: &'a [u8]) -> Result<Self, FrameError> {
+        match ip.first().ok_or(FrameError::Truncated("IP header"))? >> 4 {
+            4 => Self::parse_ipv4(ip),
+            6 => Self::parse_ipv6(ip),
+            _ => Err(FrameError::NotRoce),
+        }
+    }
+
+    fn parse_ipv4(ip: &'a [u8]) -> Result<Self, FrameError> {
+        let fixed: &[u8; IPV4_LEN] = ip.first_chunk().ok_or(FrameError::Truncated("IPv4 header"))?;
+        let fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff;
+        let (more, offset) = (fragment & 0x2000 != 0, fragment & 0x1fff);
+        if fixed[9] != UDP_PROTOCOL || offset != 0 {
+            return Err(FrameError::NotRoce);
+        }
+        let header_len = usize::from(fixed[0] & 0x0f) * 4;
+        if header_len < IPV4_LEN {
+            return Err(FrameError::Malformed("IPv4 header length below 20"));
+        }
+        let (header, rest) = ip.split_at_checked(header_len).ok_or(FrameError::Truncated("IPv4 options"))?;
+        let total = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
+        let src = Ipv4Addr::from([fixed[12], fixed[13], fixed[14], fixed[15]]);
+        let dst = Ipv4Addr::from([fixed[16], fixed[17], fixed[18], fixed[19]]);
+        let frame = Self::parse_udp(src.into(), dst.into(), header, rest, total.checked_sub(header_len))?;
+        if more { Err(FrameError::Malformed("IP fragment")) } else { Ok(frame) }
+    }
+
+    fn parse_ipv6(ip: &'a [u8]) -> Result<Self, FrameError> {
+        let (header, rest) =
+            ip.split_first_chunk::<IPV6_LEN>().ok_or(FrameError::Truncated("IPv6 header"))?;
+        if header[6] != UDP_PROTOCOL {
+            return Err(FrameError::NotRoce);
+        }
+        let address = |at: usize| Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|i| header[at + i]));
+        let payload_len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+        Self::parse_udp(address(8).into(), address(24).into(), header, rest, Some(payload_len))
+    }
+
+    /// `ip_payload_len` is what the IP header promises, none if it promises less than itself.
+    fn parse_udp(
+        src: IpAddr,
+        dst: IpAddr,
+        ip: &'a [u8],
+        rest: &'a [u8],
+        ip_payload_len: Option<usize>,
+    ) -> Result<Self, FrameError> {
+        let (udp, rest) = rest.split_first_chunk::<UDP_LEN>().ok_or(FrameError::Truncated("UDP header"))?;
+        let field = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
+        if field(2) != ROCE_PORT {
+            return Err(FrameError::NotRoce);
+        }
+        let len =
+            usize::from(field(4)).checked_sub(UDP_LEN).ok_or(FrameError::Malformed("UDP length below 8"))?;
+        if ip_payload_len.is_none_or(|ip| ip != len + UDP_LEN) {
+            return Err(FrameError::Malformed("IP and UDP lengths disagree"));
+        }
+        let datagram = rest.get(..len).ok_or(FrameError::Truncated("UDP payload"))?;
+        Ok(Frame {
+            src: SocketAddr::new(src, field(0)),
+            dst: SocketAddr::new(dst, field(2)),
+            ip,
+            udp,
+            datagram,
+        })
+    }
+}
+
+fn skip(bytes: &[u8], n: usize) -> Result<&[u8], FrameError> {
+    bytes.get(n..).ok_or(FrameError::Truncated("link header"))
+}
+
+fn take_u16(bytes: &[u8]) -> Result<(u16, &[u8]), FrameError> {
+    match bytes.split_first_chunk() {
+        Some((head, rest)) => Ok((u16::from_be_bytes(*head), rest)),
+        None => Err(FrameError::Truncated("link header")),
+    }
+}
+
+/// Appends an Ethernet frame around `datagram` (at most 65,507 bytes, whose ICRC must already be there for the same
+/// addresses and identification).
+///
+/// The hardware addresses are made from the last four bytes of the IP addresses. IPv4: "don't fragment",
+/// identification `ident`, no UDP checksum, like the kernel's soft-RoCE. IPv6, where UDP must have one: with it.
+/// The families are chosen as by [`IcrcPath::new`](crate::IcrcPath::new).
+pub fn encode(src: SocketAddr, dst: SocketAddr, ident: u16, datagram: &[u8], out: &mut Vec<u8>) {
+    let udp_len = (UDP_LEN + datagram.len()) as u16;
+    let [l0, l1] = udp_len.to_be_bytes();
+    let mut udp = [0; UDP_LEN];
+    udp[0..2].copy_from_slice(&src.port().to_be_bytes());
+    udp[2..4].copy_from_slice(&dst.port().to_be_bytes());
+    udp[4..6].copy_from_slice(&[l0, l1]);
+    out.reserve(IPV6_OVERHEAD + datagram.len());
+    match Ends::new(src, dst) {
+        Ends::V4(src, dst) => {
+            let (src, dst) = (src.octets(), dst.octets());
+            ethernet(src, dst, ETHERTYPE_IPV4, out);
+            let [t0, t1] = udp_len.wrapping_add(IPV4_LEN as u16).to_be_bytes();
+            let [i0, i1] = ident.to_be_bytes();
+            let mut ip =
+                [0x45, 0, t0, t1, i0, i1, DONT_FRAGMENT, 0, 64, UDP_PROTOCOL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            ip[12..16].copy_from_slice(&src);
+            ip[16..20].copy_from_slice(&dst);
+            let sum = checksum(&[&ip]);
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+            out.extend_from_slice(&ip);
+        }
+        Ends::V6(src, dst) => {
+            let (src, dst) = (src.octets(), dst.octets());
+            let tail = |a: [u8; 16]| [a[12], a[13], a[14], a[15]];
+            ethernet(tail(src), tail(dst), ETHERTYPE_IPV6, out);
+            out.extend_from_slice(&[0x60, 0, 0, 0, l0, l1, UDP_PROTOCOL, 64]);
+            out.extend_from_slice(&src);
+            out.extend_from_slice(&dst);
+            let sum = checksum(&[&src, &dst, &[0, 0, l0, l1, 0, 0, 0, UDP_PROTOCOL], &udp, datagram]);
+            // A sum of 0 is sent as all ones: 0 would say that there is none.
+            udp[6..8].copy_from_slice(&if sum == 0 { !0 } else { sum }.to_be_bytes());
+        }
+    }
+    out.extend_from_slice(&udp);
+    out.extend_from_slice(datagram);
+}
+
+fn ethernet(src: [u8; 4], dst: [u8; 4], ethertype: u16, out: &mut Vec<u8>) {
+    for address in [dst, src] {
+        out.extend_from_slice(&[0x02, 0]);
+        out.extend_from_slice(&address);
+    }
+    out.extend_from_slice(&ethertype.to_be_bytes());
+}

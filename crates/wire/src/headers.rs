@@ -1,0 +1,242 @@
+//! The extension headers that follow the BTH, each with its fixed layout (IBTA 9.3).
+//!
+//! All fields are host values; the wire is big-endian.
+
+use crate::psn::Qpn;
+
+/// RDMA extended transport header (IBTA 9.3.3): where in the responder's memory an operation works.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Reth {
+    /// Virtual address of the first byte at the responder.
+    pub va: u64,
+    /// Remote key of the region or window.
+    pub rkey: u32,
+    /// Length of the whole message in bytes, at most 2^31.
+    pub len: u32,
+}
+
+/// Atomic extended transport header (IBTA 9.3.4).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct AtomicEth {
+    /// Virtual address of the 8-byte operand at the responder; it must be 8-byte aligned.
+    pub va: u64,
+    /// Remote key of the region or window.
+    pub rkey: u32,
+    /// What a compare-and-swap stores, what a fetch-and-add adds.
+    pub swap_add: u64,
+    /// What a compare-and-swap expects; fetch-and-add ignores it.
+    pub compare: u64,
+}
+
+/// Datagram extended transport header (IBTA 9.3.2): who sent a UD packet, and the right to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Deth {
+    /// Queue key; it must match the receiving queue pair's.
+    pub qkey: u32,
+    /// The sender's queue pair.
+    pub src_qp: Qpn,
+}
+
+/// ACK extended transport header (IBTA 9.3.5).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Aeth {
+    /// What the responder says about the packet.
+    pub syndrome: Syndrome,
+    /// Message sequence number: how many messages the responder has completed, modulo 2^24.
+    pub msn: u32,
+}
+
+/// The AETH's syndrome (IBTA table 44).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Syndrome {
+    /// Positive acknowledgement.
+    Ack {
+        /// Encoded receive credits, 5 bits (IBTA 9.7.7.2.2); 31 means that none are given.
+        credits: u8,
+    },
+    /// The responder was not ready to receive: retry after the time that the code stands for.
+    RnrNak {
+        /// Encoded time, 5 bits (IBTA table 45).
+        timer: u8,
+    },
+    /// Negative acknowledgement.
+    Nak(NakCode),
+    /// Any other value, raw: the reserved class, the reserved top bit, or a NAK code without a name.
+    Reserved(u8),
+}
+
+/// Why a responder refused a request (IBTA table 46).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum NakCode {
+    /// A packet is missing before this one.
+    PsnSequence = 0,
+    /// The request is malformed, unsupported or out of order within its message.
+    InvalidRequest = 1,
+    /// The key, the bounds or the rights forbid the access.
+    RemoteAccess = 2,
+    /// The responder failed and cannot carry out the request.
+    RemoteOperational = 3,
+    /// Reliable datagram only.
+    InvalidRdRequest = 4,
+}
+
+impl Syndrome {
+    /// The value of `credits` that gives no credit information.
+    pub const NO_CREDITS: u8 = 31;
+
+    /// A positive acknowledgement without credit information.
+    pub const ACK: Syndrome = Syndrome::Ack { credits: Self::NO_CREDITS };
+
+    /// The meaning of the raw byte; every byte has exactly one.
+    pub const fn from_raw(raw: u8) -> Self {
+        match (raw >> 5, raw & 0x1f) {
+            (0, credits) => Syndrome::Ack { credits },
+            (1, timer) => Syndrome::RnrNak { timer },
+            (3, 0) => Syndrome::Nak(NakCode::PsnSequence),
+            (3, 1) => Syndrome::Nak(NakCode::InvalidRequest),
+            (3, 2) => Syndrome::Nak(NakCode::RemoteAccess),
+            (3, 3) => Syndrome::Nak(NakCode::RemoteOperational),
+            (3, 4) => Syndrome::Nak(NakCode::InvalidRdRequest),
+            _ => Syndrome::Reserved(raw),
+        }
+    }
+
+    /// The byte on the wire. Credits and timer keep their low 5 bits.
+    pub const fn to_raw(self) -> u8 {
+        match self {
+            Syndrome::Ack { credits } => credits & 0x1f,
+            Syndrome::RnrNak { timer } => 0x20 | (timer & 0x1f),
+            Syndrome::Nak(code) => 0x60 | code as u8,
+            Syndrome::Reserved(raw) => raw,
+        }
+    }
+}
+
+/// The first `N` bytes of `b` from `at`, which the callers' fixed sizes always allow.
+const fn array<const N: usize, const L: usize>(b: &[u8; L], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    let mut i = 0;
+    while i < N {
+        out[i] = b[at + i];
+        i += 1;
+    }
+    out
+}
+
+impl Reth {
+    pub(crate) const LEN: usize = 16;
+
+    pub(crate) fn decode(b: &[u8; Self::LEN]) -> Self {
+        Reth {
+            va: u64::from_be_bytes(array(b, 0)),
+            rkey: u32::from_be_bytes(array(b, 8)),
+            len: u32::from_be_bytes(array(b, 12)),
+        }
+    }
+
+    pub(crate) fn encode(self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[0..8].copy_from_slice(&self.va.to_be_bytes());
+        b[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        b[12..16].copy_from_slice(&self.len.to_be_bytes());
+        b
+    }
+}
+
+impl AtomicEth {
+    pub(crate) const LEN: usize = 28;
+
+    pub(crate) fn decode(b: &[u8; Self::LEN]) -> Self {
+        AtomicEth {
+            va: u64::from_be_bytes(array(b, 0)),
+            rkey: u32::from_be_bytes(array(b, 8)),
+            swap_add: u64::from_be_bytes(array(b, 12)),
+            compare: u64::from_be_bytes(array(b, 20)),
+        }
+    }
+
+    pub(crate) fn encode(self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[0..8].copy_from_slice(&self.va.to_be_bytes());
+        b[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        b[12..20].copy_from_slice(&self.swap_add.to_be_bytes());
+        b[20..28].copy_from_slice(&self.compare.to_be_bytes());
+        b
+    }
+}
+
+impl Deth {
+    pub(crate) const LEN: usize = 8;
+
+    /// The header and its reserved byte.
+    pub(crate) fn decode(b: &[u8; Self::LEN]) -> (Self, u8) {
+        let src_qp = Qpn::new(u32::from_be_bytes(array(b, 4)));
+        (Deth { qkey: u32::from_be_bytes(array(b, 0)), src_qp }, b[4])
+    }
+
+    pub(crate) fn encode(self, reserved: u8) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        b[0..4].copy_from_slice(&self.qkey.to_be_bytes());
+        b[4..8].copy_from_slice(&(u32::from(reserved) << 24 | self.src_qp.value()).to_be_bytes());
+        b
+    }
+}
+
+impl Aeth {
+    pub(crate) const LEN: usize = 4;
+
+    pub(crate) fn decode(b: &[u8; Self::LEN]) -> Self {
+        let word = u32::from_be_bytes(*b);
+        Aeth { syndrome: Syndrome::from_raw(b[0]), msn: word & 0x00ff_ffff }
+    }
+
+    pub(crate) fn encode(self) -> [u8; Self::LEN] {
+        (u32::from(self.syndrome.to_raw()) << 24 | self.msn & 0x00ff_ffff).to_be_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_syndrome_byte_round_trips() {
+        for raw in 0..=255 {
+            assert_eq!(Syndrome::from_raw(raw).to_raw(), raw);
+        }
+        assert_eq!(Syndrome::from_raw(0x1f), Syndrome::ACK);
+        assert_eq!(Syndrome::from_raw(0x2e), Syndrome::RnrNak { timer: 14 });
+        assert_eq!(Syndrome::from_raw(0x60), Syndrome::Nak(NakCode::PsnSequence));
+        assert_eq!(Syndrome::from_raw(0x62), Syndrome::Nak(NakCode::RemoteAccess));
+        assert_eq!(Syndrome::from_raw(0x65), Syndrome::Reserved(0x65));
+        assert_eq!(Syndrome::from_raw(0x40), Syndrome::Reserved(0x40));
+        assert_eq!(Syndrome::from_raw(0x9f), Syndrome::Reserved(0x9f));
+    }
+
+    #[test]
+    fn layouts_are_big_endian_in_order() {
+        let reth = Reth { va: 0x0102_0304_0506_0708, rkey: 0x090a_0b0c, len: 0x0d0e_0f10 };
+        let bytes: [u8; 16] = std::array::from_fn(|i| i as u8 + 1);
+        assert_eq!(reth.encode(), bytes);
+        assert_eq!(Reth::decode(&bytes), reth);
+
+        let atomic = AtomicEth {
+            va: 0x0102_0304_0506_0708,
+            rkey: 0x090a_0b0c,
+            swap_add: 0x0d0e_0f10_1112_1314,
+            compare: 0x1516_1718_191a_1b1c,
+        };
+        let bytes: [u8; 28] = std::array::from_fn(|i| i as u8 + 1);
+        assert_eq!(atomic.encode(), bytes);
+        assert_eq!(AtomicEth::decode(&bytes), atomic);
+
+        let deth = Deth { qkey: 0x0102_0304, src_qp: Qpn::new(0x06_0708) };
+        assert_eq!(deth.encode(5), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(Deth::decode(&[1, 2, 3, 4, 5, 6, 7, 8]), (deth, 5));
+
+        let aeth = Aeth { syndrome: Syndrome::Nak(NakCode::RemoteAccess), msn: 0x01_0203 };
+        assert_eq!(aeth.encode(), [0x62, 1, 2, 3]);
+        assert_eq!(Aeth::decode(&[0x62, 1, 2, 3]), aeth);
+    }
+}

@@ -1,0 +1,354 @@
+//! One RoCEv2 packet between the UDP header and the ICRC: parse and emit.
+
+use crate::error::ParseError;
+use crate::headers::{Aeth, AtomicEth, Deth, Reth};
+use crate::message::{Message, Transport};
+use crate::opcode;
+use crate::psn::{Psn, Qpn};
+use crate::{BTH_LEN, MAX_HEADERS_LEN};
+
+/// A packet: the fields of its BTH (IBTA 9.2), its transport and operation with their extension headers,
+/// and its payload. Neither ICRC nor pad bytes are part of it.
+///
+/// Values above a field's width are cut to it when emitted ([`Psn`] and [`Qpn`] cannot be).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Packet<'a> {
+    /// The transport service, with the DETH if it is UD.
+    pub transport: Transport,
+    /// Solicited event: the receiver's completion should wake a waiter (IBTA 9.2.2).
+    pub solicited: bool,
+    /// Migration state: set when migrated (IBTA 9.2.3).
+    pub mig_req: bool,
+    /// Partition key; 0xffff is the default partition with full membership.
+    pub pkey: u16,
+    /// Forward explicit congestion notification.
+    pub fecn: bool,
+    /// Backward explicit congestion notification.
+    pub becn: bool,
+    /// The receiving queue pair.
+    pub dest_qp: Qpn,
+    /// The requester asks for an acknowledgement of this packet (IBTA 9.2.9).
+    pub ack_req: bool,
+    /// Packet sequence number.
+    pub psn: Psn,
+    /// The operation, with its extension headers.
+    pub message: Message,
+    /// What the operation carries; ignored by operations without payload.
+    pub payload: &'a [u8],
+    /// Reserved bits, kept so that a captured packet is re-emitted byte for byte; zero in packets of our own.
+    pub reserved: ReservedBits,
+}
+
+/// The reserved fields of the headers. Senders leave them zero, receivers ignore them (IBTA 9.2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct ReservedBits {
+    /// The 6 bits after FECN and BECN (masked out of the ICRC).
+    pub bth_resv6: u8,
+    /// The 7 bits after the acknowledge request.
+    pub bth_resv7: u8,
+    /// The byte before the DETH's source queue pair; meaningless without DETH.
+    pub deth: u8,
+}
+
+/// Pad bytes after a payload of this length (IBTA 9.2.3).
+const fn pad_len(payload_len: usize) -> usize {
+    payload_len.wrapping_neg() & 3
+}
+
+/// Walks over the extension headers, remembering where it is for the error.
+struct Headers<'a> {
+    rest: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Headers<'a> {
+    fn take<const N: usize>(&mut self) -> Result<&'a [u8; N], ParseError> {
+        match self.rest.split_first_chunk() {
+            Some((head, rest)) => {
+                self.rest = rest;
+                self.at += N;
+                Ok(head)
+            }
+            None => Err(ParseError::Truncated { have: self.at + self.rest.len(), need: self.at + N }),
+        }
+    }
+
+    fn word(&mut self) -> Result<u32, ParseError> {
+        self.take().map(|b| u32::from_be_bytes(*b))
+    }
+
+    fn reth(&mut self) -> Result<Reth, ParseError> {
+        self.take().map(Reth::decode)
+    }
+
+    fn aeth(&mut self) -> Result<Aeth, ParseError> {
+        self.take().map(Aeth::decode)
+    }
+
+    fn atomic(&mut self) -> Result<AtomicEth, ParseError> {
+        self.take().map(AtomicEth::decode)
+    }
+
+    /// The operation named by the low five bits of `code`, restricted to what its service has.
+    fn message(&mut self, code: u8) -> Result<Message, ParseError> {
+        let operation = code & 0x1f;
+        let exists = match code & 0xe0 {
+            opcode::RC => true,
+            opcode::UC => operation <= opcode::WRITE_ONLY_IMM,
+            opcode::UD => operation == opcode::SEND_ONLY || operation == opcode::SEND_ONLY_IMM,
+            _ => false,
+        };
+        if !exists {
+            return Err(ParseError::UnknownOpcode(code));
+        }
+        Ok(match operation {
+            opcode::SEND_FIRST => Message::SendFirst,
+            opcode::SEND_MIDDLE => Message::SendMiddle,
+            opcode::SEND_LAST => Message::SendLast,
+            opcode::SEND_LAST_IMM => Message::SendLastImm(self.word()?),
+            opcode::SEND_ONLY => Message::SendOnly,
+            opcode::SEND_ONLY_IMM => Message::SendOnlyImm(self.word()?),
+            opcode::WRITE_FIRST => Message::WriteFirst(self.reth()?),
+            opcode::WRITE_MIDDLE => Message::WriteMiddle,
+            opcode::WRITE_LAST => Message::WriteLast,
+            opcode::WRITE_LAST_IMM => Message::WriteLastImm(self.word()?),
+            opcode::WRITE_ONLY => Message::WriteOnly(self.reth()?),
+            opcode::WRITE_ONLY_IMM => Message::WriteOnlyImm(self.reth()?, self.word()?),
+            opcode::READ_REQUEST => Message::ReadRequest(self.reth()?),
+            opcode::READ_FIRST => Message::ReadFirst(self.aeth()?),
+            opcode::READ_MIDDLE => Message::ReadMiddle,
+            opcode::READ_LAST => Message::ReadLast(self.aeth()?),
+            opcode::READ_ONLY => Message::ReadOnly(self.aeth()?),
+            opcode::ACK => Message::Ack(self.aeth()?),
+            opcode::ATOMIC_ACK => {
+                let aeth = self.aeth()?;
+                Message::AtomicAck(aeth, u64::from_be_bytes(*self.take()?))
+            }
+            opcode::COMPARE_SWAP => Message::CompareSwap(self.atomic()?),
+            opcode::FETCH_ADD => Message::FetchAdd(self.atomic()?),
+            opcode::SEND_LAST_INV => Message::SendLastInv(self.word()?),
+            opcode::SEND_ONLY_INV => Message::SendOnlyInv(self.word()?),
+            _ => return Err(ParseError::UnknownOpcode(code)),
+        })
+    }
+}
+
+/// Headers under construction; large enough for any combination of transport and message, even those that
+/// no opcode has.
+struct HeaderBuf {
+    bytes: [u8; MAX_HEADERS_LEN + Deth::LEN],
+    len: usize,
+}
+
+impl HeaderBuf {
+    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.bytes[self.len..self.len + N].copy_from_slice(&bytes);
+        self.len += N;
+    }
+
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl<'a> Packet<'a> {
+    /// A packet in the default partition (0xffff) with every flag clear.
+    pub const fn new(
+        transport: Transport,
+        dest_qp: Qpn,
+        psn: Psn,
+        message: Message,
+        payload: &'a [u8],
+    ) -> Self {
+        Packet {
+            transport,
+            solicited: false,
+            mig_req: false,
+            pkey: 0xffff,
+            fecn: false,
+            becn: false,
+            dest_qp,
+            ack_req: false,
+            psn,
+            message,
+            payload,
+            reserved: ReservedBits { bth_resv6: 0, bth_resv7: 0, deth: 0 },
+        }
+    }
+
+    /// Parses a UDP payload *without* its last four bytes, the ICRC: BTH, extension headers, payload, pad.
+    ///
+    /// The payload is borrowed and stripped of its pad, whose content is not looked at. Whether the payload
+    /// fits the path MTU or the RETH's length is for the transport to judge.
+    ///
+    /// # Errors
+    /// See [`ParseError`]; any bytes are safe to pass.
+    pub fn parse(buf: &'a [u8]) -> Result<Packet<'a>, ParseError> {
+        let mut headers = Headers { rest: buf, at: 0 };
+        let bth: &[u8; BTH_LEN] = headers.take()?;
+        let version = bth[1] & 0x0f;
+        if version != 0 {
+            return Err(ParseError::BadVersion(version));
+        }
+        if !buf.len().is_multiple_of(4) {
+            return Err(ParseError::BadLength(buf.len()));
+        }
+        let mut reserved = ReservedBits { bth_resv6: bth[4] & 0x3f, bth_resv7: bth[8] & 0x7f, deth: 0 };
+        let (transport, message) = if bth[0] & 0xe0 == opcode::UD {
+            // The DETH comes first on the wire, but an unknown opcode is the better diagnosis.
+            if bth[0] != opcode::UD | opcode::SEND_ONLY && bth[0] != opcode::UD | opcode::SEND_ONLY_IMM {
+                return Err(ParseError::UnknownOpcode(bth[0]));
+            }
+            let (deth, resv) = Deth::decode(headers.take()?);
+            reserved.deth = resv;
+            (Transport::Ud(deth), headers.message(bth[0])?)
+        } else {
+            let message = headers.message(bth[0])?;
+            (if bth[0] & 0xe0 == opcode::UC { Transport::Uc } else { Transport::Rc }, message)
+        };
+
+        let rest = headers.rest;
+        let pad = usize::from(bth[1] >> 4 & 3);
+        let payload = if message.has_payload() {
+            let bad_pad = ParseError::BadPad { pad: pad as u8, available: rest.len() };
+            rest.len().checked_sub(pad).map(|len| &rest[..len]).ok_or(bad_pad)?
+        } else if pad != 0 {
+            return Err(ParseError::BadPad { pad: pad as u8, available: rest.len() });
+        } else if !rest.is_empty() {
+            return Err(ParseError::UnexpectedPayload(rest.len()));
+        } else {
+            rest
+        };
+        Ok(Packet {
+            transport,
+            solicited: bth[1] & 0x80 != 0,
+            mig_req: bth[1] & 0x40 != 0,
+            pkey: u16::from_be_bytes([bth[2], bth[3]]),
+            fecn: bth[4] & 0x80 != 0,
+            becn: bth[4] & 0x40 != 0,
+            dest_qp: Qpn::new(u32::from_be_bytes([0, bth[5], bth[6], bth[7]])),
+            ack_req: bth[8] & 0x80 != 0,
+            psn: Psn::new(u32::from_be_bytes([0, bth[9], bth[10], bth[11]])),
+            message,
+            payload,
+            reserved,
+        })
+    }
+
+    /// The opcode byte. A message that its transport does not carry
+    /// ([`Transport::carries`]) gets one that no receiver knows.
+    pub const fn opcode(&self) -> u8 {
+        self.transport.service() | self.message.operation()
+    }
+
+    /// Bytes of BTH and extension headers.
+    pub const fn headers_len(&self) -> usize {
+        let deth = if matches!(self.transport, Transport::Ud(_)) { Deth::LEN } else { 0 };
+        BTH_LEN + deth + self.message.headers_len()
+    }
+
+    /// Bytes that [`emit`](Self::emit) writes: headers, payload, pad; not the ICRC.
+    pub const fn emitted_len(&self) -> usize {
+        let payload_len = self.carried().len();
+        self.headers_len() + payload_len + pad_len(payload_len)
+    }
+
+    /// Pad bytes (zeros, 0 to 3) that a payload of this length needs after it.
+    pub const fn pad_for(payload_len: usize) -> usize {
+        pad_len(payload_len)
+    }
+
+    /// Writes headers, payload and zero pad to the front of `buf` and returns how many bytes that were.
+    ///
+    /// `buf` must have at least [`emitted_len`](Self::emitted_len) bytes; into a shorter one nothing is
+    /// written and 0 is returned.
+    #[must_use = "0 means that the buffer was too short"]
+    pub fn emit(&self, buf: &mut [u8]) -> usize {
+        let payload = self.carried();
+        let headers = self.headers(payload.len());
+        let total = headers.len + payload.len() + pad_len(payload.len());
+        let Some(buf) = buf.get_mut(..total) else { return 0 };
+        let (head, rest) = buf.split_at_mut(headers.len);
+        let (body, pad) = rest.split_at_mut(payload.len());
+        head.copy_from_slice(headers.as_slice());
+        body.copy_from_slice(payload);
+        pad.fill(0);
+        total
+    }
+
+    /// Appends headers, payload and zero pad to `out`.
+    pub fn emit_to(&self, out: &mut Vec<u8>) {
+        let payload = self.carried();
+        out.reserve(self.emitted_len() + crate::ICRC_LEN);
+        self.emit_headers_to(payload.len(), out);
+        out.extend_from_slice(payload);
+        out.extend_from_slice(&[0; 3][..pad_len(payload.len())]);
+    }
+
+    /// Appends what stands before a payload of `payload_len` bytes, for callers that gather the payload
+    /// themselves: they append it, then [`pad_for`](Self::pad_for) zero bytes. `self.payload` is not looked at.
+    pub fn emit_headers_to(&self, payload_len: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.headers(payload_len).as_slice());
+    }
+
+    /// The payload that really goes out.
+    const fn carried(&self) -> &'a [u8] {
+        if self.message.has_payload() { self.payload } else { &[] }
+    }
+
+    fn headers(&self, payload_len: usize) -> HeaderBuf {
+        let pad = if self.message.has_payload() { pad_len(payload_len) as u8 } else { 0 };
+        let mut out = HeaderBuf { bytes: [0; MAX_HEADERS_LEN + Deth::LEN], len: 0 };
+        let [_, q0, q1, q2] = self.dest_qp.value().to_be_bytes();
+        let [_, p0, p1, p2] = self.psn.value().to_be_bytes();
+        let [k0, k1] = self.pkey.to_be_bytes();
+        out.put([
+            self.opcode(),
+            u8::from(self.solicited) << 7 | u8::from(self.mig_req) << 6 | pad << 4,
+            k0,
+            k1,
+            u8::from(self.fecn) << 7 | u8::from(self.becn) << 6 | self.reserved.bth_resv6 & 0x3f,
+            q0,
+            q1,
+            q2,
+            u8::from(self.ack_req) << 7 | self.reserved.bth_resv7 & 0x7f,
+            p0,
+            p1,
+            p2,
+        ]);
+        if let Transport::Ud(deth) = self.transport {
+            out.put(deth.encode(self.reserved.deth));
+        }
+        match self.message {
+            Message::SendFirst
+            | Message::SendMiddle
+            | Message::SendLast
+            | Message::SendOnly
+            | Message::WriteMiddle
+            | Message::WriteLast
+            | Message::ReadMiddle => {}
+            Message::SendLastImm(word)
+            | Message::SendOnlyImm(word)
+            | Message::SendLastInv(word)
+            | Message::SendOnlyInv(word)
+            | Message::WriteLastImm(word) => out.put(word.to_be_bytes()),
+            Message::WriteFirst(reth) | Message::WriteOnly(reth) | Message::ReadRequest(reth) => {
+                out.put(reth.encode());
+            }
+            Message::WriteOnlyImm(reth, imm) => {
+                out.put(reth.encode());
+                out.put(imm.to_be_bytes());
+            }
+            Message::ReadFirst(aeth)
+            | Message::ReadLast(aeth)
+            | Message::ReadOnly(aeth)
+            | Message::Ack(aeth) => out.put(aeth.encode()),
+            Message::AtomicAck(aeth, original) => {
+                out.put(aeth.encode());
+                out.put(original.to_be_bytes());
+            }
+            Message::CompareSwap(atomic) | Message::FetchAdd(atomic) => out.put(atomic.encode()),
+        }
+        out
+    }
+}

@@ -1,0 +1,179 @@
+//! Reads classic pcap and pcapng, piece by piece.
+
+use thiserror::Error;
+
+use super::ng::Section;
+use super::{FILE_HEADER_LEN, MAGIC_MICROS, MAGIC_NANOS, RECORD_HEADER_LEN};
+
+/// The longest record or block accepted, so that a hostile length cannot make a reader buffer without end.
+pub(super) const MAX_BLOCK: usize = 16 << 20;
+
+/// Why a file cannot be read (further).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
+pub enum FileError {
+    /// The first bytes are those of no capture file.
+    #[error("not a pcap or pcapng file")]
+    NotACapture,
+    /// The file ends within a record.
+    #[error("the file ends in the middle of a record")]
+    Cut,
+    /// A record or block claims more than 16 MiB.
+    #[error("a record claims {0} bytes, more than any frame has")]
+    TooLong(u32),
+    /// A block contradicts the format.
+    #[error("corrupt capture file: {0}")]
+    Corrupt(&'static str),
+}
+
+/// One captured frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record<'a> {
+    /// Nanoseconds since the Unix epoch; 0 where the file has no time for it.
+    pub ts_ns: u64,
+    /// Link type number, for [`LinkType::from_number`](crate::frame::LinkType::from_number).
+    pub link: u16,
+    /// Length of the frame on the wire; more than `bytes` has if the capture cut it.
+    pub original_len: u32,
+    /// What was captured of the frame.
+    pub bytes: &'a [u8],
+}
+
+/// What [`Reader::step`] found at the front of the buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step<'a> {
+    /// Call again with at least this many bytes from the same place; if the file has no more, it is cut
+    /// (or, if the buffer is empty, at its end).
+    NeedMore(usize),
+    /// A header or a block without a frame: this many bytes are done with.
+    Skip(usize),
+    /// A frame, and how many bytes are done with.
+    Frame(usize, Record<'a>),
+}
+
+/// A reader of capture files: classic pcap of either byte order with micro- or nanoseconds, and pcapng.
+///
+/// Hand it the unread bytes of the file again and again; [`records`] does so for a file in memory.
+#[derive(Clone, Debug, Default)]
+pub struct Reader {
+    format: Format,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Format {
+    #[default]
+    Unknown,
+    Classic {
+        big_endian: bool,
+        nanos_per_tick: u64,
+        link: u16,
+    },
+    Ng(Section),
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize, big_endian: bool) -> Option<u32> {
+    let b = *bytes.get(at..)?.first_chunk()?;
+    Some(if big_endian { u32::from_be_bytes(b) } else { u32::from_le_bytes(b) })
+}
+
+impl Reader {
+    /// A reader at the start of a file.
+    pub fn new() -> Self {
+        Reader::default()
+    }
+
+    /// Whether the file has shown itself to be a capture.
+    pub fn is_recognised(&self) -> bool {
+        !matches!(self.format, Format::Unknown)
+    }
+
+    /// Looks at the front of the unread bytes.
+    ///
+    /// # Errors
+    /// See [`FileError`]; never [`FileError::Cut`], which only the caller can know. After an error the reader
+    /// cannot go on.
+    pub fn step<'a>(&mut self, buf: &'a [u8]) -> Result<Step<'a>, FileError> {
+        match &mut self.format {
+            Format::Unknown => self.recognise(buf),
+            Format::Classic { big_endian, nanos_per_tick, link } => {
+                let field = |at| u32_at(buf, at, *big_endian);
+                let (Some(seconds), Some(ticks), Some(len), Some(original_len)) =
+                    (field(0), field(4), field(8), field(12))
+                else {
+                    return Ok(Step::NeedMore(RECORD_HEADER_LEN));
+                };
+                if len as usize > MAX_BLOCK {
+                    return Err(FileError::TooLong(len));
+                }
+                let end = RECORD_HEADER_LEN + len as usize;
+                let Some(bytes) = buf.get(RECORD_HEADER_LEN..end) else { return Ok(Step::NeedMore(end)) };
+                let ts_ns = u64::from(seconds) * 1_000_000_000 + u64::from(ticks) * *nanos_per_tick;
+                Ok(Step::Frame(end, Record { ts_ns, link: *link, original_len, bytes }))
+            }
+            Format::Ng(section) => section.step(buf),
+        }
+    }
+
+    fn recognise<'a>(&mut self, buf: &'a [u8]) -> Result<Step<'a>, FileError> {
+        let Some(magic) = u32_at(buf, 0, false) else { return Ok(Step::NeedMore(FILE_HEADER_LEN)) };
+        if magic == Section::HEADER {
+            let mut section = Section::default();
+            let step = section.step(buf)?;
+            if !matches!(step, Step::NeedMore(_)) {
+                self.format = Format::Ng(section);
+            }
+            return Ok(step);
+        }
+        let (big_endian, nanos_per_tick) = match (magic, magic.swap_bytes()) {
+            (MAGIC_MICROS, _) => (false, 1000),
+            (MAGIC_NANOS, _) => (false, 1),
+            (_, MAGIC_MICROS) => (true, 1000),
+            (_, MAGIC_NANOS) => (true, 1),
+            _ => return Err(FileError::NotACapture),
+        };
+        // The upper half of the link type tells about a frame check sequence, which IP's length cuts off anyway.
+        let Some(link) = u32_at(buf, 20, big_endian) else { return Ok(Step::NeedMore(FILE_HEADER_LEN)) };
+        self.format = Format::Classic { big_endian, nanos_per_tick, link: link as u16 };
+        Ok(Step::Skip(FILE_HEADER_LEN))
+    }
+}
+
+/// The frames of a capture file in memory, until its end or the first error.
+pub fn records(file: &[u8]) -> Records<'_> {
+    Records { reader: Reader::new(), rest: file, done: false }
+}
+
+/// Iterator of [`records`].
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    reader: Reader,
+    rest: &'a [u8],
+    done: bool,
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, FileError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.done {
+            match self.reader.step(self.rest) {
+                Ok(Step::Skip(n)) => self.rest = self.rest.get(n..)?,
+                Ok(Step::Frame(n, record)) => {
+                    self.rest = self.rest.get(n..)?;
+                    return Some(Ok(record));
+                }
+                Ok(Step::NeedMore(_)) => {
+                    self.done = true;
+                    if !self.reader.is_recognised() {
+                        return Some(Err(FileError::NotACapture));
+                    }
+                    return (!self.rest.is_empty()).then_some(Err(FileError::Cut));
+                }
+                Err(error) => {
+                    self.done = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,142 @@
+//! The two 24-bit numbers of the BTH: packet sequence and queue pair.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+const MASK: u32 = 0x00ff_ffff;
+const HALF: u32 = 1 << 23;
+
+/// A packet sequence number: 24 bits, counting modulo 2^24 (IBTA 9.2.10).
+///
+/// It has no `Ord`: which of two sequence numbers is earlier depends on which half of the circle they lie
+/// in, see [`cmp_serial`](Self::cmp_serial).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Psn(u32);
+
+impl Psn {
+    /// The number `value` modulo 2^24.
+    pub const fn new(value: u32) -> Self {
+        Psn(value & MASK)
+    }
+
+    /// The number, below 2^24.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+
+    /// The number `n` packets later.
+    #[must_use]
+    pub const fn add(self, n: u32) -> Self {
+        Psn(self.0.wrapping_add(n) & MASK)
+    }
+
+    /// The number `n` packets earlier.
+    #[must_use]
+    pub const fn sub(self, n: u32) -> Self {
+        Psn(self.0.wrapping_sub(n) & MASK)
+    }
+
+    /// The number of the following packet.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        self.add(1)
+    }
+
+    /// How many packets after `from` this one is: (self − from) mod 2^24.
+    pub const fn distance(self, from: Psn) -> u32 {
+        self.0.wrapping_sub(from.0) & MASK
+    }
+
+    /// The order on the circle: the shorter way round decides. Exactly half-way (2^23) there is none.
+    pub const fn cmp_serial(self, other: Psn) -> Option<Ordering> {
+        match self.distance(other) {
+            0 => Some(Ordering::Equal),
+            1..HALF => Some(Ordering::Greater),
+            HALF => None,
+            _ => Some(Ordering::Less),
+        }
+    }
+
+    /// Whether this number is 1 to 2^23 − 1 packets before `other`.
+    pub const fn is_before(self, other: Psn) -> bool {
+        matches!(self.cmp_serial(other), Some(Ordering::Less))
+    }
+
+    /// Whether this number is 1 to 2^23 − 1 packets after `other`.
+    pub const fn is_after(self, other: Psn) -> bool {
+        matches!(self.cmp_serial(other), Some(Ordering::Greater))
+    }
+}
+
+impl fmt::Display for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Psn({})", self.0)
+    }
+}
+
+/// A queue pair number: 24 bits (IBTA 9.2.7). 0 and 1 are the management queue pairs, 0xffffff is multicast.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Qpn(u32);
+
+impl Qpn {
+    /// The number `value` modulo 2^24.
+    pub const fn new(value: u32) -> Self {
+        Qpn(value & MASK)
+    }
+
+    /// The number, below 2^24.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:06x}", self.0)
+    }
+}
+
+impl fmt::Debug for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Qpn({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_24_bits() {
+        assert_eq!(Psn::new(0xff00_0001).value(), 1);
+        assert_eq!(Psn::new(0xff_ffff).add(2), Psn::new(1));
+        assert_eq!(Psn::new(1).sub(2), Psn::new(0xff_ffff));
+        assert_eq!(Psn::new(0xff_ffff).next().value(), 0);
+        assert_eq!(Psn::new(5).add(u32::MAX), Psn::new(4));
+        assert_eq!(Qpn::new(0x0100_0011).value(), 0x11);
+        assert_eq!(Qpn::new(0x11).to_string(), "0x000011");
+    }
+
+    #[test]
+    fn order_follows_the_shorter_way_round() {
+        let (last, first) = (Psn::new(0xff_ffff), Psn::new(0));
+        assert_eq!(first.distance(last), 1);
+        assert_eq!(last.distance(first), 0xff_ffff);
+        assert!(last.is_before(first) && first.is_after(last));
+        assert!(!first.is_before(first) && !first.is_after(first));
+        assert_eq!(first.cmp_serial(first), Some(Ordering::Equal));
+
+        let edge = first.add(HALF - 1);
+        assert!(first.is_before(edge) && edge.is_after(first));
+        let opposite = first.add(HALF);
+        assert_eq!(first.cmp_serial(opposite), None);
+        assert!(!first.is_before(opposite) && !first.is_after(opposite));
+        assert!(first.is_after(first.add(HALF + 1)));
+    }
+}

@@ -1,0 +1,39 @@
+//! Replays the committed fuzz corpora through the properties that cargo-fuzz checks, on every `cargo test`.
+
+use std::path::PathBuf;
+
+#[path = "../../../fuzz/bodies/decode_file.rs"]
+mod decode_file;
+#[path = "../../../fuzz/bodies/parse_frame.rs"]
+mod parse_frame;
+#[path = "../../../fuzz/bodies/parse_packet.rs"]
+mod parse_packet;
+
+fn replay(target: &str, run: fn(&[u8])) {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let entries = std::fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    let mut count = 0;
+    for entry in entries {
+        let path = entry.unwrap().path();
+        // The harness shows it if the property fails.
+        println!("{}", path.display());
+        run(&std::fs::read(path).unwrap());
+        count += 1;
+    }
+    assert!(count >= 10, "{count} inputs in {}: too few to mean anything", dir.display());
+}
+
+#[test]
+fn parse_packet() {
+    replay("parse_packet", parse_packet::run);
+}
+
+#[test]
+fn parse_frame() {
+    replay("parse_frame", parse_frame::run);
+}
+
+#[test]
+fn decode_file() {
+    replay("decode_file", decode_file::run);
+}

@@ -1,0 +1,178 @@
+//! The fields of `mitra decode --json`; docs/wire.md documents them.
+
+use mitra_wire::{Aeth, AtomicEth, Message, Reth, Transport, opcode};
+use serde::{Serialize, Serializer};
+
+use super::{Seen, What};
+
+/// A packet or a malformed frame. The first fields are there in every line, null where the frame does not say.
+#[derive(Serialize, Default)]
+pub(super) struct Line {
+    number: u64,
+    time: String,
+    src: Option<String>,
+    dst: Option<String>,
+    opcode: Option<&'static str>,
+    psn: Option<u32>,
+    dest_qp: Option<u32>,
+    icrc_ok: Option<bool>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    bth: Option<Bth>,
+    #[serde(flatten)]
+    extension: Extension,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    malformed: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Bth {
+    opcode_raw: u8,
+    pkey: u16,
+    solicited: bool,
+    mig_req: bool,
+    fecn: bool,
+    becn: bool,
+    ack_req: bool,
+    payload_len: usize,
+}
+
+/// A 64-bit value as hexadecimal text, since JSON's numbers are only good for 53 bits in most readers.
+#[derive(Clone, Copy)]
+struct Hex(u64);
+
+impl Serialize for Hex {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("0x{:x}", self.0))
+    }
+}
+
+#[derive(Serialize, Default)]
+struct Extension {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    src_qp: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    qkey: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    va: Option<Hex>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rkey: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dma_len: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    imm: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    invalidate_rkey: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    syndrome: Option<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    msn: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    original: Option<Hex>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compare: Option<Hex>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    swap: Option<Hex>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    add: Option<Hex>,
+}
+
+impl Line {
+    pub(super) fn new(seen: &Seen<'_>) -> Self {
+        let line = Line {
+            number: seen.number,
+            time: seen.time(),
+            src: seen.frame.map(|frame| frame.src.to_string()),
+            dst: seen.frame.map(|frame| frame.dst.to_string()),
+            ..Line::default()
+        };
+        match &seen.what {
+            What::Packet { packet, icrc_ok } => Line {
+                opcode: opcode::name(packet.opcode()),
+                psn: Some(packet.psn.value()),
+                dest_qp: Some(packet.dest_qp.value()),
+                icrc_ok: Some(*icrc_ok),
+                bth: Some(Bth {
+                    opcode_raw: packet.opcode(),
+                    pkey: packet.pkey,
+                    solicited: packet.solicited,
+                    mig_req: packet.mig_req,
+                    fecn: packet.fecn,
+                    becn: packet.becn,
+                    ack_req: packet.ack_req,
+                    payload_len: packet.payload.len(),
+                }),
+                extension: Extension::new(&packet.transport, &packet.message),
+                ..line
+            },
+            What::Cnp { dest_qp, icrc_ok } => Line {
+                opcode: opcode::name(opcode::CNP),
+                dest_qp: Some(dest_qp.value()),
+                icrc_ok: Some(*icrc_ok),
+                ..line
+            },
+            What::Malformed(reason) => Line { malformed: Some(reason.clone()), ..line },
+        }
+    }
+}
+
+impl Extension {
+    fn new(transport: &Transport, message: &Message) -> Self {
+        let mut out = Extension::default();
+        if let Transport::Ud(deth) = transport {
+            (out.src_qp, out.qkey) = (Some(deth.src_qp.value()), Some(deth.qkey));
+        }
+        match *message {
+            Message::SendFirst
+            | Message::SendMiddle
+            | Message::SendLast
+            | Message::SendOnly
+            | Message::WriteMiddle
+            | Message::WriteLast
+            | Message::ReadMiddle => {}
+            Message::SendLastImm(imm) | Message::SendOnlyImm(imm) | Message::WriteLastImm(imm) => {
+                out.imm = Some(imm);
+            }
+            Message::SendLastInv(rkey) | Message::SendOnlyInv(rkey) => out.invalidate_rkey = Some(rkey),
+            Message::WriteFirst(reth) | Message::WriteOnly(reth) | Message::ReadRequest(reth) => {
+                out.reth(reth)
+            }
+            Message::WriteOnlyImm(reth, imm) => {
+                out.reth(reth);
+                out.imm = Some(imm);
+            }
+            Message::ReadFirst(aeth)
+            | Message::ReadLast(aeth)
+            | Message::ReadOnly(aeth)
+            | Message::Ack(aeth) => out.aeth(aeth),
+            Message::AtomicAck(aeth, original) => {
+                out.aeth(aeth);
+                out.original = Some(Hex(original));
+            }
+            Message::CompareSwap(atomic) => {
+                out.operand(atomic);
+                (out.compare, out.swap) = (Some(Hex(atomic.compare)), Some(Hex(atomic.swap_add)));
+            }
+            Message::FetchAdd(atomic) => {
+                out.operand(atomic);
+                out.add = Some(Hex(atomic.swap_add));
+            }
+        }
+        out
+    }
+
+    fn reth(&mut self, reth: Reth) {
+        (self.va, self.rkey, self.dma_len) = (Some(Hex(reth.va)), Some(reth.rkey), Some(reth.len));
+    }
+
+    fn operand(&mut self, atomic: AtomicEth) {
+        (self.va, self.rkey) = (Some(Hex(atomic.va)), Some(atomic.rkey));
+    }
+
+    fn aeth(&mut self, aeth: Aeth) {
+        self.syndrome = Some(aeth.syndrome.to_raw());
+        self.answer = Some(aeth.syndrome.to_string());
+        self.msn = Some(aeth.msn);
+    }
+}

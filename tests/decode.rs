@@ -1,0 +1,204 @@
+//! `mitra decode` as a user meets it: lines, totals, errors, exit codes.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn capture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/captures").join(name)
+}
+
+fn decode(file: &Path, flags: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_mitra")).arg("decode").arg(file).args(flags).output().unwrap()
+}
+
+fn json_lines(output: &Output) -> Vec<Value> {
+    let text = std::str::from_utf8(&output.stdout).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// A file of `bytes` that vanishes with the guard.
+fn temporary(bytes: &[u8]) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(bytes).unwrap();
+    file
+}
+
+#[test]
+fn text_has_a_line_a_packet_and_a_summary() {
+    let output = decode(&capture("rnr_nak.pcap"), &[]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 9);
+    assert!(lines[..8].iter().all(|line| line.ends_with("icrc ok")), "{text}");
+    assert!(
+        lines.iter().any(|line| line.contains("RC_ACKNOWLEDGE") && line.contains("rnr-nak timer")),
+        "{text}"
+    );
+    assert_eq!(lines[8], "8 packets (0 with a bad ICRC), 0 malformed, 0 not RoCEv2");
+}
+
+#[test]
+fn json_names_every_field() {
+    let output = decode(&capture("mixed.pcap"), &["--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let lines = json_lines(&output);
+    let (totals, packets) = lines.split_last().unwrap();
+    assert_eq!(*totals, serde_json::json!({"packets": 168, "not_roce": 0, "malformed": 0, "icrc_bad": 0}));
+    assert_eq!(packets.len(), 168);
+    assert_eq!(
+        packets[0],
+        serde_json::json!({
+            "number": 1, "time": "1795226566.876908000", "src": "10.77.0.1:49777", "dst": "10.77.0.2:4791",
+            "opcode": "RC_RDMA_WRITE_FIRST", "opcode_raw": 6, "psn": 4096, "dest_qp": 0x19, "icrc_ok": true,
+            "pkey": 0xffff, "solicited": false, "mig_req": false, "fecn": false, "becn": false, "ack_req": false,
+            "payload_len": 1024, "va": "0x7fdb9971c000", "rkey": 0xa05, "dma_len": 2500,
+        })
+    );
+    let has = |opcode: &str, field: &str| {
+        packets.iter().any(|packet| packet["opcode"] == opcode && !packet[field].is_null())
+    };
+    assert!(has("RC_ATOMIC_ACKNOWLEDGE", "original") && has("RC_ATOMIC_ACKNOWLEDGE", "msn"));
+    assert!(has("RC_COMPARE_SWAP", "compare") && has("RC_COMPARE_SWAP", "swap"));
+    assert!(has("RC_FETCH_ADD", "add"));
+    assert!(has("RC_RDMA_READ_RESPONSE_FIRST", "syndrome"));
+}
+
+#[test]
+fn a_corrupted_packet_is_bad_and_a_cut_one_malformed() {
+    let original = std::fs::read(capture("cas.pcap")).unwrap();
+    // The last byte of the first frame is its ICRC's, the first 24 + 16 bytes are the file's and the record's header.
+    let first_len = u32::from_le_bytes(original[32..36].try_into().unwrap()) as usize;
+    let mut corrupted = original.clone();
+    corrupted[24 + 16 + first_len - 1] ^= 1;
+    let output = decode(temporary(&corrupted).path(), &["--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let lines = json_lines(&output);
+    assert_eq!((&lines[0]["icrc_ok"], &lines[1]["icrc_ok"]), (&Value::Bool(false), &Value::Bool(true)));
+    assert_eq!(lines[40], serde_json::json!({"packets": 40, "not_roce": 0, "malformed": 0, "icrc_bad": 1}));
+
+    // The first frame as a snap length of 60 leaves it.
+    let mut snapped = original[..24 + 16 + 60].to_vec();
+    snapped[32..36].copy_from_slice(&60u32.to_le_bytes());
+    snapped.extend_from_slice(&original[24 + 16 + first_len..]);
+    let output = decode(temporary(&snapped).path(), &["--json"]);
+    let lines = json_lines(&output);
+    assert_eq!(lines[0]["malformed"], "truncated UDP payload");
+    assert!(lines[0]["opcode"].is_null() && lines[0]["icrc_ok"].is_null());
+    assert_eq!(lines[40], serde_json::json!({"packets": 39, "not_roce": 0, "malformed": 1, "icrc_bad": 0}));
+    let text = decode(temporary(&snapped).path(), &[]).stdout;
+    assert!(String::from_utf8(text).unwrap().contains("malformed (frame 1): truncated UDP payload"));
+}
+
+#[test]
+fn other_traffic_is_counted_and_passed_over() {
+    let mut file = std::fs::read(capture("cas.pcap")).unwrap();
+    // The second frame's record begins after the first; let the UDP destination port of the first be another.
+    let port = 24 + 16 + 14 + 20 + 2;
+    file[port..port + 2].copy_from_slice(&4789u16.to_be_bytes());
+    let lines = json_lines(&decode(temporary(&file).path(), &["--json"]));
+    assert_eq!(lines.len(), 40);
+    assert_eq!(lines[39], serde_json::json!({"packets": 39, "not_roce": 1, "malformed": 0, "icrc_bad": 0}));
+}
+
+#[test]
+fn a_congestion_notification_is_a_packet() {
+    let mut file = std::fs::read(capture("cas.pcap")).unwrap();
+    file[24 + 16 + 14 + 20 + 8] = 0x81;
+    let lines = json_lines(&decode(temporary(&file).path(), &["--json"]));
+    assert_eq!((&lines[0]["opcode"], &lines[0]["icrc_ok"]), (&Value::from("CNP"), &Value::Bool(false)));
+    file[24 + 16 + 14 + 20 + 8] = 0x82;
+    let lines = json_lines(&decode(temporary(&file).path(), &["--json"]));
+    assert_eq!(lines[0]["malformed"], "unknown opcode 0x82");
+}
+
+#[test]
+fn a_cut_file_is_decoded_as_far_as_it_goes() {
+    let file = std::fs::read(capture("send.pcap")).unwrap();
+    let output = decode(temporary(&file[..file.len() - 1]).path(), &["--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("in the middle of a record"));
+    let totals = json_lines(&output).pop().unwrap();
+    assert_eq!(totals, serde_json::json!({"packets": 29, "not_roce": 0, "malformed": 1, "icrc_bad": 0}));
+}
+
+#[test]
+fn what_is_no_capture_is_an_error_of_one_line() {
+    let missing = Path::new("/nonexistent/x.pcap");
+    let garbage = temporary(b"#!/bin/sh\necho this is not a capture at all\n");
+    let empty = temporary(b"");
+    let directory = tempfile::tempdir().unwrap();
+    for path in [missing, garbage.path(), empty.path(), directory.path()] {
+        let output = decode(path, &["--json"]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(error.contains(&path.display().to_string()), "{error}");
+    }
+    assert!(
+        String::from_utf8_lossy(&decode(garbage.path(), &[]).stderr).contains("is not a pcap or pcapng file")
+    );
+    assert_eq!(decode(&capture("cas.pcap"), &["--no-such-flag"]).status.code(), Some(2));
+
+    // A capture that turns into nonsense: what came before counts, the exit code says that it is not all.
+    let mut broken = std::fs::read(capture("cas.pcap")).unwrap();
+    broken.extend_from_slice(&[0xff; 16]);
+    let output = decode(temporary(&broken).path(), &["--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(json_lines(&output).pop().unwrap()["packets"], 40);
+}
+
+#[test]
+fn a_foreign_link_type_is_said() {
+    let mut file = std::fs::read(capture("cas.pcap")).unwrap();
+    file[20..24].copy_from_slice(&147u32.to_le_bytes());
+    let output = decode(temporary(&file).path(), &["--json"]);
+    assert_eq!(json_lines(&output).pop().unwrap()["not_roce"], 40);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("link type 147"));
+}
+
+#[test]
+fn standard_input_is_read_in_pieces() {
+    let file = std::fs::read(capture("mixed_mtu4096.pcap")).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_mitra"))
+        .args(["decode", "-", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let feeder = std::thread::spawn(move || {
+        // Sizes that split headers and frames alike.
+        file.chunks(997).for_each(|piece| input.write_all(piece).unwrap());
+    });
+    let output = child.wait_with_output().unwrap();
+    feeder.join().unwrap();
+    let totals = json_lines(&output).pop().unwrap();
+    assert_eq!(totals, serde_json::json!({"packets": 64, "not_roce": 0, "malformed": 0, "icrc_bad": 0}));
+}
+
+#[test]
+fn a_reader_that_leaves_ends_it_quietly() {
+    // More output than a pipe holds, so that writing must fail.
+    let one = std::fs::read(capture("mixed.pcap")).unwrap();
+    let mut file = one.clone();
+    (0..20).for_each(|_| file.extend_from_slice(&one[24..]));
+    for flag in ["--json", "--"] {
+        let file = temporary(&file);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_mitra"))
+            .args(["decode", flag])
+            .arg(file.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = [0; 10];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{flag}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{flag}");
+    }
+}

@@ -1,0 +1,103 @@
+//! `cargo xtask setup`: what the tests need beside Rust. Does nothing, quickly, where all is there.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::root;
+
+/// Debian packages that the tests call.
+pub(crate) const DEBIAN_PACKAGES: &[&str] = &["python3", "python3-venv", "tshark"];
+
+/// The other implementation of the ICRC, from PyPI.
+const SCAPY: &str = "scapy==2.8.0";
+
+/// Where the tests look for it.
+fn venv() -> PathBuf {
+    root().join(".cache/venv")
+}
+
+pub(crate) fn run() -> anyhow::Result<()> {
+    install_debian(DEBIAN_PACKAGES)?;
+    install_scapy()?;
+    println!("setup: all there ({}, {SCAPY})", DEBIAN_PACKAGES.join(", "));
+    Ok(())
+}
+
+/// Installs those of `packages` that are missing, through apt-get (and sudo, if not root).
+pub(crate) fn install_debian(packages: &[&str]) -> anyhow::Result<()> {
+    let missing: Vec<&str> = packages.iter().copied().filter(|package| !is_installed(package)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    println!("setup: installing {}", missing.join(" "));
+    let way_out = || {
+        format!(
+            "cannot install {}: on Debian run apt-get install as root, elsewhere install them by hand",
+            missing.join(" ")
+        )
+    };
+    let update = apt_get(&["update", "--quiet"])?.status().with_context(way_out)?;
+    // An outdated list may still do.
+    if !update.success() {
+        eprintln!("setup: apt-get update failed, trying with the lists at hand");
+    }
+    let mut install = apt_get(&["install", "--yes", "--quiet", "--no-install-recommends"])?;
+    ensure!(install.args(&missing).status().with_context(way_out)?.success(), way_out());
+    Ok(())
+}
+
+fn is_installed(package: &str) -> bool {
+    let query =
+        Command::new("dpkg-query").args(["--show", "--showformat=${db:Status-Status}", package]).output();
+    query.is_ok_and(|output| output.status.success() && output.stdout == b"installed")
+}
+
+fn apt_get(args: &[&str]) -> anyhow::Result<Command> {
+    let id = Command::new("id").arg("--user").output().context("cannot run `id`")?;
+    let mut command = if id.stdout.trim_ascii() == b"0" {
+        Command::new("env")
+    } else {
+        let mut sudo = Command::new("sudo");
+        sudo.arg("env");
+        sudo
+    };
+    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]).args(args);
+    Ok(command)
+}
+
+fn install_scapy() -> anyhow::Result<()> {
+    let venv = venv();
+    let python = venv.join("bin/python3");
+    let has_scapy = Command::new(&python)
+        .args([
+            "-c",
+            "import importlib.metadata as m, sys; sys.exit('scapy==' + m.version('scapy') != sys.argv[1])",
+            SCAPY,
+        ])
+        .stderr(Stdio::null())
+        .status();
+    if has_scapy.is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    println!("setup: installing {SCAPY} into {}", venv.display());
+    // Debian's own Python, since that is the one python3-venv belongs to.
+    run_step(Command::new("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+    run_step(Command::new(&python).args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        SCAPY,
+    ]))
+}
+
+fn run_step(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} failed ({status}); mend what it says above and run `cargo xtask setup` again");
+    }
+    Ok(())
+}
