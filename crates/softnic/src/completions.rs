@@ -22,6 +22,8 @@ struct Queue {
 pub(crate) struct Completions {
     queues: HashMap<CqId, Queue>,
     channels: Vec<Weak<Channel>>,
+    /// Queues that are armed.
+    armed: u32,
     /// The NIC writes no more completions: it holds its writes back.
     holding: bool,
 }
@@ -45,33 +47,42 @@ impl Completions {
     }
 
     pub(crate) fn remove(&mut self, cq: CqId) {
+        self.disarm(cq);
         self.queues.remove(&cq);
     }
 
     /// Lets go of everything.
     pub(crate) fn clear(&mut self) {
         self.queues.clear();
+        self.armed = 0;
     }
 
     /// The queue was armed; says whether anybody can wait for it.
     pub(crate) fn arm(&mut self, cq: CqId) -> bool {
         let Some(queue) = self.queues.get_mut(&cq) else { return false };
-        queue.armed = queue.channel.is_some();
+        if queue.channel.is_some() && !queue.armed {
+            queue.armed = true;
+            self.armed += 1;
+        }
         queue.armed
     }
 
     /// Whether anybody waits.
     pub(crate) fn awaited(&self) -> bool {
-        self.queues.values().any(|queue| queue.armed)
+        self.armed > 0
     }
 
     /// The queue has something new.
     pub(crate) fn notify(&mut self, cq: CqId) {
+        self.disarm(cq);
+        if let Some(channel) = self.queues.get(&cq).and_then(|queue| queue.channel.as_ref()) {
+            channel.push(cq);
+        }
+    }
+
+    fn disarm(&mut self, cq: CqId) {
         if let Some(queue) = self.queues.get_mut(&cq) {
-            queue.armed = false;
-            if let Some(channel) = &queue.channel {
-                channel.push(cq);
-            }
+            self.armed -= u32::from(std::mem::take(&mut queue.armed));
         }
     }
 

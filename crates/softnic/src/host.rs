@@ -45,9 +45,9 @@ pub(crate) fn usable(address: IpAddr) -> Result<(), &'static str> {
     match address {
         _ if address.is_unspecified() => Err("it stands for all addresses; name one"),
         _ if address.is_multicast() => Err("it is a multicast group; name the machine's own address"),
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
-            Err("link-local addresses need a scope, which a GID has no room for; use a global or unique-local one")
-        }
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => Err(
+            "link-local addresses need a scope, which a GID has no room for; use a global or unique-local one",
+        ),
         IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Err("write it as the IPv4 address it is"),
         _ => Ok(()),
     }

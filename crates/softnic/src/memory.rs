@@ -124,7 +124,8 @@ impl Memory for Regions {
         let (buffer, offset) = self.range(region, offset, out.len())?;
         buffer.read_at(offset, out);
         for held in self.held.iter().filter(|held| held.region == region) {
-            let (from, to) = (held.offset.max(offset), (held.offset + held.data.len()).min(offset + out.len()));
+            let (from, to) =
+                (held.offset.max(offset), (held.offset + held.data.len()).min(offset + out.len()));
             if from < to {
                 out[from - offset..to - offset]
                     .copy_from_slice(&held.data[from - held.offset..to - held.offset]);

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 
 use mitra_transport::NicConfig;
 use mitra_verbs::{
-    Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId, Mtu,
-    Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpState, QpStatus, Qpn, RecvWr,
+    Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId,
+    Mtu, Mw, MwId, PdId, PortAttr, PostError, Provider, QpAttr, QpInitAttr, QpState, QpStatus, Qpn, RecvWr,
     Result, SavedResult, SendWr, SrqId, Time, Wc,
 };
 
@@ -244,7 +244,7 @@ impl Provider for SoftNic {
         let now = clock::now();
         let received = engine.drive(now, 1);
         let found = engine.poll_cq(cq, max, out)?;
-        if received > 0 || found > 0 {
+        if received > 0 || found > 0 || engine.completions.awaited() {
             engine.lease.polled();
         } else if engine.lease.polled_in_vain(now) {
             // The thread sleeps on the socket; from here on it shall not.

@@ -104,11 +104,12 @@ impl Source {
             Verdict::Bad => return Check::Bad,
             Verdict::TooShort => return Check::TooShort,
         };
-        let next = self.last.wrapping_add(1);
-        let habitual = ident == index || usize::from(ident) < MAX_SEGMENTS;
-        if habitual || ident == next {
-            // A socket's own identifications stay small. One that counts on beyond them is no such socket.
-            self.steady = habitual && (self.steady || !solved);
+        // The identifications of a sender of our kind stay below the number of segments in a run.
+        let small = |ident: u16| usize::from(ident) < MAX_SEGMENTS;
+        let counts_on = ident == self.last.wrapping_add(1);
+        if small(ident) || counts_on {
+            let counter = counts_on && !(small(self.last) && small(ident));
+            self.steady = !counter && (self.steady || !solved);
             self.surprises = 0;
             self.last = ident;
             return Check::Good { ident, solved: false };

@@ -152,8 +152,7 @@ impl Shared {
     }
 
     fn sleep(&self, sleep: &Sleep) {
-        let timeout =
-            sleep.until.map(|until| TimeSpec::from(until.saturating_since(clock::now())));
+        let timeout = sleep.until.map(|until| TimeSpec::from(until.saturating_since(clock::now())));
         let wake = PollFd::new(self.wake.as_fd(), PollFlags::POLLIN);
         // An interrupted or refused wait is a short one.
         let _ = match &sleep.socket {

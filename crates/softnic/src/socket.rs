@@ -84,10 +84,11 @@ impl Socket {
             Some(address) => bind(address)?,
             None => bind_free()?,
         };
+        let address = inner.local_addr().tried("asking the socket for its address")?;
+        let address = address.as_socket().expect("an IP socket has an IP address");
         inner.set_nonblocking(true).tried("making the socket non-blocking")?;
         // RoCEv2 forbids fragments (annex A17.3.2). This also makes the kernel send identification 0, which the ICRC needs.
-        let v6 = inner.domain().tried("asking the socket for its family")? == Domain::IPV6;
-        if v6 {
+        if address.is_ipv6() {
             sys::setsockopt(&inner, options::Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_DO)
         } else {
             sys::setsockopt(&inner, options::MtuDiscover, &libc::IP_PMTUDISC_DO)
@@ -99,8 +100,6 @@ impl Socket {
         // Kernels before 5.0 have no UDP_GRO; theirs deliver segment by segment.
         let merges =
             offload == Offload::Auto && sys::setsockopt(&inner, sockopt::UdpGroSegment, &true).is_ok();
-        let address = inner.local_addr().tried("asking the socket for its address")?;
-        let address = address.as_socket().expect("an IP socket has an IP address");
         Ok(Socket { inner, address, receive_buffer, merges })
     }
 

@@ -108,7 +108,9 @@ impl Engine {
             }
             Err(Errno::EAGAIN) => Sent::Blocked,
             Err(Errno::EINTR) => Sent::Gone(0),
-            Err(Errno::EINVAL | Errno::EIO | Errno::EOPNOTSUPP | Errno::ENOPROTOOPT) if *runs && count > 1 => {
+            Err(Errno::EINVAL | Errno::EIO | Errno::EOPNOTSUPP | Errno::ENOPROTOOPT)
+                if *runs && count > 1 =>
+            {
                 *runs = false;
                 Sent::Gone(0)
             }
@@ -224,9 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_its_first_packet_and_then_the_rest() {
-        assert_eq!(runs(&[4132, 4116, 4116, 4116, 1000]), [1, 4]);
-        assert_eq!(runs(&[4132, 4116, 4116, 20, 4132, 20]), [1, 3, 2]);
+    fn a_longer_packet_begins_a_run_and_a_shorter_one_ends_it() {
+        assert_eq!(runs(&[4132, 4116, 4116, 4116, 1000]), [2, 3]);
+        assert_eq!(runs(&[4132, 4116, 4116, 20, 4132, 20]), [2, 2, 2]);
     }
 
     #[test]
