@@ -95,13 +95,14 @@ fn run(seed: u64, case: Option<Case>, setup: Setup, tune: impl FnOnce(&mut mitra
         }
     }
     let struck = at.is_none_or(|nic| rig.world.struck(nic));
-    rig.world.run_for(Duration::from_secs(2));
+    rig.world.calm();
+    rig.world.settle().unwrap_or_else(|stuck| panic!("{stuck}"));
+    rig.world.run_for(Duration::from_millis(20));
     for p in &parties {
         p.borrow_mut().sweep();
     }
     let [a, b] = [parties[0].borrow(), parties[1].borrow()];
-    let verdicts =
-        [judge(&plans[0], a.asked(), b.seen()), judge(&plans[1], b.asked(), a.seen())];
+    let verdicts = [judge(&plans[0], a.asked(), b.seen()), judge(&plans[1], b.asked(), a.seen())];
     Run { ends, verdicts, struck }
 }
 
