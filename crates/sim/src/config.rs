@@ -172,7 +172,7 @@ impl Config {
         c.nic.fatal_event_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
         c.nic.fatal_event = Range::micros(1, 10 << rng.below(10));
         c.host.step = Range::nanos(100, 500 << rng.below(5));
-        c.host.idle_step = Duration::from_micros(30 << rng.below(7));
+        c.host.idle_step = Duration::from_micros(100 << rng.below(5));
         if rng.below(4) == 0 {
             c.host.pause_ppm = 200 << rng.below(6);
             c.host.pause = Range::micros(10, 100 << rng.below(7));
