@@ -113,4 +113,19 @@ mod tests {
             register = feed(register, 0);
         }
     }
+
+    /// What the documentation of `icrc` says of a single flipped bit: seen from so many bits away from the field, it
+    /// does not fit the field's 16 bits.
+    #[test]
+    fn a_single_flipped_bit_never_looks_like_an_identification() {
+        // The first bit fed in is bit 0 of the register; each later one is x^-1 of that.
+        let first_miss = (0..)
+            .scan(1u32, |bit, at| {
+                let this = *bit;
+                *bit = over_x(*bit);
+                Some((at, this))
+            })
+            .find(|&(at, bit)| at >= 16 && bit >> 16 == 0);
+        assert_eq!(first_miss.map(|(at, _)| at), Some(214_150));
+    }
 }

@@ -1,4 +1,4 @@
-//! The invariant CRC (annex A17.3.3, IBTA 7.8.1): seal, verify, and find the identification that a socket hides.
+//! The invariant CRC (annex A17, IBTA 7.8): seal, verify, and find the identification that a socket hides.
 //!
 //! The ICRC is CRC-32 (as in Ethernet) over, in this order,
 //! 1. eight bytes 0xff (where InfiniBand has its local route header),
@@ -17,8 +17,9 @@
 //! and the end, and the difference must fit the field's 16 bits. If it does, that was the identification.
 //!
 //! **What this weakens.** A check against a *known* identification misses a random corruption with
-//! probability 2^-32. A solved one leaves 16 of the 32 bits to check: it misses 2^-16, and the CRC's
-//! guarantees for few flipped bits do not hold. So [`Verdict::Good`] says whether the identification was the
+//! probability 2^-32. A solved one leaves 16 of the 32 bits to check: it misses 2^-16. A single flipped
+//! bit is still always seen in a datagram of up to 26,744 bytes; what a CRC-32 guarantees beyond that (several flipped bits,
+//! bursts) does not hold. So [`Verdict::Good`] says whether the identification was the
 //! caller's, and callers should count the solved ones.
 
 use std::net::SocketAddr;
@@ -71,7 +72,7 @@ impl Verdict {
 
 impl IcrcPath {
     /// The path of datagrams from `src` to `dst`, with IPv4's "don't fragment" set, as
-    /// `IP_MTU_DISCOVER=DO` sends and annex A17.3.2 demands.
+    /// `IP_MTU_DISCOVER=DO` sends and annex A17 demands.
     ///
     /// IPv4-mapped IPv6 addresses are IPv4, since that is what a dual-stack socket sends for them. An IPv4 and an
     /// IPv6 address have no path between them; such a path seals and verifies what no network carries.
