@@ -11,6 +11,8 @@
 
 mod config;
 pub mod fault;
+#[allow(dead_code)] // until the NIC uses it
+mod keys;
 mod memory;
 mod nic;
 mod tx;
