@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod setup;
+mod test;
 
 use std::path::Path;
 
@@ -19,11 +20,18 @@ struct Xtask {
 enum Chore {
     /// Install what the tests need beside Rust: Debian packages, and scapy under .cache/venv
     Setup,
+    /// Set up, then run all tests; arguments after `--` go to `cargo test`
+    Test {
+        /// For `cargo test`
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
     match Xtask::parse().chore {
         Chore::Setup => setup::run(),
+        Chore::Test { args } => test::run(&args),
     }
 }
 

@@ -108,12 +108,6 @@ impl VirtualQp {
         }
         self.run_actions();
         self.drive_fence();
-        if let Some((report, below)) = &mut self.last
-            && report.completed.is_none()
-            && self.ledger.first_seq() >= *below
-        {
-            report.completed = Some(now);
-        }
     }
 
     fn look_at_device(&mut self, rail: usize) {

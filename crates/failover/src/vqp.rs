@@ -356,6 +356,13 @@ impl VirtualQp {
         out.len() - before
     }
 
+    /// Drives everything and keeps the completions for the next [`VirtualQp::poll`]: for an end that only lends its memory,
+    /// and must still take part in a recovery. Call it every few hundred microseconds, or as soon as a recovery should go.
+    pub fn attend(&mut self) {
+        self.poll_rail();
+        self.housekeeping();
+    }
+
     /// Ends it: what is in flight ends undecided, the peer is told, the rails are freed.
     pub fn close(&mut self) -> Result<()> {
         if let Some(peer) = &mut self.peer {
@@ -394,6 +401,12 @@ impl VirtualQp {
         }
         while let Some(completion) = self.ledger.pop() {
             self.ready.push_back(completion);
+        }
+        if let Some((report, below)) = &mut self.last
+            && report.completed.is_none()
+            && self.ledger.first_seq() >= *below
+        {
+            report.completed = Some(self.rails[rail].provider().now());
         }
         if !self.ledger.is_empty() {
             self.pump();
