@@ -1,6 +1,7 @@
 //! The subcommands of `mitra`, one file each with its `Args` and its `run`.
 
 pub(crate) mod decode;
+pub(crate) mod demo;
 
 use std::io;
 

@@ -146,7 +146,7 @@ pub(super) fn policy(name: &str) -> Option<Policy> {
     })
 }
 
-fn secret() -> anyhow::Result<[u64; 2]> {
+pub(super) fn secret() -> anyhow::Result<[u64; 2]> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("cannot read /dev/urandom")?;
     let [a, b] = [0, 8].map(|i| u64::from_ne_bytes(bytes[i..i + 8].try_into().expect("8 bytes")));
