@@ -51,18 +51,8 @@ pub(super) fn round(parent: &Parent, round: &Round) -> anyhow::Result<()> {
     rails.arm(round.fault.as_deref())?;
 
     let (posted, completions) = (Posted::default(), Vec::new());
-    let mut client = Client {
-        rails,
-        workload,
-        in_flight,
-        local,
-        local_mr,
-        memory,
-        pattern,
-        posted,
-        done: 0,
-        completions,
-    };
+    let mut client =
+        Client { rails, workload, in_flight, local, local_mr, memory, pattern, posted, done: 0, completions };
     let since = Instant::now();
     let mut told = Duration::ZERO;
     while !client.has_done() && since.elapsed() < PATIENCE {

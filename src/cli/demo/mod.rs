@@ -8,6 +8,7 @@ mod process;
 mod progress;
 mod protocol;
 mod rails;
+mod report;
 mod server;
 mod summary;
 mod table;
@@ -65,6 +66,9 @@ pub(crate) struct Args {
     /// Write every packet of every rail to pcap files in this directory
     #[arg(long, value_name = "DIR")]
     pcap: Option<PathBuf>,
+    /// Write a page that draws every operation across the failures
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
     /// One JSON object instead of the tables
     #[arg(long)]
     json: bool,
@@ -79,7 +83,8 @@ pub(crate) struct EndArgs {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let settings = settings(args)?;
     if let Some(dir) = &settings.pcap {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot make the directory {}", dir.display()))?;
+        std::fs::create_dir_all(dir)
+            .with_context(|| format!("cannot make the directory {}", dir.display()))?;
     }
     let began = Instant::now();
     let progress = Progress::new(settings.policies.len() * settings.rounds, settings.ops);
@@ -93,6 +98,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         played => played?,
     };
     let summary = Summary::new(&settings, &runs, began.elapsed().as_millis() as u64);
+    if let Some(file) = &args.report {
+        std::fs::write(file, report::page(&summary, &runs))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &summary).map_err(io::Error::from)?;
@@ -110,7 +119,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn settings(args: &Args) -> anyhow::Result<Settings> {
     let mut policies = args.policy.clone();
     let mut known = Vec::new();
-    policies.retain(|policy| !known.contains(policy) && { known.push(policy.clone()); true });
+    policies.retain(|policy| {
+        !known.contains(policy) && {
+            known.push(policy.clone());
+            true
+        }
+    });
     Ok(Settings {
         policies,
         rounds: args.rounds as usize,

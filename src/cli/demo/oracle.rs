@@ -206,13 +206,7 @@ fn count_ending(record: &Record, counts: &mut Counts) {
 }
 
 /// The fetch-and-adds leave one trace together: the counter. Their old values must tell them apart.
-fn judge_counter(
-    faa: &[usize],
-    posted: &Posted,
-    seen: &Seen,
-    known: Known,
-    judgement: &mut Judgement,
-) {
+fn judge_counter(faa: &[usize], posted: &Posted, seen: &Seen, known: Known, judgement: &mut Judgement) {
     let (mut least, mut most) = (0, 0);
     for &n in faa {
         let (l, m) = claim(posted.ops[n].done, known);

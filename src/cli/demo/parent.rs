@@ -184,7 +184,8 @@ impl Stage {
         };
         self.tell(Side::Client, &ToEnd::Finish)?;
         let struck = if fault.at == Side::Client { posted.struck } else { seen.struck };
-        let known = Known { victim: fault.victim.filter(|_| struck.is_some()), flushed_is_a_word: policy == "exact" };
+        let known =
+            Known { victim: fault.victim.filter(|_| struck.is_some()), flushed_is_a_word: policy == "exact" };
         let judgement = judge(&workload, &posted, &seen, known);
         Ok(Played { fault, workload, posted, seen, judgement, addresses })
     }

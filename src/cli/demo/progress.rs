@@ -16,7 +16,8 @@ impl Progress {
         let target =
             if stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some((rounds * ops) as u64), target);
-        let style = ProgressStyle::with_template("  {msg:24} {bar:40} {human_pos}/{human_len} operations {elapsed}");
+        let style =
+            ProgressStyle::with_template("  {msg:24} {bar:40} {human_pos}/{human_len} operations {elapsed}");
         bar.set_style(style.expect("a template that is a constant").progress_chars("━╸·"));
         Progress { bar, ops: ops as u64, before: 0.into() }
     }

@@ -46,8 +46,7 @@ impl Rails {
             .context("cannot open a software NIC")?;
         let domain = Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
         let config = Config {
-            policy: policy(&round.policy)
-                .ok_or_else(|| anyhow!("there is no policy {:?}", round.policy))?,
+            policy: policy(&round.policy).ok_or_else(|| anyhow!("there is no policy {:?}", round.policy))?,
             log: round.log,
             send_wrs: round.in_flight,
             recv_wrs: receives(round.in_flight),
@@ -68,7 +67,8 @@ impl Rails {
 
     /// What the peer is to be told.
     pub(super) fn introduce(&self, regions: Vec<Vec<u8>>) -> anyhow::Result<Introduction> {
-        let addresses = self.nics.iter().map(|nic| Ok(nic.query_port()?.gid)).collect::<anyhow::Result<Vec<_>>>()?;
+        let addresses =
+            self.nics.iter().map(|nic| Ok(nic.query_port()?.gid)).collect::<anyhow::Result<Vec<_>>>()?;
         let addresses = addresses.into_iter().map(|gid| std::net::IpAddr::from(gid).to_string()).collect();
         Ok(Introduction { connect: self.vqp.local_info()?.encode(), regions, addresses })
     }
@@ -148,7 +148,9 @@ pub(super) fn policy(name: &str) -> Option<Policy> {
 
 pub(super) fn secret() -> anyhow::Result<[u64; 2]> {
     let mut bytes = [0; 16];
-    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("cannot read /dev/urandom")?;
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("cannot read /dev/urandom")?;
     let [a, b] = [0, 8].map(|i| u64::from_ne_bytes(bytes[i..i + 8].try_into().expect("8 bytes")));
     Ok([a, b])
 }

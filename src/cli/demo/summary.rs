@@ -162,7 +162,9 @@ impl Moments {
 impl Times {
     fn new(moments: &[Moments]) -> Times {
         let spread = |span: fn(&Moments) -> Option<(u64, u64)>| {
-            Spread::of(moments.iter().filter_map(span).map(|(a, b)| b.saturating_sub(a) as f64 / 1e3).collect())
+            Spread::of(
+                moments.iter().filter_map(span).map(|(a, b)| b.saturating_sub(a) as f64 / 1e3).collect(),
+            )
         };
         let mut detectors = BTreeMap::new();
         for m in moments {
@@ -241,7 +243,9 @@ fn verdict(runs: &[Run], policies: &[(String, PolicySummary)]) -> Verdict {
                 }
             }
             "blanket" if t.corrupted() == 0 => {
-                failures.push("blanket: no corruption, so the failures struck where nothing was in flight".to_owned());
+                failures.push(
+                    "blanket: no corruption, so the failures struck where nothing was in flight".to_owned(),
+                );
             }
             _ => {}
         }
