@@ -27,7 +27,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Mitra::parse().command {
+    let done = match cli::parse::<Mitra>().command {
         Command::Demo(args) => cli::demo::run(&args),
         Command::DemoEnd(args) => cli::demo::run_end(&args),
         Command::Decode(args) => cli::decode::run(&args),

@@ -14,13 +14,14 @@ mod summary;
 mod table;
 mod workload;
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context;
-use mitra_transport::fault::Trigger;
+use mitra_transport::fault::{Failure, ScriptError, Trigger};
 use nix::sys::signal::{SigSet, Signal};
 
 use parent::{Interrupted, Settings};
@@ -58,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long)]
     seed: Option<u64>,
     /// Fail like this in every round, for example nic-dead@5:40 [default: ten failures in turn]
-    #[arg(long, value_name = "FAILURE@STAGE:NTH")]
+    #[arg(long, value_name = "FAILURE@STAGE:NTH", value_parser = failure)]
     fault: Option<Trigger>,
     /// Keep a completion log: evidence that outlives the server's NIC
     #[arg(long)]
@@ -80,11 +81,28 @@ pub(crate) struct EndArgs {
     side: String,
 }
 
+/// A fault that a rail dies of.
+fn failure(script: &str) -> Result<Trigger, String> {
+    let trigger: Trigger = script.parse().map_err(|error: ScriptError| error.to_string())?;
+    if trigger.failure == Failure::NotPlaced {
+        let nth = trigger.nth;
+        return Err(format!(
+            "not-placed alone fails no rail; name what dies then, for example nic-dead@8:{nth}"
+        ));
+    }
+    Ok(trigger)
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let settings = settings(args)?;
     if let Some(dir) = &settings.pcap {
         std::fs::create_dir_all(dir)
             .with_context(|| format!("cannot make the directory {}", dir.display()))?;
+    }
+    // Before a run whose report could not be kept.
+    let mut report = None;
+    if let Some(path) = &args.report {
+        report = Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?);
     }
     let began = Instant::now();
     let progress = Progress::new(settings.policies.len() * settings.rounds, settings.ops);
@@ -98,9 +116,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         played => played?,
     };
     let summary = Summary::new(&settings, &runs, began.elapsed().as_millis() as u64);
-    if let Some(file) = &args.report {
-        std::fs::write(file, report::page(&summary, &runs))
-            .with_context(|| format!("cannot write {}", file.display()))?;
+    if let Some(file) = &mut report {
+        file.write_all(report::page(&summary, &runs).as_bytes()).context("cannot write the report")?;
     }
     let mut out = io::stdout().lock();
     if args.json {

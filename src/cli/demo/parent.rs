@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
-use mitra_transport::fault::Trigger;
+use mitra_transport::fault::{Stage, Trigger};
 use nix::sys::signal::{SigSet, Signal};
 
 use super::oracle::{Judgement, Known, judge};
@@ -15,6 +15,7 @@ use super::plan::{Fault, Side, fault};
 use super::process::{End, Event};
 use super::progress::Progress;
 use super::protocol::{FromEnd, Introduction, Posted, Round, Seen, ToEnd};
+use super::table::title;
 use super::workload::{Dice, Workload, mix};
 
 /// An end that says nothing for so long is stuck.
@@ -59,13 +60,13 @@ pub(super) struct Interrupted;
 
 /// Plays all rounds under all policies; the same workloads and faults under each.
 pub(super) fn play(settings: &Settings, progress: &Progress) -> anyhow::Result<Vec<Run>> {
-    let mut stage = Stage::set()?;
+    let mut cast = Cast::meet()?;
     let mut runs = Vec::new();
     for policy in &settings.policies {
         let mut rounds = Vec::new();
         for round in 0..settings.rounds {
             progress.round(policy, runs.len() * settings.rounds + round);
-            rounds.push(stage.round(settings, policy, round, progress)?);
+            rounds.push(cast.round(settings, policy, round, progress)?);
         }
         runs.push(Run { policy: policy.clone(), rounds });
     }
@@ -73,14 +74,14 @@ pub(super) fn play(settings: &Settings, progress: &Progress) -> anyhow::Result<V
 }
 
 /// The two ends, and what they have said that nobody has asked for yet.
-struct Stage {
+struct Cast {
     ends: [End; 2],
     said: [VecDeque<FromEnd>; 2],
     events: Receiver<Event>,
 }
 
-impl Stage {
-    fn set() -> anyhow::Result<Stage> {
+impl Cast {
+    fn meet() -> anyhow::Result<Cast> {
         let (sender, events) = channel();
         // Before any thread starts: they inherit it, and so do the ends, which go when their input is closed.
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
@@ -94,7 +95,7 @@ impl Stage {
             }
         });
         let ends = [End::start(Side::Client, sender.clone())?, End::start(Side::Server, sender)?];
-        Ok(Stage { ends, said: Default::default(), events })
+        Ok(Cast { ends, said: Default::default(), events })
     }
 
     fn tell(&mut self, side: Side, message: &ToEnd) -> anyhow::Result<()> {
@@ -158,6 +159,7 @@ impl Stage {
                 ops: settings.ops,
                 seed,
                 fault: (fault.at == side).then(|| fault.trigger.to_string()),
+                lies: fault.trigger.stage == Stage::NotPlaced,
                 pcap: settings.pcap.as_ref().map(|dir| dir.join(format!("{policy}-{number:02}"))),
             };
             self.tell(side, &ToEnd::Round(round))?;
@@ -196,6 +198,12 @@ fn unexpected(side: Side, message: &FromEnd) -> anyhow::Error {
 }
 
 impl Played {
+    /// How the rail died, for people.
+    pub(super) fn fault(&self) -> String {
+        let victim = self.fault.victim.map(|n| title(self.workload.ops[n].kind));
+        self.fault.describe(victim)
+    }
+
     /// When the rail died, as seen where it did; none if the fault did not strike.
     pub(super) fn struck(&self) -> Option<u64> {
         if self.fault.at == Side::Client { self.posted.struck } else { self.seen.struck }

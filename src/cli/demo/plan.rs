@@ -46,8 +46,8 @@ impl Fault {
         self.at == Side::Server && self.trigger.failure != Failure::LinkDown
     }
 
-    /// For people.
-    pub(super) fn describe(&self) -> String {
+    /// For people. `victim`: the kind of the operation that it strikes at, if it was aimed at one.
+    pub(super) fn describe(&self, victim: Option<&str>) -> String {
         let what = match self.trigger.failure {
             Failure::LinkDown => "link of rail 0 down",
             Failure::NicDead => "NIC 0 dead",
@@ -59,12 +59,19 @@ impl Fault {
             Stage::RequestOnWire => "with a request on the wire",
             Stage::Arrived => "with a request arrived, not executed",
             Stage::PartlyExecuted => "in the middle of a message",
-            Stage::Executed => "with an operation executed, not acknowledged",
+            Stage::Executed => {
+                let victim = victim.unwrap_or("an operation");
+                return format!(
+                    "{}’s {what}, with {victim} executed, not acknowledged ({})",
+                    self.at.name(),
+                    self.trigger
+                );
+            }
             Stage::AckOnWire => "with an acknowledgement on the wire",
             Stage::Acknowledged => "with an acknowledgement arrived, no completion yet",
             Stage::NotPlaced => "with an operation acknowledged, not placed",
         };
-        format!("{}'s {what}, {when} ({})", self.at.name(), self.trigger)
+        format!("{}’s {what}, {when} ({})", self.at.name(), self.trigger)
     }
 }
 

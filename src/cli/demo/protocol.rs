@@ -50,6 +50,8 @@ pub(super) struct Round {
     pub(super) seed: u64,
     /// The fault to arm at this end, as text.
     pub(super) fault: Option<String>,
+    /// The fault makes a NIC acknowledge what it has not placed: it must say so beforehand.
+    pub(super) lies: bool,
     /// Begin of the capture files' names.
     pub(super) pcap: Option<PathBuf>,
 }

@@ -35,6 +35,7 @@ impl Rails {
             .map(|rail| {
                 let mut config = mitra_softnic::Config::loopback();
                 config.max_mtu = Some(MTU);
+                config.ack_after_placement = !round.lies;
                 config.capture = round.pcap.as_ref().map(|begin| {
                     let mut name = begin.clone().into_os_string();
                     name.push(format!("-{}-rail{rail}.pcap", side.name()));

@@ -221,6 +221,13 @@ fn verdict(runs: &[Run], policies: &[(String, PolicySummary)]) -> Verdict {
                 "{name}: in {missed} rounds the rail did not fail, so nothing is shown (is {fault} beyond the last packet?)"
             ));
         }
+        let unnoticed =
+            run.rounds.iter().filter(|r| r.struck().is_some() && r.posted.failover.is_none()).count();
+        if unnoticed > 0 && name != "none" {
+            failures.push(format!(
+                "{name}: in {unnoticed} rounds all was done before anybody noticed that the rail had failed (more --ops?)"
+            ));
+        }
         let t = summary.totals;
         match name.as_str() {
             "exact" => {

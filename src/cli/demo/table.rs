@@ -35,6 +35,11 @@ pub(super) fn grouped(n: u64) -> String {
     out
 }
 
+/// So many operations.
+pub(super) fn operations(n: u32) -> String {
+    if n == 1 { "one operation".to_owned() } else { format!("{} operations", grouped(n.into())) }
+}
+
 /// A time given in µs.
 pub(super) fn time(us: f64) -> String {
     if us < 10_000.0 { format!("{} µs", grouped(us.round() as u64)) } else { format!("{:.1} ms", us / 1e3) }
@@ -90,8 +95,8 @@ fn rails(out: &mut impl Write, paint: Paint, summary: &Summary, runs: &[Run]) ->
     let times = if summary.rounds == 1 { "once".to_owned() } else { format!("{} times", summary.rounds) };
     writeln!(
         out,
-        "Two processes, two rails, {} operations in flight; rail 0 dies in mid-stream, {times}.",
-        summary.in_flight
+        "Two processes, two rails, {} in flight; rail 0 dies in mid-stream, {times}.",
+        operations(summary.in_flight)
     )?;
     writeln!(out)?;
     let [client, server] = &round.addresses;
@@ -113,14 +118,11 @@ fn rails(out: &mut impl Write, paint: Paint, summary: &Summary, runs: &[Run]) ->
 
 fn counts(out: &mut impl Write, paint: Paint, policy: &PolicySummary) -> io::Result<()> {
     let errors = policy.totals.not_completed() > 0;
+    let above = "                     in flight   executed";
     let head =
-        "             posted  in flight   executed  recovered  replayed      lost  doubled   wrong value";
-    let above =
-        "                       at the     before                                                    ";
-    let above2 = "                      failure         it";
-    let _ = above2;
-    writeln!(out, "{}", paint.dim(above.trim_end()))?;
-    writeln!(out, "{}{}", paint.dim(head), paint.dim(if errors { "   errors" } else { "" }))?;
+        "           posted   at failure     before  recovered   replayed       lost    doubled      wrong";
+    writeln!(out, "{}", paint.dim(above))?;
+    writeln!(out, "{}", paint.dim(&format!("{head}{}", if errors { "     errors" } else { "" })))?;
     for kind in Kind::ALL {
         row(out, paint, title(kind), &policy.kinds[kind.index()], errors)?;
     }
@@ -134,19 +136,19 @@ fn row(out: &mut impl Write, paint: Paint, name: &str, c: &Counts, errors: bool)
     };
     write!(
         out,
-        "    {}{:>10} {:>10} {:>10} {:>10} {:>9} {} {} {}",
+        "    {}{:>7} {:>12} {:>10} {:>10} {:>10} {} {} {}",
         paint.bold(&format!("{name:6}")),
         grouped(c.posted),
         grouped(c.in_flight),
         grouped(c.executed_before_failure),
         grouped(c.recovered),
         grouped(c.replayed),
-        judged(c.lost, 9),
-        judged(c.doubled, 8),
-        judged(c.wrong_value, 13)
+        judged(c.lost, 10),
+        judged(c.doubled, 10),
+        judged(c.wrong_value, 10)
     )?;
     if errors {
-        write!(out, " {:>8}", grouped(c.not_completed()))?;
+        write!(out, " {:>10}", grouped(c.not_completed()))?;
     }
     writeln!(out)
 }
@@ -170,9 +172,12 @@ fn times(out: &mut impl Write, paint: Paint, policy: &PolicySummary) -> io::Resu
 
 fn verdict(out: &mut impl Write, paint: Paint, summary: &Summary) -> io::Result<()> {
     for (name, policy) in &summary.policies {
-        let line = sentence(name, &policy.totals);
-        let mark = if policy.totals.corrupted() == 0 { paint.good("✓") } else { paint.bad("✗") };
-        writeln!(out, "  {mark} {}", paint.bold(&line))?;
+        let mark = match (policy.totals.corrupted(), policy.totals.not_completed()) {
+            (0, 0) => paint.good("✓"),
+            (0, _) => paint.dim("·"),
+            _ => paint.bad("✗"),
+        };
+        writeln!(out, "  {mark} {}", paint.bold(&sentence(name, &policy.totals)))?;
     }
     for failure in &summary.verdict.failures {
         writeln!(out, "  {} {failure}", paint.bad("not shown:"))?;
@@ -193,7 +198,7 @@ pub(super) fn sentence(policy: &str, t: &Counts) -> String {
     match t.not_completed() {
         0 => format!("{policy}: {posted} operations, every one exactly once, every value right"),
         n => format!(
-            "{policy}: {posted} operations, none lost, doubled or wrong; {} say what cannot be known",
+            "{policy}: of {posted} operations none was lost, doubled or wrong, and {} did not complete",
             grouped(n)
         ),
     }

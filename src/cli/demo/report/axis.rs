@@ -35,7 +35,7 @@ impl Axis {
                  <text class=\"tick\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>\n",
                 y + 5.0,
                 y + 18.0,
-                span(at, self.zero)
+                tick(at, self.zero, step)
             ));
             at += step;
         }
@@ -54,6 +54,14 @@ pub(super) fn step(range: u64) -> u64 {
         }
         step *= 10;
     }
+}
+
+/// A tick's label, in the unit of the step.
+fn tick(at: u64, zero: u64, step: u64) -> String {
+    let ns = at as i128 - zero as i128;
+    let sign = if ns < 0 { "−" } else { "" };
+    let (unit, name) = if step < 1_000_000 { (1_000, "µs") } else { (1_000_000, "ms") };
+    format!("{sign}{} {name}", ns.abs() / unit)
 }
 
 /// A time as seen from the failure.

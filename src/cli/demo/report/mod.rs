@@ -8,7 +8,7 @@ use super::oracle::Counts;
 use super::parent::{Played, Run};
 use super::plan::ROUNDS;
 use super::summary::{Moments, PolicySummary, Summary};
-use super::table::{grouped, motto, sentence, time, title};
+use super::table::{grouped, motto, operations, sentence, time, title};
 use super::workload::Kind;
 use timeline::Window;
 
@@ -30,7 +30,9 @@ pub(super) fn page(summary: &Summary, runs: &[Run]) -> String {
         if let Some(drawing) = phases::draw(run) {
             out.push_str(&format!(
                 "<section><h2>How long it took</h2>\n<p>Under <code>exact</code>, from the death of the rail to the last \
-                 completion of an operation that was in flight, failure by failure.</p>\n{drawing}</section>\n"
+                 completion of an operation that was in flight, failure by failure. Two processes that \
+                 poll share the processors of this machine with all else that runs: in a long bar, one of them was waiting \
+                 for its turn.</p>\n{drawing}</section>\n"
             ));
         }
     }
@@ -44,11 +46,11 @@ pub(super) fn page(summary: &Summary, runs: &[Run]) -> String {
 fn head(summary: &Summary, runs: &[Run]) -> String {
     let times = if summary.rounds == 1 { "once".to_owned() } else { format!("{} times", summary.rounds) };
     let mut out = format!(
-        "<header><p class=\"brand\">mitra demo</p>\n<h1>A rail dies with {} operations in flight</h1>\n\
+        "<header><p class=\"brand\">mitra demo</p>\n<h1>A rail dies with {} in flight</h1>\n\
          <p class=\"lead\">Two processes, each with two software NICs, exchange WRITEs, READs, SENDs, compare-and-swaps and \
          fetch-and-adds. Rail 0 dies in mid-stream, {times}. A judge that shares no state with the queue pair reads the \
          memory, the received messages and the returned values, and counts.</p>\n",
-        summary.in_flight
+        operations(summary.in_flight)
     );
     for (name, policy) in &summary.policies {
         let class = if policy.totals.corrupted() == 0 { "good" } else { "bad" };
@@ -100,21 +102,23 @@ fn cards(summary: &Summary) -> String {
     out
 }
 
-/// The round that shows most: where `blanket` corrupts the most kinds.
+/// The round that shows most: where `blanket` corrupts many kinds, and of those the quickest, which is drawn largest.
 fn best_round(runs: &[Run]) -> usize {
-    let shows = |number: usize| {
-        runs.iter()
-            .map(|run| {
-                let kinds = run.rounds[number].judgement.kinds;
-                let corrupted = kinds.iter().filter(|counts| counts.corrupted() > 0).count() as u64;
-                let executed =
-                    kinds.iter().filter(|counts| counts.executed_before_failure > 0).count() as u64;
-                let drawn = u64::from(Moments::of(&run.rounds[number]).is_some());
-                100 * drawn + 10 * corrupted + executed
-            })
-            .sum::<u64>()
+    let shows = |number: usize| -> usize {
+        let rounds = || runs.iter().map(|run| &run.rounds[number]);
+        if rounds().any(|round| Moments::of(round).is_none()) {
+            return 0;
+        }
+        let kinds = rounds().flat_map(|round| round.judgement.kinds);
+        kinds.map(|c| usize::from(c.corrupted() > 0) + usize::from(c.recovered > 0)).sum()
     };
-    (0..runs[0].rounds.len()).rev().max_by_key(|&number| shows(number)).unwrap_or(0)
+    let lasts = |number: usize| {
+        let windows = runs.iter().filter_map(|run| Window::of(&run.rounds[number]));
+        windows.map(|window| window.after).max().unwrap_or(u64::MAX)
+    };
+    let most = (0..runs[0].rounds.len()).map(shows).max().unwrap_or(0);
+    let good = (0..runs[0].rounds.len()).filter(|&number| shows(number) + 1 >= most);
+    good.min_by_key(|&number| lasts(number)).unwrap_or(0)
 }
 
 fn drawings(runs: &[Run]) -> String {
@@ -125,10 +129,10 @@ fn drawings(runs: &[Run]) -> String {
     let round = &runs[0].rounds[number];
     format!(
         "<section><h2>One failure, operation by operation</h2>\n<p>Failure {}: {}. Each bar is an operation, from its post \
-         to its completion; a dot is where the server’s processor saw it executed. Point at a bar to learn \
-         more.</p>\n{LEGEND}{}</section>\n",
+         to its completion; a dot is where the server’s processor saw it executed (READ and FAA leave nothing to see one by one). Point at a \
+         bar to learn more.</p>\n{LEGEND}{}</section>\n",
         number + 1,
-        round.fault.describe(),
+        round.fault(),
         round_drawings(runs, number)
     )
 }
@@ -138,7 +142,7 @@ const LEGEND: &str = "<p class=\"legend\"><span><i class=\"direct\"></i>complete
     <span><i class=\"replayed\"></i>sent again</span>\
     <span><i class=\"error\"></i>ended in an error</span>\
     <span><i class=\"dot\"></i>executed</span><span><i class=\"dot again\"></i>executed again</span>\
-    <span><i class=\"x\">✕</i>corrupted</span></p>\n";
+    <span><i class=\"corrupted\"></i>corrupted</span><span><i class=\"gap\"></i>no rail in use</span></p>\n";
 
 /// One round under every policy, at one scale.
 fn round_drawings(runs: &[Run], number: usize) -> String {
@@ -156,7 +160,8 @@ fn round_drawings(runs: &[Run], number: usize) -> String {
             in_short(round)
         ));
         out.push_str(
-            &timeline::draw(round, window).unwrap_or_else(|| "<p>No failover took place.</p>\n".to_owned()),
+            &timeline::draw(round, window, run.policy == "exact")
+                .unwrap_or_else(|| "<p>No failover took place.</p>\n".to_owned()),
         );
         out.push_str("</figure>\n");
     }
@@ -192,7 +197,7 @@ fn all_rounds(runs: &[Run]) -> String {
         out.push_str(&format!(
             "<details><summary>{}: {}</summary>\n{LEGEND}{}</details>\n",
             number + 1,
-            runs[0].rounds[number].fault.describe(),
+            runs[0].rounds[number].fault(),
             round_drawings(runs, number)
         ));
     }

@@ -5,7 +5,7 @@ use super::super::summary::Moments;
 use super::axis::{Axis, span};
 
 const WIDTH: f64 = 1160.0;
-const GUTTER: f64 = 150.0;
+const GUTTER: f64 = 190.0;
 const RIGHT: f64 = 90.0;
 const PITCH: f64 = 22.0;
 const PHASES: [(&str, &str); 4] = [

@@ -55,7 +55,7 @@ struct Bar {
 }
 
 /// Draws one round; nothing if there was no failover in it.
-pub(super) fn draw(round: &Played, window: Window) -> Option<String> {
+pub(super) fn draw(round: &Played, window: Window, fenced: bool) -> Option<String> {
     let moments = Moments::of(round)?;
     let zero = moments.fault.unwrap_or(moments.detected);
     let (lo, hi) = (zero.saturating_sub(window.before), zero + window.after);
@@ -65,7 +65,7 @@ pub(super) fn draw(round: &Played, window: Window) -> Option<String> {
     let all: usize = lanes.iter().map(|(_, bars)| rows(bars)).sum();
     let pitch = (BARS / all as f64).clamp(1.5, 9.0);
 
-    let marks = marks(&moments);
+    let marks = marks(&moments, fenced);
     let top = LABEL * marks.len() as f64 + 6.0;
     let bottom = top + all as f64 * pitch + LANE_GAP * (lanes.len() + 1) as f64;
     let height = bottom + 34.0;
@@ -207,15 +207,17 @@ fn tip(round: &Played, n: usize, zero: u64) -> String {
 }
 
 /// The vertical lines.
-fn marks(moments: &Moments) -> Vec<(&'static str, String, u64)> {
+fn marks(moments: &Moments, fenced: bool) -> Vec<(&'static str, String, u64)> {
     let mut marks = Vec::new();
     if let Some(fault) = moments.fault {
         marks.push(("fault", "rail 0 dies".to_owned(), fault));
     }
     let zero = moments.fault.unwrap_or(moments.detected);
+    let left =
+        if fenced { "rail 0 fenced at both ends" } else { "both ends have left rail 0, without a fence" };
     for (what, at) in [
         (format!("detected ({})", moments.detector), moments.detected),
-        ("both ends have closed rail 0".to_owned(), moments.fenced),
+        (left.to_owned(), moments.fenced),
         ("decided; replay begins on rail 1".to_owned(), moments.decided),
         ("last completion of what was in flight".to_owned(), moments.done),
     ] {
