@@ -10,15 +10,11 @@ use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
 use mitra_verbs::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Gives up soon: 16 ms per attempt.
+/// Gives up soon: 16 ms per attempt. Not for requests that must succeed, on a busy machine.
 const BRIEF: Link = Link { mtu: Mtu::M1024, timeout: 12, retry_cnt: 2 };
 
 fn brief_pair() -> (End, End) {
     pair_of(Config::loopback(), Config::loopback(), BRIEF)
-}
-
-fn now(stage: Stage, nth: u32, failure: Failure) -> Trigger {
-    Trigger { stage, nth, failure }
 }
 
 fn is_dead(end: &End) -> bool {
@@ -67,7 +63,7 @@ fn a_link_that_stays_down_exhausts_the_retries() {
 
 #[test]
 fn a_dead_nic_answers_nobody_and_touches_nothing() {
-    let (a, b) = brief_pair();
+    let (a, b) = pair();
     b.post_recv(9, 0, 8);
     a.post(1, SendOp::Send, 0, 8);
     a.success();
@@ -104,7 +100,7 @@ fn a_dead_nic_answers_nobody_and_touches_nothing() {
 
 #[test]
 fn a_hung_nic_goes_on_without_its_host_until_it_is_reset() {
-    let (a, b) = brief_pair();
+    let (a, b) = pair();
     // Its poller had the lease: the thread must take over.
     let mut wcs = Vec::new();
     for _ in 0..1000 {
@@ -132,65 +128,62 @@ fn after_a_reset_the_address_is_free() {
     assert!(is_dead(&b));
     let reborn = End::new(open(Config::at(ip)));
     a.nic.modify_qp(a.qp, &QpAttr::to(QpState::Reset)).unwrap();
-    connect(&a, &reborn, BRIEF);
+    connect(&a, &reborn, Link::default());
     a.post(1, SendOp::Write(reborn.mr.remote(0)), 0, 8);
     a.success();
 }
 
-/// What a requester knows and what its responder did, of a WRITE of five packets, when the link goes down at a stage.
-#[test]
-fn the_link_goes_down_at_every_stage() {
-    let stages = [
-        // Stage, which packet, at the requester, packets executed.
-        (Stage::Posted, 1, true, 0),
-        (Stage::RequestOnWire, 3, true, 2),
-        (Stage::Arrived, 3, false, 2),
-        (Stage::PartlyExecuted, 3, false, 3),
-        (Stage::Executed, 1, false, 5),
-        (Stage::AckOnWire, 1, false, 5),
-        (Stage::Acknowledged, 1, true, 5),
-    ];
-    for (stage, nth, at_requester, executed) in stages {
-        let (a, b) = brief_pair();
-        let first = b.nic.query_qp(b.qp).unwrap().rq_psn;
-        let struck = if at_requester { &a } else { &b };
-        struck.nic.faults().arm(now(stage, nth, Failure::LinkDown));
-        a.fill(0, 5 * 1024, 9);
-        a.post(1, SendOp::Write(b.mr.remote(0)), 0, 5 * 1024);
-        assert_eq!(a.completion().status, WcStatus::RetryExceeded, "{stage:?}");
-        assert_eq!(struck.nic.query_port().unwrap().state, PortState::Down, "{stage:?}");
-        let status = b.nic.query_qp(b.qp).unwrap();
-        assert_eq!(status.rq_psn.distance(first), executed, "{stage:?}");
-        let placed = executed as usize * 1024;
-        assert_eq!(b.bytes(0, placed), pattern(5 * 1024, 9)[..placed], "{stage:?}");
-        assert!(b.bytes(placed, 5 * 1024 - placed).iter().all(|&byte| byte == 0), "{stage:?}");
+/// A WRITE of five packets meets a failure. Waits until that has struck and `executed` packets were executed, and checks that
+/// these are in memory, that no others are, and that the requester does not know.
+fn strikes(trigger: Trigger, at_requester: bool, executed: usize) {
+    let (a, b) = pair_of(Config::loopback(), Config::loopback(), FIVE_PACKETS);
+    let first = b.nic.query_qp(b.qp).unwrap().rq_psn;
+    let struck = if at_requester { &a } else { &b };
+    struck.nic.faults().arm(trigger);
+    a.fill(0, FIVE, 9);
+    a.post(1, SendOp::Write(b.mr.remote(0)), 0, FIVE as u32);
+    asleep_until("the failure", || match trigger.failure {
+        Failure::LinkDown => struck.nic.query_port().unwrap().state == PortState::Down,
+        _ => is_dead(struck),
+    });
+    // What was on the way when the failure struck still arrives.
+    asleep_until("the packets", || match b.nic.query_qp(b.qp) {
+        Ok(status) => status.rq_psn.distance(first) as usize == executed,
+        Err(_) => true,
+    });
+    let placed = executed * FIVE_PACKETS.mtu.bytes();
+    assert_eq!(b.bytes(0, placed), pattern(FIVE, 9)[..placed], "{trigger:?}");
+    assert!(b.bytes(placed, FIVE - placed).iter().all(|&byte| byte == 0), "{trigger:?}");
+    if !is_dead(&a) {
+        a.nic.modify_qp(a.qp, &QpAttr::to(QpState::Err)).unwrap();
+        assert_ne!(a.completion().status, WcStatus::Success, "{trigger:?}");
     }
 }
 
+const FIVE: usize = 5 * 1024;
+const FIVE_PACKETS: Link = Link { mtu: Mtu::M1024, timeout: 14, retry_cnt: 7 };
+
 #[test]
-fn a_nic_dies_at_every_stage_of_a_responder() {
-    for (stage, nth, executed) in [
-        (Stage::Arrived, 3, 2),
-        (Stage::PartlyExecuted, 3, 3),
-        (Stage::Executed, 1, 5),
-        (Stage::AckOnWire, 1, 5),
-    ] {
-        let (a, b) = brief_pair();
-        b.nic.faults().arm(now(stage, nth, Failure::NicDead));
-        a.fill(0, 5 * 1024, 9);
-        a.post(1, SendOp::Write(b.mr.remote(0)), 0, 5 * 1024);
-        assert_eq!(a.completion().status, WcStatus::RetryExceeded, "{stage:?}");
-        assert!(is_dead(&b), "{stage:?}");
-        let placed = executed * 1024;
-        assert_eq!(b.bytes(0, placed), pattern(5 * 1024, 9)[..placed], "{stage:?}");
-        assert!(b.bytes(placed, 5 * 1024 - placed).iter().all(|&byte| byte == 0), "{stage:?}");
+fn failures_at_every_stage() {
+    for failure in [Failure::LinkDown, Failure::NicDead] {
+        for (stage, nth, at_requester, executed) in [
+            (Stage::Posted, 1, true, 0),
+            (Stage::RequestOnWire, 3, true, 2),
+            (Stage::Arrived, 3, false, 2),
+            (Stage::PartlyExecuted, 3, false, 3),
+            (Stage::Executed, 1, false, 5),
+            (Stage::AckOnWire, 1, false, 5),
+            (Stage::Acknowledged, 1, true, 5),
+        ] {
+            strikes(Trigger { stage, nth, failure }, at_requester, executed);
+        }
     }
 }
 
 #[test]
 fn acknowledged_but_not_placed_is_lost_when_the_nic_dies() {
-    let (a, b) = brief_pair();
-    b.nic.faults().arm(now(Stage::NotPlaced, 2, Failure::NicDead));
+    let (a, b) = pair();
+    b.nic.faults().arm(Trigger { stage: Stage::NotPlaced, nth: 2, failure: Failure::NicDead });
     for i in 1..=2 {
         a.memory.store(0, i);
         a.post(i, SendOp::Write(b.mr.remote(0)), 0, 8);
@@ -248,11 +241,7 @@ fn a_fence_places_what_was_held_back() {
 
 #[test]
 fn a_noisy_rail_delivers_exactly_once() {
-    let (a, b) = pair_of(
-        Config::loopback(),
-        Config::loopback(),
-        Link { mtu: Mtu::M1024, timeout: 12, ..Link::default() },
-    );
+    let (a, b) = pair_of(Config::loopback(), Config::loopback(), Link { mtu: Mtu::M1024, ..Link::default() });
     let noise = Noise {
         drop_ppm: 25_000,
         duplicate_ppm: 25_000,
@@ -264,7 +253,7 @@ fn a_noisy_rail_delivers_exactly_once() {
     let started = Instant::now();
     let (mut adds, mut sends) = (0, 0);
     let mut round: u64 = 0;
-    while round < 400 && started.elapsed() < Duration::from_secs(10) {
+    while round < 400 && started.elapsed() < Duration::from_secs(4) {
         let len = (round as usize * 977) % 20_000;
         let seed = round as u8;
         a.fill(0, len, seed);
