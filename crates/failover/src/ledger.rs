@@ -344,6 +344,7 @@ impl Ledger {
         policy: Policy,
         theirs: &Evidence,
         local_placed: bool,
+        placed_acks: bool,
         psn: Psn,
         values: &mut Vec<Recovered>,
     ) -> Result<Tally, Contradiction> {
@@ -351,7 +352,7 @@ impl Ledger {
         let ops: Vec<InFlight> = in_flight.iter().map(|(_, op)| *op).collect();
         let (verdicts, plans) = match policy {
             Policy::Exact => {
-                let verdicts = judge(&ops, self.done, theirs, self.log)?;
+                let verdicts = judge(&ops, self.done, theirs, self.log, placed_acks)?;
                 let cases: Vec<Case> = in_flight
                     .iter()
                     .zip(&verdicts)

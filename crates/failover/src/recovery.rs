@@ -59,13 +59,16 @@ pub(crate) enum Marker {
     Back,
 }
 
+/// How long a device may take to drain a queue pair in ERR.
+const FENCE_PATIENCE: Duration = Duration::from_millis(50);
+
 /// How far this end's fence is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fence {
     /// Not under way.
     None,
-    /// In ERR; completions are being drained up to the markers.
-    Draining { send: Marker, recv: Marker },
+    /// In ERR; completions are being drained up to the markers. A device that takes longer than `until` is reset.
+    Draining { send: Marker, recv: Marker, until: Time },
     /// No marker can come back (the NIC is dead, or there is no fence): what has completed is polled until there is no more.
     Emptying { live: bool },
     /// Done; `live` if the NIC could be read.
@@ -74,7 +77,7 @@ pub(crate) enum Fence {
 
 impl Fence {
     pub(crate) fn marker_came_back(&mut self, of_recv: bool) {
-        if let Fence::Draining { send, recv } = self {
+        if let Fence::Draining { send, recv, .. } = self {
             *(if of_recv { recv } else { send }) = Marker::Back;
         }
     }
@@ -211,26 +214,31 @@ impl VirtualQp {
         }
         let p = self.rails[rail].provider();
         self.fence = match p.modify_qp(self.rails[rail].qpn, &QpAttr::to(QpState::Err)) {
-            Ok(()) => Fence::Draining { send: Marker::ToPost, recv: Marker::ToPost },
-            // The NIC does not answer: dead, or hung and still writing. A reset tells, by ending both.
-            Err(_) => match p.reset() {
-                Ok(()) => Fence::Emptying { live: false },
-                Err(_) => {
-                    if let Some(peer) = &mut self.peer {
-                        peer.agreement.unfenced();
-                    }
-                    return;
-                }
-            },
+            Ok(()) => {
+                let until = self.now() + FENCE_PATIENCE;
+                Fence::Draining { send: Marker::ToPost, recv: Marker::ToPost, until }
+            }
+            // The NIC does not answer: dead, or hung and still writing.
+            Err(_) => return self.fence_by_reset(rail),
         };
         self.drive_fence();
+    }
+
+    /// Ends whatever the NIC still does, for every queue pair on it.
+    fn fence_by_reset(&mut self, rail: usize) {
+        if self.rails[rail].provider().reset().is_ok() {
+            self.fence = Fence::Emptying { live: false };
+        } else if let Some(peer) = &mut self.peer {
+            peer.agreement.unfenced();
+        }
     }
 
     /// Posts the markers (a queue is full until its flushed requests were polled: then at the next call), and sees
     /// whether they have come back.
     fn drive_fence(&mut self) {
+        let now = self.now();
         let rail = &self.rails[self.active_rail()];
-        let Fence::Draining { send, recv } = &mut self.fence else { return };
+        let Fence::Draining { send, recv, until } = &mut self.fence else { return };
         if *send == Marker::ToPost && rail.post(&[SendWr::new(DRAIN, SendOp::Send, Data::empty())]).is_ok() {
             *send = Marker::Posted;
         }
@@ -242,9 +250,9 @@ impl VirtualQp {
         }
         if (*send, *recv) == (Marker::Back, Marker::Back) {
             self.fence_done(true);
-        } else if rail.provider().query_port().is_err() {
-            // The NIC died while it was being drained: the markers will not come back.
-            self.begin_fence(self.active_rail());
+        } else if rail.provider().query_port().is_err() || now > *until {
+            // The NIC died or stalled while it was being drained: the markers will not come back.
+            self.fence_by_reset(self.active_rail());
         }
     }
 
@@ -286,20 +294,22 @@ impl VirtualQp {
         }
         let placed = matches!(self.fence, Fence::Done { live: true });
         let psn = self.rails[rail].first_psn;
+        let old = self.active_rail();
+        let placed_acks = self.peer.as_ref().is_none_or(|p| p.placed_acks[old]);
         let below = self.ledger.next_seq();
         let mut values = Vec::new();
-        let tally = match self.ledger.decide(self.config.policy, theirs, placed, psn, &mut values) {
-            Ok(tally) => tally,
-            Err(contradiction) => {
-                self.contradiction = Some(contradiction);
-                return self.end(Ended::Contradiction);
-            }
-        };
+        let tally =
+            match self.ledger.decide(self.config.policy, theirs, placed, placed_acks, psn, &mut values) {
+                Ok(tally) => tally,
+                Err(contradiction) => {
+                    self.contradiction = Some(contradiction);
+                    return self.end(Ended::Contradiction);
+                }
+            };
         for recovered in values {
             self.domain.store(recovered.at, recovered.value);
         }
         let now = self.now();
-        let old = self.active_rail();
         let Some(peer) = &mut self.peer else { return };
         peer.agreement.moved(now, tally.imm_bytes_kept);
         let epoch = peer.agreement.ballot().epoch;

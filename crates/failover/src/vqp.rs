@@ -76,6 +76,8 @@ pub(crate) struct Peer {
     pub(crate) agreement: Agreement,
     pub(crate) log_region: Option<RemoteRegion>,
     pub(crate) keys: RemoteKeys,
+    /// Whether the peer's NIC, by rail, acknowledges only what it has placed.
+    pub(crate) placed_acks: Vec<bool>,
 }
 
 impl VirtualQp {
@@ -199,6 +201,7 @@ impl VirtualQp {
             agreement: Agreement::new(role, self.rails.len(), c.control_retry, c.give_up),
             log_region: peer.log_region.clone(),
             keys: RemoteKeys::default(),
+            placed_acks: peer.rails.iter().map(|r| r.placed_acks).collect(),
         });
         (self.last_look, self.next_heartbeat) = (now, now);
         if self.is_active() {
