@@ -50,7 +50,8 @@ fn check_accounts(counts: &Value) {
     for field in FIELDS {
         count(counts, field);
     }
-    let ends: u64 = ["completed", "indeterminate", "value_lost", "errors"].map(|f| count(counts, f)).iter().sum();
+    let ends: u64 =
+        ["completed", "indeterminate", "value_lost", "errors"].map(|f| count(counts, f)).iter().sum();
     assert_eq!(count(counts, "posted"), ends, "{counts}");
 }
 
@@ -115,8 +116,16 @@ fn a_fault_that_never_strikes_shows_nothing_and_says_so() {
 fn text_report_and_captures() {
     let dir = tempfile::tempdir().unwrap();
     let (report, pcap) = (dir.path().join("out.html"), dir.path().join("pcap"));
-    let flags =
-        ["--ops", "300", "--rounds", "2", "--report", report.to_str().unwrap(), "--pcap", pcap.to_str().unwrap()];
+    let flags = [
+        "--ops",
+        "300",
+        "--rounds",
+        "2",
+        "--report",
+        report.to_str().unwrap(),
+        "--pcap",
+        pcap.to_str().unwrap(),
+    ];
     let output = demo(&flags);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
