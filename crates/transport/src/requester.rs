@@ -195,11 +195,20 @@ impl Requester {
     }
 
     /// Packets of a READ to ask for at once from the cursor on: responses cannot be held back, so no more of them is
-    /// asked for than the window allows.
+    /// asked for than the window allows. Asking again ends where asking before ended: a duplicate READ may only ask
+    /// for a part of what the first one did (IBTA volume 1, 9.7.5.1.4).
     fn piece(&self, c: &Common, host: &Host, request: &Request) -> u32 {
         let window = host.config.tuning.send_window / u32::from(c.max_rd_atomic().clamp(1, 4));
-        let left = request.len.div_ceil(c.mtu as u32).max(1) - self.cursor.packet;
-        (window / c.mtu as u32).max(1).min(left)
+        let most = (window / c.mtu as u32).max(1);
+        let Cursor { request: position, packet } = self.cursor;
+        let left = request.len.div_ceil(c.mtu as u32).max(1) - packet;
+        let piece = left.min(most - packet % most);
+        let psn = request.psn.add(packet);
+        if position < self.begun && psn.is_before(self.sent) {
+            piece.min(self.sent.distance(psn))
+        } else {
+            piece
+        }
     }
 
     /// Whether the packet at the cursor may be sent now.
@@ -338,10 +347,6 @@ impl Requester {
             self.sent = after;
         } else {
             host.counters.retransmitted_packets += 1;
-            // A READ's piece may end beyond what was asked for before.
-            if after.is_after(self.sent) {
-                self.sent = after;
-            }
         }
         if self.timer.is_none() {
             self.timer = retransmission_delay(c.timeout()).map(|delay| now + delay);
@@ -614,7 +619,14 @@ impl Requester {
 }
 
 fn complete(c: &Common, host: &mut Host, request: &Request, status: WcStatus) {
-    let opcode = match request.wr.op {
+    let mut wc = completion(request.wr.wr_id, status, opcode(&request.wr.op), c.qpn);
+    wc.byte_len = request.len;
+    host.complete(c.init.send_cq, wc, false);
+}
+
+/// What the completion of a send calls it.
+pub(crate) fn opcode(op: &SendOp) -> WcOpcode {
+    match op {
         SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => WcOpcode::Send,
         SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::Write,
         SendOp::Read(_) => WcOpcode::Read,
@@ -622,10 +634,7 @@ fn complete(c: &Common, host: &mut Host, request: &Request, status: WcStatus) {
         SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
         SendOp::BindWindow(_) => WcOpcode::BindWindow,
         SendOp::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
-    };
-    let mut wc = completion(request.wr.wr_id, status, opcode, c.qpn);
-    wc.byte_len = request.len;
-    host.complete(c.init.send_cq, wc, false);
+    }
 }
 
 /// The operation of packet `index` of a SEND or WRITE.

@@ -51,7 +51,7 @@ const COUNTER: u64 = 160 << 10;
 
 fn traffic(noise: Noise) -> Result<()> {
     // So that the first round crosses the end of the PSNs.
-    let mut wire = Wire::new(Setup { mtu: 512, timeout: 13, psn: 0xff_ffc0, ..Setup::DEFAULT })?;
+    let mut wire = Wire::new(Setup { mtu: 512, timeout: 15, psn: 0xff_ffc0, ..Setup::DEFAULT })?;
     wire.mitra.nic.faults().set_noise(noise, noise);
     for round in 0..ROUNDS {
         one_round(&mut wire, round).with_context(|| format!("round {round}"))?;
