@@ -41,6 +41,9 @@ pub(crate) struct Responder {
     gap: bool,
     /// The last PSN that was dropped for that.
     ahead: Psn,
+    /// The last packet of a SEND or WRITE that was executed: as far as a plain acknowledgement may go. One of a READ's or
+    /// an atomic's PSN would say nothing that its response does not, and rxe takes it for the response itself.
+    plain: Psn,
     /// Packets executed that asked for an acknowledgement, and bytes.
     owed: u32,
     owed_bytes: u32,
@@ -62,6 +65,7 @@ impl Responder {
             nak_psn: psn,
             gap: false,
             ahead: psn,
+            plain: psn.sub(1),
             owed: 0,
             owed_bytes: 0,
             ack_deadline: None,
@@ -157,6 +161,12 @@ impl Responder {
         }
         match self.execute(c, receives, host, now, packet, memory) {
             Ok(psns) => {
+                if !matches!(
+                    packet.message,
+                    Message::ReadRequest(_) | Message::CompareSwap(_) | Message::FetchAdd(_)
+                ) {
+                    self.plain = packet.psn;
+                }
                 self.psn = self.psn.add(psns);
                 self.executed += u64::from(psns);
                 self.gap = false;
@@ -342,7 +352,7 @@ impl Responder {
                 Response { psn, end: psn.next(), msn: self.msn, duplicate: true, what }
             }
             _ => {
-                // Acknowledged again with all that was executed.
+                // Acknowledged again, with all SENDs and WRITEs that were executed.
                 self.owed = self.owed.max(1);
                 self.flush_ack();
                 return;
@@ -384,7 +394,7 @@ impl Responder {
             (self.nak_psn, syndrome)
         } else if self.ack_due {
             host.counters.acks_sent += 1;
-            (self.psn.sub(1), Syndrome::ACK)
+            (self.plain, Syndrome::ACK)
         } else {
             return Ok(n);
         };
