@@ -358,24 +358,17 @@ impl Requester {
     fn begin(&mut self, c: &Common, host: &mut Host) -> Result<bool, WcStatus> {
         let (psn, cost) = (self.next_psn, self.cost);
         let request = &mut self.queue[(self.begun - self.head) as usize];
-        match request.wr.op {
-            SendOp::BindWindow(bind) => {
-                host.keys.bind(c.qpn, c.init.pd, &bind).map_err(|_| WcStatus::WindowBind)?;
-            }
-            SendOp::LocalInvalidate(key) => {
-                host.keys.invalidate(c.qpn, c.init.pd, key).map_err(|_| WcStatus::LocalProtection)?;
-            }
-            _ => {
-                request.packets =
-                    if request.wr.op.is_atomic() { 1 } else { request.len.div_ceil(c.mtu as u32).max(1) };
-                request.psn = psn;
-                request.cost = cost;
-                self.next_psn = psn.add(request.packets);
-                self.cost += request.cost_of(request.packets, c.mtu);
-                self.begun += 1;
-                return Ok(false);
-            }
-        }
+        let Some(done) = execute_local(c, host, &request.wr.op) else {
+            request.packets =
+                if request.wr.op.is_atomic() { 1 } else { request.len.div_ceil(c.mtu as u32).max(1) };
+            request.psn = psn;
+            request.cost = cost;
+            self.next_psn = psn.add(request.packets);
+            self.cost += request.cost_of(request.packets, c.mtu);
+            self.begun += 1;
+            return Ok(false);
+        };
+        done?;
         self.begun += 1;
         self.cursor.request += 1;
         self.retire(c, host);
@@ -614,6 +607,18 @@ impl Requester {
             return self.send_again(c);
         }
         Ok(())
+    }
+}
+
+/// Executes a bind or a local invalidation, which send nothing; `None` for any other operation.
+pub(crate) fn execute_local(c: &Common, host: &mut Host, op: &SendOp) -> Option<Result<(), WcStatus>> {
+    let (qpn, pd) = (c.qpn, c.init.pd);
+    match op {
+        SendOp::BindWindow(bind) => Some(host.keys.bind(qpn, pd, bind).map_err(|_| WcStatus::WindowBind)),
+        SendOp::LocalInvalidate(key) => {
+            Some(host.keys.invalidate(qpn, pd, *key).map_err(|_| WcStatus::LocalProtection))
+        }
+        _ => None,
     }
 }
 

@@ -128,6 +128,34 @@ fn uc_has_no_reads_and_no_atomics() {
 }
 
 #[test]
+fn uc_binds_and_invalidates_windows_without_a_packet() {
+    let mut p = uc();
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 100)));
+    let node = &mut p.nodes[0];
+    let mw = node.nic.alloc_mw(p.now, node.pd).unwrap();
+    let (mr, access) = (node.mr.id, Access::REMOTE_WRITE);
+    let bind = WindowBind { mw: mw.id, rkey: mw.rkey, mr, addr: BASE, len: 64, access };
+    let through = SendOp::Write(RemoteAddr { addr: BASE, rkey: mw.rkey });
+    p.post(SendWr::new(1, SendOp::BindWindow(bind), Data::empty()));
+    p.run();
+    p.post_on(1, &[SendWr::new(5, through.clone(), Data::inline(b"in"))]).unwrap();
+    p.run();
+    assert_eq!(&p.bytes(0)[..2], b"in");
+    p.post(SendWr::new(2, SendOp::LocalInvalidate(mw.rkey), Data::empty()));
+    p.run();
+    p.post_on(1, &[SendWr::new(6, through, Data::inline(b"no"))]).unwrap();
+    p.run();
+    assert_eq!(&p.bytes(0)[..2], b"in");
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    // Nothing has this key any more.
+    p.post(SendWr::new(3, SendOp::LocalInvalidate(mw.rkey), Data::empty()));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(3, WcStatus::LocalProtection)]);
+    assert_eq!(p.state(0), QpState::Sqe);
+    assert!(p.names(0).is_empty() && p.receives(1).is_empty());
+}
+
+#[test]
 fn a_local_error_stops_the_sends_of_uc_only() {
     let mut p = uc();
     p.post(SendWr::new(1, SendOp::Send, Data::sge(Sge { key: Key(0), ..p.sge(0, 0, 8) })));
