@@ -379,18 +379,18 @@ impl Qp {
                 None
             }
             (Service::Uc { receiver, .. }, Transport::Uc) => {
-                receiver.handle(c, receives, host, packet, memory).err()
+                receiver.handle(c, receives, host, packet, memory).err().map(Some)
             }
             (Service::Ud { .. }, Transport::Ud(deth)) => {
-                ud::handle(c, receives, host, source, deth, packet, memory).err()
+                ud::handle(c, receives, host, source, deth, packet, memory).err().map(|ud::Broken| None)
             }
             _ => {
                 host.counters.drop_wrong_transport += 1;
                 return;
             }
         };
-        if let Some(status) = broken {
-            self.fail(host, None, Some(status));
+        if let Some(receive) = broken {
+            self.fail(host, None, receive);
         }
         if self.common.state == QpState::Rtr && !self.established {
             self.established = true;
