@@ -591,6 +591,8 @@ impl Requester {
             self.rnr_retries -= 1;
         }
         self.rewind(c);
+        // The peer is alive: it is patience that is counted now.
+        self.retries = c.retry_cnt();
         self.rnr_until = Some(now + rnr_delay(timer));
         Ok(())
     }

@@ -343,6 +343,22 @@ fn patience_ends() {
 }
 
 #[test]
+fn waiting_for_ever_survives_lost_naks() {
+    let mut p = Setup { rnr_retry: 7, retry_cnt: 3, min_rnr_timer: 1, timeout: 5, ..Setup::default() }.pair();
+    let mut n = 0;
+    p.link(move |from, _| {
+        n += from;
+        if from == 1 && n % 4 == 0 { Fate::Drop } else { Fate::Pass }
+    });
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
+    p.run_for(Duration::from_millis(20));
+    assert!(p.counter(0, "timeouts") > 3);
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+}
+
+#[test]
 fn a_message_behind_one_that_waits_for_a_receive_is_not_executed_before_it() {
     let mut p = pair();
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"first...")));
