@@ -489,7 +489,8 @@ impl Requester {
         let status = match syndrome {
             Syndrome::RnrNak { timer } => {
                 host.counters.rnr_naks_received += 1;
-                return self.not_ready(c, now, timer);
+                // While it waits nothing is sent: this is a copy, or the answer to a copy.
+                return if self.rnr_until.is_some() { Ok(()) } else { self.not_ready(c, now, timer) };
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 host.counters.sequence_naks_received += 1;

@@ -343,6 +343,26 @@ fn patience_ends() {
 }
 
 #[test]
+fn a_copy_costs_no_patience() {
+    // Of the NAK, or of the request that gets one.
+    for doubled in 0..2 {
+        let mut p = Setup { rnr_retry: 1, min_rnr_timer: 12, ..Setup::default() }.pair();
+        let mut first = true;
+        p.link(move |from, _| {
+            let hit = from == doubled && first;
+            first &= !hit;
+            if hit { Fate::Duplicate } else { Fate::Pass }
+        });
+        p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
+        p.run_for(Duration::from_micros(100));
+        assert_eq!(p.counter(0, "rnr_naks_received"), 2);
+        p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
+        p.run();
+        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    }
+}
+
+#[test]
 fn waiting_for_ever_survives_lost_naks() {
     let mut p = Setup { rnr_retry: 7, retry_cnt: 3, min_rnr_timer: 1, timeout: 5, ..Setup::default() }.pair();
     let mut n = 0;
