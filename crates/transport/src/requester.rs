@@ -91,6 +91,8 @@ pub(crate) struct Requester {
     rnr_retries: u8,
     /// The PSN that was last sent again for an implied NAK: not twice.
     implied_at: Option<Psn>,
+    /// The PSN that was last sent again for a sequence NAK: not twice, since a gap is NAKed once.
+    nakked_at: Option<Psn>,
     /// A request that cannot be sent for a local reason; its turn to fail comes when those before it are done.
     broken: Option<(u64, WcStatus)>,
 }
@@ -113,6 +115,7 @@ impl Requester {
             retries: 0,
             rnr_retries: 0,
             implied_at: None,
+            nakked_at: None,
             broken: None,
         }
     }
@@ -391,6 +394,7 @@ impl Requester {
         self.retries = c.retry_cnt();
         self.rnr_retries = c.rnr_retry();
         self.implied_at = None;
+        self.nakked_at = None;
     }
 
     /// After `una` moved: what else follows from that.
@@ -494,8 +498,13 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 host.counters.sequence_naks_received += 1;
-                // If nothing was sent since the last time, this NAK is an old one.
-                return if self.cursor > self.una_cursor() { self.send_again(c) } else { Ok(()) };
+                // If nothing was sent since the last time, this NAK is an old one; if this place was NAKed before,
+                // it is a copy (IBTA volume 1, 9.7.5.2.6). What is lost again is found by the time-out.
+                if self.cursor == self.una_cursor() || self.nakked_at == Some(psn) {
+                    return Ok(());
+                }
+                self.nakked_at = Some(psn);
+                return self.send_again(c);
             }
             Syndrome::Nak(NakCode::InvalidRequest) => WcStatus::RemoteInvalidRequest,
             Syndrome::Nak(NakCode::RemoteAccess) => WcStatus::RemoteAccess,
@@ -594,6 +603,7 @@ impl Requester {
         self.rewind(c);
         // The peer is alive: it is patience that is counted now.
         self.retries = c.retry_cnt();
+        self.nakked_at = None;
         self.rnr_until = Some(now + rnr_delay(timer));
         Ok(())
     }
@@ -607,6 +617,7 @@ impl Requester {
             self.timer = None;
             host.counters.timeouts += 1;
             self.implied_at = None;
+            self.nakked_at = None;
             return self.send_again(c);
         }
         Ok(())

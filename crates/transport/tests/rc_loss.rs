@@ -397,7 +397,28 @@ fn an_old_nak_costs_no_retry() {
     assert_eq!(p.state(0), QpState::Rts);
     p.pump();
     acknowledge(&mut p, 100, Syndrome::Nak(NakCode::PsnSequence));
+    assert_eq!(p.state(0), QpState::Rts, "a gap is NAKed once: a copy");
+    p.run();
     assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RetryExceeded)]);
+    assert_eq!(p.names(0).len(), 2);
+}
+
+#[test]
+fn a_copy_of_a_sequence_nak_costs_no_retry() {
+    let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
+    let mut first = [true; 2];
+    p.link(move |from, _| match core::mem::take(&mut first[from]) {
+        true if from == 0 => Fate::Drop,
+        true => Fate::Duplicate,
+        false => Fate::Pass,
+    });
+    for i in 1..4 {
+        p.post(write8(&p, i));
+    }
+    p.run();
+    assert_eq!(p.counter(0, "sequence_naks_received"), 2);
+    assert_eq!(statuses(&p.sends(0)), [1, 2, 3].map(|i| (i, WcStatus::Success)));
+    assert_eq!(p.counter(0, "timeouts"), 0);
 }
 
 #[test]
