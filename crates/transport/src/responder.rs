@@ -3,6 +3,8 @@
 //! Answers leave in PSN order: what READs and atomics get, then a NAK, then acknowledgements, which are coalesced and
 //! deferred.
 
+use std::collections::VecDeque;
+
 use mitra_verbs::{Access, AsyncEvent, AtomicScope, Key, Psn, Qpn, RecvWr, SavedResult, Time, WcStatus};
 use mitra_wire::{Aeth, AtomicEth, Message, NakCode, Packet, Reth, Syndrome, Transport};
 
@@ -34,6 +36,8 @@ pub(crate) struct Responder {
     msn: u32,
     inbound: Inbound,
     responses: Responses,
+    /// How many PSNs were executed before each of the last READs and atomics: those that may still lack their answer.
+    recent: VecDeque<u64>,
     saved: Saved,
     nak: Option<Syndrome>,
     nak_psn: Psn,
@@ -60,6 +64,7 @@ impl Responder {
             msn: 0,
             inbound: Inbound::None,
             responses: Responses::default(),
+            recent: VecDeque::new(),
             saved: Saved::default(),
             nak: None,
             nak_psn: psn,
@@ -285,9 +290,19 @@ impl Responder {
         }
         self.msn = (self.msn + 1) & 0xff_ffff;
         self.responses.push(read_response(self.psn, packets, self.msn, reth, false), most);
+        self.remember(most);
         host.counters.messages_executed += 1;
         self.settle_acks();
         Ok(packets)
+    }
+
+    /// A READ or an atomic is executed: by sending it, the requester says that it has the answers to all but the last
+    /// `most` ones.
+    fn remember(&mut self, most: u8) {
+        while self.recent.len() >= usize::from(most.max(1)) {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(self.executed);
     }
 
     fn execute_atomic(
@@ -319,6 +334,7 @@ impl Responder {
         self.msn = (self.msn + 1) & 0xff_ffff;
         let response = Response { psn, end: psn.next(), msn: self.msn, duplicate: false, what };
         self.responses.push(response, most);
+        self.remember(most);
         self.saved.save(self.executed, SavedResult { psn, value }, most);
         host.counters.messages_executed += 1;
         self.settle_acks();
@@ -331,17 +347,17 @@ impl Responder {
         let (psn, most) = (packet.psn, c.max_dest_rd_atomic());
         let response = match packet.message {
             Message::ReadRequest(reth) => {
-                // Rights may have gone since it was executed. No NAK then: this may be a late copy of a READ that
-                // was answered long ago, and would take a healthy connection down.
-                match self.judge_read(c, host, reth) {
-                    Ok(packets) if packets <= self.psn.distance(psn) => {
-                        read_response(psn, packets, self.msn, reth, true)
-                    }
-                    _ => {
-                        host.counters.drop_duplicate += 1;
-                        return;
-                    }
+                let behind = self.psn.distance(psn);
+                let packets = reth.len.div_ceil(c.mtu as u32).max(1);
+                // Rights may have gone since it was executed. Who may still lack the answer is told so, when its turn
+                // comes; a late copy of a READ that was answered long ago is not.
+                let at = self.executed.checked_sub(behind.into());
+                let lacking = self.recent.front().is_some_and(|&first| at >= Some(first));
+                if packets > behind || (!lacking && self.judge_read(c, host, reth).is_err()) {
+                    host.counters.drop_duplicate += 1;
+                    return;
                 }
+                read_response(psn, packets, self.msn, reth, true)
             }
             Message::CompareSwap(_) | Message::FetchAdd(_) => {
                 let Some(value) = self.saved.find(self.executed, psn) else {
