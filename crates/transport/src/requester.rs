@@ -25,8 +25,10 @@ const PACKET_COST: u64 = 256;
 struct Request {
     wr: SendWr,
     len: u32,
-    /// PSNs it owns: none if it is local. As `psn` and `cost`, valid once it has begun.
+    /// PSNs it owns: none if it is local. As all below, valid once it has begun.
     packets: u32,
+    /// Of a READ, how many packets are asked for at once.
+    piece: u32,
     /// Its first PSN.
     psn: Psn,
     /// Window cost of all requests that began before it.
@@ -134,7 +136,7 @@ impl Requester {
 
     pub(crate) fn push(&mut self, wr: SendWr) {
         let len = if wr.op.is_atomic() { 8 } else { wr.data.len() as u32 };
-        self.queue.push_back(Request { wr, len, packets: 0, psn: Psn::new(0), cost: 0 });
+        self.queue.push_back(Request { wr, len, packets: 0, piece: 0, psn: Psn::new(0), cost: 0 });
     }
 
     /// First PSN that was never sent.
@@ -198,11 +200,11 @@ impl Requester {
     }
 
     /// Packets of a READ to ask for at once from the cursor on: responses cannot be held back, so no more of them is
-    /// asked for than the window allows. Asking again ends where asking before ended: a duplicate READ may only ask
-    /// for a part of what the first one did (IBTA volume 1, 9.7.5.1.4).
+    /// asked for than the window allows. Asking again ends where asking before ended, whatever became of the attributes:
+    /// a duplicate READ may only ask for a part of what the first one did (IBTA volume 1, 9.7.5.1.4).
     fn piece(&self, c: &Common, host: &Host, request: &Request) -> u32 {
-        let window = host.config.tuning.send_window / u32::from(c.max_rd_atomic().clamp(1, 4));
-        let most = (window / c.mtu as u32).max(1);
+        let fresh = self.cursor.request >= self.begun;
+        let most = if fresh { whole_piece(c, host) } else { request.piece };
         let Cursor { request: position, packet } = self.cursor;
         let left = request.len.div_ceil(c.mtu as u32).max(1) - packet;
         let piece = left.min(most - packet % most);
@@ -364,6 +366,7 @@ impl Requester {
         let Some(done) = execute_local(c, host, &request.wr.op) else {
             request.packets =
                 if request.wr.op.is_atomic() { 1 } else { request.len.div_ceil(c.mtu as u32).max(1) };
+            request.piece = whole_piece(c, host);
             request.psn = psn;
             request.cost = cost;
             self.next_psn = psn.add(request.packets);
@@ -622,6 +625,12 @@ impl Requester {
         }
         Ok(())
     }
+}
+
+/// Packets of a READ to ask for at once, if there are so many.
+fn whole_piece(c: &Common, host: &Host) -> u32 {
+    let window = host.config.tuning.send_window / u32::from(c.max_rd_atomic().clamp(1, 4));
+    (window / c.mtu as u32).max(1)
 }
 
 /// Executes a bind or a local invalidation, which send nothing; `None` for any other operation.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 
@@ -495,4 +495,24 @@ fn a_change_of_the_reads_at_once_does_not_disturb_a_read_on_its_way() {
         assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)], "{lost}");
         assert!(p.bytes(0)[..20_000] == data);
     }
+}
+
+#[test]
+fn a_change_of_the_reads_at_once_does_not_change_the_pieces_of_a_read() {
+    let mut p = Setup { send_window: 8192, rd_atomic: 4, ..Setup::default() }.pair();
+    // Pieces of two packets, from 100, 102, 104, 106 on. The last request is lost, and every response from 103 on.
+    let broken = Rc::new(Cell::new(true));
+    let (lossy, mut requests) = (broken.clone(), 0);
+    p.link(move |from, packet| {
+        requests += usize::from(from == 0);
+        let hit = if from == 0 { requests >= 4 } else { packet.psn.value() >= 103 };
+        if hit && lossy.get() { Fate::Drop } else { Fate::Pass }
+    });
+    p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 40 << 10))));
+    p.run_for(Duration::from_micros(20));
+    broken.set(false);
+    p.modify(0, &QpAttr::to(QpState::Sqd));
+    p.modify(0, &QpAttr { max_rd_atomic: Some(1), ..QpAttr::to(QpState::Sqd) });
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
 }
