@@ -1,8 +1,8 @@
 //! A queue pair: its state, and what its service makes of posts, packets and time.
 
 use mitra_verbs::{
-    Access, AsyncEvent, Drain, Gid, ModifyError, PdId, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn,
-    RecvWr, Result, SavedResult, SendWr, Time, WcOpcode, WcStatus, check_modify,
+    Access, AsyncEvent, Attribute, Drain, Gid, ModifyError, PdId, QpAttr, QpInitAttr, QpState, QpStatus,
+    QpType, Qpn, RecvWr, Result, SavedResult, SendWr, Time, WcOpcode, WcStatus, check_modify,
 };
 use mitra_wire::{Packet, Psn, Transport};
 
@@ -164,6 +164,12 @@ impl Qp {
         let from = self.common.state;
         let to = check_modify(self.common.init.qp_type, from, attr)?;
         check_limits(attr, host)?;
+        if attr.max_rd_atomic == Some(0)
+            && matches!(&self.service, Service::Rc { requester, .. } if requester.has_fetches())
+        {
+            let rule = "at least 1 while READs or atomics are posted";
+            return Err(ModifyError::OutOfRange { attribute: Attribute::MaxRdAtomic, rule }.into());
+        }
         let c = &mut self.common;
         merge(&mut c.attr, attr);
         if let Some(mtu) = attr.path_mtu {
@@ -485,7 +491,7 @@ impl Qp {
 
 /// What a device can judge of a modification that the state table cannot.
 fn check_limits(attr: &QpAttr, host: &Host) -> Result<(), ModifyError> {
-    use mitra_verbs::Attribute as A;
+    use Attribute as A;
     let most = host.config.limits.rd_atomic;
     let ranges = [
         (

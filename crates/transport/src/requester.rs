@@ -134,6 +134,11 @@ impl Requester {
         self.queue.len()
     }
 
+    /// Whether a READ or an atomic is posted and not completed.
+    pub(crate) fn has_fetches(&self) -> bool {
+        self.queue.iter().any(|request| request.wr.op.fetches())
+    }
+
     pub(crate) fn push(&mut self, wr: SendWr) {
         let len = if wr.op.is_atomic() { 8 } else { wr.data.len() as u32 };
         self.queue.push_back(Request { wr, len, packets: 0, piece: 0, psn: Psn::new(0), cost: 0 });

@@ -265,6 +265,22 @@ fn a_modification_is_judged_and_a_refused_one_changes_nothing() {
 }
 
 #[test]
+fn reads_that_are_posted_need_one_at_once() {
+    let mut p = pair();
+    p.modify(0, &QpAttr::to(QpState::Sqd));
+    p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 8))));
+    let none = QpAttr { max_rd_atomic: Some(0), ..QpAttr::to(QpState::Sqd) };
+    let node = &mut p.nodes[0];
+    let refused = node.nic.modify_qp(p.now, node.qp, &none).unwrap_err();
+    assert_eq!(refused.to_string(), "max_rd_atomic must be at least 1 while READs or atomics are posted");
+    p.modify(0, &QpAttr::to(QpState::Rts));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    p.modify(0, &QpAttr::to(QpState::Sqd));
+    p.modify(0, &none);
+}
+
+#[test]
 fn an_overflowing_completion_queue_breaks_its_queue_pairs() {
     let mut p = Setup { cq_depth: 2, ..Setup::default() }.pair();
     let cq = p.nodes[0].send_cq;
