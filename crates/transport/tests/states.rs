@@ -284,10 +284,13 @@ fn reads_that_are_posted_need_one_at_once() {
 fn an_overflowing_completion_queue_breaks_its_queue_pairs() {
     let mut p = Setup { cq_depth: 2, ..Setup::default() }.pair();
     let cq = p.nodes[0].send_cq;
+    let init = p.status(0).init;
+    let unused = p.nodes[0].nic.create_qp(p.now, &init).unwrap();
     for i in 0..4 {
         p.post(write(&p, i, 8));
     }
     p.run();
+    assert_eq!(p.nodes[0].nic.query_qp(unused).unwrap().state, QpState::Reset);
     assert_eq!(p.events(0), [AsyncEvent::CqError(cq)]);
     assert_eq!(p.state(0), QpState::Err);
     assert_eq!(statuses(&p.sends(0)), [(0, WcStatus::Success), (1, WcStatus::Success)]);
