@@ -70,7 +70,8 @@ impl Common {
 enum Service {
     Rc {
         requester: Requester,
-        responder: Responder,
+        /// Boxed, so that the other services are not as large.
+        responder: Box<Responder>,
         /// Whether the responder sends next, not the requester.
         responder_first: bool,
     },
@@ -89,7 +90,7 @@ impl Service {
         match qp_type {
             QpType::Rc => Service::Rc {
                 requester: Requester::new(),
-                responder: Responder::new(zero),
+                responder: Box::new(Responder::new(zero)),
                 responder_first: true,
             },
             QpType::Uc => Service::Uc { sender: Sender::new(zero), receiver: uc::Receiver::new(zero) },
@@ -205,7 +206,7 @@ impl Qp {
     fn start_receiving(&mut self, attr: &QpAttr, host: &Host) {
         let psn = attr.rq_psn.unwrap_or_default();
         match &mut self.service {
-            Service::Rc { responder, .. } => *responder = Responder::new(psn),
+            Service::Rc { responder, .. } => **responder = Responder::new(psn),
             Service::Uc { receiver, .. } => *receiver = uc::Receiver::new(psn),
             // A datagram may be as long as the port allows.
             Service::Ud { .. } => self.common.mtu = host.config.max_mtu.bytes(),
