@@ -242,7 +242,10 @@ impl Qp {
         self.fail_sends(host, send);
         let mut status = receive.unwrap_or(WcStatus::Flushed);
         let unfinished = match &mut self.service {
-            Service::Rc { responder, .. } => responder.take_receive(),
+            Service::Rc { responder, .. } => {
+                responder.stop();
+                responder.take_receive()
+            }
             Service::Uc { receiver, .. } => receiver.take_receive(),
             Service::Ud { .. } => None,
         };
@@ -328,11 +331,7 @@ impl Qp {
 
     fn sender_failed(&mut self, host: &mut Host, Failed(status): Failed) {
         match &mut self.service {
-            Service::Rc { responder, .. } => {
-                // What the peer asked for is not answered any more either.
-                responder.silence();
-                self.fail(host, Some(status), None);
-            }
+            Service::Rc { .. } => self.fail(host, Some(status), None),
             Service::Uc { .. } | Service::Ud { .. } => {
                 self.fail_sends(host, Some(status));
                 self.common.state = QpState::Sqe;

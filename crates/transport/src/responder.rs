@@ -116,6 +116,20 @@ impl Responder {
         !self.responses.is_empty() || self.nak.is_some() || self.ack_due
     }
 
+    /// The queue pair is in ERR: the memory is touched no more, and nothing leaves but the NAK that says why, if there is
+    /// one (IBTA volume 1, 10.3.1.7 and 9.9.3). It takes the place of the first answer that will not come: at its own,
+    /// the requester would ask for that answer in vain.
+    pub(crate) fn stop(&mut self) {
+        let fatal =
+            self.nak.filter(|nak| matches!(nak, Syndrome::Nak(code) if *code != NakCode::PsnSequence));
+        let first = self.responses.first_new();
+        self.silence();
+        self.nak = fatal;
+        if let Some(psn) = first.filter(|psn| psn.is_before(self.nak_psn)) {
+            self.nak_psn = psn;
+        }
+    }
+
     /// Answers nothing any more.
     pub(crate) fn silence(&mut self) {
         self.responses.clear();

@@ -296,6 +296,23 @@ fn a_responder_error_behind_a_read_lets_the_read_complete() {
 }
 
 #[test]
+fn in_error_nothing_leaves_but_the_nak() {
+    let mut p = pair();
+    let good = read(&p, 1, p.remote(0), 5000);
+    let bad = write(&p, 2, RemoteAddr { rkey: Key(0), ..p.remote(0) }, 8);
+    p.post_on(0, &[good, bad]).unwrap();
+    p.pump();
+    p.now += LATENCY;
+    while p.deliver_due() {}
+    assert_eq!(p.state(1), QpState::Err);
+    p.run();
+    assert_eq!((p.nodes[1].memory.touches, p.names(1)), (0, vec!["RC_ACKNOWLEDGE"]));
+    // Its place is the READ's, so that the requester need not ask for that in vain.
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess), (2, WcStatus::Flushed)]);
+    assert_eq!(p.counter(0, "timeouts"), 0);
+}
+
+#[test]
 fn no_receive_is_waited_for() {
     let mut p = pair(); // min_rnr_timer 4: 40 µs
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
