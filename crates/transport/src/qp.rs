@@ -335,6 +335,7 @@ impl Qp {
             Service::Uc { .. } | Service::Ud { .. } => {
                 self.fail_sends(host, Some(status));
                 self.common.state = QpState::Sqe;
+                self.drain = Drain::None;
             }
         }
     }

@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use mitra_transport::TxBatch;
 use mitra_verbs::*;
 use mitra_wire::{Deth, Message, Packet, Reth, Transport};
 
@@ -180,6 +181,23 @@ fn a_local_error_stops_the_sends_of_uc_only() {
     p.run();
     assert_eq!(statuses(&p.sends(0)), [(4, WcStatus::Success)]);
     assert_eq!(&p.bytes(1)[..4], b"back");
+}
+
+#[test]
+fn a_local_error_while_draining_ends_the_draining() {
+    let mut p = uc();
+    let wrong = Sge { key: Key(0), ..p.sge(0, 0, 4096) };
+    let list = SgeList::from_slice(&[p.sge(0, 0, 200 << 10), wrong]);
+    p.post(SendWr::new(1, SendOp::Send, Data::Sges(list)));
+    // A part of the message has left.
+    let node = &mut p.nodes[0];
+    assert!(node.nic.poll_transmit(p.now, &mut node.memory, &mut TxBatch::new()));
+    p.modify(0, &QpAttr::to(QpState::Sqd));
+    assert_eq!(p.status(0).drain, Drain::Draining);
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::LocalProtection)]);
+    assert_eq!((p.state(0), p.status(0).drain), (QpState::Sqe, Drain::None));
+    assert!(p.events(0).is_empty(), "not drained: broken");
 }
 
 const QKEY: u32 = 0x1234;
