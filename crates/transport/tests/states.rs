@@ -392,6 +392,19 @@ fn numbers_of_queue_pairs_are_not_used_again_in_time() {
 }
 
 #[test]
+fn every_bit_of_a_first_queue_pair_number_is_random() {
+    let first = |seed| {
+        let mut nic = Nic::new(NicConfig::new("nic", gid(3), [seed; 32]));
+        let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(4).unwrap());
+        let init = QpInitAttr { pd, send_cq: cq, recv_cq: cq, ..pair().status(0).init };
+        nic.create_qp(Time::ZERO, &init).unwrap().value()
+    };
+    let numbers: Vec<u32> = (0..64).map(first).collect();
+    assert_eq!(numbers.iter().fold(0, |all, n| all | n), 0xff_ffff);
+    assert_eq!(numbers.iter().fold(0xff_ffff, |all, n| all & n), 0);
+}
+
+#[test]
 fn queue_pairs_beyond_the_limits_are_refused() {
     let mut p = pair();
     let init = p.status(0).init;
