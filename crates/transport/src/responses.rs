@@ -81,8 +81,8 @@ impl Responses {
         true
     }
 
-    /// Sends packets of the answers due, at most `most`, and says how many. An answer whose memory may not be read
-    /// any more ends with the NAK to send instead.
+    /// Sends packets of the answers due, at most `most`, while `budget` bytes last, and says how many. An answer whose
+    /// memory may not be read any more ends with the NAK to send instead.
     pub(crate) fn transmit(
         &mut self,
         c: &Common,
@@ -90,14 +90,19 @@ impl Responses {
         memory: &mut dyn Memory,
         out: &mut Out<'_>,
         most: usize,
+        budget: &mut u32,
     ) -> Result<usize, (Psn, NakCode)> {
         let mut n = 0;
         while let Some(response) = self.queue.front_mut()
             && n < most
+            && *budget > 0
             && out.has_room(c.mtu)
         {
             match response.transmit(c, host, memory, out) {
-                Ok(()) => n += 1,
+                Ok(bytes) => {
+                    n += 1;
+                    *budget = budget.saturating_sub(bytes);
+                }
                 // The requester lacks this answer, and fails; or it has it, and ignores this (its PSN is answered).
                 // Since that is not known here, the queue pair lives on.
                 Err(code) if response.duplicate => {
@@ -123,17 +128,21 @@ impl Response {
         Packet { mig_req: true, ..Packet::new(Transport::Rc, c.dest_qpn, self.psn, message, &[]) }
     }
 
+    /// Sends its next packet and says how many bytes that carries.
     fn transmit(
         &mut self,
         c: &Common,
         host: &mut Host,
         memory: &mut dyn Memory,
         out: &mut Out<'_>,
-    ) -> Result<(), NakCode> {
+    ) -> Result<u32, NakCode> {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
         let last = self.psn.next() == self.end;
         match self.what {
-            Answer::Atomic { value } => out.bare(&self.packet(c, Message::AtomicAck(aeth, value))),
+            Answer::Atomic { value } => {
+                out.bare(&self.packet(c, Message::AtomicAck(aeth, value)));
+                Ok(0)
+            }
             Answer::Read { va, key, left, first } => {
                 let n = (left as usize).min(c.mtu);
                 let message = match (first, last) {
@@ -158,8 +167,8 @@ impl Response {
                 })?;
                 let (va, left) = (va.wrapping_add(n as u64), left - n as u32);
                 self.what = Answer::Read { va, key, left, first: false };
+                Ok(n as u32)
             }
         }
-        Ok(())
     }
 }

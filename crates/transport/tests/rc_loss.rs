@@ -438,9 +438,10 @@ fn a_request_that_cannot_be_sent_again_may_be_acknowledged_after_all() {
     p.pump();
     assert_eq!(p.seen.len(), 4, "the first is sent again, the second cannot be");
     acknowledge(&mut p, 101, Syndrome::ACK);
+    p.post(write8(&p, 4));
     p.link(|_, _| Fate::Pass);
     p.run();
-    assert_eq!(statuses(&p.sends(0)), (1..4).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+    assert_eq!(statuses(&p.sends(0)), (1..5).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -482,18 +483,18 @@ fn a_nak_that_was_overtaken_asks_for_what_is_missing_now_and_once() {
 
 #[test]
 fn a_change_of_the_reads_at_once_does_not_disturb_a_read_on_its_way() {
-    for lost in 0..40 {
+    for lost in 0..80 {
         let mut p = Setup { send_window: 8192, ..Setup::default() }.pair();
         fate_of(&mut p, Fate::Drop, move |i| i == lost);
-        let data = pattern(20_000, 3);
-        p.bytes(1)[..20_000].copy_from_slice(&data);
-        p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 20_000))));
+        let data = pattern(60_000, 3);
+        p.bytes(1)[..60_000].copy_from_slice(&data);
+        p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 60_000))));
         p.run_for(Duration::from_micros(9));
         p.modify(0, &QpAttr::to(QpState::Sqd));
         p.modify(0, &QpAttr { max_rd_atomic: Some(1), ..QpAttr::to(QpState::Sqd) });
         p.run();
         assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)], "{lost}");
-        assert!(p.bytes(0)[..20_000] == data);
+        assert!(p.bytes(0)[..60_000] == data);
     }
 }
 
