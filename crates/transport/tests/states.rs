@@ -432,7 +432,7 @@ fn what_cannot_be_carried_out_is_refused_at_posting() {
     wrs.push(SendWr::new(1, SendOp::Read(remote), Data::inline(b"x")));
     let mut both = [p, p2];
     for (i, wr) in wrs.into_iter().enumerate() {
-        let refused = both[usize::from(i >= 6)].post_on(0, &[wr.clone()]);
+        let refused = both[usize::from(i >= 6)].post_on(0, std::slice::from_ref(&wr));
         assert!(refused.is_err(), "{wr:?}");
     }
 }
