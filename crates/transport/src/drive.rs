@@ -45,8 +45,7 @@ impl Nic {
     }
 
     /// Nothing arrived and nothing is to be sent: owed acknowledgements may leave now.
-    pub fn handle_idle(&mut self, now: Time) {
-        let _ = now;
+    pub fn handle_idle(&mut self, _now: Time) {
         while let Some(slot) = self.owing.pop() {
             if let Some(qp) = self.qps.at_mut(slot) {
                 qp.owing = false;

@@ -1,5 +1,6 @@
 //! The NIC as one state machine: its tables, and the verbs on them.
 
+use core::hash::{Hash, Hasher};
 use std::collections::VecDeque;
 
 use mitra_verbs::{
@@ -28,6 +29,8 @@ use crate::timers::Timers;
 /// A NIC without I/O: one address, one port, one QP-number space, one key space.
 ///
 /// Verbs calls are those of [`mitra_verbs::Provider`], with the same rules and errors.
+///
+/// A value: it can be cloned and hashed, and equal NICs behave the same from here on. Counters do not count.
 #[derive(Clone, Debug)]
 pub struct Nic {
     attr: DeviceAttr,
@@ -44,7 +47,28 @@ pub struct Nic {
     pub(crate) timers: Timers,
 }
 
+impl PartialEq for Nic {
+    fn eq(&self, other: &Nic) -> bool {
+        self.state() == other.state() && self.host.config == other.host.config && self.rng == other.rng
+    }
+}
+
+impl Eq for Nic {}
+
+impl Hash for Nic {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.state().hash(state);
+    }
+}
+
 impl Nic {
+    /// What changes as it runs, but for the generator and the counters.
+    fn state(&self) -> impl Eq + Hash {
+        let Host { keys, cqs, srqs, ahs, events, .. } = &self.host;
+        let work = (&self.ready, &self.owing, &self.timers);
+        (&self.pds, self.link_up, keys, cqs, srqs, ahs, events, &self.qps, work)
+    }
+
     /// A NIC with its link up and nothing in it.
     pub fn new(config: NicConfig) -> Nic {
         let mut rng = ChaCha8Rng::from_seed(config.seed);
@@ -193,6 +217,7 @@ impl Nic {
         let queue = self.host.srqs.get_mut(srq.0)?;
         check_limit("limit of a shared receive queue", limit, queue.queue.depth())?;
         queue.limit = limit;
+        self.host.check_srq_limit(srq);
         Ok(())
     }
 
@@ -252,8 +277,7 @@ impl Nic {
     }
 
     /// Changes state or attributes.
-    pub fn modify_qp(&mut self, now: Time, qp: Qpn, attr: &QpAttr) -> Result<()> {
-        let _ = now;
+    pub fn modify_qp(&mut self, _now: Time, qp: Qpn, attr: &QpAttr) -> Result<()> {
         let done = self.qps.get_mut(qp)?.modify(attr, &mut self.host);
         self.settle(self.qps.slot(qp));
         done
@@ -288,8 +312,7 @@ impl Nic {
     }
 
     /// Queues the requests; `poll_transmit` sends them.
-    pub fn post_send(&mut self, now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
-        let _ = now;
+    pub fn post_send(&mut self, _now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
         let refused = |index, error| Err(PostError { index, error });
         let queue = match self.qps.get_mut(qp) {
             Ok(queue) => queue,

@@ -66,6 +66,7 @@ impl Common {
 }
 
 /// What sends and receives on a queue pair.
+#[expect(clippy::large_enum_variant, reason = "most are RC, and each queue pair is in a box of its own")]
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Service {
     Rc {
@@ -227,7 +228,7 @@ impl Qp {
     }
 
     /// To ERR: the front send request ends with `send`, the receive being filled with `receive`, the others are
-    /// flushed (IBTA volume 1, 10.3.1.7).
+    /// flushed (IBTA volume 1, 10.3.1).
     pub(crate) fn fail(&mut self, host: &mut Host, send: Option<WcStatus>, receive: Option<WcStatus>) {
         let was = self.common.state;
         self.common.state = QpState::Err;
@@ -400,7 +401,7 @@ impl Qp {
 
     pub(crate) fn handle_timeout(&mut self, host: &mut Host, now: Time) {
         if let Service::Rc { requester, responder, .. } = &mut self.service {
-            responder.handle_timeout(now);
+            responder.handle_timeout(host, now);
             if let Err(failed) = requester.handle_timeout(&self.common, host, now) {
                 self.sender_failed(host, failed);
             }
@@ -458,7 +459,7 @@ impl Qp {
             let sent = match &mut self.service {
                 Service::Rc { responder, responder_first: first @ true, .. } => {
                     *first = false;
-                    responder.transmit(c, host, memory, out, TURN).unwrap_or_else(|fatal| {
+                    responder.transmit(c, host, now, memory, out, TURN).unwrap_or_else(|fatal| {
                         self.responder_failed(host, fatal);
                         1
                     })

@@ -196,7 +196,7 @@ impl Requester {
 
     /// Packets of a READ to ask for at once from the cursor on: responses cannot be held back, so no more of them is
     /// asked for than the window allows. Asking again ends where asking before ended: a duplicate READ may only ask
-    /// for a part of what the first one did (IBTA volume 1, 9.7.5.1.4).
+    /// for a part of what the first one did (IBTA volume 1, 9.7.5).
     fn piece(&self, c: &Common, host: &Host, request: &Request) -> u32 {
         let window = host.config.tuning.send_window / u32::from(c.max_rd_atomic().clamp(1, 4));
         let most = (window / c.mtu as u32).max(1);
@@ -220,11 +220,11 @@ impl Requester {
         let fresh = self.cursor.request == self.begun;
         match c.state {
             QpState::Rts => {}
-            // What had begun goes on, nothing new begins (IBTA volume 1, 10.3.1.6).
+            // What had begun goes on, nothing new begins (IBTA volume 1, 10.3.1).
             QpState::Sqd if !fresh => {}
             _ => return false,
         }
-        // A fence waits for earlier READs and atomics (IBTA volume 1, 10.8.3.3).
+        // A fence waits for earlier READs and atomics (IBTA volume 1, 10.8.3).
         if request.wr.flags.contains(SendFlags::FENCE) && self.cursor.packet == 0 && !self.fetches.is_empty()
         {
             return false;
@@ -321,7 +321,7 @@ impl Requester {
         // Ask at least once in a quarter of the window, so that it keeps moving.
         ack_req |= cost.saturating_sub(self.asked) >= u64::from(host.config.tuning.send_window / 4);
         let packet = Packet {
-            solicited: last && request.wr.flags.contains(SendFlags::SOLICITED),
+            solicited: last && message.has_payload() && request.wr.flags.contains(SendFlags::SOLICITED),
             mig_req: true,
             ack_req,
             ..Packet::new(Transport::Rc, c.dest_qpn, psn, message, &[])
@@ -412,13 +412,12 @@ impl Requester {
         if self.cursor < una_cursor {
             self.cursor = una_cursor;
         }
-        self.rnr_until = None;
         let flying = self.cursor > una_cursor;
         self.timer = if flying { retransmission_delay(c.timeout()).map(|delay| now + delay) } else { None };
     }
 
     /// Everything before `psn` is acknowledged. READs and atomics are not answered by that: false if one is in the
-    /// way, whose response must then have been lost (IBTA volume 1, 9.7.5.1.5).
+    /// way, whose response must then have been lost (IBTA volume 1, 9.7.6).
     fn acknowledge(&mut self, c: &Common, host: &mut Host, now: Time, psn: Psn) -> bool {
         let mut moved = false;
         let mut reached = true;
@@ -485,7 +484,7 @@ impl Requester {
         psn: Psn,
         syndrome: Syndrome,
     ) -> Result<(), Failed> {
-        // A NAK acknowledges everything before it (IBTA volume 1, 9.7.5.1.3).
+        // A NAK acknowledges everything before it (IBTA volume 1, 9.7.5).
         let upto = if matches!(syndrome, Syndrome::Ack { .. }) { psn.next() } else { psn };
         if matches!(syndrome, Syndrome::Reserved(_) | Syndrome::Nak(NakCode::InvalidRdRequest)) {
             host.counters.drop_stale_response += 1;
@@ -573,7 +572,7 @@ impl Requester {
     }
 
     /// Moves the cursor back to the oldest packet without answer, while there are retries
-    /// (IBTA volume 1, 9.7.5.1.1).
+    /// (IBTA volume 1, 9.7.6).
     fn send_again(&mut self, c: &Common) -> Result<(), Failed> {
         if self.retries == 0 {
             return Err(Failed(WcStatus::RetryExceeded));
@@ -591,7 +590,7 @@ impl Requester {
     }
 
     fn not_ready(&mut self, c: &Common, now: Time, timer: u8) -> Result<(), Failed> {
-        // 7 is for ever (IBTA volume 1, 9.7.5.2.8).
+        // 7 is for ever (IBTA volume 1, 9.7.5).
         if c.rnr_retry() != 7 {
             if self.rnr_retries == 0 {
                 return Err(Failed(WcStatus::RnrRetryExceeded));

@@ -47,6 +47,11 @@ pub(crate) struct Responder {
     ack_deadline: Option<Time>,
     /// An acknowledgement is to be sent at once.
     ack_due: bool,
+    /// Bytes of READ responses that may leave before the peer is heard of again, or a pause is over: nothing else holds
+    /// back a responder that is faster than its requester.
+    budget: u32,
+    /// The end of that pause.
+    paused_until: Option<Time>,
 }
 
 impl Responder {
@@ -66,6 +71,8 @@ impl Responder {
             owed_bytes: 0,
             ack_deadline: None,
             ack_due: false,
+            budget: 0,
+            paused_until: None,
         }
     }
 
@@ -80,7 +87,10 @@ impl Responder {
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.ack_deadline
+        match (self.ack_deadline, self.paused_until) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
     }
 
     /// Whether an acknowledgement is owed that need not leave yet.
@@ -96,20 +106,33 @@ impl Responder {
         }
     }
 
-    pub(crate) fn handle_timeout(&mut self, now: Time) {
+    pub(crate) fn handle_timeout(&mut self, host: &Host, now: Time) {
         if self.ack_deadline.is_some_and(|t| t <= now) {
             self.flush_ack();
         }
+        if self.paused_until.is_some_and(|t| t <= now) {
+            self.refill(host);
+        }
+    }
+
+    fn refill(&mut self, host: &Host) {
+        self.budget = host.config.tuning.send_window.max(1);
+        self.paused_until = None;
     }
 
     /// Whether there is something to send now.
     pub(crate) fn can_send(&self) -> bool {
-        !self.responses.is_empty() || self.nak.is_some() || self.ack_due
+        if self.responses.is_empty() {
+            self.nak.is_some() || self.ack_due
+        } else {
+            self.paused_until.is_none()
+        }
     }
 
     /// Answers nothing any more.
     pub(crate) fn silence(&mut self) {
         self.responses.clear();
+        self.paused_until = None;
         self.nak = None;
         self.settle_acks();
     }
@@ -136,12 +159,13 @@ impl Responder {
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) -> Result<(), Fatal> {
+        self.refill(host);
         match packet.psn.distance(self.psn) {
             0 => {}
             ahead if ahead < DUPLICATE_REGION => {
                 host.counters.drop_out_of_sequence += 1;
                 if !self.gap {
-                    // Once per gap (IBTA volume 1, 9.7.5.2.6).
+                    // Once per gap (IBTA volume 1, 9.7.5).
                     self.gap = true;
                     self.refuse(Syndrome::Nak(NakCode::PsnSequence));
                     self.ahead = packet.psn;
@@ -270,7 +294,7 @@ impl Responder {
         let packets = self.judge_read(c, host, reth)?;
         let most = c.max_dest_rd_atomic();
         if !self.responses.has_room(most) {
-            // More than the requester may have outstanding (IBTA volume 1, 9.7.4.1.6).
+            // More than the requester may have outstanding (IBTA volume 1, 9.7.4).
             return Err(Refusal::Nak(NakCode::InvalidRequest));
         }
         self.msn = (self.msn + 1) & 0xff_ffff;
@@ -315,7 +339,7 @@ impl Responder {
         Ok(1)
     }
 
-    /// A request whose PSN was executed before (IBTA volume 1, 9.7.5.1.4).
+    /// A request whose PSN was executed before (IBTA volume 1, 9.7.5).
     fn handle_duplicate(&mut self, c: &Common, host: &mut Host, packet: &Packet<'_>) {
         host.counters.duplicate_requests += 1;
         let (psn, most) = (packet.psn, c.max_dest_rd_atomic());
@@ -358,11 +382,15 @@ impl Responder {
         &mut self,
         c: &Common,
         host: &mut Host,
+        now: Time,
         memory: &mut dyn Memory,
         out: &mut Out<'_>,
         most: usize,
     ) -> Result<usize, Fatal> {
-        let mut n = match self.responses.transmit(c, host, memory, out, most) {
+        if self.paused_until.is_some() {
+            return Ok(0);
+        }
+        let mut n = match self.responses.transmit(c, host, memory, out, most, &mut self.budget) {
             Ok(n) => n,
             Err((psn, code)) => {
                 self.responses.clear();
@@ -371,6 +399,9 @@ impl Responder {
                 return Err(Fatal { receive: None, code });
             }
         };
+        if !self.responses.is_empty() && self.budget == 0 {
+            self.paused_until = Some(now + host.config.tuning.ack_delay);
+        }
         if !self.responses.is_empty() || n >= most || !out.has_room(0) {
             return Ok(n);
         }

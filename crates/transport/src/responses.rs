@@ -76,8 +76,8 @@ impl Responses {
         true
     }
 
-    /// Sends packets of the answers due, at most `most`, and says how many. An answer whose memory may not be read
-    /// any more ends with the NAK to send instead.
+    /// Sends packets of the answers due, at most `most`, while `budget` bytes last, and says how many. An answer whose
+    /// memory may not be read any more ends with the NAK to send instead.
     pub(crate) fn transmit(
         &mut self,
         c: &Common,
@@ -85,14 +85,19 @@ impl Responses {
         memory: &mut dyn Memory,
         out: &mut Out<'_>,
         most: usize,
+        budget: &mut u32,
     ) -> Result<usize, (Psn, NakCode)> {
         let mut n = 0;
         while let Some(response) = self.queue.front_mut()
             && n < most
+            && *budget > 0
             && out.has_room(c.mtu)
         {
             match response.transmit(c, host, memory, out) {
-                Ok(()) => n += 1,
+                Ok(bytes) => {
+                    n += 1;
+                    *budget = budget.saturating_sub(bytes);
+                }
                 Err(_) if response.duplicate => {
                     host.counters.drop_duplicate += 1;
                     response.end = response.psn.next();
@@ -109,20 +114,24 @@ impl Responses {
 }
 
 impl Response {
+    /// Sends its next packet and says how many bytes that carries.
     fn transmit(
         &mut self,
         c: &Common,
         host: &mut Host,
         memory: &mut dyn Memory,
         out: &mut Out<'_>,
-    ) -> Result<(), NakCode> {
+    ) -> Result<u32, NakCode> {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
         let packet = |message| Packet {
             mig_req: true,
             ..Packet::new(Transport::Rc, c.dest_qpn, self.psn, message, &[])
         };
         match &mut self.what {
-            Answer::Atomic { value } => out.bare(&packet(Message::AtomicAck(aeth, *value))),
+            Answer::Atomic { value } => {
+                out.bare(&packet(Message::AtomicAck(aeth, *value)));
+                Ok(0)
+            }
             Answer::Read { va, key, left, first } => {
                 let last = self.psn.next() == self.end;
                 let n = (*left as usize).min(c.mtu);
@@ -149,8 +158,8 @@ impl Response {
                 *va = va.wrapping_add(n as u64);
                 *left -= n as u32;
                 *first = false;
+                Ok(n as u32)
             }
         }
-        Ok(())
     }
 }

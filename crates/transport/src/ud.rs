@@ -12,7 +12,7 @@ use crate::recv_queue::Receives;
 use crate::{Memory, sges};
 
 /// Bytes before the message in the receive buffer of a datagram, for the sender's and receiver's addresses
-/// (IBTA volume 1, 11.4.1.2).
+/// (IBTA volume 1, 11.4.1).
 pub(crate) const GRH_LEN: usize = 40;
 
 /// A packet. An error is one of the receive's own, and takes the queue pair to ERR; anything else that is wrong is
@@ -58,7 +58,7 @@ pub(crate) fn handle(
     Ok(())
 }
 
-/// What stands in the GRH area: the IP header, an IPv4 one in its last 20 bytes (annex A17.4.5.1). Made up from what
+/// What stands in the GRH area: the IP header, an IPv4 one in its last 20 bytes (annex A17.4). Made up from what
 /// is known: type of service, identification and time to live of the packet as it travelled are not.
 fn addresses(source: Gid, destination: Gid, packet: &Packet<'_>) -> [u8; GRH_LEN] {
     const UDP: u8 = 17;
