@@ -26,6 +26,8 @@ pub(crate) struct Completions {
     armed: u32,
     /// The NIC writes no more completions: it holds its writes back.
     holding: bool,
+    /// It did so once: queues may have completions written before.
+    held: bool,
 }
 
 impl Completions {
@@ -88,6 +90,9 @@ impl Completions {
 
     /// Takes completions that were written.
     pub(crate) fn poll(&mut self, nic: &mut Nic, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
+        if !self.held {
+            return nic.poll_cq(cq, max, out);
+        }
         let written = self.queues.get_mut(&cq).map(|queue| &mut queue.written);
         match written.filter(|written| self.holding || !written.is_empty()) {
             Some(written) => {
@@ -105,6 +110,7 @@ impl Completions {
             self.write(nic);
         }
         self.holding = holding;
+        self.held |= holding;
     }
 
     /// Whether completions are held back.
