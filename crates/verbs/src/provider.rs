@@ -118,7 +118,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     fn saved_results(&self, qp: Qpn) -> Result<Vec<SavedResult>>;
 
     /// Resets the NIC: every object is gone, and on return the NIC touches host memory no more. Works on a hung
-    /// NIC, and on a dead one (where it confirms the death). The NIC stays unusable: open it anew.
+    /// NIC, and on a dead one (where it confirms the death). The NIC stays unusable: open it anew. Completions that it
+    /// had written are host memory, and can still be polled.
     ///
     /// # Errors
     /// `Unsupported` unless [`crate::Capabilities::reset`].
