@@ -53,9 +53,11 @@ impl Completions {
         self.queues.remove(&cq);
     }
 
-    /// Lets go of everything.
-    pub(crate) fn clear(&mut self) {
-        self.queues.clear();
+    /// Nobody will be notified any more. What was written stays.
+    pub(crate) fn disarm_all(&mut self) {
+        for queue in self.queues.values_mut() {
+            (queue.channel, queue.armed) = (None, false);
+        }
         self.armed = 0;
     }
 
