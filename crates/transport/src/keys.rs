@@ -511,3 +511,6 @@ impl Cipher {
 fn round(&(factor, addend): &(u32, u32), x: u32) -> u32 {
     x.wrapping_mul(factor).wrapping_add(addend) >> 20
 }
+
+#[cfg(test)]
+mod tests;
