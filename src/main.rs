@@ -20,12 +20,17 @@ struct Mitra {
 
 #[derive(Subcommand)]
 enum Command {
+    Bench(cli::bench::Args),
     Decode(cli::decode::Args),
+    #[command(hide = true)]
+    Peer(cli::pair::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Mitra::parse().command {
+        Command::Bench(args) => cli::bench::run(&args),
         Command::Decode(args) => cli::decode::run(&args),
+        Command::Peer(args) => cli::pair::run(&args),
     };
     match done {
         Ok(code) => code,

@@ -1,6 +1,8 @@
 //! The subcommands of `mitra`, one file each with its `Args` and its `run`.
 
+pub(crate) mod bench;
 pub(crate) mod decode;
+pub(crate) mod pair;
 
 use std::io;
 
