@@ -2,14 +2,18 @@
 
 use std::process::ExitCode;
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::clock::{Deadline, Stopwatch, micros};
+use super::floor::Floor;
 use super::lane::{Lane, Op, request};
-use super::rows::{Blocks, Machine, Report, Row};
-use super::station::{Place, Station, Variant, check, fill, post_recv};
+use super::rows::{Machine, Report};
+use super::station::{
+    InBlock, Layout, Place, Station, Variant, check, fill, post_recv, say_stop, until_stop,
+};
+use super::turns::{self, alternate};
 use super::{Common, Task, progress};
 use crate::cli::pair::{Link, Pair, Role};
 
@@ -90,24 +94,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for (op, len) in cases {
         bar.set_message(format!("{} of {len} bytes", op.name()));
         let variants = variants(len);
-        let mut results = vec![Blocks::default(); variants.len()];
         let rounds = (args.iters / rarer(len)).max(10);
-        for round in 0..args.blocks as usize {
-            for at in 0..variants.len() {
-                // Each begins a round equally often.
-                let at = (at + round) % variants.len();
-                number += 1;
-                let block = Block { number, variant: variants[at], op, len, rounds };
-                pair.link.send(&Some(block))?;
-                let laps = client(&mut station, &block, &mut pair.link)?;
-                results[at].push(
-                    micros(laps.value_at_quantile(0.5)) / 2.0,
-                    micros(laps.value_at_quantile(0.99)) / 2.0,
-                );
-                bar.inc(1);
-            }
-        }
-        rows.extend(rows_of(op, len, &variants, &results));
+        let results = alternate(&variants, args.blocks, |variant| {
+            number += 1;
+            let block = Block { number, variant, op, len, rounds };
+            pair.link.send(&Some(block))?;
+            let laps = station.run(variant, &Client(&block), &mut pair.link)?;
+            pair.link.receive::<()>()?;
+            bar.inc(1);
+            let one_way = |quantile| micros(laps.value_at_quantile(quantile)) / 2.0;
+            Ok((one_way(0.5), one_way(0.99)))
+        })?;
+        rows.extend(turns::rows(op, len, "us", &variants, &results));
     }
     bar.finish_and_clear();
     pair.link.send(&None::<Block>)?;
@@ -133,74 +131,20 @@ fn rarer(len: usize) -> u64 {
     }
 }
 
-fn rows_of(op: Op, len: usize, variants: &[Variant], results: &[Blocks]) -> Vec<Row> {
-    let find = |wanted| variants.iter().position(|&v| v == wanted).map(|at| &results[at]);
-    let name = |variant: Variant| format!("{}/{len}/{}", op.name(), variant.name());
-    let aa = find(Variant::Aa).zip(find(Variant::Qp)).map(|(aa, qp)| aa.ratio_to(qp));
-    let row = |(&variant, blocks): (&Variant, &Blocks)| {
-        let row = blocks.row(name(variant), "us");
-        let floor = match variant {
-            Variant::Floor => None,
-            Variant::Qp => Some(Variant::Floor),
-            Variant::Aa | Variant::Vqp | Variant::VqpLog => Some(Variant::Qp),
-        };
-        match floor.and_then(|floor| Some((floor, find(floor)?))) {
-            Some((floor, beside)) => {
-                let aa_ratio = aa.filter(|_| floor == Variant::Qp && variant != Variant::Aa);
-                Row { aa_ratio, ..row.beside(blocks, name(floor), beside) }
-            }
-            None => row,
-        }
-    };
-    variants.iter().zip(results).map(row).collect()
-}
-
 /// The second process.
 pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
     let mut station = Station::open(&setup.place, setup.half, link)?;
     while let Some(block) = link.receive::<Option<Block>>()? {
-        server(&mut station, &block, link)?;
+        station.run(block.variant, &Server(&block), link)?;
         link.send(&())?;
     }
     Ok(())
 }
 
-fn client(station: &mut Station, block: &Block, link: &mut Link) -> anyhow::Result<Histogram<u64>> {
-    let layout = station.layout;
-    let laps = match block.variant {
-        Variant::Floor => {
-            link.receive::<()>()?;
-            let laps = station.floor.ping(block.op.datagrams(block.len)[0], block.rounds)?;
-            link.receive::<()>()?;
-            return Ok(laps);
-        }
-        Variant::Qp => Client { lane: &mut station.qp, layout, block }.run(link),
-        Variant::Aa => Client { lane: &mut station.aa, layout, block }.run(link),
-        Variant::Vqp => Client { lane: &mut station.vqp, layout, block }.run(link),
-        Variant::VqpLog => Client { lane: &mut station.vqp_log, layout, block }.run(link),
-    }?;
-    link.receive::<()>()?;
-    Ok(laps)
-}
-
-fn server(station: &mut Station, block: &Block, link: &mut Link) -> anyhow::Result<()> {
-    let layout = station.layout;
-    match block.variant {
-        Variant::Floor => {
-            link.send(&())?;
-            station.floor.pong(block.op.datagrams(block.len)[1], block.rounds)
-        }
-        Variant::Qp => Server { lane: &mut station.qp, layout, block }.run(link),
-        Variant::Aa => Server { lane: &mut station.aa, layout, block }.run(link),
-        Variant::Vqp => Server { lane: &mut station.vqp, layout, block }.run(link),
-        Variant::VqpLog => Server { lane: &mut station.vqp_log, layout, block }.run(link),
-    }
-}
-
 /// Sends one message and waits for one, in the ways of WRITE and of SEND.
 struct Ball<'a, L> {
     lane: &'a mut L,
-    layout: super::station::Layout,
+    layout: Layout,
     block: &'a Block,
     /// The last word that came.
     last: u64,
@@ -246,21 +190,30 @@ impl<L: Lane> Ball<'_, L> {
     }
 }
 
-struct Client<'a, L> {
-    lane: &'a mut L,
-    layout: super::station::Layout,
-    block: &'a Block,
-}
+/// The end that begins, and measures.
+struct Client<'a>(&'a Block);
 
-impl<L: Lane> Client<'_, L> {
-    fn run(mut self, link: &mut Link) -> anyhow::Result<Histogram<u64>> {
-        let (layout, block) = (self.layout, self.block);
+impl InBlock for Client<'_> {
+    type Output = Histogram<u64>;
+
+    fn on_floor(&self, floor: &mut Floor, link: &mut Link) -> anyhow::Result<Histogram<u64>> {
+        link.receive::<()>()?;
+        floor.ping(self.0.op.datagrams(self.0.len)[0], self.0.rounds)
+    }
+
+    fn on_lane<L: Lane>(
+        &self,
+        lane: &mut L,
+        layout: Layout,
+        link: &mut Link,
+    ) -> anyhow::Result<Histogram<u64>> {
+        let block = self.0;
         let mut watch;
         match block.op {
             Op::Write | Op::Send => {
-                fill(self.lane, layout.outbox(), block.len, block.number, 0);
-                let last = self.lane.memory().load(layout.inbox() + block.len - 8);
-                let mut ball = Ball { lane: self.lane, layout, block, last };
+                fill(lane, layout.outbox(), block.len, block.number, 0);
+                let last = lane.memory().load(layout.inbox() + block.len - 8);
+                let mut ball = Ball { lane, layout, block, last };
                 link.receive::<()>()?;
                 watch = Stopwatch::start(block.rounds);
                 for i in 1..=watch.rounds() {
@@ -272,88 +225,81 @@ impl<L: Lane> Client<'_, L> {
                     watch.lap();
                 }
                 ball.refill()?;
-                check(ball.lane, layout.inbox(), block.len, block.number)?;
+                check(lane, layout.inbox(), block.len, block.number)?;
             }
             Op::Read | Op::Faa => {
                 link.receive::<()>()?;
                 watch = Stopwatch::start(block.rounds);
                 for i in 1..=watch.rounds() {
-                    self.fetch(i)?;
+                    fetch(lane, layout, block, i)?;
                     watch.lap();
                 }
                 if block.op == Op::Read {
-                    check(self.lane, layout.inbox(), block.len, block.number)?;
+                    check(lane, layout.inbox(), block.len, block.number)?;
                 }
-                self.lane.memory().store(layout.word(), block.tag(0));
-                let stop = request(self.lane, Op::Write, layout.word(), layout.stop(), 8);
-                self.lane.post(stop)?;
+                say_stop(lane, layout, block.tag(0))?;
             }
         }
-        self.lane.drain()?;
+        lane.drain()?;
         Ok(watch.done())
     }
+}
 
-    #[inline]
-    fn fetch(&mut self, i: u64) -> anyhow::Result<()> {
-        let (layout, block) = (self.layout, self.block);
-        let (len, last) = (block.len, layout.inbox() + block.len - 8);
-        let (at, expected) = match block.op {
-            Op::Faa => (layout.counter(), block.tag(i - 1)),
-            _ => (layout.outbox(), block.tag(0)),
-        };
-        self.lane.memory().store(last, 0);
-        let wr = request(self.lane, block.op, layout.inbox(), at, len);
-        self.lane.post(wr)?;
-        let mut deadline = Deadline::default();
-        while self.lane.outstanding() > 0 {
-            self.lane.poll()?;
-            deadline.check()?;
-        }
-        let got = self.lane.memory().load(last);
-        ensure!(got == expected, "{} gave {got:#x} where {expected:#x} was due", block.op.name());
-        Ok(())
+/// Fetches once, by READ or FAA.
+#[inline]
+fn fetch<L: Lane>(lane: &mut L, layout: Layout, block: &Block, i: u64) -> anyhow::Result<()> {
+    let (len, last) = (block.len, layout.inbox() + block.len - 8);
+    let (at, expected) = match block.op {
+        Op::Faa => (layout.counter(), block.tag(i - 1)),
+        _ => (layout.outbox(), block.tag(0)),
+    };
+    lane.memory().store(last, 0);
+    let wr = request(lane, block.op, layout.inbox(), at, len);
+    lane.post(wr)?;
+    lane.drain()?;
+    let got = lane.memory().load(last);
+    ensure!(got == expected, "{} gave {got:#x} where {expected:#x} was due", block.op.name());
+    Ok(())
+}
+
+/// The end that answers.
+struct Server<'a>(&'a Block);
+
+impl InBlock for Server<'_> {
+    type Output = ();
+
+    fn on_floor(&self, floor: &mut Floor, link: &mut Link) -> anyhow::Result<()> {
+        link.send(&())?;
+        floor.pong(self.0.op.datagrams(self.0.len)[1], self.0.rounds)
     }
-}
 
-struct Server<'a, L> {
-    lane: &'a mut L,
-    layout: super::station::Layout,
-    block: &'a Block,
-}
-
-impl<L: Lane> Server<'_, L> {
-    fn run(self, link: &mut Link) -> anyhow::Result<()> {
-        let (layout, block) = (self.layout, self.block);
-        fill(self.lane, layout.outbox(), block.len, block.number, block.tag(0));
-        self.lane.memory().store(layout.counter(), block.tag(0));
+    fn on_lane<L: Lane>(&self, lane: &mut L, layout: Layout, link: &mut Link) -> anyhow::Result<()> {
+        let block = self.0;
+        fill(lane, layout.outbox(), block.len, block.number, block.tag(0));
+        lane.memory().store(layout.counter(), block.tag(0));
         match block.op {
             Op::Write | Op::Send => {
-                let last = self.lane.memory().load(layout.inbox() + block.len - 8);
-                let mut ball = Ball { lane: self.lane, layout, block, last };
+                let last = lane.memory().load(layout.inbox() + block.len - 8);
+                let mut ball = Ball { lane, layout, block, last };
                 link.send(&())?;
                 for i in 1..=Stopwatch::rounds_of(block.rounds) {
                     ball.catch(i)?;
                     ball.throw(i)?;
                     ball.refill()?;
                 }
-                check(ball.lane, layout.inbox(), block.len, block.number)?;
+                check(lane, layout.inbox(), block.len, block.number)?;
             }
             Op::Read | Op::Faa => {
                 link.send(&())?;
-                let mut deadline = Deadline::patient();
-                while self.lane.memory().load(layout.stop()) != block.tag(0) {
-                    self.lane.poll()?;
-                    deadline.check()?;
-                }
-                let (count, expected) = (
-                    self.lane.memory().load(layout.counter()),
-                    block.tag(Stopwatch::rounds_of(block.rounds)),
+                until_stop(lane, layout, block.tag(0))?;
+                let count = lane.memory().load(layout.counter());
+                let expected = block.tag(Stopwatch::rounds_of(block.rounds));
+                ensure!(
+                    block.op != Op::Faa || count == expected,
+                    "the counter stands at {count:#x} instead of {expected:#x}"
                 );
-                if block.op == Op::Faa && count != expected {
-                    bail!("the counter stands at {count:#x} instead of {expected:#x}");
-                }
             }
         }
-        self.lane.drain()
+        lane.drain()
     }
 }

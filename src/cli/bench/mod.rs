@@ -3,12 +3,14 @@
 //! Two processes on loopback. What is compared takes turns in blocks within one run, equal things are compared too (A/A),
 //! and everything that arrives is checked: a figure with wrong data is none.
 
+mod bandwidth;
 mod clock;
 mod floor;
 mod lane;
 mod latency;
 mod rows;
 mod station;
+mod turns;
 
 use std::io::IsTerminal;
 use std::net::IpAddr;
@@ -34,6 +36,7 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum What {
     Latency(latency::Args),
+    Bandwidth(bandwidth::Args),
 }
 
 /// What all benches take.
@@ -62,6 +65,7 @@ impl Common {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::Latency(args) => latency::run(args),
+        What::Bandwidth(args) => bandwidth::run(args),
     }
 }
 
@@ -69,12 +73,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 #[derive(Serialize, Deserialize)]
 enum Task {
     Latency(latency::Setup),
+    Bandwidth(bandwidth::Setup),
 }
 
 /// The second process.
 pub(crate) fn peer(link: &mut Link) -> anyhow::Result<()> {
     match link.receive()? {
         Task::Latency(setup) => latency::peer(&setup, link),
+        Task::Bandwidth(setup) => bandwidth::peer(&setup, link),
     }
 }
 

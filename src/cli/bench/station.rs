@@ -10,8 +10,9 @@ use mitra_softnic::SoftNic;
 use mitra_verbs::{Mtu, Provider, RecvWr};
 use serde::{Deserialize, Serialize};
 
+use super::clock::Deadline;
 use super::floor::Floor;
-use super::lane::{Bare, BareInfo, DEPTH, Lane, RD_ATOMIC, Virtual, VirtualInfo};
+use super::lane::{Bare, BareInfo, DEPTH, Lane, Op, RD_ATOMIC, Virtual, VirtualInfo, request};
 use crate::cli::pair::Link;
 
 /// Receives that each lane keeps posted.
@@ -171,6 +172,58 @@ impl Station {
     pub(crate) fn mtu(&self) -> anyhow::Result<usize> {
         Ok(self.nics[0].query_port()?.max_mtu.bytes())
     }
+}
+
+/// What one process does in a block, on a lane, whichever it is, or on the plain socket.
+pub(crate) trait InBlock {
+    /// What comes of it.
+    type Output;
+    fn on_lane<L: Lane>(&self, lane: &mut L, layout: Layout, link: &mut Link)
+    -> anyhow::Result<Self::Output>;
+    fn on_floor(&self, floor: &mut Floor, link: &mut Link) -> anyhow::Result<Self::Output>;
+}
+
+impl Station {
+    /// Does it on what the variant names.
+    pub(crate) fn run<T: InBlock>(
+        &mut self,
+        variant: Variant,
+        task: &T,
+        link: &mut Link,
+    ) -> anyhow::Result<T::Output> {
+        match variant {
+            Variant::Floor => task.on_floor(&mut self.floor, link),
+            Variant::Qp => task.on_lane(&mut self.qp, self.layout, link),
+            Variant::Aa => task.on_lane(&mut self.aa, self.layout, link),
+            Variant::Vqp => task.on_lane(&mut self.vqp, self.layout, link),
+            Variant::VqpLog => task.on_lane(&mut self.vqp_log, self.layout, link),
+        }
+    }
+
+    /// What our NICs have counted, without the zeros.
+    pub(crate) fn counters(&self) -> serde_json::Value {
+        let of = |nic: &Arc<SoftNic>| -> serde_json::Value {
+            nic.counters().into_iter().filter(|c| c.value > 0).map(|c| (c.name, c.value)).collect()
+        };
+        self.nics.iter().map(of).collect()
+    }
+}
+
+/// Tells the peer, which lends its memory and waits in [`until_stop`], that the block is over.
+pub(crate) fn say_stop<L: Lane>(lane: &mut L, layout: Layout, word: u64) -> anyhow::Result<()> {
+    lane.memory().store(layout.word(), word);
+    let stop = request(lane, Op::Write, layout.word(), layout.stop(), 8);
+    lane.post_when_room(stop)
+}
+
+/// Drives a lane until the peer says that the block is over.
+pub(crate) fn until_stop<L: Lane>(lane: &mut L, layout: Layout, word: u64) -> anyhow::Result<()> {
+    let mut deadline = Deadline::patient();
+    while lane.memory().load(layout.stop()) != word {
+        lane.poll()?;
+        deadline.check()?;
+    }
+    Ok(())
 }
 
 /// Posts a receive for anything that fits half of the memory.
