@@ -10,12 +10,30 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod counters;
+mod cq;
+mod drive;
+mod emit;
+mod events;
 pub mod fault;
-#[allow(dead_code)] // until the NIC uses it
+mod host;
 mod keys;
 mod memory;
 mod nic;
+mod post;
+mod qp;
+mod qpn;
+mod recv_queue;
+mod requester;
+mod responder;
+mod responses;
+mod retransmit;
+mod saved;
+mod sges;
+mod table;
+mod timers;
 mod tx;
+mod ud;
 
 pub use config::{NicConfig, Tuning};
 pub use memory::{AtomicOp, Memory, MemoryFault};

@@ -1,8 +1,5 @@
 use mitra_verbs::Gid;
 
-/// Bytes that the ICRC takes at the end of each datagram.
-pub const ICRC_LEN: usize = 4;
-
 /// Datagrams for one destination, back to back: BTH up to the pad, then four zero bytes where the driver puts the ICRC,
 /// which needs the IP header.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -15,14 +15,14 @@ pub enum ParseError {
         /// Bytes that the headers known so far need.
         need: usize,
     },
-    /// The opcode does not exist, or not for this transport (IBTA 9.2.1), or belongs to a transport that
+    /// The opcode does not exist, or not for this transport (IBTA 9.2), or belongs to a transport that
     /// Mitra does not speak (reliable datagram, XRC).
     #[error("unknown opcode 0x{0:02x}")]
     UnknownOpcode(u8),
-    /// The transport header version is not 0 (IBTA 9.2.4).
+    /// The transport header version is not 0 (IBTA 9.2).
     #[error("transport header version {0}, expected 0")]
     BadVersion(u8),
-    /// The length is not a multiple of four: headers, payload with pad, and ICRC all are (IBTA 9.2.3).
+    /// The length is not a multiple of four: headers, payload with pad, and ICRC all are (IBTA 9.2).
     #[error("{0} bytes, not a multiple of four")]
     BadLength(usize),
     /// The pad count exceeds what follows the headers, or stands where no payload may.

@@ -79,7 +79,7 @@ impl<'a> Frame<'a> {
     /// Finds the RoCEv2 datagram in a captured frame.
     ///
     /// # Errors
-    /// See [`FrameError`]. Fragments of IP datagrams are malformed, since RoCEv2 forbids them (annex A17.3.2); IPv6
+    /// See [`FrameError`]. Fragments of IP datagrams are malformed, since RoCEv2 forbids them (annex A17); IPv6
     /// extension headers and tunnels are not followed and count as not RoCE.
     pub fn parse(link: LinkType, bytes: &'a [u8]) -> Result<Self, FrameError> {
         match link {

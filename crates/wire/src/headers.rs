@@ -4,7 +4,7 @@
 
 use crate::psn::Qpn;
 
-/// RDMA extended transport header (IBTA 9.3.3): where in the responder's memory an operation works.
+/// RDMA extended transport header (IBTA 9.3): where in the responder's memory an operation works.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Reth {
     /// Virtual address of the first byte at the responder.
@@ -15,7 +15,7 @@ pub struct Reth {
     pub len: u32,
 }
 
-/// Atomic extended transport header (IBTA 9.3.4).
+/// Atomic extended transport header (IBTA 9.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct AtomicEth {
     /// Virtual address of the 8-byte operand at the responder; it must be 8-byte aligned.
@@ -28,7 +28,7 @@ pub struct AtomicEth {
     pub compare: u64,
 }
 
-/// Datagram extended transport header (IBTA 9.3.2): who sent a UD packet, and the right to.
+/// Datagram extended transport header (IBTA 9.3): who sent a UD packet, and the right to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Deth {
     /// Queue key; it must match the receiving queue pair's.
@@ -37,7 +37,7 @@ pub struct Deth {
     pub src_qp: Qpn,
 }
 
-/// ACK extended transport header (IBTA 9.3.5).
+/// ACK extended transport header (IBTA 9.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Aeth {
     /// What the responder says about the packet.
@@ -46,17 +46,17 @@ pub struct Aeth {
     pub msn: u32,
 }
 
-/// The AETH's syndrome (IBTA table 44).
+/// The AETH's syndrome (IBTA 9.3, AETH).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Syndrome {
     /// Positive acknowledgement.
     Ack {
-        /// Encoded receive credits, 5 bits (IBTA 9.7.7.2.2); 31 means that none are given.
+        /// Encoded receive credits, 5 bits; 31 means that none are given.
         credits: u8,
     },
     /// The responder was not ready to receive: retry after the time that the code stands for.
     RnrNak {
-        /// Encoded time, 5 bits (IBTA table 45).
+        /// Encoded time, 5 bits (IBTA 9.3, AETH).
         timer: u8,
     },
     /// Negative acknowledgement.
@@ -65,7 +65,7 @@ pub enum Syndrome {
     Reserved(u8),
 }
 
-/// Why a responder refused a request (IBTA table 46).
+/// Why a responder refused a request (IBTA 9.3, AETH).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum NakCode {

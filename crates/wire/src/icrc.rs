@@ -1,4 +1,4 @@
-//! The invariant CRC (annex A17.3.3, IBTA 7.8.1): seal, verify, and find the identification that a socket hides.
+//! The invariant CRC (annex A17, IBTA 7.8): seal, verify, and find the identification that a socket hides.
 //!
 //! The ICRC is CRC-32 (as in Ethernet) over, in this order,
 //! 1. eight bytes 0xff (where InfiniBand has its local route header),
@@ -72,7 +72,7 @@ impl Verdict {
 
 impl IcrcPath {
     /// The path of datagrams from `src` to `dst`, with IPv4's "don't fragment" set, as
-    /// `IP_MTU_DISCOVER=DO` sends and annex A17.3.2 demands.
+    /// `IP_MTU_DISCOVER=DO` sends and annex A17 demands.
     ///
     /// IPv4-mapped IPv6 addresses are IPv4, since that is what a dual-stack socket sends for them. An IPv4 and an
     /// IPv6 address have no path between them; such a path seals and verifies what no network carries.

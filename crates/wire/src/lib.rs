@@ -39,7 +39,7 @@ pub use message::{Message, Transport};
 pub use packet::{Packet, ReservedBits};
 pub use psn::{Psn, Qpn};
 
-/// The UDP destination port of RoCEv2 (annex A17.3.1; IANA "ri-rocev2").
+/// The UDP destination port of RoCEv2 (annex A17; IANA "ri-rocev2").
 pub const ROCE_PORT: u16 = 4791;
 
 /// Bytes of the base transport header, with which every packet begins (IBTA 9.2).

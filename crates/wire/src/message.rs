@@ -2,7 +2,7 @@
 
 use crate::headers::{Aeth, AtomicEth, Deth, Reth};
 
-/// The transport service of a packet, from the top three bits of its opcode (IBTA 9.2.1).
+/// The transport service of a packet, from the top three bits of its opcode (IBTA 9.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Transport {
     /// Reliable connection.
@@ -16,7 +16,7 @@ pub enum Transport {
 
 impl Transport {
     /// Whether the service has this operation: RC all, UC sends without invalidate and writes, UD whole
-    /// sends only (IBTA table 38).
+    /// sends only (IBTA 9.2, opcode table).
     pub const fn carries(&self, message: &Message) -> bool {
         use Message::*;
         match self {
@@ -41,7 +41,7 @@ impl Transport {
     }
 }
 
-/// The operation of a packet, with the extension headers that its opcode has (IBTA table 38).
+/// The operation of a packet, with the extension headers that its opcode has (IBTA 9.2, opcode table).
 ///
 /// `Imm` carries immediate data as the host value of the four big-endian bytes, `Inv` the remote key to
 /// invalidate.

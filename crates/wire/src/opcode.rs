@@ -1,8 +1,8 @@
-//! Opcode numbers and names (IBTA table 38; the names are those of Linux' `ib_pack.h`, without `IB_OPCODE_`).
+//! Opcode numbers and names (IBTA 9.2, opcode table; the names are those of Linux' `ib_pack.h`, without `IB_OPCODE_`).
 
 use crate::message::{Message, Transport};
 
-/// Congestion notification packet (annex A17.9.3): a BTH and 16 reserved bytes, for congestion control. Mitra
+/// Congestion notification packet (annex A17): a BTH and 16 reserved bytes, for congestion control. Mitra
 /// neither sends nor obeys it, [`Packet::parse`](crate::Packet::parse) refuses it.
 pub const CNP: u8 = 0x81;
 

@@ -6,7 +6,7 @@ use std::fmt;
 const MASK: u32 = 0x00ff_ffff;
 const HALF: u32 = 1 << 23;
 
-/// A packet sequence number: 24 bits, counting modulo 2^24 (IBTA 9.2.10).
+/// A packet sequence number: 24 bits, counting modulo 2^24 (IBTA 9.2).
 ///
 /// It has no `Ord`: which of two sequence numbers is earlier depends on which half of the circle they lie
 /// in, see [`cmp_serial`](Self::cmp_serial).
@@ -80,7 +80,7 @@ impl fmt::Debug for Psn {
     }
 }
 
-/// A queue pair number: 24 bits (IBTA 9.2.7). 0 and 1 are the management queue pairs, 0xffffff is multicast.
+/// A queue pair number: 24 bits (IBTA 9.2). 0 and 1 are the management queue pairs, 0xffffff is multicast.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Qpn(u32);
 

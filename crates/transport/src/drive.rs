@@ -1,0 +1,136 @@
+//! Driving the NIC: packets and time in, packets out.
+
+use mitra_verbs::{AsyncEvent, Gid, Time};
+use mitra_wire::Packet;
+
+use crate::emit::Out;
+use crate::{Memory, Nic, TxBatch};
+
+/// The default partition, without the membership bit: the only entry of the P_Key table.
+const PKEY: u16 = 0x7fff;
+
+impl Nic {
+    /// Executes an arrived packet whose ICRC was good. Hostile until proven otherwise: what does not fit is counted
+    /// and dropped, or answered with the NAK that the specification names.
+    pub fn handle_packet(&mut self, now: Time, source: Gid, packet: &Packet<'_>, memory: &mut dyn Memory) {
+        let counters = &mut self.host.counters;
+        counters.packets_received += 1;
+        if !self.link_up {
+            counters.drop_link_down += 1;
+            return;
+        }
+        if packet.pkey & PKEY != PKEY {
+            counters.drop_pkey += 1;
+            return;
+        }
+        let Ok(qp) = self.qps.get_mut(packet.dest_qp) else {
+            counters.drop_no_qp += 1;
+            return;
+        };
+        qp.handle_packet(&mut self.host, now, source, packet, memory);
+        self.settle(self.qps.slot(packet.dest_qp));
+    }
+
+    /// Timers: retransmission, RNR, deferred acknowledgements.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(slot) = self.timers.take_due(now) {
+            if let Some(qp) = self.qps.at_mut(slot) {
+                // The deadline may have moved on since it was set.
+                if qp.deadline().is_some_and(|t| t <= now) {
+                    qp.handle_timeout(&mut self.host, now);
+                }
+                self.settle(slot);
+            }
+        }
+    }
+
+    /// Nothing arrived and nothing is to be sent: owed acknowledgements may leave now.
+    pub fn handle_idle(&mut self, now: Time) {
+        let _ = now;
+        while let Some(slot) = self.owing.pop() {
+            if let Some(qp) = self.qps.at_mut(slot) {
+                qp.owing = false;
+                qp.flush_ack();
+                self.settle(slot);
+            }
+        }
+    }
+
+    /// The link went up or down. While it is down, what is sent is lost.
+    pub fn handle_link(&mut self, up: bool) {
+        if self.link_up != up {
+            self.link_up = up;
+            self.host.events.raise(if up { AsyncEvent::PortActive } else { AsyncEvent::PortError });
+        }
+    }
+
+    /// Fills `out` (cleared first) with datagrams for one destination; false if there is nothing to send now.
+    pub fn poll_transmit(&mut self, now: Time, memory: &mut dyn Memory, out: &mut TxBatch) -> bool {
+        loop {
+            self.fill(now, memory, out);
+            if self.link_up || out.is_empty() {
+                return !out.is_empty();
+            }
+        }
+    }
+
+    fn fill(&mut self, now: Time, memory: &mut dyn Memory, out: &mut TxBatch) {
+        out.clear();
+        let mut payload = 0;
+        // Each queue pair once at most: who has more to send goes to the end of the queue.
+        for _ in 0..self.ready.len() {
+            let Some(slot) = self.ready.pop_front() else { break };
+            let Some(qp) = self.qps.at_mut(slot) else { continue };
+            let destination = qp.next_destination();
+            if out.is_empty() {
+                out.destination = destination;
+            } else if out.destination != destination {
+                self.ready.push_front(slot);
+                break;
+            }
+            qp.queued = false;
+            let mut batch = Out::new(out);
+            qp.transmit(&mut self.host, now, memory, &mut batch);
+            let full = !batch.has_room(0);
+            payload += batch.payload();
+            self.settle(slot);
+            if full {
+                break;
+            }
+        }
+        self.host.counters.packets_sent += out.ends.len() as u64;
+        self.host.counters.bytes_sent += payload;
+    }
+
+    /// When `handle_timeout` is due next; it may then find that there is nothing to do yet.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.timers.first()
+    }
+
+    /// After something happened to a queue pair: whether it wants to send, when it wants to be woken.
+    pub(crate) fn settle(&mut self, slot: u32) {
+        if let Some(qp) = self.qps.at_mut(slot) {
+            if !qp.queued && qp.can_send(&self.host) {
+                qp.queued = true;
+                self.ready.push_back(slot);
+            }
+            if !qp.owing && qp.owes() {
+                qp.owing = true;
+                self.owing.push(slot);
+            }
+            if let Some(at) = qp.deadline() {
+                self.timers.no_later(slot, at);
+            }
+        }
+        while let Some(cq) = self.host.cqs.take_overflowed() {
+            self.host.events.raise(AsyncEvent::CqError(cq));
+            // Rare: a scan over all queue pairs is fine.
+            for (_, qp) in self.qps.iter_mut() {
+                let init = &qp.common.init;
+                if init.send_cq == cq || init.recv_cq == cq {
+                    qp.fail(&mut self.host, None, None);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Asynchronous events, each pending once.
+
+use std::collections::VecDeque;
+
+use mitra_verbs::{AsyncEvent, CqId, Qpn, SrqId};
+
+/// Events that nobody has fetched yet. Bounded: an event that is pending is not added again, and those of destroyed
+/// objects are dropped.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Events {
+    queue: VecDeque<AsyncEvent>,
+}
+
+impl Events {
+    pub(crate) fn raise(&mut self, event: AsyncEvent) {
+        if !self.queue.contains(&event) {
+            self.queue.push_back(event);
+        }
+    }
+
+    pub(crate) fn next(&mut self) -> Option<AsyncEvent> {
+        self.queue.pop_front()
+    }
+
+    pub(crate) fn forget_qp(&mut self, qpn: Qpn) {
+        self.queue.retain(|event| match *event {
+            AsyncEvent::QpFatal(q)
+            | AsyncEvent::QpRequestError(q)
+            | AsyncEvent::QpAccessError(q)
+            | AsyncEvent::SqDrained(q)
+            | AsyncEvent::CommunicationEstablished(q)
+            | AsyncEvent::LastWqeReached(q) => q != qpn,
+            _ => true,
+        });
+    }
+
+    pub(crate) fn forget_cq(&mut self, cq: CqId) {
+        self.queue.retain(|&event| event != AsyncEvent::CqError(cq));
+    }
+
+    pub(crate) fn forget_srq(&mut self, srq: SrqId) {
+        self.queue.retain(|&event| event != AsyncEvent::SrqLimitReached(srq));
+    }
+}

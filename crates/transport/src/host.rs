@@ -1,0 +1,60 @@
+//! What the queue pairs of a NIC share.
+
+use mitra_verbs::{AsyncEvent, CqId, Gid, PdId, RecvWr, SrqId, Wc, WcStatus};
+
+use crate::NicConfig;
+use crate::counters::Counters;
+use crate::cq::Cqs;
+use crate::events::Events;
+use crate::keys::Keys;
+use crate::recv_queue::{Receives, Srq};
+use crate::table::Table;
+
+/// An address handle.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Ah {
+    pub(crate) pd: PdId,
+    pub(crate) destination: Gid,
+}
+
+/// All of a NIC but its queue pairs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Host {
+    pub(crate) config: NicConfig,
+    pub(crate) keys: Keys,
+    pub(crate) cqs: Cqs,
+    pub(crate) srqs: Table<Srq>,
+    pub(crate) ahs: Table<Ah>,
+    pub(crate) events: Events,
+    pub(crate) counters: Counters,
+}
+
+impl Host {
+    /// Writes a completion. If its queue is full, it is lost and the queue is broken.
+    pub(crate) fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) {
+        if !matches!(wc.status, WcStatus::Success | WcStatus::Flushed) {
+            self.counters.failed_requests += 1;
+        }
+        if !self.cqs.push(cq, wc, solicited) {
+            self.counters.cq_overruns += 1;
+        }
+    }
+
+    /// Takes the next receive.
+    pub(crate) fn take_receive(&mut self, receives: &mut Receives) -> Option<RecvWr> {
+        match receives {
+            Receives::Own(queue) => queue.take(),
+            Receives::Shared(id) => self.take_shared(*id),
+        }
+    }
+
+    fn take_shared(&mut self, id: SrqId) -> Option<RecvWr> {
+        let srq = self.srqs.get_mut(id.0).ok()?;
+        let wr = srq.queue.take()?;
+        if srq.queue.len() < srq.limit as usize {
+            srq.limit = 0;
+            self.events.raise(AsyncEvent::SrqLimitReached(id));
+        }
+        Some(wr)
+    }
+}

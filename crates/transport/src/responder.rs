@@ -1,0 +1,591 @@
+//! The responder of a reliable connection: executes requests in PSN order, and answers.
+//!
+//! Answers leave in PSN order: what READs and atomics get, then a NAK, then acknowledgements, which are coalesced and
+//! deferred.
+
+use mitra_verbs::{Access, AsyncEvent, Key, Psn, QpState, RecvWr, SavedResult, Time, WcOpcode, WcStatus};
+use mitra_wire::{Aeth, AtomicEth, Message, NakCode, Packet, Reth, Syndrome, Transport};
+
+use crate::cq::completion;
+use crate::emit::Out;
+use crate::host::Host;
+use crate::qp::Common;
+use crate::recv_queue::Receives;
+use crate::responses::{Answer, Response, Responses};
+use crate::saved::{DUPLICATE_REGION, Saved};
+use crate::{AtomicOp, Memory, sges};
+
+/// The longest message (IBTA volume 1, 9.4.1).
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+
+/// A message of which some packets have been executed.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Inbound {
+    Send { receive: RecvWr, room: u64, offset: u64 },
+    Write { va: u64, key: Key, len: u32, offset: u32 },
+}
+
+/// Why a request is not executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refusal {
+    /// No receive is posted.
+    NotReady,
+    /// The request is wrong.
+    Nak(NakCode),
+    /// The receive that it consumed is wrong.
+    Receive(WcStatus),
+}
+
+/// An error that takes the queue pair to ERR.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fatal {
+    /// The status of the receive that was being filled; without one there is an event.
+    pub(crate) receive: Option<WcStatus>,
+    pub(crate) code: NakCode,
+}
+
+/// The responder.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Responder {
+    /// The PSN expected next.
+    psn: Psn,
+    /// PSNs executed.
+    executed: u64,
+    /// Messages executed, modulo 2^24.
+    msn: u32,
+    inbound: Option<Inbound>,
+    responses: Responses,
+    saved: Saved,
+    nak: Option<Syndrome>,
+    nak_psn: Psn,
+    /// A NAK was sent for the expected PSN: nothing more is said until it arrives.
+    gap: bool,
+    /// The last PSN that was dropped for that.
+    ahead: Psn,
+    /// Packets executed that asked for an acknowledgement, and bytes.
+    owed: u32,
+    owed_bytes: u32,
+    ack_deadline: Option<Time>,
+    /// An acknowledgement is to be sent at once.
+    ack_due: bool,
+}
+
+impl Responder {
+    pub(crate) fn new(psn: Psn) -> Responder {
+        Responder {
+            psn,
+            executed: 0,
+            msn: 0,
+            inbound: None,
+            responses: Responses::default(),
+            saved: Saved::default(),
+            nak: None,
+            nak_psn: psn,
+            gap: false,
+            ahead: psn,
+            owed: 0,
+            owed_bytes: 0,
+            ack_deadline: None,
+            ack_due: false,
+        }
+    }
+
+    /// The PSN expected next: all before it are executed.
+    pub(crate) fn psn(&self) -> Psn {
+        self.psn
+    }
+
+    /// What duplicates of atomics would get.
+    pub(crate) fn saved(&self) -> Vec<SavedResult> {
+        self.saved.list(self.executed).collect()
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.ack_deadline
+    }
+
+    /// Whether an acknowledgement is owed that need not leave yet.
+    pub(crate) fn owes(&self) -> bool {
+        self.owed > 0 && !self.ack_due
+    }
+
+    /// Owed acknowledgements leave now.
+    pub(crate) fn flush_ack(&mut self) {
+        if self.owed > 0 {
+            self.ack_due = true;
+            self.ack_deadline = None;
+        }
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        if self.ack_deadline.is_some_and(|t| t <= now) {
+            self.flush_ack();
+        }
+    }
+
+    /// Whether there is something to send now.
+    pub(crate) fn can_send(&self) -> bool {
+        !self.responses.is_empty() || self.nak.is_some() || self.ack_due
+    }
+
+    /// Answers nothing any more.
+    pub(crate) fn silence(&mut self) {
+        self.responses.clear();
+        self.nak = None;
+        self.settle_acks();
+    }
+
+    /// The receive of an unfinished message.
+    pub(crate) fn take_inbound(&mut self) -> Option<RecvWr> {
+        match self.inbound.take() {
+            Some(Inbound::Send { receive, .. }) => Some(receive),
+            _ => None,
+        }
+    }
+
+    fn settle_acks(&mut self) {
+        self.owed = 0;
+        self.owed_bytes = 0;
+        self.ack_due = false;
+        self.ack_deadline = None;
+    }
+
+    /// A request packet.
+    pub(crate) fn handle_request(
+        &mut self,
+        c: &Common,
+        receives: &mut Receives,
+        host: &mut Host,
+        now: Time,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+    ) -> Result<(), Fatal> {
+        match packet.psn.distance(self.psn) {
+            0 => {}
+            ahead if ahead < DUPLICATE_REGION => {
+                host.counters.drop_out_of_sequence += 1;
+                if !self.gap {
+                    // Once per gap (IBTA volume 1, 9.7.5.2.6).
+                    self.gap = true;
+                    self.refuse(Syndrome::Nak(NakCode::PsnSequence));
+                    self.ahead = packet.psn;
+                } else if packet.psn.is_after(self.ahead) {
+                    self.ahead = packet.psn;
+                }
+                return Ok(());
+            }
+            _ => {
+                self.handle_duplicate(c, host, packet);
+                return Ok(());
+            }
+        }
+        match self.execute(c, receives, host, now, packet, memory) {
+            Ok(psns) => {
+                self.psn = self.psn.add(psns);
+                self.executed += u64::from(psns);
+                self.gap = false;
+                self.overtake_nak();
+                host.counters.bytes_received += packet.payload.len() as u64;
+                Ok(())
+            }
+            Err(Refusal::NotReady) => {
+                self.gap = true;
+                self.refuse(Syndrome::RnrNak { timer: c.min_rnr_timer() });
+                Ok(())
+            }
+            Err(Refusal::Nak(code)) => {
+                self.refuse(Syndrome::Nak(code));
+                Err(Fatal { receive: None, code })
+            }
+            Err(Refusal::Receive(status)) => {
+                let code = match status {
+                    WcStatus::LocalLength => NakCode::InvalidRequest,
+                    _ => NakCode::RemoteOperational,
+                };
+                self.refuse(Syndrome::Nak(code));
+                Err(Fatal { receive: Some(status), code })
+            }
+        }
+    }
+
+    /// A NAK of the expected PSN; it acknowledges everything before.
+    fn refuse(&mut self, syndrome: Syndrome) {
+        self.nak = Some(syndrome);
+        self.nak_psn = self.psn;
+        self.settle_acks();
+    }
+
+    /// The packet that a NAK still unsent is about has been executed.
+    fn overtake_nak(&mut self) {
+        if self.nak.is_none() {
+            return;
+        }
+        if self.nak == Some(Syndrome::Nak(NakCode::PsnSequence)) && !self.psn.is_after(self.ahead) {
+            // Later packets were dropped meanwhile: they are asked for by the same NAK.
+            self.gap = true;
+            self.nak_psn = self.psn;
+        } else {
+            self.nak = None;
+            self.owed = self.owed.max(1);
+            self.flush_ack();
+        }
+    }
+
+    fn owe_ack(&mut self, host: &Host, now: Time, last: bool, bytes: usize, asked: bool) {
+        self.owed_bytes = self.owed_bytes.saturating_add(bytes as u32);
+        if !asked {
+            return;
+        }
+        self.owed += 1;
+        let tuning = &host.config.tuning;
+        // Who asks in the middle of a message waits for room in its window.
+        if self.owed >= tuning.ack_every || !last || self.owed_bytes >= tuning.send_window / 4 {
+            self.flush_ack();
+        } else if self.ack_deadline.is_none() && !self.ack_due {
+            self.ack_deadline = Some(now + tuning.ack_delay);
+        }
+    }
+
+    /// Executes the expected request and says how many PSNs it owned. What is refused has touched nothing.
+    fn execute(
+        &mut self,
+        c: &Common,
+        receives: &mut Receives,
+        host: &mut Host,
+        now: Time,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+    ) -> Result<u32, Refusal> {
+        use Message as M;
+        let payload = packet.payload;
+        let (first, last) = match packet.message {
+            M::SendFirst | M::WriteFirst(_) => (true, false),
+            M::SendMiddle | M::WriteMiddle => (false, false),
+            M::SendLast | M::SendLastImm(_) | M::SendLastInv(_) | M::WriteLast | M::WriteLastImm(_) => {
+                (false, true)
+            }
+            _ => (true, true),
+        };
+        // The order of operations within a message (IBTA volume 1, 9.7.4.1.2, table 39).
+        let fits = match packet.message {
+            M::SendMiddle | M::SendLast | M::SendLastImm(_) | M::SendLastInv(_) => {
+                matches!(self.inbound, Some(Inbound::Send { .. }))
+            }
+            M::WriteMiddle | M::WriteLast | M::WriteLastImm(_) => {
+                matches!(self.inbound, Some(Inbound::Write { .. }))
+            }
+            _ => self.inbound.is_none(),
+        };
+        // Full packets but the last, which is not empty (IBTA volume 1, 9.7.4.1.4).
+        let length = match (first, last) {
+            (_, false) => payload.len() == c.mtu,
+            (false, true) => (1..=c.mtu).contains(&payload.len()),
+            (true, true) => payload.len() <= c.mtu,
+        };
+        if !fits || !length {
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        }
+        match packet.message {
+            M::ReadRequest(reth) => return self.execute_read(c, host, reth),
+            M::CompareSwap(eth) => {
+                let op = AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_add };
+                return self.execute_atomic(c, host, eth, op, memory);
+            }
+            M::FetchAdd(eth) => {
+                return self.execute_atomic(c, host, eth, AtomicOp::FetchAdd { add: eth.swap_add }, memory);
+            }
+            M::WriteFirst(reth) | M::WriteOnly(reth) | M::WriteOnlyImm(reth, _) => {
+                let key = Key(reth.rkey);
+                if reth.len > MAX_MESSAGE || !first && !last {
+                    return Err(Refusal::Nak(NakCode::InvalidRequest));
+                }
+                // The whole range is judged at the first packet (IBTA volume 1, 9.7.4.1.5).
+                self.may_write(c, host, reth.va, key, reth.len)?;
+                self.execute_write(c, receives, host, packet, memory, (reth.va, key, reth.len, 0))?;
+            }
+            M::WriteMiddle | M::WriteLast | M::WriteLastImm(_) => {
+                let Some(Inbound::Write { va, key, len, offset }) = self.inbound else {
+                    return Err(Refusal::Nak(NakCode::InvalidRequest));
+                };
+                self.execute_write(c, receives, host, packet, memory, (va, key, len, offset))?;
+            }
+            _ => self.execute_send(c, receives, host, packet, memory, first, last)?,
+        }
+        if last {
+            self.msn = (self.msn + 1) & 0xff_ffff;
+            host.counters.messages_executed += 1;
+        }
+        self.owe_ack(host, now, last, payload.len(), packet.ack_req);
+        Ok(1)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn execute_send(
+        &mut self,
+        c: &Common,
+        receives: &mut Receives,
+        host: &mut Host,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+        first: bool,
+        last: bool,
+    ) -> Result<(), Refusal> {
+        if first {
+            let receive = host.take_receive(receives).ok_or(Refusal::NotReady)?;
+            let room = sges::total(&receive.sges);
+            self.inbound = Some(Inbound::Send { receive, room, offset: 0 });
+        }
+        let Some(Inbound::Send { receive, room, offset }) = &mut self.inbound else {
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        };
+        let after = *offset + packet.payload.len() as u64;
+        if after > *room {
+            return Err(Refusal::Receive(WcStatus::LocalLength));
+        }
+        let invalidates = match packet.message {
+            Message::SendLastInv(key) | Message::SendOnlyInv(key) => Some(Key(key)),
+            _ => None,
+        };
+        if let Some(key) = invalidates {
+            host.keys.invalidate(c.qpn, c.init.pd, key).map_err(|_| Refusal::Nak(NakCode::RemoteAccess))?;
+        }
+        sges::scatter(&host.keys, c.recv_pd, &receive.sges, *offset, packet.payload, memory)
+            .map_err(|_| Refusal::Receive(WcStatus::LocalProtection))?;
+        *offset = after;
+        if last {
+            let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::Recv, c.qpn);
+            wc.byte_len = after as u32;
+            wc.invalidated = invalidates;
+            wc.imm = match packet.message {
+                Message::SendLastImm(imm) | Message::SendOnlyImm(imm) => Some(imm),
+                _ => None,
+            };
+            wc.src_qp = c.dest_qpn;
+            self.inbound = None;
+            host.complete(c.init.recv_cq, wc, packet.solicited);
+        }
+        Ok(())
+    }
+
+    fn may_write(&self, c: &Common, host: &Host, va: u64, key: Key, len: u32) -> Result<(), Refusal> {
+        // A function that the queue pair does not have (IBTA volume 1, 9.7.4.1.2).
+        if !c.access().contains(Access::REMOTE_WRITE) {
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        }
+        // No bytes need no key (IBTA volume 1, 9.7.4.1.3).
+        if len == 0 {
+            return Ok(());
+        }
+        match host.keys.remote(c.qpn, c.init.pd, key, va, len.into(), Access::REMOTE_WRITE) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Refusal::Nak(NakCode::RemoteAccess)),
+        }
+    }
+
+    fn execute_write(
+        &mut self,
+        c: &Common,
+        receives: &mut Receives,
+        host: &mut Host,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+        (va, key, len, offset): (u64, Key, u32, u32),
+    ) -> Result<(), Refusal> {
+        let payload = packet.payload;
+        let n = payload.len() as u32;
+        let last = !matches!(packet.message, Message::WriteFirst(_) | Message::WriteMiddle);
+        let after = offset.checked_add(n).filter(|&after| if last { after == len } else { after < len });
+        let after = after.ok_or(Refusal::Nak(NakCode::InvalidRequest))?;
+        // Rights may have been revoked since the first packet.
+        let at = va.wrapping_add(offset.into());
+        self.may_write(c, host, at, key, n)?;
+        let imm = match packet.message {
+            Message::WriteLastImm(imm) | Message::WriteOnlyImm(_, imm) => Some(imm),
+            _ => None,
+        };
+        let receive = match imm {
+            Some(_) => Some(host.take_receive(receives).ok_or(Refusal::NotReady)?),
+            None => None,
+        };
+        if n > 0 {
+            host.keys
+                .remote(c.qpn, c.init.pd, key, at, n.into(), Access::REMOTE_WRITE)
+                .map_err(|_| Refusal::Nak(NakCode::RemoteAccess))
+                .and_then(|span| {
+                    memory
+                        .place(span.region, span.offset, payload)
+                        .map_err(|_| Refusal::Nak(NakCode::RemoteOperational))
+                })?;
+        }
+        if let Some(receive) = receive {
+            let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::RecvWithImm, c.qpn);
+            wc.byte_len = len;
+            wc.imm = imm;
+            wc.src_qp = c.dest_qpn;
+            host.complete(c.init.recv_cq, wc, packet.solicited);
+        }
+        self.inbound = (!last).then_some(Inbound::Write { va, key, len, offset: after });
+        Ok(())
+    }
+
+    /// Judges a READ and says how many response packets it takes.
+    fn judge_read(&self, c: &Common, host: &Host, reth: Reth) -> Result<u32, Refusal> {
+        if !c.access().contains(Access::REMOTE_READ) || reth.len > MAX_MESSAGE {
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        }
+        if reth.len > 0 {
+            host.keys
+                .remote(c.qpn, c.init.pd, Key(reth.rkey), reth.va, reth.len.into(), Access::REMOTE_READ)
+                .map_err(|_| Refusal::Nak(NakCode::RemoteAccess))?;
+        }
+        Ok(reth.len.div_ceil(c.mtu as u32).max(1))
+    }
+
+    fn execute_read(&mut self, c: &Common, host: &mut Host, reth: Reth) -> Result<u32, Refusal> {
+        let packets = self.judge_read(c, host, reth)?;
+        let most = c.max_dest_rd_atomic();
+        if !self.responses.has_room(most) {
+            // More than the requester may have outstanding (IBTA volume 1, 9.7.4.1.6).
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        }
+        self.msn = (self.msn + 1) & 0xff_ffff;
+        self.responses.push(read_response(self.psn, packets, self.msn, reth, false), most);
+        host.counters.messages_executed += 1;
+        self.settle_acks();
+        Ok(packets)
+    }
+
+    fn execute_atomic(
+        &mut self,
+        c: &Common,
+        host: &mut Host,
+        eth: AtomicEth,
+        op: AtomicOp,
+        memory: &mut dyn Memory,
+    ) -> Result<u32, Refusal> {
+        if !c.access().contains(Access::REMOTE_ATOMIC)
+            || host.config.capabilities.atomic_scope == mitra_verbs::AtomicScope::None
+            || !eth.va.is_multiple_of(8)
+        {
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        }
+        let span = host
+            .keys
+            .remote(c.qpn, c.init.pd, Key(eth.rkey), eth.va, 8, Access::REMOTE_ATOMIC)
+            .map_err(|_| Refusal::Nak(NakCode::RemoteAccess))?;
+        let most = c.max_dest_rd_atomic();
+        if !self.responses.has_room(most) {
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        }
+        let value = memory
+            .atomic(span.region, span.offset, op)
+            .map_err(|_| Refusal::Nak(NakCode::RemoteOperational))?;
+        let (psn, what) = (self.psn, Answer::Atomic { value });
+        self.msn = (self.msn + 1) & 0xff_ffff;
+        let response = Response { psn, end: psn.next(), msn: self.msn, duplicate: false, what };
+        self.responses.push(response, most);
+        self.saved.save(self.executed, SavedResult { psn, value }, most);
+        host.counters.messages_executed += 1;
+        self.settle_acks();
+        Ok(1)
+    }
+
+    /// A request whose PSN was executed before (IBTA volume 1, 9.7.5.1.4).
+    fn handle_duplicate(&mut self, c: &Common, host: &mut Host, packet: &Packet<'_>) {
+        host.counters.duplicate_requests += 1;
+        let (psn, most) = (packet.psn, c.max_dest_rd_atomic());
+        let response = match packet.message {
+            Message::ReadRequest(reth) => {
+                // Rights may have gone since it was executed. No NAK then: this may be a late copy of a READ that
+                // was answered long ago, and would take a healthy connection down.
+                match self.judge_read(c, host, reth) {
+                    Ok(packets) if packets <= self.psn.distance(psn) => {
+                        read_response(psn, packets, self.msn, reth, true)
+                    }
+                    _ => {
+                        host.counters.drop_duplicate += 1;
+                        return;
+                    }
+                }
+            }
+            Message::CompareSwap(_) | Message::FetchAdd(_) => {
+                let Some(value) = self.saved.find(self.executed, psn) else {
+                    host.counters.drop_duplicate += 1;
+                    return;
+                };
+                let what = Answer::Atomic { value };
+                Response { psn, end: psn.next(), msn: self.msn, duplicate: true, what }
+            }
+            _ => {
+                // Acknowledged again with all that was executed.
+                self.owed = self.owed.max(1);
+                self.flush_ack();
+                return;
+            }
+        };
+        if !self.responses.push_duplicate(response, most) {
+            host.counters.drop_duplicate += 1;
+        }
+    }
+
+    /// Sends answers, at most `most` packets, and says how many.
+    pub(crate) fn transmit(
+        &mut self,
+        c: &Common,
+        host: &mut Host,
+        memory: &mut dyn Memory,
+        out: &mut Out<'_>,
+        most: usize,
+    ) -> Result<usize, Fatal> {
+        let mut n = match self.responses.transmit(c, host, memory, out, most) {
+            Ok(n) => n,
+            Err((psn, code)) => {
+                self.responses.clear();
+                self.refuse(Syndrome::Nak(code));
+                self.nak_psn = psn;
+                return Err(Fatal { receive: None, code });
+            }
+        };
+        if !self.responses.is_empty() || n >= most || !out.has_room(0) {
+            return Ok(n);
+        }
+        let (psn, syndrome) = if let Some(syndrome) = self.nak.take() {
+            let count = match syndrome {
+                Syndrome::RnrNak { .. } => &mut host.counters.rnr_naks_sent,
+                Syndrome::Nak(NakCode::PsnSequence) => &mut host.counters.sequence_naks_sent,
+                _ => &mut host.counters.fatal_naks_sent,
+            };
+            *count += 1;
+            (self.nak_psn, syndrome)
+        } else if self.ack_due {
+            host.counters.acks_sent += 1;
+            (self.psn.sub(1), Syndrome::ACK)
+        } else {
+            return Ok(n);
+        };
+        self.settle_acks();
+        let message = Message::Ack(Aeth { syndrome, msn: self.msn });
+        out.bare(&Packet { mig_req: true, ..Packet::new(Transport::Rc, c.dest_qpn, psn, message, &[]) });
+        n += 1;
+        Ok(n)
+    }
+}
+
+fn read_response(psn: Psn, packets: u32, msn: u32, reth: Reth, duplicate: bool) -> Response {
+    let what = Answer::Read { va: reth.va, key: Key(reth.rkey), left: reth.len, first: true };
+    Response { psn, end: psn.add(packets), msn, duplicate, what }
+}
+
+/// The event of a responder error that no completion tells.
+pub(crate) fn event(code: NakCode, qpn: mitra_verbs::Qpn) -> AsyncEvent {
+    match code {
+        NakCode::RemoteAccess => AsyncEvent::QpAccessError(qpn),
+        NakCode::InvalidRequest => AsyncEvent::QpRequestError(qpn),
+        _ => AsyncEvent::QpFatal(qpn),
+    }
+}
+
+/// Whether a queue pair takes requests in this state.
+pub(crate) fn receives_in(state: QpState) -> bool {
+    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+}

@@ -1,0 +1,447 @@
+//! Two NICs, byte vectors for memory, a virtual clock, and a link that does what a closure says.
+#![allow(dead_code, unreachable_pub)] // each test binary uses its own part
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use mitra_transport::{AtomicOp, Memory, MemoryFault, Nic, NicConfig, TxBatch};
+use mitra_verbs::*;
+use mitra_wire::{ICRC_LEN, Packet};
+
+/// One way over the link.
+pub const LATENCY: Duration = Duration::from_micros(2);
+
+/// Registered memory: region i is vector i.
+#[derive(Clone, Default)]
+pub struct Bytes {
+    pub regions: Vec<Vec<u8>>,
+    /// Regions whose memory is gone.
+    pub gone: Vec<u32>,
+    pub touches: u64,
+}
+
+impl Bytes {
+    fn range(&mut self, region: RegionId, offset: u64, len: usize) -> Result<&mut [u8], MemoryFault> {
+        self.touches += 1;
+        if self.gone.contains(&region.0) {
+            return Err(MemoryFault);
+        }
+        let from = offset as usize;
+        Ok(&mut self.regions[region.0 as usize][from..from + len])
+    }
+}
+
+impl Memory for Bytes {
+    fn place(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        self.range(region, offset, data.len())?.copy_from_slice(data);
+        Ok(())
+    }
+
+    fn fetch(&mut self, region: RegionId, offset: u64, out: &mut [u8]) -> Result<(), MemoryFault> {
+        out.copy_from_slice(self.range(region, offset, out.len())?);
+        Ok(())
+    }
+
+    fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+        assert!(offset.is_multiple_of(8));
+        let word = self.range(region, offset, 8)?;
+        let old = u64::from_ne_bytes(word.try_into().unwrap());
+        word.copy_from_slice(&op.apply(old).to_ne_bytes());
+        Ok(old)
+    }
+}
+
+/// One end.
+pub struct Node {
+    pub nic: Nic,
+    pub memory: Bytes,
+    pub gid: Gid,
+    pub pd: PdId,
+    pub send_cq: CqId,
+    pub recv_cq: CqId,
+    pub qp: Qpn,
+    /// A region with all rights, at address `BASE`.
+    pub mr: Mr,
+}
+
+/// The address of the first byte of each node's region.
+pub const BASE: u64 = 0x10_0000;
+/// Bytes in each node's region.
+pub const SIZE: usize = 1 << 20;
+
+/// What the link does with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Pass,
+    Drop,
+    Duplicate,
+    Delay(Duration),
+}
+
+/// What a packet was, as the link saw it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub at: Time,
+    /// 0: from node 0 to node 1.
+    pub from: usize,
+    pub name: &'static str,
+    pub psn: Psn,
+    pub ack_req: bool,
+    pub line: String,
+    pub payload: usize,
+    pub bytes: Vec<u8>,
+}
+
+type Link = Box<dyn FnMut(usize, &Packet<'_>) -> Fate>;
+
+/// Two connected NICs.
+pub struct Pair {
+    pub now: Time,
+    pub nodes: [Node; 2],
+    pub link: Link,
+    pub seen: Vec<Seen>,
+    flying: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
+    sequence: u64,
+}
+
+/// How a pair is made.
+#[derive(Clone)]
+pub struct Setup {
+    pub qp_type: QpType,
+    pub mtu: Mtu,
+    pub psn: [u32; 2],
+    pub rd_atomic: u8,
+    pub dest_rd_atomic: u8,
+    pub cap: QpCap,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub min_rnr_timer: u8,
+    pub send_window: u32,
+    pub cq_depth: u32,
+    pub sq_sig_all: bool,
+    pub access: Access,
+    pub srq: Option<u32>,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            qp_type: QpType::Rc,
+            mtu: Mtu::M1024,
+            psn: [100, 0xff_fff0],
+            rd_atomic: 4,
+            dest_rd_atomic: 4,
+            cap: QpCap { inline: 64, ..QpCap::default() },
+            timeout: 8,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 4,
+            send_window: 256 * 1024,
+            cq_depth: 4096,
+            sq_sig_all: false,
+            access: Access::REMOTE,
+            srq: None,
+        }
+    }
+}
+
+pub fn gid(i: usize) -> Gid {
+    std::net::IpAddr::from([127, 0, 0, i as u8 + 1]).into()
+}
+
+pub const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE).union(Access::WINDOW_BIND);
+
+impl Setup {
+    fn node(&self, i: usize) -> Node {
+        let mut config = NicConfig::new(&format!("nic{i}"), gid(i), [i as u8 + 1; 32]);
+        config.tuning.send_window = self.send_window;
+        config.limits.rd_atomic = 128;
+        let mut nic = Nic::new(config);
+        let pd = nic.alloc_pd().unwrap();
+        let mut memory = Bytes::default();
+        memory.regions.push(vec![0; SIZE]);
+        let mr = nic.reg_mr(Time::ZERO, pd, RegionId(0), BASE, SIZE as u64, ALL).unwrap();
+        let send_cq = nic.create_cq(self.cq_depth).unwrap();
+        let recv_cq = nic.create_cq(self.cq_depth).unwrap();
+        let srq = self.srq.map(|depth| nic.create_srq(pd, depth).unwrap());
+        let init = QpInitAttr {
+            qp_type: self.qp_type,
+            pd,
+            send_cq,
+            recv_cq,
+            srq,
+            cap: self.cap,
+            sq_sig_all: self.sq_sig_all,
+        };
+        let qp = nic.create_qp(Time::ZERO, &init).unwrap();
+        Node { nic, memory, gid: gid(i), pd, send_cq, recv_cq, qp, mr }
+    }
+
+    pub fn to_init(&self) -> QpAttr {
+        let ud = self.qp_type == QpType::Ud;
+        QpAttr {
+            pkey_index: Some(0),
+            port: Some(1),
+            access: (!ud).then_some(self.access),
+            qkey: ud.then_some(0x1234),
+            ..QpAttr::to(QpState::Init)
+        }
+    }
+
+    pub fn to_rtr(&self, peer: &Node, rq_psn: u32) -> QpAttr {
+        let to = QpAttr::to(QpState::Rtr);
+        if self.qp_type == QpType::Ud {
+            return to;
+        }
+        let rc = self.qp_type == QpType::Rc;
+        QpAttr {
+            dest_gid: Some(peer.gid),
+            dest_qpn: Some(peer.qp),
+            path_mtu: Some(self.mtu),
+            rq_psn: Some(Psn::new(rq_psn)),
+            max_dest_rd_atomic: rc.then_some(self.dest_rd_atomic),
+            min_rnr_timer: rc.then_some(self.min_rnr_timer),
+            ..to
+        }
+    }
+
+    pub fn to_rts(&self, sq_psn: u32) -> QpAttr {
+        let rc = self.qp_type == QpType::Rc;
+        QpAttr {
+            sq_psn: Some(Psn::new(sq_psn)),
+            timeout: rc.then_some(self.timeout),
+            retry_cnt: rc.then_some(self.retry_cnt),
+            rnr_retry: rc.then_some(self.rnr_retry),
+            max_rd_atomic: rc.then_some(self.rd_atomic),
+            ..QpAttr::to(QpState::Rts)
+        }
+    }
+
+    /// Both ends made and connected, over a link that passes everything.
+    pub fn pair(&self) -> Pair {
+        let mut nodes = [self.node(0), self.node(1)];
+        for i in 0..2 {
+            let rtr = self.to_rtr(&nodes[1 - i], self.psn[1 - i]);
+            let node = &mut nodes[i];
+            node.nic.modify_qp(Time::ZERO, node.qp, &self.to_init()).unwrap();
+            node.nic.modify_qp(Time::ZERO, node.qp, &rtr).unwrap();
+            node.nic.modify_qp(Time::ZERO, node.qp, &self.to_rts(self.psn[i])).unwrap();
+        }
+        Pair {
+            now: Time::from_nanos(1000),
+            nodes,
+            link: Box::new(|_, _| Fate::Pass),
+            seen: Vec::new(),
+            flying: BTreeMap::new(),
+            sequence: 0,
+        }
+    }
+}
+
+/// Two connected reliable queue pairs with the defaults.
+pub fn pair() -> Pair {
+    Setup::default().pair()
+}
+
+impl Pair {
+    pub fn link(&mut self, link: impl FnMut(usize, &Packet<'_>) -> Fate + 'static) {
+        self.link = Box::new(link);
+    }
+
+    /// Posts a send on node 0.
+    pub fn post(&mut self, wr: SendWr) {
+        self.post_on(0, &[wr]).unwrap();
+    }
+
+    pub fn post_on(&mut self, i: usize, wrs: &[SendWr]) -> Result<(), PostError> {
+        let node = &mut self.nodes[i];
+        node.nic.post_send(self.now, node.qp, wrs)
+    }
+
+    /// Posts a receive on node 1.
+    pub fn post_recv(&mut self, wr: RecvWr) {
+        let node = &mut self.nodes[1];
+        node.nic.post_recv(node.qp, &[wr]).unwrap();
+    }
+
+    pub fn modify(&mut self, i: usize, attr: &QpAttr) {
+        let node = &mut self.nodes[i];
+        node.nic.modify_qp(self.now, node.qp, attr).unwrap();
+    }
+
+    /// Local bytes of node `i`.
+    pub fn sge(&self, i: usize, offset: u64, len: u32) -> Sge {
+        self.nodes[i].mr.sge(offset, len)
+    }
+
+    /// How node 0 names node 1's byte.
+    pub fn remote(&self, offset: u64) -> RemoteAddr {
+        self.nodes[1].mr.remote(offset)
+    }
+
+    pub fn bytes(&mut self, i: usize) -> &mut [u8] {
+        &mut self.nodes[i].memory.regions[0]
+    }
+
+    pub fn word(&self, i: usize, offset: usize) -> u64 {
+        let bytes = &self.nodes[i].memory.regions[0][offset..offset + 8];
+        u64::from_ne_bytes(bytes.try_into().unwrap())
+    }
+
+    pub fn set_word(&mut self, i: usize, offset: usize, value: u64) {
+        self.bytes(i)[offset..offset + 8].copy_from_slice(&value.to_ne_bytes());
+    }
+
+    /// Completions of node `i`'s sends.
+    pub fn sends(&mut self, i: usize) -> Vec<Wc> {
+        let node = &mut self.nodes[i];
+        let mut out = Vec::new();
+        node.nic.poll_cq(node.send_cq, usize::MAX, &mut out).unwrap();
+        out
+    }
+
+    /// Completions of node `i`'s receives.
+    pub fn receives(&mut self, i: usize) -> Vec<Wc> {
+        let node = &mut self.nodes[i];
+        let mut out = Vec::new();
+        node.nic.poll_cq(node.recv_cq, usize::MAX, &mut out).unwrap();
+        out
+    }
+
+    pub fn events(&mut self, i: usize) -> Vec<AsyncEvent> {
+        let nic = &mut self.nodes[i].nic;
+        std::iter::from_fn(|| nic.poll_async_event()).collect()
+    }
+
+    pub fn state(&self, i: usize) -> QpState {
+        self.status(i).state
+    }
+
+    pub fn status(&self, i: usize) -> QpStatus {
+        self.nodes[i].nic.query_qp(self.nodes[i].qp).unwrap()
+    }
+
+    pub fn counter(&self, i: usize, name: &str) -> u64 {
+        let counters = self.nodes[i].nic.counters();
+        counters.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no counter {name}")).value
+    }
+
+    /// Names of the packets from node `i`, in order.
+    pub fn names(&self, i: usize) -> Vec<&'static str> {
+        self.seen.iter().filter(|s| s.from == i).map(|s| s.name).collect()
+    }
+
+    /// Delivers a packet to node `to` at once, as if from its peer.
+    pub fn inject(&mut self, to: usize, packet: &Packet<'_>) {
+        let source = self.nodes[1 - to].gid;
+        self.inject_from(to, source, packet);
+    }
+
+    pub fn inject_from(&mut self, to: usize, source: Gid, packet: &Packet<'_>) {
+        let node = &mut self.nodes[to];
+        node.nic.handle_packet(self.now, source, packet, &mut node.memory);
+    }
+
+    /// Takes everything that wants to leave onto the link; whether there was something.
+    pub fn pump(&mut self) -> bool {
+        let mut any = false;
+        let mut batch = TxBatch::new();
+        for from in 0..2 {
+            loop {
+                let node = &mut self.nodes[from];
+                if !node.nic.poll_transmit(self.now, &mut node.memory, &mut batch) {
+                    break;
+                }
+                any = true;
+                assert_eq!(batch.destination, gid(1 - from));
+                assert!(batch.ends.len() <= 64 && batch.bytes.len() <= 64 * 1024);
+                for datagram in batch.datagrams() {
+                    self.launch(from, &datagram[..datagram.len() - ICRC_LEN]);
+                }
+            }
+        }
+        any
+    }
+
+    fn launch(&mut self, from: usize, datagram: &[u8]) {
+        let packet = Packet::parse(datagram).unwrap();
+        let name = mitra_wire::opcode::name(packet.opcode()).unwrap();
+        self.seen.push(Seen {
+            at: self.now,
+            from,
+            name,
+            psn: packet.psn,
+            ack_req: packet.ack_req,
+            line: packet.to_string(),
+            payload: packet.payload.len(),
+            bytes: datagram.to_vec(),
+        });
+        let delays: &[Duration] = match (self.link)(from, &packet) {
+            Fate::Pass => &[Duration::ZERO],
+            Fate::Drop => &[],
+            Fate::Duplicate => &[Duration::ZERO, Duration::from_micros(1)],
+            Fate::Delay(d) => &[d],
+        };
+        for &delay in delays {
+            self.sequence += 1;
+            let at = self.now + LATENCY + delay;
+            self.flying.insert((at, self.sequence), (1 - from, datagram.to_vec()));
+        }
+    }
+
+    /// One step: what can happen now, or else a jump to what happens next. False if nothing will.
+    pub fn step(&mut self) -> bool {
+        if self.pump() {
+            return true;
+        }
+        if let Some(entry) = self.flying.first_entry()
+            && entry.key().0 <= self.now
+        {
+            let (to, datagram) = entry.remove();
+            let packet = Packet::parse(&datagram).unwrap();
+            self.inject(to, &packet);
+            return true;
+        }
+        for node in &mut self.nodes {
+            node.nic.handle_idle(self.now);
+        }
+        if self.pump() {
+            return true;
+        }
+        let wire = self.flying.keys().next().map(|k| k.0);
+        let timers = self.nodes.iter().filter_map(|n| n.nic.poll_timeout());
+        let Some(next) = wire.into_iter().chain(timers).min() else { return false };
+        self.now = self.now.max(next);
+        for node in &mut self.nodes {
+            node.nic.handle_timeout(self.now);
+        }
+        true
+    }
+
+    /// Runs until nothing will happen any more.
+    pub fn run(&mut self) {
+        for _ in 0..1_000_000 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("no end in sight at {:?}", self.now);
+    }
+
+    /// Runs for some virtual time.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end && self.step() {}
+    }
+}
+
+/// `len` bytes that differ from place to place.
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed).collect()
+}
+
+/// The statuses of completions.
+pub fn statuses(wcs: &[Wc]) -> Vec<(u64, WcStatus)> {
+    wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect()
+}

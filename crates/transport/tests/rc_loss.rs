@@ -1,0 +1,337 @@
+//! A reliable connection over a link that loses, repeats and reorders: every operation exactly once.
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use common::*;
+use core::time::Duration;
+use mitra_verbs::*;
+use mitra_wire::{Message, Packet};
+
+const MTU: usize = 1024;
+const LEN: usize = 5 * MTU + 3;
+const WORD: usize = 0x70000;
+
+/// Posts one of each on node 0, and checks at the end that each happened exactly once.
+fn one_of_each(p: &mut Pair) {
+    let (a, b) = (pattern(LEN, 1), pattern(LEN, 2));
+    p.bytes(0)[..LEN].copy_from_slice(&a);
+    p.bytes(1)[0x8000..0x8000 + LEN].copy_from_slice(&b);
+    p.set_word(1, WORD, 5);
+    for wr_id in 10..13 {
+        p.post_recv(RecvWr::new(wr_id, p.sge(1, 0x10000 * (wr_id - 8), LEN as u32)));
+    }
+    let data = || Data::sge(Sge { addr: BASE, len: LEN as u32, key: p.nodes[0].mr.lkey });
+    let faa = SendOp::FetchAdd { remote: p.remote(WORD as u64), add: 1 };
+    let wrs = [
+        SendWr::new(1, SendOp::Send, data()),
+        SendWr::new(2, SendOp::Write(p.remote(0)), data()),
+        SendWr::new(3, SendOp::Read(p.remote(0x8000)), Data::sge(p.sge(0, 0x8000, LEN as u32))),
+        SendWr::new(4, faa, Data::sge(p.sge(0, 0x7000, 8))),
+        SendWr::new(5, SendOp::WriteWithImm(p.remote(0x4000), 55), data()),
+        SendWr::new(6, faa, Data::sge(p.sge(0, 0x7008, 8))),
+        SendWr::new(7, SendOp::SendWithImm(77), data()),
+        SendWr::new(8, SendOp::Read(p.remote(0x8000)), Data::sge(p.sge(0, 0xc000, LEN as u32))),
+    ];
+    p.post_on(0, &wrs).unwrap();
+    p.run();
+    let done = p.sends(0);
+    assert_eq!(statuses(&done), (1..=8).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+    let got = p.receives(1);
+    assert_eq!(
+        got.iter().map(|wc| (wc.wr_id, wc.imm)).collect::<Vec<_>>(),
+        [(10, None), (11, Some(55)), (12, Some(77))]
+    );
+    assert!(got.iter().all(|wc| wc.status == WcStatus::Success && wc.byte_len == LEN as u32));
+    assert_eq!(p.bytes(1)[..LEN], a);
+    assert_eq!(p.bytes(1)[0x4000..0x4000 + LEN], a);
+    assert_eq!(p.bytes(1)[0x20000..0x20000 + LEN], a);
+    assert_eq!((p.word(0, 0x7000), p.word(0, 0x7008), p.word(1, WORD)), (5, 6, 7));
+    assert_eq!(p.bytes(1)[0x40000..0x40000 + LEN], a);
+    assert_eq!(p.bytes(0)[0x8000..0x8000 + LEN], b);
+    assert_eq!(p.bytes(0)[0xc000..0xc000 + LEN], b);
+    assert_eq!(p.status(0).sq_psn, p.status(1).rq_psn);
+}
+
+/// A link that does `fate` to the packets for which `which` says so, counting all packets.
+fn fate_of(p: &mut Pair, fate: Fate, mut which: impl FnMut(u32) -> bool + 'static) {
+    let mut n = 0;
+    p.link(move |_, _| {
+        n += 1;
+        if which(n - 1) { fate } else { Fate::Pass }
+    });
+}
+
+fn baseline() -> u32 {
+    let mut p = pair();
+    one_of_each(&mut p);
+    p.seen.len() as u32
+}
+
+#[test]
+fn any_one_packet_lost() {
+    let n = baseline();
+    assert!(n > 35, "{n}");
+    for lost in 0..n {
+        let mut p = pair();
+        fate_of(&mut p, Fate::Drop, move |i| i == lost);
+        one_of_each(&mut p);
+    }
+}
+
+#[test]
+fn any_two_packets_lost() {
+    let n = baseline();
+    for first in 0..n {
+        for second in first + 1..n + 8 {
+            let mut p = pair();
+            fate_of(&mut p, Fate::Drop, move |i| i == first || i == second);
+            one_of_each(&mut p);
+        }
+    }
+}
+
+#[test]
+fn any_packet_lost_and_the_next_ones_too() {
+    for lost in 0..baseline() {
+        let mut p = pair();
+        fate_of(&mut p, Fate::Drop, move |i| (lost..lost + 7).contains(&i));
+        one_of_each(&mut p);
+    }
+}
+
+#[test]
+fn any_one_packet_doubled() {
+    for doubled in 0..baseline() {
+        let mut p = pair();
+        fate_of(&mut p, Fate::Duplicate, move |i| i == doubled);
+        one_of_each(&mut p);
+    }
+}
+
+#[test]
+fn every_packet_doubled() {
+    let mut p = pair();
+    p.link(|_, _| Fate::Duplicate);
+    one_of_each(&mut p);
+    assert!(p.counter(1, "duplicate_requests") > 0);
+}
+
+#[test]
+fn any_one_packet_late() {
+    for late in 0..baseline() {
+        for micros in [1, 5, 30, 3000] {
+            let mut p = pair();
+            fate_of(&mut p, Fate::Delay(Duration::from_micros(micros)), move |i| i == late);
+            one_of_each(&mut p);
+        }
+    }
+}
+
+/// A small generator, so that the tests need no other.
+fn random(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move |n| {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (x >> 33) % n
+    }
+}
+
+#[test]
+fn random_loss_repetition_and_disorder() {
+    for seed in 0..2000 {
+        let mut setup = Setup { psn: [0xff_fffa, 0xff_fffa], ..Setup::default() };
+        setup.rd_atomic = 1 + (seed % 4) as u8;
+        setup.send_window = [2048, 8192, 256 * 1024][seed as usize % 3];
+        let mut p = setup.pair();
+        let mut random = random(seed);
+        p.link(move |_, _| match random(100) {
+            0..=7 => Fate::Drop,
+            8..=14 => Fate::Duplicate,
+            15..=24 => Fate::Delay(Duration::from_micros(random(20))),
+            25 => Fate::Delay(Duration::from_micros(1500)),
+            _ => Fate::Pass,
+        });
+        one_of_each(&mut p);
+    }
+}
+
+/// A pair that loses the first packet of that name from node `from`, and what follows from that.
+fn lose_first(from: usize, name: &'static str) -> Pair {
+    let mut p = pair();
+    let mut lost = false;
+    p.link(move |dir, packet| {
+        let this = mitra_wire::opcode::name(packet.opcode()) == Some(name);
+        if dir == from && this && !lost {
+            lost = true;
+            return Fate::Drop;
+        }
+        Fate::Pass
+    });
+    p
+}
+
+fn post_read(p: &mut Pair) {
+    let b = pattern(LEN, 9);
+    p.bytes(1)[..LEN].copy_from_slice(&b);
+    p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, LEN as u32))));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(p.bytes(0)[..LEN], b);
+}
+
+#[test]
+fn a_lost_request_is_sent_again_after_the_time_out() {
+    let mut p = lose_first(0, "RC_RDMA_WRITE_ONLY");
+    let start = p.now;
+    p.post(SendWr::new(1, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, 8))));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!((p.counter(0, "timeouts"), p.counter(0, "retransmitted_packets")), (1, 1));
+    assert_eq!(p.seen[1].at - start, Duration::from_nanos(4096 << 8));
+}
+
+#[test]
+fn a_lost_acknowledgement_makes_a_duplicate_that_is_not_executed_again() {
+    let mut p = lose_first(1, "RC_ACKNOWLEDGE");
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
+    p.post_recv(RecvWr::new(10, p.sge(1, 8, 8)));
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"once....")));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.receives(1)), [(9, WcStatus::Success)]);
+    assert_eq!(p.counter(1, "duplicate_requests"), 1);
+}
+
+#[test]
+fn a_gap_is_nakked_once_and_filled_at_once() {
+    let mut p = lose_first(0, "RC_RDMA_WRITE_FIRST");
+    let start = p.now;
+    p.post(SendWr::new(1, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, LEN as u32))));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!((p.counter(1, "sequence_naks_sent"), p.counter(0, "timeouts")), (1, 0));
+    assert_eq!(p.seen.last().unwrap().at - start, 3 * LATENCY);
+}
+
+#[test]
+fn a_lost_first_read_response_is_asked_for_again() {
+    let mut p = lose_first(1, "RC_RDMA_READ_RESPONSE_FIRST");
+    post_read(&mut p);
+    // The second response implied the loss: no time-out, and nothing asked for twice but the whole.
+    assert_eq!((p.counter(0, "implied_naks"), p.counter(0, "timeouts")), (1, 0));
+    assert_eq!(p.names(0), ["RC_RDMA_READ_REQUEST"; 2]);
+}
+
+#[test]
+fn a_lost_middle_read_response_is_asked_for_from_there() {
+    let mut p = lose_first(1, "RC_RDMA_READ_RESPONSE_MIDDLE");
+    post_read(&mut p);
+    assert_eq!((p.counter(0, "implied_naks"), p.counter(0, "timeouts")), (1, 0));
+    let again = Packet::parse(&p.seen.iter().filter(|s| s.from == 0).nth(1).unwrap().bytes).unwrap().message;
+    let Message::ReadRequest(reth) = again else { panic!("{again:?}") };
+    assert_eq!((reth.va, reth.len as usize), (BASE + MTU as u64, LEN - MTU));
+}
+
+#[test]
+fn a_lost_last_read_response_is_asked_for_after_the_time_out() {
+    let mut p = lose_first(1, "RC_RDMA_READ_RESPONSE_LAST");
+    post_read(&mut p);
+    assert_eq!(p.counter(0, "timeouts"), 1);
+    assert_eq!(p.names(1).last(), Some(&"RC_RDMA_READ_RESPONSE_ONLY"));
+}
+
+#[test]
+fn an_atomic_whose_response_is_lost_gets_the_saved_value() {
+    let mut p = lose_first(1, "RC_ATOMIC_ACKNOWLEDGE");
+    p.set_word(1, 0, 41);
+    let remote = p.remote(0);
+    p.post(SendWr::new(1, SendOp::FetchAdd { remote, add: 1 }, Data::sge(p.sge(0, 0, 8))));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!((p.word(0, 0), p.word(1, 0)), (41, 42));
+}
+
+#[test]
+fn a_duplicate_atomic_that_is_no_longer_saved_is_dropped() {
+    let mut p = Setup { dest_rd_atomic: 2, rd_atomic: 2, ..Setup::default() }.pair();
+    let kept: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
+    let keep = kept.clone();
+    p.link(move |dir, packet| {
+        if dir == 0 {
+            let mut bytes = Vec::new();
+            packet.emit_to(&mut bytes);
+            keep.borrow_mut().push(bytes);
+        }
+        Fate::Pass
+    });
+    for i in 0..3 {
+        let remote = p.remote(0);
+        p.post(SendWr::new(i, SendOp::FetchAdd { remote, add: 1 }, Data::sge(p.sge(0, 0, 8))));
+    }
+    p.run();
+    assert_eq!(p.word(1, 0), 3);
+    let before = p.names(1).len();
+    for bytes in kept.borrow().iter() {
+        p.inject(1, &Packet::parse(bytes).unwrap());
+        p.pump();
+    }
+    assert_eq!(p.names(1).len() - before, 2);
+    assert_eq!(p.counter(1, "drop_duplicate"), 1);
+    assert_eq!(p.word(1, 0), 3);
+    p.run();
+    let node = &p.nodes[1];
+    let saved: Vec<u64> = node.nic.saved_results(node.qp).unwrap().iter().map(|s| s.value).collect();
+    assert_eq!(saved, [1, 2]);
+}
+
+#[test]
+fn retries_run_out() {
+    let mut p = Setup { retry_cnt: 3, ..Setup::default() }.pair();
+    p.link(|_, _| Fate::Drop);
+    let start = p.now;
+    for i in 1..=3 {
+        let flags = if i == 2 { SendFlags::empty() } else { SendFlags::SIGNALED };
+        let wr = SendWr::new(i, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, 8)));
+        p.post(wr.with_flags(flags));
+    }
+    p.run();
+    assert_eq!(
+        statuses(&p.sends(0)),
+        [(1, WcStatus::RetryExceeded), (2, WcStatus::Flushed), (3, WcStatus::Flushed)]
+    );
+    assert_eq!(p.state(0), QpState::Err);
+    assert_eq!(p.counter(0, "timeouts"), 4);
+    assert_eq!(p.now - start, Duration::from_nanos(4 * (4096 << 8)));
+}
+
+#[test]
+fn progress_starts_the_count_of_retries_anew() {
+    // Every packet is lost twice: with two retries this goes on for ever.
+    let mut p = Setup { retry_cnt: 2, ..Setup::default() }.pair();
+    let mut n = 0;
+    p.link(move |dir, _| {
+        if dir == 1 {
+            return Fate::Pass;
+        }
+        n += 1;
+        if n % 3 == 0 { Fate::Pass } else { Fate::Drop }
+    });
+    for i in 0..20 {
+        p.post(SendWr::new(i, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, 8))));
+        p.run();
+    }
+    assert!(p.sends(0).iter().all(|wc| wc.status == WcStatus::Success));
+}
+
+#[test]
+fn a_time_out_of_zero_waits_for_ever() {
+    let mut p = Setup { timeout: 0, ..Setup::default() }.pair();
+    p.link(|_, _| Fate::Drop);
+    p.post(SendWr::new(1, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, 8))));
+    p.run();
+    assert!(p.sends(0).is_empty());
+    assert_eq!(p.names(0).len(), 1);
+}
