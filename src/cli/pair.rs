@@ -11,6 +11,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
@@ -127,6 +128,12 @@ impl Link {
         let message: Result<T, String> =
             serde_json::from_slice(&bytes).context("the other process sends what was not expected")?;
         message.map_err(|error| anyhow!("in the second process: {error}"))
+    }
+
+    /// Whether a message waits, or the other process has ended.
+    pub(crate) fn is_readable(&self) -> anyhow::Result<bool> {
+        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        Ok(poll(&mut fds, PollTimeout::ZERO)? > 0)
     }
 
     fn write<T: Serialize>(&mut self, message: &Result<T, String>) -> anyhow::Result<()> {

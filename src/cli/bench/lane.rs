@@ -223,7 +223,6 @@ pub(crate) struct VirtualInfo {
 /// A virtual queue pair.
 pub(crate) struct Virtual {
     pub(crate) vqp: VirtualQp,
-    domain: Arc<Domain>,
     memory: Arc<Buffer>,
     mr: VirtualMr,
     peer: Option<RemoteRegion>,
@@ -241,16 +240,7 @@ impl Virtual {
         let memory = Arc::new(Buffer::new(memory));
         let mr = domain.register(&memory, REMOTE)?;
         let vqp = VirtualQp::new(Arc::clone(domain), config, secret)?;
-        let domain = Arc::clone(domain);
-        Ok(Virtual {
-            vqp,
-            domain,
-            memory,
-            mr,
-            peer: None,
-            outstanding: 0,
-            completions: Vec::with_capacity(64),
-        })
+        Ok(Virtual { vqp, memory, mr, peer: None, outstanding: 0, completions: Vec::with_capacity(64) })
     }
 
     pub(crate) fn info(&self) -> anyhow::Result<VirtualInfo> {
@@ -263,11 +253,6 @@ impl Virtual {
         self.vqp.import(&region)?;
         self.peer = Some(region);
         Ok(())
-    }
-
-    /// Its domain's NICs.
-    pub(crate) fn domain(&self) -> &Arc<Domain> {
-        &self.domain
     }
 
     /// Drives it and gives the completions as they are.

@@ -5,9 +5,11 @@
 
 mod bandwidth;
 mod clock;
+mod failover;
 mod floor;
 mod lane;
 mod latency;
+mod round;
 mod rows;
 mod station;
 mod turns;
@@ -37,6 +39,7 @@ pub(crate) struct Args {
 enum What {
     Latency(latency::Args),
     Bandwidth(bandwidth::Args),
+    Failover(failover::Args),
 }
 
 /// What all benches take.
@@ -66,6 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::Latency(args) => latency::run(args),
         What::Bandwidth(args) => bandwidth::run(args),
+        What::Failover(args) => failover::run(args),
     }
 }
 
@@ -74,6 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 enum Task {
     Latency(latency::Setup),
     Bandwidth(bandwidth::Setup),
+    Failover,
 }
 
 /// The second process.
@@ -81,6 +86,7 @@ pub(crate) fn peer(link: &mut Link) -> anyhow::Result<()> {
     match link.receive()? {
         Task::Latency(setup) => latency::peer(&setup, link),
         Task::Bandwidth(setup) => bandwidth::peer(&setup, link),
+        Task::Failover => failover::peer(link),
     }
 }
 

@@ -81,7 +81,8 @@ impl Layout {
         2 * self.half + 16
     }
 
-    fn len(self) -> usize {
+    /// All of it.
+    pub(crate) fn len(self) -> usize {
         2 * self.half + WORDS
     }
 }
