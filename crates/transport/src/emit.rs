@@ -1,5 +1,6 @@
 //! Writing packets into a batch.
 
+use mitra_verbs::Gid;
 use mitra_wire::{ICRC_LEN, Packet};
 
 use crate::TxBatch;
@@ -20,6 +21,11 @@ pub(crate) struct Out<'a> {
 impl<'a> Out<'a> {
     pub(crate) fn new(batch: &'a mut TxBatch) -> Out<'a> {
         Out { batch, payload: 0 }
+    }
+
+    /// Where all packets of the batch go.
+    pub(crate) fn destination(&self) -> Gid {
+        self.batch.destination
     }
 
     /// Whether a packet with so much payload still fits.

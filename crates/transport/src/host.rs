@@ -40,11 +40,31 @@ impl Host {
         }
     }
 
+    /// The next receive.
+    pub(crate) fn next_receive<'a>(&'a self, receives: &'a Receives) -> Option<&'a RecvWr> {
+        match receives {
+            Receives::Own(queue) => queue.first(),
+            Receives::Shared(id) => self.srqs.get(id.0).ok()?.queue.first(),
+        }
+    }
+
     /// Takes the next receive.
     pub(crate) fn take_receive(&mut self, receives: &mut Receives) -> Option<RecvWr> {
         match receives {
             Receives::Own(queue) => queue.take(),
             Receives::Shared(id) => self.take_shared(*id),
+        }
+    }
+
+    /// Puts a receive back that was taken and not used.
+    pub(crate) fn give_back(&mut self, receives: &mut Receives, wr: RecvWr) {
+        match receives {
+            Receives::Own(queue) => queue.give_back(wr),
+            Receives::Shared(id) => {
+                if let Ok(srq) = self.srqs.get_mut(id.0) {
+                    srq.queue.give_back(wr);
+                }
+            }
         }
     }
 

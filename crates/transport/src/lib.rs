@@ -17,6 +17,7 @@ mod emit;
 mod events;
 pub mod fault;
 mod host;
+mod inbound;
 mod keys;
 mod memory;
 mod nic;
@@ -33,7 +34,9 @@ mod sges;
 mod table;
 mod timers;
 mod tx;
+mod uc;
 mod ud;
+mod unreliable;
 
 pub use config::{NicConfig, Tuning};
 pub use memory::{AtomicOp, Memory, MemoryFault};

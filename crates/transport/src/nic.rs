@@ -15,12 +15,13 @@ use crate::counters::Counters;
 use crate::cq::Cqs;
 use crate::events::Events;
 use crate::host::{Ah, Host};
+use crate::inbound::MAX_MESSAGE;
 use crate::keys::Keys;
 use crate::post;
-use crate::qp::{self, Qp};
+use crate::qp::Qp;
 use crate::qpn::Qps;
 use crate::recv_queue::{Receives, RecvQueue, Refused, Srq};
-use crate::responder::MAX_MESSAGE;
+
 use crate::table::Table;
 use crate::timers::Timers;
 
@@ -226,9 +227,6 @@ impl Nic {
     pub fn create_qp(&mut self, now: Time, init: &QpInitAttr) -> Result<Qpn> {
         let limits = self.attr.limits;
         let cap = init.cap;
-        if !qp::supported(init.qp_type) {
-            return Err(Error::Unsupported("this transport service"));
-        }
         check_limit("send queue entries", cap.send_wrs, limits.wrs)?;
         check_limit("receive queue entries", cap.recv_wrs, limits.wrs)?;
         check_limit("gather entries of a send", cap.send_sges, limits.sges)?;
@@ -315,7 +313,14 @@ impl Nic {
                 done = refused(index, Error::QueueFull { queue: "send queue", qpn: qp, depth });
                 break;
             }
-            queue.push_send(wr.clone());
+            let destination = match post::destination(&queue.common, &self.host.ahs, wr) {
+                Ok(destination) => destination,
+                Err(error) => {
+                    done = refused(index, error);
+                    break;
+                }
+            };
+            queue.push_send(wr.clone(), destination);
         }
         queue.flush_posted(&mut self.host);
         self.settle(self.qps.slot(qp));

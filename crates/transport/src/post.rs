@@ -1,8 +1,10 @@
 //! Judging posted sends.
 
-use mitra_verbs::{Capabilities, Data, Error, Limits, QpType, Result, SendOp, SendWr};
+use mitra_verbs::{Capabilities, Data, Error, Gid, Limits, QpType, Result, SendOp, SendWr};
 
+use crate::host::Ah;
 use crate::qp::Common;
+use crate::table::Table;
 
 fn limit(what: &'static str, asked: u64, limit: u64) -> Result<()> {
     if asked > limit { Err(Error::Limit { what, asked, limit }) } else { Ok(()) }
@@ -53,5 +55,18 @@ pub(crate) fn check(c: &Common, limits: &Limits, capabilities: &Capabilities, wr
             limit("gather entries of a send", sges.len() as u64, c.init.cap.send_sges.into())?
         }
     }
+    if qp_type == QpType::Ud {
+        limit("bytes of a datagram", wr.data.len(), c.mtu as u64)?;
+    }
     limit("bytes of a message", wr.data.len(), limits.message.into())
+}
+
+/// Where a datagram goes.
+pub(crate) fn destination(c: &Common, ahs: &Table<Ah>, wr: &SendWr) -> Result<Option<Gid>> {
+    let Some(to) = wr.ud else { return Ok(None) };
+    let ah = ahs.get(to.ah.0)?;
+    if ah.pd != c.init.pd {
+        return Err(Error::Invalid("the address handle belongs to another protection domain"));
+    }
+    Ok(Some(ah.destination))
 }

@@ -13,6 +13,8 @@ use crate::host::Host;
 use crate::recv_queue::Receives;
 use crate::requester::{Failed, Requester};
 use crate::responder::{self, Fatal, Responder};
+use crate::unreliable::Sender;
+use crate::{uc, ud};
 
 /// Packets that one side of a queue pair sends before the other side has its turn.
 const TURN: usize = 16;
@@ -63,18 +65,48 @@ impl Common {
     }
 }
 
+/// What sends and receives on a queue pair.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Service {
+    Rc {
+        requester: Requester,
+        responder: Responder,
+        /// Whether the responder sends next, not the requester.
+        responder_first: bool,
+    },
+    Uc {
+        sender: Sender,
+        receiver: uc::Receiver,
+    },
+    Ud {
+        sender: Sender,
+    },
+}
+
+impl Service {
+    fn new(qp_type: QpType) -> Service {
+        let zero = Psn::new(0);
+        match qp_type {
+            QpType::Rc => Service::Rc {
+                requester: Requester::new(),
+                responder: Responder::new(zero),
+                responder_first: true,
+            },
+            QpType::Uc => Service::Uc { sender: Sender::new(zero), receiver: uc::Receiver::new(zero) },
+            QpType::Ud => Service::Ud { sender: Sender::new(zero) },
+        }
+    }
+}
+
 /// A queue pair.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Qp {
     pub(crate) common: Common,
     pub(crate) receives: Receives,
-    requester: Requester,
-    responder: Responder,
+    service: Service,
     drain: Drain,
     /// Whether a first packet was seen in RTR.
     established: bool,
-    /// Whether the responder sends next, not the requester.
-    responder_first: bool,
     /// Whether it is in the NIC's queue of those with something to send.
     pub(crate) queued: bool,
     /// Whether it is in the NIC's list of those that owe an acknowledgement.
@@ -96,29 +128,35 @@ impl Qp {
         Qp {
             common,
             receives,
-            requester: Requester::new(),
-            responder: Responder::new(Psn::new(0)),
+            service: Service::new(init.qp_type),
             drain: Drain::None,
             established: false,
-            responder_first: true,
             queued: false,
             owing: false,
         }
     }
 
     pub(crate) fn status(&self) -> QpStatus {
+        let (rq_psn, sq_psn) = match &self.service {
+            Service::Rc { requester, responder, .. } => (responder.psn(), requester.sent()),
+            Service::Uc { sender, receiver } => (receiver.psn(), sender.psn()),
+            Service::Ud { sender } => (Psn::new(0), sender.psn()),
+        };
         QpStatus {
             state: self.common.state,
             init: self.common.init,
             attr: QpAttr { state: None, rq_psn: None, sq_psn: None, ..self.common.attr },
-            rq_psn: self.responder.psn(),
-            sq_psn: self.requester.sent(),
+            rq_psn,
+            sq_psn,
             drain: self.drain,
         }
     }
 
     pub(crate) fn saved_results(&self) -> Vec<SavedResult> {
-        self.responder.saved()
+        match &self.service {
+            Service::Rc { responder, .. } => responder.saved(),
+            _ => Vec::new(),
+        }
     }
 
     /// Changes state and attributes.
@@ -142,19 +180,13 @@ impl Qp {
             (_, QpState::Err) => {
                 self.fail(host, None, None);
                 // A fence: nothing is answered any more, not even what was due.
-                self.responder.silence();
+                self.silence();
             }
-            (QpState::Init, QpState::Rtr) => {
-                self.responder = Responder::new(attr.rq_psn.unwrap_or_default());
-            }
-            (QpState::Rtr, QpState::Rts) => {
-                self.requester.start(&self.common, attr.sq_psn.unwrap_or_default());
-            }
+            (QpState::Init, QpState::Rtr) => self.start_receiving(attr, host),
+            (QpState::Rtr, QpState::Rts) => self.start_sending(attr),
             _ => {}
         }
-        if self.common.state != QpState::Err {
-            self.common.state = to;
-        }
+        self.common.state = to;
         self.drain = match to {
             QpState::Sqd if from != to => Drain::Draining,
             QpState::Sqd => self.drain,
@@ -162,6 +194,24 @@ impl Qp {
         };
         self.check_drained(host);
         Ok(())
+    }
+
+    fn start_receiving(&mut self, attr: &QpAttr, host: &Host) {
+        let psn = attr.rq_psn.unwrap_or_default();
+        match &mut self.service {
+            Service::Rc { responder, .. } => *responder = Responder::new(psn),
+            Service::Uc { receiver, .. } => *receiver = uc::Receiver::new(psn),
+            // A datagram may be as long as the port allows.
+            Service::Ud { .. } => self.common.mtu = host.config.max_mtu.bytes(),
+        }
+    }
+
+    fn start_sending(&mut self, attr: &QpAttr) {
+        let psn = attr.sq_psn.unwrap_or_default();
+        match &mut self.service {
+            Service::Rc { requester, .. } => requester.start(&self.common, psn),
+            Service::Uc { sender, .. } | Service::Ud { sender } => *sender = Sender::new(psn),
+        }
     }
 
     /// Empties it: nothing completes.
@@ -182,9 +232,14 @@ impl Qp {
         let was = self.common.state;
         self.common.state = QpState::Err;
         self.drain = Drain::None;
-        self.requester.fail(&self.common, host, send);
+        self.fail_sends(host, send);
         let mut status = receive.unwrap_or(WcStatus::Flushed);
-        if let Some(wr) = self.responder.take_inbound() {
+        let unfinished = match &mut self.service {
+            Service::Rc { responder, .. } => responder.take_receive(),
+            Service::Uc { receiver, .. } => receiver.take_receive(),
+            Service::Ud { .. } => None,
+        };
+        if let Some(wr) = unfinished {
             self.complete_receive(host, &wr, status);
             status = WcStatus::Flushed;
         }
@@ -194,6 +249,20 @@ impl Qp {
                 host.events.raise(AsyncEvent::LastWqeReached(self.common.qpn));
             }
             Receives::Shared(_) => {}
+        }
+    }
+
+    fn fail_sends(&mut self, host: &mut Host, first: Option<WcStatus>) {
+        match &mut self.service {
+            Service::Rc { requester, .. } => requester.fail(&self.common, host, first),
+            Service::Uc { sender, .. } | Service::Ud { sender } => sender.fail(&self.common, host, first),
+        }
+    }
+
+    /// Nothing is answered any more.
+    fn silence(&mut self) {
+        if let Service::Rc { responder, .. } = &mut self.service {
+            responder.silence();
         }
     }
 
@@ -213,7 +282,11 @@ impl Qp {
     }
 
     fn check_drained(&mut self, host: &mut Host) {
-        if self.drain == Drain::Draining && self.requester.drained() {
+        let drained = match &self.service {
+            Service::Rc { requester, .. } => requester.drained(),
+            Service::Uc { sender, .. } | Service::Ud { sender } => sender.drained(),
+        };
+        if self.drain == Drain::Draining && drained {
             self.drain = Drain::Drained;
             host.events.raise(AsyncEvent::SqDrained(self.common.qpn));
         }
@@ -221,26 +294,43 @@ impl Qp {
 
     /// Sends posted and not completed.
     pub(crate) fn sends(&self) -> usize {
-        self.requester.len()
+        match &self.service {
+            Service::Rc { requester, .. } => requester.len(),
+            Service::Uc { sender, .. } | Service::Ud { sender } => sender.len(),
+        }
     }
 
-    /// Queues a send that was found valid.
-    pub(crate) fn push_send(&mut self, wr: SendWr) {
-        self.requester.push(wr);
+    /// Queues a send that was found valid; `destination` is where a datagram goes.
+    pub(crate) fn push_send(&mut self, wr: SendWr, destination: Option<Gid>) {
+        let destination = destination.unwrap_or(self.common.dest_gid);
+        match &mut self.service {
+            Service::Rc { requester, .. } => requester.push(wr),
+            Service::Uc { sender, .. } | Service::Ud { sender } => sender.push(wr, destination),
+        }
     }
 
-    /// Posts in ERR complete at once.
+    /// Posts in ERR complete at once; in SQE, sends do.
     pub(crate) fn flush_posted(&mut self, host: &mut Host) {
+        if matches!(self.common.state, QpState::Err | QpState::Sqe) {
+            self.fail_sends(host, None);
+        }
         if self.common.state == QpState::Err {
-            self.requester.fail(&self.common, host, None);
             self.flush_receives(host, WcStatus::Flushed);
         }
     }
 
-    fn requester_failed(&mut self, host: &mut Host, Failed(status): Failed) {
-        self.fail(host, Some(status), None);
-        // Its own requester has failed: what the peer asked for is not answered any more either.
-        self.responder.silence();
+    fn sender_failed(&mut self, host: &mut Host, Failed(status): Failed) {
+        match &mut self.service {
+            Service::Rc { responder, .. } => {
+                // What the peer asked for is not answered any more either.
+                responder.silence();
+                self.fail(host, Some(status), None);
+            }
+            Service::Uc { .. } | Service::Ud { .. } => {
+                self.fail_sends(host, Some(status));
+                self.common.state = QpState::Sqe;
+            }
+        }
     }
 
     fn responder_failed(&mut self, host: &mut Host, Fatal { receive, code }: Fatal) {
@@ -259,47 +349,67 @@ impl Qp {
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) {
-        let c = &mut self.common;
-        if !responder::receives_in(c.state) {
+        let c = &self.common;
+        if !matches!(c.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             host.counters.drop_qp_state += 1;
             return;
         }
-        if source != c.dest_gid {
+        if source != c.dest_gid && c.init.qp_type != QpType::Ud {
             host.counters.drop_foreign_source += 1;
             return;
         }
-        if packet.transport != Transport::Rc {
-            host.counters.drop_wrong_transport += 1;
-            return;
+        let receives = &mut self.receives;
+        let broken = match (&mut self.service, packet.transport) {
+            (Service::Rc { responder, .. }, Transport::Rc) if packet.message.is_request() => {
+                let done = responder.handle_request(c, receives, host, now, packet, memory);
+                if let Err(fatal) = done {
+                    self.responder_failed(host, fatal);
+                }
+                None
+            }
+            (Service::Rc { requester, .. }, Transport::Rc) => {
+                if c.state == QpState::Rtr {
+                    host.counters.drop_qp_state += 1;
+                    return;
+                }
+                match requester.handle_response(c, host, now, packet, memory) {
+                    Ok(()) => self.check_drained(host),
+                    Err(failed) => self.sender_failed(host, failed),
+                }
+                None
+            }
+            (Service::Uc { receiver, .. }, Transport::Uc) => {
+                receiver.handle(c, receives, host, packet, memory).err()
+            }
+            (Service::Ud { .. }, Transport::Ud(deth)) => {
+                ud::handle(c, receives, host, source, deth, packet, memory).err()
+            }
+            _ => {
+                host.counters.drop_wrong_transport += 1;
+                return;
+            }
+        };
+        if let Some(status) = broken {
+            self.fail(host, None, Some(status));
         }
-        if c.state == QpState::Rtr && !self.established {
+        if self.common.state == QpState::Rtr && !self.established {
             self.established = true;
-            host.events.raise(AsyncEvent::CommunicationEstablished(c.qpn));
-        }
-        if packet.message.is_request() {
-            let done = self.responder.handle_request(c, &mut self.receives, host, now, packet, memory);
-            if let Err(fatal) = done {
-                self.responder_failed(host, fatal);
-            }
-        } else if matches!(c.state, QpState::Rts | QpState::Sqd) {
-            match self.requester.handle_response(c, host, now, packet, memory) {
-                Ok(()) => self.check_drained(host),
-                Err(failed) => self.requester_failed(host, failed),
-            }
-        } else {
-            host.counters.drop_qp_state += 1;
+            host.events.raise(AsyncEvent::CommunicationEstablished(self.common.qpn));
         }
     }
 
     pub(crate) fn handle_timeout(&mut self, host: &mut Host, now: Time) {
-        self.responder.handle_timeout(now);
-        if let Err(failed) = self.requester.handle_timeout(&self.common, host, now) {
-            self.requester_failed(host, failed);
+        if let Service::Rc { requester, responder, .. } = &mut self.service {
+            responder.handle_timeout(now);
+            if let Err(failed) = requester.handle_timeout(&self.common, host, now) {
+                self.sender_failed(host, failed);
+            }
         }
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        match (self.requester.deadline(), self.responder.deadline()) {
+        let Service::Rc { requester, responder, .. } = &self.service else { return None };
+        match (requester.deadline(), responder.deadline()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -307,21 +417,31 @@ impl Qp {
 
     /// Whether an acknowledgement waits for an idle moment.
     pub(crate) fn owes(&self) -> bool {
-        self.responder.owes()
+        matches!(&self.service, Service::Rc { responder, .. } if responder.owes())
     }
 
     pub(crate) fn flush_ack(&mut self) {
-        self.responder.flush_ack();
+        if let Service::Rc { responder, .. } = &mut self.service {
+            responder.flush_ack();
+        }
     }
 
     /// Whether there is something to send now.
     pub(crate) fn can_send(&self, host: &Host) -> bool {
-        self.responder.can_send() || self.requester.can_send(&self.common, host)
+        match &self.service {
+            Service::Rc { requester, responder, .. } => {
+                responder.can_send() || requester.can_send(&self.common, host)
+            }
+            Service::Uc { sender, .. } | Service::Ud { sender } => sender.can_send(&self.common),
+        }
     }
 
     /// Where its next packet goes.
     pub(crate) fn next_destination(&self) -> Gid {
-        self.common.dest_gid
+        match &self.service {
+            Service::Ud { sender } => sender.next_destination(&self.common),
+            _ => self.common.dest_gid,
+        }
     }
 
     /// Sends what it can and the batch takes, responder and requester in turns.
@@ -334,19 +454,30 @@ impl Qp {
     ) {
         let mut idle = 0;
         while idle < 2 {
-            let sent = if self.responder_first {
-                self.responder.transmit(&self.common, host, memory, out, TURN).unwrap_or_else(|fatal| {
-                    self.responder_failed(host, fatal);
-                    1
-                })
-            } else {
-                self.requester.transmit(&self.common, host, now, memory, out, TURN).unwrap_or_else(|failed| {
-                    self.requester_failed(host, failed);
-                    0
-                })
+            let c = &self.common;
+            let sent = match &mut self.service {
+                Service::Rc { responder, responder_first: first @ true, .. } => {
+                    *first = false;
+                    responder.transmit(c, host, memory, out, TURN).unwrap_or_else(|fatal| {
+                        self.responder_failed(host, fatal);
+                        1
+                    })
+                }
+                Service::Rc { requester, responder_first: first @ false, .. } => {
+                    *first = true;
+                    requester.transmit(c, host, now, memory, out, TURN).unwrap_or_else(|failed| {
+                        self.sender_failed(host, failed);
+                        0
+                    })
+                }
+                Service::Uc { sender, .. } | Service::Ud { sender } => {
+                    sender.transmit(c, host, memory, out, TURN).unwrap_or_else(|failed| {
+                        self.sender_failed(host, failed);
+                        0
+                    })
+                }
             };
             idle = if sent == 0 { idle + 1 } else { 0 };
-            self.responder_first = !self.responder_first;
         }
         self.check_drained(host);
     }
@@ -386,9 +517,4 @@ fn merge(attr: &mut QpAttr, new: &QpAttr) {
     }
     set!(state pkey_index port access qkey dest_gid dest_qpn path_mtu rq_psn sq_psn max_rd_atomic
         max_dest_rd_atomic min_rnr_timer timeout retry_cnt rnr_retry);
-}
-
-/// Whether this device offers the service.
-pub(crate) fn supported(qp_type: QpType) -> bool {
-    qp_type == QpType::Rc
 }

@@ -49,8 +49,17 @@ impl RecvQueue {
         Ok(())
     }
 
+    pub(crate) fn first(&self) -> Option<&RecvWr> {
+        self.wrs.front()
+    }
+
     pub(crate) fn take(&mut self) -> Option<RecvWr> {
         self.wrs.pop_front()
+    }
+
+    /// Puts one back that was taken and not used.
+    pub(crate) fn give_back(&mut self, wr: RecvWr) {
+        self.wrs.push_front(wr);
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -619,7 +619,14 @@ impl Requester {
 }
 
 fn complete(c: &Common, host: &mut Host, request: &Request, status: WcStatus) {
-    let opcode = match request.wr.op {
+    let mut wc = completion(request.wr.wr_id, status, opcode(&request.wr.op), c.qpn);
+    wc.byte_len = request.len;
+    host.complete(c.init.send_cq, wc, false);
+}
+
+/// What the completion of a send calls it.
+pub(crate) fn opcode(op: &SendOp) -> WcOpcode {
+    match op {
         SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => WcOpcode::Send,
         SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::Write,
         SendOp::Read(_) => WcOpcode::Read,
@@ -627,10 +634,7 @@ fn complete(c: &Common, host: &mut Host, request: &Request, status: WcStatus) {
         SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
         SendOp::BindWindow(_) => WcOpcode::BindWindow,
         SendOp::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
-    };
-    let mut wc = completion(request.wr.wr_id, status, opcode, c.qpn);
-    wc.byte_len = request.len;
-    host.complete(c.init.send_cq, wc, false);
+    }
 }
 
 /// The operation of packet `index` of a SEND or WRITE.

@@ -3,38 +3,17 @@
 //! Answers leave in PSN order: what READs and atomics get, then a NAK, then acknowledgements, which are coalesced and
 //! deferred.
 
-use mitra_verbs::{Access, AsyncEvent, Key, Psn, QpState, RecvWr, SavedResult, Time, WcOpcode, WcStatus};
+use mitra_verbs::{Access, AsyncEvent, AtomicScope, Key, Psn, Qpn, RecvWr, SavedResult, Time, WcStatus};
 use mitra_wire::{Aeth, AtomicEth, Message, NakCode, Packet, Reth, Syndrome, Transport};
 
-use crate::cq::completion;
 use crate::emit::Out;
 use crate::host::Host;
+use crate::inbound::{self, Inbound, MAX_MESSAGE, Refusal};
 use crate::qp::Common;
 use crate::recv_queue::Receives;
 use crate::responses::{Answer, Response, Responses};
 use crate::saved::{DUPLICATE_REGION, Saved};
-use crate::{AtomicOp, Memory, sges};
-
-/// The longest message (IBTA volume 1, 9.4.1).
-pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
-
-/// A message of which some packets have been executed.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Inbound {
-    Send { receive: RecvWr, room: u64, offset: u64 },
-    Write { va: u64, key: Key, len: u32, offset: u32 },
-}
-
-/// Why a request is not executed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Refusal {
-    /// No receive is posted.
-    NotReady,
-    /// The request is wrong.
-    Nak(NakCode),
-    /// The receive that it consumed is wrong.
-    Receive(WcStatus),
-}
+use crate::{AtomicOp, Memory};
 
 /// An error that takes the queue pair to ERR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +32,7 @@ pub(crate) struct Responder {
     executed: u64,
     /// Messages executed, modulo 2^24.
     msn: u32,
-    inbound: Option<Inbound>,
+    inbound: Inbound,
     responses: Responses,
     saved: Saved,
     nak: Option<Syndrome>,
@@ -76,7 +55,7 @@ impl Responder {
             psn,
             executed: 0,
             msn: 0,
-            inbound: None,
+            inbound: Inbound::None,
             responses: Responses::default(),
             saved: Saved::default(),
             nak: None,
@@ -136,11 +115,8 @@ impl Responder {
     }
 
     /// The receive of an unfinished message.
-    pub(crate) fn take_inbound(&mut self) -> Option<RecvWr> {
-        match self.inbound.take() {
-            Some(Inbound::Send { receive, .. }) => Some(receive),
-            _ => None,
-        }
+    pub(crate) fn take_receive(&mut self) -> Option<RecvWr> {
+        self.inbound.take_receive()
     }
 
     fn settle_acks(&mut self) {
@@ -256,176 +232,25 @@ impl Responder {
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) -> Result<u32, Refusal> {
-        use Message as M;
-        let payload = packet.payload;
-        let (first, last) = match packet.message {
-            M::SendFirst | M::WriteFirst(_) => (true, false),
-            M::SendMiddle | M::WriteMiddle => (false, false),
-            M::SendLast | M::SendLastImm(_) | M::SendLastInv(_) | M::WriteLast | M::WriteLastImm(_) => {
-                (false, true)
-            }
-            _ => (true, true),
-        };
-        // The order of operations within a message (IBTA volume 1, 9.7.4.1.2, table 39).
-        let fits = match packet.message {
-            M::SendMiddle | M::SendLast | M::SendLastImm(_) | M::SendLastInv(_) => {
-                matches!(self.inbound, Some(Inbound::Send { .. }))
-            }
-            M::WriteMiddle | M::WriteLast | M::WriteLastImm(_) => {
-                matches!(self.inbound, Some(Inbound::Write { .. }))
-            }
-            _ => self.inbound.is_none(),
-        };
-        // Full packets but the last, which is not empty (IBTA volume 1, 9.7.4.1.4).
-        let length = match (first, last) {
-            (_, false) => payload.len() == c.mtu,
-            (false, true) => (1..=c.mtu).contains(&payload.len()),
-            (true, true) => payload.len() <= c.mtu,
-        };
-        if !fits || !length {
-            return Err(Refusal::Nak(NakCode::InvalidRequest));
-        }
+        self.inbound.check(c, packet)?;
         match packet.message {
-            M::ReadRequest(reth) => return self.execute_read(c, host, reth),
-            M::CompareSwap(eth) => {
+            Message::ReadRequest(reth) => return self.execute_read(c, host, reth),
+            Message::CompareSwap(eth) => {
                 let op = AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_add };
                 return self.execute_atomic(c, host, eth, op, memory);
             }
-            M::FetchAdd(eth) => {
+            Message::FetchAdd(eth) => {
                 return self.execute_atomic(c, host, eth, AtomicOp::FetchAdd { add: eth.swap_add }, memory);
             }
-            M::WriteFirst(reth) | M::WriteOnly(reth) | M::WriteOnlyImm(reth, _) => {
-                let key = Key(reth.rkey);
-                if reth.len > MAX_MESSAGE || !first && !last {
-                    return Err(Refusal::Nak(NakCode::InvalidRequest));
-                }
-                // The whole range is judged at the first packet (IBTA volume 1, 9.7.4.1.5).
-                self.may_write(c, host, reth.va, key, reth.len)?;
-                self.execute_write(c, receives, host, packet, memory, (reth.va, key, reth.len, 0))?;
-            }
-            M::WriteMiddle | M::WriteLast | M::WriteLastImm(_) => {
-                let Some(Inbound::Write { va, key, len, offset }) = self.inbound else {
-                    return Err(Refusal::Nak(NakCode::InvalidRequest));
-                };
-                self.execute_write(c, receives, host, packet, memory, (va, key, len, offset))?;
-            }
-            _ => self.execute_send(c, receives, host, packet, memory, first, last)?,
+            _ => self.inbound.execute(c, receives, host, packet, memory)?,
         }
+        let (_, last) = inbound::ends(&packet.message);
         if last {
             self.msn = (self.msn + 1) & 0xff_ffff;
             host.counters.messages_executed += 1;
         }
-        self.owe_ack(host, now, last, payload.len(), packet.ack_req);
+        self.owe_ack(host, now, last, packet.payload.len(), packet.ack_req);
         Ok(1)
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn execute_send(
-        &mut self,
-        c: &Common,
-        receives: &mut Receives,
-        host: &mut Host,
-        packet: &Packet<'_>,
-        memory: &mut dyn Memory,
-        first: bool,
-        last: bool,
-    ) -> Result<(), Refusal> {
-        if first {
-            let receive = host.take_receive(receives).ok_or(Refusal::NotReady)?;
-            let room = sges::total(&receive.sges);
-            self.inbound = Some(Inbound::Send { receive, room, offset: 0 });
-        }
-        let Some(Inbound::Send { receive, room, offset }) = &mut self.inbound else {
-            return Err(Refusal::Nak(NakCode::InvalidRequest));
-        };
-        let after = *offset + packet.payload.len() as u64;
-        if after > *room {
-            return Err(Refusal::Receive(WcStatus::LocalLength));
-        }
-        let invalidates = match packet.message {
-            Message::SendLastInv(key) | Message::SendOnlyInv(key) => Some(Key(key)),
-            _ => None,
-        };
-        if let Some(key) = invalidates {
-            host.keys.invalidate(c.qpn, c.init.pd, key).map_err(|_| Refusal::Nak(NakCode::RemoteAccess))?;
-        }
-        sges::scatter(&host.keys, c.recv_pd, &receive.sges, *offset, packet.payload, memory)
-            .map_err(|_| Refusal::Receive(WcStatus::LocalProtection))?;
-        *offset = after;
-        if last {
-            let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::Recv, c.qpn);
-            wc.byte_len = after as u32;
-            wc.invalidated = invalidates;
-            wc.imm = match packet.message {
-                Message::SendLastImm(imm) | Message::SendOnlyImm(imm) => Some(imm),
-                _ => None,
-            };
-            wc.src_qp = c.dest_qpn;
-            self.inbound = None;
-            host.complete(c.init.recv_cq, wc, packet.solicited);
-        }
-        Ok(())
-    }
-
-    fn may_write(&self, c: &Common, host: &Host, va: u64, key: Key, len: u32) -> Result<(), Refusal> {
-        // A function that the queue pair does not have (IBTA volume 1, 9.7.4.1.2).
-        if !c.access().contains(Access::REMOTE_WRITE) {
-            return Err(Refusal::Nak(NakCode::InvalidRequest));
-        }
-        // No bytes need no key (IBTA volume 1, 9.7.4.1.3).
-        if len == 0 {
-            return Ok(());
-        }
-        match host.keys.remote(c.qpn, c.init.pd, key, va, len.into(), Access::REMOTE_WRITE) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Refusal::Nak(NakCode::RemoteAccess)),
-        }
-    }
-
-    fn execute_write(
-        &mut self,
-        c: &Common,
-        receives: &mut Receives,
-        host: &mut Host,
-        packet: &Packet<'_>,
-        memory: &mut dyn Memory,
-        (va, key, len, offset): (u64, Key, u32, u32),
-    ) -> Result<(), Refusal> {
-        let payload = packet.payload;
-        let n = payload.len() as u32;
-        let last = !matches!(packet.message, Message::WriteFirst(_) | Message::WriteMiddle);
-        let after = offset.checked_add(n).filter(|&after| if last { after == len } else { after < len });
-        let after = after.ok_or(Refusal::Nak(NakCode::InvalidRequest))?;
-        // Rights may have been revoked since the first packet.
-        let at = va.wrapping_add(offset.into());
-        self.may_write(c, host, at, key, n)?;
-        let imm = match packet.message {
-            Message::WriteLastImm(imm) | Message::WriteOnlyImm(_, imm) => Some(imm),
-            _ => None,
-        };
-        let receive = match imm {
-            Some(_) => Some(host.take_receive(receives).ok_or(Refusal::NotReady)?),
-            None => None,
-        };
-        if n > 0 {
-            host.keys
-                .remote(c.qpn, c.init.pd, key, at, n.into(), Access::REMOTE_WRITE)
-                .map_err(|_| Refusal::Nak(NakCode::RemoteAccess))
-                .and_then(|span| {
-                    memory
-                        .place(span.region, span.offset, payload)
-                        .map_err(|_| Refusal::Nak(NakCode::RemoteOperational))
-                })?;
-        }
-        if let Some(receive) = receive {
-            let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::RecvWithImm, c.qpn);
-            wc.byte_len = len;
-            wc.imm = imm;
-            wc.src_qp = c.dest_qpn;
-            host.complete(c.init.recv_cq, wc, packet.solicited);
-        }
-        self.inbound = (!last).then_some(Inbound::Write { va, key, len, offset: after });
-        Ok(())
     }
 
     /// Judges a READ and says how many response packets it takes.
@@ -464,7 +289,7 @@ impl Responder {
         memory: &mut dyn Memory,
     ) -> Result<u32, Refusal> {
         if !c.access().contains(Access::REMOTE_ATOMIC)
-            || host.config.capabilities.atomic_scope == mitra_verbs::AtomicScope::None
+            || host.config.capabilities.atomic_scope == AtomicScope::None
             || !eth.va.is_multiple_of(8)
         {
             return Err(Refusal::Nak(NakCode::InvalidRequest));
@@ -577,15 +402,10 @@ fn read_response(psn: Psn, packets: u32, msn: u32, reth: Reth, duplicate: bool) 
 }
 
 /// The event of a responder error that no completion tells.
-pub(crate) fn event(code: NakCode, qpn: mitra_verbs::Qpn) -> AsyncEvent {
+pub(crate) fn event(code: NakCode, qpn: Qpn) -> AsyncEvent {
     match code {
         NakCode::RemoteAccess => AsyncEvent::QpAccessError(qpn),
         NakCode::InvalidRequest => AsyncEvent::QpRequestError(qpn),
         _ => AsyncEvent::QpFatal(qpn),
     }
-}
-
-/// Whether a queue pair takes requests in this state.
-pub(crate) fn receives_in(state: QpState) -> bool {
-    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
 }
