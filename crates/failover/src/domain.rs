@@ -55,6 +55,11 @@ impl VirtualMr {
         self.rails[0].sge(offset, len)
     }
 
+    /// The region by the name that work requests use: that of rail 0.
+    pub fn named(&self) -> Mr {
+        self.rails[0]
+    }
+
     /// Its length in bytes.
     pub fn len(&self) -> u64 {
         self.rails[0].len

@@ -356,6 +356,13 @@ impl VirtualQp {
         out.len() - before
     }
 
+    /// Drives everything and keeps the completions for the next [`VirtualQp::poll`]: for an end that only lends its memory,
+    /// and must still take part in a recovery. Call it every few hundred microseconds, or as soon as a recovery should go.
+    pub fn attend(&mut self) {
+        self.poll_rail();
+        self.housekeeping();
+    }
+
     /// Ends it: what is in flight ends undecided, the peer is told, the rails are freed.
     pub fn close(&mut self) -> Result<()> {
         if let Some(peer) = &mut self.peer {

@@ -172,6 +172,11 @@ impl Nic {
         self.host.cqs.poll(cq, max, out)
     }
 
+    /// How many completions wait to be polled.
+    pub fn cq_len(&self, cq: CqId) -> Result<usize> {
+        self.host.cqs.len(cq)
+    }
+
     /// Arms the queue for one event.
     pub fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<()> {
         self.host.cqs.arm(cq, solicited_only)
