@@ -3,6 +3,7 @@
 //! The two talk over a pair of connected Unix sockets of which the second process has one as its standard input: no port,
 //! no name, nobody else to let in. It dies with the first (`PR_SET_PDEATHSIG`), however that ends.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -10,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, bail, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
@@ -80,6 +81,18 @@ impl Pair {
         Ok(Pair { child, link: Link(here) })
     }
 
+    /// What went wrong here, and at the other end, which may be why.
+    pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        const MOMENT: Duration = Duration::from_millis(500);
+        loop {
+            match self.link.receive_within::<serde_json::Value>(MOMENT) {
+                Ok(_) => {}
+                Err(theirs) if theirs.is::<Theirs>() => return error.context(theirs),
+                Err(_) => return error,
+            }
+        }
+    }
+
     /// Waits until it has ended, once it was told to.
     pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         let status = self.child.wait().context("cannot wait for the second process")?;
@@ -95,6 +108,18 @@ impl Drop for Pair {
         let _ = self.child.wait();
     }
 }
+
+/// An error of the other process.
+#[derive(Debug)]
+struct Theirs(String);
+
+impl fmt::Display for Theirs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "in the second process: {}", self.0)
+    }
+}
+
+impl std::error::Error for Theirs {}
 
 /// One end of the connection between the two processes.
 pub(crate) struct Link(UnixStream);
@@ -127,7 +152,7 @@ impl Link {
         self.0.read_exact(&mut bytes).context("the other process ended in the middle of a message")?;
         let message: Result<T, String> =
             serde_json::from_slice(&bytes).context("the other process sends what was not expected")?;
-        message.map_err(|error| anyhow!("in the second process: {error}"))
+        message.map_err(|error| Theirs(error).into())
     }
 
     /// Whether a message waits, or the other process has ended.

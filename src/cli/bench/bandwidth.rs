@@ -122,8 +122,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let (messages, window) = (args.iters, args.window);
             let block = Block { number, variant, op, len, messages, window, mtu };
             pair.link.send(&Some(block))?;
-            let rate = station.run(variant, &Client(&block), &mut pair.link)?;
-            pair.link.receive::<()>()?;
+            let rate = station
+                .run(variant, &Client(&block), &mut pair.link)
+                .and_then(|rate| pair.link.receive::<()>().map(|()| rate))
+                .map_err(|error| pair.explain(error))?;
             bar.inc(1);
             Ok((rate, rate))
         })?;

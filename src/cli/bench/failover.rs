@@ -80,14 +80,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let fault = random.fault(args);
         for policy in [&mut exact, &mut blanket] {
             let plan = Plan { blanket: policy.name == "blanket", fault: Ok(fault), ..plan.clone() };
-            policy.round(&plan, &ours, &mut pair.link)?;
+            policy.round(&plan, &ours, &mut pair)?;
             bar.inc(1);
         }
     }
     for _ in 0..args.silent_rounds {
         let after = 100 + random.below(100);
         let plan = Plan { fault: Ok(Fault::Silent(after)), ..plan.clone() };
-        silent.round(&plan, &ours, &mut pair.link)?;
+        silent.round(&plan, &ours, &mut pair)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -153,9 +153,10 @@ impl Policy {
         Policy { name, seen: Vec::new(), missed: 0 }
     }
 
-    fn round(&mut self, plan: &Plan, place: &super::station::Place, link: &mut Link) -> anyhow::Result<()> {
-        link.send(&Some(plan))?;
-        let seen = round::requester(plan, place, link)
+    fn round(&mut self, plan: &Plan, place: &super::station::Place, pair: &mut Pair) -> anyhow::Result<()> {
+        pair.link.send(&Some(plan))?;
+        let seen = round::requester(plan, place, &mut pair.link)
+            .map_err(|error| pair.explain(error))
             .with_context(|| format!("in a round under {} with {:?}", self.name, plan.fault))?;
         match seen {
             Some(seen) => self.seen.push(seen),

@@ -99,8 +99,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             number += 1;
             let block = Block { number, variant, op, len, rounds };
             pair.link.send(&Some(block))?;
-            let laps = station.run(variant, &Client(&block), &mut pair.link)?;
-            pair.link.receive::<()>()?;
+            let laps = station
+                .run(variant, &Client(&block), &mut pair.link)
+                .and_then(|laps| pair.link.receive::<()>().map(|()| laps))
+                .map_err(|error| pair.explain(error))?;
             bar.inc(1);
             let one_way = |quantile| micros(laps.value_at_quantile(quantile)) / 2.0;
             Ok((one_way(0.5), one_way(0.99)))

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use mitra_failover::Domain;
+use mitra_failover::{Detector, Domain};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Mtu, Provider, RecvWr};
 use serde::{Deserialize, Serialize};
@@ -121,6 +121,8 @@ impl Station {
             send_wrs: DEPTH,
             recv_wrs: DEPTH,
             rd_atomic: RD_ATOMIC,
+            // Heartbeats as always, but nothing is to be given up here because the machine is busy.
+            detector: Detector { misses: 250, ..Detector::default() },
             ..mitra_failover::Config::default()
         };
         let virtual_qp = |log: bool| -> anyhow::Result<Virtual> {
