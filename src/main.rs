@@ -22,6 +22,7 @@ struct Mitra {
 enum Command {
     Bench(cli::bench::Args),
     Decode(cli::decode::Args),
+    Devices(cli::devices::Args),
     #[command(hide = true)]
     Peer(cli::pair::Args),
 }
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let done = match Mitra::parse().command {
         Command::Bench(args) => cli::bench::run(&args),
         Command::Decode(args) => cli::decode::run(&args),
+        Command::Devices(args) => cli::devices::run(&args),
         Command::Peer(args) => cli::pair::run(&args),
     };
     match done {

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod decode;
+pub(crate) mod devices;
 pub(crate) mod pair;
 
 use std::io;

@@ -81,14 +81,14 @@ impl Pair {
         Ok(Pair { child, link: Link(here) })
     }
 
-    /// What went wrong here, and at the other end, which may be why.
+    /// What went wrong here, with what went wrong at the other end, which may be why. It is a [`Failed`].
     pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         const MOMENT: Duration = Duration::from_millis(500);
         loop {
             match self.link.receive_within::<serde_json::Value>(MOMENT) {
                 Ok(_) => {}
-                Err(theirs) if theirs.is::<Theirs>() => return error.context(theirs),
-                Err(_) => return error,
+                Err(theirs) if theirs.is::<Theirs>() => return error.context(theirs).context(Failed),
+                Err(_) => return error.context(Failed),
             }
         }
     }
@@ -106,6 +106,16 @@ impl Drop for Pair {
         // Both fail only if it has ended and was waited for, which is what they are for.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Marks an error of what two processes did, not of what they were asked to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failed;
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the run failed")
     }
 }
 

@@ -9,6 +9,7 @@ mod failover;
 mod floor;
 mod lane;
 mod latency;
+mod memory;
 mod round;
 mod rows;
 mod station;
@@ -18,13 +19,13 @@ use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use mitra_verbs::Mtu;
 use serde::{Deserialize, Serialize};
 
-use super::pair::Link;
+use super::pair::{Failed, Link};
 use lane::Op;
 use station::Place;
 
@@ -40,6 +41,7 @@ enum What {
     Latency(latency::Args),
     Bandwidth(bandwidth::Args),
     Failover(failover::Args),
+    Memory(memory::Args),
 }
 
 /// What all benches take.
@@ -49,8 +51,8 @@ pub(crate) struct Common {
     #[arg(long)]
     json: bool,
     /// The addresses of the four NICs: ours on rail 0 and 1, the peer's on rail 0 and 1. Free loopback addresses by default
-    #[arg(long, value_name = "A,B,C,D", value_delimiter = ',', num_args = 4)]
-    addresses: Option<Vec<IpAddr>>,
+    #[arg(long, value_name = "A,B,C,D", value_parser = addresses)]
+    addresses: Option<[[IpAddr; 2]; 2]>,
     /// Payload bytes of a packet, at most: 256, 512, 1024, 2048 or 4096. By default what the interfaces carry
     #[arg(long, value_parser = mtu)]
     mtu: Option<usize>,
@@ -59,17 +61,23 @@ pub(crate) struct Common {
 impl Common {
     /// Ours and the peer's.
     fn places(&self) -> [Place; 2] {
-        let addresses =
-            |at: usize| self.addresses.as_deref().and_then(|list| list.get(at..at + 2)?.try_into().ok());
-        [0, 2].map(|at| Place { addresses: addresses(at), mtu: self.mtu })
+        [0, 1].map(|end| Place { addresses: self.addresses.map(|ends| ends[end]), mtu: self.mtu })
     }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match &args.what {
+    let done = match &args.what {
         What::Latency(args) => latency::run(args),
         What::Bandwidth(args) => bandwidth::run(args),
         What::Failover(args) => failover::run(args),
+        What::Memory(args) => memory::run(args),
+    };
+    match done {
+        Err(error) if error.is::<Failed>() => {
+            eprintln!("mitra: {error:#}");
+            Ok(ExitCode::FAILURE)
+        }
+        done => done,
     }
 }
 
@@ -79,6 +87,7 @@ enum Task {
     Latency(latency::Setup),
     Bandwidth(bandwidth::Setup),
     Failover,
+    Memory(memory::Setup),
 }
 
 /// The second process.
@@ -87,6 +96,7 @@ pub(crate) fn peer(link: &mut Link) -> anyhow::Result<()> {
         Task::Latency(setup) => latency::peer(&setup, link),
         Task::Bandwidth(setup) => bandwidth::peer(&setup, link),
         Task::Failover => failover::peer(link),
+        Task::Memory(setup) => memory::peer(&setup, link),
     }
 }
 
@@ -125,6 +135,14 @@ fn mtu(text: &str) -> anyhow::Result<usize> {
     match text.parse().ok().and_then(Mtu::from_bytes) {
         Some(mtu) => Ok(mtu.bytes()),
         None => bail!("RoCEv2 has the MTUs 256, 512, 1024, 2048 and 4096"),
+    }
+}
+
+fn addresses(text: &str) -> anyhow::Result<[[IpAddr; 2]; 2]> {
+    let part = |part: &str| part.parse().with_context(|| format!("'{part}' is no IP address"));
+    match text.split(',').map(part).collect::<anyhow::Result<Vec<IpAddr>>>()?[..] {
+        [a, b, c, d] => Ok([[a, b], [c, d]]),
+        _ => bail!("four addresses are needed, separated by commas"),
     }
 }
 
