@@ -39,7 +39,7 @@ enum Armed {
 impl Cqs {
     pub(crate) fn new(limit: u32, max_depth: u32) -> Cqs {
         Cqs {
-            table: Table::new("completion queues", limit),
+            table: Table::new("completion queue", "completion queues", limit),
             max_depth,
             notify: VecDeque::new(),
             overflowed: Vec::new(),

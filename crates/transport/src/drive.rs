@@ -89,14 +89,17 @@ impl Nic {
                 break;
             }
             qp.queued = false;
+            let before = out.ends.len();
             let mut batch = Out::new(out);
             qp.transmit(&mut self.host, now, memory, &mut batch);
-            let full = !batch.has_room(0);
             payload += batch.payload();
-            self.settle(slot);
-            if full {
+            if out.ends.len() == before && qp.can_send(&self.host) {
+                // Its packet does not fit any more: it keeps its place in the queue.
+                qp.queued = true;
+                self.ready.push_front(slot);
                 break;
             }
+            self.settle(slot);
         }
         self.host.counters.packets_sent += out.ends.len() as u64;
         self.host.counters.bytes_sent += payload;

@@ -53,13 +53,13 @@ impl Nic {
         let (limits, quarantine) = (config.limits, config.tuning.quarantine);
         Nic {
             attr: DeviceAttr { name: config.name.clone(), limits, capabilities: config.capabilities },
-            pds: Table::new("protection domains", limits.pds),
+            pds: Table::new("protection domain", "protection domains", limits.pds),
             link_up: true,
             host: Host {
                 keys: Keys::new(&limits, quarantine, &mut rng),
                 cqs: Cqs::new(limits.cqs, limits.cqe),
-                srqs: Table::new("shared receive queues", limits.srqs),
-                ahs: Table::new("address handles", limits.ahs),
+                srqs: Table::new("shared receive queue", "shared receive queues", limits.srqs),
+                ahs: Table::new("address handle", "address handles", limits.ahs),
                 events: Events::default(),
                 counters: Counters::default(),
                 config,

@@ -11,6 +11,7 @@ const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Table<T> {
     kind: &'static str,
+    plural: &'static str,
     limit: u32,
     live: u32,
     slots: Vec<Slot<T>>,
@@ -25,15 +26,22 @@ struct Slot<T> {
 }
 
 impl<T> Table<T> {
-    pub(crate) fn new(kind: &'static str, limit: u32) -> Table<T> {
-        Table { kind, limit: limit.min(1 << INDEX_BITS), live: 0, slots: Vec::new(), free: VecDeque::new() }
+    pub(crate) fn new(kind: &'static str, plural: &'static str, limit: u32) -> Table<T> {
+        Table {
+            kind,
+            plural,
+            limit: limit.min(1 << INDEX_BITS),
+            live: 0,
+            slots: Vec::new(),
+            free: VecDeque::new(),
+        }
     }
 
     /// Keeps an object under a new handle.
     pub(crate) fn insert(&mut self, value: T) -> Result<u32> {
         if self.live == self.limit {
             return Err(Error::Limit {
-                what: self.kind,
+                what: self.plural,
                 asked: u64::from(self.live) + 1,
                 limit: u64::from(self.limit),
             });
@@ -82,9 +90,9 @@ mod tests {
 
     #[test]
     fn a_stale_handle_names_nothing() {
-        let mut t = Table::new("thing", 2);
+        let mut t = Table::new("thing", "things", 2);
         let (a, b) = (t.insert('a').unwrap(), t.insert('b').unwrap());
-        assert_eq!(t.insert('c').unwrap_err().to_string(), "thing is 3, this device's limit is 2");
+        assert_eq!(t.insert('c').unwrap_err().to_string(), "things is 3, this device's limit is 2");
         assert_eq!(t.remove(a), Ok('a'));
         let c = t.insert('c').unwrap();
         assert_ne!(a, c);

@@ -1,0 +1,164 @@
+//! How long the state machine takes, without sockets and ICRC: `cargo run --release -p mitra-transport --example speed`.
+//!
+//! Two NICs in one thread. For each operation: nanoseconds from posting to completion, both ends together, for one
+//! request at a time and for many; and for large WRITEs and READs the bytes per second through both ends.
+
+use std::time::Instant;
+
+use mitra_transport::{AtomicOp, Memory, MemoryFault, Nic, NicConfig, TxBatch};
+use mitra_verbs::{
+    Access, CqId, Data, Gid, Mr, Mtu, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, RegionId, SendOp,
+    SendWr, Time, Wc,
+};
+use mitra_wire::{ICRC_LEN, Packet};
+
+struct Bytes(Vec<u8>);
+
+impl Memory for Bytes {
+    fn place(&mut self, _: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        let to = self.0.get_mut(offset as usize..offset as usize + data.len()).ok_or(MemoryFault)?;
+        to.copy_from_slice(data);
+        Ok(())
+    }
+
+    fn fetch(&mut self, _: RegionId, offset: u64, out: &mut [u8]) -> Result<(), MemoryFault> {
+        let from = self.0.get(offset as usize..offset as usize + out.len()).ok_or(MemoryFault)?;
+        out.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn atomic(&mut self, _: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
+        let mut word = [0; 8];
+        self.fetch(RegionId(0), offset, &mut word)?;
+        let old = u64::from_ne_bytes(word);
+        self.place(RegionId(0), offset, &op.apply(old).to_ne_bytes())?;
+        Ok(old)
+    }
+}
+
+struct End {
+    nic: Nic,
+    memory: Bytes,
+    gid: Gid,
+    cq: CqId,
+    qp: Qpn,
+    mr: Mr,
+}
+
+const SIZE: usize = 1 << 20;
+
+fn end(i: u8) -> mitra_verbs::Result<End> {
+    let gid = Gid::from(std::net::IpAddr::from([127, 0, 0, i]));
+    let mut nic = Nic::new(NicConfig::new("speed", gid, [i; 32]));
+    let pd = nic.alloc_pd()?;
+    let access = Access::LOCAL_WRITE | Access::REMOTE;
+    let mr = nic.reg_mr(Time::ZERO, pd, RegionId(0), 0, SIZE as u64, access)?;
+    let cq = nic.create_cq(4096)?;
+    let cap = QpCap { send_wrs: 1024, ..QpCap::default() };
+    let init = QpInitAttr {
+        qp_type: QpType::Rc,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        cap,
+        sq_sig_all: false,
+    };
+    let qp = nic.create_qp(Time::ZERO, &init)?;
+    Ok(End { nic, memory: Bytes(vec![0; SIZE]), gid, cq, qp, mr })
+}
+
+fn connect(a: &mut End, b: &End) -> mitra_verbs::Result<()> {
+    let attrs = [
+        QpAttr {
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(Access::REMOTE),
+            ..QpAttr::to(QpState::Init)
+        },
+        QpAttr {
+            dest_gid: Some(b.gid),
+            dest_qpn: Some(b.qp),
+            path_mtu: Some(Mtu::M4096),
+            rq_psn: Some(Psn::new(0)),
+            max_dest_rd_atomic: Some(16),
+            min_rnr_timer: Some(1),
+            ..QpAttr::to(QpState::Rtr)
+        },
+        QpAttr {
+            sq_psn: Some(Psn::new(0)),
+            timeout: Some(14),
+            retry_cnt: Some(7),
+            rnr_retry: Some(7),
+            max_rd_atomic: Some(16),
+            ..QpAttr::to(QpState::Rts)
+        },
+    ];
+    attrs.iter().try_for_each(|attr| a.nic.modify_qp(Time::ZERO, a.qp, attr))
+}
+
+/// Delivers all that `from` has to send now.
+fn deliver(from: &mut End, to: &mut End, now: Time, batch: &mut TxBatch) -> usize {
+    let mut n = 0;
+    while from.nic.poll_transmit(now, &mut from.memory, batch) {
+        for datagram in batch.datagrams() {
+            n += 1;
+            if let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) {
+                to.nic.handle_packet(now, from.gid, &packet, &mut to.memory);
+            }
+        }
+    }
+    n
+}
+
+fn run(name: &str, op: impl Fn(&Mr) -> SendOp, data: &Data, at_once: usize, total: usize) {
+    let (mut a, mut b) = (end(1).expect("within the limits"), end(2).expect("within the limits"));
+    connect(&mut a, &b).and_then(|()| connect(&mut b, &a)).expect("a valid connection");
+    let wrs: Vec<SendWr> = (0..at_once).map(|i| SendWr::new(i as u64, op(&b.mr), data.clone())).collect();
+    let (mut batch, mut done) = (TxBatch::new(), Vec::<Wc>::new());
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        let start = Instant::now();
+        let (mut completed, mut rounds) = (0, 0);
+        while completed < total {
+            rounds += 1;
+            let now = Time::from_nanos(rounds * 10_000);
+            a.nic.post_send(now, a.qp, &wrs).expect("room in the queue");
+            let mut left = at_once;
+            while left > 0 {
+                while deliver(&mut a, &mut b, now, &mut batch) + deliver(&mut b, &mut a, now, &mut batch) > 0 {
+                }
+                b.nic.handle_idle(now);
+                deliver(&mut b, &mut a, now, &mut batch);
+                left -= a.nic.poll_cq(a.cq, usize::MAX, &mut done).expect("it exists");
+                done.clear();
+            }
+            if a.nic.poll_timeout().is_some_and(|t| t <= now) {
+                a.nic.handle_timeout(now);
+            }
+            if b.nic.poll_timeout().is_some_and(|t| t <= now) {
+                b.nic.handle_timeout(now);
+            }
+            completed += at_once;
+        }
+        best = best.min(start.elapsed().as_nanos() as f64 / completed as f64);
+    }
+    let rate = data.len() as f64 / best;
+    println!("{name:<28} {at_once:>4} at once  {best:>9.1} ns each  {rate:>6.2} GB/s");
+}
+
+fn main() {
+    let key = end(1).expect("within the limits").mr.lkey;
+    let bytes = |len| Data::sge(mitra_verbs::Sge { addr: 0, len, key });
+    let write = |mr: &Mr| SendOp::Write(mr.remote(4096));
+    for at_once in [1, 16, 256] {
+        run("WRITE 8 B inline", write, &Data::inline(&[7; 8]), at_once, 1 << 18);
+        run("READ 8 B", |mr| SendOp::Read(mr.remote(0)), &bytes(8), at_once, 1 << 18);
+        let faa = |mr: &Mr| SendOp::FetchAdd { remote: mr.remote(0), add: 1 };
+        run("FETCH AND ADD", faa, &bytes(8), at_once, 1 << 18);
+    }
+    for len in [4096, 65536, 1 << 19] {
+        run(&format!("WRITE {len} B"), write, &bytes(len), 16, (1 << 31) / len as usize);
+        run(&format!("READ {len} B"), |mr| SendOp::Read(mr.remote(0)), &bytes(len), 16, (1 << 31) / len as usize);
+    }
+}

@@ -1,0 +1,537 @@
+//! What a reliable connection says when something is wrong, and that nothing was touched.
+
+mod common;
+
+use common::*;
+use core::time::Duration;
+use mitra_verbs::*;
+use mitra_wire::{Aeth, AtomicEth, Message, NakCode, Packet, Reth, Syndrome, Transport};
+
+fn write(p: &Pair, wr_id: u64, remote: RemoteAddr, len: u32) -> SendWr {
+    SendWr::new(wr_id, SendOp::Write(remote), Data::sge(p.sge(0, 0, len)))
+}
+
+/// Posts `wr` and two more; it must fail with `status`, the others are flushed, and node 1's memory is as it was.
+fn fails(p: &mut Pair, wr: SendWr, status: WcStatus) {
+    p.bytes(0)[..0x4000].fill(0xee);
+    let before = p.bytes(1).to_vec();
+    let behind = [write(p, 2, p.remote(0), 8), write(p, 3, p.remote(0), 8).with_flags(SendFlags::empty())];
+    p.post_on(0, &[wr]).unwrap();
+    p.post_on(0, &behind).unwrap();
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, status), (2, WcStatus::Flushed), (3, WcStatus::Flushed)]);
+    assert_eq!(p.state(0), QpState::Err);
+    assert!(p.bytes(1) == before, "memory was touched");
+}
+
+/// The last NAK that node 1 sent.
+fn nak(p: &Pair) -> Option<Syndrome> {
+    let syndromes = p.seen.iter().filter(|s| s.from == 1).filter_map(|s| {
+        match Packet::parse(&s.bytes).unwrap().message {
+            Message::Ack(aeth) if !matches!(aeth.syndrome, Syndrome::Ack { .. }) => Some(aeth.syndrome),
+            _ => None,
+        }
+    });
+    syndromes.last()
+}
+
+/// A remote access fails: both ends are in ERR, an event says so at the responder.
+fn denied(p: &mut Pair, wr: SendWr) {
+    p.post_recv(RecvWr::new(70, p.sge(1, 0, 8)));
+    p.post_recv(RecvWr::new(71, p.sge(1, 0, 8)));
+    fails(p, wr, WcStatus::RemoteAccess);
+    assert_eq!(nak(p), Some(Syndrome::Nak(NakCode::RemoteAccess)));
+    assert_eq!(p.state(1), QpState::Err);
+    let qp = p.nodes[1].qp;
+    assert!(p.events(1).contains(&AsyncEvent::QpAccessError(qp)));
+    assert_eq!(statuses(&p.receives(1)), [(70, WcStatus::Flushed), (71, WcStatus::Flushed)]);
+    assert_eq!(p.counter(1, "fatal_naks_sent"), 1);
+}
+
+fn fetch_add(p: &Pair, wr_id: u64, remote: RemoteAddr) -> SendWr {
+    SendWr::new(wr_id, SendOp::FetchAdd { remote, add: 1 }, Data::sge(p.sge(0, 0, 8)))
+}
+
+fn read(p: &Pair, wr_id: u64, remote: RemoteAddr, len: u32) -> SendWr {
+    SendWr::new(wr_id, SendOp::Read(remote), Data::sge(p.sge(0, 0, len)))
+}
+
+#[test]
+fn a_wrong_key_is_denied() {
+    let ops: [fn(&Pair, RemoteAddr) -> SendWr; 4] = [
+        |p, r| write(p, 1, r, 8),
+        |p, r| write(p, 1, r, 5000),
+        |p, r| read(p, 1, r, 3000),
+        |p, r| fetch_add(p, 1, r),
+    ];
+    for op in ops {
+        for flip in [1, 0x100, 0x8000_0000] {
+            let mut p = pair();
+            let remote = RemoteAddr { rkey: Key(p.nodes[1].mr.rkey.0 ^ flip), ..p.remote(0) };
+            let wr = op(&p, remote);
+            denied(&mut p, wr);
+        }
+    }
+}
+
+#[test]
+fn bounds_are_judged_at_the_first_packet_for_the_whole_message() {
+    for over in [1, 1024, 5000] {
+        let mut p = pair();
+        let remote = p.remote(SIZE as u64 - 5000 + over);
+        let wr = write(&p, 1, remote, 5000);
+        denied(&mut p, wr);
+        let mut p = pair();
+        let wr = read(&p, 1, p.remote(SIZE as u64 - 5000 + over), 5000);
+        denied(&mut p, wr);
+    }
+    let mut p = pair();
+    let below = RemoteAddr { addr: BASE - 1, ..p.remote(0) };
+    let wr = write(&p, 1, below, 8);
+    denied(&mut p, wr);
+    let mut p = pair();
+    let wrapping = RemoteAddr { addr: u64::MAX - 3, ..p.remote(0) };
+    let wr = write(&p, 1, wrapping, 8);
+    denied(&mut p, wr);
+}
+
+#[test]
+fn a_right_that_the_region_lacks_is_denied() {
+    let cases: [(Access, fn(&Pair, RemoteAddr) -> SendWr); 3] = [
+        (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 8)),
+        (Access::REMOTE_READ, |p, r| read(p, 1, r, 8)),
+        (Access::REMOTE_ATOMIC, |p, r| fetch_add(p, 1, r)),
+    ];
+    for (right, op) in cases {
+        let mut p = pair();
+        let node = &mut p.nodes[1];
+        node.memory.regions.push(vec![0; 64]);
+        let mr = node.nic.reg_mr(p.now, node.pd, RegionId(1), BASE, 64, ALL - right).unwrap();
+        let wr = op(&p, mr.remote(0));
+        denied(&mut p, wr);
+        assert!(p.nodes[1].memory.regions[1].iter().all(|&b| b == 0));
+    }
+}
+
+#[test]
+fn a_key_of_another_protection_domain_is_denied() {
+    let mut p = pair();
+    let node = &mut p.nodes[1];
+    node.memory.regions.push(vec![0; 64]);
+    let pd = node.nic.alloc_pd().unwrap();
+    let mr = node.nic.reg_mr(p.now, pd, RegionId(1), BASE, 64, ALL).unwrap();
+    let wr = write(&p, 1, mr.remote(0), 8);
+    denied(&mut p, wr);
+}
+
+#[test]
+fn a_key_revoked_within_a_message_stops_it_there() {
+    let mut p = pair();
+    p.bytes(0)[..5000].fill(0xee);
+    let wr = write(&p, 1, p.remote(0), 5000);
+    p.post(wr);
+    p.pump();
+    for _ in 0..2 {
+        p.step();
+    }
+    let node = &mut p.nodes[1];
+    let placed = node.memory.regions[0].iter().filter(|&&b| b == 0xee).count();
+    assert!(placed > 0 && placed < 5000, "{placed}");
+    assert_eq!(node.nic.dereg_mr(p.now, node.mr.id), Ok(RegionId(0)));
+    let touches = node.memory.touches;
+    p.run();
+    assert_eq!(p.nodes[1].memory.touches, touches, "memory was touched after its revocation");
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess)]);
+}
+
+#[test]
+fn a_key_revoked_before_the_read_response_leaves_is_denied() {
+    let mut p = pair();
+    let wr = read(&p, 1, p.remote(0), 5000);
+    p.post(wr);
+    p.pump();
+    // Accepted, but not yet fetched.
+    let bytes = p.seen[0].bytes.clone();
+    p.inject(1, &Packet::parse(&bytes).unwrap());
+    let node = &mut p.nodes[1];
+    node.nic.dereg_mr(p.now, node.mr.id).unwrap();
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess)]);
+    assert_eq!(p.nodes[1].memory.touches, 0);
+}
+
+#[test]
+fn an_operation_that_the_queue_pair_may_not_do_is_an_invalid_request() {
+    let cases: [(Access, fn(&Pair, RemoteAddr) -> SendWr); 4] = [
+        (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 8)),
+        (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 0)),
+        (Access::REMOTE_READ, |p, r| read(p, 1, r, 8)),
+        (Access::REMOTE_ATOMIC, |p, r| fetch_add(p, 1, r)),
+    ];
+    for (right, op) in cases {
+        let mut p = Setup { access: Access::REMOTE - right, ..Setup::default() }.pair();
+        let wr = op(&p, p.remote(0));
+        fails(&mut p, wr, WcStatus::RemoteInvalidRequest);
+        assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
+        let qp = p.nodes[1].qp;
+        assert_eq!(p.events(1), [AsyncEvent::QpRequestError(qp)]);
+    }
+}
+
+#[test]
+fn an_unaligned_atomic_is_an_invalid_request() {
+    for offset in 1..8 {
+        let mut p = pair();
+        let wr = fetch_add(&p, 1, p.remote(offset));
+        fails(&mut p, wr, WcStatus::RemoteInvalidRequest);
+    }
+}
+
+#[test]
+fn memory_that_is_gone_is_an_operational_error_at_the_responder() {
+    let ops: [fn(&Pair) -> SendWr; 3] =
+        [|p| write(p, 1, p.remote(0), 8), |p| read(p, 1, p.remote(0), 8), |p| fetch_add(p, 1, p.remote(0))];
+    for op in ops {
+        let mut p = pair();
+        p.nodes[1].memory.gone.push(0);
+        let wr = op(&p);
+        fails(&mut p, wr, WcStatus::RemoteOperation);
+        assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::RemoteOperational)));
+        let qp = p.nodes[1].qp;
+        assert_eq!(p.events(1), [AsyncEvent::QpFatal(qp)]);
+    }
+}
+
+#[test]
+fn no_bytes_need_no_key() {
+    let mut p = pair();
+    let nowhere = RemoteAddr { addr: 0, rkey: Key(0) };
+    let wrs = [write(&p, 1, nowhere, 0), read(&p, 2, nowhere, 0)];
+    p.post_on(0, &wrs).unwrap();
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+}
+
+#[test]
+fn a_message_longer_than_its_receive_fails_both() {
+    for (room, len) in [(8, 9), (1024, 1025), (2048, 5000), (0, 1)] {
+        let mut p = pair();
+        p.post_recv(RecvWr::new(70, p.sge(1, 0, room)));
+        p.post_recv(RecvWr::new(71, p.sge(1, 0, room)));
+        p.post(SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, len))));
+        p.run();
+        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteInvalidRequest)]);
+        assert_eq!(statuses(&p.receives(1)), [(70, WcStatus::LocalLength), (71, WcStatus::Flushed)]);
+        assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
+        assert_eq!((p.state(0), p.state(1)), (QpState::Err, QpState::Err));
+    }
+}
+
+#[test]
+fn a_receive_with_a_wrong_key_fails_both() {
+    let mut p = pair();
+    let sge = p.sge(1, 0, 8);
+    p.post_recv(RecvWr::new(70, Sge { key: Key(sge.key.0 ^ 1), ..sge }));
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteOperation)]);
+    assert_eq!(statuses(&p.receives(1)), [(70, WcStatus::LocalProtection)]);
+    assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::RemoteOperational)));
+}
+
+#[test]
+fn a_wrong_local_key_fails_when_those_before_it_are_done() {
+    let mut p = pair();
+    let good = write(&p, 1, p.remote(0), 8);
+    let sge = p.sge(0, SIZE as u64 - 4, 8);
+    let bad = SendWr::new(2, SendOp::Write(p.remote(0)), Data::sge(sge));
+    let behind = write(&p, 3, p.remote(0), 8);
+    p.post_on(0, &[good, bad, behind]).unwrap();
+    p.run();
+    assert_eq!(
+        statuses(&p.sends(0)),
+        [(1, WcStatus::Success), (2, WcStatus::LocalProtection), (3, WcStatus::Flushed)]
+    );
+    // The peer knows nothing of it.
+    assert_eq!(p.state(1), QpState::Rts);
+    assert_eq!(p.names(0), ["RC_RDMA_WRITE_ONLY"]);
+}
+
+#[test]
+fn a_wrong_local_key_does_not_hinder_the_retransmission_of_those_before_it() {
+    let mut p = pair();
+    let mut n = 0;
+    p.link(move |_, _| {
+        n += 1;
+        if n <= 2 { Fate::Drop } else { Fate::Pass }
+    });
+    let good = write(&p, 1, p.remote(0), 8);
+    let bad = SendWr::new(2, SendOp::Send, Data::sge(Sge { key: Key(0), ..p.sge(0, 0, 8) }));
+    p.post_on(0, &[good, bad]).unwrap();
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::LocalProtection)]);
+}
+
+#[test]
+fn what_is_fetched_needs_local_write() {
+    let mut p = pair();
+    let node = &mut p.nodes[0];
+    node.memory.regions.push(vec![0; 64]);
+    let mr = node.nic.reg_mr(p.now, node.pd, RegionId(1), BASE, 64, Access::empty()).unwrap();
+    p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(mr.sge(0, 8))));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::LocalProtection)]);
+    assert!(p.nodes[0].memory.regions[1].iter().all(|&b| b == 0));
+}
+
+#[test]
+fn a_responder_error_behind_a_read_lets_the_read_complete() {
+    let mut p = pair();
+    let good = read(&p, 1, p.remote(0), 5000);
+    let bad = write(&p, 2, RemoteAddr { rkey: Key(0), ..p.remote(0) }, 8);
+    p.post_on(0, &[good, bad]).unwrap();
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::RemoteAccess)]);
+    assert_eq!(p.counter(0, "timeouts"), 0);
+}
+
+#[test]
+fn no_receive_is_waited_for() {
+    let mut p = pair(); // min_rnr_timer 4: 40 µs
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
+    let start = p.now;
+    p.run_for(Duration::from_micros(200));
+    assert!(p.sends(0).is_empty());
+    let tries: Vec<Time> = p.seen.iter().filter(|s| s.from == 0).map(|s| s.at).collect();
+    assert!(tries.len() > 3, "{tries:?}");
+    assert_eq!(tries[1] - start, Duration::from_micros(40) + 2 * LATENCY);
+    assert_eq!(nak(&p), Some(Syndrome::RnrNak { timer: 4 }));
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.receives(1)), [(9, WcStatus::Success)]);
+    assert_eq!(&p.bytes(1)[..8], b"patience");
+}
+
+#[test]
+fn no_receive_for_a_write_with_immediate_is_waited_for_at_its_last_packet() {
+    let mut p = pair();
+    let data = pattern(5000, 3);
+    p.bytes(0)[..5000].copy_from_slice(&data);
+    p.post(SendWr::new(1, SendOp::WriteWithImm(p.remote(0), 8), Data::sge(p.sge(0, 0, 5000))));
+    p.run_for(Duration::from_micros(30));
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 0)));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(p.receives(1)[0].imm, Some(8));
+    assert_eq!(p.bytes(1)[..5000], data);
+    // Only the last packet was sent twice.
+    assert_eq!(p.counter(0, "retransmitted_packets"), 1);
+    assert_eq!(p.names(0).last(), Some(&"RC_RDMA_WRITE_LAST_WITH_IMMEDIATE"));
+}
+
+#[test]
+fn patience_ends() {
+    for rnr_retry in [0, 1, 6] {
+        let mut p = Setup { rnr_retry, ..Setup::default() }.pair();
+        p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")));
+        p.run();
+        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RnrRetryExceeded)]);
+        assert_eq!(p.names(0).len(), 1 + usize::from(rnr_retry));
+        assert_eq!(p.state(1), QpState::Rts);
+    }
+}
+
+#[test]
+fn a_message_behind_one_that_waits_for_a_receive_is_not_executed_before_it() {
+    let mut p = pair();
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"first...")));
+    p.post(write(&p, 2, p.remote(64), 8));
+    p.bytes(0)[..8].fill(7);
+    p.run_for(Duration::from_micros(100));
+    assert_eq!(p.bytes(1)[64], 0);
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!(p.bytes(1)[64], 7);
+}
+
+/// A request from node 0's queue pair to node 1's.
+fn request(p: &Pair, psn_ahead: u32, message: Message, payload: &'static [u8]) -> Packet<'static> {
+    let psn = p.status(1).rq_psn.add(psn_ahead);
+    Packet { ack_req: true, ..Packet::new(Transport::Rc, p.nodes[1].qp, psn, message, payload) }
+}
+
+const FULL: &[u8] = &[0x11; 1024];
+
+fn reth(p: &Pair, len: u32) -> Reth {
+    let remote = p.remote(0);
+    Reth { va: remote.addr, rkey: remote.rkey.0, len }
+}
+
+/// The packets, one after the other, end in this NAK, and the last one touches nothing.
+fn refused(packets: impl Fn(&Pair) -> Vec<(Message, &'static [u8])>, code: NakCode) {
+    let mut p = pair();
+    for i in 0..4 {
+        p.post_recv(RecvWr::new(i, p.sge(1, 0x8000, 4096)));
+    }
+    let all = packets(&p);
+    let (last, before) = all.split_last().unwrap();
+    for &(message, payload) in before {
+        let packet = request(&p, 0, message, payload);
+        p.inject(1, &packet);
+        p.pump();
+        assert_eq!(nak(&p), None, "{packet:?}");
+        assert_eq!(p.state(1), QpState::Rts);
+    }
+    let memory = p.bytes(1).to_vec();
+    let packet = request(&p, 0, last.0, last.1);
+    p.inject(1, &packet);
+    p.pump();
+    assert_eq!(nak(&p), Some(Syndrome::Nak(code)), "{packet:?}");
+    assert_eq!(p.state(1), QpState::Err);
+    assert_eq!(p.status(1).rq_psn, packet.psn, "a refused packet is not executed");
+    assert!(p.bytes(1) == memory);
+}
+
+#[test]
+fn the_order_of_operations_within_a_message_is_enforced() {
+    use Message::*;
+    let middle_without_first: [(Message, &[u8]); 8] = [
+        (SendMiddle, FULL),
+        (SendLast, FULL),
+        (SendLastImm(1), FULL),
+        (SendLastInv(1), FULL),
+        (WriteMiddle, FULL),
+        (WriteLast, FULL),
+        (WriteLastImm(1), FULL),
+        (SendMiddle, b""),
+    ];
+    for case in middle_without_first {
+        refused(|_| vec![case], NakCode::InvalidRequest);
+        // A message that is over does not count.
+        refused(|_| vec![(SendFirst, FULL), (SendLast, FULL), case], NakCode::InvalidRequest);
+    }
+    for within_send in [SendFirst, SendOnly, WriteMiddle, WriteLast, SendOnlyImm(3)] {
+        refused(|_| vec![(SendFirst, FULL), (within_send, FULL)], NakCode::InvalidRequest);
+    }
+    for within_write in [SendFirst, SendOnly, SendMiddle, SendLast, SendLastImm(3)] {
+        refused(|p| vec![(WriteFirst(reth(p, 4000)), FULL), (within_write, FULL)], NakCode::InvalidRequest);
+    }
+    let within = |message: fn(&Pair) -> Message| {
+        let payload = |m: Message| if m.has_payload() { FULL } else { b"" };
+        refused(|p| vec![(SendFirst, FULL), (message(p), payload(message(p)))], NakCode::InvalidRequest);
+        refused(
+            |p| vec![(WriteFirst(reth(p, 4000)), FULL), (message(p), payload(message(p)))],
+            NakCode::InvalidRequest,
+        );
+    };
+    within(|p| WriteFirst(reth(p, 4000)));
+    within(|p| WriteOnly(reth(p, 1024)));
+    within(|p| ReadRequest(reth(p, 8)));
+    within(|p| FetchAdd(AtomicEth { va: reth(p, 8).va, rkey: reth(p, 8).rkey, swap_add: 1, compare: 0 }));
+}
+
+#[test]
+fn the_length_of_packets_is_enforced() {
+    use Message::*;
+    const MORE: &[u8] = &[0x11; 1025];
+    const LESS: &[u8] = &[0x11; 1023];
+    for payload in [b"", LESS, MORE] {
+        refused(|_| vec![(SendFirst, payload)], NakCode::InvalidRequest);
+        refused(|_| vec![(SendFirst, FULL), (SendMiddle, payload)], NakCode::InvalidRequest);
+        refused(|p| vec![(WriteFirst(reth(p, 4000)), payload)], NakCode::InvalidRequest);
+        refused(|p| vec![(WriteFirst(reth(p, 4000)), FULL), (WriteMiddle, payload)], NakCode::InvalidRequest);
+    }
+    for payload in [b"", MORE] {
+        refused(|_| vec![(SendFirst, FULL), (SendLast, payload)], NakCode::InvalidRequest);
+    }
+    refused(|_| vec![(SendOnly, MORE)], NakCode::InvalidRequest);
+    // What the RETH announces is what must come.
+    refused(|p| vec![(WriteOnly(reth(p, 1023)), FULL)], NakCode::InvalidRequest);
+    refused(|p| vec![(WriteOnly(reth(p, 1025)), FULL)], NakCode::InvalidRequest);
+    refused(|p| vec![(WriteOnly(reth(p, 0)), b"x")], NakCode::InvalidRequest);
+    refused(|p| vec![(WriteFirst(reth(p, 1024)), FULL)], NakCode::InvalidRequest);
+    refused(|p| vec![(WriteFirst(reth(p, 2048)), FULL), (WriteMiddle, FULL)], NakCode::InvalidRequest);
+    refused(|p| vec![(WriteFirst(reth(p, 2048)), FULL), (WriteLast, LESS)], NakCode::InvalidRequest);
+    refused(|p| vec![(WriteFirst(reth(p, 2000)), FULL), (WriteLast, FULL)], NakCode::InvalidRequest);
+    refused(|p| vec![(ReadRequest(reth(p, (1 << 31) + 1)), b"")], NakCode::InvalidRequest);
+    refused(|p| vec![(WriteFirst(reth(p, (1 << 31) + 1)), FULL)], NakCode::InvalidRequest);
+}
+
+#[test]
+fn more_reads_at_once_than_promised_are_an_invalid_request() {
+    let mut p = Setup { dest_rd_atomic: 2, ..Setup::default() }.pair();
+    for i in 0..3 {
+        let packet = request(&p, 0, Message::ReadRequest(reth(&p, 8)), b"");
+        p.inject(1, &packet);
+        assert_eq!(p.state(1), if i < 2 { QpState::Rts } else { QpState::Err });
+    }
+    p.pump();
+    assert_eq!(p.names(1), ["RC_RDMA_READ_RESPONSE_ONLY", "RC_RDMA_READ_RESPONSE_ONLY", "RC_ACKNOWLEDGE"]);
+    assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
+}
+
+#[test]
+fn a_response_that_makes_no_sense_fails_the_request() {
+    let cases: [fn(&Pair) -> Packet<'static>; 3] = [
+        // A READ's response to a WRITE, data of the wrong length, an atomic's response to a READ.
+        |p| response(p, 0, Message::ReadOnly(ack()), b"12345678"),
+        |p| response(p, 1, Message::ReadOnly(ack()), b"1234567"),
+        |p| response(p, 1, Message::AtomicAck(ack(), 5), b""),
+    ];
+    for (i, case) in cases.into_iter().enumerate() {
+        let mut p = pair();
+        p.link(|_, _| Fate::Drop);
+        p.post(write(&p, 1, p.remote(0), 8));
+        p.post(read(&p, 2, p.remote(0), 8));
+        p.pump();
+        let packet = case(&p);
+        p.inject(0, &packet);
+        let expected = if i == 0 {
+            vec![(1, WcStatus::BadResponse), (2, WcStatus::Flushed)]
+        } else {
+            vec![(1, WcStatus::Success), (2, WcStatus::BadResponse)]
+        };
+        assert_eq!(statuses(&p.sends(0)), expected);
+        assert!(p.bytes(0).iter().all(|&b| b == 0));
+    }
+}
+
+fn ack() -> Aeth {
+    Aeth { syndrome: Syndrome::ACK, msn: 0 }
+}
+
+/// A response from node 1's queue pair to node 0's; the first request has PSN 100.
+fn response(p: &Pair, psn: u32, message: Message, payload: &'static [u8]) -> Packet<'static> {
+    Packet::new(Transport::Rc, p.nodes[0].qp, Psn::new(100 + psn), message, payload)
+}
+
+#[test]
+fn a_late_copy_of_an_answered_read_does_no_harm_after_its_key_was_revoked() {
+    let mut p = pair();
+    p.post(read(&p, 1, p.remote(0), 8));
+    p.run();
+    let old = p.seen[0].bytes.clone();
+    let node = &mut p.nodes[1];
+    node.nic.dereg_mr(p.now, node.mr.id).unwrap();
+    p.inject(1, &Packet::parse(&old).unwrap());
+    p.run();
+    assert_eq!((p.state(0), p.state(1)), (QpState::Rts, QpState::Rts));
+    assert_eq!(p.counter(1, "drop_duplicate"), 1);
+}
+
+#[test]
+fn a_fatal_nak_behind_a_lost_read_response_waits_for_the_read() {
+    // The responder is in ERR by then and answers the READ no more: the READ is the first to fail.
+    let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
+    p.link(|dir, packet| {
+        let lost = dir == 1 && matches!(packet.message, Message::ReadOnly(_));
+        if lost { Fate::Drop } else { Fate::Pass }
+    });
+    let bad = write(&p, 2, RemoteAddr { rkey: Key(0), ..p.remote(0) }, 8);
+    let wrs = [read(&p, 1, p.remote(0), 8), bad];
+    p.post_on(0, &wrs).unwrap();
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RetryExceeded), (2, WcStatus::Flushed)]);
+}

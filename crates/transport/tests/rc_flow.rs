@@ -1,0 +1,408 @@
+//! How a reliable connection paces itself: acknowledgements, windows, fences, READs and atomics at once.
+
+mod common;
+
+use common::*;
+use core::time::Duration;
+use mitra_transport::TxBatch;
+use mitra_verbs::*;
+use mitra_wire::{Message, Packet, Syndrome};
+
+fn write(p: &Pair, wr_id: u64, at: u64, len: u32) -> SendWr {
+    SendWr::new(wr_id, SendOp::Write(p.remote(at)), Data::sge(p.sge(0, at, len)))
+}
+
+fn read(p: &Pair, wr_id: u64, at: u64, len: u32) -> SendWr {
+    SendWr::new(wr_id, SendOp::Read(p.remote(at)), Data::sge(p.sge(0, at, len)))
+}
+
+/// Delivers to node `to` all that its peer has to send now, without idling.
+fn deliver(p: &mut Pair, to: usize) -> usize {
+    let mut batch = TxBatch::new();
+    let mut n = 0;
+    loop {
+        let from = &mut p.nodes[1 - to];
+        if !from.nic.poll_transmit(p.now, &mut from.memory, &mut batch) {
+            return n;
+        }
+        for datagram in batch.datagrams() {
+            n += 1;
+            p.inject(to, &Packet::parse(&datagram[..datagram.len() - 4]).unwrap());
+        }
+    }
+}
+
+#[test]
+fn an_acknowledgement_waits_for_idleness() {
+    let mut p = pair();
+    p.post(write(&p, 1, 0, 8));
+    deliver(&mut p, 1);
+    assert_eq!(deliver(&mut p, 0), 0);
+    p.nodes[1].nic.handle_idle(p.now);
+    assert_eq!(deliver(&mut p, 0), 1);
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn an_acknowledgement_waits_no_longer_than_its_timer() {
+    let mut p = pair();
+    p.post(write(&p, 1, 0, 8));
+    deliver(&mut p, 1);
+    let due = p.nodes[1].nic.poll_timeout().unwrap();
+    assert_eq!(due - p.now, Duration::from_micros(50));
+    p.nodes[1].nic.handle_timeout(due);
+    assert_eq!(deliver(&mut p, 0), 1);
+}
+
+#[test]
+fn one_acknowledgement_serves_sixteen_requests() {
+    let mut p = pair();
+    for i in 0..40 {
+        p.post(write(&p, i, 8 * i, 8));
+    }
+    deliver(&mut p, 1);
+    assert_eq!(deliver(&mut p, 0), 1, "coalesced: they arrived at once");
+    for i in 0..15 {
+        p.post(write(&p, i, 8 * i, 8));
+    }
+    p.sends(0);
+    deliver(&mut p, 1);
+    assert_eq!(deliver(&mut p, 0), 0);
+    p.post(write(&p, 15, 0, 8));
+    deliver(&mut p, 1);
+    assert_eq!(deliver(&mut p, 0), 1);
+    assert_eq!(p.sends(0).len(), 16);
+}
+
+#[test]
+fn a_read_response_acknowledges_what_was_owed() {
+    let mut p = pair();
+    p.post(write(&p, 1, 0, 8));
+    p.post(read(&p, 2, 0, 8));
+    deliver(&mut p, 1);
+    assert_eq!(deliver(&mut p, 0), 1);
+    assert_eq!(p.sends(0).len(), 2);
+    p.nodes[1].nic.handle_idle(p.now);
+    assert_eq!(deliver(&mut p, 0), 0, "nothing is owed any more");
+}
+
+#[test]
+fn an_acknowledgement_does_not_overtake_an_earlier_read_response() {
+    let mut p = pair();
+    p.post(read(&p, 1, 0, 5000));
+    p.post(write(&p, 2, 0x8000, 8));
+    p.run();
+    assert_eq!(p.names(1).last(), Some(&"RC_ACKNOWLEDGE"));
+    assert_eq!(p.counter(0, "implied_naks"), 0);
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+}
+
+#[test]
+fn a_write_may_pass_a_read_unless_fenced() {
+    for fenced in [false, true] {
+        let mut p = pair();
+        p.bytes(0)[..8].fill(7);
+        p.post(read(&p, 1, 0x8000, 2000));
+        let fence = if fenced { SendFlags::FENCE } else { SendFlags::empty() };
+        let to = SendOp::Write(p.remote(0x8000));
+        let wr = SendWr::new(2, to, Data::sge(p.sge(0, 0, 8))).with_flags(SendFlags::SIGNALED | fence);
+        p.post(wr);
+        // What is sent at once arrives before the data is fetched.
+        assert_eq!(deliver(&mut p, 1), if fenced { 1 } else { 2 });
+        p.run();
+        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+        assert_eq!(p.bytes(0)[0x8000], if fenced { 0 } else { 7 });
+        assert_eq!(p.bytes(1)[0x8000], 7);
+    }
+}
+
+#[test]
+fn a_fence_waits_for_atomics_and_for_retransmitted_reads() {
+    let mut p = pair();
+    let mut n = 0;
+    p.link(move |dir, _| {
+        n += u32::from(dir == 1);
+        if dir == 1 && n <= 2 { Fate::Drop } else { Fate::Pass }
+    });
+    let remote = p.remote(0);
+    p.post(SendWr::new(1, SendOp::FetchAdd { remote, add: 1 }, Data::sge(p.sge(0, 0, 8))));
+    p.post(read(&p, 2, 0x8000, 8));
+    let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
+    p.post(write(&p, 3, 0x9000, 8).with_flags(fenced));
+    p.run();
+    assert_eq!(p.sends(0).len(), 3);
+    let names = p.names(0);
+    assert_eq!(names.iter().filter(|n| n.contains("WRITE")).count(), 1);
+    assert_eq!(names.last(), Some(&"RC_RDMA_WRITE_ONLY"));
+}
+
+#[test]
+fn no_more_reads_and_atomics_are_outstanding_than_allowed() {
+    for most in 1..=5 {
+        let mut p = Setup { rd_atomic: most, dest_rd_atomic: most, ..Setup::default() }.pair();
+        let remote = p.remote(0);
+        for i in 0..12 {
+            p.post(read(&p, 2 * i, 0x8000, 8));
+            let faa = SendOp::FetchAdd { remote, add: 1 };
+            p.post(SendWr::new(2 * i + 1, faa, Data::sge(p.sge(0, 8 * i, 8))));
+        }
+        p.pump();
+        assert_eq!(p.names(0).len(), usize::from(most));
+        p.run();
+        let (mut out, mut peak) = (0, 0);
+        for seen in &p.seen {
+            out = if seen.from == 0 { out + 1 } else { out - 1 };
+            peak = peak.max(out);
+        }
+        assert_eq!(peak, i32::from(most));
+        assert_eq!(p.sends(0).len(), 24);
+        for i in 0..12 {
+            assert_eq!(p.word(0, 8 * i), i as u64);
+        }
+    }
+}
+
+/// The most payload bytes of node `from` that were on the way at once, when each is answered in time.
+fn peak(p: &Pair, from: usize) -> usize {
+    let (mut flying, mut peak) = (Vec::new(), 0);
+    for seen in &p.seen {
+        if seen.from == from {
+            flying.push((seen.psn, seen.payload));
+        } else if let Message::Ack(aeth) = Packet::parse(&seen.bytes).unwrap().message
+            && matches!(aeth.syndrome, Syndrome::Ack { .. })
+        {
+            flying.retain(|(psn, _)| psn.is_after(seen.psn));
+        }
+        peak = peak.max(flying.iter().map(|(_, n)| n).sum());
+    }
+    peak
+}
+
+#[test]
+fn the_send_window_bounds_what_is_on_the_wire() {
+    for send_window in [1024, 4096, 16384, 100_000] {
+        let mut p = Setup { send_window, ..Setup::default() }.pair();
+        let len = 300_000;
+        let data = pattern(len, 1);
+        p.bytes(0)[..len].copy_from_slice(&data);
+        for i in 0..3 {
+            p.post(write(&p, i, 0, len as u32));
+        }
+        p.run();
+        assert_eq!(p.sends(0).len(), 3);
+        assert!(p.bytes(1)[..len] == data);
+        let peak = peak(&p, 0);
+        assert!(peak <= send_window as usize, "{peak} of {send_window}");
+        assert!(peak >= send_window as usize / 2, "{peak} of {send_window}");
+        assert_eq!(p.counter(0, "timeouts"), 0, "acknowledgements are asked for in time");
+    }
+}
+
+#[test]
+fn a_read_longer_than_the_window_is_asked_for_in_pieces() {
+    for (rd_atomic, send_window) in [(1, 8192), (4, 8192), (4, 16384), (16, 100_000)] {
+        let mut p = Setup { rd_atomic, dest_rd_atomic: rd_atomic, send_window, ..Setup::default() }.pair();
+        let len = 300_001;
+        let data = pattern(len, 5);
+        p.bytes(1)[7..7 + len].copy_from_slice(&data);
+        p.post(read(&p, 1, 7, len as u32));
+        p.run();
+        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+        assert!(p.bytes(0)[7..7 + len] == data);
+        let (mut asked, mut got, mut next) = (0, 0, None);
+        for seen in &p.seen {
+            match Packet::parse(&seen.bytes).unwrap().message {
+                Message::ReadRequest(reth) => {
+                    asked += reth.len;
+                    // PSNs are those of the whole READ.
+                    assert_eq!(next.unwrap_or(seen.psn), seen.psn);
+                    next = Some(seen.psn.add(reth.len.div_ceil(1024)));
+                }
+                _ => got += seen.payload as u32,
+            }
+            assert!(asked - got <= send_window);
+        }
+        assert_eq!((asked, got), (len as u32, len as u32));
+        assert_eq!(p.status(1).rq_psn, Psn::new(100 + len.div_ceil(1024) as u32));
+        assert_eq!(p.counter(0, "timeouts"), 0);
+    }
+}
+
+#[test]
+fn a_large_transfer_sets_segments_of_equal_size_side_by_side() {
+    let mut p = Setup { mtu: Mtu::M4096, ..Setup::default() }.pair();
+    p.post(write(&p, 1, 0, 0x20000));
+    let mut batch = TxBatch::new();
+    let node = &mut p.nodes[0];
+    assert!(node.nic.poll_transmit(p.now, &mut node.memory, &mut batch));
+    let sizes: Vec<usize> = batch.datagrams().map(<[u8]>::len).collect();
+    assert_eq!(sizes.len(), 15);
+    assert_eq!(sizes[0], 12 + 16 + 4096 + 4);
+    assert!(sizes[1..].iter().all(|&n| n == 12 + 4096 + 4));
+}
+
+#[test]
+fn queue_pairs_take_turns() {
+    let mut p = pair();
+    let init = p.status(0).init;
+    let mut qps = vec![p.nodes[0].qp];
+    let setup = Setup::default();
+    for i in 1..4 {
+        let rtr = setup.to_rtr(&p.nodes[1], 0);
+        let node = &mut p.nodes[0];
+        let qp = node.nic.create_qp(p.now, &init).unwrap();
+        for attr in [setup.to_init(), rtr, setup.to_rts(10_000 * i)] {
+            node.nic.modify_qp(p.now, qp, &attr).unwrap();
+        }
+        qps.push(qp);
+    }
+    let wr = write(&p, 1, 0, 500_000);
+    for &qp in &qps {
+        p.nodes[0].nic.post_send(p.now, qp, std::slice::from_ref(&wr)).unwrap();
+    }
+    let mut batch = TxBatch::new();
+    // The PSN of the first packet of each batch, less a remainder, says whose it is.
+    let turns: Vec<u32> = (0..12)
+        .map(|_| {
+            let node = &mut p.nodes[0];
+            assert!(node.nic.poll_transmit(p.now, &mut node.memory, &mut batch));
+            Packet::parse(batch.datagrams().next().unwrap()).unwrap().psn.value() / 10_000
+        })
+        .collect();
+    assert_eq!(turns, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]);
+}
+
+#[test]
+fn responses_and_requests_take_turns() {
+    let mut p = Setup { cap: QpCap { send_wrs: 512, ..QpCap::default() }, ..Setup::default() }.pair();
+    // Node 1 answers a long READ and sends its own WRITEs at the same time.
+    p.post(read(&p, 1, 0, 200_000));
+    deliver(&mut p, 1);
+    let remote = p.nodes[0].mr.remote(0x80000);
+    let wrs: Vec<SendWr> =
+        (0..40).map(|i| SendWr::new(i, SendOp::Write(remote), Data::sge(p.sge(1, 0, 1024)))).collect();
+    p.post_on(1, &wrs).unwrap();
+    p.pump();
+    let names = p.names(1);
+    let first_write = names.iter().position(|n| n.contains("WRITE")).unwrap();
+    let last_read = names.iter().rposition(|n| n.contains("READ")).unwrap();
+    assert!(first_write <= 16 && last_read > 32, "{first_write} {last_read}");
+    p.run();
+    assert_eq!((p.sends(0).len(), p.sends(1).len()), (1, 40));
+}
+
+#[test]
+fn both_ends_send_at_once() {
+    let mut p = pair();
+    let remote = p.nodes[0].mr.remote(0x40000);
+    for i in 0..50 {
+        p.post(write(&p, i, 3000 * i, 3000));
+        let wr = SendWr::new(i, SendOp::Write(remote), Data::sge(p.sge(1, 0x40000, 3000)));
+        p.post_on(1, &[wr]).unwrap();
+    }
+    p.run();
+    for i in 0..2 {
+        let done = p.sends(i);
+        assert_eq!(statuses(&done), (0..50).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+        assert_eq!(p.counter(i, "retransmitted_packets"), 0);
+    }
+}
+
+#[test]
+fn unsignalled_requests_retire_silently_and_free_their_slots() {
+    let mut p = Setup { cap: QpCap { send_wrs: 4, ..QpCap::default() }, ..Setup::default() }.pair();
+    for round in 0..5 {
+        let wrs: Vec<SendWr> = (0..5)
+            .map(|i| {
+                let flags = if i == 2 { SendFlags::SIGNALED } else { SendFlags::empty() };
+                write(&p, 10 * round + i, 0, 8).with_flags(flags)
+            })
+            .collect();
+        let refused = p.post_on(0, &wrs).unwrap_err();
+        assert_eq!(refused.index, 4);
+        assert!(matches!(refused.error, Error::QueueFull { depth: 4, .. }));
+        p.run();
+        assert_eq!(statuses(&p.sends(0)), [(10 * round + 2, WcStatus::Success)]);
+    }
+}
+
+#[test]
+fn all_complete_where_all_are_signalled() {
+    let mut p = Setup { sq_sig_all: true, ..Setup::default() }.pair();
+    p.post(write(&p, 1, 0, 8).with_flags(SendFlags::empty()));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn inline_data_is_taken_at_posting_and_scattered_lists_are_gathered() {
+    let mut p = pair();
+    p.bytes(0)[..100].copy_from_slice(&pattern(100, 1));
+    let sges = SgeList::from_slice(&[p.sge(0, 10, 5), p.sge(0, 0, 0), p.sge(0, 50, 7), p.sge(0, 20, 3)]);
+    p.post(SendWr::new(1, SendOp::Write(p.remote(0)), Data::Sges(sges)));
+    p.run();
+    let expected = [&pattern(100, 1)[10..15], &pattern(100, 1)[50..57], &pattern(100, 1)[20..23]].concat();
+    assert_eq!(p.bytes(1)[..15], expected);
+    // And scattered, over packets and entries whose borders do not meet.
+    let data = pattern(3000, 9);
+    p.bytes(1)[0x1000..0x1000 + 3000].copy_from_slice(&data);
+    let sges = SgeList::from_slice(&[p.sge(0, 0x2000, 1000), p.sge(0, 0x4000, 1500), p.sge(0, 0x6000, 500)]);
+    p.post(SendWr::new(2, SendOp::Read(p.remote(0x1000)), Data::Sges(sges)));
+    p.run();
+    let b = p.bytes(0);
+    assert_eq!(
+        [&b[0x2000..0x2000 + 1000], &b[0x4000..0x4000 + 1500], &b[0x6000..0x6000 + 500]].concat(),
+        data
+    );
+    let refused = p.post_on(0, &[SendWr::new(3, SendOp::Send, Data::inline(&[0; 65]))]).unwrap_err();
+    assert!(matches!(refused.error, Error::Limit { asked: 65, limit: 64, .. }));
+}
+
+#[test]
+fn a_retransmission_fetches_anew() {
+    let mut p = pair();
+    let mut n = 0;
+    p.link(move |_, _| {
+        n += 1;
+        if n == 1 { Fate::Drop } else { Fate::Pass }
+    });
+    p.bytes(0)[..8].copy_from_slice(b"earlier.");
+    p.post(write(&p, 1, 0, 8));
+    p.pump();
+    p.bytes(0)[..8].copy_from_slice(b"later...");
+    p.run();
+    assert_eq!(&p.bytes(1)[..8], b"later...");
+}
+
+#[test]
+fn a_solicited_send_wakes_who_waits_for_that_only() {
+    let mut p = pair();
+    let cq = p.nodes[1].recv_cq;
+    for i in 0..4 {
+        p.post_recv(RecvWr::new(i, p.sge(1, 0, 8)));
+    }
+    p.nodes[1].nic.req_notify_cq(cq, true).unwrap();
+    let mut send = |flags| {
+        p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")).with_flags(flags));
+        p.run();
+        std::iter::from_fn(|| p.nodes[1].nic.poll_cq_event()).collect::<Vec<_>>()
+    };
+    assert_eq!(send(SendFlags::SIGNALED), []);
+    assert_eq!(send(SendFlags::SOLICITED), [cq]);
+    assert_eq!(send(SendFlags::SOLICITED), [], "armed for one event");
+    p.nodes[1].nic.req_notify_cq(cq, false).unwrap();
+    p.nodes[1].nic.req_notify_cq(cq, true).unwrap();
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")));
+    p.run();
+    assert_eq!(p.nodes[1].nic.poll_cq_event(), Some(cq), "armed for more is not taken back");
+}
+
+#[test]
+fn an_error_counts_as_solicited() {
+    let mut p = pair();
+    let cq = p.nodes[0].send_cq;
+    p.nodes[0].nic.req_notify_cq(cq, true).unwrap();
+    p.post(SendWr::new(1, SendOp::Send, Data::sge(Sge { key: Key(0), ..p.sge(0, 0, 8) })));
+    p.run();
+    assert_eq!(p.nodes[0].nic.poll_cq_event(), Some(cq));
+}

@@ -1,0 +1,112 @@
+//! Shared receive queues.
+
+mod common;
+
+use common::*;
+use mitra_verbs::*;
+
+fn shared(qp_type: QpType) -> Pair {
+    Setup { qp_type, srq: Some(8), ..Setup::default() }.pair()
+}
+
+fn srq(p: &Pair) -> SrqId {
+    p.status(1).init.srq.unwrap()
+}
+
+fn post(p: &mut Pair, wr_id: u64) {
+    let (srq, wr) = (srq(p), RecvWr::new(wr_id, p.sge(1, 64 * wr_id, 64)));
+    p.nodes[1].nic.post_srq_recv(srq, &[wr]).unwrap();
+}
+
+fn send(p: &mut Pair, wr_id: u64) {
+    p.post(SendWr::new(wr_id, SendOp::Send, Data::inline(b"hello")));
+    p.run();
+}
+
+#[test]
+fn receives_come_from_the_shared_queue_and_wait_is_the_same() {
+    let mut p = shared(QpType::Rc);
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"hello")));
+    p.run_for(core::time::Duration::from_micros(100));
+    assert!(p.counter(1, "rnr_naks_sent") > 0);
+    post(&mut p, 9);
+    p.run();
+    assert_eq!(statuses(&p.receives(1)), [(9, WcStatus::Success)]);
+    assert_eq!(&p.bytes(1)[576..581], b"hello");
+}
+
+#[test]
+fn the_limit_is_told_once() {
+    let mut p = shared(QpType::Rc);
+    for i in 0..5 {
+        post(&mut p, i);
+    }
+    let srq = srq(&p);
+    p.nodes[1].nic.arm_srq(srq, 3).unwrap();
+    send(&mut p, 1);
+    send(&mut p, 2);
+    assert!(p.events(1).is_empty(), "three are left");
+    send(&mut p, 3);
+    assert_eq!(p.events(1), [AsyncEvent::SrqLimitReached(srq)]);
+    send(&mut p, 4);
+    assert!(p.events(1).is_empty());
+    assert!(p.nodes[1].nic.arm_srq(srq, 9).is_err(), "more than it holds");
+}
+
+#[test]
+fn the_last_receive_is_told_when_the_queue_pair_fails_and_the_others_stay() {
+    let mut p = shared(QpType::Rc);
+    post(&mut p, 1);
+    post(&mut p, 2);
+    p.modify(1, &QpAttr::to(QpState::Err));
+    let qp = p.nodes[1].qp;
+    assert_eq!(p.events(1), [AsyncEvent::LastWqeReached(qp)]);
+    assert!(p.receives(1).is_empty());
+    p.modify(1, &QpAttr::to(QpState::Err));
+    assert!(p.events(1).is_empty());
+}
+
+#[test]
+fn a_half_received_message_is_flushed_with_its_shared_receive() {
+    let mut p = Setup { srq: Some(8), mtu: Mtu::M256, ..Setup::default() }.pair();
+    let srq = srq(&p);
+    let wrs = [RecvWr::new(1, p.sge(1, 0, 4096)), RecvWr::new(2, p.sge(1, 0, 4096))];
+    p.nodes[1].nic.post_srq_recv(srq, &wrs).unwrap();
+    p.post(SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, 2000))));
+    p.pump();
+    p.step();
+    p.step();
+    p.modify(1, &QpAttr::to(QpState::Err));
+    assert_eq!(statuses(&p.receives(1)), [(1, WcStatus::Flushed)]);
+}
+
+#[test]
+fn datagrams_and_uc_take_from_it_too() {
+    let mut p = shared(QpType::Uc);
+    post(&mut p, 3);
+    send(&mut p, 1);
+    assert_eq!(statuses(&p.receives(1)), [(3, WcStatus::Success)]);
+    // A dropped message gives its receive back.
+    let mut p = shared(QpType::Uc);
+    post(&mut p, 3);
+    p.post(SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, 65))));
+    send(&mut p, 2);
+    assert_eq!(statuses(&p.receives(1)), [(3, WcStatus::Success)]);
+}
+
+#[test]
+fn it_is_busy_while_used_and_refuses_what_does_not_fit() {
+    let mut p = shared(QpType::Rc);
+    let srq = srq(&p);
+    for i in 0..8 {
+        post(&mut p, i);
+    }
+    let wr = RecvWr::new(9, p.sge(1, 0, 8));
+    let node = &mut p.nodes[1];
+    assert_eq!(node.nic.post_srq_recv(srq, std::slice::from_ref(&wr)).unwrap_err().index, 0);
+    assert!(matches!(node.nic.destroy_srq(srq), Err(Error::Busy { .. })));
+    assert!(node.nic.post_recv(node.qp, &[wr]).is_err());
+    node.nic.destroy_qp(p.now, node.qp).unwrap();
+    node.nic.destroy_srq(srq).unwrap();
+    assert!(matches!(node.nic.destroy_srq(srq), Err(Error::NoSuchObject { .. })));
+}

@@ -1,0 +1,438 @@
+//! Queue pair states, objects and their users, what may be posted when.
+
+mod common;
+
+use common::*;
+use core::time::Duration;
+use mitra_transport::{Nic, NicConfig, TxBatch};
+use mitra_verbs::*;
+use mitra_wire::{Message, Packet, Transport};
+
+fn write(p: &Pair, wr_id: u64, len: u32) -> SendWr {
+    SendWr::new(wr_id, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, len)))
+}
+
+#[test]
+fn an_error_flushes_all_in_order_and_what_is_posted_later_too() {
+    let mut p = pair();
+    p.link(|_, _| Fate::Drop);
+    for i in 0..3 {
+        p.post(write(&p, i, 8));
+        let node = &mut p.nodes[0];
+        node.nic.post_recv(node.qp, &[RecvWr::new(10 + i, node.mr.sge(0, 8))]).unwrap();
+    }
+    p.modify(0, &QpAttr::to(QpState::Err));
+    let flushed = |ids: core::ops::Range<u64>| ids.map(|i| (i, WcStatus::Flushed)).collect::<Vec<_>>();
+    assert_eq!(statuses(&p.sends(0)), flushed(0..3));
+    assert_eq!(statuses(&p.receives(0)), flushed(10..13));
+    p.post(write(&p, 3, 8));
+    let node = &mut p.nodes[0];
+    node.nic.post_recv(node.qp, &[RecvWr::new(13, node.mr.sge(0, 8))]).unwrap();
+    assert_eq!((statuses(&p.sends(0)), statuses(&p.receives(0))), (flushed(3..4), flushed(13..14)));
+}
+
+#[test]
+fn error_is_a_fence() {
+    let mut p = pair();
+    p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 5000))));
+    p.post(write(&p, 2, 8));
+    p.pump();
+    for seen in p.seen.clone() {
+        p.inject(1, &Packet::parse(&seen.bytes).unwrap());
+    }
+    // The READ is accepted, the WRITE executed and its acknowledgement owed.
+    let status = p.status(1);
+    assert_eq!(status.rq_psn, Psn::new(106));
+    let touches = p.nodes[1].memory.touches;
+    p.modify(1, &QpAttr::to(QpState::Err));
+    for seen in p.seen.clone() {
+        p.inject(1, &Packet::parse(&seen.bytes).unwrap());
+    }
+    let mut batch = TxBatch::new();
+    let node = &mut p.nodes[1];
+    node.nic.handle_idle(p.now);
+    assert!(!node.nic.poll_transmit(p.now, &mut node.memory, &mut batch));
+    assert_eq!(node.memory.touches, touches);
+    assert_eq!(p.status(1).rq_psn, status.rq_psn, "readable in ERR");
+}
+
+#[test]
+fn saved_results_and_the_expected_psn_stay_readable_in_error() {
+    let mut p = pair();
+    p.set_word(1, 0, 9);
+    for i in 0..3 {
+        let op = SendOp::FetchAdd { remote: p.remote(0), add: 1 };
+        p.post(SendWr::new(i, op, Data::sge(p.sge(0, 0, 8))));
+    }
+    p.run();
+    p.modify(1, &QpAttr::to(QpState::Err));
+    let node = &p.nodes[1];
+    let saved: Vec<_> =
+        node.nic.saved_results(node.qp).unwrap().iter().map(|s| (s.psn.value(), s.value)).collect();
+    assert_eq!(saved, [(100, 9), (101, 10), (102, 11)]);
+    assert_eq!(p.status(1).rq_psn, Psn::new(103));
+}
+
+#[test]
+fn draining_lets_what_has_begun_finish_and_holds_the_rest() {
+    // A window of one packet: at most one request has begun.
+    let mut p = Setup { send_window: 1024, ..Setup::default() }.pair();
+    let qp = p.nodes[0].qp;
+    for i in 0..3 {
+        p.post(write(&p, i, 3000));
+    }
+    p.pump();
+    p.modify(0, &QpAttr::to(QpState::Sqd));
+    assert_eq!(p.status(0).drain, Drain::Draining);
+    p.post(write(&p, 3, 8));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(0, WcStatus::Success)]);
+    assert_eq!((p.status(0).drain, p.events(0)), (Drain::Drained, vec![AsyncEvent::SqDrained(qp)]));
+    // It still answers.
+    let remote = p.nodes[0].mr.remote(0x1000);
+    p.post_on(1, &[SendWr::new(7, SendOp::Write(remote), Data::inline(b"still"))]).unwrap();
+    p.run();
+    assert_eq!(&p.bytes(0)[0x1000..0x1005], b"still");
+    p.modify(0, &QpAttr { timeout: Some(9), ..QpAttr::to(QpState::Sqd) });
+    assert_eq!(p.status(0).drain, Drain::Drained);
+    p.modify(0, &QpAttr::to(QpState::Rts));
+    p.run();
+    assert_eq!(p.sends(0).len(), 3);
+    assert_eq!(p.status(0).drain, Drain::None);
+}
+
+#[test]
+fn draining_an_idle_queue_is_over_at_once() {
+    let mut p = pair();
+    let qp = p.nodes[0].qp;
+    p.modify(0, &QpAttr::to(QpState::Sqd));
+    assert_eq!(p.events(0), [AsyncEvent::SqDrained(qp)]);
+    p.modify(0, &QpAttr::to(QpState::Sqd));
+    assert_eq!(p.events(0), []);
+}
+
+#[test]
+fn draining_retransmits() {
+    let mut p = pair();
+    let mut n = 0;
+    p.link(move |_, _| {
+        n += 1;
+        if n < 3 { Fate::Drop } else { Fate::Pass }
+    });
+    p.post(write(&p, 1, 8));
+    p.pump();
+    p.modify(0, &QpAttr::to(QpState::Sqd));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(p.status(0).drain, Drain::Drained);
+}
+
+#[test]
+fn reset_empties_silently_and_begins_anew() {
+    let mut p = pair();
+    p.link(|_, _| Fate::Drop);
+    p.post(write(&p, 1, 8));
+    p.post_recv(RecvWr::new(5, p.sge(1, 0, 8)));
+    p.pump();
+    let setup = Setup { psn: [500, 600], ..Setup::default() };
+    for i in 0..2 {
+        p.modify(i, &QpAttr::to(QpState::Reset));
+        assert_eq!(p.status(i).attr, QpAttr::default());
+        let rtr = setup.to_rtr(&p.nodes[1 - i], setup.psn[1 - i]);
+        for attr in [setup.to_init(), rtr, setup.to_rts(setup.psn[i])] {
+            p.modify(i, &attr);
+        }
+    }
+    p.link(|_, _| Fate::Pass);
+    p.run();
+    assert!(p.sends(0).is_empty() && p.receives(1).is_empty());
+    p.post(write(&p, 2, 8));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(2, WcStatus::Success)]);
+    assert_eq!(p.status(1).rq_psn, Psn::new(501));
+}
+
+#[test]
+fn packets_count_in_the_right_states_and_from_the_peer_only() {
+    let setup = Setup::default();
+    let mut p = pair();
+    let packet = |p: &Pair| {
+        let reth = mitra_wire::Reth { va: BASE, rkey: p.nodes[1].mr.rkey.0, len: 1 };
+        Packet::new(Transport::Rc, p.nodes[1].qp, Psn::new(100), Message::WriteOnly(reth), b"x")
+    };
+    let attempt = |p: &mut Pair, works: bool| {
+        p.bytes(1)[0] = 0;
+        let packet = packet(p);
+        p.inject(1, &packet);
+        assert_eq!(p.bytes(1)[0] == b'x', works, "in {:?}", p.state(1));
+        p.modify(1, &QpAttr::to(QpState::Reset));
+        let rtr = setup.to_rtr(&p.nodes[0], 100);
+        p.events(1);
+        [setup.to_init(), rtr, setup.to_rts(7), QpAttr::to(QpState::Sqd), QpAttr::to(QpState::Err)]
+    };
+    let transitions = attempt(&mut p, true);
+    for (reached, works) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, false)] {
+        for attr in &transitions[..reached] {
+            p.modify(1, attr);
+        }
+        attempt(&mut p, works);
+    }
+    for attr in &transitions[..2] {
+        p.modify(1, attr);
+    }
+    let good = packet(&p);
+    p.inject_from(1, gid(7), &good);
+    p.inject(1, &Packet { pkey: 0x8001, ..good });
+    p.inject(1, &Packet { transport: Transport::Uc, ..good });
+    p.inject(1, &Packet { dest_qp: Qpn::new(good.dest_qp.value() ^ 1 << 20), ..good });
+    assert_eq!(p.bytes(1)[0], 0);
+    for name in ["drop_foreign_source", "drop_pkey", "drop_wrong_transport", "drop_no_qp"] {
+        assert_eq!(p.counter(1, name), 1, "{name}");
+    }
+    assert_eq!(p.events(1), []);
+    // Limited membership of the default partition is membership enough.
+    p.inject(1, &Packet { pkey: 0x7fff, ..good });
+    assert_eq!(p.bytes(1)[0], b'x');
+    let qp = p.nodes[1].qp;
+    assert_eq!(p.events(1), [AsyncEvent::CommunicationEstablished(qp)]);
+}
+
+#[test]
+fn posting_needs_the_right_state() {
+    let setup = Setup::default();
+    let mut p = pair();
+    p.modify(0, &QpAttr::to(QpState::Reset));
+    let rtr = setup.to_rtr(&p.nodes[1], 3);
+    let steps = [setup.to_init(), rtr, setup.to_rts(7)];
+    let send = write(&p, 1, 8);
+    let recv = RecvWr::new(1, p.sge(0, 0, 8));
+    for reached in 0..=3 {
+        if reached > 0 {
+            p.modify(0, &steps[reached - 1]);
+        }
+        let sent = p.post_on(0, std::slice::from_ref(&send));
+        let node = &mut p.nodes[0];
+        let received = node.nic.post_recv(node.qp, std::slice::from_ref(&recv));
+        assert_eq!((sent.is_ok(), received.is_ok()), (reached == 3, reached >= 1));
+    }
+    p.modify(0, &QpAttr::to(QpState::Reset));
+    let refused = p.post_on(0, &[send]).unwrap_err().error.to_string();
+    assert_eq!(
+        refused,
+        format!("post_send on {} needs state Rts, Sqd, Sqe or Err, it is in Reset", p.nodes[0].qp)
+    );
+}
+
+#[test]
+fn a_modification_is_judged_and_a_refused_one_changes_nothing() {
+    let mut p = pair();
+    let before = p.status(0);
+    let node = &mut p.nodes[0];
+    let mut refuse = |attr: &QpAttr| node.nic.modify_qp(p.now, node.qp, attr).unwrap_err().to_string();
+    assert!(refuse(&QpAttr::to(QpState::Init)).contains("cannot go from Rts to Init"));
+    assert_eq!(p.status(0), before);
+
+    let setup = Setup::default();
+    let mut config = NicConfig::new("small", gid(3), [0; 32]);
+    config.max_mtu = Mtu::M2048;
+    let mut nic = Nic::new(config);
+    let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(4).unwrap());
+    let init = QpInitAttr {
+        qp_type: QpType::Rc,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        cap: QpCap::default(),
+        sq_sig_all: false,
+    };
+    let qp = nic.create_qp(p.now, &init).unwrap();
+    nic.modify_qp(p.now, qp, &setup.to_init()).unwrap();
+    let rtr = setup.to_rtr(&p.nodes[0], 0);
+    for (attr, why) in [
+        (QpAttr { path_mtu: Some(Mtu::M4096), ..rtr }, "path_mtu must be at most the MTU of the port"),
+        (
+            QpAttr { max_dest_rd_atomic: Some(17), ..rtr },
+            "max_dest_rd_atomic must be at most the limit `rd_atomic` of the device",
+        ),
+    ] {
+        assert_eq!(nic.modify_qp(p.now, qp, &attr).unwrap_err().to_string(), why);
+        assert_eq!(nic.query_qp(qp).unwrap().state, QpState::Init);
+    }
+    nic.modify_qp(p.now, qp, &rtr).unwrap();
+    let rts = QpAttr { max_rd_atomic: Some(17), ..setup.to_rts(0) };
+    assert!(nic.modify_qp(p.now, qp, &rts).is_err());
+}
+
+#[test]
+fn an_overflowing_completion_queue_breaks_its_queue_pairs() {
+    let mut p = Setup { cq_depth: 2, ..Setup::default() }.pair();
+    let cq = p.nodes[0].send_cq;
+    for i in 0..4 {
+        p.post(write(&p, i, 8));
+    }
+    p.run();
+    assert_eq!(p.events(0), [AsyncEvent::CqError(cq)]);
+    assert_eq!(p.state(0), QpState::Err);
+    assert_eq!(statuses(&p.sends(0)), [(0, WcStatus::Success), (1, WcStatus::Success)]);
+    assert_eq!(p.state(1), QpState::Rts);
+    assert!(p.counter(0, "cq_overruns") > 0);
+}
+
+#[test]
+fn a_link_that_is_down_carries_nothing_and_says_so() {
+    let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
+    p.nodes[1].nic.handle_link(false);
+    p.nodes[1].nic.handle_link(false);
+    assert_eq!(p.events(1), [AsyncEvent::PortError]);
+    assert_eq!(p.nodes[1].nic.query_port().state, PortState::Down);
+    p.post(write(&p, 1, 8));
+    p.run_for(Duration::from_micros(10));
+    assert_eq!(p.counter(1, "drop_link_down"), 1);
+    p.nodes[1].nic.handle_link(true);
+    assert_eq!(p.events(1), [AsyncEvent::PortActive]);
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    // Its own sends go nowhere, and time out.
+    p.nodes[0].nic.handle_link(false);
+    p.post(write(&p, 2, 8));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(2, WcStatus::RetryExceeded)]);
+}
+
+#[test]
+fn used_objects_are_busy_and_stale_handles_name_nothing() {
+    let mut p = pair();
+    let node = &mut p.nodes[0];
+    let nic = &mut node.nic;
+    assert!(matches!(nic.destroy_cq(node.send_cq), Err(Error::Busy { .. })));
+    assert!(matches!(nic.destroy_cq(node.recv_cq), Err(Error::Busy { .. })));
+    assert!(matches!(nic.dealloc_pd(node.pd), Err(Error::Busy { .. })));
+    nic.destroy_qp(p.now, node.qp).unwrap();
+    assert!(matches!(nic.query_qp(node.qp), Err(Error::NoSuchObject { kind: "queue pair", .. })));
+    assert!(nic.destroy_qp(p.now, node.qp).is_err());
+    nic.destroy_cq(node.send_cq).unwrap();
+    nic.destroy_cq(node.recv_cq).unwrap();
+    assert!(nic.poll_cq(node.recv_cq, 1, &mut Vec::new()).is_err());
+    assert!(matches!(nic.dealloc_pd(node.pd), Err(Error::Busy { user: "a memory region or window", .. })));
+    nic.dereg_mr(p.now, node.mr.id).unwrap();
+    let ah = nic.create_ah(node.pd, gid(0)).unwrap();
+    assert!(matches!(nic.dealloc_pd(node.pd), Err(Error::Busy { .. })));
+    nic.destroy_ah(ah).unwrap();
+    nic.dealloc_pd(node.pd).unwrap();
+    assert!(nic.create_srq(node.pd, 1).is_err());
+    assert_eq!(nic.poll_timeout().map(|t| t > p.now), None, "no timer of a destroyed queue pair is left");
+}
+
+#[test]
+fn destroying_a_queue_pair_in_full_flight_leaves_nothing_behind() {
+    let mut p = pair();
+    for i in 0..8 {
+        p.post(write(&p, i, 3000));
+    }
+    p.pump();
+    for node in &mut p.nodes {
+        node.nic.destroy_qp(p.now, node.qp).unwrap();
+    }
+    p.run();
+    assert!(p.sends(0).is_empty());
+    assert!(p.counter(1, "drop_no_qp") > 0);
+}
+
+#[test]
+fn numbers_of_queue_pairs_are_not_used_again_in_time() {
+    let mut config = NicConfig::new("nic", gid(3), [9; 32]);
+    config.limits.qps = 4;
+    let mut nic = Nic::new(config);
+    let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(4).unwrap());
+    let init = QpInitAttr {
+        qp_type: QpType::Rc,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        cap: QpCap::default(),
+        sq_sig_all: false,
+    };
+    let now = Time::ZERO;
+    let mut seen = std::collections::BTreeSet::new();
+    let mut last = None;
+    for _ in 0..100_000 {
+        let qp = nic.create_qp(now, &init).unwrap();
+        assert!(seen.insert(qp), "{qp} again");
+        assert!(![0, 1, 0xff_ffff].contains(&qp.value()));
+        if let Some(old) = last.replace(qp) {
+            nic.destroy_qp(now, old).unwrap();
+        }
+    }
+    let live: Vec<Qpn> = (0..3).map(|_| nic.create_qp(now, &init).unwrap()).collect();
+    let refused = nic.create_qp(now, &init).unwrap_err();
+    assert_eq!(refused.to_string(), "queue pairs is 5, this device's limit is 4");
+    nic.destroy_qp(now, live[0]).unwrap();
+    nic.create_qp(now, &init).unwrap();
+}
+
+#[test]
+fn queue_pairs_beyond_the_limits_are_refused() {
+    let mut p = pair();
+    let init = p.status(0).init;
+    let nic = &mut p.nodes[0].nic;
+    for cap in [
+        QpCap { send_wrs: 1 << 20, ..init.cap },
+        QpCap { recv_wrs: 1 << 20, ..init.cap },
+        QpCap { send_sges: 17, ..init.cap },
+        QpCap { recv_sges: 17, ..init.cap },
+        QpCap { inline: 257, ..init.cap },
+    ] {
+        let refused = nic.create_qp(p.now, &QpInitAttr { cap, ..init }).unwrap_err();
+        assert!(matches!(refused, Error::Limit { .. }), "{refused}");
+    }
+    for bad in [
+        QpInitAttr { pd: PdId(77), ..init },
+        QpInitAttr { send_cq: CqId(77), ..init },
+        QpInitAttr { recv_cq: CqId(77), ..init },
+        QpInitAttr { srq: Some(SrqId(77)), ..init },
+    ] {
+        assert!(matches!(nic.create_qp(p.now, &bad), Err(Error::NoSuchObject { .. })));
+    }
+    // What was refused uses nothing.
+    let cq = init.send_cq;
+    let (qp, recv_cq) = (p.nodes[0].qp, init.recv_cq);
+    let nic = &mut p.nodes[0].nic;
+    nic.destroy_qp(p.now, qp).unwrap();
+    nic.destroy_cq(cq).unwrap();
+    nic.destroy_cq(recv_cq).unwrap();
+}
+
+#[test]
+fn what_cannot_be_carried_out_is_refused_at_posting() {
+    let p = Setup { rd_atomic: 0, ..Setup::default() }.pair();
+    let remote = p.remote(0);
+    let one = |len| Data::sge(p.sge(0, 0, len));
+    let two = Data::Sges(SgeList::from_slice(&[p.sge(0, 0, 4), p.sge(0, 4, 4)]));
+    let many = Data::Sges((0..5).map(|_| p.sge(0, 0, 1)).collect());
+    let faa = SendOp::FetchAdd { remote, add: 1 };
+    let to = UdDestination { ah: AhId(0), qpn: Qpn::new(2), qkey: 0 };
+    let mut wrs = vec![
+        SendWr::new(1, SendOp::Read(remote), one(8)),
+        SendWr::new(1, faa, one(8)),
+        SendWr::new(1, SendOp::Write(remote), many),
+        SendWr::new(1, SendOp::Send, one(8)).to(to),
+        SendWr::new(1, SendOp::LocalInvalidate(Key(1)), one(8)),
+        SendWr::new(
+            1,
+            SendOp::Write(remote),
+            Data::Sges(SgeList::from_slice(&[p.sge(0, 0, 1 << 30), p.sge(0, 0, 1)])),
+        ),
+    ];
+    let p2 = pair();
+    for data in [one(4), one(16), two, Data::inline(&[0; 8])] {
+        wrs.push(SendWr::new(1, faa, data));
+    }
+    wrs.push(SendWr::new(1, SendOp::Read(remote), Data::inline(b"x")));
+    let mut both = [p, p2];
+    for (i, wr) in wrs.into_iter().enumerate() {
+        let refused = both[usize::from(i >= 6)].post_on(0, &[wr.clone()]);
+        assert!(refused.is_err(), "{wr:?}");
+    }
+}

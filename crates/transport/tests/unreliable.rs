@@ -1,0 +1,253 @@
+//! UC and UD: silent about what is lost.
+
+mod common;
+
+use common::*;
+use mitra_verbs::*;
+use mitra_wire::{Deth, Message, Packet, Reth, Transport};
+
+fn uc() -> Pair {
+    Setup { qp_type: QpType::Uc, ..Setup::default() }.pair()
+}
+
+/// Loses the `n`th packet (from 0) of all.
+fn lose(p: &mut Pair, lost: usize) {
+    let mut n = 0;
+    p.link(move |_, _| {
+        n += 1;
+        if n - 1 == lost { Fate::Drop } else { Fate::Pass }
+    });
+}
+
+#[test]
+fn uc_sends_and_writes_at_every_mtu_and_length() {
+    for mtu in Mtu::ALL {
+        let m = mtu.bytes();
+        for len in [0, 1, m - 1, m, m + 1, 5 * m + 3] {
+            let mut p = Setup { qp_type: QpType::Uc, mtu, psn: [0xff_fffe, 3], ..Setup::default() }.pair();
+            let data = pattern(len, 7);
+            p.bytes(0)[..len].copy_from_slice(&data);
+            p.post_recv(RecvWr::new(9, p.sge(1, 0, len as u32)));
+            p.post_recv(RecvWr::new(10, p.sge(1, 0, 0)));
+            let from = || Data::sge(Sge { addr: BASE, len: len as u32, key: p.nodes[0].mr.lkey });
+            let wrs = [
+                SendWr::new(1, SendOp::SendWithImm(3), from()),
+                SendWr::new(2, SendOp::Write(p.remote(0x10000)), from()),
+                SendWr::new(3, SendOp::WriteWithImm(p.remote(0x20000), 4), from()),
+            ];
+            p.post_on(0, &wrs).unwrap();
+            p.run();
+            let done: Vec<_> = (1..4).map(|i| (i, WcStatus::Success)).collect();
+            assert_eq!(statuses(&p.sends(0)), done);
+            let got = p.receives(1);
+            assert_eq!(statuses(&got), [(9, WcStatus::Success), (10, WcStatus::Success)]);
+            assert_eq!((got[0].imm, got[0].byte_len), (Some(3), len as u32));
+            assert_eq!((got[1].imm, got[1].opcode), (Some(4), WcOpcode::RecvWithImm));
+            for at in [0, 0x10000, 0x20000] {
+                assert_eq!(p.bytes(1)[at..at + len], data);
+            }
+            assert!(p.names(1).is_empty(), "UC acknowledges nothing");
+            assert_eq!(p.status(0).sq_psn, p.status(1).rq_psn);
+        }
+    }
+}
+
+#[test]
+fn uc_drops_the_whole_message_of_which_a_packet_is_lost() {
+    for lost in 0..4 {
+        let mut p = uc();
+        p.bytes(0)[..4096].fill(7);
+        lose(&mut p, lost);
+        p.post_recv(RecvWr::new(8, p.sge(1, 0, 4096)));
+        p.post_recv(RecvWr::new(9, p.sge(1, 0x10000, 4096)));
+        for i in 1..3 {
+            let data = Data::sge(p.sge(0, 0, 4000));
+            p.post(SendWr::new(i, SendOp::SendWithImm(i as u32), data));
+        }
+        p.run();
+        assert_eq!(p.sends(0).len(), 2, "the sender does not know");
+        let got = p.receives(1);
+        // Its receive serves the next message.
+        assert_eq!(got.iter().map(|wc| (wc.wr_id, wc.imm)).collect::<Vec<_>>(), [(8, Some(2))], "{lost}");
+        assert_eq!(p.bytes(1)[0x10000], 0);
+        assert_eq!(p.state(1), QpState::Rts);
+    }
+}
+
+#[test]
+fn uc_drops_what_it_may_not_do_and_lives_on() {
+    let mut p = uc();
+    p.bytes(0)[..4096].fill(7);
+    let bad = RemoteAddr { rkey: Key(1), ..p.remote(0) };
+    let beyond = p.remote(SIZE as u64 - 3999);
+    for remote in [bad, beyond] {
+        p.post(SendWr::new(1, SendOp::Write(remote), Data::sge(p.sge(0, 0, 4000))));
+    }
+    p.post(SendWr::new(2, SendOp::Send, Data::inline(b"nobody receives this")));
+    p.run();
+    assert!(p.bytes(1).iter().all(|&b| b == 0));
+    assert_eq!(p.counter(1, "drop_no_receive"), 1);
+    p.post_recv(RecvWr::new(5, p.sge(1, 0, 2)));
+    p.post(SendWr::new(3, SendOp::Send, Data::inline(b"too long")));
+    p.post(SendWr::new(4, SendOp::Send, Data::inline(b"ok")));
+    p.run();
+    assert_eq!(statuses(&p.receives(1)), [(5, WcStatus::Success)]);
+    assert_eq!(&p.bytes(1)[..2], b"ok");
+    assert!(p.names(1).is_empty());
+    assert!(p.events(1).is_empty());
+}
+
+#[test]
+fn uc_has_no_reads_and_no_atomics() {
+    let mut p = uc();
+    let data = Data::sge(p.sge(0, 0, 8));
+    let remote = p.remote(0);
+    for op in [
+        SendOp::Read(remote),
+        SendOp::FetchAdd { remote, add: 1 },
+        SendOp::CompareSwap { remote, compare: 0, swap: 0 },
+        SendOp::SendWithInvalidate(Key(1)),
+    ] {
+        let refused = p.post_on(0, &[SendWr::new(1, op, data.clone())]).unwrap_err();
+        assert!(matches!(refused.error, Error::Invalid(_)), "{refused}");
+    }
+}
+
+#[test]
+fn a_local_error_stops_the_sends_of_uc_only() {
+    let mut p = uc();
+    p.post(SendWr::new(1, SendOp::Send, Data::sge(Sge { key: Key(0), ..p.sge(0, 0, 8) })));
+    p.post(SendWr::new(2, SendOp::Send, Data::inline(b"x")));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::LocalProtection), (2, WcStatus::Flushed)]);
+    assert_eq!(p.state(0), QpState::Sqe);
+    p.post(SendWr::new(3, SendOp::Send, Data::inline(b"x")));
+    assert_eq!(statuses(&p.sends(0)), [(3, WcStatus::Flushed)]);
+    // It still receives, and can be brought back.
+    let packet = Packet::new(
+        Transport::Uc,
+        p.nodes[0].qp,
+        p.status(0).rq_psn,
+        Message::WriteOnly(Reth { va: BASE, rkey: p.nodes[0].mr.rkey.0, len: 2 }),
+        b"hi",
+    );
+    p.inject(0, &packet);
+    assert_eq!(&p.bytes(0)[..2], b"hi");
+    p.modify(0, &QpAttr::to(QpState::Rts));
+    p.post(SendWr::new(4, SendOp::Write(p.remote(0)), Data::inline(b"back")));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(4, WcStatus::Success)]);
+    assert_eq!(&p.bytes(1)[..4], b"back");
+}
+
+const QKEY: u32 = 0x1234;
+
+fn ud() -> Pair {
+    Setup { qp_type: QpType::Ud, ..Setup::default() }.pair()
+}
+
+fn to_peer(p: &mut Pair, qkey: u32) -> UdDestination {
+    let (gid, qpn) = (p.nodes[1].gid, p.nodes[1].qp);
+    let node = &mut p.nodes[0];
+    UdDestination { ah: node.nic.create_ah(node.pd, gid).unwrap(), qpn, qkey }
+}
+
+#[test]
+fn ud_carries_a_packet_with_its_addresses() {
+    for len in [0, 1, 4095, 4096] {
+        let mut p = ud();
+        let to = to_peer(&mut p, QKEY);
+        let data = pattern(len, 3);
+        p.bytes(0)[..len].copy_from_slice(&data);
+        p.bytes(1)[..40].fill(0xee);
+        p.post_recv(RecvWr::new(9, p.sge(1, 0, 40 + len as u32)));
+        p.post(SendWr::new(1, SendOp::SendWithImm(6), Data::sge(p.sge(0, 0, len as u32))).to(to));
+        p.run();
+        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+        let got = p.receives(1);
+        assert_eq!(statuses(&got), [(9, WcStatus::Success)]);
+        assert_eq!((got[0].byte_len, got[0].imm, got[0].src_qp), (40 + len as u32, Some(6), p.nodes[0].qp));
+        assert_eq!(p.bytes(1)[40..40 + len], data);
+        // The IPv4 header in the last 20 bytes, from 127.0.0.1 to 127.0.0.2, with a good checksum.
+        let ip = p.bytes(1)[20..40].to_vec();
+        assert_eq!((ip[0], ip[9]), (0x45, 17));
+        assert_eq!(ip[12..], [127, 0, 0, 1, 127, 0, 0, 2]);
+        let sum: u32 = ip.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(c[1])).sum();
+        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
+        let wire = 20 + 8 + 12 + 8 + 4 + len.next_multiple_of(4) + 4;
+        assert_eq!(usize::from(ip[2]) << 8 | usize::from(ip[3]), wire);
+    }
+}
+
+#[test]
+fn ud_checks_the_q_key() {
+    let mut p = ud();
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 100)));
+    let to = to_peer(&mut p, QKEY + 1);
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"wrong")).to(to));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert!(p.receives(1).is_empty());
+    assert_eq!(p.counter(1, "drop_qkey"), 1);
+    // With the top bit set, the sender's own is used instead.
+    let to = UdDestination { qkey: 1 << 31 | 77, ..to };
+    p.post(SendWr::new(2, SendOp::Send, Data::inline(b"right")).to(to));
+    p.run();
+    assert_eq!(statuses(&p.receives(1)), [(9, WcStatus::Success)]);
+    let sent = Packet::parse(&p.seen[1].bytes).unwrap().transport;
+    assert_eq!(sent, Transport::Ud(Deth { qkey: QKEY, src_qp: p.nodes[0].qp }));
+}
+
+#[test]
+fn ud_drops_what_does_not_fit_and_keeps_the_receive() {
+    let mut p = ud();
+    let to = to_peer(&mut p, QKEY);
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"no receive")).to(to));
+    p.run();
+    assert_eq!(p.counter(1, "drop_no_receive"), 1);
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 44)));
+    p.post(SendWr::new(2, SendOp::Send, Data::inline(b"5 byt")).to(to));
+    p.post(SendWr::new(3, SendOp::Send, Data::inline(b"fits")).to(to));
+    p.run();
+    let got = p.receives(1);
+    assert_eq!(statuses(&got), [(9, WcStatus::Success)]);
+    assert_eq!((got[0].byte_len, &p.bytes(1)[40..44]), (44, &b"fits"[..]));
+}
+
+#[test]
+fn ud_refuses_what_it_cannot_carry() {
+    let mut p = ud();
+    let to = to_peer(&mut p, QKEY);
+    let long = SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, 4097))).to(to);
+    let refused = p.post_on(0, &[long]).unwrap_err();
+    let why = "work request 0: bytes of a datagram is 4097, this device's limit is 4096";
+    assert_eq!(refused.to_string(), why);
+    let nowhere = SendWr::new(1, SendOp::Send, Data::inline(b"x"));
+    assert!(p.post_on(0, &[nowhere]).is_err());
+    let write = SendWr::new(1, SendOp::Write(p.remote(0)), Data::inline(b"x")).to(to);
+    assert!(p.post_on(0, &[write]).is_err());
+    p.nodes[0].nic.destroy_ah(to.ah).unwrap();
+    let stale = SendWr::new(1, SendOp::Send, Data::inline(b"x")).to(to);
+    let refused = p.post_on(0, &[stale]).unwrap_err();
+    assert!(matches!(refused.error, Error::NoSuchObject { kind: "address handle", .. }), "{refused}");
+}
+
+#[test]
+fn ud_sends_to_several_destinations_in_posting_order_each_in_a_batch_of_its_own() {
+    let mut p = ud();
+    let to = to_peer(&mut p, QKEY);
+    let node = &mut p.nodes[0];
+    let elsewhere = node.nic.create_ah(node.pd, gid(5)).unwrap();
+    for i in 0..6 {
+        let ah = if i % 3 == 2 { elsewhere } else { to.ah };
+        let wr = SendWr::new(i, SendOp::Send, Data::inline(&[i as u8])).to(UdDestination { ah, ..to });
+        node.nic.post_send(p.now, node.qp, &[wr]).unwrap();
+    }
+    let mut batch = mitra_transport::TxBatch::new();
+    let mut seen = Vec::new();
+    while node.nic.poll_transmit(p.now, &mut node.memory, &mut batch) {
+        seen.push((batch.destination, batch.ends.len()));
+    }
+    assert_eq!(seen, [(gid(1), 2), (gid(5), 1), (gid(1), 2), (gid(5), 1)]);
+    assert_eq!(p.sends(0).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+}

@@ -1,0 +1,136 @@
+//! Memory windows on a reliable connection: bound, used, invalidated from either end.
+
+mod common;
+
+use common::*;
+use mitra_verbs::*;
+
+/// Node 1 binds a window of 64 bytes at 128 for its peer.
+fn bound(p: &mut Pair, access: Access) -> RemoteAddr {
+    let node = &mut p.nodes[1];
+    let mw = node.nic.alloc_mw(p.now, node.pd).unwrap();
+    let rkey = mw.rkey.with_consumer_bits(5);
+    let bind = WindowBind { mw: mw.id, rkey, mr: node.mr.id, addr: BASE + 128, len: 64, access };
+    p.post_on(1, &[SendWr::new(50, SendOp::BindWindow(bind), Data::empty())]).unwrap();
+    p.run();
+    let done = p.sends(1);
+    assert_eq!(statuses(&done), [(50, WcStatus::Success)]);
+    assert_eq!(done[0].opcode, WcOpcode::BindWindow);
+    RemoteAddr { addr: BASE + 128, rkey }
+}
+
+fn write(wr_id: u64, remote: RemoteAddr) -> SendWr {
+    SendWr::new(wr_id, SendOp::Write(remote), Data::inline(b"windowed"))
+}
+
+#[test]
+fn a_window_gives_what_it_was_bound_to_and_no_more() {
+    for (beyond, works) in [(0, true), (56, true), (57, false), (u64::MAX, false)] {
+        let mut p = pair();
+        let window = bound(&mut p, Access::REMOTE_WRITE);
+        let remote = RemoteAddr { addr: window.addr.wrapping_add(beyond), ..window };
+        p.post(write(1, remote));
+        p.run();
+        let status = if works { WcStatus::Success } else { WcStatus::RemoteAccess };
+        assert_eq!(statuses(&p.sends(0)), [(1, status)], "{beyond}");
+    }
+    let mut p = pair();
+    let window = bound(&mut p, Access::REMOTE_WRITE);
+    p.post(SendWr::new(1, SendOp::Read(window), Data::sge(p.sge(0, 0, 8))));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess)]);
+}
+
+#[test]
+fn a_send_with_invalidate_kills_the_window() {
+    for len in [8, 3000] {
+        let mut p = pair();
+        let window = bound(&mut p, Access::REMOTE_WRITE);
+        p.post_recv(RecvWr::new(9, p.sge(1, 0, 4096)));
+        p.post(write(1, window));
+        p.post(SendWr::new(2, SendOp::SendWithInvalidate(window.rkey), Data::sge(p.sge(0, 0, len))));
+        p.run();
+        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+        let got = p.receives(1);
+        assert_eq!((got[0].invalidated, got[0].byte_len), (Some(window.rkey), len));
+        p.post(write(3, window));
+        p.run();
+        assert_eq!(statuses(&p.sends(0)), [(3, WcStatus::RemoteAccess)]);
+    }
+}
+
+#[test]
+fn invalidating_what_is_no_window_of_this_connection_is_denied() {
+    let mut p = pair();
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
+    p.post(SendWr::new(1, SendOp::SendWithInvalidate(p.nodes[1].mr.rkey), Data::inline(b"no")));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess)]);
+    assert_eq!(statuses(&p.receives(1)), [(9, WcStatus::Flushed)]);
+    assert_eq!(p.bytes(1)[..2], [0, 0]);
+}
+
+#[test]
+fn a_local_invalidation_waits_its_turn() {
+    let mut p = pair();
+    let window = bound(&mut p, Access::REMOTE_WRITE);
+    let send = SendWr::new(1, SendOp::Write(p.nodes[0].mr.remote(0)), Data::inline(b"before"));
+    let invalidate = SendWr::new(2, SendOp::LocalInvalidate(window.rkey), Data::empty());
+    let behind = SendWr::new(3, SendOp::Write(p.nodes[0].mr.remote(0)), Data::inline(b"after"));
+    p.post_on(1, &[send, invalidate, behind]).unwrap();
+    p.pump();
+    p.post(write(1, window));
+    p.run();
+    let done: Vec<_> = (1..4).map(|i| (i, WcStatus::Success)).collect();
+    assert_eq!(statuses(&p.sends(1)), done);
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)], "it arrived before the invalidation's turn");
+    p.post(write(2, window));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(2, WcStatus::RemoteAccess)]);
+}
+
+#[test]
+fn a_bind_that_fails_says_so() {
+    let mut p = pair();
+    let node = &mut p.nodes[1];
+    let mw = node.nic.alloc_mw(p.now, node.pd).unwrap();
+    let bind = WindowBind {
+        mw: mw.id,
+        rkey: mw.rkey,
+        mr: node.mr.id,
+        addr: BASE + SIZE as u64 - 8,
+        len: 9,
+        access: Access::REMOTE_WRITE,
+    };
+    let wrs = [
+        SendWr::new(1, SendOp::BindWindow(bind), Data::empty()).with_flags(SendFlags::empty()),
+        SendWr::new(2, SendOp::Send, Data::empty()),
+    ];
+    p.post_on(1, &wrs).unwrap();
+    p.run();
+    assert_eq!(statuses(&p.sends(1)), [(1, WcStatus::WindowBind), (2, WcStatus::Flushed)]);
+}
+
+#[test]
+fn a_window_dies_with_its_queue_pair() {
+    let mut p = pair();
+    bound(&mut p, Access::REMOTE_WRITE);
+    let node = &mut p.nodes[1];
+    assert!(node.nic.dereg_mr(p.now, node.mr.id).is_err(), "a window is bound");
+    node.nic.destroy_qp(p.now, node.qp).unwrap();
+    assert_eq!(node.nic.dereg_mr(p.now, node.mr.id), Ok(RegionId(0)));
+}
+
+#[test]
+fn a_key_revoked_by_its_owner_is_dead_at_once() {
+    let mut p = pair();
+    let remote = p.remote(0);
+    p.post(SendWr::new(1, SendOp::Write(remote), Data::inline(b"alive")));
+    p.run();
+    let node = &mut p.nodes[1];
+    node.nic.dereg_mr(p.now, node.mr.id).unwrap();
+    p.post(SendWr::new(2, SendOp::Write(remote), Data::inline(b"dead!")));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::RemoteAccess)]);
+    assert_eq!(&p.bytes(1)[..5], b"alive");
+}
