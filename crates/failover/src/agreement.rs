@@ -57,6 +57,11 @@ pub enum Action {
         /// What the peer executed for this end.
         theirs: Evidence,
     },
+    /// The peer has moved too; so many bytes of its torn WRITE with immediate had arrived before.
+    PeerMoved {
+        /// Bytes.
+        torn: u32,
+    },
     /// The vQP has ended.
     End(Ended),
 }
@@ -110,6 +115,8 @@ pub struct Agreement {
     declined: Option<Ballot>,
     phase: Phase,
     tail: Option<Tail>,
+    /// What Resume says of the last move.
+    torn: u32,
     retry: Duration,
     give_up: Duration,
     next_send: Option<Time>,
@@ -132,6 +139,7 @@ impl Agreement {
             declined: None,
             phase: Phase::Active,
             tail: None,
+            torn: 0,
             retry,
             give_up,
             next_send: None,
@@ -213,18 +221,20 @@ impl Agreement {
         self.end(Ended::Unfenced);
     }
 
-    /// The driver has decided and replays on the new rail: operations may be posted again.
-    pub fn moved(&mut self, now: Time) {
+    /// The driver has decided and replays on the new rail: operations may be posted again. `torn` bytes of a
+    /// WRITE with immediate are not replayed.
+    pub fn moved(&mut self, now: Time, torn: u32) {
         let Phase::Moving(m) = &self.phase else { return };
         let (ballot, rail) = (m.ballot, m.rail);
         let mine = m.mine.clone().unwrap_or_default();
         self.spent |= 1 << self.active;
         self.active = rail;
         self.current = ballot;
+        self.torn = torn;
         self.phase = Phase::Active;
         self.tail = Some(Tail { ballot, rail, mine, until: now + self.give_up });
         self.next_send = Some(now + self.retry);
-        self.say(ballot, Body::Resume { seen: false });
+        self.say(ballot, Body::Resume { seen: false, torn: self.torn });
     }
 
     /// Ends the vQP from above (its driver met a contradiction, or its user closed it).
@@ -264,15 +274,16 @@ impl Agreement {
                     self.decide_if_ready();
                 }
             }
-            Body::Resume { seen } => {
+            Body::Resume { seen, torn } => {
                 if let Some(tail) = &self.tail
                     && tail.ballot == ballot
                 {
                     self.tail = None;
                     self.next_send = None;
+                    self.actions.push(Action::PeerMoved { torn });
                 }
                 if self.is_active() && self.current == ballot && !seen {
-                    self.say(ballot, Body::Resume { seen: true });
+                    self.say(ballot, Body::Resume { seen: true, torn: self.torn });
                 }
             }
             Body::Refuse { dead } => {
@@ -310,7 +321,7 @@ impl Agreement {
                 }
                 let ballot = tail.ballot;
                 self.next_send = Some(now + self.retry);
-                self.say(ballot, Body::Resume { seen: false });
+                self.say(ballot, Body::Resume { seen: false, torn: self.torn });
             }
             Phase::Ended => self.next_send = None,
         }
@@ -480,8 +491,9 @@ mod tests {
                         assert!(self.ends[i].decided.is_none(), "decided twice");
                         self.ends[i].decided = Some((rail, theirs));
                         let now = self.now;
-                        self.ends[i].agreement.moved(now);
+                        self.ends[i].agreement.moved(now, 0);
                     }
+                    Action::PeerMoved { .. } => {}
                     Action::End(why) => self.ends[i].ended = Some(why),
                 }
             }
@@ -609,7 +621,7 @@ mod tests {
         for body in [
             Body::Propose { rail: 0 },
             Body::Evidence { rail: 0, evidence: evidence(9) },
-            Body::Resume { seen: true },
+            Body::Resume { seen: true, torn: 0 },
             Body::Refuse { dead: 0 },
             Body::Closed,
         ] {

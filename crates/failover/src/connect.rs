@@ -29,6 +29,8 @@ pub(crate) struct RailInfo {
     pub(crate) psn: Psn,
     pub(crate) control_qpn: Qpn,
     pub(crate) qkey: u32,
+    /// The NIC acknowledges only what is in memory.
+    pub(crate) placed_acks: bool,
 }
 
 const MAGIC: [u8; 4] = *b"MVQ1";
@@ -51,6 +53,7 @@ impl ConnectInfo {
             for n in [r.qpn.value(), r.psn.value(), r.control_qpn.value(), r.qkey] {
                 out.extend_from_slice(&n.to_le_bytes());
             }
+            out.push(u8::from(r.placed_acks));
         }
         out.push(u8::from(self.log_region.is_some()));
         if let Some(region) = &self.log_region {
@@ -101,6 +104,7 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
             psn: Psn::new(psn),
             control_qpn: Qpn::new(control_qpn),
             qkey,
+            placed_acks: r.byte()? != 0,
         });
     }
     let log_region = if r.byte()? == 1 { Some(RemoteRegion::parse(r)?) } else { None };
@@ -125,6 +129,7 @@ mod tests {
             psn: Psn::new(4),
             control_qpn: Qpn::new(5),
             qkey: 6,
+            placed_acks: true,
         };
         let region =
             RemoteRegion { len: 64, rails: smallvec::smallvec![RemoteAddr { addr: 9, rkey: Key(8) }; 2] };

@@ -37,14 +37,18 @@ pub struct Case {
 ///
 /// `local_placed` says that what the old local NIC received was placed: it was alive when it was fenced.
 pub fn exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> Vec<Plan> {
-    // Whether an operation behind i, posted with FENCE, began or may have begun.
-    let mut fenced_behind = vec![(false, false); cases.len()];
-    let (mut began, mut may_have_begun) = (false, false);
+    // What lies behind i from a FENCE on: whether anything there that changes the peer's memory began, or may have. (A fence
+    // that only READs stand behind keeps nothing from being read again.)
+    let mut fenced_behind = vec![Behind::default(); cases.len()];
+    let (mut fenced, mut changed) = (Behind::default(), Behind::default());
     for (i, case) in cases.iter().enumerate().rev() {
-        fenced_behind[i] = (began, may_have_begun);
+        fenced_behind[i] = fenced;
+        if case.op.kind != Kind::Read {
+            changed.began |= matches!(case.verdict, Verdict::Executed | Verdict::Torn(_));
+            changed.may_have |= case.verdict == Verdict::Ambiguous;
+        }
         if case.fence {
-            began |= matches!(case.verdict, Verdict::Executed | Verdict::Torn(_));
-            may_have_begun |= case.verdict == Verdict::Ambiguous;
+            fenced = changed;
         }
     }
     let mut failed = false;
@@ -59,7 +63,14 @@ pub fn exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> Vec<P
         .collect()
 }
 
-fn one(case: &Case, fenced: (bool, bool), saved: &[SavedResult], local_placed: bool) -> Plan {
+/// Whether something began, or may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Behind {
+    began: bool,
+    may_have: bool,
+}
+
+fn one(case: &Case, fenced: Behind, saved: &[SavedResult], local_placed: bool) -> Plan {
     let again = Plan::Replay { skip_packets: 0 };
     let repeatable = case.writes == Writes::Repeatable;
     match (case.op.kind, case.verdict) {
@@ -67,9 +78,9 @@ fn one(case: &Case, fenced: (bool, bool), saved: &[SavedResult], local_placed: b
         // A READ changes nothing: it may be read again unless the application said, by a fence, that what follows
         // must not be seen by it.
         (Kind::Read, _) => match fenced {
-            (false, false) => again,
+            Behind { began: false, may_have: false } => again,
             // The fenced operation began, so the READ's response had reached this end whole.
-            (true, _) if local_placed => Plan::End(Outcome::Success),
+            Behind { began: true, .. } if local_placed => Plan::End(Outcome::Success),
             _ => named(NamedError::ValueLost),
         },
         (Kind::Atomic, Verdict::Executed) => saved
@@ -182,6 +193,10 @@ mod tests {
         assert_eq!(first(&[read], true), AGAIN);
         assert_eq!(first(&[read, case(Kind::Write, Verdict::Executed)], true), AGAIN);
         assert_eq!(first(&[read, fenced(Verdict::NotExecuted)], true), AGAIN);
+        let fenced_read = Case { fence: true, ..case(Kind::Read, Verdict::Executed) };
+        assert_eq!(first(&[read, fenced_read], true), AGAIN);
+        let behind_it = [read, fenced_read, case(Kind::Send, Verdict::Executed)];
+        assert_eq!(first(&behind_it, false), named(NamedError::ValueLost));
         assert_eq!(first(&[read, fenced(Verdict::Executed)], true), OK);
         assert_eq!(first(&[read, fenced(Verdict::Executed)], false), named(NamedError::ValueLost));
         assert_eq!(first(&[read, fenced(Verdict::Ambiguous)], true), named(NamedError::ValueLost));

@@ -63,6 +63,8 @@ pub struct InFlight {
 pub struct Completed {
     /// Two-sided operations completed in this epoch.
     pub two_sided: u64,
+    /// The last of them.
+    pub last_two_sided: Option<u64>,
     /// The last completed operation of this epoch whose log entry is known to be written too.
     pub logged: Option<u64>,
     /// A completed operation behind it whose log entry may or may not be written: its sequence number, and the
@@ -102,6 +104,9 @@ pub enum Contradiction {
 
 /// Judges the operations in flight, in posting order.
 ///
+/// `placed_acks`: the responder's NIC acknowledges only what is in memory
+/// ([`mitra_verbs::Capabilities::ack_after_placement`]). Elsewhere a completion proves nothing that the NIC took to its grave.
+///
 /// With a PSN every operation is decided, to the packet. Without one, the log and the receiver's record bound the
 /// executed prefix from both sides; with a log at most one operation is left ambiguous.
 pub fn judge(
@@ -109,17 +114,21 @@ pub fn judge(
     completed: Completed,
     evidence: &Evidence,
     log: bool,
+    placed_acks: bool,
 ) -> Result<Vec<Verdict>, Contradiction> {
-    if let (true, Some(done)) = (log, completed.logged)
+    let unproven = completed.maybe_logged.filter(|_| !placed_acks && evidence.psn.is_none());
+    let completed_log = unproven.map(|(seq, _)| seq).or(completed.logged);
+    if let (true, Some(done)) = (log, completed_log)
         && evidence.log.is_none_or(|proven| proven < done)
     {
         return Err(Contradiction::LostAfterAck { proven: evidence.log, completed: done });
     }
     let Some(received) = evidence.received.checked_sub(completed.two_sided) else {
-        return Err(Contradiction::Sources { what: "receiver record and completions" });
+        let completed = completed.last_two_sided.unwrap_or_default();
+        return Err(Contradiction::LostAfterAck { proven: evidence.log, completed });
     };
     let verdicts = match evidence.psn {
-        Some(psn) => by_psn(ops, psn, log)?,
+        Some(psn) => by_psn(ops, completed, psn, log)?,
         None => by_record(ops, received, evidence.log, log),
     };
     // Pair assertions: whichever source decided, the others must agree.
@@ -158,8 +167,15 @@ fn reached(first: Psn, next: Psn) -> u32 {
     if distance < 1 << 23 { distance } else { 0 }
 }
 
-fn by_psn(ops: &[InFlight], psn: Psn, log: bool) -> Result<Vec<Verdict>, Contradiction> {
-    if ops.first().is_some_and(|op| psn.distance(op.first) >= 1 << 23) {
+fn by_psn(
+    ops: &[InFlight],
+    completed: Completed,
+    psn: Psn,
+    log: bool,
+) -> Result<Vec<Verdict>, Contradiction> {
+    // All that completed was executed, but for a log entry that nothing has completed behind.
+    let floor = completed.maybe_logged.map(|(_, entry)| entry).or(ops.first().map(|op| op.first));
+    if floor.is_some_and(|floor| psn.distance(floor) >= 1 << 23) {
         return Err(Contradiction::Sources { what: "responder PSN and completions" });
     }
     if let Some(last) = ops.last() {
@@ -251,11 +267,11 @@ mod tests {
     #[test]
     fn a_psn_decides_to_the_packet_across_the_wrap() {
         let ops = ops(&MIXED, false);
-        let v = judge(&ops, Completed::default(), &evidence(Some(2), None, 0), false).unwrap();
+        let v = judge(&ops, Completed::default(), &evidence(Some(2), None, 0), false, true).unwrap();
         assert_eq!(v, [Torn(2), NotExecuted, NotExecuted, NotExecuted, NotExecuted]);
-        let v = judge(&ops, Completed::default(), &evidence(Some(9), None, 1), false).unwrap();
+        let v = judge(&ops, Completed::default(), &evidence(Some(9), None, 1), false, true).unwrap();
         assert_eq!(v, [Executed, Executed, Executed, NotExecuted, NotExecuted]);
-        let v = judge(&ops, Completed::default(), &evidence(Some(12), None, 2), false).unwrap();
+        let v = judge(&ops, Completed::default(), &evidence(Some(12), None, 2), false, true).unwrap();
         assert_eq!(v, [Executed; 5]);
     }
 
@@ -263,56 +279,56 @@ mod tests {
     fn a_psn_before_the_first_or_behind_the_last_packet() {
         let ops = ops(&MIXED, false);
         let before = Evidence { psn: Some(Psn::new(0xff_fff0)), ..Evidence::default() };
-        assert!(judge(&ops, Completed::default(), &before, false).is_err());
+        assert!(judge(&ops, Completed::default(), &before, false, true).is_err());
         assert_eq!(
-            judge(&ops, Completed::default(), &evidence(Some(0), None, 0), false).unwrap(),
+            judge(&ops, Completed::default(), &evidence(Some(0), None, 0), false, true).unwrap(),
             [NotExecuted; 5]
         );
-        assert!(judge(&ops, Completed::default(), &evidence(Some(13), None, 2), false).is_err());
+        assert!(judge(&ops, Completed::default(), &evidence(Some(13), None, 2), false, true).is_err());
     }
 
     #[test]
     fn the_record_must_agree_with_the_psn() {
         let ops = ops(&MIXED, false);
-        let e = judge(&ops, Completed::default(), &evidence(Some(9), None, 0), false).unwrap_err();
+        let e = judge(&ops, Completed::default(), &evidence(Some(9), None, 0), false, true).unwrap_err();
         assert!(matches!(e, Contradiction::Sources { what: "receiver record and executed prefix" }));
     }
 
     #[test]
     fn a_log_leaves_one_operation_at_the_edge() {
         let ops = ops(&MIXED, true);
-        let v = judge(&ops, Completed::default(), &evidence(None, None, 0), true).unwrap();
+        let v = judge(&ops, Completed::default(), &evidence(None, None, 0), true, true).unwrap();
         assert_eq!(v, [Ambiguous, NotExecuted, NotExecuted, NotExecuted, NotExecuted]);
         // The send was received, so the write before it was executed although its log is all there is.
-        let v = judge(&ops, Completed::default(), &evidence(None, Some(100), 1), true).unwrap();
+        let v = judge(&ops, Completed::default(), &evidence(None, Some(100), 1), true, true).unwrap();
         assert_eq!(v, [Executed, Executed, Ambiguous, Ambiguous, NotExecuted]);
-        let v = judge(&ops, Completed::default(), &evidence(None, Some(103), 1), true).unwrap();
+        let v = judge(&ops, Completed::default(), &evidence(None, Some(103), 1), true, true).unwrap();
         assert_eq!(v, [Executed, Executed, Executed, Executed, Ambiguous]);
     }
 
     #[test]
     fn without_log_or_psn_only_two_sided_operations_bound_anything() {
         let ops = ops(&[(Write, 1), (Atomic, 1), (Send, 1), (Write, 1), (Read, 1)], false);
-        let v = judge(&ops, Completed::default(), &evidence(None, None, 0), false).unwrap();
+        let v = judge(&ops, Completed::default(), &evidence(None, None, 0), false, true).unwrap();
         assert_eq!(v, [Ambiguous, Ambiguous, NotExecuted, NotExecuted, NotExecuted]);
-        let v = judge(&ops, Completed::default(), &evidence(None, None, 1), false).unwrap();
+        let v = judge(&ops, Completed::default(), &evidence(None, None, 1), false, true).unwrap();
         assert_eq!(v, [Executed, Executed, Executed, Ambiguous, Ambiguous]);
     }
 
     #[test]
     fn a_completion_without_a_trace_was_lost_after_its_acknowledgement() {
         let done = Completed { logged: Some(99), ..Completed::default() };
-        let e = judge(&[], done, &evidence(None, Some(97), 0), true).unwrap_err();
+        let e = judge(&[], done, &evidence(None, Some(97), 0), true, true).unwrap_err();
         assert_eq!(e, Contradiction::LostAfterAck { proven: Some(97), completed: 99 });
-        assert!(judge(&[], done, &evidence(None, Some(99), 0), true).is_ok());
+        assert!(judge(&[], done, &evidence(None, Some(99), 0), true, true).is_ok());
     }
 
     #[test]
     fn the_log_must_agree_with_the_psn() {
         let ops = ops(&[(Write, 1), (Write, 1)], true);
-        assert!(judge(&ops, Completed::default(), &evidence(Some(2), Some(100), 0), true).is_ok());
-        assert!(judge(&ops, Completed::default(), &evidence(Some(1), None, 0), true).is_ok());
-        assert!(judge(&ops, Completed::default(), &evidence(Some(2), None, 0), true).is_err());
-        assert!(judge(&ops, Completed::default(), &evidence(Some(2), Some(101), 0), true).is_err());
+        assert!(judge(&ops, Completed::default(), &evidence(Some(2), Some(100), 0), true, true).is_ok());
+        assert!(judge(&ops, Completed::default(), &evidence(Some(1), None, 0), true, true).is_ok());
+        assert!(judge(&ops, Completed::default(), &evidence(Some(2), None, 0), true, true).is_err());
+        assert!(judge(&ops, Completed::default(), &evidence(Some(2), Some(101), 0), true, true).is_err());
     }
 }

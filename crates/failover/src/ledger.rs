@@ -78,6 +78,8 @@ pub struct Tally {
     pub bytes_in_flight: u64,
     /// Payload bytes sent again (READ: fetched again).
     pub bytes_replayed: u64,
+    /// Payload bytes of a torn WRITE with immediate that are not sent again.
+    pub imm_bytes_kept: u32,
 }
 
 /// The book.
@@ -309,7 +311,10 @@ impl Ledger {
             self.fetches_out = self.fetches_out.saturating_sub(1);
         }
         if outcome == Outcome::Success {
-            self.done.two_sided += u64::from(op.kind.two_sided());
+            if op.kind.two_sided() {
+                self.done.two_sided += 1;
+                self.done.last_two_sided = Some(op.wr.wr_id);
+            }
             if let Some((seq, _)) = self.done.maybe_logged.take() {
                 self.done.logged = Some(seq);
             }
@@ -339,6 +344,7 @@ impl Ledger {
         policy: Policy,
         theirs: &Evidence,
         local_placed: bool,
+        placed_acks: bool,
         psn: Psn,
         values: &mut Vec<Recovered>,
     ) -> Result<Tally, Contradiction> {
@@ -346,7 +352,7 @@ impl Ledger {
         let ops: Vec<InFlight> = in_flight.iter().map(|(_, op)| *op).collect();
         let (verdicts, plans) = match policy {
             Policy::Exact => {
-                let verdicts = judge(&ops, self.done, theirs, self.log)?;
+                let verdicts = judge(&ops, self.done, theirs, self.log, placed_acks)?;
                 let cases: Vec<Case> = in_flight
                     .iter()
                     .zip(&verdicts)
@@ -398,9 +404,12 @@ impl Ledger {
             tally.bytes_in_flight += bytes;
             match *plan {
                 Plan::Replay { skip_packets } => {
+                    let kept = (u64::from(skip_packets) * self.mtu.bytes() as u64).min(bytes);
                     tally.replayed += 1;
-                    tally.bytes_replayed +=
-                        bytes - (u64::from(skip_packets) * self.mtu.bytes() as u64).min(bytes);
+                    tally.bytes_replayed += bytes - kept;
+                    if self.ops[i].kind == Kind::WriteImm {
+                        tally.imm_bytes_kept += kept as u32;
+                    }
                 }
                 Plan::End(Outcome::Success) | Plan::Value(_) => {}
                 Plan::End(_) => tally.failed += 1,

@@ -46,6 +46,8 @@ pub enum Body {
     Resume {
         /// Whether the sender has the other's Resume.
         seen: bool,
+        /// Bytes of the sender's torn WRITE with immediate that are not sent again: its receive counts them too.
+        torn: u32,
     },
     /// "I cannot use that rail": a bit for each rail that the sender cannot use.
     Refuse {
@@ -84,7 +86,10 @@ impl Message {
         match &self.body {
             Body::Heartbeat | Body::Closed => {}
             Body::Propose { rail } => out.push(*rail),
-            Body::Resume { seen } => out.push(u8::from(*seen)),
+            Body::Resume { seen, torn } => {
+                out.push(u8::from(*seen));
+                out.extend_from_slice(&torn.to_le_bytes());
+            }
             Body::Refuse { dead } => out.push(*dead),
             Body::Evidence { rail, evidence } => {
                 let saved = &evidence.saved[..evidence.saved.len().min(MAX_SAVED)];
@@ -140,7 +145,7 @@ impl Message {
                 let log = (flags & 2 != 0).then_some(log);
                 Body::Evidence { rail, evidence: Evidence { psn, log, received, saved } }
             }
-            4 => Body::Resume { seen: r.byte()? != 0 },
+            4 => Body::Resume { seen: r.byte()? != 0, torn: u32::from_le_bytes(r.array()?) },
             5 => Body::Refuse { dead: r.byte()? },
             6 => Body::Closed,
             _ => return Err(Rejected::Malformed),
@@ -190,7 +195,7 @@ mod tests {
             Body::Propose { rail: 3 },
             Body::Evidence { rail: 1, evidence },
             Body::Evidence { rail: 1, evidence: Evidence::default() },
-            Body::Resume { seen: true },
+            Body::Resume { seen: true, torn: 4096 },
             Body::Refuse { dead: 0x81 },
             Body::Closed,
         ]

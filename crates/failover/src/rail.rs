@@ -91,6 +91,7 @@ impl Rail {
             psn: self.first_psn,
             control_qpn: self.control.qpn,
             qkey: self.control.qkey,
+            placed_acks: self.nic.provider.attr().capabilities.ack_after_placement,
         })
     }
 

@@ -1,7 +1,10 @@
 //! A vQP's recovery: detect, fence, give and take evidence, move. The rules are in `agreement`, `evidence` and `decide`;
 //! here they meet the rails.
 
-use mitra_verbs::{Data, QpAttr, QpState, RecvWr, SendOp, SendWr, SgeList, Time, WcStatus};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use mitra_verbs::{Data, QpAttr, QpState, RecvWr, SendOp, SendWr, SgeList, Time, WcOpcode, WcStatus};
 
 use crate::agreement::{Action, Ended};
 use crate::ballot::Role;
@@ -56,13 +59,16 @@ pub(crate) enum Marker {
     Back,
 }
 
+/// How long a device may take to drain a queue pair in ERR.
+const FENCE_PATIENCE: Duration = Duration::from_millis(50);
+
 /// How far this end's fence is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fence {
     /// Not under way.
     None,
-    /// In ERR; completions are being drained up to the markers.
-    Draining { send: Marker, recv: Marker },
+    /// In ERR; completions are being drained up to the markers. A device that takes longer than `until` is reset.
+    Draining { send: Marker, recv: Marker, until: Time },
     /// No marker can come back (the NIC is dead, or there is no fence): what has completed is polled until there is no more.
     Emptying { live: bool },
     /// Done; `live` if the NIC could be read.
@@ -71,7 +77,7 @@ pub(crate) enum Fence {
 
 impl Fence {
     pub(crate) fn marker_came_back(&mut self, of_recv: bool) {
-        if let Fence::Draining { send, recv } = self {
+        if let Fence::Draining { send, recv, .. } = self {
             *(if of_recv { recv } else { send }) = Marker::Back;
         }
     }
@@ -95,6 +101,7 @@ impl VirtualQp {
     /// Control messages, events, heartbeats and timers.
     pub(crate) fn housekeeping(&mut self) {
         let now = self.now();
+        let unseen = now.saturating_since(core::mem::replace(&mut self.last_look, now));
         if self.peer.is_none() || self.ended.is_some() {
             return;
         }
@@ -102,7 +109,7 @@ impl VirtualQp {
             self.look_at_device(rail);
             self.poll_control(rail, now);
         }
-        self.heartbeats(now);
+        self.heartbeats(now, unseen);
         if let Some(peer) = &mut self.peer {
             peer.agreement.handle_timeout(now);
         }
@@ -111,7 +118,9 @@ impl VirtualQp {
     }
 
     fn look_at_device(&mut self, rail: usize) {
-        let (down, bit) = (self.domain.rail_down(rail), 1 << rail);
+        // A NIC may die without a word; then it does not answer.
+        let dead = self.rails[rail].provider().query_port().is_err();
+        let (down, bit) = (self.domain.rail_down(rail) || dead, 1 << rail);
         if down && self.down & bit == 0 {
             self.down |= bit;
             self.rail_failed(rail, Cause::Device);
@@ -145,18 +154,17 @@ impl VirtualQp {
         self.run_actions();
     }
 
-    fn heartbeats(&mut self, now: Time) {
+    fn heartbeats(&mut self, now: Time, unseen: Duration) {
         let detector = self.config.detector;
         if detector.misses == 0 {
             return;
         }
-        if now.saturating_since(self.last_look) > detector.heartbeat {
+        if unseen > detector.heartbeat * detector.misses / 2 {
             // This end was not running: the silence may be its own.
             for rail in &mut self.rails {
                 rail.heard = now;
             }
         }
-        self.last_look = now;
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + detector.heartbeat;
             let Some(peer) = &self.peer else { return };
@@ -193,6 +201,7 @@ impl VirtualQp {
                     self.begin_fence(rail);
                 }
                 Action::Decide { rail, theirs } => self.decide(usize::from(rail), &theirs),
+                Action::PeerMoved { torn } => self.release_held(torn),
                 Action::End(why) => self.on_end(why),
             }
         }
@@ -205,26 +214,31 @@ impl VirtualQp {
         }
         let p = self.rails[rail].provider();
         self.fence = match p.modify_qp(self.rails[rail].qpn, &QpAttr::to(QpState::Err)) {
-            Ok(()) => Fence::Draining { send: Marker::ToPost, recv: Marker::ToPost },
-            // The NIC does not answer: dead, or hung and still writing. A reset tells, by ending both.
-            Err(_) => match p.reset() {
-                Ok(()) => Fence::Emptying { live: false },
-                Err(_) => {
-                    if let Some(peer) = &mut self.peer {
-                        peer.agreement.unfenced();
-                    }
-                    return;
-                }
-            },
+            Ok(()) => {
+                let until = self.now() + FENCE_PATIENCE;
+                Fence::Draining { send: Marker::ToPost, recv: Marker::ToPost, until }
+            }
+            // The NIC does not answer: dead, or hung and still writing.
+            Err(_) => return self.fence_by_reset(rail),
         };
         self.drive_fence();
+    }
+
+    /// Ends whatever the NIC still does, for every queue pair on it.
+    fn fence_by_reset(&mut self, rail: usize) {
+        if self.rails[rail].provider().reset().is_ok() {
+            self.fence = Fence::Emptying { live: false };
+        } else if let Some(peer) = &mut self.peer {
+            peer.agreement.unfenced();
+        }
     }
 
     /// Posts the markers (a queue is full until its flushed requests were polled: then at the next call), and sees
     /// whether they have come back.
     fn drive_fence(&mut self) {
+        let now = self.now();
         let rail = &self.rails[self.active_rail()];
-        let Fence::Draining { send, recv } = &mut self.fence else { return };
+        let Fence::Draining { send, recv, until } = &mut self.fence else { return };
         if *send == Marker::ToPost && rail.post(&[SendWr::new(DRAIN, SendOp::Send, Data::empty())]).is_ok() {
             *send = Marker::Posted;
         }
@@ -236,9 +250,9 @@ impl VirtualQp {
         }
         if (*send, *recv) == (Marker::Back, Marker::Back) {
             self.fence_done(true);
-        } else if rail.provider().query_port().is_err() {
-            // The NIC died while it was being drained: the markers will not come back.
-            self.begin_fence(self.active_rail());
+        } else if rail.provider().query_port().is_err() || now > *until {
+            // The NIC died or stalled while it was being drained: the markers will not come back.
+            self.fence_by_reset(self.active_rail());
         }
     }
 
@@ -280,25 +294,28 @@ impl VirtualQp {
         }
         let placed = matches!(self.fence, Fence::Done { live: true });
         let psn = self.rails[rail].first_psn;
+        let old = self.active_rail();
+        let placed_acks = self.peer.as_ref().is_none_or(|p| p.placed_acks[old]);
         let below = self.ledger.next_seq();
         let mut values = Vec::new();
-        let tally = match self.ledger.decide(self.config.policy, theirs, placed, psn, &mut values) {
-            Ok(tally) => tally,
-            Err(contradiction) => {
-                self.contradiction = Some(contradiction);
-                return self.end(Ended::Contradiction);
-            }
-        };
+        let tally =
+            match self.ledger.decide(self.config.policy, theirs, placed, placed_acks, psn, &mut values) {
+                Ok(tally) => tally,
+                Err(contradiction) => {
+                    self.contradiction = Some(contradiction);
+                    return self.end(Ended::Contradiction);
+                }
+            };
         for recovered in values {
             self.domain.store(recovered.at, recovered.value);
         }
         let now = self.now();
-        let old = self.active_rail();
         let Some(peer) = &mut self.peer else { return };
-        peer.agreement.moved(now);
+        peer.agreement.moved(now, tally.imm_bytes_kept);
         let epoch = peer.agreement.ballot().epoch;
         self.fence = Fence::None;
         self.received = 0;
+        self.held = Some(VecDeque::new());
         self.rails[rail].heard = now;
         if let Some(moving) = self.moving.take() {
             let report = FailoverReport { epoch, from: old, to: rail, tally, decided: now, ..moving };
@@ -306,6 +323,33 @@ impl VirtualQp {
         }
         self.post_recvs_on(rail);
         self.pump();
+    }
+
+    /// Receives that waited for the peer's word about its torn WRITE with immediate. That operation is the first
+    /// that it replays, so it is the first that is received.
+    fn release_held(&mut self, torn: u32) {
+        let Some(mut held) = self.held.take() else { return };
+        match held.front_mut() {
+            Some(first) => first.byte_len = first.byte_len.saturating_add(torn),
+            None => self.torn_in = torn,
+        }
+        self.ready.append(&mut held);
+    }
+
+    /// Hands a receive over, unless it must wait.
+    pub(crate) fn deliver(&mut self, mut completion: Completion) {
+        let with_imm = completion.opcode == WcOpcode::RecvWithImm;
+        if let Some(held) = &mut self.held {
+            if with_imm || !held.is_empty() {
+                return held.push_back(completion);
+            }
+            self.held = None; // a SEND came first: nothing was torn
+        }
+        let torn = core::mem::take(&mut self.torn_in);
+        if with_imm {
+            completion.byte_len = completion.byte_len.saturating_add(torn);
+        }
+        self.ready.push_back(completion);
     }
 
     pub(crate) fn end(&mut self, why: Ended) {
@@ -329,11 +373,12 @@ impl VirtualQp {
         while let Some(completion) = self.ledger.pop() {
             self.ready.push_back(completion);
         }
+        self.release_held(0);
         for (i, wr) in self.recvs.drain(..).enumerate() {
             self.ready.push_back(Completion {
                 wr_id: wr.wr_id,
                 seq: self.received_total + i as u64,
-                opcode: mitra_verbs::WcOpcode::Recv,
+                opcode: WcOpcode::Recv,
                 outcome: Outcome::Failed(WcStatus::Flushed),
                 route: Route::Direct,
                 byte_len: 0,

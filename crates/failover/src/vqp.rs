@@ -1,5 +1,6 @@
 //! The virtual queue pair: drives the ledger and the agreement over the rails' queue pairs.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -23,8 +24,10 @@ use crate::translate::{self, RemoteKeys};
 pub(crate) const LOG: u64 = 1 << 62;
 pub(crate) const RECV: u64 = 1 << 63;
 pub(crate) const DRAIN: u64 = 1 << 61;
-/// The last calls of [`VirtualQp::poll`] between two looks at control messages, events and timers.
+/// Busy calls of [`VirtualQp::poll`] between two looks at control messages, events and timers ...
 const HOUSEKEEPING: u32 = 32;
+/// ... and the time between two looks of idle ones.
+const HOUSEKEEPING_TIME: Duration = Duration::from_micros(20);
 
 /// A queue pair over several rails that survives the loss of one.
 ///
@@ -46,6 +49,10 @@ pub struct VirtualQp {
     /// Successful receives in this epoch, and in all.
     pub(crate) received: u64,
     pub(crate) received_total: u64,
+    /// After a move: receives that wait for the peer's Resume. `None` when nothing has to wait.
+    pub(crate) held: Option<VecDeque<Completion>>,
+    /// Bytes to add to the first receive of this epoch.
+    pub(crate) torn_in: u32,
     pub(crate) fence: Fence,
     /// A move under way, for the report.
     pub(crate) moving: Option<FailoverReport>,
@@ -69,6 +76,8 @@ pub(crate) struct Peer {
     pub(crate) agreement: Agreement,
     pub(crate) log_region: Option<RemoteRegion>,
     pub(crate) keys: RemoteKeys,
+    /// Whether the peer's NIC, by rail, acknowledges only what it has placed.
+    pub(crate) placed_acks: Vec<bool>,
 }
 
 impl VirtualQp {
@@ -110,6 +119,8 @@ impl VirtualQp {
             posted_recvs: 0,
             received: 0,
             received_total: 0,
+            held: None,
+            torn_in: 0,
             fence: Fence::None,
             moving: None,
             last: None,
@@ -190,6 +201,7 @@ impl VirtualQp {
             agreement: Agreement::new(role, self.rails.len(), c.control_retry, c.give_up),
             log_region: peer.log_region.clone(),
             keys: RemoteKeys::default(),
+            placed_acks: peer.rails.iter().map(|r| r.placed_acks).collect(),
         });
         (self.last_look, self.next_heartbeat) = (now, now);
         if self.is_active() {
@@ -347,9 +359,13 @@ impl VirtualQp {
     #[inline]
     pub fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         let before = out.len();
-        self.poll_rail();
+        let busy = self.poll_rail();
         self.polls = self.polls.wrapping_add(1);
-        if self.polls.is_multiple_of(HOUSEKEEPING) || self.moving.is_some() {
+        // The clock is read only where there is time for it.
+        if self.polls.is_multiple_of(HOUSEKEEPING)
+            || self.moving.is_some()
+            || !busy && self.now().saturating_since(self.last_look) >= HOUSEKEEPING_TIME
+        {
             self.housekeeping();
         }
         out.extend(self.ready.drain(..));
@@ -383,7 +399,8 @@ impl VirtualQp {
         self.rails[0].provider().now()
     }
 
-    fn poll_rail(&mut self) {
+    /// Takes completions; false if there were none.
+    fn poll_rail(&mut self) -> bool {
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
@@ -411,6 +428,7 @@ impl VirtualQp {
         if !self.ledger.is_empty() {
             self.pump();
         }
+        !empty
     }
 
     #[inline]
@@ -434,8 +452,9 @@ impl VirtualQp {
                 let Some(wr) = self.recvs.pop_front() else { return };
                 self.posted_recvs = self.posted_recvs.saturating_sub(1);
                 self.received += 1;
-                self.ready.push_back(self.recv_completion(&wr, wc, Outcome::Success));
+                let completion = self.recv_completion(&wr, wc, Outcome::Success);
                 self.received_total += 1;
+                self.deliver(completion);
             }
             WcStatus::Flushed => {
                 if self.fence == Fence::None && self.ended.is_none() {

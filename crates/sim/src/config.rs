@@ -121,7 +121,7 @@ impl Config {
             },
             host: HostTiming {
                 step: Range::nanos(200, 2_000),
-                idle_step: Duration::from_micros(200),
+                idle_step: Duration::from_micros(500),
                 pause_ppm: 0,
                 pause: Range::micros(10, 5_000),
             },
@@ -172,6 +172,7 @@ impl Config {
         c.nic.fatal_event_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
         c.nic.fatal_event = Range::micros(1, 10 << rng.below(10));
         c.host.step = Range::nanos(100, 500 << rng.below(5));
+        c.host.idle_step = Duration::from_micros(100 << rng.below(5));
         if rng.below(4) == 0 {
             c.host.pause_ppm = 200 << rng.below(6);
             c.host.pause = Range::micros(10, 100 << rng.below(7));

@@ -105,6 +105,8 @@ pub(crate) struct Core {
     pub(crate) host_rng: SimRng,
     pub(crate) pcap: Option<Pcap>,
     pub(crate) events: u64,
+    /// Packets between NICs.
+    pub(crate) in_flight: usize,
 }
 
 /// The world's one lock.
@@ -133,6 +135,7 @@ impl Core {
             host_rng: SimRng::new(seed, "host"),
             pcap,
             events: 0,
+            in_flight: 0,
         }
     }
 
@@ -194,7 +197,10 @@ impl Core {
     /// Does what is due. The applications' and the scripts' turns are the world's to take.
     pub(crate) fn handle(&mut self, event: Event) {
         match event {
-            Event::Arrive(flight) => self.arrive(*flight),
+            Event::Arrive(flight) => {
+                self.in_flight -= 1;
+                self.arrive(*flight);
+            }
             Event::Pump(n) => self.pump(n),
             Event::Timer(n) => self.timer(n),
             Event::Idle(n) => {
@@ -293,7 +299,7 @@ impl Core {
     }
 
     /// What has reached memory, and what waited for it.
-    fn release(&mut self, n: usize) {
+    pub(crate) fn release(&mut self, n: usize) {
         self.nics[n].pipeline.advance(self.now);
         for release in self.nics[n].pipeline.take_released() {
             match release {
@@ -331,6 +337,14 @@ impl Core {
                 let keep = self.nic_rng.index(nic.pipeline.len() + 1);
                 nic.pipeline.truncate(keep);
                 nic.pipeline.flush();
+                // Completions that came before are in host memory; packets leave no more.
+                for release in nic.pipeline.take_released() {
+                    if let Release::Completion(cq) = release
+                        && let Some(view) = nic.cqs.get_mut(&cq)
+                    {
+                        view.visible = (view.visible + 1).min(view.written);
+                    }
+                }
             }
             nic.pipeline.lose();
             nic.regions.clear();

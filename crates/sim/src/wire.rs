@@ -18,6 +18,8 @@ pub(crate) struct Flight {
     datagram: Vec<u8>,
     /// How often either cable had failed when it left.
     cable_failures: u64,
+    /// Whether it arrives all the same if either fails now.
+    survives: bool,
     /// How often it was held back in a failed cable's switch.
     held: u8,
     /// Whether the receiver's faults have had their say.
@@ -38,6 +40,8 @@ impl Core {
         let (nic, mut port, batch) = self.nics[n].with_memory(now);
         let more = nic.poll_transmit(local, &mut port, batch);
         let batch = core::mem::take(&mut self.nics[n].batch);
+        // A fetch pushed out what waited: that goes first.
+        self.release(n);
         let destination: IpAddr = batch.destination.into();
         let path = IcrcPath::new(self.nics[n].address, SocketAddr::new(destination, ROCE_PORT));
         for datagram in batch.datagrams() {
@@ -123,7 +127,13 @@ impl Core {
     fn fly(&mut self, from: usize, to: usize, at: Time, datagram: Vec<u8>) {
         self.trace.packet(self.now, "sends", from, &datagram);
         let cable_failures = self.nics[from].cable_failures + self.nics[to].cable_failures;
-        let flight = Flight { from, to, datagram, cable_failures, held: 0, judged: false };
+        let survives = self.wire_rng.chance(self.config.wire.survivor_ppm);
+        let flight = Flight { from, to, datagram, cable_failures, survives, held: 0, judged: false };
+        self.arrive_at(at, flight);
+    }
+
+    fn arrive_at(&mut self, at: Time, flight: Flight) {
+        self.in_flight += 1;
         self.queue.push(at, Event::Arrive(Box::new(flight)));
     }
 
@@ -132,17 +142,16 @@ impl Core {
         let (from, n) = (flight.from, flight.to);
         let failures = self.nics[from].cable_failures + self.nics[n].cable_failures;
         let link_up = self.nics[n].faults.link_up();
-        if failures != flight.cable_failures || !link_up {
-            // It was on a cable that failed: lost, or kept by a switch.
-            if flight.held == 0 && !self.wire_rng.chance(self.config.wire.survivor_ppm)
-                || flight.held == MAX_HELD
-            {
+        let was_on_it = failures != flight.cable_failures;
+        if was_on_it || !link_up {
+            // It was on a cable that failed: lost, or kept by a switch. Or it was sent to where no cable is.
+            if !(was_on_it && flight.survives) || flight.held == MAX_HELD {
                 return self.trace.packet(self.now, "lost at", n, &flight.datagram);
             }
             if flight.held == 0 || !link_up {
                 let by = self.wire_rng.time(self.config.wire.straggle);
                 flight.held += 1;
-                return self.queue.push(self.now + by, Event::Arrive(Box::new(flight)));
+                return self.arrive_at(self.now + by, flight);
             }
         }
         if !self.nics[n].runs() {
@@ -165,12 +174,12 @@ impl Core {
             Verdict::Drop | Verdict::Corrupt(_) => self.trace.packet(self.now, "drops", n, &flight.datagram),
             Verdict::Duplicate => {
                 let by = self.wire_rng.time(self.config.wire.latency);
-                self.queue.push(self.now + by, Event::Arrive(Box::new(flight.clone())));
+                self.arrive_at(self.now + by, flight.clone());
                 self.execute(n, &flight);
             }
             Verdict::Delay(by) => {
                 self.trace.packet(self.now, "holds", n, &flight.datagram);
-                self.queue.push(self.now + by, Event::Arrive(Box::new(flight)));
+                self.arrive_at(self.now + by, flight);
             }
         }
         self.strike(fate.strikes);

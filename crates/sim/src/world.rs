@@ -228,6 +228,21 @@ impl World {
         }
     }
 
+    /// Whether no packet is in flight and nothing is on its way to memory.
+    pub fn is_still(&self) -> bool {
+        let core = lock(&self.shared);
+        core.in_flight == 0 && core.nics.iter().all(|n| n.pipeline.len() == 0)
+    }
+
+    /// Runs until the last straggler has arrived. [`World::calm`] sees to it that no new ones come.
+    ///
+    /// # Errors
+    /// If packets keep coming without a pause, or something is held back for good.
+    pub fn settle(&mut self) -> Result<(), Stuck> {
+        let most = lock(&self.shared).config.wire.straggle.max * 4 + Duration::from_millis(10);
+        self.run_until(World::is_still, most)
+    }
+
     /// Runs for so long.
     pub fn run_for(&mut self, time: Duration) {
         let deadline = self.now() + time;
@@ -244,15 +259,23 @@ impl World {
         }
     }
 
-    /// Ends what the seed does to packets and hosts, puts all cables in, wakes all hosts. Dead and hung NICs stay so.
-    /// What was waiting for luck must now end.
-    pub fn heal(&mut self) {
+    /// Ends what the seed does to packets and hosts. What has failed stays failed, what is late is still coming.
+    pub fn calm(&mut self) {
         let mut core = lock(&self.shared);
         core.config = core.config.healed();
         let noise = core.config.wire.noise;
+        for nic in &mut core.nics {
+            nic.faults.set_noise_tx(noise);
+            nic.faults.set_noise_rx(noise);
+        }
+    }
+
+    /// The same; moreover puts all cables in and wakes all hosts. Dead and hung NICs stay so. What was waiting for luck
+    /// must now end.
+    pub fn heal(&mut self) {
+        self.calm();
+        let mut core = lock(&self.shared);
         for n in 0..core.nics.len() {
-            core.nics[n].faults.set_noise_tx(noise);
-            core.nics[n].faults.set_noise_rx(noise);
             core.set_link(n, true);
         }
         for host in 0..core.hosts.len() {
@@ -378,7 +401,7 @@ impl Core {
         let state = &mut self.apps[app];
         state.patience = match active {
             true => step,
-            false => (state.patience + step).min(self.config.host.idle_step).max(step),
+            false => (state.patience * 4).min(self.config.host.idle_step).max(step),
         };
         let at = match wish {
             Wish::Soon => self.now + state.patience,
@@ -396,10 +419,11 @@ impl Core {
     /// How everything stands.
     fn state(&self) -> String {
         let mut out = format!(
-            "at {} ns after {} events, {} to come",
+            "at {} ns after {} events, {} to come, {} packets in flight",
             self.now.as_nanos(),
             self.events,
-            self.queue.len()
+            self.queue.len(),
+            self.in_flight
         );
         for host in &self.hosts {
             let paused = if host.paused { ", paused" } else { "" };

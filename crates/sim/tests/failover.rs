@@ -2,14 +2,14 @@
 //! nothing with them.
 
 use core::time::Duration;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use mitra_failover::{Config, Contradiction, Ended, Fencing, NamedError, Outcome, Policy, Writes};
 use mitra_sim::workload::{Kind, Party, Plan, Verdict, VqpEndpoint, connect_vqp, judge};
-use mitra_sim::{Case, PartyApp, Rig, What, seeds};
+use mitra_sim::{App, Case, Ctx, PartyApp, Rig, Stage, What, seeds};
 use mitra_verbs::Provider;
 
 /// What a run was like.
@@ -45,6 +45,17 @@ impl Setup {
 }
 
 fn run(seed: u64, case: Option<Case>, setup: Setup, tune: impl FnOnce(&mut mitra_sim::Config)) -> Run {
+    run_holding(seed, case, setup, None, tune)
+}
+
+/// `hold`: a packet that the failure takes arrives so much later instead.
+fn run_holding(
+    seed: u64,
+    case: Option<Case>,
+    setup: Setup,
+    hold: Option<Duration>,
+    tune: impl FnOnce(&mut mitra_sim::Config),
+) -> Run {
     let mut config = mitra_sim::Config::swarm(seed);
     config.capabilities.ack_after_placement = setup.honest_ack;
     tune(&mut config);
@@ -65,9 +76,16 @@ fn run(seed: u64, case: Option<Case>, setup: Setup, tune: impl FnOnce(&mut mitra
     let endpoints = connect_vqp(nics, [first, second], setup.config, seed).expect("connect");
     let parties = parties.map(|p| Rc::new(RefCell::new(p)));
     let ends = endpoints.map(|e| Rc::new(RefCell::new(e)));
+    let stopped = Rc::new(Cell::new(false));
     for h in 0..2 {
-        let app = PartyApp { party: Rc::clone(&parties[h]), endpoint: Rc::clone(&ends[h]) };
-        rig.world.add_app(rig.hosts[h], app);
+        let mut app = PartyApp { party: Rc::clone(&parties[h]), endpoint: Rc::clone(&ends[h]) };
+        let stopped = Rc::clone(&stopped);
+        rig.world.add_app(
+            rig.hosts[h],
+            move |ctx: &mut Ctx<'_>| {
+                if stopped.get() { ctx.exit() } else { app.step(ctx) }
+            },
+        );
     }
     let mut rng = rig.world.rng("failover");
     let mut at = None;
@@ -75,7 +93,7 @@ fn run(seed: u64, case: Option<Case>, setup: Setup, tune: impl FnOnce(&mut mitra
         Some(case) => {
             let nth = rng.between(1, 40) as u32;
             let rail = rig.rail(0);
-            at = Some(case.arm(&mut rig.world, rail, nth, None));
+            at = Some(case.arm(&mut rig.world, rail, nth, hold));
         }
         None => {
             let nic = rig.rail(0)[rng.index(2)];
@@ -95,13 +113,17 @@ fn run(seed: u64, case: Option<Case>, setup: Setup, tune: impl FnOnce(&mut mitra
         }
     }
     let struck = at.is_none_or(|nic| rig.world.struck(nic));
-    rig.world.run_for(Duration::from_secs(2));
+    // What is still under way arrives; nothing may come of it.
+    let late = rig.world.config().wire.straggler_ppm > 0 || rig.world.config().wire.survivor_ppm > 0;
+    let quiet = if late { Duration::from_millis(1100) } else { Duration::from_millis(5) };
+    rig.world.run_for(Duration::from_millis(20)); // the receiving end takes what has arrived
+    stopped.set(true);
+    rig.world.run_for(quiet.max(hold.unwrap_or_default() * 2));
     for p in &parties {
         p.borrow_mut().sweep();
     }
     let [a, b] = [parties[0].borrow(), parties[1].borrow()];
-    let verdicts =
-        [judge(&plans[0], a.asked(), b.seen()), judge(&plans[1], b.asked(), a.seen())];
+    let verdicts = [judge(&plans[0], a.asked(), b.seen()), judge(&plans[1], b.asked(), a.seen())];
     Run { ends, verdicts, struck }
 }
 
@@ -163,7 +185,17 @@ fn every_stage_failure_and_kind_keeps_the_table() {
         if run.struck {
             *struck.entry((case.stage.number(), format!("{:?}", case.what))).or_default() += 1;
         }
-        assert_exact(seed, &what, &run);
+        // Who declares a WRITE repeatable, and consumes its target all the same, may see the one at the edge twice.
+        let repeated = setup.config.writes == Writes::Repeatable
+            && matches!(case.kind, Kind::Write | Kind::Block | Kind::WriteImm)
+            && matches!(case.what, What::Responder | What::Both | What::ResponderHung);
+        if repeated {
+            let total = run.verdicts[0].total();
+            let others = (total.lost, total.wrong_value, total.out_of_order, run.verdicts[0].strays);
+            assert!(total.doubled <= 1 && others == (0, 0, 0, 0), "seed {seed}, {what}: {}", run.verdicts[0]);
+        } else {
+            assert_exact(seed, &what, &run);
+        }
         match case.what {
             What::Link | What::Requester | What::RequesterHung => assert_complete(seed, &what, &run),
             What::Responder | What::Both | What::ResponderHung => {
@@ -204,7 +236,9 @@ fn what_was_acknowledged_and_never_placed_is_reported() {
         match (end.vqp.ended(), end.vqp.contradiction()) {
             (Some(Ended::Contradiction), Some(Contradiction::LostAfterAck { .. })) => found += 1,
             (None, None) => assert_exact(seed, &case.to_string(), &run),
-            other => panic!("seed {seed}, {case}: {other:?}"),
+            // The responder's end may have met it first, and closed.
+            (Some(Ended::PeerClosed), _) if run.ends[1].borrow().vqp.contradiction().is_some() => {}
+            other => panic!("seed {seed}, {case}: {other:?}, {:?}", run.ends[1].borrow().vqp.ended()),
         }
     }
     assert!(found > 0, "no seed lost anything after its acknowledgement");
@@ -213,19 +247,21 @@ fn what_was_acknowledged_and_never_placed_is_reported() {
 /// What the fence is for: without it some delayed packet executes after the evidence was read.
 #[test]
 fn without_the_fence_a_delayed_packet_executes_twice() {
-    let tune = |c: &mut mitra_sim::Config| {
-        c.wire.survivor_ppm = 1_000_000;
-        c.wire.straggler_ppm = 20_000;
-        c.wire.straggle = mitra_sim::Range::micros(5_000, 200_000);
-    };
     let mut doubled = 0;
     for seed in seeds(60) {
+        let kind = if seed % 2 == 0 { Kind::FetchAdd } else { Kind::Write };
+        let case = Case { stage: Stage::RequestOnWire, what: What::Link, kind };
+        let hold = Some(Duration::from_millis(80));
+        let calm = |c: &mut mitra_sim::Config| {
+            *c = mitra_sim::Config::calm();
+            c.wire.survivor_ppm = 1_000_000;
+        };
         let mut setup = Setup::exact();
         setup.config.fencing = Fencing::Off;
-        let without = run(seed, None, setup, tune);
-        doubled += without.verdicts.iter().map(|v| v.total().doubled + v.total().wrong_value).sum::<u64>();
-        let with = run(seed, None, Setup::exact(), tune);
-        assert_exact(seed, "with the fence", &with);
+        let without = run_holding(seed, Some(case), setup, hold, calm);
+        doubled += without.verdicts.iter().map(|v| v.total().doubled).sum::<u64>();
+        let with = run_holding(seed, Some(case), Setup::exact(), hold, calm);
+        assert_complete(seed, "with the fence", &with);
     }
     assert!(doubled > 0, "no seed doubled anything without the fence");
 }
