@@ -15,8 +15,6 @@ use super::turns::{self, alternate};
 use super::{Common, Task, progress};
 use crate::cli::pair::{Link, Pair, Role};
 
-const VARIANTS: [Variant; 5] = [Variant::Floor, Variant::Qp, Variant::Vqp, Variant::Aa, Variant::VqpLog];
-
 /// Bytes a second: a bare queue pair against a plain UDP stream with GSO, a virtual one against the bare one
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -40,6 +38,9 @@ pub(crate) struct Args {
     /// Blocks of each thing
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     blocks: u32,
+    /// What takes turns
+    #[arg(long, value_delimiter = ',', default_value = "udp_floor,qp,vqp,aa,vqp+log")]
+    only: Vec<Variant>,
     #[command(flatten)]
     common: Common,
 }
@@ -113,11 +114,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mtu = station.mtu()?;
     let cases: Vec<(Op, usize)> =
         args.op.0.iter().flat_map(|&op| args.size.iter().map(move |&len| (op, len))).collect();
-    let bar = progress((cases.len() * VARIANTS.len()) as u64 * u64::from(args.blocks));
+    let bar = progress((cases.len() * args.only.len()) as u64 * u64::from(args.blocks));
     let (mut rows, mut number) = (Vec::new(), 0);
     for (op, len) in cases {
         bar.set_message(format!("{} of {len} bytes", op.name()));
-        let results = alternate(&VARIANTS, args.blocks, |variant| {
+        let results = alternate(&args.only, args.blocks, |variant| {
             number += 1;
             let (messages, window) = (args.iters, args.window);
             let block = Block { number, variant, op, len, messages, window, mtu };
@@ -129,7 +130,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             bar.inc(1);
             Ok((rate, rate))
         })?;
-        for (row, blocks) in turns::rows(op, len, "GB/s", &VARIANTS, &results).into_iter().zip(&results) {
+        for (row, blocks) in turns::rows(op, len, "GB/s", &args.only, &results).into_iter().zip(&results) {
             // Higher is better: the worse end is the lower one.
             rows.push(Row { p99: quantile(&blocks.medians, 0.01), ..row });
         }

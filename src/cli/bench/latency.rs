@@ -37,6 +37,9 @@ pub(crate) struct Args {
     /// Blocks of each thing
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     blocks: u32,
+    /// What takes turns
+    #[arg(long, value_delimiter = ',', default_value = "udp_floor,qp,vqp,aa,vqp+log")]
+    only: Vec<Variant>,
     #[command(flatten)]
     common: Common,
 }
@@ -81,12 +84,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let sizes: &[usize] = if op == Op::Faa { &[8] } else { &args.size };
         cases.extend(sizes.iter().map(|&len| (op, len)));
     }
+    // What takes several packets has no plain datagram beside it.
     let variants = |len: usize| -> Vec<Variant> {
-        let mut list = vec![Variant::Qp, Variant::Vqp, Variant::Aa, Variant::VqpLog];
-        if len <= mtu {
-            list.insert(0, Variant::Floor);
-        }
-        list
+        args.only.iter().copied().filter(|&variant| variant != Variant::Floor || len <= mtu).collect()
     };
     let total: u64 = cases.iter().map(|&(_, len)| variants(len).len() as u64 * u64::from(args.blocks)).sum();
     let bar = progress(total);

@@ -236,21 +236,24 @@ pub(crate) fn post_recv<L: Lane>(lane: &mut L, layout: Layout) -> anyhow::Result
 }
 
 /// What is measured against what.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
 pub(crate) enum Variant {
-    /// A plain UDP socket.
+    /// A plain UDP socket
+    #[value(name = "udp_floor")]
     Floor,
-    /// A bare queue pair.
+    /// A bare queue pair
     Qp,
-    /// Another one.
-    Aa,
-    /// A virtual queue pair: `exact`, PSN evidence.
+    /// A virtual queue pair: `exact`, PSN evidence
     Vqp,
-    /// The same with a completion log.
+    /// Another bare queue pair
+    Aa,
+    /// A virtual queue pair with a completion log
+    #[value(name = "vqp+log")]
     VqpLog,
 }
 
 impl Variant {
+    /// As on the command line and in the rows.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Variant::Floor => "udp_floor",
