@@ -42,7 +42,7 @@ pub(crate) trait Lane {
     fn post_recv(&mut self, wr: RecvWr) -> anyhow::Result<()>;
     /// Drives it. A completion that is no success is an error: nothing fails in a bench of speed.
     fn poll(&mut self) -> anyhow::Result<Polled>;
-    /// Posted and not completed.
+    /// Posted and not known to have completed.
     fn outstanding(&self) -> u32;
     /// Posts, as soon as there is room.
     fn post_when_room(&mut self, wr: SendWr) -> anyhow::Result<()> {
@@ -94,7 +94,7 @@ pub(crate) struct Bare {
     memory: Arc<Buffer>,
     mr: Mr,
     peer: RemoteAddr,
-    outstanding: u32,
+    book: Book,
     wcs: Vec<Wc>,
 }
 
@@ -117,7 +117,7 @@ impl Bare {
         let nic = Arc::clone(nic);
         let peer = RemoteAddr { addr: 0, rkey: Key(0) };
         let wcs = Vec::with_capacity(64);
-        Ok(Bare { nic, cq, qpn, psn: Psn::new(psn), memory, mr, peer, outstanding: 0, wcs })
+        Ok(Bare { nic, cq, qpn, psn: Psn::new(psn), memory, mr, peer, book: Book::default(), wcs })
     }
 
     pub(crate) fn info(&self) -> anyhow::Result<BareInfo> {
@@ -137,7 +137,7 @@ impl Bare {
         self.peer = RemoteAddr { addr: peer.addr, rkey: Key(peer.rkey) };
         let theirs = Mtu::from_bytes(peer.mtu).context("the peer has an MTU that is none")?;
         let mtu = self.nic.query_port()?.max_mtu.min(theirs);
-        let detector = mitra_failover::Detector::default();
+        let detector = super::station::detector();
         for attr in [
             QpAttr {
                 pkey_index: Some(0),
@@ -183,8 +183,8 @@ impl Lane for Bare {
     }
 
     #[inline]
-    fn post(&mut self, wr: SendWr) -> anyhow::Result<()> {
-        self.outstanding += 1;
+    fn post(&mut self, mut wr: SendWr) -> anyhow::Result<()> {
+        wr.wr_id = self.book.post();
         Ok(self.nic.post_send(self.qpn, &[wr])?)
     }
 
@@ -202,14 +202,13 @@ impl Lane for Bare {
             if wc.status != WcStatus::Success {
                 bail!("a request on the bare queue pair ended with {:?}", wc.status);
             }
-            count(&mut polled, wc.opcode);
+            self.book.complete(&mut polled, wc.opcode, wc.wr_id);
         }
-        self.outstanding -= polled.sent;
         Ok(polled)
     }
 
     fn outstanding(&self) -> u32 {
-        self.outstanding
+        self.book.outstanding()
     }
 }
 
@@ -226,7 +225,7 @@ pub(crate) struct Virtual {
     memory: Arc<Buffer>,
     mr: VirtualMr,
     peer: Option<RemoteRegion>,
-    outstanding: u32,
+    book: Book,
     completions: Vec<Completion>,
 }
 
@@ -240,7 +239,14 @@ impl Virtual {
         let memory = Arc::new(Buffer::new(memory));
         let mr = domain.register(&memory, REMOTE)?;
         let vqp = VirtualQp::new(Arc::clone(domain), config, secret)?;
-        Ok(Virtual { vqp, memory, mr, peer: None, outstanding: 0, completions: Vec::with_capacity(64) })
+        Ok(Virtual {
+            vqp,
+            memory,
+            mr,
+            peer: None,
+            book: Book::default(),
+            completions: Vec::with_capacity(64),
+        })
     }
 
     pub(crate) fn info(&self) -> anyhow::Result<VirtualInfo> {
@@ -277,8 +283,8 @@ impl Lane for Virtual {
     }
 
     #[inline]
-    fn post(&mut self, wr: SendWr) -> anyhow::Result<()> {
-        self.outstanding += 1;
+    fn post(&mut self, mut wr: SendWr) -> anyhow::Result<()> {
+        wr.wr_id = self.book.post();
         self.vqp.post_send(wr)?;
         Ok(())
     }
@@ -297,23 +303,43 @@ impl Lane for Virtual {
             if !completion.is_success() {
                 bail!("a request on the virtual queue pair ended with {:?}", completion.outcome);
             }
-            count(&mut polled, completion.opcode);
+            self.book.complete(&mut polled, completion.opcode, completion.wr_id);
         }
-        self.outstanding -= polled.sent;
         Ok(polled)
     }
 
     fn outstanding(&self) -> u32 {
-        self.outstanding
+        self.book.outstanding()
     }
 }
 
-#[inline]
-fn count(polled: &mut Polled, opcode: WcOpcode) {
-    if matches!(opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) {
-        polled.received += 1;
-    } else {
-        polled.sent += 1;
+/// What was posted and has completed. A request's `wr_id` is its number, so that a completion tells of all before it:
+/// those that asked for none.
+#[derive(Clone, Copy, Default, Debug)]
+struct Book {
+    posted: u64,
+    completed: u64,
+}
+
+impl Book {
+    #[inline]
+    fn post(&mut self) -> u64 {
+        self.posted += 1;
+        self.posted
+    }
+
+    #[inline]
+    fn complete(&mut self, polled: &mut Polled, opcode: WcOpcode, wr_id: u64) {
+        if matches!(opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) {
+            polled.received += 1;
+        } else {
+            polled.sent += (wr_id - self.completed) as u32;
+            self.completed = wr_id;
+        }
+    }
+
+    fn outstanding(&self) -> u32 {
+        (self.posted - self.completed) as u32
     }
 }
 

@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use anyhow::ensure;
 use hdrhistogram::Histogram;
+use mitra_verbs::SendFlags;
 use serde::{Deserialize, Serialize};
 
 use super::clock::{Deadline, Stopwatch, micros};
 use super::floor::Floor;
-use super::lane::{Lane, Op, request};
+use super::lane::{DEPTH, Lane, Op, request};
 use super::rows::{Machine, Report};
 use super::station::{
     InBlock, Layout, Place, Station, Variant, check, fill, post_recv, say_stop, until_stop,
@@ -37,6 +38,9 @@ pub(crate) struct Args {
     /// Blocks of each thing
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     blocks: u32,
+    /// WRITEs and SENDs that ask for a completion: every so manieth. Who waits for the answer needs no more
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=u64::from(DEPTH / 4)))]
+    signal_every: u64,
     /// What takes turns
     #[arg(long, value_delimiter = ',', default_value = "udp_floor,qp,vqp,aa,vqp+log")]
     only: Vec<Variant>,
@@ -53,6 +57,7 @@ struct Block {
     op: Op,
     len: usize,
     rounds: u64,
+    signal_every: u64,
 }
 
 impl Block {
@@ -97,7 +102,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let rounds = (args.iters / rarer(len)).max(10);
         let results = alternate(&variants, args.blocks, |variant| {
             number += 1;
-            let block = Block { number, variant, op, len, rounds };
+            let signal_every = args.signal_every;
+            let block = Block { number, variant, op, len, rounds, signal_every };
             pair.link.send(&Some(block))?;
             let laps = station
                 .run(variant, &Client(&block), &mut pair.link)
@@ -118,7 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     );
     let settings = serde_json::json!({
         "iters": args.iters, "blocks": args.blocks, "mtu": mtu, "rails": 2,
-        "send_wrs": super::lane::DEPTH, "policy": "exact", "progress": "inline polling",
+        "signal_every": args.signal_every, "send_wrs": DEPTH, "policy": "exact", "progress": "inline polling",
     });
     Report { name: "latency", unit: "us", machine, settings, rows, notes }.print(args.common.json)?;
     Ok(ExitCode::SUCCESS)
@@ -157,7 +163,10 @@ impl<L: Lane> Ball<'_, L> {
     fn throw(&mut self, i: u64) -> anyhow::Result<()> {
         let (from, len) = (self.layout.outbox(), self.block.len);
         self.lane.memory().store(from + len - 8, self.block.tag(i));
-        let wr = request(self.lane, self.block.op, from, self.layout.inbox(), len);
+        let mut wr = request(self.lane, self.block.op, from, self.layout.inbox(), len);
+        if !i.is_multiple_of(self.block.signal_every) && i != Stopwatch::rounds_of(self.block.rounds) {
+            wr.flags = SendFlags::empty();
+        }
         self.lane.post_when_room(wr)
     }
 
