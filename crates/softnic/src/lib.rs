@@ -16,6 +16,8 @@
 //! Rails bind to loopback unless told otherwise ([`Config::at`]): RoCE authenticates nobody.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod atomicity;
 mod capture;
 mod channel;
 mod clock;

@@ -117,6 +117,12 @@ impl SoftNic {
         result
     }
 
+    /// Has atomics wait at the barrier between their load and their store.
+    #[cfg(test)]
+    pub(crate) fn meet_in_atomics(&self, barrier: Option<Arc<std::sync::Barrier>>) {
+        self.shared.lock().unwrap().memory.between = barrier;
+    }
+
     /// Stops everything for good: on return nothing of the host's is touched any more, and the address is free.
     fn close(&self, last_words: bool) {
         let mut engine = self.shared.lock_to_close();

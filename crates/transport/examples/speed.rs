@@ -55,15 +55,8 @@ fn end(i: u8) -> mitra_verbs::Result<End> {
     let mr = nic.reg_mr(Time::ZERO, pd, RegionId(0), 0, SIZE as u64, access)?;
     let cq = nic.create_cq(4096)?;
     let cap = QpCap { send_wrs: 1024, ..QpCap::default() };
-    let init = QpInitAttr {
-        qp_type: QpType::Rc,
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
-        srq: None,
-        cap,
-        sq_sig_all: false,
-    };
+    let init =
+        QpInitAttr { qp_type: QpType::Rc, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
     let qp = nic.create_qp(Time::ZERO, &init)?;
     Ok(End { nic, memory: Bytes(vec![0; SIZE]), gid, cq, qp, mr })
 }
@@ -126,7 +119,8 @@ fn run(name: &str, op: impl Fn(&Mr) -> SendOp, data: &Data, at_once: usize, tota
             a.nic.post_send(now, a.qp, &wrs).expect("room in the queue");
             let mut left = at_once;
             while left > 0 {
-                while deliver(&mut a, &mut b, now, &mut batch) + deliver(&mut b, &mut a, now, &mut batch) > 0 {
+                while deliver(&mut a, &mut b, now, &mut batch) + deliver(&mut b, &mut a, now, &mut batch) > 0
+                {
                 }
                 b.nic.handle_idle(now);
                 deliver(&mut b, &mut a, now, &mut batch);
@@ -159,6 +153,12 @@ fn main() {
     }
     for len in [4096, 65536, 1 << 19] {
         run(&format!("WRITE {len} B"), write, &bytes(len), 16, (1 << 31) / len as usize);
-        run(&format!("READ {len} B"), |mr| SendOp::Read(mr.remote(0)), &bytes(len), 16, (1 << 31) / len as usize);
+        run(
+            &format!("READ {len} B"),
+            |mr| SendOp::Read(mr.remote(0)),
+            &bytes(len),
+            16,
+            (1 << 31) / len as usize,
+        );
     }
 }

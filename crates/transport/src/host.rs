@@ -69,12 +69,18 @@ impl Host {
     }
 
     fn take_shared(&mut self, id: SrqId) -> Option<RecvWr> {
-        let srq = self.srqs.get_mut(id.0).ok()?;
-        let wr = srq.queue.take()?;
-        if srq.queue.len() < srq.limit as usize {
+        let wr = self.srqs.get_mut(id.0).ok()?.queue.take()?;
+        self.check_srq_limit(id);
+        Some(wr)
+    }
+
+    /// Tells, once, that an armed shared receive queue has fewer left than its limit.
+    pub(crate) fn check_srq_limit(&mut self, id: SrqId) {
+        if let Ok(srq) = self.srqs.get_mut(id.0)
+            && srq.queue.len() < srq.limit as usize
+        {
             srq.limit = 0;
             self.events.raise(AsyncEvent::SrqLimitReached(id));
         }
-        Some(wr)
     }
 }

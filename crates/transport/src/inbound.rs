@@ -5,6 +5,7 @@ use mitra_wire::{Message, NakCode, Packet, Reth};
 
 use crate::cq::completion;
 use crate::host::Host;
+use crate::keys::Span;
 use crate::qp::Common;
 use crate::recv_queue::Receives;
 use crate::{Memory, sges};
@@ -166,7 +167,7 @@ impl Inbound {
         let after = after.ok_or(INVALID)?;
         let at = va.wrapping_add(offset.into());
         // Rights may have been revoked since the first packet.
-        may_write(c, host, at, key, n)?;
+        let span = may_write(c, host, at, key, n)?;
         let imm = match packet.message {
             Message::WriteLastImm(imm) | Message::WriteOnlyImm(_, imm) => Some(imm),
             _ => None,
@@ -174,9 +175,7 @@ impl Inbound {
         if imm.is_some() && host.next_receive(receives).is_none() {
             return Err(Refusal::NotReady);
         }
-        if n > 0 {
-            let span = host.keys.remote(c.qpn, c.init.pd, key, at, n.into(), Access::REMOTE_WRITE);
-            let span = span.map_err(|_| DENIED)?;
+        if let Some(span) = span {
             memory
                 .place(span.region, span.offset, payload)
                 .map_err(|_| Refusal::Nak(NakCode::RemoteOperational))?;
@@ -195,17 +194,15 @@ impl Inbound {
     }
 }
 
-fn may_write(c: &Common, host: &Host, va: u64, key: Key, len: u32) -> Result<(), Refusal> {
+/// Judges writing: the memory to write, or nothing if there are no bytes, which need no key.
+fn may_write(c: &Common, host: &Host, va: u64, key: Key, len: u32) -> Result<Option<Span>, Refusal> {
     // A function that the queue pair does not have is an invalid request, not a denied access.
     if !c.access().contains(Access::REMOTE_WRITE) {
         return Err(INVALID);
     }
-    // No bytes need no key.
     if len == 0 {
-        return Ok(());
+        return Ok(None);
     }
-    host.keys
-        .remote(c.qpn, c.init.pd, key, va, len.into(), Access::REMOTE_WRITE)
-        .map(drop)
-        .map_err(|_| DENIED)
+    let span = host.keys.remote(c.qpn, c.init.pd, key, va, len.into(), Access::REMOTE_WRITE);
+    span.map(Some).map_err(|_| DENIED)
 }

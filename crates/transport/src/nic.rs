@@ -198,6 +198,7 @@ impl Nic {
         let queue = self.host.srqs.get_mut(srq.0)?;
         check_limit("limit of a shared receive queue", limit, queue.queue.depth())?;
         queue.limit = limit;
+        self.host.check_srq_limit(srq);
         Ok(())
     }
 

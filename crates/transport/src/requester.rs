@@ -412,7 +412,6 @@ impl Requester {
         if self.cursor < una_cursor {
             self.cursor = una_cursor;
         }
-        self.rnr_until = None;
         let flying = self.cursor > una_cursor;
         self.timer = if flying { retransmission_delay(c.timeout()).map(|delay| now + delay) } else { None };
     }

@@ -36,3 +36,23 @@ impl Saved {
         self.list(executed).rev().find(|result| result.psn == psn).map(|result| result.value)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_results_are_kept_until_their_psns_leave_the_duplicate_region() {
+        let mut saved = Saved::default();
+        for i in 0..3 {
+            saved.save(i, SavedResult { psn: Psn::new(i as u32), value: 10 + i }, 2);
+        }
+        let region = u64::from(DUPLICATE_REGION);
+        assert_eq!(saved.find(3, Psn::new(0)), None);
+        assert_eq!(saved.find(3, Psn::new(1)), Some(11));
+        assert_eq!(saved.list(1 + region).count(), 2);
+        assert_eq!(saved.find(2 + region, Psn::new(1)), None);
+        assert_eq!(saved.find(2 + region, Psn::new(2)), Some(12));
+        assert_eq!(saved.list(3 + region).count(), 0);
+    }
+}

@@ -356,6 +356,46 @@ fn a_message_behind_one_that_waits_for_a_receive_is_not_executed_before_it() {
     assert_eq!(p.bytes(1)[64], 7);
 }
 
+#[test]
+fn who_waits_for_a_receive_is_not_told_of_gaps() {
+    let mut p = pair();
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"first...")));
+    for i in 2..8 {
+        p.post(write(&p, i, p.remote(64), 8));
+    }
+    p.run_for(Duration::from_micros(30));
+    assert_eq!((p.counter(1, "rnr_naks_sent"), p.counter(1, "sequence_naks_sent")), (1, 0));
+    assert_eq!(p.names(1).len(), 1);
+}
+
+#[test]
+fn rights_that_a_queue_pair_loses_are_lost_at_once() {
+    // In the middle of a WRITE, and between a READ and its response.
+    let mut p = pair();
+    p.bytes(0)[..5000].fill(0xee);
+    p.post(write(&p, 1, p.remote(0), 5000));
+    p.pump();
+    p.step();
+    p.step();
+    let touches = p.nodes[1].memory.touches;
+    assert!(touches > 0);
+    let less = |access| QpAttr { access: Some(access), ..QpAttr::default() };
+    p.modify(1, &less(Access::REMOTE_READ));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteInvalidRequest)]);
+    assert_eq!(p.nodes[1].memory.touches, touches);
+
+    let mut p = pair();
+    p.post(read(&p, 1, p.remote(0), 5000));
+    p.pump();
+    let bytes = p.seen[0].bytes.clone();
+    p.inject(1, &Packet::parse(&bytes).unwrap());
+    p.modify(1, &less(Access::REMOTE_WRITE));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess)]);
+    assert_eq!(p.nodes[1].memory.touches, 0);
+}
+
 /// A request from node 0's queue pair to node 1's.
 fn request(p: &Pair, psn_ahead: u32, message: Message, payload: &'static [u8]) -> Packet<'static> {
     let psn = p.status(1).rq_psn.add(psn_ahead);
@@ -519,6 +559,50 @@ fn a_late_copy_of_an_answered_read_does_no_harm_after_its_key_was_revoked() {
     p.run();
     assert_eq!((p.state(0), p.state(1)), (QpState::Rts, QpState::Rts));
     assert_eq!(p.counter(1, "drop_duplicate"), 1);
+}
+
+#[test]
+fn a_duplicate_read_that_was_accepted_does_no_harm_when_its_key_is_revoked() {
+    let mut p = pair();
+    p.post(read(&p, 1, p.remote(0), 8));
+    p.run();
+    let old = p.seen[0].bytes.clone();
+    p.inject(1, &Packet::parse(&old).unwrap());
+    let node = &mut p.nodes[1];
+    node.nic.dereg_mr(p.now, node.mr.id).unwrap();
+    p.run();
+    assert_eq!((p.state(0), p.state(1)), (QpState::Rts, QpState::Rts));
+    assert_eq!(p.counter(1, "drop_duplicate"), 1);
+}
+
+#[test]
+fn a_duplicate_read_may_not_ask_for_more_than_was_executed() {
+    let mut p = pair();
+    p.post(read(&p, 1, p.remote(0), 2048));
+    p.run();
+    let sent = p.names(1).len();
+    for (len, answers) in [(2048, 2), (2049, 0), (1 << 20, 0)] {
+        let message = Message::ReadRequest(reth(&p, len));
+        let packet = Packet::new(Transport::Rc, p.nodes[1].qp, Psn::new(100), message, b"");
+        let before = p.names(1).len();
+        p.inject(1, &packet);
+        p.pump();
+        assert_eq!(p.names(1).len() - before, answers);
+    }
+    assert_eq!((sent, p.status(1).rq_psn), (2, Psn::new(102)));
+}
+
+#[test]
+fn a_duplicate_read_replaces_the_answer_that_is_still_due() {
+    let mut p = pair();
+    p.post(read(&p, 1, p.remote(0), 5000));
+    p.pump();
+    let bytes = p.seen[0].bytes.clone();
+    for _ in 0..3 {
+        p.inject(1, &Packet::parse(&bytes).unwrap());
+    }
+    p.pump();
+    assert_eq!(p.names(1).len(), 5);
 }
 
 #[test]

@@ -98,6 +98,47 @@ fn an_acknowledgement_does_not_overtake_an_earlier_read_response() {
 }
 
 #[test]
+fn an_acknowledgement_that_would_still_fit_the_batch_waits_for_the_read_response_that_does_not() {
+    let mut p = Setup { mtu: Mtu::M4096, ..Setup::default() }.pair();
+    p.post(read(&p, 1, 0, 200_000));
+    p.post(write(&p, 2, 0x80000, 8));
+    deliver(&mut p, 1);
+    p.nodes[1].nic.handle_idle(p.now);
+    p.run();
+    assert_eq!(p.names(1).last(), Some(&"RC_ACKNOWLEDGE"));
+    assert_eq!(p.counter(1, "acks_sent"), 1);
+    assert_eq!(p.sends(0).len(), 2);
+}
+
+#[test]
+fn who_waits_for_room_in_its_window_is_acknowledged_at_once() {
+    // One long message; then many of the same size that one acknowledgement in sixteen would not serve.
+    for (count, len) in [(1, 0x80000), (40, 0x4000)] {
+        let mut p = Setup { send_window: 0x8000, ..Setup::default() }.pair();
+        for i in 0..count {
+            p.post(write(&p, i, 0, len));
+        }
+        // Nobody idles and no timer runs.
+        while deliver(&mut p, 1) + deliver(&mut p, 0) > 0 {}
+        assert_eq!(p.status(1).rq_psn, Psn::new(100 + (count as u32 * len).div_ceil(1024)));
+    }
+}
+
+#[test]
+fn a_lost_window_is_asked_to_be_acknowledged_again() {
+    let mut p = Setup { send_window: 16384, ..Setup::default() }.pair();
+    let mut n = 0;
+    p.link(move |dir, _| {
+        n += u32::from(dir == 0);
+        if dir == 0 && n <= 12 { Fate::Drop } else { Fate::Pass }
+    });
+    p.post(write(&p, 1, 0, 100_000));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(p.counter(0, "timeouts"), 1);
+}
+
+#[test]
 fn a_write_may_pass_a_read_unless_fenced() {
     for fenced in [false, true] {
         let mut p = pair();

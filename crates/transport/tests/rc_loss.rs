@@ -8,7 +8,7 @@ use std::rc::Rc;
 use common::*;
 use core::time::Duration;
 use mitra_verbs::*;
-use mitra_wire::{Message, Packet};
+use mitra_wire::{Aeth, Message, NakCode, Packet, Reth, Syndrome, Transport};
 
 const MTU: usize = 1024;
 const LEN: usize = 5 * MTU + 3;
@@ -334,4 +334,122 @@ fn a_time_out_of_zero_waits_for_ever() {
     p.run();
     assert!(p.sends(0).is_empty());
     assert_eq!(p.names(0).len(), 1);
+}
+
+fn write8(p: &Pair, wr_id: u64) -> SendWr {
+    SendWr::new(wr_id, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, 8)))
+}
+
+/// An acknowledgement or NAK for node 0.
+fn acknowledge(p: &mut Pair, psn: u32, syndrome: Syndrome) {
+    let message = Message::Ack(Aeth { syndrome, msn: 0 });
+    p.inject(0, &Packet::new(Transport::Rc, p.nodes[0].qp, Psn::new(psn), message, b""));
+}
+
+#[test]
+fn an_acknowledgement_after_the_time_out_and_before_the_retransmission_counts() {
+    let mut p = pair();
+    p.link(|_, _| Fate::Drop);
+    for i in 1..4 {
+        p.post(write8(&p, i));
+    }
+    p.pump();
+    let due = p.nodes[0].nic.poll_timeout().unwrap();
+    p.nodes[0].nic.handle_timeout(due);
+    acknowledge(&mut p, 101, Syndrome::ACK);
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    p.pump();
+    let psns: Vec<u32> = p.seen.iter().map(|s| s.psn.value()).collect();
+    assert_eq!(psns, [100, 101, 102, 102], "only what is not acknowledged is sent again");
+}
+
+#[test]
+fn an_old_nak_costs_no_retry() {
+    let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
+    p.link(|_, _| Fate::Drop);
+    p.post(write8(&p, 1));
+    p.pump();
+    for _ in 0..3 {
+        acknowledge(&mut p, 100, Syndrome::Nak(NakCode::PsnSequence));
+    }
+    assert_eq!(p.state(0), QpState::Rts);
+    p.pump();
+    acknowledge(&mut p, 100, Syndrome::Nak(NakCode::PsnSequence));
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RetryExceeded)]);
+}
+
+#[test]
+fn a_request_that_cannot_be_sent_again_may_be_acknowledged_after_all() {
+    let mut p = pair();
+    p.link(|dir, _| if dir == 1 { Fate::Drop } else { Fate::Pass });
+    let node = &mut p.nodes[0];
+    node.memory.regions.push(vec![0; 64]);
+    let mr = node.nic.reg_mr(p.now, node.pd, RegionId(1), BASE, 64, ALL).unwrap();
+    p.post(write8(&p, 1));
+    p.post(SendWr::new(2, SendOp::Write(p.remote(0)), Data::sge(mr.sge(0, 8))));
+    p.post(write8(&p, 3));
+    p.pump();
+    p.nodes[0].nic.dereg_mr(p.now, mr.id).unwrap();
+    let due = p.nodes[0].nic.poll_timeout().unwrap();
+    p.nodes[0].nic.handle_timeout(due);
+    p.pump();
+    assert_eq!(p.seen.len(), 4, "the first is sent again, the second cannot be");
+    acknowledge(&mut p, 101, Syndrome::ACK);
+    p.link(|_, _| Fate::Pass);
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), (1..4).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_nak_that_was_overtaken_asks_for_what_is_missing_now_and_once() {
+    let mut p = pair();
+    let packet = |p: &Pair, psn: u32| {
+        let reth = Reth { va: BASE, rkey: p.nodes[1].mr.rkey.0, len: 0 };
+        let message = Message::WriteOnly(reth);
+        let psn = Psn::new(100 + psn);
+        Packet { ack_req: true, ..Packet::new(Transport::Rc, p.nodes[1].qp, psn, message, b"") }
+    };
+    // 1 overtakes 0, before anything was answered: 1 is dropped, 0 executed, 1 asked for.
+    for psn in [1, 0] {
+        let packet = packet(&p, psn);
+        p.inject(1, &packet);
+    }
+    p.pump();
+    let naks = |p: &Pair| -> Vec<(u32, Syndrome)> {
+        let seen = p.seen.iter().filter(|s| s.from == 1);
+        seen.map(|s| match Packet::parse(&s.bytes).unwrap().message {
+            Message::Ack(aeth) => (s.psn.value(), aeth.syndrome),
+            other => panic!("{other:?}"),
+        })
+        .collect()
+    };
+    assert_eq!(naks(&p), [(101, Syndrome::Nak(NakCode::PsnSequence))]);
+    let late = packet(&p, 2);
+    p.inject(1, &late);
+    p.pump();
+    assert_eq!(naks(&p).len(), 1, "once per gap");
+    // If what was dropped comes again before the NAK has left, there is no NAK, but an acknowledgement.
+    for psn in [1, 3, 2, 3] {
+        let packet = packet(&p, psn);
+        p.inject(1, &packet);
+    }
+    p.pump();
+    assert_eq!(naks(&p)[1..], [(103, Syndrome::ACK)]);
+}
+
+#[test]
+fn a_change_of_the_reads_at_once_does_not_disturb_a_read_on_its_way() {
+    for lost in 0..40 {
+        let mut p = Setup { send_window: 8192, ..Setup::default() }.pair();
+        fate_of(&mut p, Fate::Drop, move |i| i == lost);
+        let data = pattern(20_000, 3);
+        p.bytes(1)[..20_000].copy_from_slice(&data);
+        p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 20_000))));
+        p.run_for(Duration::from_micros(9));
+        p.modify(0, &QpAttr::to(QpState::Sqd));
+        p.modify(0, &QpAttr { max_rd_atomic: Some(1), ..QpAttr::to(QpState::Sqd) });
+        p.run();
+        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)], "{lost}");
+        assert!(p.bytes(0)[..20_000] == data);
+    }
 }

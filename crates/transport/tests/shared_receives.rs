@@ -50,6 +50,8 @@ fn the_limit_is_told_once() {
     assert_eq!(p.events(1), [AsyncEvent::SrqLimitReached(srq)]);
     send(&mut p, 4);
     assert!(p.events(1).is_empty());
+    p.nodes[1].nic.arm_srq(srq, 2).unwrap();
+    assert_eq!(p.events(1), [AsyncEvent::SrqLimitReached(srq)], "one is left already");
     assert!(p.nodes[1].nic.arm_srq(srq, 9).is_err(), "more than it holds");
 }
 

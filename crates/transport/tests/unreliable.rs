@@ -98,6 +98,20 @@ fn uc_drops_what_it_may_not_do_and_lives_on() {
 }
 
 #[test]
+fn uc_begins_anew_with_a_first_packet_in_the_middle_of_a_message() {
+    let mut p = uc();
+    p.post_recv(RecvWr::new(8, p.sge(1, 0, 4096)));
+    let full: &[u8] = &[7; 1024];
+    let packets = [(Message::SendFirst, full), (Message::SendFirst, full), (Message::SendLast, &full[..3])];
+    for (i, (message, payload)) in (0..).zip(packets) {
+        let psn = Psn::new(100 + i);
+        p.inject(1, &Packet::new(Transport::Uc, p.nodes[1].qp, psn, message, payload));
+    }
+    let got = p.receives(1);
+    assert_eq!((statuses(&got), got[0].byte_len), (vec![(8, WcStatus::Success)], 1027));
+}
+
+#[test]
 fn uc_has_no_reads_and_no_atomics() {
     let mut p = uc();
     let data = Data::sge(p.sge(0, 0, 8));

@@ -122,6 +122,18 @@ fn a_window_dies_with_its_queue_pair() {
 }
 
 #[test]
+fn a_window_dies_when_its_queue_pair_is_reset() {
+    let mut p = pair();
+    bound(&mut p, Access::REMOTE_WRITE);
+    p.modify(1, &QpAttr::to(QpState::Err));
+    let node = &mut p.nodes[1];
+    assert!(node.nic.dereg_mr(p.now, node.mr.id).is_err(), "ERR only stops the packets");
+    p.modify(1, &QpAttr::to(QpState::Reset));
+    let node = &mut p.nodes[1];
+    assert_eq!(node.nic.dereg_mr(p.now, node.mr.id), Ok(RegionId(0)));
+}
+
+#[test]
 fn a_key_revoked_by_its_owner_is_dead_at_once() {
     let mut p = pair();
     let remote = p.remote(0);
