@@ -41,5 +41,6 @@ mod transmit;
 pub use config::{Config, Offload};
 pub use error::OpenError;
 pub use faults::RailFaults;
+pub use host::{Interface, PortUser, interfaces, port_users};
 pub use mitra_transport::fault;
 pub use nic::SoftNic;
