@@ -41,6 +41,9 @@ pub(crate) struct Responder {
     gap: bool,
     /// The last PSN that was dropped for that.
     ahead: Psn,
+    /// PSNs executed up to the last SEND or WRITE packet. No plain acknowledgement goes further: of a READ or an atomic it
+    /// would say nothing that the response does not, and rxe takes it for the response itself.
+    plain: u64,
     /// Packets executed that asked for an acknowledgement, and bytes.
     owed: u32,
     owed_bytes: u32,
@@ -62,6 +65,7 @@ impl Responder {
             nak_psn: psn,
             gap: false,
             ahead: psn,
+            plain: 0,
             owed: 0,
             owed_bytes: 0,
             ack_deadline: None,
@@ -159,6 +163,9 @@ impl Responder {
             Ok(psns) => {
                 self.psn = self.psn.add(psns);
                 self.executed += u64::from(psns);
+                if !fetches(&packet.message) {
+                    self.plain = self.executed;
+                }
                 self.gap = false;
                 self.overtake_nak();
                 host.counters.bytes_received += packet.payload.len() as u64;
@@ -202,8 +209,11 @@ impl Responder {
             self.nak_psn = self.psn;
         } else {
             self.nak = None;
-            self.owed = self.owed.max(1);
-            self.flush_ack();
+            // The response of a READ or an atomic says it too.
+            if self.plain == self.executed {
+                self.owed = self.owed.max(1);
+                self.flush_ack();
+            }
         }
     }
 
@@ -341,8 +351,13 @@ impl Responder {
                 let what = Answer::Atomic { value };
                 Response { psn, end: psn.next(), msn: self.msn, duplicate: true, what }
             }
+            // What was executed at this PSN, if anything, was a READ or an atomic.
+            _ if u64::from(self.psn.distance(psn)) <= self.executed - self.plain => {
+                host.counters.drop_duplicate += 1;
+                return;
+            }
             _ => {
-                // Acknowledged again with all that was executed.
+                // Acknowledged again, with all SENDs and WRITEs that were executed.
                 self.owed = self.owed.max(1);
                 self.flush_ack();
                 return;
@@ -384,7 +399,7 @@ impl Responder {
             (self.nak_psn, syndrome)
         } else if self.ack_due {
             host.counters.acks_sent += 1;
-            (self.psn.sub(1), Syndrome::ACK)
+            (self.psn.sub(1).sub((self.executed - self.plain) as u32), Syndrome::ACK)
         } else {
             return Ok(n);
         };
@@ -394,6 +409,11 @@ impl Responder {
         n += 1;
         Ok(n)
     }
+}
+
+/// Whether the request is answered by a response of its own.
+fn fetches(message: &Message) -> bool {
+    matches!(message, Message::ReadRequest(_) | Message::CompareSwap(_) | Message::FetchAdd(_))
 }
 
 fn read_response(psn: Psn, packets: u32, msn: u32, reth: Reth, duplicate: bool) -> Response {

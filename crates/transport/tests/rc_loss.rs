@@ -3,6 +3,7 @@
 mod common;
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use common::*;
@@ -53,6 +54,27 @@ fn one_of_each(p: &mut Pair) {
     assert_eq!(p.bytes(0)[0x8000..0x8000 + LEN], b);
     assert_eq!(p.bytes(0)[0xc000..0xc000 + LEN], b);
     assert_eq!(p.status(0).sq_psn, p.status(1).rq_psn);
+    acknowledgements_are_of_sends_and_writes(p);
+}
+
+/// No plain acknowledgement has the PSN of a READ or an atomic: rxe would take it for the response, without its data.
+fn acknowledgements_are_of_sends_and_writes(p: &Pair) {
+    let parsed =
+        |from| p.seen.iter().filter(move |s| s.from == from).map(|s| Packet::parse(&s.bytes).unwrap());
+    let mut fetched = HashSet::new();
+    for packet in parsed(0) {
+        let packets = match packet.message {
+            Message::ReadRequest(reth) => reth.len.div_ceil(MTU as u32).max(1),
+            Message::FetchAdd(_) => 1,
+            _ => 0,
+        };
+        fetched.extend((0..packets).map(|i| packet.psn.add(i)));
+    }
+    for packet in parsed(1) {
+        if let Message::Ack(Aeth { syndrome: Syndrome::Ack { .. }, .. }) = packet.message {
+            assert!(!fetched.contains(&packet.psn), "{packet}");
+        }
+    }
 }
 
 /// A link that does `fate` to the packets for which `which` says so, counting all packets.
