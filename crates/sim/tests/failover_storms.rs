@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Config, Domain, Ended};
+use mitra_failover::{Config, Contradiction, Domain, Ended};
 use mitra_sim::workload::{Kind, Party, Plan, Verdict, VqpEndpoint, connect_vqp_in, judge};
 use mitra_sim::{App, Case, Ctx, Failure, PartyApp, Rig, SimRng, World, reproduce, seeds};
 use mitra_verbs::Provider;
@@ -25,6 +25,7 @@ struct Outcome {
     verdicts: Vec<[Verdict; 2]>,
     ended: Vec<[Option<Ended>; 2]>,
     moves: Vec<u16>,
+    contradictions: Vec<[Option<Contradiction>; 2]>,
 }
 
 impl Outcome {
@@ -87,13 +88,15 @@ fn run(
     rig.world.run_for(Duration::from_millis(400));
     stopped.set(true);
     rig.world.run_for(Duration::from_millis(1100));
-    let mut out = Outcome { verdicts: Vec::new(), ended: Vec::new(), moves: Vec::new() };
+    let mut out =
+        Outcome { verdicts: Vec::new(), ended: Vec::new(), moves: Vec::new(), contradictions: Vec::new() };
     for (plans, parties, ends) in &all {
         parties.iter().for_each(|p| p.borrow_mut().sweep());
         let [a, b] = [parties[0].borrow(), parties[1].borrow()];
         out.verdicts.push([judge(&plans[0], a.asked(), b.seen()), judge(&plans[1], b.asked(), a.seen())]);
         let [a, b] = [ends[0].borrow(), ends[1].borrow()];
         out.ended.push([a.vqp.ended(), b.vqp.ended()]);
+        out.contradictions.push([a.vqp.contradiction(), b.vqp.contradiction()]);
         out.moves.push(a.vqp.last_failover().map_or(0, |r| r.epoch));
     }
     out
@@ -287,7 +290,7 @@ fn several_queue_pairs_share_their_nics() {
         );
         out.assert_exact(seed);
         for ended in &out.ended {
-            assert_eq!(*ended, [None; 2], "seed {seed}, {case}");
+            assert_eq!(*ended, [None; 2], "seed {seed}, {case}: {:?}", out.contradictions);
         }
     }
 }
