@@ -20,11 +20,16 @@ struct Mitra {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(cli::demo::Args),
+    #[command(hide = true)]
+    DemoEnd(cli::demo::EndArgs),
     Decode(cli::decode::Args),
 }
 
 fn main() -> ExitCode {
-    let done = match Mitra::parse().command {
+    let done = match cli::parse::<Mitra>().command {
+        Command::Demo(args) => cli::demo::run(&args),
+        Command::DemoEnd(args) => cli::demo::run_end(&args),
         Command::Decode(args) => cli::decode::run(&args),
     };
     match done {

@@ -1,9 +1,12 @@
 //! Chores of the Mitra checkout, one file each.
 #![forbid(unsafe_code)]
 
+mod rxe_vm;
 mod setup;
+mod test;
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -17,14 +20,24 @@ struct Xtask {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Install what the tests need beside Rust: Debian packages, and scapy under .cache/venv
+    RxeVm(rxe_vm::Args),
+    /// Install what the tests need beside Rust: Debian packages, and scapy and the rxe machine under .cache
     Setup,
+    /// Set up, then run all tests; arguments after `--` go to `cargo test`
+    Test {
+        /// For `cargo test`
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<ExitCode> {
     match Xtask::parse().chore {
-        Chore::Setup => setup::run(),
+        Chore::RxeVm(args) => return Ok(rxe_vm::run(&args)),
+        Chore::Setup => setup::run()?,
+        Chore::Test { args } => test::run(&args)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The root of the checkout.

@@ -5,10 +5,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 
-use crate::root;
+use crate::{root, rxe_vm};
 
 /// Debian packages that the tests call.
-pub(crate) const DEBIAN_PACKAGES: &[&str] = &["python3", "python3-venv", "tshark"];
+pub(crate) const DEBIAN_PACKAGES: &[&str] =
+    &["gcc", "libc6-dev", "libibverbs-dev", "python3", "python3-venv", "tshark"];
 
 /// The other implementation of the ICRC, from PyPI.
 const SCAPY: &str = "scapy==2.8.0";
@@ -21,7 +22,8 @@ fn venv() -> PathBuf {
 pub(crate) fn run() -> anyhow::Result<()> {
     install_debian(DEBIAN_PACKAGES)?;
     install_scapy()?;
-    println!("setup: all there ({}, {SCAPY})", DEBIAN_PACKAGES.join(", "));
+    rxe_vm::prepare()?;
+    println!("setup: all there ({}, {SCAPY}, the rxe machine)", DEBIAN_PACKAGES.join(", "));
     Ok(())
 }
 

@@ -88,6 +88,10 @@ impl Cqs {
         Ok(n)
     }
 
+    pub(crate) fn len(&self, id: CqId) -> Result<usize> {
+        Ok(self.table.get(id.0)?.ring.len())
+    }
+
     pub(crate) fn arm(&mut self, id: CqId, solicited_only: bool) -> Result<()> {
         let cq = self.table.get_mut(id.0)?;
         cq.armed = match (cq.armed, solicited_only) {

@@ -122,6 +122,20 @@ impl Buffer {
         u64::from_ne_bytes(old.to_le_bytes())
     }
 
+    /// Replaces the 8-byte word at `offset` if it is `current`, atomically *among CPUs* (see [`Buffer::swap`]); fails
+    /// with what it is.
+    ///
+    /// # Panics
+    /// If `offset` is not a multiple of 8 or the word does not lie within the buffer.
+    pub fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> Result<u64, u64> {
+        let stored = |value: u64| u64::from_le_bytes(value.to_ne_bytes());
+        let seen = |value: u64| u64::from_ne_bytes(value.to_le_bytes());
+        self.word(offset)
+            .compare_exchange(stored(current), stored(new), Ordering::AcqRel, Ordering::Acquire)
+            .map(seen)
+            .map_err(seen)
+    }
+
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(WORD), "offset {offset} is not a multiple of 8");
         self.check(offset, WORD);
@@ -194,6 +208,9 @@ mod tests {
         assert_eq!(u64::from_ne_bytes(out), 0x0102_0304_0506_0708);
         assert_eq!(b.swap(8, 5), 0x0102_0304_0506_0708);
         assert_eq!(b.load(8), 5);
+        assert_eq!(b.compare_exchange(8, 4, 6), Err(5));
+        assert_eq!(b.compare_exchange(8, 5, 6), Ok(5));
+        assert_eq!(b.load(8), 6);
     }
 
     #[test]

@@ -117,7 +117,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// `Unsupported` unless [`crate::Capabilities::saved_results`].
     fn saved_results(&self, qp: Qpn) -> Result<Vec<SavedResult>>;
 
-    /// Resets the NIC: every object is gone, and on return the NIC touches host memory no more. Works on a hung
+    /// Resets the NIC: every object is gone but the completions that were written before, which can still be polled; and
+    /// on return the NIC touches host memory no more. Works on a hung
     /// NIC, and on a dead one (where it confirms the death). The NIC stays unusable: open it anew.
     ///
     /// # Errors

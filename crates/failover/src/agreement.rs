@@ -1,0 +1,632 @@
+//! The two ends of a vQP agree on its rail: promise, fence, exchange evidence, move, confirm.
+//!
+//! A state machine without I/O. Each end accepts only ballots above the one it promised, and gives its evidence only
+//! after its fence, so when both have the other's evidence nothing can execute on the old rail any more, and both
+//! decide from facts that cannot change. Messages may be lost, doubled, delayed and reordered: they are idempotent,
+//! sent again until answered, and bound to their ballot.
+
+use core::time::Duration;
+
+use mitra_verbs::Time;
+use smallvec::SmallVec;
+
+use crate::ballot::{Ballot, Role};
+use crate::evidence::Evidence;
+use crate::message::{Body, Message};
+
+/// The most rails that a vQP can have: one bit each.
+pub const MAX_RAILS: usize = 8;
+
+/// Why a vQP ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Ended {
+    /// No rail is left that both ends can use.
+    NoRail,
+    /// The peer did not answer on any rail: it cannot be fenced, so nothing is decided.
+    PeerUnreachable,
+    /// This end's old NIC could not be fenced.
+    Unfenced,
+    /// A second failure struck during a recovery. (To be survived by a later version.)
+    FailedDuringRecovery,
+    /// The evidence contradicts itself or the completions.
+    Contradiction,
+    /// The epochs are used up.
+    EpochsUsedUp,
+    /// A request broke a rule (a wrong key, a message too long): as with any RC queue pair, that is the end of it.
+    RequestError,
+    /// The application closed it.
+    Closed,
+    /// The peer ended it.
+    PeerClosed,
+}
+
+/// What the driver is to do.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// Freeze, fence this rail, record the evidence, then call [`Agreement::fenced`].
+    Fence {
+        /// The old rail.
+        rail: u8,
+    },
+    /// Send this on every rail that can be used.
+    Send(Message),
+    /// Both ends are fenced: decide from the peer's evidence, replay on the new rail.
+    Decide {
+        /// The new rail.
+        rail: u8,
+        /// What the peer executed for this end.
+        theirs: Evidence,
+    },
+    /// The peer has moved too; so many bytes of its torn WRITE with immediate had arrived before.
+    PeerMoved {
+        /// Bytes.
+        torn: u32,
+    },
+    /// The vQP has ended.
+    End(Ended),
+}
+
+/// Where an end stands.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Phase {
+    Active,
+    Moving(Moving),
+    Ended,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Moving {
+    ballot: Ballot,
+    rail: u8,
+    /// Whether this end proposed the ballot.
+    proposed: bool,
+    mine: Option<Evidence>,
+    theirs: Option<Evidence>,
+    since: Time,
+}
+
+/// The last move, kept until both ends have confirmed it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Tail {
+    ballot: Ballot,
+    rail: u8,
+    mine: Evidence,
+    /// Sending Resume until the peer's was seen, or for this long.
+    until: Time,
+}
+
+/// One end's part in agreeing on the rail.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Agreement {
+    me: Role,
+    rails: u8,
+    active: u8,
+    /// The ballot under which `active` was bound.
+    current: Ballot,
+    /// The highest ballot promised.
+    promised: Ballot,
+    /// Rails that this end cannot use now.
+    dead: u8,
+    /// Rails that were fenced: not used again (failback comes with a later version).
+    spent: u8,
+    /// Rails that the peer said it cannot use.
+    refused: u8,
+    /// The ballot that this end declined last: it stays declined.
+    declined: Option<Ballot>,
+    phase: Phase,
+    tail: Option<Tail>,
+    /// What Resume says of the last move.
+    torn: u32,
+    retry: Duration,
+    give_up: Duration,
+    next_send: Option<Time>,
+    actions: SmallVec<[Action; 4]>,
+}
+
+impl Agreement {
+    /// Both ends start on rail 0 with the first ballot.
+    pub fn new(me: Role, rails: usize, retry: Duration, give_up: Duration) -> Agreement {
+        assert!((1..=MAX_RAILS).contains(&rails), "a vQP has 1 to {MAX_RAILS} rails");
+        Agreement {
+            me,
+            rails: rails as u8,
+            active: 0,
+            current: Ballot::FIRST,
+            promised: Ballot::FIRST,
+            dead: 0,
+            spent: 0,
+            refused: 0,
+            declined: None,
+            phase: Phase::Active,
+            tail: None,
+            torn: 0,
+            retry,
+            give_up,
+            next_send: None,
+            actions: SmallVec::new(),
+        }
+    }
+
+    /// The rail in use.
+    pub fn active(&self) -> usize {
+        usize::from(self.active)
+    }
+
+    /// The ballot in force.
+    pub fn ballot(&self) -> Ballot {
+        self.current
+    }
+
+    /// Whether operations may be posted.
+    pub fn is_active(&self) -> bool {
+        self.phase == Phase::Active
+    }
+
+    /// The rail that a move under way leads to.
+    pub fn target(&self) -> Option<usize> {
+        match &self.phase {
+            Phase::Moving(m) => Some(usize::from(m.rail)),
+            _ => None,
+        }
+    }
+
+    /// Whether the last move has been confirmed by the peer.
+    pub fn is_settled(&self) -> bool {
+        self.is_active() && self.tail.is_none()
+    }
+
+    /// When [`Agreement::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.next_send
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        (!self.actions.is_empty()).then(|| self.actions.remove(0))
+    }
+
+    /// A rail cannot be used any more at this end.
+    pub fn rail_failed(&mut self, now: Time, rail: usize) {
+        let bit = 1 << rail;
+        let known = self.dead & bit != 0;
+        self.dead |= bit;
+        match &self.phase {
+            Phase::Ended => {}
+            Phase::Active if rail == self.active() => self.propose(now),
+            Phase::Moving(m) if usize::from(m.rail) == rail && !known => {
+                self.end(Ended::FailedDuringRecovery)
+            }
+            Phase::Active | Phase::Moving(_) => {}
+        }
+    }
+
+    /// A rail can be used again at this end, if its queue pair was not fenced.
+    pub fn rail_recovered(&mut self, rail: usize) {
+        self.dead &= !(1 << rail);
+    }
+
+    /// The driver's fence is confirmed; this is what was executed for the peer.
+    pub fn fenced(&mut self, now: Time, evidence: Evidence) {
+        if let Phase::Moving(m) = &mut self.phase
+            && m.mine.is_none()
+        {
+            m.mine = Some(evidence);
+            self.send_progress(now);
+            self.decide_if_ready();
+        }
+    }
+
+    /// The driver could not fence its old NIC.
+    pub fn unfenced(&mut self) {
+        self.end(Ended::Unfenced);
+    }
+
+    /// The driver has decided and replays on the new rail: operations may be posted again. `torn` bytes of a
+    /// WRITE with immediate are not replayed.
+    pub fn moved(&mut self, now: Time, torn: u32) {
+        let Phase::Moving(m) = &self.phase else { return };
+        let (ballot, rail) = (m.ballot, m.rail);
+        let mine = m.mine.clone().unwrap_or_default();
+        self.spent |= 1 << self.active;
+        self.active = rail;
+        self.current = ballot;
+        self.torn = torn;
+        self.phase = Phase::Active;
+        self.tail = Some(Tail { ballot, rail, mine, until: now + self.give_up });
+        self.next_send = Some(now + self.retry);
+        self.say(ballot, Body::Resume { seen: false, torn: self.torn });
+    }
+
+    /// Ends the vQP from above (its driver met a contradiction, or its user closed it).
+    pub fn end(&mut self, why: Ended) {
+        if self.phase == Phase::Ended {
+            return;
+        }
+        if why != Ended::PeerClosed {
+            self.say(self.promised, Body::Closed);
+        }
+        self.phase = Phase::Ended;
+        self.tail = None;
+        self.next_send = None;
+        self.actions.push(Action::End(why));
+    }
+
+    /// A message from the peer: its cookie and shape were good.
+    pub fn handle(&mut self, now: Time, message: Message) {
+        let ballot = message.ballot;
+        match message.body {
+            _ if self.phase == Phase::Ended => {}
+            Body::Heartbeat => {}
+            Body::Closed => {
+                if ballot >= self.current {
+                    self.end(Ended::PeerClosed);
+                }
+            }
+            Body::Propose { rail } => self.on_propose(now, ballot, rail),
+            Body::Evidence { rail, evidence } => {
+                self.on_propose(now, ballot, rail);
+                if let Phase::Moving(m) = &mut self.phase
+                    && m.ballot == ballot
+                    && m.rail == rail
+                    && m.theirs.is_none()
+                {
+                    m.theirs = Some(evidence);
+                    self.decide_if_ready();
+                }
+            }
+            Body::Resume { seen, torn } => {
+                if let Some(tail) = &self.tail
+                    && tail.ballot == ballot
+                {
+                    self.tail = None;
+                    self.next_send = None;
+                    self.actions.push(Action::PeerMoved { torn });
+                }
+                if self.is_active() && self.current == ballot && !seen {
+                    self.say(ballot, Body::Resume { seen: true, torn: self.torn });
+                }
+            }
+            Body::Refuse { dead } => {
+                self.refused |= dead;
+                if let Phase::Moving(m) = &self.phase
+                    && m.proposed
+                    && m.ballot == ballot
+                    && dead & (1 << m.rail) != 0
+                {
+                    self.propose(now);
+                }
+            }
+        }
+    }
+
+    /// Time passes: what was not answered is said again, and a peer that stays silent is given up.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.next_send.is_none_or(|t| t > now) {
+            return;
+        }
+        match &self.phase {
+            Phase::Moving(m) if now.saturating_since(m.since) >= self.give_up => {
+                self.end(Ended::PeerUnreachable)
+            }
+            Phase::Moving(_) => self.send_progress(now),
+            Phase::Active => {
+                let Some(tail) = &self.tail else {
+                    self.next_send = None;
+                    return;
+                };
+                if tail.until <= now {
+                    // The peer has our evidence or will ask for it; without its Resume we keep the evidence, silently.
+                    self.next_send = None;
+                    return;
+                }
+                let ballot = tail.ballot;
+                self.next_send = Some(now + self.retry);
+                self.say(ballot, Body::Resume { seen: false, torn: self.torn });
+            }
+            Phase::Ended => self.next_send = None,
+        }
+    }
+
+    fn usable(&self, rail: u8) -> bool {
+        rail < self.rails && (self.dead | self.spent) & (1 << rail) == 0
+    }
+
+    /// Starts a move of our own, or a higher ballot of one that was refused.
+    fn propose(&mut self, now: Time) {
+        if self.tail.is_some() {
+            // The peer may still be moving to the rail that failed now.
+            return self.end(Ended::FailedDuringRecovery);
+        }
+        let candidate = (1..self.rails)
+            .map(|i| (self.active + i) % self.rails)
+            .find(|&rail| self.usable(rail) && self.refused & (1 << rail) == 0);
+        let Some(rail) = candidate else { return self.end(Ended::NoRail) };
+        let Some(ballot) = self.promised.next(self.me) else { return self.end(Ended::EpochsUsedUp) };
+        self.adopt(now, ballot, rail, true);
+        self.send_progress(now);
+    }
+
+    fn adopt(&mut self, now: Time, ballot: Ballot, rail: u8, proposed: bool) {
+        self.promised = ballot;
+        match &mut self.phase {
+            Phase::Moving(m) => {
+                // The fence and what it found do not depend on the ballot; the peer's evidence must come with it.
+                (m.ballot, m.rail, m.proposed, m.theirs) = (ballot, rail, proposed, None);
+            }
+            _ => {
+                let (mine, theirs) = (None, None);
+                self.phase = Phase::Moving(Moving { ballot, rail, proposed, mine, theirs, since: now });
+                self.actions.push(Action::Fence { rail: self.active });
+            }
+        }
+    }
+
+    fn on_propose(&mut self, now: Time, ballot: Ballot, rail: u8) {
+        if let Some(tail) = &self.tail
+            && tail.ballot == ballot
+        {
+            // The peer has not got our evidence yet: the same again.
+            let body = Body::Evidence { rail: tail.rail, evidence: tail.mine.clone() };
+            return self.say(ballot, body);
+        }
+        if self.declined == Some(ballot) {
+            return self.decline(ballot);
+        }
+        if ballot <= self.promised {
+            return; // old, or ours, or under way
+        }
+        // Who proposes has no unconfirmed move of its own, so it has seen our last Resume although its own was lost.
+        self.tail = None;
+        if rail == self.active || !self.usable(rail) {
+            self.promised = ballot;
+            self.declined = Some(ballot);
+            return self.decline(ballot);
+        }
+        self.adopt(now, ballot, rail, false);
+        self.send_progress(now);
+    }
+
+    /// Says what the peer needs next.
+    fn send_progress(&mut self, now: Time) {
+        let Phase::Moving(m) = &self.phase else { return };
+        self.next_send = Some(now + self.retry);
+        let (ballot, rail) = (m.ballot, m.rail);
+        let body = match &m.mine {
+            Some(evidence) => Body::Evidence { rail, evidence: evidence.clone() },
+            None if m.proposed => Body::Propose { rail },
+            None => return,
+        };
+        self.say(ballot, body);
+    }
+
+    fn decline(&mut self, ballot: Ballot) {
+        let dead = self.dead | self.spent | (1 << self.active);
+        self.say(ballot, Body::Refuse { dead });
+    }
+
+    fn decide_if_ready(&mut self) {
+        if let Phase::Moving(Moving { mine: Some(_), theirs: Some(theirs), rail, .. }) = &self.phase {
+            self.actions.push(Action::Decide { rail: *rail, theirs: theirs.clone() });
+        }
+    }
+
+    fn say(&mut self, ballot: Ballot, body: Body) {
+        self.actions.push(Action::Send(Message { ballot, body }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mitra_verbs::Psn;
+
+    /// A small generator, so that every schedule is reproduced by its seed.
+    struct Dice(u64);
+
+    impl Dice {
+        fn roll(&mut self, n: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 20) % n
+        }
+    }
+
+    struct End {
+        agreement: Agreement,
+        /// The evidence that this end gives, whatever the ballot.
+        mine: Evidence,
+        fencing: bool,
+        fenced: bool,
+        decided: Option<(u8, Evidence)>,
+        ended: Option<Ended>,
+    }
+
+    struct Net {
+        dice: Dice,
+        now: Time,
+        ends: [End; 2],
+        /// Messages under way, by receiver.
+        wire: [Vec<Message>; 2],
+    }
+
+    fn evidence(n: u32) -> Evidence {
+        Evidence { psn: Some(Psn::new(n)), ..Evidence::default() }
+    }
+
+    impl Net {
+        fn new(seed: u64, rails: usize) -> Net {
+            let end = |role, n| End {
+                agreement: Agreement::new(role, rails, Duration::from_millis(1), Duration::from_secs(60)),
+                mine: evidence(n),
+                fencing: false,
+                fenced: false,
+                decided: None,
+                ended: None,
+            };
+            Net {
+                dice: Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+                now: Time::ZERO,
+                ends: [end(Role::Zero, 100), end(Role::One, 200)],
+                wire: [Vec::new(), Vec::new()],
+            }
+        }
+
+        fn run_actions(&mut self, i: usize) {
+            while let Some(action) = self.ends[i].agreement.poll_action() {
+                match action {
+                    Action::Fence { .. } => self.ends[i].fencing = true,
+                    Action::Send(m) => {
+                        let bytes = m.encode(self.ends[i].agreement.me, 1);
+                        let m = Message::decode(&bytes, self.ends[i].agreement.me, 1).unwrap();
+                        for _ in 0..[1, 1, 1, 2, 0][self.dice.roll(5) as usize] {
+                            self.wire[1 - i].push(m.clone());
+                        }
+                    }
+                    Action::Decide { rail, theirs } => {
+                        let peer = &self.ends[1 - i];
+                        assert!(self.ends[i].fenced, "decided before its own fence");
+                        assert!(peer.fenced || peer.decided.is_some(), "decided before the peer's fence");
+                        assert_eq!(theirs, peer.mine);
+                        assert!(self.ends[i].decided.is_none(), "decided twice");
+                        self.ends[i].decided = Some((rail, theirs));
+                        let now = self.now;
+                        self.ends[i].agreement.moved(now, 0);
+                    }
+                    Action::PeerMoved { .. } => {}
+                    Action::End(why) => self.ends[i].ended = Some(why),
+                }
+            }
+        }
+
+        /// One random step: a delivery, a fence that completes, or a timer.
+        fn step(&mut self) {
+            let i = self.dice.roll(2) as usize;
+            match self.dice.roll(4) {
+                0 | 1 if !self.wire[i].is_empty() => {
+                    let at = self.dice.roll(self.wire[i].len() as u64) as usize;
+                    let m = self.wire[i].swap_remove(at);
+                    self.ends[i].agreement.handle(self.now, m);
+                }
+                2 if self.ends[i].fencing => {
+                    (self.ends[i].fencing, self.ends[i].fenced) = (false, true);
+                    let mine = self.ends[i].mine.clone();
+                    self.ends[i].agreement.fenced(self.now, mine);
+                }
+                _ => {
+                    self.now += Duration::from_micros(300);
+                    self.ends[i].agreement.handle_timeout(self.now);
+                }
+            }
+            self.run_actions(i);
+        }
+
+        fn settle(&mut self) {
+            for _ in 0..20_000 {
+                self.step();
+                let settled =
+                    |e: &End| e.ended.is_some() || (e.decided.is_some() && e.agreement.is_settled());
+                if self.ends.iter().all(settled) {
+                    return;
+                }
+            }
+            panic!("not settled: {:?} {:?}", self.ends[0].agreement, self.ends[1].agreement);
+        }
+    }
+
+    #[test]
+    fn under_loss_doubling_and_reordering_both_ends_move_to_the_same_rail_by_the_same_ballot() {
+        for seed in 1..2000 {
+            for rails in [2, 3] {
+                let mut net = Net::new(seed, rails);
+                let first = net.dice.roll(2) as usize;
+                net.ends[first].agreement.rail_failed(net.now, 0);
+                net.run_actions(first);
+                for _ in 0..net.dice.roll(30) {
+                    net.step();
+                }
+                // The other end detects it too, at some time, or not at all.
+                if net.dice.roll(2) == 0 {
+                    net.ends[1 - first].agreement.rail_failed(net.now, 0);
+                    net.run_actions(1 - first);
+                }
+                net.settle();
+                let [a, b] = &net.ends;
+                assert_eq!(a.decided.as_ref().unwrap().0, b.decided.as_ref().unwrap().0, "seed {seed}");
+                assert_eq!(a.agreement.ballot(), b.agreement.ballot(), "seed {seed}");
+                assert_eq!(a.agreement.active(), b.agreement.active(), "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rail_that_the_peer_cannot_use_is_passed_over() {
+        for seed in 1..500 {
+            let mut net = Net::new(seed, 3);
+            net.ends[1].agreement.rail_failed(net.now, 1);
+            net.ends[0].agreement.rail_failed(net.now, 0);
+            net.run_actions(0);
+            net.settle();
+            for end in &net.ends {
+                assert_eq!((end.ended, end.agreement.active()), (None, 2), "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_usable_rail_both_ends_end() {
+        for seed in 1..200 {
+            let mut net = Net::new(seed, 2);
+            net.ends[1].agreement.rail_failed(net.now, 1);
+            net.ends[0].agreement.rail_failed(net.now, 0);
+            net.run_actions(0);
+            for _ in 0..2000 {
+                net.step();
+            }
+            assert_eq!(net.ends[0].ended, Some(Ended::NoRail), "seed {seed}");
+            assert!(net.ends.iter().all(|e| e.decided.is_none()), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_silent_peer_is_given_up_and_nothing_is_decided() {
+        let mut a = Agreement::new(Role::Zero, 2, Duration::from_millis(1), Duration::from_millis(50));
+        let mut now = Time::ZERO;
+        a.rail_failed(now, 0);
+        a.fenced(now, evidence(1));
+        let mut ended = None;
+        while ended.is_none() {
+            now += Duration::from_millis(1);
+            a.handle_timeout(now);
+            while let Some(action) = a.poll_action() {
+                match action {
+                    Action::End(why) => ended = Some(why),
+                    Action::Decide { .. } => panic!("decided alone"),
+                    _ => {}
+                }
+            }
+        }
+        assert_eq!(ended, Some(Ended::PeerUnreachable));
+        assert!(now.as_nanos() >= 50_000_000);
+    }
+
+    #[test]
+    fn an_old_or_replayed_ballot_moves_nothing() {
+        let mut net = Net::new(7, 2);
+        net.ends[0].agreement.rail_failed(net.now, 0);
+        net.run_actions(0);
+        net.settle();
+        let before = net.ends[0].agreement.clone();
+        let old = Ballot::FIRST;
+        for body in [
+            Body::Propose { rail: 0 },
+            Body::Evidence { rail: 0, evidence: evidence(9) },
+            Body::Resume { seen: true, torn: 0 },
+            Body::Refuse { dead: 0 },
+            Body::Closed,
+        ] {
+            net.ends[0].agreement.handle(net.now, Message { ballot: old, body });
+        }
+        assert_eq!(net.ends[0].agreement, before);
+    }
+}

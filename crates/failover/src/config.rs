@@ -1,0 +1,106 @@
+use core::time::Duration;
+
+/// What to do with the operations that were in flight when a rail failed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Policy {
+    /// Fence, read the evidence, replay only what was not executed, recover values, name what cannot be known.
+    #[default]
+    Exact,
+    /// Seed `000`'s transparent overlay: no fence, no evidence, no metadata. Sends again what its class allows
+    /// (SEND, WRITE, READ) and refuses atomics. A baseline: it may double a WRITE that its reader consumed.
+    Transparent,
+    /// Sends everything in flight again. A baseline: it corrupts.
+    Blanket,
+    /// The queue pair dies with its rail, as without a vQP. A baseline.
+    None,
+}
+
+/// What becomes of a WRITE that may or may not have been executed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Writes {
+    /// It ends in [`crate::NamedError::Indeterminate`].
+    #[default]
+    Strict,
+    /// It is written again: the application declares that nobody consumes or overwrites the target before the
+    /// WRITE completes.
+    Repeatable,
+}
+
+/// Whether the old path is fenced before the evidence is read.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Fencing {
+    /// Always, in production.
+    #[default]
+    On,
+    /// Never: shows what the fence is for. A delayed packet may then execute after the evidence was read.
+    Off,
+}
+
+/// When a silent rail counts as failed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Detector {
+    /// Time between two heartbeats on each rail.
+    pub heartbeat: Duration,
+    /// So many of them missed in a row on the active rail fail it. 0 switches heartbeats off.
+    pub misses: u32,
+    /// The RC queue pairs' time-out code: 4.096 µs · 2^timeout.
+    pub timeout: u8,
+    /// Their retransmissions.
+    pub retry_cnt: u8,
+}
+
+impl Default for Detector {
+    /// Heartbeats every 20 ms, five missed; retransmission after 67 ms, seven times.
+    fn default() -> Detector {
+        Detector { heartbeat: Duration::from_millis(20), misses: 5, timeout: 14, retry_cnt: 7 }
+    }
+}
+
+/// How a virtual queue pair behaves. Both ends must have the same `policy`, `log` and `rd_atomic`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Config {
+    /// What to do on a failure.
+    pub policy: Policy,
+    /// What becomes of a WRITE at the edge; a single request can override it.
+    pub writes: Writes,
+    /// Keep a completion log at the responder: evidence that survives the responder's NIC, for one more small
+    /// packet per WRITE and atomic.
+    pub log: bool,
+    /// Fence the old path. [`Fencing::Off`] is for demonstrations.
+    pub fencing: Fencing,
+    /// When a rail counts as failed.
+    pub detector: Detector,
+    /// Requests outstanding in the send queue.
+    pub send_wrs: u32,
+    /// Requests outstanding in the receive queue.
+    pub recv_wrs: u32,
+    /// READs and atomics outstanding, to host-visible completion: never more than the responder saves results for.
+    pub rd_atomic: u8,
+    /// Control messages are sent again after this long ...
+    pub control_retry: Duration,
+    /// ... and the peer counts as unreachable after this long without the answers that a recovery needs.
+    pub give_up: Duration,
+    /// RNR retries of the rails' queue pairs (7 is for ever) ...
+    pub rnr_retry: u8,
+    /// ... and how long the peer is to wait in between (the 5-bit code).
+    pub min_rnr_timer: u8,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            policy: Policy::Exact,
+            writes: Writes::Strict,
+            log: false,
+            fencing: Fencing::On,
+            detector: Detector::default(),
+            send_wrs: 128,
+            recv_wrs: 128,
+            rd_atomic: 16,
+            control_retry: Duration::from_millis(2),
+            give_up: Duration::from_secs(5),
+            rnr_retry: 7,
+            min_rnr_timer: 1,
+        }
+    }
+}

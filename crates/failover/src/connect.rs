@@ -1,0 +1,156 @@
+//! What the two ends of a vQP tell each other before they are connected, by any means the application has.
+
+use mitra_verbs::{Error, Gid, Mtu, Psn, Qpn, Result};
+
+use crate::agreement::MAX_RAILS;
+use crate::config::Policy;
+use crate::domain::RemoteRegion;
+use crate::message::{Reader, Rejected};
+
+/// One end's half of a connection. It holds the secret that control messages carry: whoever knows it can speak for the peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConnectInfo {
+    pub(crate) cookie: u64,
+    pub(crate) policy: Policy,
+    pub(crate) log: bool,
+    pub(crate) rd_atomic: u8,
+    pub(crate) send_wrs: u32,
+    pub(crate) rails: Vec<RailInfo>,
+    /// Where the peer's completion log for this end's operations lies.
+    pub(crate) log_region: Option<RemoteRegion>,
+}
+
+/// One end of a rail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RailInfo {
+    pub(crate) gid: Gid,
+    pub(crate) mtu: Mtu,
+    pub(crate) qpn: Qpn,
+    pub(crate) psn: Psn,
+    pub(crate) control_qpn: Qpn,
+    pub(crate) qkey: u32,
+    /// The NIC acknowledges only what is in memory.
+    pub(crate) placed_acks: bool,
+}
+
+const MAGIC: [u8; 4] = *b"MVQ1";
+
+impl ConnectInfo {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&self.cookie.to_le_bytes());
+        out.extend_from_slice(&[
+            self.policy as u8,
+            u8::from(self.log),
+            self.rd_atomic,
+            self.rails.len() as u8,
+        ]);
+        out.extend_from_slice(&self.send_wrs.to_le_bytes());
+        for r in &self.rails {
+            out.extend_from_slice(&r.gid.0);
+            out.extend_from_slice(&(r.mtu.bytes() as u16).to_le_bytes());
+            for n in [r.qpn.value(), r.psn.value(), r.control_qpn.value(), r.qkey] {
+                out.extend_from_slice(&n.to_le_bytes());
+            }
+            out.push(u8::from(r.placed_acks));
+        }
+        out.push(u8::from(self.log_region.is_some()));
+        if let Some(region) = &self.log_region {
+            out.extend_from_slice(&region.encode());
+        }
+        out
+    }
+
+    /// From bytes.
+    ///
+    /// # Errors
+    /// `Invalid` if they are not what [`ConnectInfo::encode`] makes.
+    pub fn decode(bytes: &[u8]) -> Result<ConnectInfo> {
+        let mut r = Reader(bytes);
+        match parse(&mut r) {
+            Ok(info) if r.0.is_empty() => Ok(info),
+            _ => Err(Error::Invalid("malformed connection information, or of another version")),
+        }
+    }
+}
+
+fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
+    if r.array::<4>()? != MAGIC {
+        return Err(Rejected::Malformed);
+    }
+    let cookie = u64::from_le_bytes(r.array()?);
+    let [policy, log, rd_atomic, rails] = r.array()?;
+    let policy = match policy {
+        0 => Policy::Exact,
+        1 => Policy::Transparent,
+        2 => Policy::Blanket,
+        3 => Policy::None,
+        _ => return Err(Rejected::Malformed),
+    };
+    let send_wrs = u32::from_le_bytes(r.array()?);
+    if !(1..=MAX_RAILS).contains(&usize::from(rails)) || log > 1 {
+        return Err(Rejected::Malformed);
+    }
+    let mut list = Vec::new();
+    for _ in 0..rails {
+        let gid = Gid(r.array()?);
+        let mtu = Mtu::from_bytes(usize::from(u16::from_le_bytes(r.array()?))).ok_or(Rejected::Malformed)?;
+        let [qpn, psn, control_qpn, qkey] = [number(r)?, number(r)?, number(r)?, number(r)?];
+        list.push(RailInfo {
+            gid,
+            mtu,
+            qpn: Qpn::new(qpn),
+            psn: Psn::new(psn),
+            control_qpn: Qpn::new(control_qpn),
+            qkey,
+            placed_acks: r.byte()? != 0,
+        });
+    }
+    let log_region = if r.byte()? == 1 { Some(RemoteRegion::parse(r)?) } else { None };
+    Ok(ConnectInfo { cookie, policy, log: log == 1, rd_atomic, send_wrs, rails: list, log_region })
+}
+
+fn number(r: &mut Reader<'_>) -> Result<u32, Rejected> {
+    r.array().map(u32::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{IpAddr, Ipv4Addr};
+    use mitra_verbs::{Key, RemoteAddr};
+
+    fn info() -> ConnectInfo {
+        let rail = RailInfo {
+            gid: IpAddr::V4(Ipv4Addr::LOCALHOST).into(),
+            mtu: Mtu::M2048,
+            qpn: Qpn::new(3),
+            psn: Psn::new(4),
+            control_qpn: Qpn::new(5),
+            qkey: 6,
+            placed_acks: true,
+        };
+        let region =
+            RemoteRegion { len: 64, rails: smallvec::smallvec![RemoteAddr { addr: 9, rkey: Key(8) }; 2] };
+        ConnectInfo {
+            cookie: 7,
+            policy: Policy::Blanket,
+            log: true,
+            rd_atomic: 16,
+            send_wrs: 64,
+            rails: vec![rail; 2],
+            log_region: Some(region),
+        }
+    }
+
+    #[test]
+    fn it_comes_back_and_nothing_shorter_or_longer_does() {
+        let bytes = info().encode();
+        assert_eq!(ConnectInfo::decode(&bytes), Ok(info()));
+        for n in 0..bytes.len() {
+            assert!(ConnectInfo::decode(&bytes[..n]).is_err());
+        }
+        assert!(ConnectInfo::decode(&[&bytes[..], &[0]].concat()).is_err());
+    }
+}

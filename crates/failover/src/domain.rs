@@ -1,0 +1,261 @@
+//! The local ends of all rails: NICs, their protection domains, and memory registered with every one of them.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mitra_verbs::{Access, AsyncEvent, Buffer, Error, Key, Mr, PdId, Provider, Qpn, RemoteAddr, Result, Sge};
+use smallvec::SmallVec;
+
+use crate::agreement::MAX_RAILS;
+use crate::message::{Reader, Rejected};
+
+/// The NICs that virtual queue pairs of this process use, one for each rail, in the same order at both ends.
+///
+/// A domain takes the asynchronous events of its NICs.
+#[derive(Debug)]
+pub struct Domain {
+    nics: Vec<LocalNic>,
+    memory: Mutex<Vec<Registered>>,
+    events: Mutex<Events>,
+}
+
+/// A NIC and the protection domain that everything of this domain belongs to.
+#[derive(Clone, Debug)]
+pub struct LocalNic {
+    /// The NIC.
+    pub provider: Arc<dyn Provider>,
+    /// Its protection domain.
+    pub pd: PdId,
+}
+
+#[derive(Debug)]
+struct Registered {
+    mr: VirtualMr,
+    memory: Arc<Buffer>,
+}
+
+#[derive(Debug, Default)]
+struct Events {
+    /// Ports that are down, a bit for each rail.
+    down: u8,
+    /// NICs that are dead.
+    fatal: u8,
+    /// Queue pairs whose peer broke a rule; bounded by taking the oldest away.
+    qp_errors: Vec<(usize, Qpn)>,
+}
+
+/// Memory registered with every NIC of a domain. Work requests name it as on rail 0, for good.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VirtualMr {
+    rails: SmallVec<[Mr; 2]>,
+}
+
+impl VirtualMr {
+    /// A scatter/gather entry of `len` bytes at `offset`.
+    pub fn sge(&self, offset: u64, len: u32) -> Sge {
+        self.rails[0].sge(offset, len)
+    }
+
+    /// The region by the name that work requests use: that of rail 0.
+    pub fn named(&self) -> Mr {
+        self.rails[0]
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.rails[0].len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the peer needs to reach it, on every rail.
+    pub fn remote(&self) -> RemoteRegion {
+        RemoteRegion { len: self.len(), rails: self.rails.iter().map(|mr| mr.remote(0)).collect() }
+    }
+}
+
+/// The peer's memory, with its name on every rail. Work requests name it as on rail 0.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct RemoteRegion {
+    pub(crate) len: u64,
+    pub(crate) rails: SmallVec<[RemoteAddr; 2]>,
+}
+
+impl RemoteRegion {
+    /// The byte at `offset`, as work requests name it.
+    pub fn at(&self, offset: u64) -> RemoteAddr {
+        RemoteAddr { addr: self.rails[0].addr.wrapping_add(offset), rkey: self.rails[0].rkey }
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// As bytes, to send to the peer by any means.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![self.rails.len() as u8];
+        out.extend_from_slice(&self.len.to_le_bytes());
+        for r in &self.rails {
+            out.extend_from_slice(&r.addr.to_le_bytes());
+            out.extend_from_slice(&r.rkey.0.to_le_bytes());
+        }
+        out
+    }
+
+    /// From bytes.
+    ///
+    /// # Errors
+    /// `Invalid` if they are not what [`RemoteRegion::encode`] makes.
+    pub fn decode(bytes: &[u8]) -> Result<RemoteRegion> {
+        let mut r = Reader(bytes);
+        let region = RemoteRegion::parse(&mut r).map_err(|_| Error::Invalid("malformed remote region"))?;
+        if r.0.is_empty() { Ok(region) } else { Err(Error::Invalid("malformed remote region")) }
+    }
+
+    pub(crate) fn parse(r: &mut Reader<'_>) -> Result<RemoteRegion, Rejected> {
+        let rails = usize::from(r.byte()?);
+        if !(1..=MAX_RAILS).contains(&rails) {
+            return Err(Rejected::Malformed);
+        }
+        let len = u64::from_le_bytes(r.array()?);
+        let mut list = SmallVec::new();
+        for _ in 0..rails {
+            let addr = u64::from_le_bytes(r.array()?);
+            list.push(RemoteAddr { addr, rkey: Key(u32::from_le_bytes(r.array()?)) });
+        }
+        Ok(RemoteRegion { len, rails: list })
+    }
+}
+
+impl Domain {
+    /// A domain over these NICs, rail 0 first.
+    ///
+    /// # Errors
+    /// No NIC, or more than [`MAX_RAILS`].
+    pub fn new(providers: Vec<Arc<dyn Provider>>) -> Result<Arc<Domain>> {
+        if !(1..=MAX_RAILS).contains(&providers.len()) {
+            return Err(Error::Limit {
+                what: "rails",
+                asked: providers.len() as u64,
+                limit: MAX_RAILS as u64,
+            });
+        }
+        let nics = providers
+            .into_iter()
+            .map(|provider| Ok(LocalNic { pd: provider.alloc_pd()?, provider }))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Arc::new(Domain { nics, memory: Mutex::default(), events: Mutex::default() }))
+    }
+
+    /// The NICs, rail 0 first.
+    pub fn nics(&self) -> &[LocalNic] {
+        &self.nics
+    }
+
+    /// Registers memory with every NIC.
+    pub fn register(&self, memory: &Arc<Buffer>, access: Access) -> Result<VirtualMr> {
+        let mut rails = SmallVec::new();
+        for nic in &self.nics {
+            match nic.provider.reg_mr(nic.pd, Arc::clone(memory), access) {
+                Ok(mr) => rails.push(mr),
+                Err(e) => {
+                    for (nic, mr) in self.nics.iter().zip(&rails) {
+                        let mr: &Mr = mr;
+                        let _ = nic.provider.dereg_mr(mr.id); // best effort: the first error is the one to tell
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        let mr = VirtualMr { rails };
+        let mut table = lock(&self.memory);
+        let at = table.partition_point(|r| r.mr.rails[0].lkey < mr.rails[0].lkey);
+        table.insert(at, Registered { mr: mr.clone(), memory: Arc::clone(memory) });
+        Ok(mr)
+    }
+
+    /// Revokes memory on every NIC; on return none touches it any more. A NIC that is dead is asked to confirm
+    /// its death.
+    pub fn deregister(&self, mr: &VirtualMr) -> Result<()> {
+        for (nic, mr) in self.nics.iter().zip(&mr.rails) {
+            match nic.provider.dereg_mr(mr.id) {
+                Err(Error::DeviceFatal) => nic.provider.reset()?,
+                other => other?,
+            }
+        }
+        lock(&self.memory).retain(|r| r.mr.rails[0].lkey != mr.rails[0].lkey);
+        Ok(())
+    }
+
+    /// An entry's name on a rail; `None` if no registered memory has that key.
+    pub(crate) fn local(&self, sge: Sge, rail: usize) -> Option<Sge> {
+        let table = lock(&self.memory);
+        let mrs = &find(&table, sge.key)?.mr.rails;
+        let (named, here) = (&mrs[0], &mrs[rail]);
+        Some(Sge {
+            addr: here.addr.wrapping_add(sge.addr.wrapping_sub(named.addr)),
+            len: sge.len,
+            key: here.lkey,
+        })
+    }
+
+    /// Puts an atomic's old value where the application wanted it. False if that is not registered memory.
+    pub(crate) fn store(&self, at: Sge, value: u64) -> bool {
+        let table = lock(&self.memory);
+        let Some(found) = find(&table, at.key) else { return false };
+        let offset = at.addr.wrapping_sub(found.mr.rails[0].addr);
+        if at.len < 8 || offset.checked_add(8).is_none_or(|end| end > found.mr.len()) {
+            return false;
+        }
+        found.memory.write_at(offset as usize, &value.to_ne_bytes());
+        true
+    }
+
+    /// Takes the events of the NICs and says whether a rail cannot be used: its port is down or its NIC dead.
+    pub(crate) fn rail_down(&self, rail: usize) -> bool {
+        let mut events = lock(&self.events);
+        while let Some(event) = self.nics[rail].provider.poll_async_event() {
+            match event {
+                AsyncEvent::PortError => events.down |= 1 << rail,
+                AsyncEvent::PortActive => events.down &= !(1 << rail),
+                AsyncEvent::DeviceFatal => events.fatal |= 1 << rail,
+                AsyncEvent::QpFatal(qpn)
+                | AsyncEvent::QpAccessError(qpn)
+                | AsyncEvent::QpRequestError(qpn) => {
+                    if events.qp_errors.len() == 1024 {
+                        events.qp_errors.remove(0);
+                    }
+                    events.qp_errors.push((rail, qpn));
+                }
+                _ => {}
+            }
+        }
+        (events.down | events.fatal) & (1 << rail) != 0
+    }
+
+    /// Takes the note that a queue pair failed because its peer's request broke a rule.
+    pub(crate) fn take_qp_error(&self, rail: usize, qpn: Qpn) -> bool {
+        let mut events = lock(&self.events);
+        let before = events.qp_errors.len();
+        events.qp_errors.retain(|e| *e != (rail, qpn));
+        events.qp_errors.len() < before
+    }
+}
+
+fn find(table: &[Registered], key: Key) -> Option<&Registered> {
+    let at = table.binary_search_by_key(&key, |r| r.mr.rails[0].lkey).ok()?;
+    Some(&table[at])
+}
+
+/// A poisoned lock means that another thread panicked between two consistent states: the tables are whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,199 @@
+//! One rail at one end: its RC queue pair for operations and its UD queue pair for control messages.
+
+use std::sync::Arc;
+
+use mitra_verbs::{
+    Access, AhId, Buffer, CqId, Data, Error, Mr, Mtu, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState,
+    QpType, Qpn, RecvWr, Result, SendOp, SendWr, Time, UdDestination, Wc, WcOpcode, WcStatus,
+};
+
+use crate::config::Config;
+use crate::connect::RailInfo;
+use crate::domain::LocalNic;
+use crate::message::MAX_LEN;
+
+/// Control messages that may wait to be read.
+const CONTROL_RECVS: u32 = 32;
+/// Bytes in front of a UD payload (IBTA volume 1, 11.4.2.2: the GRH area).
+const GRH: usize = 40;
+const SLOT: usize = GRH + MAX_LEN + 8 - (GRH + MAX_LEN) % 8;
+
+#[derive(Debug)]
+pub(crate) struct Rail {
+    nic: LocalNic,
+    pub(crate) cq: CqId,
+    pub(crate) qpn: Qpn,
+    /// PSN of the first packet that this end sends.
+    pub(crate) first_psn: Psn,
+    control: Control,
+    /// When a control message came last.
+    pub(crate) heard: Time,
+}
+
+#[derive(Debug)]
+struct Control {
+    cq: CqId,
+    qpn: Qpn,
+    qkey: u32,
+    peer: Option<UdDestination>,
+    memory: Arc<Buffer>,
+    mr: Mr,
+    ah: Option<AhId>,
+}
+
+impl Rail {
+    /// Makes the queue pairs. `secret` seeds what must not be guessed: the first PSN and the Q_Key.
+    pub(crate) fn new(nic: &LocalNic, config: &Config, secret: u64) -> Result<Rail> {
+        let p = &nic.provider;
+        let per_op = if config.log { 2 } else { 1 };
+        // One slot more for each quarter that completes late, so that the ledger's depth is the limit.
+        let send_wrs = config.send_wrs * per_op + 8;
+        let cq = p.create_cq(send_wrs + config.recv_wrs + 8, None)?;
+        let qpn = p.create_qp(&QpInitAttr {
+            qp_type: QpType::Rc,
+            pd: nic.pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            cap: QpCap { send_wrs, recv_wrs: config.recv_wrs + 1, ..QpCap::default() },
+            sq_sig_all: false,
+        })?;
+        let control_cq = p.create_cq(CONTROL_RECVS * 4, None)?;
+        let control_qpn = p.create_qp(&QpInitAttr {
+            qp_type: QpType::Ud,
+            pd: nic.pd,
+            send_cq: control_cq,
+            recv_cq: control_cq,
+            srq: None,
+            cap: QpCap {
+                send_wrs: CONTROL_RECVS,
+                recv_wrs: CONTROL_RECVS,
+                send_sges: 1,
+                recv_sges: 1,
+                inline: MAX_LEN as u32,
+            },
+            sq_sig_all: true,
+        })?;
+        let memory = Arc::new(Buffer::new(SLOT * CONTROL_RECVS as usize));
+        let mr = p.reg_mr(nic.pd, Arc::clone(&memory), Access::LOCAL_WRITE)?;
+        let qkey = (secret >> 33) as u32;
+        let control = Control { cq: control_cq, qpn: control_qpn, qkey, peer: None, memory, mr, ah: None };
+        let first_psn = Psn::new(secret as u32);
+        Ok(Rail { nic: nic.clone(), cq, qpn, first_psn, control, heard: Time::ZERO })
+    }
+
+    pub(crate) fn info(&self) -> Result<RailInfo> {
+        let port = self.nic.provider.query_port()?;
+        Ok(RailInfo {
+            gid: port.gid,
+            mtu: port.max_mtu,
+            qpn: self.qpn,
+            psn: self.first_psn,
+            control_qpn: self.control.qpn,
+            qkey: self.control.qkey,
+            placed_acks: self.nic.provider.attr().capabilities.ack_after_placement,
+        })
+    }
+
+    pub(crate) fn connect(&mut self, peer: &RailInfo, mtu: Mtu, config: &Config) -> Result<()> {
+        let p = &self.nic.provider;
+        let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
+        p.modify_qp(self.control.qpn, &QpAttr { qkey: Some(self.control.qkey), ..init })?;
+        p.modify_qp(self.control.qpn, &QpAttr::to(QpState::Rtr))?;
+        p.modify_qp(self.control.qpn, &QpAttr { sq_psn: Some(Psn::new(0)), ..QpAttr::to(QpState::Rts) })?;
+        for slot in 0..CONTROL_RECVS {
+            self.post_control_recv(u64::from(slot))?;
+        }
+        let ah = p.create_ah(self.nic.pd, peer.gid)?;
+        self.control.ah = Some(ah);
+        self.control.peer = Some(UdDestination { ah, qpn: peer.control_qpn, qkey: peer.qkey });
+
+        let access = Access::LOCAL_WRITE | Access::REMOTE;
+        p.modify_qp(self.qpn, &QpAttr { access: Some(access), ..init })?;
+        p.modify_qp(
+            self.qpn,
+            &QpAttr {
+                dest_gid: Some(peer.gid),
+                dest_qpn: Some(peer.qpn),
+                path_mtu: Some(mtu),
+                rq_psn: Some(peer.psn),
+                max_dest_rd_atomic: Some(config.rd_atomic),
+                min_rnr_timer: Some(config.min_rnr_timer),
+                ..QpAttr::to(QpState::Rtr)
+            },
+        )?;
+        p.modify_qp(
+            self.qpn,
+            &QpAttr {
+                sq_psn: Some(self.first_psn),
+                timeout: Some(config.detector.timeout),
+                retry_cnt: Some(config.detector.retry_cnt),
+                rnr_retry: Some(config.rnr_retry),
+                max_rd_atomic: Some(config.rd_atomic),
+                ..QpAttr::to(QpState::Rts)
+            },
+        )
+    }
+
+    pub(crate) fn provider(&self) -> &dyn Provider {
+        &*self.nic.provider
+    }
+
+    /// Posts to the RC queue pair.
+    pub(crate) fn post(&self, wrs: &[SendWr]) -> Result<()> {
+        self.nic.provider.post_send(self.qpn, wrs).map_err(|e| e.error)
+    }
+
+    /// Sends a control message; a full queue or a failed NIC loses it, as the wire may.
+    pub(crate) fn send_control(&self, bytes: &[u8]) {
+        let Some(peer) = self.control.peer else { return };
+        let wr = SendWr::new(u64::MAX, SendOp::Send, Data::inline(bytes)).to(peer);
+        let _ = self.nic.provider.post_send(self.control.qpn, &[wr]); // a lost control message is sent again
+    }
+
+    /// Takes the control messages that arrived.
+    pub(crate) fn poll_control(&self, wcs: &mut Vec<Wc>, mut message: impl FnMut(&[u8])) -> Result<bool> {
+        wcs.clear();
+        self.nic.provider.poll_cq(self.control.cq, CONTROL_RECVS as usize, wcs)?;
+        let mut any = false;
+        for wc in wcs.iter() {
+            if wc.opcode != WcOpcode::Recv || wc.status != WcStatus::Success {
+                continue;
+            }
+            any = true;
+            let len = (wc.byte_len as usize).saturating_sub(GRH).min(MAX_LEN);
+            let mut bytes = [0; MAX_LEN];
+            self.control.memory.read_at(wc.wr_id as usize * SLOT + GRH, &mut bytes[..len]);
+            message(&bytes[..len]);
+            self.post_control_recv(wc.wr_id)?;
+        }
+        Ok(any)
+    }
+
+    fn post_control_recv(&self, slot: u64) -> Result<()> {
+        let sge = self.control.mr.sge(slot * SLOT as u64, (GRH + MAX_LEN) as u32);
+        self.nic.provider.post_recv(self.control.qpn, &[RecvWr::new(slot, sge)]).map_err(|e| e.error)
+    }
+
+    /// Removes everything from the NIC; a NIC that is dead has nothing left to remove.
+    pub(crate) fn destroy(&self) -> Result<()> {
+        let p = &self.nic.provider;
+        let steps: [&dyn Fn() -> Result<()>; 6] = [
+            &|| p.destroy_qp(self.qpn),
+            &|| p.destroy_cq(self.cq),
+            &|| p.destroy_qp(self.control.qpn),
+            &|| p.destroy_cq(self.control.cq),
+            &|| self.control.ah.map_or(Ok(()), |ah| p.destroy_ah(ah)),
+            &|| p.dereg_mr(self.control.mr.id),
+        ];
+        let mut first = Ok(());
+        for step in steps {
+            match step() {
+                Ok(()) | Err(Error::DeviceFatal) => {}
+                Err(e) if first.is_ok() => first = Err(e),
+                Err(_) => {}
+            }
+        }
+        first
+    }
+}

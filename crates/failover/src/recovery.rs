@@ -1,0 +1,404 @@
+//! A vQP's recovery: detect, fence, give and take evidence, move. The rules are in `agreement`, `evidence` and `decide`;
+//! here they meet the rails.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use mitra_verbs::{Data, QpAttr, QpState, RecvWr, SendOp, SendWr, SgeList, Time, WcOpcode, WcStatus};
+
+use crate::agreement::{Action, Ended};
+use crate::ballot::Role;
+use crate::config::{Fencing, Policy};
+use crate::evidence::Evidence;
+use crate::ledger::Tally;
+use crate::message::{Body, Message};
+use crate::outcome::{Completion, NamedError, Outcome, Route};
+use crate::vqp::{DRAIN, RECV, VirtualQp};
+
+/// Why a rail was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Cause {
+    /// An operation completed so.
+    Completion(WcStatus),
+    /// The port is down, or the NIC dead.
+    Device,
+    /// Heartbeats were missed.
+    Heartbeat,
+    /// The peer proposed to move.
+    Peer,
+}
+
+/// What one failover did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailoverReport {
+    /// The epoch that it began.
+    pub epoch: u16,
+    /// The old rail.
+    pub from: usize,
+    /// The new rail.
+    pub to: usize,
+    /// The detector.
+    pub cause: Cause,
+    /// What became of the operations that were in flight at this end.
+    pub tally: Tally,
+    /// When this end learnt of it.
+    pub detected: Time,
+    /// When this end's fence was confirmed.
+    pub fenced: Time,
+    /// When everything was decided, and the replay began.
+    pub decided: Time,
+    /// When the last operation that was in flight had completed.
+    pub completed: Option<Time>,
+}
+
+/// A marker posted behind everything in a queue that is in ERR: when it comes back, so has everything before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Marker {
+    ToPost,
+    Posted,
+    Back,
+}
+
+/// How long a device may take to drain a queue pair in ERR.
+const FENCE_PATIENCE: Duration = Duration::from_millis(50);
+
+/// How far this end's fence is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fence {
+    /// Not under way.
+    None,
+    /// In ERR; completions are being drained up to the markers. A device that takes longer than `until` is reset.
+    Draining { send: Marker, recv: Marker, until: Time },
+    /// No marker can come back (the NIC is dead, or there is no fence): what has completed is polled until there is no more.
+    Emptying { live: bool },
+    /// Done; `live` if the NIC could be read.
+    Done { live: bool },
+}
+
+impl Fence {
+    pub(crate) fn marker_came_back(&mut self, of_recv: bool) {
+        if let Fence::Draining { send, recv, .. } = self {
+            *(if of_recv { recv } else { send }) = Marker::Back;
+        }
+    }
+}
+
+impl VirtualQp {
+    pub(crate) fn rail_failed(&mut self, rail: usize, cause: Cause) {
+        let now = self.now();
+        let Some(peer) = &mut self.peer else { return };
+        let active = peer.agreement.is_active() && peer.agreement.active() == rail;
+        if active && self.config.policy == Policy::None {
+            return self.end(Ended::NoRail);
+        }
+        if active {
+            self.moving = Some(report(rail, cause, now));
+        }
+        peer.agreement.rail_failed(now, rail);
+        self.run_actions();
+    }
+
+    /// Control messages, events, heartbeats and timers.
+    pub(crate) fn housekeeping(&mut self) {
+        let now = self.now();
+        let unseen = now.saturating_since(core::mem::replace(&mut self.last_look, now));
+        if self.peer.is_none() || self.ended.is_some() {
+            return;
+        }
+        for rail in 0..self.rails.len() {
+            self.look_at_device(rail);
+            self.poll_control(rail, now);
+        }
+        self.heartbeats(now, unseen);
+        if let Some(peer) = &mut self.peer {
+            peer.agreement.handle_timeout(now);
+        }
+        self.run_actions();
+        self.drive_fence();
+    }
+
+    fn look_at_device(&mut self, rail: usize) {
+        // A NIC may die without a word; then it does not answer.
+        let dead = self.rails[rail].provider().query_port().is_err();
+        let (down, bit) = (self.domain.rail_down(rail) || dead, 1 << rail);
+        if down && self.down & bit == 0 {
+            self.down |= bit;
+            self.rail_failed(rail, Cause::Device);
+        } else if !down && self.down & bit != 0 {
+            self.down &= !bit;
+            if let Some(peer) = &mut self.peer {
+                peer.agreement.rail_recovered(rail);
+            }
+        }
+    }
+
+    fn poll_control(&mut self, rail: usize, now: Time) {
+        let cookie = self.cookie;
+        let Some(peer) = &mut self.peer else { return };
+        let peer_role = if peer.role == Role::Zero { Role::One } else { Role::Zero };
+        let (mut heard, mut rejected) = (false, 0);
+        // A dead NIC brings no messages; its death is an event.
+        let _ = self.rails[rail].poll_control(&mut self.wcs, |bytes| {
+            match Message::decode(bytes, peer_role, cookie) {
+                Ok(message) => {
+                    heard = true;
+                    peer.agreement.handle(now, message);
+                }
+                Err(_) => rejected += 1,
+            }
+        });
+        self.rejected += rejected;
+        if heard {
+            self.rails[rail].heard = now;
+        }
+        self.run_actions();
+    }
+
+    fn heartbeats(&mut self, now: Time, unseen: Duration) {
+        let detector = self.config.detector;
+        if detector.misses == 0 {
+            return;
+        }
+        if unseen > detector.heartbeat * detector.misses / 2 {
+            // This end was not running: the silence may be its own.
+            for rail in &mut self.rails {
+                rail.heard = now;
+            }
+        }
+        if now >= self.next_heartbeat {
+            self.next_heartbeat = now + detector.heartbeat;
+            let Some(peer) = &self.peer else { return };
+            let message = Message { ballot: peer.agreement.ballot(), body: Body::Heartbeat };
+            self.send_everywhere(&message);
+        }
+        let active = self.active_rail();
+        let silent = now.saturating_since(self.rails[active].heard);
+        if self.is_active() && silent > detector.heartbeat * detector.misses {
+            self.rail_failed(active, Cause::Heartbeat);
+        }
+    }
+
+    fn send_everywhere(&self, message: &Message) {
+        let Some(peer) = &self.peer else { return };
+        let bytes = message.encode(peer.role, peer.cookie);
+        for (i, rail) in self.rails.iter().enumerate() {
+            if self.down & (1 << i) == 0 {
+                rail.send_control(&bytes);
+            }
+        }
+    }
+
+    /// Does what the agreement asks for.
+    pub(crate) fn run_actions(&mut self) {
+        while let Some(action) = self.peer.as_mut().and_then(|p| p.agreement.poll_action()) {
+            match action {
+                Action::Send(message) => self.send_everywhere(&message),
+                Action::Fence { rail } => {
+                    let rail = usize::from(rail);
+                    if self.moving.is_none() {
+                        self.moving = Some(report(rail, Cause::Peer, self.now()));
+                    }
+                    self.begin_fence(rail);
+                }
+                Action::Decide { rail, theirs } => self.decide(usize::from(rail), &theirs),
+                Action::PeerMoved { torn } => self.release_held(torn),
+                Action::End(why) => self.on_end(why),
+            }
+        }
+    }
+
+    fn begin_fence(&mut self, rail: usize) {
+        if self.config.fencing == Fencing::Off || self.config.policy != Policy::Exact {
+            self.fence = Fence::Emptying { live: true };
+            return;
+        }
+        let p = self.rails[rail].provider();
+        self.fence = match p.modify_qp(self.rails[rail].qpn, &QpAttr::to(QpState::Err)) {
+            Ok(()) => {
+                let until = self.now() + FENCE_PATIENCE;
+                Fence::Draining { send: Marker::ToPost, recv: Marker::ToPost, until }
+            }
+            // The NIC does not answer: dead, or hung and still writing.
+            Err(_) => return self.fence_by_reset(rail),
+        };
+        self.drive_fence();
+    }
+
+    /// Ends whatever the NIC still does, for every queue pair on it.
+    fn fence_by_reset(&mut self, rail: usize) {
+        if self.rails[rail].provider().reset().is_ok() {
+            self.fence = Fence::Emptying { live: false };
+        } else if let Some(peer) = &mut self.peer {
+            peer.agreement.unfenced();
+        }
+    }
+
+    /// Posts the markers (a queue is full until its flushed requests were polled: then at the next call), and sees
+    /// whether they have come back.
+    fn drive_fence(&mut self) {
+        let now = self.now();
+        let rail = &self.rails[self.active_rail()];
+        let Fence::Draining { send, recv, until } = &mut self.fence else { return };
+        if *send == Marker::ToPost && rail.post(&[SendWr::new(DRAIN, SendOp::Send, Data::empty())]).is_ok() {
+            *send = Marker::Posted;
+        }
+        if *recv == Marker::ToPost {
+            let wr = RecvWr { wr_id: DRAIN | RECV, sges: SgeList::new() };
+            if rail.provider().post_recv(rail.qpn, &[wr]).is_ok() {
+                *recv = Marker::Posted;
+            }
+        }
+        if (*send, *recv) == (Marker::Back, Marker::Back) {
+            self.fence_done(true);
+        } else if rail.provider().query_port().is_err() || now > *until {
+            // The NIC died or stalled while it was being drained: the markers will not come back.
+            self.fence_by_reset(self.active_rail());
+        }
+    }
+
+    /// The old path is dead for good: records what was executed for the peer, and moves the receives.
+    pub(crate) fn fence_done(&mut self, live: bool) {
+        self.fence = Fence::Done { live };
+        let rail = self.active_rail();
+        let now = self.now();
+        let Some(peer) = &mut self.peer else { return };
+        let (p, qpn) = (self.rails[rail].provider(), self.rails[rail].qpn);
+        let capabilities = p.attr().capabilities;
+        let mut evidence = Evidence { received: self.received, ..Evidence::default() };
+        if self.config.policy == Policy::Exact {
+            evidence.log = self.log.as_ref().and_then(|log| log.last(peer.agreement.ballot().epoch));
+            if live && capabilities.psn_query {
+                evidence.psn = p.query_qp(qpn).ok().map(|status| status.rq_psn);
+            }
+            if live && capabilities.saved_results {
+                evidence.saved = p.saved_results(qpn).unwrap_or_default().into_iter().collect();
+            }
+        }
+        if let Some(moving) = &mut self.moving {
+            moving.fenced = now;
+        }
+        let target = peer.agreement.target();
+        self.posted_recvs = 0;
+        if let Some(target) = target {
+            self.post_recvs_on(target); // before the evidence leaves: the peer may replay a SEND at once
+        }
+        if let Some(peer) = &mut self.peer {
+            peer.agreement.fenced(now, evidence);
+        }
+        self.run_actions();
+    }
+
+    fn decide(&mut self, rail: usize, theirs: &Evidence) {
+        while let Some(completion) = self.ledger.pop() {
+            self.ready.push_back(completion);
+        }
+        let placed = matches!(self.fence, Fence::Done { live: true });
+        let psn = self.rails[rail].first_psn;
+        let old = self.active_rail();
+        let placed_acks = self.peer.as_ref().is_none_or(|p| p.placed_acks[old]);
+        let below = self.ledger.next_seq();
+        let mut values = Vec::new();
+        let tally =
+            match self.ledger.decide(self.config.policy, theirs, placed, placed_acks, psn, &mut values) {
+                Ok(tally) => tally,
+                Err(contradiction) => {
+                    self.contradiction = Some(contradiction);
+                    return self.end(Ended::Contradiction);
+                }
+            };
+        for recovered in values {
+            self.domain.store(recovered.at, recovered.value);
+        }
+        let now = self.now();
+        let Some(peer) = &mut self.peer else { return };
+        peer.agreement.moved(now, tally.imm_bytes_kept);
+        let epoch = peer.agreement.ballot().epoch;
+        self.fence = Fence::None;
+        self.received = 0;
+        self.held = Some(VecDeque::new());
+        self.rails[rail].heard = now;
+        if let Some(moving) = self.moving.take() {
+            let report = FailoverReport { epoch, from: old, to: rail, tally, decided: now, ..moving };
+            self.last = Some((report, below));
+        }
+        self.post_recvs_on(rail);
+        self.pump();
+    }
+
+    /// Receives that waited for the peer's word about its torn WRITE with immediate. That operation is the first
+    /// that it replays, so it is the first that is received.
+    fn release_held(&mut self, torn: u32) {
+        let Some(mut held) = self.held.take() else { return };
+        match held.front_mut() {
+            Some(first) => first.byte_len = first.byte_len.saturating_add(torn),
+            None => self.torn_in = torn,
+        }
+        self.ready.append(&mut held);
+    }
+
+    /// Hands a receive over, unless it must wait.
+    pub(crate) fn deliver(&mut self, mut completion: Completion) {
+        let with_imm = completion.opcode == WcOpcode::RecvWithImm;
+        if let Some(held) = &mut self.held {
+            if with_imm || !held.is_empty() {
+                return held.push_back(completion);
+            }
+            self.held = None; // a SEND came first: nothing was torn
+        }
+        let torn = core::mem::take(&mut self.torn_in);
+        if with_imm {
+            completion.byte_len = completion.byte_len.saturating_add(torn);
+        }
+        self.ready.push_back(completion);
+    }
+
+    pub(crate) fn end(&mut self, why: Ended) {
+        if let Some(peer) = &mut self.peer {
+            peer.agreement.end(why);
+        }
+        self.run_actions();
+    }
+
+    fn on_end(&mut self, why: Ended) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(why);
+        self.moving = None;
+        // Nobody may reach this end's memory through it any more; a NIC that is dead cannot be told.
+        for rail in &self.rails {
+            let _ = rail.provider().modify_qp(rail.qpn, &QpAttr::to(QpState::Err));
+        }
+        self.ledger.abandon(NamedError::Undecided(why));
+        while let Some(completion) = self.ledger.pop() {
+            self.ready.push_back(completion);
+        }
+        self.release_held(0);
+        for (i, wr) in self.recvs.drain(..).enumerate() {
+            self.ready.push_back(Completion {
+                wr_id: wr.wr_id,
+                seq: self.received_total + i as u64,
+                opcode: WcOpcode::Recv,
+                outcome: Outcome::Failed(WcStatus::Flushed),
+                route: Route::Direct,
+                byte_len: 0,
+                imm: None,
+                invalidated: None,
+            });
+        }
+    }
+}
+
+fn report(rail: usize, cause: Cause, now: Time) -> FailoverReport {
+    FailoverReport {
+        epoch: 0,
+        from: rail,
+        to: rail,
+        cause,
+        tally: Tally::default(),
+        detected: now,
+        fenced: now,
+        decided: now,
+        completed: None,
+    }
+}

@@ -1,0 +1,72 @@
+//! From the names that the application uses (those of rail 0) to the names on another rail.
+
+use mitra_verbs::{Data, Error, Key, RemoteAddr, Result, SendOp, SendWr, SgeList};
+
+use crate::domain::{Domain, RemoteRegion};
+
+const NO_LOCAL: Error =
+    Error::Invalid("a scatter/gather entry names memory that is not registered with the domain");
+const NO_REMOTE: Error =
+    Error::Invalid("the remote key is not of an imported region: import it before posting");
+
+/// The peer's regions, by their key on rail 0.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RemoteKeys(Vec<RemoteRegion>);
+
+impl RemoteKeys {
+    pub(crate) fn insert(&mut self, region: RemoteRegion) {
+        let at = self.0.partition_point(|r| r.rails[0].rkey < region.rails[0].rkey);
+        if self.0.get(at).is_some_and(|r| r.rails[0].rkey == region.rails[0].rkey) {
+            self.0[at] = region;
+        } else {
+            self.0.insert(at, region);
+        }
+    }
+
+    fn find(&self, rkey: Key) -> Option<&RemoteRegion> {
+        let at = self.0.binary_search_by_key(&rkey, |r| r.rails[0].rkey).ok()?;
+        Some(&self.0[at])
+    }
+
+    fn on(&self, named: RemoteAddr, rail: usize) -> Option<RemoteAddr> {
+        let region = self.find(named.rkey)?;
+        let offset = named.addr.wrapping_sub(region.rails[0].addr);
+        let here = region.rails[rail];
+        Some(RemoteAddr { addr: here.addr.wrapping_add(offset), rkey: here.rkey })
+    }
+}
+
+/// Refuses a request whose keys do not have a name on every rail: it could not be replayed.
+pub(crate) fn check(wr: &SendWr, domain: &Domain, remote: &RemoteKeys) -> Result<()> {
+    if let Data::Sges(list) = &wr.data
+        && list.iter().any(|&sge| domain.local(sge, 0).is_none())
+    {
+        return Err(NO_LOCAL);
+    }
+    match wr.op.remote() {
+        Some(r) if remote.find(r.rkey).is_none() => Err(NO_REMOTE),
+        _ => Ok(()),
+    }
+}
+
+/// The request in a rail's names.
+pub(crate) fn request(wr: &SendWr, rail: usize, domain: &Domain, remote: &RemoteKeys) -> Result<SendWr> {
+    let mut out = wr.clone();
+    if let Data::Sges(list) = &mut out.data {
+        *list = entries(list, rail, domain)?;
+    }
+    match &mut out.op {
+        SendOp::Write(r)
+        | SendOp::WriteWithImm(r, _)
+        | SendOp::Read(r)
+        | SendOp::CompareSwap { remote: r, .. }
+        | SendOp::FetchAdd { remote: r, .. } => *r = remote.on(*r, rail).ok_or(NO_REMOTE)?,
+        _ => {}
+    }
+    Ok(out)
+}
+
+/// A scatter/gather list in a rail's names.
+pub(crate) fn entries(list: &SgeList, rail: usize, domain: &Domain) -> Result<SgeList> {
+    list.iter().map(|&sge| domain.local(sge, rail).ok_or(NO_LOCAL)).collect()
+}

@@ -1,0 +1,577 @@
+//! The virtual queue pair: drives the ledger and the agreement over the rails' queue pairs.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mitra_verbs::{Access, Buffer, Data, Error, Mtu, QpCap, Qpn, RecvWr, Result, SendWr, Time, Wc, WcStatus};
+
+use crate::agreement::{Agreement, Ended};
+use crate::ballot::Role;
+use crate::config::{Config, Writes};
+use crate::connect::ConnectInfo;
+use crate::domain::{Domain, RemoteRegion};
+use crate::evidence::Contradiction;
+use crate::ledger::Ledger;
+use crate::log::{self, Log};
+use crate::message::MAX_SAVED;
+use crate::outcome::{Completion, Outcome, Route};
+use crate::rail::Rail;
+use crate::recovery::{Cause, FailoverReport, Fence};
+use crate::translate::{self, RemoteKeys};
+
+/// Marks in a rail's `wr_id`s; an operation's is its bare sequence number.
+pub(crate) const LOG: u64 = 1 << 62;
+pub(crate) const RECV: u64 = 1 << 63;
+pub(crate) const DRAIN: u64 = 1 << 61;
+/// Busy calls of [`VirtualQp::poll`] between two looks at control messages, events and timers ...
+const HOUSEKEEPING: u32 = 32;
+/// ... and the time between two looks of idle ones.
+const HOUSEKEEPING_TIME: Duration = Duration::from_micros(20);
+
+/// A queue pair over several rails that survives the loss of one.
+///
+/// It is driven by [`VirtualQp::poll`]; between two calls nothing happens, so an end that waits for its peer must poll
+/// too, or it cannot take part in a recovery.
+#[derive(Debug)]
+pub struct VirtualQp {
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) config: Config,
+    pub(crate) cookie: u64,
+    pub(crate) rails: Vec<Rail>,
+    /// The log that the peer writes about its operations.
+    pub(crate) log: Option<Log>,
+    pub(crate) peer: Option<Peer>,
+    pub(crate) ledger: Ledger,
+    pub(crate) recvs: VecDeque<RecvWr>,
+    /// Receives posted on the active rail, from the front of `recvs`.
+    pub(crate) posted_recvs: usize,
+    /// Successful receives in this epoch, and in all.
+    pub(crate) received: u64,
+    pub(crate) received_total: u64,
+    /// After a move: receives that wait for the peer's Resume. `None` when nothing has to wait.
+    pub(crate) held: Option<VecDeque<Completion>>,
+    /// Bytes to add to the first receive of this epoch.
+    pub(crate) torn_in: u32,
+    pub(crate) fence: Fence,
+    /// A move under way, for the report.
+    pub(crate) moving: Option<FailoverReport>,
+    /// The last move; its `completed` is open while operations below this sequence number are.
+    pub(crate) last: Option<(FailoverReport, u64)>,
+    pub(crate) ended: Option<Ended>,
+    pub(crate) contradiction: Option<Contradiction>,
+    pub(crate) ready: VecDeque<Completion>,
+    pub(crate) down: u8,
+    pub(crate) next_heartbeat: Time,
+    pub(crate) last_look: Time,
+    pub(crate) polls: u32,
+    pub(crate) rejected: u64,
+    pub(crate) wcs: Vec<Wc>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) role: Role,
+    pub(crate) cookie: u64,
+    pub(crate) agreement: Agreement,
+    pub(crate) log_region: Option<RemoteRegion>,
+    pub(crate) keys: RemoteKeys,
+    /// Whether the peer's NIC, by rail, acknowledges only what it has placed.
+    pub(crate) placed_acks: Vec<bool>,
+}
+
+impl VirtualQp {
+    /// Makes one end, unconnected. `secret` must be unpredictable on a network (from the system's generator); the
+    /// connection's cookie, Q_Keys and first PSNs come from it.
+    pub fn new(domain: Arc<Domain>, config: Config, secret: [u64; 2]) -> Result<VirtualQp> {
+        let limits = domain.nics().iter().map(|n| n.provider.attr().limits.rd_atomic).min().unwrap_or(0);
+        if config.rd_atomic == 0 || usize::from(config.rd_atomic) > MAX_SAVED || config.rd_atomic > limits {
+            let limit = u64::from(limits).min(MAX_SAVED as u64);
+            return Err(Error::Limit { what: "rd_atomic", asked: config.rd_atomic.into(), limit });
+        }
+        if config.log && domain.nics().iter().any(|nic| !nic.provider.attr().capabilities.write_order) {
+            return Err(Error::Unsupported(
+                "a completion log: it does not keep the order between work requests",
+            ));
+        }
+        let mut rails = Vec::new();
+        for (i, nic) in domain.nics().iter().enumerate() {
+            rails.push(Rail::new(nic, &config, mix(secret[1], i as u64))?);
+        }
+        let log = if config.log {
+            let memory = Arc::new(Buffer::new(log::slots(config.send_wrs) * 8));
+            let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+            Some(Log { memory, mr })
+        } else {
+            None
+        };
+        let ledger =
+            Ledger::new(config.send_wrs, config.rd_atomic, config.log, Mtu::M256, rails[0].first_psn);
+        Ok(VirtualQp {
+            domain,
+            config,
+            cookie: secret[0],
+            rails,
+            log,
+            peer: None,
+            ledger,
+            recvs: VecDeque::new(),
+            posted_recvs: 0,
+            received: 0,
+            received_total: 0,
+            held: None,
+            torn_in: 0,
+            fence: Fence::None,
+            moving: None,
+            last: None,
+            ended: None,
+            contradiction: None,
+            ready: VecDeque::new(),
+            down: 0,
+            next_heartbeat: Time::ZERO,
+            last_look: Time::ZERO,
+            polls: 0,
+            rejected: 0,
+            wcs: Vec::with_capacity(64),
+        })
+    }
+
+    /// Its number: that of its first rail's queue pair, for good.
+    pub fn qpn(&self) -> Qpn {
+        self.rails[0].qpn
+    }
+
+    /// The domain whose memory it uses.
+    pub fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    /// What the peer needs to connect.
+    pub fn local_info(&self) -> Result<ConnectInfo> {
+        Ok(ConnectInfo {
+            cookie: self.cookie,
+            policy: self.config.policy,
+            log: self.config.log,
+            rd_atomic: self.config.rd_atomic,
+            send_wrs: self.config.send_wrs,
+            rails: self.rails.iter().map(Rail::info).collect::<Result<_>>()?,
+            log_region: self.log.as_ref().map(|log| log.mr.remote()),
+        })
+    }
+
+    /// Connects all rails. Both ends must have called this before either posts.
+    ///
+    /// # Errors
+    /// `Invalid` if the two ends do not agree on what the configuration says they must.
+    pub fn connect(&mut self, peer: &ConnectInfo) -> Result<()> {
+        if self.peer.is_some() {
+            return Err(Error::Invalid("this virtual queue pair is connected already"));
+        }
+        let mine = self.local_info()?;
+        let rule = [
+            (peer.rails.len() != mine.rails.len(), "the two ends have different numbers of rails"),
+            (peer.policy != mine.policy, "the two ends have different policies"),
+            (peer.log != mine.log, "one end keeps a completion log and the other does not"),
+            (peer.rd_atomic != mine.rd_atomic, "the two ends have different rd_atomic"),
+            (peer.send_wrs != mine.send_wrs, "the two ends have different send_wrs"),
+            (peer.cookie == mine.cookie, "the two ends have the same secret"),
+            (
+                peer.log
+                    && peer.log_region.as_ref().is_none_or(|r| {
+                        r.len != (log::slots(peer.send_wrs) * 8) as u64 || r.rails.len() != peer.rails.len()
+                    }),
+                "the peer's completion log has the wrong size",
+            ),
+        ];
+        if let Some((_, why)) = rule.into_iter().find(|(broken, _)| *broken) {
+            return Err(Error::Invalid(why));
+        }
+        let mtu = mine.rails.iter().chain(&peer.rails).map(|r| r.mtu).min().unwrap_or(Mtu::M256);
+        let now = self.now();
+        for (rail, info) in self.rails.iter_mut().zip(&peer.rails) {
+            rail.connect(info, mtu, &self.config)?;
+            rail.heard = now;
+        }
+        let role = if mine.cookie < peer.cookie { Role::Zero } else { Role::One };
+        let (depth, c) = (self.config.send_wrs, &self.config);
+        self.ledger = Ledger::new(depth, c.rd_atomic, c.log, mtu, self.rails[0].first_psn);
+        self.peer = Some(Peer {
+            role,
+            cookie: peer.cookie,
+            agreement: Agreement::new(role, self.rails.len(), c.control_retry, c.give_up),
+            log_region: peer.log_region.clone(),
+            keys: RemoteKeys::default(),
+            placed_acks: peer.rails.iter().map(|r| r.placed_acks).collect(),
+        });
+        (self.last_look, self.next_heartbeat) = (now, now);
+        if self.is_active() {
+            self.post_recvs_on(self.active_rail());
+        }
+        Ok(())
+    }
+
+    /// Makes a region of the peer's known, on every rail, before it is used.
+    pub fn import(&mut self, region: &RemoteRegion) -> Result<()> {
+        let rails = self.rails.len();
+        let Some(peer) = &mut self.peer else { return Err(NOT_CONNECTED) };
+        if region.rails.len() != rails {
+            return Err(Error::Invalid("the region is registered for another number of rails"));
+        }
+        peer.keys.insert(region.clone());
+        Ok(())
+    }
+
+    /// Posts a send, with the vQP's own rule for WRITEs at the edge of a failure.
+    pub fn post_send(&mut self, wr: SendWr) -> Result<u64> {
+        self.post_send_with(wr, self.config.writes)
+    }
+
+    /// Posts a send. Its sequence number is returned. During a recovery it waits; its place in the order is kept.
+    ///
+    /// # Errors
+    /// Nothing is posted when the queue is full, when the vQP has ended or halted, when a key has no name on some rail,
+    /// or when a limit of the queue pairs is exceeded.
+    pub fn post_send_with(&mut self, wr: SendWr, writes: Writes) -> Result<u64> {
+        let Some(peer) = &self.peer else { return Err(NOT_CONNECTED) };
+        if self.ended.is_some() {
+            return Err(Error::Invalid("this virtual queue pair has ended"));
+        }
+        if self.ledger.is_halted() {
+            return Err(Error::Invalid(
+                "an operation ended in an error: take its completions, then resume()",
+            ));
+        }
+        if !self.ledger.has_room() {
+            return Err(Error::QueueFull {
+                queue: "send queue",
+                qpn: self.qpn(),
+                depth: self.config.send_wrs,
+            });
+        }
+        let cap = QpCap::default();
+        match &wr.data {
+            Data::Sges(list) if list.len() > cap.send_sges as usize => {
+                return Err(Error::Limit {
+                    what: "scatter/gather entries",
+                    asked: list.len() as u64,
+                    limit: cap.send_sges.into(),
+                });
+            }
+            Data::Inline(bytes) if bytes.len() > cap.inline as usize => {
+                return Err(Error::Limit {
+                    what: "inline bytes",
+                    asked: bytes.len() as u64,
+                    limit: cap.inline.into(),
+                });
+            }
+            _ => {}
+        }
+        translate::check(&wr, &self.domain, &peer.keys)?;
+        let seq = self.ledger.push(wr, writes).map_err(|_| {
+            Error::Unsupported(
+                "memory windows and invalidation on virtual queue pairs (they come with a later version)",
+            )
+        })?;
+        self.pump();
+        Ok(seq)
+    }
+
+    /// Posts a receive. It belongs to the vQP: it moves with it.
+    pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
+        if self.ended.is_some() {
+            return Err(Error::Invalid("this virtual queue pair has ended"));
+        }
+        if self.recvs.len() >= self.config.recv_wrs as usize {
+            return Err(Error::QueueFull {
+                queue: "receive queue",
+                qpn: self.qpn(),
+                depth: self.config.recv_wrs,
+            });
+        }
+        translate::entries(&wr.sges, 0, &self.domain)?;
+        self.recvs.push_back(wr);
+        if self.is_active() {
+            self.post_recvs_on(self.active_rail());
+        }
+        Ok(())
+    }
+
+    /// Goes on after an operation ended in an error and the application has decided what that means.
+    pub fn resume(&mut self) {
+        if self.ended.is_none() {
+            self.ledger.resume();
+        }
+    }
+
+    /// Whether the queue has stopped at an operation that ended in an error.
+    pub fn is_halted(&self) -> bool {
+        self.ledger.is_halted()
+    }
+
+    /// Why it ended, if it has.
+    pub fn ended(&self) -> Option<Ended> {
+        self.ended
+    }
+
+    /// What contradicted what, if it ended in [`Ended::Contradiction`].
+    pub fn contradiction(&self) -> Option<Contradiction> {
+        self.contradiction
+    }
+
+    /// The rail in use.
+    pub fn active_rail(&self) -> usize {
+        self.peer.as_ref().map_or(0, |p| p.agreement.active())
+    }
+
+    /// Whether operations flow: no move is under way.
+    pub fn is_active(&self) -> bool {
+        self.ended.is_none() && self.peer.as_ref().is_some_and(|p| p.agreement.is_active())
+    }
+
+    /// Whether the peer has confirmed the last move.
+    pub fn is_settled(&self) -> bool {
+        self.ended.is_none() && self.peer.as_ref().is_some_and(|p| p.agreement.is_settled())
+    }
+
+    /// Sends that have not completed.
+    pub fn outstanding(&self) -> usize {
+        self.ledger.len()
+    }
+
+    /// The last failover.
+    pub fn last_failover(&self) -> Option<FailoverReport> {
+        self.last.map(|(report, _)| report)
+    }
+
+    /// Control datagrams that were malformed or not of this vQP's peer.
+    pub fn rejected_messages(&self) -> u64 {
+        self.rejected
+    }
+
+    /// When [`VirtualQp::poll`] has something to do by itself, at the latest.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let agreement = self.peer.as_ref().and_then(|p| p.agreement.poll_timeout());
+        let heartbeat = (self.config.detector.misses > 0 && self.is_active()).then_some(self.next_heartbeat);
+        [agreement, heartbeat].into_iter().flatten().min()
+    }
+
+    /// Drives everything, and appends completions: sends in posting order, receives in order of arrival.
+    #[inline]
+    pub fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
+        let before = out.len();
+        let busy = self.poll_rail();
+        self.polls = self.polls.wrapping_add(1);
+        // The clock is read only where there is time for it.
+        if self.polls.is_multiple_of(HOUSEKEEPING)
+            || self.moving.is_some()
+            || !busy && self.now().saturating_since(self.last_look) >= HOUSEKEEPING_TIME
+        {
+            self.housekeeping();
+        }
+        out.extend(self.ready.drain(..));
+        out.len() - before
+    }
+
+    /// Drives everything and keeps the completions for the next [`VirtualQp::poll`]: for an end that only lends its memory,
+    /// and must still take part in a recovery. Call it every few hundred microseconds, or as soon as a recovery should go.
+    pub fn attend(&mut self) {
+        self.poll_rail();
+        self.housekeeping();
+    }
+
+    /// Ends it: what is in flight ends undecided, the peer is told, the rails are freed.
+    pub fn close(&mut self) -> Result<()> {
+        if let Some(peer) = &mut self.peer {
+            peer.agreement.end(Ended::Closed);
+        }
+        self.run_actions();
+        let mut first = Ok(());
+        for rail in &self.rails {
+            first = first.and(rail.destroy());
+        }
+        if let Some(log) = &self.log {
+            first = first.and(self.domain.deregister(&log.mr));
+        }
+        first
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.rails[0].provider().now()
+    }
+
+    /// Takes completions; false if there were none.
+    fn poll_rail(&mut self) -> bool {
+        let rail = self.active_rail();
+        let mut wcs = core::mem::take(&mut self.wcs);
+        wcs.clear();
+        let result = self.rails[rail].provider().poll_cq(self.rails[rail].cq, 32, &mut wcs);
+        for wc in &wcs {
+            self.on_completion(rail, wc);
+        }
+        let empty = wcs.is_empty();
+        self.wcs = wcs;
+        if let (true, Fence::Emptying { live }) = (empty, self.fence) {
+            self.fence_done(live);
+        }
+        if result.is_err() {
+            self.rail_failed(rail, Cause::Device);
+        }
+        while let Some(completion) = self.ledger.pop() {
+            self.ready.push_back(completion);
+        }
+        if let Some((report, below)) = &mut self.last
+            && report.completed.is_none()
+            && self.ledger.first_seq() >= *below
+        {
+            report.completed = Some(self.rails[rail].provider().now());
+        }
+        if !self.ledger.is_empty() {
+            self.pump();
+        }
+        !empty
+    }
+
+    #[inline]
+    fn on_completion(&mut self, rail: usize, wc: &Wc) {
+        if wc.wr_id & DRAIN != 0 {
+            self.fence.marker_came_back(wc.wr_id & RECV != 0);
+        } else if wc.wr_id & RECV != 0 {
+            self.on_recv(rail, wc);
+        } else if wc.status == WcStatus::Success {
+            if wc.wr_id & LOG == 0 {
+                self.ledger.succeeded(wc.wr_id, wc.byte_len);
+            }
+        } else if self.fence == Fence::None && self.ended.is_none() {
+            self.on_send_error(rail, wc);
+        }
+    }
+
+    fn on_recv(&mut self, rail: usize, wc: &Wc) {
+        match wc.status {
+            // Only without a fence: this end has left the rail, and its receives are posted on the next. Taking one away
+            // would pair every later message with another's buffer.
+            WcStatus::Success if matches!(self.fence, Fence::Done { .. }) => {}
+            WcStatus::Success => {
+                let Some(wr) = self.recvs.pop_front() else { return };
+                self.posted_recvs = self.posted_recvs.saturating_sub(1);
+                self.received += 1;
+                let completion = self.recv_completion(&wr, wc, Outcome::Success);
+                self.received_total += 1;
+                self.deliver(completion);
+            }
+            WcStatus::Flushed => {
+                if self.fence == Fence::None && self.ended.is_none() {
+                    self.on_send_error(rail, wc);
+                }
+            }
+            status => {
+                if let Some(wr) = self.recvs.pop_front() {
+                    self.ready.push_back(self.recv_completion(&wr, wc, Outcome::Failed(status)));
+                }
+                self.end(Ended::RequestError);
+            }
+        }
+    }
+
+    /// Posts what may be posted now.
+    pub(crate) fn pump(&mut self) {
+        let Some(peer) = &self.peer else { return };
+        if !peer.agreement.is_active() {
+            return;
+        }
+        let (index, epoch) = (peer.agreement.active(), peer.agreement.ballot().epoch);
+        let rail = &self.rails[index];
+        let mut failed = None;
+        while let Some(posting) = self.ledger.next_posting() {
+            let seq = posting.wr.wr_id;
+            let result = match (index, posting.log.zip(peer.log_region.as_ref())) {
+                (0, None) => rail.post(core::slice::from_ref(posting.wr)),
+                (_, log) => {
+                    translate::request(posting.wr, index, &self.domain, &peer.keys).and_then(|wr| match log {
+                        Some((seq, region)) => {
+                            rail.post(&[wr, log::entry(region, index, LOG | seq, epoch, seq)])
+                        }
+                        None => rail.post(&[wr]),
+                    })
+                }
+            };
+            match result {
+                // In ERR already: the completion that says why is still to be polled, and what was not sent is replayed.
+                Ok(()) | Err(Error::WrongState { .. }) => {}
+                Err(error) => {
+                    failed = Some((seq, error));
+                    break;
+                }
+            }
+        }
+        match failed {
+            None => {}
+            Some((_, Error::DeviceFatal)) => self.rail_failed(index, Cause::Device),
+            Some((seq, _)) => {
+                // The limits were checked when it was accepted, so this is a key that was revoked since.
+                self.ledger.failed(seq, WcStatus::LocalProtection);
+                self.end(Ended::RequestError);
+            }
+        }
+    }
+
+    /// Posts the receives that the rail does not have yet.
+    pub(crate) fn post_recvs_on(&mut self, rail: usize) {
+        while let Some(wr) = self.recvs.get(self.posted_recvs) {
+            let Ok(sges) = translate::entries(&wr.sges, rail, &self.domain) else { return };
+            let wr = RecvWr { wr_id: RECV, sges };
+            if self.rails[rail].provider().post_recv(self.rails[rail].qpn, &[wr]).is_err() {
+                return; // the rail is failing: they are posted on the next
+            }
+            self.posted_recvs += 1;
+        }
+    }
+
+    fn recv_completion(&self, wr: &RecvWr, wc: &Wc, outcome: Outcome) -> Completion {
+        Completion {
+            wr_id: wr.wr_id,
+            seq: self.received_total,
+            opcode: wc.opcode,
+            outcome,
+            route: Route::Direct,
+            byte_len: wc.byte_len,
+            imm: wc.imm,
+            invalidated: wc.invalidated,
+        }
+    }
+
+    /// Tells a failure of the rail from one of the request.
+    fn on_send_error(&mut self, rail: usize, wc: &Wc) {
+        match wc.status {
+            WcStatus::RetryExceeded | WcStatus::LocalQpOperation => {
+                self.rail_failed(rail, Cause::Completion(wc.status));
+            }
+            WcStatus::Flushed => {
+                // Flushed without an error before it: either the peer's request broke a rule, or the device gave up.
+                let _ = self.domain.rail_down(rail); // takes the events
+                if self.domain.take_qp_error(rail, self.rails[rail].qpn) {
+                    self.end(Ended::RequestError);
+                } else {
+                    self.rail_failed(rail, Cause::Completion(wc.status));
+                }
+            }
+            status => {
+                let seq = wc.wr_id & !LOG;
+                if wc.wr_id & LOG == 0 {
+                    self.ledger.failed(seq, status);
+                }
+                self.end(Ended::RequestError);
+            }
+        }
+    }
+}
+
+const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not connected yet");
+
+/// Spreads a secret over the rails (the finalizer of SplitMix64).
+fn mix(secret: u64, i: u64) -> u64 {
+    let mut z = secret.wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

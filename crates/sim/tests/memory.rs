@@ -1,0 +1,257 @@
+//! Memory as treacherous as hardware's: it tears, two NICs race, and revocation is final.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mitra_sim::workload::{Endpoint, RcEndpoint, RcOptions};
+use mitra_sim::{Config, Ctx, Rig, seeds};
+use mitra_verbs::{
+    Access, AtomicScope, Buffer, Data, Mr, Provider, QpAttr, QpState, SendFlags, SendOp, SendWr, Wc, WcStatus,
+};
+
+/// A connection from host a to host b on a rail, and b's memory as that rail's NIC registers it.
+fn connect(rig: &Rig, rail: usize, memory: &Arc<Buffer>) -> (RcEndpoint, RcEndpoint, Mr) {
+    let options = RcOptions { timeout: 8, ..RcOptions::default() };
+    let [a, b] = [0, 1]
+        .map(|i| RcEndpoint::new(Arc::clone(&rig.nics[i][rail]) as Arc<dyn Provider>, &options).unwrap());
+    a.connect(&b, &options, true).unwrap();
+    b.connect(&a, &options, false).unwrap();
+    let mr = b.nic().reg_mr(b.pd, Arc::clone(memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
+    (a, b, mr)
+}
+
+fn local(end: &RcEndpoint, len: usize) -> (Arc<Buffer>, Mr) {
+    let buffer = Arc::new(Buffer::new(len));
+    let mr = end.nic().reg_mr(end.pd, Arc::clone(&buffer), Access::LOCAL_WRITE).unwrap();
+    (buffer, mr)
+}
+
+/// Both rails add to one word; what the word is in the end.
+fn race(seed: u64, rails: [usize; 2], scope: AtomicScope) -> u64 {
+    const EACH: u64 = 20;
+    let mut config = Config::swarm(seed).healed();
+    config.capabilities.atomic_scope = scope;
+    let mut rig = Rig::with(seed, config, 2);
+    let memory = Arc::new(Buffer::new(8));
+    let done = Rc::new(RefCell::new(0));
+    let mut ends = Vec::new();
+    for rail in rails {
+        let (mut a, b, mr) = connect(&rig, rail, &memory);
+        let (_, landing) = local(&a, 8);
+        let done = Rc::clone(&done);
+        let mut posted = 0;
+        ends.push(b);
+        rig.world.add_app(rig.hosts[0], move |_: &mut Ctx<'_>| {
+            let mut out = Vec::new();
+            a.poll(&mut out);
+            *done.borrow_mut() += out.len() as u64;
+            if posted < EACH {
+                posted += 1;
+                let op = SendOp::FetchAdd { remote: mr.remote(0), add: 1 };
+                a.post(SendWr::new(posted, op, Data::sge(landing.sge(0, 8)))).unwrap();
+            }
+        });
+    }
+    rig.world
+        .run_until(|_| *done.borrow() == 2 * EACH, Duration::from_secs(1))
+        .unwrap_or_else(|e| panic!("{e}"));
+    rig.world.run_for(Duration::from_millis(1));
+    assert_eq!(*done.borrow(), 2 * EACH);
+    memory.load(0)
+}
+
+#[test]
+fn two_rails_lose_an_increment_and_one_never_does() {
+    let losing: Vec<u64> = seeds(60).filter(|&seed| race(seed, [0, 1], AtomicScope::Nic) < 40).collect();
+    eprintln!("two rails lost an increment under seeds {losing:?}");
+    assert!(!losing.is_empty() || seeds(60).count() < 60, "atomics of two NICs never raced");
+    for seed in seeds(60) {
+        assert_eq!(race(seed, [0, 0], AtomicScope::Nic), 40, "seed {seed}: one NIC serialises");
+        assert_eq!(race(seed, [0, 1], AtomicScope::Global), 40, "seed {seed}: global atomics");
+    }
+}
+
+#[test]
+fn a_reader_sees_writes_torn_and_their_last_byte_last() {
+    const LEN: usize = 5000;
+    let mut torn_in_a_packet = 0;
+    let mut torn = 0;
+    for seed in seeds(60) {
+        let mut rig = Rig::with(seed, Config::swarm(seed), 1);
+        let memory = Arc::new(Buffer::new(LEN));
+        let (mut a, _b, mr) = connect(&rig, 0, &memory);
+        let (source, lmr) = local(&a, LEN);
+        source.write_at(0, &[7; LEN]);
+        a.post(SendWr::new(1, SendOp::Write(mr.remote(0)), Data::sge(lmr.sge(0, LEN as u32)))).unwrap();
+        let (mut some, mut half_packet) = (false, false);
+        let seen = Arc::clone(&memory);
+        let whole = |world: &mitra_sim::World| {
+            let mut now = vec![0; LEN];
+            seen.read_at(0, &mut now);
+            let sevens = now.iter().filter(|&&b| b == 7).count();
+            some |= sevens > 0 && sevens < LEN;
+            half_packet |= now.chunks(1024).any(|p| p.contains(&7) && p.contains(&0));
+            assert!(now[LEN - 1] == 0 || sevens == LEN, "seed {}: the last byte came early", world.seed());
+            sevens == LEN
+        };
+        rig.world.run_until(whole, Duration::from_secs(1)).unwrap_or_else(|e| panic!("{e}"));
+        torn += u32::from(some);
+        torn_in_a_packet += u32::from(half_packet);
+    }
+    eprintln!("torn between packets in {torn} runs, within a packet in {torn_in_a_packet}");
+    assert!(seeds(60).count() < 60 || torn > 40 && torn_in_a_packet > 20);
+}
+
+/// How access is taken back.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Revoke {
+    Deregister,
+    Error,
+    ResetQp,
+    Destroy,
+    ResetNic,
+}
+
+/// Takes access back in the middle of a stream of writes over a noisy wire: whether anything was written before, and
+/// whether anything was afterwards.
+fn late_touch(seed: u64, how: Revoke, honest: bool) -> (bool, bool) {
+    let mut config = Config::swarm(seed);
+    config.wire.noise.duplicate_ppm = 200_000;
+    config.wire.noise.reorder_ppm = 100_000;
+    config.wire.straggler_ppm = 50_000;
+    config.memory.honest_revoke = honest;
+    let mut rig = Rig::with(seed, config, 1);
+    let memory = Arc::new(Buffer::new(4096));
+    let (mut a, b, mr) = connect(&rig, 0, &memory);
+    let (source, lmr) = local(&a, 4096);
+    let mut n = 0_u8;
+    rig.world.add_app(rig.hosts[0], move |ctx: &mut Ctx<'_>| {
+        a.poll(&mut Vec::new());
+        if a.failed.is_some() {
+            return ctx.exit();
+        }
+        n = n.wrapping_add(1).max(1);
+        let at = ctx.rng().index(3000);
+        source.write_at(0, &[n; 1000]);
+        let wr = SendWr::new(1, SendOp::Write(mr.remote(at as u64)), Data::sge(lmr.sge(0, 1000)));
+        // Refused once the queue is full or in error: then it has no effect.
+        let _ = a.post(wr);
+    });
+    let when = rig.world.rng("revoke").between(20_000, 400_000);
+    rig.world.run_for(Duration::from_nanos(when));
+    let nic = Arc::clone(b.nic());
+    match how {
+        Revoke::Deregister => nic.dereg_mr(mr.id).unwrap(),
+        Revoke::Error => nic.modify_qp(b.qpn, &QpAttr::to(QpState::Err)).unwrap(),
+        Revoke::ResetQp => nic.modify_qp(b.qpn, &QpAttr::to(QpState::Reset)).unwrap(),
+        Revoke::Destroy => nic.destroy_qp(b.qpn).unwrap(),
+        Revoke::ResetNic => nic.reset().unwrap(),
+    }
+    let snapshot = || {
+        let mut bytes = vec![0; 4096];
+        memory.read_at(0, &mut bytes);
+        bytes
+    };
+    let before = snapshot();
+    // Beyond the longest straggler.
+    rig.world.run_for(rig.world.config().wire.straggle.max + Duration::from_millis(5));
+    (before.iter().any(|&b| b != 0), before != snapshot())
+}
+
+const ALL: [Revoke; 5] =
+    [Revoke::Deregister, Revoke::Error, Revoke::ResetQp, Revoke::Destroy, Revoke::ResetNic];
+
+#[test]
+fn what_is_revoked_is_touched_no_more() {
+    let mut written = 0;
+    for seed in seeds(60) {
+        for how in ALL {
+            let (before, after) = late_touch(seed, how, true);
+            assert!(!after, "seed {seed}: memory changed after {how:?}");
+            written += u32::from(before);
+        }
+    }
+    assert!(written > 250 || seeds(60).count() < 60, "only {written} of 300 runs wrote anything");
+}
+
+#[test]
+fn a_revoke_that_does_not_wait_is_found_out() {
+    for how in [Revoke::Deregister, Revoke::Error, Revoke::ResetQp, Revoke::Destroy] {
+        let found = (0..200).find(|&seed| late_touch(seed, how, false).1);
+        eprintln!("{how:?} without waiting touches memory late under seed {found:?}");
+        assert!(found.is_some(), "{how:?}");
+    }
+}
+
+#[test]
+fn a_dead_nic_loses_what_it_had_acknowledged_but_not_placed_unless_it_promised() {
+    let run = |seed, promises: bool| {
+        let mut config = Config::swarm(seed).healed();
+        config.capabilities.ack_after_placement = promises;
+        config.memory.chunk_min = 8;
+        config.memory.chunk_max = 64;
+        config.memory.delay = mitra_sim::Range::nanos(500, 5_000);
+        let mut rig = Rig::with(seed, config, 1);
+        let memory = Arc::new(Buffer::new(4096));
+        let (mut a, _b, mr) = connect(&rig, 0, &memory);
+        let (source, lmr) = local(&a, 1024);
+        source.write_at(0, &[9; 1024]);
+        a.post(SendWr::new(1, SendOp::Write(mr.remote(0)), Data::sge(lmr.sge(0, 1024)))).unwrap();
+        let mut done = Vec::new();
+        let responder = rig.nics[1][0].id();
+        rig.world
+            .run_until(
+                |_| {
+                    a.poll(&mut done);
+                    !done.is_empty()
+                },
+                Duration::from_secs(1),
+            )
+            .unwrap_or_else(|e| panic!("{e}"));
+        rig.world.fail(responder, mitra_sim::Failure::NicDead);
+        rig.world.run_for(Duration::from_millis(1));
+        let mut now = vec![0; 1024];
+        memory.read_at(0, &mut now);
+        now.contains(&0)
+    };
+    assert!(seeds(40).all(|seed| !run(seed, true)));
+    let lost = seeds(40).filter(|&seed| run(seed, false)).count();
+    assert!(lost > 10 || seeds(40).count() < 40, "acknowledged and lost in {lost} runs");
+}
+
+#[test]
+fn completions_of_a_dead_nic_can_be_read_and_are_behind_their_data() {
+    for seed in seeds(100) {
+        let mut config = Config::swarm(seed).healed();
+        config.capabilities.ack_after_placement = seed % 2 == 0;
+        let mut rig = Rig::with(seed, config, 1);
+        let (mut a, b, _) = connect(&rig, 0, &Arc::new(Buffer::new(8)));
+        let (source, from) = local(&a, 512);
+        let (target, to) = local(&b, 512 * 32);
+        source.write_at(0, &[5; 512]);
+        let recv_cq = b.nic().query_qp(b.qpn).unwrap().init.recv_cq;
+        for i in 0..32 {
+            b.nic().post_recv(b.qpn, &[mitra_verbs::RecvWr::new(i, to.sge(i * 512, 512))]).unwrap();
+        }
+        for i in 0..32 {
+            let flags = if i % 4 == 3 { SendFlags::SIGNALED } else { SendFlags::empty() };
+            let wr = SendWr::new(i, SendOp::Send, Data::sge(from.sge(0, 512))).with_flags(flags);
+            a.post(wr).unwrap();
+        }
+        let when = rig.world.rng("death").between(2_000, 30_000);
+        rig.world.run_for(Duration::from_nanos(when));
+        rig.world.fail(rig.nics[1][0].id(), mitra_sim::Failure::NicDead);
+        assert!(b.nic().query_qp(b.qpn).is_err());
+        rig.world.run_for(Duration::from_millis(1));
+        let mut wcs: Vec<Wc> = Vec::new();
+        b.nic().poll_cq(recv_cq, 100, &mut wcs).unwrap();
+        for (i, wc) in wcs.iter().enumerate() {
+            assert_eq!((wc.wr_id, wc.status), (i as u64, WcStatus::Success));
+            let mut bytes = vec![0; 512];
+            target.read_at(i * 512, &mut bytes);
+            assert_eq!(bytes, [5; 512], "seed {seed}: completion {i} came before its data");
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Latency and bandwidth of software NICs between two processes, beside a plain UDP ping-pong in the same run.
+//!
+//! `cargo run --release -p mitra-softnic --example bench [rounds] [iterations] [offload=off] [kinds…]`
+//!
+//! Blocks of all kinds alternate; each kind's median is given over all blocks, with the ratio to the UDP floor of
+//! the same rounds. The floor runs twice per round: the ratio of the two says how far the machine is from itself.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mitra_softnic::{Config, Offload, SoftNic};
+use mitra_verbs::{
+    Access, Buffer, CqId, Data, Gid, Key, Mr, Mtu, PortAttr, Provider, Psn, QpAttr, QpCap, QpInitAttr,
+    QpState, QpType, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Wc, WcStatus,
+};
+
+const LATENCY: [&str; 7] = ["floor", "write", "send", "write_cqe", "read", "faa", "floor_again"];
+const BANDWIDTH: [&str; 4] = ["bw_write_4k", "bw_write_64k", "bw_write_1m", "bw_read_64k"];
+const RATE: [&str; 1] = ["rate_write_8"];
+/// Where the pings and the stop word lie; bandwidth uses the rest.
+const PING: u64 = 0;
+const STOP: u64 = 64;
+const BULK: u64 = 4096;
+const MEMORY: usize = 9 << 20;
+
+/// A NIC with one connected queue pair, and the peer's memory.
+struct Side {
+    nic: Arc<SoftNic>,
+    cq: CqId,
+    qp: Qpn,
+    memory: Arc<Buffer>,
+    mr: Mr,
+    peer: RemoteAddr,
+    udp: UdpSocket,
+    wcs: Vec<Wc>,
+    polls: u64,
+}
+
+fn main() {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let offload = if args.iter().any(|a| a == "offload=off") { Offload::Off } else { Offload::Auto };
+    let passive = args.iter().any(|a| a == "passive");
+    args.retain(|a| !a.contains('=') && a != "passive");
+    if args.first().is_some_and(|a| a == "peer") {
+        return peer(offload, passive);
+    }
+    let number = |i: usize, default| args.get(i).and_then(|a| a.parse().ok()).unwrap_or(default);
+    let (rounds, iterations) = (number(0, 10), number(1, 5000));
+    let wanted: Vec<&str> = args.iter().filter(|a| a.parse::<u32>().is_err()).map(String::as_str).collect();
+    let (mut child, mut to, mut from) = spawn(offload, passive);
+    let mut side = Side::open(offload, &mut from, &mut to);
+    let kinds: Vec<&str> = LATENCY.iter().chain(&BANDWIDTH).chain(&RATE).copied().collect();
+    let chosen = |kind: &&&str| wanted.is_empty() || wanted.contains(*kind) || kind.starts_with("floor");
+    let mut results: Vec<(&str, Vec<f64>)> = kinds.iter().filter(chosen).map(|&k| (k, Vec::new())).collect();
+    for _ in 0..rounds {
+        for (kind, samples) in &mut results {
+            let bulk = !LATENCY.contains(kind);
+            let n: u32 = if bulk { 0 } else { iterations };
+            writeln!(to, "{kind} {n}").unwrap();
+            samples.extend(side.lead(kind, n));
+            let mut line = String::new();
+            from.read_line(&mut line).unwrap();
+            assert_eq!(line.trim(), "done");
+        }
+    }
+    drop(to);
+    child.wait().unwrap();
+    report(&mut results);
+    let counters = side.nic.counters();
+    let interesting = counters.iter().filter(|c| c.value > 0);
+    println!("{}", interesting.map(|c| format!("{}={}", c.name, c.value)).collect::<Vec<_>>().join(" "));
+}
+
+fn report(results: &mut [(&str, Vec<f64>)]) {
+    let mut floor = 0.0;
+    for (kind, samples) in results {
+        samples.sort_by(f64::total_cmp);
+        let at = |q: f64| samples[((samples.len() - 1) as f64 * q) as usize];
+        if LATENCY.contains(kind) {
+            if *kind == "floor" {
+                floor = at(0.5);
+            }
+            println!(
+                "{kind:12} one way, µs: min {:6.2}  median {:6.2}  p99 {:6.2}  p99.9 {:7.2}   {:.3} × floor",
+                at(0.0) / 2.0,
+                at(0.5) / 2.0,
+                at(0.99) / 2.0,
+                at(0.999) / 2.0,
+                at(0.5) / floor
+            );
+        } else {
+            let unit = if RATE.contains(kind) { "M/s" } else { "GB/s" };
+            println!("{kind:12} {unit}: min {:.3}  median {:.3}  max {:.3}", at(0.0), at(0.5), at(1.0));
+        }
+    }
+}
+
+fn spawn(offload: Offload, passive: bool) -> (Child, ChildStdin, BufReader<ChildStdout>) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.arg("peer").stdin(Stdio::piped()).stdout(Stdio::piped());
+    if offload == Offload::Off {
+        command.arg("offload=off");
+    }
+    if passive {
+        command.arg("passive");
+    }
+    let mut child = command.spawn().unwrap();
+    let (to, from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+    (child, to, from)
+}
+
+fn peer(offload: Offload, passive: bool) {
+    let mut stdin = std::io::stdin().lock();
+    let mut side = Side::open(offload, &mut stdin, &mut std::io::stdout());
+    for line in stdin.lines() {
+        let line = line.unwrap();
+        let (kind, n) = line.split_once(' ').unwrap();
+        side.follow(kind, n.parse().unwrap(), passive);
+        println!("done");
+    }
+}
+
+impl Side {
+    /// Opens a NIC and connects it to the other process's.
+    fn open(offload: Offload, from: &mut impl BufRead, to: &mut impl Write) -> Side {
+        let nic = SoftNic::open(Config { offload, ..Config::loopback() }).unwrap();
+        let PortAttr { gid, .. } = nic.query_port().unwrap();
+        let memory = Arc::new(Buffer::new(MEMORY));
+        let pd = nic.alloc_pd().unwrap();
+        let mr = nic.reg_mr(pd, Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
+        let cq = nic.create_cq(1024, None).unwrap();
+        let init = QpInitAttr {
+            qp_type: QpType::Rc,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            cap: QpCap { send_wrs: 256, ..QpCap::default() },
+            sq_sig_all: false,
+        };
+        let qp = nic.create_qp(&init).unwrap();
+        let udp = UdpSocket::bind((std::net::IpAddr::from(gid), 0)).unwrap();
+        udp.set_nonblocking(true).unwrap();
+        let remote = mr.remote(0);
+        writeln!(
+            to,
+            "{} {} {} {} {}",
+            std::net::IpAddr::from(gid),
+            qp.value(),
+            remote.addr,
+            remote.rkey.0,
+            udp.local_addr().unwrap()
+        )
+        .unwrap();
+        to.flush().unwrap();
+        let mut line = String::new();
+        from.read_line(&mut line).unwrap();
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let peer_ip: std::net::IpAddr = fields[0].parse().unwrap();
+        let attr = QpAttr {
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(Access::REMOTE),
+            ..QpAttr::to(QpState::Init)
+        };
+        nic.modify_qp(qp, &attr).unwrap();
+        let attr = QpAttr {
+            dest_gid: Some(Gid::from(peer_ip)),
+            path_mtu: Some(Mtu::M4096),
+            dest_qpn: Some(Qpn::new(fields[1].parse().unwrap())),
+            rq_psn: Some(Psn::new(77)),
+            max_dest_rd_atomic: Some(16),
+            min_rnr_timer: Some(1),
+            ..QpAttr::to(QpState::Rtr)
+        };
+        nic.modify_qp(qp, &attr).unwrap();
+        let attr = QpAttr {
+            sq_psn: Some(Psn::new(77)),
+            timeout: Some(14),
+            retry_cnt: Some(7),
+            rnr_retry: Some(7),
+            max_rd_atomic: Some(16),
+            ..QpAttr::to(QpState::Rts)
+        };
+        nic.modify_qp(qp, &attr).unwrap();
+        let peer = RemoteAddr { addr: fields[2].parse().unwrap(), rkey: Key(fields[3].parse().unwrap()) };
+        udp.connect(fields[4].parse::<SocketAddr>().unwrap()).unwrap();
+        Side { nic, cq, qp, memory, mr, peer, udp, wcs: Vec::with_capacity(64), polls: 0 }
+    }
+
+    fn remote(&self, offset: u64) -> RemoteAddr {
+        RemoteAddr { addr: self.peer.addr + offset, rkey: self.peer.rkey }
+    }
+
+    fn post(&self, wr: SendWr) {
+        self.nic.post_send(self.qp, &[wr]).unwrap();
+    }
+
+    fn write_word(&self, offset: u64, value: u64, flags: SendFlags) {
+        let data = Data::inline(&value.to_ne_bytes());
+        self.post(SendWr::new(value, SendOp::Write(self.remote(offset)), data).with_flags(flags));
+    }
+
+    /// Polls once; the number of completions. Gives up when it polls in vain for very long: the peer is gone.
+    fn poll(&mut self) -> usize {
+        self.polls += 1;
+        assert!(self.polls < 50_000_000, "the peer does not answer");
+        self.wcs.clear();
+        let found = self.nic.poll_cq(self.cq, 64, &mut self.wcs).unwrap();
+        if found > 0 {
+            self.polls = 0;
+        }
+        for wc in &self.wcs {
+            assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
+        }
+        found
+    }
+
+    fn await_completion(&mut self) {
+        while self.poll() == 0 {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn await_word(&mut self, offset: u64, value: u64) {
+        while self.memory.load(offset as usize) != value {
+            self.poll();
+        }
+    }
+
+    /// The measuring side: samples in µs per round trip, or a rate.
+    fn lead(&mut self, kind: &str, n: u32) -> Vec<f64> {
+        if let Some(what) = kind.strip_prefix("bw_").or(kind.strip_prefix("rate_")) {
+            let rate = self.stream(what);
+            self.stop();
+            return vec![rate];
+        }
+        let mut samples = Vec::with_capacity(n as usize);
+        let warm_up = 200;
+        for i in 0..n + warm_up {
+            let started = Instant::now();
+            self.ping(kind, i);
+            if i >= warm_up {
+                samples.push(started.elapsed().as_nanos() as f64 / 1000.0);
+            }
+        }
+        if matches!(kind, "read" | "faa" | "write_cqe") {
+            self.stop();
+        }
+        samples
+    }
+
+    fn ping(&mut self, kind: &str, i: u32) {
+        let word = u64::from(i) + 1;
+        match kind {
+            "floor" | "floor_again" => {
+                self.udp.send(&[0; 44]).unwrap();
+                self.await_datagram();
+            }
+            "write" => {
+                self.write_word(PING, word, every_64th(i));
+                self.await_word(PING, word);
+            }
+            "send" => {
+                self.nic.post_recv(self.qp, &[RecvWr::new(0, self.mr.sge(PING, 8))]).unwrap();
+                self.post(SendWr::new(1, SendOp::Send, Data::inline(&[1; 8])).with_flags(every_64th(i)));
+                self.await_receive();
+            }
+            "write_cqe" => {
+                self.write_word(PING, word, SendFlags::SIGNALED);
+                self.await_completion();
+            }
+            "read" => {
+                let local = Data::sge(self.mr.sge(PING, 8));
+                self.post(SendWr::new(1, SendOp::Read(self.remote(PING)), local));
+                self.await_completion();
+            }
+            "faa" => {
+                let local = Data::sge(self.mr.sge(PING, 8));
+                self.post(SendWr::new(1, SendOp::FetchAdd { remote: self.remote(PING), add: 1 }, local));
+                self.await_completion();
+            }
+            _ => panic!("unknown kind {kind}"),
+        }
+    }
+
+    fn follow(&mut self, kind: &str, n: u32, passive: bool) {
+        match kind {
+            "floor" | "floor_again" => {
+                for _ in 0..n + 200 {
+                    self.await_datagram();
+                    self.udp.send(&[0; 44]).unwrap();
+                }
+            }
+            "write" => {
+                for i in 0..n + 200 {
+                    let word = u64::from(i) + 1;
+                    self.await_word(PING, word);
+                    self.write_word(PING, word, every_64th(i));
+                }
+                self.memory.store(PING as usize, 0);
+            }
+            "send" => {
+                self.nic.post_recv(self.qp, &[RecvWr::new(0, self.mr.sge(PING, 8))]).unwrap();
+                for i in 0..n + 200 {
+                    self.await_receive();
+                    self.nic.post_recv(self.qp, &[RecvWr::new(0, self.mr.sge(PING, 8))]).unwrap();
+                    self.post(SendWr::new(1, SendOp::Send, Data::inline(&[1; 8])).with_flags(every_64th(i)));
+                }
+            }
+            _ if passive => {
+                while self.memory.load(STOP as usize) == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                self.memory.store(STOP as usize, 0);
+            }
+            _ => {
+                while self.memory.load(STOP as usize) == 0 {
+                    self.poll();
+                }
+                self.memory.store(STOP as usize, 0);
+            }
+        }
+    }
+
+    fn await_receive(&mut self) {
+        loop {
+            if self.poll() > 0 && self.wcs.iter().any(|wc| wc.opcode == mitra_verbs::WcOpcode::Recv) {
+                return;
+            }
+        }
+    }
+
+    fn await_datagram(&self) {
+        let mut buffer = [0; 64];
+        let mut polls: u64 = 0;
+        while self.udp.recv(&mut buffer).is_err() {
+            polls += 1;
+            assert!(polls < 50_000_000, "the peer does not answer");
+        }
+    }
+
+    fn stop(&mut self) {
+        self.write_word(STOP, 1, SendFlags::SIGNALED);
+        self.await_completion();
+    }
+
+    /// Keeps requests in flight for a while: GB/s, or millions of requests per second.
+    fn stream(&mut self, what: &str) -> f64 {
+        let (op, len) = what.rsplit_once('_').unwrap();
+        let (len, depth): (u32, u32) = match len {
+            "8" => (8, 200),
+            "4k" => (4096, 128),
+            "64k" => (65536, 16),
+            "1m" => (1 << 20, 4),
+            _ => panic!("unknown size {len}"),
+        };
+        let started = Instant::now();
+        let (mut posted, mut done, mut last) = (0_u64, 0_u64, started);
+        let batch = if len == 8 { 20 } else { 1 };
+        let mut wrs = Vec::new();
+        while last - started < Duration::from_millis(300) {
+            while posted - done + batch <= u64::from(depth) {
+                wrs.clear();
+                for _ in 0..batch {
+                    let offset = BULK + posted % u64::from(depth) * u64::from(len);
+                    let local = Data::sge(self.mr.sge(offset, len));
+                    let op = match op {
+                        "write" => SendOp::Write(self.remote(offset)),
+                        _ => SendOp::Read(self.remote(offset)),
+                    };
+                    posted += 1;
+                    wrs.push(SendWr::new(posted, op, local));
+                }
+                self.nic.post_send(self.qp, &wrs).unwrap();
+            }
+            done += self.poll() as u64;
+            last = Instant::now();
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        let rate = if len == 8 {
+            done as f64 / seconds / 1e6
+        } else {
+            (done * u64::from(len)) as f64 / seconds / 1e9
+        };
+        while done < posted {
+            done += self.poll() as u64;
+        }
+        rate
+    }
+}
+
+fn every_64th(i: u32) -> SendFlags {
+    if i.is_multiple_of(64) { SendFlags::SIGNALED } else { SendFlags::empty() }
+}

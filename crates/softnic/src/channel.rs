@@ -1,0 +1,143 @@
+//! Queues of events with a descriptor that is readable while an event waits.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use mitra_verbs::{CompletionChannel, CqId, Result};
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// Events to keep when nobody takes them; later ones are dropped.
+const BOUND: usize = 1 << 16;
+
+/// Waiting events and an eventfd that is readable if there are any.
+pub(crate) struct EventQueue<T> {
+    waiting: Mutex<VecDeque<T>>,
+    ready: EventFd,
+}
+
+impl<T: PartialEq> EventQueue<T> {
+    pub(crate) fn new() -> io::Result<EventQueue<T>> {
+        let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(EventQueue { waiting: Mutex::new(VecDeque::new()), ready })
+    }
+
+    pub(crate) fn push(&self, event: T) {
+        let mut waiting = self.lock();
+        if waiting.len() == BOUND {
+            return;
+        }
+        waiting.push_back(event);
+        if waiting.len() == 1 {
+            signal(&self.ready);
+        }
+    }
+
+    /// Adds the event unless an equal one waits already.
+    pub(crate) fn push_once(&self, event: T) {
+        if !self.lock().contains(&event) {
+            self.push(event);
+        }
+    }
+
+    pub(crate) fn pop(&self) -> Option<T> {
+        let mut waiting = self.lock();
+        let event = waiting.pop_front()?;
+        if waiting.is_empty() {
+            clear(&self.ready);
+        }
+        Some(event)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
+        // Each change of the queue is one call: a panic cannot leave it half done.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> AsFd for EventQueue<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
+}
+
+/// Makes an eventfd readable. It can only refuse when it is readable to the brim.
+pub(crate) fn signal(fd: &EventFd) {
+    let refused = fd.write(1);
+    debug_assert!(matches!(refused, Ok(_) | Err(Errno::EAGAIN)), "{refused:?}");
+}
+
+/// Makes an eventfd unreadable. It refuses when it is already.
+pub(crate) fn clear(fd: &EventFd) {
+    let refused = fd.read();
+    debug_assert!(matches!(refused, Ok(_) | Err(Errno::EAGAIN)), "{refused:?}");
+}
+
+/// A completion channel of a software NIC. A queue that has an event waiting gets no second one: who takes the first
+/// polls the queue after that.
+pub(crate) struct Channel(EventQueue<CqId>);
+
+impl Channel {
+    pub(crate) fn new() -> io::Result<Channel> {
+        EventQueue::new().map(Channel)
+    }
+
+    pub(crate) fn push(&self, cq: CqId) {
+        self.0.push_once(cq);
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl CompletionChannel for Channel {
+    fn next_event(&self) -> Result<Option<CqId>> {
+        Ok(self.0.pop())
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Channel({} waiting)", self.0.lock().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    fn readable(fd: &impl AsFd) -> bool {
+        poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_while_an_event_waits() {
+        let channel = Channel::new().unwrap();
+        assert!(!readable(&channel));
+        channel.push(CqId(1));
+        channel.push(CqId(2));
+        channel.push(CqId(1));
+        assert!(readable(&channel));
+        assert_eq!(channel.next_event().unwrap(), Some(CqId(1)));
+        assert!(readable(&channel));
+        assert_eq!(channel.next_event().unwrap(), Some(CqId(2)));
+        assert!(!readable(&channel));
+        assert_eq!(channel.next_event().unwrap(), None);
+    }
+
+    #[test]
+    fn events_that_nobody_takes_are_bounded() {
+        let queue = EventQueue::new().unwrap();
+        for i in 0..2 * BOUND {
+            queue.push(i);
+        }
+        assert_eq!(std::iter::from_fn(|| queue.pop()).count(), BOUND);
+    }
+}

@@ -1,0 +1,125 @@
+//! Completion queues as the host sees them: who waits for which, and what was written.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+
+use mitra_transport::Nic;
+use mitra_verbs::{CompletionChannel, CqId, Error, Result, Wc};
+
+use crate::channel::Channel;
+
+/// What the driver knows of each completion queue.
+#[derive(Default)]
+struct Queue {
+    channel: Option<Arc<Channel>>,
+    armed: bool,
+    /// Completions written before the NIC began to hold writes back.
+    written: VecDeque<Wc>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Completions {
+    queues: HashMap<CqId, Queue>,
+    channels: Vec<Weak<Channel>>,
+    /// Queues that are armed.
+    armed: u32,
+    /// The NIC writes no more completions: it holds its writes back.
+    holding: bool,
+}
+
+impl Completions {
+    pub(crate) fn add_channel(&mut self, channel: &Arc<Channel>) {
+        self.channels.retain(|known| known.strong_count() > 0);
+        self.channels.push(Arc::downgrade(channel));
+    }
+
+    /// The channel behind the trait, if it is one of this NIC's.
+    pub(crate) fn own_channel(&self, channel: &Arc<dyn CompletionChannel>) -> Result<Arc<Channel>> {
+        let wanted = Arc::as_ptr(channel).cast::<()>();
+        let own = self.channels.iter().find(|known| std::ptr::eq(known.as_ptr().cast(), wanted));
+        own.and_then(Weak::upgrade)
+            .ok_or(Error::Invalid("the completion channel belongs to another NIC; make one with this NIC"))
+    }
+
+    pub(crate) fn add(&mut self, cq: CqId, channel: Option<Arc<Channel>>) {
+        self.queues.insert(cq, Queue { channel, ..Queue::default() });
+    }
+
+    pub(crate) fn remove(&mut self, cq: CqId) {
+        self.disarm(cq);
+        self.queues.remove(&cq);
+    }
+
+    /// Lets go of everything.
+    pub(crate) fn clear(&mut self) {
+        self.queues.clear();
+        self.armed = 0;
+    }
+
+    /// The queue was armed; says whether anybody can wait for it.
+    pub(crate) fn arm(&mut self, cq: CqId) -> bool {
+        let Some(queue) = self.queues.get_mut(&cq) else { return false };
+        if queue.channel.is_some() && !queue.armed {
+            queue.armed = true;
+            self.armed += 1;
+        }
+        queue.armed
+    }
+
+    /// Whether anybody waits.
+    pub(crate) fn awaited(&self) -> bool {
+        self.armed > 0
+    }
+
+    /// The queue has something new.
+    pub(crate) fn notify(&mut self, cq: CqId) {
+        self.disarm(cq);
+        if let Some(channel) = self.queues.get(&cq).and_then(|queue| queue.channel.as_ref()) {
+            channel.push(cq);
+        }
+    }
+
+    fn disarm(&mut self, cq: CqId) {
+        if let Some(queue) = self.queues.get_mut(&cq) {
+            self.armed -= u32::from(std::mem::take(&mut queue.armed));
+        }
+    }
+
+    /// Takes completions that were written.
+    pub(crate) fn poll(&mut self, nic: &mut Nic, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
+        let written = self.queues.get_mut(&cq).map(|queue| &mut queue.written);
+        match written.filter(|written| self.holding || !written.is_empty()) {
+            Some(written) => {
+                let count = written.len().min(max);
+                out.extend(written.drain(..count));
+                Ok(count)
+            }
+            None => nic.poll_cq(cq, max, out),
+        }
+    }
+
+    /// From here on the NIC holds completions back, or no longer.
+    pub(crate) fn hold(&mut self, nic: &mut Nic, holding: bool) {
+        if holding && !self.holding {
+            self.write(nic);
+        }
+        self.holding = holding;
+    }
+
+    /// Whether completions are held back.
+    pub(crate) fn holding(&self) -> bool {
+        self.holding
+    }
+
+    /// Writes what is there now.
+    pub(crate) fn write(&mut self, nic: &mut Nic) {
+        let mut list = Vec::new();
+        for (&cq, queue) in &mut self.queues {
+            list.clear();
+            if nic.poll_cq(cq, usize::MAX, &mut list).is_ok() {
+                queue.written.extend(&list);
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Everything behind a NIC's lock: the state machine, the memory, the faults and the socket, driven as one.
+
+use std::sync::Arc;
+
+use mitra_transport::fault::{Failure, Faults};
+use mitra_transport::{Nic, NicConfig};
+use mitra_verbs::{AsyncEvent, Counter, CqId, Error, Result, Time, Wc};
+
+use crate::capture::Capture;
+use crate::channel::EventQueue;
+use crate::completions::Completions;
+use crate::counts::Counts;
+use crate::delayed::{Delayed, Way};
+use crate::lease::Lease;
+use crate::memory::Regions;
+use crate::paths::Paths;
+use crate::socket::Socket;
+use crate::transmit::Outbox;
+
+/// What one lock guards. `receive.rs` has the way in, `transmit.rs` the way out.
+pub(crate) struct Engine {
+    pub(crate) nic: Nic,
+    pub(crate) memory: Regions,
+    pub(crate) completions: Completions,
+    pub(crate) faults: Faults,
+    pub(crate) lease: Lease,
+    /// When the progress thread wakes of itself; none if it does not.
+    pub(crate) thread_wakes: Option<Time>,
+    /// When the NIC last had something to do.
+    pub(crate) active: Time,
+    /// None after a reset.
+    pub(crate) socket: Option<Arc<Socket>>,
+    pub(crate) outbox: Outbox,
+    /// Room for what one receive brings.
+    pub(crate) inbox: Box<[u8]>,
+    pub(crate) paths: Paths,
+    pub(crate) delayed: Delayed,
+    pub(crate) capture: Option<Capture>,
+    pub(crate) counts: Counts,
+    events: Arc<EventQueue<AsyncEvent>>,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        config: NicConfig,
+        socket: Arc<Socket>,
+        outbox: Outbox,
+        capture: Option<Capture>,
+        events: Arc<EventQueue<AsyncEvent>>,
+    ) -> Engine {
+        let global_atomics = config.capabilities.atomic_scope == mitra_verbs::AtomicScope::Global;
+        Engine {
+            memory: Regions::new(global_atomics),
+            completions: Completions::default(),
+            faults: Faults::new(config.seed),
+            lease: Lease::default(),
+            thread_wakes: None,
+            active: Time::ZERO,
+            inbox: vec![0; 1 << 16].into(),
+            paths: Paths::new(socket.address()),
+            delayed: Delayed::default(),
+            counts: Counts::default(),
+            nic: Nic::new(config),
+            socket: Some(socket),
+            outbox,
+            capture,
+            events,
+        }
+    }
+
+    /// Whether verbs calls reach the NIC.
+    pub(crate) fn host_access(&self) -> Result<()> {
+        if self.socket.is_some() && self.faults.host_access_ok() { Ok(()) } else { Err(Error::DeviceFatal) }
+    }
+
+    /// Whether the NIC still executes packets and touches memory.
+    pub(crate) fn dma_ok(&self) -> bool {
+        self.socket.is_some() && self.faults.dma_ok()
+    }
+
+    /// One round: timers, at most `bursts` receives, what there is to send, what there is to report. Says how many
+    /// receives brought something.
+    pub(crate) fn drive(&mut self, now: Time, bursts: u32) -> u32 {
+        if !self.dma_ok() {
+            return 0;
+        }
+        if self.nic.poll_timeout().is_some_and(|due| due <= now) {
+            self.nic.handle_timeout(now);
+        }
+        self.late(now);
+        let mut received = 0;
+        while received < bursts && self.receive(now) {
+            received += 1;
+        }
+        if received == 0 {
+            self.nic.handle_idle(now);
+        } else {
+            self.active = now;
+        }
+        self.settle(now);
+        received
+    }
+
+    /// Sends and reports what there is.
+    pub(crate) fn settle(&mut self, now: Time) {
+        if !self.dma_ok() {
+            return;
+        }
+        self.transmit(now);
+        // Events are written like completions: not while writes are held back.
+        if !self.completions.holding() {
+            while let Some(cq) = self.nic.poll_cq_event() {
+                self.completions.notify(cq);
+            }
+        }
+        while let Some(event) = self.nic.poll_async_event() {
+            self.events.push(event);
+        }
+    }
+
+    /// Takes completions that the host can see, without driving.
+    pub(crate) fn poll_cq(&mut self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
+        if self.socket.is_none() {
+            return Err(Error::DeviceFatal);
+        }
+        self.completions.poll(&mut self.nic, cq, max, out)
+    }
+
+    /// When something is due without anything arriving.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        if !self.dma_ok() {
+            return None;
+        }
+        [self.nic.poll_timeout(), self.delayed.next_due()].into_iter().flatten().min()
+    }
+
+    /// Datagrams that a noisy rail held back and that are due.
+    fn late(&mut self, now: Time) {
+        while let Some(late) = self.delayed.pop_due(now) {
+            if !self.faults.link_up() || !self.dma_ok() {
+                self.counts.fault_dropped += 1;
+                continue;
+            }
+            match late.way {
+                Way::Out => self.send_alone(late.peer, &mut late.datagram.into_vec(), None),
+                Way::In => self.execute_late(now, late.peer, &late.datagram),
+            }
+        }
+    }
+
+    /// Acts on what has just failed, if anything.
+    pub(crate) fn react(&mut self, failed: Option<Failure>) {
+        match failed {
+            Some(Failure::LinkDown) => self.nic.handle_link(false),
+            Some(Failure::NicDead) => self.events.push(AsyncEvent::DeviceFatal),
+            Some(Failure::NicHung | Failure::NotPlaced) | None => {}
+        }
+        self.place_or_hold();
+    }
+
+    /// Brings the memory in line with the faults.
+    pub(crate) fn place_or_hold(&mut self) {
+        if !self.faults.dma_ok() {
+            self.memory.lose_held();
+            return;
+        }
+        let holding = !self.faults.placing();
+        self.memory.hold(holding);
+        self.completions.hold(&mut self.nic, holding);
+    }
+
+    /// A fence: what was acknowledged is placed and completed, even on a NIC that otherwise holds it back.
+    pub(crate) fn fence(&mut self) {
+        if self.completions.holding() && self.dma_ok() {
+            self.memory.place_held();
+            self.completions.write(&mut self.nic);
+        }
+    }
+
+    /// The last words of a NIC in good health: acknowledgements that it owes.
+    pub(crate) fn last_words(&mut self, now: Time) {
+        if self.dma_ok() {
+            self.nic.handle_idle(now);
+            self.transmit(now);
+        }
+    }
+
+    /// The NIC touches nothing any more, for good.
+    pub(crate) fn close(&mut self) {
+        self.socket = None;
+        self.memory.clear();
+        self.completions.clear();
+        self.flush_capture();
+    }
+
+    /// Brings the capture file up to date.
+    pub(crate) fn flush_capture(&mut self) {
+        if let Some(capture) = &mut self.capture {
+            capture.flush();
+        }
+    }
+
+    pub(crate) fn counters(&self) -> Vec<Counter> {
+        let mut list = self.nic.counters();
+        self.counts.append_to(&mut list);
+        list
+    }
+}

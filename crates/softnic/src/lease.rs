@@ -1,0 +1,101 @@
+//! Who drives the NIC: the caller that polls, or the progress thread.
+
+use core::time::Duration;
+
+use mitra_verbs::Time;
+
+/// A poller that has gone for this long has gone. Also how often the progress thread looks after it.
+pub(crate) const LEASE: Duration = Duration::from_millis(1);
+/// Polls in vain, within [`LEASE`], that make a caller a poller: one that polls once and then waits for an event is none.
+const SPINS: u32 = 32;
+
+/// The right to drive the NIC alone. A caller that polls in a loop takes it; it lasts until the progress thread
+/// finds that nobody has polled since it last looked, or until somebody arms a completion queue in order to wait.
+#[derive(Debug, Default)]
+pub(crate) struct Lease {
+    taken: bool,
+    /// Polls since the progress thread last looked.
+    polls: u32,
+    /// Polls in vain since `since`, while not taken.
+    spins: u32,
+    since: Time,
+}
+
+impl Lease {
+    /// A poll that drove the NIC and found nothing. Says whether that has just taken the lease.
+    pub(crate) fn polled_in_vain(&mut self, now: Time) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        if self.taken {
+            return false;
+        }
+        if now - self.since > LEASE {
+            (self.since, self.spins) = (now, 0);
+        }
+        self.spins += 1;
+        self.taken = self.spins >= SPINS;
+        self.taken
+    }
+
+    /// A poll that found something.
+    pub(crate) fn polled(&mut self) {
+        self.polls = self.polls.wrapping_add(1);
+    }
+
+    /// Whether a poller drives the NIC.
+    pub(crate) fn taken(&self) -> bool {
+        self.taken
+    }
+
+    /// Somebody waits for an event: the progress thread is needed. Says whether the lease was taken.
+    pub(crate) fn end(&mut self) -> bool {
+        self.spins = 0;
+        std::mem::take(&mut self.taken)
+    }
+
+    /// The progress thread looks: whether a poller drives the NIC.
+    pub(crate) fn look(&mut self) -> bool {
+        if std::mem::take(&mut self.polls) == 0 {
+            self.end();
+        }
+        self.taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: u64) -> Time {
+        Time::from_nanos(micros * 1000)
+    }
+
+    #[test]
+    fn a_poller_takes_it_and_loses_it_by_silence() {
+        let mut lease = Lease::default();
+        let taken: Vec<u64> = (0..100).filter(|&i| lease.polled_in_vain(at(5000 + i))).collect();
+        assert_eq!(taken, [u64::from(SPINS) - 1]);
+        assert!(lease.look());
+        assert!(!lease.look());
+        assert!(!lease.polled_in_vain(at(9000)));
+    }
+
+    #[test]
+    fn who_finds_something_at_every_poll_keeps_it() {
+        let mut lease = Lease::default();
+        while !lease.polled_in_vain(at(5000)) {}
+        for _ in 0..3 {
+            lease.polled();
+            assert!(lease.look());
+        }
+    }
+
+    #[test]
+    fn slow_polls_and_polls_between_waits_do_not_take_it() {
+        let mut lease = Lease::default();
+        assert!((0..1000).all(|i| !lease.polled_in_vain(at(5000 + i * 100))));
+        for i in 0..1000 {
+            assert!(!lease.polled_in_vain(at(200_000 + i)));
+            lease.end();
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What the callers and the progress thread share, and the thread's life.
+//!
+//! A caller that polls drives the NIC itself, and while it holds the [lease](crate::lease) the thread sleeps on a timer.
+//! It must not sleep on the socket then: each packet would wake it, to fight the poller for the processor. Without
+//! a lease the thread drives the NIC and sleeps on the socket, so that one-sided operations on a passive process
+//! complete and events reach who waits for them.
+
+use core::time::Duration;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::thread::{self, JoinHandle};
+
+use mitra_verbs::{Error, Result, Time};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::SigSet;
+use nix::sys::time::TimeSpec;
+
+use crate::channel::{clear, signal};
+use crate::clock;
+use crate::engine::Engine;
+use crate::lease::LEASE;
+use crate::socket::Socket;
+
+/// Receives that the thread executes in one go, before others get the lock.
+const BURSTS: u32 = 4;
+/// While the NIC was active within [`ACTIVE`], the thread wakes at least this often, so that who posts a request
+/// need not wake it to watch over the time-out.
+const LINGER: Duration = Duration::from_millis(5);
+/// See [`LINGER`].
+const ACTIVE: Duration = Duration::from_millis(100);
+
+/// A NIC's lock and what stands beside it.
+pub(crate) struct Shared {
+    engine: Mutex<Engine>,
+    /// Callers that wait for the lock.
+    waiting: AtomicU32,
+    stop: AtomicBool,
+    /// Wakes the thread.
+    wake: EventFd,
+}
+
+/// What the thread sleeps on.
+struct Sleep {
+    /// None while somebody polls, or while the NIC is dead.
+    socket: Option<Arc<Socket>>,
+    /// Something waits for room in the socket's buffer.
+    blocked: bool,
+    until: Option<Time>,
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Engine) -> io::Result<Shared> {
+        Ok(Shared {
+            engine: Mutex::new(engine),
+            waiting: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+        })
+    }
+
+    /// Locks the NIC.
+    ///
+    /// # Errors
+    /// `DeviceFatal` if a thread panicked while it held the lock: the NIC may be half way through anything.
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Engine>> {
+        match self.engine.try_lock() {
+            Ok(engine) => Ok(engine),
+            Err(TryLockError::Poisoned(_)) => Err(Error::DeviceFatal),
+            Err(TryLockError::WouldBlock) => {
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                let engine = self.engine.lock();
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                engine.map_err(|_| Error::DeviceFatal)
+            }
+        }
+    }
+
+    /// Locks the NIC even if a thread panicked while it held the lock: to close it.
+    pub(crate) fn lock_to_close(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(|poisoned| {
+            self.engine.clear_poison();
+            poisoned.into_inner()
+        })
+    }
+
+    /// Wakes the thread.
+    pub(crate) fn wake(&self) {
+        signal(&self.wake);
+    }
+
+    /// Wakes the thread if something is due before it would wake of itself, and nobody who polls sees to that.
+    pub(crate) fn wake_if_due(&self, engine: &mut Engine) {
+        if engine.lease.taken() {
+            return;
+        }
+        let Some(due) = engine.next_due() else { return };
+        if engine.thread_wakes.is_none_or(|wakes| due < wakes) {
+            engine.thread_wakes = Some(due);
+            self.wake();
+        }
+    }
+
+    /// Starts the thread.
+    pub(crate) fn start(self: &Arc<Self>, name: &str) -> io::Result<JoinHandle<()>> {
+        let shared = Arc::clone(self);
+        // The kernel cuts thread names at 15 bytes: the end of an address says more than its beginning.
+        let tail = name.char_indices().rev().nth(14).map_or(0, |(at, _)| at);
+        thread::Builder::new().name(name[tail..].to_owned()).spawn(move || shared.run())
+    }
+
+    /// Ends the thread; after that the caller joins it.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn run(&self) {
+        // Signals are for the application's own threads. It can only fail on a wrong argument.
+        let _ = SigSet::all().thread_block();
+        while !self.stop.load(Ordering::Acquire) {
+            let Ok(mut engine) = self.lock() else { return };
+            let sleep = self.round(&mut engine);
+            engine.thread_wakes = sleep.as_ref().and_then(|sleep| sleep.until);
+            drop(engine);
+            match sleep {
+                Some(sleep) => self.sleep(&sleep),
+                None if self.waiting.load(Ordering::Relaxed) > 0 => thread::yield_now(),
+                None => {}
+            }
+        }
+    }
+
+    /// Does what there is to do; none if there may be more.
+    fn round(&self, engine: &mut Engine) -> Option<Sleep> {
+        let now = clock::now();
+        if engine.lease.look() && engine.host_access().is_ok() {
+            return Some(Sleep { socket: None, blocked: false, until: Some(now + LEASE) });
+        }
+        if engine.drive(now, BURSTS) > 0 {
+            return None;
+        }
+        engine.flush_capture();
+        let linger = (now - engine.active < ACTIVE).then_some(now + LINGER);
+        Some(Sleep {
+            socket: engine.socket.clone().filter(|_| engine.dma_ok()),
+            blocked: engine.outbox.blocked(),
+            until: [linger, engine.next_due()].into_iter().flatten().min(),
+        })
+    }
+
+    fn sleep(&self, sleep: &Sleep) {
+        let timeout = sleep.until.map(|until| TimeSpec::from(until.saturating_since(clock::now())));
+        let wake = PollFd::new(self.wake.as_fd(), PollFlags::POLLIN);
+        // An interrupted or refused wait is a short one.
+        let _ = match &sleep.socket {
+            Some(socket) => {
+                let room = if sleep.blocked { PollFlags::POLLOUT } else { PollFlags::empty() };
+                let socket = PollFd::new(socket.as_fd(), PollFlags::POLLIN | room);
+                ppoll(&mut [wake, socket], timeout, None)
+            }
+            None => ppoll(&mut [wake], timeout, None),
+        };
+        clear(&self.wake);
+    }
+}

@@ -1,0 +1,204 @@
+//! The UDP socket: its options, one receive, one send. Knows nothing of RoCE but the port.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use mitra_wire::ROCE_PORT;
+use nix::errno::Errno;
+use nix::libc::{self, c_int};
+use nix::sys::socket::{
+    self as sys, ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrStorage, sockopt,
+};
+use socket2::{Domain, Protocol, Type};
+
+use crate::error::{OpenError, Tried};
+use crate::{Offload, host};
+
+/// The largest payload that a UDP datagram, or a run of segments handed to the kernel in one piece, can have.
+pub(crate) const MAX_DATAGRAM: usize = 65_507;
+/// Segments that one send may have (UDP_MAX_SEGMENTS, 64 before Linux 6.9).
+pub(crate) const MAX_SEGMENTS: usize = 64;
+/// Datagrams that one `sendmmsg` takes here.
+pub(crate) const MAX_MANY: usize = 32;
+/// Asked of the kernel for each buffer; it grants up to `net.core.rmem_max` and `wmem_max`.
+const BUFFER: usize = 8 << 20;
+/// Bytes of a control message with one integer, and more.
+const CONTROL: usize = 32;
+/// Free loopback addresses that are tried, of sixteen million.
+const ATTEMPTS: usize = 64;
+
+/// Socket options that nix has no name for.
+mod options {
+    use super::*;
+
+    /// What to do with datagrams above the path MTU, over IPv4.
+    #[derive(Clone, Copy)]
+    pub(super) struct MtuDiscover;
+    nix::setsockopt_impl!(
+        MtuDiscover,
+        libc::IPPROTO_IP,
+        libc::IP_MTU_DISCOVER,
+        c_int,
+        sockopt::SetStruct<c_int>
+    );
+
+    /// The same over IPv6.
+    #[derive(Clone, Copy)]
+    pub(super) struct Ipv6MtuDiscover;
+    nix::setsockopt_impl!(
+        Ipv6MtuDiscover,
+        libc::IPPROTO_IPV6,
+        libc::IPV6_MTU_DISCOVER,
+        c_int,
+        sockopt::SetStruct<c_int>
+    );
+}
+
+/// An unconnected, non-blocking UDP socket on the RoCE port.
+pub(crate) struct Socket {
+    inner: socket2::Socket,
+    address: SocketAddr,
+    /// Bytes that the kernel queues for it, counted with their overhead.
+    receive_buffer: usize,
+    /// Whether received runs of segments come in one piece.
+    merges: bool,
+}
+
+/// One receive.
+pub(crate) struct Received {
+    pub(crate) from: SocketAddr,
+    pub(crate) len: usize,
+    /// The datagrams' length if there are several, of which the last may be shorter.
+    pub(crate) segment: Option<usize>,
+}
+
+/// Room for a control message, aligned as the kernel's structures are.
+#[repr(align(8))]
+struct Control([u8; CONTROL]);
+
+impl Socket {
+    /// Binds to the RoCE port of the address, or of a free loopback address.
+    pub(crate) fn open(address: Option<IpAddr>, offload: Offload) -> Result<Socket, OpenError> {
+        let inner = match address {
+            Some(address) => bind(address)?,
+            None => bind_free()?,
+        };
+        let address = inner.local_addr().tried("asking the socket for its address")?;
+        let address = address.as_socket().expect("an IP socket has an IP address");
+        inner.set_nonblocking(true).tried("making the socket non-blocking")?;
+        // RoCEv2 forbids fragments (annex A17.3.2). This also makes the kernel send identification 0, which the ICRC needs.
+        if address.is_ipv6() {
+            sys::setsockopt(&inner, options::Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_DO)
+        } else {
+            sys::setsockopt(&inner, options::MtuDiscover, &libc::IP_PMTUDISC_DO)
+        }
+        .tried("forbidding fragments")?;
+        inner.set_recv_buffer_size(BUFFER).tried("setting the receive buffer's size")?;
+        inner.set_send_buffer_size(BUFFER).tried("setting the send buffer's size")?;
+        let receive_buffer = inner.recv_buffer_size().tried("asking for the receive buffer's size")?;
+        // Kernels before 5.0 have no UDP_GRO; theirs deliver segment by segment.
+        let merges =
+            offload == Offload::Auto && sys::setsockopt(&inner, sockopt::UdpGroSegment, &true).is_ok();
+        Ok(Socket { inner, address, receive_buffer, merges })
+    }
+
+    /// Its address and port.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Bytes that the kernel queues for it, counted with their overhead.
+    pub(crate) fn receive_buffer(&self) -> usize {
+        self.receive_buffer
+    }
+
+    /// The next datagram, or run of datagrams of one sender, if one waits.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> Result<Received, Errno> {
+        let mut control = Control([0; CONTROL]);
+        let mut iov = [IoSliceMut::new(buffer)];
+        let control = self.merges.then_some(&mut control.0[..]);
+        let message = sys::recvmsg::<SockaddrStorage>(
+            self.inner.as_raw_fd(),
+            &mut iov,
+            control,
+            MsgFlags::MSG_DONTWAIT,
+        )?;
+        let from = message.address.as_ref().and_then(socket_addr).ok_or(Errno::EAFNOSUPPORT)?;
+        let segment = match message.cmsgs()?.next() {
+            Some(ControlMessageOwned::UdpGroSegments(size)) => usize::try_from(size).ok().filter(|&s| s > 0),
+            _ => None,
+        };
+        Ok(Received { from, len: message.bytes, segment })
+    }
+
+    /// Sends one datagram.
+    pub(crate) fn send(&self, datagram: &[u8], to: &SockaddrStorage) -> Result<(), Errno> {
+        sys::sendto(self.inner.as_raw_fd(), datagram, to, MsgFlags::MSG_DONTWAIT).map(drop)
+    }
+
+    /// Sends datagrams of `segment` bytes, the last perhaps shorter, in one piece.
+    pub(crate) fn send_run(&self, run: &[u8], segment: u16, to: &SockaddrStorage) -> Result<(), Errno> {
+        let control = [ControlMessage::UdpGsoSegments(&segment)];
+        let iov = [IoSlice::new(run)];
+        sys::sendmsg(self.inner.as_raw_fd(), &iov, &control, MsgFlags::MSG_DONTWAIT, Some(to)).map(drop)
+    }
+
+    /// Sends datagrams of any lengths and says how many went.
+    pub(crate) fn send_many<'a>(
+        &self,
+        datagrams: impl Iterator<Item = &'a [u8]>,
+        to: &SockaddrStorage,
+    ) -> Result<usize, Errno> {
+        let iovs: Vec<[IoSlice<'_>; 1]> = datagrams.map(|d| [IoSlice::new(d)]).collect();
+        let mut headers = MultiHeaders::preallocate(iovs.len(), None);
+        let to = vec![Some(*to); iovs.len()];
+        const NO_CONTROL: [ControlMessage<'_>; 0] = [];
+        let fd = self.inner.as_raw_fd();
+        Ok(sys::sendmmsg(fd, &mut headers, &iovs, to, NO_CONTROL, MsgFlags::MSG_DONTWAIT)?.count())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+fn bind(address: IpAddr) -> Result<socket2::Socket, OpenError> {
+    host::usable(address).map_err(|why| OpenError::Unusable { address, why })?;
+    let to = SocketAddr::new(address, ROCE_PORT);
+    let socket = socket2::Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))
+        .tried("making a UDP socket")?;
+    match socket.bind(&to.into()) {
+        Ok(()) => Ok(socket),
+        Err(e) => Err(match e.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EADDRNOTAVAIL) => OpenError::NotLocal { address, local: host::local_addresses() },
+            Some(Errno::EADDRINUSE) => OpenError::PortTaken { address, holder: host::port_holder(address) },
+            _ => OpenError::System { what: "binding the UDP socket", source: e },
+        }),
+    }
+}
+
+fn bind_free() -> Result<socket2::Socket, OpenError> {
+    let seed = host::seed().tried("reading /dev/urandom")?;
+    let mut last = IpAddr::from([127, 0, 0, 1]);
+    for attempt in 0..ATTEMPTS {
+        // Below 127.1 people choose by hand; the last byte avoids what looks like a network or broadcast address.
+        let [a, b, c] = [seed[0].max(1), seed[1], seed[2].wrapping_add(attempt as u8) % 254 + 1];
+        last = IpAddr::from([127, a, b, c]);
+        match bind(last) {
+            Err(OpenError::PortTaken { .. }) => {}
+            other => return other,
+        }
+    }
+    Err(OpenError::NoFreeLoopback { holder: host::port_holder(last) })
+}
+
+fn socket_addr(address: &SockaddrStorage) -> Option<SocketAddr> {
+    match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+        (Some(v4), _) => Some(SocketAddr::V4((*v4).into())),
+        (_, Some(v6)) => Some(SocketAddr::V6((*v6).into())),
+        _ => None,
+    }
+}

@@ -1,0 +1,102 @@
+//! Mitra and Linux's `rdma_rxe` on one wire, in the machine of `cargo xtask rxe-vm`.
+//!
+//! This program plays both parts. On the host it compiles `rxe_peer.c`, boots the machine and starts itself in
+//! there, in the namespace peer0; in the machine it goes through the scenarios and prints a line for each.
+
+#[path = "interop/end.rs"]
+mod end;
+#[path = "interop/kernel.rs"]
+mod kernel;
+#[path = "interop/mitra/mod.rs"]
+mod mitra;
+#[path = "interop/peer.rs"]
+mod peer;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// A name and what must not fail.
+type Scenario = (&'static str, fn() -> anyhow::Result<()>);
+
+/// Runs only the scenarios whose names begin with its value.
+const ONLY: &str = "MITRA_RXE_ONLY";
+
+/// Every scenario, in order.
+fn scenarios() -> impl Iterator<Item = &'static Scenario> {
+    let only = std::env::var(ONLY).unwrap_or_default();
+    kernel::SCENARIOS.iter().chain(mitra::scenarios()).filter(move |(name, _)| name.starts_with(&only))
+}
+
+/// Set in the machine.
+const IN_THE_MACHINE: &str = "MITRA_RXE_MACHINE";
+
+#[test]
+fn interop_with_rdma_rxe() {
+    if std::env::var_os(IN_THE_MACHINE).is_some() { run_scenarios() } else { boot() }
+}
+
+fn run_scenarios() {
+    for (name, scenario) in scenarios() {
+        let start = Instant::now();
+        match scenario() {
+            Ok(()) => println!("ok {name}  ({} ms)", start.elapsed().as_millis()),
+            Err(error) => {
+                println!("FAIL {name}: {error:#}");
+                if name.starts_with("mitra/") {
+                    mitra::print_wire();
+                }
+            }
+        }
+    }
+}
+
+fn boot() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/rxe_peer.c");
+    let peer = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rxe_peer");
+    let compiled = Command::new("cc")
+        .args(["-O1", "-Wall", "-Werror", "-o"])
+        .args([&peer, &source])
+        .arg("-libverbs")
+        .status();
+    assert!(
+        compiled.is_ok_and(|status| status.success()),
+        "cannot compile rxe_peer.c (it needs cc and libibverbs-dev); run `cargo xtask setup`"
+    );
+
+    let guest = r#""$0" & exec ip netns exec peer0 "$1" --exact interop_with_rdma_rxe --nocapture"#;
+    let ran = Command::new(env!("CARGO"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args([
+            "xtask",
+            "rxe-vm",
+            "--no-fetch",
+            "--topo",
+            "interop",
+            "--timeout",
+            "240",
+            "--",
+            "sh",
+            "-c",
+            guest,
+        ])
+        .arg(&peer)
+        .arg(std::env::current_exe().expect("this program has a path"))
+        .env(IN_THE_MACHINE, "1")
+        .output()
+        .expect("cargo runs");
+    let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    println!("{out}{err}");
+    assert_ne!(
+        ran.status.code(),
+        Some(125),
+        "the rxe machine did not run (see above); run `cargo xtask setup`"
+    );
+    for (name, _) in scenarios() {
+        assert!(
+            out.lines().any(|line| line.split("  ").next() == Some(&format!("ok {name}"))),
+            "no `ok {name}`"
+        );
+    }
+    assert!(ran.status.success(), "the scenarios ended with {}", ran.status);
+}

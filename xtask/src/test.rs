@@ -1,0 +1,22 @@
+//! `cargo xtask test`: everything the tests need, then all of them.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{root, setup};
+
+/// Installs what is missing, then runs every test of the workspace.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    setup::run()?;
+    let status = Command::new(env!("CARGO"))
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .args(args)
+        .current_dir(root())
+        .status()
+        .context("cannot run cargo")?;
+    if !status.success() {
+        bail!("tests failed; the output above names them");
+    }
+    Ok(())
+}
