@@ -1,7 +1,10 @@
 //! The subcommands of `mitra`, one file each with its `Args` and its `run`.
 
+pub(crate) mod bench;
 pub(crate) mod decode;
 pub(crate) mod demo;
+pub(crate) mod devices;
+pub(crate) mod pair;
 
 use std::io;
 

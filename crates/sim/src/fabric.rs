@@ -183,7 +183,7 @@ impl Core {
             egress_free: Time::ZERO,
             cable_failures: 0,
             pump_at: None,
-            timer_at: None,
+            timer: None,
             idle_at: None,
             memory_at: None,
             batch: TxBatch::new(),
@@ -233,7 +233,7 @@ impl Core {
 
     fn timer(&mut self, n: usize) {
         let nic = &mut self.nics[n];
-        if nic.timer_at.take_if(|t| *t == self.now).is_none() || !nic.runs() {
+        if nic.timer.take_if(|(_, at)| *at == self.now).is_none() || !nic.runs() {
             return;
         }
         let local = nic.local(self.now);
@@ -253,14 +253,13 @@ impl Core {
         self.release(n);
         let nic = &mut self.nics[n];
         let due = nic.nic.poll_timeout().map(|t| nic.global(t));
-        if let Some(due) = due {
-            let late = self.nic_rng.time(self.config.nic.lateness);
-            let at = due.max(self.now) + late;
-            // A timer that is set already and would fire earlier looks again then.
-            if nic.timer_at.is_none_or(|t| t > at) {
-                nic.timer_at = Some(at);
-                self.queue.push(at, Event::Timer(n));
-            }
+        // A timer that is set already and would fire earlier looks again then.
+        if let Some(due) = due
+            && nic.timer.is_none_or(|(set, _)| due < set)
+        {
+            let at = due.max(self.now) + self.nic_rng.time(self.config.nic.lateness);
+            nic.timer = Some((due, at));
+            self.queue.push(at, Event::Timer(n));
         }
         if let Some(at) = nic.pipeline.next_at()
             && nic.memory_at.is_none_or(|t| t > at)
@@ -355,9 +354,9 @@ impl Core {
 
     /// The NIC shall look soon at what there is to send.
     pub(crate) fn ring(&mut self, n: usize) {
-        let at = self.now + self.nic_rng.time(self.config.nic.doorbell);
-        let at = at.max(self.nics[n].egress_free);
-        if self.nics[n].pump_at.is_none_or(|t| t > at) {
+        if self.nics[n].pump_at.is_none() {
+            let at = self.now + self.nic_rng.time(self.config.nic.doorbell);
+            let at = at.max(self.nics[n].egress_free);
             self.nics[n].pump_at = Some(at);
             self.queue.push(at, Event::Pump(n));
         }

@@ -21,6 +21,7 @@ mod pcap;
 mod pipeline;
 mod provider;
 mod queue;
+mod report;
 mod rig;
 mod rng;
 mod trace;

@@ -44,7 +44,8 @@ pub(crate) struct NicState {
     /// How often its cable failed.
     pub(crate) cable_failures: u64,
     pub(crate) pump_at: Option<Time>,
-    pub(crate) timer_at: Option<Time>,
+    /// What the timer is set for, and when it will fire.
+    pub(crate) timer: Option<(Time, Time)>,
     pub(crate) idle_at: Option<Time>,
     pub(crate) memory_at: Option<Time>,
     pub(crate) batch: TxBatch,

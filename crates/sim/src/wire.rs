@@ -139,8 +139,10 @@ impl Core {
 
     /// A packet reaches its NIC.
     pub(crate) fn arrive(&mut self, mut flight: Flight) {
-        let (from, n) = (flight.from, flight.to);
-        let failures = self.nics[from].cable_failures + self.nics[n].cable_failures;
+        // By its address: there may be a new card by now.
+        let place = (self.nics[flight.to].rail, self.nics[flight.to].gid);
+        let (from, n) = (flight.from, self.routes.get(&place).copied().unwrap_or(flight.to));
+        let failures = self.nics[from].cable_failures + self.nics[flight.to].cable_failures;
         let link_up = self.nics[n].faults.link_up();
         let was_on_it = failures != flight.cable_failures;
         if was_on_it || !link_up {

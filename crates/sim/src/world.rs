@@ -28,12 +28,12 @@ type Script = Box<dyn FnOnce(&mut World)>;
 /// If a test panics while it holds one, the world prints how to repeat the run, its configuration and the end of
 /// its trace.
 pub struct World {
-    shared: Shared,
+    pub(crate) shared: Shared,
     apps: Vec<Option<Box<dyn App>>>,
     app_rngs: Vec<SimRng>,
     scripts: BTreeMap<u64, Script>,
     next_script: u64,
-    quiet: Cell<bool>,
+    pub(crate) quiet: Cell<bool>,
 }
 
 /// A run did not reach what it was run for.
@@ -414,59 +414,5 @@ impl Core {
         if !self.hosts[host].paused {
             self.plan(app, at);
         }
-    }
-
-    /// How everything stands.
-    fn state(&self) -> String {
-        let mut out = format!(
-            "at {} ns after {} events, {} to come, {} packets in flight",
-            self.now.as_nanos(),
-            self.events,
-            self.queue.len(),
-            self.in_flight
-        );
-        for host in &self.hosts {
-            let paused = if host.paused { ", paused" } else { "" };
-            out.push_str(&format!("\nhost {}: {} calls{paused}", host.name, host.activity));
-        }
-        for (n, nic) in self.nics.iter().enumerate() {
-            let health = match (nic.gone, nic.dead, nic.hung) {
-                (true, ..) => "reset",
-                (_, true, _) => "dead",
-                (.., true) => "hung",
-                _ => "alive",
-            };
-            let link = if nic.link_up { "up" } else { "down" };
-            out.push_str(&format!(
-                "\nNIC {n} {}: {health}, link {link}, {} items on their way to memory, ",
-                nic.name,
-                nic.pipeline.len()
-            ));
-            out.push_str(&format!("{:?}", nic.stats));
-            for counter in nic.nic.counters().iter().filter(|c| c.value > 0) {
-                out.push_str(&format!(" {} {}", counter.name, counter.value));
-            }
-        }
-        out
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        if !std::thread::panicking() || self.quiet.get() {
-            return;
-        }
-        let core = lock(&self.shared);
-        eprintln!("--- the world of seed {} when the test failed: {}", core.seed, core.state());
-        eprintln!("--- {:?}", core.config);
-        eprintln!(
-            "--- the end of its trace ({} records, hash {:016x}):",
-            core.trace.count(),
-            core.trace.hash()
-        );
-        for line in core.trace.tail(usize::MAX) {
-            eprintln!("{line}");
-        }
-        eprintln!("{}", harness::reproduce(core.seed));
     }
 }

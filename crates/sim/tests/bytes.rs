@@ -122,7 +122,7 @@ impl Requester {
 
 fn run(seed: u64) -> u32 {
     let mut config = Config::swarm(seed);
-    config.capabilities.write_order = seed % 3 != 0;
+    config.capabilities.write_order = !seed.is_multiple_of(3);
     let mut rig = Rig::with(seed, config, 1);
     let rng = &mut rig.world.rng("options");
     let options = RcOptions {

@@ -29,8 +29,8 @@ pub struct Tuning {
     /// ... or after this long, or at an idle poll.
     pub ack_delay: Duration,
     /// Unacknowledged payload bytes that a requester lets be on the wire: less than a slow receiver's socket buffer holds,
-    /// and at most 256 MiB. Also what it asks to READ at once, and what a responder sends of
-    /// READ responses before it hears of the requester again or `ack_delay` has passed.
+    /// and at most 256 MiB. Also what it asks to READ at once, and what a responder sends of READ responses before it
+    /// hears of the requester again or `ack_delay` has passed.
     pub send_window: u32,
     /// How long the number of a destroyed queue pair and a revoked key stay unused: the maximum packet lifetime.
     pub quarantine: Duration,

@@ -11,8 +11,8 @@ fn write(p: &Pair, wr_id: u64, remote: RemoteAddr, len: u32) -> SendWr {
     SendWr::new(wr_id, SendOp::Write(remote), Data::sge(p.sge(0, 0, len)))
 }
 
-/// Makes a request for what the address names.
-type Op = fn(&Pair, RemoteAddr) -> SendWr;
+/// Makes a request on remote memory.
+type Make = fn(&Pair, RemoteAddr) -> SendWr;
 
 /// Posts `wr` and two more; it must fail with `status`, the others are flushed, and node 1's memory is as it was.
 fn fails(p: &mut Pair, wr: SendWr, status: WcStatus) {
@@ -61,7 +61,7 @@ fn read(p: &Pair, wr_id: u64, remote: RemoteAddr, len: u32) -> SendWr {
 
 #[test]
 fn a_wrong_key_is_denied() {
-    let ops: [Op; 4] = [
+    let ops: [fn(&Pair, RemoteAddr) -> SendWr; 4] = [
         |p, r| write(p, 1, r, 8),
         |p, r| write(p, 1, r, 5000),
         |p, r| read(p, 1, r, 3000),
@@ -100,7 +100,7 @@ fn bounds_are_judged_at_the_first_packet_for_the_whole_message() {
 
 #[test]
 fn a_right_that_the_region_lacks_is_denied() {
-    let cases: [(Access, Op); 3] = [
+    let cases: [(Access, Make); 3] = [
         (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 8)),
         (Access::REMOTE_READ, |p, r| read(p, 1, r, 8)),
         (Access::REMOTE_ATOMIC, |p, r| fetch_add(p, 1, r)),
@@ -165,7 +165,7 @@ fn a_key_revoked_before_the_read_response_leaves_is_denied() {
 
 #[test]
 fn an_operation_that_the_queue_pair_may_not_do_is_an_invalid_request() {
-    let cases: [(Access, Op); 4] = [
+    let cases: [(Access, Make); 4] = [
         (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 8)),
         (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 0)),
         (Access::REMOTE_READ, |p, r| read(p, 1, r, 8)),

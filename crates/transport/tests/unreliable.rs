@@ -139,7 +139,7 @@ fn uc_binds_and_invalidates_windows_without_a_packet() {
     let through = SendOp::Write(RemoteAddr { addr: BASE, rkey: mw.rkey });
     p.post(SendWr::new(1, SendOp::BindWindow(bind), Data::empty()));
     p.run();
-    p.post_on(1, &[SendWr::new(5, through.clone(), Data::inline(b"in"))]).unwrap();
+    p.post_on(1, &[SendWr::new(5, through, Data::inline(b"in"))]).unwrap();
     p.run();
     assert_eq!(&p.bytes(0)[..2], b"in");
     p.post(SendWr::new(2, SendOp::LocalInvalidate(mw.rkey), Data::empty()));
