@@ -139,7 +139,7 @@ impl Responder {
     }
 
     /// The queue pair is in ERR: the memory is touched no more, and nothing leaves but the NAK that says why, if there is
-    /// one (IBTA volume 1, 10.3.1.7 and 9.9.3). It takes the place of the first answer that will not come: at its own,
+    /// one (IBTA volume 1, 10.3.1 and 9.9.3). It takes the place of the first answer that will not come: at its own,
     /// the requester would ask for that answer in vain.
     pub(crate) fn stop(&mut self) {
         let fatal =
