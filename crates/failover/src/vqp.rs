@@ -4,7 +4,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Buffer, Data, Error, Mtu, QpCap, Qpn, RecvWr, Result, SendWr, Time, Wc, WcStatus};
+use mitra_verbs::{
+    Access, Buffer, Data, Error, Mtu, QpCap, Qpn, RecvWr, Result, SendWr, Time, Wc, WcOpcode, WcStatus,
+};
 
 use crate::agreement::{Agreement, Ended};
 use crate::ballot::Role;
@@ -15,7 +17,7 @@ use crate::evidence::Contradiction;
 use crate::ledger::Ledger;
 use crate::log::{self, Log};
 use crate::message::MAX_SAVED;
-use crate::outcome::{Completion, Outcome, Route};
+use crate::outcome::{Completion, NamedError, Outcome, Route};
 use crate::rail::Rail;
 use crate::recovery::{Cause, FailoverReport, Fence};
 use crate::translate::{self, RemoteKeys};
@@ -44,8 +46,10 @@ pub struct VirtualQp {
     pub(crate) peer: Option<Peer>,
     pub(crate) ledger: Ledger,
     pub(crate) recvs: VecDeque<RecvWr>,
-    /// Receives posted on the active rail, from the front of `recvs`.
+    /// Receives posted on `recv_rail`, from the front of `recvs`.
     pub(crate) posted_recvs: usize,
+    /// The active rail, or the one that a move under way leads to.
+    pub(crate) recv_rail: usize,
     /// Successful receives in this epoch, and in all.
     pub(crate) received: u64,
     pub(crate) received_total: u64,
@@ -59,6 +63,12 @@ pub struct VirtualQp {
     /// The last move; its `completed` is open while operations below this sequence number are.
     pub(crate) last: Option<(FailoverReport, u64)>,
     pub(crate) ended: Option<Ended>,
+    /// It has ended, and what that means for each request is still to be said.
+    pub(crate) ending: bool,
+    /// Completions are being handled: what ends the vQP must leave those behind it their turn.
+    pub(crate) polling: bool,
+    /// Its queue pairs are gone.
+    closed: bool,
     pub(crate) contradiction: Option<Contradiction>,
     pub(crate) ready: VecDeque<Completion>,
     pub(crate) down: u8,
@@ -117,6 +127,7 @@ impl VirtualQp {
             ledger,
             recvs: VecDeque::new(),
             posted_recvs: 0,
+            recv_rail: 0,
             received: 0,
             received_total: 0,
             held: None,
@@ -125,6 +136,9 @@ impl VirtualQp {
             moving: None,
             last: None,
             ended: None,
+            ending: false,
+            polling: false,
+            closed: false,
             contradiction: None,
             ready: VecDeque::new(),
             down: 0,
@@ -359,6 +373,10 @@ impl VirtualQp {
     #[inline]
     pub fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         let before = out.len();
+        if self.closed {
+            out.extend(self.ready.drain(..));
+            return out.len() - before;
+        }
         let busy = self.poll_rail();
         self.polls = self.polls.wrapping_add(1);
         // The clock is read only where there is time for it.
@@ -375,19 +393,29 @@ impl VirtualQp {
     /// Drives everything and keeps the completions for the next [`VirtualQp::poll`]: for an end that only lends its memory,
     /// and must still take part in a recovery. Call it every few hundred microseconds, or as soon as a recovery should go.
     pub fn attend(&mut self) {
-        self.poll_rail();
-        self.housekeeping();
+        if !self.closed {
+            self.poll_rail();
+            self.housekeeping();
+        }
     }
 
-    /// Ends it: what is in flight ends undecided, the peer is told, the rails are freed.
+    /// Ends it: what is in flight ends undecided, and the peer is told. As long as it is polled, a peer that has not heard
+    /// is told again.
+    pub fn shutdown(&mut self) {
+        self.end(Ended::Closed);
+    }
+
+    /// Ends it as [`VirtualQp::shutdown`] does and frees the rails. What is freed at once may take its last message with it:
+    /// then the peer finds out by its detector, and gives up. Completions can still be polled.
     pub fn close(&mut self) -> Result<()> {
-        if let Some(peer) = &mut self.peer {
-            peer.agreement.end(Ended::Closed);
+        if core::mem::replace(&mut self.closed, true) {
+            return Ok(());
         }
-        self.run_actions();
+        self.end(Ended::Closed);
         let mut first = Ok(());
-        for rail in &self.rails {
+        for (i, rail) in self.rails.iter().enumerate() {
             first = first.and(rail.destroy());
+            self.domain.take_qp_error(i, rail.qpn);
         }
         if let Some(log) = &self.log {
             first = first.and(self.domain.deregister(&log.mr));
@@ -405,11 +433,16 @@ impl VirtualQp {
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
         let result = self.rails[rail].provider().poll_cq(self.rails[rail].cq, 32, &mut wcs);
+        self.polling = true;
         for wc in &wcs {
             self.on_completion(rail, wc);
         }
+        self.polling = false;
         let empty = wcs.is_empty();
         self.wcs = wcs;
+        if self.ending {
+            self.finish_end();
+        }
         if let (true, Fence::Emptying { live }) = (empty, self.fence) {
             self.fence_done(live);
         }
@@ -423,7 +456,7 @@ impl VirtualQp {
             && report.completed.is_none()
             && self.ledger.first_seq() >= *below
         {
-            report.completed = Some(self.rails[rail].provider().now());
+            report.completed = Some(self.rails[0].provider().now());
         }
         if !self.ledger.is_empty() {
             self.pump();
@@ -432,7 +465,7 @@ impl VirtualQp {
     }
 
     #[inline]
-    fn on_completion(&mut self, rail: usize, wc: &Wc) {
+    pub(crate) fn on_completion(&mut self, rail: usize, wc: &Wc) {
         if wc.wr_id & DRAIN != 0 {
             self.fence.marker_came_back(wc.wr_id & RECV != 0);
         } else if wc.wr_id & RECV != 0 {
@@ -509,21 +542,51 @@ impl VirtualQp {
             Some((_, Error::DeviceFatal)) => self.rail_failed(index, Cause::Device),
             Some((seq, _)) => {
                 // The limits were checked when it was accepted, so this is a key that was revoked since.
-                self.ledger.failed(seq, WcStatus::LocalProtection);
+                self.ledger.unpostable(seq, WcStatus::LocalProtection);
                 self.end(Ended::RequestError);
             }
         }
     }
 
-    /// Posts the receives that the rail does not have yet.
+    /// Posts the receives that the rail does not have yet; those that another has already, it may not keep.
     pub(crate) fn post_recvs_on(&mut self, rail: usize) {
+        if self.recv_rail != rail {
+            let old = core::mem::replace(&mut self.recv_rail, rail);
+            // The active rail is fenced: its queue pair is in ERR, and has given them back.
+            if self.posted_recvs > 0
+                && old != self.active_rail()
+                && self.rails[old].rearm(&self.config).is_err()
+            {
+                self.rail_failed(old, Cause::Device);
+            }
+            self.posted_recvs = 0;
+        }
         while let Some(wr) = self.recvs.get(self.posted_recvs) {
-            let Ok(sges) = translate::entries(&wr.sges, rail, &self.domain) else { return };
+            let Ok(sges) = translate::entries(&wr.sges, rail, &self.domain) else {
+                // Its memory was deregistered: the sender would knock for ever.
+                let gone = self.recvs.remove(self.posted_recvs);
+                self.ready.extend(gone.map(|wr| self.unreceived(&wr, 0, WcStatus::LocalProtection)));
+                return self.end(Ended::RequestError);
+            };
             let wr = RecvWr { wr_id: RECV, sges };
             if self.rails[rail].provider().post_recv(self.rails[rail].qpn, &[wr]).is_err() {
                 return; // the rail is failing: they are posted on the next
             }
             self.posted_recvs += 1;
+        }
+    }
+
+    /// A receive that ended without a message.
+    pub(crate) fn unreceived(&self, wr: &RecvWr, behind: u64, status: WcStatus) -> Completion {
+        Completion {
+            wr_id: wr.wr_id,
+            seq: self.received_total + behind,
+            opcode: WcOpcode::Recv,
+            outcome: Outcome::Failed(status),
+            route: Route::Direct,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
         }
     }
 
@@ -558,7 +621,7 @@ impl VirtualQp {
             status => {
                 let seq = wc.wr_id & !LOG;
                 if wc.wr_id & LOG == 0 {
-                    self.ledger.failed(seq, status);
+                    self.ledger.failed(seq, status, NamedError::Undecided(Ended::RequestError));
                 }
                 self.end(Ended::RequestError);
             }

@@ -269,11 +269,9 @@ impl Provider for SoftNic {
             return Ok(0);
         }
         let now = clock::now();
-        let received = engine.drive(now, 1);
+        engine.drive(now, 1);
         let found = engine.poll_cq(cq, max, out)?;
-        if received > 0 || found > 0 || engine.completions.awaited() {
-            engine.lease.polled();
-        } else if engine.lease.polled_in_vain(now) {
+        if !engine.completions.awaited() && engine.lease.drove(now) {
             // The thread sleeps on the socket; from here on it shall not.
             self.shared.wake();
         }

@@ -121,6 +121,21 @@ fn a_hung_nic_goes_on_without_its_host_until_it_is_reset() {
 }
 
 #[test]
+fn completions_that_were_written_outlive_the_reset() {
+    let (a, b) = pair();
+    b.post_recv(7, 0, 8);
+    a.post(1, SendOp::Send, 0, 8);
+    a.success();
+    // Acknowledged, so received; nobody has polled for it.
+    b.nic.faults().fail(Failure::NicDead);
+    b.nic.reset().unwrap();
+    let mut wcs = Vec::new();
+    assert_eq!(b.nic.poll_cq(b.cq, 8, &mut wcs), Ok(1));
+    assert_eq!((wcs[0].wr_id, wcs[0].status), (7, WcStatus::Success));
+    assert_eq!(b.nic.poll_cq(b.cq, 8, &mut wcs), Err(Error::DeviceFatal));
+}
+
+#[test]
 fn after_a_reset_the_address_is_free() {
     let (a, b) = brief_pair();
     let ip = b.ip();

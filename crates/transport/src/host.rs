@@ -18,7 +18,7 @@ pub(crate) struct Ah {
 }
 
 /// All of a NIC but its queue pairs.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Host {
     pub(crate) config: NicConfig,
     pub(crate) keys: Keys,

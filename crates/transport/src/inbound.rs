@@ -10,7 +10,7 @@ use crate::qp::Common;
 use crate::recv_queue::Receives;
 use crate::{Memory, sges};
 
-/// The longest message (IBTA volume 1, 9.2: 2^31 bytes).
+/// The longest message that IBTA volume 1 knows.
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
 /// The message of which some packets have been executed, if there is one.
@@ -59,7 +59,7 @@ impl Inbound {
         }
     }
 
-    /// Judges what every request must fulfil, whatever it does: its place in the message (IBTA volume 1, 9.7.4.1,
+    /// Judges what every request must fulfil, whatever it does: its place in the message (IBTA volume 1, 9.7.4:
     /// opcode sequence) and its length (ibidem, length validation).
     pub(crate) fn check(&self, c: &Common, packet: &Packet<'_>) -> Result<(), Refusal> {
         use Message::*;

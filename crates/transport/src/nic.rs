@@ -1,5 +1,6 @@
 //! The NIC as one state machine: its tables, and the verbs on them.
 
+use core::hash::{Hash, Hasher};
 use std::collections::VecDeque;
 
 use mitra_verbs::{
@@ -11,6 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
 use crate::NicConfig;
+use crate::config::MAX_SEND_WINDOW;
 use crate::counters::Counters;
 use crate::cq::Cqs;
 use crate::events::Events;
@@ -28,6 +30,8 @@ use crate::timers::Timers;
 /// A NIC without I/O: one address, one port, one QP-number space, one key space.
 ///
 /// Verbs calls are those of [`mitra_verbs::Provider`], with the same rules and errors.
+///
+/// A value: it can be cloned and hashed, and equal NICs behave the same from here on. Counters do not count.
 #[derive(Clone, Debug)]
 pub struct Nic {
     attr: DeviceAttr,
@@ -44,12 +48,35 @@ pub struct Nic {
     pub(crate) timers: Timers,
 }
 
+impl PartialEq for Nic {
+    fn eq(&self, other: &Nic) -> bool {
+        self.state() == other.state() && self.host.config == other.host.config && self.rng == other.rng
+    }
+}
+
+impl Eq for Nic {}
+
+impl Hash for Nic {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.state().hash(state);
+    }
+}
+
 impl Nic {
+    /// What changes as it runs, but for the generator and the counters.
+    fn state(&self) -> impl Eq + Hash {
+        let Host { keys, cqs, srqs, ahs, events, .. } = &self.host;
+        let work = (&self.ready, &self.owing, &self.timers);
+        (&self.pds, self.link_up, keys, cqs, srqs, ahs, events, &self.qps, work)
+    }
+
     /// A NIC with its link up and nothing in it.
     pub fn new(config: NicConfig) -> Nic {
         let mut rng = ChaCha8Rng::from_seed(config.seed);
         let mut config = config;
         config.limits.message = config.limits.message.min(MAX_MESSAGE);
+        let tuning = &mut config.tuning;
+        tuning.send_window = tuning.send_window.min(MAX_SEND_WINDOW);
         let (limits, quarantine) = (config.limits, config.tuning.quarantine);
         Nic {
             attr: DeviceAttr { name: config.name.clone(), limits, capabilities: config.capabilities },
@@ -258,8 +285,7 @@ impl Nic {
     }
 
     /// Changes state or attributes.
-    pub fn modify_qp(&mut self, now: Time, qp: Qpn, attr: &QpAttr) -> Result<()> {
-        let _ = now;
+    pub fn modify_qp(&mut self, _now: Time, qp: Qpn, attr: &QpAttr) -> Result<()> {
         let done = self.qps.get_mut(qp)?.modify(attr, &mut self.host);
         self.settle(self.qps.slot(qp));
         done
@@ -294,8 +320,7 @@ impl Nic {
     }
 
     /// Queues the requests; `poll_transmit` sends them.
-    pub fn post_send(&mut self, now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
-        let _ = now;
+    pub fn post_send(&mut self, _now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
         let refused = |index, error| Err(PostError { index, error });
         let queue = match self.qps.get_mut(qp) {
             Ok(queue) => queue,
@@ -396,4 +421,19 @@ fn check_limit(what: &'static str, asked: u32, limit: u32) -> Result<()> {
         return Err(Error::Limit { what, asked: asked.into(), limit: limit.into() });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_send_window_is_far_from_where_psns_become_ambiguous() {
+        let mut config = NicConfig::new("wide", Gid([0; 16]), [0; 32]);
+        config.tuning.send_window = u32::MAX;
+        let window = Nic::new(config).host.config.tuning.send_window;
+        let smallest = mitra_verbs::Mtu::ALL.map(mitra_verbs::Mtu::bytes).into_iter().min().unwrap();
+        assert!(2 * window / (smallest as u32) < 1 << 22);
+        assert!(window >= 1 << 20);
+    }
 }

@@ -44,6 +44,11 @@ impl Responses {
         self.queue.is_empty()
     }
 
+    /// PSN of the first answer that is due to a new request.
+    pub(crate) fn first_new(&self) -> Option<Psn> {
+        self.queue.iter().find(|r| !r.duplicate).map(|r| r.psn)
+    }
+
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
     }
@@ -76,8 +81,8 @@ impl Responses {
         true
     }
 
-    /// Sends packets of the answers due, at most `most`, and says how many. An answer whose memory may not be read
-    /// any more ends with the NAK to send instead.
+    /// Sends packets of the answers due, at most `most`, while `budget` bytes last, and says how many. An answer whose
+    /// memory may not be read any more ends with the NAK to send instead.
     pub(crate) fn transmit(
         &mut self,
         c: &Common,
@@ -85,16 +90,26 @@ impl Responses {
         memory: &mut dyn Memory,
         out: &mut Out<'_>,
         most: usize,
+        budget: &mut u32,
     ) -> Result<usize, (Psn, NakCode)> {
         let mut n = 0;
         while let Some(response) = self.queue.front_mut()
             && n < most
+            && *budget > 0
             && out.has_room(c.mtu)
         {
             match response.transmit(c, host, memory, out) {
-                Ok(()) => n += 1,
-                Err(_) if response.duplicate => {
-                    host.counters.drop_duplicate += 1;
+                Ok(bytes) => {
+                    n += 1;
+                    *budget = budget.saturating_sub(bytes);
+                }
+                // The requester lacks this answer, and fails; or it has it, and ignores this (its PSN is answered).
+                // Since that is not known here, the queue pair lives on.
+                Err(code) if response.duplicate => {
+                    let aeth = Aeth { syndrome: Syndrome::Nak(code), msn: response.msn };
+                    out.bare(&response.packet(c, Message::Ack(aeth)));
+                    n += 1;
+                    host.counters.fatal_naks_sent += 1;
                     response.end = response.psn.next();
                 }
                 Err(code) => return Err((response.psn, code)),
@@ -109,30 +124,34 @@ impl Responses {
 }
 
 impl Response {
+    fn packet(&self, c: &Common, message: Message) -> Packet<'static> {
+        Packet { mig_req: true, ..Packet::new(Transport::Rc, c.dest_qpn, self.psn, message, &[]) }
+    }
+
+    /// Sends its next packet and says how many bytes that carries.
     fn transmit(
         &mut self,
         c: &Common,
         host: &mut Host,
         memory: &mut dyn Memory,
         out: &mut Out<'_>,
-    ) -> Result<(), NakCode> {
+    ) -> Result<u32, NakCode> {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
-        let packet = |message| Packet {
-            mig_req: true,
-            ..Packet::new(Transport::Rc, c.dest_qpn, self.psn, message, &[])
-        };
-        match &mut self.what {
-            Answer::Atomic { value } => out.bare(&packet(Message::AtomicAck(aeth, *value))),
+        let last = self.psn.next() == self.end;
+        match self.what {
+            Answer::Atomic { value } => {
+                out.bare(&self.packet(c, Message::AtomicAck(aeth, value)));
+                Ok(0)
+            }
             Answer::Read { va, key, left, first } => {
-                let last = self.psn.next() == self.end;
-                let n = (*left as usize).min(c.mtu);
-                let message = match (*first, last) {
+                let n = (left as usize).min(c.mtu);
+                let message = match (first, last) {
                     (true, true) => Message::ReadOnly(aeth),
                     (true, false) => Message::ReadFirst(aeth),
                     (false, false) => Message::ReadMiddle,
                     (false, true) => Message::ReadLast(aeth),
                 };
-                out.packet(&packet(message), n, |bytes| {
+                out.packet(&self.packet(c, message), n, |bytes| {
                     if n == 0 {
                         return Ok(());
                     }
@@ -142,15 +161,14 @@ impl Response {
                     }
                     let span = host
                         .keys
-                        .remote(c.qpn, c.init.pd, *key, *va, n as u64, Access::REMOTE_READ)
+                        .remote(c.qpn, c.init.pd, key, va, n as u64, Access::REMOTE_READ)
                         .map_err(|_| NakCode::RemoteAccess)?;
                     memory.fetch(span.region, span.offset, bytes).map_err(|_| NakCode::RemoteOperational)
                 })?;
-                *va = va.wrapping_add(n as u64);
-                *left -= n as u32;
-                *first = false;
+                let (va, left) = (va.wrapping_add(n as u64), left - n as u32);
+                self.what = Answer::Read { va, key, left, first: false };
+                Ok(n as u32)
             }
         }
-        Ok(())
     }
 }

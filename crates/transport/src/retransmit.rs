@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// The retransmission time-out of a 5-bit code: 4.096 µs · 2^code, 0 is never (IBTA volume 1, 11.2.4.2).
+/// The retransmission time-out of a 5-bit code: 4.096 µs · 2^code, 0 is never (IBTA volume 1, 9.7.6).
 pub(crate) fn retransmission_delay(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << (code & 31)))
 }

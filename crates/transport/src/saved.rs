@@ -1,10 +1,10 @@
-//! Results of atomics, saved for duplicates (IBTA volume 1, 9.7.5.1.4).
+//! Results of atomics, saved for duplicates (IBTA volume 1, 9.7.5).
 
 use std::collections::VecDeque;
 
 use mitra_verbs::{Psn, SavedResult};
 
-/// The half of the PSN circle in which a PSN before the expected one is a duplicate (IBTA volume 1, 9.7.2).
+/// The half of the PSN circle in which a PSN before the expected one is a duplicate (IBTA volume 1, 9.7).
 pub(crate) const DUPLICATE_REGION: u32 = 1 << 23;
 
 /// The last results, oldest first.

@@ -1,5 +1,5 @@
 //! The receiver of an unreliable connection: a message of which a packet is missing is dropped, silently
-//! (IBTA volume 1, 9.8.2).
+//! (IBTA volume 1, 9.8).
 
 use mitra_verbs::{Psn, RecvWr, WcStatus};
 use mitra_wire::Packet;

@@ -270,6 +270,32 @@ fn a_read_longer_than_the_window_is_asked_for_in_pieces() {
 }
 
 #[test]
+fn responses_to_a_read_that_is_too_long_come_in_bursts() {
+    let window = 64 * 1024;
+    let mut p = Setup { send_window: window, ..Setup::default() }.pair();
+    let reth = mitra_wire::Reth { va: BASE, rkey: p.nodes[1].mr.rkey.0, len: SIZE as u32 };
+    let message = Message::ReadRequest(reth);
+    let request = Packet::new(mitra_wire::Transport::Rc, p.nodes[1].qp, Psn::new(100), message, b"");
+    p.inject(1, &request);
+    let mut last = None;
+    for burst in 0..16 {
+        let before = p.seen.len();
+        p.pump();
+        assert_eq!(p.seen[before..].iter().map(|s| s.payload).sum::<usize>(), window as usize);
+        let due = p.nodes[1].nic.poll_timeout().filter(|_| burst < 15);
+        if let Some(due) = due {
+            assert_eq!(due - p.now, Duration::from_micros(50));
+            p.now = due;
+            p.nodes[1].nic.handle_timeout(due);
+        }
+        last = due;
+    }
+    assert_eq!(last, None);
+    assert!(!p.pump());
+    assert_eq!(p.names(1).last(), Some(&"RC_RDMA_READ_RESPONSE_LAST"));
+}
+
+#[test]
 fn a_large_transfer_sets_segments_of_equal_size_side_by_side() {
     let mut p = Setup { mtu: Mtu::M4096, ..Setup::default() }.pair();
     p.post(write(&p, 1, 0, 0x20000));

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 
 use super::plan::Side;
 use super::protocol::{FromEnd, ToEnd};
@@ -57,7 +57,8 @@ impl End {
 
     pub(super) fn tell(&mut self, message: &ToEnd) -> anyhow::Result<()> {
         let input = self.input.as_mut().context("it was told to end")?;
-        say(input, message).with_context(|| format!("the {} process has gone", self.side.name()))
+        // Not as a cause: it is not our own output that was closed.
+        say(input, message).map_err(|error| anyhow!("the {} process has gone: {error}", self.side.name()))
     }
 }
 

@@ -57,7 +57,7 @@ impl Rails {
             detector: Detector {
                 heartbeat: Duration::from_millis(100),
                 misses: 30,
-                timeout: 16,
+                timeout: 17,
                 ..Detector::default()
             },
             ..Config::default()
