@@ -145,7 +145,7 @@ fn text_report_and_captures() {
     // Two policies, two rounds, two ends, two rails.
     let captures: Vec<_> = std::fs::read_dir(pcap).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(captures.len(), 16);
-    let decoded = decode(&captures.iter().find(|path| path.ends_with("exact-00-server-rail0.pcap")).unwrap());
+    let decoded = decode(captures.iter().find(|path| path.ends_with("exact-00-server-rail0.pcap")).unwrap());
     assert!(decoded["packets"].as_u64().unwrap() > 100);
     assert_eq!((&decoded["icrc_bad"], &decoded["malformed"]), (&0.into(), &0.into()));
 }
@@ -180,17 +180,28 @@ fn bad_flags_get_one_line_that_names_them_and_the_way_out() {
     }
 }
 
+/// A process that is ended, if it still runs, however the test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only if it has ended and was waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A demo that would go on for long, once its two ends run: theirs are the process numbers.
-fn long_demo() -> (Child, Vec<i32>) {
-    let child = mitra()
+fn long_demo() -> (Running, Vec<i32>) {
+    let command = mitra()
         .args(["demo", "--rounds", "10000", "--json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+        .spawn();
+    let child = Running(command.unwrap());
     let until = Instant::now() + Duration::from_secs(20);
     loop {
-        let ends = children_of(child.id());
+        let ends = children_of(child.0.id());
         if ends.len() == 2 {
             return (child, ends);
         }
@@ -229,9 +240,9 @@ fn gone(ends: &[i32]) {
 #[test]
 fn an_interrupt_ends_it_cleanly() {
     let (mut child, ends) = long_demo();
-    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    kill(Pid::from_raw(child.0.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(child.0.wait().unwrap().code(), Some(130));
+    let mut lines = BufReader::new(child.0.stderr.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "mitra: interrupted");
     gone(&ends);
 }
@@ -239,18 +250,17 @@ fn an_interrupt_ends_it_cleanly() {
 #[test]
 fn no_process_outlives_a_demo_that_was_killed() {
     let (mut child, ends) = long_demo();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
     gone(&ends);
 }
 
 #[test]
 fn an_end_that_dies_ends_the_demo_with_a_line() {
-    let (child, ends) = long_demo();
+    let (mut child, ends) = long_demo();
     kill(Pid::from_raw(ends[1]), Signal::SIGKILL).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(child.0.wait().unwrap().code(), Some(2));
+    let text = std::io::read_to_string(child.0.stderr.take().unwrap()).unwrap();
     assert!(text.contains("server process"), "{text}");
     gone(&ends);
 }

@@ -90,7 +90,10 @@ fn exactly_once_in_order_and_whole() {
             assert!(failed != [None, None] || verdict.is_complete(), "seed {seed}\n{verdict}");
             posted += verdict.total().success;
         }
-        broken += usize::from(failed != [None, None]);
+        if failed != [None, None] {
+            broken += 1;
+            eprintln!("seed {seed} broke: {failed:?}");
+        }
         events += run.rig.world.events();
         packets += run.rig.nics.iter().map(|n| run.rig.world.stats(n[0].id()).sent).sum::<u64>();
     }

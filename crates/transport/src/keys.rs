@@ -329,7 +329,7 @@ impl Keys {
     }
 
     /// Judges a remote request that arrived on queue pair `qpn`, which belongs to `pd`. The queue pair's own rights
-    /// are the caller's to check, and so is that a request of no bytes needs no key (IBTA volume 1, 9.7.4.1.3): here
+    /// are the caller's to check, and so is that a request of no bytes needs no key (IBTA volume 1, 9.7.4): here
     /// no bytes must lie within what the key names, its end included.
     pub(crate) fn remote(
         &self,

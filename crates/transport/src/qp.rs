@@ -66,7 +66,6 @@ impl Common {
 }
 
 /// What sends and receives on a queue pair.
-#[expect(clippy::large_enum_variant, reason = "most are RC, and each queue pair is in a box of its own")]
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Service {
     Rc {

@@ -206,19 +206,13 @@ impl Requester {
 
     /// Packets of a READ to ask for at once from the cursor on: responses cannot be held back, so no more of them is
     /// asked for than the window allows. Asking again ends where asking before ended, whatever became of the attributes:
-    /// a duplicate READ may only ask for a part of what the first one did (IBTA volume 1, 9.7.5.1.4).
+    /// a duplicate READ may only ask for a part of what the first one did (IBTA volume 1, 9.7.5).
     fn piece(&self, c: &Common, host: &Host, request: &Request) -> u32 {
         let fresh = self.cursor.request >= self.begun;
         let most = if fresh { whole_piece(c, host) } else { request.piece };
-        let Cursor { request: position, packet } = self.cursor;
+        let packet = self.cursor.packet;
         let left = request.len.div_ceil(c.mtu as u32).max(1) - packet;
-        let piece = left.min(most - packet % most);
-        let psn = request.psn.add(packet);
-        if position < self.begun && psn.is_before(self.sent) {
-            piece.min(self.sent.distance(psn))
-        } else {
-            piece
-        }
+        left.min(most - packet % most)
     }
 
     /// Whether the packet at the cursor may be sent now.
@@ -507,7 +501,7 @@ impl Requester {
             Syndrome::Nak(NakCode::PsnSequence) => {
                 host.counters.sequence_naks_received += 1;
                 // If nothing was sent since the last time, this NAK is an old one; if this place was NAKed before,
-                // it is a copy (IBTA volume 1, 9.7.5.2.6). What is lost again is found by the time-out.
+                // it is a copy (IBTA volume 1, 9.7.5). What is lost again is found by the time-out.
                 if self.cursor == self.una_cursor() || self.nakked_at == Some(psn) {
                     return Ok(());
                 }

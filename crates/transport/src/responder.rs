@@ -45,9 +45,9 @@ pub(crate) struct Responder {
     gap: bool,
     /// The last PSN that was dropped for that.
     ahead: Psn,
-    /// The last packet of a SEND or WRITE that was executed: as far as a plain acknowledgement may go. One of a READ's or
-    /// an atomic's PSN would say nothing that its response does not, and rxe takes it for the response itself.
-    plain: Psn,
+    /// PSNs executed up to the last SEND or WRITE packet. No plain acknowledgement goes further: of a READ or an atomic it
+    /// would say nothing that the response does not, and rxe takes it for the response itself.
+    plain: u64,
     /// Packets executed that asked for an acknowledgement, and bytes.
     owed: u32,
     owed_bytes: u32,
@@ -75,7 +75,7 @@ impl Responder {
             nak_psn: psn,
             gap: false,
             ahead: psn,
-            plain: psn.sub(1),
+            plain: 0,
             owed: 0,
             owed_bytes: 0,
             ack_deadline: None,
@@ -139,7 +139,7 @@ impl Responder {
     }
 
     /// The queue pair is in ERR: the memory is touched no more, and nothing leaves but the NAK that says why, if there is
-    /// one (IBTA volume 1, 10.3.1.7 and 9.9.3). It takes the place of the first answer that will not come: at its own,
+    /// one (IBTA volume 1, 10.3.1 and 9.9.3). It takes the place of the first answer that will not come: at its own,
     /// the requester would ask for that answer in vain.
     pub(crate) fn stop(&mut self) {
         let fatal =
@@ -204,14 +204,11 @@ impl Responder {
         }
         match self.execute(c, receives, host, now, packet, memory) {
             Ok(psns) => {
-                if !matches!(
-                    packet.message,
-                    Message::ReadRequest(_) | Message::CompareSwap(_) | Message::FetchAdd(_)
-                ) {
-                    self.plain = packet.psn;
-                }
                 self.psn = self.psn.add(psns);
                 self.executed += u64::from(psns);
+                if !fetches(&packet.message) {
+                    self.plain = self.executed;
+                }
                 self.gap = false;
                 self.overtake_nak();
                 host.counters.bytes_received += packet.payload.len() as u64;
@@ -255,8 +252,11 @@ impl Responder {
             self.nak_psn = self.psn;
         } else {
             self.nak = None;
-            self.owed = self.owed.max(1);
-            self.flush_ack();
+            // The response of a READ or an atomic says it too.
+            if self.plain == self.executed {
+                self.owed = self.owed.max(1);
+                self.flush_ack();
+            }
         }
     }
 
@@ -405,6 +405,11 @@ impl Responder {
                 let what = Answer::Atomic { value };
                 Response { psn, end: psn.next(), msn: self.msn, duplicate: true, what }
             }
+            // What was executed at this PSN, if anything, was a READ or an atomic.
+            _ if u64::from(self.psn.distance(psn)) <= self.executed - self.plain => {
+                host.counters.drop_duplicate += 1;
+                return;
+            }
             _ => {
                 // Acknowledged again, with all SENDs and WRITEs that were executed.
                 self.owed = self.owed.max(1);
@@ -455,7 +460,7 @@ impl Responder {
             (self.nak_psn, syndrome)
         } else if self.ack_due {
             host.counters.acks_sent += 1;
-            (self.plain, Syndrome::ACK)
+            (self.psn.sub(1).sub((self.executed - self.plain) as u32), Syndrome::ACK)
         } else {
             return Ok(n);
         };
@@ -465,6 +470,11 @@ impl Responder {
         n += 1;
         Ok(n)
     }
+}
+
+/// Whether the request is answered by a response of its own.
+fn fetches(message: &Message) -> bool {
+    matches!(message, Message::ReadRequest(_) | Message::CompareSwap(_) | Message::FetchAdd(_))
 }
 
 fn read_response(psn: Psn, packets: u32, msn: u32, reth: Reth, duplicate: bool) -> Response {

@@ -468,3 +468,28 @@ fn what_cannot_be_carried_out_is_refused_at_posting() {
         assert!(refused.is_err(), "{wr:?}");
     }
 }
+
+#[test]
+fn a_nic_is_a_value() {
+    fn hash(nic: &Nic) -> u64 {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        nic.hash(&mut hasher);
+        hasher.finish()
+    }
+    fn sendable<T: Send + Sync>(_: &T) {}
+    let mut p = pair();
+    p.post(write(&p, 1, 3000));
+    let copy = p.nodes[0].nic.clone();
+    sendable(&copy);
+    assert!(copy == p.nodes[0].nic && hash(&copy) == hash(&p.nodes[0].nic));
+    p.pump();
+    assert!(copy != p.nodes[0].nic && hash(&copy) != hash(&p.nodes[0].nic));
+    // The copy sends the same.
+    let node = &mut p.nodes[0];
+    let (mut batch, mut copy) = (TxBatch::new(), copy);
+    assert!(copy.poll_transmit(p.now, &mut node.memory, &mut batch));
+    let psns: Vec<_> = batch.datagrams().map(|d| Packet::parse(d).unwrap().psn).collect();
+    assert_eq!(psns, p.seen.iter().map(|s| s.psn).collect::<Vec<_>>());
+    assert!(copy == p.nodes[0].nic);
+}
