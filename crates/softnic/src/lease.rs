@@ -36,8 +36,12 @@ impl Lease {
             (self.since, self.spins) = (now, 0);
         }
         self.spins += 1;
-        self.taken = self.spins >= SPINS;
-        self.taken
+        if self.spins < SPINS {
+            return false;
+        }
+        // The thread's first look, right after this, finds polls enough.
+        (self.taken, self.polls) = (true, KEEP);
+        true
     }
 
     /// A poll that had no need to drive.
@@ -58,7 +62,7 @@ impl Lease {
 
     /// The progress thread looks: whether a poller drives the NIC.
     pub(crate) fn look(&mut self) -> bool {
-        if std::mem::take(&mut self.polls) < KEEP {
+        if self.taken && std::mem::take(&mut self.polls) < KEEP {
             self.end();
         }
         self.taken
@@ -81,6 +85,15 @@ mod tests {
         assert!(lease.look());
         assert!(!lease.look());
         assert!(!lease.drove(at(9000)));
+    }
+
+    #[test]
+    fn a_look_at_who_has_not_taken_it_yet_changes_nothing() {
+        let mut lease = Lease::default();
+        for i in 1..SPINS {
+            assert!(!lease.drove(at(5000)) && !lease.look(), "{i}");
+        }
+        assert!(lease.drove(at(5000)) && lease.look());
     }
 
     #[test]
