@@ -94,6 +94,12 @@ impl SoftNic {
         result
     }
 
+    /// What is inside.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
     /// Has atomics wait at the barrier between their load and their store.
     #[cfg(test)]
     pub(crate) fn meet_in_atomics(&self, barrier: Option<Arc<std::sync::Barrier>>) {

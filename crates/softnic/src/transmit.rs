@@ -86,7 +86,7 @@ impl Engine {
             let run = &batch.bytes[start..from];
             socket.send_run(run, segment as u16, &path.socket_address).map(|()| count)
         } else {
-            let datagrams = ends.iter().scan(start, |from, &end| {
+            let datagrams = ends[..count].iter().scan(start, |from, &end| {
                 let start = std::mem::replace(from, end as usize);
                 Some(&batch.bytes[start..end as usize])
             });
