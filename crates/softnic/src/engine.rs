@@ -6,6 +6,7 @@ use mitra_transport::fault::{Failure, Faults};
 use mitra_transport::{Nic, NicConfig};
 use mitra_verbs::{AsyncEvent, Counter, CqId, Error, Result, Time, Wc};
 
+use crate::Offload;
 use crate::capture::Capture;
 use crate::channel::EventQueue;
 use crate::completions::Completions;
@@ -14,6 +15,7 @@ use crate::delayed::{Delayed, Way};
 use crate::lease::Lease;
 use crate::memory::Regions;
 use crate::paths::Paths;
+use crate::receive::Inbox;
 use crate::socket::Socket;
 use crate::transmit::Outbox;
 
@@ -31,8 +33,7 @@ pub(crate) struct Engine {
     /// None after a reset.
     pub(crate) socket: Option<Arc<Socket>>,
     pub(crate) outbox: Outbox,
-    /// Room for what one receive brings.
-    pub(crate) inbox: Box<[u8]>,
+    pub(crate) inbox: Inbox,
     pub(crate) paths: Paths,
     pub(crate) delayed: Delayed,
     pub(crate) capture: Option<Capture>,
@@ -40,11 +41,30 @@ pub(crate) struct Engine {
     events: Arc<EventQueue<AsyncEvent>>,
 }
 
+/// Who drives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Driver {
+    /// A caller that polls: it wants to know what each receive brought, and will be back soon.
+    Poller,
+    /// The progress thread: it sleeps when there is nothing.
+    Thread,
+}
+
+impl Driver {
+    /// Receives in one round, before others get the lock.
+    fn bursts(self) -> u32 {
+        match self {
+            Driver::Poller => 1,
+            Driver::Thread => 4,
+        }
+    }
+}
+
 impl Engine {
     pub(crate) fn new(
         config: NicConfig,
         socket: Arc<Socket>,
-        outbox: Outbox,
+        offload: Offload,
         capture: Option<Capture>,
         events: Arc<EventQueue<AsyncEvent>>,
     ) -> Engine {
@@ -56,13 +76,13 @@ impl Engine {
             lease: Lease::default(),
             thread_wakes: None,
             active: Time::ZERO,
-            inbox: vec![0; 1 << 16].into(),
+            inbox: Inbox::new(offload),
             paths: Paths::new(socket.address()),
             delayed: Delayed::default(),
             counts: Counts::default(),
             nic: Nic::new(config),
             socket: Some(socket),
-            outbox,
+            outbox: Outbox::new(offload),
             capture,
             events,
         }
@@ -78,9 +98,10 @@ impl Engine {
         self.socket.is_some() && self.faults.dma_ok()
     }
 
-    /// One round: timers, at most `bursts` receives, what there is to send, what there is to report. Says how many
-    /// receives brought something.
-    pub(crate) fn drive(&mut self, now: Time, bursts: u32) -> u32 {
+    /// One round: timers, some receives, what there is to send, what there is to report. Says how many receives brought
+    /// something.
+    pub(crate) fn drive(&mut self, now: Time, driver: Driver) -> u32 {
+        let bursts = driver.bursts();
         if !self.dma_ok() {
             return 0;
         }
@@ -93,7 +114,10 @@ impl Engine {
             received += 1;
         }
         if received == 0 {
-            self.nic.handle_idle(now);
+            match driver {
+                Driver::Poller => self.nic.handle_idle(now),
+                Driver::Thread => self.nic.handle_sleep(),
+            }
         } else {
             self.active = now;
         }
@@ -179,7 +203,7 @@ impl Engine {
     /// The last words of a NIC in good health: acknowledgements that it owes.
     pub(crate) fn last_words(&mut self, now: Time) {
         if self.dma_ok() {
-            self.nic.handle_idle(now);
+            self.nic.handle_sleep();
             self.transmit(now);
         }
     }

@@ -7,7 +7,7 @@ use mitra_verbs::Time;
 /// A poller that has gone for this long has gone. Also how often the progress thread looks after it.
 pub(crate) const LEASE: Duration = Duration::from_millis(1);
 /// Polls within [`WINDOW`] that make a caller a poller: one that polls once and then waits for an event is none.
-const SPINS: u32 = 32;
+const SPINS: u32 = 8;
 /// See [`SPINS`]. Generous: until the lease is taken, the progress thread is in the poller's way.
 const WINDOW: Duration = Duration::from_millis(4);
 /// Polls within [`LEASE`] that keep the lease.
@@ -96,9 +96,9 @@ mod tests {
     #[test]
     fn slow_polls_and_polls_between_waits_do_not_take_it() {
         let mut lease = Lease::default();
-        assert!((0..1000).all(|i| !lease.drove(at(5000 + i * 200))));
+        assert!((0..1000).all(|i| !lease.drove(at(5000 + i * 600))));
         for i in 0..1000 {
-            assert!(!lease.drove(at(400_000 + i)));
+            assert!(!lease.drove(at(900_000 + i)));
             lease.end();
         }
     }

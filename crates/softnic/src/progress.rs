@@ -20,12 +20,10 @@ use nix::sys::time::TimeSpec;
 
 use crate::channel::{clear, signal};
 use crate::clock;
-use crate::engine::Engine;
+use crate::engine::{Driver, Engine};
 use crate::lease::LEASE;
 use crate::socket::Socket;
 
-/// Receives that the thread executes in one go, before others get the lock.
-const BURSTS: u32 = 4;
 /// While the NIC was active within [`ACTIVE`], the thread wakes at least this often, so that who posts a request
 /// need not wake it to watch over the time-out.
 const LINGER: Duration = Duration::from_millis(5);
@@ -139,7 +137,7 @@ impl Shared {
         if engine.lease.look() && engine.host_access().is_ok() {
             return Some(Sleep { socket: None, blocked: false, until: Some(now + LEASE) });
         }
-        if engine.drive(now, BURSTS) > 0 {
+        if engine.drive(now, Driver::Thread) > 0 {
             return None;
         }
         engine.flush_capture();
