@@ -1,5 +1,6 @@
 //! Everything behind a NIC's lock: the state machine, the memory, the faults and the socket, driven as one.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_transport::fault::{Failure, Faults};
@@ -18,6 +19,12 @@ use crate::paths::Paths;
 use crate::receive::Inbox;
 use crate::socket::Socket;
 use crate::transmit::Outbox;
+
+/// Who comes so late to a time-out looks first at what has arrived meanwhile: the answer may be among it, and sending
+/// all again would only make more of it.
+const LATE: Duration = Duration::from_millis(1);
+/// Receives of one round then.
+const CATCH_UP: u32 = 256;
 
 /// What one lock guards. `receive.rs` has the way in, `transmit.rs` the way out.
 pub(crate) struct Engine {
@@ -101,17 +108,19 @@ impl Engine {
     /// One round: timers, some receives, what there is to send, what there is to report. Says how many receives brought
     /// something.
     pub(crate) fn drive(&mut self, now: Time, driver: Driver) -> u32 {
-        let bursts = driver.bursts();
         if !self.dma_ok() {
             return 0;
         }
-        if self.nic.poll_timeout().is_some_and(|due| due <= now) {
-            self.nic.handle_timeout(now);
-        }
         self.late(now);
+        let due = self.nic.poll_timeout().filter(|&due| due <= now);
+        let late = due.is_some_and(|due| now - due > LATE);
+        let bursts = if late { CATCH_UP } else { driver.bursts() };
         let mut received = 0;
         while received < bursts && self.receive(now) {
             received += 1;
+        }
+        if due.is_some() {
+            self.nic.handle_timeout(now);
         }
         if received == 0 {
             match driver {
