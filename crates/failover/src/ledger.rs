@@ -146,11 +146,6 @@ impl Ledger {
         self.ops.len()
     }
 
-    /// Whether all have completed.
-    pub fn is_empty(&self) -> bool {
-        self.ops.is_empty()
-    }
-
     /// Whether an error stopped the queue.
     pub fn is_halted(&self) -> bool {
         self.halted
@@ -320,8 +315,19 @@ impl Ledger {
         self.halted = true;
     }
 
-    /// The next completion to hand to the application, in posting order.
+    /// Whether the oldest operation has ended.
     #[inline]
+    pub fn has_done(&self) -> bool {
+        self.ops.front().is_some_and(|op| matches!(op.state, State::Done(_)))
+    }
+
+    /// Whether there may be an operation to post, if the limits allow.
+    #[inline]
+    pub fn may_post(&self) -> bool {
+        self.cursor < self.ops.len()
+    }
+
+    /// The next completion to hand to the application, in posting order.
     pub fn pop(&mut self) -> Option<Completion> {
         loop {
             let State::Done(outcome) = self.ops.front()?.state else { return None };

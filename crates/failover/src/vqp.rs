@@ -26,10 +26,15 @@ use crate::translate::{self, RemoteKeys};
 pub(crate) const LOG: u64 = 1 << 62;
 pub(crate) const RECV: u64 = 1 << 63;
 pub(crate) const DRAIN: u64 = 1 << 61;
-/// Busy calls of [`VirtualQp::poll`] between two looks at control messages, events and timers ...
-const HOUSEKEEPING: u32 = 32;
-/// ... and the time between two looks of idle ones.
-const HOUSEKEEPING_TIME: Duration = Duration::from_micros(20);
+/// Time between two looks at control messages, events and timers, if the second can be right behind a post: the answer
+/// is not to be expected yet, so nobody waits for the look ...
+const LOOK_BEHIND_POST: Duration = Duration::from_micros(15);
+/// ... and if it cannot ...
+const LOOK: Duration = Duration::from_micros(30);
+/// ... and busy polls between two looks, if no poll is idle.
+const BUSY_POLLS: u32 = 32;
+/// Idle polls before a post reads the clock: a stream of posts should not.
+const IDLE_POLLS: u32 = 4;
 
 /// A queue pair over several rails that survives the loss of one.
 ///
@@ -74,7 +79,12 @@ pub struct VirtualQp {
     pub(crate) down: u8,
     pub(crate) next_heartbeat: Time,
     pub(crate) last_look: Time,
-    pub(crate) polls: u32,
+    /// Looks so far.
+    pub(crate) looks: u32,
+    /// Busy polls since the last look.
+    busy: u32,
+    /// Idle polls since then, or since a post read the clock.
+    idle: u32,
     pub(crate) rejected: u64,
     pub(crate) wcs: Vec<Wc>,
 }
@@ -144,7 +154,9 @@ impl VirtualQp {
             down: 0,
             next_heartbeat: Time::ZERO,
             last_look: Time::ZERO,
-            polls: 0,
+            looks: 0,
+            busy: 0,
+            idle: 0,
             rejected: 0,
             wcs: Vec::with_capacity(64),
         })
@@ -287,6 +299,9 @@ impl VirtualQp {
             )
         })?;
         self.pump();
+        if self.idle >= IDLE_POLLS {
+            self.look_behind_post();
+        }
         Ok(seq)
     }
 
@@ -378,16 +393,34 @@ impl VirtualQp {
             return out.len() - before;
         }
         let busy = self.poll_rail();
-        self.polls = self.polls.wrapping_add(1);
         // The clock is read only where there is time for it.
-        if self.polls.is_multiple_of(HOUSEKEEPING)
-            || self.moving.is_some()
-            || !busy && self.now().saturating_since(self.last_look) >= HOUSEKEEPING_TIME
-        {
-            self.housekeeping();
+        let due = if busy {
+            self.busy += 1;
+            self.busy >= BUSY_POLLS
+        } else {
+            self.idle += 1;
+            self.now().saturating_since(self.last_look) >= LOOK
+        };
+        if due || self.moving.is_some() {
+            self.look();
         }
-        out.extend(self.ready.drain(..));
+        if !self.ready.is_empty() {
+            out.extend(self.ready.drain(..));
+        }
         out.len() - before
+    }
+
+    fn look(&mut self) {
+        (self.busy, self.idle) = (0, 0);
+        self.housekeeping();
+    }
+
+    /// A look in the shade of a post.
+    fn look_behind_post(&mut self) {
+        self.idle = 0;
+        if self.now().saturating_since(self.last_look) >= LOOK_BEHIND_POST {
+            self.look();
+        }
     }
 
     /// Drives everything and keeps the completions for the next [`VirtualQp::poll`]: for an end that only lends its memory,
@@ -449,8 +482,10 @@ impl VirtualQp {
         if result.is_err() {
             self.rail_failed(rail, Cause::Device);
         }
-        while let Some(completion) = self.ledger.pop() {
-            self.ready.push_back(completion);
+        if self.ledger.has_done() {
+            while let Some(completion) = self.ledger.pop() {
+                self.ready.push_back(completion);
+            }
         }
         if let Some((report, below)) = &mut self.last
             && report.completed.is_none()
@@ -458,7 +493,7 @@ impl VirtualQp {
         {
             report.completed = Some(self.rails[0].provider().now());
         }
-        if !self.ledger.is_empty() {
+        if self.ledger.may_post() {
             self.pump();
         }
         !empty
