@@ -285,9 +285,18 @@ impl Ledger {
         self.halted = true;
     }
 
-    /// The operation could not be posted, which says nothing about any other. The vQP must end now.
+    /// The operation could not be posted, which says nothing about those before it. The vQP must end now.
     pub fn unpostable(&mut self, seq: u64, status: WcStatus) {
         self.finish(seq, Outcome::Failed(status));
+        self.unposted_behind(seq);
+    }
+
+    /// A list of requests was refused behind this operation: what counts as posted was not. The vQP must end now.
+    pub fn unposted_behind(&mut self, seq: u64) {
+        let first = (seq + 1).saturating_sub(self.base) as usize;
+        for op in self.ops.iter_mut().skip(first).filter(|op| op.state == State::InFlight) {
+            op.state = State::Held;
+        }
     }
 
     /// The operation's recovered value could not be put where it belongs. The vQP must end now.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mitra_verbs::{
-    Access, AhId, Buffer, CqId, Data, Error, Mr, Mtu, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState,
-    QpType, Qpn, RecvWr, Result, SendOp, SendWr, Time, UdDestination, Wc, WcOpcode, WcStatus,
+    Access, AhId, Buffer, CqId, Data, Error, Mr, Mtu, PostError, Provider, Psn, QpAttr, QpCap, QpInitAttr,
+    QpState, QpType, Qpn, RecvWr, Result, SendOp, SendWr, Time, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
 use crate::config::Config;
@@ -156,8 +156,8 @@ impl Rail {
     }
 
     /// Posts to the RC queue pair.
-    pub(crate) fn post(&self, wrs: &[SendWr]) -> Result<()> {
-        self.nic.provider.post_send(self.qpn, wrs).map_err(|e| e.error)
+    pub(crate) fn post(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        self.nic.provider.post_send(self.qpn, wrs)
     }
 
     /// Sends a control message; a full queue or a failed NIC loses it, as the wire may.

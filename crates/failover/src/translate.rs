@@ -52,6 +52,9 @@ pub(crate) fn check(wr: &SendWr, domain: &Domain, remote: &RemoteKeys) -> Result
 /// The request in a rail's names.
 pub(crate) fn request(wr: &SendWr, rail: usize, domain: &Domain, remote: &RemoteKeys) -> Result<SendWr> {
     let mut out = wr.clone();
+    if rail == 0 {
+        return Ok(out);
+    }
     if let Data::Sges(list) = &mut out.data {
         *list = entries(list, rail, domain)?;
     }

@@ -5,8 +5,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mitra_verbs::{
-    Access, Buffer, Data, Error, Mtu, QpCap, Qpn, RecvWr, Result, SendWr, Time, Wc, WcOpcode, WcStatus,
+    Access, Buffer, Data, Error, Mtu, PostError, QpCap, Qpn, RecvWr, Result, SendWr, Time, Wc, WcOpcode,
+    WcStatus,
 };
+use smallvec::SmallVec;
 
 use crate::agreement::{Agreement, Ended};
 use crate::ballot::Role;
@@ -26,15 +28,16 @@ use crate::translate::{self, RemoteKeys};
 pub(crate) const LOG: u64 = 1 << 62;
 pub(crate) const RECV: u64 = 1 << 63;
 pub(crate) const DRAIN: u64 = 1 << 61;
-/// Time between two looks at control messages, events and timers, if the second can be right behind a post: the answer
-/// is not to be expected yet, so nobody waits for the look ...
-const LOOK_BEHIND_POST: Duration = Duration::from_micros(15);
-/// ... and if it cannot ...
+/// Time between two looks at control messages, events and timers, of an end that does not post. One that does looks right
+/// behind a post, where the answer is not to be expected yet and nobody waits for the look ...
 const LOOK: Duration = Duration::from_micros(30);
-/// ... and busy polls between two looks, if no poll is idle.
-const BUSY_POLLS: u32 = 32;
-/// Idle polls before a post reads the clock: a stream of posts should not.
-const IDLE_POLLS: u32 = 4;
+/// ... and while it waits for that only after so long.
+const LOOK_OF_POSTER: Duration = Duration::from_micros(120);
+/// Polls between two readings of the clock, and before a post reads it: a stream of posts should not.
+const POLLS: u32 = 4;
+/// Work requests that are posted as one list: enough for the NIC to send several packets in one piece, few enough that
+/// the first completion is not kept waiting.
+const BURST: usize = 16;
 
 /// A queue pair over several rails that survives the loss of one.
 ///
@@ -81,12 +84,15 @@ pub struct VirtualQp {
     pub(crate) last_look: Time,
     /// Looks so far.
     pub(crate) looks: u32,
-    /// Busy polls since the last look.
-    busy: u32,
-    /// Idle polls since then, or since a post read the clock.
-    idle: u32,
+    polls: u32,
+    /// `polls` when a post last read the clock.
+    polls_at_post: u32,
+    /// Whether one has since the last look.
+    has_posted: bool,
     pub(crate) rejected: u64,
     pub(crate) wcs: Vec<Wc>,
+    /// What is being posted.
+    burst: Vec<SendWr>,
 }
 
 #[derive(Debug)]
@@ -155,10 +161,12 @@ impl VirtualQp {
             next_heartbeat: Time::ZERO,
             last_look: Time::ZERO,
             looks: 0,
-            busy: 0,
-            idle: 0,
+            polls: 0,
+            polls_at_post: 0,
+            has_posted: false,
             rejected: 0,
             wcs: Vec::with_capacity(64),
+            burst: Vec::with_capacity(BURST + 1),
         })
     }
 
@@ -298,8 +306,11 @@ impl VirtualQp {
                 "memory windows and invalidation on virtual queue pairs (they come with a later version)",
             )
         })?;
-        self.pump();
-        if self.idle >= IDLE_POLLS {
+        // What was in flight at a failure comes first: until it has completed, polls post, and between them they look.
+        if !self.is_replaying() {
+            self.pump();
+        }
+        if self.polls.wrapping_sub(self.polls_at_post) >= POLLS {
             self.look_behind_post();
         }
         Ok(seq)
@@ -362,6 +373,11 @@ impl VirtualQp {
         self.ended.is_none() && self.peer.as_ref().is_some_and(|p| p.agreement.is_settled())
     }
 
+    /// Whether something that was in flight at the last failure has not completed.
+    fn is_replaying(&self) -> bool {
+        self.last.is_some_and(|(report, _)| report.completed.is_none())
+    }
+
     /// Sends that have not completed.
     pub fn outstanding(&self) -> usize {
         self.ledger.len()
@@ -392,15 +408,10 @@ impl VirtualQp {
             out.extend(self.ready.drain(..));
             return out.len() - before;
         }
-        let busy = self.poll_rail();
-        // The clock is read only where there is time for it.
-        let due = if busy {
-            self.busy += 1;
-            self.busy >= BUSY_POLLS
-        } else {
-            self.idle += 1;
-            self.now().saturating_since(self.last_look) >= LOOK
-        };
+        self.poll_rail();
+        self.polls = self.polls.wrapping_add(1);
+        let every = if self.has_posted { LOOK_OF_POSTER } else { LOOK };
+        let due = self.polls.is_multiple_of(POLLS) && self.now().saturating_since(self.last_look) >= every;
         if due || self.moving.is_some() {
             self.look();
         }
@@ -411,16 +422,17 @@ impl VirtualQp {
     }
 
     fn look(&mut self) {
-        (self.busy, self.idle) = (0, 0);
+        self.has_posted = false;
         self.housekeeping();
     }
 
     /// A look in the shade of a post.
     fn look_behind_post(&mut self) {
-        self.idle = 0;
-        if self.now().saturating_since(self.last_look) >= LOOK_BEHIND_POST {
+        self.polls_at_post = self.polls;
+        if self.now().saturating_since(self.last_look) >= LOOK {
             self.look();
         }
+        self.has_posted = true;
     }
 
     /// Drives everything and keeps the completions for the next [`VirtualQp::poll`]: for an end that only lends its memory,
@@ -460,8 +472,8 @@ impl VirtualQp {
         self.rails[0].provider().now()
     }
 
-    /// Takes completions; false if there were none.
-    fn poll_rail(&mut self) -> bool {
+    /// Takes completions, and posts what they make room for.
+    fn poll_rail(&mut self) {
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
@@ -496,7 +508,6 @@ impl VirtualQp {
         if self.ledger.may_post() {
             self.pump();
         }
-        !empty
     }
 
     #[inline]
@@ -541,43 +552,45 @@ impl VirtualQp {
         }
     }
 
-    /// Posts what may be posted now.
+    /// Posts what may be posted now, or as much of it as one look at the completions is worth.
     pub(crate) fn pump(&mut self) {
         let Some(peer) = &self.peer else { return };
         if !peer.agreement.is_active() {
             return;
         }
         let (index, epoch) = (peer.agreement.active(), peer.agreement.ballot().epoch);
-        let rail = &self.rails[index];
+        self.burst.clear();
         let mut failed = None;
-        while let Some(posting) = self.ledger.next_posting() {
-            let seq = posting.wr.wr_id;
-            let result = match (index, posting.log.zip(peer.log_region.as_ref())) {
-                (0, None) => rail.post(core::slice::from_ref(posting.wr)),
-                (_, log) => {
-                    translate::request(posting.wr, index, &self.domain, &peer.keys).and_then(|wr| match log {
-                        Some((seq, region)) => {
-                            rail.post(&[wr, log::entry(region, index, LOG | seq, epoch, seq)])
-                        }
-                        None => rail.post(&[wr]),
-                    })
-                }
-            };
-            match result {
-                // In ERR already: the completion that says why is still to be polled, and what was not sent is replayed.
-                Ok(()) | Err(Error::WrongState { .. }) => {}
+        while self.burst.len() < BURST
+            && let Some(posting) = self.ledger.next_posting()
+        {
+            match translate::request(posting.wr, index, &self.domain, &peer.keys) {
+                Ok(wr) => self.burst.push(wr),
                 Err(error) => {
-                    failed = Some((seq, error));
+                    failed = Some((posting.wr.wr_id, error));
                     break;
                 }
             }
+            if let Some((seq, region)) = posting.log.zip(peer.log_region.as_ref()) {
+                self.burst.push(log::entry(region, index, LOG | seq, epoch, seq));
+            }
+        }
+        let posted = if self.burst.is_empty() { Ok(()) } else { self.rails[index].post(&self.burst) };
+        match posted {
+            // In ERR already: the completion that says why is still to be polled, and what was not sent is replayed.
+            Ok(()) | Err(PostError { error: Error::WrongState { .. }, .. }) => {}
+            Err(PostError { index, error }) => failed = Some((self.burst[index].wr_id, error)),
         }
         match failed {
             None => {}
             Some((_, Error::DeviceFatal)) => self.rail_failed(index, Cause::Device),
-            Some((seq, _)) => {
-                // The limits were checked when it was accepted, so this is a key that was revoked since.
-                self.ledger.unpostable(seq, WcStatus::LocalProtection);
+            Some((wr_id, _)) => {
+                if wr_id & LOG == 0 {
+                    // The limits were checked when it was accepted, so this is a key that was revoked since.
+                    self.ledger.unpostable(wr_id, WcStatus::LocalProtection);
+                } else {
+                    self.ledger.unposted_behind(wr_id & !LOG);
+                }
                 self.end(Ended::RequestError);
             }
         }
@@ -596,19 +609,22 @@ impl VirtualQp {
             }
             self.posted_recvs = 0;
         }
-        while let Some(wr) = self.recvs.get(self.posted_recvs) {
-            let Ok(sges) = translate::entries(&wr.sges, rail, &self.domain) else {
+        let mut wrs: SmallVec<[RecvWr; 1]> = SmallVec::new();
+        for (i, wr) in self.recvs.iter().enumerate().skip(self.posted_recvs) {
+            match translate::entries(&wr.sges, rail, &self.domain) {
+                Ok(sges) => wrs.push(RecvWr { wr_id: RECV, sges }),
                 // Its memory was deregistered: the sender would knock for ever.
-                let gone = self.recvs.remove(self.posted_recvs);
-                self.ready.extend(gone.map(|wr| self.unreceived(&wr, 0, WcStatus::LocalProtection)));
-                return self.end(Ended::RequestError);
-            };
-            let wr = RecvWr { wr_id: RECV, sges };
-            if self.rails[rail].provider().post_recv(self.rails[rail].qpn, &[wr]).is_err() {
-                return; // the rail is failing: they are posted on the next
+                Err(_) => {
+                    let gone = self.recvs.remove(i);
+                    self.ready.extend(gone.map(|wr| self.unreceived(&wr, 0, WcStatus::LocalProtection)));
+                    return self.end(Ended::RequestError);
+                }
             }
-            self.posted_recvs += 1;
         }
+        self.posted_recvs += match self.rails[rail].provider().post_recv(self.rails[rail].qpn, &wrs) {
+            Ok(()) => wrs.len(),
+            Err(e) => e.index, // the rail is failing: the others are posted on the next
+        };
     }
 
     /// A receive that ended without a message.

@@ -25,6 +25,11 @@ use crate::transmit::Outbox;
 const LATE: Duration = Duration::from_millis(1);
 /// Receives of one round then.
 const CATCH_UP: u32 = 256;
+/// Receives of one round of the progress thread, before others get the lock.
+const THREAD_ROUND: u32 = 4;
+/// Receives of one round of a poller, at most. It wants to know what each receive brought, so the first are single; one that
+/// finds something round after round is behind, and what waits is worth more than what it would do in between.
+const POLLER_ROUND: u32 = 16;
 
 /// What one lock guards. `receive.rs` has the way in, `transmit.rs` the way out.
 pub(crate) struct Engine {
@@ -37,6 +42,10 @@ pub(crate) struct Engine {
     pub(crate) thread_wakes: Option<Time>,
     /// When the NIC last had something to do.
     pub(crate) active: Time,
+    /// The completion queue whose poller drove last, and when.
+    pub(crate) driven: Option<(CqId, Time)>,
+    /// Receives of a poller's next round.
+    backlog: u32,
     /// None after a reset.
     pub(crate) socket: Option<Arc<Socket>>,
     pub(crate) outbox: Outbox,
@@ -57,16 +66,6 @@ pub(crate) enum Driver {
     Thread,
 }
 
-impl Driver {
-    /// Receives in one round, before others get the lock.
-    fn bursts(self) -> u32 {
-        match self {
-            Driver::Poller => 1,
-            Driver::Thread => 4,
-        }
-    }
-}
-
 impl Engine {
     pub(crate) fn new(
         config: NicConfig,
@@ -83,6 +82,8 @@ impl Engine {
             lease: Lease::default(),
             thread_wakes: None,
             active: Time::ZERO,
+            driven: None,
+            backlog: 1,
             inbox: Inbox::new(offload),
             paths: Paths::new(socket.address()),
             delayed: Delayed::default(),
@@ -114,10 +115,17 @@ impl Engine {
         self.late(now);
         let due = self.nic.poll_timeout().filter(|&due| due <= now);
         let late = due.is_some_and(|due| now - due > LATE);
-        let bursts = if late { CATCH_UP } else { driver.bursts() };
+        let most = match driver {
+            _ if late => CATCH_UP,
+            Driver::Poller => self.backlog,
+            Driver::Thread => THREAD_ROUND,
+        };
         let mut received = 0;
-        while received < bursts && self.receive(now) {
+        while received < most && self.receive(now) {
             received += 1;
+        }
+        if driver == Driver::Poller {
+            self.backlog = if received == 0 { 1 } else { (self.backlog * 2).min(POLLER_ROUND) };
         }
         if due.is_some() {
             self.nic.handle_timeout(now);

@@ -196,7 +196,8 @@ impl Run<'_> {
             let recovered =
                 self.end.lane.vqp.last_failover().is_some_and(|report| report.completed.is_some());
             let over = recovered || self.posted >= ENOUGH;
-            if over && self.open.is_empty() {
+            // The peer delivers what it received when it knows that the move is complete.
+            if over && self.open.is_empty() && self.end.lane.vqp.is_settled() {
                 return Ok(());
             }
             while !over && self.open.len() < self.plan.in_flight as usize && self.post()? {}
@@ -306,7 +307,7 @@ pub(crate) fn responder(plan: &Plan, link: &mut Link) -> anyhow::Result<()> {
     }
     link.send(&())?;
     let (mut polls, mut received) = (0_u32, 0);
-    let mut at_move = None;
+    let (mut at_move, mut over) = (None, false);
     loop {
         let came =
             end.lane.poll_raw().iter().filter(|c| c.opcode == WcOpcode::Recv && c.is_success()).count();
@@ -322,9 +323,11 @@ pub(crate) fn responder(plan: &Plan, link: &mut Link) -> anyhow::Result<()> {
             at_move = end.nics[0].query_qp(old).ok().map(|status| status.rq_psn);
         }
         polls = polls.wrapping_add(1);
-        if polls.is_multiple_of(POLLS) && link.is_readable()? {
+        // What the requester saw complete has been received; it may still wait to be polled.
+        if over && came == 0 {
             break;
         }
+        over = over || polls.is_multiple_of(POLLS) && link.is_readable()?;
     }
     link.receive::<()>()?;
     let now = match end.nics[0].query_qp(old) {
