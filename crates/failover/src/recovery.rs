@@ -280,6 +280,7 @@ impl VirtualQp {
         let target = peer.agreement.target();
         self.posted_recvs = 0;
         if let Some(target) = target {
+            self.recvs_on = target;
             self.post_recvs_on(target); // before the evidence leaves: the peer may replay a SEND at once
         }
         if let Some(peer) = &mut self.peer {
@@ -320,6 +321,11 @@ impl VirtualQp {
         if let Some(moving) = self.moving.take() {
             let report = FailoverReport { epoch, from: old, to: rail, tally, decided: now, ..moving };
             self.last = Some((report, below));
+        }
+        if self.recvs_on != rail {
+            // A higher ballot named another rail after the receives were posted.
+            self.recvs_on = rail;
+            self.posted_recvs = 0;
         }
         self.post_recvs_on(rail);
         self.pump();
@@ -365,13 +371,29 @@ impl VirtualQp {
         }
         self.ended = Some(why);
         self.moving = None;
-        // Nobody may reach this end's memory through it any more; a NIC that is dead cannot be told.
+        // Nobody may reach this end's memory through it any more, on no rail.
         for rail in &self.rails {
-            let _ = rail.provider().modify_qp(rail.qpn, &QpAttr::to(QpState::Err));
+            if rail.provider().modify_qp(rail.qpn, &QpAttr::to(QpState::Err)).is_err() {
+                // Dead, or hung and still at work on buffers that the application is about to use again.
+                let _ = rail.provider().reset();
+            }
         }
         self.ledger.abandon(NamedError::Undecided(why));
         while let Some(completion) = self.ledger.pop() {
             self.ready.push_back(completion);
+        }
+    }
+
+    /// After the end, when the active rail has no completion left: what arrived on another rail, where the peer may have
+    /// moved already, was acknowledged and is delivered too. The other receives got nothing.
+    pub(crate) fn take_last_receives(&mut self) {
+        for rail in 0..self.rails.len() {
+            let mut wcs = Vec::new();
+            let (provider, cq) = (self.rails[rail].provider(), self.rails[rail].cq);
+            while provider.poll_cq(cq, 64, &mut wcs).is_ok_and(|n| n > 0) {}
+            for wc in wcs.iter().filter(|wc| wc.wr_id & RECV != 0 && wc.status == WcStatus::Success) {
+                self.on_completion(rail, wc);
+            }
         }
         self.release_held(0);
         for (i, wr) in self.recvs.drain(..).enumerate() {

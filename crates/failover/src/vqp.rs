@@ -46,6 +46,8 @@ pub struct VirtualQp {
     pub(crate) recvs: VecDeque<RecvWr>,
     /// Receives posted on the active rail, from the front of `recvs`.
     pub(crate) posted_recvs: usize,
+    /// The rail that they are posted on.
+    pub(crate) recvs_on: usize,
     /// Successful receives in this epoch, and in all.
     pub(crate) received: u64,
     pub(crate) received_total: u64,
@@ -117,6 +119,7 @@ impl VirtualQp {
             ledger,
             recvs: VecDeque::new(),
             posted_recvs: 0,
+            recvs_on: 0,
             received: 0,
             received_total: 0,
             held: None,
@@ -360,6 +363,9 @@ impl VirtualQp {
     pub fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         let before = out.len();
         let busy = self.poll_rail();
+        if self.ended.is_some() && !busy && !self.recvs.is_empty() {
+            self.take_last_receives();
+        }
         self.polls = self.polls.wrapping_add(1);
         // The clock is read only where there is time for it.
         if self.polls.is_multiple_of(HOUSEKEEPING)
@@ -432,7 +438,7 @@ impl VirtualQp {
     }
 
     #[inline]
-    fn on_completion(&mut self, rail: usize, wc: &Wc) {
+    pub(crate) fn on_completion(&mut self, rail: usize, wc: &Wc) {
         if wc.wr_id & DRAIN != 0 {
             self.fence.marker_came_back(wc.wr_id & RECV != 0);
         } else if wc.wr_id & RECV != 0 {
