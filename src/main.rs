@@ -20,12 +20,24 @@ struct Mitra {
 
 #[derive(Subcommand)]
 enum Command {
+    Bench(cli::bench::Args),
+    Demo(cli::demo::Args),
+    #[command(hide = true)]
+    DemoEnd(cli::demo::EndArgs),
     Decode(cli::decode::Args),
+    Devices(cli::devices::Args),
+    #[command(hide = true)]
+    Peer(cli::pair::Args),
 }
 
 fn main() -> ExitCode {
-    let done = match Mitra::parse().command {
+    let done = match cli::parse::<Mitra>().command {
+        Command::Bench(args) => cli::bench::run(&args),
+        Command::Demo(args) => cli::demo::run(&args),
+        Command::DemoEnd(args) => cli::demo::run_end(&args),
         Command::Decode(args) => cli::decode::run(&args),
+        Command::Devices(args) => cli::devices::run(&args),
+        Command::Peer(args) => cli::pair::run(&args),
     };
     match done {
         Ok(code) => code,

@@ -3,8 +3,12 @@
 //! This program plays both parts. On the host it compiles `rxe_peer.c`, boots the machine and starts itself in
 //! there, in the namespace peer0; in the machine it goes through the scenarios and prints a line for each.
 
+#[path = "interop/end.rs"]
+mod end;
 #[path = "interop/kernel.rs"]
 mod kernel;
+#[path = "interop/mitra/mod.rs"]
+mod mitra;
 #[path = "interop/peer.rs"]
 mod peer;
 
@@ -15,9 +19,13 @@ use std::time::Instant;
 /// A name and what must not fail.
 type Scenario = (&'static str, fn() -> anyhow::Result<()>);
 
-/// Every scenario, in order. Mitra's own join here, as `mitra::SCENARIOS`: its NIC is rxe0's peer, at 10.77.0.2.
+/// Runs only the scenarios whose names begin with its value.
+const ONLY: &str = "MITRA_RXE_ONLY";
+
+/// Every scenario, in order.
 fn scenarios() -> impl Iterator<Item = &'static Scenario> {
-    kernel::SCENARIOS.iter()
+    let only = std::env::var(ONLY).unwrap_or_default();
+    kernel::SCENARIOS.iter().chain(mitra::scenarios()).filter(move |(name, _)| name.starts_with(&only))
 }
 
 /// Set in the machine.
@@ -33,7 +41,12 @@ fn run_scenarios() {
         let start = Instant::now();
         match scenario() {
             Ok(()) => println!("ok {name}  ({} ms)", start.elapsed().as_millis()),
-            Err(error) => println!("FAIL {name}: {error:#}"),
+            Err(error) => {
+                println!("FAIL {name}: {error:#}");
+                if name.starts_with("mitra/") {
+                    mitra::print_wire();
+                }
+            }
         }
     }
 }

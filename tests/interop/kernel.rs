@@ -5,7 +5,7 @@
 use anyhow::{Context as _, Result, ensure};
 
 use super::Scenario;
-use super::peer::{Completion, Peer};
+use super::end::End;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     ("kernel/mtu-256", || every_length(256)),
@@ -35,59 +35,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const LEN: u64 = 1 << 16;
 
-/// One end: a connection with one region (mr 0) and one queue pair (qp 0).
-struct End {
-    peer: Peer,
-    ip: &'static str,
-    qpn: u64,
-    psn: u64,
-    addr: u64,
-    rkey: u64,
-}
-
-impl End {
-    fn new(device: &str, ip: &'static str, qp_type: &str, access: &str) -> Result<Self> {
-        let mut peer = Peer::open(device)?;
-        let mr = peer.ask(&format!("mr len={LEN} access={access}"))?;
-        let qp = peer.ask(&format!("qp type={qp_type}"))?;
-        let (qpn, psn) = (qp.number("qpn")?, qp.number("psn")?);
-        Ok(Self { peer, ip, qpn, psn, addr: mr.number("addr")?, rkey: mr.number("rkey")? })
-    }
-
-    fn connect(&mut self, to: &Self, attributes: &str) -> Result<()> {
-        let (ip, qpn, rq_psn, sq_psn) = (to.ip, to.qpn, to.psn, self.psn);
-        self.peer
-            .ask(&format!("connect qp=0 ip={ip} qpn={qpn} rq_psn={rq_psn} sq_psn={sq_psn} {attributes}"))?;
-        Ok(())
-    }
-
-    /// A signalled request and its completion.
-    fn run(&mut self, request: &str) -> Result<Completion> {
-        self.peer.ask(&format!("post qp=0 flags=s {request}"))?;
-        self.peer.completion()
-    }
-
-    fn value(&mut self, off: u64) -> Result<u64> {
-        let answer = self.peer.ask(&format!("get mr=0 off={off} len=8"))?;
-        let hex = answer.text("hex").context("no hex")?;
-        Ok(u64::from_str_radix(hex, 16)?.swap_bytes())
-    }
-
-    fn set(&mut self, off: u64, value: u64) -> Result<()> {
-        self.peer.ask(&format!("put mr=0 off={off} hex={:016x}", value.swap_bytes()))?;
-        Ok(())
-    }
-
-    fn state(&mut self) -> Result<String> {
-        Ok(self.peer.ask("query qp=0")?.text("state").unwrap_or_default().to_owned())
-    }
-}
-
 fn ends(qp_type: &str, access: &str, attributes: &str) -> Result<(End, End)> {
-    let mut a = End::new("rxe1", "10.77.1.1", qp_type, "lwrab")?;
-    let mut b = End::new("rxe1b", "10.77.1.2", qp_type, access)?;
-    b.connect(&a, attributes)?;
-    a.connect(&b, attributes)?;
+    let qp = format!("type={qp_type}");
+    let mut a = End::new("rxe1", &qp, &format!("len={LEN} access=lwrab"))?;
+    let mut b = End::new("rxe1b", &qp, &format!("len={LEN} access={access}"))?;
+    b.connect("10.77.1.1", a.qpn, a.psn, attributes)?;
+    a.connect("10.77.1.2", b.qpn, b.psn, attributes)?;
     Ok((a, b))
 }
 

@@ -40,22 +40,30 @@ impl Peer {
 
     /// Several requests sent at once; the last one's answer.
     pub(crate) fn ask_all<R: AsRef<str>>(&mut self, requests: &[R]) -> Result<Answer> {
+        self.ask_each(requests)?.pop().context("no request")
+    }
+
+    /// Several requests sent at once, and their answers. The first `err` is an error, once all have answered.
+    pub(crate) fn ask_each<R: AsRef<str>>(&mut self, requests: &[R]) -> Result<Vec<Answer>> {
         let lines: String = requests.iter().flat_map(|it| [it.as_ref(), "\n"]).collect();
         self.stream.get_mut().write_all(lines.as_bytes())?;
-        let mut answer = String::new();
+        let mut answers = Vec::new();
         for request in requests {
-            answer.clear();
+            let mut answer = String::new();
             let read = self.stream.read_line(&mut answer);
             let request = request.as_ref();
             ensure!(read.with_context(|| request.to_owned())? > 0, "rxe_peer ended at `{request}`");
-            ensure!(answer.starts_with("ok"), "`{request}`: {}", answer.trim());
+            answers.push(Answer(answer.trim().to_owned()));
         }
-        Ok(Answer(answer.trim().to_owned()))
+        for (answer, request) in answers.iter().zip(requests) {
+            ensure!(answer.0.starts_with("ok"), "`{}`: {}", request.as_ref(), answer.0);
+        }
+        Ok(answers)
     }
 
     /// Waits up to five seconds for `n` completions, and takes what has come.
     pub(crate) fn poll(&mut self, n: usize) -> Result<Vec<Completion>> {
-        self.ask(&format!("poll n={n}"))?.items().map(|it| Completion::parse(&it)).collect()
+        self.ask(&format!("poll n={n}"))?.completions()
     }
 
     /// The next completion, which must come within five seconds.
@@ -85,6 +93,11 @@ impl Answer {
     pub(crate) fn number(&self, key: &str) -> Result<u64> {
         let value = self.text(key).with_context(|| format!("no {key} in `{}`", self.0))?;
         number(value)
+    }
+
+    /// What `poll` took.
+    pub(crate) fn completions(&self) -> Result<Vec<Completion>> {
+        self.items().map(|it| Completion::parse(&it)).collect()
     }
 
     /// What stands after each semicolon.
@@ -139,7 +152,6 @@ impl Completion {
 }
 
 /// What `fill` and `check` mean by a seed: the byte at `offset`.
-#[allow(dead_code, reason = "for Mitra's side")]
 pub(crate) fn pattern(seed: u32, offset: u32) -> u8 {
     (seed.wrapping_mul(0x9e37_79b1).wrapping_add(offset.wrapping_mul(0x85eb_ca6b)) >> 24) as u8
 }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use mitra_verbs::{Data, Mtu, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcOpcode, WcStatus};
+use mitra_verbs::{Data, Mtu, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
 
 use crate::config::{Policy, Writes};
 use crate::decide::{self, Case, Plan};
@@ -290,7 +290,7 @@ impl Ledger {
                 return Some(Completion {
                     wr_id: op.app_wr_id,
                     seq: op.wr.wr_id,
-                    opcode: opcode(&op.wr.op),
+                    opcode: op.wr.op.completes_as(),
                     outcome,
                     route: op.route,
                     byte_len: op.byte_len,
@@ -483,17 +483,5 @@ fn skip(wr: &mut SendWr, bytes: u64) {
             }
             *list = rest;
         }
-    }
-}
-
-fn opcode(op: &SendOp) -> WcOpcode {
-    match op {
-        SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => WcOpcode::Send,
-        SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::Write,
-        SendOp::Read(_) => WcOpcode::Read,
-        SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
-        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-        SendOp::BindWindow(_) => WcOpcode::BindWindow,
-        SendOp::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
     }
 }

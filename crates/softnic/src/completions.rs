@@ -26,6 +26,8 @@ pub(crate) struct Completions {
     armed: u32,
     /// The NIC writes no more completions: it holds its writes back.
     holding: bool,
+    /// It did so once: queues may have completions written before.
+    held: bool,
 }
 
 impl Completions {
@@ -51,9 +53,11 @@ impl Completions {
         self.queues.remove(&cq);
     }
 
-    /// Lets go of everything.
-    pub(crate) fn clear(&mut self) {
-        self.queues.clear();
+    /// Nobody will be notified any more. What was written stays.
+    pub(crate) fn disarm_all(&mut self) {
+        for queue in self.queues.values_mut() {
+            (queue.channel, queue.armed) = (None, false);
+        }
         self.armed = 0;
     }
 
@@ -88,6 +92,9 @@ impl Completions {
 
     /// Takes completions that were written.
     pub(crate) fn poll(&mut self, nic: &mut Nic, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
+        if !self.held {
+            return nic.poll_cq(cq, max, out);
+        }
         let written = self.queues.get_mut(&cq).map(|queue| &mut queue.written);
         match written.filter(|written| self.holding || !written.is_empty()) {
             Some(written) => {
@@ -105,6 +112,7 @@ impl Completions {
             self.write(nic);
         }
         self.holding = holding;
+        self.held |= holding;
     }
 
     /// Whether completions are held back.

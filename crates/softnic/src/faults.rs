@@ -25,6 +25,7 @@ impl RailFaults {
     pub fn heal(&self) {
         self.change(|engine| {
             engine.faults.heal_link();
+            engine.faults.place_again();
             engine.nic.handle_link(true);
             engine.place_or_hold();
         });

@@ -9,33 +9,61 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
 
-/// An interface that has an address.
-pub(crate) struct Interface {
-    pub(crate) name: String,
-    pub(crate) mtu: usize,
+/// An address of this machine and the interface that has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    /// Its name, such as `eth0`.
+    pub name: String,
+    /// The address. The loopback interface has all of 127.0.0.0/8.
+    pub address: IpAddr,
+    /// Bytes of an IP packet, at most.
+    pub mtu: usize,
+    /// Whether it is switched on.
+    pub up: bool,
+    /// Whether it leads back to this machine.
+    pub loopback: bool,
+    /// Whether a NIC can have such an address; if not, why not.
+    pub usable: Result<(), &'static str>,
+}
+
+/// All addresses of this machine's interfaces.
+///
+/// # Errors
+/// The system does not list them.
+pub fn interfaces() -> io::Result<Vec<Interface>> {
+    let with_address =
+        getifaddrs()?.filter_map(|entry| Some((entry.address.as_ref().and_then(ip_of)?, entry)));
+    with_address
+        .map(|(address, entry)| {
+            let mtu = fs::read_to_string(format!("/sys/class/net/{}/mtu", entry.interface_name))?;
+            Ok(Interface {
+                name: entry.interface_name,
+                address,
+                mtu: mtu.trim().parse().map_err(io::Error::other)?,
+                up: entry.flags.contains(InterfaceFlags::IFF_UP),
+                loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
+                usable: usable(address),
+            })
+        })
+        .collect()
 }
 
 /// The interface with this address. The loopback interface has its whole network.
 pub(crate) fn interface_of(address: IpAddr) -> io::Result<Option<Interface>> {
-    for entry in getifaddrs()? {
-        let Some(own) = entry.address.as_ref().and_then(ip_of) else { continue };
-        let whole_net = entry.flags.contains(InterfaceFlags::IFF_LOOPBACK) && own.is_loopback();
-        if own == address || whole_net && address.is_loopback() && address.is_ipv4() == own.is_ipv4() {
-            let mtu = fs::read_to_string(format!("/sys/class/net/{}/mtu", entry.interface_name))?;
-            let mtu = mtu.trim().parse().map_err(io::Error::other)?;
-            return Ok(Some(Interface { name: entry.interface_name, mtu }));
-        }
-    }
-    Ok(None)
+    Ok(interfaces()?.into_iter().find(|interface| {
+        let own = interface.address;
+        let whole_net = interface.loopback && own.is_loopback();
+        own == address || whole_net && address.is_loopback() && address.is_ipv4() == own.is_ipv4()
+    }))
 }
 
 /// The addresses of this machine that a NIC can have, for an error message.
 pub(crate) fn local_addresses() -> String {
-    let entries = getifaddrs().into_iter().flatten();
-    let own: Vec<String> = entries
-        .filter_map(|entry| entry.address.as_ref().and_then(ip_of))
-        .filter(|ip| !ip.is_loopback() && usable(*ip).is_ok())
-        .map(|ip| ip.to_string())
+    let own: Vec<String> = interfaces()
+        .into_iter()
+        .flatten()
+        .filter(|interface| !interface.address.is_loopback() && interface.usable.is_ok())
+        .map(|interface| interface.address.to_string())
         .collect();
     if own.is_empty() { "(no other interface has an address)".to_owned() } else { own.join(", ") }
 }
@@ -61,46 +89,70 @@ fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
     }
 }
 
-/// Who has the RoCE port of an address, or of all addresses, as far as `/proc` tells this user.
-pub(crate) fn port_holder(address: IpAddr) -> String {
-    let table = if address.is_ipv4() { "/proc/self/net/udp" } else { "/proc/self/net/udp6" };
-    let sockets = fs::read_to_string(table).unwrap_or_default();
-    let Some(inode) = sockets.lines().skip(1).find_map(|line| holder_inode(line, address)) else {
-        return "another process".to_owned();
-    };
-    let link = format!("socket:[{inode}]");
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let mut fds = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        if fds.any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.as_os_str() == link.as_str())) {
-            if pid == std::process::id() {
-                return "this process itself".to_owned();
-            }
-            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            return format!("process {pid} ({})", name.trim());
-        }
-    }
-    "a process of another user".to_owned()
+/// Who has the RoCE port of an address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortUser {
+    /// The address; the unspecified one stands for all.
+    pub address: IpAddr,
+    /// Its socket, as `/proc` numbers them.
+    inode: u64,
 }
 
-/// The socket in a line of `/proc/net/udp`, if it has the RoCE port of the address.
-fn holder_inode(line: &str, address: IpAddr) -> Option<&str> {
+impl PortUser {
+    /// The process, as far as `/proc` tells this user.
+    pub fn holder(&self) -> String {
+        let link = format!("socket:[{}]", self.inode);
+        for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            let mut fds = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+            if fds.any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.as_os_str() == link.as_str())) {
+                if pid == std::process::id() {
+                    return "this process itself".to_owned();
+                }
+                let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+                return format!("process {pid} ({})", name.trim());
+            }
+        }
+        "a process of another user, or the kernel itself (rdma_rxe)".to_owned()
+    }
+}
+
+/// Who has the RoCE port, of which addresses of this machine.
+pub fn port_users() -> Vec<PortUser> {
+    let tables = ["/proc/self/net/udp", "/proc/self/net/udp6"].map(fs::read_to_string);
+    let lines = tables.iter().flatten().flat_map(|table| table.lines().skip(1));
+    lines.filter_map(roce_socket).collect()
+}
+
+/// Who has the RoCE port of an address, or of all addresses.
+pub(crate) fn port_holder(address: IpAddr) -> String {
+    let stands_for_it = |user: &PortUser| user.address == address || user.address.is_unspecified();
+    let users = port_users();
+    users
+        .iter()
+        .find(|user| stands_for_it(user))
+        .map_or_else(|| "another process".to_owned(), PortUser::holder)
+}
+
+/// The socket in a line of `/proc/net/udp` or `udp6`, if it has the RoCE port.
+fn roce_socket(line: &str) -> Option<PortUser> {
     let mut fields = line.split_ascii_whitespace();
     let (ip, port) = fields.nth(1)?.split_once(':')?;
-    let words = match address {
-        IpAddr::V4(v4) => format!("{:08X}", u32::from_ne_bytes(v4.octets())),
-        IpAddr::V6(v6) => {
-            let word = |chunk: &[u8]| {
-                format!("{:08X}", u32::from_ne_bytes(chunk.try_into().expect("four bytes at a time")))
-            };
-            v6.octets().chunks_exact(4).map(word).collect()
+    if u16::from_str_radix(port, 16).ok()? != ROCE_PORT {
+        return None;
+    }
+    // The kernel prints each 32-bit word of an address as its processor reads it.
+    let word = |at: usize| Some(u32::from_str_radix(ip.get(at * 8..at * 8 + 8)?, 16).ok()?.to_ne_bytes());
+    let address = match ip.len() {
+        8 => IpAddr::from(word(0)?),
+        _ => {
+            let words = [word(0)?, word(1)?, word(2)?, word(3)?];
+            IpAddr::from(<[u8; 16]>::try_from(words.as_flattened()).ok()?)
         }
     };
-    let has_address = ip == words || ip.bytes().all(|digit| digit == b'0');
-    let has_port = u16::from_str_radix(port, 16).ok()? == ROCE_PORT;
-    if has_address && has_port { fields.nth(7) } else { None }
+    Some(PortUser { address, inode: fields.nth(7)?.parse().ok()? })
 }
 
 /// 32 unpredictable bytes.
@@ -124,11 +176,14 @@ mod tests {
     #[test]
     fn a_line_of_proc_net_udp_names_its_socket() {
         let line = " 1234: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 98765 2 0 0";
-        assert_eq!(holder_inode(line, "127.0.0.1".parse().unwrap()), Some("98765"));
-        assert_eq!(holder_inode(line, "127.0.0.2".parse().unwrap()), None);
-        let any = line.replace("0100007F", "00000000");
-        assert_eq!(holder_inode(&any, "127.0.0.2".parse().unwrap()), Some("98765"));
-        assert_eq!(holder_inode(&any.replace("12B7", "12B8"), "127.0.0.2".parse().unwrap()), None);
+        let user = |address: &str| Some(PortUser { address: address.parse().unwrap(), inode: 98765 });
+        assert_eq!(roce_socket(line), user("127.0.0.1"));
+        assert_eq!(roce_socket(&line.replace("0100007F", "00000000")), user("0.0.0.0"));
+        assert_eq!(
+            roce_socket(&line.replace("0100007F", "000000FD000000000000000002000000")),
+            user("fd00::2")
+        );
+        assert_eq!(roce_socket(&line.replace("12B7", "12B8")), None);
     }
 
     #[test]

@@ -16,6 +16,8 @@
 //! Rails bind to loopback unless told otherwise ([`Config::at`]): RoCE authenticates nobody.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod atomicity;
 mod capture;
 mod channel;
 mod clock;
@@ -39,5 +41,6 @@ mod transmit;
 pub use config::{Config, Offload};
 pub use error::OpenError;
 pub use faults::RailFaults;
+pub use host::{Interface, PortUser, interfaces, port_users};
 pub use mitra_transport::fault;
 pub use nic::SoftNic;

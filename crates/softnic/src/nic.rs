@@ -31,6 +31,8 @@ const WINDOW_SHARE: usize = 4;
 /// It lives until the last `Arc` of it is dropped; then it stops at once, as a NIC does whose process ended.
 pub struct SoftNic {
     attr: DeviceAttr,
+    send_window: u32,
+    receive_buffer: usize,
     shared: Arc<Shared>,
     events: Arc<EventQueue<AsyncEvent>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -53,8 +55,10 @@ impl SoftNic {
         nic.capabilities.atomic_scope = config.atomics;
         nic.capabilities.ack_after_placement = config.ack_after_placement;
         nic.tuning = config.tuning;
-        let share = u32::try_from(socket.receive_buffer() / WINDOW_SHARE).unwrap_or(u32::MAX);
-        nic.tuning.send_window = nic.tuning.send_window.min(share);
+        let receive_buffer = socket.receive_buffer();
+        let share = u32::try_from(receive_buffer / WINDOW_SHARE).unwrap_or(u32::MAX);
+        let send_window = nic.tuning.send_window.min(share);
+        nic.tuning.send_window = send_window;
         let capture = match config.capture {
             Some(path) => match Capture::create(&path) {
                 Ok(capture) => Some(capture),
@@ -68,7 +72,14 @@ impl SoftNic {
         let attr = engine.nic.attr().clone();
         let shared = Arc::new(Shared::new(engine).tried("making an eventfd")?);
         let thread = shared.start(&name).tried("starting the progress thread")?;
-        Ok(Arc::new(SoftNic { attr, shared, events, thread: Mutex::new(Some(thread)) }))
+        Ok(Arc::new(SoftNic {
+            attr,
+            send_window,
+            receive_buffer,
+            shared,
+            events,
+            thread: Mutex::new(Some(thread)),
+        }))
     }
 
     /// Faults on demand.
@@ -79,6 +90,16 @@ impl SoftNic {
     /// A descriptor that is readable while [`Provider::poll_async_event`] has an event.
     pub fn async_event_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
+    }
+
+    /// Unacknowledged payload bytes that a queue pair lets be on the wire, after what the receive buffer holds.
+    pub fn send_window(&self) -> u32 {
+        self.send_window
+    }
+
+    /// Bytes that the kernel queues for this NIC, counted with their overhead.
+    pub fn receive_buffer(&self) -> usize {
+        self.receive_buffer
     }
 
     /// Calls the NIC for the host, then sends and reports what came of it.
@@ -94,6 +115,12 @@ impl SoftNic {
         engine.settle(now);
         self.shared.wake_if_due(&mut engine);
         result
+    }
+
+    /// Has atomics wait at the barrier between their load and their store.
+    #[cfg(test)]
+    pub(crate) fn meet_in_atomics(&self, barrier: Option<Arc<std::sync::Barrier>>) {
+        self.shared.lock().unwrap().memory.between = barrier;
     }
 
     /// Stops everything for good: on return nothing of the host's is touched any more, and the address is free.
@@ -242,11 +269,9 @@ impl Provider for SoftNic {
             return Ok(0);
         }
         let now = clock::now();
-        let received = engine.drive(now, 1);
+        engine.drive(now, 1);
         let found = engine.poll_cq(cq, max, out)?;
-        if received > 0 || found > 0 || engine.completions.awaited() {
-            engine.lease.polled();
-        } else if engine.lease.polled_in_vain(now) {
+        if !engine.completions.awaited() && engine.lease.drove(now) {
             // The thread sleeps on the socket; from here on it shall not.
             self.shared.wake();
         }

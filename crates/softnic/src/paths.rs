@@ -2,7 +2,7 @@
 //! identifications are foreseen.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
 use mitra_verbs::Gid;
@@ -19,8 +19,41 @@ const CHANGE_OF_HABIT: u8 = 3;
 /// All paths of one socket.
 pub(crate) struct Paths {
     local: SocketAddr,
-    to: HashMap<Gid, Destination>,
-    from: HashMap<SocketAddr, Source>,
+    to: Recent<Gid, Destination>,
+    from: Recent<SocketAddr, Source>,
+}
+
+/// A bounded map that finds the entry it found last without hashing.
+struct Recent<K, V> {
+    index: HashMap<K, usize>,
+    entries: Vec<(K, V)>,
+    last: usize,
+}
+
+impl<K: Copy + Eq + Hash, V> Recent<K, V> {
+    fn new() -> Recent<K, V> {
+        Recent { index: HashMap::new(), entries: Vec::new(), last: 0 }
+    }
+
+    fn get_or(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
+        if self.entries.get(self.last).is_none_or(|(last, _)| *last != key) {
+            self.last = match self.index.get(&key) {
+                Some(&at) => at,
+                None => self.add(key, make()),
+            };
+        }
+        &mut self.entries[self.last].1
+    }
+
+    fn add(&mut self, key: K, value: V) -> usize {
+        if self.entries.len() >= BOUND {
+            self.index.clear();
+            self.entries.clear();
+        }
+        self.index.insert(key, self.entries.len());
+        self.entries.push((key, value));
+        self.entries.len() - 1
+    }
 }
 
 /// One to send on.
@@ -55,30 +88,23 @@ pub(crate) enum Check {
 
 impl Paths {
     pub(crate) fn new(local: SocketAddr) -> Paths {
-        Paths { local, to: HashMap::new(), from: HashMap::new() }
+        Paths { local, to: Recent::new(), from: Recent::new() }
     }
 
     /// The path to a NIC.
     pub(crate) fn to(&mut self, gid: Gid) -> &Destination {
-        if self.to.len() >= BOUND && !self.to.contains_key(&gid) {
-            self.to.clear();
-        }
-        self.to.entry(gid).or_insert_with(|| {
+        let local = self.local;
+        self.to.get_or(gid, || {
             let address = SocketAddr::new(IpAddr::from(gid), ROCE_PORT);
-            let icrc = IcrcPath::new(self.local, address);
+            let icrc = IcrcPath::new(local, address);
             Destination { socket_address: address.into(), address, icrc }
         })
     }
 
     /// The path from a sender.
     pub(crate) fn from(&mut self, address: SocketAddr) -> &mut Source {
-        if self.from.len() >= BOUND && !self.from.contains_key(&address) {
-            self.from.clear();
-        }
-        match self.from.entry(address) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(Source::new(address, self.local)),
-        }
+        let local = self.local;
+        self.from.get_or(address, || Source::new(address, local))
     }
 }
 
@@ -194,7 +220,7 @@ mod tests {
         let mut paths = Paths::new("127.1.0.2:4791".parse().unwrap());
         for port in 1..=u16::MAX {
             paths.from(SocketAddr::new(IpAddr::from([127, 1, 0, 1]), port));
-            assert!(paths.from.len() <= BOUND);
+            assert!(paths.from.entries.len() <= BOUND && paths.from.index.len() <= BOUND);
         }
     }
 }

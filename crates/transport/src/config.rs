@@ -28,13 +28,17 @@ pub struct Tuning {
     pub ack_every: u32,
     /// ... or after this long, or at an idle poll.
     pub ack_delay: Duration,
-    /// Unacknowledged payload bytes that a requester lets be on the wire: less than a slow receiver's socket buffer holds.
-    /// Also what it asks to READ at once, and what a responder sends of READ responses before it hears of the
-    /// requester again or `ack_delay` has passed.
+    /// Unacknowledged payload bytes that a requester lets be on the wire: less than a slow receiver's socket buffer holds,
+    /// and at most 256 MiB. Also what it asks to READ at once, and what a responder sends of READ responses before it
+    /// hears of the requester again or `ack_delay` has passed.
     pub send_window: u32,
     /// How long the number of a destroyed queue pair and a revoked key stay unused: the maximum packet lifetime.
     pub quarantine: Duration,
 }
+
+/// The largest `send_window`. A packet costs at least 256 bytes of it, and READs have one of their own: so fewer than
+/// 2^22 PSNs are on the wire, far from the 2^23 where PSNs become ambiguous.
+pub(crate) const MAX_SEND_WINDOW: u32 = 1 << 28;
 
 impl Default for Tuning {
     fn default() -> Tuning {

@@ -1,6 +1,6 @@
 //! Driving the NIC: packets and time in, packets out.
 
-use mitra_verbs::{AsyncEvent, Gid, Time};
+use mitra_verbs::{AsyncEvent, Gid, QpState, Time};
 use mitra_wire::Packet;
 
 use crate::emit::Out;
@@ -129,7 +129,8 @@ impl Nic {
             // Rare: a scan over all queue pairs is fine.
             for (_, qp) in self.qps.iter_mut() {
                 let init = &qp.common.init;
-                if init.send_cq == cq || init.recv_cq == cq {
+                // One in RESET completes nothing.
+                if (init.send_cq == cq || init.recv_cq == cq) && qp.common.state != QpState::Reset {
                     qp.fail(&mut self.host, None, None);
                 }
             }

@@ -192,6 +192,12 @@ impl Faults {
         self.link_up = true;
     }
 
+    /// Ends [`Failure::NotPlaced`]: what is held back is placed, and so is what follows.
+    pub fn place_again(&mut self) {
+        self.holding_back = false;
+        self.armed.retain(|armed| armed.holds_from.is_none());
+    }
+
     /// Whether the cable is in.
     pub fn link_up(&self) -> bool {
         self.link_up

@@ -329,7 +329,7 @@ impl Keys {
     }
 
     /// Judges a remote request that arrived on queue pair `qpn`, which belongs to `pd`. The queue pair's own rights
-    /// are the caller's to check, and so is that a request of no bytes needs no key (IBTA volume 1, 9.7.4.1.3): here
+    /// are the caller's to check, and so is that a request of no bytes needs no key (IBTA volume 1, 9.7.4): here
     /// no bytes must lie within what the key names, its end included.
     pub(crate) fn remote(
         &self,
@@ -487,21 +487,21 @@ fn may_grant(granted: Access, owned: Access) -> bool {
 /// A permutation of the 24-bit numbers: four Feistel rounds on halves of 12 bits, whose round functions are
 /// multiply-shift with random factors (strongly universal: Dietzfelbinger 1996).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Cipher {
+pub(crate) struct Cipher {
     rounds: [(u32, u32); 4],
 }
 
 impl Cipher {
-    fn new(rng: &mut ChaCha8Rng) -> Cipher {
+    pub(crate) fn new(rng: &mut ChaCha8Rng) -> Cipher {
         Cipher { rounds: core::array::from_fn(|_| (rng.next_u32(), rng.next_u32())) }
     }
 
-    fn encipher(&self, x: u32) -> u32 {
+    pub(crate) fn encipher(&self, x: u32) -> u32 {
         let (l, r) = self.rounds.iter().fold((x >> 12 & 0xfff, x & 0xfff), |(l, r), k| (r, l ^ round(k, r)));
         l << 12 | r
     }
 
-    fn decipher(&self, y: u32) -> u32 {
+    pub(crate) fn decipher(&self, y: u32) -> u32 {
         let halves = (y >> 12 & 0xfff, y & 0xfff);
         let (l, r) = self.rounds.iter().rev().fold(halves, |(l, r), k| (r ^ round(k, l), l));
         l << 12 | r

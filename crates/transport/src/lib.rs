@@ -7,6 +7,11 @@
 //!
 //! A driver's loop: feed what arrived; `handle_timeout` when [`Nic::poll_timeout`] is due; then `poll_transmit`
 //! until it gives nothing; then the events. All of it under the NIC's one lock.
+//!
+//! Where to find what: `nic` has the tables and verbs, `drive` the packets and the time, `qp` the states of a queue pair.
+//! A reliable connection is `requester`, `responder`, and the `responses` and `saved` results of the latter; `uc`, `ud`
+//! and `unreliable` are the other services; `inbound` puts messages together for RC and UC. `keys` judges every access,
+//! `sges` makes the local ones.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -12,6 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
 use crate::NicConfig;
+use crate::config::MAX_SEND_WINDOW;
 use crate::counters::Counters;
 use crate::cq::Cqs;
 use crate::events::Events;
@@ -74,6 +75,8 @@ impl Nic {
         let mut rng = ChaCha8Rng::from_seed(config.seed);
         let mut config = config;
         config.limits.message = config.limits.message.min(MAX_MESSAGE);
+        let tuning = &mut config.tuning;
+        tuning.send_window = tuning.send_window.min(MAX_SEND_WINDOW);
         let (limits, quarantine) = (config.limits, config.tuning.quarantine);
         Nic {
             attr: DeviceAttr { name: config.name.clone(), limits, capabilities: config.capabilities },
@@ -418,4 +421,19 @@ fn check_limit(what: &'static str, asked: u32, limit: u32) -> Result<()> {
         return Err(Error::Limit { what, asked: asked.into(), limit: limit.into() });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_send_window_is_far_from_where_psns_become_ambiguous() {
+        let mut config = NicConfig::new("wide", Gid([0; 16]), [0; 32]);
+        config.tuning.send_window = u32::MAX;
+        let window = Nic::new(config).host.config.tuning.send_window;
+        let smallest = mitra_verbs::Mtu::ALL.map(mitra_verbs::Mtu::bytes).into_iter().min().unwrap();
+        assert!(2 * window / (smallest as u32) < 1 << 22);
+        assert!(window >= 1 << 20);
+    }
 }

@@ -1,8 +1,8 @@
 //! A queue pair: its state, and what its service makes of posts, packets and time.
 
 use mitra_verbs::{
-    Access, AsyncEvent, Drain, Gid, ModifyError, PdId, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn,
-    RecvWr, Result, SavedResult, SendWr, Time, WcOpcode, WcStatus, check_modify,
+    Access, AsyncEvent, Attribute, Drain, Gid, ModifyError, PdId, QpAttr, QpInitAttr, QpState, QpStatus,
+    QpType, Qpn, RecvWr, Result, SavedResult, SendWr, Time, WcOpcode, WcStatus, check_modify,
 };
 use mitra_wire::{Packet, Psn, Transport};
 
@@ -70,7 +70,8 @@ impl Common {
 enum Service {
     Rc {
         requester: Requester,
-        responder: Responder,
+        /// Boxed, so that the other services are not as large.
+        responder: Box<Responder>,
         /// Whether the responder sends next, not the requester.
         responder_first: bool,
     },
@@ -89,7 +90,7 @@ impl Service {
         match qp_type {
             QpType::Rc => Service::Rc {
                 requester: Requester::new(),
-                responder: Responder::new(zero),
+                responder: Box::new(Responder::new(zero)),
                 responder_first: true,
             },
             QpType::Uc => Service::Uc { sender: Sender::new(zero), receiver: uc::Receiver::new(zero) },
@@ -164,6 +165,12 @@ impl Qp {
         let from = self.common.state;
         let to = check_modify(self.common.init.qp_type, from, attr)?;
         check_limits(attr, host)?;
+        if attr.max_rd_atomic == Some(0)
+            && matches!(&self.service, Service::Rc { requester, .. } if requester.has_fetches())
+        {
+            let rule = "at least 1 while READs or atomics are posted";
+            return Err(ModifyError::OutOfRange { attribute: Attribute::MaxRdAtomic, rule }.into());
+        }
         let c = &mut self.common;
         merge(&mut c.attr, attr);
         if let Some(mtu) = attr.path_mtu {
@@ -199,7 +206,7 @@ impl Qp {
     fn start_receiving(&mut self, attr: &QpAttr, host: &Host) {
         let psn = attr.rq_psn.unwrap_or_default();
         match &mut self.service {
-            Service::Rc { responder, .. } => *responder = Responder::new(psn),
+            Service::Rc { responder, .. } => **responder = Responder::new(psn),
             Service::Uc { receiver, .. } => *receiver = uc::Receiver::new(psn),
             // A datagram may be as long as the port allows.
             Service::Ud { .. } => self.common.mtu = host.config.max_mtu.bytes(),
@@ -235,7 +242,10 @@ impl Qp {
         self.fail_sends(host, send);
         let mut status = receive.unwrap_or(WcStatus::Flushed);
         let unfinished = match &mut self.service {
-            Service::Rc { responder, .. } => responder.take_receive(),
+            Service::Rc { responder, .. } => {
+                responder.stop();
+                responder.take_receive()
+            }
             Service::Uc { receiver, .. } => receiver.take_receive(),
             Service::Ud { .. } => None,
         };
@@ -321,14 +331,11 @@ impl Qp {
 
     fn sender_failed(&mut self, host: &mut Host, Failed(status): Failed) {
         match &mut self.service {
-            Service::Rc { responder, .. } => {
-                // What the peer asked for is not answered any more either.
-                responder.silence();
-                self.fail(host, Some(status), None);
-            }
+            Service::Rc { .. } => self.fail(host, Some(status), None),
             Service::Uc { .. } | Service::Ud { .. } => {
                 self.fail_sends(host, Some(status));
                 self.common.state = QpState::Sqe;
+                self.drain = Drain::None;
             }
         }
     }
@@ -379,18 +386,18 @@ impl Qp {
                 None
             }
             (Service::Uc { receiver, .. }, Transport::Uc) => {
-                receiver.handle(c, receives, host, packet, memory).err()
+                receiver.handle(c, receives, host, packet, memory).err().map(Some)
             }
             (Service::Ud { .. }, Transport::Ud(deth)) => {
-                ud::handle(c, receives, host, source, deth, packet, memory).err()
+                ud::handle(c, receives, host, source, deth, packet, memory).err().map(|ud::Broken| None)
             }
             _ => {
                 host.counters.drop_wrong_transport += 1;
                 return;
             }
         };
-        if let Some(status) = broken {
-            self.fail(host, None, Some(status));
+        if let Some(receive) = broken {
+            self.fail(host, None, receive);
         }
         if self.common.state == QpState::Rtr && !self.established {
             self.established = true;
@@ -485,7 +492,7 @@ impl Qp {
 
 /// What a device can judge of a modification that the state table cannot.
 fn check_limits(attr: &QpAttr, host: &Host) -> Result<(), ModifyError> {
-    use mitra_verbs::Attribute as A;
+    use Attribute as A;
     let most = host.config.limits.rd_atomic;
     let ranges = [
         (

@@ -1,7 +1,8 @@
 //! Queue pairs by number.
 //!
-//! Low bits of a number are the slot; the upper ones step through all their values from a random one on, so that a
-//! stale number does not hit the slot's new queue pair. Before a slot's numbers come round it rests.
+//! Low bits of a handle are the slot; the upper ones step through all their values from a random one on, so that a
+//! stale number does not hit the slot's new queue pair. Before a slot's handles come round it rests. The number is the
+//! handle enciphered, as with keys: no bit of it tells the slot.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -10,6 +11,7 @@ use mitra_verbs::{Error, Qpn, Result, Time};
 use rand_chacha::ChaCha8Rng;
 use rand_core::RngCore;
 
+use crate::keys::Cipher;
 use crate::qp::Qp;
 
 const QPN_BITS: u32 = 24;
@@ -30,6 +32,7 @@ pub(crate) struct Qps {
     quarantine: Duration,
     /// An odd step from one number of a slot to the next, so that all are visited.
     step: u32,
+    cipher: Cipher,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -52,6 +55,7 @@ impl Qps {
             live: 0,
             quarantine,
             step: rng.next_u32() | 1,
+            cipher: Cipher::new(rng),
         }
     }
 
@@ -129,12 +133,12 @@ impl Qps {
     }
 
     fn number(&self, slot: u32) -> Qpn {
-        Qpn::new(self.slots[slot as usize].tag << self.slot_bits | slot)
+        Qpn::new(self.cipher.encipher(self.slots[slot as usize].tag << self.slot_bits | slot))
     }
 
     /// The slot that a number names.
     pub(crate) fn slot(&self, qpn: Qpn) -> u32 {
-        qpn.value() & ((1 << self.slot_bits) - 1)
+        self.cipher.decipher(qpn.value()) & ((1 << self.slot_bits) - 1)
     }
 
     pub(crate) fn get(&self, qpn: Qpn) -> Result<&Qp> {

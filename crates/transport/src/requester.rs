@@ -25,8 +25,10 @@ const PACKET_COST: u64 = 256;
 struct Request {
     wr: SendWr,
     len: u32,
-    /// PSNs it owns: none if it is local. As `psn` and `cost`, valid once it has begun.
+    /// PSNs it owns: none if it is local. As all below, valid once it has begun.
     packets: u32,
+    /// Of a READ, how many packets are asked for at once.
+    piece: u32,
     /// Its first PSN.
     psn: Psn,
     /// Window cost of all requests that began before it.
@@ -91,6 +93,8 @@ pub(crate) struct Requester {
     rnr_retries: u8,
     /// The PSN that was last sent again for an implied NAK: not twice.
     implied_at: Option<Psn>,
+    /// The PSN that was last sent again for a sequence NAK: not twice, since a gap is NAKed once.
+    nakked_at: Option<Psn>,
     /// A request that cannot be sent for a local reason; its turn to fail comes when those before it are done.
     broken: Option<(u64, WcStatus)>,
 }
@@ -113,6 +117,7 @@ impl Requester {
             retries: 0,
             rnr_retries: 0,
             implied_at: None,
+            nakked_at: None,
             broken: None,
         }
     }
@@ -129,9 +134,14 @@ impl Requester {
         self.queue.len()
     }
 
+    /// Whether a READ or an atomic is posted and not completed.
+    pub(crate) fn has_fetches(&self) -> bool {
+        self.queue.iter().any(|request| request.wr.op.fetches())
+    }
+
     pub(crate) fn push(&mut self, wr: SendWr) {
         let len = if wr.op.is_atomic() { 8 } else { wr.data.len() as u32 };
-        self.queue.push_back(Request { wr, len, packets: 0, psn: Psn::new(0), cost: 0 });
+        self.queue.push_back(Request { wr, len, packets: 0, piece: 0, psn: Psn::new(0), cost: 0 });
     }
 
     /// First PSN that was never sent.
@@ -195,20 +205,14 @@ impl Requester {
     }
 
     /// Packets of a READ to ask for at once from the cursor on: responses cannot be held back, so no more of them is
-    /// asked for than the window allows. Asking again ends where asking before ended: a duplicate READ may only ask
-    /// for a part of what the first one did (IBTA volume 1, 9.7.5).
+    /// asked for than the window allows. Asking again ends where asking before ended, whatever became of the attributes:
+    /// a duplicate READ may only ask for a part of what the first one did (IBTA volume 1, 9.7.5).
     fn piece(&self, c: &Common, host: &Host, request: &Request) -> u32 {
-        let window = host.config.tuning.send_window / u32::from(c.max_rd_atomic().clamp(1, 4));
-        let most = (window / c.mtu as u32).max(1);
-        let Cursor { request: position, packet } = self.cursor;
+        let fresh = self.cursor.request >= self.begun;
+        let most = if fresh { whole_piece(c, host) } else { request.piece };
+        let packet = self.cursor.packet;
         let left = request.len.div_ceil(c.mtu as u32).max(1) - packet;
-        let piece = left.min(most - packet % most);
-        let psn = request.psn.add(packet);
-        if position < self.begun && psn.is_before(self.sent) {
-            piece.min(self.sent.distance(psn))
-        } else {
-            piece
-        }
+        left.min(most - packet % most)
     }
 
     /// Whether the packet at the cursor may be sent now.
@@ -358,24 +362,18 @@ impl Requester {
     fn begin(&mut self, c: &Common, host: &mut Host) -> Result<bool, WcStatus> {
         let (psn, cost) = (self.next_psn, self.cost);
         let request = &mut self.queue[(self.begun - self.head) as usize];
-        match request.wr.op {
-            SendOp::BindWindow(bind) => {
-                host.keys.bind(c.qpn, c.init.pd, &bind).map_err(|_| WcStatus::WindowBind)?;
-            }
-            SendOp::LocalInvalidate(key) => {
-                host.keys.invalidate(c.qpn, c.init.pd, key).map_err(|_| WcStatus::LocalProtection)?;
-            }
-            _ => {
-                request.packets =
-                    if request.wr.op.is_atomic() { 1 } else { request.len.div_ceil(c.mtu as u32).max(1) };
-                request.psn = psn;
-                request.cost = cost;
-                self.next_psn = psn.add(request.packets);
-                self.cost += request.cost_of(request.packets, c.mtu);
-                self.begun += 1;
-                return Ok(false);
-            }
-        }
+        let Some(done) = execute_local(c, host, &request.wr.op) else {
+            request.packets =
+                if request.wr.op.is_atomic() { 1 } else { request.len.div_ceil(c.mtu as u32).max(1) };
+            request.piece = whole_piece(c, host);
+            request.psn = psn;
+            request.cost = cost;
+            self.next_psn = psn.add(request.packets);
+            self.cost += request.cost_of(request.packets, c.mtu);
+            self.begun += 1;
+            return Ok(false);
+        };
+        done?;
         self.begun += 1;
         self.cursor.request += 1;
         self.retire(c, host);
@@ -398,6 +396,7 @@ impl Requester {
         self.retries = c.retry_cnt();
         self.rnr_retries = c.rnr_retry();
         self.implied_at = None;
+        self.nakked_at = None;
     }
 
     /// After `una` moved: what else follows from that.
@@ -496,12 +495,18 @@ impl Requester {
         let status = match syndrome {
             Syndrome::RnrNak { timer } => {
                 host.counters.rnr_naks_received += 1;
-                return self.not_ready(c, now, timer);
+                // While it waits nothing is sent: this is a copy, or the answer to a copy.
+                return if self.rnr_until.is_some() { Ok(()) } else { self.not_ready(c, now, timer) };
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 host.counters.sequence_naks_received += 1;
-                // If nothing was sent since the last time, this NAK is an old one.
-                return if self.cursor > self.una_cursor() { self.send_again(c) } else { Ok(()) };
+                // If nothing was sent since the last time, this NAK is an old one; if this place was NAKed before,
+                // it is a copy (IBTA volume 1, 9.7.5). What is lost again is found by the time-out.
+                if self.cursor == self.una_cursor() || self.nakked_at == Some(psn) {
+                    return Ok(());
+                }
+                self.nakked_at = Some(psn);
+                return self.send_again(c);
             }
             Syndrome::Nak(NakCode::InvalidRequest) => WcStatus::RemoteInvalidRequest,
             Syndrome::Nak(NakCode::RemoteAccess) => WcStatus::RemoteAccess,
@@ -598,6 +603,9 @@ impl Requester {
             self.rnr_retries -= 1;
         }
         self.rewind(c);
+        // The peer is alive: it is patience that is counted now.
+        self.retries = c.retry_cnt();
+        self.nakked_at = None;
         self.rnr_until = Some(now + rnr_delay(timer));
         Ok(())
     }
@@ -611,9 +619,28 @@ impl Requester {
             self.timer = None;
             host.counters.timeouts += 1;
             self.implied_at = None;
+            self.nakked_at = None;
             return self.send_again(c);
         }
         Ok(())
+    }
+}
+
+/// Packets of a READ to ask for at once, if there are so many.
+fn whole_piece(c: &Common, host: &Host) -> u32 {
+    let window = host.config.tuning.send_window / u32::from(c.max_rd_atomic().clamp(1, 4));
+    (window / c.mtu as u32).max(1)
+}
+
+/// Executes a bind or a local invalidation, which send nothing; `None` for any other operation.
+pub(crate) fn execute_local(c: &Common, host: &mut Host, op: &SendOp) -> Option<Result<(), WcStatus>> {
+    let (qpn, pd) = (c.qpn, c.init.pd);
+    match op {
+        SendOp::BindWindow(bind) => Some(host.keys.bind(qpn, pd, bind).map_err(|_| WcStatus::WindowBind)),
+        SendOp::LocalInvalidate(key) => {
+            Some(host.keys.invalidate(qpn, pd, *key).map_err(|_| WcStatus::LocalProtection))
+        }
+        _ => None,
     }
 }
 

@@ -3,6 +3,8 @@
 //! Answers leave in PSN order: what READs and atomics get, then a NAK, then acknowledgements, which are coalesced and
 //! deferred.
 
+use std::collections::VecDeque;
+
 use mitra_verbs::{Access, AsyncEvent, AtomicScope, Key, Psn, Qpn, RecvWr, SavedResult, Time, WcStatus};
 use mitra_wire::{Aeth, AtomicEth, Message, NakCode, Packet, Reth, Syndrome, Transport};
 
@@ -34,6 +36,8 @@ pub(crate) struct Responder {
     msn: u32,
     inbound: Inbound,
     responses: Responses,
+    /// How many PSNs were executed before each of the last READs and atomics: those that may still lack their answer.
+    recent: VecDeque<u64>,
     saved: Saved,
     nak: Option<Syndrome>,
     nak_psn: Psn,
@@ -41,6 +45,9 @@ pub(crate) struct Responder {
     gap: bool,
     /// The last PSN that was dropped for that.
     ahead: Psn,
+    /// PSNs executed up to the last SEND or WRITE packet. No plain acknowledgement goes further: of a READ or an atomic it
+    /// would say nothing that the response does not, and rxe takes it for the response itself.
+    plain: u64,
     /// Packets executed that asked for an acknowledgement, and bytes.
     owed: u32,
     owed_bytes: u32,
@@ -62,11 +69,13 @@ impl Responder {
             msn: 0,
             inbound: Inbound::None,
             responses: Responses::default(),
+            recent: VecDeque::new(),
             saved: Saved::default(),
             nak: None,
             nak_psn: psn,
             gap: false,
             ahead: psn,
+            plain: 0,
             owed: 0,
             owed_bytes: 0,
             ack_deadline: None,
@@ -129,6 +138,20 @@ impl Responder {
         }
     }
 
+    /// The queue pair is in ERR: the memory is touched no more, and nothing leaves but the NAK that says why, if there is
+    /// one (IBTA volume 1, 10.3.1 and 9.9.3). It takes the place of the first answer that will not come: at its own,
+    /// the requester would ask for that answer in vain.
+    pub(crate) fn stop(&mut self) {
+        let fatal =
+            self.nak.filter(|nak| matches!(nak, Syndrome::Nak(code) if *code != NakCode::PsnSequence));
+        let first = self.responses.first_new();
+        self.silence();
+        self.nak = fatal;
+        if let Some(psn) = first.filter(|psn| psn.is_before(self.nak_psn)) {
+            self.nak_psn = psn;
+        }
+    }
+
     /// Answers nothing any more.
     pub(crate) fn silence(&mut self) {
         self.responses.clear();
@@ -183,6 +206,9 @@ impl Responder {
             Ok(psns) => {
                 self.psn = self.psn.add(psns);
                 self.executed += u64::from(psns);
+                if !fetches(&packet.message) {
+                    self.plain = self.executed;
+                }
                 self.gap = false;
                 self.overtake_nak();
                 host.counters.bytes_received += packet.payload.len() as u64;
@@ -226,8 +252,11 @@ impl Responder {
             self.nak_psn = self.psn;
         } else {
             self.nak = None;
-            self.owed = self.owed.max(1);
-            self.flush_ack();
+            // The response of a READ or an atomic says it too.
+            if self.plain == self.executed {
+                self.owed = self.owed.max(1);
+                self.flush_ack();
+            }
         }
     }
 
@@ -299,9 +328,19 @@ impl Responder {
         }
         self.msn = (self.msn + 1) & 0xff_ffff;
         self.responses.push(read_response(self.psn, packets, self.msn, reth, false), most);
+        self.remember(most);
         host.counters.messages_executed += 1;
         self.settle_acks();
         Ok(packets)
+    }
+
+    /// A READ or an atomic is executed: by sending it, the requester says that it has the answers to all but the last
+    /// `most` ones.
+    fn remember(&mut self, most: u8) {
+        while self.recent.len() >= usize::from(most.max(1)) {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(self.executed);
     }
 
     fn execute_atomic(
@@ -333,6 +372,7 @@ impl Responder {
         self.msn = (self.msn + 1) & 0xff_ffff;
         let response = Response { psn, end: psn.next(), msn: self.msn, duplicate: false, what };
         self.responses.push(response, most);
+        self.remember(most);
         self.saved.save(self.executed, SavedResult { psn, value }, most);
         host.counters.messages_executed += 1;
         self.settle_acks();
@@ -345,17 +385,17 @@ impl Responder {
         let (psn, most) = (packet.psn, c.max_dest_rd_atomic());
         let response = match packet.message {
             Message::ReadRequest(reth) => {
-                // Rights may have gone since it was executed. No NAK then: this may be a late copy of a READ that
-                // was answered long ago, and would take a healthy connection down.
-                match self.judge_read(c, host, reth) {
-                    Ok(packets) if packets <= self.psn.distance(psn) => {
-                        read_response(psn, packets, self.msn, reth, true)
-                    }
-                    _ => {
-                        host.counters.drop_duplicate += 1;
-                        return;
-                    }
+                let behind = self.psn.distance(psn);
+                let packets = reth.len.div_ceil(c.mtu as u32).max(1);
+                // Rights may have gone since it was executed. Who may still lack the answer is told so, when its turn
+                // comes; a late copy of a READ that was answered long ago is not.
+                let at = self.executed.checked_sub(behind.into());
+                let lacking = self.recent.front().is_some_and(|&first| at >= Some(first));
+                if packets > behind || (!lacking && self.judge_read(c, host, reth).is_err()) {
+                    host.counters.drop_duplicate += 1;
+                    return;
                 }
+                read_response(psn, packets, self.msn, reth, true)
             }
             Message::CompareSwap(_) | Message::FetchAdd(_) => {
                 let Some(value) = self.saved.find(self.executed, psn) else {
@@ -365,8 +405,13 @@ impl Responder {
                 let what = Answer::Atomic { value };
                 Response { psn, end: psn.next(), msn: self.msn, duplicate: true, what }
             }
+            // What was executed at this PSN, if anything, was a READ or an atomic.
+            _ if u64::from(self.psn.distance(psn)) <= self.executed - self.plain => {
+                host.counters.drop_duplicate += 1;
+                return;
+            }
             _ => {
-                // Acknowledged again with all that was executed.
+                // Acknowledged again, with all SENDs and WRITEs that were executed.
                 self.owed = self.owed.max(1);
                 self.flush_ack();
                 return;
@@ -415,7 +460,7 @@ impl Responder {
             (self.nak_psn, syndrome)
         } else if self.ack_due {
             host.counters.acks_sent += 1;
-            (self.psn.sub(1), Syndrome::ACK)
+            (self.psn.sub(1).sub((self.executed - self.plain) as u32), Syndrome::ACK)
         } else {
             return Ok(n);
         };
@@ -425,6 +470,11 @@ impl Responder {
         n += 1;
         Ok(n)
     }
+}
+
+/// Whether the request is answered by a response of its own.
+fn fetches(message: &Message) -> bool {
+    matches!(message, Message::ReadRequest(_) | Message::CompareSwap(_) | Message::FetchAdd(_))
 }
 
 fn read_response(psn: Psn, packets: u32, msn: u32, reth: Reth, duplicate: bool) -> Response {

@@ -44,6 +44,11 @@ impl Responses {
         self.queue.is_empty()
     }
 
+    /// PSN of the first answer that is due to a new request.
+    pub(crate) fn first_new(&self) -> Option<Psn> {
+        self.queue.iter().find(|r| !r.duplicate).map(|r| r.psn)
+    }
+
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
     }
@@ -98,8 +103,13 @@ impl Responses {
                     n += 1;
                     *budget = budget.saturating_sub(bytes);
                 }
-                Err(_) if response.duplicate => {
-                    host.counters.drop_duplicate += 1;
+                // The requester lacks this answer, and fails; or it has it, and ignores this (its PSN is answered).
+                // Since that is not known here, the queue pair lives on.
+                Err(code) if response.duplicate => {
+                    let aeth = Aeth { syndrome: Syndrome::Nak(code), msn: response.msn };
+                    out.bare(&response.packet(c, Message::Ack(aeth)));
+                    n += 1;
+                    host.counters.fatal_naks_sent += 1;
                     response.end = response.psn.next();
                 }
                 Err(code) => return Err((response.psn, code)),
@@ -114,6 +124,10 @@ impl Responses {
 }
 
 impl Response {
+    fn packet(&self, c: &Common, message: Message) -> Packet<'static> {
+        Packet { mig_req: true, ..Packet::new(Transport::Rc, c.dest_qpn, self.psn, message, &[]) }
+    }
+
     /// Sends its next packet and says how many bytes that carries.
     fn transmit(
         &mut self,
@@ -123,25 +137,21 @@ impl Response {
         out: &mut Out<'_>,
     ) -> Result<u32, NakCode> {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
-        let packet = |message| Packet {
-            mig_req: true,
-            ..Packet::new(Transport::Rc, c.dest_qpn, self.psn, message, &[])
-        };
-        match &mut self.what {
+        let last = self.psn.next() == self.end;
+        match self.what {
             Answer::Atomic { value } => {
-                out.bare(&packet(Message::AtomicAck(aeth, *value)));
+                out.bare(&self.packet(c, Message::AtomicAck(aeth, value)));
                 Ok(0)
             }
             Answer::Read { va, key, left, first } => {
-                let last = self.psn.next() == self.end;
-                let n = (*left as usize).min(c.mtu);
-                let message = match (*first, last) {
+                let n = (left as usize).min(c.mtu);
+                let message = match (first, last) {
                     (true, true) => Message::ReadOnly(aeth),
                     (true, false) => Message::ReadFirst(aeth),
                     (false, false) => Message::ReadMiddle,
                     (false, true) => Message::ReadLast(aeth),
                 };
-                out.packet(&packet(message), n, |bytes| {
+                out.packet(&self.packet(c, message), n, |bytes| {
                     if n == 0 {
                         return Ok(());
                     }
@@ -151,13 +161,12 @@ impl Response {
                     }
                     let span = host
                         .keys
-                        .remote(c.qpn, c.init.pd, *key, *va, n as u64, Access::REMOTE_READ)
+                        .remote(c.qpn, c.init.pd, key, va, n as u64, Access::REMOTE_READ)
                         .map_err(|_| NakCode::RemoteAccess)?;
                     memory.fetch(span.region, span.offset, bytes).map_err(|_| NakCode::RemoteOperational)
                 })?;
-                *va = va.wrapping_add(n as u64);
-                *left -= n as u32;
-                *first = false;
+                let (va, left) = (va.wrapping_add(n as u64), left - n as u32);
+                self.what = Answer::Read { va, key, left, first: false };
                 Ok(n as u32)
             }
         }

@@ -15,8 +15,11 @@ use crate::{Memory, sges};
 /// (IBTA volume 1, 11.4.1).
 pub(crate) const GRH_LEN: usize = 40;
 
-/// A packet. An error is one of the receive's own, and takes the queue pair to ERR; anything else that is wrong is
-/// dropped.
+/// The receive was wrong: it is completed with its error, and the queue pair must go to ERR.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Broken;
+
+/// A packet. Whatever is wrong with it, it is dropped.
 pub(crate) fn handle(
     c: &Common,
     receives: &mut Receives,
@@ -25,7 +28,7 @@ pub(crate) fn handle(
     deth: Deth,
     packet: &Packet<'_>,
     memory: &mut dyn Memory,
-) -> Result<(), WcStatus> {
+) -> Result<(), Broken> {
     if c.attr.qkey != Some(deth.qkey) {
         host.counters.drop_qkey += 1;
         return Ok(());
@@ -43,8 +46,13 @@ pub(crate) fn handle(
     let placed = sges::scatter(&host.keys, c.recv_pd, &receive.sges, 0, &grh, memory).and_then(|()| {
         sges::scatter(&host.keys, c.recv_pd, &receive.sges, GRH_LEN as u64, packet.payload, memory)
     });
-    placed.map_err(|_| WcStatus::LocalProtection)?;
+    // Taken in either case: a shared queue would hand a wrong one to its next queue pair, and break that too.
     if let Some(receive) = host.take_receive(receives) {
+        if placed.is_err() {
+            let wc = completion(receive.wr_id, WcStatus::LocalProtection, WcOpcode::Recv, c.qpn);
+            host.complete(c.init.recv_cq, wc, false);
+            return Err(Broken);
+        }
         let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::Recv, c.qpn);
         wc.byte_len = total as u32;
         wc.src_qp = deth.src_qp;

@@ -10,7 +10,7 @@ use crate::cq::completion;
 use crate::emit::Out;
 use crate::host::Host;
 use crate::qp::Common;
-use crate::requester::{Failed, data_message, opcode};
+use crate::requester::{Failed, data_message, execute_local, opcode};
 use crate::sges;
 
 /// A posted send.
@@ -92,6 +92,12 @@ impl Sender {
             if *destination != out.destination() {
                 break;
             }
+            // UC has these as RC does (IBTA volume 1, table 38).
+            if let Some(done) = execute_local(c, host, &wr.op) {
+                done.map_err(Failed)?;
+                self.retire(c, host);
+                continue;
+            }
             let len = wr.data.len() as usize;
             let packets = len.div_ceil(c.mtu).max(1) as u32;
             let (index, last) = (self.sent, self.sent + 1 == packets);
@@ -112,14 +118,20 @@ impl Sender {
             self.psn = self.psn.next();
             self.sent += 1;
             if last {
-                self.sent = 0;
-                if c.init.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED) {
-                    complete(c, host, wr, WcStatus::Success);
-                }
-                self.queue.pop_front();
+                self.retire(c, host);
             }
         }
         Ok(n)
+    }
+
+    /// The front request is done.
+    fn retire(&mut self, c: &Common, host: &mut Host) {
+        self.sent = 0;
+        if let Some(Request { wr, .. }) = self.queue.pop_front()
+            && (c.init.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED))
+        {
+            complete(c, host, &wr, WcStatus::Success);
+        }
     }
 }
 

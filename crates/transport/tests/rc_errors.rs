@@ -11,6 +11,9 @@ fn write(p: &Pair, wr_id: u64, remote: RemoteAddr, len: u32) -> SendWr {
     SendWr::new(wr_id, SendOp::Write(remote), Data::sge(p.sge(0, 0, len)))
 }
 
+/// Makes a request on remote memory.
+type Make = fn(&Pair, RemoteAddr) -> SendWr;
+
 /// Posts `wr` and two more; it must fail with `status`, the others are flushed, and node 1's memory is as it was.
 fn fails(p: &mut Pair, wr: SendWr, status: WcStatus) {
     p.bytes(0)[..0x4000].fill(0xee);
@@ -26,13 +29,13 @@ fn fails(p: &mut Pair, wr: SendWr, status: WcStatus) {
 
 /// The last NAK that node 1 sent.
 fn nak(p: &Pair) -> Option<Syndrome> {
-    let syndromes = p.seen.iter().filter(|s| s.from == 1).filter_map(|s| {
+    let mut syndromes = p.seen.iter().filter(|s| s.from == 1).filter_map(|s| {
         match Packet::parse(&s.bytes).unwrap().message {
             Message::Ack(aeth) if !matches!(aeth.syndrome, Syndrome::Ack { .. }) => Some(aeth.syndrome),
             _ => None,
         }
     });
-    syndromes.last()
+    syndromes.next_back()
 }
 
 /// A remote access fails: both ends are in ERR, an event says so at the responder.
@@ -97,7 +100,7 @@ fn bounds_are_judged_at_the_first_packet_for_the_whole_message() {
 
 #[test]
 fn a_right_that_the_region_lacks_is_denied() {
-    let cases: [(Access, fn(&Pair, RemoteAddr) -> SendWr); 3] = [
+    let cases: [(Access, Make); 3] = [
         (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 8)),
         (Access::REMOTE_READ, |p, r| read(p, 1, r, 8)),
         (Access::REMOTE_ATOMIC, |p, r| fetch_add(p, 1, r)),
@@ -162,7 +165,7 @@ fn a_key_revoked_before_the_read_response_leaves_is_denied() {
 
 #[test]
 fn an_operation_that_the_queue_pair_may_not_do_is_an_invalid_request() {
-    let cases: [(Access, fn(&Pair, RemoteAddr) -> SendWr); 4] = [
+    let cases: [(Access, Make); 4] = [
         (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 8)),
         (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 0)),
         (Access::REMOTE_READ, |p, r| read(p, 1, r, 8)),
@@ -296,6 +299,23 @@ fn a_responder_error_behind_a_read_lets_the_read_complete() {
 }
 
 #[test]
+fn in_error_nothing_leaves_but_the_nak() {
+    let mut p = pair();
+    let good = read(&p, 1, p.remote(0), 5000);
+    let bad = write(&p, 2, RemoteAddr { rkey: Key(0), ..p.remote(0) }, 8);
+    p.post_on(0, &[good, bad]).unwrap();
+    p.pump();
+    p.now += LATENCY;
+    while p.deliver_due() {}
+    assert_eq!(p.state(1), QpState::Err);
+    p.run();
+    assert_eq!((p.nodes[1].memory.touches, p.names(1)), (0, vec!["RC_ACKNOWLEDGE"]));
+    // Its place is the READ's, so that the requester need not ask for that in vain.
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess), (2, WcStatus::Flushed)]);
+    assert_eq!(p.counter(0, "timeouts"), 0);
+}
+
+#[test]
 fn no_receive_is_waited_for() {
     let mut p = pair(); // min_rnr_timer 4: 40 µs
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
@@ -340,6 +360,42 @@ fn patience_ends() {
         assert_eq!(p.names(0).len(), 1 + usize::from(rnr_retry));
         assert_eq!(p.state(1), QpState::Rts);
     }
+}
+
+#[test]
+fn a_copy_costs_no_patience() {
+    // Of the NAK, or of the request that gets one.
+    for doubled in 0..2 {
+        let mut p = Setup { rnr_retry: 1, min_rnr_timer: 12, ..Setup::default() }.pair();
+        let mut first = true;
+        p.link(move |from, _| {
+            let hit = from == doubled && first;
+            first &= !hit;
+            if hit { Fate::Duplicate } else { Fate::Pass }
+        });
+        p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
+        p.run_for(Duration::from_micros(100));
+        assert_eq!(p.counter(0, "rnr_naks_received"), 2);
+        p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
+        p.run();
+        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    }
+}
+
+#[test]
+fn waiting_for_ever_survives_lost_naks() {
+    let mut p = Setup { rnr_retry: 7, retry_cnt: 3, min_rnr_timer: 1, timeout: 5, ..Setup::default() }.pair();
+    let mut n = 0;
+    p.link(move |from, _| {
+        n += from;
+        if from == 1 && n % 4 == 0 { Fate::Drop } else { Fate::Pass }
+    });
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
+    p.run_for(Duration::from_millis(20));
+    assert!(p.counter(0, "timeouts") > 3);
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
 }
 
 #[test]
@@ -508,7 +564,8 @@ fn more_reads_at_once_than_promised_are_an_invalid_request() {
         assert_eq!(p.state(1), if i < 2 { QpState::Rts } else { QpState::Err });
     }
     p.pump();
-    assert_eq!(p.names(1), ["RC_RDMA_READ_RESPONSE_ONLY", "RC_RDMA_READ_RESPONSE_ONLY", "RC_ACKNOWLEDGE"]);
+    // In ERR, those that it had accepted are not answered any more.
+    assert_eq!(p.names(1), ["RC_ACKNOWLEDGE"]);
     assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
 }
 
@@ -547,18 +604,33 @@ fn response(p: &Pair, psn: u32, message: Message, payload: &'static [u8]) -> Pac
     Packet::new(Transport::Rc, p.nodes[0].qp, Psn::new(100 + psn), message, payload)
 }
 
+/// What node 1 has to send now.
+fn answers(p: &mut Pair) -> usize {
+    let before = p.names(1).len();
+    p.run();
+    p.names(1).len() - before
+}
+
 #[test]
 fn a_late_copy_of_an_answered_read_does_no_harm_after_its_key_was_revoked() {
-    let mut p = pair();
-    p.post(read(&p, 1, p.remote(0), 8));
+    let mut p = Setup { rd_atomic: 1, dest_rd_atomic: 1, ..Setup::default() }.pair();
+    for i in 1..3 {
+        p.post(read(&p, i, p.remote(0), 8));
+    }
     p.run();
-    let old = p.seen[0].bytes.clone();
+    let requests: Vec<_> = p.seen.iter().filter(|s| s.from == 0).map(|s| s.bytes.clone()).collect();
     let node = &mut p.nodes[1];
     node.nic.dereg_mr(p.now, node.mr.id).unwrap();
-    p.inject(1, &Packet::parse(&old).unwrap());
-    p.run();
-    assert_eq!((p.state(0), p.state(1)), (QpState::Rts, QpState::Rts));
+    // With one READ at a time, the second one says that the first one is answered.
+    p.inject(1, &Packet::parse(&requests[0]).unwrap());
+    assert_eq!(answers(&mut p), 0);
     assert_eq!(p.counter(1, "drop_duplicate"), 1);
+    // Whether the second one is answered only the requester knows.
+    p.inject(1, &Packet::parse(&requests[1]).unwrap());
+    assert_eq!(answers(&mut p), 1);
+    assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::RemoteAccess)));
+    assert_eq!(p.counter(0, "drop_stale_response"), 1);
+    assert_eq!((p.state(0), p.state(1)), (QpState::Rts, QpState::Rts));
 }
 
 #[test]
@@ -571,8 +643,27 @@ fn a_duplicate_read_that_was_accepted_does_no_harm_when_its_key_is_revoked() {
     let node = &mut p.nodes[1];
     node.nic.dereg_mr(p.now, node.mr.id).unwrap();
     p.run();
+    assert_eq!(p.counter(0, "drop_stale_response"), 1);
     assert_eq!((p.state(0), p.state(1)), (QpState::Rts, QpState::Rts));
-    assert_eq!(p.counter(1, "drop_duplicate"), 1);
+}
+
+#[test]
+fn a_read_asked_for_again_after_its_key_was_revoked_is_denied() {
+    // Found by a later response, or by the time-out.
+    for (len, lost) in [(1 << 16, 2), (8, 1)] {
+        let mut p = pair();
+        let mut n = 0;
+        p.link(move |from, _| {
+            n += from;
+            if from == 1 && n == lost { Fate::Drop } else { Fate::Pass }
+        });
+        p.post(read(&p, 1, p.remote(0), len));
+        p.run_for(3 * LATENCY);
+        let node = &mut p.nodes[1];
+        node.nic.dereg_mr(p.now, node.mr.id).unwrap();
+        p.run();
+        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess)]);
+    }
 }
 
 #[test]

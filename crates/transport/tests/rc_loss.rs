@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use common::*;
@@ -53,6 +54,27 @@ fn one_of_each(p: &mut Pair) {
     assert_eq!(p.bytes(0)[0x8000..0x8000 + LEN], b);
     assert_eq!(p.bytes(0)[0xc000..0xc000 + LEN], b);
     assert_eq!(p.status(0).sq_psn, p.status(1).rq_psn);
+    acknowledgements_are_of_sends_and_writes(p);
+}
+
+/// No plain acknowledgement has the PSN of a READ or an atomic: rxe would take it for the response, without its data.
+fn acknowledgements_are_of_sends_and_writes(p: &Pair) {
+    let parsed =
+        |from| p.seen.iter().filter(move |s| s.from == from).map(|s| Packet::parse(&s.bytes).unwrap());
+    let mut fetched = HashSet::new();
+    for packet in parsed(0) {
+        let packets = match packet.message {
+            Message::ReadRequest(reth) => reth.len.div_ceil(MTU as u32).max(1),
+            Message::FetchAdd(_) => 1,
+            _ => 0,
+        };
+        fetched.extend((0..packets).map(|i| packet.psn.add(i)));
+    }
+    for packet in parsed(1) {
+        if let Message::Ack(Aeth { syndrome: Syndrome::Ack { .. }, .. }) = packet.message {
+            assert!(!fetched.contains(&packet.psn), "{packet}");
+        }
+    }
 }
 
 /// A link that does `fate` to the packets for which `which` says so, counting all packets.
@@ -375,7 +397,28 @@ fn an_old_nak_costs_no_retry() {
     assert_eq!(p.state(0), QpState::Rts);
     p.pump();
     acknowledge(&mut p, 100, Syndrome::Nak(NakCode::PsnSequence));
+    assert_eq!(p.state(0), QpState::Rts, "a gap is NAKed once: a copy");
+    p.run();
     assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RetryExceeded)]);
+    assert_eq!(p.names(0).len(), 2);
+}
+
+#[test]
+fn a_copy_of_a_sequence_nak_costs_no_retry() {
+    let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
+    let mut first = [true; 2];
+    p.link(move |from, _| match core::mem::take(&mut first[from]) {
+        true if from == 0 => Fate::Drop,
+        true => Fate::Duplicate,
+        false => Fate::Pass,
+    });
+    for i in 1..4 {
+        p.post(write8(&p, i));
+    }
+    p.run();
+    assert_eq!(p.counter(0, "sequence_naks_received"), 2);
+    assert_eq!(statuses(&p.sends(0)), [1, 2, 3].map(|i| (i, WcStatus::Success)));
+    assert_eq!(p.counter(0, "timeouts"), 0);
 }
 
 #[test]
@@ -453,4 +496,24 @@ fn a_change_of_the_reads_at_once_does_not_disturb_a_read_on_its_way() {
         assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)], "{lost}");
         assert!(p.bytes(0)[..60_000] == data);
     }
+}
+
+#[test]
+fn a_change_of_the_reads_at_once_does_not_change_the_pieces_of_a_read() {
+    let mut p = Setup { send_window: 8192, rd_atomic: 4, ..Setup::default() }.pair();
+    // Pieces of two packets, from 100, 102, 104, 106 on. The last request is lost, and every response from 103 on.
+    let broken = Rc::new(Cell::new(true));
+    let (lossy, mut requests) = (broken.clone(), 0);
+    p.link(move |from, packet| {
+        requests += usize::from(from == 0);
+        let hit = if from == 0 { requests >= 4 } else { packet.psn.value() >= 103 };
+        if hit && lossy.get() { Fate::Drop } else { Fate::Pass }
+    });
+    p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 40 << 10))));
+    p.run_for(Duration::from_micros(20));
+    broken.set(false);
+    p.modify(0, &QpAttr::to(QpState::Sqd));
+    p.modify(0, &QpAttr { max_rd_atomic: Some(1), ..QpAttr::to(QpState::Sqd) });
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
 }

@@ -112,3 +112,29 @@ fn it_is_busy_while_used_and_refuses_what_does_not_fit() {
     node.nic.destroy_srq(srq).unwrap();
     assert!(matches!(node.nic.destroy_srq(srq), Err(Error::NoSuchObject { .. })));
 }
+
+#[test]
+fn a_wrong_receive_breaks_the_one_queue_pair_that_met_it() {
+    let setup = Setup { qp_type: QpType::Ud, srq: Some(8), ..Setup::default() };
+    let mut p = setup.pair();
+    let srq = srq(&p);
+    let init = p.status(1).init;
+    let wrong = Sge { key: Key(1), ..p.sge(1, 0, 4096) };
+    let wrs = [RecvWr::new(9, wrong), RecvWr::new(10, p.sge(1, 0, 4096))];
+    let node = &mut p.nodes[1];
+    let first = node.qp;
+    let second = node.nic.create_qp(p.now, &init).unwrap();
+    node.nic.modify_qp(p.now, second, &setup.to_init()).unwrap();
+    node.nic.modify_qp(p.now, second, &QpAttr::to(QpState::Rtr)).unwrap();
+    node.nic.post_srq_recv(srq, &wrs).unwrap();
+    let ah = p.nodes[0].nic.create_ah(p.nodes[0].pd, gid(1)).unwrap();
+    for qpn in [first, second] {
+        let to = UdDestination { ah, qpn, qkey: 0x1234 };
+        p.post(SendWr::new(1, SendOp::Send, Data::inline(b"hello")).to(to));
+        p.run();
+    }
+    assert_eq!(p.nodes[1].nic.query_qp(second).unwrap().state, QpState::Rtr);
+    assert_eq!(p.state(1), QpState::Err);
+    assert_eq!(statuses(&p.receives(1)), [(9, WcStatus::LocalProtection), (10, WcStatus::Success)]);
+    assert!(p.events(1).contains(&AsyncEvent::LastWqeReached(first)));
+}

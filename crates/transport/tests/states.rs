@@ -265,13 +265,32 @@ fn a_modification_is_judged_and_a_refused_one_changes_nothing() {
 }
 
 #[test]
+fn reads_that_are_posted_need_one_at_once() {
+    let mut p = pair();
+    p.modify(0, &QpAttr::to(QpState::Sqd));
+    p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 8))));
+    let none = QpAttr { max_rd_atomic: Some(0), ..QpAttr::to(QpState::Sqd) };
+    let node = &mut p.nodes[0];
+    let refused = node.nic.modify_qp(p.now, node.qp, &none).unwrap_err();
+    assert_eq!(refused.to_string(), "max_rd_atomic must be at least 1 while READs or atomics are posted");
+    p.modify(0, &QpAttr::to(QpState::Rts));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    p.modify(0, &QpAttr::to(QpState::Sqd));
+    p.modify(0, &none);
+}
+
+#[test]
 fn an_overflowing_completion_queue_breaks_its_queue_pairs() {
     let mut p = Setup { cq_depth: 2, ..Setup::default() }.pair();
     let cq = p.nodes[0].send_cq;
+    let init = p.status(0).init;
+    let unused = p.nodes[0].nic.create_qp(p.now, &init).unwrap();
     for i in 0..4 {
         p.post(write(&p, i, 8));
     }
     p.run();
+    assert_eq!(p.nodes[0].nic.query_qp(unused).unwrap().state, QpState::Reset);
     assert_eq!(p.events(0), [AsyncEvent::CqError(cq)]);
     assert_eq!(p.state(0), QpState::Err);
     assert_eq!(statuses(&p.sends(0)), [(0, WcStatus::Success), (1, WcStatus::Success)]);
@@ -373,6 +392,19 @@ fn numbers_of_queue_pairs_are_not_used_again_in_time() {
 }
 
 #[test]
+fn every_bit_of_a_first_queue_pair_number_is_random() {
+    let first = |seed| {
+        let mut nic = Nic::new(NicConfig::new("nic", gid(3), [seed; 32]));
+        let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(4).unwrap());
+        let init = QpInitAttr { pd, send_cq: cq, recv_cq: cq, ..pair().status(0).init };
+        nic.create_qp(Time::ZERO, &init).unwrap().value()
+    };
+    let numbers: Vec<u32> = (0..64).map(first).collect();
+    assert_eq!(numbers.iter().fold(0, |all, n| all | n), 0xff_ffff);
+    assert_eq!(numbers.iter().fold(0xff_ffff, |all, n| all & n), 0);
+}
+
+#[test]
 fn queue_pairs_beyond_the_limits_are_refused() {
     let mut p = pair();
     let init = p.status(0).init;
@@ -432,7 +464,32 @@ fn what_cannot_be_carried_out_is_refused_at_posting() {
     wrs.push(SendWr::new(1, SendOp::Read(remote), Data::inline(b"x")));
     let mut both = [p, p2];
     for (i, wr) in wrs.into_iter().enumerate() {
-        let refused = both[usize::from(i >= 6)].post_on(0, &[wr.clone()]);
+        let refused = both[usize::from(i >= 6)].post_on(0, core::slice::from_ref(&wr));
         assert!(refused.is_err(), "{wr:?}");
     }
+}
+
+#[test]
+fn a_nic_is_a_value() {
+    fn hash(nic: &Nic) -> u64 {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        nic.hash(&mut hasher);
+        hasher.finish()
+    }
+    fn sendable<T: Send + Sync>(_: &T) {}
+    let mut p = pair();
+    p.post(write(&p, 1, 3000));
+    let copy = p.nodes[0].nic.clone();
+    sendable(&copy);
+    assert!(copy == p.nodes[0].nic && hash(&copy) == hash(&p.nodes[0].nic));
+    p.pump();
+    assert!(copy != p.nodes[0].nic && hash(&copy) != hash(&p.nodes[0].nic));
+    // The copy sends the same.
+    let node = &mut p.nodes[0];
+    let (mut batch, mut copy) = (TxBatch::new(), copy);
+    assert!(copy.poll_transmit(p.now, &mut node.memory, &mut batch));
+    let psns: Vec<_> = batch.datagrams().map(|d| Packet::parse(d).unwrap().psn).collect();
+    assert_eq!(psns, p.seen.iter().map(|s| s.psn).collect::<Vec<_>>());
+    assert!(copy == p.nodes[0].nic);
 }

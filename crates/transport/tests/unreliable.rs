@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use mitra_transport::TxBatch;
 use mitra_verbs::*;
 use mitra_wire::{Deth, Message, Packet, Reth, Transport};
 
@@ -128,6 +129,34 @@ fn uc_has_no_reads_and_no_atomics() {
 }
 
 #[test]
+fn uc_binds_and_invalidates_windows_without_a_packet() {
+    let mut p = uc();
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 100)));
+    let node = &mut p.nodes[0];
+    let mw = node.nic.alloc_mw(p.now, node.pd).unwrap();
+    let (mr, access) = (node.mr.id, Access::REMOTE_WRITE);
+    let bind = WindowBind { mw: mw.id, rkey: mw.rkey, mr, addr: BASE, len: 64, access };
+    let through = SendOp::Write(RemoteAddr { addr: BASE, rkey: mw.rkey });
+    p.post(SendWr::new(1, SendOp::BindWindow(bind), Data::empty()));
+    p.run();
+    p.post_on(1, &[SendWr::new(5, through, Data::inline(b"in"))]).unwrap();
+    p.run();
+    assert_eq!(&p.bytes(0)[..2], b"in");
+    p.post(SendWr::new(2, SendOp::LocalInvalidate(mw.rkey), Data::empty()));
+    p.run();
+    p.post_on(1, &[SendWr::new(6, through, Data::inline(b"no"))]).unwrap();
+    p.run();
+    assert_eq!(&p.bytes(0)[..2], b"in");
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    // Nothing has this key any more.
+    p.post(SendWr::new(3, SendOp::LocalInvalidate(mw.rkey), Data::empty()));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(3, WcStatus::LocalProtection)]);
+    assert_eq!(p.state(0), QpState::Sqe);
+    assert!(p.names(0).is_empty() && p.receives(1).is_empty());
+}
+
+#[test]
 fn a_local_error_stops_the_sends_of_uc_only() {
     let mut p = uc();
     p.post(SendWr::new(1, SendOp::Send, Data::sge(Sge { key: Key(0), ..p.sge(0, 0, 8) })));
@@ -152,6 +181,23 @@ fn a_local_error_stops_the_sends_of_uc_only() {
     p.run();
     assert_eq!(statuses(&p.sends(0)), [(4, WcStatus::Success)]);
     assert_eq!(&p.bytes(1)[..4], b"back");
+}
+
+#[test]
+fn a_local_error_while_draining_ends_the_draining() {
+    let mut p = uc();
+    let wrong = Sge { key: Key(0), ..p.sge(0, 0, 4096) };
+    let list = SgeList::from_slice(&[p.sge(0, 0, 200 << 10), wrong]);
+    p.post(SendWr::new(1, SendOp::Send, Data::Sges(list)));
+    // A part of the message has left.
+    let node = &mut p.nodes[0];
+    assert!(node.nic.poll_transmit(p.now, &mut node.memory, &mut TxBatch::new()));
+    p.modify(0, &QpAttr::to(QpState::Sqd));
+    assert_eq!(p.status(0).drain, Drain::Draining);
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::LocalProtection)]);
+    assert_eq!((p.state(0), p.status(0).drain), (QpState::Sqe, Drain::None));
+    assert!(p.events(0).is_empty(), "not drained: broken");
 }
 
 const QKEY: u32 = 0x1234;

@@ -1,7 +1,7 @@
 use core::fmt;
 use smallvec::SmallVec;
 
-use crate::{AhId, Key, Qpn, WindowBind};
+use crate::{AhId, Key, Qpn, WcOpcode, WindowBind};
 
 /// A scatter/gather entry: local memory by address and key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -81,6 +81,19 @@ impl SendOp {
     /// Whether it returns data from the peer (READ, CAS, FAA), and so counts against `max_rd_atomic`.
     pub fn fetches(&self) -> bool {
         matches!(self, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
+    }
+
+    /// The opcode of its completion.
+    pub fn completes_as(&self) -> WcOpcode {
+        match self {
+            SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => WcOpcode::Send,
+            SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::Write,
+            SendOp::Read(_) => WcOpcode::Read,
+            SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::BindWindow(_) => WcOpcode::BindWindow,
+            SendOp::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
+        }
     }
 
     /// Whether it is CAS or FAA.

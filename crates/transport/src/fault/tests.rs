@@ -74,6 +74,9 @@ fn live_failures() {
     faults.fail(Failure::LinkDown);
     faults.heal_link();
     assert!(faults.idle());
+    faults.fail(Failure::NotPlaced);
+    faults.place_again();
+    assert!(faults.idle());
     faults.fail(Failure::NicDead);
     faults.fail(Failure::NicHung);
     faults.heal_link();

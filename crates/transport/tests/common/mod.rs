@@ -390,17 +390,25 @@ impl Pair {
         }
     }
 
-    /// One step: what can happen now, or else a jump to what happens next. False if nothing will.
-    pub fn step(&mut self) -> bool {
-        if self.pump() {
-            return true;
-        }
+    /// Delivers the first packet on the wire whose time has come; whether there was one.
+    pub fn deliver_due(&mut self) -> bool {
         if let Some(entry) = self.flying.first_entry()
             && entry.key().0 <= self.now
         {
             let (to, datagram) = entry.remove();
             let packet = Packet::parse(&datagram).unwrap();
             self.inject(to, &packet);
+            return true;
+        }
+        false
+    }
+
+    /// One step: what can happen now, or else a jump to what happens next. False if nothing will.
+    pub fn step(&mut self) -> bool {
+        if self.pump() {
+            return true;
+        }
+        if self.deliver_due() {
             return true;
         }
         for node in &mut self.nodes {

@@ -1,0 +1,146 @@
+//! What an operation costs when one thread drives both NICs: no second processor, no waiting. Beside it, the same
+//! datagrams over bare UDP sockets. For counting instructions (`valgrind --tool=callgrind`) and for busy machines.
+//!
+//! `cargo run --release -p mitra-softnic --example solo [iterations] [kinds…]`
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::Instant;
+
+use mitra_softnic::{Config, SoftNic};
+use mitra_verbs::*;
+
+struct End {
+    nic: Arc<SoftNic>,
+    cq: CqId,
+    qp: Qpn,
+    memory: Arc<Buffer>,
+    mr: Mr,
+}
+
+impl End {
+    fn new() -> End {
+        let nic = SoftNic::open(Config::loopback()).unwrap();
+        let memory = Arc::new(Buffer::new(4 << 20));
+        let pd = nic.alloc_pd().unwrap();
+        let mr = nic.reg_mr(pd, Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
+        let cq = nic.create_cq(1024, None).unwrap();
+        let (qp_type, cap) = (QpType::Rc, QpCap::default());
+        let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
+        let qp = nic.create_qp(&init).unwrap();
+        End { nic, cq, qp, memory, mr }
+    }
+
+    fn connect_to(&self, peer: &End) {
+        let access = Some(Access::REMOTE);
+        let init = QpAttr { pkey_index: Some(0), port: Some(1), access, ..QpAttr::to(QpState::Init) };
+        let rtr = QpAttr {
+            dest_gid: Some(peer.nic.query_port().unwrap().gid),
+            dest_qpn: Some(peer.qp),
+            path_mtu: Some(Mtu::M4096),
+            rq_psn: Some(Psn::new(1)),
+            max_dest_rd_atomic: Some(16),
+            min_rnr_timer: Some(1),
+            ..QpAttr::to(QpState::Rtr)
+        };
+        let rts = QpAttr {
+            sq_psn: Some(Psn::new(1)),
+            timeout: Some(16),
+            retry_cnt: Some(7),
+            rnr_retry: Some(7),
+            max_rd_atomic: Some(16),
+            ..QpAttr::to(QpState::Rts)
+        };
+        for attr in [init, rtr, rts] {
+            self.nic.modify_qp(self.qp, &attr).unwrap();
+        }
+    }
+
+    fn poll(&self, wcs: &mut Vec<Wc>) -> usize {
+        wcs.clear();
+        let found = self.nic.poll_cq(self.cq, 16, wcs).unwrap();
+        assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
+        found
+    }
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let iterations: usize = args.first().and_then(|a| a.parse().ok()).unwrap_or(20_000);
+    let (a, b) = (End::new(), End::new());
+    a.connect_to(&b);
+    b.connect_to(&a);
+    let sockets = [0, 1].map(|_| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        socket
+    });
+    sockets[0].connect(sockets[1].local_addr().unwrap()).unwrap();
+    sockets[1].connect(sockets[0].local_addr().unwrap()).unwrap();
+    let kinds = ["floor", "empty_poll", "write", "send", "write_cqe", "read", "faa", "write_64k", "read_64k"];
+    let mut wcs = Vec::with_capacity(16);
+    for kind in kinds {
+        if args.len() > 1 && !args[1..].iter().any(|k| k == kind) {
+            continue;
+        }
+        let n = if kind.ends_with("64k") { iterations / 20 } else { iterations };
+        let mut nanos: Vec<u64> = Vec::with_capacity(n);
+        for i in 0..n as u64 {
+            let started = Instant::now();
+            round(kind, i + 1, &a, &b, &sockets, &mut wcs);
+            nanos.push(started.elapsed().as_nanos() as u64);
+        }
+        nanos.sort_unstable();
+        let at = |q: f64| nanos[((n - 1) as f64 * q) as usize];
+        println!("{kind:10} ns: min {:6}  p10 {:6}  median {:6}", at(0.0), at(0.1), at(0.5));
+    }
+}
+
+/// One operation there, or one each way for those that a ping-pong measures.
+fn round(kind: &str, i: u64, a: &End, b: &End, sockets: &[UdpSocket; 2], wcs: &mut Vec<Wc>) {
+    let signaled = if i.is_multiple_of(64) { SendFlags::SIGNALED } else { SendFlags::empty() };
+    let post = |from: &End, op, data| {
+        from.nic.post_send(from.qp, &[SendWr::new(i, op, data).with_flags(signaled)]).unwrap();
+    };
+    match kind {
+        "floor" => {
+            let mut buffer = [0; 64];
+            for (from, to) in [(0, 1), (1, 0)] {
+                sockets[from].send(&[0; 44]).unwrap();
+                while sockets[to].recv(&mut buffer).is_err() {}
+            }
+        }
+        "empty_poll" => {
+            a.poll(wcs);
+        }
+        "write" => {
+            for (from, to) in [(a, b), (b, a)] {
+                post(from, SendOp::Write(to.mr.remote(0)), Data::inline(&i.to_ne_bytes()));
+                while to.memory.load(0) != i {
+                    to.poll(wcs);
+                }
+            }
+        }
+        "send" => {
+            for (from, to) in [(a, b), (b, a)] {
+                to.nic.post_recv(to.qp, &[RecvWr::new(7, to.mr.sge(0, 8))]).unwrap();
+                post(from, SendOp::Send, Data::inline(&i.to_ne_bytes()));
+                while !(to.poll(wcs) > 0 && wcs.iter().any(|wc| wc.wr_id == 7)) {}
+            }
+        }
+        _ => {
+            let len = if kind.ends_with("64k") { 65536 } else { 8 };
+            let remote = b.mr.remote(65536);
+            let op = match kind {
+                "faa" => SendOp::FetchAdd { remote, add: 1 },
+                "read" | "read_64k" => SendOp::Read(remote),
+                _ => SendOp::Write(remote),
+            };
+            a.nic.post_send(a.qp, &[SendWr::new(i, op, Data::sge(a.mr.sge(131072, len)))]).unwrap();
+            let mut other = Vec::new();
+            while a.poll(wcs) == 0 {
+                b.poll(&mut other);
+            }
+        }
+    }
+}

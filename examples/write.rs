@@ -1,0 +1,101 @@
+//! Two software NICs, a reliable connection, and a WRITE from one memory to the other: the verbs by hand.
+//!
+//! Run with `cargo run --example write`.
+
+use std::sync::Arc;
+
+use mitra::softnic::{Config, SoftNic};
+use mitra::verbs::{
+    Access, Buffer, CqId, Data, Gid, Mr, PdId, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
+    Qpn, SendOp, SendWr, WcStatus,
+};
+
+/// One end of the connection.
+struct End {
+    nic: Arc<SoftNic>,
+    cq: CqId,
+    qpn: Qpn,
+    memory: Arc<Buffer>,
+    mr: Mr,
+}
+
+impl End {
+    /// A NIC at a loopback address of its own, with 4 KiB of memory that the peer may write.
+    fn open() -> Result<End, Box<dyn std::error::Error>> {
+        let nic = SoftNic::open(Config::loopback())?;
+        let pd: PdId = nic.alloc_pd()?;
+        let memory = Arc::new(Buffer::new(4096));
+        let mr = nic.reg_mr(pd, Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let cq = nic.create_cq(16, None)?;
+        let init = QpInitAttr {
+            qp_type: QpType::Rc,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            cap: QpCap::default(),
+            sq_sig_all: false,
+        };
+        let qpn = nic.create_qp(&init)?;
+        Ok(End { nic, cq, qpn, memory, mr })
+    }
+
+    /// RESET → INIT → RTR → RTS. In a real program, the peer's address, number and first PSN come over a socket.
+    fn connect(&self, peer_gid: Gid, peer_qpn: Qpn) -> mitra::verbs::Result<()> {
+        let mtu = self.nic.query_port()?.max_mtu;
+        let psn = Psn::new(1000);
+        self.nic.modify_qp(
+            self.qpn,
+            &QpAttr {
+                pkey_index: Some(0),
+                port: Some(1),
+                access: Some(Access::REMOTE_WRITE),
+                ..QpAttr::to(QpState::Init)
+            },
+        )?;
+        self.nic.modify_qp(
+            self.qpn,
+            &QpAttr {
+                dest_gid: Some(peer_gid),
+                dest_qpn: Some(peer_qpn),
+                path_mtu: Some(mtu),
+                rq_psn: Some(psn),
+                max_dest_rd_atomic: Some(1),
+                min_rnr_timer: Some(1),
+                ..QpAttr::to(QpState::Rtr)
+            },
+        )?;
+        self.nic.modify_qp(
+            self.qpn,
+            &QpAttr {
+                sq_psn: Some(psn),
+                timeout: Some(14),
+                retry_cnt: Some(7),
+                rnr_retry: Some(7),
+                max_rd_atomic: Some(1),
+                ..QpAttr::to(QpState::Rts)
+            },
+        )
+    }
+}
+
+/// The program.
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (a, b) = (End::open()?, End::open()?);
+    a.connect(b.nic.query_port()?.gid, b.qpn)?;
+    b.connect(a.nic.query_port()?.gid, a.qpn)?;
+
+    let text = b"RDMA that keeps its word";
+    a.memory.write_at(0, text);
+    let wr = SendWr::new(7, SendOp::Write(b.mr.remote(64)), Data::sge(a.mr.sge(0, text.len() as u32)));
+    a.nic.post_send(a.qpn, &[wr])?;
+
+    let mut completions = Vec::new();
+    while a.nic.poll_cq(a.cq, 1, &mut completions)? == 0 {}
+    assert_eq!((completions[0].wr_id, completions[0].status), (7, WcStatus::Success));
+
+    let mut arrived = vec![0; text.len()];
+    b.memory.read_at(64, &mut arrived);
+    println!("{} wrote to {}: {}", a.nic.attr().name, b.nic.attr().name, String::from_utf8(arrived)?);
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! `mitra bench bandwidth`: bytes a second with a window of requests outstanding.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use serde::{Deserialize, Serialize};
+
+use super::clock::Deadline;
+use super::floor::{Floor, StreamPlan};
+use super::lane::{DEPTH, Lane, Op, request};
+use super::rows::{Machine, Report, Row, quantile};
+use super::station::{InBlock, Layout, Place, Station, Variant, check, fill, say_stop, until_stop};
+use super::turns::{self, alternate};
+use super::{Common, Task, progress};
+use crate::cli::pair::{Link, Pair, Role};
+
+/// Bytes a second: a bare queue pair against a plain UDP stream with GSO, a virtual one against the bare one
+#[derive(clap::Args)]
+#[command(after_help = "\
+A window of messages is outstanding between two processes on this machine; every byte that came is checked after each
+block, outside the measured time. Beside it runs a plain UDP stream in datagrams of the same size, in runs (UDP_SEGMENT,
+UDP_GRO), with the same window. GB is 10^9 bytes of payload. p99 is the figure that 99 % of the blocks reach.
+Fields of --json, and figures: docs/benchmarks.md. Exit codes: 0 done, 1 data was wrong or lost, 2 bad arguments.")]
+pub(crate) struct Args {
+    /// What to measure: write, read, or all
+    #[arg(long, value_parser = streams, default_value = "all")]
+    op: super::Ops,
+    /// Bytes of a message, a multiple of 8; several are separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "65536", value_parser = super::size)]
+    size: Vec<usize>,
+    /// Messages outstanding
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH)))]
+    window: u32,
+    /// Messages in a block
+    #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    iters: u64,
+    /// Blocks of each thing
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    blocks: u32,
+    /// What takes turns
+    #[arg(long, value_delimiter = ',', default_value = "udp_floor,qp,vqp,aa,vqp+log")]
+    only: Vec<Variant>,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn streams(text: &str) -> Result<super::Ops, String> {
+    match text {
+        "write" => Ok(super::Ops(vec![Op::Write])),
+        "read" => Ok(super::Ops(vec![Op::Read])),
+        "all" | "write,read" => Ok(super::Ops(vec![Op::Write, Op::Read])),
+        _ => Err("use write, read or all".to_owned()),
+    }
+}
+
+/// What both ends do next.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Block {
+    /// From 1; in all that is sent, so that nothing old passes for new.
+    number: u32,
+    variant: Variant,
+    op: Op,
+    len: usize,
+    messages: u64,
+    window: u32,
+    mtu: usize,
+}
+
+impl Block {
+    /// Message `i` lies here in its half of the memory: nothing is written to before what it held is acknowledged.
+    fn slot(&self, i: u64) -> usize {
+        (i % u64::from(self.window)) as usize * self.len
+    }
+
+    /// The last word of message `i`.
+    fn tag(&self, i: u64) -> u64 {
+        u64::from(self.number) << 32 | i
+    }
+
+    /// Messages whose bytes are there at the end: the last of each slot.
+    fn last_messages(&self) -> std::ops::Range<u64> {
+        self.messages.saturating_sub(self.window.into())..self.messages
+    }
+
+    /// The same payload through a plain socket.
+    fn plan(&self) -> StreamPlan {
+        let payload = self.mtu.min(self.len);
+        StreamPlan {
+            bytes: self.messages * self.len as u64,
+            // What a packet in the middle of a message has: BTH, payload, ICRC.
+            datagram: 12 + payload + 4,
+            payload,
+            window: u64::from(self.window) * self.len as u64,
+        }
+        .whole_runs()
+    }
+}
+
+/// What this process opens.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    place: Place,
+    half: usize,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let machine = Machine::look();
+    let half = args.size.iter().copied().max().unwrap_or(8) * args.window as usize;
+    let mut pair = Pair::start(Role::Bench)?;
+    let [ours, theirs] = args.common.places();
+    pair.link.send(&Task::Bandwidth(Setup { place: theirs, half }))?;
+    let mut station = Station::open(&ours, half, &mut pair.link)?;
+    let mtu = station.mtu()?;
+    let cases: Vec<(Op, usize)> =
+        args.op.0.iter().flat_map(|&op| args.size.iter().map(move |&len| (op, len))).collect();
+    let bar = progress((cases.len() * args.only.len()) as u64 * u64::from(args.blocks));
+    let (mut rows, mut number) = (Vec::new(), 0);
+    for (op, len) in cases {
+        bar.set_message(format!("{} of {len} bytes", op.name()));
+        let results = alternate(&args.only, args.blocks, |variant| {
+            number += 1;
+            let (messages, window) = (args.iters, args.window);
+            let block = Block { number, variant, op, len, messages, window, mtu };
+            pair.link.send(&Some(block))?;
+            let rate = station
+                .run(variant, &Client(&block), &mut pair.link)
+                .and_then(|rate| pair.link.receive::<()>().map(|()| rate))
+                .map_err(|error| pair.explain(error))?;
+            bar.inc(1);
+            Ok((rate, rate))
+        })?;
+        for (row, blocks) in turns::rows(op, len, "GB/s", &args.only, &results).into_iter().zip(&results) {
+            // Higher is better: the worse end is the lower one.
+            rows.push(Row { p99: quantile(&blocks.medians, 0.01), ..row });
+        }
+    }
+    bar.finish_and_clear();
+    let counters = station.counters();
+    pair.link.send(&None::<Block>)?;
+    pair.finish()?;
+    let mut notes = machine.warnings();
+    notes.push(
+        "GB/s of payload, ICRC on. Medians of blocks; ratios are medians of the rounds' ratios.".into(),
+    );
+    let settings = serde_json::json!({
+        "iters": args.iters, "blocks": args.blocks, "window": args.window, "mtu": mtu, "rails": 2,
+        "send_wrs": DEPTH, "policy": "exact", "progress": "inline polling", "counters": counters,
+    });
+    Report { name: "bandwidth", unit: "GB/s", machine, settings, rows, notes }.print(args.common.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The second process.
+pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
+    let mut station = Station::open(&setup.place, setup.half, link)?;
+    while let Some(block) = link.receive::<Option<Block>>()? {
+        station.run(block.variant, &Server(&block), link)?;
+        link.send(&())?;
+    }
+    Ok(())
+}
+
+fn rate(bytes: u64, time: Duration) -> f64 {
+    bytes as f64 / time.as_secs_f64() / 1e9
+}
+
+/// The end that posts, and measures; its output is GB/s.
+struct Client<'a>(&'a Block);
+
+impl InBlock for Client<'_> {
+    type Output = f64;
+
+    fn on_floor(&self, floor: &mut Floor, link: &mut Link) -> anyhow::Result<f64> {
+        let plan = self.0.plan();
+        link.receive::<()>()?;
+        Ok(rate(plan.bytes, floor.stream(&plan)?))
+    }
+
+    fn on_lane<L: Lane>(&self, lane: &mut L, layout: Layout, link: &mut Link) -> anyhow::Result<f64> {
+        let block = self.0;
+        let (near, far) = match block.op {
+            Op::Read => (layout.inbox(), layout.outbox()),
+            _ => (layout.outbox(), layout.inbox()),
+        };
+        for slot in 0..block.window as usize {
+            // What is to be overwritten by a READ must not look like it.
+            let number = if block.op == Op::Read { 0 } else { block.number };
+            fill(lane, near + slot * block.len, block.len, number, 0);
+        }
+        link.receive::<()>()?;
+        let begin = Instant::now();
+        let (mut posted, mut completed) = (0, 0);
+        let mut deadline = Deadline::default();
+        while completed < block.messages {
+            while posted < block.messages && posted - completed < u64::from(block.window) {
+                let slot = block.slot(posted);
+                if block.op == Op::Write {
+                    lane.memory().store(near + slot + block.len - 8, block.tag(posted));
+                }
+                let wr = request(lane, block.op, near + slot, far + slot, block.len);
+                lane.post(wr)?;
+                posted += 1;
+            }
+            let sent = lane.poll()?.sent;
+            completed += u64::from(sent);
+            if sent > 0 {
+                deadline = Deadline::default();
+            }
+            deadline.check()?;
+        }
+        let time = begin.elapsed();
+        if block.op == Op::Read {
+            came(lane, near, block, |i| block.tag(i % u64::from(block.window)))?;
+        }
+        say_stop(lane, layout, block.tag(0))?;
+        lane.drain()?;
+        Ok(rate(block.messages * block.len as u64, time))
+    }
+}
+
+/// Checks every byte of the last message of each slot.
+fn came<L: Lane>(lane: &L, half: usize, block: &Block, last: impl Fn(u64) -> u64) -> anyhow::Result<()> {
+    for i in block.last_messages() {
+        let at = half + block.slot(i);
+        check(lane, at, block.len, block.number)?;
+        let (word, expected) = (lane.memory().load(at + block.len - 8), last(i));
+        ensure!(word == expected, "message {i} ends in {word:#x} instead of {expected:#x}");
+    }
+    Ok(())
+}
+
+/// The end that lends its memory.
+struct Server<'a>(&'a Block);
+
+impl InBlock for Server<'_> {
+    type Output = ();
+
+    fn on_floor(&self, floor: &mut Floor, link: &mut Link) -> anyhow::Result<()> {
+        link.send(&())?;
+        floor.sink(&self.0.plan())
+    }
+
+    fn on_lane<L: Lane>(&self, lane: &mut L, layout: Layout, link: &mut Link) -> anyhow::Result<()> {
+        let block = self.0;
+        if block.op == Op::Read {
+            for i in 0..u64::from(block.window) {
+                let at = layout.outbox() + block.slot(i);
+                fill(lane, at, block.len, block.number, block.tag(i));
+            }
+        }
+        link.send(&())?;
+        until_stop(lane, layout, block.tag(0))?;
+        if block.op == Op::Write {
+            came(lane, layout.inbox(), block, |i| block.tag(i))?;
+        }
+        lane.drain()
+    }
+}

@@ -1,0 +1,361 @@
+//! One failover between two processes: operations in flight, a rail that fails, and what became of every one of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use mitra_failover::{Completion, Config, Detector, Domain, FailoverReport, Outcome, Policy, Route};
+use mitra_softnic::SoftNic;
+use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
+use mitra_verbs::{Mtu, PortState, Provider, Time, WcOpcode};
+use serde::{Deserialize, Serialize};
+
+use super::clock::{Deadline, Stopwatch};
+use super::lane::{DEPTH, Lane, Op, RD_ATOMIC, Virtual, VirtualInfo, request};
+use super::station::{Layout, Place, post_recv, random};
+use crate::cli::pair::Link;
+
+/// What is posted, again and again: a quarter of it returns data, so that `RD_ATOMIC` of them allow 64 in flight.
+const MIX: [Op; 8] = [Op::Write, Op::Send, Op::Write, Op::Read, Op::Send, Op::Write, Op::Send, Op::Faa];
+/// Receives that the peer keeps posted.
+const RECVS: u32 = DEPTH;
+/// Polls between two looks for a message of the other process.
+const POLLS: u32 = 256;
+/// Operations that end a round in which the failure did not strike.
+const ENOUGH: u64 = 100_000;
+
+/// How the rail fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Fault {
+    /// The link goes down when the `nth` packet reaches a stage (of `docs/faults.md`) at the end where that stage is.
+    Link {
+        /// 1 to 7.
+        stage: u8,
+        /// From 1.
+        nth: u32,
+    },
+    /// Every packet of the requester's NIC is lost, both ways, and nobody is told; after so many completions.
+    Silent(u64),
+}
+
+impl Fault {
+    /// Whether it strikes at the end that posts.
+    fn at_requester(self) -> bool {
+        match self {
+            Fault::Link { stage, .. } => matches!(stage, 1 | 2 | 7),
+            Fault::Silent(_) => true,
+        }
+    }
+}
+
+/// One round, for both ends.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) place: Place,
+    /// `blanket` instead of `exact`.
+    pub(crate) blanket: bool,
+    pub(crate) log: bool,
+    pub(crate) in_flight: u32,
+    pub(crate) size: usize,
+    pub(crate) heartbeat: Duration,
+    pub(crate) misses: u32,
+    /// None: measure the rail's round trip, so many times.
+    pub(crate) fault: Result<Fault, u64>,
+}
+
+impl Plan {
+    fn config(&self) -> Config {
+        Config {
+            policy: if self.blanket { Policy::Blanket } else { Policy::Exact },
+            log: self.log,
+            detector: Detector { heartbeat: self.heartbeat, misses: self.misses, ..Detector::default() },
+            send_wrs: self.in_flight,
+            recv_wrs: DEPTH,
+            rd_atomic: RD_ATOMIC,
+            ..Config::default()
+        }
+    }
+
+    fn layout(&self) -> Layout {
+        Layout::new(self.size)
+    }
+}
+
+/// What the requester's end saw.
+pub(crate) struct Seen {
+    pub(crate) report: FailoverReport,
+    /// When the fault struck, to within a poll.
+    pub(crate) struck: Time,
+    /// Operations that were executed before the failure, had not completed, and were sent again all the same. READs do
+    /// not count: to read again is how their data is recovered.
+    pub(crate) resent: u64,
+    /// FAAs and SENDs that the responder executed more often than they were posted.
+    pub(crate) doubled: u64,
+    /// Operations that did not end in success.
+    pub(crate) failed: u64,
+}
+
+/// What the responder's end tells at last.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    /// Request packets that the old rail executed.
+    executed: u32,
+    /// When the fault struck here, in nanoseconds.
+    struck: Option<u64>,
+    detected: Option<u64>,
+    counter: u64,
+    received: u64,
+}
+
+/// One end, connected.
+struct End {
+    nics: [Arc<SoftNic>; 2],
+    lane: Virtual,
+    layout: Layout,
+    struck: Option<Time>,
+}
+
+impl End {
+    fn open(plan: &Plan, place: &Place, link: &mut Link) -> anyhow::Result<End> {
+        let nics = place.open()?;
+        let providers = nics.each_ref().map(|nic| Arc::clone(nic) as Arc<dyn Provider>);
+        let domain = Domain::new(providers.to_vec())?;
+        let layout = plan.layout();
+        let mut lane = Virtual::new(&domain, plan.config(), layout.len(), [random()?, random()?])?;
+        link.send(&lane.info()?)?;
+        let peer: VirtualInfo = link.receive()?;
+        lane.connect(&peer)?;
+        for _ in 0..RECVS {
+            post_recv(&mut lane, layout)?;
+        }
+        Ok(End { nics, lane, layout, struck: None })
+    }
+
+    fn arm(&self, fault: Fault) -> anyhow::Result<()> {
+        let Fault::Link { stage, nth } = fault else { return Ok(()) };
+        let stage = match stage {
+            1 => Stage::Posted,
+            2 => Stage::RequestOnWire,
+            3 => Stage::Arrived,
+            4 => Stage::PartlyExecuted,
+            5 => Stage::Executed,
+            6 => Stage::AckOnWire,
+            7 => Stage::Acknowledged,
+            _ => bail!("no such stage"),
+        };
+        self.nics[0].faults().arm(Trigger { stage, nth, failure: Failure::LinkDown });
+        Ok(())
+    }
+
+    /// Notes when the link of rail 0 went down.
+    fn watch(&mut self) {
+        if self.struck.is_none() && self.nics[0].query_port().is_ok_and(|port| port.state == PortState::Down)
+        {
+            let now = self.nics[0].now();
+            // The vQP may have seen it within the same poll.
+            let detected = self.lane.vqp.last_failover().map_or(now, |report| report.detected);
+            self.struck = Some(now.min(detected));
+        }
+    }
+}
+
+/// The requester's end of a round; none if the fault did not strike.
+pub(crate) fn requester(plan: &Plan, place: &Place, link: &mut Link) -> anyhow::Result<Option<Seen>> {
+    let Ok(fault) = plan.fault else { bail!("this round has no fault") };
+    let end = End::open(plan, place, link)?;
+    link.receive::<()>()?;
+    if fault.at_requester() {
+        end.arm(fault)?;
+    }
+    let mut run = Run { end, plan, fault, posted: 0, open: VecDeque::new(), completions: Vec::new() };
+    run.until_recovered()?;
+    link.send(&())?;
+    let told: Told = link.receive()?;
+    let seen = run.judge(&told)?;
+    // The responder lets go first: it is not to see this end go.
+    run.end.lane.vqp.close()?;
+    Ok(seen)
+}
+
+/// The requester's work.
+struct Run<'a> {
+    end: End,
+    plan: &'a Plan,
+    fault: Fault,
+    posted: u64,
+    /// Sequence numbers that have not completed.
+    open: VecDeque<u64>,
+    completions: Vec<Completion>,
+}
+
+impl Run<'_> {
+    fn until_recovered(&mut self) -> anyhow::Result<()> {
+        let mut deadline = Deadline::default();
+        loop {
+            let recovered =
+                self.end.lane.vqp.last_failover().is_some_and(|report| report.completed.is_some());
+            let over = recovered || self.posted >= ENOUGH;
+            if over && self.open.is_empty() {
+                return Ok(());
+            }
+            while !over && self.open.len() < self.plan.in_flight as usize && self.post()? {}
+            self.poll()?;
+            deadline.check()?;
+        }
+    }
+
+    /// Posts the next operation; false if the vQP has stopped at an error.
+    fn post(&mut self) -> anyhow::Result<bool> {
+        let (layout, lane) = (self.end.layout, &mut self.end.lane);
+        let op = MIX[(self.posted % MIX.len() as u64) as usize];
+        let (len, at) = match op {
+            Op::Write | Op::Send => (self.plan.size, layout.inbox()),
+            Op::Read => (self.plan.size, layout.outbox()),
+            Op::Faa => (8, layout.counter()),
+        };
+        if lane.vqp.is_halted() || lane.vqp.ended().is_some() {
+            return Ok(false);
+        }
+        let from = match op {
+            Op::Write | Op::Send => layout.outbox(),
+            Op::Read => layout.inbox(),
+            Op::Faa => layout.word(),
+        };
+        let wr = request(lane, op, from, at, len);
+        let seq = lane.vqp.post_send(wr)?;
+        ensure!(seq == self.posted, "operation {} has the number {seq}", self.posted);
+        self.open.push_back(seq);
+        self.posted += 1;
+        Ok(true)
+    }
+
+    fn poll(&mut self) -> anyhow::Result<()> {
+        for completion in self.end.lane.poll_raw() {
+            if completion.opcode == WcOpcode::Recv {
+                continue;
+            }
+            let due = self.open.pop_front();
+            ensure!(due == Some(completion.seq), "{} completed where {due:?} was due", completion.seq);
+            self.completions.push(*completion);
+        }
+        if let Some(ended) = self.end.lane.vqp.ended() {
+            bail!("the virtual queue pair ended: {ended:?}");
+        }
+        match self.fault {
+            Fault::Silent(after) if self.end.struck.is_none() && self.completions.len() as u64 >= after => {
+                let all = Noise { drop_ppm: 1_000_000, ..Noise::default() };
+                self.end.nics[0].faults().set_noise(all, all);
+                self.end.struck = Some(self.end.nics[0].now());
+            }
+            Fault::Link { .. } if self.fault.at_requester() => self.end.watch(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn judge(&self, told: &Told) -> anyhow::Result<Option<Seen>> {
+        let Some(report) = self.end.lane.vqp.last_failover() else { return Ok(None) };
+        let struck = match (self.end.struck, told.struck) {
+            (Some(here), _) => here,
+            (None, Some(there)) => Time::from_nanos(there.min(told.detected.unwrap_or(there))),
+            (None, None) => bail!("a rail was given up that nobody had failed ({:?})", report.cause),
+        };
+        // What the old rail's responder had executed, whatever the evidence and the decisions made of it.
+        let mtu = self.end.nics[0].query_port().map_or(Mtu::M4096, |port| port.max_mtu);
+        let mut left = u64::from(told.executed);
+        let executed_before = |completion: &&Completion| {
+            let packets = match MIX[(completion.seq % MIX.len() as u64) as usize] {
+                Op::Faa => 1,
+                _ => mtu.packets(self.plan.size as u64),
+            };
+            let logged = self.plan.log && matches!(completion.opcode, WcOpcode::Write | WcOpcode::FetchAdd);
+            let whole = left >= packets;
+            left = left.saturating_sub(packets + u64::from(logged));
+            whole
+        };
+        let before: Vec<&Completion> = self.completions.iter().take_while(executed_before).collect();
+        let resent = before.iter().filter(|c| c.route == Route::Replayed && c.opcode != WcOpcode::Read);
+        let posted =
+            |op: Op| (0..self.posted).filter(|i| MIX[(i % MIX.len() as u64) as usize] == op).count() as u64;
+        let doubled =
+            told.counter.saturating_sub(posted(Op::Faa)) + told.received.saturating_sub(posted(Op::Send));
+        let failed = self.completions.iter().filter(|c| c.outcome != Outcome::Success).count() as u64;
+        if !self.plan.blanket && failed == 0 {
+            ensure!(
+                told.counter == posted(Op::Faa) && told.received == posted(Op::Send),
+                "the responder counted to {} and received {}, of {} and {}",
+                told.counter,
+                told.received,
+                posted(Op::Faa),
+                posted(Op::Send)
+            );
+        }
+        Ok(Some(Seen { report, struck, resent: resent.count() as u64, doubled, failed }))
+    }
+}
+
+/// The responder's end of a round.
+pub(crate) fn responder(plan: &Plan, link: &mut Link) -> anyhow::Result<()> {
+    let mut end = End::open(plan, &plan.place, link)?;
+    let old = end.lane.vqp.qpn();
+    let first = end.nics[0].query_qp(old).context("cannot ask for the first PSN")?.rq_psn;
+    let fault = plan.fault.ok().filter(|fault| !fault.at_requester());
+    if let Some(fault) = fault {
+        end.arm(fault)?;
+    }
+    link.send(&())?;
+    let (mut polls, mut received) = (0_u32, 0);
+    let mut at_move = None;
+    loop {
+        let came =
+            end.lane.poll_raw().iter().filter(|c| c.opcode == WcOpcode::Recv && c.is_success()).count();
+        received += came as u64;
+        for _ in 0..came {
+            post_recv(&mut end.lane, end.layout)?;
+        }
+        if fault.is_some() {
+            end.watch();
+        }
+        if at_move.is_none() && !end.lane.vqp.is_active() {
+            // Nothing passes on the old rail any more, so this is what it came to.
+            at_move = end.nics[0].query_qp(old).ok().map(|status| status.rq_psn);
+        }
+        polls = polls.wrapping_add(1);
+        if polls.is_multiple_of(POLLS) && link.is_readable()? {
+            break;
+        }
+    }
+    link.receive::<()>()?;
+    let now = match end.nics[0].query_qp(old) {
+        Ok(status) => status.rq_psn,
+        Err(_) => at_move.context("the old rail's NIC does not tell what it executed")?,
+    };
+    link.send(&Told {
+        executed: now.value().wrapping_sub(first.value()) & 0xff_ffff,
+        struck: end.struck.map(Time::as_nanos),
+        detected: end.lane.vqp.last_failover().map(|report| report.detected.as_nanos()),
+        counter: end.lane.memory().load(end.layout.counter()),
+        received,
+    })?;
+    end.lane.vqp.close()?;
+    Ok(())
+}
+
+/// The round trip of rail 0, in nanoseconds: the median of READs of 8 bytes through a vQP.
+pub(crate) fn round_trip(plan: &Plan, place: &Place, link: &mut Link) -> anyhow::Result<f64> {
+    let Err(times) = plan.fault else { bail!("this round has a fault") };
+    let mut end = End::open(plan, place, link)?;
+    link.receive::<()>()?;
+    let mut watch = Stopwatch::start(times);
+    for _ in 0..watch.rounds() {
+        let wr = request(&end.lane, Op::Read, end.layout.inbox(), end.layout.outbox(), 8);
+        end.lane.post(wr)?;
+        end.lane.drain()?;
+        watch.lap();
+    }
+    link.send(&())?;
+    link.receive::<Told>()?;
+    end.lane.vqp.close()?;
+    Ok(watch.done().value_at_quantile(0.5) as f64)
+}

@@ -1,0 +1,270 @@
+//! What a bench found: rows, as a table and as JSON, with the machine beside them.
+
+use std::fs;
+use std::io::{self, Write};
+
+use serde::{Serialize, Serializer};
+
+/// What a bench prints.
+#[derive(Serialize)]
+pub(crate) struct Report {
+    /// Which bench.
+    pub(crate) name: &'static str,
+    /// Of the rows that do not name another.
+    pub(crate) unit: &'static str,
+    pub(crate) machine: Machine,
+    /// What was asked for, and what it came to.
+    pub(crate) settings: serde_json::Value,
+    pub(crate) rows: Vec<Row>,
+    /// What a reader should know about these figures.
+    pub(crate) notes: Vec<String>,
+}
+
+/// One figure.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Row {
+    /// Stable: scripts look for it.
+    pub(crate) name: String,
+    pub(crate) unit: &'static str,
+    #[serde(serialize_with = "rounded")]
+    pub(crate) median: f64,
+    /// The 99th percentile; of what is better when higher, the 1st.
+    #[serde(serialize_with = "rounded")]
+    pub(crate) p99: f64,
+    /// The lowest and the highest median of a block.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_pair")]
+    pub(crate) spread: Option<(f64, f64)>,
+    /// The row that was measured beside it, in the same rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) floor: Option<String>,
+    /// Its median.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
+    pub(crate) floor_median: Option<f64>,
+    /// The median over the rounds of this row's block to the floor's block of the same round.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
+    pub(crate) ratio: Option<f64>,
+    /// The same ratio of two equal things: what noise alone makes.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
+    pub(crate) aa_ratio: Option<f64>,
+}
+
+/// Four decimals: no clock here says more, and scripts compare text.
+fn round(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+fn rounded<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(round(*value))
+}
+
+fn rounded_some<S: Serializer>(value: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
+    value.map(round).serialize(to)
+}
+
+fn rounded_pair<S: Serializer>(value: &Option<(f64, f64)>, to: S) -> Result<S::Ok, S::Error> {
+    value.map(|(low, high)| (round(low), round(high))).serialize(to)
+}
+
+/// The machine, as far as it bears on the figures.
+#[derive(Serialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    pub(crate) cpus: usize,
+    pub(crate) kernel: String,
+    /// The one-minute load average when the bench began: above what the bench itself needs, the figures are worth
+    /// little.
+    pub(crate) load: f64,
+    pub(crate) rmem_max: Option<u64>,
+}
+
+impl Machine {
+    pub(crate) fn look() -> Machine {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let cpu =
+            cpuinfo.lines().find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()));
+        let first = |file: &str| -> Option<f64> {
+            fs::read_to_string(file).ok()?.split_ascii_whitespace().next()?.parse().ok()
+        };
+        Machine {
+            cpu: cpu.unwrap_or("unknown").to_owned(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            load: first("/proc/loadavg").unwrap_or(0.0),
+            rmem_max: first("/proc/sys/net/core/rmem_max").map(|bytes| bytes as u64),
+        }
+    }
+
+    /// What about it spoils figures, if anything.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut list = Vec::new();
+        if self.cpus < 2 {
+            list.push("two processes spin on one processor: latencies are those of the scheduler".to_owned());
+        }
+        if self.load > 0.5 * self.cpus as f64 {
+            list.push(format!(
+                "the machine is busy (load {:.1} on {} processors): run it again when it is calm",
+                self.load, self.cpus
+            ));
+        }
+        if cfg!(debug_assertions) {
+            list.push("this is a debug build: use cargo run --release".to_owned());
+        }
+        list
+    }
+}
+
+impl Report {
+    pub(crate) fn print(&self, json: bool) -> anyhow::Result<()> {
+        let mut out = io::stdout().lock();
+        if json {
+            serde_json::to_writer(&mut out, self).map_err(io::Error::from)?;
+            writeln!(out)?;
+        } else {
+            self.table(&mut out)?;
+        }
+        Ok(out.flush()?)
+    }
+
+    fn table(&self, out: &mut impl Write) -> io::Result<()> {
+        const HEADS: [&str; 7] = ["", "unit", "median", "p99", "beside", "its median", "ratio"];
+        let mut lines = vec![HEADS.map(str::to_owned)];
+        for row in &self.rows {
+            let ratio = match (row.ratio, row.aa_ratio) {
+                (Some(ratio), Some(aa)) => format!("{ratio:.3} (A/A {aa:.3})"),
+                (Some(ratio), None) => format!("{ratio:.3}"),
+                _ => String::new(),
+            };
+            lines.push([
+                row.name.clone(),
+                row.unit.to_owned(),
+                number(row.median),
+                number(row.p99),
+                row.floor.clone().unwrap_or_default(),
+                row.floor_median.map(number).unwrap_or_default(),
+                ratio,
+            ]);
+        }
+        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+        let widths: [usize; 7] = std::array::from_fn(width);
+        for line in &lines {
+            let mut text = String::new();
+            for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {
+                // Figures to the right, words to the left.
+                if matches!(column, 2 | 3 | 5) {
+                    text.push_str(&format!("{cell:>width$}  "));
+                } else {
+                    text.push_str(&format!("{cell:<width$}  "));
+                }
+            }
+            writeln!(out, "{}", text.trim_end())?;
+        }
+        let machine = &self.machine;
+        writeln!(out, "\n{}, {} processors, Linux {}", machine.cpu, machine.cpus, machine.kernel)?;
+        for note in &self.notes {
+            writeln!(out, "{note}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Three digits that count, and no more than three decimals.
+fn number(value: f64) -> String {
+    match value.abs() {
+        v if v >= 100.0 || v == v.trunc() => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        v if v >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// The median; 0 of nothing.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+/// A quantile between 0 and 1, of the value at or below it; the median of an even number is the mean of the middle two.
+pub(crate) fn quantile(values: &[f64], q: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
+    let at = q * last as f64;
+    if q == 0.5 {
+        (sorted[at.floor() as usize] + sorted[at.ceil() as usize]) / 2.0
+    } else {
+        sorted[at.round() as usize]
+    }
+}
+
+/// The blocks of one row, one a round.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Blocks {
+    /// Each block's median.
+    pub(crate) medians: Vec<f64>,
+    /// Each block's 99th percentile.
+    pub(crate) p99s: Vec<f64>,
+}
+
+impl Blocks {
+    pub(crate) fn push(&mut self, median: f64, p99: f64) {
+        self.medians.push(median);
+        self.p99s.push(p99);
+    }
+
+    /// The median over the rounds of this one's block to the other's block of the same round.
+    pub(crate) fn ratio_to(&self, other: &Blocks) -> f64 {
+        let ratios: Vec<f64> = self.medians.iter().zip(&other.medians).map(|(a, b)| a / b).collect();
+        median(&ratios)
+    }
+
+    pub(crate) fn row(&self, name: String, unit: &'static str) -> Row {
+        let low = self.medians.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = self.medians.iter().copied().fold(0.0, f64::max);
+        Row {
+            name,
+            unit,
+            median: median(&self.medians),
+            p99: median(&self.p99s),
+            spread: Some((low, high)),
+            ..Row::default()
+        }
+    }
+}
+
+impl Row {
+    /// The same, with what was measured beside it.
+    pub(crate) fn beside(mut self, blocks: &Blocks, name: String, floor: &Blocks) -> Row {
+        self.ratio = Some(blocks.ratio_to(floor));
+        self.floor_median = Some(median(&floor.medians));
+        self.floor = Some(name);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(&[]), 0.0);
+        let hundred: Vec<f64> = (0..=100).map(f64::from).collect();
+        assert_eq!(quantile(&hundred, 0.99), 99.0);
+    }
+
+    #[test]
+    fn a_ratio_is_of_blocks_of_the_same_round() {
+        // The machine became twice as slow half way through: the ratio is what it was.
+        let slow = |f: f64| Blocks { medians: vec![f, f, 2.0 * f, 2.0 * f, 2.0 * f], p99s: vec![f; 5] };
+        assert_eq!(slow(3.0).ratio_to(&slow(2.0)), 1.5);
+    }
+
+    #[test]
+    fn figures_have_three_digits_that_count() {
+        assert_eq!(
+            [1234.5, 12.345, 1.2345, 0.12345, 0.0].map(number),
+            ["1234", "12.3", "1.23", "0.123", "0"]
+        );
+    }
+}

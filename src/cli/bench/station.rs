@@ -1,0 +1,300 @@
+//! Each process's end of what is compared: two NICs, a plain socket, bare and virtual queue pairs, one peer.
+
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use mitra_failover::{Detector, Domain};
+use mitra_softnic::SoftNic;
+use mitra_verbs::{Mtu, Provider, RecvWr};
+use serde::{Deserialize, Serialize};
+
+use super::clock::Deadline;
+use super::floor::Floor;
+use super::lane::{Bare, BareInfo, DEPTH, Lane, Op, RD_ATOMIC, Virtual, VirtualInfo, request};
+use crate::cli::pair::Link;
+
+/// Receives that each lane keeps posted.
+const RECVS: u32 = 32;
+/// Words behind the two halves of a lane's memory.
+const WORDS: usize = 64;
+
+/// Where the NICs of a process are to be, and the bound on their MTU.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// One for each rail; none takes free loopback addresses.
+    pub(crate) addresses: Option<[IpAddr; 2]>,
+    /// In bytes.
+    pub(crate) mtu: Option<usize>,
+}
+
+impl Place {
+    /// Opens a NIC for each rail.
+    pub(crate) fn open(&self) -> anyhow::Result<[Arc<SoftNic>; 2]> {
+        let open = |rail: usize| -> anyhow::Result<Arc<SoftNic>> {
+            let mut config = match self.addresses {
+                Some(addresses) => mitra_softnic::Config::at(addresses[rail]),
+                None => mitra_softnic::Config::loopback(),
+            };
+            config.max_mtu = self.mtu.and_then(Mtu::from_bytes);
+            SoftNic::open(config).with_context(|| format!("cannot open the NIC of rail {rail}"))
+        };
+        Ok([open(0)?, open(1)?])
+    }
+}
+
+/// The halves and words of a lane's memory: what comes, what goes, and what is said on the side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// Bytes of each half.
+    pub(crate) half: usize,
+}
+
+impl Layout {
+    pub(crate) fn new(half: usize) -> Layout {
+        Layout { half: half.next_multiple_of(64) }
+    }
+
+    /// Where the peer's bytes come.
+    pub(crate) fn inbox(self) -> usize {
+        0
+    }
+
+    /// Where our bytes go from.
+    pub(crate) fn outbox(self) -> usize {
+        self.half
+    }
+
+    /// The peer writes here that the block is over.
+    pub(crate) fn stop(self) -> usize {
+        2 * self.half
+    }
+
+    /// The word that FAA counts in.
+    pub(crate) fn counter(self) -> usize {
+        2 * self.half + 8
+    }
+
+    /// Where the words that we write come from.
+    pub(crate) fn word(self) -> usize {
+        2 * self.half + 16
+    }
+
+    /// All of it.
+    pub(crate) fn len(self) -> usize {
+        2 * self.half + WORDS
+    }
+}
+
+/// One process's end of everything.
+pub(crate) struct Station {
+    /// Rail 0's NIC carries the bare queue pairs too.
+    pub(crate) nics: [Arc<SoftNic>; 2],
+    pub(crate) layout: Layout,
+    pub(crate) floor: Floor,
+    pub(crate) qp: Bare,
+    /// The same once more: what differs between equals.
+    pub(crate) aa: Bare,
+    pub(crate) vqp: Virtual,
+    pub(crate) vqp_log: Virtual,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Infos {
+    floor: SocketAddr,
+    qp: BareInfo,
+    aa: BareInfo,
+    vqp: VirtualInfo,
+    vqp_log: VirtualInfo,
+}
+
+impl Station {
+    /// Opens this end and connects it with the other, which does the same. `half`: bytes each way.
+    pub(crate) fn open(place: &Place, half: usize, link: &mut Link) -> anyhow::Result<Station> {
+        let layout = Layout::new(half);
+        let nics = place.open()?;
+        let providers: [Arc<dyn Provider>; 2] =
+            nics.each_ref().map(|nic| Arc::clone(nic) as Arc<dyn Provider>);
+        let domain = Domain::new(providers.to_vec())?;
+        let config = mitra_failover::Config {
+            send_wrs: DEPTH,
+            recv_wrs: DEPTH,
+            rd_atomic: RD_ATOMIC,
+            detector: detector(),
+            ..mitra_failover::Config::default()
+        };
+        let virtual_qp = |log: bool| -> anyhow::Result<Virtual> {
+            Virtual::new(
+                &domain,
+                mitra_failover::Config { log, ..config },
+                layout.len(),
+                [random()?, random()?],
+            )
+        };
+        let mut station = Station {
+            floor: Floor::open()?,
+            qp: Bare::new(&providers[0], layout.len(), random()? as u32)?,
+            aa: Bare::new(&providers[0], layout.len(), random()? as u32)?,
+            vqp: virtual_qp(false)?,
+            vqp_log: virtual_qp(true)?,
+            layout,
+            nics,
+        };
+        link.send(&station.infos()?)?;
+        let peer: Infos = link.receive()?;
+        station.floor.connect(peer.floor);
+        station.qp.connect(&peer.qp)?;
+        station.aa.connect(&peer.aa)?;
+        station.vqp.connect(&peer.vqp)?;
+        station.vqp_log.connect(&peer.vqp_log)?;
+        for _ in 0..RECVS {
+            post_recv(&mut station.qp, layout)?;
+            post_recv(&mut station.aa, layout)?;
+            post_recv(&mut station.vqp, layout)?;
+            post_recv(&mut station.vqp_log, layout)?;
+        }
+        // Neither posts before both are connected.
+        link.send(&())?;
+        link.receive::<()>()?;
+        Ok(station)
+    }
+
+    fn infos(&self) -> anyhow::Result<Infos> {
+        Ok(Infos {
+            floor: self.floor.address()?,
+            qp: self.qp.info()?,
+            aa: self.aa.info()?,
+            vqp: self.vqp.info()?,
+            vqp_log: self.vqp_log.info()?,
+        })
+    }
+
+    /// The MTU of rail 0.
+    pub(crate) fn mtu(&self) -> anyhow::Result<usize> {
+        Ok(self.nics[0].query_port()?.max_mtu.bytes())
+    }
+}
+
+/// What one process does in a block, on a lane, whichever it is, or on the plain socket.
+pub(crate) trait InBlock {
+    /// What comes of it.
+    type Output;
+    fn on_lane<L: Lane>(&self, lane: &mut L, layout: Layout, link: &mut Link)
+    -> anyhow::Result<Self::Output>;
+    fn on_floor(&self, floor: &mut Floor, link: &mut Link) -> anyhow::Result<Self::Output>;
+}
+
+impl Station {
+    /// Does it on what the variant names.
+    pub(crate) fn run<T: InBlock>(
+        &mut self,
+        variant: Variant,
+        task: &T,
+        link: &mut Link,
+    ) -> anyhow::Result<T::Output> {
+        match variant {
+            Variant::Floor => task.on_floor(&mut self.floor, link),
+            Variant::Qp => task.on_lane(&mut self.qp, self.layout, link),
+            Variant::Aa => task.on_lane(&mut self.aa, self.layout, link),
+            Variant::Vqp => task.on_lane(&mut self.vqp, self.layout, link),
+            Variant::VqpLog => task.on_lane(&mut self.vqp_log, self.layout, link),
+        }
+    }
+
+    /// What our NICs have counted, without the zeros.
+    pub(crate) fn counters(&self) -> serde_json::Value {
+        let of = |nic: &Arc<SoftNic>| -> serde_json::Value {
+            nic.counters().into_iter().filter(|c| c.value > 0).map(|c| (c.name, c.value)).collect()
+        };
+        self.nics.iter().map(of).collect()
+    }
+}
+
+/// Tells the peer, which lends its memory and waits in [`until_stop`], that the block is over.
+pub(crate) fn say_stop<L: Lane>(lane: &mut L, layout: Layout, word: u64) -> anyhow::Result<()> {
+    lane.memory().store(layout.word(), word);
+    let stop = request(lane, Op::Write, layout.word(), layout.stop(), 8);
+    lane.post_when_room(stop)
+}
+
+/// Drives a lane until the peer says that the block is over.
+pub(crate) fn until_stop<L: Lane>(lane: &mut L, layout: Layout, word: u64) -> anyhow::Result<()> {
+    let mut deadline = Deadline::patient();
+    while lane.memory().load(layout.stop()) != word {
+        lane.poll()?;
+        deadline.check()?;
+    }
+    Ok(())
+}
+
+/// Heartbeats as always, but nothing is to be given up because the machine is busy: nothing fails in a bench of speed.
+pub(crate) fn detector() -> Detector {
+    Detector { misses: 250, timeout: 17, ..Detector::default() }
+}
+
+/// Posts a receive for anything that fits half of the memory.
+pub(crate) fn post_recv<L: Lane>(lane: &mut L, layout: Layout) -> anyhow::Result<()> {
+    let sges = lane.local(layout.inbox(), layout.half);
+    lane.post_recv(RecvWr { wr_id: 0, sges })
+}
+
+/// What is measured against what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
+pub(crate) enum Variant {
+    /// A plain UDP socket
+    #[value(name = "udp_floor")]
+    Floor,
+    /// A bare queue pair
+    Qp,
+    /// A virtual queue pair: `exact`, PSN evidence
+    Vqp,
+    /// Another bare queue pair
+    Aa,
+    /// A virtual queue pair with a completion log
+    #[value(name = "vqp+log")]
+    VqpLog,
+}
+
+impl Variant {
+    /// As on the command line and in the rows.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Variant::Floor => "udp_floor",
+            Variant::Qp => "qp",
+            Variant::Aa => "aa",
+            Variant::Vqp => "vqp",
+            Variant::VqpLog => "vqp+log",
+        }
+    }
+}
+
+/// 64 unpredictable bits.
+pub(crate) fn random() -> anyhow::Result<u64> {
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("cannot read /dev/urandom")?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Fills `len` bytes with what only this block has, and with `last` in the last word.
+pub(crate) fn fill(lane: &impl Lane, offset: usize, len: usize, block: u32, last: u64) {
+    for at in (0..len - 8).step_by(8) {
+        lane.memory().store(offset + at, pattern(block, at));
+    }
+    lane.memory().store(offset + len - 8, last);
+}
+
+/// Checks all but the last word.
+pub(crate) fn check(lane: &impl Lane, offset: usize, len: usize, block: u32) -> anyhow::Result<()> {
+    for at in (0..len - 8).step_by(8) {
+        let (is, should) = (lane.memory().load(offset + at), pattern(block, at));
+        ensure!(is == should, "wrong data at byte {at} of {len}: {is:#x} instead of {should:#x}");
+    }
+    Ok(())
+}
+
+fn pattern(block: u32, at: usize) -> u64 {
+    (u64::from(block) << 32 | at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}

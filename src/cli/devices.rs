@@ -1,0 +1,246 @@
+//! `mitra devices`: what this machine has for Mitra, and why not more.
+
+mod machine;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use mitra_softnic::SoftNic;
+use mitra_verbs::{AtomicScope, Capabilities, Limits, Mtu, Provider};
+use serde::Serialize;
+
+use machine::{Address, Buffers, Hardware, Offload, PortUse};
+
+/// Explain what this machine has: software NICs, interfaces, offloads, buffers, real RDMA devices, and why not more
+#[derive(clap::Args)]
+#[command(after_help = "\
+Opens a software NIC on a free loopback address for a moment, to tell what it is; nothing else is opened or changed.
+Exit codes: 0 done, 2 bad arguments, or not even a loopback NIC can be opened (the reason is named).")]
+pub(crate) struct Args {
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything that is told.
+#[derive(Serialize)]
+struct Report {
+    soft: Soft,
+    addresses: Vec<Address>,
+    offload: Offload,
+    buffers: Buffers,
+    /// Who has UDP port 4791 of which address.
+    port_4791: Vec<PortUse>,
+    /// Real RDMA devices that the kernel knows.
+    hardware: Vec<Hardware>,
+    /// What could be better, and how.
+    hints: Vec<String>,
+}
+
+/// A software NIC as it is opened by default.
+#[derive(Serialize)]
+struct Soft {
+    /// The address it took.
+    address: String,
+    mtu: usize,
+    /// Unacknowledged payload bytes of a queue pair on the wire.
+    send_window: u32,
+    limits: Vec<Item<u64>>,
+    capabilities: Vec<Item<String>>,
+}
+
+/// A limit or a capability.
+#[derive(Serialize)]
+struct Item<T> {
+    /// For scripts: the field of `mitra_verbs::Limits` or `Capabilities`.
+    name: &'static str,
+    /// For people.
+    what: &'static str,
+    value: T,
+}
+
+fn item<T>(name: &'static str, what: &'static str, value: T) -> Item<T> {
+    Item { name, what, value }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let nic = SoftNic::open(mitra_softnic::Config::loopback()).context("cannot open a software NIC")?;
+    let port = nic.query_port()?;
+    let attr = nic.attr();
+    let soft = Soft {
+        address: std::net::IpAddr::from(port.gid).to_string(),
+        mtu: port.max_mtu.bytes(),
+        send_window: nic.send_window(),
+        limits: limits(&attr.limits),
+        capabilities: capabilities(&attr.capabilities),
+    };
+    let buffers = Buffers::look(nic.receive_buffer());
+    drop(nic);
+    let mut report = Report {
+        soft,
+        addresses: machine::addresses().context("cannot list the interfaces")?,
+        offload: Offload::look(),
+        buffers,
+        port_4791: machine::port_users(),
+        hardware: machine::hardware(),
+        hints: Vec::new(),
+    };
+    report.hints = hints(&report);
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        text(&mut out, &report)?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn limits(limits: &Limits) -> Vec<Item<u64>> {
+    let Limits { pds, mrs, mws, cqs, cqe, qps, wrs, sges, inline, srqs, ahs, rd_atomic, message } = *limits;
+    vec![
+        item("pds", "protection domains", pds.into()),
+        item("mrs", "memory regions", mrs.into()),
+        item("mws", "memory windows", mws.into()),
+        item("cqs", "completion queues", cqs.into()),
+        item("cqe", "entries of a completion queue", cqe.into()),
+        item("qps", "queue pairs", qps.into()),
+        item("wrs", "requests of a queue", wrs.into()),
+        item("sges", "entries of a request", sges.into()),
+        item("inline", "inline bytes of a request", inline.into()),
+        item("srqs", "shared receive queues", srqs.into()),
+        item("ahs", "address handles", ahs.into()),
+        item("rd_atomic", "READs and atomics outstanding", rd_atomic.into()),
+        item("message", "bytes of a message", message.into()),
+    ]
+}
+
+fn capabilities(capabilities: &Capabilities) -> Vec<Item<String>> {
+    let Capabilities {
+        atomic_scope,
+        psn_query,
+        saved_results,
+        ack_after_placement,
+        write_order,
+        reset,
+        windows,
+    } = *capabilities;
+    let scope = match atomic_scope {
+        AtomicScope::None => "none",
+        AtomicScope::Nic => "nic",
+        AtomicScope::Global => "global",
+    };
+    let yes = |has: bool| if has { "yes" } else { "no" }.to_owned();
+    vec![
+        item("atomic_scope", "atomics are atomic within", scope.to_owned()),
+        item("psn_query", "responder's PSN can be asked for", yes(psn_query)),
+        item("saved_results", "saved atomic results can be read", yes(saved_results)),
+        item("ack_after_placement", "acknowledges after placement", yes(ack_after_placement)),
+        item("write_order", "keeps the order of writes", yes(write_order)),
+        item("reset", "can be reset", yes(reset)),
+        item("windows", "memory windows of type 2B", yes(windows)),
+    ]
+}
+
+/// What could be better on this machine, each with the way there.
+fn hints(report: &Report) -> Vec<String> {
+    let mut hints = Vec::new();
+    let Buffers { asked, rmem_max, wmem_max, .. } = report.buffers;
+    for (name, max) in [("rmem_max", rmem_max), ("wmem_max", wmem_max)] {
+        if let Some(max) = max.filter(|&max| max < asked) {
+            hints.push(format!(
+                "net.core.{name} is {max}: bursts of many queue pairs overrun a socket's buffer sooner, and are sent again; as root: sysctl -w net.core.{name}={asked}"
+            ));
+        }
+    }
+    if !report.offload.gso || !report.offload.gro {
+        hints.push(
+            "this kernel does not take or give runs of UDP datagrams in one piece (UDP_SEGMENT since Linux 4.18, UDP_GRO since 5.0): large messages run at about a third of the speed; use a newer kernel"
+                .to_owned(),
+        );
+    }
+    for address in &report.addresses {
+        let Some(mtu) = address.roce_mtu.filter(|&mtu| mtu < Mtu::M4096.bytes()) else { continue };
+        hints.push(format!(
+            "{} has an MTU of {}, so its packets carry {mtu} bytes; 4096 need an MTU of 4200, here and at the peer: ip link set {} mtu 4200",
+            address.interface, address.mtu, address.interface
+        ));
+    }
+    hints.dedup();
+    if report.addresses.iter().all(|address| address.loopback || address.refused.is_some()) {
+        hints.push(
+            "no other interface has an address that a NIC can use: software NICs reach this machine only; ip addr add ADDRESS/PREFIX dev INTERFACE"
+                .to_owned(),
+        );
+    }
+    hints.push(if report.hardware.is_empty() {
+        "no RDMA hardware is known to the kernel (/sys/class/infiniband); real NICs are for a later version anyway, software NICs need none"
+            .to_owned()
+    } else {
+        "real NICs are driven by a later version (hardnic); until then software NICs work on their addresses, beside them"
+            .to_owned()
+    });
+    hints
+}
+
+fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let soft = &report.soft;
+    writeln!(out, "Software NICs: yes, without root or kernel module")?;
+    writeln!(
+        out,
+        "  each takes a free address in 127.0.0.0/8 by default (this time {}), MTU {}, send window {} bytes",
+        soft.address, soft.mtu, soft.send_window
+    )?;
+    writeln!(out, "\nAddresses that a software NIC can have")?;
+    for address in &report.addresses {
+        let what = match (&address.refused, address.roce_mtu) {
+            (Some(why), _) => format!("no: {why}"),
+            (None, Some(mtu)) => format!("RoCE MTU {mtu}"),
+            (None, None) => "no: its MTU is below what RoCEv2 needs".to_owned(),
+        };
+        let Address { address, interface, mtu, .. } = address;
+        writeln!(out, "  {address:<28} {interface:<10} MTU {mtu:<6} {what}")?;
+    }
+    writeln!(out, "\nUDP port 4791")?;
+    if report.port_4791.is_empty() {
+        writeln!(out, "  free on every address")?;
+    }
+    for user in &report.port_4791 {
+        writeln!(out, "  {:<28} taken by {}", user.address, user.holder)?;
+    }
+    let yes = |has: bool| if has { "yes" } else { "no" };
+    let Buffers { rmem_max, wmem_max, receive_buffer, .. } = &report.buffers;
+    let shown = |max: &Option<u64>| max.map_or("unknown".to_owned(), |max| max.to_string());
+    writeln!(out, "\nSockets")?;
+    writeln!(out, "  {:<28} {}", "sends runs in one piece", yes(report.offload.gso))?;
+    writeln!(out, "  {:<28} {}", "receives runs in one piece", yes(report.offload.gro))?;
+    writeln!(out, "  {:<28} {}", "net.core.rmem_max", shown(rmem_max))?;
+    writeln!(out, "  {:<28} {}", "net.core.wmem_max", shown(wmem_max))?;
+    writeln!(
+        out,
+        "  {:<28} {receive_buffer}; the window of each sender is a quarter, at most 1 MiB",
+        "receive buffer granted"
+    )?;
+    writeln!(out, "\nReal RDMA devices")?;
+    if report.hardware.is_empty() {
+        writeln!(out, "  none")?;
+    }
+    for device in &report.hardware {
+        writeln!(out, "  {:<12} {}, port 1 {}", device.name, device.kind, device.state)?;
+    }
+    writeln!(out, "\nLimits of a software NIC")?;
+    for Item { what, value, .. } in &soft.limits {
+        writeln!(out, "  {what:<34} {value}")?;
+    }
+    writeln!(out, "\nCapabilities of a software NIC")?;
+    for Item { what, value, .. } in &soft.capabilities {
+        writeln!(out, "  {what:<34} {value}")?;
+    }
+    writeln!(out, "\nWhy not more")?;
+    for hint in &report.hints {
+        writeln!(out, "  {hint}")?;
+    }
+    Ok(())
+}

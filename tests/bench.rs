@@ -1,0 +1,194 @@
+//! `mitra bench` as a user meets it: tiny runs whose data must be right, the JSON that scripts read, errors, Ctrl-C. No
+//! figure is looked at: this machine may be busy.
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+fn mitra() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_mitra"))
+}
+
+fn bench(args: &[&str]) -> Output {
+    mitra().arg("bench").args(args).output().unwrap()
+}
+
+/// The one JSON object of a bench that must succeed.
+fn json(args: &[&str]) -> Value {
+    let output = mitra().arg("bench").args(args).arg("--json").output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {errors}");
+    assert!(errors.is_empty(), "progress is for terminals: {errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let rows = report["rows"].as_array().unwrap();
+    let found = rows.iter().find(|row| row["name"] == name);
+    found.unwrap_or_else(|| panic!("no row {name} in {rows:#?}"))
+}
+
+fn is_positive(row: &Value, field: &str) -> bool {
+    row[field].as_f64().is_some_and(|value| value > 0.0)
+}
+
+#[test]
+fn latency_has_a_row_for_each_thing_and_what_was_measured_beside_it() {
+    let report = json(&["latency", "--iters", "200", "--blocks", "2", "--size", "8,65536"]);
+    assert_eq!((&report["name"], &report["unit"]), (&"latency".into(), &"us".into()));
+    for case in ["write/8", "read/8", "send/8", "faa/8", "write/65536", "read/65536", "send/65536"] {
+        let one_packet = case.ends_with("/8");
+        for thing in ["qp", "aa", "vqp", "vqp+log"] {
+            let row = row(&report, &format!("{case}/{thing}"));
+            assert!(is_positive(row, "median") && is_positive(row, "p99"), "{row}");
+            let beside = if thing == "qp" { "udp_floor" } else { "qp" };
+            if thing != "qp" || one_packet {
+                assert_eq!(row["floor"], format!("{case}/{beside}"));
+                assert!(is_positive(row, "floor_median") && is_positive(row, "ratio"), "{row}");
+            }
+            assert_eq!(row["aa_ratio"].is_number(), thing.starts_with("vqp"), "{row}");
+        }
+    }
+    assert!(is_positive(&report["machine"], "cpus"));
+    assert_eq!(report["settings"]["iters"], 200);
+}
+
+#[test]
+fn a_small_mtu_and_chosen_addresses_are_used() {
+    let addresses = "127.77.1.1,127.77.1.2,127.77.1.3,127.77.1.4";
+    let report = json(&[
+        "latency",
+        "--op",
+        "write,read",
+        "--size",
+        "1024",
+        "--mtu",
+        "256",
+        "--addresses",
+        addresses,
+        "--iters",
+        "50",
+        "--blocks",
+        "1",
+    ]);
+    assert_eq!(report["settings"]["mtu"], 256);
+    // Four packets are not one datagram: nothing to compare with.
+    assert!(report["rows"].as_array().unwrap().iter().all(|row| row["name"] != "write/1024/udp_floor"));
+}
+
+#[test]
+fn bandwidth_streams_both_ways() {
+    let report = json(&["bandwidth", "--iters", "200", "--blocks", "2"]);
+    assert_eq!((&report["name"], &report["unit"]), (&"bandwidth".into(), &"GB/s".into()));
+    for op in ["write", "read"] {
+        for thing in ["udp_floor", "qp", "aa", "vqp", "vqp+log"] {
+            assert!(is_positive(row(&report, &format!("{op}/65536/{thing}")), "median"));
+        }
+        assert!(is_positive(row(&report, &format!("{op}/65536/qp")), "ratio"));
+    }
+}
+
+#[test]
+fn failover_keeps_the_word_under_exact() {
+    let report =
+        json(&["failover", "--rounds", "12", "--silent-rounds", "1", "--size", "8192", "--in-flight", "32"]);
+    assert_eq!(report["name"], "failover");
+    for must_not_be in ["post_failure_resent", "doubled", "failed"] {
+        assert_eq!(row(&report, &format!("exact/{must_not_be}"))["spread"], serde_json::json!([0.0, 0.0]));
+    }
+    for name in
+        ["rail_round_trip", "exact/detected_to_last", "exact/fault_to_last", "exact/silent/fault_to_last"]
+    {
+        assert!(is_positive(row(&report, name), "median"), "{name}");
+    }
+    let (exact, blanket) = (row(&report, "exact/bytes_resent"), row(&report, "blanket/bytes_resent"));
+    assert_eq!(exact["floor"], "blanket/bytes_resent");
+    assert!(exact["median"].as_f64() <= blanket["median"].as_f64(), "{exact} {blanket}");
+}
+
+#[test]
+fn memory_says_bytes_of_each() {
+    let report = json(&["memory", "--count", "100"]);
+    for thing in ["qp", "vqp", "vqp+log"] {
+        let [idle, used] = ["idle", "used"].map(|when| row(&report, &format!("{thing}/{when}")));
+        assert!(is_positive(idle, "median") && idle["median"].as_f64() <= used["median"].as_f64());
+    }
+}
+
+#[test]
+fn people_get_a_table() {
+    let output = bench(&["latency", "--op", "faa", "--iters", "20", "--blocks", "1"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.lines().any(|line| line.starts_with("faa/8/qp")), "{text}");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn bad_input_is_named_with_the_way_out() {
+    for (args, named, way_out) in [
+        (&["latency", "--size", "7"][..], "'7'", "a multiple of 8"),
+        (&["latency", "--op", "push"], "'push'", "use write, read, send, faa"),
+        (&["latency", "--mtu", "1500"], "'1500'", "256, 512, 1024, 2048 and 4096"),
+        (&["latency", "--iters", "1"], "'1'", "10..="),
+        (&["latency", "--addresses", "127.0.0.300,a,b,c"], "'127.0.0.300'", "no IP address"),
+        (&["latency", "--addresses", "127.0.0.9"], "--addresses", "four addresses are needed"),
+        (
+            &["latency", "--addresses", "203.0.113.9,127.1.2.3,127.1.2.4,127.1.2.5"],
+            "203.0.113.9",
+            "use one in 127.0.0.0/8",
+        ),
+        (
+            &["latency", "--addresses", "127.78.1.3,127.78.1.4,127.78.1.5,203.0.113.9"],
+            "203.0.113.9",
+            "use one in 127.0.0.0/8",
+        ),
+        (&["bandwidth", "--op", "faa"], "'faa'", "use write, read or all"),
+        (&["bandwidth", "--window", "0"], "'0'", "1..="),
+        (&["failover", "--in-flight", "1000"], "'1000'", "1..=100"),
+        (&["nothing"], "'nothing'", "--help"),
+    ] {
+        let output = bench(args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {errors}");
+        assert!(errors.contains(named) && errors.contains(way_out), "{args:?}: {errors}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn the_second_process_is_not_for_people() {
+    let output = mitra().args(["peer", "bench", "1"]).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("started by other mitra commands"));
+}
+
+#[test]
+fn ctrl_c_ends_both_processes() {
+    let mut first = mitra()
+        .args(["bench", "latency", "--op", "write", "--size", "8", "--iters", "1000000"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    let children = format!("/proc/{0}/task/{0}/children", first.id());
+    let second = loop {
+        let list = fs::read_to_string(&children).unwrap_or_default();
+        if let Some(pid) = list.split_ascii_whitespace().next() {
+            break pid.to_owned();
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "no second process");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    // Let it get into its loop.
+    std::thread::sleep(Duration::from_millis(300));
+    kill(Pid::from_raw(first.id() as i32), Signal::SIGINT).unwrap();
+    assert!(!first.wait().unwrap().success());
+    while fs::read_to_string(format!("/proc/{second}/cmdline")).is_ok_and(|line| line.contains("peer")) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "the second process {second} goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

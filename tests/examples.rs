@@ -1,0 +1,16 @@
+//! The examples run, and their own assertions hold.
+
+#[path = "../examples/survive.rs"]
+mod survive;
+#[path = "../examples/write.rs"]
+mod write;
+
+#[test]
+fn write_arrives() {
+    write::main().unwrap();
+}
+
+#[test]
+fn a_counter_survives_a_rail() {
+    survive::main().unwrap();
+}

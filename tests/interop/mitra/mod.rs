@@ -1,0 +1,145 @@
+//! Mitra's software NIC (10.77.0.2) against the kernel's rxe0 (10.77.0.1).
+//!
+//! Where a scenario runs in both directions, it says which side requests: `mitra` or `kernel`.
+
+mod atomics;
+mod lengths;
+mod loss;
+mod nic;
+mod not_ready;
+mod order;
+mod refusals;
+mod traffic;
+mod unreliable;
+mod windows;
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use mitra_verbs::{Access, QpType};
+
+use self::nic::Mitra;
+use super::Scenario;
+use super::end::End;
+
+/// Every scenario, in order.
+pub(crate) fn scenarios() -> impl Iterator<Item = &'static Scenario> {
+    [
+        lengths::SCENARIOS,
+        atomics::SCENARIOS,
+        order::SCENARIOS,
+        not_ready::SCENARIOS,
+        refusals::SCENARIOS,
+        windows::SCENARIOS,
+        loss::SCENARIOS,
+        traffic::SCENARIOS,
+        unreliable::SCENARIOS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+const MITRA_IP: &str = "10.77.0.2";
+const KERNEL_IP: &str = "10.77.0.1";
+/// The Q_Key of `rxe_peer`'s UD queue pairs.
+const QKEY: u32 = 0x1111_1111;
+/// Bytes registered at either end.
+const REGION: u64 = 192 << 10;
+/// What the last NIC sent and received.
+const CAPTURE: &str = "/tmp/mitra.pcap";
+
+/// How two queue pairs are connected.
+#[derive(Clone, Copy)]
+struct Setup {
+    service: QpType,
+    mtu: u64,
+    /// Rights on Mitra's region, and through its queue pair.
+    region: Access,
+    rights: Access,
+    /// The same of the kernel's, as `rxe_peer`'s letters.
+    kernel_region: &'static str,
+    kernel_rights: &'static str,
+    /// The first PSN in both directions.
+    psn: u64,
+    timeout: u8,
+    retry: u8,
+    rnr: u8,
+    min_rnr: u8,
+    rd: u8,
+    dest_rd: u8,
+}
+
+impl Setup {
+    /// Everything allowed; a time-out that does not strike when nothing is lost.
+    const DEFAULT: Self = Self {
+        service: QpType::Rc,
+        mtu: 1024,
+        region: Access::all(),
+        rights: Access::REMOTE.union(Access::LOCAL_WRITE),
+        kernel_region: "lwrab",
+        kernel_rights: "lwra",
+        psn: 0x00_5a5a,
+        timeout: 18,
+        retry: 7,
+        rnr: 7,
+        min_rnr: 1,
+        rd: 16,
+        dest_rd: 16,
+    };
+
+    /// In `rxe_peer`'s words.
+    fn attributes(&self) -> String {
+        let Self { mtu, timeout, retry, rnr, min_rnr, rd, dest_rd, .. } = self;
+        format!(
+            "mtu={mtu} timeout={timeout} retry={retry} rnr={rnr} min_rnr={min_rnr} rd={rd} dest_rd={dest_rd}"
+        )
+    }
+}
+
+/// Two connected queue pairs.
+struct Wire {
+    mitra: Mitra,
+    kernel: End,
+}
+
+impl Wire {
+    fn new(setup: Setup) -> Result<Self> {
+        let mitra = Mitra::open(&setup)?;
+        let kind = match setup.service {
+            QpType::Rc => "rc",
+            QpType::Uc => "uc",
+            QpType::Ud => "ud",
+        };
+        let qp = format!("type={kind} access={}", setup.kernel_rights);
+        let mut kernel = End::new("rxe0", &qp, &format!("len={REGION} access={}", setup.kernel_region))?;
+        kernel.psn = setup.psn;
+        kernel.connect(MITRA_IP, mitra.qpn.value().into(), setup.psn, &setup.attributes())?;
+        mitra.connect(&setup, kernel.qpn, setup.psn, setup.psn)?;
+        Ok(Self { mitra, kernel })
+    }
+
+    /// Each side's next PSN must be the one that the other expects.
+    fn check_psns(&mut self) -> Result<()> {
+        let kernel = self.kernel.peer.ask("query qp=0")?;
+        let mitra = self.mitra.status()?;
+        let (sq, rq) = (kernel.number("sq_psn")? as u32, kernel.number("rq_psn")? as u32);
+        ensure!(
+            (mitra.sq_psn.value(), mitra.rq_psn.value()) == (rq, sq),
+            "Mitra sends {} next and expects {}; the kernel expects {rq:#x} and sends {sq:#x}",
+            mitra.sq_psn,
+            mitra.rq_psn
+        );
+        Ok(())
+    }
+}
+
+/// Prints the last packets that Mitra's last NIC saw.
+pub(crate) fn print_wire() {
+    let decoded = Command::new(env!("CARGO_BIN_EXE_mitra")).args(["decode", CAPTURE]).output();
+    let Ok(decoded) = decoded else { return };
+    let text = String::from_utf8_lossy(&decoded.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    for line in &lines[lines.len().saturating_sub(6000)..] {
+        println!("    {line}");
+    }
+}
