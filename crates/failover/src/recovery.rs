@@ -387,7 +387,9 @@ impl VirtualQp {
     /// After the end, when the active rail has no completion left: what arrived on another rail, where the peer may have
     /// moved already, was acknowledged and is delivered too. The other receives got nothing.
     pub(crate) fn take_last_receives(&mut self) {
-        for rail in 0..self.rails.len() {
+        let left = matches!(self.fence, Fence::Done { .. }).then(|| self.active_rail());
+        self.fence = Fence::None;
+        for rail in (0..self.rails.len()).filter(|&rail| left != Some(rail)) {
             let mut wcs = Vec::new();
             let (provider, cq) = (self.rails[rail].provider(), self.rails[rail].cq);
             while provider.poll_cq(cq, 64, &mut wcs).is_ok_and(|n| n > 0) {}
