@@ -74,7 +74,7 @@ fn boot() {
             "--topo",
             "interop",
             "--timeout",
-            "240",
+            "600",
             "--",
             "sh",
             "-c",
@@ -92,6 +92,7 @@ fn boot() {
         Some(125),
         "the rxe machine did not run (see above); run `cargo xtask setup`"
     );
+    assert!(scenarios().next().is_some(), "no scenario begins with the value of {ONLY}");
     for (name, _) in scenarios() {
         assert!(
             out.lines().any(|line| line.split("  ").next() == Some(&format!("ok {name}"))),

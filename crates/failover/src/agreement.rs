@@ -93,6 +93,8 @@ struct Tail {
     mine: Evidence,
     /// Sending Resume until the peer's was seen, or for this long.
     until: Time,
+    /// When the evidence was given again last.
+    answered: Option<Time>,
 }
 
 /// One end's part in agreeing on the rail.
@@ -117,6 +119,8 @@ pub struct Agreement {
     tail: Option<Tail>,
     /// What Resume says of the last move.
     torn: u32,
+    /// Whether the peer has still to say how much of its torn WRITE with immediate had arrived before the last move.
+    awaits: bool,
     retry: Duration,
     give_up: Duration,
     next_send: Option<Time>,
@@ -140,6 +144,7 @@ impl Agreement {
             phase: Phase::Active,
             tail: None,
             torn: 0,
+            awaits: false,
             retry,
             give_up,
             next_send: None,
@@ -160,14 +165,6 @@ impl Agreement {
     /// Whether operations may be posted.
     pub fn is_active(&self) -> bool {
         self.phase == Phase::Active
-    }
-
-    /// The rail that a move under way leads to.
-    pub fn target(&self) -> Option<usize> {
-        match &self.phase {
-            Phase::Moving(m) => Some(usize::from(m.rail)),
-            _ => None,
-        }
     }
 
     /// Whether the last move has been confirmed by the peer.
@@ -207,10 +204,11 @@ impl Agreement {
 
     /// The driver's fence is confirmed; this is what was executed for the peer.
     pub fn fenced(&mut self, now: Time, evidence: Evidence) {
+        let torn = self.torn;
         if let Phase::Moving(m) = &mut self.phase
             && m.mine.is_none()
         {
-            m.mine = Some(evidence);
+            m.mine = Some(Evidence { torn, ..evidence });
             self.send_progress(now);
             self.decide_if_ready();
         }
@@ -230,9 +228,11 @@ impl Agreement {
         self.spent |= 1 << self.active;
         self.active = rail;
         self.current = ballot;
-        self.torn = torn;
+        (self.torn, self.awaits) = (torn, true);
+        // What the peer could not use may have healed by the next move; then it says so again.
+        self.refused = 0;
         self.phase = Phase::Active;
-        self.tail = Some(Tail { ballot, rail, mine, until: now + self.give_up });
+        self.tail = Some(Tail { ballot, rail, mine, until: now + self.give_up, answered: None });
         self.next_send = Some(now + self.retry);
         self.say(ballot, Body::Resume { seen: false, torn: self.torn });
     }
@@ -255,13 +255,14 @@ impl Agreement {
     pub fn handle(&mut self, now: Time, message: Message) {
         let ballot = message.ballot;
         match message.body {
-            _ if self.phase == Phase::Ended => {}
-            Body::Heartbeat => {}
             Body::Closed => {
-                if ballot >= self.current {
+                if self.phase != Phase::Ended && ballot >= self.current {
                     self.end(Ended::PeerClosed);
                 }
             }
+            // It may not have heard that this end has ended.
+            _ if self.phase == Phase::Ended => self.say(self.promised, Body::Closed),
+            Body::Heartbeat => {}
             Body::Propose { rail } => self.on_propose(now, ballot, rail),
             Body::Evidence { rail, evidence } => {
                 self.on_propose(now, ballot, rail);
@@ -270,6 +271,10 @@ impl Agreement {
                     && m.rail == rail
                     && m.theirs.is_none()
                 {
+                    if core::mem::take(&mut self.awaits) {
+                        // Its Resume never came, but it moved then: the same word comes with what it says now.
+                        self.actions.push(Action::PeerMoved { torn: evidence.torn });
+                    }
                     m.theirs = Some(evidence);
                     self.decide_if_ready();
                 }
@@ -280,6 +285,7 @@ impl Agreement {
                 {
                     self.tail = None;
                     self.next_send = None;
+                    self.awaits = false;
                     self.actions.push(Action::PeerMoved { torn });
                 }
                 if self.is_active() && self.current == ballot && !seen {
@@ -287,12 +293,12 @@ impl Agreement {
                 }
             }
             Body::Refuse { dead } => {
-                self.refused |= dead;
                 if let Phase::Moving(m) = &self.phase
                     && m.proposed
                     && m.ballot == ballot
                     && dead & (1 << m.rail) != 0
                 {
+                    self.refused |= dead;
                     self.propose(now);
                 }
             }
@@ -362,10 +368,15 @@ impl Agreement {
     }
 
     fn on_propose(&mut self, now: Time, ballot: Ballot, rail: u8) {
-        if let Some(tail) = &self.tail
+        if let Some(tail) = &mut self.tail
             && tail.ballot == ballot
         {
-            // The peer has not got our evidence yet: the same again.
+            // The peer has not got our evidence yet: the same again. But not for each copy of its message: it may have
+            // moved too, and take our answer for a question.
+            if tail.answered.is_some_and(|t| now.saturating_since(t) < self.retry / 2) {
+                return;
+            }
+            tail.answered = Some(now);
             let body = Body::Evidence { rail: tail.rail, evidence: tail.mine.clone() };
             return self.say(ballot, body);
         }
@@ -628,5 +639,77 @@ mod tests {
             net.ends[0].agreement.handle(net.now, Message { ballot: old, body });
         }
         assert_eq!(net.ends[0].agreement, before);
+    }
+
+    /// One end that has moved to rail 1 and has not heard that its peer has.
+    fn unconfirmed() -> (Agreement, Ballot) {
+        let retry = Duration::from_millis(1);
+        let mut a = Agreement::new(Role::Zero, 3, retry, Duration::from_secs(5));
+        let ballot = Ballot::FIRST.next(Role::One).unwrap();
+        a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 1 } });
+        a.fenced(Time::ZERO, evidence(1));
+        a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 1, evidence: evidence(2) } });
+        a.moved(Time::ZERO, 0);
+        while a.poll_action().is_some() {}
+        (a, ballot)
+    }
+
+    #[test]
+    fn a_lost_resume_comes_with_the_next_evidence_before_anything_is_decided() {
+        let (mut a, ballot) = unconfirmed();
+        let ballot = ballot.next(Role::One).unwrap();
+        a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 2 } });
+        a.fenced(Time::ZERO, evidence(3));
+        let theirs = Evidence { torn: 512, ..evidence(4) };
+        a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 2, evidence: theirs } });
+        let actions: Vec<Action> = core::iter::from_fn(|| a.poll_action()).collect();
+        let moved = actions.iter().position(|x| *x == Action::PeerMoved { torn: 512 });
+        let decide = actions.iter().position(|x| matches!(x, Action::Decide { rail: 2, .. }));
+        assert!(moved.is_some() && moved < decide, "{actions:?}");
+    }
+
+    #[test]
+    fn two_ends_that_have_both_moved_do_not_answer_each_other_for_ever() {
+        let (mut a, ballot) = unconfirmed();
+        let mut answers = 0;
+        for _ in 0..1000 {
+            let body = Body::Evidence { rail: 1, evidence: evidence(2) };
+            a.handle(Time::ZERO, Message { ballot, body });
+            while a.poll_action().is_some() {
+                answers += 1;
+            }
+        }
+        assert_eq!(answers, 1);
+        let later = Time::ZERO + Duration::from_millis(1);
+        a.handle(later, Message { ballot, body: Body::Propose { rail: 1 } });
+        assert!(matches!(a.poll_action(), Some(Action::Send(Message { body: Body::Evidence { .. }, .. }))));
+    }
+
+    #[test]
+    fn an_end_that_has_ended_says_so_again_when_asked_and_no_more() {
+        let (mut a, ballot) = unconfirmed();
+        a.end(Ended::RequestError);
+        while a.poll_action().is_some() {}
+        a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 2 } });
+        assert!(matches!(a.poll_action(), Some(Action::Send(Message { body: Body::Closed, .. }))));
+        a.handle(Time::ZERO, Message { ballot, body: Body::Closed });
+        assert_eq!(a.poll_action(), None);
+    }
+
+    #[test]
+    fn a_refusal_counts_for_its_ballot_only_and_until_the_next_move() {
+        let retry = Duration::from_millis(1);
+        let mut a = Agreement::new(Role::Zero, 3, retry, Duration::from_secs(5));
+        a.handle(Time::ZERO, Message { ballot: Ballot::FIRST, body: Body::Refuse { dead: 0b110 } });
+        a.rail_failed(Time::ZERO, 0);
+        assert!(!a.is_active() && a.refused == 0);
+        let ballot = a.promised;
+        a.handle(Time::ZERO, Message { ballot, body: Body::Refuse { dead: 0b011 } });
+        assert_eq!(a.refused, 0b011);
+        a.fenced(Time::ZERO, evidence(1));
+        let ballot = a.promised;
+        a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 2, evidence: evidence(2) } });
+        a.moved(Time::ZERO, 0);
+        assert_eq!((a.active(), a.refused), (2, 0));
     }
 }

@@ -16,6 +16,8 @@ pub struct Evidence {
     pub received: u64,
     /// The saved results of atomics. Empty if the NIC cannot be read.
     pub saved: Vec<SavedResult>,
+    /// What this end's last Resume said of its torn WRITE with immediate: that Resume may have been lost.
+    pub torn: u32,
 }
 
 /// How an operation touches the peer: what evidence there can be about it.
@@ -261,7 +263,7 @@ mod tests {
     use Verdict::{Ambiguous, Executed, NotExecuted, Torn};
 
     fn evidence(psn: Option<u32>, log: Option<u64>, received: u64) -> Evidence {
-        Evidence { psn: psn.map(|n| Psn::new(0xff_fffa).add(n)), log, received, saved: Vec::new() }
+        Evidence { psn: psn.map(|n| Psn::new(0xff_fffa).add(n)), log, received, ..Evidence::default() }
     }
 
     #[test]

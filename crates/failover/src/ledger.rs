@@ -9,7 +9,7 @@ use mitra_verbs::{Data, Mtu, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcSta
 
 use crate::config::{Policy, Writes};
 use crate::decide::{self, Case, Plan};
-use crate::evidence::{Completed, Contradiction, Evidence, InFlight, Kind, judge};
+use crate::evidence::{Completed, Contradiction, Evidence, InFlight, Kind, Verdict, judge};
 use crate::outcome::{Completion, NamedError, Outcome, Route};
 
 /// The most packets in flight: half of the PSN's duplicate region, so that serial comparison never wraps.
@@ -39,6 +39,17 @@ struct Op {
     state: State,
     route: Route,
     byte_len: u32,
+    /// Bytes at its front that were executed on earlier rails, and are cut off.
+    skipped: u64,
+    /// It was or may have been partly executed on an earlier rail: it can never be called flushed.
+    touched: bool,
+}
+
+impl Op {
+    /// What it ends in if it is not sent (again).
+    fn unsent(&self, otherwise: NamedError) -> Outcome {
+        if self.touched { Outcome::Named(otherwise) } else { Outcome::Failed(WcStatus::Flushed) }
+    }
 }
 
 /// What the driver needs to post the next operation.
@@ -53,6 +64,8 @@ pub struct Posting<'a> {
 /// A value to put into the local memory of an operation that was recovered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Recovered {
+    /// The operation's sequence number.
+    pub seq: u64,
     /// Where the application wanted it.
     pub at: Sge,
     /// The value.
@@ -78,7 +91,7 @@ pub struct Tally {
     pub bytes_in_flight: u64,
     /// Payload bytes sent again (READ: fetched again).
     pub bytes_replayed: u64,
-    /// Payload bytes of a torn WRITE with immediate that are not sent again.
+    /// Payload bytes that the next operation to be received, a torn WRITE with immediate, left on all earlier rails.
     pub imm_bytes_kept: u32,
 }
 
@@ -133,11 +146,6 @@ impl Ledger {
         self.ops.len()
     }
 
-    /// Whether all have completed.
-    pub fn is_empty(&self) -> bool {
-        self.ops.is_empty()
-    }
-
     /// Whether an error stopped the queue.
     pub fn is_halted(&self) -> bool {
         self.halted
@@ -187,6 +195,8 @@ impl Ledger {
             state: State::Held,
             route: Route::Direct,
             byte_len: 0,
+            skipped: 0,
+            touched: false,
         });
         Ok(seq)
     }
@@ -248,8 +258,18 @@ impl Ledger {
     }
 
     /// The rail failed the operation for a reason of its own (not of the rail): the queue ends here.
-    pub fn failed(&mut self, seq: u64, status: WcStatus) {
+    ///
+    /// What the responder refuses it does not execute, nor anything behind it. An error of this end's own (its memory refused
+    /// a response) says nothing of what was sent behind: that ends in `undecided`.
+    pub fn failed(&mut self, seq: u64, status: WcStatus, undecided: NamedError) {
         let Some(index) = seq.checked_sub(self.base).map(|i| i as usize) else { return };
+        let refused = matches!(
+            status,
+            WcStatus::RemoteAccess
+                | WcStatus::RemoteInvalidRequest
+                | WcStatus::RemoteOperation
+                | WcStatus::RnrRetryExceeded
+        );
         for i in 0..self.ops.len() {
             let op = &mut self.ops[i];
             match op.state {
@@ -257,11 +277,29 @@ impl Ledger {
                 // A failed request completes those before it: RC answers in order.
                 _ if i < index => op.state = State::Done(Outcome::Success),
                 _ if i == index => op.state = State::Done(Outcome::Failed(status)),
-                _ => op.state = State::Done(Outcome::Failed(WcStatus::Flushed)),
+                State::InFlight if !refused => op.state = State::Done(Outcome::Named(undecided)),
+                _ => op.state = State::Done(op.unsent(undecided)),
             }
         }
         self.cursor = self.ops.len();
         self.halted = true;
+    }
+
+    /// The operation could not be posted, which says nothing about any other. The vQP must end now.
+    pub fn unpostable(&mut self, seq: u64, status: WcStatus) {
+        self.finish(seq, Outcome::Failed(status));
+    }
+
+    /// The operation's recovered value could not be put where it belongs. The vQP must end now.
+    pub fn value_lost(&mut self, seq: u64) {
+        self.finish(seq, Outcome::Named(NamedError::ValueLost));
+    }
+
+    fn finish(&mut self, seq: u64, outcome: Outcome) {
+        let op = seq.checked_sub(self.base).and_then(|i| self.ops.get_mut(i as usize));
+        if let Some(op) = op {
+            op.state = State::Done(outcome);
+        }
     }
 
     /// The vQP ended: what was posted is undecided, what was not is flushed.
@@ -269,7 +307,7 @@ impl Ledger {
         for op in &mut self.ops {
             match op.state {
                 State::InFlight => op.state = State::Done(Outcome::Named(error)),
-                State::Held => op.state = State::Done(Outcome::Failed(WcStatus::Flushed)),
+                State::Held => op.state = State::Done(op.unsent(error)),
                 State::Done(_) => {}
             }
         }
@@ -277,8 +315,19 @@ impl Ledger {
         self.halted = true;
     }
 
-    /// The next completion to hand to the application, in posting order.
+    /// Whether the oldest operation has ended.
     #[inline]
+    pub fn has_done(&self) -> bool {
+        self.ops.front().is_some_and(|op| matches!(op.state, State::Done(_)))
+    }
+
+    /// Whether there may be an operation to post, if the limits allow.
+    #[inline]
+    pub fn may_post(&self) -> bool {
+        self.cursor < self.ops.len()
+    }
+
+    /// The next completion to hand to the application, in posting order.
     pub fn pop(&mut self) -> Option<Completion> {
         loop {
             let State::Done(outcome) = self.ops.front()?.state else { return None };
@@ -368,29 +417,30 @@ impl Ledger {
                 (Vec::new(), decide::baseline(policy, &kinds))
             }
         };
-        let tally = self.tally(&in_flight, &verdicts, &plans);
+        let mut tally = self.tally(&in_flight, &verdicts, &plans);
         let halted = plans.iter().any(|p| matches!(p, Plan::End(Outcome::Failed(_) | Outcome::Named(_))));
-        for (&(i, _), plan) in in_flight.iter().zip(&plans) {
+        for (n, (&(i, _), plan)) in in_flight.iter().zip(&plans).enumerate() {
+            let began = matches!(verdicts.get(n), Some(Verdict::Torn(_) | Verdict::Ambiguous));
+            let op = &mut self.ops[i];
+            op.touched |= began && matches!(op.kind, Kind::Write | Kind::WriteImm);
             self.apply(i, *plan, values);
         }
         if halted {
             self.halted = true;
             for op in self.ops.iter_mut().filter(|op| op.state == State::Held) {
-                op.state = State::Done(Outcome::Failed(WcStatus::Flushed));
+                op.state = State::Done(op.unsent(NamedError::Indeterminate));
                 op.route = Route::Recovered;
             }
         }
+        // What the peer receives first on the new rail. If its first part went over earlier rails, however many, the
+        // receive counts that too.
+        let first = self.ops.iter().find(|op| op.state == State::Held && op.kind.two_sided());
+        tally.imm_bytes_kept = first.map_or(0, |op| op.skipped as u32);
         self.restart(psn);
         Ok(tally)
     }
 
-    fn tally(
-        &self,
-        in_flight: &[(usize, InFlight)],
-        verdicts: &[crate::evidence::Verdict],
-        plans: &[Plan],
-    ) -> Tally {
-        use crate::evidence::Verdict;
+    fn tally(&self, in_flight: &[(usize, InFlight)], verdicts: &[Verdict], plans: &[Plan]) -> Tally {
         let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count() as u32;
         let mut tally = Tally {
             in_flight: in_flight.len() as u32,
@@ -407,9 +457,6 @@ impl Ledger {
                     let kept = (u64::from(skip_packets) * self.mtu.bytes() as u64).min(bytes);
                     tally.replayed += 1;
                     tally.bytes_replayed += bytes - kept;
-                    if self.ops[i].kind == Kind::WriteImm {
-                        tally.imm_bytes_kept += kept as u32;
-                    }
                 }
                 Plan::End(Outcome::Success) | Plan::Value(_) => {}
                 Plan::End(_) => tally.failed += 1,
@@ -424,7 +471,9 @@ impl Ledger {
         match plan {
             Plan::Replay { skip_packets } => {
                 if skip_packets > 0 {
-                    skip(&mut op.wr, u64::from(skip_packets) * mtu);
+                    let bytes = u64::from(skip_packets) * mtu;
+                    skip(&mut op.wr, bytes);
+                    op.skipped += bytes;
                 }
                 op.state = State::Held;
                 op.route = Route::Replayed;
@@ -433,7 +482,7 @@ impl Ledger {
                 if let Data::Sges(list) = &op.wr.data
                     && let Some(&at) = list.first()
                 {
-                    values.push(Recovered { at, value });
+                    values.push(Recovered { seq: op.wr.wr_id, at, value });
                 }
                 op.byte_len = 8;
                 (op.state, op.route) = (State::Done(Outcome::Success), Route::Recovered);
@@ -442,6 +491,8 @@ impl Ledger {
                 if op.kind == Kind::Read {
                     op.byte_len = op.wr.data.len() as u32;
                 }
+                let flushed = outcome == Outcome::Failed(WcStatus::Flushed);
+                let outcome = if flushed { op.unsent(NamedError::Indeterminate) } else { outcome };
                 (op.state, op.route) = (State::Done(outcome), Route::Recovered);
             }
         }

@@ -17,6 +17,8 @@ mod decide;
 mod domain;
 mod evidence;
 mod ledger;
+#[cfg(test)]
+mod ledger_tests;
 mod log;
 mod message;
 mod outcome;

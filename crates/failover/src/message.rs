@@ -98,6 +98,7 @@ impl Message {
                 put_u24(&mut out, evidence.psn.unwrap_or_default());
                 out.extend_from_slice(&evidence.log.unwrap_or(0).to_le_bytes());
                 out.extend_from_slice(&evidence.received.to_le_bytes());
+                out.extend_from_slice(&evidence.torn.to_le_bytes());
                 for s in saved {
                     put_u24(&mut out, s.psn);
                     out.extend_from_slice(&s.value.to_le_bytes());
@@ -134,6 +135,7 @@ impl Message {
                 let psn = r.u24()?;
                 let log = u64::from_le_bytes(r.array()?);
                 let received = u64::from_le_bytes(r.array()?);
+                let torn = u32::from_le_bytes(r.array()?);
                 if usize::from(count) > MAX_SAVED || flags > 3 {
                     return Err(Rejected::Malformed);
                 }
@@ -143,7 +145,7 @@ impl Message {
                 }
                 let psn = (flags & 1 != 0).then_some(psn);
                 let log = (flags & 2 != 0).then_some(log);
-                Body::Evidence { rail, evidence: Evidence { psn, log, received, saved } }
+                Body::Evidence { rail, evidence: Evidence { psn, log, received, saved, torn } }
             }
             4 => Body::Resume { seen: r.byte()? != 0, torn: u32::from_le_bytes(r.array()?) },
             5 => Body::Refuse { dead: r.byte()? },
@@ -189,7 +191,7 @@ mod tests {
         let saved: Vec<SavedResult> = (0..16)
             .map(|i| SavedResult { psn: Psn::new(0xff_fff8 + i), value: u64::MAX - u64::from(i) })
             .collect();
-        let evidence = Evidence { psn: Some(Psn::new(7)), log: Some(1 << 47), received: 9, saved };
+        let evidence = Evidence { psn: Some(Psn::new(7)), log: Some(1 << 47), received: 9, saved, torn: 8 };
         [
             Body::Heartbeat,
             Body::Propose { rail: 3 },

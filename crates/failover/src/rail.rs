@@ -28,6 +28,8 @@ pub(crate) struct Rail {
     control: Control,
     /// When a control message came last.
     pub(crate) heard: Time,
+    /// Its other end, once connected.
+    peer: Option<(RailInfo, Mtu)>,
 }
 
 #[derive(Debug)]
@@ -79,7 +81,7 @@ impl Rail {
         let qkey = (secret >> 33) as u32;
         let control = Control { cq: control_cq, qpn: control_qpn, qkey, peer: None, memory, mr, ah: None };
         let first_psn = Psn::new(secret as u32);
-        Ok(Rail { nic: nic.clone(), cq, qpn, first_psn, control, heard: Time::ZERO })
+        Ok(Rail { nic: nic.clone(), cq, qpn, first_psn, control, heard: Time::ZERO, peer: None })
     }
 
     pub(crate) fn info(&self) -> Result<RailInfo> {
@@ -107,7 +109,21 @@ impl Rail {
         let ah = p.create_ah(self.nic.pd, peer.gid)?;
         self.control.ah = Some(ah);
         self.control.peer = Some(UdDestination { ah, qpn: peer.control_qpn, qkey: peer.qkey });
+        self.peer = Some((*peer, mtu));
+        self.arm(config)
+    }
 
+    /// Takes back every receive that was posted, without a word. Only for a queue pair that nothing was ever sent over: a
+    /// ballot named its rail, and was refused.
+    pub(crate) fn rearm(&self, config: &Config) -> Result<()> {
+        self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Reset))?;
+        self.arm(config)
+    }
+
+    fn arm(&self, config: &Config) -> Result<()> {
+        let Some((peer, mtu)) = self.peer else { return Ok(()) };
+        let p = &self.nic.provider;
+        let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
         let access = Access::LOCAL_WRITE | Access::REMOTE;
         p.modify_qp(self.qpn, &QpAttr { access: Some(access), ..init })?;
         p.modify_qp(

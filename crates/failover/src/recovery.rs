@@ -4,7 +4,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use mitra_verbs::{Data, QpAttr, QpState, RecvWr, SendOp, SendWr, SgeList, Time, WcOpcode, WcStatus};
+use mitra_verbs::{Data, Error, QpAttr, QpState, RecvWr, SendOp, SendWr, SgeList, Time, WcOpcode, WcStatus};
 
 use crate::agreement::{Action, Ended};
 use crate::ballot::Role;
@@ -12,7 +12,7 @@ use crate::config::{Fencing, Policy};
 use crate::evidence::Evidence;
 use crate::ledger::Tally;
 use crate::message::{Body, Message};
-use crate::outcome::{Completion, NamedError, Outcome, Route};
+use crate::outcome::{Completion, NamedError, Outcome};
 use crate::vqp::{DRAIN, RECV, VirtualQp};
 
 /// Why a rail was given up.
@@ -59,6 +59,9 @@ pub(crate) enum Marker {
     Back,
 }
 
+/// A NIC that says nothing by itself is asked at every so manieth look whether it lives.
+const LOOKS_BETWEEN_QUESTIONS: u32 = 8;
+
 /// How long a device may take to drain a queue pair in ERR.
 const FENCE_PATIENCE: Duration = Duration::from_millis(50);
 
@@ -102,11 +105,23 @@ impl VirtualQp {
     pub(crate) fn housekeeping(&mut self) {
         let now = self.now();
         let unseen = now.saturating_since(core::mem::replace(&mut self.last_look, now));
-        if self.peer.is_none() || self.ended.is_some() {
+        if self.peer.is_none() {
             return;
         }
+        if self.ended.is_some() {
+            // Only to tell a peer that has not heard.
+            (0..self.rails.len()).for_each(|rail| self.poll_control(rail, now));
+            return;
+        }
+        if let Fence::Draining { until, .. } = &mut self.fence
+            && unseen > FENCE_PATIENCE / 4
+        {
+            *until += unseen; // this end was not running: the NIC may have answered long ago
+        }
+        self.looks = self.looks.wrapping_add(1);
+        let ask = self.moving.is_some() || self.looks.is_multiple_of(LOOKS_BETWEEN_QUESTIONS);
         for rail in 0..self.rails.len() {
-            self.look_at_device(rail);
+            self.look_at_device(rail, ask);
             self.poll_control(rail, now);
         }
         self.heartbeats(now, unseen);
@@ -117,10 +132,15 @@ impl VirtualQp {
         self.drive_fence();
     }
 
-    fn look_at_device(&mut self, rail: usize) {
+    /// Takes the NIC's events; `ask` asks the NIC itself too.
+    fn look_at_device(&mut self, rail: usize, ask: bool) {
+        let failed = self.domain.rail_down(rail);
+        if !failed && !ask {
+            return;
+        }
         // A NIC may die without a word; then it does not answer.
-        let dead = self.rails[rail].provider().query_port().is_err();
-        let (down, bit) = (self.domain.rail_down(rail) || dead, 1 << rail);
+        let dead = ask && self.rails[rail].provider().query_port().is_err();
+        let (down, bit) = (failed || dead, 1 << rail);
         if down && self.down & bit == 0 {
             self.down |= bit;
             self.rail_failed(rail, Cause::Device);
@@ -192,7 +212,15 @@ impl VirtualQp {
     pub(crate) fn run_actions(&mut self) {
         while let Some(action) = self.peer.as_mut().and_then(|p| p.agreement.poll_action()) {
             match action {
-                Action::Send(message) => self.send_everywhere(&message),
+                Action::Send(message) => {
+                    if let Body::Evidence { rail, .. } = message.body
+                        && matches!(self.fence, Fence::Done { .. })
+                    {
+                        // Before the evidence leaves: the peer may replay a SEND at once.
+                        self.post_recvs_on(usize::from(rail));
+                    }
+                    self.send_everywhere(&message);
+                }
                 Action::Fence { rail } => {
                     let rail = usize::from(rail);
                     if self.moving.is_none() {
@@ -201,7 +229,7 @@ impl VirtualQp {
                     self.begin_fence(rail);
                 }
                 Action::Decide { rail, theirs } => self.decide(usize::from(rail), &theirs),
-                Action::PeerMoved { torn } => self.release_held(torn),
+                Action::PeerMoved { torn } => self.release_held(Some(torn)),
                 Action::End(why) => self.on_end(why),
             }
         }
@@ -277,15 +305,8 @@ impl VirtualQp {
         if let Some(moving) = &mut self.moving {
             moving.fenced = now;
         }
-        let target = peer.agreement.target();
         self.posted_recvs = 0;
-        if let Some(target) = target {
-            self.recvs_on = target;
-            self.post_recvs_on(target); // before the evidence leaves: the peer may replay a SEND at once
-        }
-        if let Some(peer) = &mut self.peer {
-            peer.agreement.fenced(now, evidence);
-        }
+        peer.agreement.fenced(now, evidence);
         self.run_actions();
     }
 
@@ -307,8 +328,15 @@ impl VirtualQp {
                     return self.end(Ended::Contradiction);
                 }
             };
+        let mut stored = true;
         for recovered in values {
-            self.domain.store(recovered.at, recovered.value);
+            if !self.domain.store(recovered.at, recovered.value) {
+                self.ledger.value_lost(recovered.seq);
+                stored = false;
+            }
+        }
+        if !stored {
+            return self.end(Ended::RequestError);
         }
         let now = self.now();
         let Some(peer) = &mut self.peer else { return };
@@ -316,16 +344,11 @@ impl VirtualQp {
         let epoch = peer.agreement.ballot().epoch;
         self.fence = Fence::None;
         self.received = 0;
-        self.held = Some(VecDeque::new());
+        (self.held, self.torn_in) = (Some(VecDeque::new()), 0);
         self.rails[rail].heard = now;
         if let Some(moving) = self.moving.take() {
             let report = FailoverReport { epoch, from: old, to: rail, tally, decided: now, ..moving };
             self.last = Some((report, below));
-        }
-        if self.recvs_on != rail {
-            // A higher ballot named another rail after the receives were posted.
-            self.recvs_on = rail;
-            self.posted_recvs = 0;
         }
         self.post_recvs_on(rail);
         self.pump();
@@ -333,11 +356,14 @@ impl VirtualQp {
 
     /// Receives that waited for the peer's word about its torn WRITE with immediate. That operation is the first
     /// that it replays, so it is the first that is received.
-    fn release_held(&mut self, torn: u32) {
+    ///
+    /// `None`: the word will never come. Whether more had arrived of that message is lost.
+    fn release_held(&mut self, torn: Option<u32>) {
         let Some(mut held) = self.held.take() else { return };
-        match held.front_mut() {
-            Some(first) => first.byte_len = first.byte_len.saturating_add(torn),
-            None => self.torn_in = torn,
+        match (held.front_mut(), torn) {
+            (Some(first), Some(torn)) => first.byte_len = first.byte_len.saturating_add(torn),
+            (Some(first), None) => first.outcome = Outcome::Named(NamedError::ValueLost),
+            (None, torn) => self.torn_in = torn.unwrap_or(0),
         }
         self.ready.append(&mut held);
     }
@@ -369,46 +395,54 @@ impl VirtualQp {
         if self.ended.is_some() {
             return;
         }
-        self.ended = Some(why);
-        self.moving = None;
-        // Nobody may reach this end's memory through it any more, on no rail.
-        for rail in &self.rails {
-            if rail.provider().modify_qp(rail.qpn, &QpAttr::to(QpState::Err)).is_err() {
-                // Dead, or hung and still at work on buffers that the application is about to use again.
-                let _ = rail.provider().reset();
+        // Nobody may reach this end's memory through it any more, its own NICs with late responses included: what has ended
+        // is not touched again. A NIC that does not answer is dead, or hung and still writing.
+        let mut fenced = true;
+        for (i, rail) in self.rails.iter().enumerate() {
+            if rail.provider().modify_qp(rail.qpn, &QpAttr::to(QpState::Err)) == Err(Error::DeviceFatal) {
+                fenced &= rail.provider().reset().is_ok() || i != self.active_rail();
             }
+        }
+        self.ended = Some(if fenced { why } else { Ended::Unfenced });
+        self.moving = None;
+        self.ending = true;
+        if !self.polling {
+            self.finish_end();
+        }
+    }
+
+    /// Says of each request how it ended. What completed before the end was told, the peer was told too: it counts.
+    pub(crate) fn finish_end(&mut self) {
+        self.ending = false;
+        let Some(why) = self.ended else { return };
+        let active = self.active_rail();
+        if !matches!(self.fence, Fence::Done { .. }) {
+            self.take_completions(active);
+        }
+        self.fence = Fence::None;
+        if self.recv_rail != active {
+            self.take_completions(self.recv_rail); // the peer has moved already
         }
         self.ledger.abandon(NamedError::Undecided(why));
         while let Some(completion) = self.ledger.pop() {
             self.ready.push_back(completion);
         }
+        self.release_held(None);
+        let left = core::mem::take(&mut self.recvs);
+        for (i, wr) in (0..).zip(&left) {
+            self.ready.push_back(self.unreceived(wr, i, WcStatus::Flushed));
+        }
     }
 
-    /// After the end, when the active rail has no completion left: what arrived on another rail, where the peer may have
-    /// moved already, was acknowledged and is delivered too. The other receives got nothing.
-    pub(crate) fn take_last_receives(&mut self) {
-        let left = matches!(self.fence, Fence::Done { .. }).then(|| self.active_rail());
-        self.fence = Fence::None;
-        for rail in (0..self.rails.len()).filter(|&rail| left != Some(rail)) {
-            let mut wcs = Vec::new();
-            let (provider, cq) = (self.rails[rail].provider(), self.rails[rail].cq);
-            while provider.poll_cq(cq, 64, &mut wcs).is_ok_and(|n| n > 0) {}
-            for wc in wcs.iter().filter(|wc| wc.wr_id & RECV != 0 && wc.status == WcStatus::Success) {
-                self.on_completion(rail, wc);
+    /// Everything that has completed on a rail.
+    fn take_completions(&mut self, rail: usize) {
+        let mut wcs = Vec::new();
+        while self.rails[rail].provider().poll_cq(self.rails[rail].cq, 64, &mut wcs).is_ok()
+            && !wcs.is_empty()
+        {
+            for wc in wcs.drain(..) {
+                self.on_completion(rail, &wc);
             }
-        }
-        self.release_held(0);
-        for (i, wr) in self.recvs.drain(..).enumerate() {
-            self.ready.push_back(Completion {
-                wr_id: wr.wr_id,
-                seq: self.received_total + i as u64,
-                opcode: WcOpcode::Recv,
-                outcome: Outcome::Failed(WcStatus::Flushed),
-                route: Route::Direct,
-                byte_len: 0,
-                imm: None,
-                invalidated: None,
-            });
         }
     }
 }

@@ -4,7 +4,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Buffer, Data, Error, Mtu, QpCap, Qpn, RecvWr, Result, SendWr, Time, Wc, WcStatus};
+use mitra_verbs::{
+    Access, Buffer, Data, Error, Mtu, QpCap, Qpn, RecvWr, Result, SendWr, Time, Wc, WcOpcode, WcStatus,
+};
 
 use crate::agreement::{Agreement, Ended};
 use crate::ballot::Role;
@@ -15,7 +17,7 @@ use crate::evidence::Contradiction;
 use crate::ledger::Ledger;
 use crate::log::{self, Log};
 use crate::message::MAX_SAVED;
-use crate::outcome::{Completion, Outcome, Route};
+use crate::outcome::{Completion, NamedError, Outcome, Route};
 use crate::rail::Rail;
 use crate::recovery::{Cause, FailoverReport, Fence};
 use crate::translate::{self, RemoteKeys};
@@ -24,10 +26,15 @@ use crate::translate::{self, RemoteKeys};
 pub(crate) const LOG: u64 = 1 << 62;
 pub(crate) const RECV: u64 = 1 << 63;
 pub(crate) const DRAIN: u64 = 1 << 61;
-/// Busy calls of [`VirtualQp::poll`] between two looks at control messages, events and timers ...
-const HOUSEKEEPING: u32 = 32;
-/// ... and the time between two looks of idle ones.
-const HOUSEKEEPING_TIME: Duration = Duration::from_micros(20);
+/// Time between two looks at control messages, events and timers, if the second can be right behind a post: the answer
+/// is not to be expected yet, so nobody waits for the look ...
+const LOOK_BEHIND_POST: Duration = Duration::from_micros(15);
+/// ... and if it cannot ...
+const LOOK: Duration = Duration::from_micros(30);
+/// ... and busy polls between two looks, if no poll is idle.
+const BUSY_POLLS: u32 = 32;
+/// Idle polls before a post reads the clock: a stream of posts should not.
+const IDLE_POLLS: u32 = 4;
 
 /// A queue pair over several rails that survives the loss of one.
 ///
@@ -44,10 +51,10 @@ pub struct VirtualQp {
     pub(crate) peer: Option<Peer>,
     pub(crate) ledger: Ledger,
     pub(crate) recvs: VecDeque<RecvWr>,
-    /// Receives posted on the active rail, from the front of `recvs`.
+    /// Receives posted on `recv_rail`, from the front of `recvs`.
     pub(crate) posted_recvs: usize,
-    /// The rail that they are posted on.
-    pub(crate) recvs_on: usize,
+    /// The active rail, or the one that a move under way leads to.
+    pub(crate) recv_rail: usize,
     /// Successful receives in this epoch, and in all.
     pub(crate) received: u64,
     pub(crate) received_total: u64,
@@ -61,12 +68,23 @@ pub struct VirtualQp {
     /// The last move; its `completed` is open while operations below this sequence number are.
     pub(crate) last: Option<(FailoverReport, u64)>,
     pub(crate) ended: Option<Ended>,
+    /// It has ended, and what that means for each request is still to be said.
+    pub(crate) ending: bool,
+    /// Completions are being handled: what ends the vQP must leave those behind it their turn.
+    pub(crate) polling: bool,
+    /// Its queue pairs are gone.
+    closed: bool,
     pub(crate) contradiction: Option<Contradiction>,
     pub(crate) ready: VecDeque<Completion>,
     pub(crate) down: u8,
     pub(crate) next_heartbeat: Time,
     pub(crate) last_look: Time,
-    pub(crate) polls: u32,
+    /// Looks so far.
+    pub(crate) looks: u32,
+    /// Busy polls since the last look.
+    busy: u32,
+    /// Idle polls since then, or since a post read the clock.
+    idle: u32,
     pub(crate) rejected: u64,
     pub(crate) wcs: Vec<Wc>,
 }
@@ -119,7 +137,7 @@ impl VirtualQp {
             ledger,
             recvs: VecDeque::new(),
             posted_recvs: 0,
-            recvs_on: 0,
+            recv_rail: 0,
             received: 0,
             received_total: 0,
             held: None,
@@ -128,12 +146,17 @@ impl VirtualQp {
             moving: None,
             last: None,
             ended: None,
+            ending: false,
+            polling: false,
+            closed: false,
             contradiction: None,
             ready: VecDeque::new(),
             down: 0,
             next_heartbeat: Time::ZERO,
             last_look: Time::ZERO,
-            polls: 0,
+            looks: 0,
+            busy: 0,
+            idle: 0,
             rejected: 0,
             wcs: Vec::with_capacity(64),
         })
@@ -276,6 +299,9 @@ impl VirtualQp {
             )
         })?;
         self.pump();
+        if self.idle >= IDLE_POLLS {
+            self.look_behind_post();
+        }
         Ok(seq)
     }
 
@@ -362,38 +388,67 @@ impl VirtualQp {
     #[inline]
     pub fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         let before = out.len();
+        if self.closed {
+            out.extend(self.ready.drain(..));
+            return out.len() - before;
+        }
         let busy = self.poll_rail();
-        if self.ended.is_some() && !busy && !self.recvs.is_empty() {
-            self.take_last_receives();
-        }
-        self.polls = self.polls.wrapping_add(1);
         // The clock is read only where there is time for it.
-        if self.polls.is_multiple_of(HOUSEKEEPING)
-            || self.moving.is_some()
-            || !busy && self.now().saturating_since(self.last_look) >= HOUSEKEEPING_TIME
-        {
-            self.housekeeping();
+        let due = if busy {
+            self.busy += 1;
+            self.busy >= BUSY_POLLS
+        } else {
+            self.idle += 1;
+            self.now().saturating_since(self.last_look) >= LOOK
+        };
+        if due || self.moving.is_some() {
+            self.look();
         }
-        out.extend(self.ready.drain(..));
+        if !self.ready.is_empty() {
+            out.extend(self.ready.drain(..));
+        }
         out.len() - before
+    }
+
+    fn look(&mut self) {
+        (self.busy, self.idle) = (0, 0);
+        self.housekeeping();
+    }
+
+    /// A look in the shade of a post.
+    fn look_behind_post(&mut self) {
+        self.idle = 0;
+        if self.now().saturating_since(self.last_look) >= LOOK_BEHIND_POST {
+            self.look();
+        }
     }
 
     /// Drives everything and keeps the completions for the next [`VirtualQp::poll`]: for an end that only lends its memory,
     /// and must still take part in a recovery. Call it every few hundred microseconds, or as soon as a recovery should go.
     pub fn attend(&mut self) {
-        self.poll_rail();
-        self.housekeeping();
+        if !self.closed {
+            self.poll_rail();
+            self.housekeeping();
+        }
     }
 
-    /// Ends it: what is in flight ends undecided, the peer is told, the rails are freed.
+    /// Ends it: what is in flight ends undecided, and the peer is told. As long as it is polled, a peer that has not heard
+    /// is told again.
+    pub fn shutdown(&mut self) {
+        self.end(Ended::Closed);
+    }
+
+    /// Ends it as [`VirtualQp::shutdown`] does and frees the rails. What is freed at once may take its last message with it:
+    /// then the peer finds out by its detector, and gives up. Completions can still be polled.
     pub fn close(&mut self) -> Result<()> {
-        if let Some(peer) = &mut self.peer {
-            peer.agreement.end(Ended::Closed);
+        if core::mem::replace(&mut self.closed, true) {
+            return Ok(());
         }
-        self.run_actions();
+        self.end(Ended::Closed);
         let mut first = Ok(());
-        for rail in &self.rails {
+        for (i, rail) in self.rails.iter().enumerate() {
             first = first.and(rail.destroy());
+            self.domain.take_qp_error(i, rail.qpn);
         }
         if let Some(log) = &self.log {
             first = first.and(self.domain.deregister(&log.mr));
@@ -411,27 +466,34 @@ impl VirtualQp {
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
         let result = self.rails[rail].provider().poll_cq(self.rails[rail].cq, 32, &mut wcs);
+        self.polling = true;
         for wc in &wcs {
             self.on_completion(rail, wc);
         }
+        self.polling = false;
         let empty = wcs.is_empty();
         self.wcs = wcs;
+        if self.ending {
+            self.finish_end();
+        }
         if let (true, Fence::Emptying { live }) = (empty, self.fence) {
             self.fence_done(live);
         }
         if result.is_err() {
             self.rail_failed(rail, Cause::Device);
         }
-        while let Some(completion) = self.ledger.pop() {
-            self.ready.push_back(completion);
+        if self.ledger.has_done() {
+            while let Some(completion) = self.ledger.pop() {
+                self.ready.push_back(completion);
+            }
         }
         if let Some((report, below)) = &mut self.last
             && report.completed.is_none()
             && self.ledger.first_seq() >= *below
         {
-            report.completed = Some(self.rails[rail].provider().now());
+            report.completed = Some(self.rails[0].provider().now());
         }
-        if !self.ledger.is_empty() {
+        if self.ledger.may_post() {
             self.pump();
         }
         !empty
@@ -515,21 +577,51 @@ impl VirtualQp {
             Some((_, Error::DeviceFatal)) => self.rail_failed(index, Cause::Device),
             Some((seq, _)) => {
                 // The limits were checked when it was accepted, so this is a key that was revoked since.
-                self.ledger.failed(seq, WcStatus::LocalProtection);
+                self.ledger.unpostable(seq, WcStatus::LocalProtection);
                 self.end(Ended::RequestError);
             }
         }
     }
 
-    /// Posts the receives that the rail does not have yet.
+    /// Posts the receives that the rail does not have yet; those that another has already, it may not keep.
     pub(crate) fn post_recvs_on(&mut self, rail: usize) {
+        if self.recv_rail != rail {
+            let old = core::mem::replace(&mut self.recv_rail, rail);
+            // The active rail is fenced: its queue pair is in ERR, and has given them back.
+            if self.posted_recvs > 0
+                && old != self.active_rail()
+                && self.rails[old].rearm(&self.config).is_err()
+            {
+                self.rail_failed(old, Cause::Device);
+            }
+            self.posted_recvs = 0;
+        }
         while let Some(wr) = self.recvs.get(self.posted_recvs) {
-            let Ok(sges) = translate::entries(&wr.sges, rail, &self.domain) else { return };
+            let Ok(sges) = translate::entries(&wr.sges, rail, &self.domain) else {
+                // Its memory was deregistered: the sender would knock for ever.
+                let gone = self.recvs.remove(self.posted_recvs);
+                self.ready.extend(gone.map(|wr| self.unreceived(&wr, 0, WcStatus::LocalProtection)));
+                return self.end(Ended::RequestError);
+            };
             let wr = RecvWr { wr_id: RECV, sges };
             if self.rails[rail].provider().post_recv(self.rails[rail].qpn, &[wr]).is_err() {
                 return; // the rail is failing: they are posted on the next
             }
             self.posted_recvs += 1;
+        }
+    }
+
+    /// A receive that ended without a message.
+    pub(crate) fn unreceived(&self, wr: &RecvWr, behind: u64, status: WcStatus) -> Completion {
+        Completion {
+            wr_id: wr.wr_id,
+            seq: self.received_total + behind,
+            opcode: WcOpcode::Recv,
+            outcome: Outcome::Failed(status),
+            route: Route::Direct,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
         }
     }
 
@@ -564,7 +656,7 @@ impl VirtualQp {
             status => {
                 let seq = wc.wr_id & !LOG;
                 if wc.wr_id & LOG == 0 {
-                    self.ledger.failed(seq, status);
+                    self.ledger.failed(seq, status, NamedError::Undecided(Ended::RequestError));
                 }
                 self.end(Ended::RequestError);
             }

@@ -336,14 +336,7 @@ impl Core {
                 let keep = self.nic_rng.index(nic.pipeline.len() + 1);
                 nic.pipeline.truncate(keep);
                 nic.pipeline.flush();
-                // Completions that came before are in host memory; packets leave no more.
-                for release in nic.pipeline.take_released() {
-                    if let Release::Completion(cq) = release
-                        && let Some(view) = nic.cqs.get_mut(&cq)
-                    {
-                        view.visible = (view.visible + 1).min(view.written);
-                    }
-                }
+                nic.land_completions();
             }
             nic.pipeline.lose();
             nic.regions.clear();

@@ -10,7 +10,7 @@ use mitra_transport::{Nic, TxBatch};
 use mitra_verbs::{AsyncEvent, AtomicScope, Buffer, Capabilities, CqId, Error, Gid, Psn, Qpn, Result, Time};
 use mitra_wire::Packet;
 
-use crate::pipeline::{Pipeline, Port};
+use crate::pipeline::{Pipeline, Port, Release};
 
 /// Everything of a NIC that the world's lock guards.
 pub(crate) struct NicState {
@@ -132,6 +132,17 @@ impl NicState {
     pub(crate) fn add_region(&mut self, buffer: Arc<Buffer>) -> mitra_verbs::RegionId {
         self.regions.push(Some(buffer));
         mitra_verbs::RegionId(self.regions.len() as u32 - 1)
+    }
+
+    /// The NIC stops: completions that came out before are in host memory, packets leave no more.
+    pub(crate) fn land_completions(&mut self) {
+        for release in self.pipeline.take_released() {
+            if let Release::Completion(cq) = release
+                && let Some(view) = self.cqs.get_mut(&cq)
+            {
+                view.visible = (view.visible + 1).min(view.written);
+            }
+        }
     }
 
     /// Forgets a region: its memory lives on where placements are still under way.

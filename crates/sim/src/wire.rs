@@ -275,6 +275,8 @@ impl Core {
         let (dma, access, up) = (nic.faults.dma_ok(), nic.faults.host_access_ok(), nic.faults.link_up());
         if !dma && !nic.dead {
             nic.dead = true;
+            // What a fetch or an atomic has pushed into memory just now took the completions before it along.
+            nic.land_completions();
             let lost = nic.pipeline.lose();
             nic.stats.placements_lost += lost;
             self.trace.note(self.now, format!("{:<4} dies, {lost} bytes are not placed", nic.name));

@@ -2,8 +2,10 @@
 //!
 //! `cargo run --release -p mitra-softnic --example bench [rounds] [iterations] [offload=off] [kinds…]`
 //!
-//! Blocks of all kinds alternate; each kind's median is given over all blocks, with the ratio to the UDP floor of
-//! the same rounds. The floor runs twice per round: the ratio of the two says how far the machine is from itself.
+//! Blocks of all kinds alternate; each kind's figures are over all blocks, with the ratio of its median to that of the UDP
+//! floor in the same rounds: `send_to` and `recv_from` of as many bytes, spinning. The floor runs twice per round: the
+//! ratio of the two says how far the machine is from itself. A connected socket, which a NIC with several peers
+//! cannot use, saves a look into the routing table: `floor_connected`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -17,7 +19,8 @@ use mitra_verbs::{
     QpState, QpType, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Wc, WcStatus,
 };
 
-const LATENCY: [&str; 7] = ["floor", "write", "send", "write_cqe", "read", "faa", "floor_again"];
+const LATENCY: [&str; 8] =
+    ["floor", "write", "send", "write_cqe", "read", "faa", "floor_again", "floor_connected"];
 const BANDWIDTH: [&str; 4] = ["bw_write_4k", "bw_write_64k", "bw_write_1m", "bw_read_64k"];
 const RATE: [&str; 1] = ["rate_write_8"];
 /// Where the pings and the stop word lie; bandwidth uses the rest.
@@ -35,6 +38,8 @@ struct Side {
     mr: Mr,
     peer: RemoteAddr,
     udp: UdpSocket,
+    udp_peer: SocketAddr,
+    connected: UdpSocket,
     wcs: Vec<Wc>,
     polls: u64,
     since: Instant,
@@ -85,8 +90,9 @@ fn report(results: &mut [(&str, Vec<f64>)]) {
                 floor = at(0.5);
             }
             println!(
-                "{kind:12} one way, µs: min {:6.2}  median {:6.2}  p99 {:6.2}  p99.9 {:7.2}   {:.3} × floor",
+                "{kind:14} one way, µs: min {:6.2}  p10 {:6.2}  median {:6.2}  p99 {:6.2}  p99.9 {:7.2}   {:.3} × floor",
                 at(0.0) / 2.0,
+                at(0.1) / 2.0,
                 at(0.5) / 2.0,
                 at(0.99) / 2.0,
                 at(0.999) / 2.0,
@@ -94,7 +100,7 @@ fn report(results: &mut [(&str, Vec<f64>)]) {
             );
         } else {
             let unit = if RATE.contains(kind) { "M/s" } else { "GB/s" };
-            println!("{kind:12} {unit}: min {:.3}  median {:.3}  max {:.3}", at(0.0), at(0.5), at(1.0));
+            println!("{kind:14} {unit}: min {:.3}  median {:.3}  max {:.3}", at(0.0), at(0.5), at(1.0));
         }
     }
 }
@@ -143,17 +149,21 @@ impl Side {
             sq_sig_all: false,
         };
         let qp = nic.create_qp(&init).unwrap();
-        let udp = UdpSocket::bind((std::net::IpAddr::from(gid), 0)).unwrap();
-        udp.set_nonblocking(true).unwrap();
+        let [udp, connected] = [0, 1].map(|_| {
+            let socket = UdpSocket::bind((std::net::IpAddr::from(gid), 0)).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            socket
+        });
         let remote = mr.remote(0);
         writeln!(
             to,
-            "{} {} {} {} {}",
+            "{} {} {} {} {} {}",
             std::net::IpAddr::from(gid),
             qp.value(),
             remote.addr,
             remote.rkey.0,
-            udp.local_addr().unwrap()
+            udp.local_addr().unwrap(),
+            connected.local_addr().unwrap()
         )
         .unwrap();
         to.flush().unwrap();
@@ -188,7 +198,8 @@ impl Side {
         };
         nic.modify_qp(qp, &attr).unwrap();
         let peer = RemoteAddr { addr: fields[2].parse().unwrap(), rkey: Key(fields[3].parse().unwrap()) };
-        udp.connect(fields[4].parse::<SocketAddr>().unwrap()).unwrap();
+        let udp_peer = fields[4].parse().unwrap();
+        connected.connect(fields[5].parse::<SocketAddr>().unwrap()).unwrap();
         Side {
             nic,
             cq,
@@ -197,6 +208,8 @@ impl Side {
             mr,
             peer,
             udp,
+            udp_peer,
+            connected,
             wcs: Vec::with_capacity(64),
             polls: 0,
             since: Instant::now(),
@@ -271,9 +284,13 @@ impl Side {
     fn ping(&mut self, kind: &str, i: u32) {
         let word = u64::from(i) + 1;
         match kind {
+            "floor_connected" => {
+                self.connected.send(&[0; 40]).unwrap();
+                await_datagram(|buffer| self.connected.recv(buffer).is_ok());
+            }
             "floor" | "floor_again" => {
-                self.udp.send(&[0; 44]).unwrap();
-                self.await_datagram();
+                self.udp.send_to(&[0; 40], self.udp_peer).unwrap();
+                await_datagram(|buffer| self.udp.recv_from(buffer).is_ok());
             }
             "write" => {
                 self.write_word(PING, word, every_64th(i));
@@ -305,10 +322,16 @@ impl Side {
     fn follow(&mut self, kind: &str, n: u32, passive: bool) {
         self.polls = 0;
         match kind {
+            "floor_connected" => {
+                for _ in 0..n + 200 {
+                    await_datagram(|buffer| self.connected.recv(buffer).is_ok());
+                    self.connected.send(&[0; 40]).unwrap();
+                }
+            }
             "floor" | "floor_again" => {
                 for _ in 0..n + 200 {
-                    self.await_datagram();
-                    self.udp.send(&[0; 44]).unwrap();
+                    await_datagram(|buffer| self.udp.recv_from(buffer).is_ok());
+                    self.udp.send_to(&[0; 40], self.udp_peer).unwrap();
                 }
             }
             "write" => {
@@ -347,16 +370,6 @@ impl Side {
             if self.poll() > 0 && self.wcs.iter().any(|wc| wc.opcode == mitra_verbs::WcOpcode::Recv) {
                 return;
             }
-        }
-    }
-
-    fn await_datagram(&self) {
-        let mut buffer = [0; 64];
-        let mut polls: u64 = 0;
-        let since = Instant::now();
-        while self.udp.recv(&mut buffer).is_err() {
-            polls += 1;
-            give_up(polls, since);
         }
     }
 
@@ -407,6 +420,16 @@ impl Side {
             done += self.poll() as u64;
         }
         rate
+    }
+}
+
+fn await_datagram(mut receive: impl FnMut(&mut [u8]) -> bool) {
+    let mut buffer = [0; 64];
+    let mut polls: u64 = 0;
+    let since = Instant::now();
+    while !receive(&mut buffer) {
+        polls += 1;
+        give_up(polls, since);
     }
 }
 

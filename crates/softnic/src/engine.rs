@@ -1,11 +1,13 @@
 //! Everything behind a NIC's lock: the state machine, the memory, the faults and the socket, driven as one.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use mitra_transport::fault::{Failure, Faults};
 use mitra_transport::{Nic, NicConfig};
 use mitra_verbs::{AsyncEvent, Counter, CqId, Error, Result, Time, Wc};
 
+use crate::Offload;
 use crate::capture::Capture;
 use crate::channel::EventQueue;
 use crate::completions::Completions;
@@ -14,8 +16,15 @@ use crate::delayed::{Delayed, Way};
 use crate::lease::Lease;
 use crate::memory::Regions;
 use crate::paths::Paths;
+use crate::receive::Inbox;
 use crate::socket::Socket;
 use crate::transmit::Outbox;
+
+/// Who comes so late to a time-out looks first at what has arrived meanwhile: the answer may be among it, and sending
+/// all again would only make more of it.
+const LATE: Duration = Duration::from_millis(1);
+/// Receives of one round then.
+const CATCH_UP: u32 = 256;
 
 /// What one lock guards. `receive.rs` has the way in, `transmit.rs` the way out.
 pub(crate) struct Engine {
@@ -31,8 +40,7 @@ pub(crate) struct Engine {
     /// None after a reset.
     pub(crate) socket: Option<Arc<Socket>>,
     pub(crate) outbox: Outbox,
-    /// Room for what one receive brings.
-    pub(crate) inbox: Box<[u8]>,
+    pub(crate) inbox: Inbox,
     pub(crate) paths: Paths,
     pub(crate) delayed: Delayed,
     pub(crate) capture: Option<Capture>,
@@ -40,11 +48,30 @@ pub(crate) struct Engine {
     events: Arc<EventQueue<AsyncEvent>>,
 }
 
+/// Who drives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Driver {
+    /// A caller that polls: it wants to know what each receive brought, and will be back soon.
+    Poller,
+    /// The progress thread: it sleeps when there is nothing.
+    Thread,
+}
+
+impl Driver {
+    /// Receives in one round, before others get the lock.
+    fn bursts(self) -> u32 {
+        match self {
+            Driver::Poller => 1,
+            Driver::Thread => 4,
+        }
+    }
+}
+
 impl Engine {
     pub(crate) fn new(
         config: NicConfig,
         socket: Arc<Socket>,
-        outbox: Outbox,
+        offload: Offload,
         capture: Option<Capture>,
         events: Arc<EventQueue<AsyncEvent>>,
     ) -> Engine {
@@ -56,13 +83,13 @@ impl Engine {
             lease: Lease::default(),
             thread_wakes: None,
             active: Time::ZERO,
-            inbox: vec![0; 1 << 16].into(),
+            inbox: Inbox::new(offload),
             paths: Paths::new(socket.address()),
             delayed: Delayed::default(),
             counts: Counts::default(),
             nic: Nic::new(config),
             socket: Some(socket),
-            outbox,
+            outbox: Outbox::new(offload),
             capture,
             events,
         }
@@ -78,22 +105,28 @@ impl Engine {
         self.socket.is_some() && self.faults.dma_ok()
     }
 
-    /// One round: timers, at most `bursts` receives, what there is to send, what there is to report. Says how many
-    /// receives brought something.
-    pub(crate) fn drive(&mut self, now: Time, bursts: u32) -> u32 {
+    /// One round: timers, some receives, what there is to send, what there is to report. Says how many receives brought
+    /// something.
+    pub(crate) fn drive(&mut self, now: Time, driver: Driver) -> u32 {
         if !self.dma_ok() {
             return 0;
         }
-        if self.nic.poll_timeout().is_some_and(|due| due <= now) {
-            self.nic.handle_timeout(now);
-        }
         self.late(now);
+        let due = self.nic.poll_timeout().filter(|&due| due <= now);
+        let late = due.is_some_and(|due| now - due > LATE);
+        let bursts = if late { CATCH_UP } else { driver.bursts() };
         let mut received = 0;
         while received < bursts && self.receive(now) {
             received += 1;
         }
+        if due.is_some() {
+            self.nic.handle_timeout(now);
+        }
         if received == 0 {
-            self.nic.handle_idle(now);
+            match driver {
+                Driver::Poller => self.nic.handle_idle(now),
+                Driver::Thread => self.nic.handle_sleep(),
+            }
         } else {
             self.active = now;
         }
@@ -179,7 +212,7 @@ impl Engine {
     /// The last words of a NIC in good health: acknowledgements that it owes.
     pub(crate) fn last_words(&mut self, now: Time) {
         if self.dma_ok() {
-            self.nic.handle_idle(now);
+            self.nic.handle_sleep();
             self.transmit(now);
         }
     }

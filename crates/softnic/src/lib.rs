@@ -16,8 +16,6 @@
 //! Rails bind to loopback unless told otherwise ([`Config::at`]): RoCE authenticates nobody.
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
-mod atomicity;
 mod capture;
 mod channel;
 mod clock;
@@ -36,6 +34,8 @@ mod paths;
 mod progress;
 mod receive;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod transmit;
 
 pub use config::{Config, Offload};

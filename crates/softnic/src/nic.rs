@@ -14,13 +14,12 @@ use mitra_verbs::{
 
 use crate::capture::Capture;
 use crate::channel::{Channel, EventQueue};
-use crate::engine::Engine;
+use crate::engine::{Driver, Engine};
 use crate::error::{OpenError, Tried};
 use crate::faults::RailFaults;
 use crate::progress::Shared;
 use crate::socket::Socket;
-use crate::transmit::Outbox;
-use crate::{Config, Offload, clock, host};
+use crate::{Config, clock, host};
 
 /// Share of a receive buffer that one sender may fill. The kernel counts a datagram that is not part of a run at
 /// twice its length, and other senders want room too.
@@ -44,7 +43,7 @@ impl SoftNic {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(config: Config) -> Result<Arc<SoftNic>, OpenError> {
-        let socket = Socket::open(config.address, config.offload)?;
+        let socket = Socket::open(config.address)?;
         let ip = socket.address().ip();
         let max_mtu = port_mtu(ip, config.max_mtu)?;
         let name = config.name.unwrap_or_else(|| format!("mitra-{ip}"));
@@ -67,10 +66,9 @@ impl SoftNic {
             None => None,
         };
         let events = Arc::new(EventQueue::new().tried("making an eventfd")?);
-        let outbox = Outbox::new(config.offload == Offload::Auto);
-        let engine = Engine::new(nic, Arc::new(socket), outbox, capture, Arc::clone(&events));
+        let engine = Engine::new(nic, Arc::new(socket), config.offload, capture, Arc::clone(&events));
         let attr = engine.nic.attr().clone();
-        let shared = Arc::new(Shared::new(engine).tried("making an eventfd")?);
+        let shared = Arc::new(Shared::new(engine, Arc::clone(&events)).tried("making an eventfd")?);
         let thread = shared.start(&name).tried("starting the progress thread")?;
         Ok(Arc::new(SoftNic {
             attr,
@@ -117,6 +115,12 @@ impl SoftNic {
         result
     }
 
+    /// What is inside.
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
     /// Has atomics wait at the barrier between their load and their store.
     #[cfg(test)]
     pub(crate) fn meet_in_atomics(&self, barrier: Option<Arc<std::sync::Barrier>>) {
@@ -125,8 +129,8 @@ impl SoftNic {
 
     /// Stops everything for good: on return nothing of the host's is touched any more, and the address is free.
     fn close(&self, last_words: bool) {
-        let mut engine = self.shared.lock_to_close();
-        if last_words {
+        let (mut engine, sound) = self.shared.lock_to_close();
+        if last_words && sound {
             engine.last_words(clock::now());
         }
         engine.close();
@@ -269,7 +273,7 @@ impl Provider for SoftNic {
             return Ok(0);
         }
         let now = clock::now();
-        engine.drive(now, 1);
+        engine.drive(now, Driver::Poller);
         let found = engine.poll_cq(cq, max, out)?;
         if !engine.completions.awaited() && engine.lease.drove(now) {
             // The thread sleeps on the socket; from here on it shall not.

@@ -12,20 +12,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::{self, JoinHandle};
 
-use mitra_verbs::{Error, Result, Time};
+use mitra_verbs::{AsyncEvent, Error, Result, Time};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 use nix::sys::time::TimeSpec;
 
-use crate::channel::{clear, signal};
+use crate::channel::{EventQueue, clear, signal};
 use crate::clock;
-use crate::engine::Engine;
+use crate::engine::{Driver, Engine};
 use crate::lease::LEASE;
 use crate::socket::Socket;
 
-/// Receives that the thread executes in one go, before others get the lock.
-const BURSTS: u32 = 4;
 /// While the NIC was active within [`ACTIVE`], the thread wakes at least this often, so that who posts a request
 /// need not wake it to watch over the time-out.
 const LINGER: Duration = Duration::from_millis(5);
@@ -40,6 +38,18 @@ pub(crate) struct Shared {
     stop: AtomicBool,
     /// Wakes the thread.
     wake: EventFd,
+    events: Arc<EventQueue<AsyncEvent>>,
+}
+
+/// Reports the NIC's death when the thread ends in a panic, its own or one that it finds.
+struct Obituary<'a>(&'a Shared);
+
+impl Drop for Obituary<'_> {
+    fn drop(&mut self) {
+        if self.0.engine.is_poisoned() {
+            self.0.events.push_once(AsyncEvent::DeviceFatal);
+        }
+    }
 }
 
 /// What the thread sleeps on.
@@ -52,8 +62,9 @@ struct Sleep {
 }
 
 impl Shared {
-    pub(crate) fn new(engine: Engine) -> io::Result<Shared> {
+    pub(crate) fn new(engine: Engine, events: Arc<EventQueue<AsyncEvent>>) -> io::Result<Shared> {
         Ok(Shared {
+            events,
             engine: Mutex::new(engine),
             waiting: AtomicU32::new(0),
             stop: AtomicBool::new(false),
@@ -78,12 +89,13 @@ impl Shared {
         }
     }
 
-    /// Locks the NIC even if a thread panicked while it held the lock: to close it.
-    pub(crate) fn lock_to_close(&self) -> MutexGuard<'_, Engine> {
-        self.engine.lock().unwrap_or_else(|poisoned| {
-            self.engine.clear_poison();
-            poisoned.into_inner()
-        })
+    /// Locks the NIC to close it, and says whether it is as it should be: not if a thread panicked while it held the
+    /// lock.
+    pub(crate) fn lock_to_close(&self) -> (MutexGuard<'_, Engine>, bool) {
+        match self.engine.lock() {
+            Ok(engine) => (engine, true),
+            Err(poisoned) => (poisoned.into_inner(), false),
+        }
     }
 
     /// Wakes the thread.
@@ -120,6 +132,7 @@ impl Shared {
     fn run(&self) {
         // Signals are for the application's own threads. It can only fail on a wrong argument.
         let _ = SigSet::all().thread_block();
+        let _obituary = Obituary(self);
         while !self.stop.load(Ordering::Acquire) {
             let Ok(mut engine) = self.lock() else { return };
             let sleep = self.round(&mut engine);
@@ -139,7 +152,7 @@ impl Shared {
         if engine.lease.look() && engine.host_access().is_ok() {
             return Some(Sleep { socket: None, blocked: false, until: Some(now + LEASE) });
         }
-        if engine.drive(now, BURSTS) > 0 {
+        if engine.drive(now, Driver::Thread) > 0 {
             return None;
         }
         engine.flush_capture();

@@ -7,15 +7,30 @@ use mitra_verbs::{Gid, Psn, Time};
 use mitra_wire::{ICRC_LEN, Packet};
 use nix::errno::Errno;
 
+use crate::Offload;
 use crate::delayed::Way;
 use crate::engine::Engine;
 use crate::paths::Check;
+use crate::socket::Merging;
+
+/// What a receive needs.
+pub(crate) struct Inbox {
+    /// Room for the longest datagram or run.
+    bytes: Box<[u8]>,
+    merging: Merging,
+}
+
+impl Inbox {
+    pub(crate) fn new(offload: Offload) -> Inbox {
+        Inbox { bytes: vec![0; 1 << 16].into(), merging: Merging::new(offload) }
+    }
+}
 
 impl Engine {
     /// Takes what one receive brings and executes it; false if there was nothing.
     pub(crate) fn receive(&mut self, now: Time) -> bool {
         let Some(socket) = &self.socket else { return false };
-        let received = match socket.receive(&mut self.inbox) {
+        let received = match socket.receive(&mut self.inbox.bytes, &mut self.inbox.merging) {
             Ok(received) => received,
             Err(Errno::EAGAIN) => return false,
             Err(_) => {
@@ -25,7 +40,7 @@ impl Engine {
             }
         };
         let local = socket.address();
-        let inbox = std::mem::take(&mut self.inbox);
+        let inbox = std::mem::take(&mut self.inbox.bytes);
         let bytes = &inbox[..received.len];
         let segment = received.segment.unwrap_or(received.len).max(1);
         self.counts.rx_runs += u64::from(segment < received.len);
@@ -35,7 +50,7 @@ impl Engine {
         if bytes.is_empty() {
             self.arrived(now, received.from, local, &[], 0);
         }
-        self.inbox = inbox;
+        self.inbox.bytes = inbox;
         true
     }
 

@@ -1,16 +1,15 @@
 //! The way out: from the state machine to the socket, sealed, in as few system calls as the kernel allows.
 
-use std::sync::Arc;
-
 use mitra_transport::TxBatch;
 use mitra_transport::fault::Verdict;
 use mitra_verbs::{Gid, Time};
 use mitra_wire::{ICRC_LEN, Packet};
 use nix::errno::Errno;
 
+use crate::Offload;
 use crate::delayed::Way;
 use crate::engine::Engine;
-use crate::socket::{MAX_DATAGRAM, MAX_MANY, MAX_SEGMENTS, Socket};
+use crate::socket::{MAX_DATAGRAM, MAX_MANY, MAX_SEGMENTS};
 
 /// Datagrams on their way to the socket.
 pub(crate) struct Outbox {
@@ -22,8 +21,8 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new(runs: bool) -> Outbox {
-        Outbox { batch: TxBatch::new(), next: 0, runs }
+    pub(crate) fn new(offload: Offload) -> Outbox {
+        Outbox { batch: TxBatch::new(), next: 0, runs: offload == Offload::Auto }
     }
 
     /// Whether the socket's buffer was full and something waits for it.
@@ -43,10 +42,12 @@ enum Sent {
 impl Engine {
     /// Sends all that there is to send now.
     pub(crate) fn transmit(&mut self, now: Time) {
-        let Some(socket) = self.socket.clone() else { return };
+        if self.socket.is_none() {
+            return;
+        }
         loop {
             while self.outbox.blocked() {
-                let sent = if self.faults.idle() { self.send_some(&socket) } else { self.send_faulty(now) };
+                let sent = if self.faults.idle() { self.send_some() } else { self.send_faulty(now) };
                 match sent {
                     Sent::Gone(count) => self.outbox.next += count,
                     Sent::Blocked => {
@@ -63,7 +64,8 @@ impl Engine {
     }
 
     /// Sends the next run of datagrams.
-    fn send_some(&mut self, socket: &Arc<Socket>) -> Sent {
+    fn send_some(&mut self) -> Sent {
+        let Some(socket) = &self.socket else { return Sent::Blocked };
         let Outbox { batch, next, runs } = &mut self.outbox;
         let path = self.paths.to(batch.destination);
         let ends = &batch.ends[*next..];
@@ -84,7 +86,7 @@ impl Engine {
             let run = &batch.bytes[start..from];
             socket.send_run(run, segment as u16, &path.socket_address).map(|()| count)
         } else {
-            let datagrams = ends.iter().scan(start, |from, &end| {
+            let datagrams = ends[..count].iter().scan(start, |from, &end| {
                 let start = std::mem::replace(from, end as usize);
                 Some(&batch.bytes[start..end as usize])
             });
@@ -156,7 +158,7 @@ impl Engine {
 
     /// Seals and sends a datagram by itself, with one bit flipped if asked. What the socket does not take is lost.
     pub(crate) fn send_alone(&mut self, peer: Gid, datagram: &mut [u8], flip: Option<u32>) {
-        let Some(socket) = self.socket.clone() else { return };
+        let Some(socket) = &self.socket else { return };
         let path = self.paths.to(peer);
         path.icrc.seal(datagram, 0);
         if let Some(bit) = flip {

@@ -44,8 +44,20 @@ impl Nic {
         }
     }
 
-    /// Nothing arrived and nothing is to be sent: owed acknowledgements may leave now.
-    pub fn handle_idle(&mut self, _now: Time) {
+    /// Nothing arrived and nothing is to be sent: owed acknowledgements may leave now, or wait a little longer where
+    /// the requester goes on without them.
+    pub fn handle_idle(&mut self, now: Time) {
+        while let Some(slot) = self.owing.pop() {
+            if let Some(qp) = self.qps.at_mut(slot) {
+                qp.owing = false;
+                qp.handle_idle(&self.host, now);
+                self.settle(slot);
+            }
+        }
+    }
+
+    /// The driver goes to sleep: owed acknowledgements leave now.
+    pub fn handle_sleep(&mut self) {
         while let Some(slot) = self.owing.pop() {
             if let Some(qp) = self.qps.at_mut(slot) {
                 qp.owing = false;

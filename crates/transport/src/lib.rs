@@ -26,6 +26,7 @@ mod inbound;
 mod keys;
 mod memory;
 mod nic;
+mod patience;
 mod post;
 mod qp;
 mod qpn;

@@ -427,6 +427,12 @@ impl Qp {
         matches!(&self.service, Service::Rc { responder, .. } if responder.owes())
     }
 
+    pub(crate) fn handle_idle(&mut self, host: &Host, now: Time) {
+        if let Service::Rc { responder, .. } = &mut self.service {
+            responder.handle_idle(host, now);
+        }
+    }
+
     pub(crate) fn flush_ack(&mut self) {
         if let Service::Rc { responder, .. } = &mut self.service {
             responder.flush_ack();

@@ -11,6 +11,7 @@ use mitra_wire::{Aeth, AtomicEth, Message, NakCode, Packet, Reth, Syndrome, Tran
 use crate::emit::Out;
 use crate::host::Host;
 use crate::inbound::{self, Inbound, MAX_MESSAGE, Refusal};
+use crate::patience::Patience;
 use crate::qp::Common;
 use crate::recv_queue::Receives;
 use crate::responses::{Answer, Response, Responses};
@@ -54,6 +55,7 @@ pub(crate) struct Responder {
     ack_deadline: Option<Time>,
     /// An acknowledgement is to be sent at once.
     ack_due: bool,
+    patience: Patience,
     /// Bytes of READ responses that may leave before the peer is heard of again, or a pause is over: nothing else holds
     /// back a responder that is faster than its requester.
     budget: u32,
@@ -80,6 +82,7 @@ impl Responder {
             owed_bytes: 0,
             ack_deadline: None,
             ack_due: false,
+            patience: Patience::new(),
             budget: 0,
             paused_until: None,
         }
@@ -104,7 +107,16 @@ impl Responder {
 
     /// Whether an acknowledgement is owed that need not leave yet.
     pub(crate) fn owes(&self) -> bool {
-        self.owed > 0 && !self.ack_due
+        self.owed > 0 && !self.ack_due && !self.patience.waiting()
+    }
+
+    /// Nothing else is to be done: owed acknowledgements leave now, or wait a little for company.
+    pub(crate) fn handle_idle(&mut self, host: &Host, now: Time) {
+        if self.owes() && self.patience.wait() {
+            self.ack_deadline = Some(now + host.config.tuning.ack_delay);
+        } else {
+            self.flush_ack();
+        }
     }
 
     /// Owed acknowledgements leave now.
@@ -117,6 +129,7 @@ impl Responder {
 
     pub(crate) fn handle_timeout(&mut self, host: &Host, now: Time) {
         if self.ack_deadline.is_some_and(|t| t <= now) {
+            self.patience.disappointed();
             self.flush_ack();
         }
         if self.paused_until.is_some_and(|t| t <= now) {
@@ -261,6 +274,7 @@ impl Responder {
     }
 
     fn owe_ack(&mut self, host: &Host, now: Time, last: bool, bytes: usize, asked: bool) {
+        self.patience.rewarded();
         self.owed_bytes = self.owed_bytes.saturating_add(bytes as u32);
         if !asked {
             return;

@@ -103,12 +103,22 @@ impl SendOp {
 }
 
 /// Where the local bytes of a request are.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(PartialEq, Eq, Hash, Debug)]
 pub enum Data {
     /// In registered memory.
     Sges(SgeList),
     /// In the request.
     Inline(Inline),
+}
+
+impl Clone for Data {
+    fn clone(&self) -> Data {
+        // `SmallVec::clone` goes element by element; this copies.
+        match self {
+            Data::Sges(list) => Data::Sges(SgeList::from_slice(list)),
+            Data::Inline(bytes) => Data::Inline(Inline::from_slice(bytes)),
+        }
+    }
 }
 
 impl Data {

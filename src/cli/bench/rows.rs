@@ -34,6 +34,9 @@ pub(crate) struct Row {
     /// The lowest and the highest median of a block.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_pair")]
     pub(crate) spread: Option<(f64, f64)>,
+    /// The median of each block, in the order of the rounds.
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "rounded_list")]
+    pub(crate) blocks: Vec<f64>,
     /// The row that was measured beside it, in the same rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) floor: Option<String>,
@@ -63,6 +66,10 @@ fn rounded_some<S: Serializer>(value: &Option<f64>, to: S) -> Result<S::Ok, S::E
 
 fn rounded_pair<S: Serializer>(value: &Option<(f64, f64)>, to: S) -> Result<S::Ok, S::Error> {
     value.map(|(low, high)| (round(low), round(high))).serialize(to)
+}
+
+fn rounded_list<S: Serializer>(values: &[f64], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(values.iter().copied().map(round))
 }
 
 /// The machine, as far as it bears on the figures.
@@ -225,6 +232,7 @@ impl Blocks {
             median: median(&self.medians),
             p99: median(&self.p99s),
             spread: Some((low, high)),
+            blocks: self.medians.clone(),
             ..Row::default()
         }
     }

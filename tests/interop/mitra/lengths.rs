@@ -1,7 +1,11 @@
 //! Every operation that moves bytes, in both directions, at every MTU, of every awkward length.
 
+use std::sync::Arc;
+
 use anyhow::{Context as _, Result, ensure};
-use mitra_verbs::{Access, Data, Key, Mw, Provider as _, RemoteAddr, SendOp, SendWr, WcOpcode, WindowBind};
+use mitra_verbs::{
+    Access, Buffer, Data, Key, Mw, Provider as _, RemoteAddr, SendOp, SendWr, WcOpcode, WindowBind,
+};
 
 use super::nic::{Mitra, expect};
 use super::{Setup, Wire};
@@ -17,10 +21,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("mitra/a-megabyte", a_megabyte),
 ];
 
-/// Around what arrives.
-const GUARD: u32 = 99;
-
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Op {
     Send,
     SendImm,
@@ -44,37 +45,65 @@ impl Op {
         }
     }
 
+    /// As the requester's completion calls it.
+    fn done(self) -> (WcOpcode, &'static str) {
+        match self {
+            Op::Send | Op::SendImm | Op::SendInv => (WcOpcode::Send, "send"),
+            Op::Write | Op::WriteImm => (WcOpcode::Write, "write"),
+            Op::Read => (WcOpcode::Read, "read"),
+        }
+    }
+
+    /// As the responder's completion calls it, if there is one.
+    fn received(self) -> Option<(WcOpcode, &'static str)> {
+        match self {
+            Op::Send | Op::SendImm | Op::SendInv => Some((WcOpcode::Recv, "recv")),
+            Op::WriteImm => Some((WcOpcode::RecvWithImm, "recv_write_imm")),
+            Op::Write | Op::Read => None,
+        }
+    }
+
     fn is_send(self) -> bool {
-        matches!(self, Op::Send | Op::SendImm | Op::SendInv)
-    }
-
-    fn consumes_receive(self) -> bool {
-        self.is_send() || matches!(self, Op::WriteImm)
-    }
-
-    fn imm(self, imm: u32) -> Option<u32> {
-        matches!(self, Op::SendImm | Op::WriteImm).then_some(imm)
+        self.done().0 == WcOpcode::Send
     }
 }
 
-/// One message: `len` bytes of the pattern `seed` from offset `from` of one end to offset `to` of the other.
+/// Registered at either end: where all messages come from, then a slot for each to go to.
+const REGION: u64 = 0x80000;
+const SLOTS: u64 = 0x12000;
+const SLOT: u64 = 0x11000;
+/// What either end's messages come from, and what surrounds the bytes that arrive.
+const MITRA: u32 = 1;
+const KERNEL: u32 = 2;
+const GUARD: u32 = 3;
+
+/// One message of a list: `len` bytes from offset `from` of one end to offset `to` of the other. Neither is aligned.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     op: Op,
     len: u64,
-    seed: u32,
+    wr: u64,
     from: u64,
     to: u64,
 }
 
 impl Message {
-    /// Offsets that are not aligned, and change from message to message.
-    fn new(op: Op, len: u64, seed: u32) -> Self {
-        Self { op, len, seed, from: u64::from(seed % 13), to: (96 << 10) + 8 + 5 * u64::from(seed % 11) }
+    fn list(ops: &[Op], len: u64) -> Vec<Self> {
+        let message =
+            |(wr, &op)| Self { op, len, wr, from: 3 + 5 * wr, to: SLOTS + wr * SLOT + 8 + (wr + len) % 7 };
+        (0..).zip(ops).map(message).collect()
     }
 
-    fn imm(&self) -> u32 {
-        0x8000_0001u32.rotate_left(self.seed).wrapping_add(self.seed)
+    fn imm(&self) -> Option<u32> {
+        let imm = 0x8123_4567u32.rotate_left(self.wr as u32).wrapping_add(self.len as u32);
+        matches!(self.op, Op::SendImm | Op::WriteImm).then_some(imm)
+    }
+
+    /// `rxe_peer`'s words for the receive that it needs.
+    fn receive(&self) -> Option<String> {
+        let sge =
+            if self.op.is_send() { format!("sge=0:{}:{}", self.to, self.len + 8) } else { String::new() };
+        self.op.received().map(|_| format!("recv qp=0 wr={} {sge}", self.wr))
     }
 
     /// `rxe_peer`'s words: fill the destination and its surroundings; check both.
@@ -82,8 +111,8 @@ impl Message {
         format!("fill mr=0 off={} len={} seed={GUARD}", self.to - 8, self.len + 16)
     }
 
-    fn checks(&self) -> [String; 3] {
-        let Self { len, seed, from, to, .. } = self;
+    fn checks(&self, seed: u32) -> [String; 3] {
+        let Self { len, from, to, .. } = self;
         [
             format!("check mr=0 off={to} len={len} from={from} seed={seed}"),
             format!("check mr=0 off={} len=8 seed={GUARD}", to - 8),
@@ -95,10 +124,13 @@ impl Message {
         mitra.fill(self.to - 8, self.len + 16, GUARD);
     }
 
-    fn check_mitra(&self, mitra: &Mitra) -> Result<()> {
-        mitra.check(self.to, self.len, self.from, self.seed)?;
-        mitra.check(self.to - 8, 8, self.to - 8, GUARD)?;
-        mitra.check(self.to + self.len, 8, self.to + self.len, GUARD)
+    fn check_mitra(&self, mitra: &Mitra, seed: u32) -> Result<()> {
+        let Self { len, from, to, .. } = *self;
+        mitra
+            .check(to, len, from, seed)
+            .and_then(|()| mitra.check(to - 8, 8, to - 8, GUARD))
+            .and_then(|()| mitra.check(to + len, 8, to + len, GUARD))
+            .with_context(|| format!("{self:?}"))
     }
 }
 
@@ -111,8 +143,9 @@ struct Lab {
 
 impl Lab {
     fn new(setup: Setup) -> Result<Self> {
-        let mut wire = Wire::new(setup)?;
-        wire.kernel.peer.ask("mw")?;
+        let mut wire = Wire::new(Setup { size: REGION, ..setup })?;
+        wire.kernel.peer.ask_all(&["mw", &format!("fill mr=0 len={SLOTS} seed={KERNEL}")])?;
+        wire.mitra.fill(0, SLOTS, MITRA);
         let window = wire.mitra.nic.alloc_mw(wire.mitra.pd)?;
         Ok(Self { wire, window, binds: 0 })
     }
@@ -134,130 +167,129 @@ impl Lab {
         Ok(rkey)
     }
 
-    /// Mitra requests.
-    fn mitra_asks(&mut self, m: Message) -> Result<()> {
+    /// Mitra requests, all at once.
+    fn mitra_asks(&mut self, list: &[Message]) -> Result<()> {
         let Wire { mitra, kernel } = &mut self.wire;
-        let Message { op, len, seed, from, to } = m;
-        let at = |off| RemoteAddr { addr: kernel.addr + off, rkey: Key(kernel.rkey as u32) };
-        if let Op::Read = op {
-            kernel.peer.ask(&format!("fill mr=0 off={from} len={len} seed={seed}"))?;
-            m.guard_mitra(mitra);
-            let wc = mitra.run(SendOp::Read(at(from)), mitra.data(to, len))?;
-            expect(&wc, WcOpcode::Read)?;
-            ensure!(u64::from(wc.byte_len) == len, "{wc:?}");
-            return m.check_mitra(mitra);
+        let mut before =
+            vec!["post qp=0 op=bind mw=0 mr=0 len=64 access=w flags=s".to_owned(), "poll".to_owned()];
+        if !list.iter().any(|m| m.op == Op::SendInv) {
+            before.clear();
         }
-        mitra.fill(from, len, seed);
-        let mut before = vec![m.guard()];
-        if op.is_send() {
-            before.push(format!("recv qp=0 wr={seed} sge=0:{to}:{}", len + 8));
-        } else if op.consumes_receive() {
-            before.push(format!("recv qp=0 wr={seed}"));
+        for m in list {
+            match m.op {
+                Op::Read => m.guard_mitra(mitra),
+                _ => before.push(m.guard()),
+            }
+            before.extend(m.receive());
         }
-        if let Op::SendInv = op {
-            before.push("post qp=0 op=bind mw=0 mr=0 len=64 access=w flags=s".to_owned());
-            before.push("poll".to_owned());
-        }
+        before.push("query qp=0".to_owned());
         let answers = kernel.peer.ask_each(&before)?;
         let mut key = None;
-        let what = match op {
-            Op::Send => SendOp::Send,
-            Op::SendImm => SendOp::SendWithImm(m.imm()),
-            Op::SendInv => {
-                answers[3].completions()?.first().context("no bind")?.expect("bind")?;
-                let rkey = answers[2].number("rkey")?;
-                key = Some(rkey);
-                SendOp::SendWithInvalidate(Key(rkey as u32))
-            }
-            Op::Write => SendOp::Write(at(to)),
-            Op::WriteImm => SendOp::WriteWithImm(at(to), m.imm()),
-            Op::Read => unreachable!("above"),
-        };
-        mitra.post(&[SendWr::new(seed.into(), what, mitra.data(from, len))])?;
-        let wc = mitra.completion()?;
-        expect(&wc, if op.is_send() { WcOpcode::Send } else { WcOpcode::Write })?;
-        ensure!(wc.wr_id == u64::from(seed) && wc.qpn == mitra.qpn, "{wc:?}");
-        let mut after: Vec<String> = m.checks().into();
-        if op.consumes_receive() {
-            after.insert(0, "poll".to_owned());
+        if list.iter().any(|m| m.op == Op::SendInv) {
+            answers[1].completions()?.first().context("no bind")?.expect("bind")?;
+            key = Some(answers[0].number("rkey")?);
         }
-        let answers = kernel.peer.ask_each(&after)?;
-        if op.consumes_receive() {
-            let received = answers[0].completions()?.pop().context("no receive")?;
-            received.expect(if op.is_send() { "recv" } else { "recv_write_imm" })?;
-            ensure!(received.wr == u64::from(seed) && received.len == len, "{received:?}");
-            ensure!(received.imm == op.imm(m.imm()).map(u64::from) && received.inv == key, "{received:?}");
+        let at = |off| RemoteAddr { addr: kernel.addr + off, rkey: Key(kernel.rkey as u32) };
+        let request = |m: &Message| {
+            let imm = m.imm().unwrap_or_default();
+            let (op, off) = match m.op {
+                Op::Send => (SendOp::Send, m.from),
+                Op::SendImm => (SendOp::SendWithImm(imm), m.from),
+                Op::SendInv => (SendOp::SendWithInvalidate(Key(key.unwrap_or_default() as u32)), m.from),
+                Op::Write => (SendOp::Write(at(m.to)), m.from),
+                Op::WriteImm => (SendOp::WriteWithImm(at(m.to), imm), m.from),
+                Op::Read => (SendOp::Read(at(m.from)), m.to),
+            };
+            SendWr::new(m.wr, op, mitra.data(off, m.len))
+        };
+        mitra.post(&list.iter().map(request).collect::<Vec<_>>())?;
+        for (m, wc) in list.iter().zip(mitra.completions(list.len())?) {
+            expect(&wc, m.op.done().0)?;
+            ensure!(wc.wr_id == m.wr && wc.qpn == mitra.qpn, "{wc:?} for {m:?}");
+            if m.op == Op::Read {
+                ensure!(u64::from(wc.byte_len) == m.len, "{wc:?} for {m:?}");
+                m.check_mitra(mitra, KERNEL)?;
+            }
+        }
+        let receives: Vec<&Message> = list.iter().filter(|m| m.op.received().is_some()).collect();
+        let mut after = vec![format!("poll n={}", receives.len())];
+        after.extend(list.iter().filter(|m| m.op != Op::Read).flat_map(|m| m.checks(MITRA)));
+        let received = kernel.peer.ask_each(&after)?[0].completions()?;
+        ensure!(received.len() == receives.len(), "{} receives came: {received:?}", received.len());
+        for (m, it) in receives.into_iter().zip(received) {
+            it.expect(m.op.received().map_or("", |(_, name)| name))?;
+            let inv = key.filter(|_| m.op == Op::SendInv);
+            let right = (m.wr, m.len, m.imm().map(u64::from), inv);
+            ensure!((it.wr, it.len, it.imm, it.inv) == right, "{it:?} for {m:?}");
         }
         Ok(())
     }
 
-    /// The kernel requests.
-    fn kernel_asks(&mut self, m: Message) -> Result<()> {
-        let Message { op, len, seed, from, to } = m;
-        let key = if let Op::SendInv = op { Some(self.bind()?) } else { None };
+    /// The kernel requests, all at once.
+    fn kernel_asks(&mut self, list: &[Message]) -> Result<()> {
+        let key = if list.iter().any(|m| m.op == Op::SendInv) { Some(self.bind()?) } else { None };
         let Wire { mitra, kernel } = &mut self.wire;
-        let (addr, rkey) = (mitra.mr.addr, mitra.mr.rkey.0);
-        let (local, remote) = if let Op::Read = op { (to, from) } else { (from, to) };
-        let mut post = format!("post qp=0 wr={seed} op={} flags=s sge=0:{local}:{len}", op.name());
-        if op.is_send() {
-            mitra.receive(seed.into(), to, len + 8)?;
-        } else {
-            post += &format!(" raddr={} rkey={rkey}", addr + remote);
-            if op.consumes_receive() {
-                mitra.receive(seed.into(), 0, 0)?;
+        let mut requests = Vec::new();
+        for m in list {
+            let Message { op, len, wr, from, to } = *m;
+            let (local, remote) = if op == Op::Read { (to, from) } else { (from, to) };
+            if op == Op::Read {
+                requests.insert(0, m.guard());
+            } else {
+                m.guard_mitra(mitra);
             }
+            if op.received().is_some() {
+                mitra.receive(wr, to, if op.is_send() { len + 8 } else { 0 })?;
+            }
+            let mut post = format!("post qp=0 wr={wr} op={} flags=s sge=0:{local}:{len}", op.name());
+            if !op.is_send() {
+                post += &format!(" raddr={} rkey={}", mitra.mr.addr + remote, mitra.mr.rkey.0);
+            }
+            match op {
+                Op::SendInv => post += &format!(" inv={}", key.unwrap_or_default().0),
+                _ => post += &format!(" imm={}", m.imm().unwrap_or_default()),
+            }
+            if wr + 1 < list.len() as u64 {
+                post += " more=1";
+            }
+            requests.push(post);
         }
-        if let Some(imm) = op.imm(m.imm()) {
-            post += &format!(" imm={imm}");
+        let poll = requests.len();
+        requests.push(format!("poll n={}", list.len()));
+        requests.extend(list.iter().filter(|m| m.op == Op::Read).flat_map(|m| m.checks(MITRA)));
+        let done = kernel.peer.ask_each(&requests)?[poll].completions()?;
+        ensure!(done.len() == list.len(), "{} requests are done: {done:?}", done.len());
+        for (m, it) in list.iter().zip(done) {
+            it.expect(m.op.done().1)?;
+            ensure!(it.wr == m.wr, "{it:?} for {m:?}");
         }
-        if let Some(key) = key {
-            post += &format!(" inv={}", key.0);
+        let receives: Vec<&Message> = list.iter().filter(|m| m.op.received().is_some()).collect();
+        for (m, wc) in receives.iter().zip(mitra.completions(receives.len())?) {
+            expect(&wc, m.op.received().map_or(WcOpcode::Recv, |(opcode, _)| opcode))?;
+            let inv = key.filter(|_| m.op == Op::SendInv);
+            let right = (m.wr, m.len, m.imm(), inv, mitra.qpn);
+            ensure!(
+                (wc.wr_id, wc.byte_len.into(), wc.imm, wc.invalidated, wc.qpn) == right,
+                "{wc:?} for {m:?}"
+            );
         }
-        let before = if let Op::Read = op {
-            mitra.fill(from, len, seed);
-            m.guard()
-        } else {
-            m.guard_mitra(mitra);
-            format!("fill mr=0 off={from} len={len} seed={seed}")
-        };
-        let mut requests = vec![before, post, "poll".to_owned()];
-        if let Op::Read = op {
-            requests.extend(m.checks());
-        }
-        let answers = kernel.peer.ask_each(&requests)?;
-        let done = answers[2].completions()?.pop().context("no completion")?;
-        done.expect(if op.is_send() { "send" } else { op.name().trim_end_matches("_imm") })?;
-        ensure!(done.wr == u64::from(seed), "{done:?}");
-        if let Op::Read = op {
-            return Ok(());
-        }
-        if op.consumes_receive() {
-            let wc = mitra.completion()?;
-            expect(&wc, if op.is_send() { WcOpcode::Recv } else { WcOpcode::RecvWithImm })?;
-            ensure!(wc.wr_id == u64::from(seed) && u64::from(wc.byte_len) == len, "{wc:?}");
-            ensure!(wc.imm == op.imm(m.imm()) && wc.invalidated == key && wc.qpn == mitra.qpn, "{wc:?}");
-        }
-        m.check_mitra(mitra)
+        list.iter().filter(|m| m.op != Op::Read).try_for_each(|m| m.check_mitra(mitra, KERNEL))
     }
 
-    fn both(&mut self, op: Op, len: u64, seed: u32) -> Result<()> {
-        let m = Message::new(op, len, seed);
-        self.mitra_asks(m).with_context(|| format!("Mitra's {m:?}"))?;
-        let m = Message::new(op, len, seed + 1);
-        self.kernel_asks(m).with_context(|| format!("the kernel's {m:?}"))
+    fn both(&mut self, ops: &[Op], len: u64) -> Result<()> {
+        let list = Message::list(ops, len);
+        self.mitra_asks(&list).with_context(|| format!("Mitra's {ops:?} of {len} bytes"))?;
+        self.kernel_asks(&list).with_context(|| format!("the kernel's {ops:?} of {len} bytes"))
     }
 }
 
 fn every_length(mtu: u64) -> Result<()> {
     let mut lab = Lab::new(Setup { mtu, ..Setup::DEFAULT })?;
-    let mut seed = 0;
     for len in [0, 1, mtu - 1, mtu, mtu + 1, 5 * mtu + 3, (64 << 10) + 5] {
-        for op in OPS {
-            lab.both(op, len, seed)?;
-            seed += 2;
-        }
+        lab.both(&OPS, len)?;
     }
     lab.wire.check_psns()?;
+    lab.wire.mitra.check_counters()?;
     lab.wire.mitra.expect_none()?;
     lab.wire.kernel.peer.expect_none()
 }
@@ -266,28 +298,25 @@ fn every_length(mtu: u64) -> Result<()> {
 fn psn_wraps() -> Result<()> {
     for op in OPS {
         let mut lab = Lab::new(Setup { mtu: 256, psn: 0xff_fffd, ..Setup::DEFAULT })?;
-        lab.both(op, 6 * 256 + 1, 1)?;
-        lab.both(op, 6 * 256 + 1, 3)?;
+        lab.both(&[op], 6 * 256 + 1)?;
         lab.wire.check_psns()?;
-        ensure!(lab.wire.mitra.status()?.sq_psn.value() == 11, "the PSN has not wrapped");
+        ensure!(lab.wire.mitra.status()?.sq_psn.value() == 4, "the PSN has not wrapped");
     }
     let mut lab = Lab::new(Setup { mtu: 256, psn: 0xff_ffff, ..Setup::DEFAULT })?;
-    for (op, seed) in OPS.into_iter().zip([1, 3, 5, 7, 9, 11]) {
-        lab.both(op, 1, seed)?;
-    }
+    lab.both(&OPS, 1)?;
     lab.wire.check_psns()
 }
 
 /// More packets than either side lets be outstanding.
 fn a_megabyte() -> Result<()> {
     const LEN: u64 = 1 << 20;
-    let mut wire = Wire::new(Setup { mtu: 4096, timeout: 13, ..Setup::DEFAULT })?;
+    // The kernel's burst may be more than a receive buffer holds.
+    let mut wire = Wire::new(Setup { mtu: 4096, timeout: 14, ..Setup::DEFAULT })?;
     let Wire { mitra, kernel } = &mut wire;
     let far = kernel.peer.ask(&format!("mr len={LEN}"))?;
     let remote = RemoteAddr { addr: far.number("addr")?, rkey: Key(far.number("rkey")? as u32) };
-    let memory = std::sync::Arc::new(mitra_verbs::Buffer::new(LEN as usize));
-    mitra.mr = mitra.nic.reg_mr(mitra.pd, std::sync::Arc::clone(&memory), Access::all())?;
-    mitra.memory = memory;
+    mitra.memory = Arc::new(Buffer::new(LEN as usize));
+    mitra.mr = mitra.nic.reg_mr(mitra.pd, Arc::clone(&mitra.memory), Access::all())?;
 
     mitra.fill(0, LEN, 1);
     expect(&mitra.run(SendOp::Write(remote), mitra.data(0, LEN))?, WcOpcode::Write)?;

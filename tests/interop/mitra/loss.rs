@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use mitra_softnic::fault::{Failure, Stage};
 use mitra_verbs::{AsyncEvent, Key, QpState, RemoteAddr, SendOp, SendWr, WcOpcode, WcStatus};
 
-use super::nic::{expect, expect_status};
+use super::nic::{SILENCE, VOID, expect, expect_status};
 use super::{Setup, Wire};
 use crate::Scenario;
 
@@ -13,6 +13,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("mitra/every-packet-lost-once-of-the-kernel", each_of_the_kernel),
     ("mitra/answers-lost-of-mitra", answers_of_mitra),
     ("mitra/answers-lost-of-the-kernel", answers_of_the_kernel),
+    ("mitra/write-repeated-before-a-fetch", write_before_a_fetch),
     ("mitra/long-read-of-mitra", long_read_of_mitra),
     ("mitra/long-read-of-the-kernel", long_read_of_the_kernel),
     ("mitra/kernel-gone", kernel_gone),
@@ -20,12 +21,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("mitra/idle-outage", idle_outage),
 ];
 
-/// The shortest time-out that a busy machine always keeps to: 33 ms.
-const LOSSY: Setup = Setup { mtu: 256, timeout: 13, psn: 0xff_fff0, ..Setup::DEFAULT };
+/// A time-out of 67 ms: short, and yet with seven retries longer than a busy machine is away.
+const LOSSY: Setup = Setup { mtu: 256, timeout: 14, psn: 0xff_fff0, ..Setup::DEFAULT };
 /// Six packets.
 const LEN: u64 = 5 * 256 + 1;
 const TO: u64 = 8192;
-const COUNTER: u64 = 16384;
+const COUNTER: u64 = 32768;
 
 #[derive(Clone, Copy, Debug)]
 enum What {
@@ -154,13 +155,13 @@ fn each_of_the_kernel() -> Result<()> {
     wire.kernel.peer.expect_none()
 }
 
-/// Everything is executed and nothing answered: SEND, READ, atomic, WRITE, READ. The kernel takes a plain
-/// acknowledgement of a READ's PSN for the READ's completion, data or not.
-const MIX: u64 = 700;
+/// Sixteen packets.
+const MIX: u64 = 4000;
 
+/// Everything is executed and nothing answered: SEND, READ, atomic, WRITE, READ.
 fn answers_of_mitra() -> Result<()> {
-    let mut wire = Wire::new(LOSSY)?;
-    for round in 0..6u32 {
+    let mut wire = Wire::new(Setup { timeout: 16, ..LOSSY })?;
+    for round in 0..3u32 {
         let Wire { mitra, kernel } = &mut wire;
         let remote = |off| RemoteAddr { addr: kernel.addr + off, rkey: Key(kernel.rkey as u32) };
         mitra.fill(0, MIX, round);
@@ -169,15 +170,18 @@ fn answers_of_mitra() -> Result<()> {
             format!("fill mr=0 len={MIX} seed={}", round + 50),
             format!("recv qp=0 sge=0:{TO}:{MIX}"),
         ])?;
-        mitra.lose(Stage::Acknowledged, 1, || {
-            mitra.post(&[
-                SendWr::new(1, SendOp::Send, mitra.data(0, MIX)),
-                SendWr::new(2, SendOp::Read(remote(0)), mitra.data(TO, MIX)),
-                SendWr::new(3, SendOp::FetchAdd { remote: remote(COUNTER), add: 1 }, mitra.data(COUNTER, 8)),
-                SendWr::new(4, SendOp::Write(remote(TO + MIX)), mitra.data(0, MIX)),
-                SendWr::new(5, SendOp::Read(remote(0)), mitra.data(TO + MIX, MIX)),
-            ])
-        })?;
+        let add = SendOp::FetchAdd { remote: remote(COUNTER), add: 1 };
+        mitra.noise(SILENCE, VOID);
+        mitra.post(&[
+            SendWr::new(1, SendOp::Send, mitra.data(0, MIX)),
+            SendWr::new(2, SendOp::Read(remote(0)), mitra.data(TO, MIX)),
+            SendWr::new(3, add, mitra.data(COUNTER, 8)),
+            SendWr::new(4, SendOp::Write(remote(TO + MIX)), mitra.data(0, MIX)),
+            SendWr::new(5, SendOp::Read(remote(0)), mitra.data(TO + MIX, MIX)),
+        ])?;
+        let sent = u64::from(mitra.status()?.sq_psn.value());
+        mitra.wait(|| Ok(kernel.peer.ask("query qp=0")?.number("rq_psn")? == sent))?;
+        mitra.noise(SILENCE, SILENCE);
         let done = mitra.completions(5)?;
         ensure!(done.iter().map(|wc| wc.wr_id).eq(1..=5), "{done:?}");
         ensure!(done.iter().all(|wc| wc.status == WcStatus::Success), "{done:?}");
@@ -194,24 +198,27 @@ fn answers_of_mitra() -> Result<()> {
     wire.check_psns()
 }
 
+/// The same from the other side.
 fn answers_of_the_kernel() -> Result<()> {
     let mut wire = Wire::new(LOSSY)?;
-    for round in 0..6u32 {
+    for round in 0..3u32 {
         let Wire { mitra, kernel } = &mut wire;
         let remote = |off| format!("raddr={} rkey={}", mitra.mr.addr + off, mitra.mr.rkey.0);
         mitra.fill(0, MIX, round + 50);
         mitra.receive(1, TO, MIX)?;
-        mitra.lose(Stage::AckOnWire, 1, || {
-            kernel.peer.ask_all(&[
-                format!("fill mr=0 len={MIX} seed={round}"),
-                format!("fill mr=0 off={TO} len={} seed=99", 2 * MIX),
-                format!("post qp=0 wr=1 flags=s op=send sge=0:0:{MIX} more=1"),
-                format!("post qp=0 wr=2 flags=s op=read sge=0:{TO}:{MIX} {} more=1", remote(0)),
-                format!("post qp=0 wr=3 flags=s op=faa add=1 sge=0:{COUNTER}:8 {} more=1", remote(COUNTER)),
-                format!("post qp=0 wr=4 flags=s op=write sge=0:0:{MIX} {} more=1", remote(TO + MIX)),
-                format!("post qp=0 wr=5 flags=s op=read sge=0:{}:{MIX} {}", TO + MIX, remote(0)),
-            ])
-        })?;
+        let executed = mitra.counter("messages_executed")?;
+        mitra.noise(VOID, SILENCE);
+        kernel.peer.ask_all(&[
+            format!("fill mr=0 len={MIX} seed={round}"),
+            format!("fill mr=0 off={TO} len={} seed=99", 2 * MIX),
+            format!("post qp=0 wr=1 flags=s op=send sge=0:0:{MIX} more=1"),
+            format!("post qp=0 wr=2 flags=s op=read sge=0:{TO}:{MIX} {} more=1", remote(0)),
+            format!("post qp=0 wr=3 flags=s op=faa add=1 sge=0:{COUNTER}:8 {} more=1", remote(COUNTER)),
+            format!("post qp=0 wr=4 flags=s op=write sge=0:0:{MIX} {} more=1", remote(TO + MIX)),
+            format!("post qp=0 wr=5 flags=s op=read sge=0:{}:{MIX} {}", TO + MIX, remote(0)),
+        ])?;
+        mitra.wait_for_count("messages_executed", executed + 5)?;
+        mitra.noise(SILENCE, SILENCE);
         let done = kernel.peer.poll(5)?;
         ensure!(done.iter().map(|it| it.wr).eq(1..=5), "{done:?}");
         ensure!(done.iter().all(|it| it.status == "success"), "{done:?}");
@@ -227,6 +234,33 @@ fn answers_of_the_kernel() -> Result<()> {
         ensure!(mitra.memory.load(COUNTER as usize) == u64::from(round) + 1);
         mitra.check(TO, MIX, 0, round)?;
         mitra.check(TO + MIX, MIX, 0, round)?;
+    }
+    wire.check_psns()
+}
+
+/// The kernel takes a plain acknowledgement of a READ's or an atomic's PSN for its completion, data or not: a repeated
+/// WRITE must not be acknowledged up to there.
+fn write_before_a_fetch() -> Result<()> {
+    let mut wire = Wire::new(LOSSY)?;
+    for (seed, fetch) in (1..).zip(["read", "faa"]) {
+        let Wire { mitra, kernel } = &mut wire;
+        let remote = |off| format!("raddr={} rkey={}", mitra.mr.addr + off, mitra.mr.rkey.0);
+        mitra.fill(COUNTER, 8, seed);
+        let executed = mitra.counter("messages_executed")?;
+        mitra.noise(VOID, SILENCE);
+        kernel.peer.ask_all(&[
+            format!("fill mr=0 len={TO} seed={seed}"),
+            format!("post qp=0 wr=1 op=write sge=0:0:{TO} {} more=1", remote(TO)),
+            format!("post qp=0 wr=2 flags=s op={fetch} add=1 sge=0:{COUNTER}:8 {}", remote(COUNTER)),
+        ])?;
+        mitra.wait_for_count("messages_executed", executed + 2)?;
+        mitra.noise(SILENCE, SILENCE);
+        kernel.peer.completion()?.expect(fetch)?;
+        mitra.check(TO, TO, 0, seed)?;
+        kernel
+            .peer
+            .ask(&format!("check mr=0 off={COUNTER} len=8 seed={seed}"))
+            .with_context(|| format!("the {fetch} completed without its data"))?;
     }
     wire.check_psns()
 }

@@ -3,11 +3,13 @@
 //! Where a scenario runs in both directions, it says which side requests: `mitra` or `kernel`.
 
 mod atomics;
+mod fence;
 mod lengths;
 mod loss;
 mod nic;
 mod not_ready;
 mod order;
+mod pieces;
 mod refusals;
 mod traffic;
 mod unreliable;
@@ -26,6 +28,7 @@ use super::end::End;
 pub(crate) fn scenarios() -> impl Iterator<Item = &'static Scenario> {
     [
         lengths::SCENARIOS,
+        pieces::SCENARIOS,
         atomics::SCENARIOS,
         order::SCENARIOS,
         not_ready::SCENARIOS,
@@ -33,6 +36,7 @@ pub(crate) fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         windows::SCENARIOS,
         loss::SCENARIOS,
         traffic::SCENARIOS,
+        fence::SCENARIOS,
         unreliable::SCENARIOS,
     ]
     .into_iter()
@@ -43,8 +47,6 @@ const MITRA_IP: &str = "10.77.0.2";
 const KERNEL_IP: &str = "10.77.0.1";
 /// The Q_Key of `rxe_peer`'s UD queue pairs.
 const QKEY: u32 = 0x1111_1111;
-/// Bytes registered at either end.
-const REGION: u64 = 192 << 10;
 /// What the last NIC sent and received.
 const CAPTURE: &str = "/tmp/mitra.pcap";
 
@@ -53,6 +55,8 @@ const CAPTURE: &str = "/tmp/mitra.pcap";
 struct Setup {
     service: QpType,
     mtu: u64,
+    /// Bytes registered at either end.
+    size: u64,
     /// Rights on Mitra's region, and through its queue pair.
     region: Access,
     rights: Access,
@@ -74,6 +78,7 @@ impl Setup {
     const DEFAULT: Self = Self {
         service: QpType::Rc,
         mtu: 1024,
+        size: 192 << 10,
         region: Access::all(),
         rights: Access::REMOTE.union(Access::LOCAL_WRITE),
         kernel_region: "lwrab",
@@ -111,7 +116,8 @@ impl Wire {
             QpType::Ud => "ud",
         };
         let qp = format!("type={kind} access={}", setup.kernel_rights);
-        let mut kernel = End::new("rxe0", &qp, &format!("len={REGION} access={}", setup.kernel_region))?;
+        let mut kernel =
+            End::new("rxe0", &qp, &format!("len={} access={}", setup.size, setup.kernel_region))?;
         kernel.psn = setup.psn;
         kernel.connect(MITRA_IP, mitra.qpn.value().into(), setup.psn, &setup.attributes())?;
         mitra.connect(&setup, kernel.qpn, setup.psn, setup.psn)?;
@@ -139,7 +145,7 @@ pub(crate) fn print_wire() {
     let Ok(decoded) = decoded else { return };
     let text = String::from_utf8_lossy(&decoded.stdout);
     let lines: Vec<&str> = text.lines().collect();
-    for line in &lines[lines.len().saturating_sub(6000)..] {
+    for line in &lines[lines.len().saturating_sub(60)..] {
         println!("    {line}");
     }
 }

@@ -6,15 +6,20 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use mitra_softnic::fault::{Failure, Stage, Trigger};
+use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::{
     AsyncEvent, Buffer, CompletionChannel, CqId, Data, Mr, Mtu, PdId, Provider as _, Psn, QpAttr, QpCap,
     QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, SendOp, SendWr, Wc, WcOpcode, WcStatus,
 };
 
-use super::{CAPTURE, KERNEL_IP, MITRA_IP, QKEY, REGION, Setup};
+use super::{CAPTURE, KERNEL_IP, MITRA_IP, QKEY, Setup};
 use crate::peer::pattern;
+
+/// A rail on which nothing happens to packets, and one on which all are lost.
+pub(super) const SILENCE: Noise =
+    Noise { drop_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0, corrupt_ppm: 0, max_delay: Duration::ZERO };
+pub(super) const VOID: Noise = Noise { drop_ppm: 1_000_000, ..SILENCE };
 
 /// Far longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -38,7 +43,7 @@ impl Mitra {
         let pd = nic.alloc_pd()?;
         let channel = nic.create_completion_channel()?;
         let cq = nic.create_cq(1024, Some(&channel))?;
-        let memory = Arc::new(Buffer::new(REGION as usize));
+        let memory = Arc::new(Buffer::new(setup.size as usize));
         let mr = nic.reg_mr(pd, Arc::clone(&memory), setup.region)?;
         let qpn = nic.create_qp(&QpInitAttr {
             qp_type: setup.service,
@@ -164,6 +169,15 @@ impl Mitra {
         Ok(found.with_context(|| format!("Mitra has no counter {name}"))?.value)
     }
 
+    /// Fails if there was a packet that was not as it should be: each is counted.
+    pub(super) fn check_counters(&self) -> Result<()> {
+        for name in ["rx_icrc_bad", "rx_malformed", "rx_errors", "tx_errors", "drop_wrong_transport"] {
+            let count = self.counter(name)?;
+            ensure!(count == 0, "Mitra counts {name} = {count}");
+        }
+        Ok(())
+    }
+
     /// Drives the NIC until a counter has reached a value.
     pub(super) fn wait_for_count(&self, name: &str, value: u64) -> Result<()> {
         self.wait(|| Ok(self.counter(name)? >= value)).with_context(|| format!("waiting for {value} {name}"))
@@ -190,7 +204,12 @@ impl Mitra {
         Ok(started)
     }
 
-    fn wait(&self, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    /// What happens to packets that leave, and to those that arrive.
+    pub(super) fn noise(&self, leaving: Noise, arriving: Noise) {
+        self.nic.faults().set_noise(leaving, arriving);
+    }
+
+    pub(super) fn wait(&self, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
         let start = Instant::now();
         while !done()? {
             ensure!(start.elapsed() < PATIENCE, "nothing came");

@@ -14,6 +14,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("mitra/mitra-never-ready", mitra_never_ready),
 ];
 
+/// Two retries; and no time-outs, so that all that is sent again is sent for an RNR NAK.
+const NEVER: Setup = Setup { rnr: 2, timeout: 0, ..Setup::DEFAULT };
 /// 1.28 ms.
 const MIN_RNR: u8 = 14;
 /// Three packets, in three messages: two SENDs and a WRITE with immediate between them.
@@ -81,7 +83,7 @@ fn mitra_not_ready() -> Result<()> {
 }
 
 fn kernel_never_ready() -> Result<()> {
-    let mut wire = Wire::new(Setup { rnr: 2, ..Setup::DEFAULT })?;
+    let mut wire = Wire::new(NEVER)?;
     let Wire { mitra, kernel } = &mut wire;
     expect_status(&mitra.run(SendOp::Send, mitra.data(0, 8))?, WcStatus::RnrRetryExceeded)?;
     let naks = mitra.counter("rnr_naks_received")?;
@@ -93,7 +95,7 @@ fn kernel_never_ready() -> Result<()> {
 }
 
 fn mitra_never_ready() -> Result<()> {
-    let mut wire = Wire::new(Setup { rnr: 2, ..Setup::DEFAULT })?;
+    let mut wire = Wire::new(NEVER)?;
     let Wire { mitra, kernel } = &mut wire;
     kernel.run("op=send sge=0:0:8")?.expect_status("rnr_retry_exc_err")?;
     let naks = mitra.counter("rnr_naks_sent")?;

@@ -7,7 +7,7 @@ use mitra_verbs::{
 };
 
 use super::nic::{expect, expect_status};
-use super::{REGION, Setup, Wire};
+use super::{Setup, Wire};
 use crate::Scenario;
 
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -27,6 +27,9 @@ enum What {
     Swap,
     Add,
 }
+
+const REGION: u64 = 32 << 10;
+const SETUP: Setup = Setup { size: REGION, ..Setup::DEFAULT };
 
 use What::{Add, Read, Swap, Write};
 
@@ -153,7 +156,7 @@ impl Wrong {
 
 fn bad_key() -> Result<()> {
     for what in ALL {
-        Wrong { key: Some(0x1234_5678), ..Wrong::new(Setup::DEFAULT, what) }.both_ways()?;
+        Wrong { key: Some(0x1234_5678), ..Wrong::new(SETUP, what) }.both_ways()?;
     }
     Ok(())
 }
@@ -167,9 +170,9 @@ fn beyond_the_region() -> Result<()> {
         (Swap, REGION),
         (Add, 0u64.wrapping_sub(8)),
     ] {
-        Wrong { off, ..Wrong::new(Setup::DEFAULT, what) }.both_ways()?;
+        Wrong { off, ..Wrong::new(SETUP, what) }.both_ways()?;
     }
-    Wrong { address: Some(u64::MAX - 3), ..Wrong::new(Setup::DEFAULT, Write(8)) }.both_ways()
+    Wrong { address: Some(u64::MAX - 3), ..Wrong::new(SETUP, Write(8)) }.both_ways()
 }
 
 fn missing_right_of_the_region() -> Result<()> {
@@ -179,7 +182,7 @@ fn missing_right_of_the_region() -> Result<()> {
         (Read(8), local | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC, "lwa"),
         (Add, local | Access::REMOTE_WRITE | Access::REMOTE_READ, "lwr"),
     ] {
-        Wrong::new(Setup { region, kernel_region, ..Setup::DEFAULT }, what).both_ways()?;
+        Wrong::new(Setup { region, kernel_region, ..SETUP }, what).both_ways()?;
     }
     Ok(())
 }
@@ -192,16 +195,16 @@ fn missing_right_of_the_queue_pair() -> Result<()> {
         (Read(8), local | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC, "lwa"),
         (Swap, local | Access::REMOTE_WRITE | Access::REMOTE_READ, "lwr"),
     ] {
-        let setup = Setup { rights, kernel_rights, ..Setup::DEFAULT };
+        let setup = Setup { rights, kernel_rights, ..SETUP };
         Wrong { status: WcStatus::RemoteInvalidRequest, ..Wrong::new(setup, what) }.both_ways()?;
     }
-    let setup = Setup { dest_rd: 0, ..Setup::DEFAULT };
+    let setup = Setup { dest_rd: 0, ..SETUP };
     Wrong { status: WcStatus::RemoteInvalidRequest, ..Wrong::new(setup, Read(8)) }.both_ways()
 }
 
 fn deregistered() -> Result<()> {
     deregistered_at_the_kernel()?;
-    let mut wire = Wire::new(Setup::DEFAULT)?;
+    let mut wire = Wire::new(SETUP)?;
     let Wire { mitra, kernel } = &mut wire;
     mitra.nic.dereg_mr(mitra.mr.id)?;
     kernel
@@ -210,7 +213,7 @@ fn deregistered() -> Result<()> {
 }
 
 fn deregistered_at_the_kernel() -> Result<()> {
-    let mut wire = Wire::new(Setup::DEFAULT)?;
+    let mut wire = Wire::new(SETUP)?;
     let Wire { mitra, kernel } = &mut wire;
     kernel.peer.ask("dereg mr=0")?;
     let remote = RemoteAddr { addr: kernel.addr, rkey: Key(kernel.rkey as u32) };
@@ -218,7 +221,7 @@ fn deregistered_at_the_kernel() -> Result<()> {
 }
 
 fn no_bytes_need_no_key() -> Result<()> {
-    let mut wire = Wire::new(Setup::DEFAULT)?;
+    let mut wire = Wire::new(SETUP)?;
     let Wire { mitra, kernel } = &mut wire;
     let nowhere = RemoteAddr { addr: 1, rkey: Key(0x1234_5678) };
     expect(&mitra.run(SendOp::Write(nowhere), Data::empty())?, WcOpcode::Write)?;
@@ -238,7 +241,7 @@ fn receive_too_short() -> Result<()> {
 }
 
 fn too_short_at_the_kernel(len: u64) -> Result<()> {
-    let mut wire = Wire::new(Setup::DEFAULT)?;
+    let mut wire = Wire::new(SETUP)?;
     let Wire { mitra, kernel } = &mut wire;
     kernel.peer.ask(&format!("recv qp=0 sge=0:0:{}", len - 1))?;
     expect_status(&mitra.run(SendOp::Send, mitra.data(0, len))?, WcStatus::RemoteOperation)?;
@@ -246,7 +249,7 @@ fn too_short_at_the_kernel(len: u64) -> Result<()> {
 }
 
 fn too_short_at_mitra(len: u64) -> Result<()> {
-    let mut wire = Wire::new(Setup::DEFAULT)?;
+    let mut wire = Wire::new(SETUP)?;
     let Wire { mitra, kernel } = &mut wire;
     mitra.fill(0, REGION, YOURS);
     mitra.receive(1, 0, len - 1)?;

@@ -1,10 +1,9 @@
 //! Unreliable connections and datagrams, in both directions.
 
 use anyhow::{Result, ensure};
-use mitra_softnic::fault::Noise;
 use mitra_verbs::{Key, Provider as _, QpType, Qpn, RemoteAddr, SendOp, SendWr, UdDestination, WcOpcode};
 
-use super::nic::expect;
+use super::nic::{SILENCE, VOID, expect};
 use super::{KERNEL_IP, QKEY, Setup, Wire};
 use crate::Scenario;
 
@@ -19,15 +18,6 @@ const UC: Setup = Setup { service: QpType::Uc, psn: 0xff_fffe, ..Setup::DEFAULT 
 const UD: Setup = Setup { service: QpType::Ud, ..Setup::DEFAULT };
 const LENGTHS: [u64; 5] = [0, 1, 1024, 1025, 5 * 1024 + 3];
 const TO: u64 = 32 << 10;
-
-const SILENCE: Noise = Noise {
-    drop_ppm: 0,
-    duplicate_ppm: 0,
-    reorder_ppm: 0,
-    corrupt_ppm: 0,
-    max_delay: std::time::Duration::ZERO,
-};
-const DEAF: Noise = Noise { drop_ppm: 1_000_000, ..SILENCE };
 
 fn connection_of_mitra() -> Result<()> {
     let mut wire = Wire::new(UC)?;
@@ -44,9 +34,9 @@ fn connection_of_mitra() -> Result<()> {
         kernel.peer.ask_all(&[check.clone(), format!("fill mr=0 off={TO} len={len} seed=99")])?;
 
         // This one is lost, and the next is not.
-        mitra.nic.faults().set_noise(DEAF, SILENCE);
+        mitra.noise(VOID, SILENCE);
         expect(&mitra.run(SendOp::Write(remote), mitra.data(0, len))?, WcOpcode::Write)?;
-        mitra.nic.faults().set_noise(SILENCE, SILENCE);
+        mitra.noise(SILENCE, SILENCE);
         kernel.peer.ask(&format!("recv qp=0 wr={seed}"))?;
         expect(&mitra.run(SendOp::WriteWithImm(remote, 7), mitra.data(0, len))?, WcOpcode::Write)?;
         let received = kernel.peer.completion()?;
@@ -72,10 +62,10 @@ fn connection_of_the_kernel() -> Result<()> {
 
         mitra.fill(TO, len, 99);
         let dropped = mitra.counter("fault_dropped")?;
-        mitra.nic.faults().set_noise(SILENCE, DEAF);
+        mitra.noise(SILENCE, VOID);
         kernel.run(&format!("op=write sge=0:0:{len} {remote}"))?.expect("write")?;
         mitra.wait_for_count("fault_dropped", dropped + len.div_ceil(UC.mtu).max(1))?;
-        mitra.nic.faults().set_noise(SILENCE, SILENCE);
+        mitra.noise(SILENCE, SILENCE);
         mitra.receive(seed.into(), 0, 0)?;
         kernel.run(&format!("op=write_imm imm=7 sge=0:0:{len} {remote}"))?.expect("write")?;
         let wc = mitra.completion()?;

@@ -98,9 +98,12 @@ fn beyond_the_window_of_mitra() -> Result<()> {
     Ok(())
 }
 
+/// Does away with a window's key; says which key is dead.
+type End = fn(&mut Wire, Mw, Key) -> Result<Key>;
+
 /// Invalidated and bound anew, invalidated by the peer, deallocated, or bound to another queue pair.
 fn dead_window_of_mitra() -> Result<()> {
-    let ends: [fn(&mut Wire, Mw, Key) -> Result<Key>; 4] = [
+    let ends: [End; 4] = [
         |wire, window, key| {
             let wc = wire.mitra.run(SendOp::LocalInvalidate(key), Data::empty())?;
             expect(&wc, WcOpcode::LocalInvalidate)?;

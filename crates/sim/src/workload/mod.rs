@@ -32,7 +32,7 @@ pub use plan::{Kind, Op, Plan};
 pub use rc::{RcEndpoint, RcOptions, connect_rc};
 pub use requester::{Asked, Record};
 pub use responder::{Received, Seen};
-pub use vqp::{VqpEndpoint, connect_vqp};
+pub use vqp::{VqpEndpoint, connect_vqp, connect_vqp_in};
 
 /// One end of something that operations can be posted on: a bare queue pair, a virtual one.
 pub trait Endpoint {

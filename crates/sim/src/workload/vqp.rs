@@ -23,8 +23,12 @@ impl VqpEndpoint {
     /// # Errors
     /// What the NICs refuse.
     pub fn new(nics: Vec<Arc<dyn Provider>>, config: Config, secret: [u64; 2]) -> Result<VqpEndpoint> {
-        let vqp = VirtualQp::new(Domain::new(nics)?, config, secret)?;
-        Ok(VqpEndpoint { vqp, failures: Vec::new(), completions: Vec::new() })
+        Ok(VqpEndpoint::of(VirtualQp::new(Domain::new(nics)?, config, secret)?))
+    }
+
+    /// This one: several may share a domain.
+    pub fn of(vqp: VirtualQp) -> VqpEndpoint {
+        VqpEndpoint { vqp, failures: Vec::new(), completions: Vec::new() }
     }
 }
 
@@ -78,8 +82,22 @@ pub fn connect_vqp(
     seed: u64,
 ) -> Result<[VqpEndpoint; 2]> {
     let [a, b] = nics;
-    let mut a = VqpEndpoint::new(a, config, [seed | 1 << 32, seed ^ 0x1234_5678_9abc])?;
-    let mut b = VqpEndpoint::new(b, config, [seed | 1 << 33, seed ^ 0x8765_4321_9abc])?;
+    connect_vqp_in([Domain::new(a)?, Domain::new(b)?], parties, config, seed)
+}
+
+/// The same in domains that others may use too.
+///
+/// # Errors
+/// What the NICs or the queue pairs refuse.
+pub fn connect_vqp_in(
+    [a, b]: [Arc<Domain>; 2],
+    parties: [&mut Party; 2],
+    config: Config,
+    seed: u64,
+) -> Result<[VqpEndpoint; 2]> {
+    let secret = |bit: u32, salt: u64| [seed | 1_u64 << bit, seed ^ salt];
+    let mut a = VqpEndpoint::of(VirtualQp::new(a, config, secret(32, 0x1234_5678_9abc))?);
+    let mut b = VqpEndpoint::of(VirtualQp::new(b, config, secret(33, 0x8765_4321_9abc))?);
     let (info_a, info_b) = (a.vqp.local_info()?, b.vqp.local_info()?);
     a.vqp.connect(&info_b)?;
     b.vqp.connect(&info_a)?;

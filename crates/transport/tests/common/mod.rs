@@ -355,7 +355,7 @@ impl Pair {
                 }
                 any = true;
                 assert_eq!(batch.destination, gid(1 - from));
-                assert!(batch.ends.len() <= 64 && batch.bytes.len() <= 64 * 1024);
+                assert!(batch.ends.len() <= 64 && batch.bytes.len() <= 132 * 1024);
                 for datagram in batch.datagrams() {
                     self.launch(from, &datagram[..datagram.len() - ICRC_LEN]);
                 }

@@ -1,4 +1,5 @@
-//! Tests of whom an atomic is atomic against: a hook between its load and its store makes the race certain.
+//! Tests that need to look, or to reach, inside: whom an atomic is atomic against, what a panic leaves behind, what
+//! happens on a kernel that segments nothing.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -52,8 +53,12 @@ impl Rail {
 
     /// Adds 1 to the word; the old value goes to `result`.
     fn add(&self, result: u64) {
-        let op = SendOp::FetchAdd { remote: self.mr.remote(0), add: 1 };
-        self.nic.post_send(self.qp, &[SendWr::new(1, op, Data::sge(self.mr.sge(result, 8)))]).unwrap();
+        self.request(SendOp::FetchAdd { remote: self.mr.remote(0), add: 1 }, self.mr.sge(result, 8));
+    }
+
+    /// Posts a request and waits until it has succeeded.
+    fn request(&self, op: SendOp, local: Sge) {
+        self.nic.post_send(self.qp, &[SendWr::new(1, op, Data::sge(local))]).unwrap();
         let (mut wcs, started) = (Vec::new(), Instant::now());
         while self.nic.poll_cq(self.cq, 1, &mut wcs).unwrap() == 0 {
             assert!(started.elapsed() < Duration::from_secs(30), "no completion");
@@ -102,4 +107,54 @@ fn globally_atomic_rails_lose_none() {
         add_through_both(&rails);
     }
     assert_eq!(memory.load(0), 1000);
+}
+
+#[test]
+fn a_panic_under_the_lock_is_the_end_of_the_nic() {
+    let memory = Arc::new(Buffer::new(64));
+    let rail = Rail::new(&memory, AtomicScope::Nic);
+    let shared = rail.nic.shared();
+    std::thread::spawn(move || {
+        let _engine = shared.lock().unwrap();
+        panic!("on purpose");
+    })
+    .join()
+    .unwrap_err();
+    assert_eq!(rail.nic.alloc_pd(), Err(Error::DeviceFatal));
+    assert_eq!(rail.nic.poll_cq(rail.cq, 1, &mut Vec::new()), Err(Error::DeviceFatal));
+    let started = Instant::now();
+    while rail.nic.poll_async_event() != Some(AsyncEvent::DeviceFatal) {
+        assert!(started.elapsed() < Duration::from_secs(30), "no event");
+        std::thread::yield_now();
+    }
+    assert_eq!(rail.nic.reset(), Ok(()));
+}
+
+mod no_check {
+    use nix::libc;
+    use nix::sys::socket::sockopt::SetStruct;
+
+    /// Has a socket send without UDP checksums. The kernel segments only with them.
+    #[derive(Clone, Copy)]
+    pub(super) struct NoCheck;
+    nix::setsockopt_impl!(NoCheck, libc::SOL_SOCKET, libc::SO_NO_CHECK, libc::c_int, SetStruct<libc::c_int>);
+}
+
+#[test]
+fn where_the_kernel_does_not_segment_datagrams_go_one_by_one() {
+    const LEN: u32 = 300_000;
+    let memory = Arc::new(Buffer::new(2 * LEN as usize));
+    let rail = Rail::new(&memory, AtomicScope::Nic);
+    let socket = rail.nic.shared().lock().unwrap().socket.clone().unwrap();
+    nix::sys::socket::setsockopt(&socket, no_check::NoCheck, &1).unwrap();
+    let data: Vec<u8> = (0..LEN).map(|i| (i / 7) as u8).collect();
+    memory.write_at(0, &data);
+    rail.request(SendOp::Write(rail.mr.remote(u64::from(LEN))), rail.mr.sge(0, LEN));
+    let mut arrived = vec![0; LEN as usize];
+    memory.read_at(LEN as usize, &mut arrived);
+    assert!(arrived == data);
+    let counters = rail.nic.counters();
+    let count = |name| counters.iter().find(|c| c.name == name).unwrap().value;
+    assert_eq!((count("tx_runs"), count("tx_errors"), count("rx_icrc_bad")), (0, 0, 0));
+    assert!(count("tx_datagrams") > u64::from(LEN) / 1024);
 }

@@ -1,0 +1,335 @@
+//! Hazards that others met, and those that a second pair of eyes found: each a small play with both ends driven by hand, so that
+//! the schedule is exactly the one that hurts. Random schedules are in `failover_storms`.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use mitra_failover::{Cause, Completion, Config, Domain, Ended, NamedError, Outcome, VirtualMr, VirtualQp};
+use mitra_sim::Rig;
+use mitra_verbs::{
+    Access, Buffer, Data, Provider, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+};
+
+const SIZE: usize = 1 << 16;
+const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
+
+/// Two ends and their memory; what each has completed.
+struct Duo {
+    rig: Rig,
+    v: [VirtualQp; 2],
+    memory: [Arc<Buffer>; 2],
+    mr: [VirtualMr; 2],
+    got: [Vec<Completion>; 2],
+}
+
+fn config() -> Config {
+    let mut config = Config { send_wrs: 64, recv_wrs: 64, ..Config::default() };
+    config.detector.timeout = 9;
+    config.detector.misses = 0;
+    config
+}
+
+impl Duo {
+    fn new(rails: u8, config: Config) -> Duo {
+        let rig = Rig::with(1, mitra_sim::Config::calm(), rails);
+        let domains = [0, 1].map(|h| {
+            let nics: Vec<_> = rig.nics[h].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
+            Domain::new(nics).expect("domain")
+        });
+        let [mut a, mut b] = [0, 1].map(|h: usize| {
+            VirtualQp::new(Arc::clone(&domains[h]), config, [h as u64 + 1, h as u64 + 0xff_fff0])
+                .expect("make")
+        });
+        let (info_a, info_b) = (a.local_info().expect("info"), b.local_info().expect("info"));
+        a.connect(&info_b).expect("connect");
+        b.connect(&info_a).expect("connect");
+        let memory = [0, 1].map(|_| Arc::new(Buffer::new(SIZE)));
+        let mr = [0, 1].map(|h: usize| domains[h].register(&memory[h], ALL).expect("register"));
+        a.import(&mr[1].remote()).expect("import");
+        b.import(&mr[0].remote()).expect("import");
+        Duo { rig, v: [a, b], memory, mr, got: [Vec::new(), Vec::new()] }
+    }
+
+    /// Lets these ends poll once, and a little time pass.
+    fn turn(&mut self, who: &[usize]) {
+        for &h in who {
+            self.v[h].poll(&mut self.got[h]);
+        }
+        self.rig.world.run_for(Duration::from_micros(25));
+    }
+
+    fn turns(&mut self, who: &[usize], n: usize) {
+        for _ in 0..n {
+            self.turn(who);
+        }
+    }
+
+    fn remote(&self, of: usize, offset: u64) -> RemoteAddr {
+        self.mr[of].remote().at(offset)
+    }
+
+    fn send(&mut self, from: usize, wr_id: u64, op: SendOp, data: Data) {
+        self.v[from].post_send(SendWr::new(wr_id, op, data)).expect("post");
+    }
+
+    fn recv(&mut self, at: usize, wr_id: u64, len: u32) {
+        let sge = self.mr[at].sge(wr_id * 256, len);
+        self.v[at].post_recv(RecvWr::new(wr_id, sge)).expect("post_recv");
+    }
+
+    fn unplug(&mut self, h: usize, rail: usize) {
+        let nic = self.rig.nics[h][rail].id();
+        self.rig.world.set_link(nic, false);
+    }
+
+    fn plug(&mut self, h: usize, rail: usize) {
+        let nic = self.rig.nics[h][rail].id();
+        self.rig.world.set_link(nic, true);
+    }
+
+    fn outcome(&self, h: usize, wr_id: u64, receive: bool) -> Option<Outcome> {
+        let is = |c: &&Completion| {
+            c.wr_id == wr_id && matches!(c.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) == receive
+        };
+        self.got[h].iter().find(is).map(|c| c.outcome)
+    }
+}
+
+fn inline(value: u64) -> Data {
+    Data::inline(&value.to_ne_bytes())
+}
+
+/// The next rail is unusable at the peer, which says so only after this end has fenced and posted its receives there.
+#[test]
+fn receives_follow_to_the_rail_that_is_taken_not_the_one_that_was_refused() {
+    let mut d = Duo::new(4, config());
+    for i in 0..16 {
+        d.recv(0, i, 64);
+        d.recv(1, i, 64);
+    }
+    d.turns(&[0, 1], 10);
+    d.unplug(1, 1);
+    d.turns(&[1], 5);
+    d.unplug(0, 0);
+    d.turns(&[0], 20); // this end proposes rail 1, fences, and is ready for it
+    d.turns(&[0, 1], 200);
+    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [2, 2]);
+    for i in 0..4 {
+        d.send(1, 100 + i, SendOp::Send, inline(1000 + i));
+        d.turns(&[0, 1], 20);
+        assert_eq!(d.outcome(0, i, true), Some(Outcome::Success), "message {i} was not received");
+        assert_eq!(d.memory[0].load(i as usize * 256), 1000 + i);
+    }
+    // The rail that was refused heals, and the next move goes there: nothing of the first attempt may be left.
+    d.plug(1, 1);
+    d.turns(&[0, 1], 10);
+    for rail in [2, 3] {
+        d.unplug(0, rail);
+        d.turns(&[0, 1], 200);
+    }
+    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1, 1], "{:?}", d.v[0].ended());
+    for i in 4..16 {
+        d.send(1, 100 + i, SendOp::Send, inline(1000 + i));
+        d.turns(&[0, 1], 20);
+        assert_eq!(d.outcome(0, i, true), Some(Outcome::Success), "message {i} was not received");
+        assert_eq!(d.memory[0].load(i as usize * 256), 1000 + i, "message {i} is in another's buffer");
+    }
+}
+
+/// The sender was told that its messages arrived; that it leaves then does not take them back.
+#[test]
+fn messages_that_arrived_before_the_peer_closed_are_received() {
+    let mut d = Duo::new(2, config());
+    for i in 0..60 {
+        d.recv(1, i, 64);
+    }
+    for i in 0..60 {
+        d.send(0, i, SendOp::Send, inline(i));
+    }
+    d.turns(&[0], 40);
+    assert!((0..60).all(|i| d.outcome(0, i, false) == Some(Outcome::Success)), "all were sent");
+    d.v[0].shutdown();
+    d.turns(&[0], 4);
+    d.v[0].close().expect("close");
+    d.turns(&[1], 40);
+    assert_eq!(d.v[1].ended(), Some(Ended::PeerClosed));
+    let received = (0..60).filter(|&i| d.outcome(1, i, true) == Some(Outcome::Success)).count();
+    assert_eq!(received, 60);
+}
+
+/// A key that was revoked while its operation waited fails that operation, and says nothing about those before it.
+#[test]
+fn an_operation_that_cannot_be_posted_claims_nothing_for_those_before_it() {
+    let mut d = Duo::new(2, config());
+    let other = Arc::new(Buffer::new(4096));
+    let domain = Arc::clone(d.v[0].domain());
+    let mr = domain.register(&other, ALL).expect("register");
+    d.turns(&[0, 1], 5);
+    d.unplug(0, 0);
+    d.turns(&[0], 5);
+    assert!(!d.v[0].is_active());
+    let to = d.remote(1, 0);
+    d.send(0, 1, SendOp::Write(to), inline(7));
+    d.send(0, 2, SendOp::Write(d.remote(1, 8)), Data::sge(mr.sge(0, 8)));
+    domain.deregister(&mr).expect("deregister");
+    d.turns(&[0, 1], 400);
+    assert_eq!(d.v[0].ended(), Some(Ended::RequestError));
+    let (first, second) = (d.outcome(0, 1, false), d.outcome(0, 2, false));
+    assert_eq!(second, Some(Outcome::Failed(WcStatus::LocalProtection)));
+    if first == Some(Outcome::Success) {
+        assert_eq!(d.memory[1].load(0), 7, "success was claimed for a WRITE that never happened");
+    }
+    assert!(first.is_some());
+}
+
+/// What a READ's own memory refuses says nothing about the WRITE behind it: that was executed.
+#[test]
+fn behind_a_local_error_nothing_is_called_flushed_that_was_executed() {
+    let mut d = Duo::new(2, config());
+    let other = Arc::new(Buffer::new(4096));
+    let domain = Arc::clone(d.v[0].domain());
+    let mr = domain.register(&other, ALL).expect("register");
+    d.turns(&[0, 1], 5);
+    d.send(0, 1, SendOp::Read(d.remote(1, 1024)), Data::sge(mr.sge(0, 2048)));
+    d.send(0, 2, SendOp::Write(d.remote(1, 0)), inline(7));
+    domain.deregister(&mr).expect("deregister");
+    d.turns(&[0, 1], 100);
+    assert_eq!(d.v[0].ended(), Some(Ended::RequestError));
+    assert_eq!(d.outcome(0, 1, false), Some(Outcome::Failed(WcStatus::LocalProtection)));
+    let behind = d.outcome(0, 2, false);
+    let executed = d.memory[1].load(0) == 7;
+    assert!(executed, "the test needs a WRITE that was executed");
+    assert_ne!(behind, Some(Outcome::Failed(WcStatus::Flushed)), "it was executed");
+}
+
+/// A receive whose memory was revoked ends the vQP on the next rail; it does not leave the sender knocking for ever.
+#[test]
+fn a_receive_without_memory_does_not_hang_the_sender() {
+    let mut d = Duo::new(2, config());
+    let other = Arc::new(Buffer::new(4096));
+    let domain = Arc::clone(d.v[0].domain());
+    let mr = domain.register(&other, ALL).expect("register");
+    d.v[0].post_recv(RecvWr::new(1, mr.sge(0, 64))).expect("post_recv");
+    d.turns(&[0, 1], 5);
+    domain.deregister(&mr).expect("deregister");
+    d.unplug(0, 0);
+    d.send(1, 9, SendOp::Send, inline(1));
+    d.turns(&[0, 1], 2000);
+    assert!(d.outcome(1, 9, false).is_some(), "the sender waits for ever");
+    assert_eq!(d.outcome(0, 1, true), Some(Outcome::Failed(WcStatus::LocalProtection)));
+    assert_eq!(d.v[0].ended(), Some(Ended::RequestError));
+}
+
+/// A host that sleeps in the middle of its fence has not seen a NIC stall: it must not reset one that is alive.
+#[test]
+fn a_pause_in_the_middle_of_a_fence_is_not_a_stalled_nic() {
+    let mut d = Duo::new(2, config());
+    for i in 0..60 {
+        d.recv(0, i, 64); // flushed by the fence: more than one poll takes
+        d.recv(1, i, 64);
+    }
+    d.turns(&[0, 1], 5);
+    d.memory[0].store(32768, 5);
+    d.send(1, 1, SendOp::FetchAdd { remote: d.remote(0, 32768), add: 1 }, Data::sge(d.mr[1].sge(32768, 8)));
+    d.unplug(0, 0);
+    d.turns(&[0], 1);
+    d.rig.world.run_for(Duration::from_millis(100));
+    d.turns(&[0, 1], 400);
+    assert!(d.rig.nics[0][0].query_port().is_ok(), "the NIC was reset although it was alive");
+    assert_eq!(d.outcome(1, 1, false), Some(Outcome::Success));
+    assert_eq!(d.memory[1].load(32768), 5);
+}
+
+/// A bad rkey is the request's fault, not the rail's: nobody moves.
+#[test]
+fn a_bad_key_ends_both_ends_and_moves_neither() {
+    let mut d = Duo::new(2, config());
+    for i in 0..8 {
+        d.recv(1, i, 64);
+    }
+    let gone = Arc::new(Buffer::new(4096));
+    let region = d.v[1].domain().register(&gone, ALL).expect("register");
+    d.v[0].import(&region.remote()).expect("import");
+    d.v[1].domain().deregister(&region).expect("deregister");
+    d.turns(&[0, 1], 5);
+    d.send(0, 1, SendOp::Write(d.remote(1, 0)), inline(7));
+    d.send(0, 2, SendOp::Write(region.remote().at(0)), inline(8));
+    d.send(0, 3, SendOp::Write(d.remote(1, 8)), inline(9));
+    d.turns(&[0, 1], 200);
+    assert_eq!(d.outcome(0, 1, false), Some(Outcome::Success));
+    assert_eq!(d.outcome(0, 2, false), Some(Outcome::Failed(WcStatus::RemoteAccess)));
+    assert_eq!(d.outcome(0, 3, false), Some(Outcome::Failed(WcStatus::Flushed)));
+    assert_eq!([d.memory[1].load(0), d.memory[1].load(8)], [7, 0]);
+    assert_eq!(d.v[0].ended(), Some(Ended::RequestError));
+    assert!(matches!(d.v[1].ended(), Some(Ended::RequestError | Ended::PeerClosed)), "{:?}", d.v[1].ended());
+    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [0, 0]);
+}
+
+/// Notice of a failure is measured on one clock, whatever the NICs' own clocks show.
+#[test]
+fn a_failover_is_timed_by_one_clock() {
+    let mut d = Duo::new(2, config());
+    d.turns(&[0, 1], 5);
+    for i in 0..8 {
+        d.send(0, i, SendOp::Write(d.remote(1, i * 8)), inline(i + 1));
+    }
+    d.unplug(0, 0);
+    d.turns(&[0, 1], 400);
+    let report = d.v[0].last_failover().expect("moved");
+    assert_eq!((report.cause, report.from, report.to), (Cause::Device, 0, 1));
+    let completed = report.completed.expect("completed");
+    assert!(report.detected <= report.fenced && report.fenced <= report.decided, "{report:?}");
+    assert!(report.decided <= completed, "{report:?}");
+}
+
+/// Both links fail one after the other, at once or later: each end ends in a word, and soon.
+#[test]
+fn when_both_rails_fail_both_ends_end_named_and_in_time() {
+    for gap in [0, 1, 2, 3, 5, 10, 40, 100, 400] {
+        for second in [0, 1] {
+            let mut c = config();
+            c.detector.misses = 5;
+            c.detector.heartbeat = Duration::from_millis(1);
+            c.give_up = Duration::from_millis(200);
+            let mut d = Duo::new(2, c);
+            d.turns(&[0, 1], 5);
+            for i in 0..40 {
+                d.send(0, i, SendOp::Write(d.remote(1, i * 8)), inline(i + 1));
+            }
+            d.unplug(0, 0);
+            d.turns(&[0, 1], gap);
+            d.unplug(second, 1);
+            d.turns(&[0, 1], 40 * 600);
+            let ended = [d.v[0].ended(), d.v[1].ended()];
+            assert!(ended.iter().all(Option::is_some), "gap {gap}: {ended:?}");
+            for i in 0..40 {
+                let outcome = d.outcome(0, i, false);
+                let there = d.memory[1].load(i as usize * 8);
+                match outcome {
+                    Some(Outcome::Success) => assert_eq!(there, i + 1),
+                    Some(Outcome::Failed(WcStatus::Flushed)) => assert_eq!(there, 0),
+                    Some(Outcome::Named(NamedError::Undecided(_))) => {}
+                    other => panic!("gap {gap}: operation {i} ended in {other:?}"),
+                }
+            }
+        }
+    }
+}
+
+/// A READ behind which a fenced operation was executed is not read again: late bytes would be others'.
+#[test]
+fn a_read_before_an_executed_fence_keeps_its_bytes() {
+    let mut d = Duo::new(2, config());
+    d.turns(&[0, 1], 5);
+    d.memory[1].store(0, 1);
+    d.send(0, 1, SendOp::Read(d.remote(1, 0)), Data::sge(d.mr[0].sge(0, 8)));
+    let fenced = SendWr::new(2, SendOp::Write(d.remote(1, 0)), inline(2))
+        .with_flags(SendFlags::SIGNALED | SendFlags::FENCE);
+    d.v[0].post_send(fenced).expect("post");
+    d.rig.world.run_for(Duration::from_micros(60)); // both are executed; nobody has polled
+    assert_eq!(d.memory[1].load(0), 2);
+    d.unplug(0, 0);
+    d.turns(&[0, 1], 400);
+    assert_eq!(d.outcome(0, 1, false), Some(Outcome::Success));
+    assert_eq!(d.memory[0].load(0), 1, "it was read again behind the fence");
+}
