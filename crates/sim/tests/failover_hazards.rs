@@ -333,3 +333,28 @@ fn a_read_before_an_executed_fence_keeps_its_bytes() {
     assert_eq!(d.outcome(0, 1, false), Some(Outcome::Success));
     assert_eq!(d.memory[0].load(0), 1, "it was read again behind the fence");
 }
+
+/// The peer has moved, and has sent the rest of a torn WRITE with immediate; this end ends before it has moved too. How long the
+/// whole message was, it never learns: the length of the rest must not pass for it.
+#[test]
+fn a_torn_message_whose_rest_came_before_the_end_claims_no_length() {
+    const LEN: usize = 40_000;
+    let mut d = Duo::new(2, config());
+    d.recv(1, 7, 0);
+    d.turns(&[0, 1], 5);
+    d.memory[0].write_at(0, &[0x55; LEN]);
+    let whole = Data::sge(d.mr[0].sge(0, LEN as u32));
+    d.send(0, 1, SendOp::WriteWithImm(d.remote(1, 8192), 9), whole);
+    while d.memory[1].load(8192) == 0 {
+        d.rig.world.run_for(Duration::from_nanos(500));
+    }
+    assert_eq!(d.memory[1].load(8192 + LEN - 8), 0, "it is not torn any more");
+    d.unplug(1, 0);
+    d.turns(&[1], 40); // this end fences, and gives evidence
+    d.turns(&[0], 100);
+    assert_eq!(d.outcome(0, 1, false), Some(Outcome::Success));
+    d.v[1].shutdown();
+    d.turns(&[1], 4);
+    assert_eq!(d.memory[1].load(8192 + LEN - 8), 0x5555_5555_5555_5555);
+    assert_eq!(d.outcome(1, 7, true), Some(Outcome::Named(NamedError::ValueLost)));
+}
