@@ -4,10 +4,13 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{Cause, Completion, Config, Domain, Ended, NamedError, Outcome, VirtualMr, VirtualQp};
-use mitra_sim::Rig;
+use mitra_failover::{
+    Cause, Completion, Config, Domain, Ended, LocalNic, NamedError, Outcome, VirtualMr, VirtualQp,
+};
+use mitra_sim::{Failure, Rig};
 use mitra_verbs::{
-    Access, Buffer, Data, Provider, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+    Access, Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, RemoteAddr, SendFlags, SendOp,
+    SendWr, WcOpcode, WcStatus,
 };
 
 const SIZE: usize = 1 << 16;
@@ -357,4 +360,53 @@ fn a_torn_message_whose_rest_came_before_the_end_claims_no_length() {
     d.turns(&[1], 4);
     assert_eq!(d.memory[1].load(8192 + LEN - 8), 0x5555_5555_5555_5555);
     assert_eq!(d.outcome(1, 7, true), Some(Outcome::Named(NamedError::ValueLost)));
+}
+
+/// The NICs of one host, in a domain; `resets`: whether a dead one can be reset.
+fn nics(resets: bool) -> (Rig, Arc<Domain>) {
+    let mut world = mitra_sim::Config::calm();
+    world.capabilities.reset = resets;
+    let rig = Rig::with(1, world, 2);
+    let nics = rig.nics[0].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
+    (rig, Domain::new(nics).expect("domain"))
+}
+
+/// Whether a rail's NIC has nothing left in the domain's protection domain.
+fn is_empty(domain: &Domain, rail: usize) -> bool {
+    let nic = &domain.nics()[rail];
+    nic.provider.dealloc_pd(nic.pd).is_ok()
+}
+
+#[test]
+fn a_dead_nic_does_not_keep_the_others_from_revoking() {
+    let (mut rig, domain) = nics(false);
+    let mr = domain.register(&Arc::new(Buffer::new(SIZE)), ALL).expect("register");
+    let dead = rig.nics[0][0].id();
+    rig.world.fail(dead, Failure::NicDead);
+    assert!(matches!(domain.deregister(&mr), Err(Error::Unsupported(_))));
+    assert!(is_empty(&domain, 1), "the memory is still registered with the NIC that lives");
+}
+
+#[test]
+fn what_cannot_be_made_whole_leaves_nothing_behind() {
+    let (mut rig, domain) = nics(true);
+    let dead = rig.nics[0][1].id();
+    rig.world.fail(dead, Failure::NicDead);
+    assert_eq!(VirtualQp::new(Arc::clone(&domain), config(), [1, 2]).err(), Some(Error::DeviceFatal));
+    assert!(is_empty(&domain, 0), "queue pairs are left on the first rail");
+}
+
+/// The NIC has room for a rail's first queue pair, and none for the one of its control messages.
+#[test]
+fn half_a_rail_leaves_nothing_behind() {
+    let (_rig, domain) = nics(true);
+    let LocalNic { provider, pd } = &domain.nics()[0];
+    let cq = provider.create_cq(1, None).expect("cq");
+    let cap = QpCap { send_wrs: 1, recv_wrs: 1, ..QpCap::default() };
+    let (qp_type, pd) = (QpType::Rc, *pd);
+    let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
+    let mut all: Vec<_> = core::iter::from_fn(|| provider.create_qp(&init).ok()).collect();
+    provider.destroy_qp(all.pop().expect("one")).expect("destroy");
+    assert!(VirtualQp::new(Arc::clone(&domain), config(), [1, 2]).is_err());
+    provider.create_qp(&init).expect("the rail's first queue pair is left");
 }
