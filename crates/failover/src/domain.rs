@@ -10,7 +10,8 @@ use crate::message::{Reader, Rejected};
 
 /// The NICs that virtual queue pairs of this process use, one for each rail, in the same order at both ends.
 ///
-/// A domain takes the asynchronous events of its NICs.
+/// A domain takes the asynchronous events of its NICs: nobody else sees them. So let no NIC be in two domains at a time, or each
+/// takes events that the other waits for; several virtual queue pairs share one domain.
 #[derive(Debug)]
 pub struct Domain {
     nics: Vec<LocalNic>,
@@ -184,15 +185,21 @@ impl Domain {
 
     /// Revokes memory on every NIC; on return none touches it any more. A NIC that is dead is asked to confirm
     /// its death.
+    ///
+    /// # Errors
+    /// The first NIC's that does not confirm: it may still touch the memory. The others were asked all the same, and no
+    /// operation finds the memory any more.
     pub fn deregister(&self, mr: &VirtualMr) -> Result<()> {
+        let mut first = Ok(());
         for (nic, mr) in self.nics.iter().zip(&mr.rails) {
-            match nic.provider.dereg_mr(mr.id) {
-                Err(Error::DeviceFatal) => nic.provider.reset()?,
-                other => other?,
-            }
+            let revoked = match nic.provider.dereg_mr(mr.id) {
+                Err(Error::DeviceFatal) => nic.provider.reset(),
+                other => other,
+            };
+            first = first.and(revoked);
         }
         lock(&self.memory).retain(|r| r.mr.rails[0].lkey != mr.rails[0].lkey);
-        Ok(())
+        first
     }
 
     /// An entry's name on a rail; `None` if no registered memory has that key.

@@ -43,14 +43,29 @@ struct Control {
     ah: Option<AhId>,
 }
 
+/// Takes back one thing that was made on a NIC.
+type Undo = Box<dyn Fn(&dyn Provider) -> Result<()>>;
+
 impl Rail {
     /// Makes the queue pairs. `secret` seeds what must not be guessed: the first PSN and the Q_Key.
     pub(crate) fn new(nic: &LocalNic, config: &Config, secret: u64) -> Result<Rail> {
+        let mut undo = Vec::new();
+        let made = Rail::make(nic, config, secret, &mut undo);
+        if made.is_err() {
+            for step in undo.iter().rev() {
+                let _ = step(&*nic.provider); // best effort: the first error is the one to tell
+            }
+        }
+        made
+    }
+
+    fn make(nic: &LocalNic, config: &Config, secret: u64, undo: &mut Vec<Undo>) -> Result<Rail> {
         let p = &nic.provider;
         let per_op = if config.log { 2 } else { 1 };
         // One slot more for each quarter that completes late, so that the ledger's depth is the limit.
         let send_wrs = config.send_wrs * per_op + 8;
         let cq = p.create_cq(send_wrs + config.recv_wrs + 8, None)?;
+        undo.push(Box::new(move |p| p.destroy_cq(cq)));
         let qpn = p.create_qp(&QpInitAttr {
             qp_type: QpType::Rc,
             pd: nic.pd,
@@ -60,7 +75,9 @@ impl Rail {
             cap: QpCap { send_wrs, recv_wrs: config.recv_wrs + 1, ..QpCap::default() },
             sq_sig_all: false,
         })?;
+        undo.push(Box::new(move |p| p.destroy_qp(qpn)));
         let control_cq = p.create_cq(CONTROL_RECVS * 4, None)?;
+        undo.push(Box::new(move |p| p.destroy_cq(control_cq)));
         let control_qpn = p.create_qp(&QpInitAttr {
             qp_type: QpType::Ud,
             pd: nic.pd,
@@ -76,6 +93,7 @@ impl Rail {
             },
             sq_sig_all: true,
         })?;
+        undo.push(Box::new(move |p| p.destroy_qp(control_qpn)));
         let memory = Arc::new(Buffer::new(SLOT * CONTROL_RECVS as usize));
         let mr = p.reg_mr(nic.pd, Arc::clone(&memory), Access::LOCAL_WRITE)?;
         let qkey = (secret >> 33) as u32;

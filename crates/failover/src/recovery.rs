@@ -423,7 +423,10 @@ impl VirtualQp {
         }
         self.fence = Fence::None;
         if self.recv_rail != active {
-            self.take_completions(self.recv_rail); // the peer has moved already
+            // The peer has moved already. How much of its first message had arrived here before, it tells nobody any more.
+            self.release_held(None);
+            (self.held, self.torn_in) = (Some(VecDeque::new()), 0);
+            self.take_completions(self.recv_rail);
         }
         self.ledger.abandon(NamedError::Undecided(why));
         while let Some(completion) = self.ledger.pop() {

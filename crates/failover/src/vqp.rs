@@ -106,6 +106,19 @@ pub(crate) struct Peer {
     pub(crate) placed_acks: Vec<bool>,
 }
 
+/// Makes the rails, and the log if there is to be one.
+fn make(domain: &Domain, config: &Config, secret: u64, rails: &mut Vec<Rail>) -> Result<Option<Log>> {
+    for (i, nic) in domain.nics().iter().enumerate() {
+        rails.push(Rail::new(nic, config, mix(secret, i as u64))?);
+    }
+    if !config.log {
+        return Ok(None);
+    }
+    let memory = Arc::new(Buffer::new(log::slots(config.send_wrs) * 8));
+    let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    Ok(Some(Log { memory, mr }))
+}
+
 impl VirtualQp {
     /// Makes one end, unconnected. `secret` must be unpredictable on a network (from the system's generator); the
     /// connection's cookie, Q_Keys and first PSNs come from it.
@@ -121,15 +134,14 @@ impl VirtualQp {
             ));
         }
         let mut rails = Vec::new();
-        for (i, nic) in domain.nics().iter().enumerate() {
-            rails.push(Rail::new(nic, &config, mix(secret[1], i as u64))?);
-        }
-        let log = if config.log {
-            let memory = Arc::new(Buffer::new(log::slots(config.send_wrs) * 8));
-            let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-            Some(Log { memory, mr })
-        } else {
-            None
+        let log = match make(&domain, &config, secret[1], &mut rails) {
+            Ok(log) => log,
+            Err(e) => {
+                for rail in &rails {
+                    let _ = rail.destroy(); // best effort: the first error is the one to tell
+                }
+                return Err(e);
+            }
         };
         let ledger =
             Ledger::new(config.send_wrs, config.rd_atomic, config.log, Mtu::M256, rails[0].first_psn);

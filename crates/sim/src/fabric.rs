@@ -334,7 +334,7 @@ impl Core {
             nic.gone = true;
             if !nic.dead {
                 let keep = self.nic_rng.index(nic.pipeline.len() + 1);
-                nic.pipeline.truncate(keep);
+                nic.stats.placements_lost += nic.pipeline.truncate(keep);
                 nic.pipeline.flush();
                 nic.land_completions();
             }

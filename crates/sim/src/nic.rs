@@ -92,7 +92,7 @@ pub struct NicStats {
     pub malformed: u64,
     /// Reached a NIC that could not take them, or had no way to their destination.
     pub undeliverable: u64,
-    /// Bytes that were on their way to memory when the NIC died.
+    /// Bytes that were on their way to memory when the NIC died or was reset.
     pub placements_lost: u64,
 }
 

@@ -111,16 +111,16 @@ impl Pipeline {
 
     /// The NIC dies: how many bytes on their way are lost.
     pub(crate) fn lose(&mut self) -> u64 {
-        let lost = self.items.drain(..).map(|i| match i.body {
+        self.truncate(0)
+    }
+
+    /// Forgets items from the back until `keep` are left, so many bytes: a reset stops the NIC in the middle of things.
+    pub(crate) fn truncate(&mut self, keep: usize) -> u64 {
+        let lost = self.items.drain(keep..).map(|i| match i.body {
             Body::Chunk(c) => (c.to - c.from) as u64,
             Body::Then(_) => 0,
         });
         lost.sum()
-    }
-
-    /// Forgets items from the back until `keep` are left: a reset stops the NIC in the middle of things.
-    pub(crate) fn truncate(&mut self, keep: usize) {
-        self.items.truncate(keep);
     }
 
     /// Lets out what is due.

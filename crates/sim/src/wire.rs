@@ -259,13 +259,8 @@ impl Core {
             if let Some(failure) = strike.failure {
                 faults.fail(failure);
             }
-            if strike.let_go && !faults.placing() && faults.dma_ok() {
-                // Another failure ends the holding back: the smallest there is.
-                let up = faults.link_up();
-                faults.fail(Failure::LinkDown);
-                if up {
-                    faults.heal_link();
-                }
+            if strike.let_go {
+                faults.place_again();
             }
             self.follow(strike.nic);
         }

@@ -4,10 +4,13 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{Cause, Completion, Config, Domain, Ended, NamedError, Outcome, VirtualMr, VirtualQp};
-use mitra_sim::Rig;
+use mitra_failover::{
+    Cause, Completion, Config, Domain, Ended, LocalNic, NamedError, Outcome, VirtualMr, VirtualQp,
+};
+use mitra_sim::{Failure, Rig};
 use mitra_verbs::{
-    Access, Buffer, Data, Provider, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+    Access, Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, RemoteAddr, SendFlags, SendOp,
+    SendWr, WcOpcode, WcStatus,
 };
 
 const SIZE: usize = 1 << 16;
@@ -332,4 +335,78 @@ fn a_read_before_an_executed_fence_keeps_its_bytes() {
     d.turns(&[0, 1], 400);
     assert_eq!(d.outcome(0, 1, false), Some(Outcome::Success));
     assert_eq!(d.memory[0].load(0), 1, "it was read again behind the fence");
+}
+
+/// The peer has moved, and has sent the rest of a torn WRITE with immediate; this end ends before it has moved too. How long the
+/// whole message was, it never learns: the length of the rest must not pass for it.
+#[test]
+fn a_torn_message_whose_rest_came_before_the_end_claims_no_length() {
+    const LEN: usize = 40_000;
+    let mut d = Duo::new(2, config());
+    d.recv(1, 7, 0);
+    d.turns(&[0, 1], 5);
+    d.memory[0].write_at(0, &[0x55; LEN]);
+    let whole = Data::sge(d.mr[0].sge(0, LEN as u32));
+    d.send(0, 1, SendOp::WriteWithImm(d.remote(1, 8192), 9), whole);
+    while d.memory[1].load(8192) == 0 {
+        d.rig.world.run_for(Duration::from_nanos(500));
+    }
+    assert_eq!(d.memory[1].load(8192 + LEN - 8), 0, "it is not torn any more");
+    d.unplug(1, 0);
+    d.turns(&[1], 40); // this end fences, and gives evidence
+    d.turns(&[0], 100);
+    assert_eq!(d.outcome(0, 1, false), Some(Outcome::Success));
+    d.v[1].shutdown();
+    d.turns(&[1], 4);
+    assert_eq!(d.memory[1].load(8192 + LEN - 8), 0x5555_5555_5555_5555);
+    assert_eq!(d.outcome(1, 7, true), Some(Outcome::Named(NamedError::ValueLost)));
+}
+
+/// The NICs of one host, in a domain; `resets`: whether a dead one can be reset.
+fn nics(resets: bool) -> (Rig, Arc<Domain>) {
+    let mut world = mitra_sim::Config::calm();
+    world.capabilities.reset = resets;
+    let rig = Rig::with(1, world, 2);
+    let nics = rig.nics[0].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
+    (rig, Domain::new(nics).expect("domain"))
+}
+
+/// Whether a rail's NIC has nothing left in the domain's protection domain.
+fn is_empty(domain: &Domain, rail: usize) -> bool {
+    let nic = &domain.nics()[rail];
+    nic.provider.dealloc_pd(nic.pd).is_ok()
+}
+
+#[test]
+fn a_dead_nic_does_not_keep_the_others_from_revoking() {
+    let (mut rig, domain) = nics(false);
+    let mr = domain.register(&Arc::new(Buffer::new(SIZE)), ALL).expect("register");
+    let dead = rig.nics[0][0].id();
+    rig.world.fail(dead, Failure::NicDead);
+    assert!(matches!(domain.deregister(&mr), Err(Error::Unsupported(_))));
+    assert!(is_empty(&domain, 1), "the memory is still registered with the NIC that lives");
+}
+
+#[test]
+fn what_cannot_be_made_whole_leaves_nothing_behind() {
+    let (mut rig, domain) = nics(true);
+    let dead = rig.nics[0][1].id();
+    rig.world.fail(dead, Failure::NicDead);
+    assert_eq!(VirtualQp::new(Arc::clone(&domain), config(), [1, 2]).err(), Some(Error::DeviceFatal));
+    assert!(is_empty(&domain, 0), "queue pairs are left on the first rail");
+}
+
+/// The NIC has room for a rail's first queue pair, and none for the one of its control messages.
+#[test]
+fn half_a_rail_leaves_nothing_behind() {
+    let (_rig, domain) = nics(true);
+    let LocalNic { provider, pd } = &domain.nics()[0];
+    let cq = provider.create_cq(1, None).expect("cq");
+    let cap = QpCap { send_wrs: 1, recv_wrs: 1, ..QpCap::default() };
+    let (qp_type, pd) = (QpType::Rc, *pd);
+    let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
+    let mut all: Vec<_> = core::iter::from_fn(|| provider.create_qp(&init).ok()).collect();
+    provider.destroy_qp(all.pop().expect("one")).expect("destroy");
+    assert!(VirtualQp::new(Arc::clone(&domain), config(), [1, 2]).is_err());
+    provider.create_qp(&init).expect("the rail's first queue pair is left");
 }

@@ -48,6 +48,8 @@ struct Outcome {
 fn run(seed: u64, case: Case, hold: Option<Duration>) -> Outcome {
     let mut config = Config::swarm(seed).healed();
     config.capabilities.ack_after_placement = !case.breaks_promise();
+    // A window as large as the message: none of it is acknowledged before the last packet.
+    config.tuning.send_window = 1 << 18;
     let mut rig = Rig::with(seed, config, 1);
     // An operation of several packets, if its kind has such.
     let plan = (seed..)

@@ -50,6 +50,12 @@ pub trait Endpoint {
 
     /// Appends what has ended since.
     fn poll(&mut self, out: &mut Vec<Done>);
+
+    /// Right after a poll: whether it keeps account of every operation, and all have ended. What it has not told of, unsignalled,
+    /// succeeded.
+    fn is_idle(&self) -> bool {
+        false
+    }
 }
 
 /// An operation or a receive has ended. The workload's receives have [`RECEIVE`] in their `wr_id`.

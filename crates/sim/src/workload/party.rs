@@ -58,6 +58,9 @@ impl Party {
             }
         }
         self.done = done;
+        if endpoint.is_idle() {
+            self.requester.settle();
+        }
         // Consuming is slower than placing now and then, so that a second placement may come before or after.
         if self.rng.below(4) != 0 {
             busy |= self.responder.scan() > 0;

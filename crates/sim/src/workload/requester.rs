@@ -167,6 +167,16 @@ impl Requester {
         }
     }
 
+    /// All has ended, and nothing more will be posted whose completion would tell of the unsignalled ones before it.
+    pub(super) fn settle(&mut self) {
+        let silent = |&(op, _): &(usize, usize)| !self.ops[op].flags.contains(SendFlags::SIGNALED);
+        if self.asked.refused.is_some() && self.flying.iter().all(silent) {
+            while let Some((op, place)) = self.flying.pop_front() {
+                self.end(op, place, Ending::Success);
+            }
+        }
+    }
+
     fn end(&mut self, number: usize, place: usize, ending: Ending) {
         let op = self.ops[number];
         let at = self.stages_at + place * self.stage_len;

@@ -59,6 +59,10 @@ impl Endpoint for VqpEndpoint {
         }
         self.completions = completions;
     }
+
+    fn is_idle(&self) -> bool {
+        self.vqp.outstanding() == 0
+    }
 }
 
 /// What an outcome says about execution.
