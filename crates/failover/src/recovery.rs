@@ -63,16 +63,20 @@ pub(crate) enum Marker {
 /// looked at: a system call on a software NIC, for a message that comes once in a failure.
 const LOOKS_BETWEEN_WIDE_ONES: u32 = 4;
 
-/// How long a device may take to drain a queue pair in ERR.
+/// How long a device may take to drain a queue pair in ERR ...
 const FENCE_PATIENCE: Duration = Duration::from_millis(50);
+/// ... and how often it must have been polled in vain after that: a host that sleeps, wherever in its code, has not seen a
+/// device stall.
+const FENCE_POLLS: u32 = 100;
 
 /// How far this end's fence is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fence {
     /// Not under way.
     None,
-    /// In ERR; completions are being drained up to the markers. A device that takes longer than `until` is reset.
-    Draining { send: Marker, recv: Marker, until: Time },
+    /// In ERR; completions are being drained up to the markers. A device that takes longer than `until`, and was polled
+    /// in vain so often, is reset.
+    Draining { send: Marker, recv: Marker, until: Time, in_vain: u32 },
     /// No marker can come back (the NIC is dead, or there is no fence): what has completed is polled until there is no more.
     Emptying { live: bool },
     /// Done; `live` if the NIC could be read.
@@ -80,6 +84,12 @@ pub(crate) enum Fence {
 }
 
 impl Fence {
+    pub(crate) fn polled_in_vain(&mut self) {
+        if let Fence::Draining { in_vain, .. } = self {
+            *in_vain = in_vain.saturating_add(1);
+        }
+    }
+
     pub(crate) fn marker_came_back(&mut self, of_recv: bool) {
         if let Fence::Draining { send, recv, .. } = self {
             *(if of_recv { recv } else { send }) = Marker::Back;
@@ -113,11 +123,6 @@ impl VirtualQp {
             // Only to tell a peer that has not heard.
             (0..self.rails.len()).for_each(|rail| self.poll_control(rail, now));
             return;
-        }
-        if let Fence::Draining { until, .. } = &mut self.fence
-            && unseen > FENCE_PATIENCE / 4
-        {
-            *until += unseen; // this end was not running: the NIC may have answered long ago
         }
         self.looks = self.looks.wrapping_add(1);
         let wide = !self.is_settled() || self.looks.is_multiple_of(LOOKS_BETWEEN_WIDE_ONES);
@@ -246,7 +251,7 @@ impl VirtualQp {
         self.fence = match p.modify_qp(self.rails[rail].qpn, &QpAttr::to(QpState::Err)) {
             Ok(()) => {
                 let until = self.now() + FENCE_PATIENCE;
-                Fence::Draining { send: Marker::ToPost, recv: Marker::ToPost, until }
+                Fence::Draining { send: Marker::ToPost, recv: Marker::ToPost, until, in_vain: 0 }
             }
             // The NIC does not answer: dead, or hung and still writing.
             Err(_) => return self.fence_by_reset(rail),
@@ -268,7 +273,7 @@ impl VirtualQp {
     fn drive_fence(&mut self) {
         let now = self.now();
         let rail = &self.rails[self.active_rail()];
-        let Fence::Draining { send, recv, until } = &mut self.fence else { return };
+        let Fence::Draining { send, recv, until, in_vain } = &mut self.fence else { return };
         if *send == Marker::ToPost && rail.post(&[SendWr::new(DRAIN, SendOp::Send, Data::empty())]).is_ok() {
             *send = Marker::Posted;
         }
@@ -278,9 +283,12 @@ impl VirtualQp {
                 *recv = Marker::Posted;
             }
         }
+        if now <= *until {
+            *in_vain = 0; // what counts is how often it is asked after that
+        }
         if (*send, *recv) == (Marker::Back, Marker::Back) {
             self.fence_done(true);
-        } else if rail.provider().query_port().is_err() || now > *until {
+        } else if rail.provider().query_port().is_err() || *in_vain >= FENCE_POLLS {
             // The NIC died or stalled while it was being drained: the markers will not come back.
             self.fence_by_reset(self.active_rail());
         }

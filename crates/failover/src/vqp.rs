@@ -500,8 +500,11 @@ impl VirtualQp {
         if self.ending {
             self.finish_end();
         }
-        if let (true, Fence::Emptying { live }) = (empty, self.fence) {
-            self.fence_done(live);
+        if empty {
+            match &mut self.fence {
+                &mut Fence::Emptying { live } => self.fence_done(live),
+                fence => fence.polled_in_vain(),
+            }
         }
         if result.is_err() {
             self.rail_failed(rail, Cause::Device);

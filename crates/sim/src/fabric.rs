@@ -180,6 +180,7 @@ impl Core {
             hung: false,
             link_up: true,
             origin,
+            sleep: None,
             egress_free: Time::ZERO,
             cable_failures: 0,
             pump_at: None,

@@ -39,6 +39,8 @@ pub(crate) struct NicState {
     pub(crate) link_up: bool,
     /// What this NIC's clock shows at the world's origin.
     pub(crate) origin: Duration,
+    /// So many readings of the clock from now, its host sleeps for so long.
+    pub(crate) sleep: Option<(u32, Duration)>,
     /// When its cable is free for the next packet.
     pub(crate) egress_free: Time,
     /// How often its cable failed.
@@ -97,6 +99,19 @@ pub struct NicStats {
 }
 
 impl NicState {
+    /// The host reads the clock.
+    pub(crate) fn read_clock(&mut self, now: Time) -> Time {
+        match &mut self.sleep {
+            Some((0, duration)) => {
+                self.origin += *duration;
+                self.sleep = None;
+            }
+            Some((readings, _)) => *readings -= 1,
+            None => {}
+        }
+        self.local(now)
+    }
+
     /// This NIC's clock at a time of the world's.
     pub(crate) fn local(&self, now: Time) -> Time {
         now + self.origin

@@ -91,8 +91,9 @@ impl Provider for SimNic {
     }
 
     fn now(&self) -> Time {
-        let core = lock(&self.shared);
-        core.nics[self.number].local(core.now)
+        let mut core = lock(&self.shared);
+        let now = core.now;
+        core.nics[self.number].read_clock(now)
     }
 
     fn query_port(&self) -> Result<PortAttr> {

@@ -289,6 +289,12 @@ impl World {
         lock(&self.shared).strike(vec![strike]);
     }
 
+    /// After so many more readings of this NIC's clock its host sleeps, wherever in its code that is: the next reading is so
+    /// much later.
+    pub fn sleep_at_reading(&mut self, nic: NicId, readings: u32, duration: Duration) {
+        lock(&self.shared).nics[nic.0].sleep = Some((readings, duration));
+    }
+
     /// Takes a NIC's cable out, or puts it in.
     pub fn set_link(&mut self, nic: NicId, up: bool) {
         lock(&self.shared).set_link(nic.0, up);

@@ -223,24 +223,38 @@ fn a_receive_without_memory_does_not_hang_the_sender() {
     assert_eq!(d.v[0].ended(), Some(Ended::RequestError));
 }
 
-/// A host that sleeps in the middle of its fence has not seen a NIC stall: it must not reset one that is alive.
+/// A host that sleeps in the middle of its fence, between two polls or inside one, has not seen a NIC stall: it must not
+/// reset one that is alive.
 #[test]
 fn a_pause_in_the_middle_of_a_fence_is_not_a_stalled_nic() {
-    let mut d = Duo::new(2, config());
-    for i in 0..60 {
-        d.recv(0, i, 64); // flushed by the fence: more than one poll takes
-        d.recv(1, i, 64);
+    let asleep = Duration::from_millis(100);
+    for reading in std::iter::once(None).chain((0..24).map(Some)) {
+        let mut d = Duo::new(2, config());
+        for i in 0..60 {
+            d.recv(0, i, 64); // flushed by the fence: more than one poll takes
+            d.recv(1, i, 64);
+        }
+        d.turns(&[0, 1], 5);
+        d.memory[0].store(32768, 5);
+        let faa = SendOp::FetchAdd { remote: d.remote(0, 32768), add: 1 };
+        d.send(1, 1, faa, Data::sge(d.mr[1].sge(32768, 8)));
+        d.unplug(0, 0);
+        let clock = d.rig.nics[0][0].id();
+        match reading {
+            Some(reading) => d.rig.world.sleep_at_reading(clock, reading, asleep),
+            None => {
+                d.turns(&[0], 1);
+                d.rig.world.run_for(asleep);
+            }
+        }
+        d.turns(&[0, 1], 400);
+        assert!(
+            d.rig.nics[0][0].query_port().is_ok(),
+            "asleep at {reading:?}: a NIC was reset that was alive"
+        );
+        assert_eq!(d.outcome(1, 1, false), Some(Outcome::Success), "asleep at {reading:?}");
+        assert_eq!(d.memory[1].load(32768), 5);
     }
-    d.turns(&[0, 1], 5);
-    d.memory[0].store(32768, 5);
-    d.send(1, 1, SendOp::FetchAdd { remote: d.remote(0, 32768), add: 1 }, Data::sge(d.mr[1].sge(32768, 8)));
-    d.unplug(0, 0);
-    d.turns(&[0], 1);
-    d.rig.world.run_for(Duration::from_millis(100));
-    d.turns(&[0, 1], 400);
-    assert!(d.rig.nics[0][0].query_port().is_ok(), "the NIC was reset although it was alive");
-    assert_eq!(d.outcome(1, 1, false), Some(Outcome::Success));
-    assert_eq!(d.memory[1].load(32768), 5);
 }
 
 /// A bad rkey is the request's fault, not the rail's: nobody moves.

@@ -73,8 +73,10 @@ pub(super) fn round(parent: &Parent, round: &Round) -> anyhow::Result<()> {
 
 impl Client {
     fn has_done(&self) -> bool {
-        let ended = self.rails.vqp.ended().is_some();
-        self.done == self.workload.ops.len() || ended && self.done == self.posted.ops.len()
+        let vqp = &self.rails.vqp;
+        // The server hands out what it received after a move when it knows that the move is complete.
+        let all = self.done == self.workload.ops.len() && vqp.is_settled();
+        all || vqp.ended().is_some() && self.done == self.posted.ops.len()
     }
 
     fn turn(&mut self) -> anyhow::Result<()> {

@@ -74,9 +74,7 @@ pub(super) fn round(parent: &Parent, round: &Round) -> anyhow::Result<()> {
     };
     let ToEnd::Finish = told else { bail!("expected to finish") };
     let since = Instant::now();
-    while since.elapsed() < GRACE {
-        server.turn()?;
-    }
+    while server.turn()? > 0 || since.elapsed() < GRACE {}
     parent.tell(&FromEnd::Seen(server.report()));
     server.rails.vqp.close()?;
     Ok(())
@@ -87,7 +85,8 @@ fn receive(inbox_mr: &VirtualMr, slot: u64) -> RecvWr {
 }
 
 impl Server {
-    fn turn(&mut self) -> anyhow::Result<()> {
+    /// Says how many receives it brought.
+    fn turn(&mut self) -> anyhow::Result<usize> {
         self.rails.look();
         let on_first = self.rails.vqp.active_rail() == 0;
         let mut completions = core::mem::take(&mut self.completions);
@@ -96,6 +95,7 @@ impl Server {
         for completion in &completions {
             self.on_receive(completion, on_first)?;
         }
+        let came = completions.len();
         self.completions = completions;
         self.consume();
         let moving = !self.rails.vqp.is_active() || self.rails.vqp.active_rail() != 0;
@@ -104,7 +104,7 @@ impl Server {
             self.closed = true;
             self.seen.counter_before = Some(self.memory.load(COUNTER as usize));
         }
-        Ok(())
+        Ok(came)
     }
 
     /// Takes the words that operations have left.
