@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use mitra_verbs::{Psn, QpState, SendFlags, SendOp, SendWr, Time, WcOpcode, WcStatus};
+use mitra_verbs::{Psn, QpState, SendFlags, SendOp, SendWr, Time, WcStatus};
 use mitra_wire::{Aeth, AtomicEth, Message, NakCode, Packet, Reth, Syndrome, Transport};
 
 use crate::Memory;
@@ -645,22 +645,9 @@ pub(crate) fn execute_local(c: &Common, host: &mut Host, op: &SendOp) -> Option<
 }
 
 fn complete(c: &Common, host: &mut Host, request: &Request, status: WcStatus) {
-    let mut wc = completion(request.wr.wr_id, status, opcode(&request.wr.op), c.qpn);
+    let mut wc = completion(request.wr.wr_id, status, request.wr.op.completes_as(), c.qpn);
     wc.byte_len = request.len;
     host.complete(c.init.send_cq, wc, false);
-}
-
-/// What the completion of a send calls it.
-pub(crate) fn opcode(op: &SendOp) -> WcOpcode {
-    match op {
-        SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => WcOpcode::Send,
-        SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::Write,
-        SendOp::Read(_) => WcOpcode::Read,
-        SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
-        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-        SendOp::BindWindow(_) => WcOpcode::BindWindow,
-        SendOp::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
-    }
 }
 
 /// The operation of packet `index` of a SEND or WRITE.

@@ -10,7 +10,7 @@ use crate::cq::completion;
 use crate::emit::Out;
 use crate::host::Host;
 use crate::qp::Common;
-use crate::requester::{Failed, data_message, execute_local, opcode};
+use crate::requester::{Failed, data_message, execute_local};
 use crate::sges;
 
 /// A posted send.
@@ -149,7 +149,7 @@ fn address(c: &Common, wr: &SendWr) -> (Transport, Qpn) {
 }
 
 fn complete(c: &Common, host: &mut Host, wr: &SendWr, status: WcStatus) {
-    let mut wc = completion(wr.wr_id, status, opcode(&wr.op), c.qpn);
+    let mut wc = completion(wr.wr_id, status, wr.op.completes_as(), c.qpn);
     wc.byte_len = wr.data.len() as u32;
     host.complete(c.init.send_cq, wc, false);
 }
