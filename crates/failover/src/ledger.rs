@@ -341,6 +341,9 @@ impl Ledger {
         loop {
             let State::Done(outcome) = self.ops.front()?.state else { return None };
             let op = self.ops.pop_front()?;
+            if self.ops.is_empty() {
+                self.ops.clear(); // begins again at its first place, which is still in the cache
+            }
             self.base += 1;
             self.cursor = self.cursor.saturating_sub(1);
             self.retire(&op, outcome);
