@@ -42,6 +42,11 @@ impl Patience {
         }
     }
 
+    /// It left before it could be known.
+    pub(crate) fn interrupted(&mut self) {
+        self.waiting = false;
+    }
+
     /// The timer came first.
     pub(crate) fn disappointed(&mut self) {
         if std::mem::take(&mut self.waiting) {

@@ -473,3 +473,29 @@ fn an_error_counts_as_solicited() {
     p.run();
     assert_eq!(p.nodes[0].nic.poll_cq_event(), Some(cq));
 }
+
+/// One WRITE whose acknowledgement is held back at an idle poll: the requester had gone on without it often enough.
+fn held_back() -> Pair {
+    let mut p = pair();
+    for i in 0..1000 {
+        p.post(write(&p, i, 0, 8));
+        deliver(&mut p, 1);
+        p.nodes[1].nic.handle_idle(p.now);
+        if deliver(&mut p, 0) == 0 {
+            p.sends(0);
+            return p;
+        }
+    }
+    panic!("it never waits");
+}
+
+#[test]
+fn an_acknowledgement_that_waits_for_company_leaves_before_the_driver_sleeps() {
+    let mut p = held_back();
+    p.nodes[1].nic.handle_idle(p.now);
+    assert_eq!(deliver(&mut p, 0), 0);
+    p.nodes[1].nic.handle_sleep();
+    assert_eq!(deliver(&mut p, 0), 1);
+    assert_eq!(p.sends(0).len(), 1);
+    assert_eq!(p.nodes[1].nic.poll_timeout().filter(|&t| t <= p.now), None);
+}
