@@ -35,7 +35,7 @@ impl Patience {
         self.waiting
     }
 
-    /// A request came.
+    /// A request came that wants an acknowledgement too.
     pub(crate) fn rewarded(&mut self) {
         if std::mem::take(&mut self.waiting) {
             self.backoff = LEAST;

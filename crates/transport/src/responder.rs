@@ -282,11 +282,11 @@ impl Responder {
     }
 
     fn owe_ack(&mut self, host: &Host, now: Time, last: bool, bytes: usize, asked: bool) {
-        self.patience.rewarded();
         self.owed_bytes = self.owed_bytes.saturating_add(bytes as u32);
         if !asked {
             return;
         }
+        self.patience.rewarded();
         self.owed += 1;
         let tuning = &host.config.tuning;
         // Who asks in the middle of a message waits for room in its window.
