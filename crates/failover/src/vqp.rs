@@ -33,7 +33,8 @@ pub(crate) const DRAIN: u64 = 1 << 61;
 const LOOK: Duration = Duration::from_micros(30);
 /// ... and while it waits for that only after so long.
 const LOOK_OF_POSTER: Duration = Duration::from_micros(120);
-/// Polls between two readings of the clock, and before a post reads it: a stream of posts should not.
+/// Polls between two readings of the clock if they find completions, and before a post reads it: a stream of posts should
+/// not. A poll that finds nothing reads it: the next may come late.
 const POLLS: u32 = 4;
 /// Work requests that are posted as one list: enough for the NIC to send several packets in one piece, few enough that
 /// the first completion is not kept waiting.
@@ -420,10 +421,11 @@ impl VirtualQp {
             out.extend(self.ready.drain(..));
             return out.len() - before;
         }
-        self.poll_rail();
+        let idle = self.poll_rail();
         self.polls = self.polls.wrapping_add(1);
         let every = if self.has_posted { LOOK_OF_POSTER } else { LOOK };
-        let due = self.polls.is_multiple_of(POLLS) && self.now().saturating_since(self.last_look) >= every;
+        let reads_clock = idle || self.polls.is_multiple_of(POLLS);
+        let due = reads_clock && self.now().saturating_since(self.last_look) >= every;
         if due || self.moving.is_some() {
             self.look();
         }
@@ -484,8 +486,8 @@ impl VirtualQp {
         self.rails[0].provider().now()
     }
 
-    /// Takes completions, and posts what they make room for.
-    fn poll_rail(&mut self) {
+    /// Takes completions, and posts what they make room for. Says whether there were none.
+    fn poll_rail(&mut self) -> bool {
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
@@ -520,6 +522,7 @@ impl VirtualQp {
         if self.ledger.may_post() {
             self.pump();
         }
+        empty
     }
 
     #[inline]

@@ -362,6 +362,82 @@ fn a_torn_message_whose_rest_came_before_the_end_claims_no_length() {
     assert_eq!(d.outcome(1, 7, true), Some(Outcome::Named(NamedError::ValueLost)));
 }
 
+/// An end that polls as often as it is to be heard of is not silent.
+#[test]
+fn an_end_that_polls_once_for_each_heartbeat_is_not_silent() {
+    let mut c = config();
+    c.detector.heartbeat = Duration::from_millis(1);
+    c.detector.misses = 3;
+    let mut d = Duo::new(2, c);
+    d.turns(&[0, 1], 10);
+    for _ in 0..100 {
+        d.turns(&[0], 41); // a little more than a millisecond
+        d.v[1].poll(&mut d.got[1]);
+    }
+    assert_eq!([d.v[0].last_failover(), d.v[1].last_failover()], [None, None], "a false alarm");
+    let due = d.v[1].poll_timeout().expect("heartbeats");
+    assert!(due > d.rig.nics[1][0].now(), "it has polled, and what was due is due still");
+}
+
+/// An end that polls seldom takes part in a recovery before its peer gives up.
+#[test]
+fn an_end_that_polls_seldom_answers_a_proposal() {
+    let mut c = config();
+    c.give_up = Duration::from_millis(100);
+    let mut d = Duo::new(2, c);
+    d.turns(&[0, 1], 16);
+    d.unplug(0, 0);
+    for _ in 0..40 {
+        d.turns(&[0], 400);
+        d.turn(&[1]);
+    }
+    assert_eq!([d.v[0].ended(), d.v[1].ended()], [None, None]);
+    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1, 1]);
+}
+
+/// The same, if it never polls but attends.
+#[test]
+fn an_end_that_attends_seldom_answers_a_proposal() {
+    let mut c = config();
+    c.give_up = Duration::from_millis(35);
+    let mut d = Duo::new(2, c);
+    d.turns(&[0, 1], 16);
+    d.unplug(0, 0);
+    for _ in 0..40 {
+        d.turns(&[0], 400);
+        d.v[1].attend();
+    }
+    assert_eq!([d.v[0].ended(), d.v[1].ended()], [None, None]);
+    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1, 1]);
+}
+
+/// What was posted behind a failure goes out when the end only attends, whether or not the last of it is signalled.
+#[test]
+fn an_end_that_only_attends_sends_what_waited_for_the_replay() {
+    let mut d = Duo::new(2, config());
+    d.turns(&[0, 1], 10);
+    let unsignaled = |d: &mut Duo, i: u64| {
+        let wr =
+            SendWr::new(i, SendOp::Write(d.remote(1, i * 8)), inline(i + 1)).with_flags(SendFlags::empty());
+        d.v[0].post_send(wr).expect("post");
+    };
+    d.unplug(0, 0);
+    (0..5).for_each(|i| unsignaled(&mut d, i));
+    for _ in 0..400 {
+        d.v[0].attend();
+        d.turn(&[1]);
+    }
+    assert_eq!(d.v[0].active_rail(), 1);
+    (5..45).for_each(|i| unsignaled(&mut d, i));
+    for _ in 0..400 {
+        d.v[0].attend();
+        d.turn(&[1]);
+    }
+    for i in 0..45 {
+        assert_eq!(d.memory[1].load(i as usize * 8), i + 1, "operation {i} was not sent");
+    }
+}
+
 /// The NICs of one host, in a domain; `resets`: whether a dead one can be reset.
 fn nics(resets: bool) -> (Rig, Arc<Domain>) {
     let mut world = mitra_sim::Config::calm();
