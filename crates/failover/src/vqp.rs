@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mitra_verbs::{
-    Access, Buffer, Data, Error, Mtu, PostError, QpCap, Qpn, RecvWr, Result, SendWr, Time, Wc, WcOpcode,
-    WcStatus,
+    Access, Buffer, Error, Mtu, PostError, QpCap, Qpn, RecvWr, Result, SendWr, Time, Wc, WcOpcode, WcStatus,
 };
 use smallvec::SmallVec;
 
@@ -78,6 +77,8 @@ pub struct VirtualQp {
     pub(crate) polling: bool,
     /// Its queue pairs are gone.
     closed: bool,
+    /// Bytes of a message that every rail takes.
+    longest: u64,
     pub(crate) contradiction: Option<Contradiction>,
     pub(crate) ready: VecDeque<Completion>,
     pub(crate) down: u8,
@@ -134,6 +135,8 @@ impl VirtualQp {
                 "a completion log: it does not keep the order between work requests",
             ));
         }
+        let longest =
+            domain.nics().iter().map(|n| n.provider.attr().limits.message).min().unwrap_or(0).into();
         let mut rails = Vec::new();
         let log = match make(&domain, &config, secret[1], &mut rails) {
             Ok(log) => log,
@@ -168,6 +171,7 @@ impl VirtualQp {
             ending: false,
             polling: false,
             closed: false,
+            longest,
             contradiction: None,
             ready: VecDeque::new(),
             down: 0,
@@ -295,24 +299,7 @@ impl VirtualQp {
                 depth: self.config.send_wrs,
             });
         }
-        let cap = QpCap::default();
-        match &wr.data {
-            Data::Sges(list) if list.len() > cap.send_sges as usize => {
-                return Err(Error::Limit {
-                    what: "scatter/gather entries",
-                    asked: list.len() as u64,
-                    limit: cap.send_sges.into(),
-                });
-            }
-            Data::Inline(bytes) if bytes.len() > cap.inline as usize => {
-                return Err(Error::Limit {
-                    what: "inline bytes",
-                    asked: bytes.len() as u64,
-                    limit: cap.inline.into(),
-                });
-            }
-            _ => {}
-        }
+        translate::limits(&wr, &QpCap::default(), self.longest)?;
         translate::check(&wr, &self.domain, &peer.keys)?;
         let seq = self.ledger.push(wr, writes).map_err(|_| {
             Error::Unsupported(
@@ -341,6 +328,9 @@ impl VirtualQp {
                 depth: self.config.recv_wrs,
             });
         }
+        translate::within("scatter entries", wr.sges.len() as u64, QpCap::default().recv_sges.into())?;
+        let bytes = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
+        translate::within("bytes of a receive", bytes, self.longest)?;
         translate::entries(&wr.sges, 0, &self.domain)?;
         self.recvs.push_back(wr);
         if self.is_active() {

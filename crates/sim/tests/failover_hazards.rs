@@ -9,8 +9,8 @@ use mitra_failover::{
 };
 use mitra_sim::{Failure, Rig};
 use mitra_verbs::{
-    Access, Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, RemoteAddr, SendFlags, SendOp,
-    SendWr, WcOpcode, WcStatus,
+    Access, AhId, Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, RemoteAddr, SendFlags,
+    SendOp, SendWr, UdDestination, WcOpcode, WcStatus,
 };
 
 const SIZE: usize = 1 << 16;
@@ -485,4 +485,33 @@ fn half_a_rail_leaves_nothing_behind() {
     provider.destroy_qp(all.pop().expect("one")).expect("destroy");
     assert!(VirtualQp::new(Arc::clone(&domain), config(), [1, 2]).is_err());
     provider.create_qp(&init).expect("the rail's first queue pair is left");
+}
+
+/// What no rail would take is refused when it is posted, as a queue pair refuses it, and harms nothing else.
+#[test]
+fn what_no_rail_would_take_is_refused_at_once() {
+    let mut d = Duo::new(2, config());
+    let (to, own) = (d.remote(1, 0), d.mr[0].sge(0, 8));
+    let (wide, long) = (d.mr[0].sge(0, 16), d.mr[0].sge(0, 1 << 31));
+    let ah = UdDestination { ah: AhId(0), qpn: d.v[1].qpn(), qkey: 0 };
+    for wr in [
+        SendWr::new(1, SendOp::Read(to), inline(0)),
+        SendWr::new(2, SendOp::FetchAdd { remote: to, add: 1 }, inline(0)),
+        SendWr::new(3, SendOp::FetchAdd { remote: to, add: 1 }, Data::sge(wide)),
+        SendWr::new(4, SendOp::CompareSwap { remote: to, compare: 0, swap: 1 }, Data::empty()),
+        SendWr::new(5, SendOp::Write(to), Data::sge(long)),
+        SendWr::new(6, SendOp::Write(to), Data::sge(own)).to(ah),
+    ] {
+        assert!(d.v[0].post_send(wr).is_err());
+        d.turns(&[0, 1], 5);
+        assert_eq!([d.v[0].ended(), d.v[1].ended()], [None, None]);
+    }
+    let many = RecvWr { wr_id: 1, sges: [own; 5].into_iter().collect() };
+    assert!(d.v[0].post_recv(many).is_err(), "it is in the way of all receives behind it");
+    assert!(d.v[0].post_recv(RecvWr { wr_id: 1, sges: [long; 2].into_iter().collect() }).is_err());
+    d.recv(0, 2, 64);
+    d.send(1, 9, SendOp::Send, inline(7));
+    d.turns(&[0, 1], 400);
+    assert_eq!(d.outcome(0, 2, true), Some(Outcome::Success));
+    assert_eq!((d.v[0].outstanding(), d.got[0].len()), (0, 1));
 }
