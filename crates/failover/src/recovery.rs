@@ -62,6 +62,8 @@ pub(crate) enum Marker {
 /// At every so manieth look a NIC that says nothing by itself is asked whether it lives, and the rails that are not in use are
 /// looked at: a system call on a software NIC, for a message that comes once in a failure.
 const LOOKS_BETWEEN_WIDE_ONES: u32 = 4;
+/// ... and after so long at any look: the peer waits for who looks seldom.
+const SELDOM: Duration = Duration::from_millis(1);
 
 /// How long a device may take to drain a queue pair in ERR ...
 const FENCE_PATIENCE: Duration = Duration::from_millis(50);
@@ -125,7 +127,8 @@ impl VirtualQp {
             return;
         }
         self.looks = self.looks.wrapping_add(1);
-        let wide = !self.is_settled() || self.looks.is_multiple_of(LOOKS_BETWEEN_WIDE_ONES);
+        let wide =
+            !self.is_settled() || unseen >= SELDOM || self.looks.is_multiple_of(LOOKS_BETWEEN_WIDE_ONES);
         let active = self.active_rail();
         for rail in (0..self.rails.len()).filter(|&rail| wide || rail == active) {
             self.look_at_device(rail, wide);

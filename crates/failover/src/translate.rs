@@ -1,6 +1,6 @@
 //! From the names that the application uses (those of rail 0) to the names on another rail.
 
-use mitra_verbs::{Data, Error, Key, RemoteAddr, Result, SendOp, SendWr, SgeList};
+use mitra_verbs::{Data, Error, Key, QpCap, RemoteAddr, Result, SendOp, SendWr, SgeList};
 
 use crate::domain::{Domain, RemoteRegion};
 
@@ -34,6 +34,29 @@ impl RemoteKeys {
         let here = region.rails[rail];
         Some(RemoteAddr { addr: here.addr.wrapping_add(offset), rkey: here.rkey })
     }
+}
+
+/// Refuses what exceeds a limit of the rails.
+pub(crate) fn within(what: &'static str, asked: u64, limit: u64) -> Result<()> {
+    if asked > limit { Err(Error::Limit { what, asked, limit }) } else { Ok(()) }
+}
+
+/// Refuses a request that no rail's queue pair would take: posted later, with others, it could only end everything.
+pub(crate) fn limits(wr: &SendWr, cap: &QpCap, longest: u64) -> Result<()> {
+    if wr.ud.is_some() {
+        return Err(Error::Invalid("only UD sends have a destination; leave `SendWr::ud` empty"));
+    }
+    match &wr.data {
+        Data::Inline(_) if wr.op.fetches() => {
+            return Err(Error::Invalid("what is fetched needs registered memory to go to, not inline data"));
+        }
+        Data::Sges(list) if wr.op.is_atomic() && (list.len() != 1 || list[0].len != 8) => {
+            return Err(Error::Invalid("an atomic needs exactly one local entry of 8 bytes"));
+        }
+        Data::Inline(bytes) => within("inline bytes", bytes.len() as u64, cap.inline.into())?,
+        Data::Sges(list) => within("scatter/gather entries", list.len() as u64, cap.send_sges.into())?,
+    }
+    within("bytes of a message", wr.data.len(), longest)
 }
 
 /// Refuses a request whose keys do not have a name on every rail: it could not be replayed.

@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mitra_verbs::{
-    Access, Buffer, Data, Error, Mtu, PostError, QpCap, Qpn, RecvWr, Result, SendWr, Time, Wc, WcOpcode,
-    WcStatus,
+    Access, Buffer, Error, Mtu, PostError, QpCap, Qpn, RecvWr, Result, SendWr, Time, Wc, WcOpcode, WcStatus,
 };
 use smallvec::SmallVec;
 
@@ -33,7 +32,8 @@ pub(crate) const DRAIN: u64 = 1 << 61;
 const LOOK: Duration = Duration::from_micros(30);
 /// ... and while it waits for that only after so long.
 const LOOK_OF_POSTER: Duration = Duration::from_micros(120);
-/// Polls between two readings of the clock, and before a post reads it: a stream of posts should not.
+/// Polls between two readings of the clock if they find completions, and before a post reads it: a stream of posts should
+/// not. A poll that finds nothing reads it: the next may come late.
 const POLLS: u32 = 4;
 /// Work requests that are posted as one list: enough for the NIC to send several packets in one piece, few enough that
 /// the first completion is not kept waiting.
@@ -77,6 +77,8 @@ pub struct VirtualQp {
     pub(crate) polling: bool,
     /// Its queue pairs are gone.
     closed: bool,
+    /// Bytes of a message that every rail takes.
+    longest: u64,
     pub(crate) contradiction: Option<Contradiction>,
     pub(crate) ready: VecDeque<Completion>,
     pub(crate) down: u8,
@@ -133,6 +135,8 @@ impl VirtualQp {
                 "a completion log: it does not keep the order between work requests",
             ));
         }
+        let longest =
+            domain.nics().iter().map(|n| n.provider.attr().limits.message).min().unwrap_or(0).into();
         let mut rails = Vec::new();
         let log = match make(&domain, &config, secret[1], &mut rails) {
             Ok(log) => log,
@@ -167,6 +171,7 @@ impl VirtualQp {
             ending: false,
             polling: false,
             closed: false,
+            longest,
             contradiction: None,
             ready: VecDeque::new(),
             down: 0,
@@ -294,24 +299,7 @@ impl VirtualQp {
                 depth: self.config.send_wrs,
             });
         }
-        let cap = QpCap::default();
-        match &wr.data {
-            Data::Sges(list) if list.len() > cap.send_sges as usize => {
-                return Err(Error::Limit {
-                    what: "scatter/gather entries",
-                    asked: list.len() as u64,
-                    limit: cap.send_sges.into(),
-                });
-            }
-            Data::Inline(bytes) if bytes.len() > cap.inline as usize => {
-                return Err(Error::Limit {
-                    what: "inline bytes",
-                    asked: bytes.len() as u64,
-                    limit: cap.inline.into(),
-                });
-            }
-            _ => {}
-        }
+        translate::limits(&wr, &QpCap::default(), self.longest)?;
         translate::check(&wr, &self.domain, &peer.keys)?;
         let seq = self.ledger.push(wr, writes).map_err(|_| {
             Error::Unsupported(
@@ -340,6 +328,9 @@ impl VirtualQp {
                 depth: self.config.recv_wrs,
             });
         }
+        translate::within("scatter entries", wr.sges.len() as u64, QpCap::default().recv_sges.into())?;
+        let bytes = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
+        translate::within("bytes of a receive", bytes, self.longest)?;
         translate::entries(&wr.sges, 0, &self.domain)?;
         self.recvs.push_back(wr);
         if self.is_active() {
@@ -420,10 +411,11 @@ impl VirtualQp {
             out.extend(self.ready.drain(..));
             return out.len() - before;
         }
-        self.poll_rail();
+        let idle = self.poll_rail();
         self.polls = self.polls.wrapping_add(1);
         let every = if self.has_posted { LOOK_OF_POSTER } else { LOOK };
-        let due = self.polls.is_multiple_of(POLLS) && self.now().saturating_since(self.last_look) >= every;
+        let reads_clock = idle || self.polls.is_multiple_of(POLLS);
+        let due = reads_clock && self.now().saturating_since(self.last_look) >= every;
         if due || self.moving.is_some() {
             self.look();
         }
@@ -484,8 +476,8 @@ impl VirtualQp {
         self.rails[0].provider().now()
     }
 
-    /// Takes completions, and posts what they make room for.
-    fn poll_rail(&mut self) {
+    /// Takes completions, and posts what they make room for. Says whether there were none.
+    fn poll_rail(&mut self) -> bool {
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
@@ -523,6 +515,7 @@ impl VirtualQp {
         if self.ledger.may_post() {
             self.pump();
         }
+        empty
     }
 
     #[inline]

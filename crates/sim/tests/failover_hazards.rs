@@ -9,8 +9,8 @@ use mitra_failover::{
 };
 use mitra_sim::{Failure, Rig};
 use mitra_verbs::{
-    Access, Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, RemoteAddr, SendFlags, SendOp,
-    SendWr, WcOpcode, WcStatus,
+    Access, AhId, Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, RemoteAddr, SendFlags,
+    SendOp, SendWr, UdDestination, WcOpcode, WcStatus,
 };
 
 const SIZE: usize = 1 << 16;
@@ -376,6 +376,82 @@ fn a_torn_message_whose_rest_came_before_the_end_claims_no_length() {
     assert_eq!(d.outcome(1, 7, true), Some(Outcome::Named(NamedError::ValueLost)));
 }
 
+/// An end that polls as often as it is to be heard of is not silent.
+#[test]
+fn an_end_that_polls_once_for_each_heartbeat_is_not_silent() {
+    let mut c = config();
+    c.detector.heartbeat = Duration::from_millis(1);
+    c.detector.misses = 3;
+    let mut d = Duo::new(2, c);
+    d.turns(&[0, 1], 10);
+    for _ in 0..100 {
+        d.turns(&[0], 41); // a little more than a millisecond
+        d.v[1].poll(&mut d.got[1]);
+    }
+    assert_eq!([d.v[0].last_failover(), d.v[1].last_failover()], [None, None], "a false alarm");
+    let due = d.v[1].poll_timeout().expect("heartbeats");
+    assert!(due > d.rig.nics[1][0].now(), "it has polled, and what was due is due still");
+}
+
+/// An end that polls seldom takes part in a recovery before its peer gives up.
+#[test]
+fn an_end_that_polls_seldom_answers_a_proposal() {
+    let mut c = config();
+    c.give_up = Duration::from_millis(100);
+    let mut d = Duo::new(2, c);
+    d.turns(&[0, 1], 16);
+    d.unplug(0, 0);
+    for _ in 0..40 {
+        d.turns(&[0], 400);
+        d.turn(&[1]);
+    }
+    assert_eq!([d.v[0].ended(), d.v[1].ended()], [None, None]);
+    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1, 1]);
+}
+
+/// The same, if it never polls but attends.
+#[test]
+fn an_end_that_attends_seldom_answers_a_proposal() {
+    let mut c = config();
+    c.give_up = Duration::from_millis(35);
+    let mut d = Duo::new(2, c);
+    d.turns(&[0, 1], 16);
+    d.unplug(0, 0);
+    for _ in 0..40 {
+        d.turns(&[0], 400);
+        d.v[1].attend();
+    }
+    assert_eq!([d.v[0].ended(), d.v[1].ended()], [None, None]);
+    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1, 1]);
+}
+
+/// What was posted behind a failure goes out when the end only attends, whether or not the last of it is signalled.
+#[test]
+fn an_end_that_only_attends_sends_what_waited_for_the_replay() {
+    let mut d = Duo::new(2, config());
+    d.turns(&[0, 1], 10);
+    let unsignaled = |d: &mut Duo, i: u64| {
+        let wr =
+            SendWr::new(i, SendOp::Write(d.remote(1, i * 8)), inline(i + 1)).with_flags(SendFlags::empty());
+        d.v[0].post_send(wr).expect("post");
+    };
+    d.unplug(0, 0);
+    (0..5).for_each(|i| unsignaled(&mut d, i));
+    for _ in 0..400 {
+        d.v[0].attend();
+        d.turn(&[1]);
+    }
+    assert_eq!(d.v[0].active_rail(), 1);
+    (5..45).for_each(|i| unsignaled(&mut d, i));
+    for _ in 0..400 {
+        d.v[0].attend();
+        d.turn(&[1]);
+    }
+    for i in 0..45 {
+        assert_eq!(d.memory[1].load(i as usize * 8), i + 1, "operation {i} was not sent");
+    }
+}
+
 /// The NICs of one host, in a domain; `resets`: whether a dead one can be reset.
 fn nics(resets: bool) -> (Rig, Arc<Domain>) {
     let mut world = mitra_sim::Config::calm();
@@ -423,4 +499,33 @@ fn half_a_rail_leaves_nothing_behind() {
     provider.destroy_qp(all.pop().expect("one")).expect("destroy");
     assert!(VirtualQp::new(Arc::clone(&domain), config(), [1, 2]).is_err());
     provider.create_qp(&init).expect("the rail's first queue pair is left");
+}
+
+/// What no rail would take is refused when it is posted, as a queue pair refuses it, and harms nothing else.
+#[test]
+fn what_no_rail_would_take_is_refused_at_once() {
+    let mut d = Duo::new(2, config());
+    let (to, own) = (d.remote(1, 0), d.mr[0].sge(0, 8));
+    let (wide, long) = (d.mr[0].sge(0, 16), d.mr[0].sge(0, 1 << 31));
+    let ah = UdDestination { ah: AhId(0), qpn: d.v[1].qpn(), qkey: 0 };
+    for wr in [
+        SendWr::new(1, SendOp::Read(to), inline(0)),
+        SendWr::new(2, SendOp::FetchAdd { remote: to, add: 1 }, inline(0)),
+        SendWr::new(3, SendOp::FetchAdd { remote: to, add: 1 }, Data::sge(wide)),
+        SendWr::new(4, SendOp::CompareSwap { remote: to, compare: 0, swap: 1 }, Data::empty()),
+        SendWr::new(5, SendOp::Write(to), Data::sge(long)),
+        SendWr::new(6, SendOp::Write(to), Data::sge(own)).to(ah),
+    ] {
+        assert!(d.v[0].post_send(wr).is_err());
+        d.turns(&[0, 1], 5);
+        assert_eq!([d.v[0].ended(), d.v[1].ended()], [None, None]);
+    }
+    let many = RecvWr { wr_id: 1, sges: [own; 5].into_iter().collect() };
+    assert!(d.v[0].post_recv(many).is_err(), "it is in the way of all receives behind it");
+    assert!(d.v[0].post_recv(RecvWr { wr_id: 1, sges: [long; 2].into_iter().collect() }).is_err());
+    d.recv(0, 2, 64);
+    d.send(1, 9, SendOp::Send, inline(7));
+    d.turns(&[0, 1], 400);
+    assert_eq!(d.outcome(0, 2, true), Some(Outcome::Success));
+    assert_eq!((d.v[0].outstanding(), d.got[0].len()), (0, 1));
 }

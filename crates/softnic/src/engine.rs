@@ -217,7 +217,8 @@ impl Engine {
         }
     }
 
-    /// The last words of a NIC in good health: acknowledgements that it owes.
+    /// The last words of a NIC in good health, or of a queue pair: acknowledgements that it owes. Who has received may leave at
+    /// once, and the sender is to know.
     pub(crate) fn last_words(&mut self, now: Time) {
         if self.dma_ok() {
             self.nic.handle_sleep();

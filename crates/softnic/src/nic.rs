@@ -324,6 +324,9 @@ impl Provider for SoftNic {
 
     fn modify_qp(&self, qp: Qpn, attr: &QpAttr) -> Result<()> {
         self.call(|engine, now| {
+            if matches!(attr.state, Some(QpState::Err | QpState::Reset)) {
+                engine.last_words(now);
+            }
             engine.nic.modify_qp(now, qp, attr)?;
             if attr.state == Some(QpState::Err) {
                 engine.fence();
@@ -337,7 +340,10 @@ impl Provider for SoftNic {
     }
 
     fn destroy_qp(&self, qp: Qpn) -> Result<()> {
-        self.call(|engine, now| engine.nic.destroy_qp(now, qp))
+        self.call(|engine, now| {
+            engine.last_words(now);
+            engine.nic.destroy_qp(now, qp)
+        })
     }
 
     fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {

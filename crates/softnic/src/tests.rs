@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mitra_verbs::*;
 
-use crate::{Config, SoftNic};
+use crate::{Config, SoftNic, clock};
 
 /// A NIC with the shared word registered, a queue pair, and its completions.
 struct Rail {
@@ -157,4 +157,27 @@ fn where_the_kernel_does_not_segment_datagrams_go_one_by_one() {
     let count = |name| counters.iter().find(|c| c.name == name).unwrap().value;
     assert_eq!((count("tx_runs"), count("tx_errors"), count("rx_icrc_bad")), (0, 0, 0));
     assert!(count("tx_datagrams") > u64::from(LEN) / 1024);
+}
+
+#[test]
+fn a_poller_that_only_takes_completions_does_not_stop_the_nic() {
+    let memory = Arc::new(Buffer::new(64));
+    let rail = Rail::new(&memory, AtomicScope::Nic);
+    let shared = rail.nic.shared();
+    let mut engine = shared.lock().unwrap();
+    let now = clock::now();
+    while !engine.lease.drove(now) {}
+    let address = engine.socket.as_ref().unwrap().address();
+    let before = engine.counts.rx_datagrams;
+    let stranger = std::net::UdpSocket::bind((address.ip(), 0)).unwrap();
+    stranger.send_to(&[0; 8], address).unwrap();
+    // It drove a moment ago, and will do so again.
+    engine.driven = Some((rail.cq, now + Duration::from_secs(1)));
+    let _ = shared.round(&mut engine);
+    assert_eq!((engine.lease.taken(), engine.counts.rx_datagrams), (true, before));
+    // It has not driven for long, and goes on finding completions.
+    engine.driven = Some((rail.cq, Time::ZERO));
+    (0..100).for_each(|_| engine.lease.polled());
+    let _ = shared.round(&mut engine);
+    assert_eq!((engine.lease.taken(), engine.counts.rx_datagrams), (true, before + 1));
 }

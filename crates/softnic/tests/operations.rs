@@ -249,3 +249,28 @@ fn the_port_says_what_the_interface_carries() {
     let nic = open(Config { max_mtu: Some(Mtu::M1024), ..Config::loopback() });
     assert_eq!(nic.query_port().unwrap().max_mtu, Mtu::M1024);
 }
+
+/// Who takes a message and leaves has received it: the sender is told.
+#[test]
+fn who_has_received_a_message_may_leave_at_once() {
+    let leave: [fn(End); 4] = [
+        |b| b.nic.destroy_qp(b.qp).unwrap(),
+        |b| b.nic.modify_qp(b.qp, &QpAttr::to(QpState::Err)).unwrap(),
+        |b| b.nic.modify_qp(b.qp, &QpAttr::to(QpState::Reset)).unwrap(),
+        drop,
+    ];
+    for leave in leave {
+        let (a, b) = pair();
+        // Enough of them that their acknowledgements have learnt to wait.
+        for i in 0..200 {
+            b.post_recv(i, 0, 64);
+            a.post(i, SendOp::Send, 0, 8);
+            b.success();
+            if i < 199 {
+                a.success();
+            }
+        }
+        leave(b);
+        assert_eq!(a.success().wr_id, 199);
+    }
+}

@@ -50,7 +50,9 @@ impl Nic {
         while let Some(slot) = self.owing.pop() {
             if let Some(qp) = self.qps.at_mut(slot) {
                 qp.owing = false;
-                qp.handle_idle(&self.host, now);
+                if qp.handle_idle(&self.host, now) && !std::mem::replace(&mut qp.patient, true) {
+                    self.patient.push(slot);
+                }
                 self.settle(slot);
             }
         }
@@ -58,10 +60,10 @@ impl Nic {
 
     /// The driver goes to sleep: owed acknowledgements leave now.
     pub fn handle_sleep(&mut self) {
-        while let Some(slot) = self.owing.pop() {
+        while let Some(slot) = self.owing.pop().or_else(|| self.patient.pop()) {
             if let Some(qp) = self.qps.at_mut(slot) {
-                qp.owing = false;
-                qp.flush_ack();
+                (qp.owing, qp.patient) = (false, false);
+                qp.handle_sleep();
                 self.settle(slot);
             }
         }

@@ -45,6 +45,8 @@ pub struct Nic {
     pub(crate) ready: VecDeque<u32>,
     /// Slots of queue pairs that owe an acknowledgement, each once.
     pub(crate) owing: Vec<u32>,
+    /// Slots of queue pairs that held one back at an idle moment, each once; it may have left since.
+    pub(crate) patient: Vec<u32>,
     pub(crate) timers: Timers,
 }
 
@@ -66,7 +68,7 @@ impl Nic {
     /// What changes as it runs, but for the generator and the counters.
     fn state(&self) -> impl Eq + Hash {
         let Host { keys, cqs, srqs, ahs, events, .. } = &self.host;
-        let work = (&self.ready, &self.owing, &self.timers);
+        let work = (&self.ready, &self.owing, &self.patient, &self.timers);
         (&self.pds, self.link_up, keys, cqs, srqs, ahs, events, &self.qps, work)
     }
 
@@ -94,6 +96,7 @@ impl Nic {
             qps: Qps::new(limits.qps, quarantine, &mut rng),
             ready: VecDeque::new(),
             owing: Vec::new(),
+            patient: Vec::new(),
             timers: Timers::default(),
             rng,
         }
@@ -306,6 +309,9 @@ impl Nic {
         }
         if gone.owing {
             self.owing.retain(|&s| s != slot);
+        }
+        if gone.patient {
+            self.patient.retain(|&s| s != slot);
         }
         self.host.keys.release(qp);
         self.host.events.forget_qp(qp);

@@ -35,11 +35,16 @@ impl Patience {
         self.waiting
     }
 
-    /// A request came.
+    /// A request came that wants an acknowledgement too.
     pub(crate) fn rewarded(&mut self) {
         if std::mem::take(&mut self.waiting) {
             self.backoff = LEAST;
         }
+    }
+
+    /// It left before it could be known.
+    pub(crate) fn interrupted(&mut self) {
+        self.waiting = false;
     }
 
     /// The timer came first.

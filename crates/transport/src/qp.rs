@@ -112,6 +112,8 @@ pub(crate) struct Qp {
     pub(crate) queued: bool,
     /// Whether it is in the NIC's list of those that owe an acknowledgement.
     pub(crate) owing: bool,
+    /// Whether it is in the NIC's list of those that held one back.
+    pub(crate) patient: bool,
 }
 
 impl Qp {
@@ -134,6 +136,7 @@ impl Qp {
             established: false,
             queued: false,
             owing: false,
+            patient: false,
         }
     }
 
@@ -227,10 +230,10 @@ impl Qp {
             queue.clear();
         }
         host.keys.release(self.common.qpn);
-        let (queued, owing) = (self.queued, self.owing);
+        let (queued, owing, patient) = (self.queued, self.owing, self.patient);
         let receives = self.receives.clone();
         let Common { qpn, init, recv_pd, .. } = &self.common;
-        *self = Qp { queued, owing, ..Qp::new(*qpn, init, *recv_pd, receives) };
+        *self = Qp { queued, owing, patient, ..Qp::new(*qpn, init, *recv_pd, receives) };
     }
 
     /// To ERR: the front send request ends with `send`, the receive being filled with `receive`, the others are
@@ -427,15 +430,17 @@ impl Qp {
         matches!(&self.service, Service::Rc { responder, .. } if responder.owes())
     }
 
-    pub(crate) fn handle_idle(&mut self, host: &Host, now: Time) {
-        if let Service::Rc { responder, .. } = &mut self.service {
-            responder.handle_idle(host, now);
+    /// Says whether an acknowledgement is held back.
+    pub(crate) fn handle_idle(&mut self, host: &Host, now: Time) -> bool {
+        match &mut self.service {
+            Service::Rc { responder, .. } => responder.handle_idle(host, now),
+            _ => false,
         }
     }
 
-    pub(crate) fn flush_ack(&mut self) {
+    pub(crate) fn handle_sleep(&mut self) {
         if let Service::Rc { responder, .. } = &mut self.service {
-            responder.flush_ack();
+            responder.handle_sleep();
         }
     }
 

@@ -110,17 +110,25 @@ impl Responder {
         self.owed > 0 && !self.ack_due && !self.patience.waiting()
     }
 
-    /// Nothing else is to be done: owed acknowledgements leave now, or wait a little for company.
-    pub(crate) fn handle_idle(&mut self, host: &Host, now: Time) {
-        if self.owes() && self.patience.wait() {
+    /// Nothing else is to be done: owed acknowledgements leave now, or wait a little for company. Says whether they wait.
+    pub(crate) fn handle_idle(&mut self, host: &Host, now: Time) -> bool {
+        let waits = self.owes() && self.patience.wait();
+        if waits {
             self.ack_deadline = Some(now + host.config.tuning.ack_delay);
         } else {
             self.flush_ack();
         }
+        waits
+    }
+
+    /// Nobody will look for a while: owed acknowledgements leave now, those that wait too.
+    pub(crate) fn handle_sleep(&mut self) {
+        self.patience.interrupted();
+        self.flush_ack();
     }
 
     /// Owed acknowledgements leave now.
-    pub(crate) fn flush_ack(&mut self) {
+    fn flush_ack(&mut self) {
         if self.owed > 0 {
             self.ack_due = true;
             self.ack_deadline = None;
@@ -274,11 +282,11 @@ impl Responder {
     }
 
     fn owe_ack(&mut self, host: &Host, now: Time, last: bool, bytes: usize, asked: bool) {
-        self.patience.rewarded();
         self.owed_bytes = self.owed_bytes.saturating_add(bytes as u32);
         if !asked {
             return;
         }
+        self.patience.rewarded();
         self.owed += 1;
         let tuning = &host.config.tuning;
         // Who asks in the middle of a message waits for room in its window.

@@ -473,3 +473,55 @@ fn an_error_counts_as_solicited() {
     p.run();
     assert_eq!(p.nodes[0].nic.poll_cq_event(), Some(cq));
 }
+
+/// One WRITE whose acknowledgement is held back at an idle poll: the requester had gone on without it often enough.
+fn held_back() -> Pair {
+    let mut p = pair();
+    for i in 0..1000 {
+        p.post(write(&p, i, 0, 8));
+        deliver(&mut p, 1);
+        p.nodes[1].nic.handle_idle(p.now);
+        if deliver(&mut p, 0) == 0 {
+            p.sends(0);
+            return p;
+        }
+    }
+    panic!("it never waits");
+}
+
+#[test]
+fn an_acknowledgement_that_waits_for_company_leaves_before_the_driver_sleeps() {
+    let mut p = held_back();
+    p.nodes[1].nic.handle_idle(p.now);
+    assert_eq!(deliver(&mut p, 0), 0);
+    p.nodes[1].nic.handle_sleep();
+    assert_eq!(deliver(&mut p, 0), 1);
+    assert_eq!(p.sends(0).len(), 1);
+    assert_eq!(p.nodes[1].nic.poll_timeout().filter(|&t| t <= p.now), None);
+}
+
+#[test]
+fn packets_that_ask_for_nothing_do_not_put_off_an_acknowledgement() {
+    let mut p = held_back();
+    let held_at = p.now;
+    p.post(write(&p, 1, 4096, 60 * 1024));
+    let mut batch = TxBatch::new();
+    let mut packets = Vec::new();
+    while p.nodes[0].nic.poll_transmit(p.now, &mut p.nodes[0].memory, &mut batch) {
+        packets.extend(batch.datagrams().map(|d| d[..d.len() - 4].to_vec()));
+    }
+    for bytes in packets {
+        let packet = Packet::parse(&bytes).unwrap();
+        assert!(!packet.ack_req, "the message ended before the acknowledgement came");
+        p.now += Duration::from_micros(40);
+        p.inject(1, &packet);
+        let now = p.now;
+        p.nodes[1].nic.handle_timeout(now);
+        p.nodes[1].nic.handle_idle(now);
+        if deliver(&mut p, 0) > 0 {
+            assert!(p.now - held_at <= Duration::from_micros(100), "{:?}", p.now - held_at);
+            return;
+        }
+    }
+    panic!("no acknowledgement");
+}
