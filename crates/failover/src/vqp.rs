@@ -32,8 +32,7 @@ pub(crate) const DRAIN: u64 = 1 << 61;
 const LOOK: Duration = Duration::from_micros(30);
 /// ... and while it waits for that only after so long.
 const LOOK_OF_POSTER: Duration = Duration::from_micros(120);
-/// Polls between two readings of the clock if they find completions, and before a post reads it: a stream of posts should
-/// not. A poll that finds nothing reads it: the next may come late.
+/// Polls before a post reads the clock: a stream of posts should not.
 const POLLS: u32 = 4;
 /// Work requests that are posted as one list: enough for the NIC to send several packets in one piece, few enough that
 /// the first completion is not kept waiting.
@@ -411,12 +410,10 @@ impl VirtualQp {
             out.extend(self.ready.drain(..));
             return out.len() - before;
         }
-        let idle = self.poll_rail();
+        self.poll_rail();
         self.polls = self.polls.wrapping_add(1);
         let every = if self.has_posted { LOOK_OF_POSTER } else { LOOK };
-        let reads_clock = idle || self.polls.is_multiple_of(POLLS);
-        let due = reads_clock && self.now().saturating_since(self.last_look) >= every;
-        if due || self.moving.is_some() {
+        if self.moving.is_some() || self.now().saturating_since(self.last_look) >= every {
             self.look();
         }
         if !self.ready.is_empty() {
@@ -476,8 +473,8 @@ impl VirtualQp {
         self.rails[0].provider().now()
     }
 
-    /// Takes completions, and posts what they make room for. Says whether there were none.
-    fn poll_rail(&mut self) -> bool {
+    /// Takes completions, and posts what they make room for.
+    fn poll_rail(&mut self) {
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
@@ -515,7 +512,6 @@ impl VirtualQp {
         if self.ledger.may_post() {
             self.pump();
         }
-        empty
     }
 
     #[inline]
