@@ -24,6 +24,7 @@ mod message;
 mod outcome;
 mod rail;
 mod recovery;
+mod traffic;
 mod translate;
 mod vqp;
 

@@ -13,7 +13,8 @@ use crate::evidence::Evidence;
 use crate::ledger::Tally;
 use crate::message::{Body, Message};
 use crate::outcome::{Completion, NamedError, Outcome};
-use crate::vqp::{DRAIN, RECV, VirtualQp};
+use crate::traffic::{DRAIN, RECV};
+use crate::vqp::VirtualQp;
 
 /// Why a rail was given up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
