@@ -44,9 +44,9 @@ impl Responses {
         self.queue.is_empty()
     }
 
-    /// PSN of the first answer that is due to a new request.
-    pub(crate) fn first_new(&self) -> Option<Psn> {
-        self.queue.iter().find(|r| !r.duplicate).map(|r| r.psn)
+    /// Whether an answer is due to a new request.
+    pub(crate) fn has_new(&self) -> bool {
+        self.queue.iter().any(|r| !r.duplicate)
     }
 
     pub(crate) fn clear(&mut self) {
