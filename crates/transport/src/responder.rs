@@ -417,7 +417,8 @@ impl Responder {
                 let behind = self.psn.distance(psn);
                 let packets = reth.len.div_ceil(c.mtu as u32).max(1);
                 // Rights may have gone since it was executed. Who may still lack the answer is told so, when its turn
-                // comes; a late copy of a READ that was answered long ago is not.
+                // comes; a late copy of a READ that was answered long ago is not. The specification would rather have
+                // both dropped (docs/rxe.md).
                 let at = self.executed.checked_sub(behind.into());
                 let lacking = self.recent.front().is_some_and(|&first| at >= Some(first));
                 if packets > behind || (!lacking && self.judge_read(c, host, reth).is_err()) {
