@@ -160,7 +160,7 @@ impl Responder {
     pub(crate) fn stop(&mut self) {
         let fatal =
             self.nak.filter(|nak| matches!(nak, Syndrome::Nak(code) if *code != NakCode::PsnSequence));
-        let due = self.responses.has_new();
+        let due = !self.responses.is_empty();
         self.silence();
         self.nak = fatal.filter(|_| !due);
     }
@@ -252,10 +252,10 @@ impl Responder {
         }
     }
 
-    /// The end, once what was executed before is answered: answers leave in PSN order, NAKs too: a requester
-    /// takes a NAK for the request whose PSN it has, and rxe takes one in the middle of a READ for its success.
+    /// The end, once what was executed before is answered. NAKs leave in PSN order as answers do: a requester blames the
+    /// request whose PSN a NAK has, or asks again for the answers before it.
     fn doom(&mut self, fatal: Fatal) -> Result<(), Fatal> {
-        if !self.responses.has_new() {
+        if self.responses.is_empty() {
             return Err(fatal);
         }
         self.doomed = Some(fatal);

@@ -44,11 +44,6 @@ impl Responses {
         self.queue.is_empty()
     }
 
-    /// Whether an answer is due to a new request.
-    pub(crate) fn has_new(&self) -> bool {
-        self.queue.iter().any(|r| !r.duplicate)
-    }
-
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
     }

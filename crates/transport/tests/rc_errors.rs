@@ -331,6 +331,20 @@ fn a_nak_waits_for_the_answers_before_it() {
 }
 
 #[test]
+fn a_nak_waits_for_the_answers_to_duplicates() {
+    let mut p = pair();
+    let read = request(&p, 0, Message::ReadRequest(reth(&p, 8)), b"");
+    let bad = request(&p, 1, Message::WriteOnly(Reth { rkey: 0, ..reth(&p, 8) }), b"12345678");
+    p.inject(1, &read);
+    p.pump();
+    p.inject(1, &read);
+    p.inject(1, &bad);
+    p.pump();
+    let answer = "RC_RDMA_READ_RESPONSE_ONLY";
+    assert_eq!((p.names(1), p.state(1)), (vec![answer, answer, "RC_ACKNOWLEDGE"], QpState::Err));
+}
+
+#[test]
 fn in_error_nothing_leaves() {
     let mut p = refused_behind_a_read();
     p.modify(1, &QpAttr::to(QpState::Err));
