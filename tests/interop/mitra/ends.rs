@@ -23,18 +23,20 @@ const TO: u64 = 96 << 10;
 
 fn again_of_mitra() -> Result<()> {
     for arriving in [0, 2] {
-        let mut wire = Wire::new(LOSSY)?;
+        // It asks again after half a second: not before the region is gone.
+        let mut wire = Wire::new(Setup { timeout: 17, ..LOSSY })?;
         let Wire { mitra, kernel } = &mut wire;
         let remote = RemoteAddr { addr: kernel.addr, rkey: Key(kernel.rkey as u32) };
         let read = SendWr::new(1, SendOp::Read(remote), mitra.data(TO, LEN));
-        let send = SendWr::new(2, SendOp::Send, Data::empty());
+        let write = SendWr::new(2, SendOp::Write(remote), Data::empty());
         if arriving == 0 {
             mitra.noise(SILENCE, VOID);
-            mitra.post(&[read, send])?;
+            mitra.post(&[read, write])?;
+            mitra.wait_for_count("fault_dropped", LEN.div_ceil(LOSSY.mtu))?;
         } else {
             let failure = Failure::LinkDown;
             mitra.nic.faults().arm(Trigger { stage: Stage::Acknowledged, nth: arriving + 1, failure });
-            mitra.post(&[read, send])?;
+            mitra.post(&[read, write])?;
             mitra.wait_for_event(AsyncEvent::PortError)?;
         }
         let executed = LOSSY.psn + LEN.div_ceil(LOSSY.mtu);
