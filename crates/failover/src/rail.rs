@@ -14,7 +14,7 @@ use crate::message::MAX_LEN;
 
 /// Control messages that may wait to be read.
 const CONTROL_RECVS: u32 = 32;
-/// Bytes in front of a UD payload (IBTA volume 1, 11.4.2.2: the GRH area).
+/// Bytes in front of a UD payload (the GRH: `ibv_post_recv(3)`).
 const GRH: usize = 40;
 const SLOT: usize = GRH + MAX_LEN + 8 - (GRH + MAX_LEN) % 8;
 

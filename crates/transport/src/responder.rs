@@ -19,7 +19,7 @@ use crate::saved::{DUPLICATE_REGION, Saved};
 use crate::{AtomicOp, Memory};
 
 /// An error that takes the queue pair to ERR.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Fatal {
     /// The status of the receive that was being filled; without one there is an event.
     pub(crate) receive: Option<WcStatus>,
@@ -42,6 +42,8 @@ pub(crate) struct Responder {
     saved: Saved,
     nak: Option<Syndrome>,
     nak_psn: Psn,
+    /// A request was refused for good: its NAK waits for the answers before it, and ends the queue pair.
+    doomed: Option<Fatal>,
     /// A NAK was sent for the expected PSN: nothing more is said until it arrives.
     gap: bool,
     /// The last PSN that was dropped for that.
@@ -75,6 +77,7 @@ impl Responder {
             saved: Saved::default(),
             nak: None,
             nak_psn: psn,
+            doomed: None,
             gap: false,
             ahead: psn,
             plain: 0,
@@ -160,17 +163,14 @@ impl Responder {
     }
 
     /// The queue pair is in ERR: the memory is touched no more, and nothing leaves but the NAK that says why, if there is
-    /// one (IBTA volume 1, 10.3.1 and 9.9.3). It takes the place of the first answer that will not come: at its own,
-    /// the requester would ask for that answer in vain.
+    /// one. With answers due before it, that is not said either: at its own PSN the requester would ask for them in vain,
+    /// and at theirs it would be untrue.
     pub(crate) fn stop(&mut self) {
         let fatal =
             self.nak.filter(|nak| matches!(nak, Syndrome::Nak(code) if *code != NakCode::PsnSequence));
-        let first = self.responses.first_new();
+        let due = !self.responses.is_empty();
         self.silence();
-        self.nak = fatal;
-        if let Some(psn) = first.filter(|psn| psn.is_before(self.nak_psn)) {
-            self.nak_psn = psn;
-        }
+        self.nak = fatal.filter(|_| !due);
     }
 
     /// Answers nothing any more.
@@ -178,6 +178,7 @@ impl Responder {
         self.responses.clear();
         self.paused_until = None;
         self.nak = None;
+        self.doomed = None;
         self.settle_acks();
     }
 
@@ -204,6 +205,10 @@ impl Responder {
         memory: &mut dyn Memory,
     ) -> Result<(), Fatal> {
         self.refill(host);
+        if self.doomed.is_some() {
+            host.counters.drop_qp_state += 1;
+            return Ok(());
+        }
         match packet.psn.distance(self.psn) {
             0 => {}
             ahead if ahead < DUPLICATE_REGION => {
@@ -242,7 +247,7 @@ impl Responder {
             }
             Err(Refusal::Nak(code)) => {
                 self.refuse(Syndrome::Nak(code));
-                Err(Fatal { receive: None, code })
+                self.doom(Fatal { receive: None, code })
             }
             Err(Refusal::Receive(status)) => {
                 let code = match status {
@@ -250,9 +255,19 @@ impl Responder {
                     _ => NakCode::RemoteOperational,
                 };
                 self.refuse(Syndrome::Nak(code));
-                Err(Fatal { receive: Some(status), code })
+                self.doom(Fatal { receive: Some(status), code })
             }
         }
+    }
+
+    /// The end, once what was executed before is answered. NAKs leave in PSN order as answers do: a requester blames the
+    /// request whose PSN a NAK has, or asks again for the answers before it.
+    fn doom(&mut self, fatal: Fatal) -> Result<(), Fatal> {
+        if self.responses.is_empty() {
+            return Err(fatal);
+        }
+        self.doomed = Some(fatal);
+        Ok(())
     }
 
     /// A NAK of the expected PSN; it acknowledges everything before.
@@ -410,7 +425,8 @@ impl Responder {
                 let behind = self.psn.distance(psn);
                 let packets = reth.len.div_ceil(c.mtu as u32).max(1);
                 // Rights may have gone since it was executed. Who may still lack the answer is told so, when its turn
-                // comes; a late copy of a READ that was answered long ago is not.
+                // comes; a late copy of a READ that was answered long ago is not. The specification would rather have
+                // both dropped (docs/rxe.md).
                 let at = self.executed.checked_sub(behind.into());
                 let lacking = self.recent.front().is_some_and(|&first| at >= Some(first));
                 if packets > behind || (!lacking && self.judge_read(c, host, reth).is_err()) {
@@ -490,7 +506,7 @@ impl Responder {
         let message = Message::Ack(Aeth { syndrome, msn: self.msn });
         out.bare(&Packet { mig_req: true, ..Packet::new(Transport::Rc, c.dest_qpn, psn, message, &[]) });
         n += 1;
-        Ok(n)
+        self.doomed.take().map_or(Ok(n), Err)
     }
 }
 

@@ -44,11 +44,6 @@ impl Responses {
         self.queue.is_empty()
     }
 
-    /// PSN of the first answer that is due to a new request.
-    pub(crate) fn first_new(&self) -> Option<Psn> {
-        self.queue.iter().find(|r| !r.duplicate).map(|r| r.psn)
-    }
-
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
     }

@@ -298,21 +298,58 @@ fn a_responder_error_behind_a_read_lets_the_read_complete() {
     assert_eq!(p.counter(0, "timeouts"), 0);
 }
 
-#[test]
-fn in_error_nothing_leaves_but_the_nak() {
+/// A READ, and a bad request behind it, which is judged before any of the READ's answer has left.
+fn refused_behind_a_read() -> Pair {
     let mut p = pair();
-    let good = read(&p, 1, p.remote(0), 5000);
+    let good = read(&p, 1, p.remote(0), 3000);
     let bad = write(&p, 2, RemoteAddr { rkey: Key(0), ..p.remote(0) }, 8);
-    p.post_on(0, &[good, bad]).unwrap();
+    let more = write(&p, 3, p.remote(0), 8);
+    p.post_on(0, &[good, bad, more]).unwrap();
     p.pump();
     p.now += LATENCY;
     while p.deliver_due() {}
-    assert_eq!(p.state(1), QpState::Err);
+    assert_eq!((p.nodes[1].memory.touches, p.names(1).len()), (0, 0));
+    p
+}
+
+#[test]
+fn a_nak_waits_for_the_answers_before_it() {
+    let mut p = refused_behind_a_read();
+    assert_eq!(p.state(1), QpState::Rts);
     p.run();
-    assert_eq!((p.nodes[1].memory.touches, p.names(1)), (0, vec!["RC_ACKNOWLEDGE"]));
-    // Its place is the READ's, so that the requester need not ask for that in vain.
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess), (2, WcStatus::Flushed)]);
-    assert_eq!(p.counter(0, "timeouts"), 0);
+    // Not the READ is to blame; and what follows a refused request is not executed.
+    let ended = [(1, WcStatus::Success), (2, WcStatus::RemoteAccess), (3, WcStatus::Flushed)];
+    assert_eq!(statuses(&p.sends(0)), ended);
+    let answers = [
+        "RC_RDMA_READ_RESPONSE_FIRST",
+        "RC_RDMA_READ_RESPONSE_MIDDLE",
+        "RC_RDMA_READ_RESPONSE_LAST",
+        "RC_ACKNOWLEDGE",
+    ];
+    assert_eq!((p.names(1), p.state(1)), (answers.to_vec(), QpState::Err));
+    assert_eq!((p.nodes[1].memory.touches, p.counter(0, "timeouts")), (3, 0));
+}
+
+#[test]
+fn a_nak_waits_for_the_answers_to_duplicates() {
+    let mut p = pair();
+    let read = request(&p, 0, Message::ReadRequest(reth(&p, 8)), b"");
+    let bad = request(&p, 1, Message::WriteOnly(Reth { rkey: 0, ..reth(&p, 8) }), b"12345678");
+    p.inject(1, &read);
+    p.pump();
+    p.inject(1, &read);
+    p.inject(1, &bad);
+    p.pump();
+    let answer = "RC_RDMA_READ_RESPONSE_ONLY";
+    assert_eq!((p.names(1), p.state(1)), (vec![answer, answer, "RC_ACKNOWLEDGE"], QpState::Err));
+}
+
+#[test]
+fn in_error_nothing_leaves() {
+    let mut p = refused_behind_a_read();
+    p.modify(1, &QpAttr::to(QpState::Err));
+    p.pump();
+    assert_eq!((p.nodes[1].memory.touches, p.names(1).len()), (0, 0));
 }
 
 #[test]
@@ -558,14 +595,14 @@ fn the_length_of_packets_is_enforced() {
 #[test]
 fn more_reads_at_once_than_promised_are_an_invalid_request() {
     let mut p = Setup { dest_rd_atomic: 2, ..Setup::default() }.pair();
-    for i in 0..3 {
+    for _ in 0..3 {
         let packet = request(&p, 0, Message::ReadRequest(reth(&p, 8)), b"");
         p.inject(1, &packet);
-        assert_eq!(p.state(1), if i < 2 { QpState::Rts } else { QpState::Err });
     }
     p.pump();
-    // In ERR, those that it had accepted are not answered any more.
-    assert_eq!(p.names(1), ["RC_ACKNOWLEDGE"]);
+    // Those that it had accepted are answered first.
+    let answer = "RC_RDMA_READ_RESPONSE_ONLY";
+    assert_eq!((p.names(1), p.state(1)), (vec![answer, answer, "RC_ACKNOWLEDGE"], QpState::Err));
     assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
 }
 

@@ -3,6 +3,7 @@
 //! Where a scenario runs in both directions, it says which side requests: `mitra` or `kernel`.
 
 mod atomics;
+mod ends;
 mod fence;
 mod lengths;
 mod loss;
@@ -33,6 +34,7 @@ pub(crate) fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         order::SCENARIOS,
         not_ready::SCENARIOS,
         refusals::SCENARIOS,
+        ends::SCENARIOS,
         windows::SCENARIOS,
         loss::SCENARIOS,
         traffic::SCENARIOS,
