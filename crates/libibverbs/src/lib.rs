@@ -1,6 +1,7 @@
 //! The C face: libibverbs' C ABI in one place; never decides what a verb does.
 //!
 //! - [`abi`]: every structure and constant that the programs of a RoCE device meet, with the layout of rdma-core 44.
+//! - [`symbols`]: every entry point of `libibverbs.so.1` with its version node, and the linker's version script.
 //!
 //! Two users: the front end, which implements this ABI for unmodified programs, and the back end, which calls a real
 //! rdma-core that it opened at run time. Nothing is exported to C yet.
@@ -18,3 +19,4 @@ compile_error!(
 );
 
 pub mod abi;
+pub mod symbols;
