@@ -30,6 +30,59 @@ fn names_in_c<'a>(name: &'a &'static str, in_c: &'a [&'static str]) -> Vec<&'a s
     if in_c.is_empty() { vec![name.trim_start_matches("r#")] } else { in_c.to_vec() }
 }
 
+/// The C type that a Rust type of a function slot's signature stands for.
+fn signature_type(rust: &str) -> String {
+    if let Some(to) = rust.strip_prefix("*mut ") {
+        return format!("{} *", signature_type(to));
+    }
+    if let Some(to) = rust.strip_prefix("*const ") {
+        return format!("const {} *", signature_type(to));
+    }
+    let known = match rust {
+        "c_int" => "int",
+        "c_uint" => "unsigned int",
+        "c_void" => "void",
+        "u8" => "uint8_t",
+        "u16" => "uint16_t",
+        "u32" => "uint32_t",
+        "u64" => "uint64_t",
+        "usize" => "size_t",
+        _ => {
+            let enumeration = format!("enum {rust}");
+            let is_enumeration = enumerations().any(|(name, _)| *name == enumeration);
+            return if is_enumeration { enumeration } else { format!("struct {rust}") };
+        }
+    };
+    known.to_owned()
+}
+
+/// The C type of a function slot: `None` for other fields.
+fn slot_type(rust: &str) -> Option<String> {
+    let rust = rust.split_whitespace().collect::<Vec<_>>().join(" ");
+    if rust == "unused_slot" {
+        return Some("void *(*)(void)".to_owned());
+    }
+    if !rust.contains("fn(") {
+        return None;
+    }
+    let signature =
+        rust.strip_prefix("Option<unsafe extern \"C\" fn(").and_then(|rest| rest.strip_suffix('>'));
+    let signature =
+        signature.unwrap_or_else(|| panic!("a slot is `Option<unsafe extern \"C\" fn(…)>`, not {rust}"));
+    let (arguments, result) = signature.rsplit_once(')').expect("a signature has its arguments in brackets");
+    let result = result.trim().strip_prefix("-> ").map_or("void".to_owned(), signature_type);
+    let arguments: Vec<String> = arguments
+        .split(',')
+        .filter(|argument| !argument.trim().is_empty())
+        .map(|argument| {
+            let (_, argument) = argument.split_once(": ").expect("arguments are named");
+            signature_type(argument.trim())
+        })
+        .collect();
+    let arguments = if arguments.is_empty() { "void".to_owned() } else { arguments.join(", ") };
+    Some(format!("{result} (*)({arguments})"))
+}
+
 /// The C program and what it should print, line by line.
 fn program() -> (String, Vec<String>) {
     let mut source = String::from(
@@ -49,6 +102,11 @@ fn program() -> (String, Vec<String>) {
             for member in &names {
                 let offset = format!("offsetof({c}, {member})");
                 ask(format!("offsetof {name}.{member}"), offset, field.offset as i64);
+            }
+            if let Some(slot) = slot_type(field.rust_type) {
+                let same =
+                    format!("__builtin_types_compatible_p(__typeof__((({c} *)0)->{}), {slot})", names[0]);
+                ask(format!("signature of {name}.{}", names[0]), same, 1);
             }
             // Of a union without a name, its largest member.
             let size = names.iter().fold("(size_t)0".to_owned(), |largest, member| {

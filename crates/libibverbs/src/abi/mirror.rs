@@ -28,6 +28,8 @@ pub struct Field {
     pub offset: usize,
     /// Its size.
     pub size: usize,
+    /// Its type as the source has it, from which the test writes the C type of a function slot.
+    pub rust_type: &'static str,
 }
 
 /// A mirrored constant.
@@ -133,6 +135,7 @@ macro_rules! mirror {
                     in_c: &[$($(stringify!($in_c)),+)?],
                     offset: std::mem::offset_of!($name, $field),
                     size: size_of::<$type>(),
+                    rust_type: stringify!($type),
                 }),*],
             }),*];
             pub(in crate::abi) const CONSTANTS: &[mirror::Constant] = &[$($(mirror::Constant {
