@@ -1,0 +1,137 @@
+//! Protection domains, memory regions and memory windows.
+
+use std::ffi::{c_uint, c_void};
+
+use super::*;
+
+mirror! {
+    types {
+        /// A protection domain; a parent domain looks the same.
+        struct ibv_pd: 16 => {
+            0 => context: *mut ibv_context,
+            8 => handle: u32,
+        }
+        /// A thread domain: a promise that one thread uses what is made with it.
+        struct ibv_td: 8 => {
+            0 => context: *mut ibv_context,
+        }
+        /// What `ibv_alloc_td` asks for; its mask has no bits yet.
+        #[derive(Clone, Copy)]
+        struct ibv_td_init_attr: 4 => {
+            0 => comp_mask: u32,
+        }
+        /// What `ibv_alloc_parent_domain` asks for.
+        #[derive(Clone, Copy)]
+        struct ibv_parent_domain_init_attr: 48 => {
+            0 => pd: *mut ibv_pd,
+            8 => td: *mut ibv_td,
+            16 => comp_mask: u32,
+            24 => alloc: Option<unsafe extern "C" fn(
+                pd: *mut ibv_pd,
+                pd_context: *mut c_void,
+                size: usize,
+                alignment: usize,
+                resource_type: u64,
+            ) -> *mut c_void>,
+            32 => free: Option<unsafe extern "C" fn(
+                pd: *mut ibv_pd,
+                pd_context: *mut c_void,
+                ptr: *mut c_void,
+                resource_type: u64,
+            )>,
+            40 => pd_context: *mut c_void,
+        }
+        /// A memory region.
+        struct ibv_mr: 48 => {
+            0 => context: *mut ibv_context,
+            8 => pd: *mut ibv_pd,
+            16 => addr: *mut c_void,
+            24 => length: usize,
+            32 => handle: u32,
+            36 => lkey: u32,
+            40 => rkey: u32,
+        }
+        /// A memory window. The header's inline `ibv_bind_mw` writes `rkey` of a type 1 window itself.
+        struct ibv_mw: 32 => {
+            0 => context: *mut ibv_context,
+            8 => pd: *mut ibv_pd,
+            16 => rkey: u32,
+            20 => handle: u32,
+            24 => r#type: ibv_mw_type,
+        }
+        /// What a window is bound to.
+        #[derive(Clone, Copy)]
+        struct ibv_mw_bind_info: 32 => {
+            0 => mr: *mut ibv_mr,
+            8 => addr: u64,
+            16 => length: u64,
+            24 => mw_access_flags: c_uint,
+        }
+        /// A bind request of a type 1 window.
+        #[derive(Clone, Copy)]
+        struct ibv_mw_bind: 48 => {
+            0 => wr_id: u64,
+            8 => send_flags: c_uint,
+            16 => bind_info: ibv_mw_bind_info,
+        }
+    }
+    constants {
+        /// What may be done to registered memory.
+        enum ibv_access_flags: u32 {
+            IBV_ACCESS_LOCAL_WRITE = 1,
+            IBV_ACCESS_REMOTE_WRITE = 1 << 1,
+            IBV_ACCESS_REMOTE_READ = 1 << 2,
+            IBV_ACCESS_REMOTE_ATOMIC = 1 << 3,
+            IBV_ACCESS_MW_BIND = 1 << 4,
+            IBV_ACCESS_ZERO_BASED = 1 << 5,
+            IBV_ACCESS_ON_DEMAND = 1 << 6,
+            IBV_ACCESS_HUGETLB = 1 << 7,
+            IBV_ACCESS_RELAXED_ORDERING = 0x100000,
+        }
+        /// The access bits that a device may ignore; all others it must refuse if it does not know them.
+        const optional_access: u32 {
+            IBV_ACCESS_OPTIONAL_FIRST = 1 << 20,
+            IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000,
+        }
+        /// What `ibv_rereg_mr` changes.
+        enum ibv_rereg_mr_flags: u32 {
+            IBV_REREG_MR_CHANGE_TRANSLATION = 1 << 0,
+            IBV_REREG_MR_CHANGE_PD = 1 << 1,
+            IBV_REREG_MR_CHANGE_ACCESS = 1 << 2,
+            IBV_REREG_MR_FLAGS_SUPPORTED = 7,
+        }
+        /// How `ibv_rereg_mr` failed, and what the region is worth after it.
+        enum ibv_rereg_mr_err_code: i32 {
+            IBV_REREG_MR_ERR_INPUT = -1,
+            IBV_REREG_MR_ERR_DONT_FORK_NEW = -2,
+            IBV_REREG_MR_ERR_DO_FORK_OLD = -3,
+            IBV_REREG_MR_ERR_CMD = -4,
+            IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW = -5,
+        }
+        /// The two types of window.
+        enum ibv_mw_type: u32 {
+            IBV_MW_TYPE_1 = 1,
+            IBV_MW_TYPE_2 = 2,
+        }
+        /// What `ibv_advise_mr` hints at: C takes the kernel's `enum ib_uverbs_advise_mr_advice` by another name.
+        enum ibv_advise_mr_advice: u32 {
+            IBV_ADVISE_MR_ADVICE_PREFETCH = 0,
+            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1,
+            IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2,
+        }
+        /// Bits of the flags of `ibv_advise_mr`.
+        const advise_mr_flags: u32 {
+            IBV_ADVISE_MR_FLAG_FLUSH = 1,
+        }
+        /// Which optional fields of [`ibv_parent_domain_init_attr`] are set.
+        enum ibv_parent_domain_init_attr_mask: u32 {
+            IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1 << 0,
+            IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,
+        }
+        /// What an allocator returns, as an integer, to say "use your own".
+        const allocator_answer: usize {
+            IBV_ALLOCATOR_USE_DEFAULT = usize::MAX,
+        }
+    }
+    opaque {}
+}

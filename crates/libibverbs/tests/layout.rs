@@ -1,0 +1,279 @@
+//! The mirror against what the C compiler makes of the installed headers.
+//!
+//! The C program is written from the lists that the mirror's macro makes, so that every mirrored field is asked for.
+//! The other way, that C has no member or enumerator that the mirror lacks, is read from the program's debug
+//! information, which the compiler writes for all types that it saw.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::process::Command;
+
+use mitra_libibverbs::abi::{Structure, all_constants, enumerations, opaque_types, structures};
+
+/// How C spells the type.
+fn type_in_c(structure: &Structure) -> String {
+    match structure.within {
+        None => format!("{} {}", structure.kind, structure.name),
+        Some(path) => {
+            let path: String = path.split_whitespace().collect();
+            let (outer, member) = path.split_once('.').expect("a path has a member");
+            let outer = structures().find(|other| other.name == outer).expect("the outer type is mirrored");
+            format!("__typeof__((({} *)0)->{member})", type_in_c(outer))
+        }
+    }
+}
+
+/// A field's names in C.
+fn names_in_c<'a>(name: &'a &'static str, in_c: &'a [&'static str]) -> Vec<&'a str> {
+    if in_c.is_empty() { vec![name.trim_start_matches("r#")] } else { in_c.to_vec() }
+}
+
+/// The C type that a Rust type of a function slot's signature stands for.
+fn signature_type(rust: &str) -> String {
+    if let Some(to) = rust.strip_prefix("*mut ") {
+        return format!("{} *", signature_type(to));
+    }
+    if let Some(to) = rust.strip_prefix("*const ") {
+        return format!("const {} *", signature_type(to));
+    }
+    let known = match rust {
+        "c_int" => "int",
+        "c_uint" => "unsigned int",
+        "c_void" => "void",
+        "u8" => "uint8_t",
+        "u16" => "uint16_t",
+        "u32" => "uint32_t",
+        "u64" => "uint64_t",
+        "usize" => "size_t",
+        _ => {
+            let enumeration = format!("enum {rust}");
+            let is_enumeration = enumerations().any(|(name, _)| *name == enumeration);
+            return if is_enumeration { enumeration } else { format!("struct {rust}") };
+        }
+    };
+    known.to_owned()
+}
+
+/// The C type of a function slot: `None` for other fields.
+fn slot_type(rust: &str) -> Option<String> {
+    let rust = rust.split_whitespace().collect::<Vec<_>>().join(" ");
+    if rust == "unused_slot" {
+        return Some("void *(*)(void)".to_owned());
+    }
+    if !rust.contains("fn(") {
+        return None;
+    }
+    let signature =
+        rust.strip_prefix("Option<unsafe extern \"C\" fn(").and_then(|rest| rest.strip_suffix('>'));
+    let signature =
+        signature.unwrap_or_else(|| panic!("a slot is `Option<unsafe extern \"C\" fn(…)>`, not {rust}"));
+    let (arguments, result) = signature.rsplit_once(')').expect("a signature has its arguments in brackets");
+    let result = result.trim().strip_prefix("-> ").map_or("void".to_owned(), signature_type);
+    let arguments: Vec<String> = arguments
+        .split(',')
+        .filter(|argument| !argument.trim().is_empty())
+        .map(|argument| {
+            let (_, argument) = argument.split_once(": ").expect("arguments are named");
+            signature_type(argument.trim())
+        })
+        .collect();
+    let arguments = if arguments.is_empty() { "void".to_owned() } else { arguments.join(", ") };
+    Some(format!("{result} (*)({arguments})"))
+}
+
+/// The C program and what it should print, line by line.
+fn program() -> (String, Vec<String>) {
+    let mut source = String::from(
+        "#include <stddef.h>\n#include <stdio.h>\n#include <time.h>\n#include <infiniband/verbs.h>\nint main(void) {\n",
+    );
+    let mut expected = Vec::new();
+    let mut ask = |what: String, c: String, rust: i64| {
+        let _ = writeln!(source, "    printf(\"{what} = %lld\\n\", (long long)({c}));");
+        expected.push(format!("{what} = {rust}"));
+    };
+    for structure in structures() {
+        let (name, c) = (structure.name, type_in_c(structure));
+        ask(format!("sizeof {name}"), format!("sizeof({c})"), structure.size as i64);
+        ask(format!("alignof {name}"), format!("_Alignof({c})"), structure.align as i64);
+        for field in structure.fields {
+            let names = names_in_c(&field.name, field.in_c);
+            for member in &names {
+                let offset = format!("offsetof({c}, {member})");
+                ask(format!("offsetof {name}.{member}"), offset, field.offset as i64);
+            }
+            if let Some(slot) = slot_type(field.rust_type) {
+                let same =
+                    format!("__builtin_types_compatible_p(__typeof__((({c} *)0)->{}), {slot})", names[0]);
+                ask(format!("signature of {name}.{}", names[0]), same, 1);
+            }
+            // Of a union without a name, its largest member.
+            let size = names.iter().fold("(size_t)0".to_owned(), |largest, member| {
+                let size = format!("sizeof((({c} *)0)->{member})");
+                format!("({largest} > {size} ? {largest} : {size})")
+            });
+            ask(format!("sizeof {name}.{}", names.join("|")), size, field.size as i64);
+        }
+    }
+    for constant in all_constants() {
+        ask(constant.name.to_owned(), constant.name.to_owned(), constant.value);
+    }
+    for (name, size) in enumerations() {
+        if name.starts_with("enum ") {
+            ask(format!("sizeof {name}"), format!("sizeof({name})"), *size as i64);
+        }
+    }
+    source.push_str("    return 0;\n}\n");
+    (source, expected)
+}
+
+#[test]
+fn c_sees_the_same_sizes_offsets_and_values() {
+    let directory = tempfile::tempdir().expect("can make a directory");
+    let (source, expected) = program();
+    let path = directory.path().join("layout");
+    support::compile(&source, &path, &["-std=gnu11"]);
+    let said = support::output_of(&mut Command::new(&path));
+    let said: Vec<&str> = said.lines().collect();
+    let wrong: Vec<String> = said
+        .iter()
+        .zip(&expected)
+        .filter(|(c, rust)| c != rust)
+        .map(|(c, rust)| format!("C: {c}; here: {rust}"))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(said.len(), expected.len());
+    assert!(said.len() > 1000, "only {} facts compared: are the lists whole?", said.len());
+}
+
+/// Of a type without a macro nothing would be compared.
+#[test]
+fn every_mirrored_type_comes_from_the_macro() {
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/abi");
+    for entry in std::fs::read_dir(directory).expect("the sources are there") {
+        let path = entry.expect("can list the sources").path();
+        let text = std::fs::read_to_string(&path).expect("can read a source");
+        assert!(
+            path.ends_with("mirror.rs") || !text.contains("#[repr("),
+            "{} has a type of its own",
+            path.display()
+        );
+    }
+}
+
+/// One entry of the debug information with its children's names.
+struct Entry {
+    tag: String,
+    name: Option<String>,
+    children: Vec<(String, Option<String>)>,
+}
+
+/// The structures, unions and enumerations of an object file with debug information. Anonymous ones have no name.
+fn debug_entries(object: &std::path::Path) -> Vec<Entry> {
+    let dump = support::output_of(Command::new("readelf").args(["--debug-dump=info", "-W"]).arg(object));
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut depth = 0;
+    for line in dump.lines().map(str::trim_start) {
+        // " <1><2e>: Abbrev Number: 3 (DW_TAG_structure_type)", then " <2f>   DW_AT_name : (…): ibv_x" for each attribute.
+        if let Some((_, tag)) = line.split_once(" (DW_TAG_") {
+            depth = line[1..]
+                .split('>')
+                .next()
+                .and_then(|depth| depth.parse().ok())
+                .expect("an entry has a depth");
+            let tag = tag.trim_end_matches(')').to_owned();
+            match depth {
+                1 => entries.push(Entry { tag, name: None, children: Vec::new() }),
+                2 => entries.last_mut().expect("a child has a parent").children.push((tag, None)),
+                _ => {}
+            }
+        } else if let Some((_, name)) = line.split_once("DW_AT_name") {
+            // Behind ": (string) " or "(indirect string, offset: 0x…): ".
+            let name = name.split_whitespace().next_back().map(str::to_owned);
+            match (depth, entries.last_mut()) {
+                (1, Some(entry)) => entry.name = name,
+                (2, Some(entry)) => entry.children.last_mut().expect("a name belongs to an entry").1 = name,
+                _ => {}
+            }
+        }
+    }
+    entries
+}
+
+/// Enumerations that no RoCE device's program meets, since their verbs are not offered.
+const NOT_MIRRORED: &[&str] = &[
+    "ibv_counter_description",
+    "ibv_dm_mask",
+    "ibv_flow_action_esp_mask",
+    "ibv_flow_attr_type",
+    "ibv_flow_flags",
+    "ibv_flow_spec_type",
+    "ibv_ind_table_init_attr_mask",
+    "ibv_qp_open_attr_mask",
+    "ibv_read_counters_flags",
+    "ibv_wq_attr_mask",
+    "ibv_wq_flags",
+    "ibv_wq_init_attr_mask",
+    "ibv_wq_state",
+    "ibv_wq_type",
+    "ibv_xrcd_init_attr_mask",
+];
+
+#[test]
+fn c_has_nothing_that_the_mirror_lacks() {
+    let directory = tempfile::tempdir().expect("can make a directory");
+    let object = directory.path().join("all.o");
+    let source = "#include <infiniband/verbs.h>\n";
+    let every_type = "-fno-eliminate-unused-debug-types";
+    support::compile(
+        source,
+        &object,
+        &["-std=gnu11", "-g", "-c", every_type, "-fno-eliminate-unused-debug-symbols"],
+    );
+    let entries = debug_entries(&object);
+    let mut missing = Vec::new();
+
+    let mirrored: BTreeMap<&str, &Structure> =
+        structures().map(|structure| (structure.name, structure)).collect();
+    let opaque: BTreeSet<&str> = opaque_types().collect();
+    let constants: BTreeSet<&str> = all_constants().map(|constant| constant.name).collect();
+    let ours =
+        |name: &str| name.contains("ibv_") && !name.starts_with("ibv_flow_") && !name.starts_with("ib_");
+    let mut seen = BTreeSet::new();
+    for entry in &entries {
+        // A structure without a name is a part of another: its size and offsets are compared, its members' names not.
+        let name = entry.name.as_deref().unwrap_or("ibv_ without a name");
+        match entry.tag.as_str() {
+            "structure_type" | "union_type" if entry.name.is_some() => {
+                let Some(structure) = mirrored.get(name) else {
+                    if ours(name) && !opaque.contains(name) {
+                        missing.push(format!("type {name}"));
+                    }
+                    continue;
+                };
+                seen.insert(name);
+                let known: BTreeSet<&str> =
+                    structure.fields.iter().flat_map(|field| names_in_c(&field.name, field.in_c)).collect();
+                // A member without a name is a union whose members the mirror names; the offsets behind it tell.
+                for member in entry.children.iter().filter_map(|(_, name)| name.as_deref()) {
+                    if !known.contains(member) {
+                        missing.push(format!("{name}.{member}"));
+                    }
+                }
+            }
+            "enumeration_type" if ours(name) && !NOT_MIRRORED.contains(&name) => {
+                for value in entry.children.iter().filter_map(|(_, name)| name.as_deref()) {
+                    if value.starts_with("IBV_") && !constants.contains(value) {
+                        missing.push(format!("{name}: {value}"));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    for structure in structures().filter(|structure| structure.within.is_none()) {
+        assert!(seen.contains(structure.name), "the debug information does not show {}", structure.name);
+    }
+    assert!(missing.is_empty(), "the mirror lacks:\n{}", missing.join("\n"));
+}

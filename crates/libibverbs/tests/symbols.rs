@@ -1,0 +1,93 @@
+//! The table of entry points against the installed library, and the version script against the linker.
+
+mod support;
+
+use std::fmt::Write as _;
+use std::process::Command;
+
+use mitra_libibverbs::symbols::{NODES, SONAME, symbols, version_script};
+
+/// The table as `readelf` would print it.
+fn table() -> Vec<(String, String)> {
+    let mut table: Vec<_> = symbols()
+        .map(|symbol| {
+            let at = if symbol.is_default { "@@" } else { "@" };
+            let kind = if symbol.is_object { "OBJECT" } else { "FUNC" };
+            (format!("{}{at}{}", symbol.name, symbol.node), kind.to_owned())
+        })
+        .collect();
+    table.sort();
+    table
+}
+
+/// Compares what a library exports with the table, naming only the differences.
+fn assert_exports_the_table(library: &str) {
+    let (table, exported) = (table(), support::definitions(library));
+    let lacks: Vec<_> = table.iter().filter(|symbol| !exported.contains(symbol)).collect();
+    let adds: Vec<_> = exported.iter().filter(|symbol| !table.contains(symbol)).collect();
+    assert!(
+        lacks.is_empty() && adds.is_empty(),
+        "{library} lacks {lacks:#?}, and has beyond the table {adds:#?}"
+    );
+    assert_eq!(table.len(), exported.len(), "the table names something twice");
+    assert_eq!(expected_nodes(), nodes(library));
+}
+
+/// The version nodes of a library with their parents, in order.
+fn nodes(library: &str) -> Vec<(String, Option<String>)> {
+    let said = support::output_of(Command::new("readelf").args(["-V", "-W"]).arg(library));
+    let definitions = said.split("Version needs section").next().unwrap_or_default();
+    let mut nodes: Vec<(String, Option<String>)> = Vec::new();
+    for line in definitions.lines() {
+        if let Some((_, name)) = line.split_once("  Name: ") {
+            // The first is the library itself.
+            if !line.contains("Flags: BASE") {
+                nodes.push((name.trim().to_owned(), None));
+            }
+        } else if let Some((_, parent)) = line.split_once(": Parent 1: ")
+            && line.trim_start().starts_with("0x")
+        {
+            nodes.last_mut().expect("a parent follows its node").1 = Some(parent.trim().to_owned());
+        } else if let Some((_, parent)) = line.split_once("Parent 1: ") {
+            nodes.last_mut().expect("a parent follows its node").1 = Some(parent.trim().to_owned());
+        }
+    }
+    nodes
+}
+
+fn expected_nodes() -> Vec<(String, Option<String>)> {
+    NODES.iter().map(|node| (node.name.to_owned(), node.parent.map(str::to_owned))).collect()
+}
+
+#[test]
+fn the_table_is_what_the_installed_library_exports() {
+    assert_exports_the_table(&support::installed_library());
+}
+
+/// Links a library of empty functions with the script: it must export the table, no more and no less.
+#[test]
+fn a_library_linked_with_the_script_exports_the_table() {
+    let directory = tempfile::tempdir().expect("can make a directory");
+    let mut source = String::from("void not_in_the_table(void) {}\n");
+    for symbol in symbols() {
+        let name = symbol.name;
+        let _ = match (symbol.is_default, symbol.is_object) {
+            (true, true) => writeln!(source, "char {name};"),
+            (true, false) => writeln!(source, "void {name}(void) {{}}"),
+            (false, _) => {
+                let node = symbol.node;
+                writeln!(
+                    source,
+                    "void old_{name}(void) {{}}\n__asm__(\".symver old_{name}, {name}@{node}, remove\");"
+                )
+            }
+        };
+    }
+    let script = directory.path().join("version.map");
+    std::fs::write(&script, version_script()).expect("can write the script");
+    let library = directory.path().join(SONAME);
+    let version_script = format!("-Wl,--version-script={}", script.display());
+    let soname = format!("-Wl,-soname,{SONAME}");
+    support::compile(&source, &library, &["-w", "-shared", "-fPIC", &version_script, &soname]);
+    assert_exports_the_table(library.to_str().expect("temporary paths are UTF-8"));
+}
