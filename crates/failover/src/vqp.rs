@@ -26,8 +26,9 @@ use crate::translate::{self, RemoteKeys};
 const LOOK: Duration = Duration::from_micros(30);
 /// ... and while it waits for that only after so long.
 const LOOK_OF_POSTER: Duration = Duration::from_micros(120);
-/// Polls before a post reads the clock: a stream of posts should not.
-const POLLS: u32 = 4;
+/// Polls within [`LOOK`] between two readings of the clock, and polls before a post reads it: neither a tight loop nor a
+/// stream of posts should do so each time.
+const POLLS: u64 = 4;
 /// A queue pair over several rails that survives the loss of one.
 ///
 /// It is driven by [`VirtualQp::poll`]; between two calls nothing happens, so an end that waits for its peer must poll
@@ -75,9 +76,12 @@ pub struct VirtualQp {
     pub(crate) last_look: Time,
     /// Looks so far.
     pub(crate) looks: u32,
-    polls: u32,
+    polls: u64,
+    /// `polls` when one reads the clock next, and when one last did.
+    next_reading: u64,
+    read_at: Time,
     /// `polls` when a post last read the clock.
-    polls_at_post: u32,
+    polls_at_post: u64,
     /// Whether one has since the last look.
     has_posted: bool,
     pub(crate) rejected: u64,
@@ -168,6 +172,8 @@ impl VirtualQp {
             last_look: Time::ZERO,
             looks: 0,
             polls: 0,
+            next_reading: 0,
+            read_at: Time::ZERO,
             polls_at_post: 0,
             has_posted: false,
             rejected: 0,
@@ -299,7 +305,7 @@ impl VirtualQp {
         if !self.is_replaying() {
             self.pump();
         }
-        if self.polls.wrapping_sub(self.polls_at_post) >= POLLS {
+        if self.polls - self.polls_at_post >= POLLS {
             self.look_behind_post();
         }
         Ok(seq)
@@ -400,16 +406,25 @@ impl VirtualQp {
             out.extend(self.ready.drain(..));
             return out.len() - before;
         }
+        self.polls += 1;
+        let due = self.polls >= self.next_reading && self.is_time_to_look();
         self.poll_rail();
-        self.polls = self.polls.wrapping_add(1);
-        let every = if self.has_posted { LOOK_OF_POSTER } else { LOOK };
-        if self.moving.is_some() || self.now().saturating_since(self.last_look) >= every {
+        if due || self.moving.is_some() {
             self.look();
         }
         if !self.ready.is_empty() {
             out.extend(self.ready.drain(..));
         }
         out.len() - before
+    }
+
+    /// Reads the clock; not at every poll of one that polls in a tight loop.
+    fn is_time_to_look(&mut self) -> bool {
+        let now = self.now();
+        let gap = now.saturating_since(core::mem::replace(&mut self.read_at, now));
+        self.next_reading = self.polls + if gap < LOOK { POLLS } else { 1 };
+        let every = if self.has_posted { LOOK_OF_POSTER } else { LOOK };
+        now.saturating_since(self.last_look) >= every
     }
 
     fn look(&mut self) {
