@@ -330,10 +330,10 @@ impl Ledger {
         self.ops.front().is_some_and(|op| matches!(op.state, State::Done(_)))
     }
 
-    /// Whether there may be an operation to post, if the limits allow.
+    /// Operations to post, if the limits allow; at most.
     #[inline]
-    pub fn may_post(&self) -> bool {
-        self.cursor < self.ops.len()
+    pub fn to_post(&self) -> usize {
+        self.ops.len().saturating_sub(self.cursor)
     }
 
     /// The next completion to hand to the application, in posting order.

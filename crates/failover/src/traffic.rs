@@ -1,6 +1,6 @@
 //! What goes to and comes from a vQP's rails: posting, completions, receives, and whose fault an error is.
 
-use mitra_verbs::{Error, PostError, RecvWr, Wc, WcOpcode, WcStatus};
+use mitra_verbs::{Error, RecvWr, Wc, WcOpcode, WcStatus};
 use smallvec::SmallVec;
 
 use crate::agreement::Ended;
@@ -55,7 +55,7 @@ impl VirtualQp {
         {
             report.completed = Some(self.rails[0].provider().now());
         }
-        if self.ledger.may_post() {
+        if self.ledger.to_post() > 0 {
             self.pump();
         }
     }
@@ -109,27 +109,39 @@ impl VirtualQp {
             return;
         }
         let (index, epoch) = (peer.agreement.active(), peer.agreement.ballot().epoch);
-        self.burst.clear();
+        let rail = &self.rails[index];
         let mut failed = None;
-        while self.burst.len() < BURST
-            && let Some(posting) = self.ledger.next_posting()
-        {
-            match translate::request(posting.wr, index, &self.domain, &peer.keys) {
-                Ok(wr) => self.burst.push(wr),
-                Err(error) => {
-                    failed = Some((posting.wr.wr_id, error));
-                    break;
+        let posted = if index == 0 && !self.config.log && self.ledger.to_post() == 1 {
+            // The usual case: one request, by the names that it has.
+            self.ledger.next_posting().map_or(Ok(()), |posting| {
+                let one = core::slice::from_ref(posting.wr);
+                rail.post(one).map_err(|e| (posting.wr.wr_id, e.error))
+            })
+        } else {
+            self.burst.clear();
+            while self.burst.len() < BURST
+                && let Some(posting) = self.ledger.next_posting()
+            {
+                match translate::request(posting.wr, index, &self.domain, &peer.keys) {
+                    Ok(wr) => self.burst.push(wr),
+                    Err(error) => {
+                        failed = Some((posting.wr.wr_id, error));
+                        break;
+                    }
+                }
+                if let Some((seq, region)) = posting.log.zip(peer.log_region.as_ref()) {
+                    self.burst.push(log::entry(region, index, LOG | seq, epoch, seq));
                 }
             }
-            if let Some((seq, region)) = posting.log.zip(peer.log_region.as_ref()) {
-                self.burst.push(log::entry(region, index, LOG | seq, epoch, seq));
+            match self.burst.is_empty() {
+                true => Ok(()),
+                false => rail.post(&self.burst).map_err(|e| (self.burst[e.index].wr_id, e.error)),
             }
-        }
-        let posted = if self.burst.is_empty() { Ok(()) } else { self.rails[index].post(&self.burst) };
+        };
         match posted {
             // In ERR already: the completion that says why is still to be polled, and what was not sent is replayed.
-            Ok(()) | Err(PostError { error: Error::WrongState { .. }, .. }) => {}
-            Err(PostError { index, error }) => failed = Some((self.burst[index].wr_id, error)),
+            Ok(()) | Err((_, Error::WrongState { .. })) => {}
+            Err(refused) => failed = Some(refused),
         }
         match failed {
             None => {}
