@@ -1,5 +1,6 @@
 //! The local ends of all rails: NICs, their protection domains, and memory registered with every one of them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_verbs::{Access, AsyncEvent, Buffer, Error, Key, Mr, PdId, Provider, Qpn, RemoteAddr, Result, Sge};
@@ -16,6 +17,7 @@ use crate::message::{Reader, Rejected};
 pub struct Domain {
     nics: Vec<LocalNic>,
     memory: Mutex<Vec<Registered>>,
+    revocations: AtomicU64,
     events: Mutex<Events>,
 }
 
@@ -153,7 +155,12 @@ impl Domain {
             .into_iter()
             .map(|provider| Ok(LocalNic { pd: provider.alloc_pd()?, provider }))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Arc::new(Domain { nics, memory: Mutex::default(), events: Mutex::default() }))
+        Ok(Arc::new(Domain {
+            nics,
+            memory: Mutex::default(),
+            revocations: AtomicU64::new(0),
+            events: Mutex::default(),
+        }))
     }
 
     /// The NICs, rail 0 first.
@@ -199,7 +206,18 @@ impl Domain {
             first = first.and(revoked);
         }
         lock(&self.memory).retain(|r| r.mr.rails[0].lkey != mr.rails[0].lkey);
+        self.revocations.fetch_add(1, Ordering::Release);
         first
+    }
+
+    /// Regions revoked so far.
+    pub(crate) fn revocations(&self) -> u64 {
+        self.revocations.load(Ordering::Acquire)
+    }
+
+    /// Whether registered memory has this key.
+    pub(crate) fn has(&self, key: Key) -> bool {
+        find(&lock(&self.memory), key).is_some()
     }
 
     /// An entry's name on a rail; `None` if no registered memory has that key.

@@ -59,12 +59,35 @@ pub(crate) fn limits(wr: &SendWr, cap: &QpCap, longest: u64) -> Result<()> {
     within("bytes of a message", wr.data.len(), longest)
 }
 
+/// The local key that was found last: most requests have the same, and need not ask the domain.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known {
+    key: Option<Key>,
+    /// [`Domain::revocations`] before it was found.
+    revocations: u64,
+}
+
+impl Known {
+    /// Refuses entries that do not name registered memory.
+    pub(crate) fn check(&mut self, list: &SgeList, domain: &Domain) -> Result<()> {
+        let revocations = domain.revocations();
+        for sge in list {
+            if self.key == Some(sge.key) && self.revocations == revocations {
+                continue;
+            }
+            if !domain.has(sge.key) {
+                return Err(NO_LOCAL);
+            }
+            *self = Known { key: Some(sge.key), revocations };
+        }
+        Ok(())
+    }
+}
+
 /// Refuses a request whose keys do not have a name on every rail: it could not be replayed.
-pub(crate) fn check(wr: &SendWr, domain: &Domain, remote: &RemoteKeys) -> Result<()> {
-    if let Data::Sges(list) = &wr.data
-        && list.iter().any(|&sge| domain.local(sge, 0).is_none())
-    {
-        return Err(NO_LOCAL);
+pub(crate) fn check(wr: &SendWr, domain: &Domain, known: &mut Known, remote: &RemoteKeys) -> Result<()> {
+    if let Data::Sges(list) = &wr.data {
+        known.check(list, domain)?;
     }
     match wr.op.remote() {
         Some(r) if remote.find(r.rkey).is_none() => Err(NO_REMOTE),

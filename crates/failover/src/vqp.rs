@@ -19,7 +19,7 @@ use crate::outcome::Completion;
 use crate::rail::Rail;
 use crate::recovery::{FailoverReport, Fence};
 use crate::traffic::BURST;
-use crate::translate::{self, RemoteKeys};
+use crate::translate::{self, Known, RemoteKeys};
 
 /// Time between two looks at control messages, events and timers, of an end that does not post. One that does looks right
 /// behind a post, where the answer is not to be expected yet and nobody waits for the look ...
@@ -86,6 +86,7 @@ pub struct VirtualQp {
     has_posted: bool,
     pub(crate) rejected: u64,
     pub(crate) wcs: Vec<Wc>,
+    known: Known,
     /// What is being posted.
     pub(crate) burst: Vec<SendWr>,
 }
@@ -178,6 +179,7 @@ impl VirtualQp {
             has_posted: false,
             rejected: 0,
             wcs: Vec::with_capacity(64),
+            known: Known::default(),
             burst: Vec::with_capacity(BURST + 1),
         })
     }
@@ -295,7 +297,7 @@ impl VirtualQp {
             });
         }
         translate::limits(&wr, &QpCap::default(), self.longest)?;
-        translate::check(&wr, &self.domain, &peer.keys)?;
+        translate::check(&wr, &self.domain, &mut self.known, &peer.keys)?;
         let seq = self.ledger.push(wr, writes).map_err(|_| {
             Error::Unsupported(
                 "memory windows and invalidation on virtual queue pairs (they come with a later version)",
@@ -326,7 +328,7 @@ impl VirtualQp {
         translate::within("scatter entries", wr.sges.len() as u64, QpCap::default().recv_sges.into())?;
         let bytes = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
         translate::within("bytes of a receive", bytes, self.longest)?;
-        translate::entries(&wr.sges, 0, &self.domain)?;
+        self.known.check(&wr.sges, &self.domain)?;
         self.recvs.push_back(wr);
         if self.is_active() {
             self.post_recvs_on(self.active_rail());
