@@ -1,83 +1,25 @@
 //! What a virtual queue pair does with control messages that are malformed, foreign, old or absurd, with epochs that are used
 //! up, and with a receiver that is not ready.
 
-use core::time::Duration;
+mod duo;
+
 use std::sync::Arc;
 
-use mitra_failover::{Completion, Config, Domain, Ended, NamedError, Outcome, VirtualMr, VirtualQp};
-use mitra_sim::Rig;
+use mitra_failover::{Config, Ended, NamedError, Outcome};
 use mitra_verbs::{
-    Access, Buffer, CqId, Data, Gid, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, RecvWr,
-    SendFlags, SendOp, SendWr, UdDestination, WcOpcode, WcStatus,
+    CqId, Data, Gid, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, SendFlags, SendOp,
+    SendWr, UdDestination, WcOpcode, WcStatus,
 };
 
-const SIZE: usize = 1 << 14;
-
-/// Two ends and their memory; what each has completed.
-struct Duo {
-    rig: Rig,
-    v: [VirtualQp; 2],
-    memory: [Arc<Buffer>; 2],
-    mr: [VirtualMr; 2],
-    got: [Vec<Completion>; 2],
-}
-
-fn config() -> Config {
-    let mut config = Config { send_wrs: 64, recv_wrs: 64, ..Config::default() };
-    config.detector.timeout = 9;
-    config.detector.misses = 0;
-    config
-}
+use duo::{Duo, config};
 
 impl Duo {
-    fn new(config: Config) -> Duo {
-        let rig = Rig::with(1, mitra_sim::Config::calm(), 2);
-        let domains = [0, 1].map(|h| {
-            let nics: Vec<_> = rig.nics[h].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
-            Domain::new(nics).expect("domain")
-        });
-        let [mut a, mut b] = [0, 1].map(|h: usize| {
-            VirtualQp::new(Arc::clone(&domains[h]), config, [h as u64 + 1, h as u64 + 0xff_fff0])
-                .expect("make")
-        });
-        let (info_a, info_b) = (a.local_info().expect("info"), b.local_info().expect("info"));
-        a.connect(&info_b).expect("connect");
-        b.connect(&info_a).expect("connect");
-        let memory = [0, 1].map(|_| Arc::new(Buffer::new(SIZE)));
-        let all = Access::LOCAL_WRITE | Access::REMOTE;
-        let mr = [0, 1].map(|h: usize| domains[h].register(&memory[h], all).expect("register"));
-        a.import(&mr[1].remote()).expect("import");
-        b.import(&mr[0].remote()).expect("import");
-        Duo { rig, v: [a, b], memory, mr, got: [Vec::new(), Vec::new()] }
-    }
-
-    fn turns(&mut self, n: usize) {
-        for _ in 0..n {
-            for h in 0..2 {
-                self.v[h].poll(&mut self.got[h]);
-            }
-            self.rig.world.run_for(Duration::from_micros(25));
-        }
-    }
-
-    fn send(&mut self, wr_id: u64, value: u64) {
-        let data = Data::inline(&value.to_ne_bytes());
-        self.v[0].post_send(SendWr::new(wr_id, SendOp::Send, data)).expect("post");
+    fn message(&mut self, wr_id: u64, value: u64) {
+        self.send(0, wr_id, SendOp::Send, Data::inline(&value.to_ne_bytes()));
     }
 
     fn write(&mut self, wr_id: u64, at: u64, value: u64) {
-        let op = SendOp::Write(self.mr[1].remote().at(at));
-        self.v[0].post_send(SendWr::new(wr_id, op, Data::inline(&value.to_ne_bytes()))).expect("post");
-    }
-
-    /// A receive of the second end.
-    fn recv(&mut self, wr_id: u64) {
-        let sge = self.mr[1].sge(wr_id * 64, 64);
-        self.v[1].post_recv(RecvWr::new(wr_id, sge)).expect("post_recv");
-    }
-
-    fn outcome(&self, h: usize, wr_id: u64) -> Option<Outcome> {
-        self.got[h].iter().find(|c| c.wr_id == wr_id).map(|c| c.outcome)
+        self.send(0, wr_id, SendOp::Write(self.remote(1, at)), Data::inline(&value.to_ne_bytes()));
     }
 
     fn received(&self) -> Vec<u64> {
@@ -164,9 +106,9 @@ fn ballots_for_rails_that_nobody_can_use_move_nothing_and_leave_nothing() {
 /// `promised`: with ballots above the one in force too. They bind who hears them, so the peer's own come too late then: who
 /// knows the cookie can speak for the peer.
 fn hostile(promised: bool) {
-    let mut d = Duo::new(config());
-    (0..32).for_each(|i| d.recv(i));
-    d.turns(50);
+    let mut d = Duo::new(2, config());
+    (0..32).for_each(|i| d.recv(1, i, 64));
+    d.turns(&[0, 1], 50);
     let f = Forger::new(&d);
     let mut well_formed = vec![
         f.message(PROPOSE, 0, 1, &[1]),
@@ -195,25 +137,25 @@ fn hostile(promised: bool) {
     for round in 0..20 {
         for bytes in well_formed.iter().chain(&bad) {
             f.say(bytes);
-            d.turns(3);
+            d.turns(&[0, 1], 3);
         }
-        d.turns(8);
+        d.turns(&[0, 1], 8);
         assert_eq!(d.v[1].rejected_messages(), (round + 1) * bad.len() as u64);
         sizes.push(format!("{:?}", d.v[1]).len());
     }
     assert!(sizes.iter().all(|&n| n < sizes[0] + 500), "it grows: {sizes:?}");
     assert_eq!([d.v[0].ended(), d.v[1].ended()], [None, None]);
     assert_eq!([d.v[0].last_failover(), d.v[1].last_failover()], [None, None]);
-    d.send(100, 1);
-    d.turns(20);
+    d.message(100, 1);
+    d.turns(&[0, 1], 20);
     let mut moves = [0, 0];
     if !promised {
         let nic = d.rig.nics[0][0].id();
         d.rig.world.set_link(nic, false);
         moves = [1, 1];
     }
-    d.send(101, 2);
-    d.turns(400);
+    d.message(101, 2);
+    d.turns(&[0, 1], 400);
     assert_eq!(d.received(), [0, 1]);
     assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], moves, "{:?}", d.v[1].ended());
 }
@@ -221,32 +163,35 @@ fn hostile(promised: bool) {
 #[test]
 fn when_the_epochs_are_used_up_both_ends_end_named() {
     for struck in [0, 1] {
-        let mut d = Duo::new(config());
-        d.turns(50);
+        let mut d = Duo::new(2, config());
+        d.turns(&[0, 1], 50);
         // A ballot that the second end declines: but it has promised it.
         let f = Forger::new(&d);
         f.say(&f.message(PROPOSE, u16::MAX, 1, &[0]));
-        d.turns(20);
+        d.turns(&[0, 1], 20);
         assert_eq!(d.v[1].ended(), None);
         let nic = d.rig.nics[1][0].id();
         if struck == 1 {
             d.write(1, 0, 7);
             d.rig.world.set_link(nic, false);
-            d.turns(2000);
+            d.turns(&[0, 1], 2000);
             assert_eq!(d.v[1].ended(), Some(Ended::EpochsUsedUp));
             assert_eq!(d.v[0].ended(), Some(Ended::PeerClosed));
             let undecided = Outcome::Named(NamedError::Undecided(Ended::PeerClosed));
-            assert!(matches!(d.outcome(0, 1), Some(o) if o == undecided || d.memory[1].load(0) == 7));
+            assert!(matches!(d.outcome(0, 1, false), Some(o) if o == undecided || d.memory[1].load(0) == 7));
         } else {
             // Only the first end notices. Its ballots are all below the one that was promised: it gives up, and says so.
             let nic = d.rig.nics[0][0].id();
             d.rig.world.set_link(nic, false);
             d.write(1, 0, 7);
             for _ in 0..6 {
-                d.turns(40_000);
+                d.turns(&[0, 1], 40_000);
             }
             assert_eq!(d.v[0].ended(), Some(Ended::PeerUnreachable));
-            assert_eq!(d.outcome(0, 1), Some(Outcome::Named(NamedError::Undecided(Ended::PeerUnreachable))));
+            assert_eq!(
+                d.outcome(0, 1, false),
+                Some(Outcome::Named(NamedError::Undecided(Ended::PeerUnreachable)))
+            );
             assert_eq!(d.v[1].ended(), Some(Ended::PeerClosed));
         }
     }
@@ -255,20 +200,20 @@ fn when_the_epochs_are_used_up_both_ends_end_named() {
 /// A receiver that is not ready is no failure: the message waits, and those behind it.
 #[test]
 fn a_message_waits_for_its_receive() {
-    let mut d = Duo::new(config());
-    d.turns(10);
-    (0..4).for_each(|i| d.send(100 + i, 1000 + i));
+    let mut d = Duo::new(2, config());
+    d.turns(&[0, 1], 10);
+    (0..4).for_each(|i| d.message(100 + i, 1000 + i));
     d.write(200, 8192, 5);
-    d.turns(2000);
-    assert_eq!((d.received(), d.outcome(0, 100), d.memory[1].load(8192)), (vec![], None, 0));
+    d.turns(&[0, 1], 2000);
+    assert_eq!((d.received(), d.outcome(0, 100, false), d.memory[1].load(8192)), (vec![], None, 0));
     for i in 0..4 {
-        d.recv(i);
-        d.turns(200);
+        d.recv(1, i, 64);
+        d.turns(&[0, 1], 200);
         assert_eq!(d.received().len() as u64, i + 1);
-        assert_eq!(d.memory[1].load(i as usize * 64), 1000 + i);
+        assert_eq!(d.memory[1].load(i as usize * 256), 1000 + i);
     }
-    assert!((100..104).all(|i| d.outcome(0, i) == Some(Outcome::Success)));
-    assert_eq!((d.outcome(0, 200), d.memory[1].load(8192)), (Some(Outcome::Success), 5));
+    assert!((100..104).all(|i| d.outcome(0, i, false) == Some(Outcome::Success)));
+    assert_eq!((d.outcome(0, 200, false), d.memory[1].load(8192)), (Some(Outcome::Success), 5));
     assert_eq!([d.v[0].last_failover(), d.v[1].last_failover()], [None, None]);
 }
 
@@ -276,39 +221,39 @@ fn a_message_waits_for_its_receive() {
 #[test]
 fn a_message_that_waits_for_its_receive_moves_with_the_rail() {
     for log in [false, true] {
-        let mut d = Duo::new(Config { log, ..config() });
-        d.recv(0);
-        d.turns(10);
-        (0..4).for_each(|i| d.send(100 + i, 1000 + i));
+        let mut d = Duo::new(2, Config { log, ..config() });
+        d.recv(1, 0, 64);
+        d.turns(&[0, 1], 10);
+        (0..4).for_each(|i| d.message(100 + i, 1000 + i));
         d.write(200, 8192, 5);
-        d.turns(40);
+        d.turns(&[0, 1], 40);
         assert_eq!(d.received(), [0]);
         let nic = d.rig.nics[0][0].id();
         d.rig.world.set_link(nic, false);
-        d.turns(400);
+        d.turns(&[0, 1], 400);
         assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1, 1], "{:?}", d.v[0].ended());
-        (1..4).for_each(|i| d.recv(i));
-        d.turns(400);
+        (1..4).for_each(|i| d.recv(1, i, 64));
+        d.turns(&[0, 1], 400);
         assert_eq!(d.received(), [0, 1, 2, 3]);
-        assert!((0..4).all(|i| d.memory[1].load(i * 64) == 1000 + i as u64));
-        assert!((100..104).all(|i| d.outcome(0, i) == Some(Outcome::Success)));
-        assert_eq!((d.outcome(0, 200), d.memory[1].load(8192)), (Some(Outcome::Success), 5));
+        assert!((0..4).all(|i| d.memory[1].load(i * 256) == 1000 + i as u64));
+        assert!((100..104).all(|i| d.outcome(0, i, false) == Some(Outcome::Success)));
+        assert_eq!((d.outcome(0, 200, false), d.memory[1].load(8192)), (Some(Outcome::Success), 5));
     }
 }
 
 /// Who does not wait for ever is told; it is no failure of the rail, and nothing behind it was executed.
 #[test]
 fn a_receiver_that_is_never_ready_ends_the_request_not_the_rail() {
-    let mut d = Duo::new(Config { rnr_retry: 2, ..config() });
-    d.recv(0);
-    d.turns(10);
-    (0..3).for_each(|i| d.send(100 + i, 1000 + i));
+    let mut d = Duo::new(2, Config { rnr_retry: 2, ..config() });
+    d.recv(1, 0, 64);
+    d.turns(&[0, 1], 10);
+    (0..3).for_each(|i| d.message(100 + i, 1000 + i));
     d.write(200, 8192, 5);
-    d.turns(2000);
-    assert_eq!(d.outcome(0, 100), Some(Outcome::Success));
-    assert_eq!(d.outcome(0, 101), Some(Outcome::Failed(WcStatus::RnrRetryExceeded)));
-    assert_eq!(d.outcome(0, 102), Some(Outcome::Failed(WcStatus::Flushed)));
-    assert_eq!(d.outcome(0, 200), Some(Outcome::Failed(WcStatus::Flushed)));
+    d.turns(&[0, 1], 2000);
+    assert_eq!(d.outcome(0, 100, false), Some(Outcome::Success));
+    assert_eq!(d.outcome(0, 101, false), Some(Outcome::Failed(WcStatus::RnrRetryExceeded)));
+    assert_eq!(d.outcome(0, 102, false), Some(Outcome::Failed(WcStatus::Flushed)));
+    assert_eq!(d.outcome(0, 200, false), Some(Outcome::Failed(WcStatus::Flushed)));
     assert_eq!(d.memory[1].load(8192), 0);
     assert_eq!((d.v[0].ended(), d.v[1].ended()), (Some(Ended::RequestError), Some(Ended::PeerClosed)));
     assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [0, 0]);

@@ -20,6 +20,17 @@ fn readable(fd: &impl AsFd) -> bool {
     poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
 }
 
+/// Two ends; the second one's completion queue has a channel.
+fn with_channel() -> (End, End, Arc<dyn CompletionChannel>) {
+    let nic = open(Config::loopback());
+    let channel = nic.create_completion_channel().unwrap();
+    let cq = nic.create_cq(64, Some(&channel)).unwrap();
+    let b = End::with(nic, Arc::new(Buffer::new(common::MEMORY)), cq);
+    let a = End::new(open(Config::loopback()));
+    connect(&a, &b, Link::default());
+    (a, b, channel)
+}
+
 #[test]
 fn a_passive_process_is_read_and_written() {
     let (a, b) = pair();
@@ -110,12 +121,7 @@ fn a_channel_wakes_who_waits() {
 
 #[test]
 fn arming_after_polling_gives_the_lease_up() {
-    let nic = open(Config::loopback());
-    let channel = nic.create_completion_channel().unwrap();
-    let cq = nic.create_cq(64, Some(&channel)).unwrap();
-    let b = End::with(nic, Arc::new(Buffer::new(common::MEMORY)), cq);
-    let a = End::new(open(Config::loopback()));
-    connect(&a, &b, Link::default());
+    let (a, b, channel) = with_channel();
     for i in 0..50 {
         b.post_recv(i, 0, 8);
         let mut wcs = Vec::new();
@@ -133,12 +139,7 @@ fn arming_after_polling_gives_the_lease_up() {
 
 #[test]
 fn solicited_events_only_when_asked() {
-    let nic = open(Config::loopback());
-    let channel = nic.create_completion_channel().unwrap();
-    let cq = nic.create_cq(64, Some(&channel)).unwrap();
-    let b = End::with(nic, Arc::new(Buffer::new(common::MEMORY)), cq);
-    let a = End::new(open(Config::loopback()));
-    connect(&a, &b, Link::default());
+    let (a, b, channel) = with_channel();
     b.nic.req_notify_cq(b.cq, true).unwrap();
     b.post_recv(1, 0, 8);
     b.post_recv(2, 0, 8);
