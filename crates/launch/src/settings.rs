@@ -60,7 +60,7 @@ impl Settings {
     /// # Errors
     /// The first variable that is not understood, or a fault at a rail that is not there.
     pub fn from_env() -> Result<Settings, SettingsError> {
-        Settings::from_variables(|name| env::var_os(name))
+        Settings::from_variables(env::var_os)
     }
 
     fn from_variables(

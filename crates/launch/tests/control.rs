@@ -80,9 +80,9 @@ fn status_is_told() {
 
 #[test]
 fn faults_strike_in_time_and_order() {
+    let began = Instant::now();
     let (server, notes) =
         start(None, "rail0 up at 60ms; rail0 down at 30ms; rail1 nic-dead; rail1 up at 60ms");
-    let began = Instant::now();
     let struck: Vec<_> = (0..4).map(|_| notes.recv_timeout(LONG).unwrap()).collect();
     let what: Vec<_> = struck.iter().map(|(_, rail, change)| (*rail, *change)).collect();
     assert_eq!(
@@ -94,8 +94,7 @@ fn faults_strike_in_time_and_order() {
             (1, Change::Heal)
         ]
     );
-    // Never early. The clock of the thread may have begun a little before this one.
-    assert!(struck[3].0.duration_since(began) > Duration::from_millis(40));
+    assert!(struck[3].0.duration_since(began) >= Duration::from_millis(60), "never early");
     drop(server);
     assert!(notes.recv().is_err(), "the device went with its server");
 }
