@@ -312,7 +312,7 @@ impl Responder {
         }
     }
 
-    /// Executes the expected request and says how many PSNs it owned. What is refused has touched nothing.
+    /// Executes the expected request and says how many PSNs it owned. What is refused has touched nothing, unless memory goes meanwhile.
     fn execute(
         &mut self,
         c: &Common,
