@@ -9,6 +9,8 @@
 //! Layouts are asserted at compile time where they are declared, and `tests/layout.rs` compares each with what the C
 //! compiler makes of the installed headers.
 
+#![allow(unsafe_code)] // C calls in, and the memory is the program's
+
 #[cfg(not(all(
     target_os = "linux",
     target_env = "gnu",
@@ -19,4 +21,12 @@ compile_error!(
 );
 
 pub mod abi;
+#[cfg(target_arch = "x86_64")]
+mod fault;
+#[cfg(target_arch = "x86_64")]
+mod interpose;
+#[allow(dead_code, reason = "the calls that register memory are to come")]
+mod memory;
+#[cfg(any(test, not(target_arch = "x86_64")))]
+mod process_vm;
 pub mod symbols;
