@@ -99,6 +99,11 @@ impl Shared {
         }
     }
 
+    /// Locks the NIC if nobody has it and nobody panicked with it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
+        self.engine.try_lock().ok()
+    }
+
     /// Locks the NIC to close it, and says whether it is as it should be: not if a thread panicked while it held the
     /// lock.
     pub(crate) fn lock_to_close(&self) -> (MutexGuard<'_, Engine>, bool) {
