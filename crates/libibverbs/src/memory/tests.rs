@@ -44,8 +44,8 @@ impl Pages {
     }
 
     fn unmap(&self, page: usize) {
-        // Tests run side by side in one process: a page that may not be touched keeps the place from the others' mappings, and to
-        // the copies it is the same.
+        // Tests run side by side in one process: a page that may not be touched keeps the place from the others'
+        // mappings, and to the copies it is the same.
         let place = self.at(page * PAGE).cast();
         let flags = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS;
         // SAFETY: as in `protect`.
