@@ -8,7 +8,9 @@ use std::sync::LazyLock;
 pub(crate) fn preload() {
     let dir = Path::new(env!("CARGO_BIN_EXE_mitra")).parent().expect("mitra is in a directory");
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "mitra-preload", "--target-dir"]).arg(dir.parent().expect("and that too"));
+    cargo
+        .args(["build", "--quiet", "--package", "mitra-preload", "--target-dir"])
+        .arg(dir.parent().expect("and that too"));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
@@ -19,7 +21,8 @@ pub(crate) fn preload() {
 static MPI_CHECK: LazyLock<Result<String, String>> = LazyLock::new(|| {
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("mpi-check");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/check.c");
-    let built = Command::new("mpicc").args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source).output();
+    let built =
+        Command::new("mpicc").args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source).output();
     let built = built.map_err(|error| format!("mpicc: {error}; `cargo xtask setup` installs it"))?;
     if !built.status.success() {
         return Err(format!("mpicc: {}", String::from_utf8_lossy(&built.stderr)));

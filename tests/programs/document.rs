@@ -21,7 +21,8 @@ fn document() -> String {
         if !section.about.is_empty() {
             let _ = writeln!(text, "{}\n", section.about);
         }
-        let whose = if matches!(section.shape, Shape::Alone | Shape::Mpi) { "command" } else { "both commands" };
+        let whose =
+            if matches!(section.shape, Shape::Alone | Shape::Mpi) { "command" } else { "both commands" };
         let _ = writeln!(text, "| {whose} | |\n|---|---|");
         for command in section.works {
             let _ = writeln!(text, "| `{command}` | works |");

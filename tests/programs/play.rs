@@ -51,12 +51,16 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
     const HOST: &str = "127.0.0.1";
     let words: Vec<String> = row.command.split(' ').map(str::to_owned).collect();
     let port = port.to_string();
-    let with = |more: &[&str]| words.iter().map(String::as_str).chain(more.iter().copied()).map(str::to_owned).collect();
+    let with = |more: &[&str]| {
+        words.iter().map(String::as_str).chain(more.iter().copied()).map(str::to_owned).collect()
+    };
     Ok(match row.shape {
         Shape::Alone => vec![words],
         Shape::Pair => vec![with(&["-p", &port]), with(&["-p", &port, HOST])],
         Shape::Qperf => {
-            let [program, t, seconds, test] = &words[..] else { return Err("qperf -t SECONDS TEST".to_owned()) };
+            let [program, t, seconds, test] = &words[..] else {
+                return Err("qperf -t SECONDS TEST".to_owned());
+            };
             let client = [program, HOST, "-lp", &port, t, seconds, test, "quit"];
             vec![vec![program.clone(), "-lp".to_owned(), port.clone()], client.map(str::to_owned).to_vec()]
         }
@@ -64,7 +68,9 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
         Shape::Mpi => {
             let check = build::mpi_check()?;
             let words = words.into_iter().flat_map(|word| match word.as_str() {
-                "mpirun" => ["mpirun", "-np", "2", "--allow-run-as-root", "--oversubscribe"].map(str::to_owned).to_vec(),
+                "mpirun" => ["mpirun", "-np", "2", "--allow-run-as-root", "--oversubscribe"]
+                    .map(str::to_owned)
+                    .to_vec(),
                 "check" => vec![check.clone()],
                 _ => vec![word],
             });
@@ -182,7 +188,8 @@ impl Drop for Process {
 }
 
 fn is_variable(word: &str) -> bool {
-    word.split_once('=').is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
+    word.split_once('=')
+        .is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
 }
 
 /// Whether some process listens at this TCP port, seen without disturbing it.
@@ -192,7 +199,8 @@ fn is_listening(port: u16) -> bool {
         table.lines().any(|line| {
             // sl local_address rem_address st ...: an address is hex:port, and 0A is LISTEN (proc(5), tcp_states.h).
             let columns: Vec<&str> = line.split_whitespace().collect();
-            columns.get(1).is_some_and(|local| local.ends_with(&format!(":{port:04X}"))) && columns.get(3) == Some(&"0A")
+            columns.get(1).is_some_and(|local| local.ends_with(&format!(":{port:04X}")))
+                && columns.get(3) == Some(&"0A")
         })
     })
 }

@@ -59,7 +59,11 @@ pub(crate) static SECTIONS: &[Section] = &[
         ],
         fails: &[
             Failure { command: "ibv_xsrq_pingpong -g 0 -c", says: "XRC", because: XRC },
-            Failure { command: "ibv_rc_pingpong -g 0 -o", says: "The device isn't ODP capable", because: ODP },
+            Failure {
+                command: "ibv_rc_pingpong -g 0 -o",
+                says: "The device isn't ODP capable",
+                because: ODP,
+            },
             Failure {
                 command: "ibv_rc_pingpong -g 0 -j",
                 says: "device memory",
@@ -245,7 +249,11 @@ pub(crate) fn rows() -> impl Iterator<Item = Row> {
         let shape = section.shape;
         let works = section.works.iter().map(move |&command| Row { command, shape, fails: None });
         let fails = section.fails.iter();
-        works.chain(fails.map(move |failure| Row { command: failure.command, shape, fails: Some(failure.says) }))
+        works.chain(fails.map(move |failure| Row {
+            command: failure.command,
+            shape,
+            fails: Some(failure.says),
+        }))
     })
 }
 

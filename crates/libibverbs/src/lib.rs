@@ -4,6 +4,7 @@
 //! - [`symbols`]: every entry point of `libibverbs.so.1` with its version node, and the linker's version script.
 //!
 //! - `calls`: the verbs themselves, exported to C, over software NICs. `mitra-preload` makes libraries of them.
+//! - `rails`: the NICs under the device, and what spans them.
 //! - `memory`, `fault`: the program's memory, which it may unmap while a NIC uses it.
 //! - `interpose`: calls of the C library that stand between the program and `fault`.
 //!
@@ -30,4 +31,5 @@ mod interpose;
 mod memory;
 #[cfg(any(test, not(target_arch = "x86_64")))]
 mod process_vm;
+mod rails;
 pub mod symbols;
