@@ -6,6 +6,7 @@
 //! Datagrams and unreliable connections stay on rail 0.
 
 mod attendant;
+mod bounce;
 pub(crate) mod completions;
 mod control;
 pub(crate) mod meeting;

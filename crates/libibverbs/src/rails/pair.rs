@@ -1,6 +1,6 @@
 //! A reliable connection of the program as a virtual queue pair.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -10,6 +10,7 @@ use mitra_verbs::{
     Wc, WcOpcode, WcStatus, check_modify,
 };
 
+use super::bounce::Bounce;
 use super::completions::Completions;
 use super::lock;
 use super::shared_receives::SharedReceives;
@@ -44,8 +45,8 @@ struct Inner {
     /// Keys of the peer that the queue pair knows on every rail.
     known: HashSet<Key>,
     scratch: Vec<Completion>,
-    /// Shared receives that it was lent, oldest first.
-    lent: VecDeque<RecvWr>,
+    /// Where messages arrive for a shared receive queue, once it can receive.
+    bounce: Option<Bounce>,
     /// The last failover that was told.
     told_epoch: Option<u16>,
     lines: u32,
@@ -60,7 +61,7 @@ impl Pair {
             attr: QpAttr::default(),
             known: HashSet::new(),
             scratch: Vec::new(),
-            lent: VecDeque::new(),
+            bounce: None,
             told_epoch: None,
             lines: 0,
         };
@@ -120,8 +121,7 @@ impl Pair {
             inner.vqp.shutdown();
             self.collect(&mut inner);
         }
-        drop(inner);
-        self.feed();
+        self.hand_over(&mut inner);
         Ok(())
     }
 
@@ -210,24 +210,49 @@ impl Pair {
         Ok(())
     }
 
-    /// Borrows shared receives, up to its share.
+    /// There are new shared receives: messages that wait get them.
     pub(super) fn feed(&self) {
-        self.borrow(&mut lock(&self.inner));
+        self.hand_over(&mut lock(&self.inner));
     }
 
-    fn borrow(&self, inner: &mut Inner) {
+    fn hand_over(&self, inner: &mut Inner) {
         let Some(shared) = &self.made.shared else { return };
-        if !matches!(inner.state, QpState::Rtr | QpState::Rts) {
-            return;
+        if inner.bounce.is_none() && matches!(inner.state, QpState::Rtr | QpState::Rts) && shared.longest() > 0 {
+            // Without room for it no message is taken: the peer is told to try again.
+            inner.bounce = Bounce::new(&self.spanning, shared, &mut inner.vqp).ok();
         }
-        let mut borrowed: VecDeque<RecvWr> = shared.lend(inner.lent.len()).into();
-        while let Some(wr) = borrowed.pop_front() {
-            if inner.vqp.post_recv(wr.clone()).is_err() {
-                // It has ended, or a key is no more: others may do better.
-                borrowed.push_front(wr);
-                return shared.give_back(borrowed);
-            }
-            inner.lent.push_back(wr);
+        let Some(bounce) = &mut inner.bounce else { return };
+        let mut failed = false;
+        while let Some((wr_id, placed, message)) = bounce.next(shared, &mut inner.vqp) {
+            let (status, vendor_err) = status(message.outcome);
+            let status = if status == WcStatus::Success { placed } else { status };
+            failed |= status != WcStatus::Success;
+            self.made.recvs.push(self.wc(wr_id, status, vendor_err, &message));
+        }
+        if failed {
+            self.fail(inner);
+        }
+    }
+
+    /// As on a real queue pair: the first error is the last thing that is executed.
+    fn fail(&self, inner: &mut Inner) {
+        if inner.state != QpState::Err {
+            inner.state = QpState::Err;
+            inner.vqp.shutdown();
+        }
+    }
+
+    fn wc(&self, wr_id: u64, status: WcStatus, vendor_err: u32, completion: &Completion) -> Wc {
+        Wc {
+            wr_id,
+            status,
+            opcode: completion.opcode,
+            qpn: self.qpn,
+            byte_len: completion.byte_len,
+            imm: completion.imm,
+            invalidated: completion.invalidated,
+            src_qp: Qpn::new(0),
+            vendor_err,
         }
     }
 
@@ -248,14 +273,11 @@ impl Pair {
     fn collect(&self, inner: &mut MutexGuard<'_, Inner>) {
         let mut scratch = std::mem::take(&mut inner.scratch);
         inner.vqp.poll(&mut scratch);
-        let used = !scratch.is_empty();
         for completion in scratch.drain(..) {
             self.complete(inner, &completion);
         }
         inner.scratch = scratch;
-        if used {
-            self.borrow(inner);
-        }
+        self.hand_over(inner);
         self.tell_of_failover(inner);
     }
 
@@ -272,30 +294,17 @@ impl Pair {
                 self.qpn, completion.opcode, completion.wr_id
             );
         }
-        if status != WcStatus::Success && inner.state != QpState::Err {
-            // As on a real queue pair: the first error is the last thing that is executed.
-            inner.state = QpState::Err;
-            inner.vqp.shutdown();
+        if status != WcStatus::Success {
+            self.fail(inner);
         }
-        if received && let Some(shared) = &self.made.shared {
-            let lent = inner.lent.pop_front();
-            if status == WcStatus::Flushed {
-                // The receives of a shared queue are not flushed with one of its users.
-                return shared.give_back(lent.into_iter().collect());
+        if received && let Some(bounce) = &mut inner.bounce {
+            // The receives of a shared queue are not flushed with one of its users.
+            if status != WcStatus::Flushed {
+                bounce.arrived(*completion);
             }
-            shared.used();
+            return;
         }
-        let wc = Wc {
-            wr_id: completion.wr_id,
-            status,
-            opcode: completion.opcode,
-            qpn: self.qpn,
-            byte_len: completion.byte_len,
-            imm: completion.imm,
-            invalidated: completion.invalidated,
-            src_qp: Qpn::new(0),
-            vendor_err,
-        };
+        let wc = self.wc(completion.wr_id, status, vendor_err, completion);
         if received { self.made.recvs.push(wc) } else { self.made.sends.push(wc) }
     }
 
@@ -355,7 +364,7 @@ impl Pair {
             side.forget(self);
         }
         if let Some(shared) = &self.made.shared {
-            shared.leave(self, std::mem::take(&mut inner.lent));
+            shared.leave(self);
         }
     }
 
@@ -370,7 +379,10 @@ impl Pair {
 
     /// Frees its rails.
     pub(super) fn close(&self) -> Result<()> {
-        lock(&self.inner).vqp.close()
+        let mut inner = lock(&self.inner);
+        let closed = inner.vqp.close();
+        inner.bounce = None;
+        closed
     }
 }
 

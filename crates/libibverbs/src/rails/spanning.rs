@@ -11,7 +11,7 @@ use mitra_verbs::{Access, Buffer, CompletionChannel, Key, PdId, Provider, Qpn, R
 
 use super::meeting::Meeting;
 use super::pair::{Made, Pair};
-use super::{lock, system};
+use super::{bounce, lock, system};
 
 /// How long the rails of a queue pair that was destroyed stay, so that its peer hears that it has ended.
 const LINGER: Duration = Duration::from_millis(200);
@@ -72,7 +72,7 @@ impl Spanning {
         let cap = &made.init.cap;
         let config = Config {
             send_wrs: cap.send_wrs.max(1),
-            recv_wrs: if made.shared.is_some() { 64 } else { cap.recv_wrs },
+            recv_wrs: if made.shared.is_some() { bounce::SLOTS as u32 } else { cap.recv_wrs },
             ..self.config
         };
         let vqp = VirtualQp::new(Arc::clone(&self.domain), config, secret)?;
