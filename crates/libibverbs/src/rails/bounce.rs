@@ -29,13 +29,16 @@ pub(super) struct Bounce {
 impl Bounce {
     /// Posts receives for messages as long as the longest shared receive so far; longer ones that come are refused, even if a
     /// shared receive posted later had room for them.
-    pub(super) fn new(spanning: &Arc<Spanning>, shared: &SharedReceives, vqp: &mut VirtualQp) -> Result<Bounce> {
+    pub(super) fn new(
+        spanning: &Arc<Spanning>,
+        shared: &SharedReceives,
+        vqp: &mut VirtualQp,
+    ) -> Result<Bounce> {
         let slot = shared.longest().max(1).next_multiple_of(8);
         let slots = (BYTES / slot).clamp(FEWEST, SLOTS);
         let buffer = Arc::new(Buffer::new(slot * slots));
         let mr = spanning.domain.register(&buffer, Access::LOCAL_WRITE)?;
-        let bounce =
-            Bounce { spanning: Arc::clone(spanning), buffer, mr, slot, waiting: VecDeque::new() };
+        let bounce = Bounce { spanning: Arc::clone(spanning), buffer, mr, slot, waiting: VecDeque::new() };
         (0..slots).try_for_each(|i| vqp.post_recv(bounce.receive(i as u64)))?;
         Ok(bounce)
     }

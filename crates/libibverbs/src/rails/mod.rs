@@ -11,6 +11,7 @@ pub(crate) mod completions;
 mod control;
 pub(crate) mod meeting;
 pub(crate) mod pair;
+mod parted;
 pub(crate) mod shared_receives;
 mod spanning;
 

@@ -13,6 +13,7 @@ use mitra_verbs::{
 use super::bounce::Bounce;
 use super::completions::Completions;
 use super::lock;
+use super::parted::Parted;
 use super::shared_receives::SharedReceives;
 use super::spanning::Spanning;
 
@@ -45,6 +46,8 @@ struct Inner {
     /// Keys of the peer that the queue pair knows on every rail.
     known: HashSet<Key>,
     scratch: Vec<Completion>,
+    /// What is kept since the peer closed its end.
+    parted: Option<Parted>,
     /// Where messages arrive for a shared receive queue, once it can receive.
     bounce: Option<Bounce>,
     /// The last failover that was told.
@@ -61,6 +64,7 @@ impl Pair {
             attr: QpAttr::default(),
             known: HashSet::new(),
             scratch: Vec::new(),
+            parted: None,
             bounce: None,
             told_epoch: None,
             lines: 0,
@@ -120,6 +124,7 @@ impl Pair {
         if to == QpState::Err {
             inner.vqp.shutdown();
             self.collect(&mut inner);
+            self.give_up(&mut inner, WcStatus::Flushed);
         }
         self.hand_over(&mut inner);
         Ok(())
@@ -161,6 +166,10 @@ impl Pair {
                 state: inner.state,
             });
         }
+        if let Some(parted) = &mut inner.parted {
+            parted.post_send(wr, |wr_id, opcode| self.wc(wr_id, WcStatus::Flushed, opcode));
+            return Ok(());
+        }
         if let Some(remote) = wr.op.remote()
             && !inner.known.contains(&remote.rkey)
         {
@@ -185,17 +194,7 @@ impl Pair {
     }
 
     fn flush_at_once(&self, wr: &SendWr) {
-        self.made.sends.push(Wc {
-            wr_id: wr.wr_id,
-            status: WcStatus::Flushed,
-            opcode: wr.op.completes_as(),
-            qpn: self.qpn,
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            src_qp: Qpn::new(0),
-            vendor_err: 0,
-        });
+        self.made.sends.push(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.completes_as()));
     }
 
     pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
@@ -205,6 +204,15 @@ impl Pair {
             return Err(PostError { index: 0, error });
         }
         for (index, wr) in wrs.iter().enumerate() {
+            let as_wc = |wr_id, opcode| self.wc(wr_id, WcStatus::Flushed, opcode);
+            if let Some(parted) = &mut inner.parted {
+                parted.post_recv(wr, as_wc);
+                continue;
+            }
+            if inner.state == QpState::Err {
+                self.made.recvs.push(as_wc(wr.wr_id, WcOpcode::Recv));
+                continue;
+            }
             inner.vqp.post_recv(wr.clone()).map_err(|error| PostError { index, error })?;
         }
         Ok(())
@@ -217,7 +225,10 @@ impl Pair {
 
     fn hand_over(&self, inner: &mut Inner) {
         let Some(shared) = &self.made.shared else { return };
-        if inner.bounce.is_none() && matches!(inner.state, QpState::Rtr | QpState::Rts) && shared.longest() > 0 {
+        if inner.bounce.is_none()
+            && matches!(inner.state, QpState::Rtr | QpState::Rts)
+            && shared.longest() > 0
+        {
             // Without room for it no message is taken: the peer is told to try again.
             inner.bounce = Bounce::new(&self.spanning, shared, &mut inner.vqp).ok();
         }
@@ -227,7 +238,9 @@ impl Pair {
             let (status, vendor_err) = status(message.outcome);
             let status = if status == WcStatus::Success { placed } else { status };
             failed |= status != WcStatus::Success;
-            self.made.recvs.push(self.wc(wr_id, status, vendor_err, &message));
+            self.made
+                .recvs
+                .push(Wc { vendor_err, ..as_wc(&message, self.wc(wr_id, status, message.opcode)) });
         }
         if failed {
             self.fail(inner);
@@ -242,17 +255,26 @@ impl Pair {
         }
     }
 
-    fn wc(&self, wr_id: u64, status: WcStatus, vendor_err: u32, completion: &Completion) -> Wc {
+    /// A completion of this queue pair without data.
+    fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
         Wc {
             wr_id,
             status,
-            opcode: completion.opcode,
+            opcode,
             qpn: self.qpn,
-            byte_len: completion.byte_len,
-            imm: completion.imm,
-            invalidated: completion.invalidated,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
             src_qp: Qpn::new(0),
-            vendor_err,
+            vendor_err: 0,
+        }
+    }
+
+    /// What is kept since the peer closed its end completes.
+    fn give_up(&self, inner: &mut Inner, oldest: WcStatus) {
+        for wc in inner.parted.take().into_iter().flat_map(|parted| parted.fail(oldest)) {
+            let received = wc.opcode == WcOpcode::Recv;
+            if received { self.made.recvs.push(wc) } else { self.made.sends.push(wc) }
         }
     }
 
@@ -278,12 +300,34 @@ impl Pair {
         }
         inner.scratch = scratch;
         self.hand_over(inner);
+        if inner.vqp.ended() == Some(Ended::PeerClosed) && inner.state != QpState::Err {
+            inner.parted.get_or_insert_default();
+        }
+        if inner.parted.as_ref().is_some_and(Parted::is_due) {
+            eprintln!("mitra: queue pair {}: a send fails: the peer has closed its end", self.qpn);
+            inner.state = QpState::Err;
+            self.give_up(inner, WcStatus::RetryExceeded);
+        }
         self.tell_of_failover(inner);
     }
 
     fn complete(&self, inner: &mut Inner, completion: &Completion) {
         let received = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
         let (status, vendor_err) = status(completion.outcome);
+        if status != WcStatus::Success
+            && inner.vqp.ended() == Some(Ended::PeerClosed)
+            && inner.state != QpState::Err
+        {
+            let wc = self.wc(completion.wr_id, status, completion.opcode);
+            let parted = inner.parted.get_or_insert_default();
+            match (received, &self.made.shared) {
+                (true, None) => parted.keep_recv(wc),
+                // The receives of a shared queue are not flushed with one of its users.
+                (true, Some(_)) => {}
+                (false, _) => parted.keep_send(wc),
+            }
+            return;
+        }
         if let Outcome::Named(error) = completion.outcome
             && !matches!(error, NamedError::Undecided(Ended::Closed))
             && inner.lines < LINES
@@ -304,7 +348,7 @@ impl Pair {
             }
             return;
         }
-        let wc = self.wc(completion.wr_id, status, vendor_err, completion);
+        let wc = Wc { vendor_err, ..as_wc(completion, self.wc(completion.wr_id, status, completion.opcode)) };
         if received { self.made.recvs.push(wc) } else { self.made.sends.push(wc) }
     }
 
@@ -384,6 +428,11 @@ impl Pair {
         inner.bounce = None;
         closed
     }
+}
+
+/// With what came along.
+fn as_wc(completion: &Completion, wc: Wc) -> Wc {
+    Wc { byte_len: completion.byte_len, imm: completion.imm, invalidated: completion.invalidated, ..wc }
 }
 
 /// How the outcome of an operation looks to a program that knows verbs only, and a number that tells which it was.

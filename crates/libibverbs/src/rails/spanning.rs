@@ -22,6 +22,9 @@ const HEARTBEAT: Duration = Duration::from_millis(100);
 /// See [`HEARTBEAT`].
 const MISSES: u32 = 20;
 
+/// One end of a connection may be ready long before the other.
+const MEET_WITHIN: Duration = Duration::from_secs(60);
+
 /// The domain of all rails, and the queue pairs in it.
 pub(crate) struct Spanning {
     pub(super) domain: Arc<Domain>,
@@ -43,7 +46,12 @@ impl Spanning {
         let config = Config {
             policy: settings.policy,
             writes: settings.writes,
-            detector: Detector { heartbeat: HEARTBEAT, misses: MISSES, ..Detector::default() },
+            detector: Detector {
+                heartbeat: HEARTBEAT,
+                misses: MISSES,
+                meet_within: MEET_WITHIN,
+                ..Detector::default()
+            },
             ..Config::default()
         };
         Ok(Arc::new(Spanning {
