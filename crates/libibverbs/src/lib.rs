@@ -19,4 +19,5 @@ compile_error!(
 );
 
 pub mod abi;
+mod rdmacm;
 pub mod symbols;

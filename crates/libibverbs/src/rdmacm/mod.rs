@@ -1,0 +1,4 @@
+//! rdma_cm
+mod connection;
+mod lookup;
+mod message;
