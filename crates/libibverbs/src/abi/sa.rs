@@ -33,7 +33,7 @@ mirror! {
     }
     constants {}
     opaque {
-        /// A path in wire format with flags, an option that Mitra takes and does not read.
+        /// A path in wire format with flags, the value of an option that Mitra does not take.
         ibv_path_data,
         /// That path.
         ibv_path_record,

@@ -70,6 +70,8 @@ enum State {
 pub struct Connection {
     state: State,
     deadline: Option<Instant>,
+    /// [`notify`](Self::notify) was quicker.
+    rtu_is_late: bool,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     happenings: VecDeque<Happening>,
@@ -90,7 +92,7 @@ impl Connection {
 
     fn new(state: State, deadline: Instant) -> Self {
         let (inbox, outbox, happenings) = Default::default();
-        Self { state, deadline: Some(deadline), inbox, outbox, happenings }
+        Self { state, deadline: Some(deadline), rtu_is_late: false, inbox, outbox, happenings }
     }
 
     /// What to report next.
@@ -108,9 +110,9 @@ impl Connection {
         self.deadline
     }
 
-    /// Whether nothing more is to be sent or heard.
+    /// Whether nothing more is to be heard, and nothing sent beyond what is in the outbox.
     pub fn is_finished(&self) -> bool {
-        self.state == State::Closed && self.outbox.is_empty()
+        self.state == State::Closed
     }
 
     /// Whether a [`Happening::Disconnected`] is to come.
@@ -148,8 +150,9 @@ impl Connection {
                 self.enter(State::Established, None);
                 self.happenings.push_back(Happening::Established);
             }
-            // `notify` was quicker.
-            (State::Established, Message::Rtu) => {}
+            (State::Established | State::AwaitDrep, Message::Rtu) if self.rtu_is_late => {
+                self.rtu_is_late = false;
+            }
             (
                 State::AwaitRep | State::GotRep | State::GotReq | State::AwaitRtu | State::Established,
                 Message::Rej(rejection),
@@ -159,8 +162,6 @@ impl Connection {
                 self.close(Happening::Disconnected);
             }
             (State::AwaitDrep, Message::Drep) => self.close(Happening::Disconnected),
-            // What was on its way when we hung up.
-            (State::AwaitDrep, Message::Rtu) => {}
             _ => self.lose(Loss::Broken(Errno::EPROTO)),
         }
     }
@@ -230,6 +231,7 @@ impl Connection {
         match self.state {
             State::AwaitRtu => {
                 self.enter(State::Established, None);
+                self.rtu_is_late = true;
                 self.happenings.push_back(Happening::Established);
                 Ok(())
             }

@@ -221,7 +221,14 @@ fn what_is_out_of_turn_is_refused_or_ends_it() {
     assert_eq!(pair.passive.reject(rejection(1, b"")), Err(Errno::EINVAL));
     assert_eq!(pair.passive.notify(), Err(Errno::EINVAL));
 
-    // A second REQ in an established connection, and noise.
+    // A second RTU in an established connection.
+    let mut pair = Pair::established();
+    let mut bytes = Vec::new();
+    Message::Rtu.encode(&mut bytes);
+    pair.passive.receive(&bytes);
+    assert_eq!(happenings(&mut pair.passive), [Happening::Disconnected]);
+
+    // A second REQ, and noise.
     let mut bytes = Vec::new();
     Message::Req(offer(3, b"")).encode(&mut bytes);
     for noise in [&bytes[..], b"GET / HTTP/1.1"] {
