@@ -232,7 +232,8 @@ impl Domain {
         })
     }
 
-    /// Puts an atomic's old value where the application wanted it. False if that is not registered memory.
+    /// Puts an atomic's old value where the application wanted it. False if that is not registered
+    /// memory, or memory that is gone.
     pub(crate) fn store(&self, at: Sge, value: u64) -> bool {
         let table = lock(&self.memory);
         let Some(found) = find(&table, at.key) else { return false };
@@ -240,8 +241,7 @@ impl Domain {
         if at.len < 8 || offset.checked_add(8).is_none_or(|end| end > found.mr.len()) {
             return false;
         }
-        found.memory.write_at(offset as usize, &value.to_ne_bytes());
-        true
+        found.memory.try_write_at(offset as usize, &value.to_ne_bytes()).is_ok()
     }
 
     /// Takes the events of the NICs and says whether a rail cannot be used: its port is down or its NIC dead.

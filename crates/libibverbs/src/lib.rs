@@ -3,11 +3,15 @@
 //! - [`abi`]: every structure and constant that the programs of a RoCE device meet, with the layout of rdma-core 44.
 //! - [`symbols`]: every entry point of `libibverbs.so.1` with its version node, and the linker's version script.
 //!
-//! Two users: the front end, which implements this ABI for unmodified programs, and the back end, which calls a real
-//! rdma-core that it opened at run time. Nothing is exported to C yet.
+//! - `calls`: the verbs themselves, exported to C, over software NICs. `mitra-preload` makes libraries of them.
+//! - `rdmacm`: librdmacm's calls, over ordinary sockets.
+//! - `memory`, `fault`: the program's memory, which it may unmap while a NIC uses it.
+//! - `interpose`: calls of the C library that stand between the program and `fault`.
 //!
 //! Layouts are asserted at compile time where they are declared, and `tests/layout.rs` compares each with what the C
 //! compiler makes of the installed headers.
+
+#![allow(unsafe_code)] // C calls in, and the memory is the program's
 
 #[cfg(not(all(
     target_os = "linux",
@@ -19,5 +23,13 @@ compile_error!(
 );
 
 pub mod abi;
+mod calls;
+#[cfg(target_arch = "x86_64")]
+mod fault;
+#[cfg(target_arch = "x86_64")]
+mod interpose;
+mod memory;
+#[cfg(any(test, not(target_arch = "x86_64")))]
+mod process_vm;
 mod rdmacm;
 pub mod symbols;

@@ -147,12 +147,17 @@ impl Engine {
         if !self.dma_ok() {
             return;
         }
-        self.transmit(now);
         // Events are written like completions: not while writes are held back.
-        if !self.completions.holding() {
-            while let Some(cq) = self.nic.poll_cq_event() {
-                self.completions.notify(cq);
-            }
+        let mut woken = if self.completions.holding() { None } else { self.nic.poll_cq_event() };
+        if woken.is_some() {
+            // Who sleeps takes long to answer: no reason to let the acknowledgement wait for that, and programs with
+            // events expect their sends to be acknowledged before they are answered (`ib_send_lat -e`).
+            self.nic.handle_sleep();
+        }
+        self.transmit(now);
+        while let Some(cq) = woken {
+            self.completions.notify(cq);
+            woken = self.nic.poll_cq_event();
         }
         while let Some(event) = self.nic.poll_async_event() {
             self.events.push(event);

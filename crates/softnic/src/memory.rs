@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mitra_transport::{AtomicOp, Memory, MemoryFault};
-use mitra_verbs::{Buffer, RegionId};
+use mitra_verbs::{Buffer, RegionId, Unmapped};
 
 /// The memory behind each region, by its number.
 pub(crate) struct Regions {
@@ -79,7 +79,8 @@ impl Regions {
     pub(crate) fn place_held(&mut self) {
         for held in std::mem::take(&mut self.held) {
             if let Some(Some(buffer)) = self.buffers.get(held.region.0 as usize) {
-                buffer.write_at(held.offset, &held.data);
+                // Memory that is gone has nobody left to see it.
+                let _ = buffer.try_write_at(held.offset, &held.data);
             }
         }
     }
@@ -115,14 +116,14 @@ impl Memory for Regions {
         if self.holding {
             self.held.push(Held { region, offset, data: data.into() });
         } else {
-            buffer.write_at(offset, data);
+            buffer.try_write_at(offset, data).map_err(gone)?;
         }
         Ok(())
     }
 
     fn fetch(&mut self, region: RegionId, offset: u64, out: &mut [u8]) -> Result<(), MemoryFault> {
         let (buffer, offset) = self.range(region, offset, out.len())?;
-        buffer.read_at(offset, out);
+        buffer.try_read_at(offset, out).map_err(gone)?;
         for held in self.held.iter().filter(|held| held.region == region) {
             let (from, to) =
                 (held.offset.max(offset), (held.offset + held.data.len()).min(offset + out.len()));
@@ -136,12 +137,12 @@ impl Memory for Regions {
 
     fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
         let (buffer, at) = self.range(region, offset, 8)?;
-        if !at.is_multiple_of(8) {
+        if !buffer.addr().wrapping_add(offset).is_multiple_of(8) {
             return Err(MemoryFault);
         }
         if self.global_atomics && !self.holding {
-            let mut old = buffer.load(at);
-            while let Err(now) = buffer.compare_exchange(at, old, op.apply(old)) {
+            let mut old = buffer.try_load(at).map_err(gone)?;
+            while let Err(now) = buffer.try_compare_exchange(at, old, op.apply(old)).map_err(gone)? {
                 old = now;
             }
             return Ok(old);
@@ -158,8 +159,14 @@ impl Memory for Regions {
     }
 }
 
+fn gone(_: Unmapped) -> MemoryFault {
+    MemoryFault
+}
+
 #[cfg(test)]
 mod tests {
+    use mitra_verbs::LentMemory;
+
     use super::*;
 
     fn one(len: usize) -> (Regions, RegionId, Arc<Buffer>) {
@@ -219,5 +226,71 @@ mod tests {
         regions.place(region, 0, &7_u64.to_ne_bytes()).unwrap();
         regions.remove(region);
         assert_eq!(buffer.load(0), 7);
+    }
+
+    /// Lent memory that is gone.
+    struct Gone;
+
+    impl LentMemory for Gone {
+        fn read(&self, _: usize, _: &mut [u8]) -> Result<(), Unmapped> {
+            Err(Unmapped)
+        }
+
+        fn write(&self, _: usize, _: &[u8]) -> Result<(), Unmapped> {
+            Err(Unmapped)
+        }
+
+        fn compare_exchange(&self, _: usize, _: u64, _: u64) -> Result<Result<u64, u64>, Unmapped> {
+            Err(Unmapped)
+        }
+    }
+
+    #[test]
+    fn memory_that_is_gone_faults() {
+        for global_atomics in [false, true] {
+            let mut regions = Regions::new(global_atomics);
+            let region = regions.insert(Arc::new(Buffer::lent(Box::new(Gone), 0x1003, 64)));
+            assert_eq!(regions.place(region, 0, &[1]), Err(MemoryFault));
+            assert_eq!(regions.fetch(region, 0, &mut [0]), Err(MemoryFault));
+            assert_eq!(regions.atomic(region, 5, AtomicOp::FetchAdd { add: 1 }), Err(MemoryFault));
+            regions.hold(true);
+            regions.place(region, 0, &[1]).unwrap();
+            regions.remove(region);
+        }
+    }
+
+    /// Lends what may begin at any byte.
+    struct Lent(Buffer, usize);
+
+    impl LentMemory for Lent {
+        fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
+            self.0.try_read_at(self.1 + offset, out)
+        }
+
+        fn write(&self, offset: usize, data: &[u8]) -> Result<(), Unmapped> {
+            self.0.try_write_at(self.1 + offset, data)
+        }
+
+        fn compare_exchange(
+            &self,
+            offset: usize,
+            current: u64,
+            new: u64,
+        ) -> Result<Result<u64, u64>, Unmapped> {
+            self.0.try_compare_exchange(self.1 + offset, current, new)
+        }
+    }
+
+    #[test]
+    fn atomics_are_aligned_by_address() {
+        for global_atomics in [false, true] {
+            let mut regions = Regions::new(global_atomics);
+            let region =
+                regions.insert(Arc::new(Buffer::lent(Box::new(Lent(Buffer::new(64), 3)), 0x1003, 32)));
+            let add = AtomicOp::FetchAdd { add: 7 };
+            assert_eq!(regions.atomic(region, 0, add), Err(MemoryFault));
+            assert_eq!(regions.atomic(region, 5, add), Ok(0));
+            assert_eq!(regions.atomic(region, 5, add), Ok(7));
+        }
     }
 }

@@ -104,6 +104,14 @@ impl SoftNic {
         self.receive_buffer
     }
 
+    /// Sends the acknowledgements that it owes: for a process that is about to end without dropping its NIC. Does nothing if the
+    /// NIC is busy, which its caller may have interrupted.
+    pub fn farewell(&self) {
+        if let Some(mut engine) = self.shared.try_lock() {
+            engine.last_words(clock::now());
+        }
+    }
+
     /// Calls the NIC for the host, then sends and reports what came of it.
     fn call<T, E: From<Refused>>(
         &self,

@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use mitra_verbs::{AsyncEvent, Error, Result, Time};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::time::TimeSpec;
 
 use crate::channel::{EventQueue, clear, signal};
@@ -50,6 +50,16 @@ impl Drop for Obituary<'_> {
             self.0.events.push_once(AsyncEvent::DeviceFatal);
         }
     }
+}
+
+/// Signals are for the application's own threads. All but those of a fault of this thread itself: the kernel ends a process that
+/// faults while it blocks them (sigprocmask(2)), and a fault on lent memory is one to survive.
+fn not_ours() -> SigSet {
+    let mut signals = SigSet::all();
+    for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL] {
+        signals.remove(fault);
+    }
+    signals
 }
 
 /// What the thread sleeps on.
@@ -87,6 +97,11 @@ impl Shared {
                 engine.map_err(|_| Error::DeviceFatal)
             }
         }
+    }
+
+    /// Locks the NIC if nobody has it and nobody panicked with it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
+        self.engine.try_lock().ok()
     }
 
     /// Locks the NIC to close it, and says whether it is as it should be: not if a thread panicked while it held the
@@ -130,8 +145,8 @@ impl Shared {
     }
 
     fn run(&self) {
-        // Signals are for the application's own threads. It can only fail on a wrong argument.
-        let _ = SigSet::all().thread_block();
+        // It can only fail on a wrong argument.
+        let _ = not_ours().thread_block();
         let _obituary = Obituary(self);
         while !self.stop.load(Ordering::Acquire) {
             let Ok(mut engine) = self.lock() else { return };

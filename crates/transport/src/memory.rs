@@ -11,7 +11,7 @@ pub trait Memory {
     /// Copies out at `offset`.
     fn fetch(&mut self, region: RegionId, offset: u64, out: &mut [u8]) -> Result<(), MemoryFault>;
 
-    /// Loads the 8-byte word at `offset` (8-byte aligned), applies `op`, stores; returns the old value.
+    /// Loads the 8-byte word at `offset` (its address 8-byte aligned), applies `op`, stores; returns the old value.
     fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
 }
 

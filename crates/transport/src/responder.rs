@@ -312,7 +312,8 @@ impl Responder {
         }
     }
 
-    /// Executes the expected request and says how many PSNs it owned. What is refused has touched nothing.
+    /// Executes the expected request and says how many PSNs it owned. What is refused has touched nothing, unless
+    /// memory went meanwhile.
     fn execute(
         &mut self,
         c: &Common,

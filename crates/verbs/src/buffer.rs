@@ -1,23 +1,39 @@
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Memory that may be registered with NICs.
+use crate::words::{WORD, Words};
+use crate::{LentMemory, Unmapped};
+
+/// Memory that may be registered with NICs: its own, or lent by its owner.
 ///
 /// Outsiders write registered memory at any time, so it is never lent as a `&[u8]`: it is read and written by
 /// copies. All access is by aligned 8-byte words, relaxed, in ascending order; the last word of a copy is
 /// stored with release and the first word of a read loaded with acquire ordering, so that who sees the last byte of a write
 /// sees all of it. A copy of more than one word is not atomic: readers may see it torn, as with real DMA.
+///
+/// Lent memory may go at any time. Who may meet it uses the `try_` forms; the others are for a buffer's own memory, which
+/// stays.
 pub struct Buffer {
-    words: Box<[AtomicU64]>,
+    place: Place,
+    addr: u64,
     len: usize,
 }
 
-const WORD: usize = size_of::<u64>();
+enum Place {
+    Own(Words),
+    Lent(Box<dyn LentMemory>),
+}
 
 impl Buffer {
-    /// A zeroed buffer of `len` bytes.
+    /// A zeroed buffer of `len` bytes of its own.
     pub fn new(len: usize) -> Buffer {
-        Buffer { words: (0..len.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect(), len }
+        let words = Words::new(len);
+        Buffer { addr: words.addr(), place: Place::Own(words), len }
+    }
+
+    /// The first `len` bytes of memory of another owner. Work requests name the first byte by `addr`, which need not be where it
+    /// lies (`ibv_reg_mr_iova2`).
+    pub fn lent(memory: Box<dyn LentMemory>, addr: u64, len: usize) -> Buffer {
+        Buffer { place: Place::Lent(memory), addr, len }
     }
 
     /// Its length in bytes.
@@ -30,132 +46,155 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Where it lies in this process; 8-byte aligned.
+    /// The address by which work requests name its first byte. Of own memory that is where it lies in this process, 8-byte
+    /// aligned; lent memory may begin at any byte.
     pub fn addr(&self) -> u64 {
-        self.words.as_ptr().addr() as u64
+        self.addr
+    }
+
+    /// Copies bytes out, starting at `offset`.
+    ///
+    /// # Errors
+    /// Lent memory is gone.
+    ///
+    /// # Panics
+    /// If the range does not lie within the buffer.
+    pub fn try_read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
+        self.check(offset, out.len());
+        match &self.place {
+            Place::Own(words) => words.read(offset, out),
+            Place::Lent(memory) => memory.read(offset, out)?,
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in, starting at `offset`; the last word last, with release ordering.
+    ///
+    /// # Errors
+    /// Lent memory is gone or may not be written; a first part of the data may be there.
+    ///
+    /// # Panics
+    /// If the range does not lie within the buffer.
+    pub fn try_write_at(&self, offset: usize, data: &[u8]) -> Result<(), Unmapped> {
+        self.check(offset, data.len());
+        match &self.place {
+            Place::Own(words) => words.write(offset, data),
+            Place::Lent(memory) => memory.write(offset, data)?,
+        }
+        Ok(())
+    }
+
+    /// Reads the 8-byte word at `offset`, with acquire ordering, in the machine's byte order.
+    ///
+    /// # Errors
+    /// Lent memory is gone.
+    ///
+    /// # Panics
+    /// If its address is not a multiple of 8 or the word does not lie within the buffer.
+    pub fn try_load(&self, offset: usize) -> Result<u64, Unmapped> {
+        self.check_word(offset);
+        match &self.place {
+            Place::Own(words) => Ok(words.load(offset)),
+            Place::Lent(memory) => {
+                let mut word = [0; WORD];
+                memory.read(offset, &mut word)?;
+                Ok(u64::from_ne_bytes(word))
+            }
+        }
+    }
+
+    /// Replaces the 8-byte word at `offset` if it is `current`, atomically *among CPUs* (see [`Buffer::swap`]); the inner
+    /// result is the old word.
+    ///
+    /// # Errors
+    /// Lent memory is gone or may not be written.
+    ///
+    /// # Panics
+    /// If its address is not a multiple of 8 or the word does not lie within the buffer.
+    pub fn try_compare_exchange(
+        &self,
+        offset: usize,
+        current: u64,
+        new: u64,
+    ) -> Result<Result<u64, u64>, Unmapped> {
+        self.check_word(offset);
+        match &self.place {
+            Place::Own(words) => Ok(words.compare_exchange(offset, current, new)),
+            Place::Lent(memory) => memory.compare_exchange(offset, current, new),
+        }
     }
 
     /// Copies bytes out, starting at `offset`.
     ///
     /// # Panics
-    /// If the range does not lie within the buffer.
+    /// If the range does not lie within the buffer, or lent memory is gone.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) {
-        self.check(offset, out.len());
-        if out.is_empty() {
-            return;
-        }
-        let mut word = offset / WORD;
-        let lead = offset % WORD;
-        let mut rest = out;
-        let first = self.words[word].load(Ordering::Acquire).to_le_bytes();
-        let n = rest.len().min(WORD - lead);
-        let (head, tail) = rest.split_at_mut(n);
-        head.copy_from_slice(&first[lead..lead + n]);
-        rest = tail;
-        word += 1;
-        let whole = rest.len() / WORD;
-        let (body, tail) = rest.split_at_mut(whole * WORD);
-        for (to, from) in body.chunks_exact_mut(WORD).zip(&self.words[word..word + whole]) {
-            to.copy_from_slice(&from.load(Ordering::Relaxed).to_le_bytes());
-        }
-        if !tail.is_empty() {
-            let last = self.words[word + whole].load(Ordering::Relaxed).to_le_bytes();
-            tail.copy_from_slice(&last[..tail.len()]);
-        }
+        there(self.try_read_at(offset, out));
     }
 
     /// Copies bytes in, starting at `offset`; the last word last, with release ordering.
     ///
     /// # Panics
-    /// If the range does not lie within the buffer.
+    /// If the range does not lie within the buffer, or lent memory is gone.
     pub fn write_at(&self, offset: usize, data: &[u8]) {
-        self.check(offset, data.len());
-        let mut word = offset / WORD;
-        let lead = offset % WORD;
-        let mut rest = data;
-        if lead != 0 {
-            let n = rest.len().min(WORD - lead);
-            self.merge(word, lead, &rest[..n]);
-            rest = &rest[n..];
-            word += 1;
-        }
-        let mut chunks = rest.chunks_exact(WORD);
-        let whole = chunks.len();
-        let tail_len = rest.len() - whole * WORD;
-        if whole > 0 {
-            let (body, last) = self.words[word..word + whole].split_at(whole - 1);
-            for (to, from) in body.iter().zip(&mut chunks) {
-                to.store(word_of(from), Ordering::Relaxed);
-            }
-            if let Some(from) = chunks.next() {
-                last[0].store(word_of(from), Ordering::Release);
-            }
-        }
-        if tail_len > 0 {
-            self.merge(word + whole, 0, &rest[whole * WORD..]);
-        }
+        there(self.try_write_at(offset, data));
     }
 
     /// Reads the 8-byte word at `offset`, with acquire ordering, in the machine's byte order.
     ///
     /// # Panics
-    /// If `offset` is not a multiple of 8 or the word does not lie within the buffer.
+    /// As [`Buffer::try_load`], and if lent memory is gone.
     pub fn load(&self, offset: usize) -> u64 {
-        u64::from_ne_bytes(self.word(offset).load(Ordering::Acquire).to_le_bytes())
+        there(self.try_load(offset))
     }
 
     /// Writes the 8-byte word at `offset`, with release ordering, in the machine's byte order.
     ///
     /// # Panics
-    /// If `offset` is not a multiple of 8 or the word does not lie within the buffer.
+    /// As [`Buffer::load`].
     pub fn store(&self, offset: usize, value: u64) {
-        self.word(offset).store(u64::from_le_bytes(value.to_ne_bytes()), Ordering::Release);
+        self.check_word(offset);
+        match &self.place {
+            Place::Own(words) => words.store(offset, value),
+            Place::Lent(memory) => there(memory.write(offset, &value.to_ne_bytes())),
+        }
     }
 
     /// Replaces the 8-byte word at `offset` atomically *among CPUs* and gives the old one: a NIC's atomics do
     /// not take part unless the device reports [`crate::AtomicScope::Global`].
     ///
     /// # Panics
-    /// If `offset` is not a multiple of 8 or the word does not lie within the buffer.
+    /// As [`Buffer::load`].
     pub fn swap(&self, offset: usize, value: u64) -> u64 {
-        let old = self.word(offset).swap(u64::from_le_bytes(value.to_ne_bytes()), Ordering::AcqRel);
-        u64::from_ne_bytes(old.to_le_bytes())
+        self.check_word(offset);
+        match &self.place {
+            Place::Own(words) => words.swap(offset, value),
+            Place::Lent(_) => {
+                let mut old = self.load(offset);
+                while let Err(now) = self.compare_exchange(offset, old, value) {
+                    old = now;
+                }
+                old
+            }
+        }
     }
 
     /// Replaces the 8-byte word at `offset` if it is `current`, atomically *among CPUs* (see [`Buffer::swap`]); fails
     /// with what it is.
     ///
     /// # Panics
-    /// If `offset` is not a multiple of 8 or the word does not lie within the buffer.
+    /// As [`Buffer::load`].
     pub fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> Result<u64, u64> {
-        let stored = |value: u64| u64::from_le_bytes(value.to_ne_bytes());
-        let seen = |value: u64| u64::from_ne_bytes(value.to_le_bytes());
-        self.word(offset)
-            .compare_exchange(stored(current), stored(new), Ordering::AcqRel, Ordering::Acquire)
-            .map(seen)
-            .map_err(seen)
+        there(self.try_compare_exchange(offset, current, new))
     }
 
-    fn word(&self, offset: usize) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(WORD), "offset {offset} is not a multiple of 8");
+    fn check_word(&self, offset: usize) {
+        let addr = self.addr.wrapping_add(offset as u64);
+        assert!(
+            addr.is_multiple_of(WORD as u64),
+            "the word at {offset} has no 8-byte aligned address: {addr:#x}"
+        );
         self.check(offset, WORD);
-        &self.words[offset / WORD]
-    }
-
-    /// Stores some bytes of one word and keeps its neighbours: others may be writing those at the same time.
-    fn merge(&self, word: usize, lead: usize, data: &[u8]) {
-        fence(Ordering::Release);
-        let (mut bytes, mut mask) = ([0; WORD], [0; WORD]);
-        bytes[lead..lead + data.len()].copy_from_slice(data);
-        mask[lead..lead + data.len()].fill(0xff);
-        let (new, mask) = (u64::from_le_bytes(bytes), u64::from_le_bytes(mask));
-        let cell = &self.words[word];
-        let mut old = cell.load(Ordering::Relaxed);
-        while let Err(now) =
-            cell.compare_exchange_weak(old, (old & !mask) | new, Ordering::Release, Ordering::Relaxed)
-        {
-            old = now;
-        }
     }
 
     fn check(&self, offset: usize, len: usize) {
@@ -167,8 +206,8 @@ impl Buffer {
     }
 }
 
-fn word_of(chunk: &[u8]) -> u64 {
-    u64::from_le_bytes(chunk.try_into().expect("chunks_exact gives whole words"))
+fn there<T>(result: Result<T, Unmapped>) -> T {
+    result.unwrap_or_else(|gone| panic!("{gone}"))
 }
 
 impl fmt::Debug for Buffer {
@@ -223,5 +262,75 @@ mod tests {
     #[should_panic(expected = "do not lie within")]
     fn the_padding_of_the_last_word_is_not_reachable() {
         Buffer::new(9).load(8);
+    }
+
+    /// The upper half is gone.
+    struct HalfGone(Buffer);
+
+    impl HalfGone {
+        fn reach(&self, offset: usize, len: usize) -> Result<&Buffer, Unmapped> {
+            if offset + len <= self.0.len() / 2 { Ok(&self.0) } else { Err(Unmapped) }
+        }
+    }
+
+    impl LentMemory for HalfGone {
+        fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
+            self.reach(offset, out.len())?.try_read_at(offset, out)
+        }
+
+        fn write(&self, offset: usize, data: &[u8]) -> Result<(), Unmapped> {
+            self.reach(offset, data.len())?.try_write_at(offset, data)
+        }
+
+        fn compare_exchange(
+            &self,
+            offset: usize,
+            current: u64,
+            new: u64,
+        ) -> Result<Result<u64, u64>, Unmapped> {
+            self.reach(offset, 8)?.try_compare_exchange(offset, current, new)
+        }
+    }
+
+    fn half_gone(addr: u64) -> Buffer {
+        Buffer::lent(Box::new(HalfGone(Buffer::new(32))), addr, 32)
+    }
+
+    #[test]
+    fn lent_memory_is_as_own_until_it_goes() {
+        let b = half_gone(0x7000);
+        assert_eq!((b.addr(), b.len()), (0x7000, 32));
+        b.write_at(3, &[1, 2, 3]);
+        let mut out = [0; 5];
+        b.read_at(2, &mut out);
+        assert_eq!(out, [0, 1, 2, 3, 0]);
+        b.store(8, 4);
+        assert_eq!(b.swap(8, 5), 4);
+        assert_eq!(b.compare_exchange(8, 4, 6), Err(5));
+        assert_eq!(b.try_compare_exchange(8, 5, 6), Ok(Ok(5)));
+        assert_eq!(b.try_load(8), Ok(6));
+
+        assert_eq!(b.try_read_at(15, &mut [0; 2]), Err(Unmapped));
+        assert_eq!(b.try_write_at(16, &[1]), Err(Unmapped));
+        assert_eq!(b.try_load(16), Err(Unmapped));
+        assert_eq!(b.try_compare_exchange(24, 0, 1), Err(Unmapped));
+    }
+
+    #[test]
+    #[should_panic(expected = "unmapped or protected by its owner")]
+    fn who_counts_on_memory_that_is_gone_is_told() {
+        half_gone(0x7000).load(16);
+    }
+
+    #[test]
+    #[should_panic(expected = "no 8-byte aligned address: 0x7004")]
+    fn alignment_is_that_of_the_address() {
+        half_gone(0x7004).load(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "do not lie within")]
+    fn the_length_of_lent_memory_is_kept() {
+        half_gone(0x7000).try_read_at(30, &mut [0; 3]).unwrap();
     }
 }

@@ -14,11 +14,13 @@ mod device;
 mod error;
 mod event;
 mod handle;
+mod lent;
 mod mr;
 mod provider;
 mod qp;
 mod time;
 mod wc;
+mod words;
 mod wr;
 
 pub use buffer::Buffer;
@@ -26,6 +28,7 @@ pub use device::{AtomicScope, Capabilities, Counter, DeviceAttr, Gid, Limits, Mt
 pub use error::{Error, PostError, Result};
 pub use event::AsyncEvent;
 pub use handle::{AhId, CqId, Key, MrId, MwId, PdId, RegionId, SrqId};
+pub use lent::{LentMemory, Unmapped};
 pub use mitra_wire::{Psn, Qpn};
 pub use mr::{Access, Mr, Mw, WindowBind};
 pub use provider::{CompletionChannel, Provider, SavedResult};

@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn another_family_is_refused() {
-        let storage = sockaddr_storage { ss_family: 27, ..stored("127.0.0.1:1".parse().unwrap()) };
+        let mut storage = stored("127.0.0.1:1".parse().unwrap());
+        storage.ss_family = 27;
         // SAFETY: as above; null is allowed.
         unsafe {
             assert_eq!(read((&raw const storage).cast()), Err(Errno::EAFNOSUPPORT));

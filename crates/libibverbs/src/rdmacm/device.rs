@@ -1,14 +1,15 @@
-//! The device of every identifier: Mitra's first, opened once in a process.
+//! The device of every identifier: Mitra's, opened once in a process.
 
 use std::ffi::c_int;
-use std::ptr;
 
 use nix::errno::Errno;
 
 use super::manager::manager;
-use super::verbs::*;
 use super::{checked, made};
 use crate::abi::*;
+use crate::calls::context::{ibv_open_device, ibv_query_device, ibv_query_gid, ibv_query_port};
+use crate::calls::device::device;
+use crate::calls::pd::ibv_alloc_pd;
 
 /// The only port.
 pub const PORT: u8 = 1;
@@ -42,11 +43,7 @@ impl Device {
     pub fn open() -> Result<Self, Errno> {
         // SAFETY: each call gets what the one before it made, and memory that is as large as it says.
         unsafe {
-            let list = made(ibv_get_device_list(ptr::null_mut()))?;
-            let first = *list;
-            let context = if first.is_null() { Err(Errno::ENODEV) } else { made(ibv_open_device(first)) };
-            ibv_free_device_list(list);
-            let context = context?;
+            let context = made(ibv_open_device(device()))?;
             let mut device: ibv_device_attr = std::mem::zeroed();
             checked(ibv_query_device(context, &raw mut device))?;
             let mut port: ibv_port_attr = std::mem::zeroed();

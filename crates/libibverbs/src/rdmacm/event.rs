@@ -233,7 +233,7 @@ impl Event {
     fn hand_out(self, manager: &Manager, owner: Handle) -> *mut rdma_cm_event {
         let event = Box::into_raw(Box::new(self.event));
         // The bytes that the event points to stay where they are while the vector moves.
-        let delivered = Delivered { owner, private_data: self.private_data };
+        let delivered = Delivered { owner, _private_data: self.private_data };
         manager.lock().delivered.insert(Theirs(event), delivered);
         event
     }

@@ -9,11 +9,11 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::signal::{SigSet, SigmaskHow};
 
 use super::device::Device;
 use super::fork::{self, Held};
 use super::state::State;
+use crate::calls::rails::block_signals;
 
 /// The manager; null until it is needed.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
@@ -97,12 +97,8 @@ impl Manager {
     pub fn attend(&'static self) -> Result<(), Errno> {
         let mut state = self.lock();
         if !state.has_thread {
-            // The program's signals are for the program's threads.
-            let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
             let thread = std::thread::Builder::new().name("mitra-rdmacm".to_owned());
-            let spawned = thread.spawn(|| self.run());
-            before.thread_set_mask()?;
-            spawned.map_err(super::socket::errno_of)?;
+            thread.spawn(|| self.run()).map_err(super::socket::errno_of)?;
             state.has_thread = true;
         }
         drop(state);
@@ -110,6 +106,7 @@ impl Manager {
     }
 
     fn run(&self) {
+        block_signals();
         let mut ready = [EpollEvent::empty(); 64];
         let mut deadline: Option<Instant> = None;
         loop {
@@ -118,7 +115,7 @@ impl Manager {
                 let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
                 EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX)
             });
-            // All signals are blocked, so that it cannot be interrupted; if it ever is, nothing was ready.
+            // Signals are blocked; if one interrupts it nevertheless, nothing was ready.
             let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
             let (mut state, now) = (self.lock(), Instant::now());
             for event in &ready[..count] {

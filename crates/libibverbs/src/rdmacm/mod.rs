@@ -11,8 +11,6 @@
 //!
 //! What a call has to tell later waits as a report in the identifier's channel and becomes an event, with all its effects on
 //! the identifier and its QP, when the program reads it: so that memory and QPs of the program change in its own calls only.
-#![allow(unsafe_code, reason = "functions and structures of C")]
-
 mod address;
 mod addrinfo;
 mod attributes;
@@ -33,20 +31,18 @@ mod service;
 mod socket;
 mod state;
 mod unsupported;
-mod verbs;
 
 use std::ffi::c_int;
 
 use nix::errno::Errno;
 
+use crate::calls::error::minus_one;
+
 /// What a call returns: 0, or -1 with `errno` set.
 fn answer(result: Result<(), Errno>) -> c_int {
     match result {
         Ok(()) => 0,
-        Err(errno) => {
-            errno.set();
-            -1
-        }
+        Err(errno) => minus_one(errno as c_int),
     }
 }
 

@@ -9,9 +9,12 @@ use super::attributes::attributes;
 use super::manager::{Manager, manager};
 use super::socket::Space;
 use super::state::Handle;
-use super::verbs::*;
 use super::{answer, checked, made};
 use crate::abi::*;
+use crate::calls::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::calls::cq::{ibv_create_cq, ibv_destroy_cq};
+use crate::calls::qp::{create_qp_ex, ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
+use crate::calls::srq::{ibv_create_srq, ibv_destroy_srq};
 
 /// `rdma_create_qp`.
 #[unsafe(no_mangle)]
@@ -37,23 +40,9 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
         create(id, pd, qp_init_attr.cast(), |pd, _| {
             (*qp_init_attr).comp_mask |= IBV_QP_INIT_ATTR_PD;
             (*qp_init_attr).pd = pd;
-            create_ex(pd, qp_init_attr)
+            made(create_qp_ex((*pd).context, qp_init_attr))
         })
     })
-}
-
-/// `ibv_create_qp_ex`, an inline function of the header: by the context's slot.
-unsafe fn create_ex(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
-    // SAFETY: a protection domain of an open device, whose context is the end of a `verbs_context`.
-    unsafe {
-        let context = (*pd).context;
-        if (*context).abi_compat.addr() != __VERBS_ABI_IS_EXTENDED {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let extended = context.byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>();
-        let create = (*extended).create_qp_ex.ok_or(Errno::EOPNOTSUPP)?;
-        made(create(context, attr))
-    }
 }
 
 /// Makes an identifier's QP, with completion queues where the program brings none, and readies it for receives; one for
@@ -97,8 +86,13 @@ unsafe fn create(
                 (*attr).srq = (*id).srq;
             }
             let qp = make(pd, attr)?;
-            ready(manager, handle, qp).inspect_err(|_| drop(ibv_destroy_qp(qp)))?;
-            Ok(qp)
+            match ready(manager, handle, qp) {
+                Ok(()) => Ok(qp),
+                Err(errno) => {
+                    ibv_destroy_qp(qp);
+                    Err(errno)
+                }
+            }
         })();
         match made_qp {
             Ok(qp) => {

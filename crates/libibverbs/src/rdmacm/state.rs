@@ -198,8 +198,8 @@ unsafe impl Send for QpAttributes {}
 pub struct Delivered {
     /// Who waits for its acknowledgement.
     pub owner: Handle,
-    /// What the event points to.
-    pub private_data: Vec<u8>,
+    /// What the event points to, kept as long.
+    pub _private_data: Vec<u8>,
 }
 
 /// Everything.

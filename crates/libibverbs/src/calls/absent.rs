@@ -1,0 +1,50 @@
+//! Entry points that only rdma-core's own providers and its connection manager call. They must be there, or the loader
+//! refuses a program that brings such a library; there is no kernel behind them, and they say so.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use super::error::set_errno;
+
+macro_rules! absent {
+    ($($type:ty, $answer:expr => $($name:ident)*;)*) => {$($(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() -> $type {
+            $answer
+        }
+    )*)*};
+}
+
+/// For calls that return a pointer.
+fn nothing() -> *mut c_void {
+    set_errno(libc::EOPNOTSUPP);
+    ptr::null_mut()
+}
+
+absent! {
+    c_int, libc::EOPNOTSUPP =>
+    execute_ioctl ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_mw ibv_cmd_alloc_pd ibv_cmd_attach_mcast
+    ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_counters ibv_cmd_create_cq ibv_cmd_create_cq_ex
+    ibv_cmd_create_flow ibv_cmd_create_flow_action_esp ibv_cmd_create_qp ibv_cmd_create_qp_ex
+    ibv_cmd_create_qp_ex2 ibv_cmd_create_rwq_ind_table ibv_cmd_create_srq ibv_cmd_create_srq_ex
+    ibv_cmd_create_wq ibv_cmd_dealloc_mw ibv_cmd_dealloc_pd ibv_cmd_dereg_mr ibv_cmd_destroy_ah
+    ibv_cmd_destroy_counters ibv_cmd_destroy_cq ibv_cmd_destroy_flow ibv_cmd_destroy_flow_action
+    ibv_cmd_destroy_qp ibv_cmd_destroy_rwq_ind_table ibv_cmd_destroy_srq ibv_cmd_destroy_wq
+    ibv_cmd_detach_mcast ibv_cmd_free_dm ibv_cmd_get_context ibv_cmd_modify_cq
+    ibv_cmd_modify_flow_action_esp ibv_cmd_modify_qp ibv_cmd_modify_qp_ex ibv_cmd_modify_srq
+    ibv_cmd_modify_wq ibv_cmd_open_qp ibv_cmd_open_xrcd ibv_cmd_post_recv ibv_cmd_post_send
+    ibv_cmd_post_srq_recv ibv_cmd_query_context ibv_cmd_query_device_any ibv_cmd_query_mr
+    ibv_cmd_query_port ibv_cmd_query_qp ibv_cmd_query_srq ibv_cmd_read_counters ibv_cmd_reg_dm_mr
+    ibv_cmd_reg_dmabuf_mr ibv_cmd_reg_mr ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq;
+    // Completions found, attributes needed, bytes read: none, or an error.
+    c_int, 0 => ibv_cmd_poll_cq __ioctl_final_num_attrs;
+    c_int, -libc::EOPNOTSUPP => ibv_read_ibdev_sysfs_file;
+    *mut c_void, nothing() => _verbs_init_and_alloc_context verbs_open_device;
+    (), () => __verbs_log verbs_init_cq verbs_register_driver_34 verbs_set_ops verbs_uninit_context
+    ibv_copy_ah_attr_from_kern ibv_copy_path_rec_from_kern ibv_copy_path_rec_to_kern
+    ibv_copy_qp_attr_from_kern;
+}
+
+/// What a provider reads when its device is taken away: nothing may be destroyed then that the kernel still has.
+#[unsafe(no_mangle)]
+static verbs_allow_disassociate_destroy: bool = false;

@@ -1,0 +1,255 @@
+//! Work requests that are built call by call (`ibv_wr_start(3)` and its family).
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::slice;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use mitra_verbs::{Data, Error, Inline, Key, Provider, RemoteAddr, SendOp, SendWr, SgeList};
+
+use super::error::{explain, number};
+use super::object::Object;
+use super::post;
+use super::qp::Qp;
+use super::rails::lock;
+use crate::abi::*;
+
+/// The operations that can be built.
+pub(crate) const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_LOCAL_INV
+    | IBV_QP_EX_WITH_BIND_MW
+    | IBV_QP_EX_WITH_SEND_WITH_INV;
+
+/// What is being built. From `ibv_wr_start` to `ibv_wr_complete` it belongs to one thread; others wait.
+#[derive(Default)]
+pub(crate) struct Builder {
+    taken: Mutex<bool>,
+    free: Condvar,
+    built: Mutex<Built>,
+}
+
+#[derive(Default)]
+struct Built {
+    wrs: Vec<SendWr>,
+    /// The first thing that was wrong: `ibv_wr_complete` reports it and posts nothing.
+    error: Option<Error>,
+}
+
+impl Builder {
+    fn start(&self) {
+        let mut taken = lock(&self.taken);
+        while *taken {
+            taken = self.free.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        }
+        *taken = true;
+    }
+
+    fn end(&self) {
+        *lock(&self.taken) = false;
+        self.free.notify_one();
+    }
+
+    fn built(&self) -> MutexGuard<'_, Built> {
+        lock(&self.built)
+    }
+}
+
+/// Fills the slots of a queue pair that was made for building.
+pub(crate) fn fill(qp: &mut ibv_qp_ex) {
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    qp.wr_bind_mw = Some(wr_bind_mw);
+    qp.wr_local_inv = Some(wr_local_inv);
+    qp.wr_rdma_read = Some(wr_rdma_read);
+    qp.wr_rdma_write = Some(wr_rdma_write);
+    qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    qp.wr_send = Some(wr_send);
+    qp.wr_send_imm = Some(wr_send_imm);
+    qp.wr_send_inv = Some(wr_send_inv);
+    qp.wr_set_ud_addr = Some(wr_set_ud_addr);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+}
+
+/// The extended form, of a queue pair that was made for building only.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    let extended: *mut ibv_qp_ex = qp.cast();
+    // SAFETY: a queue pair, which always has the extended face.
+    if unsafe { (*extended).wr_start }.is_none() { std::ptr::null_mut() } else { extended }
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    // SAFETY: a queue pair.
+    unsafe { Qp::of(qp) }.builder.start();
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: a queue pair.
+    let qp = unsafe { Qp::of(qp) };
+    let mut built = qp.builder.built();
+    let posted = match built.error.take() {
+        Some(error) => Err(error),
+        None => qp.nic.post_send(qp.qpn, &built.wrs).map_err(|refused| refused.error),
+    };
+    built.wrs.clear();
+    drop(built);
+    qp.builder.end();
+    match posted {
+        Ok(()) => 0,
+        Err(error) => {
+            explain("ibv_wr_complete", &error);
+            number(&error)
+        }
+    }
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: a queue pair.
+    let builder = &unsafe { Qp::of(qp) }.builder;
+    let mut built = builder.built();
+    built.wrs.clear();
+    built.error = None;
+    drop(built);
+    builder.end();
+}
+
+/// Begins a request.
+///
+/// # Safety
+/// `qp` is a queue pair, between start and complete.
+unsafe fn begin(qp: *mut ibv_qp_ex, op: Result<SendOp, Error>) {
+    // SAFETY: the caller's promise; the program set the two fields before.
+    let (wr_id, flags): (u64, c_uint) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    // SAFETY: the caller's promise.
+    let mut built = unsafe { Qp::of(qp) }.builder.built();
+    match op {
+        Ok(op) => {
+            let wr = SendWr::new(wr_id, op, Data::empty()).with_flags(post::flags(flags));
+            built.wrs.push(wr);
+        }
+        Err(error) => {
+            built.error.get_or_insert(error);
+        }
+    }
+}
+
+/// Changes the request that was begun last.
+///
+/// # Safety
+/// As for [`begin`].
+unsafe fn amend(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result<(), Error>) {
+    // SAFETY: the caller's promise.
+    let mut built = unsafe { Qp::of(qp) }.builder.built();
+    let changed = match built.wrs.last_mut() {
+        Some(wr) => change(wr),
+        None => Err(Error::Invalid("an operation comes first, then its data")),
+    };
+    if let Err(error) = changed {
+        built.error.get_or_insert(error);
+    }
+}
+
+fn remote(addr: u64, rkey: u32) -> RemoteAddr {
+    RemoteAddr { addr, rkey: Key(rkey) }
+}
+
+macro_rules! operations {
+    ($($name:ident($($arg:ident: $type:ty),*) => $op:expr;)*) => {$(
+        unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $type),*) {
+            // SAFETY: what the manual page asks for.
+            unsafe { begin(qp, $op) }
+        }
+    )*};
+}
+
+operations! {
+    wr_send() => Ok(SendOp::Send);
+    wr_send_imm(imm: u32) => Ok(SendOp::SendWithImm(u32::from_be(imm)));
+    wr_send_inv(rkey: u32) => Ok(SendOp::SendWithInvalidate(Key(rkey)));
+    wr_local_inv(rkey: u32) => Ok(SendOp::LocalInvalidate(Key(rkey)));
+    wr_rdma_read(rkey: u32, addr: u64) => Ok(SendOp::Read(remote(addr, rkey)));
+    wr_rdma_write(rkey: u32, addr: u64) => Ok(SendOp::Write(remote(addr, rkey)));
+    wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) =>
+        Ok(SendOp::WriteWithImm(remote(addr, rkey), u32::from_be(imm)));
+    wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) =>
+        Ok(SendOp::CompareSwap { remote: remote(addr, rkey), compare, swap });
+    wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) =>
+        Ok(SendOp::FetchAdd { remote: remote(addr, rkey), add });
+    wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) => post::bind(mw, rkey, &*info);
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    // SAFETY: what the manual page asks for.
+    unsafe {
+        amend(qp, |wr| {
+            wr.ud = Some(post::datagram(ah, remote_qpn, remote_qkey)?);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: what the manual page asks for.
+    unsafe {
+        amend(qp, |wr| {
+            wr.data = Data::sge(post::entry(&ibv_sge { addr, length, lkey }));
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
+    // SAFETY: what the manual page asks for.
+    unsafe {
+        amend(qp, |wr| {
+            let entries: SgeList = match num_sge {
+                0 => SgeList::new(),
+                n => slice::from_raw_parts(list, n).iter().map(post::entry).collect(),
+            };
+            wr.data = Data::Sges(entries);
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: what the manual page asks for.
+    unsafe { wr_set_inline_data_list(qp, 1, &ibv_data_buf { addr, length }) }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, list: *const ibv_data_buf) {
+    // SAFETY: what the manual page asks for.
+    unsafe {
+        let list = if num_buf == 0 { &[] } else { slice::from_raw_parts(list, num_buf) };
+        amend(qp, |wr| {
+            wr.data = Data::Inline(inline(list)?);
+            Ok(())
+        });
+    }
+}
+
+/// The bytes, copied now.
+///
+/// # Safety
+/// What the list points to is there to be read.
+unsafe fn inline(list: &[ibv_data_buf]) -> Result<Inline, Error> {
+    let total = list.iter().fold(0, |sum: usize, buf| sum.saturating_add(buf.length));
+    post::inline_room(total)?;
+    let mut bytes = Inline::with_capacity(total);
+    for buf in list.iter().filter(|buf| buf.length > 0) {
+        // SAFETY: the caller's promise.
+        bytes.extend_from_slice(unsafe { slice::from_raw_parts(buf.addr.cast(), buf.length) });
+    }
+    Ok(bytes)
+}

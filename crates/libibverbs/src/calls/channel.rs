@@ -1,0 +1,100 @@
+//! Completion channels.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use mitra_verbs::{CompletionChannel, Error, Provider, Result};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+use super::context::Context;
+use super::cq::Cq;
+use super::error::{explain, minus_one, pointer};
+use super::events::wait_for;
+use super::object::{Face, Object};
+use super::rails::Rails;
+use crate::abi::*;
+
+/// A completion channel.
+#[repr(C)]
+pub(crate) struct Channel {
+    face: Face<ibv_comp_channel>,
+    pub(crate) nics: Arc<dyn CompletionChannel>,
+    rails: Arc<Rails>,
+}
+
+// SAFETY: `repr(C)`, face first.
+unsafe impl Object for Channel {
+    type C = ibv_comp_channel;
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    // SAFETY: an open device.
+    pointer("ibv_create_comp_channel", create(unsafe { Context::of(context) }))
+}
+
+fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
+    let nics = context.nic().create_completion_channel()?;
+    let fd = nics.as_fd();
+    // Programs expect to sleep in `ibv_get_cq_event` unless they asked for the contrary.
+    fcntl(fd, FcntlArg::F_GETFL)
+        .and_then(|mode| {
+            fcntl(fd, FcntlArg::F_SETFL(OFlag::from_bits_retain(mode).difference(OFlag::O_NONBLOCK)))
+        })
+        .map_err(|e| Error::System { what: "making a descriptor blocking", message: e.to_string() })?;
+    let face = ibv_comp_channel { context: context.address(), fd: fd.as_raw_fd(), refcnt: 0 };
+    Ok(Channel { face: Face::new(face), nics, rails: Arc::clone(&context.rails) }.give())
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: a channel.
+    if unsafe { (*channel).refcnt } > 0 {
+        explain("ibv_destroy_comp_channel", &"a completion queue still uses it; destroy that first");
+        return libc::EBUSY;
+    }
+    // SAFETY: a channel, which the program gives back.
+    drop(unsafe { Channel::take(channel) });
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: a channel.
+    let channel = unsafe { Channel::of(channel) };
+    let taken = wait_for(channel.nics.as_fd(), || {
+        // Between the channel and the count nobody may destroy the queue.
+        let objects = channel.rails.objects();
+        loop {
+            let id = channel.nics.next_event().ok()??;
+            // An event of a queue that was destroyed concerns nobody.
+            let Some(&found) = objects.cqs.get(&id) else { continue };
+            let found = found as *mut ibv_cq;
+            // SAFETY: queues leave the table before they go.
+            unsafe { Cq::of(found) }.comp_events.took_one();
+            return Some(found);
+        }
+    });
+    match taken {
+        Ok(found) => {
+            // SAFETY: the caller's variables, and a queue that waits for the acknowledgement of this event.
+            unsafe {
+                *cq = found;
+                *cq_context = (*found).cq_context;
+            }
+            0
+        }
+        Err(errno) => minus_one(errno as c_int),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: u32) {
+    // SAFETY: a completion queue.
+    unsafe { Cq::of(cq) }.comp_events.acknowledge(nevents);
+}

@@ -1,0 +1,253 @@
+//! Completion queues.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex};
+
+use mitra_softnic::SoftNic;
+use mitra_verbs::{CqId, Error, Provider, Result, Wc, WcOpcode, WcStatus};
+
+use super::channel::Channel;
+use super::context::Context;
+use super::error::{explain, pointer, status};
+use super::events::{self, Unacknowledged};
+use super::object::{Face, Object};
+use super::rails::lock;
+use crate::abi::*;
+
+/// A completion queue. Programs cast between the two ways of polling it, so it always has both.
+#[repr(C)]
+pub(crate) struct Cq {
+    pub(crate) face: Face<ibv_cq_ex>,
+    pub(crate) id: CqId,
+    nic: Arc<SoftNic>,
+    pub(crate) comp_events: Unacknowledged,
+    pub(crate) async_events: Unacknowledged,
+    pub(crate) polled: Mutex<Polled>,
+}
+
+/// Completions that were taken from the NIC.
+#[derive(Default)]
+pub(crate) struct Polled {
+    pub(crate) batch: Vec<Wc>,
+    /// Those before this one were given to the program. Beyond the batch between two polls, except where a reader of
+    /// fields stopped in the middle.
+    pub(crate) next: usize,
+}
+
+// SAFETY: `repr(C)`, face first; `ibv_cq` is its prefix.
+unsafe impl Object for Cq {
+    type C = ibv_cq;
+}
+
+impl Cq {
+    /// Takes up to `max` completions from the NIC when the batch is used up. False if there are none.
+    pub(crate) fn refill(&self, polled: &mut Polled, max: usize) -> Result<bool> {
+        if polled.next < polled.batch.len() {
+            return Ok(true);
+        }
+        polled.next = 0;
+        polled.batch.clear();
+        Ok(self.nic.poll_cq(self.id, max, &mut polled.batch)? > 0)
+    }
+}
+
+/// Makes a queue whose face has what both ways of making one set.
+///
+/// # Safety
+/// `channel` is a channel of the context, or null.
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    cqe: u32,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: u32,
+) -> Result<*mut ibv_cq_ex> {
+    // SAFETY: an open device, and a channel if there is one.
+    let (found, events) =
+        unsafe { (Context::of(context), (!channel.is_null()).then(|| Channel::of(channel))) };
+    if cqe == 0 || comp_vector != 0 {
+        return Err(Error::Invalid("a completion queue needs at least one entry, and vector 0"));
+    }
+    let id = found.nic().create_cq(cqe, events.map(|channel| &channel.nics))?;
+    // SAFETY: integers, pointers and optional functions.
+    let face: Face<ibv_cq_ex> = unsafe { Face::zeroed() };
+    // SAFETY: nobody else has its address yet.
+    let fields = unsafe { &mut *face.get() };
+    fields.context = context;
+    fields.channel = channel;
+    fields.cq_context = cq_context;
+    fields.handle = id.0;
+    fields.cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
+    let cq = Cq {
+        face,
+        id,
+        nic: Arc::clone(&found.rails.nic),
+        comp_events: Unacknowledged::default(),
+        async_events: Unacknowledged::default(),
+        polled: Mutex::default(),
+    }
+    .give();
+    if !channel.is_null() {
+        // SAFETY: the program's channel.
+        unsafe { (*channel).refcnt += 1 };
+    }
+    found.rails.objects().cqs.insert(id, cq as usize);
+    Ok(cq.cast())
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    let entries = u32::try_from(cqe).unwrap_or(0);
+    // SAFETY: what the manual page asks for.
+    let made = unsafe { create(context, entries, cq_context, channel, comp_vector as u32) };
+    pointer("ibv_create_cq", made).cast()
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: a completion queue, its device and its channel.
+    let (found, context, channel) = unsafe { (Cq::of(cq), Context::of((*cq).context), (*cq).channel) };
+    if let Err(error) = found.nic.destroy_cq(found.id)
+        // What a dead NIC had is gone with it.
+        && error != Error::DeviceFatal
+    {
+        return status("ibv_destroy_cq", Err(error));
+    }
+    context.rails.objects().cqs.remove(&found.id);
+    events::forget(context, cq as usize);
+    found.async_events.wait();
+    found.comp_events.wait();
+    if !channel.is_null() {
+        // SAFETY: the program keeps the channel as long as a queue uses it.
+        unsafe { (*channel).refcnt -= 1 };
+    }
+    // SAFETY: the program gives it back, and no event points to it.
+    drop(unsafe { Cq::take(cq) });
+    0
+}
+
+/// The size was chosen for good; asking for no more than that is granted.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: a completion queue.
+    if cqe <= unsafe { (*cq).cqe } {
+        return 0;
+    }
+    explain("ibv_resize_cq", &"a completion queue cannot grow; create it larger");
+    libc::EOPNOTSUPP
+}
+
+pub(crate) unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, _attr: *mut ibv_modify_cq_attr) -> c_int {
+    explain("ibv_modify_cq", &"events are not moderated");
+    libc::EOPNOTSUPP
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: a completion queue.
+    let cq = unsafe { Cq::of(cq) };
+    status("ibv_req_notify_cq", cq.nic.req_notify_cq(cq.id, solicited_only != 0))
+}
+
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: a completion queue.
+    let cq = unsafe { Cq::of(cq) };
+    let Ok(max) = usize::try_from(num_entries) else { return -1 };
+    let mut polled = lock(&cq.polled);
+    if let Err(error) = cq.refill(&mut polled, max) {
+        explain("ibv_poll_cq", &error);
+        return -1;
+    }
+    let from = polled.next;
+    let n = max.min(polled.batch.len() - from);
+    for (i, found) in polled.batch[from..from + n].iter().enumerate() {
+        // SAFETY: the caller's array has `num_entries` entries.
+        unsafe { wc.add(i).write(completion(found)) };
+    }
+    polled.next = from + n;
+    n as c_int
+}
+
+/// A completion as `ibv_poll_cq` gives it.
+pub(crate) fn completion(wc: &Wc) -> ibv_wc {
+    ibv_wc {
+        wr_id: wc.wr_id,
+        status: status_code(wc.status),
+        opcode: opcode(wc.opcode),
+        vendor_err: wc.vendor_err,
+        byte_len: wc.byte_len,
+        imm_data: imm_or_key(wc),
+        qp_num: wc.qpn.value(),
+        src_qp: wc.src_qp.value(),
+        wc_flags: flags(wc),
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+/// The immediate in network order, or the key that was invalidated.
+pub(crate) fn imm_or_key(wc: &Wc) -> u32 {
+    match (wc.imm, wc.invalidated) {
+        (Some(imm), _) => imm.to_be(),
+        (None, Some(key)) => key.0,
+        (None, None) => 0,
+    }
+}
+
+/// Bytes of the area before a datagram, which its completion counts in.
+const GRH: u32 = size_of::<ibv_grh>() as u32;
+
+pub(crate) fn flags(wc: &Wc) -> ibv_wc_flags {
+    let mut flags = 0;
+    if wc.imm.is_some() {
+        flags |= IBV_WC_WITH_IMM;
+    }
+    if wc.invalidated.is_some() {
+        flags |= IBV_WC_WITH_INV;
+    }
+    // Only a datagram says who sent it, and it always has the area.
+    if wc.opcode == WcOpcode::Recv && wc.src_qp.value() != 0 && wc.byte_len >= GRH {
+        flags |= IBV_WC_GRH;
+    }
+    flags
+}
+
+pub(crate) fn status_code(status: WcStatus) -> ibv_wc_status {
+    match status {
+        WcStatus::Success => IBV_WC_SUCCESS,
+        WcStatus::LocalLength => IBV_WC_LOC_LEN_ERR,
+        WcStatus::LocalQpOperation => IBV_WC_LOC_QP_OP_ERR,
+        WcStatus::LocalProtection => IBV_WC_LOC_PROT_ERR,
+        WcStatus::Flushed => IBV_WC_WR_FLUSH_ERR,
+        WcStatus::WindowBind => IBV_WC_MW_BIND_ERR,
+        WcStatus::BadResponse => IBV_WC_BAD_RESP_ERR,
+        WcStatus::LocalAccess => IBV_WC_LOC_ACCESS_ERR,
+        WcStatus::RemoteInvalidRequest => IBV_WC_REM_INV_REQ_ERR,
+        WcStatus::RemoteAccess => IBV_WC_REM_ACCESS_ERR,
+        WcStatus::RemoteOperation => IBV_WC_REM_OP_ERR,
+        WcStatus::RetryExceeded => IBV_WC_RETRY_EXC_ERR,
+        WcStatus::RnrRetryExceeded => IBV_WC_RNR_RETRY_EXC_ERR,
+        _ => IBV_WC_GENERAL_ERR,
+    }
+}
+
+pub(crate) fn opcode(opcode: WcOpcode) -> ibv_wc_opcode {
+    match opcode {
+        WcOpcode::Write => IBV_WC_RDMA_WRITE,
+        WcOpcode::Read => IBV_WC_RDMA_READ,
+        WcOpcode::CompareSwap => IBV_WC_COMP_SWAP,
+        WcOpcode::FetchAdd => IBV_WC_FETCH_ADD,
+        WcOpcode::BindWindow => IBV_WC_BIND_MW,
+        WcOpcode::LocalInvalidate => IBV_WC_LOCAL_INV,
+        WcOpcode::Recv => IBV_WC_RECV,
+        WcOpcode::RecvWithImm => IBV_WC_RECV_RDMA_WITH_IMM,
+        _ => IBV_WC_SEND,
+    }
+}

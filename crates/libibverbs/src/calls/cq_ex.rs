@@ -1,0 +1,140 @@
+//! Completion queues that are read field by field.
+
+use std::ffi::{c_int, c_uint};
+
+use mitra_verbs::{Result, Wc};
+
+use super::cq::{self, Cq};
+use super::error::{explain, pointer};
+use super::object::Object;
+use super::rails::lock;
+use crate::abi::*;
+
+/// Completions that are taken from the NIC at once. One: those that the program does not come to must be in the NIC's queue when
+/// it asks for an event.
+const BATCH: usize = 1;
+
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    // SAFETY: the caller's structure.
+    let attr = unsafe { &*attr };
+    // SAFETY: what the manual page asks for.
+    pointer("ibv_create_cq_ex", unsafe { create(context, attr) })
+}
+
+/// # Safety
+/// As for `ibv_create_cq_ex`.
+unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex> {
+    use mitra_verbs::Error::Unsupported;
+    if attr.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) != 0 {
+        return Err(Unsupported("time stamps, VLANs, flow tags or tags in completions"));
+    }
+    let known = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+    let flags = if attr.comp_mask & known != 0 { attr.flags } else { 0 };
+    // One thread's promise to be alone asks nothing of us.
+    if attr.comp_mask & !known != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+        return Err(Unsupported("a parent domain of a completion queue, or ignoring its overruns"));
+    }
+    // SAFETY: the caller's promise.
+    let cq = unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector)? };
+    // SAFETY: nobody else has its address yet.
+    let face = unsafe { &mut *cq };
+    face.start_poll = Some(start_poll);
+    face.next_poll = Some(next_poll);
+    face.end_poll = Some(end_poll);
+    face.read_opcode = Some(read_opcode);
+    face.read_vendor_err = Some(read_vendor_err);
+    face.read_byte_len = Some(read_byte_len);
+    face.read_imm_data = Some(read_imm_data);
+    face.read_qp_num = Some(read_qp_num);
+    face.read_src_qp = Some(read_src_qp);
+    face.read_wc_flags = Some(read_wc_flags);
+    face.read_slid = Some(no_slid);
+    face.read_sl = Some(no_path);
+    face.read_dlid_path_bits = Some(no_path);
+    Ok(cq)
+}
+
+/// Goes to the next completion: 0, or `ENOENT` if there is none.
+///
+/// # Safety
+/// `cq` is a queue that one thread polls, as `ibv_start_poll(3)` asks.
+unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: a completion queue.
+    let found = unsafe { Cq::of(cq.cast()) };
+    let mut polled = lock(&found.polled);
+    match found.refill(&mut polled, BATCH) {
+        Ok(true) => {
+            let wc = polled.batch[polled.next];
+            polled.next += 1;
+            // SAFETY: the queue's own fields, which its one poller reads after this.
+            unsafe {
+                (*cq).wr_id = wc.wr_id;
+                (*cq).status = cq::status_code(wc.status);
+            }
+            0
+        }
+        Ok(false) => libc::ENOENT,
+        Err(error) => {
+            explain("ibv_start_poll", &error);
+            super::error::number(&error)
+        }
+    }
+}
+
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: the caller's structure.
+    if unsafe { (*attr).comp_mask } != 0 {
+        return libc::EINVAL;
+    }
+    // SAFETY: what the manual page asks for.
+    unsafe { advance(cq) }
+}
+
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: what the manual page asks for.
+    unsafe { advance(cq) }
+}
+
+unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
+
+/// The completion that the last poll went to.
+///
+/// # Safety
+/// As for [`advance`].
+unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Wc> {
+    // SAFETY: a completion queue.
+    let polled = lock(&unsafe { Cq::of(cq.cast()) }.polled);
+    polled.next.checked_sub(1).and_then(|at| polled.batch.get(at).copied())
+}
+
+macro_rules! readers {
+    ($($name:ident -> $type:ty: $read:expr;)*) => {$(
+        unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
+            // SAFETY: programs read between two polls.
+            unsafe { current(cq) }.map($read).unwrap_or_default()
+        }
+    )*};
+}
+
+readers! {
+    read_opcode -> ibv_wc_opcode: |wc| cq::opcode(wc.opcode);
+    read_vendor_err -> u32: |wc| wc.vendor_err;
+    read_byte_len -> u32: |wc| wc.byte_len;
+    read_imm_data -> u32: |wc| cq::imm_or_key(&wc);
+    read_qp_num -> u32: |wc| wc.qpn.value();
+    read_src_qp -> u32: |wc| wc.src_qp.value();
+    read_wc_flags -> c_uint: |wc| cq::flags(&wc);
+}
+
+/// RoCE has no LIDs.
+unsafe extern "C" fn no_slid(_cq: *mut ibv_cq_ex) -> u32 {
+    0
+}
+
+/// Nor service levels or path bits.
+unsafe extern "C" fn no_path(_cq: *mut ibv_cq_ex) -> u8 {
+    0
+}

@@ -1,0 +1,242 @@
+//! Asynchronous events: from the NIC to the contexts, and from there to the program.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Condvar, Mutex};
+
+use mitra_verbs::{AsyncEvent, Error, Result};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::context::Context;
+use super::cq::Cq;
+use super::error::minus_one;
+use super::object::Object;
+use super::qp::Qp;
+use super::rails::{Rails, lock};
+use super::srq::Srq;
+use crate::abi::*;
+
+/// Events that wait for the program, and a descriptor that is readable while there are any. The program may make the
+/// descriptor non-blocking: then taking an event does not wait.
+pub(crate) struct EventQueue<T> {
+    waiting: Mutex<VecDeque<T>>,
+    ready: EventFd,
+}
+
+/// Events to keep when nobody takes them; later ones are dropped.
+const BOUND: usize = 1 << 12;
+
+impl<T> EventQueue<T> {
+    pub(crate) fn new() -> Result<EventQueue<T>> {
+        let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)
+            .map_err(|e| Error::System { what: "making an eventfd", message: e.to_string() })?;
+        Ok(EventQueue { waiting: Mutex::default(), ready })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
+
+    pub(crate) fn push(&self, event: T) {
+        let mut waiting = lock(&self.waiting);
+        if waiting.len() == BOUND {
+            return;
+        }
+        waiting.push_back(event);
+        if waiting.len() == 1 {
+            // Its count is 0 here, so this neither fails nor waits.
+            let _ = self.ready.write(1);
+        }
+    }
+
+    /// Takes the oldest event, if there is one.
+    pub(crate) fn pop(&self) -> Option<T> {
+        let mut waiting = lock(&self.waiting);
+        let event = waiting.pop_front()?;
+        if waiting.is_empty() {
+            // Its count is 1 here, so this does not wait.
+            let _ = self.ready.read();
+        }
+        Some(event)
+    }
+
+    /// Takes away the events that are not to be seen any more.
+    pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
+        let mut waiting = lock(&self.waiting);
+        let before = waiting.len();
+        waiting.retain(keep);
+        if before > 0 && waiting.is_empty() {
+            let _ = self.ready.read();
+        }
+    }
+}
+
+/// Waits until `take` gives something, as the mode of the descriptor wants it: `EAGAIN` if it is non-blocking.
+pub(crate) fn wait_for<T>(fd: BorrowedFd<'_>, mut take: impl FnMut() -> Option<T>) -> Result<T, Errno> {
+    loop {
+        if let Some(taken) = take() {
+            return Ok(taken);
+        }
+        let mode = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+        if mode.contains(OFlag::O_NONBLOCK) {
+            return Err(Errno::EAGAIN);
+        }
+        // A signal ends the wait, as it would end a `read`.
+        poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::NONE)?;
+    }
+}
+
+/// Counts the events about an object that the program took and has not acknowledged: as long as there are any, the call
+/// that destroys it waits (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
+#[derive(Default)]
+pub(crate) struct Unacknowledged {
+    count: Mutex<u32>,
+    fewer: Condvar,
+}
+
+impl Unacknowledged {
+    pub(crate) fn took_one(&self) {
+        *lock(&self.count) += 1;
+    }
+
+    pub(crate) fn acknowledge(&self, n: u32) {
+        let mut count = lock(&self.count);
+        *count = count.saturating_sub(n);
+        self.fewer.notify_all();
+    }
+
+    /// Waits until all are acknowledged.
+    pub(crate) fn wait(&self) {
+        let mut count = lock(&self.count);
+        while *count > 0 {
+            count = self.fewer.wait(count).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+    }
+}
+
+/// An event in a context's queue: its type, and the address of what it is about, as an integer (or the port).
+#[derive(Clone, Copy)]
+pub(crate) struct Queued {
+    event_type: ibv_event_type,
+    about: usize,
+}
+
+/// The asynchronous events of a context.
+pub(crate) type AsyncEvents = EventQueue<Queued>;
+
+/// Events about the device or its port: every context hears of them.
+fn of_the_device(event: AsyncEvent) -> Option<ibv_event_type> {
+    match event {
+        AsyncEvent::PortError => Some(IBV_EVENT_PORT_ERR),
+        AsyncEvent::PortActive => Some(IBV_EVENT_PORT_ACTIVE),
+        AsyncEvent::DeviceFatal => Some(IBV_EVENT_DEVICE_FATAL),
+        _ => None,
+    }
+}
+
+/// Hands an event of the NIC to the contexts that it concerns.
+pub(crate) fn deliver(rails: &Rails, event: AsyncEvent) {
+    let objects = rails.objects();
+    if let Some(event_type) = of_the_device(event) {
+        for &context in &objects.contexts {
+            // SAFETY: contexts leave the list before they go, under the lock that is held here.
+            let context = unsafe { Context::of(context as *mut ibv_context) };
+            context.events.push(Queued { event_type, about: 1 });
+        }
+        return;
+    }
+    let (event_type, about) = match event {
+        AsyncEvent::QpFatal(qp) => (IBV_EVENT_QP_FATAL, objects.qps.get(&qp)),
+        AsyncEvent::QpRequestError(qp) => (IBV_EVENT_QP_REQ_ERR, objects.qps.get(&qp)),
+        AsyncEvent::QpAccessError(qp) => (IBV_EVENT_QP_ACCESS_ERR, objects.qps.get(&qp)),
+        AsyncEvent::SqDrained(qp) => (IBV_EVENT_SQ_DRAINED, objects.qps.get(&qp)),
+        AsyncEvent::CommunicationEstablished(qp) => (IBV_EVENT_COMM_EST, objects.qps.get(&qp)),
+        AsyncEvent::LastWqeReached(qp) => (IBV_EVENT_QP_LAST_WQE_REACHED, objects.qps.get(&qp)),
+        AsyncEvent::CqError(cq) => (IBV_EVENT_CQ_ERR, objects.cqs.get(&cq)),
+        AsyncEvent::SrqLimitReached(srq) => (IBV_EVENT_SRQ_LIMIT_REACHED, objects.srqs.get(&srq)),
+        _ => return,
+    };
+    // What was destroyed in the meantime has no events.
+    let Some(&about) = about else { return };
+    // SAFETY: objects leave the tables before they go, under the lock that is held here.
+    let context = unsafe {
+        match event_type {
+            IBV_EVENT_CQ_ERR => (*(about as *mut ibv_cq)).context,
+            IBV_EVENT_SRQ_LIMIT_REACHED => (*(about as *mut ibv_srq)).context,
+            _ => (*(about as *mut ibv_qp)).context,
+        }
+    };
+    // SAFETY: a context outlives its objects.
+    unsafe { Context::of(context) }.events.push(Queued { event_type, about });
+}
+
+/// Forgets what waits about an object that goes.
+pub(crate) fn forget(context: &Context, about: usize) {
+    context.events.retain(|queued| queued.about != about);
+}
+
+/// The count that an event about an object is kept in; none if it is about the device.
+///
+/// # Safety
+/// The object of the event is there.
+unsafe fn count_of<'a>(event_type: ibv_event_type, about: usize) -> Option<&'a Unacknowledged> {
+    // SAFETY: the type says what kind of object it is; the caller, that it is there.
+    unsafe {
+        match event_type {
+            IBV_EVENT_CQ_ERR => Some(&Cq::of(about as *mut ibv_cq).async_events),
+            IBV_EVENT_SRQ_LIMIT_REACHED => Some(&Srq::of(about as *mut ibv_srq).events),
+            IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_SQ_DRAINED
+            | IBV_EVENT_COMM_EST
+            | IBV_EVENT_QP_LAST_WQE_REACHED => Some(&Qp::of(about as *mut ibv_qp_ex).events),
+            _ => None,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+    // SAFETY: an open device.
+    let context = unsafe { Context::of(context) };
+    let taken = wait_for(context.events.fd(), || {
+        // Between the queue and the count nobody may destroy the object.
+        let _objects = context.rails.objects();
+        let queued = context.events.pop()?;
+        // SAFETY: its object is there: it would have left the queue otherwise.
+        if let Some(count) = unsafe { count_of(queued.event_type, queued.about) } {
+            count.took_one();
+        }
+        Some(queued)
+    });
+    match taken {
+        Ok(Queued { event_type, about }) => {
+            let element = match event_type {
+                IBV_EVENT_PORT_ERR | IBV_EVENT_PORT_ACTIVE | IBV_EVENT_DEVICE_FATAL => {
+                    ibv_async_event_element { port_num: about as c_int }
+                }
+                _ => ibv_async_event_element { qp: about as *mut ibv_qp },
+            };
+            // SAFETY: the caller's structure.
+            unsafe { event.write(ibv_async_event { element, event_type }) };
+            0
+        }
+        Err(errno) => minus_one(errno as c_int),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: an event that the program got; its object waits for this.
+    unsafe {
+        let event = &*event;
+        if let Some(count) = count_of(event.event_type, event.element.qp as usize) {
+            count.acknowledge(1);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Memory regions.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Mutex;
+
+use mitra_verbs::{Access, Error, PdId, Provider, Result};
+
+use super::context::Context;
+use super::error::{number, pointer, set_errno, status};
+use super::object::{Face, Object};
+use super::pd::Pd;
+use super::rails::lock;
+use crate::abi::*;
+use crate::memory;
+
+/// A memory region. Registering it anew gives it another name on the NIC.
+#[repr(C)]
+pub(crate) struct Mr {
+    face: Face<ibv_mr>,
+    pub(crate) registered: Mutex<mitra_verbs::Mr>,
+}
+
+// SAFETY: `repr(C)`, face first.
+unsafe impl Object for Mr {
+    type C = ibv_mr;
+}
+
+/// An address's offset in its page, in which an I/O virtual address must be like it (`ibv_reg_mr_iova(3)`).
+const IN_PAGE: u64 = 0xfff;
+
+/// The rights that a program asks for.
+///
+/// # Errors
+/// Bits that the device does not know and that are not among those it may ignore.
+pub(crate) fn access(flags: c_uint) -> Result<Access> {
+    const PLAIN: [(c_uint, Access); 5] = [
+        (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
+        (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
+        (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
+        (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+        (IBV_ACCESS_MW_BIND, Access::WINDOW_BIND),
+    ];
+    // What sizes its pages have does not matter here.
+    let ignored = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB;
+    let known = PLAIN.iter().fold(ignored, |all, (bit, _)| all | bit);
+    if flags & !known != 0 {
+        return Err(Error::Unsupported("zero-based regions, on-demand paging or an access bit beyond them"));
+    }
+    Ok(PLAIN.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, right)| *right).collect())
+}
+
+/// Registers memory of the program.
+///
+/// # Safety
+/// The memory is the program's to lend: as with a real NIC, it is written behind the back of the program's compiler.
+unsafe fn register(
+    context: &Context,
+    pd: PdId,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    flags: c_uint,
+) -> Result<mitra_verbs::Mr> {
+    let start = addr as u64;
+    if length == 0 || start.checked_add(length as u64).is_none() || iova.checked_add(length as u64).is_none()
+    {
+        return Err(Error::Invalid("a region has at least one byte, and ends within the address space"));
+    }
+    if (start ^ iova) & IN_PAGE != 0 {
+        return Err(Error::Invalid("an I/O virtual address has the same offset in its page as the memory"));
+    }
+    let access = access(flags)?;
+    // SAFETY: the caller's promise.
+    let memory = unsafe { memory::lend(addr.cast(), length, iova) };
+    context.nic().reg_mr(pd, memory, access)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: a protection domain and its device.
+    let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
+    // SAFETY: what registering memory promises.
+    let made = unsafe { register(context, found.id, addr, length, iova, access) }.map(|registered| {
+        let face = ibv_mr {
+            context: context.address(),
+            pd,
+            addr,
+            length,
+            handle: registered.id.0,
+            lkey: registered.lkey.0,
+            rkey: registered.rkey.0,
+        };
+        Mr { face: Face::new(face), registered: Mutex::new(registered) }.give()
+    });
+    pointer("ibv_reg_mr", made)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: passed on.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: passed on.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, addr as u64, access as c_uint) }
+}
+
+/// Memory of another device is out of reach.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    _pd: *mut ibv_pd,
+    _offset: u64,
+    _length: usize,
+    _iova: u64,
+    _fd: c_int,
+    _access: c_int,
+) -> *mut ibv_mr {
+    set_errno(libc::EOPNOTSUPP);
+    std::ptr::null_mut()
+}
+
+/// Changes a region. Its keys change with it. A refusal leaves it as it was.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let asked = flags as c_uint;
+    if asked & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 || asked == 0 {
+        set_errno(libc::EINVAL);
+        return IBV_REREG_MR_ERR_INPUT;
+    }
+    // SAFETY: a region, its domain and device, and another domain where the flags say so.
+    match unsafe { reregister(mr, asked, pd, addr, length, access as c_uint) } {
+        Ok(()) => 0,
+        Err(error) => {
+            super::error::explain("ibv_rereg_mr", &error);
+            set_errno(number(&error));
+            IBV_REREG_MR_ERR_CMD
+        }
+    }
+}
+
+/// # Safety
+/// As for `ibv_rereg_mr`.
+unsafe fn reregister(
+    mr: *mut ibv_mr,
+    asked: c_uint,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_uint,
+) -> Result<()> {
+    if asked & IBV_REREG_MR_CHANGE_ACCESS == 0 {
+        // The rights of the old registration are the NIC's to know, and it does not tell.
+        return Err(Error::Unsupported("registering anew without naming the access rights"));
+    }
+    // SAFETY: the caller's promise; the program uses the region nowhere else meanwhile.
+    let (found, face) = unsafe { (Mr::of(mr), &mut *mr) };
+    // SAFETY: a region's device.
+    let context = unsafe { Context::of(face.context) };
+    let (addr, length) = match asked & IBV_REREG_MR_CHANGE_TRANSLATION {
+        0 => (face.addr, face.length),
+        _ => (addr, length),
+    };
+    let pd = if asked & IBV_REREG_MR_CHANGE_PD == 0 { face.pd } else { pd };
+    // SAFETY: a protection domain, and what registering memory promises.
+    let fresh = unsafe { register(context, Pd::of(pd).id, addr, length, addr as u64, access)? };
+    let mut registered = lock(&found.registered);
+    if let Err(error) = context.nic().dereg_mr(registered.id) {
+        // Best effort: the first error is the one to tell.
+        let _ = context.nic().dereg_mr(fresh.id);
+        return Err(error);
+    }
+    *registered = fresh;
+    (face.pd, face.addr, face.length) = (pd, addr, length);
+    (face.handle, face.lkey, face.rkey) = (fresh.id.0, fresh.lkey.0, fresh.rkey.0);
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: a region and its device.
+    let (found, context) = unsafe { (Mr::of(mr), Context::of((*mr).context)) };
+    let id = lock(&found.registered).id;
+    let revoked = match context.nic().dereg_mr(id) {
+        // It may be hung, and still write: only a reset makes sure.
+        Err(Error::DeviceFatal) => context.nic().reset(),
+        other => other,
+    };
+    if revoked.is_err() {
+        return status("ibv_dereg_mr", revoked);
+    }
+    // SAFETY: the program gives it back.
+    drop(unsafe { Mr::take(mr) });
+    0
+}
+
+/// There is nothing to prefetch: memory is paged in when it is touched.
+pub(crate) unsafe extern "C" fn advise_mr(
+    _pd: *mut ibv_pd,
+    _advice: ibv_advise_mr_advice,
+    _flags: u32,
+    _sg_list: *mut ibv_sge,
+    _num_sges: u32,
+) -> c_int {
+    libc::EOPNOTSUPP
+}

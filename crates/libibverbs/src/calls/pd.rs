@@ -1,0 +1,78 @@
+//! Protection domains.
+
+use std::ffi::{c_int, c_void};
+
+use mitra_verbs::{Error, PdId, Provider, Result};
+
+use super::context::Context;
+use super::error::{pointer, set_errno, status};
+use super::object::{Face, Object};
+use crate::abi::*;
+
+/// A protection domain.
+#[repr(C)]
+pub(crate) struct Pd {
+    face: Face<ibv_pd>,
+    pub(crate) id: PdId,
+}
+
+// SAFETY: `repr(C)`, face first.
+unsafe impl Object for Pd {
+    type C = ibv_pd;
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    // SAFETY: an open device.
+    pointer("ibv_alloc_pd", alloc(unsafe { Context::of(context) }))
+}
+
+fn alloc(context: &Context) -> Result<*mut ibv_pd> {
+    let id = context.nic().alloc_pd()?;
+    Ok(Pd { face: Face::new(ibv_pd { context: context.address(), handle: id.0 }), id }.give())
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: a protection domain and its device.
+    let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
+    match context.nic().dealloc_pd(found.id) {
+        // What a dead NIC had is gone with it.
+        Ok(()) | Err(Error::DeviceFatal) => {
+            // SAFETY: the program gives it back.
+            drop(unsafe { Pd::take(pd) });
+            0
+        }
+        Err(error) => status("ibv_dealloc_pd", Err(error)),
+    }
+}
+
+/// A domain, region or device of another process cannot be had: there is no descriptor that stands for one.
+fn not_shared<T>() -> *mut T {
+    set_errno(libc::EOPNOTSUPP);
+    std::ptr::null_mut()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
+    not_shared()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
+    not_shared()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut c_void {
+    not_shared()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_unimport_dm(_dm: *mut c_void) {}

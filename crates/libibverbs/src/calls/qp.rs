@@ -1,0 +1,266 @@
+//! Queue pairs: making, changing, asking and destroying them.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use mitra_softnic::SoftNic;
+use mitra_verbs::{Error, Provider, QpCap, QpInitAttr, QpType, Qpn, Result};
+
+use super::builder::{self, Builder};
+use super::context::Context;
+use super::cq::Cq;
+use super::error::{explain, pointer, status};
+use super::events::{self, Unacknowledged};
+use super::object::{Face, Object};
+use super::pd::Pd;
+use super::qp_attr;
+use super::srq::Srq;
+use crate::abi::*;
+
+/// A queue pair. `ibv_qp_to_qp_ex` casts, so every one has the extended face.
+#[repr(C)]
+pub(crate) struct Qp {
+    face: Face<ibv_qp_ex>,
+    pub(crate) qpn: Qpn,
+    pub(crate) qp_type: QpType,
+    pub(crate) nic: Arc<SoftNic>,
+    pub(crate) events: Unacknowledged,
+    pub(crate) builder: Builder,
+    cap: ibv_qp_cap,
+    sq_sig_all: bool,
+}
+
+// SAFETY: `repr(C)`, face first; `ibv_qp` is its prefix.
+unsafe impl Object for Qp {
+    type C = ibv_qp_ex;
+}
+
+impl Qp {
+    /// The queue pair that the program means.
+    ///
+    /// # Safety
+    /// As for [`Object::of`].
+    pub(crate) unsafe fn plain<'a>(qp: *mut ibv_qp) -> &'a Qp {
+        // SAFETY: every `ibv_qp` that programs know is the prefix of such a face.
+        unsafe { Qp::of(qp.cast()) }
+    }
+}
+
+/// The transport service that a program asks for.
+fn service(qp_type: ibv_qp_type) -> Result<QpType> {
+    match qp_type {
+        IBV_QPT_RC => Ok(QpType::Rc),
+        IBV_QPT_UC => Ok(QpType::Uc),
+        IBV_QPT_UD => Ok(QpType::Ud),
+        _ => Err(Error::Unsupported("XRC, raw packet or driver queue pairs")),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: a protection domain and the caller's structure.
+    pointer("ibv_create_qp", unsafe { create(pd, &mut *init) }).cast()
+}
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the caller's structure.
+    pointer("ibv_create_qp_ex", unsafe { create_ex(&mut *init) }).cast()
+}
+
+/// # Safety
+/// As for `ibv_create_qp_ex`.
+unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
+    let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if init.comp_mask & !known != 0 {
+        return Err(Error::Unsupported("XRC domains, TSO, work queues or hashing"));
+    }
+    if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+        return Err(Error::Invalid("a queue pair needs a protection domain"));
+    }
+    let flags = if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 { 0 } else { init.create_flags };
+    // A multicast datagram does not come back to its sender's own queue pair.
+    if flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
+        return Err(Error::Unsupported("a creation flag that was given"));
+    }
+    let builds = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    if builds && init.send_ops_flags & !u64::from(builder::OPERATIONS) != 0 {
+        return Err(Error::Unsupported("TSO or atomic writes"));
+    }
+    // SAFETY: the shorter structure is its prefix; the caller's promise for the rest.
+    let qp = unsafe { create(init.pd, &mut *std::ptr::from_mut(init).cast::<ibv_qp_init_attr>())? };
+    if builds {
+        // SAFETY: nobody else has its address yet.
+        builder::fill(unsafe { &mut *qp });
+    }
+    Ok(qp)
+}
+
+/// # Safety
+/// As for `ibv_create_qp`.
+unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp_ex> {
+    if init.send_cq.is_null() || init.recv_cq.is_null() {
+        return Err(Error::Invalid("a queue pair needs a completion queue for sends and one for receives"));
+    }
+    // SAFETY: the caller's promise.
+    let (domain, context, send_cq, recv_cq, srq) = unsafe {
+        (
+            Pd::of(pd),
+            Context::of((*pd).context),
+            Cq::of(init.send_cq),
+            Cq::of(init.recv_cq),
+            (!init.srq.is_null()).then(|| Srq::of(init.srq)),
+        )
+    };
+    let qp_type = service(init.qp_type)?;
+    let cap = &mut init.cap;
+    if srq.is_some() {
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
+    let attr = QpInitAttr {
+        qp_type,
+        pd: domain.id,
+        send_cq: send_cq.id,
+        recv_cq: recv_cq.id,
+        srq: srq.map(|srq| srq.id),
+        cap: QpCap {
+            send_wrs: cap.max_send_wr,
+            recv_wrs: cap.max_recv_wr,
+            send_sges: cap.max_send_sge,
+            recv_sges: cap.max_recv_sge,
+            inline: cap.max_inline_data,
+        },
+        sq_sig_all: init.sq_sig_all != 0,
+    };
+    let qpn = context.nic().create_qp(&attr)?;
+    // SAFETY: integers, pointers and optional functions.
+    let face: Face<ibv_qp_ex> = unsafe { Face::zeroed() };
+    // SAFETY: nobody else has its address yet.
+    let fields = unsafe { &mut (*face.get()).qp_base };
+    fields.context = context.address();
+    fields.qp_context = init.qp_context;
+    fields.pd = pd;
+    (fields.send_cq, fields.recv_cq, fields.srq) = (init.send_cq, init.recv_cq, init.srq);
+    (fields.handle, fields.qp_num) = (qpn.value(), qpn.value());
+    fields.state = IBV_QPS_RESET;
+    fields.qp_type = init.qp_type;
+    let qp = Qp {
+        face,
+        qpn,
+        qp_type,
+        nic: Arc::clone(&context.rails.nic),
+        events: Unacknowledged::default(),
+        builder: Builder::default(),
+        cap: *cap,
+        sq_sig_all: attr.sq_sig_all,
+    }
+    .give();
+    context.rails.objects().qps.insert(qpn, qp as usize);
+    Ok(qp)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: a queue pair and the caller's structure.
+    let (found, attr) = unsafe { (Qp::plain(qp), &*attr) };
+    let changed = qp_attr::asked(attr, mask as u32).and_then(|asked| found.nic.modify_qp(found.qpn, &asked));
+    if changed.is_ok() && mask as u32 & IBV_QP_STATE != 0 {
+        // SAFETY: the queue pair's own field.
+        unsafe { (*qp).state = attr.qp_state };
+    }
+    status("ibv_modify_qp", changed)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: a queue pair.
+    let found = unsafe { Qp::plain(qp) };
+    match found.nic.query_qp(found.qpn) {
+        Ok(state) => {
+            let mut answer = qp_attr::answer(&state);
+            answer.cap = found.cap;
+            // SAFETY: the caller's structures, and the queue pair's own fields.
+            unsafe {
+                (*qp).state = answer.qp_state;
+                attr.write(answer);
+                init.write(ibv_qp_init_attr {
+                    qp_context: (*qp).qp_context,
+                    send_cq: (*qp).send_cq,
+                    recv_cq: (*qp).recv_cq,
+                    srq: (*qp).srq,
+                    cap: found.cap,
+                    qp_type: (*qp).qp_type,
+                    sq_sig_all: found.sq_sig_all.into(),
+                });
+            }
+            0
+        }
+        Err(error) => status("ibv_query_qp", Err(error)),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: a queue pair and its device.
+    let (found, context) = unsafe { (Qp::plain(qp), Context::of((*qp).context)) };
+    if let Err(error) = found.nic.destroy_qp(found.qpn)
+        // What a dead NIC had is gone with it.
+        && error != Error::DeviceFatal
+    {
+        return status("ibv_destroy_qp", Err(error));
+    }
+    context.rails.objects().qps.remove(&found.qpn);
+    events::forget(context, qp as usize);
+    found.events.wait();
+    // SAFETY: the program gives it back, and no event points to it.
+    drop(unsafe { Qp::take(qp.cast()) });
+    0
+}
+
+/// No vendor's way of setting up connections.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: the caller's structure.
+    unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: the caller's structure.
+    let ece = unsafe { &*ece };
+    if ece.comp_mask != 0 || ece.vendor_id != 0 {
+        explain("ibv_set_ece", &"the device has no enhanced connection establishment");
+        return libc::EOPNOTSUPP;
+    }
+    0
+}
+
+/// Whether the last byte of a message is the last to be written: no; it is the last *word* that is, and only of WRITEs.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: ibv_wr_opcode, _flags: u32) -> c_int {
+    0
+}
+
+/// Multicast is not offered (the device says so: no group can be attached).
+fn no_multicast(call: &str) -> c_int {
+    explain(call, &"the device has no multicast");
+    libc::EOPNOTSUPP
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
+    no_multicast("ibv_attach_mcast")
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
+    no_multicast("ibv_detach_mcast")
+}

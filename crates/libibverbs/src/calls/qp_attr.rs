@@ -1,0 +1,119 @@
+//! The attributes of queue pairs, from C and back.
+
+use mitra_verbs::{Access, Drain, Error, Gid, Mtu, Psn, QpAttr, QpState, QpStatus, Qpn, Result};
+
+use super::context::mtu_code;
+use super::{ah, mr};
+use crate::abi::*;
+
+/// Masks that the device has no attribute for, and which change nothing: what is true anyway, or a hint.
+const NO_EFFECT: u32 = IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY | IBV_QP_PATH_MIG_STATE;
+
+/// What a program asks to change.
+pub(crate) fn asked(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr> {
+    let known = NO_EFFECT
+        | IBV_QP_STATE
+        | IBV_QP_ACCESS_FLAGS
+        | IBV_QP_PKEY_INDEX
+        | IBV_QP_PORT
+        | IBV_QP_QKEY
+        | IBV_QP_AV
+        | IBV_QP_PATH_MTU
+        | IBV_QP_TIMEOUT
+        | IBV_QP_RETRY_CNT
+        | IBV_QP_RNR_RETRY
+        | IBV_QP_RQ_PSN
+        | IBV_QP_MAX_QP_RD_ATOMIC
+        | IBV_QP_MIN_RNR_TIMER
+        | IBV_QP_SQ_PSN
+        | IBV_QP_MAX_DEST_RD_ATOMIC
+        | IBV_QP_DEST_QPN;
+    if mask & !known != 0 {
+        return Err(Error::Unsupported("alternate paths, resizing a queue pair or limiting its rate"));
+    }
+    let given = |bit: u32| mask & bit != 0;
+    Ok(QpAttr {
+        state: given(IBV_QP_STATE).then(|| state(attr.qp_state)).transpose()?,
+        pkey_index: given(IBV_QP_PKEY_INDEX).then_some(attr.pkey_index),
+        port: given(IBV_QP_PORT).then_some(attr.port_num),
+        access: given(IBV_QP_ACCESS_FLAGS).then(|| remote(attr.qp_access_flags)).transpose()?,
+        qkey: given(IBV_QP_QKEY).then_some(attr.qkey),
+        dest_gid: given(IBV_QP_AV).then(|| ah::destination(&attr.ah_attr)).transpose()?,
+        dest_qpn: given(IBV_QP_DEST_QPN).then(|| Qpn::new(attr.dest_qp_num)),
+        path_mtu: given(IBV_QP_PATH_MTU).then(|| mtu(attr.path_mtu)).transpose()?,
+        rq_psn: given(IBV_QP_RQ_PSN).then(|| Psn::new(attr.rq_psn)),
+        sq_psn: given(IBV_QP_SQ_PSN).then(|| Psn::new(attr.sq_psn)),
+        max_rd_atomic: given(IBV_QP_MAX_QP_RD_ATOMIC).then_some(attr.max_rd_atomic),
+        max_dest_rd_atomic: given(IBV_QP_MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic),
+        min_rnr_timer: given(IBV_QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer),
+        timeout: given(IBV_QP_TIMEOUT).then_some(attr.timeout),
+        retry_cnt: given(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt),
+        rnr_retry: given(IBV_QP_RNR_RETRY).then_some(attr.rnr_retry),
+    })
+}
+
+/// Rights through a queue pair: the remote ones. Programs also pass the local one, which means nothing here.
+fn remote(flags: u32) -> Result<Access> {
+    Ok(mr::access(flags)? & Access::REMOTE)
+}
+
+fn state(state: ibv_qp_state) -> Result<QpState> {
+    Ok(match state {
+        IBV_QPS_RESET => QpState::Reset,
+        IBV_QPS_INIT => QpState::Init,
+        IBV_QPS_RTR => QpState::Rtr,
+        IBV_QPS_RTS => QpState::Rts,
+        IBV_QPS_SQD => QpState::Sqd,
+        IBV_QPS_SQE => QpState::Sqe,
+        IBV_QPS_ERR => QpState::Err,
+        _ => return Err(Error::Invalid("there is no such queue pair state")),
+    })
+}
+
+fn state_code(state: QpState) -> ibv_qp_state {
+    match state {
+        QpState::Reset => IBV_QPS_RESET,
+        QpState::Init => IBV_QPS_INIT,
+        QpState::Rtr => IBV_QPS_RTR,
+        QpState::Rts => IBV_QPS_RTS,
+        QpState::Sqd => IBV_QPS_SQD,
+        QpState::Sqe => IBV_QPS_SQE,
+        QpState::Err => IBV_QPS_ERR,
+    }
+}
+
+fn mtu(code: ibv_mtu) -> Result<Mtu> {
+    Mtu::ALL
+        .into_iter()
+        .find(|mtu| mtu_code(*mtu) == code)
+        .ok_or(Error::Invalid("a path MTU is one of IBV_MTU_256 to IBV_MTU_4096"))
+}
+
+/// What a queue pair is asked for; without its capacities, which the NIC does not keep.
+pub(crate) fn answer(status: &QpStatus) -> ibv_qp_attr {
+    let attr = &status.attr;
+    // SAFETY: integers.
+    let mut out: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    out.qp_state = state_code(status.state);
+    out.cur_qp_state = out.qp_state;
+    out.path_mtu = attr.path_mtu.map_or(0, mtu_code);
+    out.path_mig_state = IBV_MIG_MIGRATED;
+    out.qkey = attr.qkey.unwrap_or(0);
+    out.rq_psn = status.rq_psn.value();
+    out.sq_psn = status.sq_psn.value();
+    out.dest_qp_num = attr.dest_qpn.map_or(0, |qpn| qpn.value());
+    out.qp_access_flags = attr.access.map_or(0, |access| u32::from(access.bits()));
+    out.ah_attr.is_global = attr.dest_gid.is_some().into();
+    out.ah_attr.port_num = 1;
+    out.ah_attr.grh.dgid = ibv_gid { raw: attr.dest_gid.unwrap_or(Gid([0; 16])).0 };
+    out.pkey_index = attr.pkey_index.unwrap_or(0);
+    out.sq_draining = (status.drain == Drain::Draining).into();
+    out.max_rd_atomic = attr.max_rd_atomic.unwrap_or(0);
+    out.max_dest_rd_atomic = attr.max_dest_rd_atomic.unwrap_or(0);
+    out.min_rnr_timer = attr.min_rnr_timer.unwrap_or(0);
+    out.port_num = attr.port.unwrap_or(1);
+    out.timeout = attr.timeout.unwrap_or(0);
+    out.retry_cnt = attr.retry_cnt.unwrap_or(0);
+    out.rnr_retry = attr.rnr_retry.unwrap_or(0);
+    out
+}

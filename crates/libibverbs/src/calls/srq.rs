@@ -1,0 +1,150 @@
+//! Shared receive queues.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use mitra_verbs::{Error, Provider, Result, SrqId};
+
+use super::context::Context;
+use super::error::{pointer, status};
+use super::events::{self, Unacknowledged};
+use super::object::{Face, Object};
+use super::pd::Pd;
+use crate::abi::*;
+
+/// A shared receive queue.
+#[repr(C)]
+pub(crate) struct Srq {
+    face: Face<ibv_srq>,
+    pub(crate) id: SrqId,
+    pub(crate) events: Unacknowledged,
+    depth: u32,
+    sges: u32,
+    /// The limit as armed; it is spent when its event is given, which nobody notes here.
+    limit: AtomicU32,
+}
+
+// SAFETY: `repr(C)`, face first.
+unsafe impl Object for Srq {
+    type C = ibv_srq;
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    // SAFETY: a protection domain and the caller's structure.
+    unsafe { pointer("ibv_create_srq", create(pd, &mut (*init).attr, (*init).srq_context)) }
+}
+
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    // SAFETY: the caller's structure.
+    let init = unsafe { &mut *init };
+    let basic = init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || init.srq_type == IBV_SRQT_BASIC;
+    let made = if !basic {
+        Err(Error::Unsupported("shared receive queues for XRC or tag matching"))
+    } else if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+        Err(Error::Invalid("a shared receive queue needs a protection domain"))
+    } else {
+        // SAFETY: the mask says that the domain is there.
+        unsafe { create(init.pd, &mut init.attr, init.srq_context) }
+    };
+    pointer("ibv_create_srq_ex", made)
+}
+
+/// # Safety
+/// `pd` is a protection domain.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    attr: &mut ibv_srq_attr,
+    srq_context: *mut std::ffi::c_void,
+) -> Result<*mut ibv_srq> {
+    // SAFETY: the caller's promise.
+    let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
+    let limits = &context.nic().attr().limits;
+    if attr.max_sge > limits.sges {
+        return Err(Error::Limit {
+            what: "scatter/gather entries of a receive",
+            asked: attr.max_sge.into(),
+            limit: limits.sges.into(),
+        });
+    }
+    let id = context.nic().create_srq(found.id, attr.max_wr)?;
+    // SAFETY: integers and pointers.
+    let face: Face<ibv_srq> = unsafe { Face::zeroed() };
+    // SAFETY: nobody else has its address yet.
+    let fields = unsafe { &mut *face.get() };
+    fields.context = context.address();
+    fields.srq_context = srq_context;
+    fields.pd = pd;
+    fields.handle = id.0;
+    let srq = Srq {
+        face,
+        id,
+        events: Unacknowledged::default(),
+        depth: attr.max_wr,
+        sges: attr.max_sge.max(1),
+        limit: AtomicU32::new(0),
+    }
+    .give();
+    context.rails.objects().srqs.insert(id, srq as usize);
+    Ok(srq)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    let mask = mask as u32;
+    // SAFETY: a shared receive queue, its device and the caller's structure.
+    let (found, context, attr) = unsafe { (Srq::of(srq), Context::of((*srq).context), &*attr) };
+    let changed = if mask & !IBV_SRQ_LIMIT != 0 {
+        Err(Error::Unsupported("resizing a shared receive queue"))
+    } else if mask & IBV_SRQ_LIMIT != 0 {
+        context.nic().arm_srq(found.id, attr.srq_limit)
+    } else {
+        Ok(())
+    };
+    if changed.is_ok() && mask & IBV_SRQ_LIMIT != 0 {
+        found.limit.store(attr.srq_limit, Ordering::Relaxed);
+    }
+    status("ibv_modify_srq", changed)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    // SAFETY: a shared receive queue and the caller's structure.
+    unsafe {
+        let found = Srq::of(srq);
+        attr.write(ibv_srq_attr {
+            max_wr: found.depth,
+            max_sge: found.sges,
+            srq_limit: found.limit.load(Ordering::Relaxed),
+        });
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: a shared receive queue and its device.
+    let (found, context) = unsafe { (Srq::of(srq), Context::of((*srq).context)) };
+    if let Err(error) = context.nic().destroy_srq(found.id)
+        // What a dead NIC had is gone with it.
+        && error != Error::DeviceFatal
+    {
+        return status("ibv_destroy_srq", Err(error));
+    }
+    context.rails.objects().srqs.remove(&found.id);
+    events::forget(context, srq as usize);
+    found.events.wait();
+    // SAFETY: the program gives it back, and no event points to it.
+    drop(unsafe { Srq::take(srq) });
+    0
+}

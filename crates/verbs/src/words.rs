@@ -1,0 +1,121 @@
+//! Memory of our own, as words that all may access at any time.
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+pub(crate) const WORD: usize = size_of::<u64>();
+
+/// Zeroed words. Ranges are checked by who calls.
+pub(crate) struct Words(Box<[AtomicU64]>);
+
+impl Words {
+    /// Room for `len` bytes.
+    pub(crate) fn new(len: usize) -> Words {
+        Words((0..len.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    pub(crate) fn addr(&self) -> u64 {
+        self.0.as_ptr().addr() as u64
+    }
+
+    /// Copies bytes out, starting at `offset`; the first word with acquire ordering.
+    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
+        if out.is_empty() {
+            return;
+        }
+        let mut word = offset / WORD;
+        let lead = offset % WORD;
+        let mut rest = out;
+        let first = self.0[word].load(Ordering::Acquire).to_le_bytes();
+        let n = rest.len().min(WORD - lead);
+        let (head, tail) = rest.split_at_mut(n);
+        head.copy_from_slice(&first[lead..lead + n]);
+        rest = tail;
+        word += 1;
+        let whole = rest.len() / WORD;
+        let (body, tail) = rest.split_at_mut(whole * WORD);
+        for (to, from) in body.chunks_exact_mut(WORD).zip(&self.0[word..word + whole]) {
+            to.copy_from_slice(&from.load(Ordering::Relaxed).to_le_bytes());
+        }
+        if !tail.is_empty() {
+            let last = self.0[word + whole].load(Ordering::Relaxed).to_le_bytes();
+            tail.copy_from_slice(&last[..tail.len()]);
+        }
+    }
+
+    /// Copies bytes in, starting at `offset`; the last word last, with release ordering.
+    pub(crate) fn write(&self, offset: usize, data: &[u8]) {
+        let mut word = offset / WORD;
+        let lead = offset % WORD;
+        let mut rest = data;
+        if lead != 0 {
+            let n = rest.len().min(WORD - lead);
+            self.merge(word, lead, &rest[..n]);
+            rest = &rest[n..];
+            word += 1;
+        }
+        let mut chunks = rest.chunks_exact(WORD);
+        let whole = chunks.len();
+        let tail_len = rest.len() - whole * WORD;
+        if whole > 0 {
+            let (body, last) = self.0[word..word + whole].split_at(whole - 1);
+            for (to, from) in body.iter().zip(&mut chunks) {
+                to.store(word_of(from), Ordering::Relaxed);
+            }
+            if let Some(from) = chunks.next() {
+                last[0].store(word_of(from), Ordering::Release);
+            }
+        }
+        if tail_len > 0 {
+            self.merge(word + whole, 0, &rest[whole * WORD..]);
+        }
+    }
+
+    /// The word at `offset`, in the machine's byte order.
+    pub(crate) fn load(&self, offset: usize) -> u64 {
+        seen(self.0[offset / WORD].load(Ordering::Acquire))
+    }
+
+    pub(crate) fn store(&self, offset: usize, value: u64) {
+        self.0[offset / WORD].store(stored(value), Ordering::Release);
+    }
+
+    pub(crate) fn swap(&self, offset: usize, value: u64) -> u64 {
+        seen(self.0[offset / WORD].swap(stored(value), Ordering::AcqRel))
+    }
+
+    pub(crate) fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> Result<u64, u64> {
+        self.0[offset / WORD]
+            .compare_exchange(stored(current), stored(new), Ordering::AcqRel, Ordering::Acquire)
+            .map(seen)
+            .map_err(seen)
+    }
+
+    /// Stores some bytes of one word and keeps its neighbours: others may be writing those at the same time.
+    fn merge(&self, word: usize, lead: usize, data: &[u8]) {
+        fence(Ordering::Release);
+        let (mut bytes, mut mask) = ([0; WORD], [0; WORD]);
+        bytes[lead..lead + data.len()].copy_from_slice(data);
+        mask[lead..lead + data.len()].fill(0xff);
+        let (new, mask) = (u64::from_le_bytes(bytes), u64::from_le_bytes(mask));
+        let cell = &self.0[word];
+        let mut old = cell.load(Ordering::Relaxed);
+        while let Err(now) =
+            cell.compare_exchange_weak(old, (old & !mask) | new, Ordering::Release, Ordering::Relaxed)
+        {
+            old = now;
+        }
+    }
+}
+
+fn word_of(chunk: &[u8]) -> u64 {
+    u64::from_le_bytes(chunk.try_into().expect("chunks_exact gives whole words"))
+}
+
+/// Words hold their bytes in ascending order, whatever the machine's.
+fn stored(value: u64) -> u64 {
+    u64::from_le_bytes(value.to_ne_bytes())
+}
+
+fn seen(word: u64) -> u64 {
+    u64::from_ne_bytes(word.to_le_bytes())
+}
