@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::state::{Handle, Report};
@@ -31,6 +32,11 @@ impl Channel {
     /// A descriptor to [`wait`] on, which another thread's destroying the channel does not close.
     pub fn waiter(&self) -> Result<OwnedFd, Errno> {
         self.signal.as_fd().try_clone_to_owned().map_err(super::socket::errno_of)
+    }
+
+    /// Whether reading it waits for reports.
+    pub fn is_blocking(&self) -> bool {
+        fcntl(&self.signal, FcntlArg::F_GETFL).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
     }
 
     /// Adds a report.
@@ -88,7 +94,7 @@ pub fn wait(waiter: BorrowedFd) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    use nix::fcntl::OFlag;
 
     fn is_readable(channel: &Channel) -> bool {
         let fd = channel.signal.as_fd();
@@ -99,7 +105,7 @@ mod tests {
     #[test]
     fn the_descriptor_is_readable_while_there_are_reports() {
         let mut channel = Channel::new().unwrap();
-        assert!(!is_readable(&channel));
+        assert!(channel.is_blocking() && !is_readable(&channel));
         channel.push(1, Report::AddressResolved);
         channel.push(2, Report::RouteResolved);
         for handle in [1, 2] {
@@ -114,6 +120,7 @@ mod tests {
     fn without_reports_a_non_blocking_channel_says_so() {
         let channel = Channel::new().unwrap();
         fcntl(&channel.signal, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        assert!(!channel.is_blocking());
         assert_eq!(wait(channel.waiter().unwrap().as_fd()), Err(Errno::EAGAIN));
     }
 

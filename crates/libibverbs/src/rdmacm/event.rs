@@ -93,7 +93,18 @@ pub unsafe fn give_back(manager: &Manager, id: *mut rdma_cm_id) {
 /// The next event of a channel, when there is one.
 pub fn next(manager: &Manager, channel: Theirs<rdma_event_channel>) -> Result<*mut rdma_cm_event, Errno> {
     loop {
-        let waiter = manager.lock().channels.get(&channel).ok_or(Errno::EINVAL)?.waiter()?;
+        let waiter = {
+            let state = manager.lock();
+            match state.channels.get(&channel) {
+                Some(channel) => channel.waiter()?,
+                None if state.closed.contains(&channel) => {
+                    drop(state);
+                    nix::unistd::pause();
+                    return Err(Errno::EINTR);
+                }
+                None => return Err(Errno::EINVAL),
+            }
+        };
         channel::wait(waiter.as_fd())?;
         let mut state = manager.lock();
         let Some((owner, report)) = state.channels.get_mut(&channel).and_then(|channel| channel.pop()) else {

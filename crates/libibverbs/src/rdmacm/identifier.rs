@@ -38,12 +38,21 @@ pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
 fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errno> {
     let channel = Channel::new()?;
     let memory = Box::into_raw(Box::new(rdma_event_channel { fd: channel.fd() }));
-    manager.lock().channels.insert(Theirs(memory), channel);
+    let mut state = manager.lock();
+    state.closed.remove(&Theirs(memory));
+    state.channels.insert(Theirs(memory), channel);
     Ok(memory)
 }
 
+/// Programs leave a thread behind that waits on the channel (rping does); on a real one it waits for ever, unless it comes
+/// so late that it finds the descriptor closed. Here it waits for ever however late it comes.
 fn destroy_channel(manager: &Manager, channel: *mut rdma_event_channel) {
-    if manager.lock().channels.remove(&Theirs(channel)).is_some() {
+    let mut state = manager.lock();
+    if let Some(destroyed) = state.channels.remove(&Theirs(channel)) {
+        if destroyed.is_blocking() {
+            state.closed.insert(Theirs(channel));
+        }
+        drop(state);
         // SAFETY: made by `create_channel`, and known until now.
         drop(unsafe { Box::from_raw(channel) });
     }

@@ -4,7 +4,7 @@
 //! program has not heard of) and is found by its address, so that a call with a pointer that was destroyed, or that a parent
 //! process made, is refused.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_void;
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
@@ -212,6 +212,8 @@ pub struct State {
     handles: HashMap<Theirs<rdma_cm_id>, Handle>,
     /// The channels.
     pub channels: HashMap<Theirs<rdma_event_channel>, Channel>,
+    /// Where channels were that threads may still be about to read, and wait: see `identifier::destroy_channel`.
+    pub closed: HashSet<Theirs<rdma_event_channel>>,
     /// The events that the program has.
     pub delivered: HashMap<Theirs<rdma_cm_event>, Delivered>,
 }
@@ -219,8 +221,8 @@ pub struct State {
 impl State {
     /// Knows nothing.
     pub fn new(epoll: Arc<Epoll>) -> Self {
-        let (identifiers, handles, channels, delivered) = Default::default();
-        Self { has_thread: false, epoll, last_handle: 0, identifiers, handles, channels, delivered }
+        let (identifiers, handles, channels, closed, delivered) = Default::default();
+        Self { has_thread: false, epoll, last_handle: 0, identifiers, handles, channels, closed, delivered }
     }
 
     /// Takes an identifier in.
