@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 
-use super::connection::{Connection, Loss};
+use super::connection::Connection;
 use super::device::Device;
 use super::event::{complete, give_back};
 use super::lookup::{Lookup, Requests};
@@ -84,15 +84,21 @@ unsafe fn connect(
             terms.initiator_depth = param.initiator_depth(device.max_initiator_depth);
             terms.retry_count = param.retry_count;
             let offer = param.offer(identifier, &device, private_data)?;
+            let peer = identifier.addresses.1.ok_or(Errno::EINVAL)?;
             let port = identifier.take_port()?;
-            identifier.endpoint = Endpoint::Connected(open(port, identifier.addresses.1, offer, now));
+            port.share();
+            port.keep_alive();
+            let connection = Connection::active(offer, now);
+            let mut stream = Stream { port, is_open: false, connection, listener: None };
+            stream.open(peer, now);
+            identifier.endpoint = Endpoint::Connected(stream);
         }
         Space::Udp => {
             within(&private_data, SIDR_REQ_PRIVATE)?;
             let inquiry = Inquiry { request_id: random(), gid: device.gid, private_data };
+            let peer = identifier.addresses.1.ok_or(Errno::EINVAL)?;
             let port = identifier.take_port()?;
-            let to = identifier.addresses.1.ok_or(Errno::EINVAL)?;
-            let asked = port.connect(&to.into()).map_err(errno_of);
+            let asked = port.connect(&peer.into()).map_err(errno_of);
             identifier.endpoint = Endpoint::Asking(port, Lookup::new(inquiry, now));
             asked?;
         }
@@ -103,23 +109,6 @@ unsafe fn connect(
     manager.attend()?;
     // SAFETY: as above.
     unsafe { complete(manager, id) }
-}
-
-/// Opens a stream and has its REQ ready.
-fn open(port: Port, to: Option<SocketAddr>, request: Offer, now: Instant) -> Stream {
-    let mut connection = Connection::active(request, now);
-    port.share();
-    port.keep_alive();
-    let opened = match to {
-        Some(to) => port.connect(&to.into()).map_err(errno_of),
-        None => Err(Errno::EDESTADDRREQ),
-    };
-    match opened {
-        Ok(()) | Err(Errno::EINPROGRESS) => {}
-        Err(Errno::ECONNREFUSED) => connection.lose(Loss::Refused),
-        Err(errno) => connection.lose(Loss::Broken(errno)),
-    }
-    Stream { port, is_open: false, connection, listener: None }
 }
 
 /// `rdma_accept`.

@@ -24,6 +24,11 @@ const REQ_WITHIN: Duration = Duration::from_secs(10);
 /// How long the other program may take to accept, and to become ready; the kernel's connection manager gives up after about as
 /// long (`CMA_MAX_CM_RETRIES` times `CMA_CM_RESPONSE_TIMEOUT`).
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// How long to knock where nobody listens. A real request takes a while to arrive, and programs whose server listens anew for
+/// each connection count on that (perftest); ours would be there first.
+const KNOCK_FOR: Duration = Duration::from_secs(2);
+/// How long between two knocks.
+const KNOCK_EVERY: Duration = Duration::from_millis(20);
 /// How long a DREP is waited for.
 const DREP_WITHIN: Duration = Duration::from_secs(5);
 
@@ -44,15 +49,6 @@ pub enum Happening {
     Disconnected,
 }
 
-/// Why the stream ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// Nobody listens.
-    Refused,
-    /// It broke, or the peer closed it (`ECONNRESET`).
-    Broken(Errno),
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     AwaitRep,
@@ -65,11 +61,19 @@ enum State {
     Closed,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Knock {
+    until: Instant,
+    next: Option<Instant>,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
     state: State,
     deadline: Option<Instant>,
+    /// Until when, and when next, to knock.
+    knock: Knock,
     /// [`notify`](Self::notify) was quicker.
     rtu_is_late: bool,
     inbox: Vec<u8>,
@@ -80,19 +84,20 @@ pub struct Connection {
 impl Connection {
     /// Asks for a connection; the stream may still be in the making.
     pub fn active(request: Offer, now: Instant) -> Self {
-        let mut connection = Self::new(State::AwaitRep, now + ANSWER_WITHIN);
+        let mut connection = Self::new(State::AwaitRep, now, ANSWER_WITHIN);
         connection.say(&Message::Req(request));
         connection
     }
 
     /// Waits for a REQ on a stream that somebody opened.
     pub fn passive(now: Instant) -> Self {
-        Self::new(State::AwaitReq, now + REQ_WITHIN)
+        Self::new(State::AwaitReq, now, REQ_WITHIN)
     }
 
-    fn new(state: State, deadline: Instant) -> Self {
+    fn new(state: State, now: Instant, within: Duration) -> Self {
         let (inbox, outbox, happenings) = Default::default();
-        Self { state, deadline: Some(deadline), rtu_is_late: false, inbox, outbox, happenings }
+        let knock = Knock { until: now + KNOCK_FOR, next: None };
+        Self { state, deadline: Some(now + within), knock, rtu_is_late: false, inbox, outbox, happenings }
     }
 
     /// What to report next.
@@ -107,7 +112,7 @@ impl Connection {
 
     /// When [`tick`](Self::tick) has something to do.
     pub fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.deadline.into_iter().chain(self.knock.next).min()
     }
 
     /// Whether nothing more is to be heard, and nothing sent beyond what is in the outbox.
@@ -130,7 +135,7 @@ impl Connection {
                     self.hear(message);
                 }
                 Ok(None) => return,
-                Err(_) => self.lose(Loss::Broken(Errno::EPROTO)),
+                Err(_) => self.lose(Errno::EPROTO),
             }
         }
         self.inbox.clear();
@@ -162,23 +167,34 @@ impl Connection {
                 self.close(Happening::Disconnected);
             }
             (State::AwaitDrep, Message::Drep) => self.close(Happening::Disconnected),
-            _ => self.lose(Loss::Broken(Errno::EPROTO)),
+            _ => self.lose(Errno::EPROTO),
         }
     }
 
-    /// The stream ended.
-    pub fn lose(&mut self, loss: Loss) {
+    /// The stream ended: it broke, or the peer closed it (`ECONNRESET`).
+    pub fn lose(&mut self, why: Errno) {
         self.outbox.clear();
-        match (self.state, loss) {
-            (State::AwaitReq, _) => self.enter(State::Closed, None),
-            (State::AwaitRep, Loss::Refused) => self.close(rejected(reason::INVALID_SERVICE_ID)),
-            (State::AwaitRep | State::GotRep, Loss::Broken(errno)) => {
-                self.close(Happening::Unreachable(errno));
-            }
-            (State::GotReq | State::AwaitRtu | State::GotRep, _) => self.close(rejected(reason::TIMEOUT)),
-            (State::Established | State::AwaitDrep, _) => self.close(Happening::Disconnected),
-            (State::Closed, _) => {}
+        match self.state {
+            State::AwaitReq => self.enter(State::Closed, None),
+            State::AwaitRep | State::GotRep => self.close(Happening::Unreachable(why)),
+            State::GotReq | State::AwaitRtu => self.close(rejected(reason::TIMEOUT)),
+            State::Established | State::AwaitDrep => self.close(Happening::Disconnected),
+            State::Closed => {}
         }
+    }
+
+    /// No stream could be opened, since nobody listens.
+    pub fn refused(&mut self, now: Instant) {
+        if now < self.knock.until {
+            self.knock.next = Some(now + KNOCK_EVERY);
+        } else {
+            self.close(rejected(reason::INVALID_SERVICE_ID));
+        }
+    }
+
+    /// Whether the stream is to be opened once more.
+    pub fn knocks(&mut self, now: Instant) -> bool {
+        self.knock.next.take_if(|next| *next <= now).is_some()
     }
 
     /// Time passed.
@@ -285,6 +301,7 @@ impl Connection {
     fn enter(&mut self, state: State, deadline: Option<Instant>) {
         self.state = state;
         self.deadline = deadline;
+        self.knock.next = None;
     }
 
     fn close(&mut self, happening: Happening) {

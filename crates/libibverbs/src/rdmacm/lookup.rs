@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 
 use super::message::{Answer, Inquiry, Message};
 
-const REPEAT_AFTER: Duration = Duration::from_millis(500);
+const REPEAT_AFTER: Duration = Duration::from_millis(200);
 /// How long the other program may take: as for a connection.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// How long to ask where nobody listens: as for a connection.
+const KNOCK_FOR: Duration = Duration::from_secs(2);
 /// How long an answer is remembered for repeated requests.
 const REMEMBER: Duration = Duration::from_secs(90);
 /// How many requests a service remembers at once; further ones go unanswered until one is forgotten.
@@ -37,6 +39,7 @@ pub struct Lookup {
     request_id: u64,
     request: Vec<u8>,
     repeat: Instant,
+    knock_until: Instant,
     give_up: Instant,
 }
 
@@ -45,7 +48,7 @@ impl Lookup {
     pub fn new(inquiry: Inquiry, now: Instant) -> Self {
         let (request_id, mut request) = (inquiry.request_id, Vec::new());
         Message::SidrReq(inquiry).encode(&mut request);
-        Self { request_id, request, repeat: now, give_up: now + ANSWER_WITHIN }
+        Self { request_id, request, repeat: now, knock_until: now + KNOCK_FOR, give_up: now + ANSWER_WITHIN }
     }
 
     /// The datagram to send.
@@ -68,6 +71,11 @@ impl Lookup {
         } else {
             Step::Wait
         }
+    }
+
+    /// Nobody listens. Whether to give up.
+    pub fn is_refused(&self, now: Instant) -> bool {
+        now >= self.knock_until
     }
 
     /// The answer, if the datagram is one to this request.

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{SockaddrStorage, recvfrom};
 use socket2::Socket;
 
-use super::connection::{Connection, Happening, Loss};
+use super::connection::{Connection, Happening};
 use super::lookup::{Arrival, RequestKey, Step};
 use super::message::{Answer, Inquiry, MAX_MESSAGE, Offer, sidr};
 use super::socket::{Port, Space, errno_of};
@@ -26,14 +26,14 @@ impl State {
         let Ok(identifier) = self.get(handle) else { return };
         match &mut identifier.endpoint {
             Endpoint::Connected(stream) => {
-                stream.read();
+                stream.read(now);
                 self.settle(handle);
             }
             Endpoint::Listening(_) if identifier.space == Space::Tcp => {
                 self.take_streams(handle, now);
             }
             Endpoint::Listening(_) => self.take_inquiries(handle, now),
-            Endpoint::Asking(..) => self.hear_answer(handle),
+            Endpoint::Asking(..) => self.hear_answer(handle, now),
             _ => {}
         }
     }
@@ -50,6 +50,9 @@ impl State {
             match &mut identifier.endpoint {
                 Endpoint::Connected(stream) => {
                     stream.connection.tick(now);
+                    if let (true, Some(peer)) = (stream.connection.knocks(now), identifier.addresses.1) {
+                        stream.open(peer, now);
+                    }
                     self.settle(handle);
                 }
                 Endpoint::Asking(port, lookup) => match lookup.tick(now) {
@@ -203,7 +206,7 @@ impl State {
         }
     }
 
-    fn hear_answer(&mut self, handle: Handle) {
+    fn hear_answer(&mut self, handle: Handle, now: Instant) {
         loop {
             let Ok(Identifier { endpoint: Endpoint::Asking(port, lookup), .. }) = self.get(handle) else {
                 return;
@@ -216,6 +219,7 @@ impl State {
                     None => continue,
                 },
                 Err(Errno::EAGAIN) => return,
+                Err(Errno::ECONNREFUSED) if !lookup.is_refused(now) => continue,
                 Err(Errno::ECONNREFUSED) => Report::NotFound(sidr::UNSUPPORTED.into()),
                 Err(errno) => Report::NotFound(-(errno as i32)),
             };
@@ -248,32 +252,42 @@ impl Identifier {
 }
 
 impl Stream {
+    /// Opens the stream, or begins to.
+    pub fn open(&mut self, peer: SocketAddr, now: Instant) {
+        match self.port.connect(&peer.into()).map_err(errno_of) {
+            Ok(()) | Err(Errno::EINPROGRESS) => {}
+            Err(errno) => self.fail(errno, now),
+        }
+    }
+
     /// Reads and hears all that has come.
-    fn read(&mut self) {
+    fn read(&mut self, now: Instant) {
         if !self.is_open {
             match self.port.take_error().map_err(errno_of) {
                 Ok(None) if self.port.peer_addr().is_ok() => self.is_open = true,
                 // Not yet.
                 Ok(None) => return,
-                Ok(Some(error)) => return self.failed(errno_of(error)),
-                Err(errno) => return self.failed(errno),
+                Ok(Some(error)) => return self.fail(errno_of(error), now),
+                Err(errno) => return self.fail(errno, now),
             }
         }
         let mut bytes = [0; 4096];
         while !self.connection.is_finished() {
             match (&*self.port).read(&mut bytes) {
-                Ok(0) => self.connection.lose(Loss::Broken(Errno::ECONNRESET)),
+                Ok(0) => self.connection.lose(Errno::ECONNRESET),
                 Ok(length) => self.connection.receive(&bytes[..length]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => self.failed(errno_of(error)),
+                Err(error) => self.connection.lose(errno_of(error)),
             }
         }
     }
 
-    fn failed(&mut self, errno: Errno) {
-        let loss = if errno == Errno::ECONNREFUSED { Loss::Refused } else { Loss::Broken(errno) };
-        self.connection.lose(loss);
+    fn fail(&mut self, errno: Errno, now: Instant) {
+        match errno {
+            Errno::ECONNREFUSED => self.connection.refused(now),
+            errno => self.connection.lose(errno),
+        }
     }
 
     /// Sends what there is to say, as far as the stream takes it.

@@ -134,7 +134,7 @@ fn data_before_the_rtu_may_establish() {
 /// What each side hears when the stream breaks, by how far it has come.
 #[test]
 fn a_peer_that_vanishes_is_reported_at_every_step() {
-    let broken = Loss::Broken(Errno::ECONNRESET);
+    let broken = Errno::ECONNRESET;
     let steps: [(fn() -> Pair, Happening, Option<Happening>); 4] = [
         (Pair::new, Happening::Unreachable(Errno::ECONNRESET), None),
         (Pair::requested, Happening::Unreachable(Errno::ECONNRESET), Some(rejected(reason::TIMEOUT))),
@@ -152,10 +152,32 @@ fn a_peer_that_vanishes_is_reported_at_every_step() {
 }
 
 #[test]
-fn where_nobody_listens_the_request_is_rejected() {
+fn where_nobody_listens_it_knocks_for_a_while() {
     let mut pair = Pair::new();
-    pair.active.lose(Loss::Refused);
-    assert_eq!(happenings(&mut pair.active), [rejected(reason::INVALID_SERVICE_ID)]);
+    let (start, mut now, mut knocks) = (pair.now, pair.now, 0);
+    loop {
+        pair.active.refused(now);
+        let heard = happenings(&mut pair.active);
+        if !heard.is_empty() {
+            assert_eq!(heard, [rejected(reason::INVALID_SERVICE_ID)]);
+            break;
+        }
+        assert!(!pair.active.knocks(now));
+        now = pair.active.deadline().expect("it knocks again");
+        assert!(pair.active.knocks(now));
+        knocks += 1;
+    }
+    assert_eq!((now - start, knocks), (KNOCK_FOR, 100));
+    assert!(pair.active.is_finished() && pair.active.deadline().is_none());
+}
+
+#[test]
+fn a_server_that_comes_late_is_found() {
+    let mut pair = Pair::new();
+    pair.active.refused(pair.now);
+    assert!(pair.active.knocks(pair.now + KNOCK_EVERY));
+    pair.exchange();
+    assert_eq!(happenings(&mut pair.passive), [Happening::Requested(offer(1, b"hello"))]);
 }
 
 /// What each side hears when the other is there and silent.

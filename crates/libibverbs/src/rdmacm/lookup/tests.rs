@@ -56,7 +56,8 @@ fn a_request_is_repeated_until_it_is_given_up() {
         }
         assert!(now <= start + ANSWER_WITHIN);
     }
-    assert_eq!(sent, 120);
+    assert_eq!(sent, 300);
+    assert!(!lookup.is_refused(start) && lookup.is_refused(start + KNOCK_FOR));
 }
 
 #[test]
