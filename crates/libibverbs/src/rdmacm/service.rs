@@ -254,7 +254,13 @@ impl Identifier {
 impl Stream {
     /// Opens the stream, or begins to.
     pub fn open(&mut self, peer: SocketAddr, now: Instant) {
-        match self.port.connect(&peer.into()).map_err(errno_of) {
+        let connect = || self.port.connect(&peer.into()).map_err(errno_of);
+        // A socket that was refused says that first, and only then may try again (Linux, `inet_stream_connect`).
+        let opened = match connect() {
+            Err(Errno::ECONNABORTED) => connect(),
+            opened => opened,
+        };
+        match opened {
             Ok(()) | Err(Errno::EINPROGRESS) => {}
             Err(errno) => self.fail(errno, now),
         }
