@@ -26,8 +26,10 @@ enum Command {
     DemoEnd(cli::demo::EndArgs),
     Decode(cli::decode::Args),
     Devices(cli::devices::Args),
+    Fault(cli::fault::Args),
     #[command(hide = true)]
     Peer(cli::pair::Args),
+    Run(cli::run::Args),
 }
 
 fn main() -> ExitCode {
@@ -37,7 +39,9 @@ fn main() -> ExitCode {
         Command::DemoEnd(args) => cli::demo::run_end(&args),
         Command::Decode(args) => cli::decode::run(&args),
         Command::Devices(args) => cli::devices::run(&args),
+        Command::Fault(args) => cli::fault::run(&args),
         Command::Peer(args) => cli::pair::run(&args),
+        Command::Run(args) => cli::run::run(&args),
     };
     match done {
         Ok(code) => code,

@@ -4,7 +4,9 @@ pub(crate) mod bench;
 pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod devices;
+pub(crate) mod fault;
 pub(crate) mod pair;
+pub(crate) mod run;
 
 use std::io;
 

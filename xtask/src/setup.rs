@@ -7,9 +7,12 @@ use anyhow::{Context, bail, ensure};
 
 use crate::{root, rxe_vm};
 
-/// Debian packages that the tests call.
-pub(crate) const DEBIAN_PACKAGES: &[&str] =
-    &["gcc", "libc6-dev", "libibverbs-dev", "python3", "python3-venv", "tshark"];
+/// Debian packages that the tests call: tools, headers, and unmodified verbs programs.
+#[rustfmt::skip]
+pub(crate) const DEBIAN_PACKAGES: &[&str] = &[
+    "gcc", "libc6-dev", "libibverbs-dev", "librdmacm-dev", "python3", "python3-venv", "tshark",
+    "ibverbs-utils", "libfabric-bin", "libopenmpi-dev", "openmpi-bin", "perftest", "qperf", "rdmacm-utils", "ucx-utils",
+];
 
 /// The other implementation of the ICRC, from PyPI.
 const SCAPY: &str = "scapy==2.8.0";

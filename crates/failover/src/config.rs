@@ -1,3 +1,5 @@
+use core::fmt;
+use core::str::FromStr;
 use core::time::Duration;
 
 /// What to do with the operations that were in flight when a rail failed.
@@ -15,6 +17,36 @@ pub enum Policy {
     None,
 }
 
+impl Policy {
+    /// All of them.
+    pub const ALL: [Policy; 4] = [Policy::Exact, Policy::Transparent, Policy::Blanket, Policy::None];
+
+    /// Its name in options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Policy::Exact => "exact",
+            Policy::Transparent => "transparent",
+            Policy::Blanket => "blanket",
+            Policy::None => "none",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = UnknownName;
+
+    fn from_str(s: &str) -> Result<Policy, UnknownName> {
+        let known = Policy::ALL.into_iter().find(|policy| policy.name() == s);
+        known.ok_or_else(|| UnknownName::new(s, "exact, transparent, blanket or none"))
+    }
+}
+
 /// What becomes of a WRITE that may or may not have been executed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Writes {
@@ -24,6 +56,48 @@ pub enum Writes {
     /// It is written again: the application declares that nobody consumes or overwrites the target before the
     /// WRITE completes.
     Repeatable,
+}
+
+impl Writes {
+    /// All of them.
+    pub const ALL: [Writes; 2] = [Writes::Strict, Writes::Repeatable];
+
+    /// Its name in options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Writes::Strict => "strict",
+            Writes::Repeatable => "repeatable",
+        }
+    }
+}
+
+impl fmt::Display for Writes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Writes {
+    type Err = UnknownName;
+
+    fn from_str(s: &str) -> Result<Writes, UnknownName> {
+        let known = Writes::ALL.into_iter().find(|writes| writes.name() == s);
+        known.ok_or_else(|| UnknownName::new(s, "strict or repeatable"))
+    }
+}
+
+/// Why a [`Policy`] or [`Writes`] was not understood: one line that says what would be.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{given:?} is none of the choices; say {choices}")]
+pub struct UnknownName {
+    given: String,
+    choices: &'static str,
+}
+
+impl UnknownName {
+    fn new(given: &str, choices: &'static str) -> UnknownName {
+        UnknownName { given: given.to_owned(), choices }
+    }
 }
 
 /// Whether the old path is fenced before the evidence is read.
@@ -102,5 +176,24 @@ impl Default for Config {
             rnr_retry: 7,
             min_rnr_timer: 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for policy in Policy::ALL {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+        for writes in Writes::ALL {
+            assert_eq!(writes.to_string().parse(), Ok(writes));
+        }
+        let error = "exactly".parse::<Policy>().unwrap_err().to_string();
+        assert_eq!(error, "\"exactly\" is none of the choices; say exact, transparent, blanket or none");
+        let error = "".parse::<Writes>().unwrap_err().to_string();
+        assert_eq!(error, "\"\" is none of the choices; say strict or repeatable");
     }
 }

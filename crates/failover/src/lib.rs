@@ -29,7 +29,7 @@ mod translate;
 mod vqp;
 
 pub use agreement::{Ended, MAX_RAILS};
-pub use config::{Config, Detector, Fencing, Policy, Writes};
+pub use config::{Config, Detector, Fencing, Policy, UnknownName, Writes};
 pub use connect::ConnectInfo;
 pub use domain::{Domain, LocalNic, RemoteRegion, VirtualMr};
 pub use evidence::Contradiction;

@@ -64,9 +64,10 @@ macro_rules! finish {
     };
 }
 
-// Bytes ascend, and x86-64 keeps loads in order and stores in order (Intel SDM volume 3, 9.2.2): who sees the last byte sees all.
-// On the lent side every access is aligned to its size, so that no word of the program's is torn. Blocks go by 16 bytes, which
-// may be stored as two halves in either order: the last bytes are therefore never left to them.
+// Bytes ascend, and x86-64 keeps loads in order and stores in order (Intel SDM volume 3, memory ordering): who sees
+// the last byte sees all. On the lent side every access is aligned to its size, so that no word of the program's is
+// torn. Blocks go by 16 bytes, which may be stored as two halves in either order: the last bytes are therefore never
+// left to them.
 global_asm!(
     ".pushsection .text.mitra_lent, \"ax\", @progbits",
     ".balign 64",

@@ -5,6 +5,7 @@
 //!
 //! - `calls`: the verbs themselves, exported to C, over software NICs. `mitra-preload` makes libraries of them.
 //! - `rdmacm`: librdmacm's calls, over ordinary sockets.
+//! - `rails`: the NICs under the device, and what spans them.
 //! - `memory`, `fault`: the program's memory, which it may unmap while a NIC uses it.
 //! - `interpose`: calls of the C library that stand between the program and `fault`.
 //!
@@ -31,5 +32,6 @@ mod interpose;
 mod memory;
 #[cfg(any(test, not(target_arch = "x86_64")))]
 mod process_vm;
+mod rails;
 mod rdmacm;
 pub mod symbols;

@@ -14,12 +14,12 @@ use crate::process_vm as access;
 
 /// `len` bytes of the program's memory from `start` on, which work requests name from `iova` on.
 ///
-/// Nothing need be mapped there. As in the kernel's `ibv_reg_mr`, let `start` and `iova` have the same place in a page: atomics are
-/// judged by the address that names a word.
+/// Nothing need be mapped there. As in the kernel's `ibv_reg_mr`, let `start` and `iova` have the same place in a
+/// page: atomics are judged by the address that names a word.
 ///
 /// # Safety
-/// Until the buffer is dropped, whatever is mapped there is the program's, which registered it to be read and written by others at any
-/// time; nothing there is a Rust object that somebody holds a reference to.
+/// Until the buffer is dropped, whatever is mapped there is the program's, which registered it to be read and written
+/// by others at any time; nothing there is a Rust object that somebody holds a reference to.
 pub(crate) unsafe fn lend(start: *mut u8, len: usize, iova: u64) -> Arc<Buffer> {
     #[cfg(target_arch = "x86_64")]
     crate::fault::survive();
@@ -30,7 +30,8 @@ struct ProgramMemory {
     start: *mut u8,
 }
 
-// SAFETY: it is an address, followed only by copies that any thread may make at any time, which `lend`'s caller granted.
+// SAFETY: it is an address, followed only by copies that any thread may make at any time, which `lend`'s caller
+// granted.
 unsafe impl Send for ProgramMemory {}
 // SAFETY: as above.
 unsafe impl Sync for ProgramMemory {}

@@ -1,9 +1,9 @@
 //! What the callers and the progress thread share, and the thread's life.
 //!
-//! A caller that polls drives the NIC itself, and while it holds the [lease](crate::lease) the thread sleeps on a timer.
-//! It must not sleep on the socket then: each packet would wake it, to fight the poller for the processor. Without
-//! a lease the thread drives the NIC and sleeps on the socket, so that one-sided operations on a passive process
-//! complete and events reach who waits for them.
+//! A caller that polls drives the NIC itself, and while it holds the [lease](crate::lease) the thread sleeps on a
+//! timer. It must not sleep on the socket then: each packet would wake it, to fight the poller for the processor.
+//! Without a lease the thread drives the NIC and sleeps on the socket, so that one-sided operations on a passive
+//! process complete and events reach who waits for them.
 
 use core::time::Duration;
 use std::io;
@@ -52,8 +52,8 @@ impl Drop for Obituary<'_> {
     }
 }
 
-/// Signals are for the application's own threads. All but those of a fault of this thread itself: the kernel ends a process that
-/// faults while it blocks them (sigprocmask(2)), and a fault on lent memory is one to survive.
+/// Signals are for the application's own threads. All but those of a fault of this thread itself: the kernel ends a
+/// process that faults while it blocks them (sigprocmask(2)), and a fault on lent memory is one to survive.
 fn not_ours() -> SigSet {
     let mut signals = SigSet::all();
     for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL] {

@@ -172,6 +172,11 @@ fn self_pair(nic: std::sync::Arc<SoftNic>) -> (End, End) {
 
 #[test]
 fn datagrams_go_without_connection() {
+    datagrams(QpType::Ud, 0x11);
+    datagrams(QpType::Gsi, GSI_QKEY);
+}
+
+fn datagrams(qp_type: QpType, qkey: u32) {
     let (a, b) = (open(Config::loopback()), open(Config::loopback()));
     let side = |nic: &std::sync::Arc<SoftNic>| {
         let pd = nic.alloc_pd().unwrap();
@@ -179,7 +184,7 @@ fn datagrams_go_without_connection() {
         let memory = std::sync::Arc::new(Buffer::new(4096));
         let mr = nic.reg_mr(pd, memory.clone(), Access::LOCAL_WRITE).unwrap();
         let init = QpInitAttr {
-            qp_type: QpType::Ud,
+            qp_type,
             pd,
             send_cq: cq,
             recv_cq: cq,
@@ -188,7 +193,7 @@ fn datagrams_go_without_connection() {
             sq_sig_all: true,
         };
         let qp = nic.create_qp(&init).unwrap();
-        let (pkey_index, port, qkey) = (Some(0), Some(1), Some(0x11));
+        let (pkey_index, port, qkey) = (Some(0), Some(1), Some(qkey));
         let init = QpAttr { pkey_index, port, qkey, ..QpAttr::to(QpState::Init) };
         nic.modify_qp(qp, &init).unwrap();
         nic.modify_qp(qp, &QpAttr::to(QpState::Rtr)).unwrap();
@@ -199,8 +204,7 @@ fn datagrams_go_without_connection() {
     let (_, b_cq, b_memory, b_mr, b_qp) = side(&b);
     b.post_recv(b_qp, &[RecvWr::new(5, b_mr.sge(0, 256))]).unwrap();
     let ah = a.create_ah(a_pd, b.query_port().unwrap().gid).unwrap();
-    let wr =
-        SendWr::new(1, SendOp::Send, Data::inline(b"a word")).to(UdDestination { ah, qpn: b_qp, qkey: 0x11 });
+    let wr = SendWr::new(1, SendOp::Send, Data::inline(b"a word")).to(UdDestination { ah, qpn: b_qp, qkey });
     a.post_send(a_qp, &[wr]).unwrap();
     let mut wcs = Vec::new();
     until("the datagram", || b.poll_cq(b_cq, 1, &mut wcs).unwrap() == 1);

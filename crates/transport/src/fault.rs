@@ -19,7 +19,7 @@ use mitra_wire::{Message, Packet, Psn, Syndrome, Transport};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
-pub use script::ScriptError;
+pub use script::{Delay, ScriptError};
 
 /// What dies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use mitra_verbs::{
     Access, AhId, AsyncEvent, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId, Mw, MwId, PdId, PortAttr,
-    PortState, PostError, QpAttr, QpInitAttr, QpState, QpStatus, Qpn, RecvWr, RegionId, Result, SavedResult,
-    SendWr, SrqId, Time, Wc,
+    PortState, PostError, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, RegionId, Result,
+    SavedResult, SendWr, SrqId, Time, Wc,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
@@ -273,7 +273,10 @@ impl Nic {
             Some(srq) => (Receives::Shared(srq), self.host.srqs.get(srq.0)?.pd),
             None => (Receives::Own(RecvQueue::new(cap.recv_wrs, cap.recv_sges)), init.pd),
         };
-        let qpn = self.qps.reserve(now, &mut self.rng)?;
+        let qpn = match init.qp_type {
+            QpType::Gsi => self.qps.reserve_gsi()?,
+            _ => self.qps.reserve(now, &mut self.rng)?,
+        };
         self.host.cqs.add_user(init.send_cq)?;
         if let Err(e) = self.host.cqs.add_user(init.recv_cq) {
             self.host.cqs.remove_user(init.send_cq);

@@ -21,10 +21,10 @@ pub(crate) fn check(c: &Common, limits: &Limits, capabilities: &Capabilities, wr
                 "UC has no READ, no atomics and no SEND with invalidate (IBTA table 38); use RC",
             ));
         }
-        QpType::Ud if !matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) => {
+        QpType::Ud | QpType::Gsi if !matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) => {
             return Err(Error::Invalid("UD has SEND and SEND with immediate only (IBTA table 38)"));
         }
-        QpType::Ud if wr.ud.is_none() => {
+        QpType::Ud | QpType::Gsi if wr.ud.is_none() => {
             return Err(Error::Invalid("a UD send needs a destination; set `SendWr::ud`"));
         }
         QpType::Rc | QpType::Uc if wr.ud.is_some() => {
@@ -55,7 +55,7 @@ pub(crate) fn check(c: &Common, limits: &Limits, capabilities: &Capabilities, wr
             limit("gather entries of a send", sges.len() as u64, c.init.cap.send_sges.into())?
         }
     }
-    if qp_type == QpType::Ud {
+    if qp_type.is_datagram() {
         limit("bytes of a datagram", wr.data.len(), c.mtu as u64)?;
     }
     limit("bytes of a message", wr.data.len(), limits.message.into())

@@ -94,7 +94,7 @@ impl Service {
                 responder_first: true,
             },
             QpType::Uc => Service::Uc { sender: Sender::new(zero), receiver: uc::Receiver::new(zero) },
-            QpType::Ud => Service::Ud { sender: Sender::new(zero) },
+            QpType::Ud | QpType::Gsi => Service::Ud { sender: Sender::new(zero) },
         }
     }
 }
@@ -364,7 +364,7 @@ impl Qp {
             host.counters.drop_qp_state += 1;
             return;
         }
-        if source != c.dest_gid && c.init.qp_type != QpType::Ud {
+        if source != c.dest_gid && !c.init.qp_type.is_datagram() {
             host.counters.drop_foreign_source += 1;
             return;
         }

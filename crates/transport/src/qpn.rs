@@ -15,6 +15,9 @@ use crate::keys::Cipher;
 use crate::qp::Qp;
 
 const QPN_BITS: u32 = 24;
+/// The general services interface, and the slot that is only its.
+const GSI: Qpn = Qpn::new(1);
+const GSI_SLOT: u32 = 0;
 /// 0 and 1 are the management queue pairs, the last one is multicast.
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
 
@@ -46,7 +49,7 @@ impl Qps {
     pub(crate) fn new(limit: u32, quarantine: Duration, rng: &mut ChaCha8Rng) -> Qps {
         let limit = limit.min(1 << 19);
         Qps {
-            slots: Vec::new(),
+            slots: vec![Slot { tag: 0, first_tag: 0, qp: None }],
             free: VecDeque::new(),
             resting: VecDeque::new(),
             // Twice the slots that can be in use, so that there are some to rotate through.
@@ -63,15 +66,18 @@ impl Qps {
         (1 << (QPN_BITS - self.slot_bits)) - 1
     }
 
+    /// Queue pair 1 for its one owner; nothing is taken yet.
+    pub(crate) fn reserve_gsi(&self) -> Result<Qpn> {
+        if self.get(GSI).is_ok() {
+            return Err(Error::Busy { kind: "queue pair", id: GSI.value(), user: "another owner" });
+        }
+        self.check_limit()?;
+        Ok(GSI)
+    }
+
     /// A slot and its number for a new queue pair; nothing is taken yet.
     pub(crate) fn reserve(&mut self, now: Time, rng: &mut ChaCha8Rng) -> Result<Qpn> {
-        if self.live == self.limit {
-            return Err(Error::Limit {
-                what: "queue pairs",
-                asked: u64::from(self.live) + 1,
-                limit: self.limit.into(),
-            });
-        }
+        self.check_limit()?;
         while let Some(&(until, slot)) = self.resting.front()
             && until <= now
         {
@@ -102,9 +108,21 @@ impl Qps {
         Ok(self.number(slot))
     }
 
+    fn check_limit(&self) -> Result<()> {
+        if self.live < self.limit {
+            return Ok(());
+        }
+        let asked = u64::from(self.live) + 1;
+        Err(Error::Limit { what: "queue pairs", asked, limit: self.limit.into() })
+    }
+
     /// Puts a queue pair into the slot just reserved.
     pub(crate) fn occupy(&mut self, qp: Qp) {
-        if let Some(slot) = self.free.pop_front() {
+        let slot = match qp.common.qpn {
+            GSI => Some(GSI_SLOT),
+            _ => self.free.pop_front(),
+        };
+        if let Some(slot) = slot {
             self.live += 1;
             self.slots[slot as usize].qp = Some(Box::new(qp));
         }
@@ -116,7 +134,9 @@ impl Qps {
         let slot = self.slot(qpn);
         let qp = self.slots[slot as usize].qp.take().ok_or(unknown(qpn))?;
         self.live -= 1;
-        if self.advance(slot) {
+        if slot == GSI_SLOT {
+            // Its number is given again at once: it is known to all.
+        } else if self.advance(slot) {
             self.resting.push_back((now + self.quarantine, slot));
         } else {
             self.free.push_back(slot);
@@ -138,6 +158,9 @@ impl Qps {
 
     /// The slot that a number names.
     pub(crate) fn slot(&self, qpn: Qpn) -> u32 {
+        if qpn == GSI {
+            return GSI_SLOT;
+        }
         self.cipher.decipher(qpn.value()) & ((1 << self.slot_bits) - 1)
     }
 

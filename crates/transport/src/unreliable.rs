@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use mitra_verbs::{Gid, Psn, QpState, QpType, SendFlags, SendWr, WcStatus};
+use mitra_verbs::{Gid, Psn, QpState, SendFlags, SendWr, WcStatus};
 use mitra_wire::{Deth, Packet, Qpn, Transport};
 
 use crate::Memory;
@@ -138,7 +138,7 @@ impl Sender {
 /// The transport header and the queue pair that a send is for.
 fn address(c: &Common, wr: &SendWr) -> (Transport, Qpn) {
     match wr.ud {
-        Some(to) if c.init.qp_type == QpType::Ud => {
+        Some(to) if c.init.qp_type.is_datagram() => {
             // A Q_Key with its top bit set means the sender's own (IBTA volume 1, 10.2.5).
             let own = to.qkey & 1 << 31 != 0;
             let qkey = if own { c.attr.qkey.unwrap_or_default() } else { to.qkey };

@@ -120,7 +120,7 @@ fn busy(qp_type: QpType) -> (Pair, [Key; 2]) {
         let to = UdDestination {
             ah: p.nodes[i].nic.create_ah(p.nodes[i].pd, gid).unwrap(),
             qpn: p.nodes[1 - i].qp,
-            qkey: 0x1234,
+            qkey: qkey(qp_type),
         };
         let wrs = match qp_type {
             QpType::Rc => vec![
@@ -131,7 +131,7 @@ fn busy(qp_type: QpType) -> (Pair, [Key; 2]) {
                 SendWr::new(5, SendOp::Read(remote), local(10)),
             ],
             QpType::Uc => vec![SendWr::new(1, SendOp::Send, local(600))],
-            QpType::Ud => vec![SendWr::new(1, SendOp::Send, local(600)).to(to)],
+            QpType::Ud | QpType::Gsi => vec![SendWr::new(1, SendOp::Send, local(600)).to(to)],
         };
         p.post_on(i, &wrs).unwrap();
     }
@@ -148,12 +148,12 @@ fn assault(qp_type: QpType, packets: Vec<Hostile>) {
         let own = match qp_type {
             QpType::Rc => 0,
             QpType::Uc => 1,
-            QpType::Ud => 2,
+            QpType::Ud | QpType::Gsi => 2,
         };
         let transport = match (own + h.transport) % 3 {
             0 => Transport::Rc,
             1 => Transport::Uc,
-            _ => Transport::Ud(Deth { qkey: 0x1234, src_qp: p.nodes[1 - h.to].qp }),
+            _ => Transport::Ud(Deth { qkey: qkey(qp_type), src_qp: p.nodes[1 - h.to].qp }),
         };
         let packet = Packet {
             solicited: h.byte & 1 == 0,
@@ -218,6 +218,11 @@ proptest! {
     #[test]
     fn datagrams_survive(packets in prop::collection::vec(hostile(), 1..80)) {
         assault(QpType::Ud, packets);
+    }
+
+    #[test]
+    fn management_datagrams_survive(packets in prop::collection::vec(hostile(), 1..80)) {
+        assault(QpType::Gsi, packets);
     }
 }
 

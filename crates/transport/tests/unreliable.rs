@@ -311,3 +311,65 @@ fn ud_sends_to_several_destinations_in_posting_order_each_in_a_batch_of_its_own(
     assert_eq!(seen, [(gid(1), 2), (gid(5), 1), (gid(1), 2), (gid(5), 1)]);
     assert_eq!(p.sends(0).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
 }
+
+#[test]
+fn queue_pair_1_gets_management_datagrams_from_its_like() {
+    let mut p = Setup { qp_type: QpType::Gsi, ..Setup::default() }.pair();
+    assert_eq!((p.nodes[0].qp, p.nodes[1].qp), (Qpn::new(1), Qpn::new(1)));
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 100)));
+    let to = to_peer(&mut p, GSI_QKEY);
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"hello")).to(to));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    let got = p.receives(1);
+    assert_eq!(statuses(&got), [(9, WcStatus::Success)]);
+    assert_eq!((got[0].byte_len, got[0].src_qp), (45, Qpn::new(1)));
+    assert_eq!(p.bytes(1)[40..45], *b"hello");
+    let sent = Packet::parse(&p.seen[0].bytes).unwrap();
+    let deth = Deth { qkey: GSI_QKEY, src_qp: Qpn::new(1) };
+    assert_eq!((sent.dest_qp, sent.transport), (Qpn::new(1), Transport::Ud(deth)));
+    // As on every datagram queue pair, there is nothing but SEND.
+    let wr = SendWr::new(2, SendOp::Write(p.remote(0)), Data::empty()).to(to);
+    assert!(matches!(p.post_on(0, &[wr]).unwrap_err().error, Error::Invalid(_)));
+}
+
+#[test]
+fn queue_pair_1_is_there_once() {
+    let mut p = Setup { qp_type: QpType::Gsi, ..Setup::default() }.pair();
+    let node = &mut p.nodes[0];
+    let init = QpInitAttr {
+        qp_type: QpType::Gsi,
+        pd: node.pd,
+        send_cq: node.send_cq,
+        recv_cq: node.recv_cq,
+        srq: None,
+        cap: QpCap::default(),
+        sq_sig_all: false,
+    };
+    let second = node.nic.create_qp(p.now, &init).unwrap_err();
+    assert!(matches!(second, Error::Busy { kind: "queue pair", id: 1, .. }), "{second}");
+    // Others have numbers of their own; and when it is gone, the next owner may have it.
+    for _ in 0..100 {
+        let other = node.nic.create_qp(p.now, &QpInitAttr { qp_type: QpType::Ud, ..init }).unwrap();
+        assert_ne!(other, Qpn::new(1));
+        assert_eq!(node.nic.query_qp(Qpn::new(1)).unwrap().state, QpState::Rts);
+    }
+    node.nic.destroy_qp(p.now, Qpn::new(1)).unwrap();
+    assert!(node.nic.query_qp(Qpn::new(1)).is_err());
+    assert_eq!(node.nic.create_qp(p.now, &init), Ok(Qpn::new(1)));
+    assert_eq!(node.nic.query_qp(Qpn::new(1)).unwrap().state, QpState::Reset);
+}
+
+#[test]
+fn queue_pair_1_is_not_for_those_without_its_q_key() {
+    let mut p = Setup { qp_type: QpType::Gsi, ..Setup::default() }.pair();
+    let other = QpAttr { qkey: Some(QKEY), ..QpAttr::to(QpState::Rts) };
+    let refused = p.nodes[1].nic.modify_qp(p.now, Qpn::new(1), &other);
+    assert!(matches!(refused, Err(Error::Modify(ModifyError::OutOfRange { .. }))), "{refused:?}");
+    p.post_recv(RecvWr::new(9, p.sge(1, 0, 100)));
+    let to = to_peer(&mut p, QKEY);
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"hello")).to(to));
+    p.run();
+    assert!(p.receives(1).is_empty());
+    assert_eq!(p.counter(1, "drop_qkey"), 1);
+}

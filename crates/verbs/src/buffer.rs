@@ -5,13 +5,13 @@ use crate::{LentMemory, Unmapped};
 
 /// Memory that may be registered with NICs: its own, or lent by its owner.
 ///
-/// Outsiders write registered memory at any time, so it is never lent as a `&[u8]`: it is read and written by
-/// copies. All access is by aligned 8-byte words, relaxed, in ascending order; the last word of a copy is
-/// stored with release and the first word of a read loaded with acquire ordering, so that who sees the last byte of a write
-/// sees all of it. A copy of more than one word is not atomic: readers may see it torn, as with real DMA.
+/// Outsiders write registered memory at any time, so it is never lent as a `&[u8]`: it is read and written by copies.
+/// All access is by aligned 8-byte words, relaxed, in ascending order; the last word of a copy is stored with release
+/// and the first word of a read loaded with acquire ordering, so that who sees the last byte of a write sees all of
+/// it. A copy of more than one word is not atomic: readers may see it torn, as with real DMA.
 ///
-/// Lent memory may go at any time. Who may meet it uses the `try_` forms; the others are for a buffer's own memory, which
-/// stays.
+/// Lent memory may go at any time. Who may meet it uses the `try_` forms; the others are for a buffer's own memory,
+/// which stays.
 pub struct Buffer {
     place: Place,
     addr: u64,
@@ -30,8 +30,8 @@ impl Buffer {
         Buffer { addr: words.addr(), place: Place::Own(words), len }
     }
 
-    /// The first `len` bytes of memory of another owner. Work requests name the first byte by `addr`, which need not be where it
-    /// lies (`ibv_reg_mr_iova2`).
+    /// The first `len` bytes of memory of another owner. Work requests name the first byte by `addr`, which need not
+    /// be where it lies (`ibv_reg_mr_iova2`).
     pub fn lent(memory: Box<dyn LentMemory>, addr: u64, len: usize) -> Buffer {
         Buffer { place: Place::Lent(memory), addr, len }
     }
@@ -46,8 +46,8 @@ impl Buffer {
         self.len == 0
     }
 
-    /// The address by which work requests name its first byte. Of own memory that is where it lies in this process, 8-byte
-    /// aligned; lent memory may begin at any byte.
+    /// The address by which work requests name its first byte. Of own memory that is where it lies in this process,
+    /// 8-byte aligned; lent memory may begin at any byte.
     pub fn addr(&self) -> u64 {
         self.addr
     }
@@ -103,8 +103,8 @@ impl Buffer {
         }
     }
 
-    /// Replaces the 8-byte word at `offset` if it is `current`, atomically *among CPUs* (see [`Buffer::swap`]); the inner
-    /// result is the old word.
+    /// Replaces the 8-byte word at `offset` if it is `current`, atomically *among CPUs* (see [`Buffer::swap`]); the
+    /// inner result is the old word.
     ///
     /// # Errors
     /// Lent memory is gone or may not be written.

@@ -3,9 +3,9 @@ use core::fmt;
 /// Memory that is not Mitra's own: its owner may unmap or protect it at any time, also while it is registered.
 ///
 /// Offsets and lengths are checked by [`Buffer`](crate::Buffer) before: they lie within the length that it was told.
-/// What it has in common with own memory: bytes are copied in ascending order, eight bytes at an aligned address by one load or store; of
-/// [`write`](LentMemory::write) the last byte is stored last with release, of [`read`](LentMemory::read) the first is loaded
-/// with acquire ordering.
+/// What it has in common with own memory: bytes are copied in ascending order, eight bytes at an aligned address by
+/// one load or store; of [`write`](LentMemory::write) the last byte is stored last with release, of
+/// [`read`](LentMemory::read) the first is loaded with acquire ordering.
 pub trait LentMemory: Send + Sync {
     /// Copies bytes out, starting at `offset`.
     ///

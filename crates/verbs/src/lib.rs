@@ -33,8 +33,8 @@ pub use mitra_wire::{Psn, Qpn};
 pub use mr::{Access, Mr, Mw, WindowBind};
 pub use provider::{CompletionChannel, Provider, SavedResult};
 pub use qp::{
-    Attribute, Drain, ModifyError, QpAttr, QpCap, QpInitAttr, QpState, QpStatus, QpType, check_modify,
-    required_attributes,
+    Attribute, Drain, GSI_QKEY, ModifyError, QpAttr, QpCap, QpInitAttr, QpState, QpStatus, QpType,
+    check_modify, required_attributes,
 };
 pub use time::Time;
 pub use wc::{Wc, WcOpcode, WcStatus};

@@ -13,6 +13,20 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Unreliable datagram on queue pair 1, the general services interface, where management datagrams go
+    /// (IBTA volume 1, chapter 16). A NIC has one at most. Its Q_Key is [`GSI_QKEY`].
+    Gsi,
+}
+
+/// The Q_Key of every queue pair 1 (`IB_QP1_QKEY` in the kernel's `ib_mad.h`). Its top bit is set: only who has it as
+/// its own can send by it.
+pub const GSI_QKEY: u32 = 0x8001_0000;
+
+impl QpType {
+    /// Whether each send names where it goes.
+    pub fn is_datagram(self) -> bool {
+        matches!(self, QpType::Ud | QpType::Gsi)
+    }
 }
 
 /// The states of a queue pair (IBTA volume 1, 10.3.1).
@@ -239,7 +253,7 @@ pub enum ModifyError {
 
 use Attribute as A;
 use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
-use QpType::{Rc, Uc, Ud};
+use QpType::{Gsi, Rc, Uc, Ud};
 
 /// Required and optional attributes of one transition.
 type Row = (&'static [Attribute], &'static [Attribute]);
@@ -250,23 +264,23 @@ fn row(qp_type: QpType, from: QpState, to: QpState) -> Option<Row> {
     Some(match (qp_type, from, to) {
         (_, _, Reset | Err) => (NONE, NONE),
         (Rc | Uc, Reset, Init) => (&[A::PkeyIndex, A::Port, A::Access], NONE),
-        (Ud, Reset, Init) => (&[A::PkeyIndex, A::Port, A::Qkey], NONE),
+        (Ud | Gsi, Reset, Init) => (&[A::PkeyIndex, A::Port, A::Qkey], NONE),
         (Rc | Uc, Init, Init) => (NONE, &[A::PkeyIndex, A::Port, A::Access]),
-        (Ud, Init, Init) => (NONE, &[A::PkeyIndex, A::Port, A::Qkey]),
+        (Ud | Gsi, Init, Init) => (NONE, &[A::PkeyIndex, A::Port, A::Qkey]),
         (Rc, Init, Rtr) => (
             &[A::DestGid, A::PathMtu, A::DestQpn, A::RqPsn, A::MaxDestRdAtomic, A::MinRnrTimer],
             &[A::PkeyIndex, A::Access],
         ),
         (Uc, Init, Rtr) => (&[A::DestGid, A::PathMtu, A::DestQpn, A::RqPsn], &[A::PkeyIndex, A::Access]),
-        (Ud, Init, Rtr) => (NONE, &[A::PkeyIndex, A::Qkey]),
+        (Ud | Gsi, Init, Rtr) => (NONE, &[A::PkeyIndex, A::Qkey]),
         (Rc, Rtr, Rts) => {
             (&[A::SqPsn, A::Timeout, A::RetryCnt, A::RnrRetry, A::MaxRdAtomic], &[A::Access, A::MinRnrTimer])
         }
         (Uc, Rtr, Rts) => (&[A::SqPsn], &[A::Access]),
-        (Ud, Rtr, Rts) => (&[A::SqPsn], &[A::Qkey]),
+        (Ud | Gsi, Rtr, Rts) => (&[A::SqPsn], &[A::Qkey]),
         (Rc, Rts, Rts) | (Rc, Sqd, Rts) => (NONE, &[A::Access, A::MinRnrTimer]),
         (Uc, Rts | Sqd | Sqe, Rts) => (NONE, &[A::Access]),
-        (Ud, Rts | Sqd | Sqe, Rts) => (NONE, &[A::Qkey]),
+        (Ud | Gsi, Rts | Sqd | Sqe, Rts) => (NONE, &[A::Qkey]),
         (_, Rts, Sqd) => (NONE, NONE),
         (Rc, Sqd, Sqd) => (
             NONE,
@@ -283,7 +297,7 @@ fn row(qp_type: QpType, from: QpState, to: QpState) -> Option<Row> {
             ],
         ),
         (Uc, Sqd, Sqd) => (NONE, &[A::PkeyIndex, A::Access, A::DestGid]),
-        (Ud, Sqd, Sqd) => (NONE, &[A::PkeyIndex, A::Qkey]),
+        (Ud | Gsi, Sqd, Sqd) => (NONE, &[A::PkeyIndex, A::Qkey]),
         _ => return None,
     })
 }
@@ -343,9 +357,10 @@ pub fn check_modify(qp_type: QpType, from: QpState, attr: &QpAttr) -> Result<QpS
     if let Some(attribute) = attr.set().find(|a| !required.contains(a) && !optional.contains(a)) {
         return Result::Err(ModifyError::NotAllowed { qp_type, from, to, attribute });
     }
-    let ranges: [(bool, Attribute, &'static str); 6] = [
+    let ranges: [(bool, Attribute, &'static str); 7] = [
         (attr.pkey_index.is_some_and(|v| v != 0), A::PkeyIndex, "0, the only P_Key of this port"),
         (attr.port.is_some_and(|v| v != 1), A::Port, "1, the only port of this device"),
+        (qp_type == Gsi && attr.qkey.is_some_and(|v| v != GSI_QKEY), A::Qkey, "0x80010000 on queue pair 1"),
         (attr.min_rnr_timer.is_some_and(|v| v > 31), A::MinRnrTimer, "at most 31"),
         (attr.timeout.is_some_and(|v| v > 31), A::Timeout, "at most 31"),
         (attr.retry_cnt.is_some_and(|v| v > 7), A::RetryCnt, "at most 7"),
@@ -395,11 +410,16 @@ mod tests {
         let e = check_modify(Rc, Reset, &QpAttr { port: Some(2), ..rc_init() }).unwrap_err();
         assert_eq!(e.to_string(), "port must be 1, the only port of this device");
         assert_eq!(check_modify(Rc, Reset, &rc_init()), Ok(Init));
+        let gsi = |qkey| QpAttr { access: None, qkey: Some(qkey), ..rc_init() };
+        let e = check_modify(Gsi, Reset, &gsi(0x11)).unwrap_err();
+        assert_eq!(e.to_string(), "qkey must be 0x80010000 on queue pair 1");
+        assert_eq!(check_modify(Gsi, Reset, &gsi(GSI_QKEY)), Ok(Init));
+        assert_eq!(check_modify(Ud, Reset, &gsi(0x11)), Ok(Init));
     }
 
     #[test]
     fn every_state_can_fail_and_be_reset() {
-        for t in [Rc, Uc, Ud] {
+        for t in [Rc, Uc, Ud, Gsi] {
             for s in [Reset, Init, Rtr, Rts, Sqd, Sqe, Err] {
                 assert_eq!(check_modify(t, s, &QpAttr::to(Err)), Ok(Err));
                 assert_eq!(check_modify(t, s, &QpAttr::to(Reset)), Ok(Reset));

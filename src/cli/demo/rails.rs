@@ -5,8 +5,8 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
-use mitra_failover::{Cause, Config, ConnectInfo, Detector, Domain, Policy, VirtualQp};
+use anyhow::Context;
+use mitra_failover::{Cause, Config, ConnectInfo, Detector, Domain, VirtualQp};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{PortState, Provider};
 
@@ -47,7 +47,7 @@ impl Rails {
             .context("cannot open a software NIC")?;
         let domain = Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
         let config = Config {
-            policy: policy(&round.policy).ok_or_else(|| anyhow!("there is no policy {:?}", round.policy))?,
+            policy: round.policy.parse()?,
             log: round.log,
             send_wrs: round.in_flight,
             recv_wrs: receives(round.in_flight),
@@ -134,17 +134,6 @@ impl Rails {
 /// Receives that the server keeps posted: twice what can be in flight.
 pub(super) fn receives(in_flight: u32) -> u32 {
     2 * in_flight
-}
-
-/// A policy by its name on the command line.
-pub(super) fn policy(name: &str) -> Option<Policy> {
-    Some(match name {
-        "exact" => Policy::Exact,
-        "transparent" => Policy::Transparent,
-        "blanket" => Policy::Blanket,
-        "none" => Policy::None,
-        _ => return None,
-    })
 }
 
 pub(super) fn secret() -> anyhow::Result<[u64; 2]> {

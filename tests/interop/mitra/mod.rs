@@ -18,7 +18,7 @@ mod windows;
 
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use mitra_verbs::{Access, QpType};
 
 use self::nic::Mitra;
@@ -116,6 +116,7 @@ impl Wire {
             QpType::Rc => "rc",
             QpType::Uc => "uc",
             QpType::Ud => "ud",
+            QpType::Gsi => bail!("the kernel has its queue pair 1 for itself"),
         };
         let qp = format!("type={kind} access={}", setup.kernel_rights);
         let mut kernel =

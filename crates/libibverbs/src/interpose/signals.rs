@@ -9,11 +9,12 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering, fence};
 
 use libc::{
-    SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_ERR, SIG_IGN, SIGBUS, SIGSEGV,
-    c_int, c_void, sighandler_t, siginfo_t,
+    SA_NODEFER, SA_ONSTACK, SA_RESETHAND, SA_RESTART, SA_SIGINFO, SIG_DFL, SIG_ERR, SIG_IGN, SIG_SETMASK,
+    SIGBUS, SIGSEGV, c_int, c_void, sighandler_t, siginfo_t,
 };
 
 use super::Next;
+use super::masks::PTHREAD_SIGMASK;
 
 /// A handler of three arguments; one that was installed without SA_SIGINFO ignores the last two.
 pub(crate) type Handler = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
@@ -52,8 +53,13 @@ static FRONTS: [Front; 2] = [Front::new(SIGSEGV), Front::new(SIGBUS)];
 /// Our handler, of both.
 static OURS: AtomicUsize = AtomicUsize::new(SIG_DFL);
 
-static SIGACTION: Next = Next::new(c"sigaction");
-static SIGNAL: Next = Next::new(c"signal");
+type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+type Signal = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
+
+// SAFETY: sigaction(2) has this type.
+static SIGACTION: Next<Sigaction> = unsafe { Next::new(c"sigaction") };
+// SAFETY: signal(2) has this type.
+static SIGNAL: Next<Signal> = unsafe { Next::new(c"signal") };
 
 /// `sigaction(2)`.
 ///
@@ -96,14 +102,8 @@ pub unsafe extern "C" fn sigaction(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
     if front(signal).is_none() || handler == SIG_ERR {
-        let next = SIGNAL.address();
-        if next.is_null() {
-            return SIG_ERR;
-        }
-        // SAFETY: `signal` of another library has this type.
-        let next: unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t = unsafe { transmute(next) };
         // SAFETY: passed on as it came.
-        return unsafe { next(signal, handler) };
+        return SIGNAL.get().map_or(SIG_ERR, |next| unsafe { next(signal, handler) });
     }
     let new = Asked { handler, flags: SA_RESTART, mask: 1 << (signal - 1) }.to_c();
     let mut old = MaybeUninit::zeroed();
@@ -216,20 +216,21 @@ impl Front {
     /// One change at a time. No signal comes in between: its handler could wait for this thread.
     fn change<T>(&self, change: impl FnOnce() -> T) -> T {
         let mut mask = MaybeUninit::zeroed();
-        // SAFETY: the sets are ours.
-        unsafe {
-            let mut all = MaybeUninit::uninit();
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), mask.as_mut_ptr());
-        }
+        let block = |set, old| {
+            // SAFETY: both sets are ours, or null.
+            PTHREAD_SIGMASK.get().map(|next| unsafe { next(SIG_SETMASK, set, old) })
+        };
+        let mut all = MaybeUninit::uninit();
+        // SAFETY: the set is ours.
+        unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        block(all.as_ptr(), mask.as_mut_ptr());
         while self.changing.swap(true, Ordering::Acquire) {
             // SAFETY: it takes nothing.
             unsafe { libc::sched_yield() };
         }
         let result = change();
         self.changing.store(false, Ordering::Release);
-        // SAFETY: it was written above.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), ptr::null_mut()) };
+        block(mask.as_ptr(), ptr::null_mut());
         result
     }
 
@@ -288,13 +289,6 @@ fn front(signal: c_int) -> Option<&'static Front> {
 /// # Safety
 /// As `sigaction(2)`.
 unsafe fn next_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    let next = SIGACTION.address();
-    if next.is_null() {
-        return -1;
-    }
-    // SAFETY: `sigaction` of another library has this type.
-    let next: unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int =
-        unsafe { transmute(next) };
     // SAFETY: the caller's word.
-    unsafe { next(signal, new, old) }
+    SIGACTION.get().map_or(-1, |next| unsafe { next(signal, new, old) })
 }

@@ -11,6 +11,7 @@ use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_N
 use super::*;
 
 mod nic;
+#[cfg(target_arch = "x86_64")] // elsewhere no signal is taken
 mod signals;
 
 const PAGE: usize = 4096;
@@ -44,8 +45,8 @@ impl Pages {
     }
 
     fn unmap(&self, page: usize) {
-        // Tests run side by side in one process: a page that may not be touched keeps the place from the others' mappings, and to
-        // the copies it is the same.
+        // Tests run side by side in one process: a page that may not be touched keeps the place from the others'
+        // mappings, and to the copies it is the same.
         let place = self.at(page * PAGE).cast();
         let flags = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS;
         // SAFETY: as in `protect`.
@@ -132,6 +133,7 @@ fn words_are_exchanged() {
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")] // `process_vm` promises less
 fn exchanges_lose_nothing_to_each_other_nor_to_the_processor() {
     const EACH: u64 = 20_000;
     let pages = Pages::new(1);

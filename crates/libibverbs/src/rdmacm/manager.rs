@@ -13,7 +13,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::device::Device;
 use super::fork::{self, Held};
 use super::state::State;
-use crate::calls::rails::block_signals;
+use crate::calls::events::block_signals;
 
 /// The manager; null until it is needed.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());

@@ -184,8 +184,9 @@ fn probability(s: &str) -> Result<u32, ScriptError> {
     })
 }
 
-/// A duration in the largest unit that is exact.
-struct Delay(Duration);
+/// A duration in the largest unit that is exact: `50us`, `2s`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Delay(pub Duration);
 
 const UNITS: [(&str, u64); 4] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 

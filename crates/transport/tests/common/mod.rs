@@ -150,6 +150,11 @@ pub fn gid(i: usize) -> Gid {
     std::net::IpAddr::from([127, 0, 0, i as u8 + 1]).into()
 }
 
+/// The Q_Key of datagram queue pairs.
+pub fn qkey(qp_type: QpType) -> u32 {
+    if qp_type == QpType::Gsi { GSI_QKEY } else { 0x1234 }
+}
+
 pub const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE).union(Access::WINDOW_BIND);
 
 impl Setup {
@@ -179,19 +184,19 @@ impl Setup {
     }
 
     pub fn to_init(&self) -> QpAttr {
-        let ud = self.qp_type == QpType::Ud;
+        let ud = self.qp_type.is_datagram();
         QpAttr {
             pkey_index: Some(0),
             port: Some(1),
             access: (!ud).then_some(self.access),
-            qkey: ud.then_some(0x1234),
+            qkey: ud.then_some(qkey(self.qp_type)),
             ..QpAttr::to(QpState::Init)
         }
     }
 
     pub fn to_rtr(&self, peer: &Node, rq_psn: u32) -> QpAttr {
         let to = QpAttr::to(QpState::Rtr);
-        if self.qp_type == QpType::Ud {
+        if self.qp_type.is_datagram() {
             return to;
         }
         let rc = self.qp_type == QpType::Rc;

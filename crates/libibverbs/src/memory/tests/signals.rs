@@ -220,3 +220,30 @@ fn other_signals_are_the_c_librarys() {
     }
     unreachable!("the handler exits");
 }
+
+#[test]
+fn threads_that_block_all_signals_survive_too() {
+    if !is_child() {
+        return assert_eq!(child("threads_that_block_all_signals_survive_too").code(), Some(WELL));
+    }
+    for block in [libc::pthread_sigmask, libc::sigprocmask] {
+        let thread = thread::spawn(move || {
+            let (mut all, mut blocked) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+            // SAFETY: the sets are ours.
+            let blocked = unsafe {
+                libc::sigfillset(all.as_mut_ptr());
+                assert_eq!(block(libc::SIG_SETMASK, all.as_ptr(), ptr::null_mut()), 0);
+                assert_eq!(block(libc::SIG_BLOCK, ptr::null(), blocked.as_mut_ptr()), 0);
+                blocked.assume_init()
+            };
+            // SAFETY: it is a set.
+            let is_blocked = |signal| unsafe { libc::sigismember(&raw const blocked, signal) } == 1;
+            assert!(is_blocked(SIGUSR1) && !is_blocked(SIGSEGV) && !is_blocked(SIGBUS));
+            a_lent_fault_survived();
+            assert_eq!(an_empty_file().lend(0).try_load(0), Err(Unmapped));
+        });
+        thread.join().unwrap();
+    }
+    eprintln!("{ALL_WELL}");
+    std::process::exit(WELL);
+}

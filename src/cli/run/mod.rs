@@ -1,0 +1,89 @@
+//! `mitra run`: sets a program up to find Mitra where it looks for a real NIC, and becomes that program.
+//!
+//! Nothing of `mitra` stays behind: signals, exit code and terminal are the program's own.
+
+mod library;
+mod program;
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use anyhow::Context;
+use mitra_failover::{Policy, Writes};
+use mitra_launch::{Rails, Script, Settings, run_dir};
+
+use program::{Program, Refusal};
+
+/// Run a program that was written for libibverbs, unchanged, on Mitra's software NICs
+///
+/// The program finds one RDMA device, mitra0, without root, kernel module or hardware. With more than one rail it
+/// outlives the loss of one: its queue pairs, keys and completions stay as they are.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  mitra run -- ibv_rc_pingpong -g 0 &  mitra run -- ibv_rc_pingpong -g 0 localhost
+  mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5
+  mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest
+What is not given comes from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES and MITRA_FAULTS. $MITRA_PRELOAD names the library
+that is preloaded, if it is not beside this program or in ../lib/mitra. Faults are described in docs/faults.md.
+Exit codes: the program's own, once it runs; before that 127 there is no such program, 126 it cannot be run on Mitra
+(no executable, statically linked, set-uid, for another machine), 2 bad arguments or no library.")]
+pub(crate) struct Args {
+    /// How many rails, each at a free loopback address; or the address of each, separated by commas [default: 1]
+    #[arg(long, value_name = "N|ADDRESS,...")]
+    rails: Option<Rails>,
+    /// What to do with what was in flight when a rail failed: exact, transparent, blanket, none [default: exact]
+    #[arg(long)]
+    policy: Option<Policy>,
+    /// A WRITE that may or may not have been executed ends in an error (strict) or is written again (repeatable)
+    /// [default: strict]
+    #[arg(long)]
+    writes: Option<Writes>,
+    /// Let this befall the rails, counted from when the program opens the device; may be given several times
+    #[arg(long, value_name = "SCRIPT")]
+    fault: Vec<Script>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let settings = settings(args)?;
+    let program = match Program::find(&args.command[0]) {
+        Ok(program) => program,
+        Err(Refusal { code, why }) => {
+            eprintln!("mitra: {why}");
+            return Ok(ExitCode::from(code));
+        }
+    };
+    let preload = library::preload()?;
+    if let Some(note) = program.note() {
+        eprintln!("mitra: note: {note}");
+    }
+    let error = Command::new(&program.path)
+        .arg0(&args.command[0])
+        .args(&args.command[1..])
+        .envs(settings.to_env())
+        .env(library::LD_PRELOAD, preload)
+        .exec();
+    eprintln!("mitra: cannot run {}: {error}", program.path.display());
+    Ok(ExitCode::from(program::CANNOT_RUN))
+}
+
+/// What was asked for on the command line, over what the environment holds, over the defaults.
+fn settings(args: &Args) -> anyhow::Result<Settings> {
+    let mut settings = Settings::from_env()?;
+    if let Some(rails) = &args.rails {
+        settings.rails = rails.clone();
+    }
+    settings.policy = args.policy.unwrap_or(settings.policy);
+    settings.writes = args.writes.unwrap_or(settings.writes);
+    if !args.fault.is_empty() {
+        settings.faults = Script(args.fault.iter().flat_map(|script| script.0.clone()).collect());
+    }
+    settings.faults.check(settings.rails.count()).map_err(anyhow::Error::msg).context("--fault")?;
+    let dir = settings.run_dir.get_or_insert_with(run_dir::path);
+    run_dir::ensure(dir)?;
+    Ok(settings)
+}

@@ -1,0 +1,234 @@
+//! The program to run: where it is, and whether the loader will put a library of ours into it.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::unistd::{AccessFlags, access, getgid, getuid};
+use object::elf::{FileHeader64, Machine};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, FileKind, ReadCache};
+
+use super::library::LD_PRELOAD;
+
+/// Exit codes as `env` and shells have them.
+const NO_SUCH_PROGRAM: u8 = 127;
+pub(super) const CANNOT_RUN: u8 = 126;
+
+/// The machine that this program, and thus the library, is built for.
+const MACHINE: Machine =
+    if cfg!(target_arch = "x86_64") { object::elf::EM_X86_64 } else { object::elf::EM_AARCH64 };
+
+/// Libraries that only those name who use verbs.
+const VERBS: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
+
+/// Why a program is not run, in a line that names it.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// The exit code.
+    pub(super) code: u8,
+    pub(super) why: String,
+}
+
+fn cannot_run(why: String) -> Refusal {
+    Refusal { code: CANNOT_RUN, why }
+}
+
+/// A program that can be run.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) path: PathBuf,
+    /// What the kernel will load: the program itself, or the interpreter of a script.
+    image: PathBuf,
+    /// The image's own loader.
+    loader: PathBuf,
+}
+
+impl Program {
+    /// Finds a program as a shell does, and sees whether the loader will take our library into it.
+    pub(super) fn find(name: &OsStr) -> Result<Program, Refusal> {
+        let path = look_up(name)?;
+        let image = match script_interpreter(&path)? {
+            Some(interpreter) => look_up(interpreter.as_os_str()).map_err(|refusal| {
+                cannot_run(format!("the interpreter of {}: {}", path.display(), refusal.why))
+            })?,
+            None => path.clone(),
+        };
+        let file = open(&image)?;
+        let metadata = file.metadata().map_err(|error| unreadable(&image, &error))?;
+        let has_capabilities = xattr::get(&image, "security.capability").is_ok_and(|found| found.is_some());
+        if let Some(privilege) = privilege(&metadata, has_capabilities, getuid().as_raw(), getgid().as_raw())
+        {
+            return Err(cannot_run(format!(
+                "{} {privilege}, and into such a program the loader takes no library of its user's; run a copy \
+                 without that",
+                image.display()
+            )));
+        }
+        let loader = loader(&image, &file)?;
+        Ok(Program { path, image, loader })
+    }
+
+    /// For the user, if the program cannot be seen to use verbs.
+    pub(super) fn note(&self) -> Option<String> {
+        // What ldd(1) does: the loader itself says which libraries it would load, without running the program.
+        let listed = Command::new(&self.loader)
+            .arg("--list")
+            .arg(&self.image)
+            .env_remove(LD_PRELOAD)
+            .stderr(Stdio::null())
+            .output();
+        let listed = String::from_utf8_lossy(&listed.ok()?.stdout).into_owned();
+        if VERBS.iter().any(|library| listed.contains(library)) {
+            return None;
+        }
+        let what = if self.image == self.path {
+            String::new()
+        } else {
+            format!(" is a script, and {}", self.image.display())
+        };
+        Some(format!(
+            "{}{what} is not linked with libibverbs; if nothing loads it later, Mitra has nothing to do",
+            self.path.display()
+        ))
+    }
+}
+
+/// The file that a name stands for, as `execvp(3)` finds it.
+fn look_up(name: &OsStr) -> Result<PathBuf, Refusal> {
+    if name.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(name);
+        return match executable(&path) {
+            Some(true) => Ok(path),
+            Some(false) => Err(cannot_run(format!("{} is not executable; chmod +x it", path.display()))),
+            None => Err(missing(format!("there is no program {}; look at its path", path.display()))),
+        };
+    }
+    let dirs = env::var_os("PATH").unwrap_or_default();
+    let mut refused = None;
+    for path in env::split_paths(&dirs).map(|dir| dir.join(name)).filter(|_| !name.is_empty()) {
+        match executable(&path) {
+            Some(true) => return Ok(path),
+            Some(false) => refused = refused.or(Some(path)),
+            None => {}
+        }
+    }
+    let name = name.display();
+    Err(match refused {
+        Some(path) => cannot_run(format!("{} is not executable; chmod +x it", path.display())),
+        None => missing(format!("there is no program \"{name}\" on the PATH; install it, or give its path")),
+    })
+}
+
+fn missing(why: String) -> Refusal {
+    Refusal { code: NO_SUCH_PROGRAM, why }
+}
+
+/// Whether a file can be executed; none if there is no file.
+fn executable(path: &Path) -> Option<bool> {
+    let metadata = path.metadata().ok()?;
+    Some(metadata.is_file() && access(path, AccessFlags::X_OK).is_ok())
+}
+
+fn open(path: &Path) -> Result<File, Refusal> {
+    File::open(path).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Refusal {
+    cannot_run(format!("cannot read {} to see how it is linked ({error}); chmod +r it", path.display()))
+}
+
+/// The interpreter of a script, as the kernel finds it (`execve(2)`); a script without one is the shell's
+/// (`execvp(3)`).
+fn script_interpreter(path: &Path) -> Result<Option<PathBuf>, Refusal> {
+    let mut beginning = Vec::new();
+    // What the kernel looks at: BINPRM_BUF_SIZE.
+    open(path)?.take(256).read_to_end(&mut beginning).map_err(|error| unreadable(path, &error))?;
+    if beginning.starts_with(&object::elf::ELFMAG) {
+        return Ok(None);
+    }
+    let line = beginning.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let mut words = line.strip_prefix(b"#!").unwrap_or_default().split(u8::is_ascii_whitespace);
+    let interpreter = words.find(|word| !word.is_empty()).unwrap_or(b"/bin/sh");
+    Ok(Some(PathBuf::from(OsStr::from_bytes(interpreter))))
+}
+
+/// The privilege that makes the loader drop what a user would preload (`AT_SECURE` in `getauxval(3)`).
+fn privilege(file: &Metadata, has_capabilities: bool, uid: u32, gid: u32) -> Option<&'static str> {
+    const SET_UID: u32 = 0o4000;
+    // Without the right to execute, the bit means something else (`inode(7)`).
+    const SET_GID: u32 = 0o2010;
+    if file.mode() & SET_UID != 0 && file.uid() != uid {
+        Some("is set-uid")
+    } else if file.mode() & SET_GID == SET_GID && file.gid() != gid {
+        Some("is set-gid")
+    } else if has_capabilities && uid != 0 {
+        Some("has file capabilities")
+    } else {
+        None
+    }
+}
+
+/// The loader that a dynamically linked program names (`PT_INTERP` in `elf(5)`).
+fn loader(path: &Path, file: &File) -> Result<PathBuf, Refusal> {
+    let data = ReadCache::new(file);
+    let shown = path.display();
+    let damaged = |error| cannot_run(format!("{shown} is a damaged program ({error}); install it again"));
+    let foreign = || {
+        cannot_run(format!(
+            "{shown} is built for another machine than this `mitra`; use one built for the same"
+        ))
+    };
+    if FileKind::parse(&data).map_err(damaged)? != FileKind::Elf64 {
+        return Err(foreign());
+    }
+    let header = FileHeader64::<Endianness>::parse(&data).map_err(damaged)?;
+    let endian = header.endian().map_err(damaged)?;
+    if header.e_machine(endian) != MACHINE {
+        return Err(foreign());
+    }
+    for segment in header.program_headers(endian, &data).map_err(damaged)? {
+        if let Some(loader) = segment.interpreter(endian, &data).map_err(damaged)? {
+            return Ok(PathBuf::from(OsStr::from_bytes(loader)));
+        }
+    }
+    Err(cannot_run(format!(
+        "{shown} is statically linked, so no library can be put before its own; link it with libibverbs.so"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn privilege_is_what_the_file_adds_to_its_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        fs::write(&path, "").unwrap();
+        let with = |mode| {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            path.metadata().unwrap()
+        };
+        let file = with(0o4755);
+        let (uid, gid) = (file.uid(), file.gid());
+        assert_eq!(privilege(&file, false, uid, gid), None, "one's own program adds nothing");
+        assert_eq!(privilege(&file, false, uid + 1, gid), Some("is set-uid"));
+        let file = with(0o2755);
+        assert_eq!(privilege(&file, false, uid, gid), None);
+        assert_eq!(privilege(&file, false, uid, gid + 1), Some("is set-gid"));
+        assert_eq!(privilege(&with(0o2745), false, uid, gid + 1), None, "a file under mandatory locks");
+        let file = with(0o755);
+        assert_eq!(privilege(&file, false, uid + 1, gid + 1), None);
+        assert_eq!(privilege(&file, true, 1000, gid), Some("has file capabilities"));
+        assert_eq!(privilege(&file, true, 0, gid), None, "root has them anyway");
+    }
+}

@@ -1,0 +1,36 @@
+//! What is built before the rows run: the library that is preloaded, and the MPI program that checks numbers.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+/// Builds the library where `mitra run` looks for it: beside the `mitra` of this test.
+pub(crate) fn preload() {
+    let dir = Path::new(env!("CARGO_BIN_EXE_mitra")).parent().expect("mitra is in a directory");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args(["build", "--quiet", "--package", "mitra-preload", "--target-dir"])
+        .arg(dir.parent().expect("and that too"));
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
+    assert!(status.success(), "cannot build mitra-preload");
+}
+
+static MPI_CHECK: LazyLock<Result<String, String>> = LazyLock::new(|| {
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("mpi-check");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/check.c");
+    let built =
+        Command::new("mpicc").args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source).output();
+    let built = built.map_err(|error| format!("mpicc: {error}; `cargo xtask setup` installs it"))?;
+    if !built.status.success() {
+        return Err(format!("mpicc: {}", String::from_utf8_lossy(&built.stderr)));
+    }
+    Ok(program.display().to_string())
+});
+
+/// The path of the MPI program.
+pub(crate) fn mpi_check() -> Result<String, String> {
+    MPI_CHECK.clone()
+}

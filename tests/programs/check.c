@@ -1,0 +1,118 @@
+/* Two or more MPI processes that compare every number they exchange with the one it should be. */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int rank, size;
+
+static void expect(const char *what, long step, long long got, long long wanted) {
+    if (got != wanted) {
+        printf("rank %d: %s, step %ld: %lld instead of %lld\n", rank, what, step, got, wanted);
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+}
+
+/* The byte at `at` of what `from` sends in `step`. */
+static unsigned char byte_of(int from, int step, int at) {
+    return (unsigned char)(from * 31 + step * 7 + at * 13 + (at >> 8));
+}
+
+static void collectives(int rounds) {
+    for (int round = 0; round < rounds; round++) {
+        long long mine = rank + round, sum = 0;
+        MPI_Allreduce(&mine, &sum, 1, MPI_LONG_LONG, MPI_SUM, MPI_COMM_WORLD);
+        expect("allreduce", round, sum, (long long)size * round + (long long)size * (size - 1) / 2);
+        double x = rank == round % size ? round * 0.5 : -1;
+        MPI_Bcast(&x, 1, MPI_DOUBLE, round % size, MPI_COMM_WORLD);
+        expect("broadcast", round, (long long)(x * 2), round);
+    }
+}
+
+static void ring(int rounds) {
+    enum { MOST = 1 << 20 };
+    unsigned char *out = malloc(MOST), *in = malloc(MOST);
+    int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    for (int length = 1; length <= MOST; length *= 4) {
+        for (int round = 0; round < rounds; round++) {
+            for (int i = 0; i < length; i++) {
+                out[i] = byte_of(rank, round, i);
+                in[i] = 0;
+            }
+            MPI_Sendrecv(out, length, MPI_BYTE, next, round, in, length, MPI_BYTE, before, round, MPI_COMM_WORLD,
+                MPI_STATUS_IGNORE);
+            for (int i = 0; i < length; i++)
+                expect("send and receive", length, in[i], byte_of(before, round, i));
+        }
+    }
+    free(out);
+    free(in);
+}
+
+static void one_sided(int rounds) {
+    enum { WORDS = 4096 };
+    long long *words, one = 1, old = 0;
+    MPI_Win window;
+    MPI_Win_allocate((WORDS + 2) * sizeof *words, sizeof *words, MPI_INFO_NULL, MPI_COMM_WORLD, &words, &window);
+    for (int i = 0; i < WORDS + 2; i++)
+        words[i] = 0;
+    MPI_Win_fence(0, window);
+
+    /* Each writes its neighbour's words, and reads them back from there. */
+    int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    long long *there = malloc(WORDS * sizeof *there), *back = calloc(WORDS, sizeof *back);
+    for (int i = 0; i < WORDS; i++)
+        there[i] = rank * 1000000LL + i;
+    MPI_Put(there, WORDS, MPI_LONG_LONG, next, 0, WORDS, MPI_LONG_LONG, window);
+    MPI_Win_fence(0, window);
+    for (int i = 0; i < WORDS; i++)
+        expect("put", i, words[i], before * 1000000LL + i);
+    MPI_Get(back, WORDS, MPI_LONG_LONG, next, 0, WORDS, MPI_LONG_LONG, window);
+    MPI_Win_fence(0, window);
+    for (int i = 0; i < WORDS; i++)
+        expect("get", i, back[i], rank * 1000000LL + i);
+
+    /* All count at rank 0; the old values that one sees grow. */
+    long long seen = -1;
+    MPI_Win_lock_all(0, window);
+    for (int round = 0; round < rounds; round++) {
+        MPI_Fetch_and_op(&one, &old, MPI_LONG_LONG, 0, WORDS, MPI_SUM, window);
+        MPI_Win_flush(0, window);
+        expect("fetch-and-add grows", round, old > seen && old < (long long)size * rounds, 1);
+        seen = old;
+    }
+    /* And each claims the word in turn, by compare-and-swap. */
+    for (int round = 0; round < rounds; round++) {
+        long long from = (long long)round * size + rank, to = from + 1;
+        do {
+            MPI_Compare_and_swap(&to, &from, &old, MPI_LONG_LONG, 0, WORDS + 1, window);
+            MPI_Win_flush(0, window);
+        } while (old != from);
+    }
+    MPI_Win_unlock_all(window);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        MPI_Win_lock(MPI_LOCK_SHARED, 0, 0, window);
+        expect("all fetch-and-adds", 0, words[WORDS], (long long)size * rounds);
+        expect("all compare-and-swaps", 0, words[WORDS + 1], (long long)size * rounds);
+        MPI_Win_unlock(0, window);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+    free(there);
+    free(back);
+    MPI_Win_free(&window);
+}
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    int rounds = argc > 1 ? atoi(argv[1]) : 20;
+    expect("processes that must be more than one", 0, size > 1, 1);
+    collectives(rounds * 10);
+    ring(rounds / 4 + 1);
+    one_sided(rounds * 5);
+    if (rank == 0)
+        printf("all numbers are right\n");
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,47 @@
+//! `docs/compatibility.md`, written from the table.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::{env, fs};
+
+use super::table::{SECTIONS, Shape};
+
+const BEGINNING: &str = "\
+# Programs that run on Mitra, unmodified
+
+What `cargo test --test programs` runs, on Debian 12's packages and the preloaded library: each line is a test, this page is
+written from the same table, and a line that says why not is tested to fail.
+Two commands are a server and a client, `mitra run -- COMMAND` both; the address and the port are left out here.
+";
+
+fn document() -> String {
+    let mut text = BEGINNING.to_owned();
+    for section in SECTIONS {
+        let _ = writeln!(text, "\n## {}\n", section.title);
+        if !section.about.is_empty() {
+            let _ = writeln!(text, "{}\n", section.about);
+        }
+        let whose =
+            if matches!(section.shape, Shape::Alone | Shape::Mpi) { "command" } else { "both commands" };
+        let _ = writeln!(text, "| {whose} | |\n|---|---|");
+        for command in section.works {
+            let _ = writeln!(text, "| `{command}` | works |");
+        }
+        for failure in section.fails {
+            let _ = writeln!(text, "| `{}` | no: {} |", failure.command, failure.because);
+        }
+    }
+    text
+}
+
+/// Compares the page with the table, or writes it if `MITRA_WRITE_DOCS` is set.
+pub(crate) fn compare() -> Result<(), String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md");
+    if env::var_os("MITRA_WRITE_DOCS").is_some() {
+        return fs::write(&path, document()).map_err(|error| format!("{}: {error}", path.display()));
+    }
+    if fs::read_to_string(&path).unwrap_or_default() == document() {
+        return Ok(());
+    }
+    Err("docs/compatibility.md is not as the table; run MITRA_WRITE_DOCS=1 cargo test --test programs document".to_owned())
+}

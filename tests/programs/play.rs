@@ -1,0 +1,206 @@
+//! Runs a row: its processes under `mitra run`, with a time-out, and looks at how they ended.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use super::build;
+use super::table::{Row, Shape};
+
+/// Longer than any row takes on a slow machine: then it hangs.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// What the other process has left, once one has failed.
+const AFTER_A_FAILURE: Duration = Duration::from_secs(5);
+const MOMENT: Duration = Duration::from_millis(10);
+
+/// Runs it, and says what is not as the table says.
+pub(crate) fn run(row: &Row) -> Result<(), String> {
+    let dir = tempfile::tempdir().map_err(|error| format!("cannot make a directory: {error}"))?;
+    let mut scene = Scene { dir: dir.path().to_owned(), processes: Vec::new() };
+    let port = free_port()?;
+    for (at, words) in command_lines(row, port)?.into_iter().enumerate() {
+        if at > 0 {
+            scene.wait_for_listener(port)?;
+        }
+        scene.start(&words)?;
+    }
+    let ended = scene.wait();
+    match (ended, row.fails) {
+        (Ended::Well, None) => Ok(()),
+        (Ended::Well, Some(_)) => Err(format!(
+            "works, and the table says that it fails: move it in tests/programs/table.rs\n{}",
+            scene.outputs()
+        )),
+        (Ended::Badly, Some(says)) if scene.outputs().contains(says) => Ok(()),
+        (Ended::Badly, Some(says)) => Err(format!("fails, but does not say {says:?}\n{}", scene.outputs())),
+        (Ended::Badly, None) => Err(format!("fails\n{}", scene.outputs())),
+        (Ended::Never, _) => Err(format!("hangs: {PATIENCE:?} were not enough\n{}", scene.outputs())),
+    }
+}
+
+/// The processes of a row: server first.
+fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
+    const HOST: &str = "127.0.0.1";
+    let words: Vec<String> = row.command.split(' ').map(str::to_owned).collect();
+    let port = port.to_string();
+    let with = |more: &[&str]| {
+        words.iter().map(String::as_str).chain(more.iter().copied()).map(str::to_owned).collect()
+    };
+    Ok(match row.shape {
+        Shape::Alone => vec![words],
+        Shape::Pair => vec![with(&["-p", &port]), with(&["-p", &port, HOST])],
+        Shape::Qperf => {
+            let [program, t, seconds, test] = &words[..] else {
+                return Err("qperf -t SECONDS TEST".to_owned());
+            };
+            let client = [program, HOST, "-lp", &port, t, seconds, test, "quit"];
+            vec![vec![program.clone(), "-lp".to_owned(), port.clone()], client.map(str::to_owned).to_vec()]
+        }
+        Shape::Fabric => vec![with(&["-B", &port]), with(&["-P", &port, HOST])],
+        Shape::Mpi => {
+            let check = build::mpi_check()?;
+            let words = words.into_iter().flat_map(|word| match word.as_str() {
+                "mpirun" => ["mpirun", "-np", "2", "--allow-run-as-root", "--oversubscribe"]
+                    .map(str::to_owned)
+                    .to_vec(),
+                "check" => vec![check.clone()],
+                _ => vec![word],
+            });
+            vec![words.collect()]
+        }
+    })
+}
+
+/// A port that nobody has. Somebody may take it before it is used; the kernel gives others first.
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    listener.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
+}
+
+enum Ended {
+    /// All with exit code 0.
+    Well,
+    Badly,
+    Never,
+}
+
+struct Scene {
+    dir: PathBuf,
+    processes: Vec<Process>,
+}
+
+struct Process {
+    /// As one would type it.
+    line: String,
+    child: Child,
+    status: Option<ExitStatus>,
+    output: PathBuf,
+}
+
+impl Scene {
+    /// Starts a command line, which may begin with variables.
+    fn start(&mut self, words: &[String]) -> Result<(), String> {
+        let variables = words.iter().take_while(|word| is_variable(word)).count();
+        let (variables, command) = words.split_at(variables);
+        let output = self.dir.join(format!("output-{}", self.processes.len()));
+        let file = File::create(&output).and_then(|file| Ok((file.try_clone()?, file)));
+        let (out, err) = file.map_err(|error| format!("{}: {error}", output.display()))?;
+        let mut run = Command::new(env!("CARGO_BIN_EXE_mitra"));
+        run.args(["run", "--"]).args(command).process_group(0).stdout(out).stderr(err);
+        run.envs(variables.iter().filter_map(|word| word.split_once('=')));
+        // Its sockets, and what a program leaves behind, go with the row.
+        run.env("XDG_RUNTIME_DIR", &self.dir).current_dir(&self.dir);
+        let child = run.spawn().map_err(|error| format!("cannot start mitra: {error}"))?;
+        self.processes.push(Process { line: words.join(" "), child, status: None, output });
+        Ok(())
+    }
+
+    /// Waits until the server listens. One that ended before it did is found by [`Scene::wait`].
+    fn wait_for_listener(&mut self, port: u16) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_listening(port) && !self.processes.iter_mut().any(Process::has_ended) {
+            if Instant::now() > deadline {
+                return Err(format!("the server does not listen after {PATIENCE:?}\n{}", self.outputs()));
+            }
+            sleep(MOMENT);
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Ended {
+        let mut deadline = Instant::now() + PATIENCE;
+        let mut ended = Ended::Well;
+        while !self.processes.iter_mut().all(Process::has_ended) {
+            let failed = self.processes.iter().any(Process::has_failed);
+            if failed && matches!(ended, Ended::Well) {
+                ended = Ended::Badly;
+                deadline = deadline.min(Instant::now() + AFTER_A_FAILURE);
+            }
+            if Instant::now() > deadline {
+                return if failed { Ended::Badly } else { Ended::Never };
+            }
+            sleep(MOMENT);
+        }
+        if self.processes.iter().any(Process::has_failed) { Ended::Badly } else { Ended::Well }
+    }
+
+    /// What the processes were and printed, and how they ended.
+    fn outputs(&self) -> String {
+        let mut text = String::new();
+        for Process { line, status, output, .. } in &self.processes {
+            let status = status.map_or("still runs".to_owned(), |status| status.to_string());
+            let said = fs::read(output).unwrap_or_default();
+            let _ = writeln!(text, "--- {line}: {status}\n{}", String::from_utf8_lossy(&said));
+        }
+        text
+    }
+}
+
+impl Process {
+    fn has_ended(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().ok().flatten();
+        }
+        self.status.is_some()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.status.is_some_and(|status| !status.success())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            // The group is the process and what it started; it has gone only if all of these have.
+            let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn is_variable(word: &str) -> bool {
+    word.split_once('=')
+        .is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
+}
+
+/// Whether some process listens at this TCP port, seen without disturbing it.
+fn is_listening(port: u16) -> bool {
+    ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().any(|table| {
+        let table = fs::read_to_string(Path::new(table)).unwrap_or_default();
+        table.lines().any(|line| {
+            // sl local_address rem_address st ...: an address is hex:port, and 0A is LISTEN (proc(5), tcp_states.h).
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            columns.get(1).is_some_and(|local| local.ends_with(&format!(":{port:04X}")))
+                && columns.get(3) == Some(&"0A")
+        })
+    })
+}

@@ -1,0 +1,267 @@
+//! The table: every program with its options, and what becomes of it.
+
+use std::collections::HashSet;
+
+/// Rows that are run, and written down, alike.
+pub(crate) struct Section {
+    pub(crate) title: &'static str,
+    /// What a reader should know of all of them.
+    pub(crate) about: &'static str,
+    pub(crate) shape: Shape,
+    pub(crate) works: &'static [&'static str],
+    pub(crate) fails: &'static [Failure],
+}
+
+/// How a command line becomes processes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One process.
+    Alone,
+    /// A server and a client, which is given the server's address last; `-p` is the port.
+    Pair,
+    /// qperf has its port in `-lp`; its tests come after the address, and the last tells the server to end.
+    Qperf,
+    /// fi_pingpong has the server's port in `-B` and the client's in `-P`.
+    Fabric,
+    /// `mpirun` starts our checking program, twice.
+    Mpi,
+}
+
+/// A command that does not work, and must be known not to.
+pub(crate) struct Failure {
+    pub(crate) command: &'static str,
+    /// What it prints then.
+    pub(crate) says: &'static str,
+    /// For the document.
+    pub(crate) because: &'static str,
+}
+
+const XRC: &str = "XRC is absent: `ibv_open_xrcd` answers EOPNOTSUPP";
+const ODP: &str = "on-demand paging is absent, and the device says so";
+
+pub(crate) static SECTIONS: &[Section] = &[
+    Section {
+        title: "ibverbs-utils",
+        about: "`-c` compares the bytes received, `-e` sleeps on completion events, `-N` posts by `ibv_wr_*`.",
+        shape: Shape::Pair,
+        works: &[
+            "ibv_rc_pingpong -g 0",
+            "ibv_rc_pingpong -g 0 -c",
+            "ibv_rc_pingpong -g 0 -e -c",
+            "ibv_rc_pingpong -g 0 -N -c",
+            "ibv_rc_pingpong -g 0 -N -e -c -s 65536 -m 4096",
+            "ibv_uc_pingpong -g 0 -c",
+            "ibv_uc_pingpong -g 0 -e -c",
+            "ibv_ud_pingpong -g 0 -c",
+            "ibv_ud_pingpong -g 0 -e -c",
+            "ibv_srq_pingpong -g 0 -c",
+            "ibv_srq_pingpong -g 0 -e -c",
+        ],
+        fails: &[
+            Failure { command: "ibv_xsrq_pingpong -g 0 -c", says: "XRC", because: XRC },
+            Failure {
+                command: "ibv_rc_pingpong -g 0 -o",
+                says: "The device isn't ODP capable",
+                because: ODP,
+            },
+            Failure {
+                command: "ibv_rc_pingpong -g 0 -j",
+                says: "device memory",
+                because: "device memory is absent, and the device says so",
+            },
+        ],
+    },
+    Section {
+        title: "Devices",
+        about: "",
+        shape: Shape::Alone,
+        works: &[
+            "ibv_devices",
+            "ibv_devinfo",
+            "ibv_devinfo -v",
+            "ibv_devinfo -l",
+            "ucx_info -d",
+            "fi_info -p verbs",
+        ],
+        fails: &[],
+    },
+    Section {
+        title: "perftest, RC",
+        about: "",
+        shape: Shape::Pair,
+        works: &[
+            "ib_write_lat -F",
+            "ib_write_lat -F -a -n 20",
+            "ib_write_bw -F -n 500",
+            "ib_write_bw -F -n 20 -a",
+            "ib_write_bw -F -n 500 -b",
+            "ib_write_bw -F -n 500 -q 4",
+            "ib_write_bw -F -n 500 -l 8 -s 256",
+            "ib_write_bw -F -n 500 -I 64 -s 64",
+            "ib_write_bw -F -D 1",
+            "ib_read_lat -F",
+            "ib_read_lat -F -a -n 20",
+            "ib_read_lat -F -e",
+            "ib_read_bw -F -n 500",
+            "ib_read_bw -F -n 20 -a",
+            "ib_read_bw -F -n 500 -b",
+            "ib_read_bw -F -n 500 -q 4",
+            "ib_read_bw -F -n 500 -e",
+            "ib_send_lat -F",
+            "ib_send_lat -F -a -n 20",
+            "ib_send_lat -F -e",
+            "ib_send_lat -F --use-srq",
+            "ib_send_lat -F -I 64 -s 64",
+            "ib_send_bw -F -n 500",
+            "ib_send_bw -F -n 20 -a",
+            "ib_send_bw -F -n 500 -b",
+            "ib_send_bw -F -n 500 -e",
+            "ib_send_bw -F -n 500 -q 4",
+            "ib_send_bw -F -n 500 --use-srq",
+            "ib_send_bw -F -n 500 --use-srq -q 4",
+            "ib_send_bw -F -n 500 -l 8 --recv_post_list=8 -s 256",
+            "ib_atomic_lat -F -A FETCH_AND_ADD",
+            "ib_atomic_lat -F -A CMP_AND_SWAP",
+            "ib_atomic_lat -F -A FETCH_AND_ADD -e",
+            "ib_atomic_bw -F -n 500 -A FETCH_AND_ADD",
+            "ib_atomic_bw -F -n 500 -A CMP_AND_SWAP",
+            "ib_atomic_bw -F -n 500 -A FETCH_AND_ADD -b",
+            "ib_atomic_bw -F -n 500 -A FETCH_AND_ADD -q 4",
+            "ib_atomic_bw -F -n 500 -A CMP_AND_SWAP -e",
+        ],
+        fails: &[
+            Failure { command: "ib_send_bw -F -c XRC", says: "XRC", because: XRC },
+            Failure { command: "ib_write_bw -F --odp", says: "ODP", because: ODP },
+        ],
+    },
+    Section {
+        title: "perftest, UC and UD",
+        about: "",
+        shape: Shape::Pair,
+        works: &[
+            "ib_write_lat -F -c UC",
+            "ib_write_lat -F -c UC -a -n 20",
+            "ib_write_bw -F -c UC -n 500",
+            "ib_send_lat -F -c UC",
+            "ib_send_lat -F -c UC -a -n 20",
+            "ib_send_lat -F -c UC -e",
+            "ib_send_bw -F -c UC -n 500 -s 4096",
+            "ib_send_lat -F -c UD",
+            "ib_send_lat -F -c UD -a -n 20",
+            "ib_send_lat -F -c UD -e",
+            "ib_send_bw -F -c UD -n 500 -s 1024",
+            "ib_send_bw -F -c UD -n 500 -s 1024 -q 4",
+        ],
+        fails: &[],
+    },
+    Section {
+        title: "qperf",
+        about: "`ver_*` compare what atomics return with what they should.",
+        shape: Shape::Qperf,
+        works: &[
+            "qperf -t 1 rc_lat",
+            "qperf -t 1 rc_bw",
+            "qperf -t 1 rc_bi_bw",
+            "qperf -t 1 rc_rdma_read_lat",
+            "qperf -t 1 rc_rdma_read_bw",
+            "qperf -t 1 rc_rdma_write_lat",
+            "qperf -t 1 rc_rdma_write_bw",
+            "qperf -t 1 rc_rdma_write_poll_lat",
+            "qperf -t 1 rc_compare_swap_mr",
+            "qperf -t 1 rc_fetch_add_mr",
+            "qperf -t 1 ver_rc_compare_swap",
+            "qperf -t 1 ver_rc_fetch_add",
+            "qperf -t 1 uc_lat",
+            "qperf -t 1 uc_rdma_write_lat",
+            "qperf -t 1 uc_rdma_write_poll_lat",
+            "qperf -t 1 ud_lat",
+            "qperf -t 1 ud_bw",
+            "qperf -t 1 ud_bi_bw",
+        ],
+        fails: &[Failure { command: "qperf -t 1 xrc_lat", says: "XRC", because: XRC }],
+    },
+    Section {
+        title: "UCX",
+        about: "",
+        shape: Shape::Pair,
+        works: &[
+            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t tag_lat",
+            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 200 -w 10 -s 1000000 -t tag_bw",
+            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_put_lat",
+            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -s 65536 -t ucp_put_bw",
+            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -s 65536 -t ucp_get",
+            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_add",
+            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_fadd",
+            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_cswap",
+            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t stream_lat",
+            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_am_lat",
+            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -E sleep -t tag_lat",
+            "UCX_TLS=ud_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t tag_lat",
+            "UCX_TLS=ud_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 200 -w 10 -s 1000000 -t tag_bw",
+            "UCX_TLS=ud_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -s 65536 -t ucp_put_bw",
+            "UCX_TLS=ud_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_fadd",
+            "UCX_TLS=ud_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_cswap",
+            "ucx_perftest -d mitra0:1 -x rc_verbs -n 1000 -w 10 -t put_lat",
+            "ucx_perftest -d mitra0:1 -x rc_verbs -n 1000 -w 10 -D zcopy -s 65536 -t put_bw",
+            "ucx_perftest -d mitra0:1 -x rc_verbs -n 1000 -w 10 -D zcopy -s 65536 -t get",
+            "ucx_perftest -d mitra0:1 -x rc_verbs -n 1000 -w 10 -t fadd",
+            "ucx_perftest -d mitra0:1 -x rc_verbs -n 1000 -w 10 -t cswap",
+            "ucx_perftest -d mitra0:1 -x ud_verbs -n 1000 -w 10 -t am_lat",
+        ],
+        fails: &[],
+    },
+    Section {
+        title: "libfabric",
+        about: "`-c` compares the bytes received.",
+        shape: Shape::Fabric,
+        works: &[
+            "fi_pingpong -p verbs -e dgram -c",
+            "fi_pingpong -p verbs;ofi_rxd -e rdm -c",
+            "fi_pingpong -p verbs;ofi_rxd -e rdm -m tagged -c",
+        ],
+        fails: &[],
+    },
+    Section {
+        title: "OpenMPI",
+        about: "`check` is [`tests/programs/check.c`](../tests/programs/check.c): it compares the numbers of allreduce, \
+                broadcast, send and receive up to 1 MiB, and of put, get, fetch-and-add and compare-and-swap.",
+        shape: Shape::Mpi,
+        works: &[
+            "UCX_TLS=rc_verbs,self UCX_NET_DEVICES=mitra0:1 mpirun --mca pml ucx --mca osc ucx --mca btl self check",
+            "UCX_TLS=ud_verbs,self UCX_NET_DEVICES=mitra0:1 mpirun --mca pml ucx --mca osc ucx --mca btl self check",
+            "mpirun --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxd --mca btl self --mca osc pt2pt check",
+        ],
+        fails: &[],
+    },
+];
+
+/// A row: one command line.
+#[derive(Clone, Copy)]
+pub(crate) struct Row {
+    pub(crate) command: &'static str,
+    pub(crate) shape: Shape,
+    /// What it prints as it fails, if it does.
+    pub(crate) fails: Option<&'static str>,
+}
+
+pub(crate) fn rows() -> impl Iterator<Item = Row> {
+    SECTIONS.iter().flat_map(|section| {
+        let shape = section.shape;
+        let works = section.works.iter().map(move |&command| Row { command, shape, fails: None });
+        let fails = section.fails.iter();
+        works.chain(fails.map(move |failure| Row {
+            command: failure.command,
+            shape,
+            fails: Some(failure.says),
+        }))
+    })
+}
+
+/// Names are what one asks for a row by.
+pub(crate) fn names_differ() -> Result<(), String> {
+    let mut seen = HashSet::new();
+    match rows().find(|row| !seen.insert(row.command)) {
+        Some(row) => Err(format!("`{}` is in the table twice", row.command)),
+        None => Ok(()),
+    }
+}

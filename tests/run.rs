@@ -1,0 +1,307 @@
+//! `mitra run` and `mitra fault` as a user meets them, whatever the library inside the program does: one stands in for it
+//! here. What the real one does is in `tests/programs`.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::mpsc::{Sender, channel};
+
+use mitra_launch::control::{Device, RailState, RailStatus, Status, serve};
+use mitra_launch::{Change, Rails, Settings};
+use nix::unistd::Uid;
+use serde_json::Value;
+
+/// Says that it was loaded, and what it was told.
+const STAND_IN: &str = r#"
+    #include <stdio.h>
+    #include <stdlib.h>
+    __attribute__((constructor)) static void loaded(void) {
+        fprintf(stderr, "loaded %s %s %s [%s] %s\n", getenv("MITRA_RAILS"), getenv("MITRA_POLICY"),
+            getenv("MITRA_WRITES"), getenv("MITRA_FAULTS"), getenv("MITRA_RUN_DIR"));
+    }
+"#;
+
+/// A directory with what a test needs; its control sockets are in it too.
+struct Scene(tempfile::TempDir);
+
+impl Scene {
+    fn new() -> Scene {
+        Scene(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A file of this mode.
+    fn file(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    fn compile(&self, name: &str, source: &str, flags: &[&str]) -> PathBuf {
+        let (to, from) = (self.path(name), self.file(&format!("{name}.c"), source.as_bytes(), 0o600));
+        let status = Command::new("cc").args(flags).arg(&from).arg("-o").arg(&to).status();
+        assert!(status.expect("cc; `cargo xtask setup` installs it").success());
+        to
+    }
+
+    fn mitra(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
+        for name in
+            ["MITRA_RAILS", "MITRA_POLICY", "MITRA_WRITES", "MITRA_FAULTS", "MITRA_RUN_DIR", "LD_PRELOAD"]
+        {
+            command.env_remove(name);
+        }
+        command.args(args).env("XDG_RUNTIME_DIR", self.0.path());
+        command
+    }
+
+    /// `mitra run` with a stand-in for the library.
+    fn run(&self, args: &[&str]) -> Command {
+        let library = self.compile("stand-in.so", STAND_IN, &["-shared", "-fPIC"]);
+        let mut command = self.mitra(&["run"]);
+        command.args(args).env("MITRA_PRELOAD", library);
+        command
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Expects one line on standard error that says this, and nothing run.
+fn refused(command: &mut Command, code: i32, says: &str) {
+    let output = command.output().unwrap();
+    let line = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{line}");
+    assert!(line.starts_with("mitra: ") && line.contains(says), "{line}");
+    assert_eq!(line.matches('\n').count(), 1, "{line}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn the_program_gets_the_library_the_options_and_its_own_exit_code() {
+    let scene = Scene::new();
+    let mut run = scene.run(&["--rails", "2", "--policy", "blanket", "--writes", "repeatable"]);
+    run.args(["--fault", "rail0 down at 2s; rail0 up at 3s", "--fault", "rail1 nic-dead"]);
+    let output = run.args(["--", "sh", "-c", "echo $0 $1; exit 7", "--rails", "x y"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert_eq!(output.stdout, b"--rails x y\n");
+    let dir = scene.path("mitra");
+    let loaded = format!(
+        "loaded 2 blanket repeatable [rail0 down at 2s; rail0 up at 3s; rail1 nic-dead] {}\n",
+        dir.display()
+    );
+    assert!(stderr(&output).ends_with(&loaded), "{}", stderr(&output));
+    assert_eq!(fs::metadata(dir).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn the_environment_holds_where_no_option_is_given() {
+    let scene = Scene::new();
+    let own_dir = scene.path("own");
+    let mut run = scene.run(&["--policy", "none", "true"]);
+    run.env("MITRA_RAILS", "127.9.9.9").env("MITRA_POLICY", "blanket").env("MITRA_RUN_DIR", &own_dir);
+    let output = run.output().unwrap();
+    let loaded = format!("loaded 127.9.9.9 none strict [] {}\n", own_dir.display());
+    assert!(stderr(&output).ends_with(&loaded), "{}", stderr(&output));
+}
+
+#[test]
+fn what_was_preloaded_stays() {
+    let scene = Scene::new();
+    let other = scene.compile("other.so", &STAND_IN.replace("loaded", "other"), &["-shared", "-fPIC"]);
+    let output = scene.run(&["true"]).env("LD_PRELOAD", other).output().unwrap();
+    let said = stderr(&output);
+    assert!(said.contains("\nloaded 1 exact") && said.contains("\nother 1 exact"), "{said}");
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    let scene = Scene::new();
+    refused(&mut scene.run(&["--", "no-such-program"]), 127, "no program \"no-such-program\" on the PATH");
+    refused(&mut scene.run(&["--", "/no/such"]), 127, "there is no program /no/such");
+    refused(&mut scene.run(&[""]), 127, "there is no program");
+}
+
+#[test]
+fn a_program_that_cannot_be_executed_is_named() {
+    let scene = Scene::new();
+    let file = scene.file("data", b"", 0o644);
+    refused(&mut scene.run(&[file.to_str().unwrap()]), 126, "data is not executable; chmod +x it");
+    refused(scene.run(&["data"]).env("PATH", scene.0.path()), 126, "data is not executable");
+    refused(&mut scene.run(&["/tmp"]), 126, "/tmp is not executable");
+}
+
+#[test]
+fn a_statically_linked_program_is_refused() {
+    let scene = Scene::new();
+    for flag in ["-static", "-static-pie"] {
+        let program = scene.compile("static", "int main(void) { return 0; }", &[flag]);
+        refused(&mut scene.run(&[program.to_str().unwrap()]), 126, "static is statically linked");
+    }
+}
+
+#[test]
+fn a_privileged_program_is_refused() {
+    let scene = Scene::new();
+    let program = if Uid::effective().is_root() {
+        // Only root can make one that is another user's; for all others root has.
+        let copy = scene.file("copy", &fs::read("/bin/true").unwrap(), 0o755);
+        chown(&copy, Some(65534), None).unwrap();
+        fs::set_permissions(&copy, Permissions::from_mode(0o4755)).unwrap();
+        copy
+    } else {
+        Path::new("/usr/bin/passwd").to_owned()
+    };
+    refused(&mut scene.run(&[program.to_str().unwrap()]), 126, "is set-uid");
+}
+
+#[test]
+fn a_damaged_or_foreign_program_is_refused() {
+    let scene = Scene::new();
+    let mut elf = fs::read("/bin/true").unwrap();
+    let cut = scene.file("cut", &elf[..80], 0o755);
+    refused(&mut scene.run(&[cut.to_str().unwrap()]), 126, "cut is a damaged program");
+    elf[4] = 1; // ELFCLASS32
+    let foreign = scene.file("foreign", &elf, 0o755);
+    refused(&mut scene.run(&[foreign.to_str().unwrap()]), 126, "foreign is built for another machine");
+    let lost = scene.file("lost", b"#! /no/such/shell -e\n", 0o755);
+    refused(&mut scene.run(&[lost.to_str().unwrap()]), 126, "the interpreter of");
+}
+
+#[test]
+fn a_program_without_verbs_is_run_with_a_note() {
+    let scene = Scene::new();
+    let note = |command: &[&str]| {
+        let output = scene.run(command).output().unwrap();
+        assert!(stderr(&output).contains("loaded"), "{}", stderr(&output));
+        let notes: Vec<_> =
+            stderr(&output).lines().filter(|line| line.starts_with("mitra: ")).map(str::to_owned).collect();
+        assert!(notes.len() < 2, "{notes:?}");
+        notes.into_iter().next()
+    };
+    let said = note(&["true"]).expect("a note");
+    assert!(said.contains("/true is not linked with libibverbs"), "{said}");
+    let script = scene.file("script", b"#!/bin/sh\nexit 0\n", 0o755);
+    let said = note(&[script.to_str().unwrap()]).expect("a note");
+    assert!(said.contains("script is a script, and /bin/sh is not linked"), "{said}");
+    // Directly, and by a library that it is linked with.
+    assert_eq!(note(&["ibv_devinfo", "-h"]), None);
+    assert_eq!(note(&["fi_info", "--version"]), None);
+}
+
+#[test]
+fn a_library_that_is_not_there_is_named_with_the_way_out() {
+    let scene = Scene::new();
+    refused(
+        scene.mitra(&["run", "true"]).env("MITRA_PRELOAD", "/no/lib.so"),
+        2,
+        "MITRA_PRELOAD=\"/no/lib.so\"",
+    );
+    // A copy of the program, with no library around it.
+    let copy = scene.path("mitra-copy");
+    fs::copy(env!("CARGO_BIN_EXE_mitra"), &copy).unwrap();
+    let mut alone = Command::new(copy);
+    alone.args(["run", "true"]).env_remove("MITRA_PRELOAD").env("XDG_RUNTIME_DIR", scene.0.path());
+    refused(&mut alone, 2, "build it with `cargo build --release --workspace`");
+    let spaced = scene.path("a b.so");
+    fs::copy(scene.compile("plain.so", STAND_IN, &["-shared", "-fPIC"]), &spaced).unwrap();
+    refused(scene.mitra(&["run", "true"]).env("MITRA_PRELOAD", spaced), 2, "no path with a space or colon");
+}
+
+#[test]
+fn bad_options_are_named() {
+    let scene = Scene::new();
+    for (args, says) in [
+        (&["--rails", "0", "true"][..], "0 rails are asked for"),
+        (&["--rails", "9", "true"], "say 1 to 8"),
+        (&["--policy", "best", "true"], "\"best\" is none of the choices; say exact"),
+        (&["--writes", "lax", "true"], "say strict or repeatable"),
+        (&["--fault", "rail0 gone", "true"], "no fault is called \"gone\""),
+        (&["--fault", "rail1 down", "true"], "there is rail0 only"),
+        (&["--rials", "2", "true"], "--rials"),
+        (&["--rails", "2"], "<PROGRAM>"),
+    ] {
+        refused(&mut scene.run(args), 2, says);
+    }
+    refused(scene.run(&["true"]).env("MITRA_POLICY", "best"), 2, "MITRA_POLICY=\"best\"");
+    let open = scene.path("mitra");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();
+    refused(&mut scene.run(&["true"]), 2, "nobody else can enter");
+}
+
+struct Notes(Sender<(usize, Change)>);
+
+impl Device for Notes {
+    fn inflict(&mut self, rail: usize, change: Change) {
+        self.0.send((rail, change)).unwrap();
+    }
+
+    fn status(&mut self) -> Status {
+        let rail = |last, state| RailStatus { address: [127, 0, 0, last].into(), state };
+        Status {
+            rails: vec![rail(5, RailState::Up), rail(6, RailState::Failed)],
+            queue_pairs: 4,
+            failovers: 1,
+        }
+    }
+}
+
+#[test]
+fn faults_reach_programs_that_run() {
+    let scene = Scene::new();
+    let (sender, notes) = channel();
+    let settings =
+        Settings { rails: Rails::Count(2), run_dir: Some(scene.path("mitra")), ..Settings::default() };
+    let server = serve(&settings, Notes(sender)).unwrap();
+    let pid = std::process::id();
+    let fault = |args: &[&str]| scene.mitra(&["fault"]).args(args).output().unwrap();
+
+    let output = fault(&["rail1", "nic-dead"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{pid}: done\n"));
+    let (rail, change) = notes.try_recv().expect("done when it says so");
+    assert_eq!((rail, change.to_string().as_str()), (1, "nic-dead"));
+
+    let output = fault(&["--json", "--pid", &pid.to_string(), "rail0 up; rail0 down"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report, serde_json::json!({"processes": [{"pid": pid}]}));
+    assert_eq!(notes.try_iter().count(), 2);
+
+    let output = fault(&["--json", "rail2 down"]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["processes"][0]["error"].as_str().unwrap().contains("rail0 to rail1"), "{report}");
+
+    let report: Value = serde_json::from_slice(&fault(&["--list", "--json"]).stdout).unwrap();
+    let process = &report["processes"][0];
+    assert_eq!(
+        (&process["pid"], &process["queue_pairs"], &process["failovers"]),
+        (&pid.into(), &4.into(), &1.into())
+    );
+    assert_eq!(
+        (&process["rails"][1]["address"], &process["rails"][1]["state"]),
+        (&"127.0.0.6".into(), &"failed".into())
+    );
+    let text = String::from_utf8(fault(&["--list"]).stdout).unwrap();
+    assert!(text.contains("rail0 127.0.0.5") && text.contains("failovers 1"), "{text}");
+
+    refused(
+        &mut scene.mitra(&["fault", "--pid", "1", "rail0 up"]),
+        1,
+        "process 1 is none that has Mitra's device open",
+    );
+    refused(&mut scene.mitra(&["fault", "rail0", "gone"]), 2, "no fault is called \"gone\"");
+    refused(&mut scene.mitra(&["fault"]), 2, "<SCRIPT>");
+    refused(&mut scene.mitra(&["fault", "--list", "rail0 up"]), 2, "cannot be used with");
+    drop(server);
+    refused(&mut scene.mitra(&["fault", "rail0 up"]), 1, "no program of yours has Mitra's device open");
+    let output = fault(&["--list"]);
+    assert_eq!((output.status.code(), output.stdout), (Some(0), vec![]));
+}
