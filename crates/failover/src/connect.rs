@@ -36,6 +36,11 @@ pub(crate) struct RailInfo {
 const MAGIC: [u8; 4] = *b"MVQ1";
 
 impl ConnectInfo {
+    /// The addresses of its NICs, rail 0 first.
+    pub fn gids(&self) -> impl Iterator<Item = Gid> {
+        self.rails.iter().map(|rail| rail.gid)
+    }
+
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();

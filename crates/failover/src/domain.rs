@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mitra_verbs::{Access, AsyncEvent, Buffer, Error, Key, Mr, PdId, Provider, Qpn, RemoteAddr, Result, Sge};
+use mitra_verbs::{
+    Access, AsyncEvent, Buffer, CompletionChannel, Error, Key, Mr, PdId, Provider, Qpn, RemoteAddr, Result,
+    Sge,
+};
 use smallvec::SmallVec;
 
 use crate::agreement::MAX_RAILS;
@@ -28,6 +31,8 @@ pub struct LocalNic {
     pub provider: Arc<dyn Provider>,
     /// Its protection domain.
     pub pd: PdId,
+    /// Where its completion queues tell of completions, if anybody is to hear of them.
+    pub channel: Option<Arc<dyn CompletionChannel>>,
 }
 
 #[derive(Debug)]
@@ -87,6 +92,12 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
+    /// Memory that the peer does not know, under its one name: for a request that the peer's NIC is to refuse.
+    pub fn unknown(named: RemoteAddr, rails: usize) -> RemoteRegion {
+        let everywhere = RemoteAddr { addr: 0, rkey: named.rkey };
+        RemoteRegion { len: u64::MAX, rails: core::iter::repeat_n(everywhere, rails).collect() }
+    }
+
     /// The byte at `offset`, as work requests name it.
     pub fn at(&self, offset: u64) -> RemoteAddr {
         RemoteAddr { addr: self.rails[0].addr.wrapping_add(offset), rkey: self.rails[0].rkey }
@@ -144,6 +155,22 @@ impl Domain {
     /// # Errors
     /// No NIC, or more than [`MAX_RAILS`].
     pub fn new(providers: Vec<Arc<dyn Provider>>) -> Result<Arc<Domain>> {
+        Domain::make(providers, |_| Ok(None))
+    }
+
+    /// The same, with a completion channel for each NIC: for users that sleep until [`VirtualQp::arm`](crate::VirtualQp::arm)
+    /// wakes them.
+    ///
+    /// # Errors
+    /// As [`Domain::new`], or a NIC has no channels.
+    pub fn notifying(providers: Vec<Arc<dyn Provider>>) -> Result<Arc<Domain>> {
+        Domain::make(providers, |provider| provider.create_completion_channel().map(Some))
+    }
+
+    fn make(
+        providers: Vec<Arc<dyn Provider>>,
+        channel: impl Fn(&dyn Provider) -> Result<Option<Arc<dyn CompletionChannel>>>,
+    ) -> Result<Arc<Domain>> {
         if !(1..=MAX_RAILS).contains(&providers.len()) {
             return Err(Error::Limit {
                 what: "rails",
@@ -153,7 +180,9 @@ impl Domain {
         }
         let nics = providers
             .into_iter()
-            .map(|provider| Ok(LocalNic { pd: provider.alloc_pd()?, provider }))
+            .map(|provider| {
+                Ok(LocalNic { pd: provider.alloc_pd()?, channel: channel(&*provider)?, provider })
+            })
             .collect::<Result<Vec<_>>>()?;
         Ok(Arc::new(Domain {
             nics,
@@ -232,16 +261,28 @@ impl Domain {
         })
     }
 
-    /// Puts an atomic's old value where the application wanted it. False if that is not registered
-    /// memory, or memory that is gone.
-    pub(crate) fn store(&self, at: Sge, value: u64) -> bool {
+    /// Copies bytes to registered memory, entry after entry. False if there is not room for all of them, or some of the memory is
+    /// gone: a first part may have been written.
+    pub fn scatter(&self, sges: &[Sge], bytes: &[u8]) -> bool {
         let table = lock(&self.memory);
-        let Some(found) = find(&table, at.key) else { return false };
-        let offset = at.addr.wrapping_sub(found.mr.rails[0].addr);
-        if at.len < 8 || offset.checked_add(8).is_none_or(|end| end > found.mr.len()) {
-            return false;
+        let mut rest = bytes;
+        for sge in sges {
+            let Some(found) = find(&table, sge.key) else { return false };
+            let (piece, behind) = rest.split_at(rest.len().min(sge.len as usize));
+            let offset = sge.addr.wrapping_sub(found.mr.rails[0].addr);
+            if offset.checked_add(sge.len.into()).is_none_or(|end| end > found.mr.len())
+                || found.memory.try_write_at(offset as usize, piece).is_err()
+            {
+                return false;
+            }
+            rest = behind;
         }
-        found.memory.try_write_at(offset as usize, &value.to_ne_bytes()).is_ok()
+        rest.is_empty()
+    }
+
+    /// Puts an atomic's old value where the application wanted it. False if that is not registered memory, or it is gone.
+    pub(crate) fn store(&self, at: Sge, value: u64) -> bool {
+        self.scatter(&[Sge { len: at.len.min(8), ..at }], &value.to_ne_bytes())
     }
 
     /// Takes the events of the NICs and says whether a rail cannot be used: its port is down or its NIC dead.

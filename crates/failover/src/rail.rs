@@ -12,6 +12,9 @@ use crate::connect::RailInfo;
 use crate::domain::LocalNic;
 use crate::message::MAX_LEN;
 
+/// What a request may be made of. Depths are the configuration's.
+pub(crate) const WIDTH: QpCap = QpCap { send_wrs: 0, recv_wrs: 0, send_sges: 16, recv_sges: 16, inline: 256 };
+
 /// Control messages that may wait to be read.
 const CONTROL_RECVS: u32 = 32;
 /// Bytes in front of a UD payload (the GRH: `ibv_post_recv(3)`).
@@ -64,7 +67,7 @@ impl Rail {
         let per_op = if config.log { 2 } else { 1 };
         // One slot more for each quarter that completes late, so that the ledger's depth is the limit.
         let send_wrs = config.send_wrs * per_op + 8;
-        let cq = p.create_cq(send_wrs + config.recv_wrs + 8, None)?;
+        let cq = p.create_cq(send_wrs + config.recv_wrs + 8, nic.channel.as_ref())?;
         undo.push(Box::new(move |p| p.destroy_cq(cq)));
         let qpn = p.create_qp(&QpInitAttr {
             qp_type: QpType::Rc,
@@ -72,7 +75,7 @@ impl Rail {
             send_cq: cq,
             recv_cq: cq,
             srq: None,
-            cap: QpCap { send_wrs, recv_wrs: config.recv_wrs + 1, ..QpCap::default() },
+            cap: QpCap { send_wrs, recv_wrs: config.recv_wrs + 1, ..WIDTH },
             sq_sig_all: false,
         })?;
         undo.push(Box::new(move |p| p.destroy_qp(qpn)));

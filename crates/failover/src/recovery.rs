@@ -181,6 +181,7 @@ impl VirtualQp {
         self.rejected += rejected;
         if heard {
             self.rails[rail].heard = now;
+            self.met = true;
         }
         self.run_actions();
     }
@@ -204,7 +205,9 @@ impl VirtualQp {
         }
         let active = self.active_rail();
         let silent = now.saturating_since(self.rails[active].heard);
-        if self.is_active() && silent > detector.heartbeat * detector.misses {
+        let patience = detector.heartbeat * detector.misses;
+        let patience = if self.met { patience } else { patience.max(detector.meet_within) };
+        if self.is_active() && silent > patience {
             self.rail_failed(active, Cause::Heartbeat);
         }
     }

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Buffer, Error, Mtu, QpCap, Qpn, RecvWr, Result, SendWr, Time, Wc};
+use mitra_verbs::{Access, Buffer, Error, Mtu, Qpn, RecvWr, Result, SendWr, Time, Wc};
 
 use crate::agreement::{Agreement, Ended};
 use crate::ballot::Role;
@@ -16,7 +16,7 @@ use crate::ledger::Ledger;
 use crate::log::{self, Log};
 use crate::message::MAX_SAVED;
 use crate::outcome::Completion;
-use crate::rail::Rail;
+use crate::rail::{self, Rail};
 use crate::recovery::{FailoverReport, Fence};
 use crate::traffic::BURST;
 use crate::translate::{self, Known, RemoteKeys};
@@ -72,6 +72,8 @@ pub struct VirtualQp {
     pub(crate) contradiction: Option<Contradiction>,
     pub(crate) ready: VecDeque<Completion>,
     pub(crate) down: u8,
+    /// The peer was heard of, on any rail: from then on its silence says something.
+    pub(crate) met: bool,
     pub(crate) next_heartbeat: Time,
     pub(crate) last_look: Time,
     /// Looks so far.
@@ -169,6 +171,7 @@ impl VirtualQp {
             contradiction: None,
             ready: VecDeque::new(),
             down: 0,
+            met: false,
             next_heartbeat: Time::ZERO,
             last_look: Time::ZERO,
             looks: 0,
@@ -221,7 +224,10 @@ impl VirtualQp {
             (peer.policy != mine.policy, "the two ends have different policies"),
             (peer.log != mine.log, "one end keeps a completion log and the other does not"),
             (peer.rd_atomic != mine.rd_atomic, "the two ends have different rd_atomic"),
-            (peer.send_wrs != mine.send_wrs, "the two ends have different send_wrs"),
+            (
+                peer.log && peer.send_wrs != mine.send_wrs,
+                "the two ends have different send_wrs, and a completion log",
+            ),
             (peer.cookie == mine.cookie, "the two ends have the same secret"),
             (
                 peer.log
@@ -296,7 +302,7 @@ impl VirtualQp {
                 depth: self.config.send_wrs,
             });
         }
-        translate::limits(&wr, &QpCap::default(), self.longest)?;
+        translate::limits(&wr, &rail::WIDTH, self.longest)?;
         translate::check(&wr, &self.domain, &mut self.known, &peer.keys)?;
         let seq = self.ledger.push(wr, writes).map_err(|_| {
             Error::Unsupported(
@@ -325,7 +331,7 @@ impl VirtualQp {
                 depth: self.config.recv_wrs,
             });
         }
-        translate::within("scatter entries", wr.sges.len() as u64, QpCap::default().recv_sges.into())?;
+        translate::within("scatter entries", wr.sges.len() as u64, rail::WIDTH.recv_sges.into())?;
         let bytes = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
         translate::within("bytes of a receive", bytes, self.longest)?;
         self.known.check(&wr.sges, &self.domain)?;
@@ -450,6 +456,20 @@ impl VirtualQp {
             self.poll_rail();
             self.housekeeping();
         }
+    }
+
+    /// Asks for an event on the channel of the domain's NIC, in use or to be used, at the next completion. Poll once more after
+    /// that. Without [`Domain::notifying`] nobody hears of it.
+    pub fn arm(&self) -> Result<()> {
+        let rails = [self.active_rail(), self.recv_rail];
+        for &rail in &rails[..1 + usize::from(rails[0] != rails[1])] {
+            match self.rails[rail].provider().req_notify_cq(self.rails[rail].cq, false) {
+                // A dead NIC notifies nobody: whoever attends to the vQP sees that.
+                Ok(()) | Err(Error::DeviceFatal) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Ends it: what is in flight ends undecided, and the peer is told. As long as it is polled, a peer that has not heard

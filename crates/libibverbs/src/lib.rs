@@ -4,6 +4,8 @@
 //! - [`symbols`]: every entry point of `libibverbs.so.1` with its version node, and the linker's version script.
 //!
 //! - `calls`: the verbs themselves, exported to C, over software NICs. `mitra-preload` makes libraries of them.
+//! - `rdmacm`: librdmacm's calls, over ordinary sockets.
+//! - `rails`: the NICs under the device, and what spans them.
 //! - `memory`, `fault`: the program's memory, which it may unmap while a NIC uses it.
 //! - `interpose`: calls of the C library that stand between the program and `fault`, or look for the device's file.
 //!
@@ -29,4 +31,6 @@ mod interpose;
 mod memory;
 #[cfg(any(test, not(target_arch = "x86_64")))]
 mod process_vm;
+mod rails;
+mod rdmacm;
 pub mod symbols;

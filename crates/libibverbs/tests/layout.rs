@@ -86,7 +86,7 @@ fn slot_type(rust: &str) -> Option<String> {
 /// The C program and what it should print, line by line.
 fn program() -> (String, Vec<String>) {
     let mut source = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <time.h>\n#include <infiniband/verbs.h>\nint main(void) {\n",
+        "#include <stddef.h>\n#include <stdio.h>\n#include <time.h>\n#include <rdma/rdma_cma.h>\nint main(void) {\n",
     );
     let mut expected = Vec::new();
     let mut ask = |what: String, c: String, rust: i64| {
@@ -218,13 +218,14 @@ const NOT_MIRRORED: &[&str] = &[
     "ibv_wq_state",
     "ibv_wq_type",
     "ibv_xrcd_init_attr_mask",
+    "rdma_driver_id",
 ];
 
 #[test]
 fn c_has_nothing_that_the_mirror_lacks() {
     let directory = tempfile::tempdir().expect("can make a directory");
     let object = directory.path().join("all.o");
-    let source = "#include <infiniband/verbs.h>\n";
+    let source = "#include <rdma/rdma_cma.h>\n";
     let every_type = "-fno-eliminate-unused-debug-types";
     support::compile(
         source,
@@ -238,8 +239,11 @@ fn c_has_nothing_that_the_mirror_lacks() {
         structures().map(|structure| (structure.name, structure)).collect();
     let opaque: BTreeSet<&str> = opaque_types().collect();
     let constants: BTreeSet<&str> = all_constants().map(|constant| constant.name).collect();
-    let ours =
-        |name: &str| name.contains("ibv_") && !name.starts_with("ibv_flow_") && !name.starts_with("ib_");
+    let ours = |name: &str| {
+        (name.contains("ibv_") || name.starts_with("rdma_"))
+            && !name.starts_with("ibv_flow_")
+            && !name.starts_with("ib_")
+    };
     let mut seen = BTreeSet::new();
     for entry in &entries {
         // A structure without a name is a part of another: its size and offsets are compared, its members' names not.
@@ -264,7 +268,8 @@ fn c_has_nothing_that_the_mirror_lacks() {
             }
             "enumeration_type" if ours(name) && !NOT_MIRRORED.contains(&name) => {
                 for value in entry.children.iter().filter_map(|(_, name)| name.as_deref()) {
-                    if value.starts_with("IBV_") && !constants.contains(value) {
+                    if (value.starts_with("IBV_") || value.starts_with("RDMA_")) && !constants.contains(value)
+                    {
                         missing.push(format!("{name}: {value}"));
                     }
                 }

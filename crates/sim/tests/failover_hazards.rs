@@ -407,7 +407,7 @@ fn what_cannot_be_made_whole_leaves_nothing_behind() {
 #[test]
 fn half_a_rail_leaves_nothing_behind() {
     let (_rig, domain) = nics(true);
-    let LocalNic { provider, pd } = &domain.nics()[0];
+    let LocalNic { provider, pd, .. } = &domain.nics()[0];
     let cq = provider.create_cq(1, None).expect("cq");
     let cap = QpCap { send_wrs: 1, recv_wrs: 1, ..QpCap::default() };
     let (qp_type, pd) = (QpType::Rc, *pd);
@@ -437,7 +437,7 @@ fn what_no_rail_would_take_is_refused_at_once() {
         d.turns(&[0, 1], 5);
         assert_eq!([d.v[0].ended(), d.v[1].ended()], [None, None]);
     }
-    let many = RecvWr { wr_id: 1, sges: [own; 5].into_iter().collect() };
+    let many = RecvWr { wr_id: 1, sges: [own; 17].into_iter().collect() };
     assert!(d.v[0].post_recv(many).is_err(), "it is in the way of all receives behind it");
     assert!(d.v[0].post_recv(RecvWr { wr_id: 1, sges: [long; 2].into_iter().collect() }).is_err());
     d.recv(0, 2, 64);

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::fmt;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -34,6 +35,7 @@ const FRESH: Duration = Duration::from_micros(1);
 /// It lives until the last `Arc` of it is dropped; then it stops at once, as a NIC does whose process ended.
 pub struct SoftNic {
     attr: DeviceAttr,
+    address: IpAddr,
     send_window: u32,
     receive_buffer: usize,
     shared: Arc<Shared>,
@@ -76,6 +78,7 @@ impl SoftNic {
         let thread = shared.start(&name).tried("starting the progress thread")?;
         Ok(Arc::new(SoftNic {
             attr,
+            address: ip,
             send_window,
             receive_buffer,
             shared,
@@ -87,6 +90,11 @@ impl SoftNic {
     /// Faults on demand.
     pub fn faults(&self) -> RailFaults {
         RailFaults(Arc::clone(&self.shared))
+    }
+
+    /// Its address, also when it is dead.
+    pub fn address(&self) -> IpAddr {
+        self.address
     }
 
     /// A descriptor that is readable while [`Provider::poll_async_event`] has an event.
@@ -172,7 +180,7 @@ impl From<Refused> for PostError {
 }
 
 /// The largest MTU that the address's interface carries, within a bound.
-fn port_mtu(ip: std::net::IpAddr, bound: Option<Mtu>) -> Result<Mtu, OpenError> {
+fn port_mtu(ip: IpAddr, bound: Option<Mtu>) -> Result<Mtu, OpenError> {
     let interface = host::interface_of(ip).tried("listing the interfaces")?;
     let Some(interface) = interface else {
         return Err(OpenError::NotLocal { address: ip, local: host::local_addresses() });

@@ -1,4 +1,4 @@
-//! A `repr(C)` mirror of libibverbs' C ABI, as of rdma-core 44.
+//! A `repr(C)` mirror of the C ABI of libibverbs and librdmacm, as of rdma-core 44.
 //!
 //! Types, fields and constants carry their C names, so that the manual pages (`man ibv_post_send`) document them and a
 //! reader finds them by searching; what is said here is what a mirror adds. Enumerations are integers with constants:
@@ -57,6 +57,8 @@ modules!(
     port,
     qp,
     qp_ex,
+    rdma_cm,
+    sa,
     srq,
     work,
 );

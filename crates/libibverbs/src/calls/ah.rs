@@ -70,9 +70,12 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     }
 }
 
+/// Bytes before a datagram (IBTA volume 1, 11.4.1).
+pub(crate) const GRH: usize = size_of::<ibv_grh>();
+
 /// The address of the sender, from what stands before its datagram: an IPv6 header, or an IPv4 one in the last 20
 /// bytes (annex A17.4).
-fn sender(grh: &[u8; 40]) -> [u8; 16] {
+pub(crate) fn sender(grh: &[u8; GRH]) -> [u8; 16] {
     if grh[0] >> 4 == 6 {
         return grh[8..24].try_into().unwrap_or_default();
     }
@@ -97,7 +100,7 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
         }
         // SAFETY: integers.
         let mut out: ibv_ah_attr = std::mem::zeroed();
-        out.grh.dgid = ibv_gid { raw: sender(&*grh.cast::<[u8; 40]>()) };
+        out.grh.dgid = ibv_gid { raw: sender(&*grh.cast::<[u8; GRH]>()) };
         out.grh.hop_limit = u8::MAX;
         out.is_global = 1;
         out.port_num = port_num;
@@ -129,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_sender_is_found_in_either_header() {
-        let mut grh = [0; 40];
+        let mut grh = [0; GRH];
         grh[20] = 0x45;
         grh[32..36].copy_from_slice(&[10, 1, 2, 3]);
         assert_eq!(sender(&grh), Gid::from(std::net::IpAddr::from([10, 1, 2, 3])).0);

@@ -4,14 +4,14 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use mitra_verbs::{Data, Error, Inline, Key, Provider, RemoteAddr, SendOp, SendWr, SgeList};
+use mitra_verbs::{Data, Error, Inline, Key, RemoteAddr, SendOp, SendWr, SgeList};
 
 use super::error::{explain, number};
 use super::object::Object;
 use super::post;
 use super::qp::Qp;
-use super::rails::lock;
 use crate::abi::*;
+use crate::rails::lock;
 
 /// The operations that can be built.
 pub(crate) const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
@@ -100,7 +100,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let mut built = qp.builder.built();
     let posted = match built.error.take() {
         Some(error) => Err(error),
-        None => qp.nic.post_send(qp.qpn, &built.wrs).map_err(|refused| refused.error),
+        None => qp.post_send(&built.wrs).map_err(|refused| refused.error),
     };
     built.wrs.clear();
     drop(built);

@@ -1,7 +1,7 @@
 //! Completion channels.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use mitra_verbs::{CompletionChannel, Error, Provider, Result};
@@ -10,22 +10,48 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use super::context::Context;
 use super::cq::Cq;
 use super::error::{explain, minus_one, pointer};
-use super::events::wait_for;
+use super::events::{EventQueue, wait_for};
 use super::object::{Face, Object};
-use super::rails::Rails;
 use crate::abi::*;
+use crate::rails::Rails;
 
 /// A completion channel.
 #[repr(C)]
 pub(crate) struct Channel {
     face: Face<ibv_comp_channel>,
-    pub(crate) nics: Arc<dyn CompletionChannel>,
+    pub(crate) source: Source,
     rails: Arc<Rails>,
+}
+
+/// Where its events come from.
+pub(crate) enum Source {
+    /// The NIC.
+    Nic(Arc<dyn CompletionChannel>),
+    /// This process, of queues by their addresses: of a device with several rails.
+    Own(Arc<EventQueue<usize>>),
+}
+
+impl Source {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Source::Nic(channel) => channel.as_fd(),
+            Source::Own(events) => events.fd(),
+        }
+    }
 }
 
 // SAFETY: `repr(C)`, face first.
 unsafe impl Object for Channel {
     type C = ibv_comp_channel;
+}
+
+impl Channel {
+    /// Forgets the events of a queue that goes. The NIC's own name it by a number that leads nowhere then.
+    pub(crate) fn forget(&self, cq: usize) {
+        if let Source::Own(events) = &self.source {
+            events.retain(|event| *event != cq);
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -35,8 +61,11 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
 }
 
 fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
-    let nics = context.nic().create_completion_channel()?;
-    let fd = nics.as_fd();
+    let source = match &context.rails.spanning {
+        None => Source::Nic(context.nic().create_completion_channel()?),
+        Some(_) => Source::Own(Arc::new(EventQueue::new()?)),
+    };
+    let fd = source.fd();
     // Programs expect to sleep in `ibv_get_cq_event` unless they asked for the contrary.
     fcntl(fd, FcntlArg::F_GETFL)
         .and_then(|mode| {
@@ -44,7 +73,7 @@ fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
         })
         .map_err(|e| Error::System { what: "making a descriptor blocking", message: e.to_string() })?;
     let face = ibv_comp_channel { context: context.address(), fd: fd.as_raw_fd(), refcnt: 0 };
-    Ok(Channel { face: Face::new(face), nics, rails: Arc::clone(&context.rails) }.give())
+    Ok(Channel { face: Face::new(face), source, rails: Arc::clone(&context.rails) }.give())
 }
 
 #[unsafe(no_mangle)]
@@ -67,13 +96,18 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     // SAFETY: a channel.
     let channel = unsafe { Channel::of(channel) };
-    let taken = wait_for(channel.nics.as_fd(), || {
+    let taken = wait_for(channel.source.fd(), || {
         // Between the channel and the count nobody may destroy the queue.
         let objects = channel.rails.objects();
         loop {
-            let id = channel.nics.next_event().ok()??;
-            // An event of a queue that was destroyed concerns nobody.
-            let Some(&found) = objects.cqs.get(&id) else { continue };
+            let found = match &channel.source {
+                Source::Nic(events) => match objects.cqs.get(&events.next_event().ok()??) {
+                    Some(&found) => found,
+                    // An event of a queue that was destroyed concerns nobody.
+                    None => continue,
+                },
+                Source::Own(events) => events.pop()?,
+            };
             let found = found as *mut ibv_cq;
             // SAFETY: queues leave the table before they go.
             unsafe { Cq::of(found) }.comp_events.took_one();

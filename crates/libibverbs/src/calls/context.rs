@@ -12,9 +12,9 @@ use mitra_verbs::{AtomicScope, Gid, Mtu, PortState, Provider};
 use super::error::{explain, minus_one, pointer, status};
 use super::events::AsyncEvents;
 use super::object::Face;
-use super::rails::Rails;
-use super::{cq, cq_ex, device, mr, mw, post, qp, rails, srq};
+use super::{cq, cq_ex, device, mr, mw, post, qp, srq};
 use crate::abi::*;
+use crate::rails::{self, Rails};
 
 /// An open device. Programs hold the address of `face.context`.
 #[repr(C)]
@@ -50,9 +50,9 @@ impl Context {
         unsafe { &raw mut (*self.face.get()).context }
     }
 
-    /// The NIC.
+    /// The NIC, of rail 0 if there are more.
     pub(crate) fn nic(&self) -> &SoftNic {
-        &self.rails.nic
+        self.rails.nic()
     }
 }
 
@@ -136,11 +136,11 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     out.vendor_id = 0x00ff_ffff;
     out.max_qp = count(limits.qps);
     out.max_qp_wr = count(limits.wrs);
-    out.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN
-        | IBV_DEVICE_SYS_IMAGE_GUID
-        | IBV_DEVICE_PORT_ACTIVE_EVENT
-        | IBV_DEVICE_MEM_MGT_EXTENSIONS
-        | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+    out.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
+    if context.rails.spanning.is_none() {
+        out.device_cap_flags |=
+            IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+    }
     out.max_sge = count(limits.sges);
     out.max_sge_rd = count(limits.sges);
     out.max_cq = count(limits.cqs);
@@ -276,7 +276,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
 
 /// The one line of the GID table.
 fn gid_at(context: &Context, port_num: u32, index: u32) -> Result<Gid, c_int> {
-    if port_num != PORT.into() || index != 0 {
+    if port_num != u32::from(PORT) || index != 0 {
         return Err(libc::EINVAL);
     }
     context.rails.gid().map_err(|error| status_of(&error))

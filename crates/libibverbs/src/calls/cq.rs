@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{CqId, Error, Provider, Result, Wc, WcOpcode, WcStatus};
 
-use super::channel::Channel;
+use super::channel::{Channel, Source};
 use super::context::Context;
 use super::error::{explain, pointer, status};
 use super::events::{self, Unacknowledged};
 use super::object::{Face, Object};
-use super::rails::lock;
 use crate::abi::*;
+use crate::rails::completions::Completions;
+use crate::rails::lock;
 
 /// A completion queue. Programs cast between the two ways of polling it, so it always has both.
 #[repr(C)]
@@ -23,6 +24,8 @@ pub(crate) struct Cq {
     pub(crate) comp_events: Unacknowledged,
     pub(crate) async_events: Unacknowledged,
     pub(crate) polled: Mutex<Polled>,
+    /// Where virtual queue pairs complete, of a device with several rails.
+    pub(crate) spanning: Option<Arc<Completions>>,
 }
 
 /// Completions that were taken from the NIC.
@@ -47,7 +50,26 @@ impl Cq {
         }
         polled.next = 0;
         polled.batch.clear();
-        Ok(self.nic.poll_cq(self.id, max, &mut polled.batch)? > 0)
+        if let Some(spanning) = &self.spanning {
+            spanning.poll(max, &mut polled.batch);
+            if polled.batch.len() == max {
+                return Ok(true);
+            }
+        }
+        let left = max - polled.batch.len();
+        self.nic.poll_cq(self.id, left, &mut polled.batch)?;
+        Ok(!polled.batch.is_empty())
+    }
+
+    /// The NIC has completions for it, on a device with several rails: whoever waits is told.
+    pub(crate) fn notify(&self) {
+        self.spanning.iter().for_each(|spanning| spanning.notify());
+    }
+
+    /// Asks for an event at the next completion.
+    fn arm(&self, solicited_only: bool) -> Result<()> {
+        self.nic.req_notify_cq(self.id, solicited_only)?;
+        self.spanning.iter().try_for_each(|spanning| spanning.arm())
     }
 }
 
@@ -68,7 +90,18 @@ pub(crate) unsafe fn create(
     if cqe == 0 || comp_vector != 0 {
         return Err(Error::Invalid("a completion queue needs at least one entry, and vector 0"));
     }
-    let id = found.nic().create_cq(cqe, events.map(|channel| &channel.nics))?;
+    let source = events.map(|channel| &channel.source);
+    let (id, spanning) = match (&found.rails.spanning, source) {
+        (Some(rails), source) => {
+            let own = source.and_then(|source| match source {
+                Source::Own(events) => Some(Arc::clone(events)),
+                Source::Nic(_) => None,
+            });
+            (found.nic().create_cq(cqe, rails.channel())?, Some(Completions::new(own)))
+        }
+        (None, Some(Source::Nic(channel))) => (found.nic().create_cq(cqe, Some(channel))?, None),
+        (None, _) => (found.nic().create_cq(cqe, None)?, None),
+    };
     // SAFETY: integers, pointers and optional functions.
     let face: Face<ibv_cq_ex> = unsafe { Face::zeroed() };
     // SAFETY: nobody else has its address yet.
@@ -81,12 +114,15 @@ pub(crate) unsafe fn create(
     let cq = Cq {
         face,
         id,
-        nic: Arc::clone(&found.rails.nic),
+        nic: Arc::clone(found.rails.nic()),
         comp_events: Unacknowledged::default(),
         async_events: Unacknowledged::default(),
         polled: Mutex::default(),
+        spanning,
     }
     .give();
+    // SAFETY: just made.
+    unsafe { Cq::of(cq) }.spanning.iter().for_each(|spanning| spanning.named(cq as usize));
     if !channel.is_null() {
         // SAFETY: the program's channel.
         unsafe { (*channel).refcnt += 1 };
@@ -113,6 +149,10 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: a completion queue, its device and its channel.
     let (found, context, channel) = unsafe { (Cq::of(cq), Context::of((*cq).context), (*cq).channel) };
+    if found.spanning.as_ref().is_some_and(|spanning| !spanning.is_unused()) {
+        explain("ibv_destroy_cq", &"a queue pair still uses it; destroy that first");
+        return libc::EBUSY;
+    }
     if let Err(error) = found.nic.destroy_cq(found.id)
         // What a dead NIC had is gone with it.
         && error != Error::DeviceFatal
@@ -125,7 +165,10 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     found.comp_events.wait();
     if !channel.is_null() {
         // SAFETY: the program keeps the channel as long as a queue uses it.
-        unsafe { (*channel).refcnt -= 1 };
+        unsafe {
+            Channel::of(channel).forget(cq as usize);
+            (*channel).refcnt -= 1;
+        }
     }
     // SAFETY: the program gives it back, and no event points to it.
     drop(unsafe { Cq::take(cq) });
@@ -151,7 +194,7 @@ pub(crate) unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, _attr: *mut ibv_modi
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: a completion queue.
     let cq = unsafe { Cq::of(cq) };
-    status("ibv_req_notify_cq", cq.nic.req_notify_cq(cq.id, solicited_only != 0))
+    status("ibv_req_notify_cq", cq.arm(solicited_only != 0))
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {

@@ -7,8 +7,8 @@ use mitra_verbs::{Result, Wc};
 use super::cq::{self, Cq};
 use super::error::{explain, pointer};
 use super::object::Object;
-use super::rails::lock;
 use crate::abi::*;
+use crate::rails::lock;
 
 /// Completions that are taken from the NIC at once. One: those that the program does not come to must be in the NIC's queue when
 /// it asks for an event.

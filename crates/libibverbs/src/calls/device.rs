@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use super::error::set_errno;
 use super::object::{Face, Object};
-use super::rails;
 use crate::abi::*;
+use crate::rails;
 
 /// Its name, which programs are given on their command lines.
 pub(crate) const NAME: &str = "mitra0";

@@ -2,23 +2,26 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
 
-use mitra_verbs::{AsyncEvent, Error, Result};
+use mitra_verbs::{AsyncEvent, Error, Provider, Result};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, Signal};
 
 use super::context::Context;
 use super::cq::Cq;
 use super::error::minus_one;
 use super::object::Object;
 use super::qp::Qp;
-use super::rails::{Rails, lock};
 use super::srq::Srq;
 use crate::abi::*;
+use crate::rails::{Rails, lock};
 
 /// Events that wait for the program, and a descriptor that is readable while there are any. The program may make the
 /// descriptor non-blocking: then taking an event does not wait.
@@ -123,6 +126,34 @@ impl Unacknowledged {
 pub(crate) struct Queued {
     event_type: ibv_event_type,
     about: usize,
+}
+
+/// Starts the thread that hands on the asynchronous events of a NIC, as long as the process lives.
+pub(crate) fn start(rails: &Arc<Rails>) -> io::Result<()> {
+    let rails = Arc::clone(rails);
+    thread::Builder::new().name("mitra-events".to_owned()).spawn(move || {
+        block_signals();
+        let nic = rails.nic();
+        loop {
+            let mut ready = [PollFd::new(nic.async_event_fd(), PollFlags::POLLIN)];
+            // A refused wait is a short one.
+            let _ = poll(&mut ready, PollTimeout::NONE);
+            while let Some(event) = nic.poll_async_event() {
+                deliver(&rails, event);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Signals are for the program's own threads, but those that a fault raises must reach who faulted.
+pub(crate) fn block_signals() {
+    let mut signals = SigSet::all();
+    for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL] {
+        signals.remove(fault);
+    }
+    // It can only fail on a wrong argument.
+    let _ = signals.thread_block();
 }
 
 /// The asynchronous events of a context.

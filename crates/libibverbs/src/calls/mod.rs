@@ -24,6 +24,5 @@ pub(crate) mod pd;
 pub(crate) mod post;
 pub(crate) mod qp;
 pub(crate) mod qp_attr;
-pub(crate) mod rails;
 pub(crate) mod srq;
 pub(crate) mod text;

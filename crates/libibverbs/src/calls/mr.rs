@@ -3,21 +3,50 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Mutex;
 
+use mitra_failover::VirtualMr;
 use mitra_verbs::{Access, Error, PdId, Provider, Result};
 
 use super::context::Context;
 use super::error::{number, pointer, set_errno, status};
 use super::object::{Face, Object};
 use super::pd::Pd;
-use super::rails::lock;
 use crate::abi::*;
 use crate::memory;
+use crate::rails::{Rails, lock};
 
 /// A memory region. Registering it anew gives it another name on the NIC.
 #[repr(C)]
 pub(crate) struct Mr {
     face: Face<ibv_mr>,
-    pub(crate) registered: Mutex<mitra_verbs::Mr>,
+    pub(crate) registered: Mutex<Registered>,
+}
+
+/// How the NIC, or all of them, know it.
+pub(crate) enum Registered {
+    Nic(mitra_verbs::Mr),
+    Spanning(VirtualMr),
+}
+
+impl Registered {
+    /// As on rail 0, whose names the program uses.
+    pub(crate) fn named(&self) -> mitra_verbs::Mr {
+        match self {
+            Registered::Nic(mr) => *mr,
+            Registered::Spanning(mr) => mr.named(),
+        }
+    }
+
+    /// Revokes it: on return no NIC touches the memory any more.
+    fn revoke(&self, rails: &Rails) -> Result<()> {
+        match (self, &rails.spanning) {
+            (Registered::Spanning(mr), Some(spanning)) => spanning.deregister(mr),
+            _ => match rails.nic().dereg_mr(self.named().id) {
+                // It may be hung, and still write: only a reset makes sure.
+                Err(Error::DeviceFatal) => rails.nic().reset(),
+                other => other,
+            },
+        }
+    }
 }
 
 // SAFETY: `repr(C)`, face first.
@@ -60,7 +89,7 @@ unsafe fn register(
     length: usize,
     iova: u64,
     flags: c_uint,
-) -> Result<mitra_verbs::Mr> {
+) -> Result<Registered> {
     let start = addr as u64;
     if length == 0 || start.checked_add(length as u64).is_none() || iova.checked_add(length as u64).is_none()
     {
@@ -72,7 +101,10 @@ unsafe fn register(
     let access = access(flags)?;
     // SAFETY: the caller's promise.
     let memory = unsafe { memory::lend(addr.cast(), length, iova) };
-    context.nic().reg_mr(pd, memory, access)
+    match &context.rails.spanning {
+        None => context.nic().reg_mr(pd, memory, access).map(Registered::Nic),
+        Some(spanning) => spanning.register(&memory, access).map(Registered::Spanning),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -87,14 +119,15 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
     // SAFETY: what registering memory promises.
     let made = unsafe { register(context, found.id, addr, length, iova, access) }.map(|registered| {
+        let named = registered.named();
         let face = ibv_mr {
             context: context.address(),
             pd,
             addr,
             length,
-            handle: registered.id.0,
-            lkey: registered.lkey.0,
-            rkey: registered.rkey.0,
+            handle: named.id.0,
+            lkey: named.lkey.0,
+            rkey: named.rkey.0,
         };
         Mr { face: Face::new(face), registered: Mutex::new(registered) }.give()
     });
@@ -190,14 +223,15 @@ unsafe fn reregister(
     // SAFETY: a protection domain, and what registering memory promises.
     let fresh = unsafe { register(context, Pd::of(pd).id, addr, length, addr as u64, access)? };
     let mut registered = lock(&found.registered);
-    if let Err(error) = context.nic().dereg_mr(registered.id) {
+    if let Err(error) = registered.revoke(&context.rails) {
         // Best effort: the first error is the one to tell.
-        let _ = context.nic().dereg_mr(fresh.id);
+        let _ = fresh.revoke(&context.rails);
         return Err(error);
     }
+    let named = fresh.named();
     *registered = fresh;
     (face.pd, face.addr, face.length) = (pd, addr, length);
-    (face.handle, face.lkey, face.rkey) = (fresh.id.0, fresh.lkey.0, fresh.rkey.0);
+    (face.handle, face.lkey, face.rkey) = (named.id.0, named.lkey.0, named.rkey.0);
     Ok(())
 }
 
@@ -205,12 +239,7 @@ unsafe fn reregister(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: a region and its device.
     let (found, context) = unsafe { (Mr::of(mr), Context::of((*mr).context)) };
-    let id = lock(&found.registered).id;
-    let revoked = match context.nic().dereg_mr(id) {
-        // It may be hung, and still write: only a reset makes sure.
-        Err(Error::DeviceFatal) => context.nic().reset(),
-        other => other,
-    };
+    let revoked = lock(&found.registered).revoke(&context.rails);
     if revoked.is_err() {
         return status("ibv_dereg_mr", revoked);
     }

@@ -35,6 +35,9 @@ unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
     }
     // SAFETY: the caller's promise.
     let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
+    if context.rails.spanning.is_some() {
+        return Err(Error::Unsupported("memory windows where connections span rails"));
+    }
     let mw = context.nic().alloc_mw(found.id)?;
     let face = ibv_mw { context: context.address(), pd, rkey: mw.rkey.0, handle: mw.id.0, r#type: mw_type };
     Ok(Mw { face: Face::new(face), id: mw.id }.give())

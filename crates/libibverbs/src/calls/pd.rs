@@ -28,7 +28,10 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 }
 
 fn alloc(context: &Context) -> Result<*mut ibv_pd> {
-    let id = context.nic().alloc_pd()?;
+    let id = match &context.rails.spanning {
+        None => context.nic().alloc_pd()?,
+        Some(spanning) => spanning.pd(),
+    };
     Ok(Pd { face: Face::new(ibv_pd { context: context.address(), handle: id.0 }), id }.give())
 }
 
@@ -36,7 +39,11 @@ fn alloc(context: &Context) -> Result<*mut ibv_pd> {
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: a protection domain and its device.
     let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
-    match context.nic().dealloc_pd(found.id) {
+    let freed = match &context.rails.spanning {
+        None => context.nic().dealloc_pd(found.id),
+        Some(_) => Ok(()),
+    };
+    match freed {
         // What a dead NIC had is gone with it.
         Ok(()) | Err(Error::DeviceFatal) => {
             // SAFETY: the program gives it back.

@@ -10,14 +10,15 @@ use mitra_verbs::{
 use smallvec::SmallVec;
 
 use super::ah::Ah;
+use super::context::Context;
 use super::error::{explain, number};
 use super::mr::{self, Mr};
 use super::mw::Mw;
 use super::object::Object;
 use super::qp::Qp;
-use super::rails::lock;
 use super::srq::Srq;
 use crate::abi::*;
+use crate::rails::lock;
 
 /// Requests that are posted at once; a longer list goes in pieces.
 const PIECE: usize = 16;
@@ -103,7 +104,7 @@ pub(crate) unsafe extern "C" fn post_send(
         unsafe { send_request(wr, qp.qp_type) }
     };
     // SAFETY: the caller's list and variable.
-    unsafe { post("ibv_post_send", wr, bad_wr, translate, |wrs| qp.nic.post_send(qp.qpn, wrs)) }
+    unsafe { post("ibv_post_send", wr, bad_wr, translate, |wrs| qp.post_send(wrs)) }
 }
 
 pub(crate) unsafe extern "C" fn post_recv(
@@ -114,7 +115,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     // SAFETY: a queue pair.
     let qp = unsafe { Qp::plain(qp) };
     // SAFETY: the caller's list and variable.
-    unsafe { post("ibv_post_recv", wr, bad_wr, recv_request, |wrs| qp.nic.post_recv(qp.qpn, wrs)) }
+    unsafe { post("ibv_post_recv", wr, bad_wr, recv_request, |wrs| qp.post_recv(wrs)) }
 }
 
 pub(crate) unsafe extern "C" fn post_srq_recv(
@@ -123,9 +124,13 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: a shared receive queue and its device.
-    let (srq, nic) = unsafe { (Srq::of(srq), super::context::Context::of((*srq).context).nic()) };
+    let (srq, nic) = unsafe { (Srq::of(srq), Context::of((*srq).context).nic()) };
+    let post_to = |wrs: &[RecvWr]| match &srq.shared {
+        None => nic.post_srq_recv(srq.id, wrs),
+        Some(shared) => shared.post(wrs),
+    };
     // SAFETY: the caller's list and variable.
-    unsafe { post("ibv_post_srq_recv", wr, bad_wr, recv_request, |wrs| nic.post_srq_recv(srq.id, wrs)) }
+    unsafe { post("ibv_post_srq_recv", wr, bad_wr, recv_request, post_to) }
 }
 
 fn recv_request(wr: &ibv_recv_wr) -> Result<RecvWr> {
@@ -264,7 +269,7 @@ pub(crate) unsafe fn bind(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -
         return Err(Error::Invalid("a bind needs a window and a region"));
     }
     // SAFETY: the caller's promise.
-    let (window, region) = unsafe { (Mw::of(mw), lock(&Mr::of(info.mr).registered).id) };
+    let (window, region) = unsafe { (Mw::of(mw), lock(&Mr::of(info.mr).registered).named().id) };
     Ok(SendOp::BindWindow(WindowBind {
         mw: window.id,
         rkey: Key(rkey),

@@ -4,7 +4,9 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Error, Provider, QpCap, QpInitAttr, QpType, Qpn, Result};
+use mitra_verbs::{
+    Error, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr, Result, SendWr,
+};
 
 use super::builder::{self, Builder};
 use super::context::Context;
@@ -16,14 +18,16 @@ use super::pd::Pd;
 use super::qp_attr;
 use super::srq::Srq;
 use crate::abi::*;
+use crate::rails::Spanning;
+use crate::rails::completions::Completions;
+use crate::rails::pair::{Made, Pair};
 
 /// A queue pair. `ibv_qp_to_qp_ex` casts, so every one has the extended face.
 #[repr(C)]
 pub(crate) struct Qp {
     face: Face<ibv_qp_ex>,
-    pub(crate) qpn: Qpn,
+    path: Path,
     pub(crate) qp_type: QpType,
-    pub(crate) nic: Arc<SoftNic>,
     pub(crate) events: Unacknowledged,
     pub(crate) builder: Builder,
     cap: ibv_qp_cap,
@@ -35,7 +39,53 @@ unsafe impl Object for Qp {
     type C = ibv_qp_ex;
 }
 
+/// What carries it.
+enum Path {
+    /// A NIC's queue pair.
+    Nic(Arc<SoftNic>, Qpn),
+    /// A virtual one, over several rails.
+    Spanning(Arc<Spanning>, Arc<Pair>),
+}
+
 impl Qp {
+    pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        match &self.path {
+            Path::Nic(nic, qpn) => nic.post_send(*qpn, wrs),
+            Path::Spanning(_, pair) => pair.post_send(wrs),
+        }
+    }
+
+    pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
+        match &self.path {
+            Path::Nic(nic, qpn) => nic.post_recv(*qpn, wrs),
+            Path::Spanning(_, pair) => pair.post_recv(wrs),
+        }
+    }
+
+    fn modify(&self, attr: &QpAttr) -> Result<()> {
+        match &self.path {
+            Path::Nic(nic, qpn) => nic.modify_qp(*qpn, attr),
+            Path::Spanning(_, pair) => pair.modify(attr),
+        }
+    }
+
+    fn query(&self) -> Result<QpStatus> {
+        match &self.path {
+            Path::Nic(nic, qpn) => nic.query_qp(*qpn),
+            Path::Spanning(_, pair) => Ok(pair.query()),
+        }
+    }
+
+    fn destroy(&self) -> Result<()> {
+        match &self.path {
+            Path::Nic(nic, qpn) => nic.destroy_qp(*qpn),
+            Path::Spanning(spanning, pair) => {
+                spanning.destroy(Arc::clone(pair));
+                Ok(())
+            }
+        }
+    }
+
     /// The queue pair that the program means.
     ///
     /// # Safety
@@ -134,7 +184,29 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ib
         },
         sq_sig_all: init.sq_sig_all != 0,
     };
-    let qpn = context.nic().create_qp(&attr)?;
+    let (path, qpn) = match &context.rails.spanning {
+        Some(spanning) if qp_type == QpType::Rc => {
+            let made = Made {
+                init: attr,
+                sends: completions(send_cq)?,
+                recvs: completions(recv_cq)?,
+                shared: srq.and_then(|srq| srq.shared.clone()),
+            };
+            let pair = spanning.create(made)?;
+            let qpn = pair.qpn();
+            (Path::Spanning(Arc::clone(spanning), pair), qpn)
+        }
+        Some(_) if srq.is_some() => {
+            return Err(Error::Unsupported(
+                "shared receive queues of datagrams where connections span rails",
+            ));
+        }
+        _ => {
+            let nic = context.rails.nic();
+            let qpn = nic.create_qp(&attr)?;
+            (Path::Nic(Arc::clone(nic), qpn), qpn)
+        }
+    };
     // SAFETY: integers, pointers and optional functions.
     let face: Face<ibv_qp_ex> = unsafe { Face::zeroed() };
     // SAFETY: nobody else has its address yet.
@@ -148,9 +220,8 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ib
     fields.qp_type = init.qp_type;
     let qp = Qp {
         face,
-        qpn,
+        path,
         qp_type,
-        nic: Arc::clone(&context.rails.nic),
         events: Unacknowledged::default(),
         builder: Builder::default(),
         cap: *cap,
@@ -161,11 +232,15 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ib
     Ok(qp)
 }
 
+fn completions(cq: &Cq) -> Result<Arc<Completions>> {
+    cq.spanning.clone().ok_or(Error::Invalid("the completion queue is of another device"))
+}
+
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: a queue pair and the caller's structure.
     let (found, attr) = unsafe { (Qp::plain(qp), &*attr) };
-    let changed = qp_attr::asked(attr, mask as u32).and_then(|asked| found.nic.modify_qp(found.qpn, &asked));
+    let changed = qp_attr::asked(attr, mask as u32).and_then(|asked| found.modify(&asked));
     if changed.is_ok() && mask as u32 & IBV_QP_STATE != 0 {
         // SAFETY: the queue pair's own field.
         unsafe { (*qp).state = attr.qp_state };
@@ -182,7 +257,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     // SAFETY: a queue pair.
     let found = unsafe { Qp::plain(qp) };
-    match found.nic.query_qp(found.qpn) {
+    match found.query() {
         Ok(state) => {
             let mut answer = qp_attr::answer(&state);
             answer.cap = found.cap;
@@ -210,13 +285,15 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: a queue pair and its device.
     let (found, context) = unsafe { (Qp::plain(qp), Context::of((*qp).context)) };
-    if let Err(error) = found.nic.destroy_qp(found.qpn)
+    if let Err(error) = found.destroy()
         // What a dead NIC had is gone with it.
         && error != Error::DeviceFatal
     {
         return status("ibv_destroy_qp", Err(error));
     }
-    context.rails.objects().qps.remove(&found.qpn);
+    // SAFETY: its own field.
+    let qpn = Qpn::new(unsafe { (*qp).qp_num });
+    context.rails.objects().qps.remove(&qpn);
     events::forget(context, qp as usize);
     found.events.wait();
     // SAFETY: the program gives it back, and no event points to it.

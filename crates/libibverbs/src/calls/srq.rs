@@ -1,9 +1,10 @@
 //! Shared receive queues.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use mitra_verbs::{Error, Provider, Result, SrqId};
+use mitra_verbs::{AsyncEvent, Error, Provider, Result, SrqId};
 
 use super::context::Context;
 use super::error::{pointer, status};
@@ -11,6 +12,7 @@ use super::events::{self, Unacknowledged};
 use super::object::{Face, Object};
 use super::pd::Pd;
 use crate::abi::*;
+use crate::rails::shared_receives::SharedReceives;
 
 /// A shared receive queue.
 #[repr(C)]
@@ -22,6 +24,8 @@ pub(crate) struct Srq {
     sges: u32,
     /// The limit as armed; it is spent when its event is given, which nobody notes here.
     limit: AtomicU32,
+    /// Of a device with several rails: what virtual queue pairs are lent.
+    pub(crate) shared: Option<Arc<SharedReceives>>,
 }
 
 // SAFETY: `repr(C)`, face first.
@@ -82,6 +86,14 @@ unsafe fn create(
     fields.srq_context = srq_context;
     fields.pd = pd;
     fields.handle = id.0;
+    let shared = context.rails.spanning.as_ref().map(|_| {
+        let rails = Arc::downgrade(&context.rails);
+        SharedReceives::new(attr.max_wr, move || {
+            if let Some(rails) = rails.upgrade() {
+                events::deliver(&rails, AsyncEvent::SrqLimitReached(id));
+            }
+        })
+    });
     let srq = Srq {
         face,
         id,
@@ -89,6 +101,7 @@ unsafe fn create(
         depth: attr.max_wr,
         sges: attr.max_sge.max(1),
         limit: AtomicU32::new(0),
+        shared,
     }
     .give();
     context.rails.objects().srqs.insert(id, srq as usize);
@@ -107,7 +120,13 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     let changed = if mask & !IBV_SRQ_LIMIT != 0 {
         Err(Error::Unsupported("resizing a shared receive queue"))
     } else if mask & IBV_SRQ_LIMIT != 0 {
-        context.nic().arm_srq(found.id, attr.srq_limit)
+        match &found.shared {
+            None => context.nic().arm_srq(found.id, attr.srq_limit),
+            Some(shared) => {
+                shared.arm(attr.srq_limit);
+                Ok(())
+            }
+        }
     } else {
         Ok(())
     };
@@ -135,6 +154,10 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: a shared receive queue and its device.
     let (found, context) = unsafe { (Srq::of(srq), Context::of((*srq).context)) };
+    if found.shared.as_ref().is_some_and(|shared| !shared.is_unused()) {
+        let used = Error::Busy { kind: "shared receive queue", id: found.id.0, user: "a queue pair" };
+        return status("ibv_destroy_srq", Err(used));
+    }
     if let Err(error) = context.nic().destroy_srq(found.id)
         // What a dead NIC had is gone with it.
         && error != Error::DeviceFatal

@@ -1,0 +1,45 @@
+//! A path as a subnet administrator describes it. On RoCE nobody administers one; `rdma_cm` fills what has a meaning.
+
+use std::ffi::c_int;
+
+use super::*;
+
+mirror! {
+    types {
+        /// What `rdma_route` holds of a path. Of `struct ibv_path_data`, the other form, only applications that talk to
+        /// a subnet administrator make use.
+        #[derive(Clone, Copy)]
+        struct ibv_sa_path_rec: 64 => {
+            0 => dgid: ibv_gid,
+            16 => sgid: ibv_gid,
+            32 => dlid: u16,
+            34 => slid: u16,
+            36 => raw_traffic: c_int,
+            40 => flow_label: u32,
+            44 => hop_limit: u8,
+            45 => traffic_class: u8,
+            48 => reversible: c_int,
+            52 => numb_path: u8,
+            54 => pkey: u16,
+            56 => sl: u8,
+            57 => mtu_selector: u8,
+            58 => mtu: u8,
+            59 => rate_selector: u8,
+            60 => rate: u8,
+            61 => packet_life_time_selector: u8,
+            62 => packet_life_time: u8,
+            63 => preference: u8,
+        }
+    }
+    constants {}
+    opaque {
+        /// A path in wire format with flags, the value of an option that Mitra does not take.
+        ibv_path_data,
+        /// That path.
+        ibv_path_record,
+        /// A multicast group's record.
+        ibv_sa_mcmember_rec,
+        /// A service's record.
+        ibv_sa_service_rec,
+    }
+}

@@ -1,0 +1,474 @@
+//! A reliable connection of the program as a virtual queue pair.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use mitra_failover::{Completion, ConnectInfo, Ended, NamedError, Outcome, RemoteRegion, VirtualQp};
+use mitra_verbs::{
+    Error, Gid, Key, PostError, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, Result, SendWr,
+    Wc, WcOpcode, WcStatus, check_modify,
+};
+
+use super::bounce::Bounce;
+use super::completions::Completions;
+use super::lock;
+use super::parted::Parted;
+use super::shared_receives::SharedReceives;
+use super::spanning::Spanning;
+
+/// Lines that a queue pair writes about what could not be recovered.
+const LINES: u32 = 8;
+
+/// What a queue pair was made with, in the program's terms.
+pub(crate) struct Made {
+    pub(crate) init: QpInitAttr,
+    pub(crate) sends: Arc<Completions>,
+    pub(crate) recvs: Arc<Completions>,
+    pub(crate) shared: Option<Arc<SharedReceives>>,
+}
+
+/// A virtual queue pair, and where it completes.
+pub(crate) struct Pair {
+    spanning: Arc<Spanning>,
+    made: Made,
+    qpn: Qpn,
+    inner: Mutex<Inner>,
+    /// The peer's NICs, once connected.
+    peer: OnceLock<Vec<Gid>>,
+    failovers: AtomicU64,
+}
+
+struct Inner {
+    vqp: VirtualQp,
+    state: QpState,
+    attr: QpAttr,
+    /// Keys of the peer that the queue pair knows on every rail.
+    known: HashSet<Key>,
+    scratch: Vec<Completion>,
+    /// What is kept since the peer closed its end.
+    parted: Option<Parted>,
+    /// Where messages arrive for a shared receive queue, once it can receive.
+    bounce: Option<Bounce>,
+    /// The last failover that was told.
+    told_epoch: Option<u16>,
+    lines: u32,
+}
+
+impl Pair {
+    pub(super) fn new(spanning: Arc<Spanning>, vqp: VirtualQp, made: Made) -> Arc<Pair> {
+        let qpn = vqp.qpn();
+        let inner = Inner {
+            vqp,
+            state: QpState::Reset,
+            attr: QpAttr::default(),
+            known: HashSet::new(),
+            scratch: Vec::new(),
+            parted: None,
+            bounce: None,
+            told_epoch: None,
+            lines: 0,
+        };
+        let pair = Arc::new(Pair {
+            spanning,
+            qpn,
+            inner: Mutex::new(inner),
+            peer: OnceLock::new(),
+            failovers: AtomicU64::new(0),
+            made,
+        });
+        pair.made.sends.join(&pair);
+        pair.made.recvs.join(&pair);
+        if let Some(shared) = &pair.made.shared {
+            shared.join(&pair);
+        }
+        pair
+    }
+
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    pub(super) fn failovers(&self) -> u64 {
+        self.failovers.load(Ordering::Relaxed)
+    }
+
+    /// What its peer needs to connect.
+    pub(super) fn local_info(&self) -> Result<ConnectInfo> {
+        lock(&self.inner).vqp.local_info()
+    }
+
+    /// `ibv_modify_qp`. To RTR it asks the peer how to reach all its rails, and waits for the answer.
+    pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
+        let from = lock(&self.inner).state;
+        let to = check_modify(QpType::Rc, from, attr)?;
+        if to == QpState::Sqd {
+            return Err(Error::Unsupported("draining the send queue of a connection that spans rails"));
+        }
+        if to == QpState::Reset && !matches!(from, QpState::Reset | QpState::Init) {
+            return Err(Error::Unsupported(
+                "resetting a connection that spans rails; destroy it and make another",
+            ));
+        }
+        if (from, to) == (QpState::Init, QpState::Rtr)
+            && let (Some(gid), Some(qpn)) = (attr.dest_gid, attr.dest_qpn)
+        {
+            // Without the lock: the peer may ask this end the same.
+            let info = self.spanning.meeting.connection(gid, qpn)?;
+            let _ = self.peer.set(info.gids().collect());
+            lock(&self.inner).vqp.connect(&info)?;
+        }
+        let mut inner = lock(&self.inner);
+        inner.attr = merge(&inner.attr, attr);
+        inner.state = to;
+        if to == QpState::Err {
+            inner.vqp.shutdown();
+            self.collect(&mut inner);
+            self.give_up(&mut inner, WcStatus::Flushed);
+        }
+        self.hand_over(&mut inner);
+        Ok(())
+    }
+
+    /// `ibv_query_qp`. PSNs are those of the rails, and nobody's business.
+    pub(crate) fn query(&self) -> QpStatus {
+        let inner = lock(&self.inner);
+        let psn = |psn: Option<mitra_verbs::Psn>| psn.unwrap_or(mitra_verbs::Psn::new(0));
+        QpStatus {
+            state: inner.state,
+            init: self.made.init,
+            rq_psn: psn(inner.attr.rq_psn),
+            sq_psn: psn(inner.attr.sq_psn),
+            attr: inner.attr,
+            drain: mitra_verbs::Drain::None,
+        }
+    }
+
+    pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        for (index, wr) in wrs.iter().enumerate() {
+            self.post_one(wr).map_err(|error| PostError { index, error })?;
+        }
+        Ok(())
+    }
+
+    fn post_one(&self, wr: &SendWr) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        if inner.state == QpState::Err {
+            // As on a real queue pair in ERR: it is flushed.
+            self.flush_at_once(wr);
+            return Ok(());
+        }
+        if inner.state != QpState::Rts {
+            return Err(Error::WrongState {
+                call: "post_send",
+                qpn: self.qpn,
+                needs: "RTS",
+                state: inner.state,
+            });
+        }
+        if let Some(parted) = &mut inner.parted {
+            parted.post_send(wr, |wr_id, opcode| self.wc(wr_id, WcStatus::Flushed, opcode));
+            return Ok(());
+        }
+        if let Some(remote) = wr.op.remote()
+            && !inner.known.contains(&remote.rkey)
+        {
+            drop(inner);
+            let peer = self.peer.get().map_or(&[][..], Vec::as_slice);
+            let region = self.spanning.meeting.region(peer, remote.rkey)?;
+            inner = lock(&self.inner);
+            match region {
+                Some(region) => {
+                    inner.vqp.import(&region)?;
+                    inner.known.insert(remote.rkey);
+                }
+                // The peer's NIC is to say that there is no such memory, and the next request asks anew.
+                None => inner.vqp.import(&RemoteRegion::unknown(remote, peer.len()))?,
+            }
+        }
+        let mut wr = wr.clone();
+        if self.made.init.sq_sig_all {
+            wr.flags |= mitra_verbs::SendFlags::SIGNALED;
+        }
+        inner.vqp.post_send(wr).map(drop)
+    }
+
+    fn flush_at_once(&self, wr: &SendWr) {
+        self.made.sends.push(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.completes_as()));
+    }
+
+    pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
+        let mut inner = lock(&self.inner);
+        if self.made.shared.is_some() {
+            let error = Error::Invalid("this queue pair receives from its shared receive queue");
+            return Err(PostError { index: 0, error });
+        }
+        for (index, wr) in wrs.iter().enumerate() {
+            let as_wc = |wr_id, opcode| self.wc(wr_id, WcStatus::Flushed, opcode);
+            if let Some(parted) = &mut inner.parted {
+                parted.post_recv(wr, as_wc);
+                continue;
+            }
+            if inner.state == QpState::Err {
+                self.made.recvs.push(as_wc(wr.wr_id, WcOpcode::Recv));
+                continue;
+            }
+            inner.vqp.post_recv(wr.clone()).map_err(|error| PostError { index, error })?;
+        }
+        Ok(())
+    }
+
+    /// There are new shared receives: messages that wait get them.
+    pub(super) fn feed(&self) {
+        self.hand_over(&mut lock(&self.inner));
+    }
+
+    fn hand_over(&self, inner: &mut Inner) {
+        let Some(shared) = &self.made.shared else { return };
+        if inner.bounce.is_none()
+            && matches!(inner.state, QpState::Rtr | QpState::Rts)
+            && shared.longest() > 0
+        {
+            // Without room for it no message is taken: the peer is told to try again.
+            inner.bounce = Bounce::new(&self.spanning, shared, &mut inner.vqp).ok();
+        }
+        let Some(bounce) = &mut inner.bounce else { return };
+        let mut failed = false;
+        while let Some((wr_id, placed, message)) = bounce.next(shared, &mut inner.vqp) {
+            let (status, vendor_err) = status(message.outcome);
+            let status = if status == WcStatus::Success { placed } else { status };
+            failed |= status != WcStatus::Success;
+            self.made
+                .recvs
+                .push(Wc { vendor_err, ..as_wc(&message, self.wc(wr_id, status, message.opcode)) });
+        }
+        if failed {
+            self.fail(inner);
+        }
+    }
+
+    /// As on a real queue pair: the first error is the last thing that is executed.
+    fn fail(&self, inner: &mut Inner) {
+        if inner.state != QpState::Err {
+            inner.state = QpState::Err;
+            inner.vqp.shutdown();
+        }
+    }
+
+    /// A completion of this queue pair without data.
+    fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
+        Wc {
+            wr_id,
+            status,
+            opcode,
+            qpn: self.qpn,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            src_qp: Qpn::new(0),
+            vendor_err: 0,
+        }
+    }
+
+    /// What is kept since the peer closed its end completes.
+    fn give_up(&self, inner: &mut Inner, oldest: WcStatus) {
+        for wc in inner.parted.take().into_iter().flat_map(|parted| parted.fail(oldest)) {
+            let received = wc.opcode == WcOpcode::Recv;
+            if received { self.made.recvs.push(wc) } else { self.made.sends.push(wc) }
+        }
+    }
+
+    /// Drives it, and puts its completions where the program looks for them.
+    pub(crate) fn drive(&self) {
+        let mut inner = lock(&self.inner);
+        self.collect(&mut inner);
+    }
+
+    /// Takes its part in a recovery, if nobody else is just driving it.
+    pub(super) fn attend(&self) {
+        if let Ok(mut inner) = self.inner.try_lock() {
+            inner.vqp.attend();
+            self.collect(&mut inner);
+        }
+    }
+
+    fn collect(&self, inner: &mut MutexGuard<'_, Inner>) {
+        let mut scratch = std::mem::take(&mut inner.scratch);
+        inner.vqp.poll(&mut scratch);
+        for completion in scratch.drain(..) {
+            self.complete(inner, &completion);
+        }
+        inner.scratch = scratch;
+        self.hand_over(inner);
+        if inner.vqp.ended() == Some(Ended::PeerClosed) && inner.state != QpState::Err {
+            inner.parted.get_or_insert_default();
+        }
+        if inner.parted.as_ref().is_some_and(Parted::is_due) {
+            eprintln!("mitra: queue pair {}: a send fails: the peer has closed its end", self.qpn);
+            inner.state = QpState::Err;
+            self.give_up(inner, WcStatus::RetryExceeded);
+        }
+        self.tell_of_failover(inner);
+    }
+
+    fn complete(&self, inner: &mut Inner, completion: &Completion) {
+        let received = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
+        let (status, vendor_err) = status(completion.outcome);
+        if status != WcStatus::Success
+            && inner.vqp.ended() == Some(Ended::PeerClosed)
+            && inner.state != QpState::Err
+        {
+            let wc = self.wc(completion.wr_id, status, completion.opcode);
+            let parted = inner.parted.get_or_insert_default();
+            match (received, &self.made.shared) {
+                (true, None) => parted.keep_recv(wc),
+                // The receives of a shared queue are not flushed with one of its users.
+                (true, Some(_)) => {}
+                (false, _) => parted.keep_send(wc),
+            }
+            return;
+        }
+        if let Outcome::Named(error) = completion.outcome
+            && !matches!(error, NamedError::Undecided(Ended::Closed))
+            && inner.lines < LINES
+        {
+            inner.lines += 1;
+            eprintln!(
+                "mitra: queue pair {}: {:?}, wr_id {:#x}: {error}",
+                self.qpn, completion.opcode, completion.wr_id
+            );
+        }
+        if status != WcStatus::Success {
+            self.fail(inner);
+        }
+        if received && let Some(bounce) = &mut inner.bounce {
+            // The receives of a shared queue are not flushed with one of its users.
+            if status != WcStatus::Flushed {
+                bounce.arrived(*completion);
+            }
+            return;
+        }
+        let wc = Wc { vendor_err, ..as_wc(completion, self.wc(completion.wr_id, status, completion.opcode)) };
+        if received { self.made.recvs.push(wc) } else { self.made.sends.push(wc) }
+    }
+
+    fn tell_of_failover(&self, inner: &mut Inner) {
+        let Some(report) = inner.vqp.last_failover() else { return };
+        if inner.told_epoch == Some(report.epoch) {
+            return;
+        }
+        inner.told_epoch = Some(report.epoch);
+        self.failovers.fetch_add(1, Ordering::Relaxed);
+        let tally = report.tally;
+        eprintln!(
+            "mitra: queue pair {} moved from rail {} to rail {} ({:?}) in {:.1?}: of {} in flight, {} had been executed, {} \
+             are sent again",
+            self.qpn,
+            report.from,
+            report.to,
+            report.cause,
+            report.decided.saturating_since(report.detected),
+            tally.in_flight,
+            tally.executed,
+            tally.replayed
+        );
+    }
+
+    /// Asks for an event at its next completion.
+    pub(super) fn arm(&self) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        inner.vqp.arm()?;
+        // What came before that.
+        self.collect(&mut inner);
+        Ok(())
+    }
+
+    /// After an event that brought nothing that the program waits for: asks for the next.
+    pub(super) fn arm_again(&self) {
+        if self.made.sends.is_armed() || self.made.recvs.is_armed() {
+            // A NIC that refuses is dead, which the vQP sees.
+            let _ = self.arm();
+        }
+    }
+
+    /// Ends it and tells the peer, if nobody is in the way.
+    pub(super) fn farewell(&self) {
+        if let Ok(mut inner) = self.inner.try_lock() {
+            inner.vqp.shutdown();
+        }
+    }
+
+    /// `ibv_destroy_qp`: it completes nothing any more. Its rails go a little later, so that the peer hears of it.
+    pub(crate) fn destroy(&self) {
+        let mut inner = lock(&self.inner);
+        inner.vqp.shutdown();
+        inner.state = QpState::Err;
+        for side in [&self.made.sends, &self.made.recvs] {
+            side.leave(self);
+            side.forget(self);
+        }
+        if let Some(shared) = &self.made.shared {
+            shared.leave(self);
+        }
+    }
+
+    /// Polls it once more for its peer's sake.
+    pub(super) fn linger(&self) {
+        let mut inner = lock(&self.inner);
+        inner.vqp.attend();
+        let Inner { vqp, scratch, .. } = &mut *inner;
+        vqp.poll(scratch);
+        scratch.clear();
+    }
+
+    /// Frees its rails.
+    pub(super) fn close(&self) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        let closed = inner.vqp.close();
+        inner.bounce = None;
+        closed
+    }
+}
+
+/// With what came along.
+fn as_wc(completion: &Completion, wc: Wc) -> Wc {
+    Wc { byte_len: completion.byte_len, imm: completion.imm, invalidated: completion.invalidated, ..wc }
+}
+
+/// How the outcome of an operation looks to a program that knows verbs only, and a number that tells which it was.
+///
+/// What may or may not have been executed is what [`WcStatus::RetryExceeded`] means; for what was executed, but not as the
+/// program needs it, there is only the general error.
+fn status(outcome: Outcome) -> (WcStatus, u32) {
+    match outcome {
+        Outcome::Success => (WcStatus::Success, 0),
+        Outcome::Failed(status) => (status, 0),
+        Outcome::Named(NamedError::Undecided(Ended::Closed)) => (WcStatus::Flushed, 0),
+        Outcome::Named(NamedError::Indeterminate) => (WcStatus::RetryExceeded, 1),
+        Outcome::Named(NamedError::Undecided(_)) => (WcStatus::RetryExceeded, 2),
+        Outcome::Named(NamedError::ValueLost) => (WcStatus::RemoteOperation, 3),
+        Outcome::Named(_) => (WcStatus::RemoteOperation, 4),
+    }
+}
+
+/// The attributes after a change.
+fn merge(old: &QpAttr, new: &QpAttr) -> QpAttr {
+    QpAttr {
+        state: None,
+        pkey_index: new.pkey_index.or(old.pkey_index),
+        port: new.port.or(old.port),
+        access: new.access.or(old.access),
+        qkey: None,
+        dest_gid: new.dest_gid.or(old.dest_gid),
+        dest_qpn: new.dest_qpn.or(old.dest_qpn),
+        path_mtu: new.path_mtu.or(old.path_mtu),
+        rq_psn: new.rq_psn.or(old.rq_psn),
+        sq_psn: new.sq_psn.or(old.sq_psn),
+        max_rd_atomic: new.max_rd_atomic.or(old.max_rd_atomic),
+        max_dest_rd_atomic: new.max_dest_rd_atomic.or(old.max_dest_rd_atomic),
+        min_rnr_timer: new.min_rnr_timer.or(old.min_rnr_timer),
+        timeout: new.timeout.or(old.timeout),
+        retry_cnt: new.retry_cnt.or(old.retry_cnt),
+        rnr_retry: new.rnr_retry.or(old.rnr_retry),
+    }
+}

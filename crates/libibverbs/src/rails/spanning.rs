@@ -1,0 +1,154 @@
+//! What a device with several rails has beside its NICs.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use mitra_failover::{Config, Detector, Domain, RemoteRegion, VirtualMr, VirtualQp};
+use mitra_launch::Settings;
+use mitra_softnic::SoftNic;
+use mitra_verbs::{Access, Buffer, CompletionChannel, Key, PdId, Provider, Qpn, Result};
+
+use super::meeting::Meeting;
+use super::pair::{Made, Pair};
+use super::{bounce, lock, system};
+
+/// How long the rails of a queue pair that was destroyed stay, so that its peer hears that it has ended.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// Programs share processors with each other and with what runs beside them: one that does not run for a while has not
+/// failed. A link or a NIC that does is seen at once, by its event; this is for a path that is silent for other reasons.
+const HEARTBEAT: Duration = Duration::from_millis(100);
+/// See [`HEARTBEAT`].
+const MISSES: u32 = 20;
+
+/// One end of a connection may be ready long before the other.
+const MEET_WITHIN: Duration = Duration::from_secs(60);
+
+/// The domain of all rails, and the queue pairs in it.
+pub(crate) struct Spanning {
+    pub(super) domain: Arc<Domain>,
+    pub(super) meeting: Meeting,
+    config: Config,
+    pairs: Mutex<HashMap<Qpn, Weak<Pair>>>,
+    /// Destroyed, and not yet gone.
+    leaving: Mutex<Vec<(Instant, Arc<Pair>)>>,
+    /// The program's memory as its peers name it.
+    regions: Mutex<HashMap<Key, RemoteRegion>>,
+}
+
+impl Spanning {
+    pub(super) fn new(nics: &[Arc<SoftNic>], settings: &Settings) -> Result<Arc<Spanning>> {
+        let providers: Vec<Arc<dyn Provider>> =
+            nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
+        let domain = Domain::notifying(providers)?;
+        let meeting = Meeting::new(domain.nics())?;
+        let config = Config {
+            policy: settings.policy,
+            writes: settings.writes,
+            detector: Detector {
+                heartbeat: HEARTBEAT,
+                misses: MISSES,
+                meet_within: MEET_WITHIN,
+                ..Detector::default()
+            },
+            ..Config::default()
+        };
+        Ok(Arc::new(Spanning {
+            domain,
+            meeting,
+            config,
+            pairs: Mutex::default(),
+            leaving: Mutex::default(),
+            regions: Mutex::default(),
+        }))
+    }
+
+    /// The protection domain of rail 0. There is one for the whole device: a domain of the program's is a name for it.
+    pub(crate) fn pd(&self) -> PdId {
+        self.domain.nics()[0].pd
+    }
+
+    /// Where queues of the program's on rail 0 tell the attendant of completions.
+    pub(crate) fn channel(&self) -> Option<&Arc<dyn CompletionChannel>> {
+        self.domain.nics()[0].channel.as_ref()
+    }
+
+    /// Makes a queue pair.
+    pub(crate) fn create(self: &Arc<Self>, made: Made) -> Result<Arc<Pair>> {
+        let secret = [random()?, random()?];
+        let cap = &made.init.cap;
+        let config = Config {
+            send_wrs: cap.send_wrs.max(1),
+            recv_wrs: if made.shared.is_some() { bounce::SLOTS as u32 } else { cap.recv_wrs },
+            ..self.config
+        };
+        let vqp = VirtualQp::new(Arc::clone(&self.domain), config, secret)?;
+        let pair = Pair::new(Arc::clone(self), vqp, made);
+        lock(&self.pairs).insert(pair.qpn(), Arc::downgrade(&pair));
+        Ok(pair)
+    }
+
+    /// Destroys a queue pair.
+    pub(crate) fn destroy(&self, pair: Arc<Pair>) {
+        pair.destroy();
+        lock(&self.pairs).remove(&pair.qpn());
+        lock(&self.leaving).push((Instant::now(), pair));
+    }
+
+    /// The queue pairs that are there.
+    pub(super) fn pairs(&self) -> Vec<Arc<Pair>> {
+        lock(&self.pairs).values().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(super) fn pair(&self, qpn: Qpn) -> Option<Arc<Pair>> {
+        lock(&self.pairs).get(&qpn).and_then(Weak::upgrade)
+    }
+
+    pub(super) fn region(&self, key: Key) -> Option<RemoteRegion> {
+        lock(&self.regions).get(&key).cloned()
+    }
+
+    /// Registers memory on all rails.
+    pub(crate) fn register(&self, memory: &Arc<Buffer>, access: Access) -> Result<VirtualMr> {
+        let mr = self.domain.register(memory, access)?;
+        lock(&self.regions).insert(mr.named().rkey, mr.remote());
+        Ok(mr)
+    }
+
+    /// Revokes it on all rails.
+    pub(crate) fn deregister(&self, mr: &VirtualMr) -> Result<()> {
+        lock(&self.regions).remove(&mr.named().rkey);
+        self.domain.deregister(mr)
+    }
+
+    /// Lets those go that have told their peers for long enough.
+    pub(super) fn let_go(&self) {
+        let gone: Vec<_> = {
+            let mut leaving = lock(&self.leaving);
+            leaving.iter().for_each(|(_, pair)| pair.linger());
+            leaving.extract_if(.., |(since, _)| since.elapsed() > LINGER).collect()
+        };
+        for (_, pair) in gone {
+            // What a dead NIC had is gone with it.
+            let _ = pair.close();
+        }
+    }
+
+    /// The process ends: peers that have not heard are told.
+    pub(super) fn farewell(&self) {
+        if let Ok(pairs) = self.pairs.try_lock() {
+            pairs.values().filter_map(Weak::upgrade).for_each(|pair| pair.farewell());
+        }
+    }
+}
+
+/// Eight unpredictable bytes.
+pub(super) fn random() -> Result<u64> {
+    use std::io::Read;
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(|e| system("reading /dev/urandom")(&e))?;
+    Ok(u64::from_ne_bytes(bytes))
+}

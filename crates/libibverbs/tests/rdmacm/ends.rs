@@ -1,0 +1,255 @@
+//! librdmacm's calls as a C program makes them, and the least around them.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::BorrowedFd;
+use std::ptr;
+
+use libc::{sockaddr, sockaddr_in};
+use mitra_libibverbs::abi::*;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+
+unsafe extern "C" {
+    pub fn rdma_create_event_channel() -> *mut rdma_event_channel;
+    pub fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
+    pub fn rdma_create_id(
+        channel: *mut rdma_event_channel,
+        id: *mut *mut rdma_cm_id,
+        context: *mut c_void,
+        ps: rdma_port_space,
+    ) -> c_int;
+    pub fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int;
+    pub fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int;
+    pub fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
+    pub fn rdma_resolve_addr(
+        id: *mut rdma_cm_id,
+        src_addr: *mut sockaddr,
+        dst_addr: *mut sockaddr,
+        timeout_ms: c_int,
+    ) -> c_int;
+    pub fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
+    pub fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
+    pub fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
+    pub fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
+    pub fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, length: u8) -> c_int;
+    pub fn rdma_establish(id: *mut rdma_cm_id) -> c_int;
+    pub fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
+    pub fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int;
+    pub fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int;
+    pub fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
+    pub fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16;
+    pub fn rdma_create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> c_int;
+    pub fn rdma_destroy_qp(id: *mut rdma_cm_id);
+    pub fn rdma_init_qp_attr(id: *mut rdma_cm_id, attr: *mut ibv_qp_attr, mask: *mut c_int) -> c_int;
+}
+
+/// The error of a call that returned -1.
+pub fn error_of(returned: c_int) -> Option<i32> {
+    match returned {
+        0 => None,
+        -1 => io::Error::last_os_error().raw_os_error(),
+        other => panic!("the call returned {other}"),
+    }
+}
+
+/// An address of this machine.
+pub fn local(port: u16) -> sockaddr_in {
+    address(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+}
+
+/// An address as C has it.
+pub fn address(address: SocketAddrV4) -> sockaddr_in {
+    sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: address.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
+        sin_zero: [0; 8],
+    }
+}
+
+/// An event channel.
+#[derive(Clone, Copy)]
+pub struct Channel(pub *mut rdma_event_channel);
+
+// SAFETY: librdmacm's calls may come from any thread.
+unsafe impl Send for Channel {}
+
+/// An identifier.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Id(pub *mut rdma_cm_id);
+
+// SAFETY: as of `Channel`.
+unsafe impl Send for Id {}
+
+/// An event that was read.
+#[derive(Debug)]
+pub struct Event {
+    pub raw: *mut rdma_cm_event,
+    pub kind: rdma_cm_event_type,
+    pub status: i32,
+    pub id: Id,
+    pub private_data: Vec<u8>,
+}
+
+impl Channel {
+    pub fn new() -> Self {
+        // SAFETY: no arguments.
+        let channel = unsafe { rdma_create_event_channel() };
+        assert!(!channel.is_null(), "{}", io::Error::last_os_error());
+        Self(channel)
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw((*self.0).fd) }
+    }
+
+    /// Whether there is an event within `ms`.
+    pub fn is_readable(&self, ms: u16) -> bool {
+        let mut fds = [PollFd::new(self.fd(), PollFlags::POLLIN)];
+        nix::poll::poll(&mut fds, PollTimeout::from(ms)).expect("can poll") == 1
+    }
+
+    /// The next event, not acknowledged.
+    pub fn read(&self) -> Event {
+        assert!(self.is_readable(20_000), "no event came");
+        let mut raw = ptr::null_mut();
+        // SAFETY: a place for the answer, and what is found there.
+        unsafe {
+            assert_eq!(error_of(rdma_get_cm_event(self.0, &raw mut raw)), None);
+            let event = *raw;
+            let (data, length) = (event.param.conn.private_data, event.param.conn.private_data_len);
+            let private_data = match data.is_null() {
+                true => Vec::new(),
+                false => std::slice::from_raw_parts(data.cast(), length.into()).to_vec(),
+            };
+            Event { raw, kind: event.event, status: event.status, id: Id(event.id), private_data }
+        }
+    }
+
+    /// The next event, acknowledged; it must be of that kind.
+    pub fn expect(&self, kind: rdma_cm_event_type) -> Event {
+        let event = self.read();
+        event.acknowledge();
+        assert_eq!(event.kind, kind, "{event:?}");
+        event
+    }
+}
+
+impl Event {
+    pub fn acknowledge(&self) {
+        // SAFETY: it was read.
+        assert_eq!(error_of(unsafe { rdma_ack_cm_event(self.raw) }), None);
+    }
+}
+
+impl Id {
+    /// A new one; a synchronous one without a channel.
+    pub fn new(channel: Option<&Channel>, ps: rdma_port_space) -> Self {
+        let mut id = ptr::null_mut();
+        let channel = channel.map_or(ptr::null_mut(), |channel| channel.0);
+        // SAFETY: a place for the answer.
+        let made = unsafe { rdma_create_id(channel, &raw mut id, ptr::null_mut(), ps) };
+        assert_eq!(error_of(made), None);
+        Self(id)
+    }
+
+    /// One that listens on a free port of this machine, and that port.
+    pub fn listening(channel: Option<&Channel>, ps: rdma_port_space, backlog: c_int) -> (Self, u16) {
+        let id = Self::new(channel, ps);
+        assert_eq!(id.bind(0), None);
+        // SAFETY: the identifier was made.
+        unsafe {
+            assert_eq!(error_of(rdma_listen(id.0, backlog)), None);
+            (id, u16::from_be(rdma_get_src_port(id.0)))
+        }
+    }
+
+    /// One that knows the way to a port of this machine.
+    pub fn routed(channel: &Channel, ps: rdma_port_space, port: u16) -> Self {
+        let id = Self::new(Some(channel), ps);
+        let mut to = local(port);
+        // SAFETY: the identifier was made.
+        unsafe {
+            let resolved = rdma_resolve_addr(id.0, ptr::null_mut(), (&raw mut to).cast(), 1000);
+            assert_eq!(error_of(resolved), None);
+            channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+            assert_eq!(error_of(rdma_resolve_route(id.0, 1000)), None);
+            channel.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+        }
+        id
+    }
+
+    /// Binds to a port of this machine.
+    pub fn bind(&self, port: u16) -> Option<i32> {
+        let mut to = local(port);
+        // SAFETY: the identifier was made.
+        error_of(unsafe { rdma_bind_addr(self.0, (&raw mut to).cast()) })
+    }
+
+    pub fn connect(&self, qpn: u32, private_data: &[u8]) -> Option<i32> {
+        let mut param = param(qpn, private_data);
+        // SAFETY: the identifier was made, and the data lives as long as the call.
+        error_of(unsafe { rdma_connect(self.0, &raw mut param) })
+    }
+
+    pub fn accept(&self, qpn: u32, private_data: &[u8]) -> Option<i32> {
+        let mut param = param(qpn, private_data);
+        // SAFETY: as above.
+        error_of(unsafe { rdma_accept(self.0, &raw mut param) })
+    }
+
+    pub fn reject(&self, private_data: &[u8]) -> Option<i32> {
+        let (data, length) = (private_data.as_ptr(), private_data.len() as u8);
+        // SAFETY: as above.
+        error_of(unsafe { rdma_reject(self.0, data.cast(), length) })
+    }
+
+    pub fn establish(&self) -> Option<i32> {
+        // SAFETY: the identifier was made.
+        error_of(unsafe { rdma_establish(self.0) })
+    }
+
+    pub fn disconnect(&self) -> Option<i32> {
+        // SAFETY: the identifier was made.
+        error_of(unsafe { rdma_disconnect(self.0) })
+    }
+
+    pub fn destroy(self) -> Option<i32> {
+        // SAFETY: the identifier was made; one that is unknown is refused.
+        error_of(unsafe { rdma_destroy_id(self.0) })
+    }
+
+    /// A QP with completion queues of its own.
+    pub fn create_qp(&self, qp_type: ibv_qp_type) {
+        // SAFETY: integers and pointers, for which zeros are valid; the identifier was made.
+        unsafe {
+            let mut attr: ibv_qp_init_attr = std::mem::zeroed();
+            attr.qp_type = qp_type;
+            attr.cap = ibv_qp_cap {
+                max_send_wr: 4,
+                max_recv_wr: 4,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            };
+            assert_eq!(error_of(rdma_create_qp(self.0, ptr::null_mut(), &raw mut attr)), None);
+        }
+    }
+}
+
+fn param(qp_num: u32, private_data: &[u8]) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: private_data.as_ptr().cast(),
+        private_data_len: private_data.len() as u8,
+        responder_resources: 3,
+        initiator_depth: 2,
+        flow_control: 0,
+        retry_count: 5,
+        rnr_retry_count: 6,
+        srq: 0,
+        qp_num,
+    }
+}
