@@ -69,11 +69,10 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
         Shape::Alone => vec![words],
         Shape::Pair => vec![with(&["-p", &port]), with(&["-p", &port, HOST])],
         Shape::Qperf => {
-            let [program, t, seconds, test] = &words[..] else {
-                return Err("qperf -t SECONDS TEST".to_owned());
-            };
-            let client = [program, HOST, "-lp", &port, t, seconds, test, "quit"];
-            vec![vec![program.clone(), "-lp".to_owned(), port.clone()], client.map(str::to_owned).to_vec()]
+            let (program, tests) = words.split_first().ok_or("an empty row")?;
+            let client = [program.as_str(), HOST, "-lp", &port].into_iter();
+            let client = client.chain(tests.iter().map(String::as_str)).chain(["quit"]);
+            vec![vec![program.clone(), "-lp".to_owned(), port.clone()], client.map(str::to_owned).collect()]
         }
         Shape::Rping => ["-s", "-c"].map(|role| with(&[role, "-a", HOST, "-p", &port])).to_vec(),
         Shape::Cm => vec![with(&["-p", &port]), with(&["-p", &port, "-s", HOST])],
