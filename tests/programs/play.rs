@@ -80,7 +80,7 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
 }
 
 /// A port that nobody has. Somebody may take it before it is used; the kernel gives others first.
-fn free_port() -> Result<u16, String> {
+pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     listener.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
@@ -203,7 +203,7 @@ fn is_variable(word: &str) -> bool {
 }
 
 /// Whether some process listens at this TCP port, seen without disturbing it.
-fn is_listening(port: u16) -> bool {
+pub(crate) fn is_listening(port: u16) -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().any(|table| {
         let table = fs::read_to_string(Path::new(table)).unwrap_or_default();
         table.lines().any(|line| {
