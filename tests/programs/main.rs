@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Trial::test("names_differ", || table::names_differ().map_err(Failed::from)),
     ];
     for row in table::rows() {
-        trials.push(Trial::test(row.command, move || play::run(&row).map_err(Failed::from)));
+        trials.push(Trial::test(row.name(), move || play::run(&row).map_err(Failed::from)));
     }
     for &(command, nth) in survive::PROGRAMS {
         let name = format!("{command}, and a rail dies");
