@@ -113,8 +113,13 @@ impl Scene {
         let output = self.dir.join(format!("output-{}", self.processes.len()));
         let file = File::create(&output).and_then(|file| Ok((file.try_clone()?, file)));
         let (out, err) = file.map_err(|error| format!("{}: {error}", output.display()))?;
-        let mut run = Command::new(env!("CARGO_BIN_EXE_mitra"));
-        run.args(["run", "--"]).args(command).process_group(0).stdout(out).stderr(err);
+        // Line by line: of a program that hangs, one wants to see what it said.
+        let mut run = Command::new("stdbuf");
+        run.args(["-oL", env!("CARGO_BIN_EXE_mitra"), "run", "--"])
+            .args(command)
+            .process_group(0)
+            .stdout(out)
+            .stderr(err);
         run.envs(variables.iter().filter_map(|word| word.split_once('=')));
         // Its sockets, and what a program leaves behind, go with the row.
         run.env("XDG_RUNTIME_DIR", &self.dir).current_dir(&self.dir);
@@ -138,7 +143,7 @@ impl Scene {
     fn wait(&mut self) -> Ended {
         let mut deadline = Instant::now() + PATIENCE;
         let mut ended = Ended::Well;
-        while !self.processes.iter_mut().all(Process::has_ended) {
+        while !self.all_have_ended() {
             let failed = self.processes.iter().any(Process::has_failed);
             if failed && matches!(ended, Ended::Well) {
                 ended = Ended::Badly;
@@ -150,6 +155,11 @@ impl Scene {
             sleep(MOMENT);
         }
         if self.processes.iter().any(Process::has_failed) { Ended::Badly } else { Ended::Well }
+    }
+
+    fn all_have_ended(&mut self) -> bool {
+        // Each is looked at, also after one that runs.
+        self.processes.iter_mut().fold(true, |all, process| process.has_ended() && all)
     }
 
     /// What the processes were and printed, and how they ended.

@@ -117,6 +117,8 @@ pub struct Detector {
     pub heartbeat: Duration,
     /// So many of them missed in a row on the active rail fail it. 0 switches heartbeats off.
     pub misses: u32,
+    /// A peer that was never heard of may not have connected yet: it is given so long, if that is longer.
+    pub meet_within: Duration,
     /// The RC queue pairs' time-out code: 4.096 µs · 2^timeout.
     pub timeout: u8,
     /// Their retransmissions.
@@ -126,7 +128,13 @@ pub struct Detector {
 impl Default for Detector {
     /// Heartbeats every 20 ms, five missed; retransmission after 67 ms, seven times.
     fn default() -> Detector {
-        Detector { heartbeat: Duration::from_millis(20), misses: 5, timeout: 14, retry_cnt: 7 }
+        Detector {
+            heartbeat: Duration::from_millis(20),
+            misses: 5,
+            meet_within: Duration::ZERO,
+            timeout: 14,
+            retry_cnt: 7,
+        }
     }
 }
 

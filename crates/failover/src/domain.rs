@@ -261,16 +261,28 @@ impl Domain {
         })
     }
 
-    /// Puts an atomic's old value where the application wanted it. False if that is not registered
-    /// memory, or memory that is gone.
-    pub(crate) fn store(&self, at: Sge, value: u64) -> bool {
+    /// Copies bytes to registered memory, entry after entry. False if there is not room for all of them, or some of the memory is
+    /// gone: a first part may have been written.
+    pub fn scatter(&self, sges: &[Sge], bytes: &[u8]) -> bool {
         let table = lock(&self.memory);
-        let Some(found) = find(&table, at.key) else { return false };
-        let offset = at.addr.wrapping_sub(found.mr.rails[0].addr);
-        if at.len < 8 || offset.checked_add(8).is_none_or(|end| end > found.mr.len()) {
-            return false;
+        let mut rest = bytes;
+        for sge in sges {
+            let Some(found) = find(&table, sge.key) else { return false };
+            let (piece, behind) = rest.split_at(rest.len().min(sge.len as usize));
+            let offset = sge.addr.wrapping_sub(found.mr.rails[0].addr);
+            if offset.checked_add(sge.len.into()).is_none_or(|end| end > found.mr.len())
+                || found.memory.try_write_at(offset as usize, piece).is_err()
+            {
+                return false;
+            }
+            rest = behind;
         }
-        found.memory.try_write_at(offset as usize, &value.to_ne_bytes()).is_ok()
+        rest.is_empty()
+    }
+
+    /// Puts an atomic's old value where the application wanted it. False if that is not registered memory, or it is gone.
+    pub(crate) fn store(&self, at: Sge, value: u64) -> bool {
+        self.scatter(&[Sge { len: at.len.min(8), ..at }], &value.to_ne_bytes())
     }
 
     /// Takes the events of the NICs and says whether a rail cannot be used: its port is down or its NIC dead.

@@ -205,7 +205,9 @@ impl VirtualQp {
         }
         let active = self.active_rail();
         let silent = now.saturating_since(self.rails[active].heard);
-        if self.met && self.is_active() && silent > detector.heartbeat * detector.misses {
+        let patience = detector.heartbeat * detector.misses;
+        let patience = if self.met { patience } else { patience.max(detector.meet_within) };
+        if self.is_active() && silent > patience {
             self.rail_failed(active, Cause::Heartbeat);
         }
     }

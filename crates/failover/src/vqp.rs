@@ -72,7 +72,7 @@ pub struct VirtualQp {
     pub(crate) contradiction: Option<Contradiction>,
     pub(crate) ready: VecDeque<Completion>,
     pub(crate) down: u8,
-    /// The peer was heard of, on any rail: from then on its silence says something. Before, it may not have connected yet.
+    /// The peer was heard of, on any rail: from then on its silence says something.
     pub(crate) met: bool,
     pub(crate) next_heartbeat: Time,
     pub(crate) last_look: Time,

@@ -6,7 +6,10 @@ use core::mem::transmute_copy;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+mod files;
+#[cfg(target_arch = "x86_64")]
 mod masks;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod signals;
 
 /// The function that the program would have got without us.

@@ -7,7 +7,7 @@
 //! - `rdmacm`: librdmacm's calls, over ordinary sockets.
 //! - `rails`: the NICs under the device, and what spans them.
 //! - `memory`, `fault`: the program's memory, which it may unmap while a NIC uses it.
-//! - `interpose`: calls of the C library that stand between the program and `fault`.
+//! - `interpose`: calls of the C library that stand between the program and `fault`, or look for the device's file.
 //!
 //! Layouts are asserted at compile time where they are declared, and `tests/layout.rs` compares each with what the C
 //! compiler makes of the installed headers.
@@ -27,7 +27,6 @@ pub mod abi;
 mod calls;
 #[cfg(target_arch = "x86_64")]
 mod fault;
-#[cfg(target_arch = "x86_64")]
 mod interpose;
 mod memory;
 #[cfg(any(test, not(target_arch = "x86_64")))]

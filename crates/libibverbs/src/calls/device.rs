@@ -10,6 +10,8 @@ use crate::rails;
 
 /// Its name, which programs are given on their command lines.
 const NAME: &str = "mitra0";
+/// The name of its file.
+pub(crate) const DEV_NAME: &str = "uverbs0";
 
 /// The device. Providers of rdma-core keep their own data behind `ibv_device`, and programs that know one cast to it:
 /// zeros lie there.
@@ -37,7 +39,7 @@ pub(crate) fn device() -> *mut ibv_device {
         device.node_type = IBV_NODE_CA;
         device.transport_type = IBV_TRANSPORT_IB;
         copy_text(&mut device.name, NAME);
-        copy_text(&mut device.dev_name, "uverbs0");
+        copy_text(&mut device.dev_name, DEV_NAME);
         copy_text(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
         copy_text(&mut device.ibdev_path, "/sys/class/infiniband/mitra0");
         Device { face, behind: [0; 64] }.give() as usize

@@ -6,10 +6,12 @@
 //! Datagrams and unreliable connections stay on rail 0.
 
 mod attendant;
+mod bounce;
 pub(crate) mod completions;
 mod control;
 pub(crate) mod meeting;
 pub(crate) mod pair;
+mod parted;
 pub(crate) mod shared_receives;
 mod spanning;
 

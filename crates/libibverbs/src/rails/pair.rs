@@ -1,6 +1,6 @@
 //! A reliable connection of the program as a virtual queue pair.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -10,8 +10,10 @@ use mitra_verbs::{
     Wc, WcOpcode, WcStatus, check_modify,
 };
 
+use super::bounce::Bounce;
 use super::completions::Completions;
 use super::lock;
+use super::parted::Parted;
 use super::shared_receives::SharedReceives;
 use super::spanning::Spanning;
 
@@ -44,8 +46,10 @@ struct Inner {
     /// Keys of the peer that the queue pair knows on every rail.
     known: HashSet<Key>,
     scratch: Vec<Completion>,
-    /// Shared receives that it was lent, oldest first.
-    lent: VecDeque<RecvWr>,
+    /// What is kept since the peer closed its end.
+    parted: Option<Parted>,
+    /// Where messages arrive for a shared receive queue, once it can receive.
+    bounce: Option<Bounce>,
     /// The last failover that was told.
     told_epoch: Option<u16>,
     lines: u32,
@@ -60,7 +64,8 @@ impl Pair {
             attr: QpAttr::default(),
             known: HashSet::new(),
             scratch: Vec::new(),
-            lent: VecDeque::new(),
+            parted: None,
+            bounce: None,
             told_epoch: None,
             lines: 0,
         };
@@ -119,9 +124,9 @@ impl Pair {
         if to == QpState::Err {
             inner.vqp.shutdown();
             self.collect(&mut inner);
+            self.give_up(&mut inner, WcStatus::Flushed);
         }
-        drop(inner);
-        self.feed();
+        self.hand_over(&mut inner);
         Ok(())
     }
 
@@ -161,6 +166,10 @@ impl Pair {
                 state: inner.state,
             });
         }
+        if let Some(parted) = &mut inner.parted {
+            parted.post_send(wr, |wr_id, opcode| self.wc(wr_id, WcStatus::Flushed, opcode));
+            return Ok(());
+        }
         if let Some(remote) = wr.op.remote()
             && !inner.known.contains(&remote.rkey)
         {
@@ -185,17 +194,7 @@ impl Pair {
     }
 
     fn flush_at_once(&self, wr: &SendWr) {
-        self.made.sends.push(Wc {
-            wr_id: wr.wr_id,
-            status: WcStatus::Flushed,
-            opcode: wr.op.completes_as(),
-            qpn: self.qpn,
-            byte_len: 0,
-            imm: None,
-            invalidated: None,
-            src_qp: Qpn::new(0),
-            vendor_err: 0,
-        });
+        self.made.sends.push(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.completes_as()));
     }
 
     pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
@@ -205,29 +204,77 @@ impl Pair {
             return Err(PostError { index: 0, error });
         }
         for (index, wr) in wrs.iter().enumerate() {
+            let as_wc = |wr_id, opcode| self.wc(wr_id, WcStatus::Flushed, opcode);
+            if let Some(parted) = &mut inner.parted {
+                parted.post_recv(wr, as_wc);
+                continue;
+            }
+            if inner.state == QpState::Err {
+                self.made.recvs.push(as_wc(wr.wr_id, WcOpcode::Recv));
+                continue;
+            }
             inner.vqp.post_recv(wr.clone()).map_err(|error| PostError { index, error })?;
         }
         Ok(())
     }
 
-    /// Borrows shared receives, up to its share.
+    /// There are new shared receives: messages that wait get them.
     pub(super) fn feed(&self) {
-        self.borrow(&mut lock(&self.inner));
+        self.hand_over(&mut lock(&self.inner));
     }
 
-    fn borrow(&self, inner: &mut Inner) {
+    fn hand_over(&self, inner: &mut Inner) {
         let Some(shared) = &self.made.shared else { return };
-        if !matches!(inner.state, QpState::Rtr | QpState::Rts) {
-            return;
+        if inner.bounce.is_none()
+            && matches!(inner.state, QpState::Rtr | QpState::Rts)
+            && shared.longest() > 0
+        {
+            // Without room for it no message is taken: the peer is told to try again.
+            inner.bounce = Bounce::new(&self.spanning, shared, &mut inner.vqp).ok();
         }
-        let mut borrowed: VecDeque<RecvWr> = shared.lend(inner.lent.len()).into();
-        while let Some(wr) = borrowed.pop_front() {
-            if inner.vqp.post_recv(wr.clone()).is_err() {
-                // It has ended, or a key is no more: others may do better.
-                borrowed.push_front(wr);
-                return shared.give_back(borrowed);
-            }
-            inner.lent.push_back(wr);
+        let Some(bounce) = &mut inner.bounce else { return };
+        let mut failed = false;
+        while let Some((wr_id, placed, message)) = bounce.next(shared, &mut inner.vqp) {
+            let (status, vendor_err) = status(message.outcome);
+            let status = if status == WcStatus::Success { placed } else { status };
+            failed |= status != WcStatus::Success;
+            self.made
+                .recvs
+                .push(Wc { vendor_err, ..as_wc(&message, self.wc(wr_id, status, message.opcode)) });
+        }
+        if failed {
+            self.fail(inner);
+        }
+    }
+
+    /// As on a real queue pair: the first error is the last thing that is executed.
+    fn fail(&self, inner: &mut Inner) {
+        if inner.state != QpState::Err {
+            inner.state = QpState::Err;
+            inner.vqp.shutdown();
+        }
+    }
+
+    /// A completion of this queue pair without data.
+    fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
+        Wc {
+            wr_id,
+            status,
+            opcode,
+            qpn: self.qpn,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            src_qp: Qpn::new(0),
+            vendor_err: 0,
+        }
+    }
+
+    /// What is kept since the peer closed its end completes.
+    fn give_up(&self, inner: &mut Inner, oldest: WcStatus) {
+        for wc in inner.parted.take().into_iter().flat_map(|parted| parted.fail(oldest)) {
+            let received = wc.opcode == WcOpcode::Recv;
+            if received { self.made.recvs.push(wc) } else { self.made.sends.push(wc) }
         }
     }
 
@@ -248,13 +295,18 @@ impl Pair {
     fn collect(&self, inner: &mut MutexGuard<'_, Inner>) {
         let mut scratch = std::mem::take(&mut inner.scratch);
         inner.vqp.poll(&mut scratch);
-        let used = !scratch.is_empty();
         for completion in scratch.drain(..) {
             self.complete(inner, &completion);
         }
         inner.scratch = scratch;
-        if used {
-            self.borrow(inner);
+        self.hand_over(inner);
+        if inner.vqp.ended() == Some(Ended::PeerClosed) && inner.state != QpState::Err {
+            inner.parted.get_or_insert_default();
+        }
+        if inner.parted.as_ref().is_some_and(Parted::is_due) {
+            eprintln!("mitra: queue pair {}: a send fails: the peer has closed its end", self.qpn);
+            inner.state = QpState::Err;
+            self.give_up(inner, WcStatus::RetryExceeded);
         }
         self.tell_of_failover(inner);
     }
@@ -262,6 +314,20 @@ impl Pair {
     fn complete(&self, inner: &mut Inner, completion: &Completion) {
         let received = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
         let (status, vendor_err) = status(completion.outcome);
+        if status != WcStatus::Success
+            && inner.vqp.ended() == Some(Ended::PeerClosed)
+            && inner.state != QpState::Err
+        {
+            let wc = self.wc(completion.wr_id, status, completion.opcode);
+            let parted = inner.parted.get_or_insert_default();
+            match (received, &self.made.shared) {
+                (true, None) => parted.keep_recv(wc),
+                // The receives of a shared queue are not flushed with one of its users.
+                (true, Some(_)) => {}
+                (false, _) => parted.keep_send(wc),
+            }
+            return;
+        }
         if let Outcome::Named(error) = completion.outcome
             && !matches!(error, NamedError::Undecided(Ended::Closed))
             && inner.lines < LINES
@@ -272,30 +338,17 @@ impl Pair {
                 self.qpn, completion.opcode, completion.wr_id
             );
         }
-        if status != WcStatus::Success && inner.state != QpState::Err {
-            // As on a real queue pair: the first error is the last thing that is executed.
-            inner.state = QpState::Err;
-            inner.vqp.shutdown();
+        if status != WcStatus::Success {
+            self.fail(inner);
         }
-        if received && let Some(shared) = &self.made.shared {
-            let lent = inner.lent.pop_front();
-            if status == WcStatus::Flushed {
-                // The receives of a shared queue are not flushed with one of its users.
-                return shared.give_back(lent.into_iter().collect());
+        if received && let Some(bounce) = &mut inner.bounce {
+            // The receives of a shared queue are not flushed with one of its users.
+            if status != WcStatus::Flushed {
+                bounce.arrived(*completion);
             }
-            shared.used();
+            return;
         }
-        let wc = Wc {
-            wr_id: completion.wr_id,
-            status,
-            opcode: completion.opcode,
-            qpn: self.qpn,
-            byte_len: completion.byte_len,
-            imm: completion.imm,
-            invalidated: completion.invalidated,
-            src_qp: Qpn::new(0),
-            vendor_err,
-        };
+        let wc = Wc { vendor_err, ..as_wc(completion, self.wc(completion.wr_id, status, completion.opcode)) };
         if received { self.made.recvs.push(wc) } else { self.made.sends.push(wc) }
     }
 
@@ -355,7 +408,7 @@ impl Pair {
             side.forget(self);
         }
         if let Some(shared) = &self.made.shared {
-            shared.leave(self, std::mem::take(&mut inner.lent));
+            shared.leave(self);
         }
     }
 
@@ -370,8 +423,16 @@ impl Pair {
 
     /// Frees its rails.
     pub(super) fn close(&self) -> Result<()> {
-        lock(&self.inner).vqp.close()
+        let mut inner = lock(&self.inner);
+        let closed = inner.vqp.close();
+        inner.bounce = None;
+        closed
     }
+}
+
+/// With what came along.
+fn as_wc(completion: &Completion, wc: Wc) -> Wc {
+    Wc { byte_len: completion.byte_len, imm: completion.imm, invalidated: completion.invalidated, ..wc }
 }
 
 /// How the outcome of an operation looks to a program that knows verbs only, and a number that tells which it was.

@@ -1,22 +1,23 @@
 //! A shared receive queue of virtual queue pairs.
 //!
-//! A virtual queue pair has receives of its own, which move with it. So the shared ones are lent to its users, a few to each:
-//! a user that is idle keeps what it was lent. No user is lent more than its share of half the queue, at least one.
+//! A virtual queue pair has receives of its own, which move with it; a receive that it was lent could not be had back, and any
+//! other user may need it. So messages arrive in memory of Mitra's ([`super::bounce`]) and are copied to the oldest shared
+//! receive when there is one.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use mitra_verbs::{Error, RecvWr, Result};
+use mitra_verbs::{Error, PostError, RecvWr, Result};
 
 use super::lock;
 use super::pair::Pair;
 
-/// Receives lent to one user, at most.
-const MOST: usize = 64;
-
 /// The queue.
 pub(crate) struct SharedReceives {
     depth: usize,
+    /// Bytes of the longest receive that was posted.
+    longest: AtomicUsize,
     state: Mutex<State>,
     /// Tells the program that the limit was reached.
     on_limit: Box<dyn Fn() + Send + Sync>,
@@ -25,8 +26,7 @@ pub(crate) struct SharedReceives {
 #[derive(Default)]
 struct State {
     pool: VecDeque<RecvWr>,
-    lent: usize,
-    /// Below so many an event is due, once.
+    /// When fewer are left an event is due, once.
     limit: usize,
     users: Vec<Weak<Pair>>,
 }
@@ -35,6 +35,7 @@ impl SharedReceives {
     pub(crate) fn new(depth: u32, on_limit: impl Fn() + Send + Sync + 'static) -> Arc<SharedReceives> {
         Arc::new(SharedReceives {
             depth: depth as usize,
+            longest: AtomicUsize::new(0),
             state: Mutex::default(),
             on_limit: Box::new(on_limit),
         })
@@ -44,19 +45,10 @@ impl SharedReceives {
         lock(&self.state).users.push(Arc::downgrade(pair));
     }
 
-    /// A user goes, and gives back what it was lent and did not use.
-    pub(super) fn leave(&self, pair: &Pair, unused: VecDeque<RecvWr>) {
+    pub(super) fn leave(&self, pair: &Pair) {
         lock(&self.state)
             .users
             .retain(|known| known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), pair));
-        self.give_back(unused);
-    }
-
-    /// Receives that were lent and not used.
-    pub(super) fn give_back(&self, unused: VecDeque<RecvWr>) {
-        let mut state = lock(&self.state);
-        state.lent -= unused.len();
-        unused.into_iter().rev().for_each(|wr| state.pool.push_front(wr));
     }
 
     /// Whether nobody uses it.
@@ -64,15 +56,22 @@ impl SharedReceives {
         lock(&self.state).users.iter().all(|known| known.strong_count() == 0)
     }
 
-    /// Adds receives, and lends what its users want.
-    pub(crate) fn post(&self, wrs: &[RecvWr]) -> Result<(), mitra_verbs::PostError> {
+    /// Bytes of the longest receive so far.
+    pub(super) fn longest(&self) -> usize {
+        self.longest.load(Ordering::Relaxed)
+    }
+
+    /// Adds receives, and gives them to messages that wait.
+    pub(crate) fn post(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let users = {
             let mut state = lock(&self.state);
             for (index, wr) in wrs.iter().enumerate() {
-                if state.pool.len() + state.lent >= self.depth {
+                if state.pool.len() >= self.depth {
                     let error = Error::Invalid("the shared receive queue is full; create it larger");
-                    return Err(mitra_verbs::PostError { index, error });
+                    return Err(PostError { index, error });
                 }
+                let len = wr.sges.iter().map(|sge| sge.len as usize).sum();
+                self.longest.fetch_max(len, Ordering::Relaxed);
                 state.pool.push_back(wr.clone());
             }
             state.users.clone()
@@ -81,20 +80,11 @@ impl SharedReceives {
         Ok(())
     }
 
-    /// Lends receives to a user that has so many already.
-    pub(super) fn lend(&self, has: usize) -> Vec<RecvWr> {
+    /// Takes the oldest receive, for a message that has arrived.
+    pub(super) fn take(&self) -> Option<RecvWr> {
         let mut state = lock(&self.state);
-        let share = (self.depth / 2 / state.users.len().max(1)).clamp(1, MOST);
-        let n = share.saturating_sub(has).min(state.pool.len());
-        state.lent += n;
-        state.pool.drain(..n).collect()
-    }
-
-    /// A receive that was lent has been used.
-    pub(super) fn used(&self) {
-        let mut state = lock(&self.state);
-        state.lent -= 1;
-        let due = state.pool.len() + state.lent < state.limit;
+        let taken = state.pool.pop_front()?;
+        let due = state.pool.len() < state.limit;
         if due {
             state.limit = 0;
         }
@@ -102,6 +92,7 @@ impl SharedReceives {
         if due {
             (self.on_limit)();
         }
+        Some(taken)
     }
 
     /// Asks for an event when fewer than `limit` receives are left.

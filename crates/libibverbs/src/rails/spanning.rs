@@ -4,17 +4,26 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use mitra_failover::{Config, Domain, RemoteRegion, VirtualMr, VirtualQp};
+use mitra_failover::{Config, Detector, Domain, RemoteRegion, VirtualMr, VirtualQp};
 use mitra_launch::Settings;
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Access, Buffer, CompletionChannel, Key, PdId, Provider, Qpn, Result};
 
 use super::meeting::Meeting;
 use super::pair::{Made, Pair};
-use super::{lock, system};
+use super::{bounce, lock, system};
 
 /// How long the rails of a queue pair that was destroyed stay, so that its peer hears that it has ended.
 const LINGER: Duration = Duration::from_millis(200);
+
+/// Programs share processors with each other and with what runs beside them: one that does not run for a while has not
+/// failed. A link or a NIC that does is seen at once, by its event; this is for a path that is silent for other reasons.
+const HEARTBEAT: Duration = Duration::from_millis(100);
+/// See [`HEARTBEAT`].
+const MISSES: u32 = 20;
+
+/// One end of a connection may be ready long before the other.
+const MEET_WITHIN: Duration = Duration::from_secs(60);
 
 /// The domain of all rails, and the queue pairs in it.
 pub(crate) struct Spanning {
@@ -34,7 +43,17 @@ impl Spanning {
             nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
         let domain = Domain::notifying(providers)?;
         let meeting = Meeting::new(domain.nics())?;
-        let config = Config { policy: settings.policy, writes: settings.writes, ..Config::default() };
+        let config = Config {
+            policy: settings.policy,
+            writes: settings.writes,
+            detector: Detector {
+                heartbeat: HEARTBEAT,
+                misses: MISSES,
+                meet_within: MEET_WITHIN,
+                ..Detector::default()
+            },
+            ..Config::default()
+        };
         Ok(Arc::new(Spanning {
             domain,
             meeting,
@@ -61,7 +80,7 @@ impl Spanning {
         let cap = &made.init.cap;
         let config = Config {
             send_wrs: cap.send_wrs.max(1),
-            recv_wrs: if made.shared.is_some() { 64 } else { cap.recv_wrs },
+            recv_wrs: if made.shared.is_some() { bounce::SLOTS as u32 } else { cap.recv_wrs },
             ..self.config
         };
         let vqp = VirtualQp::new(Arc::clone(&self.domain), config, secret)?;
