@@ -98,9 +98,9 @@ unsafe fn connect(
             let inquiry = Inquiry { request_id: random(), gid: device.gid, private_data };
             let peer = identifier.addresses.1.ok_or(Errno::EINVAL)?;
             let port = identifier.take_port()?;
-            if let Err(error) = port.connect(&peer.into()) {
+            if let Err(errno) = port.connect(peer) {
                 identifier.endpoint = Endpoint::Bound(port);
-                return Err(errno_of(error));
+                return Err(errno);
             }
             identifier.endpoint = Endpoint::Asking(port, Lookup::new(inquiry, now));
         }
