@@ -92,7 +92,7 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
 }
 
 /// A port that nobody has. Somebody may take it before it is used; the kernel gives others first.
-fn free_port() -> Result<u16, String> {
+pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     listener.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
@@ -233,7 +233,7 @@ fn is_variable(word: &str) -> bool {
 }
 
 /// Whether some process listens at this TCP port, or takes datagrams at this UDP port, seen without disturbing it.
-fn is_listening(port: u16) -> bool {
+pub(crate) fn is_listening(port: u16) -> bool {
     // proc(5), include/net/tcp_states.h: 0A is LISTEN; a UDP socket without a peer is in 07, CLOSE.
     let tables = [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")];
     tables.into_iter().any(|(table, state)| {

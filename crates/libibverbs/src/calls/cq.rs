@@ -60,8 +60,11 @@ impl Cq {
             }
         }
         let left = max - polled.batch.len();
-        self.nic.poll_cq(self.id, left, &mut polled.batch)?;
-        Ok(!polled.batch.is_empty())
+        match self.nic.poll_cq(self.id, left, &mut polled.batch) {
+            // A device that died writes no more completions; its death is an event.
+            Ok(_) | Err(Error::DeviceFatal) => Ok(!polled.batch.is_empty()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The NIC has completions for it, on a device with several rails: whoever waits is told.
@@ -71,8 +74,11 @@ impl Cq {
 
     /// Asks for an event at the next completion.
     fn arm(&self, solicited_only: bool) -> Result<()> {
-        self.nic.req_notify_cq(self.id, solicited_only)?;
-        self.spanning.iter().try_for_each(|spanning| spanning.arm())
+        match (&self.spanning, self.nic.req_notify_cq(self.id, solicited_only)) {
+            // Rail 0 may die; the others go on.
+            (Some(spanning), Ok(()) | Err(Error::DeviceFatal)) => spanning.arm(),
+            (_, armed) => armed,
+        }
     }
 }
 

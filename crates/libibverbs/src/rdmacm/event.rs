@@ -8,7 +8,7 @@ use nix::errno::Errno;
 
 use super::attributes::path_to;
 use super::connection::Happening;
-use super::identifier::Memory;
+use super::identifier::allocate_for_child;
 use super::manager::{Manager, manager};
 use super::message::{Answer, Inquiry, Offer, Rejection};
 use super::queue_pair;
@@ -111,9 +111,9 @@ pub fn next(manager: &Manager, channel: Theirs<rdma_event_channel>) -> Result<*m
             continue;
         };
         let Ok(identifier) = state.get(owner) else { continue };
+        let Some(memory) = identifier.memory else { continue };
         // From here on nobody can destroy it.
         identifier.unacknowledged += 1;
-        let Some(memory) = identifier.memory else { continue };
         drop(state);
         match Event::of(manager, owner, memory, report) {
             Ok(event) => return Ok(event.hand_out(manager, owner)),
@@ -148,7 +148,11 @@ impl Event {
             Report::AddressError(errno) => new(RDMA_CM_EVENT_ADDR_ERROR, -(errno as i32)),
             Report::RouteResolved => new(RDMA_CM_EVENT_ROUTE_RESOLVED, 0),
             Report::Requested { child } => {
-                let (child, asked) = Memory::of_child(manager, child)?;
+                let (child, asked) = allocate_for_child(manager, child).inspect_err(|_| {
+                    let mut state = manager.lock();
+                    state.hang_up(child);
+                    state.remove(child);
+                })?;
                 let event = Self::new(child, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
                 let event = Self { event: rdma_cm_event { listen_id: memory.0, ..event.event }, ..event };
                 match asked {

@@ -96,59 +96,52 @@ pub fn create(
         return Err(Errno::EINVAL);
     }
     let identifier = Identifier::new(Theirs(channel), is_synchronous, Theirs(context), space, qp_type);
-    let memory = Memory::new(&identifier);
+    let memory = allocate(&identifier);
     let handle = state.insert(identifier);
     state.give_memory(handle, Theirs(memory));
     Ok(memory)
 }
 
 /// The program's memory for an identifier.
-pub struct Memory;
+fn allocate(identifier: &Identifier) -> *mut rdma_cm_id {
+    // SAFETY: integers and pointers, for which zeros are valid.
+    let zeroed: rdma_cm_id = unsafe { std::mem::zeroed() };
+    Box::into_raw(Box::new(rdma_cm_id {
+        channel: identifier.channel.0,
+        context: identifier.context.0,
+        ps: if identifier.space == Space::Tcp { RDMA_PS_TCP } else { RDMA_PS_UDP },
+        qp_type: identifier.qp_type,
+        ..zeroed
+    }))
+}
 
-impl Memory {
-    fn new(identifier: &Identifier) -> *mut rdma_cm_id {
-        // SAFETY: integers and pointers, for which zeros are valid.
-        let zeroed: rdma_cm_id = unsafe { std::mem::zeroed() };
-        Box::into_raw(Box::new(rdma_cm_id {
-            channel: identifier.channel.0,
-            context: identifier.context.0,
-            ps: if identifier.space == Space::Tcp { RDMA_PS_TCP } else { RDMA_PS_UDP },
-            qp_type: identifier.qp_type,
-            ..zeroed
-        }))
+/// Memory for a request's identifier, with its own channel if the listener had its own.
+pub fn allocate_for_child(manager: &Manager, child: Handle) -> Result<(*mut rdma_cm_id, Asked), Errno> {
+    let device = manager.device()?;
+    if manager.lock().get(child)?.is_synchronous {
+        let own = create_channel(manager)?;
+        manager.lock().migrate(child, Theirs(own), true);
     }
-
-    /// Memory for a request's identifier, with its own channel if the listener had its own.
-    pub fn of_child(manager: &Manager, child: Handle) -> Result<(*mut rdma_cm_id, Asked), Errno> {
-        let device = manager.device()?;
-        let channel = if manager.lock().get(child)?.is_synchronous {
-            Some(Theirs(create_channel(manager)?))
-        } else {
-            None
-        };
-        let mut state = manager.lock();
-        if let Some(channel) = channel {
-            state.migrate(child, channel, true);
-        }
-        let identifier = state.get(child)?;
-        let (asked, dgid) = match (&identifier.terms.peer, &identifier.inquiry) {
-            (Some(offer), _) => (Asked::Connection(offer.clone()), offer.gid),
-            (None, Some(inquiry)) => (Asked::Service(inquiry.clone()), inquiry.gid),
-            (None, None) => return Err(Errno::EINVAL),
-        };
-        let (addresses, traffic_class) = (identifier.addresses, identifier.options.traffic_class);
-        let memory = Self::new(identifier);
-        state.give_memory(child, Theirs(memory));
-        drop(state);
-        // SAFETY: just made.
-        unsafe {
-            device.bind(memory);
-            set_addresses(memory, addresses);
-            (*memory).route.addr.addr.ibaddr.dgid.raw = dgid;
-            set_path(memory, path_record(&device, dgid, traffic_class));
-        }
-        Ok((memory, asked))
+    let mut state = manager.lock();
+    // Nobody else knows it: it is still there, or was not from the beginning.
+    let identifier = state.get(child)?;
+    let (asked, dgid) = match (&identifier.terms.peer, &identifier.inquiry) {
+        (Some(offer), _) => (Asked::Connection(offer.clone()), offer.gid),
+        (None, Some(inquiry)) => (Asked::Service(inquiry.clone()), inquiry.gid),
+        (None, None) => return Err(Errno::EINVAL),
+    };
+    let (addresses, traffic_class) = (identifier.addresses, identifier.options.traffic_class);
+    let memory = allocate(identifier);
+    state.give_memory(child, Theirs(memory));
+    drop(state);
+    // SAFETY: just made.
+    unsafe {
+        device.bind(memory);
+        set_addresses(memory, addresses);
+        (*memory).route.addr.addr.ibaddr.dgid.raw = dgid;
+        set_path(memory, path_record(&device, dgid, traffic_class));
     }
+    Ok((memory, asked))
 }
 
 /// Shows the program its addresses.
@@ -209,7 +202,7 @@ pub fn destroy(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
     if identifier.is_synchronous {
         destroy_channel(manager, identifier.channel.0);
     }
-    // SAFETY: made by `Memory` and `set_path`, and known until now.
+    // SAFETY: made by `allocate` and `set_path`, and known until now.
     unsafe {
         if !(*id).route.path_rec.is_null() {
             drop(Box::from_raw((*id).route.path_rec));

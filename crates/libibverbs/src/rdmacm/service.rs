@@ -12,7 +12,7 @@ use socket2::Socket;
 use super::connection::{Connection, Happening};
 use super::lookup::{Arrival, RequestKey, Step};
 use super::message::{Answer, Inquiry, MAX_MESSAGE, Offer, sidr};
-use super::socket::{Port, Space, errno_of};
+use super::socket::{Port, Space, errno_of, renumbered};
 use super::state::{Endpoint, Handle, Identifier, Listener, Report, State, Stream, Terms};
 
 /// How many streams or datagrams of one port are taken before others have their turn.
@@ -147,8 +147,7 @@ impl State {
             return Err(Errno::EAGAIN);
         }
         let port = Port::new(socket)?;
-        let peer = port.peer_addr().map_err(errno_of)?.as_socket();
-        child.addresses = (Some(port.address()?), peer);
+        child.addresses = (Some(port.address()?), Some(port.peer()?));
         port.keep_alive();
         let connection = Connection::passive(now);
         child.endpoint =
@@ -171,7 +170,7 @@ impl State {
                 Arrival::New(key, inquiry) => {
                     let local = super::socket::source_towards(from).ok().zip(port.address().ok());
                     let local = local.map(|(ip, bound)| SocketAddr::new(ip, bound.port()));
-                    child.addresses = (local, Some(from));
+                    child.addresses = (local, Some(renumbered(from)));
                     self.inquired(child, listener, key, inquiry);
                 }
                 // A lost datagram is asked for again.
@@ -254,7 +253,7 @@ impl Identifier {
 impl Stream {
     /// Opens the stream, or begins to.
     pub fn open(&mut self, peer: SocketAddr, now: Instant) {
-        let connect = || self.port.connect(&peer.into()).map_err(errno_of);
+        let connect = || self.port.connect(peer);
         // A socket that was refused says that first, and only then may try again (Linux, `inet_stream_connect`).
         let opened = match connect() {
             Err(Errno::ECONNABORTED) => connect(),
@@ -270,7 +269,7 @@ impl Stream {
     fn read(&mut self, now: Instant) {
         if !self.is_open {
             match self.port.take_error().map_err(errno_of) {
-                Ok(None) if self.port.peer_addr().is_ok() => self.is_open = true,
+                Ok(None) if self.port.peer().is_ok() => self.is_open = true,
                 // Not yet.
                 Ok(None) => return,
                 Ok(Some(error)) => return self.fail(errno_of(error), now),

@@ -1,8 +1,9 @@
 //! Sockets in the RDMA port spaces.
 //!
-//! A port of RDMA_PS_TCP is the TCP port of the same number, a port of RDMA_PS_UDP the UDP port: so the kernel allocates
-//! them, keeps them apart, and finds clashes between processes. A program that already has an ordinary socket on the
-//! port meets itself, and hears EADDRINUSE; on real NICs the spaces are apart.
+//! A port of RDMA_PS_TCP stands for a TCP port and one of RDMA_PS_UDP for a UDP port, so that the kernel allocates them, keeps
+//! them apart, and finds clashes between processes. Not for those of the same number: many a program (UCX, iSER targets)
+//! listens on one number in RDMA and in plain TCP. So [`other_number`] lies between, and what can clash is an ordinary socket
+//! that happens to have that other number.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
@@ -64,7 +65,7 @@ impl Port {
                 port.set_only_v6(v6_only).map_err(errno_of)?;
             }
             port.set_reuse_address(reuse).map_err(errno_of)?;
-            port.socket.bind(&address.into()).map_err(errno_of)?;
+            port.socket.bind(&renumbered(address).into()).map_err(errno_of)?;
             Ok(port)
         };
         match bind(reuse) {
@@ -90,8 +91,34 @@ impl Port {
 
     /// The local address.
     pub fn address(&self) -> Result<SocketAddr, Errno> {
-        self.local_addr().map_err(errno_of)?.as_socket().ok_or(Errno::EAFNOSUPPORT)
+        let address = self.local_addr().map_err(errno_of)?.as_socket();
+        address.map(renumbered).ok_or(Errno::EAFNOSUPPORT)
     }
+
+    /// The peer's address, once there is a peer.
+    pub fn peer(&self) -> Result<SocketAddr, Errno> {
+        let address = self.peer_addr().map_err(errno_of)?.as_socket();
+        address.map(renumbered).ok_or(Errno::EAFNOSUPPORT)
+    }
+
+    /// Connects, or begins to (`EINPROGRESS`).
+    pub fn connect(&self, peer: SocketAddr) -> Result<(), Errno> {
+        self.socket.connect(&renumbered(peer).into()).map_err(errno_of)
+    }
+}
+
+/// The number of the ordinary port that stands for an RDMA port, and the other way round: bit 13 flipped. That keeps the
+/// numbers below the kernel's ephemeral ones (32768) below them. Privileged numbers (below 1024) stay, and those that
+/// would become privileged.
+fn other_number(port: u16) -> u16 {
+    const BIT: u16 = 1 << 13;
+    if port & !BIT < 1024 { port } else { port ^ BIT }
+}
+
+/// An address with the [`other_number`].
+pub fn renumbered(mut address: SocketAddr) -> SocketAddr {
+    address.set_port(other_number(address.port()));
+    address
 }
 
 /// From which address the routing tables reach `to`; no packet is sent.
@@ -142,7 +169,7 @@ mod tests {
         listener.share();
         listener.listen(1).unwrap();
         let address = listener.address().unwrap();
-        let peer = std::net::TcpStream::connect(address).unwrap();
+        let peer = std::net::TcpStream::connect(renumbered(address)).unwrap();
         listener.set_nonblocking(false).unwrap();
         // The side that closes first is the one that lingers.
         drop(listener.accept().unwrap());
@@ -151,8 +178,24 @@ mod tests {
     }
 
     #[test]
-    fn the_two_spaces_do_not_clash() {
-        let tcp = Port::bind(Space::Tcp, loopback(0), false, false).unwrap();
-        Port::bind(Space::Udp, tcp.address().unwrap(), false, false).unwrap();
+    fn the_two_spaces_do_not_clash_nor_with_plain_tcp() {
+        // Somebody else may have the number; not each time.
+        let free = (0..10).any(|_| {
+            let tcp = Port::bind(Space::Tcp, loopback(0), false, false).unwrap();
+            let address = tcp.address().unwrap();
+            let udp = Port::bind(Space::Udp, address, false, false);
+            udp.is_ok() && std::net::TcpListener::bind(address).is_ok()
+        });
+        assert!(free);
+    }
+
+    #[test]
+    fn every_port_has_one_other_number() {
+        for port in 0..=u16::MAX {
+            let other = other_number(port);
+            assert_eq!(other_number(other), port);
+            assert_eq!(other < 1024, port < 1024);
+            assert_eq!(other < 32768, port < 32768);
+        }
     }
 }

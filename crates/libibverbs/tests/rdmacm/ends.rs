@@ -54,6 +54,11 @@ pub fn error_of(returned: c_int) -> Option<i32> {
     }
 }
 
+/// The ordinary port that stands for an RDMA port.
+pub fn ordinary(port: u16) -> u16 {
+    port ^ 1 << 13
+}
+
 /// An address of this machine.
 pub fn local(port: u16) -> sockaddr_in {
     address(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))

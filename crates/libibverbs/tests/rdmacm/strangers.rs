@@ -15,7 +15,7 @@ fn noise_is_hung_up_on_and_the_listener_goes_on() {
     let channel = Channel::new();
     let (_, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 4);
     for noise in [&b"GET / HTTP/1.1\r\n\r\n"[..], HOSTILE_LENGTH, &[0; 100_000]] {
-        let mut stranger = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("it listens");
+        let mut stranger = TcpStream::connect((Ipv4Addr::LOCALHOST, ordinary(port))).expect("it listens");
         // What it does not read it refuses.
         let _ = stranger.write_all(noise);
         let mut answer = Vec::new();
@@ -33,8 +33,9 @@ fn noise_is_hung_up_on_and_the_listener_goes_on() {
 fn silent_streams_do_not_pile_up() {
     let channel = Channel::new();
     let (_, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 4);
-    let mut silent: Vec<TcpStream> =
-        (0..257).map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("it listens")).collect();
+    let mut silent: Vec<TcpStream> = (0..257)
+        .map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, ordinary(port))).expect("it listens"))
+        .collect();
     let closed = silent.last_mut().expect("there are some").read(&mut [0]);
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     drop(silent);
@@ -55,7 +56,7 @@ fn datagrams_that_ask_for_nothing_are_dropped() {
     let (_, port) = Id::listening(Some(&channel), RDMA_PS_UDP, 4);
     let stranger = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("can bind");
     for noise in [&b""[..], b"\0", HOSTILE_LENGTH, &[0; 60_000]] {
-        stranger.send_to(noise, (Ipv4Addr::LOCALHOST, port)).expect("can send");
+        stranger.send_to(noise, (Ipv4Addr::LOCALHOST, ordinary(port))).expect("can send");
     }
     let active = Id::routed(&channel, RDMA_PS_UDP, port);
     assert_eq!(active.connect(0, b""), None);

@@ -135,7 +135,8 @@ fn data_before_the_rtu_may_establish() {
 #[test]
 fn a_peer_that_vanishes_is_reported_at_every_step() {
     let broken = Errno::ECONNRESET;
-    let steps: [(fn() -> Pair, Happening, Option<Happening>); 4] = [
+    type Step = (fn() -> Pair, Happening, Option<Happening>);
+    let steps: [Step; 4] = [
         (Pair::new, Happening::Unreachable(Errno::ECONNRESET), None),
         (Pair::requested, Happening::Unreachable(Errno::ECONNRESET), Some(rejected(reason::TIMEOUT))),
         (Pair::replied, Happening::Unreachable(Errno::ECONNRESET), Some(rejected(reason::TIMEOUT))),

@@ -86,6 +86,21 @@ fn a_body_of_another_length_is_malformed() {
     }
 }
 
+/// Whatever is accepted has one meaning and that meaning one form: nothing is read that is not said.
+#[test]
+fn of_a_changed_message_every_byte_counts() {
+    for message in samples() {
+        let bytes = encoded(&message);
+        for (position, value) in (0..bytes.len()).flat_map(|at| (0..=u8::MAX).map(move |value| (at, value))) {
+            let mut changed = bytes.clone();
+            changed[position] = value;
+            if let Ok(Some((other, length))) = Message::decode(&changed) {
+                assert_eq!(encoded(&other), changed[..length], "{message:?} with {value} at {position}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_hostile_length_is_refused_before_its_bytes_are_waited_for() {
     let mut bytes = encoded(&Message::Rtu);
