@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs};
 
-use super::table::{SECTIONS, Shape};
+use super::table::SECTIONS;
 
 const BEGINNING: &str = "\
 # Programs that run on Mitra, unmodified
 
 What `cargo test --test programs` runs, on Debian 12's packages and the preloaded library: each line is a test, this page is
 written from the same table, and a line that says why not is tested to fail.
-Two commands are a server and a client, `mitra run -- COMMAND` both; the address and the port are left out here.
+Most are a server and a client, each under `mitra run`; what tells them address and port is left out here.
 ";
 
 fn document() -> String {
@@ -21,9 +21,11 @@ fn document() -> String {
         if !section.about.is_empty() {
             let _ = writeln!(text, "{}\n", section.about);
         }
-        let whose =
-            if matches!(section.shape, Shape::Alone | Shape::Mpi) { "command" } else { "both commands" };
-        let _ = writeln!(text, "| {whose} | |\n|---|---|");
+        let options = section.under.iter().map(|option| format!("{option} ")).collect::<String>();
+        if let Some(fault) = section.fault {
+            let _ = writeln!(text, "First, or only: `mitra run {options}--fault '{fault}' --`.\n");
+        }
+        let _ = writeln!(text, "| `mitra run {options}--` | |\n|---|---|");
         for command in section.works {
             let _ = writeln!(text, "| `{command}` | works |");
         }

@@ -6,6 +6,7 @@
 mod build;
 mod document;
 mod play;
+mod survive;
 mod table;
 
 use std::process::ExitCode;
@@ -23,8 +24,14 @@ fn main() -> ExitCode {
         Trial::test("names_differ", || table::names_differ().map_err(Failed::from)),
     ];
     for row in table::rows() {
-        trials.push(Trial::test(row.command, move || play::run(&row).map_err(Failed::from)));
+        trials.push(Trial::test(row.name(), move || play::run(&row).map_err(Failed::from)));
     }
+    for &(command, nth) in survive::PROGRAMS {
+        let name = format!("{command}, and a rail dies");
+        trials.push(Trial::test(name, move || survive::program(command, nth).map_err(Failed::from)));
+    }
+    trials.push(Trial::test("kills_under_exact", || survive::kills_under_exact().map_err(Failed::from)));
+    trials.push(Trial::test("kills_under_blanket", || survive::kills_under_blanket().map_err(Failed::from)));
     if !args.list {
         build::preload();
     }

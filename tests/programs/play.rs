@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use mitra_launch::control::{self, Answer, Request};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -24,16 +25,26 @@ const MOMENT: Duration = Duration::from_millis(10);
 /// Runs it, and says what is not as the table says.
 pub(crate) fn run(row: &Row) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| format!("cannot make a directory: {error}"))?;
-    let mut scene = Scene { dir: dir.path().to_owned(), processes: Vec::new() };
+    let mut scene = Scene {
+        dir: dir.path().to_owned(),
+        processes: Vec::new(),
+        asks: row.section.fault.is_some(),
+        failovers: 0,
+    };
     let port = free_port()?;
     for (at, words) in command_lines(row, port)?.into_iter().enumerate() {
         if at > 0 {
             scene.wait_for_listener(port)?;
         }
-        scene.start(&words)?;
+        let fault = row.section.fault.filter(|_| at == 0).map(|fault| ["--fault", fault]);
+        let options = row.section.under.iter().copied().chain(fault.into_iter().flatten());
+        scene.start(&words, options)?;
     }
     let ended = scene.wait();
     match (ended, row.fails) {
+        (Ended::Well, None) if row.section.fault.is_some() && scene.failovers == 0 => {
+            Err(format!("no queue pair moved: the run was too short for its fault\n{}", scene.outputs()))
+        }
         (Ended::Well, None) => Ok(()),
         (Ended::Well, Some(_)) => Err(format!(
             "works, and the table says that it fails: move it in tests/programs/table.rs\n{}",
@@ -54,7 +65,7 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
     let with = |more: &[&str]| {
         words.iter().map(String::as_str).chain(more.iter().copied()).map(str::to_owned).collect()
     };
-    Ok(match row.shape {
+    Ok(match row.section.shape {
         Shape::Alone => vec![words],
         Shape::Pair => vec![with(&["-p", &port]), with(&["-p", &port, HOST])],
         Shape::Qperf => {
@@ -64,6 +75,8 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
             let client = [program, HOST, "-lp", &port, t, seconds, test, "quit"];
             vec![vec![program.clone(), "-lp".to_owned(), port.clone()], client.map(str::to_owned).to_vec()]
         }
+        Shape::Rping => ["-s", "-c"].map(|role| with(&[role, "-a", HOST, "-p", &port])).to_vec(),
+        Shape::Cm => vec![with(&["-p", &port]), with(&["-p", &port, "-s", HOST])],
         Shape::Fabric => vec![with(&["-B", &port]), with(&["-P", &port, HOST])],
         Shape::Mpi => {
             let check = build::mpi_check()?;
@@ -80,7 +93,7 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
 }
 
 /// A port that nobody has. Somebody may take it before it is used; the kernel gives others first.
-fn free_port() -> Result<u16, String> {
+pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     listener.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
@@ -95,6 +108,10 @@ enum Ended {
 struct Scene {
     dir: PathBuf,
     processes: Vec<Process>,
+    /// Whether it matters how often queue pairs move ...
+    asks: bool,
+    /// ... and the most that a process has told of.
+    failovers: u64,
 }
 
 struct Process {
@@ -107,7 +124,7 @@ struct Process {
 
 impl Scene {
     /// Starts a command line, which may begin with variables.
-    fn start(&mut self, words: &[String]) -> Result<(), String> {
+    fn start<'a>(&mut self, words: &[String], options: impl Iterator<Item = &'a str>) -> Result<(), String> {
         let variables = words.iter().take_while(|word| is_variable(word)).count();
         let (variables, command) = words.split_at(variables);
         let output = self.dir.join(format!("output-{}", self.processes.len()));
@@ -115,7 +132,9 @@ impl Scene {
         let (out, err) = file.map_err(|error| format!("{}: {error}", output.display()))?;
         // Line by line: of a program that hangs, one wants to see what it said.
         let mut run = Command::new("stdbuf");
-        run.args(["-oL", env!("CARGO_BIN_EXE_mitra"), "run", "--"])
+        run.args(["-oL", env!("CARGO_BIN_EXE_mitra"), "run"])
+            .args(options)
+            .arg("--")
             .args(command)
             .process_group(0)
             .stdout(out)
@@ -149,12 +168,24 @@ impl Scene {
                 ended = Ended::Badly;
                 deadline = deadline.min(Instant::now() + AFTER_A_FAILURE);
             }
+            if self.asks {
+                self.ask_for_failovers();
+            }
             if Instant::now() > deadline {
                 return if failed { Ended::Badly } else { Ended::Never };
             }
-            sleep(MOMENT);
+            sleep(if self.asks { 10 * MOMENT } else { MOMENT });
         }
         if self.processes.iter().any(Process::has_failed) { Ended::Badly } else { Ended::Well }
+    }
+
+    /// Asks the processes how often their queue pairs moved. One that cannot answer now will the next time.
+    fn ask_for_failovers(&mut self) {
+        for process in control::processes(&self.dir.join("mitra")).unwrap_or_default() {
+            if let Ok(Answer::Status { device, .. }) = process.ask(&Request::Status) {
+                self.failovers = self.failovers.max(device.failovers);
+            }
+        }
     }
 
     fn all_have_ended(&mut self) -> bool {
@@ -202,15 +233,17 @@ fn is_variable(word: &str) -> bool {
         .is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
 }
 
-/// Whether some process listens at this TCP port, seen without disturbing it.
-fn is_listening(port: u16) -> bool {
-    ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().any(|table| {
-        let table = fs::read_to_string(Path::new(table)).unwrap_or_default();
+/// Whether some process listens at this TCP port, or takes datagrams at this UDP port, seen without disturbing it.
+pub(crate) fn is_listening(port: u16) -> bool {
+    // proc(5), include/net/tcp_states.h: 0A is LISTEN; a UDP socket without a peer is in 07, CLOSE.
+    let tables = [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")];
+    tables.into_iter().any(|(table, state)| {
+        let table = fs::read_to_string(Path::new("/proc/net").join(table)).unwrap_or_default();
         table.lines().any(|line| {
-            // sl local_address rem_address st ...: an address is hex:port, and 0A is LISTEN (proc(5), tcp_states.h).
+            // sl local_address rem_address st ...: an address is hex:port.
             let columns: Vec<&str> = line.split_whitespace().collect();
             columns.get(1).is_some_and(|local| local.ends_with(&format!(":{port:04X}")))
-                && columns.get(3) == Some(&"0A")
+                && columns.get(3) == Some(&state)
         })
     })
 }

@@ -7,6 +7,10 @@ pub(crate) struct Section {
     pub(crate) title: &'static str,
     /// What a reader should know of all of them.
     pub(crate) about: &'static str,
+    /// Options of `mitra run`.
+    pub(crate) under: &'static [&'static str],
+    /// What befalls the rails of the first process; that its queue pairs then move is part of the test.
+    pub(crate) fault: Option<&'static str>,
     pub(crate) shape: Shape,
     pub(crate) works: &'static [&'static str],
     pub(crate) fails: &'static [Failure],
@@ -21,6 +25,10 @@ pub(crate) enum Shape {
     Pair,
     /// qperf has its port in `-lp`; its tests come after the address, and the last tells the server to end.
     Qperf,
+    /// rping is told by `-s` and `-c` which it is, and the server's address by `-a`.
+    Rping,
+    /// ucmatose and udaddy have the server's address in `-s`.
+    Cm,
     /// fi_pingpong has the server's port in `-B` and the client's in `-P`.
     Fabric,
     /// `mpirun` starts our checking program, twice.
@@ -45,6 +53,8 @@ pub(crate) static SECTIONS: &[Section] = &[
     Section {
         title: "ibverbs-utils",
         about: "`-c` compares the bytes received, `-e` sleeps on completion events, `-N` posts by `ibv_wr_*`.",
+        under: &[],
+        fault: None,
         shape: Shape::Pair,
         works: &[
             "ibv_rc_pingpong -g 0",
@@ -76,6 +86,8 @@ pub(crate) static SECTIONS: &[Section] = &[
     Section {
         title: "Devices",
         about: "",
+        under: &[],
+        fault: None,
         shape: Shape::Alone,
         works: &[
             "ibv_devices",
@@ -90,6 +102,8 @@ pub(crate) static SECTIONS: &[Section] = &[
     Section {
         title: "perftest, RC",
         about: "",
+        under: &[],
+        fault: None,
         shape: Shape::Pair,
         works: &[
             "ib_write_lat -F",
@@ -140,11 +154,12 @@ pub(crate) static SECTIONS: &[Section] = &[
         title: "perftest, UC and UD",
         about: "Nobody sends again what is lost: a UC message that is longer than the receiving socket's buffer (`mitra devices` \
                 tells its size) may not arrive, and `-a`, which waits for one of 8 MiB, then waits for ever.",
+        under: &[],
+        fault: None,
         shape: Shape::Pair,
         works: &[
             "ib_write_lat -F -c UC",
             "ib_write_lat -F -c UC -s 65536",
-            "ib_write_lat -F -c UC -a -n 20",
             "ib_write_bw -F -c UC -n 500",
             "ib_send_lat -F -c UC",
             "ib_send_lat -F -c UC -s 65536",
@@ -161,36 +176,39 @@ pub(crate) static SECTIONS: &[Section] = &[
     Section {
         title: "qperf, without a connection manager",
         about: "",
+        under: &[],
+        fault: None,
         shape: Shape::Qperf,
         works: &[],
         fails: &[
             Failure { command: "qperf -t 1 rc_lat", says: "failed to modify QP to RTR", because: LID },
             Failure { command: "qperf -t 1 uc_lat", says: "failed to modify QP to RTR", because: LID },
             Failure { command: "qperf -t 1 ud_lat", says: "failed", because: LID },
-            Failure { command: "qperf -t 1 xrc_lat", says: "XRC", because: XRC },
         ],
     },
     Section {
         title: "UCX",
-        about: "",
+        about: "`rc_v` is `rc_verbs` for data and `ud_verbs` to connect, `ud_v` is `ud_verbs` alone.",
+        under: &[],
+        fault: None,
         shape: Shape::Pair,
         works: &[
-            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t tag_lat",
-            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 200 -w 10 -s 1000000 -t tag_bw",
-            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_put_lat",
-            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -s 65536 -t ucp_put_bw",
-            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -s 65536 -t ucp_get",
-            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_add",
-            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_fadd",
-            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_cswap",
-            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t stream_lat",
-            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_am_lat",
-            "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -E sleep -t tag_lat",
-            "UCX_TLS=ud_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t tag_lat",
-            "UCX_TLS=ud_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 200 -w 10 -s 1000000 -t tag_bw",
-            "UCX_TLS=ud_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -s 65536 -t ucp_put_bw",
-            "UCX_TLS=ud_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_fadd",
-            "UCX_TLS=ud_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_cswap",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t tag_lat",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 200 -w 10 -s 1000000 -t tag_bw",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_put_lat",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -s 65536 -t ucp_put_bw",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -s 65536 -t ucp_get",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_add",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_fadd",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_cswap",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t stream_lat",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_am_lat",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -E sleep -t tag_lat",
+            "UCX_TLS=ud_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t tag_lat",
+            "UCX_TLS=ud_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 200 -w 10 -s 1000000 -t tag_bw",
+            "UCX_TLS=ud_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -s 65536 -t ucp_put_bw",
+            "UCX_TLS=ud_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_fadd",
+            "UCX_TLS=ud_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t ucp_cswap",
             "ucx_perftest -d mitra0:1 -x rc_verbs -n 1000 -w 10 -t put_lat",
             "ucx_perftest -d mitra0:1 -x rc_verbs -n 1000 -w 10 -D zcopy -s 65536 -t put_bw",
             "ucx_perftest -d mitra0:1 -x rc_verbs -n 1000 -w 10 -D zcopy -s 65536 -t get",
@@ -198,16 +216,25 @@ pub(crate) static SECTIONS: &[Section] = &[
             "ucx_perftest -d mitra0:1 -x rc_verbs -n 1000 -w 10 -t cswap",
             "ucx_perftest -d mitra0:1 -x ud_verbs -n 1000 -w 10 -t am_lat",
         ],
-        fails: &[],
+        fails: &[Failure {
+            command: "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t tag_lat",
+            says: "no auxiliary transport",
+            because: "UCX connects RC through UD: it needs both, whatever the NIC",
+        }],
     },
     Section {
         title: "libfabric",
         about: "`-c` compares the bytes received.",
+        under: &[],
+        fault: None,
         shape: Shape::Fabric,
         works: &[
             "fi_pingpong -p verbs -e dgram -c",
             "fi_pingpong -p verbs;ofi_rxd -e rdm -c",
             "fi_pingpong -p verbs;ofi_rxd -e rdm -m tagged -c",
+            "fi_pingpong -p verbs -e msg -c",
+            "fi_pingpong -p verbs;ofi_rxm -e rdm -c",
+            "fi_pingpong -p verbs;ofi_rxm -e rdm -m tagged -c",
         ],
         fails: &[],
     },
@@ -215,11 +242,123 @@ pub(crate) static SECTIONS: &[Section] = &[
         title: "OpenMPI",
         about: "`check` is [`tests/programs/check.c`](../tests/programs/check.c): it compares the numbers of allreduce, \
                 broadcast, send and receive up to 1 MiB, and of put, get, fetch-and-add and compare-and-swap.",
+        under: &[],
+        fault: None,
         shape: Shape::Mpi,
         works: &[
-            "UCX_TLS=rc_verbs,self UCX_NET_DEVICES=mitra0:1 mpirun --mca pml ucx --mca osc ucx --mca btl self check",
-            "UCX_TLS=ud_verbs,self UCX_NET_DEVICES=mitra0:1 mpirun --mca pml ucx --mca osc ucx --mca btl self check",
+            "UCX_TLS=rc_v,self UCX_NET_DEVICES=mitra0:1 mpirun --mca pml ucx --mca osc ucx --mca btl self check",
+            "UCX_TLS=ud_v,self UCX_NET_DEVICES=mitra0:1 mpirun --mca pml ucx --mca osc ucx --mca btl self check",
             "mpirun --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxd --mca btl self --mca osc pt2pt check",
+        ],
+        fails: &[],
+    },
+    Section {
+        title: "rdmacm-utils",
+        about: "`-V` compares the bytes received.",
+        under: &[],
+        fault: None,
+        shape: Shape::Rping,
+        works: &["rping -C 50 -V", "rping -C 50 -V -S 60000", "rping -C 50 -V -P"],
+        fails: &[],
+    },
+    Section {
+        title: "rdmacm-utils: connections and datagrams",
+        about: "",
+        under: &[],
+        fault: None,
+        shape: Shape::Cm,
+        works: &["ucmatose", "ucmatose -c 10 -C 100", "udaddy", "udaddy -c 10 -C 100"],
+        fails: &[],
+    },
+    Section {
+        title: "perftest, connected by rdma_cm",
+        about: "",
+        under: &[],
+        fault: None,
+        shape: Shape::Pair,
+        works: &[
+            "ib_write_lat -F -R",
+            "ib_write_bw -F -n 500 -R",
+            "ib_write_bw -F -n 500 -R -q 4",
+            "ib_read_lat -F -R",
+            "ib_read_bw -F -n 500 -R",
+            "ib_send_lat -F -R",
+            "ib_send_bw -F -n 500 -R",
+            "ib_send_lat -F -R -c UD",
+            "ib_send_bw -F -n 500 -R -c UD -s 1024",
+            "ib_atomic_lat -F -R",
+            "ib_atomic_bw -F -n 500 -R -A CMP_AND_SWAP",
+        ],
+        fails: &[],
+    },
+    Section {
+        title: "qperf, connected by rdma_cm",
+        about: "`ver_*` compare what atomics return with what they should.",
+        under: &[],
+        fault: None,
+        shape: Shape::Qperf,
+        works: &[
+            "qperf -cm1 -t 1 rc_lat",
+            "qperf -cm1 -t 1 rc_bw",
+            "qperf -cm1 -t 1 rc_bi_bw",
+            "qperf -cm1 -t 1 rc_rdma_read_lat",
+            "qperf -cm1 -t 1 rc_rdma_read_bw",
+            "qperf -cm1 -t 1 rc_rdma_write_lat",
+            "qperf -cm1 -t 1 rc_rdma_write_bw",
+            "qperf -cm1 -t 1 rc_rdma_write_poll_lat",
+            "qperf -cm1 -t 1 rc_compare_swap_mr",
+            "qperf -cm1 -t 1 rc_fetch_add_mr",
+            "qperf -cm1 -t 1 ver_rc_compare_swap",
+            "qperf -cm1 -t 1 ver_rc_fetch_add",
+        ],
+        fails: &[],
+    },
+    Section {
+        title: "Two rails, and nothing happens",
+        about: "",
+        under: &["--rails", "2"],
+        fault: None,
+        shape: Shape::Pair,
+        works: &[
+            "ibv_rc_pingpong -g 0 -c",
+            "ibv_rc_pingpong -g 0 -e -c",
+            "ib_write_lat -F",
+            "ib_read_bw -F -n 500 -q 4",
+            "ib_send_bw -F -n 500 --use-srq -q 4",
+            "ib_atomic_bw -F -n 500 -A CMP_AND_SWAP",
+        ],
+        fails: &[],
+    },
+    Section {
+        title: "Two rails, and one dies",
+        about: "The link of the server's first rail goes down in mid-run, and the queue pairs must move.",
+        under: &["--rails", "2"],
+        fault: Some("rail0 down at 700ms"),
+        shape: Shape::Pair,
+        works: &[
+            "ibv_rc_pingpong -g 0 -c -n 300000",
+            "ib_write_lat -F -D 3",
+            "ib_write_bw -F -D 3",
+            "ib_write_bw -F -D 3 -q 4",
+            "ib_read_lat -F -D 3",
+            "ib_read_bw -F -D 3",
+            "ib_send_lat -F -D 3",
+            "ib_send_bw -F -D 3",
+            "ib_atomic_lat -F -D 3",
+            "ib_atomic_bw -F -D 3",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 400000 -w 10 -t tag_lat",
+            "UCX_TLS=rc_v UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 400000 -w 10 -t ucp_fadd",
+        ],
+        fails: &[],
+    },
+    Section {
+        title: "Two rails, and one dies: OpenMPI",
+        about: "The first rail of each process goes down in mid-run.",
+        under: &["--rails", "2"],
+        fault: Some("rail0 down at 700ms"),
+        shape: Shape::Mpi,
+        works: &[
+            "UCX_TLS=rc_v,self UCX_NET_DEVICES=mitra0:1 mpirun --mca pml ucx --mca osc ucx --mca btl self check 4000",
         ],
         fails: &[],
     },
@@ -228,30 +367,37 @@ pub(crate) static SECTIONS: &[Section] = &[
 /// A row: one command line.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
+    pub(crate) section: &'static Section,
     pub(crate) command: &'static str,
-    pub(crate) shape: Shape,
     /// What it prints as it fails, if it does.
     pub(crate) fails: Option<&'static str>,
 }
 
+impl Row {
+    /// What one asks for it by.
+    pub(crate) fn name(&self) -> String {
+        let words = self.section.under.iter().chain(&self.section.fault).chain([&self.command]);
+        words.copied().collect::<Vec<_>>().join(" ")
+    }
+}
+
 pub(crate) fn rows() -> impl Iterator<Item = Row> {
     SECTIONS.iter().flat_map(|section| {
-        let shape = section.shape;
-        let works = section.works.iter().map(move |&command| Row { command, shape, fails: None });
+        let works = section.works.iter().map(move |&command| Row { section, command, fails: None });
         let fails = section.fails.iter();
         works.chain(fails.map(move |failure| Row {
+            section,
             command: failure.command,
-            shape,
             fails: Some(failure.says),
         }))
     })
 }
 
-/// Names are what one asks for a row by.
+/// Two rows of one name could not be told apart.
 pub(crate) fn names_differ() -> Result<(), String> {
     let mut seen = HashSet::new();
-    match rows().find(|row| !seen.insert(row.command)) {
-        Some(row) => Err(format!("`{}` is in the table twice", row.command)),
+    match rows().map(|row| row.name()).find(|name| !seen.insert(name.clone())) {
+        Some(name) => Err(format!("`{name}` is in the table twice")),
         None => Ok(()),
     }
 }

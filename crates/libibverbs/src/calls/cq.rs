@@ -1,10 +1,11 @@
 //! Completion queues.
 
 use std::ffi::{c_int, c_void};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use mitra_softnic::SoftNic;
-use mitra_verbs::{CqId, Error, Provider, Result, Wc, WcOpcode, WcStatus};
+use mitra_verbs::{CqId, Error, Gid, Provider, Result, Wc, WcOpcode, WcStatus};
 
 use super::channel::{Channel, Source};
 use super::context::Context;
@@ -21,6 +22,8 @@ pub(crate) struct Cq {
     pub(crate) face: Face<ibv_cq_ex>,
     pub(crate) id: CqId,
     nic: Arc<SoftNic>,
+    /// What a datagram's completion has for a service level.
+    pub(crate) datagram_sl: u8,
     pub(crate) comp_events: Unacknowledged,
     pub(crate) async_events: Unacknowledged,
     pub(crate) polled: Mutex<Polled>,
@@ -57,8 +60,11 @@ impl Cq {
             }
         }
         let left = max - polled.batch.len();
-        self.nic.poll_cq(self.id, left, &mut polled.batch)?;
-        Ok(!polled.batch.is_empty())
+        match self.nic.poll_cq(self.id, left, &mut polled.batch) {
+            // A device that died writes no more completions; its death is an event.
+            Ok(_) | Err(Error::DeviceFatal) => Ok(!polled.batch.is_empty()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The NIC has completions for it, on a device with several rails: whoever waits is told.
@@ -68,8 +74,11 @@ impl Cq {
 
     /// Asks for an event at the next completion.
     fn arm(&self, solicited_only: bool) -> Result<()> {
-        self.nic.req_notify_cq(self.id, solicited_only)?;
-        self.spanning.iter().try_for_each(|spanning| spanning.arm())
+        match (&self.spanning, self.nic.req_notify_cq(self.id, solicited_only)) {
+            // Rail 0 may die; the others go on.
+            (Some(spanning), Ok(()) | Err(Error::DeviceFatal)) => spanning.arm(),
+            (_, armed) => armed,
+        }
     }
 }
 
@@ -115,6 +124,7 @@ pub(crate) unsafe fn create(
         face,
         id,
         nic: Arc::clone(found.rails.nic()),
+        datagram_sl: datagram_sl(found.rails.gid()?),
         comp_events: Unacknowledged::default(),
         async_events: Unacknowledged::default(),
         polled: Mutex::default(),
@@ -210,14 +220,21 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     let n = max.min(polled.batch.len() - from);
     for (i, found) in polled.batch[from..from + n].iter().enumerate() {
         // SAFETY: the caller's array has `num_entries` entries.
-        unsafe { wc.add(i).write(completion(found)) };
+        unsafe { wc.add(i).write(completion(found, cq.datagram_sl)) };
     }
     polled.next = from + n;
     n as c_int
 }
 
+/// What the completion of a datagram has for a service level, which RoCE has not: the kind of the IP header that came
+/// before it, as ConnectX NICs say it there (mlx5 programmer's manual, CQE: 8 with UDP, 2 for IPv4, 1 for IPv6). UCX until
+/// 1.13 finds the destination in the header by that alone, and drops what is not for it.
+fn datagram_sl(gid: Gid) -> u8 {
+    8 | if IpAddr::from(gid).is_ipv4() { 2 } else { 1 }
+}
+
 /// A completion as `ibv_poll_cq` gives it.
-pub(crate) fn completion(wc: &Wc) -> ibv_wc {
+fn completion(wc: &Wc, datagram_sl: u8) -> ibv_wc {
     ibv_wc {
         wr_id: wc.wr_id,
         status: status_code(wc.status),
@@ -230,7 +247,7 @@ pub(crate) fn completion(wc: &Wc) -> ibv_wc {
         wc_flags: flags(wc),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: if flags(wc) & IBV_WC_GRH != 0 { datagram_sl } else { 0 },
         dlid_path_bits: 0,
     }
 }

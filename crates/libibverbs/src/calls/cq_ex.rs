@@ -52,7 +52,7 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
     face.read_src_qp = Some(read_src_qp);
     face.read_wc_flags = Some(read_wc_flags);
     face.read_slid = Some(no_slid);
-    face.read_sl = Some(no_path);
+    face.read_sl = Some(read_sl);
     face.read_dlid_path_bits = Some(no_path);
     Ok(cq)
 }
@@ -129,12 +129,20 @@ readers! {
     read_wc_flags -> c_uint: |wc| cq::flags(&wc);
 }
 
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: programs read between two polls.
+    unsafe {
+        let datagram = current(cq).is_some_and(|wc| cq::flags(&wc) & IBV_WC_GRH != 0);
+        if datagram { Cq::of(cq.cast()).datagram_sl } else { 0 }
+    }
+}
+
 /// RoCE has no LIDs.
 unsafe extern "C" fn no_slid(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-/// Nor service levels or path bits.
+/// Nor path bits.
 unsafe extern "C" fn no_path(_cq: *mut ibv_cq_ex) -> u8 {
     0
 }

@@ -9,7 +9,7 @@ use crate::abi::*;
 use crate::rails;
 
 /// Its name, which programs are given on their command lines.
-const NAME: &str = "mitra0";
+pub(crate) const NAME: &str = "mitra0";
 /// The name of its file.
 pub(crate) const DEV_NAME: &str = "uverbs0";
 
