@@ -78,14 +78,14 @@ impl State {
         if is_finished {
             identifier.endpoint = Endpoint::Ended;
         }
-        let is_stranger = identifier.terms.peer.is_none() && listener.is_some();
         for happening in happenings {
             match (happening, listener) {
                 (Happening::Requested(offer), Some(listener)) => self.requested(handle, listener, offer),
                 (happening, _) => self.report(handle, Report::Connection(happening)),
             }
         }
-        if is_finished && is_stranger {
+        // Of a stream on which nobody asked, the program knows nothing.
+        if is_finished && listener.is_some() && self.get(handle).is_ok_and(|gone| gone.terms.peer.is_none()) {
             self.remove(handle);
         }
     }
