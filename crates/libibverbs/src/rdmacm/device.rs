@@ -1,6 +1,7 @@
 //! The device of every identifier: Mitra's, opened once in a process.
 
 use std::ffi::c_int;
+use std::ptr;
 
 use nix::errno::Errno;
 
@@ -83,21 +84,22 @@ impl Device {
 /// `rdma_get_devices`: a list of the one device, ended by null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
-    let device = manager().and_then(|manager| manager.device());
-    // SAFETY: memory for two pointers, filled; `num_devices` is null or the caller's.
-    unsafe {
-        if !num_devices.is_null() {
-            *num_devices = c_int::from(device.is_ok());
+    let listed = manager().and_then(|manager| manager.device()).and_then(|device| {
+        // SAFETY: memory for two pointers, of which the second stays null.
+        unsafe {
+            let list: *mut *mut ibv_context = made(libc::calloc(2, size_of_val(&device.context)).cast())?;
+            *list = device.context;
+            Ok(list)
         }
-        let list: *mut *mut ibv_context = libc::calloc(2, size_of::<*mut ibv_context>()).cast();
-        match device {
-            Ok(device) if !list.is_null() => *list = device.context,
-            // Without a device the list is empty, as librdmacm's would be; the reason stays in `errno`.
-            Err(errno) => errno.set(),
-            Ok(_) => {}
-        }
-        list
+    });
+    if !num_devices.is_null() {
+        // SAFETY: the caller's variable.
+        unsafe { *num_devices = c_int::from(listed.is_ok()) };
     }
+    listed.unwrap_or_else(|errno| {
+        errno.set();
+        ptr::null_mut()
+    })
 }
 
 /// `rdma_free_devices`.

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::ptr;
 use std::time::Instant;
 
-use libc::{sockaddr_in, sockaddr_storage};
 use nix::errno::Errno;
 
 use super::attributes::path_record;
@@ -14,7 +13,7 @@ use super::event::{Asked, give_back};
 use super::manager::{Manager, manager};
 use super::message::{Answer, sidr};
 use super::socket::Space;
-use super::state::{Endpoint, Handle, Identifier, State, Theirs};
+use super::state::{Addresses, Endpoint, Handle, Identifier, State, Theirs};
 use super::{address, answer};
 use crate::abi::*;
 
@@ -148,10 +147,7 @@ pub fn allocate_for_child(manager: &Manager, child: Handle) -> Result<(*mut rdma
 ///
 /// # Safety
 /// `id` is an identifier's memory.
-pub unsafe fn set_addresses(
-    id: *mut rdma_cm_id,
-    (source, destination): (Option<SocketAddr>, Option<SocketAddr>),
-) {
+pub unsafe fn set_addresses(id: *mut rdma_cm_id, (source, destination): Addresses) {
     // SAFETY: by the contract.
     unsafe {
         if let Some(source) = source {
@@ -323,25 +319,19 @@ pub unsafe extern "C" fn rdma_set_option(
     answer(set())
 }
 
-/// `rdma_get_src_port`, in network order.
+/// `rdma_get_src_port`, in network order; 0 where there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: the program's identifier.
-    unsafe { port(&raw const (*id).route.addr.src) }
+    port(id, |(source, _)| source)
 }
 
-/// `rdma_get_dst_port`, in network order.
+/// `rdma_get_dst_port`, in network order; 0 where there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: the program's identifier.
-    unsafe { port(&raw const (*id).route.addr.dst) }
+    port(id, |(_, destination)| destination)
 }
 
-/// An address' port, which IPv4 and IPv6 have at the same place.
-///
-/// # Safety
-/// `address` points to one.
-unsafe fn port(address: *const sockaddr_storage) -> u16 {
-    // SAFETY: by the contract; without a family it holds zeros.
-    unsafe { (*address.cast::<sockaddr_in>()).sin_port }
+fn port(id: *mut rdma_cm_id, which: impl FnOnce(Addresses) -> Option<SocketAddr>) -> u16 {
+    let addresses = manager().and_then(|manager| Ok(manager.lock().find(id)?.1.addresses));
+    addresses.ok().and_then(which).map_or(0, |address| address.port().to_be())
 }

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -20,6 +20,9 @@ static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
 
 /// What the waker's readiness is called; identifiers count from 1.
 const WAKER: u64 = 0;
+
+/// How long to leave ports alone when there are no descriptors left.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
 
 /// A process' connection manager. It lives as long as the process.
 pub struct Manager {
@@ -126,6 +129,11 @@ impl Manager {
                 }
             }
             deadline = state.tick(now);
+            if std::mem::take(&mut state.is_exhausted) {
+                drop(state);
+                // The port stays readable: asked again at once, it would keep a processor busy.
+                std::thread::sleep(EXHAUSTED_PAUSE);
+            }
         }
     }
 }

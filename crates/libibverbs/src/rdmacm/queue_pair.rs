@@ -197,10 +197,18 @@ pub unsafe fn to_error(id: *mut rdma_cm_id) -> Result<(), Errno> {
     }
 }
 
+/// Whether an identifier is this process', and was not destroyed.
+fn is_known(id: *mut rdma_cm_id) -> bool {
+    manager().is_ok_and(|manager| manager.lock().handle(id).is_ok())
+}
+
 /// `rdma_destroy_qp`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
-    // SAFETY: the program's identifier.
+    if !is_known(id) {
+        return;
+    }
+    // SAFETY: it is known.
     unsafe {
         if !(*id).qp.is_null() {
             ibv_destroy_qp((*id).qp);
@@ -281,7 +289,10 @@ unsafe fn create_srq(
 /// `rdma_destroy_srq`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
-    // SAFETY: the program's identifier.
+    if !is_known(id) {
+        return;
+    }
+    // SAFETY: it is known.
     unsafe {
         if !(*id).srq.is_null() {
             ibv_destroy_srq((*id).srq);

@@ -78,14 +78,14 @@ impl State {
         if is_finished {
             identifier.endpoint = Endpoint::Ended;
         }
-        let is_stranger = identifier.terms.peer.is_none() && listener.is_some();
         for happening in happenings {
             match (happening, listener) {
                 (Happening::Requested(offer), Some(listener)) => self.requested(handle, listener, offer),
                 (happening, _) => self.report(handle, Report::Connection(happening)),
             }
         }
-        if is_finished && is_stranger {
+        // Of a stream on which nobody asked, the program knows nothing.
+        if is_finished && listener.is_some() && self.get(handle).is_ok_and(|gone| gone.terms.peer.is_none()) {
             self.remove(handle);
         }
     }
@@ -127,8 +127,14 @@ impl State {
         for _ in 0..AT_ONCE {
             let Ok(identifier) = self.get(listener) else { return };
             let Endpoint::Listening(Listener { port, .. }) = &identifier.endpoint else { return };
-            // Whatever fails here concerns one stream, or passes.
-            let Ok((socket, _)) = port.accept() else { return };
+            let socket = match port.accept().map_err(errno_of) {
+                Ok((socket, _)) => socket,
+                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
+                    return self.is_exhausted = true;
+                }
+                // There is none, or it is gone already.
+                Err(_) => return,
+            };
             let child = identifier.child();
             // A stream that cannot be taken in is closed, and its peer hears so.
             let _ = self.take_stream(child, listener, socket, now);

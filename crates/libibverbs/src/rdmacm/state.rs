@@ -51,6 +51,9 @@ impl<T> Copy for Theirs<T> {}
 // SAFETY: the manager only compares such pointers and hands them back; who follows one says why he may.
 unsafe impl<T> Send for Theirs<T> {}
 
+/// An identifier's own address and the peer's, as far as they are known.
+pub type Addresses = (Option<SocketAddr>, Option<SocketAddr>);
+
 /// What is to be reported to the program.
 pub enum Report {
     /// `rdma_resolve_addr` is done.
@@ -169,8 +172,8 @@ pub struct Identifier {
     pub qp_type: ibv_qp_type,
     /// What it is doing.
     pub endpoint: Endpoint,
-    /// Its own address, and the peer's.
-    pub addresses: (Option<SocketAddr>, Option<SocketAddr>),
+    /// Its addresses.
+    pub addresses: Addresses,
     /// Whether a path to the peer is known.
     pub is_routed: bool,
     /// What was asked of a datagram service.
@@ -206,6 +209,8 @@ pub struct Delivered {
 pub struct State {
     /// Whether somebody attends to the sockets.
     pub has_thread: bool,
+    /// Whether a stream waits that could not be taken for want of descriptors.
+    pub is_exhausted: bool,
     epoll: Arc<Epoll>,
     last_handle: Handle,
     identifiers: HashMap<Handle, Identifier>,
@@ -222,7 +227,17 @@ impl State {
     /// Knows nothing.
     pub fn new(epoll: Arc<Epoll>) -> Self {
         let (identifiers, handles, channels, closed, delivered) = Default::default();
-        Self { has_thread: false, epoll, last_handle: 0, identifiers, handles, channels, closed, delivered }
+        Self {
+            has_thread: false,
+            is_exhausted: false,
+            epoll,
+            last_handle: 0,
+            identifiers,
+            handles,
+            channels,
+            closed,
+            delivered,
+        }
     }
 
     /// Takes an identifier in.

@@ -28,6 +28,25 @@ fn noise_is_hung_up_on_and_the_listener_goes_on() {
     channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
 }
 
+/// A whole REQ, and gone: the program hears of both.
+#[test]
+fn who_asks_and_leaves_at_once_is_reported() {
+    let channel = Channel::new();
+    let (_, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 4);
+    let mut request = b"MiCM\x01\x01\0\x1f".to_vec();
+    request.extend([[0, 0, 0, 17], [0, 0, 0, 1]].concat());
+    request.extend([0; 16]);
+    // Path MTU, resources, depth, both retry counts, flags, and no private data.
+    request.extend([3, 1, 1, 7, 7, 0, 0]);
+    let mut stranger = TcpStream::connect((Ipv4Addr::LOCALHOST, ordinary(port))).expect("it listens");
+    stranger.write_all(&request).expect("it reads");
+    drop(stranger);
+    let asked = channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id;
+    assert_eq!(channel.expect(RDMA_CM_EVENT_REJECTED).id, asked);
+    assert_eq!(asked.accept(1, b""), Some(libc::EINVAL));
+    assert_eq!(asked.destroy(), None);
+}
+
 /// Silent streams are bounded: the ones too many are closed at once, and those who speak still get through when some have gone.
 #[test]
 fn silent_streams_do_not_pile_up() {
