@@ -212,7 +212,10 @@ fn is_variable(word: &str) -> bool {
         .is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
 }
 
-/// Whether some process listens at this TCP port, or takes datagrams at this UDP port, seen without disturbing it.
+/// The ordinary port that Mitra's librdmacm takes for an RDMA port (`other_number` in crates/libibverbs/src/rdmacm/socket.rs).
+const RDMA_BIT: u16 = 1 << 13;
+
+/// Whether some process listens at this port, in TCP, UDP or RDMA; seen without disturbing it.
 pub(crate) fn is_listening(port: u16) -> bool {
     // proc(5), include/net/tcp_states.h: 0A is LISTEN; a UDP socket without a peer is in 07, CLOSE.
     let tables = [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")];
@@ -221,8 +224,9 @@ pub(crate) fn is_listening(port: u16) -> bool {
         table.lines().any(|line| {
             // sl local_address rem_address st ...: an address is hex:port.
             let columns: Vec<&str> = line.split_whitespace().collect();
-            columns.get(1).is_some_and(|local| local.ends_with(&format!(":{port:04X}")))
-                && columns.get(3) == Some(&state)
+            let [_, local, _, st, ..] = columns[..] else { return false };
+            let local = local.rsplit(':').next().and_then(|hex| u16::from_str_radix(hex, 16).ok());
+            st == state && local.is_some_and(|local| local & !RDMA_BIT == port & !RDMA_BIT)
         })
     })
 }

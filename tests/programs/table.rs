@@ -366,7 +366,7 @@ pub(crate) static SECTIONS: &[Section] = &[
         fault: Some("rail0 link-down@5:500"),
         shape: Shape::Mpi,
         works: &[
-            "UCX_TLS=rc_v UCX_ATOMIC_MODE=device UCX_NET_DEVICES=mitra0:1 mpirun --mca pml ucx --mca osc ucx --mca btl self check 3",
+            "UCX_TLS=rc_v,self UCX_ATOMIC_MODE=device UCX_NET_DEVICES=mitra0:1 mpirun --mca pml ucx --mca osc ucx --mca btl self check 3",
         ],
         fails: &[],
     },
