@@ -19,6 +19,8 @@ use super::table::{Row, Shape};
 const PATIENCE: Duration = Duration::from_secs(90);
 /// What the other process has left, once one has failed.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(5);
+/// The port of udaddy.c in rdma-core's librdmacm/examples.
+const UDADDY_PORT: u16 = 7174;
 /// What a queue pair writes when it moves.
 pub(crate) const MOVED: &str = "moved from rail 0 to rail 1";
 const MOMENT: Duration = Duration::from_millis(10);
@@ -27,7 +29,7 @@ const MOMENT: Duration = Duration::from_millis(10);
 pub(crate) fn run(row: &Row) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| format!("cannot make a directory: {error}"))?;
     let mut scene = Scene { dir: dir.path().to_owned(), processes: Vec::new() };
-    let port = free_port()?;
+    let port = if row.section.shape == Shape::Udaddy { UDADDY_PORT } else { free_port()? };
     for (at, words) in command_lines(row, port)?.into_iter().enumerate() {
         if at > 0 {
             scene.wait_for_listener(port)?;
@@ -72,6 +74,7 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
         }
         Shape::Rping => ["-s", "-c"].map(|role| with(&[role, "-a", HOST, "-p", &port])).to_vec(),
         Shape::Cm => vec![with(&["-p", &port]), with(&["-p", &port, "-s", HOST])],
+        Shape::Udaddy => vec![words.clone(), with(&["-s", HOST])],
         Shape::Fabric => vec![with(&["-B", &port]), with(&["-P", &port, HOST])],
         Shape::Mpi => {
             let check = build::mpi_check()?;
