@@ -173,7 +173,11 @@ pub(crate) static SECTIONS: &[Section] = &[
             "ib_send_bw -F -c UD -n 500 -s 1024",
             "ib_send_bw -F -c UD -n 500 -s 1024 -q 4",
         ],
-        fails: &[],
+        fails: &[Failure {
+            command: "ib_send_lat -F -c UD -g",
+            says: "Couldn't attach QP to MultiCast group",
+            because: "the device has no multicast, and says so",
+        }],
     },
     Section {
         title: "qperf, without a connection manager",
@@ -270,7 +274,11 @@ pub(crate) static SECTIONS: &[Section] = &[
         fault: None,
         shape: Shape::Cm,
         works: &["ucmatose", "ucmatose -c 10 -C 100"],
-        fails: &[],
+        fails: &[Failure {
+            command: "rstream -C 10",
+            says: "rsocket failed: Operation not supported",
+            because: "rsockets need librdmacm's own insides, which stand behind none of Mitra's identifiers",
+        }],
     },
     Section {
         title: "rdmacm-utils: datagrams",
