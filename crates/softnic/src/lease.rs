@@ -13,8 +13,19 @@ const WINDOW: Duration = Duration::from_millis(4);
 /// Polls within [`LEASE`] that keep the lease.
 const KEEP: u32 = 8;
 
+/// A poller that has not driven for this long is busy elsewhere. What has arrived meanwhile it has left waiting.
+pub(crate) const ABSENT: Duration = Duration::from_micros(100);
+/// Looks in a row that find something left waiting show a program that waits for its data in memory, and polls only for
+/// its own requests (`ib_write_lat`). One or two, a poller that did not get the processor.
+const LEFT_WAITING: u32 = 3;
+/// Such a program is not given the lease for this long; if it is found to be one again, each time twice as long ...
+const DISTRUST: Duration = Duration::from_secs(1);
+/// ... up to this.
+const LONGEST_DISTRUST: Duration = Duration::from_secs(16);
+
 /// The right to drive the NIC alone. A caller that polls in a loop takes it; it lasts until the progress thread
-/// finds that hardly anybody has polled since it last looked, or until somebody arms a completion queue in order to wait.
+/// finds that hardly anybody has polled since it last looked, or that its holder leaves what arrives waiting, or until
+/// somebody arms a completion queue in order to wait.
 #[derive(Debug, Default)]
 pub(crate) struct Lease {
     taken: bool,
@@ -23,6 +34,11 @@ pub(crate) struct Lease {
     /// Polls that drove since `since`, while not taken.
     spins: u32,
     since: Time,
+    /// Looks in a row that found something left waiting.
+    left_waiting: u32,
+    /// Until then nobody takes it, and how long that was.
+    distrusted: Time,
+    distrust: Duration,
 }
 
 impl Lease {
@@ -30,6 +46,9 @@ impl Lease {
     pub(crate) fn drove(&mut self, now: Time) -> bool {
         self.polls = self.polls.wrapping_add(1);
         if self.taken {
+            return false;
+        }
+        if now < self.distrusted {
             return false;
         }
         if now - self.since > WINDOW {
@@ -58,6 +77,24 @@ impl Lease {
     pub(crate) fn end(&mut self) -> bool {
         self.spins = 0;
         std::mem::take(&mut self.taken)
+    }
+
+    /// The holder was absent at a look, and whether something waited then.
+    pub(crate) fn absent(&mut self, now: Time, waited: bool) {
+        self.left_waiting = if waited { self.left_waiting + 1 } else { 0 };
+        if self.left_waiting < LEFT_WAITING {
+            return;
+        }
+        self.left_waiting = 0;
+        let lately = now - self.distrusted < self.distrust;
+        self.distrust = if lately { (self.distrust * 2).min(LONGEST_DISTRUST) } else { DISTRUST };
+        self.distrusted = now + self.distrust;
+        self.end();
+    }
+
+    /// The holder drove just before a look.
+    pub(crate) fn present(&mut self) {
+        self.left_waiting = 0;
     }
 
     /// The progress thread looks: whether a poller drives the NIC.
@@ -104,6 +141,32 @@ mod tests {
             (0..KEEP).for_each(|_| lease.polled());
             assert!(lease.look());
         }
+    }
+
+    #[test]
+    fn who_leaves_what_arrives_waiting_does_not_get_it_for_a_while_and_then_a_longer_one() {
+        let mut lease = Lease::default();
+        let mut now = at(5000);
+        for seconds in [1, 2, 4, 8, 16, 16] {
+            while !lease.drove(now) {}
+            (1..LEFT_WAITING).for_each(|_| lease.absent(now, true));
+            // Once in time is enough to begin anew.
+            lease.absent(now, false);
+            (1..LEFT_WAITING).for_each(|_| lease.absent(now, true));
+            lease.present();
+            (1..LEFT_WAITING).for_each(|_| lease.absent(now, true));
+            assert!(lease.taken());
+            lease.absent(now, true);
+            assert!(!lease.taken());
+            let until = now + Duration::from_secs(seconds);
+            assert!((0..100).all(|_| !lease.drove(at(until.as_nanos() / 1000 - 1))));
+            now = until;
+        }
+        // Long after, it is as if nothing had been.
+        now += 2 * LONGEST_DISTRUST;
+        while !lease.drove(now) {}
+        (0..LEFT_WAITING).for_each(|_| lease.absent(now, true));
+        while !lease.drove(now + DISTRUST) {}
     }
 
     #[test]

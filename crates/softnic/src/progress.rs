@@ -21,7 +21,7 @@ use nix::sys::time::TimeSpec;
 use crate::channel::{EventQueue, clear, signal};
 use crate::clock;
 use crate::engine::{Driver, Engine};
-use crate::lease::LEASE;
+use crate::lease::{ABSENT, LEASE};
 use crate::socket::Socket;
 
 /// While the NIC was active within [`ACTIVE`], the thread wakes at least this often, so that who posts a request
@@ -89,14 +89,20 @@ impl Shared {
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Engine>> {
         match self.engine.try_lock() {
             Ok(engine) => Ok(engine),
-            Err(TryLockError::Poisoned(_)) => Err(Error::DeviceFatal),
+            Err(TryLockError::Poisoned(_)) => Err(self.found_dead()),
             Err(TryLockError::WouldBlock) => {
                 self.waiting.fetch_add(1, Ordering::Relaxed);
                 let engine = self.engine.lock();
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
-                engine.map_err(|_| Error::DeviceFatal)
+                engine.map_err(|_| self.found_dead())
             }
         }
+    }
+
+    /// A thread panicked while it held the lock. The progress thread may sleep, and is to report that.
+    fn found_dead(&self) -> Error {
+        self.wake();
+        Error::DeviceFatal
     }
 
     /// Locks the NIC if nobody has it and nobody panicked with it.
@@ -165,9 +171,16 @@ impl Shared {
     pub(crate) fn round(&self, engine: &mut Engine) -> Option<Sleep> {
         let now = clock::now();
         if engine.lease.look() && engine.host_access().is_ok() {
-            // A poller that always finds completions keeps the lease and drives nothing.
-            if engine.driven.is_none_or(|(_, at)| now - at >= LEASE) {
-                engine.drive(now, Driver::Thread);
+            // A poller that always finds completions keeps the lease and drives nothing; and one that waits for its data in
+            // memory is not there when it comes.
+            if engine.driven.is_none_or(|(_, at)| now - at >= ABSENT) {
+                let waited = engine.drive(now, Driver::Thread) > 0;
+                engine.lease.absent(now, waited);
+            } else {
+                engine.lease.present();
+            }
+            if !engine.lease.taken() {
+                return None;
             }
             return Some(Sleep { socket: None, blocked: false, until: Some(now + LEASE) });
         }
