@@ -7,8 +7,11 @@ use super::socket::Space;
 use super::state::{Identifier, Terms};
 use crate::abi::*;
 
-/// 4.096 µs × 2^14 = 67 ms until a request is repeated: what rdma-core's own programs use.
-const ACK_TIMEOUT: u8 = 14;
+/// How long a packet may live, as the kernel's `CMA_IBOE_PACKET_LIFETIME`: 4.096 µs × 2^16 = 0.27 s. Processes that share
+/// few processors do not run for long.
+const PACKET_LIFETIME: u8 = 16;
+/// Until a request is repeated: twice that, there and back.
+const ACK_TIMEOUT: u8 = PACKET_LIFETIME + 1;
 /// As many routers as there may be.
 const HOP_LIMIT: u8 = 64;
 
@@ -111,8 +114,7 @@ pub fn path_record(device: &Device, dgid: [u8; 16], traffic_class: u8) -> ibv_sa
         rate_selector: EXACTLY,
         rate: IBV_RATE_MAX as u8,
         packet_life_time_selector: EXACTLY,
-        // Half of what a request's round trip may take.
-        packet_life_time: ACK_TIMEOUT - 1,
+        packet_life_time: PACKET_LIFETIME,
         preference: 0,
     }
 }

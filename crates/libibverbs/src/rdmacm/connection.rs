@@ -23,10 +23,10 @@ use super::message::{Message, Offer, Rejection, reason};
 const REQ_WITHIN: Duration = Duration::from_secs(10);
 /// How long the other program may take to accept, and to become ready; the kernel's connection manager gives up after about as
 /// long (`CMA_MAX_CM_RETRIES` times `CMA_CM_RESPONSE_TIMEOUT`).
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 /// How long to knock where nobody listens. A real request takes a while to arrive, and programs whose server listens anew for
 /// each connection count on that (perftest); ours would be there first.
-const KNOCK_FOR: Duration = Duration::from_secs(2);
+pub const KNOCK_FOR: Duration = Duration::from_secs(5);
 /// How long between two knocks.
 const KNOCK_EVERY: Duration = Duration::from_millis(20);
 /// How long a DREP is waited for.

@@ -10,13 +10,10 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use super::connection::{ANSWER_WITHIN, KNOCK_FOR};
 use super::message::{Answer, Inquiry, Message};
 
 const REPEAT_AFTER: Duration = Duration::from_millis(200);
-/// How long the other program may take: as for a connection.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// How long to ask where nobody listens: as for a connection.
-const KNOCK_FOR: Duration = Duration::from_secs(2);
 /// How long an answer is remembered for repeated requests.
 const REMEMBER: Duration = Duration::from_secs(90);
 /// How many requests a service remembers at once; further ones go unanswered until one is forgotten.

@@ -228,25 +228,29 @@ fn a_datagram_service_is_found() {
 }
 
 #[test]
-fn where_nobody_listens_a_program_hears_so() {
+fn where_nobody_listens_a_request_is_rejected() {
     let channel = Channel::new();
-    for (ps, kind, status) in
-        [(RDMA_PS_TCP, RDMA_CM_EVENT_REJECTED, 8), (RDMA_PS_UDP, RDMA_CM_EVENT_UNREACHABLE, 1)]
-    {
-        // Bound and not listening, so that nobody else listens there meanwhile.
-        let holder = Id::new(Some(&channel), ps);
-        assert_eq!(holder.bind(0), None);
-        // SAFETY: the identifier was made.
-        let port = u16::from_be(unsafe { rdma_get_src_port(holder.0) });
-        let active = Id::routed(&channel, ps, port);
-        assert_eq!(active.connect(1, b""), None);
-        if ps == RDMA_PS_UDP {
-            // A bound port takes datagrams without a word: only one that is not bound refuses them.
-            assert_eq!(holder.destroy(), None);
-        }
-        let refused = channel.expect(kind);
-        assert_eq!((refused.id, refused.status), (active, status));
-    }
+    // Somebody holds the port without listening, so that nobody else listens there meanwhile.
+    let holder = Id::new(Some(&channel), RDMA_PS_TCP);
+    assert_eq!(holder.bind(0), None);
+    // SAFETY: the identifier was made.
+    let port = u16::from_be(unsafe { rdma_get_src_port(holder.0) });
+    let active = Id::routed(&channel, RDMA_PS_TCP, port);
+    assert_eq!(active.connect(1, b""), None);
+    let refused = channel.expect(RDMA_CM_EVENT_REJECTED);
+    assert_eq!((refused.id, refused.status), (active, 8));
+}
+
+#[test]
+fn where_nobody_listens_no_service_is_found() {
+    let channel = Channel::new();
+    let (holder, port) = Id::listening(Some(&channel), RDMA_PS_UDP, 1);
+    let active = Id::routed(&channel, RDMA_PS_UDP, port);
+    // A held port takes datagrams without a word.
+    assert_eq!(holder.destroy(), None);
+    assert_eq!(active.connect(1, b""), None);
+    let refused = channel.expect(RDMA_CM_EVENT_UNREACHABLE);
+    assert_eq!((refused.id, refused.status), (active, 1));
 }
 
 /// perftest listens anew for each connection, and its client does not wait.

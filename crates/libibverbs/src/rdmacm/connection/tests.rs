@@ -168,7 +168,7 @@ fn where_nobody_listens_it_knocks_for_a_while() {
         assert!(pair.active.knocks(now));
         knocks += 1;
     }
-    assert_eq!((now - start, knocks), (KNOCK_FOR, 100));
+    assert_eq!((now - start, knocks), (KNOCK_FOR, 250));
     assert!(pair.active.is_finished() && pair.active.deadline().is_none());
 }
 
