@@ -18,6 +18,27 @@ pub(crate) fn preload() {
     assert!(status.success(), "cannot build mitra-preload");
 }
 
+/// Builds the replacement library there too, and gives its directory.
+pub(crate) fn replacement() -> Result<PathBuf, String> {
+    REPLACEMENT.clone()
+}
+
+static REPLACEMENT: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
+    let dir = Path::new(env!("CARGO_BIN_EXE_mitra")).parent().ok_or("mitra is in no directory")?;
+    let target = dir.parent().ok_or("nor is that")?;
+    let mut xtask = Command::new(env!("CARGO"));
+    xtask.args(["run", "--quiet", "--package", "xtask", "--target-dir"]).arg(target).arg("--");
+    xtask.args(["libibverbs", "--target-dir"]).arg(target);
+    if !cfg!(debug_assertions) {
+        xtask.arg("--release");
+    }
+    let built = xtask.current_dir(env!("CARGO_MANIFEST_DIR")).output().map_err(|error| error.to_string())?;
+    if !built.status.success() {
+        return Err(format!("cargo xtask libibverbs: {}", String::from_utf8_lossy(&built.stderr)));
+    }
+    Ok(dir.join("mitra-libibverbs"))
+});
+
 static MPI_CHECK: LazyLock<Result<String, String>> = LazyLock::new(|| {
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("mpi-check");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/check.c");

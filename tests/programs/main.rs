@@ -6,6 +6,7 @@
 mod build;
 mod document;
 mod play;
+mod replacement;
 mod survive;
 mod table;
 
@@ -25,6 +26,13 @@ fn main() -> ExitCode {
     ];
     for row in table::rows() {
         trials.push(Trial::test(row.name(), move || play::run(&row).map_err(Failed::from)));
+    }
+    for (name, test) in [
+        ("replacement_is_loaded_at_run_time", replacement::loaded_at_run_time as fn() -> Result<(), String>),
+        ("replacement_is_linked", replacement::linked),
+        ("replacement_is_enough_for_rdma_core", replacement::under_rdma_core),
+    ] {
+        trials.push(Trial::test(name, move || test().map_err(Failed::from)));
     }
     trials.push(Trial::test("kills_under_exact", || survive::kills_under_exact().map_err(Failed::from)));
     trials.push(Trial::test("kills_under_blanket", || survive::kills_under_blanket().map_err(Failed::from)));

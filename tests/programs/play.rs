@@ -171,8 +171,8 @@ impl Scene {
     }
 
     fn all_have_ended(&mut self) -> bool {
-        // Each is looked at, also after one that runs.
-        self.processes.iter_mut().fold(true, |all, process| process.has_ended() && all)
+        // All are looked at, also those after one that runs.
+        self.processes.iter_mut().map(Process::has_ended).filter(|ended| !ended).count() == 0
     }
 
     /// What the processes were and printed, and how they ended.

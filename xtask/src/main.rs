@@ -1,6 +1,7 @@
 //! Chores of the Mitra checkout, one file each.
 #![forbid(unsafe_code)]
 
+mod libibverbs;
 mod rxe_vm;
 mod setup;
 mod test;
@@ -20,6 +21,7 @@ struct Xtask {
 
 #[derive(Subcommand)]
 enum Chore {
+    Libibverbs(libibverbs::Args),
     RxeVm(rxe_vm::Args),
     /// Install what the tests need beside Rust: Debian packages, and scapy and the rxe machine under .cache
     Setup,
@@ -34,6 +36,7 @@ enum Chore {
 fn main() -> anyhow::Result<ExitCode> {
     match Xtask::parse().chore {
         Chore::RxeVm(args) => return Ok(rxe_vm::run(&args)),
+        Chore::Libibverbs(args) => libibverbs::run(&args)?,
         Chore::Setup => setup::run()?,
         Chore::Test { args } => test::run(&args)?,
     }

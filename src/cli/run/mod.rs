@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// Let this befall the rails, counted from when the program opens the device; may be given several times
     #[arg(long, value_name = "SCRIPT")]
     fault: Vec<Script>,
+    /// Take the place of libibverbs.so.1 instead of preloading: for programs that load it by dlopen, without rdma_cm
+    #[arg(long)]
+    replace: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -57,7 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(code));
         }
     };
-    let preload = library::preload()?;
+    let (variable, value) = library::variable(args.replace)?;
     if let Some(note) = program.note() {
         eprintln!("mitra: note: {note}");
     }
@@ -65,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .arg0(&args.command[0])
         .args(&args.command[1..])
         .envs(settings.to_env())
-        .env(library::LD_PRELOAD, preload)
+        .env(variable, value)
         .exec();
     eprintln!("mitra: cannot run {}: {error}", program.path.display());
     Ok(ExitCode::from(program::CANNOT_RUN))

@@ -1,0 +1,50 @@
+//! The replacement for libibverbs.so.1: programs that load it at run time, programs that are linked with it, and the libraries
+//! that are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::build;
+
+/// A program that writes to itself, under `mitra run --replace`.
+fn run(name: &str, flags: &[&str]) -> Result<(), String> {
+    build::replacement()?;
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/write_to_self.c");
+    said(Command::new("cc").args(["-O1", "-Wall", "-o"]).arg(&program).arg(source).args(flags))?;
+    let text = said(Command::new(env!("CARGO_BIN_EXE_mitra")).args(["run", "--replace", "--"]).arg(program))?;
+    if text.contains("written by mitra0") { Ok(()) } else { Err(text) }
+}
+
+pub(crate) fn loaded_at_run_time() -> Result<(), String> {
+    run("loads-libibverbs", &["-DDLOPEN"])
+}
+
+pub(crate) fn linked() -> Result<(), String> {
+    run("linked-with-libibverbs", &["-libverbs"])
+}
+
+/// rdma-core's own libraries find every symbol, with its version, private ones included.
+pub(crate) fn under_rdma_core() -> Result<(), String> {
+    let dir = build::replacement()?;
+    for library in ["librdmacm.so.1", "libmlx5.so.1", "libefa.so.1"] {
+        let path = said(Command::new("cc").arg(format!("-print-file-name={library}")))?;
+        // `-r` resolves all symbols, as the loader does for a library that is linked so that it must (ldd(1)).
+        let found = said(Command::new("ldd").arg("-r").arg(path.trim()).env("LD_LIBRARY_PATH", &dir))?;
+        if !found.contains(dir.to_str().ok_or("the target directory's name is not UTF-8")?)
+            || found.contains("undefined symbol")
+            || found.contains("not found")
+        {
+            return Err(format!("{library} and the replacement\n{found}"));
+        }
+    }
+    Ok(())
+}
+
+/// What a command printed, both ways; an error if it fails.
+fn said(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let text = [&output.stdout[..], &output.stderr[..]].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    if output.status.success() { Ok(text) } else { Err(format!("{command:?}: {}\n{text}", output.status)) }
+}
