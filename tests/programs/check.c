@@ -48,69 +48,80 @@ static void ring(int rounds) {
     free(in);
 }
 
-static void one_sided(int rounds) {
-    enum { WORDS = 4096 };
-    long long *words, one = 1, old = 0;
-    MPI_Win window;
-    MPI_Win_allocate((WORDS + 2) * sizeof *words, sizeof *words, MPI_INFO_NULL, MPI_COMM_WORLD, &words, &window);
-    for (int i = 0; i < WORDS + 2; i++)
-        words[i] = 0;
-    MPI_Win_fence(0, window);
+enum { WORDS = 4096 };
 
+/* The words of this process, which the others reach; at rank 0, the last two count. */
+static long long *words;
+static MPI_Win window;
+
+static void transfers(int round) {
     /* Each writes its neighbour's words, and reads them back from there. */
+    static long long there[WORDS], back[WORDS];
     int next = (rank + 1) % size, before = (rank + size - 1) % size;
-    long long *there = malloc(WORDS * sizeof *there), *back = calloc(WORDS, sizeof *back);
     for (int i = 0; i < WORDS; i++)
-        there[i] = rank * 1000000LL + i;
+        there[i] = rank * 1000000LL + i + round;
+    MPI_Win_fence(0, window);
     MPI_Put(there, WORDS, MPI_LONG_LONG, next, 0, WORDS, MPI_LONG_LONG, window);
     MPI_Win_fence(0, window);
     for (int i = 0; i < WORDS; i++)
-        expect("put", i, words[i], before * 1000000LL + i);
+        expect("put", round, words[i], before * 1000000LL + i + round);
     MPI_Get(back, WORDS, MPI_LONG_LONG, next, 0, WORDS, MPI_LONG_LONG, window);
     MPI_Win_fence(0, window);
     for (int i = 0; i < WORDS; i++)
-        expect("get", i, back[i], rank * 1000000LL + i);
+        expect("get", round, back[i], rank * 1000000LL + i + round);
+}
 
-    /* All count at rank 0; the old values that one sees grow. */
-    long long seen = -1;
+static void atomics(int from_round, int rounds) {
+    static long long seen = -1;
+    long long one = 1, old = 0;
     MPI_Win_lock_all(0, window);
-    for (int round = 0; round < rounds; round++) {
+    for (int round = from_round; round < from_round + rounds; round++) {
+        /* All count at rank 0: what one sees grows. */
         MPI_Fetch_and_op(&one, &old, MPI_LONG_LONG, 0, WORDS, MPI_SUM, window);
         MPI_Win_flush(0, window);
-        expect("fetch-and-add grows", round, old > seen && old < (long long)size * rounds, 1);
+        expect("fetch-and-add grows", round, old > seen && old < (long long)size * (from_round + rounds), 1);
         seen = old;
-    }
-    /* And each claims the word in turn, by compare-and-swap. */
-    for (int round = 0; round < rounds; round++) {
+        /* And each claims the other word in its turn. */
         long long from = (long long)round * size + rank, to = from + 1;
-        do {
+        for (;;) {
             MPI_Compare_and_swap(&to, &from, &old, MPI_LONG_LONG, 0, WORDS + 1, window);
             MPI_Win_flush(0, window);
-        } while (old != from);
+            if (old == from)
+                break;
+            expect("compare-and-swap waits for its turn", round, old < from, 1);
+            /* Who waits must let MPI serve the others. */
+            int any;
+            MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE);
+        }
     }
     MPI_Win_unlock_all(window);
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) {
         MPI_Win_lock(MPI_LOCK_SHARED, 0, 0, window);
-        expect("all fetch-and-adds", 0, words[WORDS], (long long)size * rounds);
-        expect("all compare-and-swaps", 0, words[WORDS + 1], (long long)size * rounds);
+        expect("all fetch-and-adds", from_round, words[WORDS], (long long)size * (from_round + rounds));
+        expect("all compare-and-swaps", from_round, words[WORDS + 1], (long long)size * (from_round + rounds));
         MPI_Win_unlock(0, window);
     }
     MPI_Barrier(MPI_COMM_WORLD);
-    free(there);
-    free(back);
-    MPI_Win_free(&window);
 }
 
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    int rounds = argc > 1 ? atoi(argv[1]) : 20;
-    expect("processes that must be more than one", 0, size > 1, 1);
-    collectives(rounds * 10);
-    ring(rounds / 4 + 1);
-    one_sided(rounds * 5);
+    int times = argc > 1 ? atoi(argv[1]) : 1;
+    expect("there are several processes", 0, size > 1, 1);
+    MPI_Win_allocate((WORDS + 2) * sizeof *words, sizeof *words, MPI_INFO_NULL, MPI_COMM_WORLD, &words, &window);
+    for (int i = 0; i < WORDS + 2; i++)
+        words[i] = 0;
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int time = 0; time < times; time++) {
+        collectives(50);
+        ring(2);
+        transfers(time);
+        atomics(time * 50, 50);
+    }
+    MPI_Win_free(&window);
     if (rank == 0)
         printf("all numbers are right\n");
     MPI_Finalize();

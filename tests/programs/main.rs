@@ -26,10 +26,6 @@ fn main() -> ExitCode {
     for row in table::rows() {
         trials.push(Trial::test(row.name(), move || play::run(&row).map_err(Failed::from)));
     }
-    for &(command, nth) in survive::PROGRAMS {
-        let name = format!("{command}, and a rail dies");
-        trials.push(Trial::test(name, move || survive::program(command, nth).map_err(Failed::from)));
-    }
     trials.push(Trial::test("kills_under_exact", || survive::kills_under_exact().map_err(Failed::from)));
     trials.push(Trial::test("kills_under_blanket", || survive::kills_under_blanket().map_err(Failed::from)));
     if !args.list {

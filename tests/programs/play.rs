@@ -9,7 +9,6 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use mitra_launch::control::{self, Answer, Request};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -20,18 +19,17 @@ use super::table::{Row, Shape};
 const PATIENCE: Duration = Duration::from_secs(90);
 /// What the other process has left, once one has failed.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(5);
+/// The port of udaddy.c in rdma-core's librdmacm/examples.
+const UDADDY_PORT: u16 = 7174;
+/// What a queue pair writes when it moves.
+pub(crate) const MOVED: &str = "moved from rail 0 to rail 1";
 const MOMENT: Duration = Duration::from_millis(10);
 
 /// Runs it, and says what is not as the table says.
 pub(crate) fn run(row: &Row) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| format!("cannot make a directory: {error}"))?;
-    let mut scene = Scene {
-        dir: dir.path().to_owned(),
-        processes: Vec::new(),
-        asks: row.section.fault.is_some(),
-        failovers: 0,
-    };
-    let port = free_port()?;
+    let mut scene = Scene { dir: dir.path().to_owned(), processes: Vec::new() };
+    let port = if row.section.shape == Shape::Udaddy { UDADDY_PORT } else { free_port()? };
     for (at, words) in command_lines(row, port)?.into_iter().enumerate() {
         if at > 0 {
             scene.wait_for_listener(port)?;
@@ -42,8 +40,8 @@ pub(crate) fn run(row: &Row) -> Result<(), String> {
     }
     let ended = scene.wait();
     match (ended, row.fails) {
-        (Ended::Well, None) if row.section.fault.is_some() && scene.failovers == 0 => {
-            Err(format!("no queue pair moved: the run was too short for its fault\n{}", scene.outputs()))
+        (Ended::Well, None) if row.section.fault.is_some() && !scene.outputs().contains(MOVED) => {
+            Err(format!("no queue pair moved: the run was over before its fault\n{}", scene.outputs()))
         }
         (Ended::Well, None) => Ok(()),
         (Ended::Well, Some(_)) => Err(format!(
@@ -69,14 +67,14 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
         Shape::Alone => vec![words],
         Shape::Pair => vec![with(&["-p", &port]), with(&["-p", &port, HOST])],
         Shape::Qperf => {
-            let [program, t, seconds, test] = &words[..] else {
-                return Err("qperf -t SECONDS TEST".to_owned());
-            };
-            let client = [program, HOST, "-lp", &port, t, seconds, test, "quit"];
-            vec![vec![program.clone(), "-lp".to_owned(), port.clone()], client.map(str::to_owned).to_vec()]
+            let (program, tests) = words.split_first().ok_or("an empty row")?;
+            let client = [program.as_str(), HOST, "-lp", &port].into_iter();
+            let client = client.chain(tests.iter().map(String::as_str)).chain(["quit"]);
+            vec![vec![program.clone(), "-lp".to_owned(), port.clone()], client.map(str::to_owned).collect()]
         }
         Shape::Rping => ["-s", "-c"].map(|role| with(&[role, "-a", HOST, "-p", &port])).to_vec(),
         Shape::Cm => vec![with(&["-p", &port]), with(&["-p", &port, "-s", HOST])],
+        Shape::Udaddy => vec![words.clone(), with(&["-s", HOST])],
         Shape::Fabric => vec![with(&["-B", &port]), with(&["-P", &port, HOST])],
         Shape::Mpi => {
             let check = build::mpi_check()?;
@@ -108,10 +106,6 @@ enum Ended {
 struct Scene {
     dir: PathBuf,
     processes: Vec<Process>,
-    /// Whether it matters how often queue pairs move ...
-    asks: bool,
-    /// ... and the most that a process has told of.
-    failovers: u64,
 }
 
 struct Process {
@@ -168,24 +162,12 @@ impl Scene {
                 ended = Ended::Badly;
                 deadline = deadline.min(Instant::now() + AFTER_A_FAILURE);
             }
-            if self.asks {
-                self.ask_for_failovers();
-            }
             if Instant::now() > deadline {
                 return if failed { Ended::Badly } else { Ended::Never };
             }
-            sleep(if self.asks { 10 * MOMENT } else { MOMENT });
+            sleep(MOMENT);
         }
         if self.processes.iter().any(Process::has_failed) { Ended::Badly } else { Ended::Well }
-    }
-
-    /// Asks the processes how often their queue pairs moved. One that cannot answer now will the next time.
-    fn ask_for_failovers(&mut self) {
-        for process in control::processes(&self.dir.join("mitra")).unwrap_or_default() {
-            if let Ok(Answer::Status { device, .. }) = process.ask(&Request::Status) {
-                self.failovers = self.failovers.max(device.failovers);
-            }
-        }
     }
 
     fn all_have_ended(&mut self) -> bool {
@@ -233,7 +215,10 @@ fn is_variable(word: &str) -> bool {
         .is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
 }
 
-/// Whether some process listens at this TCP port, or takes datagrams at this UDP port, seen without disturbing it.
+/// The ordinary port that Mitra's librdmacm takes for an RDMA port (`other_number` in crates/libibverbs/src/rdmacm/socket.rs).
+const RDMA_BIT: u16 = 1 << 13;
+
+/// Whether some process listens at this port, in TCP, UDP or RDMA; seen without disturbing it.
 pub(crate) fn is_listening(port: u16) -> bool {
     // proc(5), include/net/tcp_states.h: 0A is LISTEN; a UDP socket without a peer is in 07, CLOSE.
     let tables = [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")];
@@ -242,8 +227,9 @@ pub(crate) fn is_listening(port: u16) -> bool {
         table.lines().any(|line| {
             // sl local_address rem_address st ...: an address is hex:port.
             let columns: Vec<&str> = line.split_whitespace().collect();
-            columns.get(1).is_some_and(|local| local.ends_with(&format!(":{port:04X}")))
-                && columns.get(3) == Some(&state)
+            let [_, local, _, st, ..] = columns[..] else { return false };
+            let local = local.rsplit(':').next().and_then(|hex| u16::from_str_radix(hex, 16).ok());
+            st == state && local.is_some_and(|local| local & !RDMA_BIT == port & !RDMA_BIT)
         })
     })
 }

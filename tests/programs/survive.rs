@@ -1,4 +1,4 @@
-//! Programs whose rail is killed in mid-run: they must not notice, and each request must have been executed exactly once.
+//! A program whose rail is killed in mid-run, at many places: each request must have been executed exactly once.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::play::{free_port, is_listening};
+use super::play::{MOVED, free_port, is_listening};
 
 /// Longer than a run takes on a slow machine: then it hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -14,9 +14,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const KILLS: (u64, u64) = (50, 6);
 /// Rounds of fetch-and-add, WRITE and SEND of a run; a window of 48 rounds is in flight.
 const ROUNDS: u64 = 4_000;
-/// What a queue pair writes when it moves.
-const MOVED: &str = "moved from rail 0 to rail 1";
-
 static CHECKER: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("exactly-once");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/exactly_once.c");
@@ -28,20 +25,6 @@ static CHECKER: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
         false => Err(format!("cc: {}", String::from_utf8_lossy(&built.stderr))),
     }
 });
-
-/// Unmodified programs, each with the place where its server's rail is killed: when the request of that number has been
-/// executed, before its acknowledgement leaves.
-pub(crate) const PROGRAMS: &[(&str, u64)] = &[
-    ("ibv_rc_pingpong -g 0 -c -n 4000", 2_000),
-    ("ibv_rc_pingpong -g 0 -c -e -n 4000", 2_000),
-    ("ibv_srq_pingpong -g 0 -c -n 4000", 2_000),
-    ("ib_atomic_lat -F -n 4000 -A FETCH_AND_ADD", 2_000),
-    ("ib_atomic_lat -F -n 4000 -A CMP_AND_SWAP", 2_000),
-    ("ib_write_bw -F -n 4000", 2_000),
-    ("ib_send_bw -F -n 4000", 2_000),
-    ("ib_send_bw -F -n 4000 --use-srq -q 4", 2_000),
-    ("ib_send_lat -F -n 4000", 2_000),
-];
 
 /// A program under `mitra run --rails 2`.
 fn under_mitra(options: &[&str], words: &[&str]) -> Result<Child, String> {
@@ -98,25 +81,6 @@ fn pair(server: (&[&str], &[&str]), client: (&[&str], &[&str]), port: u16) -> Re
 
 fn both(ends: &[Output; 2]) -> String {
     format!("--- server: {}\n--- client: {}", text(&ends[0]), text(&ends[1]))
-}
-
-/// An unmodified program ends well although its rail was killed.
-pub(crate) fn program(command: &str, nth: u64) -> Result<(), String> {
-    let port = free_port()?;
-    let number = port.to_string();
-    let mut words: Vec<&str> = command.split(' ').collect();
-    words.extend(["-p", &number]);
-    let fault = format!("rail0 link-down@5:{nth}");
-    let server = words.clone();
-    words.push("127.0.0.1");
-    let ends = pair((&["--fault", &fault], &server), (&[], &words), port)?;
-    let ended_well = ends.iter().all(|end| end.status.success());
-    let moved = ends.iter().all(|end| text(end).contains(MOVED));
-    match (ended_well, moved) {
-        (true, true) => Ok(()),
-        (true, false) => Err(format!("no rail was killed in mid-run\n{}", both(&ends))),
-        _ => Err(format!("does not survive\n{}", both(&ends))),
-    }
 }
 
 /// What the checker found.

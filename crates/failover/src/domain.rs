@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_verbs::{
-    Access, AsyncEvent, Buffer, CompletionChannel, Error, Key, Mr, PdId, Provider, Qpn, RemoteAddr, Result,
-    Sge,
+    Access, AsyncEvent, Buffer, CompletionChannel, Error, Key, Limits, Mr, PdId, Provider, Qpn, RemoteAddr,
+    Result, Sge,
 };
 use smallvec::SmallVec;
 
 use crate::agreement::MAX_RAILS;
 use crate::message::{Reader, Rejected};
+use crate::rail;
 
 /// The NICs that virtual queue pairs of this process use, one for each rail, in the same order at both ends.
 ///
@@ -195,6 +196,20 @@ impl Domain {
     /// The NICs, rail 0 first.
     pub fn nics(&self) -> &[LocalNic] {
         &self.nics
+    }
+
+    /// What a virtual queue pair may be asked for: the least that a NIC takes, without what is for its own use.
+    pub fn limits(&self) -> Limits {
+        let least = |of: fn(&Limits) -> u32| {
+            self.nics.iter().map(|nic| of(&nic.provider.attr().limits)).min().unwrap_or(0)
+        };
+        Limits {
+            wrs: least(|limits| limits.wrs).saturating_sub(rail::SPARE),
+            sges: least(|limits| limits.sges).min(rail::WIDTH.send_sges),
+            inline: least(|limits| limits.inline).min(rail::WIDTH.inline),
+            message: least(|limits| limits.message),
+            ..self.nics[0].provider.attr().limits
+        }
     }
 
     /// Registers memory with every NIC.

@@ -15,6 +15,8 @@ use crate::message::MAX_LEN;
 /// What a request may be made of. Depths are the configuration's.
 pub(crate) const WIDTH: QpCap = QpCap { send_wrs: 0, recv_wrs: 0, send_sges: 16, recv_sges: 16, inline: 256 };
 
+/// Slots of a send queue for each quarter that completes late, so that the ledger's depth is the limit.
+pub(crate) const SPARE: u32 = 8;
 /// Control messages that may wait to be read.
 const CONTROL_RECVS: u32 = 32;
 /// Bytes in front of a UD payload (the GRH: `ibv_post_recv(3)`).
@@ -65,9 +67,8 @@ impl Rail {
     fn make(nic: &LocalNic, config: &Config, secret: u64, undo: &mut Vec<Undo>) -> Result<Rail> {
         let p = &nic.provider;
         let per_op = if config.log { 2 } else { 1 };
-        // One slot more for each quarter that completes late, so that the ledger's depth is the limit.
-        let send_wrs = config.send_wrs * per_op + 8;
-        let cq = p.create_cq(send_wrs + config.recv_wrs + 8, nic.channel.as_ref())?;
+        let send_wrs = config.send_wrs * per_op + SPARE;
+        let cq = p.create_cq(send_wrs + config.recv_wrs + SPARE, nic.channel.as_ref())?;
         undo.push(Box::new(move |p| p.destroy_cq(cq)));
         let qpn = p.create_qp(&QpInitAttr {
             qp_type: QpType::Rc,

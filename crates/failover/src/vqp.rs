@@ -121,6 +121,10 @@ impl VirtualQp {
     /// Makes one end, unconnected. `secret` must be unpredictable on a network (from the system's generator); the
     /// connection's cookie, Q_Keys and first PSNs come from it.
     pub fn new(domain: Arc<Domain>, config: Config, secret: [u64; 2]) -> Result<VirtualQp> {
+        let most = domain.limits();
+        let per_op = if config.log { 2 } else { 1 };
+        translate::within("send queue entries", u64::from(config.send_wrs) * per_op, most.wrs.into())?;
+        translate::within("receive queue entries", config.recv_wrs.into(), most.wrs.into())?;
         let limits = domain.nics().iter().map(|n| n.provider.attr().limits.rd_atomic).min().unwrap_or(0);
         if config.rd_atomic == 0 || usize::from(config.rd_atomic) > MAX_SAVED || config.rd_atomic > limits {
             let limit = u64::from(limits).min(MAX_SAVED as u64);
@@ -131,8 +135,7 @@ impl VirtualQp {
                 "a completion log: it does not keep the order between work requests",
             ));
         }
-        let longest =
-            domain.nics().iter().map(|n| n.provider.attr().limits.message).min().unwrap_or(0).into();
+        let longest = most.message.into();
         let mut rails = Vec::new();
         let log = match make(&domain, &config, secret[1], &mut rails) {
             Ok(log) => log,

@@ -147,21 +147,27 @@ impl Engine {
         if !self.dma_ok() {
             return;
         }
-        // Events are written like completions: not while writes are held back.
-        let mut woken = if self.completions.holding() { None } else { self.nic.poll_cq_event() };
-        if woken.is_some() {
+        let first = self.cq_event();
+        if first.is_some() {
             // Who sleeps takes long to answer: no reason to let the acknowledgement wait for that, and programs with
             // events expect their sends to be acknowledged before they are answered (`ib_send_lat -e`).
             self.nic.handle_sleep();
         }
         self.transmit(now);
+        // What is not acknowledged completes when it is sent: such events come only now.
+        let mut woken = first.or_else(|| self.cq_event());
         while let Some(cq) = woken {
             self.completions.notify(cq);
-            woken = self.nic.poll_cq_event();
+            woken = self.cq_event();
         }
         while let Some(event) = self.nic.poll_async_event() {
             self.events.push(event);
         }
+    }
+
+    /// A queue whose user is to be woken. Events are written like completions: not while writes are held back.
+    fn cq_event(&mut self) -> Option<CqId> {
+        if self.completions.holding() { None } else { self.nic.poll_cq_event() }
     }
 
     /// Takes completions that the host can see, without driving.

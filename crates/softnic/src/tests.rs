@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use mitra_verbs::*;
 
+use crate::engine::{Driver, Engine};
 use crate::{Config, SoftNic, clock};
 
 /// A NIC with the shared word registered, a queue pair, and its completions.
 struct Rail {
     nic: Arc<SoftNic>,
     mr: Mr,
+    channel: Arc<dyn CompletionChannel>,
     cq: CqId,
     qp: Qpn,
 }
@@ -21,7 +23,8 @@ impl Rail {
         let nic = SoftNic::open(Config { atomics, ..Config::loopback() }).unwrap();
         let pd = nic.alloc_pd().unwrap();
         let mr = nic.reg_mr(pd, Arc::clone(memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
-        let cq = nic.create_cq(16, None).unwrap();
+        let channel = nic.create_completion_channel().unwrap();
+        let cq = nic.create_cq(16, Some(&channel)).unwrap();
         let (qp_type, cap) = (QpType::Rc, QpCap::default());
         let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
         let qp = nic.create_qp(&init).unwrap();
@@ -48,7 +51,7 @@ impl Rail {
         for attr in [init, rtr, rts] {
             nic.modify_qp(qp, &attr).unwrap();
         }
-        Rail { nic, mr, cq, qp }
+        Rail { nic, mr, channel, cq, qp }
     }
 
     /// Adds 1 to the word; the old value goes to `result`.
@@ -180,4 +183,26 @@ fn a_poller_that_only_takes_completions_does_not_stop_the_nic() {
     (0..100).for_each(|_| engine.lease.polled());
     let _ = shared.round(&mut engine);
     assert_eq!((engine.lease.taken(), engine.counts.rx_datagrams), (true, before + 1));
+}
+
+#[test]
+fn who_sleeps_is_woken_after_the_acknowledgement_has_left() {
+    let memory = Arc::new(Buffer::new(64));
+    let rail = Rail::new(&memory, AtomicScope::Nic);
+    rail.nic.post_recv(rail.qp, &[RecvWr::new(1, rail.mr.sge(0, 8))]).unwrap();
+    rail.nic.req_notify_cq(rail.cq, false).unwrap();
+    // Under the lock, so that nobody else drives.
+    let shared = rail.nic.shared();
+    let mut engine = shared.lock().unwrap();
+    let acks = |engine: &Engine| engine.counters().iter().find(|c| c.name == "acks_sent").unwrap().value;
+    let wr = SendWr::new(2, SendOp::Send, Data::sge(rail.mr.sge(8, 8)));
+    engine.nic.post_send(clock::now(), rail.qp, &[wr]).unwrap();
+    engine.settle(clock::now());
+    assert_eq!(acks(&engine), 0);
+    let started = Instant::now();
+    while rail.channel.next_event().unwrap().is_none() {
+        assert!(started.elapsed() < Duration::from_secs(30), "no event");
+        engine.drive(clock::now(), Driver::Poller);
+    }
+    assert_eq!(acks(&engine), 1);
 }

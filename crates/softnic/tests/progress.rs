@@ -153,6 +153,33 @@ fn solicited_events_only_when_asked() {
     b.success();
 }
 
+/// Nothing acknowledges a datagram: it completes when it has left, and that is an event like any other.
+#[test]
+fn who_sends_a_datagram_is_woken_at_once() {
+    let (a, b, channel) = with_channel();
+    let cap = QpCap { send_wrs: 8, recv_wrs: 8, ..QpCap::default() };
+    let init = QpInitAttr {
+        qp_type: QpType::Ud,
+        pd: b.pd,
+        send_cq: b.cq,
+        recv_cq: b.cq,
+        srq: None,
+        cap,
+        sq_sig_all: true,
+    };
+    let qp = b.nic.create_qp(&init).unwrap();
+    let (pkey_index, port, qkey) = (Some(0), Some(1), Some(1));
+    b.nic.modify_qp(qp, &QpAttr { pkey_index, port, qkey, ..QpAttr::to(QpState::Init) }).unwrap();
+    b.nic.modify_qp(qp, &QpAttr::to(QpState::Rtr)).unwrap();
+    b.nic.modify_qp(qp, &QpAttr { sq_psn: Some(Psn::new(0)), ..QpAttr::to(QpState::Rts) }).unwrap();
+    let ah = b.nic.create_ah(b.pd, a.gid()).unwrap();
+    b.nic.req_notify_cq(b.cq, false).unwrap();
+    let to = UdDestination { ah, qpn: a.qp, qkey: 1 };
+    b.nic.post_send(qp, &[SendWr::new(7, SendOp::Send, Data::empty()).to(to)]).unwrap();
+    assert!(readable(&channel), "it has left with the call, and so has the event");
+    assert_eq!(b.success().wr_id, 7);
+}
+
 #[test]
 fn a_channel_of_another_nic_is_refused() {
     let (one, other) = (open(Config::loopback()), open(Config::loopback()));

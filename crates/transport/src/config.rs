@@ -63,7 +63,8 @@ impl NicConfig {
                 mrs: 1 << 14,
                 mws: 1 << 14,
                 cqs: 1 << 12,
-                cqe: 1 << 16,
+                // libfabric asks for 2^18; a queue takes the memory only as it fills.
+                cqe: 1 << 20,
                 qps: 1 << 12,
                 wrs: 1 << 14,
                 sges: 16,

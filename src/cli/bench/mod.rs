@@ -10,6 +10,7 @@ mod floor;
 mod lane;
 mod latency;
 mod memory;
+mod programs;
 mod round;
 mod rows;
 mod station;
@@ -42,6 +43,7 @@ enum What {
     Bandwidth(bandwidth::Args),
     Failover(failover::Args),
     Memory(memory::Args),
+    Programs(programs::Args),
 }
 
 /// What all benches take.
@@ -71,6 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::Bandwidth(args) => bandwidth::run(args),
         What::Failover(args) => failover::run(args),
         What::Memory(args) => memory::run(args),
+        What::Programs(args) => programs::run(args),
     };
     match done {
         Err(error) if error.is::<Failed>() => {

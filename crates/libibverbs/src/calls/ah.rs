@@ -7,7 +7,7 @@ use mitra_verbs::{AhId, Error, Gid, Provider, Result};
 use super::context::Context;
 use super::error::{pointer, status};
 use super::object::{Face, Object};
-use super::pd::Pd;
+use super::pd::{Member, Pd};
 use crate::abi::*;
 
 /// An address handle.
@@ -15,6 +15,7 @@ use crate::abi::*;
 pub(crate) struct Ah {
     face: Face<ibv_ah>,
     pub(crate) id: AhId,
+    _pd: Member,
 }
 
 // SAFETY: `repr(C)`, face first.
@@ -52,7 +53,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
     let id = context.nic().create_ah(found.id, destination(attr)?)?;
     let face = ibv_ah { context: context.address(), pd, handle: id.0 };
-    Ok(Ah { face: Face::new(face), id }.give())
+    Ok(Ah { face: Face::new(face), id, _pd: Member::clone(&found.member) }.give())
 }
 
 #[unsafe(no_mangle)]

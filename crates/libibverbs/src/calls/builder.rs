@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use mitra_verbs::{Data, Error, Inline, Key, RemoteAddr, SendOp, SendWr, SgeList};
+use mitra_verbs::{Data, Error, Inline, Key, RemoteAddr, SendOp, SendWr};
 
 use super::error::{explain, number};
 use super::object::Object;
@@ -133,11 +133,8 @@ unsafe fn begin(qp: *mut ibv_qp_ex, op: Result<SendOp, Error>) {
     let (wr_id, flags): (u64, c_uint) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     // SAFETY: the caller's promise.
     let mut built = unsafe { Qp::of(qp) }.builder.built();
-    match op {
-        Ok(op) => {
-            let wr = SendWr::new(wr_id, op, Data::empty()).with_flags(post::flags(flags));
-            built.wrs.push(wr);
-        }
+    match op.and_then(|op| Ok(SendWr::new(wr_id, op, Data::empty()).with_flags(post::flags(flags)?))) {
+        Ok(wr) => built.wrs.push(wr),
         Err(error) => {
             built.error.get_or_insert(error);
         }
@@ -213,11 +210,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *
     // SAFETY: what the manual page asks for.
     unsafe {
         amend(qp, |wr| {
-            let entries: SgeList = match num_sge {
-                0 => SgeList::new(),
-                n => slice::from_raw_parts(list, n).iter().map(post::entry).collect(),
-            };
-            wr.data = Data::Sges(entries);
+            wr.data = Data::Sges(post::list(list, num_sge)?.iter().map(post::entry).collect());
             Ok(())
         });
     }
@@ -231,9 +224,8 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, list: *const ibv_data_buf) {
     // SAFETY: what the manual page asks for.
     unsafe {
-        let list = if num_buf == 0 { &[] } else { slice::from_raw_parts(list, num_buf) };
         amend(qp, |wr| {
-            wr.data = Data::Inline(inline(list)?);
+            wr.data = Data::Inline(inline(post::list(list, num_buf)?)?);
             Ok(())
         });
     }

@@ -123,7 +123,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 
 fn device_attr(context: &Context) -> ibv_device_attr {
     let attr = context.nic().attr();
-    let limits = &attr.limits;
+    let limits = context.rails.limits();
     let count = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
     // SAFETY: integers.
     let mut out: ibv_device_attr = unsafe { mem::zeroed() };
@@ -346,8 +346,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
             unsafe { put_entry(out, entry_size, &entry(gid)) };
             0
         }
-        // An empty line, as the kernel calls it.
-        Err(_) => libc::ENODATA,
+        Err(number) => number,
     }
 }
 

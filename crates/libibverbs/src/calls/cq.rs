@@ -133,11 +133,12 @@ pub(crate) unsafe fn create(
     .give();
     // SAFETY: just made.
     unsafe { Cq::of(cq) }.spanning.iter().for_each(|spanning| spanning.named(cq as usize));
+    let mut objects = found.rails.objects();
     if !channel.is_null() {
-        // SAFETY: the program's channel.
+        // SAFETY: the program's channel; its count is written under the lock.
         unsafe { (*channel).refcnt += 1 };
     }
-    found.rails.objects().cqs.insert(id, cq as usize);
+    objects.cqs.insert(id, cq as usize);
     Ok(cq.cast())
 }
 
@@ -169,16 +170,19 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     {
         return status("ibv_destroy_cq", Err(error));
     }
-    context.rails.objects().cqs.remove(&found.id);
-    events::forget(context, cq as usize);
+    events::forget(context, cq as usize, |objects| {
+        objects.cqs.remove(&found.id);
+        if !channel.is_null() {
+            // SAFETY: the program keeps the channel as long as a queue uses it.
+            unsafe { Channel::of(channel) }.forget(cq as usize);
+        }
+    });
     found.async_events.wait();
     found.comp_events.wait();
     if !channel.is_null() {
-        // SAFETY: the program keeps the channel as long as a queue uses it.
-        unsafe {
-            Channel::of(channel).forget(cq as usize);
-            (*channel).refcnt -= 1;
-        }
+        let _objects = context.rails.objects();
+        // SAFETY: as above; the count is written under the lock.
+        unsafe { (*channel).refcnt -= 1 };
     }
     // SAFETY: the program gives it back, and no event points to it.
     drop(unsafe { Cq::take(cq) });
@@ -188,6 +192,10 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 /// The size was chosen for good; asking for no more than that is granted.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    if cqe < 1 {
+        explain("ibv_resize_cq", &"a completion queue needs at least one entry");
+        return libc::EINVAL;
+    }
     // SAFETY: a completion queue.
     if cqe <= unsafe { (*cq).cqe } {
         return 0;

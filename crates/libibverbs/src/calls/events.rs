@@ -21,7 +21,7 @@ use super::object::Object;
 use super::qp::Qp;
 use super::srq::Srq;
 use crate::abi::*;
-use crate::rails::{Rails, lock};
+use crate::rails::{Objects, Rails, lock};
 
 /// Events that wait for the program, and a descriptor that is readable while there are any. The program may make the
 /// descriptor non-blocking: then taking an event does not wait.
@@ -205,8 +205,11 @@ pub(crate) fn deliver(rails: &Rails, event: AsyncEvent) {
     unsafe { Context::of(context) }.events.push(Queued { event_type, about });
 }
 
-/// Forgets what waits about an object that goes.
-pub(crate) fn forget(context: &Context, about: usize) {
+/// An object goes: removes it from its table, so that nothing new is said about it, and forgets what waits. Under one lock:
+/// whoever takes an event holds it until the event is counted.
+pub(crate) fn forget<T>(context: &Context, about: usize, remove: impl FnOnce(&mut Objects) -> T) {
+    let mut objects = context.rails.objects();
+    remove(&mut objects);
     context.events.retain(|queued| queued.about != about);
 }
 

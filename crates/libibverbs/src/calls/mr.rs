@@ -9,7 +9,7 @@ use mitra_verbs::{Access, Error, PdId, Provider, Result};
 use super::context::Context;
 use super::error::{number, pointer, set_errno, status};
 use super::object::{Face, Object};
-use super::pd::Pd;
+use super::pd::{Member, Pd};
 use crate::abi::*;
 use crate::memory;
 use crate::rails::{Rails, lock};
@@ -19,6 +19,14 @@ use crate::rails::{Rails, lock};
 pub(crate) struct Mr {
     face: Face<ibv_mr>,
     pub(crate) registered: Mutex<Registered>,
+    terms: Mutex<Terms>,
+}
+
+/// What it was registered with, beside what its face says.
+struct Terms {
+    iova: u64,
+    access: c_uint,
+    _pd: Member,
 }
 
 /// How the NIC, or all of them, know it.
@@ -129,7 +137,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
             lkey: named.lkey.0,
             rkey: named.rkey.0,
         };
-        Mr { face: Face::new(face), registered: Mutex::new(registered) }.give()
+        let terms = Terms { iova, access, _pd: Member::clone(&found.member) };
+        Mr { face: Face::new(face), registered: Mutex::new(registered), terms: Mutex::new(terms) }.give()
     });
     pointer("ibv_reg_mr", made)
 }
@@ -207,21 +216,21 @@ unsafe fn reregister(
     length: usize,
     access: c_uint,
 ) -> Result<()> {
-    if asked & IBV_REREG_MR_CHANGE_ACCESS == 0 {
-        // The rights of the old registration are the NIC's to know, and it does not tell.
-        return Err(Error::Unsupported("registering anew without naming the access rights"));
-    }
     // SAFETY: the caller's promise; the program uses the region nowhere else meanwhile.
     let (found, face) = unsafe { (Mr::of(mr), &mut *mr) };
     // SAFETY: a region's device.
     let context = unsafe { Context::of(face.context) };
-    let (addr, length) = match asked & IBV_REREG_MR_CHANGE_TRANSLATION {
-        0 => (face.addr, face.length),
-        _ => (addr, length),
+    let mut terms = lock(&found.terms);
+    let (addr, length, iova) = match asked & IBV_REREG_MR_CHANGE_TRANSLATION {
+        0 => (face.addr, face.length, terms.iova),
+        _ => (addr, length, addr as u64),
     };
+    let access = if asked & IBV_REREG_MR_CHANGE_ACCESS == 0 { terms.access } else { access };
     let pd = if asked & IBV_REREG_MR_CHANGE_PD == 0 { face.pd } else { pd };
-    // SAFETY: a protection domain, and what registering memory promises.
-    let fresh = unsafe { register(context, Pd::of(pd).id, addr, length, addr as u64, access)? };
+    // SAFETY: a protection domain.
+    let domain = unsafe { Pd::of(pd) };
+    // SAFETY: what registering memory promises.
+    let fresh = unsafe { register(context, domain.id, addr, length, iova, access)? };
     let mut registered = lock(&found.registered);
     if let Err(error) = registered.revoke(&context.rails) {
         // Best effort: the first error is the one to tell.
@@ -230,6 +239,7 @@ unsafe fn reregister(
     }
     let named = fresh.named();
     *registered = fresh;
+    *terms = Terms { iova, access, _pd: Member::clone(&domain.member) };
     (face.pd, face.addr, face.length) = (pd, addr, length);
     (face.handle, face.lkey, face.rkey) = (named.id.0, named.lkey.0, named.rkey.0);
     Ok(())

@@ -1,6 +1,7 @@
 //! Protection domains.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
 use mitra_verbs::{Error, PdId, Provider, Result};
 
@@ -14,7 +15,12 @@ use crate::abi::*;
 pub(crate) struct Pd {
     face: Face<ibv_pd>,
     pub(crate) id: PdId,
+    /// What belongs to it has one of these each. Where all domains of the program are one, no NIC counts them.
+    pub(crate) member: Member,
 }
+
+/// Keeps a domain as long as an object belongs to it.
+pub(crate) type Member = Arc<()>;
 
 // SAFETY: `repr(C)`, face first.
 unsafe impl Object for Pd {
@@ -32,7 +38,8 @@ fn alloc(context: &Context) -> Result<*mut ibv_pd> {
         None => context.nic().alloc_pd()?,
         Some(spanning) => spanning.pd(),
     };
-    Ok(Pd { face: Face::new(ibv_pd { context: context.address(), handle: id.0 }), id }.give())
+    let face = ibv_pd { context: context.address(), handle: id.0 };
+    Ok(Pd { face: Face::new(face), id, member: Member::default() }.give())
 }
 
 #[unsafe(no_mangle)]
@@ -41,6 +48,9 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
     let freed = match &context.rails.spanning {
         None => context.nic().dealloc_pd(found.id),
+        Some(_) if Arc::strong_count(&found.member) > 1 => {
+            Err(Error::Busy { kind: "protection domain", id: found.id.0, user: "something in it" })
+        }
         Some(_) => Ok(()),
     };
     match freed {

@@ -5,7 +5,7 @@ use std::{ptr, slice};
 
 use mitra_verbs::{
     Data, Error, Inline, Key, PostError, Provider, QpType, Qpn, RecvWr, RemoteAddr, Result, SendFlags,
-    SendOp, SendWr, Sge, SgeList, UdDestination, WindowBind,
+    SendOp, SendWr, Sge, UdDestination, WindowBind,
 };
 use smallvec::SmallVec;
 
@@ -135,20 +135,42 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 
 fn recv_request(wr: &ibv_recv_wr) -> Result<RecvWr> {
     // SAFETY: a request of the program's.
-    Ok(RecvWr { wr_id: wr.wr_id, sges: unsafe { entries(wr.sg_list, wr.num_sge) }? })
+    let sges = unsafe { entries(wr.sg_list, wr.num_sge) }?;
+    Ok(RecvWr { wr_id: wr.wr_id, sges: sges.iter().map(entry).collect() })
 }
 
-/// The entries of a list.
+/// More entries of a list than any device takes: none is read before that is checked.
+const ENTRIES_AT_MOST: usize = 1 << 8;
+
+/// A list of the program's.
+///
+/// # Errors
+/// It is longer than any device takes, or there is none.
 ///
 /// # Safety
 /// The list has as many entries as `n` says.
-unsafe fn entries(list: *const ibv_sge, n: c_int) -> Result<SgeList> {
-    let n = usize::try_from(n).map_err(|_| Error::Invalid("num_sge is negative"))?;
-    if n == 0 || list.is_null() {
-        return Ok(SgeList::new());
+pub(crate) unsafe fn list<'a, T>(first: *const T, n: usize) -> Result<&'a [T]> {
+    match n {
+        0 => Ok(&[]),
+        n if n > ENTRIES_AT_MOST => Err(Error::Limit {
+            what: "scatter/gather entries",
+            asked: n as u64,
+            limit: ENTRIES_AT_MOST as u64,
+        }),
+        _ if first.is_null() => Err(Error::Invalid("there is no list of so many entries")),
+        // SAFETY: the caller's promise.
+        n => Ok(unsafe { slice::from_raw_parts(first, n) }),
     }
+}
+
+/// The scatter/gather list of a request.
+///
+/// # Safety
+/// The list has as many entries as `n` says.
+unsafe fn entries<'a>(first: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge]> {
+    let n = usize::try_from(n).map_err(|_| Error::Invalid("num_sge is negative"))?;
     // SAFETY: the caller's promise.
-    Ok(unsafe { slice::from_raw_parts(list, n) }.iter().map(entry).collect())
+    unsafe { list(first, n) }
 }
 
 pub(crate) fn entry(sge: &ibv_sge) -> Sge {
@@ -184,29 +206,35 @@ unsafe fn inline(list: &[ibv_sge]) -> Result<Inline> {
 }
 
 /// `IBV_SEND_*` without the one that says where the bytes are.
-pub(crate) fn flags(flags: u32) -> SendFlags {
+///
+/// # Errors
+/// A flag that the device does not know.
+pub(crate) fn flags(flags: u32) -> Result<SendFlags> {
     const FLAGS: [(u32, SendFlags); 3] = [
         (IBV_SEND_FENCE, SendFlags::FENCE),
         (IBV_SEND_SIGNALED, SendFlags::SIGNALED),
         (IBV_SEND_SOLICITED, SendFlags::SOLICITED),
     ];
-    FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, flag)| *flag).collect()
+    let known = FLAGS.iter().fold(IBV_SEND_INLINE, |all, (bit, _)| all | bit);
+    if flags & !known != 0 {
+        return Err(Error::Unsupported("check sums of raw packets, or a flag that is unknown"));
+    }
+    Ok(FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, flag)| *flag).collect())
 }
 
 /// # Safety
 /// The members that the opcode and the service name are set, and what they point to is there.
 unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
-    if wr.send_flags & IBV_SEND_IP_CSUM != 0 {
-        return Err(Error::Unsupported("check sums of raw packets"));
-    }
+    let flags = flags(wr.send_flags)?;
     // SAFETY: the caller's promise.
     let op = unsafe { operation(wr)? };
-    let data = if wr.send_flags & IBV_SEND_INLINE != 0 && wr.num_sge > 0 {
+    // SAFETY: the caller's promise.
+    let sges = unsafe { entries(wr.sg_list, wr.num_sge)? };
+    let data = if wr.send_flags & IBV_SEND_INLINE != 0 && !sges.is_empty() {
         // SAFETY: the caller's promise.
-        Data::Inline(unsafe { inline(slice::from_raw_parts(wr.sg_list, wr.num_sge as usize))? })
+        Data::Inline(unsafe { inline(sges)? })
     } else {
-        // SAFETY: the caller's promise.
-        Data::Sges(unsafe { entries(wr.sg_list, wr.num_sge)? })
+        Data::Sges(sges.iter().map(entry).collect())
     };
     let ud = if qp_type == QpType::Ud {
         // SAFETY: set on this service.
@@ -216,7 +244,7 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     } else {
         None
     };
-    Ok(SendWr { wr_id: wr.wr_id, op, data, flags: flags(wr.send_flags), ud })
+    Ok(SendWr { wr_id: wr.wr_id, op, data, flags, ud })
 }
 
 /// Where a datagram goes.

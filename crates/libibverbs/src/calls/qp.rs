@@ -14,7 +14,7 @@ use super::cq::Cq;
 use super::error::{explain, pointer, status};
 use super::events::{self, Unacknowledged};
 use super::object::{Face, Object};
-use super::pd::Pd;
+use super::pd::{Member, Pd};
 use super::qp_attr;
 use super::srq::Srq;
 use crate::abi::*;
@@ -32,6 +32,7 @@ pub(crate) struct Qp {
     pub(crate) builder: Builder,
     cap: ibv_qp_cap,
     sq_sig_all: bool,
+    _pd: Member,
 }
 
 // SAFETY: `repr(C)`, face first; `ibv_qp` is its prefix.
@@ -226,6 +227,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ib
         builder: Builder::default(),
         cap: *cap,
         sq_sig_all: attr.sq_sig_all,
+        _pd: Member::clone(&domain.member),
     }
     .give();
     context.rails.objects().qps.insert(qpn, qp as usize);
@@ -293,8 +295,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     }
     // SAFETY: its own field.
     let qpn = Qpn::new(unsafe { (*qp).qp_num });
-    context.rails.objects().qps.remove(&qpn);
-    events::forget(context, qp as usize);
+    events::forget(context, qp as usize, |objects| objects.qps.remove(&qpn));
     found.events.wait();
     // SAFETY: the program gives it back, and no event points to it.
     drop(unsafe { Qp::take(qp.cast()) });

@@ -10,7 +10,7 @@ use super::context::Context;
 use super::error::{pointer, status};
 use super::events::{self, Unacknowledged};
 use super::object::{Face, Object};
-use super::pd::Pd;
+use super::pd::{Member, Pd};
 use crate::abi::*;
 use crate::rails::shared_receives::SharedReceives;
 
@@ -26,6 +26,7 @@ pub(crate) struct Srq {
     limit: AtomicU32,
     /// Of a device with several rails: what virtual queue pairs are lent.
     pub(crate) shared: Option<Arc<SharedReceives>>,
+    _pd: Member,
 }
 
 // SAFETY: `repr(C)`, face first.
@@ -102,6 +103,7 @@ unsafe fn create(
         sges: attr.max_sge.max(1),
         limit: AtomicU32::new(0),
         shared,
+        _pd: Member::clone(&found.member),
     }
     .give();
     context.rails.objects().srqs.insert(id, srq as usize);
@@ -164,8 +166,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     {
         return status("ibv_destroy_srq", Err(error));
     }
-    context.rails.objects().srqs.remove(&found.id);
-    events::forget(context, srq as usize);
+    events::forget(context, srq as usize, |objects| objects.srqs.remove(&found.id));
     found.events.wait();
     // SAFETY: the program gives it back, and no event points to it.
     drop(unsafe { Srq::take(srq) });

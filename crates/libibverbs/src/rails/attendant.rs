@@ -10,6 +10,7 @@ use mitra_verbs::CompletionChannel;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::meeting::About;
+use super::pair::Pair;
 use super::{Rails, Spanning};
 use crate::calls::cq::Cq;
 use crate::calls::events::block_signals;
@@ -36,11 +37,14 @@ fn round(rails: &Weak<Rails>, spanning: &Spanning) -> bool {
     // A refused wait is a short one.
     let _ = poll(&mut ready, PollTimeout::from(NAP));
     let Some(rails) = rails.upgrade() else { return false };
+    spanning.tell_if_ending();
     let pairs = spanning.pairs();
-    for channel in channels {
+    for (rail, channel) in channels.into_iter().enumerate() {
         while let Ok(Some(id)) = channel.next_event() {
-            // Of a queue of the program's on rail 0, or of a rail's of a virtual queue pair, which is looked at below.
-            if let Some(&cq) = rails.objects().cqs.get(&id) {
+            // Of a queue of the program's, which rail 0 has, or of a rail's of a virtual queue pair, which is looked at below.
+            if rail == 0
+                && let Some(&cq) = rails.objects().cqs.get(&id)
+            {
                 // SAFETY: queues leave the table before they go, under the lock that is held here.
                 unsafe { Cq::of(cq as *mut _) }.notify();
             }
@@ -50,15 +54,27 @@ fn round(rails: &Weak<Rails>, spanning: &Spanning) -> bool {
         pair.attend();
         pair.arm_again();
     }
+    answer_questions(spanning, &pairs);
+    spanning.let_go();
+    true
+}
+
+/// Answers what peers ask. A stranger hears what it would hear if there were nothing.
+pub(super) fn answer_questions(spanning: &Spanning, pairs: &[Arc<Pair>]) {
     for question in spanning.meeting.questions() {
         let answer = match question.about {
-            About::Connection(qpn) => {
-                spanning.pair(qpn).and_then(|pair| pair.local_info().ok()).map(|info| info.encode())
-            }
-            About::Region(key) => spanning.region(key).map(|region| region.encode()),
+            About::Connection(qpn) => spanning
+                .pair(qpn)
+                .filter(|pair| pair.expects(question.from))
+                .and_then(|pair| pair.local_info().ok())
+                .map(|info| info.encode()),
+            About::Region(key) => pairs
+                .iter()
+                .any(|pair| pair.expects(question.from))
+                .then(|| spanning.region(key))
+                .flatten()
+                .map(|region| region.encode()),
         };
         spanning.meeting.answer(&question, answer);
     }
-    spanning.let_go();
-    true
 }

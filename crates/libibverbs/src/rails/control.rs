@@ -40,7 +40,7 @@ impl Device for Controlled {
         let pairs = rails.spanning.as_ref().map(|spanning| spanning.pairs());
         Status {
             rails: rails.nics().iter().map(rail).collect(),
-            queue_pairs: rails.objects().qps.len() + pairs.as_ref().map_or(0, Vec::len),
+            queue_pairs: rails.objects().qps.len(),
             failovers: pairs.iter().flatten().map(|pair| pair.failovers()).sum(),
         }
     }

@@ -5,7 +5,7 @@
 //! connect to a queue pair, and by which names memory that a program named by its key on rail 0 goes on the others.
 //!
 //! RoCE authenticates nobody, and neither does this: who can send datagrams to a device can ask for the secret of a queue
-//! pair that waits to be connected (docs/security.md).
+//! pair that waits to be connected (docs/security.md). Once it is known who its peer is, only that address is told.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -39,14 +39,22 @@ const HANDLES: usize = 256;
 pub(super) struct Meeting {
     ends: Vec<Mutex<End>>,
     questions: Mutex<VecDeque<Question>>,
-    /// By the number of the question: what came back to those who wait.
-    answers: Mutex<HashMap<u64, Option<Answer>>>,
+    /// By the number of the question: who waits.
+    waiting: Mutex<HashMap<u64, Waiting>>,
+}
+
+/// Who waits for an answer.
+struct Waiting {
+    /// Who was asked.
+    peer: Vec<Gid>,
+    /// What came back.
+    answer: Option<Answer>,
 }
 
 /// A question of a peer's.
 pub(super) struct Question {
     rail: usize,
-    from: Gid,
+    pub(super) from: Gid,
     number: u64,
     pub(super) about: About,
 }
@@ -66,7 +74,7 @@ type Answer = Option<Vec<u8>>;
 impl Meeting {
     pub(super) fn new(nics: &[LocalNic]) -> Result<Meeting> {
         let ends = nics.iter().map(|nic| End::new(nic).map(Mutex::new)).collect::<Result<_>>()?;
-        Ok(Meeting { ends, questions: Mutex::default(), answers: Mutex::default() })
+        Ok(Meeting { ends, questions: Mutex::default(), waiting: Mutex::default() })
     }
 
     /// What it takes to connect to a peer's queue pair.
@@ -88,7 +96,7 @@ impl Meeting {
     /// Asks a peer, on its rails in turn.
     fn ask(&self, peer: &[Gid], about: About) -> Result<Answer> {
         let number = spanning::random()?;
-        lock(&self.answers).insert(number, None);
+        lock(&self.waiting).insert(number, Waiting { peer: peer.to_vec(), answer: None });
         let begun = Instant::now();
         let mut asked = 0;
         let answer = loop {
@@ -100,8 +108,10 @@ impl Meeting {
                 asked += 1;
             }
             self.poll();
-            if let Some(Some(answer)) = lock(&self.answers).get(&number) {
-                break Ok(answer.clone());
+            if let Some(answer) =
+                lock(&self.waiting).get_mut(&number).and_then(|waiting| waiting.answer.take())
+            {
+                break Ok(answer);
             }
             if begun.elapsed() > GIVE_UP {
                 break Err(Error::Invalid(
@@ -110,7 +120,7 @@ impl Meeting {
             }
             thread::sleep(Duration::from_micros(20));
         };
-        lock(&self.answers).remove(&number);
+        lock(&self.waiting).remove(&number);
         answer
     }
 
@@ -136,9 +146,11 @@ impl Meeting {
                     }
                 }
                 Some((number, Message::Answer(answer))) => {
-                    // Only what somebody waits for is kept.
-                    if let Some(waiting) = lock(&self.answers).get_mut(&number) {
-                        *waiting = Some(answer);
+                    // Only what somebody waits for is kept, and only from whom it was asked of.
+                    if let Some(waiting) = lock(&self.waiting).get_mut(&number)
+                        && waiting.peer.contains(&from)
+                    {
+                        waiting.answer.get_or_insert(answer);
                     }
                 }
                 // Not ours, or not whole.

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mitra_launch::control::Server;
 use mitra_launch::{Rails as Asked, Settings};
 use mitra_softnic::{Config, SoftNic};
-use mitra_verbs::{CqId, Error, Gid, Provider, Qpn, Result, SrqId};
+use mitra_verbs::{CqId, Error, Gid, Limits, Provider, Qpn, Result, SrqId};
 
 use crate::calls::events;
 pub(crate) use spanning::Spanning;
@@ -118,6 +118,14 @@ impl Rails {
     /// All NICs, rail 0 first.
     pub(crate) fn nics(&self) -> &[Arc<SoftNic>] {
         &self.nics
+    }
+
+    /// What its queue pairs may be asked for.
+    pub(crate) fn limits(&self) -> Limits {
+        match &self.spanning {
+            None => self.nic().attr().limits,
+            Some(spanning) => spanning.domain.limits(),
+        }
     }
 
     /// The objects of the program.

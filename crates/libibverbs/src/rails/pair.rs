@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use mitra_failover::{Completion, ConnectInfo, Ended, NamedError, Outcome, RemoteRegion, VirtualQp};
 use mitra_verbs::{
@@ -34,14 +34,16 @@ pub(crate) struct Pair {
     made: Made,
     qpn: Qpn,
     inner: Mutex<Inner>,
-    /// The peer's NICs, once connected.
-    peer: OnceLock<Vec<Gid>>,
+    /// The peer's NICs, or the one that the program wants to be connected to; none before that.
+    peer: Mutex<Vec<Gid>>,
     failovers: AtomicU64,
 }
 
 struct Inner {
     vqp: VirtualQp,
     state: QpState,
+    /// The program has destroyed it: nothing completes any more.
+    gone: bool,
     attr: QpAttr,
     /// Keys of the peer that the queue pair knows on every rail.
     known: HashSet<Key>,
@@ -61,6 +63,7 @@ impl Pair {
         let inner = Inner {
             vqp,
             state: QpState::Reset,
+            gone: false,
             attr: QpAttr::default(),
             known: HashSet::new(),
             scratch: Vec::new(),
@@ -73,7 +76,7 @@ impl Pair {
             spanning,
             qpn,
             inner: Mutex::new(inner),
-            peer: OnceLock::new(),
+            peer: Mutex::default(),
             failovers: AtomicU64::new(0),
             made,
         });
@@ -91,6 +94,12 @@ impl Pair {
 
     pub(super) fn failovers(&self) -> u64 {
         self.failovers.load(Ordering::Relaxed)
+    }
+
+    /// Whether who asks from there is told about it: anybody, until it is known who the peer is.
+    pub(super) fn expects(&self, from: Gid) -> bool {
+        let peer = lock(&self.peer);
+        peer.is_empty() || peer.contains(&from)
     }
 
     /// What its peer needs to connect.
@@ -113,10 +122,14 @@ impl Pair {
         if (from, to) == (QpState::Init, QpState::Rtr)
             && let (Some(gid), Some(qpn)) = (attr.dest_gid, attr.dest_qpn)
         {
+            *lock(&self.peer) = vec![gid];
             // Without the lock: the peer may ask this end the same.
-            let info = self.spanning.meeting.connection(gid, qpn)?;
-            let _ = self.peer.set(info.gids().collect());
-            lock(&self.inner).vqp.connect(&info)?;
+            let connected = self.spanning.meeting.connection(gid, qpn).and_then(|info| {
+                lock(&self.inner).vqp.connect(&info)?;
+                Ok(info.gids().collect())
+            });
+            *lock(&self.peer) = connected.clone().unwrap_or_default();
+            connected?;
         }
         let mut inner = lock(&self.inner);
         inner.attr = merge(&inner.attr, attr);
@@ -174,8 +187,8 @@ impl Pair {
             && !inner.known.contains(&remote.rkey)
         {
             drop(inner);
-            let peer = self.peer.get().map_or(&[][..], Vec::as_slice);
-            let region = self.spanning.meeting.region(peer, remote.rkey)?;
+            let peer = lock(&self.peer).clone();
+            let region = self.spanning.meeting.region(&peer, remote.rkey)?;
             inner = lock(&self.inner);
             match region {
                 Some(region) => {
@@ -220,13 +233,17 @@ impl Pair {
 
     /// There are new shared receives: messages that wait get them.
     pub(super) fn feed(&self) {
-        self.hand_over(&mut lock(&self.inner));
+        let mut inner = lock(&self.inner);
+        if !inner.gone {
+            self.hand_over(&mut inner);
+        }
     }
 
     fn hand_over(&self, inner: &mut Inner) {
         let Some(shared) = &self.made.shared else { return };
         if inner.bounce.is_none()
             && matches!(inner.state, QpState::Rtr | QpState::Rts)
+            && inner.vqp.ended().is_none()
             && shared.longest() > 0
         {
             // Without room for it no message is taken: the peer is told to try again.
@@ -293,6 +310,10 @@ impl Pair {
     }
 
     fn collect(&self, inner: &mut MutexGuard<'_, Inner>) {
+        // Who drives several knows those that have just been destroyed.
+        if inner.gone {
+            return;
+        }
         let mut scratch = std::mem::take(&mut inner.scratch);
         inner.vqp.poll(&mut scratch);
         for completion in scratch.drain(..) {
@@ -300,8 +321,16 @@ impl Pair {
         }
         inner.scratch = scratch;
         self.hand_over(inner);
-        if inner.vqp.ended() == Some(Ended::PeerClosed) && inner.state != QpState::Err {
-            inner.parted.get_or_insert_default();
+        match inner.vqp.ended() {
+            Some(Ended::PeerClosed) if inner.state != QpState::Err => {
+                inner.parted.get_or_insert_default();
+            }
+            // Without a completion that says so: what is posted from here on is flushed.
+            Some(why) if why != Ended::Closed && inner.state == QpState::Rts => {
+                eprintln!("mitra: queue pair {}: the connection has ended: {why:?}", self.qpn);
+                self.fail(inner);
+            }
+            _ => {}
         }
         if inner.parted.as_ref().is_some_and(Parted::is_due) {
             eprintln!("mitra: queue pair {}: a send fails: the peer has closed its end", self.qpn);
@@ -403,6 +432,7 @@ impl Pair {
         let mut inner = lock(&self.inner);
         inner.vqp.shutdown();
         inner.state = QpState::Err;
+        inner.gone = true;
         for side in [&self.made.sends, &self.made.recvs] {
             side.leave(self);
             side.forget(self);
@@ -472,3 +502,6 @@ fn merge(old: &QpAttr, new: &QpAttr) -> QpAttr {
         rnr_retry: new.rnr_retry.or(old.rnr_retry),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,15 @@
 //! What a device with several rails has beside its NICs.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use mitra_failover::{Config, Detector, Domain, RemoteRegion, VirtualMr, VirtualQp};
 use mitra_launch::Settings;
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Access, Buffer, CompletionChannel, Key, PdId, Provider, Qpn, Result};
+use mitra_verbs::{Access, Buffer, CompletionChannel, Error, Key, PdId, Provider, Qpn, Result};
 
 use super::meeting::Meeting;
 use super::pair::{Made, Pair};
@@ -15,6 +17,9 @@ use super::{bounce, lock, system};
 
 /// How long the rails of a queue pair that was destroyed stay, so that its peer hears that it has ended.
 const LINGER: Duration = Duration::from_millis(200);
+
+/// How long a process that ends waits until its peers are told.
+const FAREWELL: Duration = Duration::from_millis(100);
 
 /// Programs share processors with each other and with what runs beside them: one that does not run for a while has not
 /// failed. A link or a NIC that does is seen at once, by its event; this is for a path that is silent for other reasons.
@@ -35,6 +40,10 @@ pub(crate) struct Spanning {
     leaving: Mutex<Vec<(Instant, Arc<Pair>)>>,
     /// The program's memory as its peers name it.
     regions: Mutex<HashMap<Key, RemoteRegion>>,
+    /// The process ends, and peers are to be told ...
+    ending: AtomicBool,
+    /// ... and have been.
+    told: AtomicBool,
 }
 
 impl Spanning {
@@ -61,6 +70,8 @@ impl Spanning {
             pairs: Mutex::default(),
             leaving: Mutex::default(),
             regions: Mutex::default(),
+            ending: AtomicBool::new(false),
+            told: AtomicBool::new(false),
         }))
     }
 
@@ -77,7 +88,16 @@ impl Spanning {
     /// Makes a queue pair.
     pub(crate) fn create(self: &Arc<Self>, made: Made) -> Result<Arc<Pair>> {
         let secret = [random()?, random()?];
-        let cap = &made.init.cap;
+        let (cap, limits) = (&made.init.cap, self.domain.limits());
+        for (what, asked, limit) in [
+            ("gather entries of a send", cap.send_sges, limits.sges),
+            ("scatter entries of a receive", cap.recv_sges, limits.sges),
+            ("bytes of inline data", cap.inline, limits.inline),
+        ] {
+            if asked > limit {
+                return Err(Error::Limit { what, asked: asked.into(), limit: limit.into() });
+            }
+        }
         let config = Config {
             send_wrs: cap.send_wrs.max(1),
             recv_wrs: if made.shared.is_some() { bounce::SLOTS as u32 } else { cap.recv_wrs },
@@ -135,10 +155,21 @@ impl Spanning {
         }
     }
 
-    /// The process ends: peers that have not heard are told.
+    /// The process ends: has the attendant tell the peers that have not heard, and waits for that a moment. Not this thread, which
+    /// may have been interrupted under any lock.
     pub(super) fn farewell(&self) {
-        if let Ok(pairs) = self.pairs.try_lock() {
-            pairs.values().filter_map(Weak::upgrade).for_each(|pair| pair.farewell());
+        self.ending.store(true, Ordering::Release);
+        let begun = Instant::now();
+        while !self.told.load(Ordering::Acquire) && begun.elapsed() < FAREWELL {
+            thread::sleep(FAREWELL / 100);
+        }
+    }
+
+    /// Tells them, if the process ends.
+    pub(super) fn tell_if_ending(&self) {
+        if self.ending.load(Ordering::Acquire) && !self.told.load(Ordering::Relaxed) {
+            self.pairs().iter().for_each(|pair| pair.farewell());
+            self.told.store(true, Ordering::Release);
         }
     }
 }

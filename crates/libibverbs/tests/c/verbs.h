@@ -1,0 +1,134 @@
+/* What the C programs of these tests share: an end with a connection, and checks that say where they failed. */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define CHECK(holds) \
+	do { \
+		if (!(holds)) { \
+			fprintf(stderr, "%s:%d: %s (errno %d, %s)\n", __FILE__, __LINE__, #holds, errno, strerror(errno)); \
+			_exit(1); \
+		} \
+	} while (0)
+/* A call that gives NULL, and this errno. */
+#define REFUSED(number, call) \
+	do { \
+		errno = 0; \
+		CHECK((call) == NULL); \
+		CHECK(errno == (number)); \
+	} while (0)
+
+enum { PAGE = 4096, DEPTH = 16, ALL = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
+
+struct end {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct ibv_mr *mr;
+	char *memory;
+	union ibv_gid gid;
+};
+
+/* What one end tells the other. */
+struct card {
+	union ibv_gid gid;
+	uint32_t qpn, rkey;
+	uint64_t addr;
+};
+
+static struct end open_end(void)
+{
+	struct end end;
+	int n = 0;
+	struct ibv_device **list = ibv_get_device_list(&n);
+	CHECK(list && n == 1 && list[0] && !list[1]);
+	CHECK(end.context = ibv_open_device(list[0]));
+	ibv_free_device_list(list);
+	CHECK(end.pd = ibv_alloc_pd(end.context));
+	CHECK(end.channel = ibv_create_comp_channel(end.context));
+	CHECK(end.cq = ibv_create_cq(end.context, 4 * DEPTH, end.pd, end.channel, 0));
+	end.memory = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(end.memory != MAP_FAILED);
+	CHECK(end.mr = ibv_reg_mr(end.pd, end.memory, 2 * PAGE, ALL));
+	CHECK(ibv_query_gid(end.context, 1, 0, &end.gid) == 0);
+	return end;
+}
+
+static struct ibv_qp_init_attr plain_init(struct end *end)
+{
+	return (struct ibv_qp_init_attr){
+		.send_cq = end->cq, .recv_cq = end->cq, .qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 64 },
+	};
+}
+
+static struct ibv_qp *make_qp(struct end *end)
+{
+	struct ibv_qp_init_attr init = plain_init(end);
+	struct ibv_qp *qp;
+	CHECK(qp = ibv_create_qp(end->pd, &init));
+	return qp;
+}
+
+static struct card card_of(struct end *end, struct ibv_qp *qp)
+{
+	return (struct card){ end->gid, qp->qp_num, end->mr->rkey, (uintptr_t)end->memory };
+}
+
+static void ready(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };
+	CHECK(ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+}
+
+static void connect_to(struct ibv_qp *qp, struct card peer)
+{
+	struct ibv_qp_attr rtr = {
+		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer.qpn, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = peer.gid, .hop_limit = 64 } },
+	};
+	CHECK(ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
+		| IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
+	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .timeout = 12, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
+	CHECK(ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN
+		| IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+}
+
+static struct ibv_wc next(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+	int n;
+	while ((n = ibv_poll_cq(cq, 1, &wc)) == 0)
+		;
+	CHECK(n == 1);
+	return wc;
+}
+
+static bool is_empty(struct ibv_cq *cq)
+{
+	struct ibv_wc wc;
+	for (int i = 0; i < 1000; i++) {
+		if (ibv_poll_cq(cq, 1, &wc) != 0)
+			return false;
+	}
+	return true;
+}
+
+/* A signalled WRITE of 8 bytes from one end's memory to another's. */
+static int post_write(struct ibv_qp *qp, struct end *end, uint64_t wr_id, uint64_t addr, uint32_t rkey)
+{
+	struct ibv_sge sge = { (uintptr_t)end->memory, 8, end->mr->lkey };
+	struct ibv_send_wr wr = {
+		.wr_id = wr_id, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = { addr, rkey },
+	}, *bad;
+	return ibv_post_send(qp, &wr, &bad);
+}

@@ -1,0 +1,318 @@
+//! `mitra bench programs`: programs written for libibverbs, under `mitra run`, beside what they could have at best.
+
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use super::progress;
+use super::rows::{Blocks, Machine, Report};
+
+/// Programs of perftest and UCX under `mitra run`, beside `mitra bench` and beside UCX over TCP
+#[derive(clap::Args)]
+#[command(after_help = "\
+Needs Debian's perftest and ucx-utils. Each program takes turns, as two processes, with what it is compared with; each row's
+ratio is the median over the rounds. Latencies are half of a round trip. Rows: ib_send_lat/8, ucx_tag_lat/8, and so on.
+Fields of --json, and figures: docs/benchmarks.md. Exit codes: 0 done, 1 a program failed, 2 bad arguments.")]
+pub(crate) struct Args {
+    /// Rounds
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    blocks: u32,
+    /// Iterations of a latency; a tenth of a bandwidth
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    iters: u64,
+    /// Only rows with this in their name
+    #[arg(long, default_value = "")]
+    only: String,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Longer than a program takes: then it hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A program, and what it is compared with.
+struct Case {
+    name: &'static str,
+    unit: &'static str,
+    program: Measure,
+    beside: Measure,
+}
+
+/// A way to get a figure.
+#[derive(Clone, Copy)]
+enum Measure {
+    /// A row of another bench: which, and the operation.
+    Bench(&'static str, &'static str, &'static str),
+    /// A latency of perftest; of which its figure is this part of a round trip.
+    Latency(&'static str, f64),
+    /// A bandwidth of perftest.
+    Bandwidth(&'static str),
+    /// A latency, or a bandwidth, of UCX over these transports.
+    UcxLatency(&'static str, &'static str),
+    UcxBandwidth(&'static str, &'static str),
+}
+
+/// UCX over Mitra: RC, and UD to find each other.
+const RC: &str = "rc_v";
+/// UCX's own way between processes that share nothing.
+const TCP: &str = "tcp";
+
+const CASES: [Case; 8] = [
+    Case {
+        name: "ib_send_lat/8",
+        unit: "us",
+        program: Measure::Latency("ib_send_lat", 1.0),
+        beside: Measure::Bench("latency", "send", "8"),
+    },
+    // perftest gives round trips of what is answered, and halves of what is not.
+    Case {
+        name: "ib_read_lat/8",
+        unit: "us",
+        program: Measure::Latency("ib_read_lat", 0.5),
+        beside: Measure::Bench("latency", "read", "8"),
+    },
+    Case {
+        name: "ib_atomic_lat/8",
+        unit: "us",
+        program: Measure::Latency("ib_atomic_lat", 0.5),
+        beside: Measure::Bench("latency", "faa", "8"),
+    },
+    Case {
+        name: "ib_write_lat/8",
+        unit: "us",
+        program: Measure::Latency("ib_write_lat", 1.0),
+        beside: Measure::Bench("latency", "write", "8"),
+    },
+    Case {
+        name: "ib_write_bw/65536",
+        unit: "GB/s",
+        program: Measure::Bandwidth("ib_write_bw"),
+        beside: Measure::Bench("bandwidth", "write", "65536"),
+    },
+    Case {
+        name: "ucx_tag_lat/8",
+        unit: "us",
+        program: Measure::UcxLatency(RC, "tag_lat"),
+        beside: Measure::UcxLatency(TCP, "tag_lat"),
+    },
+    Case {
+        name: "ucx_ucp_fadd/8",
+        unit: "us",
+        program: Measure::UcxLatency(RC, "ucp_fadd"),
+        beside: Measure::UcxLatency(TCP, "ucp_fadd"),
+    },
+    Case {
+        name: "ucx_ucp_put_bw/65536",
+        unit: "GB/s",
+        program: Measure::UcxBandwidth(RC, "ucp_put_bw"),
+        beside: Measure::UcxBandwidth(TCP, "ucp_put_bw"),
+    },
+];
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let machine = Machine::look();
+    let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(&args.only)).collect();
+    ensure!(!cases.is_empty(), "no row has {:?} in its name", args.only);
+    let bar = progress(cases.len() as u64 * u64::from(args.blocks) * 2);
+    let mut rows = Vec::new();
+    for case in cases {
+        bar.set_message(case.name);
+        let (mut program, mut beside) = (Blocks::default(), Blocks::default());
+        for round in 0..args.blocks {
+            // Each begins a round equally often.
+            let mut turns = [(case.program, &mut program), (case.beside, &mut beside)];
+            if round % 2 == 1 {
+                turns.reverse();
+            }
+            for (measure, blocks) in turns {
+                let (median, p99) = measure.take(args.iters).with_context(|| case.name.to_owned())?;
+                blocks.push(median, p99);
+                bar.inc(1);
+            }
+        }
+        let row = program.row(case.name.to_owned(), case.unit);
+        rows.push(row.beside(&program, case.beside.name(), &beside));
+    }
+    bar.finish_and_clear();
+    let mut notes = machine.warnings();
+    notes.push(
+        "Latencies: half of a round trip. A ratio above 1 is slower of a latency, faster of a bandwidth."
+            .into(),
+    );
+    let settings = serde_json::json!({ "iters": args.iters, "blocks": args.blocks });
+    Report { name: "programs", unit: "us", machine, settings, rows, notes }.print(args.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Measure {
+    fn name(self) -> String {
+        match self {
+            Measure::Bench(_, op, size) => format!("{op}/{size}/qp"),
+            Measure::Latency(program, _) | Measure::Bandwidth(program) => program.to_owned(),
+            Measure::UcxLatency(transport, test) | Measure::UcxBandwidth(transport, test) => {
+                format!("{transport}/{test}")
+            }
+        }
+    }
+
+    /// The median and the 99th percentile; of a bandwidth its mean, twice.
+    fn take(self, iters: u64) -> anyhow::Result<(f64, f64)> {
+        let (lat, bw) = (iters.to_string(), (iters / 10).to_string());
+        match self {
+            Measure::Bench(bench, op, size) => {
+                let n = if bench == "latency" { lat } else { bw };
+                let args =
+                    ["bench", bench, "--json", "--only", "qp", "--op", op, "--size", size, "--blocks", "1"];
+                let output = mitra().args(args).args(["--iters", &n]).output()?;
+                ensure!(output.status.success(), "mitra bench {bench}: {}", output.status);
+                let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+                let of = |field: &str| report["rows"][0][field].as_f64().context("no such figure");
+                Ok((of("median")?, of("p99")?))
+            }
+            Measure::Latency(program, part) => {
+                let figures = perftest(&[program, "-F", "-s", "8", "-n", &lat])?;
+                // #bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%
+                let [_, _, _, _, typical, _, _, p99, ..] = figures[..] else { bail!("{figures:?}") };
+                Ok((typical * part, p99 * part))
+            }
+            Measure::Bandwidth(program) => {
+                let figures = perftest(&[program, "-F", "-s", "65536", "-n", &bw])?;
+                // #bytes #iterations peak average message-rate, in 2^20 bytes a second
+                let [_, _, _, average, ..] = figures[..] else { bail!("{figures:?}") };
+                let rate = average * f64::from(1 << 20) / 1e9;
+                Ok((rate, rate))
+            }
+            Measure::UcxLatency(transport, test) => {
+                // iterations, 50 % latency, average latency, ...: half of a round trip of what is not answered
+                let figures = ucx(transport, test, "8", &lat)?;
+                let half = if test.contains("fadd") { 0.5 } else { 1.0 };
+                let [_, median, average, ..] = figures[..] else { bail!("{figures:?}") };
+                Ok((median * half, average * half))
+            }
+            Measure::UcxBandwidth(transport, test) => {
+                let figures = ucx(transport, test, "65536", &bw)?;
+                let [_, _, _, _, _, overall, ..] = figures[..] else { bail!("{figures:?}") };
+                let rate = overall * f64::from(1 << 20) / 1e9;
+                Ok((rate, rate))
+            }
+        }
+    }
+}
+
+/// This very program.
+fn mitra() -> Command {
+    Command::new(std::env::current_exe().unwrap_or_else(|_| "mitra".into()))
+}
+
+fn under_mitra() -> Command {
+    let mut command = mitra();
+    command.args(["run", "--"]);
+    command
+}
+
+/// The figures in the last line of what a program of perftest prints.
+fn perftest(words: &[&str]) -> anyhow::Result<Vec<f64>> {
+    let port = free_port()?.to_string();
+    let start = |host: Option<&str>| {
+        let mut command = under_mitra();
+        command.args(words).args(["-p", &port]).args(host);
+        command
+    };
+    let printed = pair(start(None), start(Some("127.0.0.1")), &port)?;
+    figures(&printed, char::is_whitespace)
+}
+
+fn ucx(transport: &str, test: &str, size: &str, iters: &str) -> anyhow::Result<Vec<f64>> {
+    let port = free_port()?.to_string();
+    let start = |host: Option<&str>| {
+        let mut command = if transport == TCP { Command::new("env") } else { under_mitra() };
+        let device = if transport == TCP { "lo" } else { "mitra0:1" };
+        command.env("UCX_TLS", transport).env("UCX_NET_DEVICES", device);
+        command
+            .args(["ucx_perftest", "-f", "-v", "-t", test, "-s", size, "-n", iters, "-p", &port])
+            .args(host);
+        command
+    };
+    let printed = pair(start(None), start(Some("127.0.0.1")), &port)?;
+    figures(&printed, |c| c == ',')
+}
+
+/// The last line that is all figures.
+fn figures(printed: &str, separator: impl Fn(char) -> bool) -> anyhow::Result<Vec<f64>> {
+    let line = |line: &str| -> Option<Vec<f64>> {
+        let words = line.trim().split(&separator).filter(|word| !word.is_empty());
+        words.map(|word| word.parse().ok()).collect()
+    };
+    let found = printed.lines().rev().filter_map(line).find(|figures: &Vec<f64>| figures.len() > 3);
+    found.with_context(|| format!("no figures in what the program printed:\n{printed}"))
+}
+
+/// A port that nobody has at this moment.
+fn free_port() -> anyhow::Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Runs a server, and a client when it listens; what the client printed.
+fn pair(mut server: Command, mut client: Command, port: &str) -> anyhow::Result<String> {
+    let quiet = |command: &mut Command| -> anyhow::Result<Child> {
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {command:?}"))
+    };
+    let mut serving = quiet(&mut server)?;
+    let until = Instant::now() + PATIENCE;
+    let port: u16 = port.parse()?;
+    while !is_listening(port) && serving.try_wait()?.is_none() && Instant::now() < until {
+        sleep(Duration::from_millis(5));
+    }
+    let mut calling = quiet(&mut client)?;
+    while calling.try_wait()?.is_none() {
+        if Instant::now() > until {
+            let _ = (calling.kill(), serving.kill()); // they may just have ended
+            bail!("{client:?} hangs");
+        }
+        sleep(Duration::from_millis(5));
+    }
+    let called = calling.wait_with_output()?;
+    let _ = serving.kill(); // a server that waits for another client; its end is not measured
+    serving.wait()?;
+    ensure!(
+        called.status.success(),
+        "{client:?}: {}\n{}",
+        called.status,
+        String::from_utf8_lossy(&called.stderr)
+    );
+    Ok(String::from_utf8_lossy(&called.stdout).into_owned())
+}
+
+/// Whether some process listens at this TCP port.
+fn is_listening(port: u16) -> bool {
+    // proc(5): sl local_address rem_address st; 0A is LISTEN.
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        std::fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            columns.get(1).is_some_and(|local| local.ends_with(&format!(":{port:04X}")))
+                && columns.get(3) == Some(&"0A")
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_in_the_last_line_of_figures() {
+        let perftest =
+            " #bytes #iterations t_min\n 8  5000   3.43  150.12  4.17  4.80  4.28  17.96 80.07 \n------\n";
+        assert_eq!(figures(perftest, char::is_whitespace).unwrap()[4], 4.17);
+        let ucx = "iterations,50.0_percentile_lat\n1000,3.498,3.580,3.580,2.13,2.13,279332,279332\n";
+        assert_eq!(figures(ucx, |c| c == ',').unwrap()[1], 3.498);
+        assert!(figures("nothing here", char::is_whitespace).is_err());
+    }
+}
