@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -28,6 +28,7 @@ const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
 pub struct Manager {
     state: Mutex<State>,
     acknowledged: Condvar,
+    started: Barrier,
     epoll: Arc<Epoll>,
     waker: EventFd,
     device: Mutex<Option<Device>>,
@@ -69,7 +70,15 @@ impl Manager {
         epoll.add(&waker, EpollEvent::new(EpollFlags::EPOLLIN, WAKER))?;
         let held = [Held::new(waker.as_raw_fd())?, Held::new(epoll.0.as_raw_fd())?];
         let state = Mutex::new(State::new(epoll.clone()));
-        Ok(Self { state, acknowledged: Condvar::new(), epoll, waker, device: Mutex::default(), _held: held })
+        Ok(Self {
+            state,
+            acknowledged: Condvar::new(),
+            started: Barrier::new(2),
+            epoll,
+            waker,
+            device: Mutex::default(),
+            _held: held,
+        })
     }
 
     /// The state, to look at and change.
@@ -101,7 +110,14 @@ impl Manager {
         let mut state = self.lock();
         if !state.has_thread {
             let thread = std::thread::Builder::new().name("mitra-rdmacm".to_owned());
-            thread.spawn(|| self.run()).map_err(super::socket::errno_of)?;
+            let run = || {
+                self.started.wait();
+                self.run();
+            };
+            thread.spawn(run).map_err(super::socket::errno_of)?;
+            // A starting thread frees memory, and libfabric rewrites the code of `munmap` at its own start: a thread that is in
+            // there meanwhile crashes. So the program goes on when the thread is there.
+            self.started.wait();
             state.has_thread = true;
         }
         drop(state);
