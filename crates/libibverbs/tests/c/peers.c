@@ -141,6 +141,7 @@ static void killed_idle(void)
 		for (;;)
 			pause();
 	write_well(1);
+	usleep(500000); /* it has been heard of */
 	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 	child = 0;
 	sleep(8);
@@ -404,6 +405,35 @@ static void shared_receives(void)
 	}
 }
 
+/* A receive that may not be written. */
+static void read_only(void)
+{
+	struct ibv_srq_init_attr shared = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+	struct ibv_qp_init_attr init = plain_init(&end);
+	struct ibv_mr *mr;
+	CHECK(mr = ibv_reg_mr(end.pd, end.memory + PAGE, PAGE, 0));
+	CHECK(init.srq = ibv_create_srq(end.pd, &shared));
+	struct ibv_sge sge = { (uintptr_t)end.memory + PAGE, 8, mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1 }, *bad;
+	CHECK(ibv_post_srq_recv(init.srq, &wr, &bad) == 0);
+	CHECK(qp = ibv_create_qp(end.pd, &init));
+	struct card mine = card_of(&end, qp);
+	tell(&mine, sizeof mine);
+	hear(&peer, sizeof peer);
+	ready(qp);
+	connect_to(qp, peer);
+	meet();
+	if (child) {
+		struct ibv_wc wc = next(end.cq);
+		CHECK(wc.wr_id == 7 && wc.status == IBV_WC_LOC_PROT_ERR);
+		CHECK(end.memory[PAGE] == 0);
+	} else {
+		strcpy(end.memory, "written");
+		send_one(1);
+	}
+	disconnect();
+}
+
 static void on_alarm(int signal)
 {
 	(void)signal;
@@ -440,7 +470,7 @@ int main(int argc, char **argv)
 	static const struct { const char *name; void (*play)(void); } plays[] = {
 		{ "unmapped", unmapped }, { "killed", killed }, { "killed_idle", killed_idle }, { "forks", forks }, { "late", late },
 		{ "destroyed_while_polled", destroyed_while_polled }, { "ends_in_a_handler", ends_in_a_handler },
-		{ "parted", parted }, { "sleepers", sleepers }, { "shared_receives", shared_receives },
+		{ "parted", parted }, { "read_only", read_only }, { "sleepers", sleepers }, { "shared_receives", shared_receives },
 	};
 	int fds[2];
 	CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
