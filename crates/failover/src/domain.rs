@@ -40,6 +40,7 @@ pub struct LocalNic {
 struct Registered {
     mr: VirtualMr,
     memory: Arc<Buffer>,
+    access: Access,
 }
 
 #[derive(Debug, Default)]
@@ -230,7 +231,7 @@ impl Domain {
         let mr = VirtualMr { rails };
         let mut table = lock(&self.memory);
         let at = table.partition_point(|r| r.mr.rails[0].lkey < mr.rails[0].lkey);
-        table.insert(at, Registered { mr: mr.clone(), memory: Arc::clone(memory) });
+        table.insert(at, Registered { mr: mr.clone(), memory: Arc::clone(memory), access });
         Ok(mr)
     }
 
@@ -277,7 +278,7 @@ impl Domain {
     }
 
     /// Copies bytes to registered memory, entry after entry. False if there is not room for all of them, or some of the memory is
-    /// gone: a first part may have been written.
+    /// gone or may not be written: a first part may have been.
     pub fn scatter(&self, sges: &[Sge], bytes: &[u8]) -> bool {
         let table = lock(&self.memory);
         let mut rest = bytes;
@@ -285,7 +286,8 @@ impl Domain {
             let Some(found) = find(&table, sge.key) else { return false };
             let (piece, behind) = rest.split_at(rest.len().min(sge.len as usize));
             let offset = sge.addr.wrapping_sub(found.mr.rails[0].addr);
-            if offset.checked_add(sge.len.into()).is_none_or(|end| end > found.mr.len())
+            if !found.access.contains(Access::LOCAL_WRITE)
+                || offset.checked_add(sge.len.into()).is_none_or(|end| end > found.mr.len())
                 || found.memory.try_write_at(offset as usize, piece).is_err()
             {
                 return false;

@@ -124,10 +124,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     } else if mask & IBV_SRQ_LIMIT != 0 {
         match &found.shared {
             None => context.nic().arm_srq(found.id, attr.srq_limit),
-            Some(shared) => {
-                shared.arm(attr.srq_limit);
-                Ok(())
-            }
+            Some(shared) => shared.arm(attr.srq_limit),
         }
     } else {
         Ok(())

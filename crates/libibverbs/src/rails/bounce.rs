@@ -34,7 +34,8 @@ impl Bounce {
         shared: &SharedReceives,
         vqp: &mut VirtualQp,
     ) -> Result<Bounce> {
-        let slot = shared.longest().max(1).next_multiple_of(8);
+        let longest = spanning.domain.limits().message as usize;
+        let slot = shared.longest().clamp(1, longest).next_multiple_of(8);
         let slots = (BYTES / slot).clamp(FEWEST, SLOTS);
         let buffer = Arc::new(Buffer::new(slot * slots));
         let mr = spanning.domain.register(&buffer, Access::LOCAL_WRITE)?;

@@ -180,6 +180,7 @@ impl Pair {
             });
         }
         if let Some(parted) = &mut inner.parted {
+            self.room("send queue", parted.len().0, self.made.init.cap.send_wrs)?;
             parted.post_send(wr, |wr_id, opcode| self.wc(wr_id, WcStatus::Flushed, opcode));
             return Ok(());
         }
@@ -206,6 +207,14 @@ impl Pair {
         inner.vqp.post_send(wr).map(drop)
     }
 
+    /// Whether a queue takes one more.
+    fn room(&self, queue: &'static str, used: usize, depth: u32) -> Result<()> {
+        if used >= depth as usize {
+            return Err(Error::QueueFull { queue, qpn: self.qpn, depth });
+        }
+        Ok(())
+    }
+
     fn flush_at_once(&self, wr: &SendWr) {
         self.made.sends.push(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.completes_as()));
     }
@@ -219,6 +228,8 @@ impl Pair {
         for (index, wr) in wrs.iter().enumerate() {
             let as_wc = |wr_id, opcode| self.wc(wr_id, WcStatus::Flushed, opcode);
             if let Some(parted) = &mut inner.parted {
+                self.room("receive queue", parted.len().1, self.made.init.cap.recv_wrs)
+                    .map_err(|error| PostError { index, error })?;
                 parted.post_recv(wr, as_wc);
                 continue;
             }
@@ -406,6 +417,9 @@ impl Pair {
     /// Asks for an event at its next completion.
     pub(super) fn arm(&self) -> Result<()> {
         let mut inner = lock(&self.inner);
+        if inner.gone {
+            return Ok(());
+        }
         inner.vqp.arm()?;
         // What came before that.
         self.collect(&mut inner);

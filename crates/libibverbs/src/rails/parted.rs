@@ -31,6 +31,11 @@ impl Parted {
         self.recvs.push_back(wc);
     }
 
+    /// Sends and receives that are kept.
+    pub(super) fn len(&self) -> (usize, usize) {
+        (self.sends.len(), self.recvs.len())
+    }
+
     /// A send that is posted now. On a queue pair that does not signal it, it fails all the same.
     pub(super) fn post_send(&mut self, wr: &SendWr, wc: impl FnOnce(u64, WcOpcode) -> Wc) {
         self.keep_send(wc(wr.wr_id, wr.op.completes_as()));

@@ -31,6 +31,17 @@ struct State {
     users: Vec<Weak<Pair>>,
 }
 
+impl State {
+    /// Whether the event is due now: it is given once.
+    fn is_due(&mut self) -> bool {
+        let due = self.pool.len() < self.limit;
+        if due {
+            self.limit = 0;
+        }
+        due
+    }
+}
+
 impl SharedReceives {
     pub(crate) fn new(depth: u32, on_limit: impl Fn() + Send + Sync + 'static) -> Arc<SharedReceives> {
         Arc::new(SharedReceives {
@@ -84,10 +95,7 @@ impl SharedReceives {
     pub(super) fn take(&self) -> Option<RecvWr> {
         let mut state = lock(&self.state);
         let taken = state.pool.pop_front()?;
-        let due = state.pool.len() < state.limit;
-        if due {
-            state.limit = 0;
-        }
+        let due = state.is_due();
         drop(state);
         if due {
             (self.on_limit)();
@@ -95,8 +103,20 @@ impl SharedReceives {
         Some(taken)
     }
 
-    /// Asks for an event when fewer than `limit` receives are left.
-    pub(crate) fn arm(&self, limit: u32) {
-        lock(&self.state).limit = limit as usize;
+    /// Asks for an event when fewer than `limit` receives are left: at once, if there are.
+    pub(crate) fn arm(&self, limit: u32) -> Result<()> {
+        if limit as usize > self.depth {
+            let what = "limit of a shared receive queue";
+            return Err(Error::Limit { what, asked: limit.into(), limit: self.depth as u64 });
+        }
+        let due = {
+            let mut state = lock(&self.state);
+            state.limit = limit as usize;
+            state.is_due()
+        };
+        if due {
+            (self.on_limit)();
+        }
+        Ok(())
     }
 }

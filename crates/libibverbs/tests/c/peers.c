@@ -141,6 +141,7 @@ static void killed_idle(void)
 		for (;;)
 			pause();
 	write_well(1);
+	usleep(500000); /* it has been heard of */
 	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 	child = 0;
 	sleep(8);
@@ -251,6 +252,188 @@ static void destroyed_while_polled(void)
 	}
 }
 
+/* The peer has closed its end: receives wait, as many as the queue has room for, until a send fails. */
+static void parted(void)
+{
+	connect_ends();
+	if (!child) {
+		CHECK(ibv_destroy_qp(qp) == 0);
+		meet();
+		meet();
+		return;
+	}
+	meet();
+	usleep(300000);
+	struct ibv_recv_wr wr = { .wr_id = 1 }, *bad;
+	int posted = 0, refused;
+	while ((refused = ibv_post_recv(qp, &wr, &bad)) == 0)
+		CHECK(++posted <= DEPTH);
+	CHECK(refused == ENOMEM && posted == DEPTH && is_empty(end.cq));
+	CHECK(post_write(qp, &end, 2, peer.addr, peer.rkey) == 0);
+	struct ibv_wc wc = next(end.cq);
+	CHECK(wc.wr_id == 2 && wc.status == IBV_WC_RETRY_EXC_ERR);
+	while (posted-- > 0) {
+		wc = next(end.cq);
+		CHECK(wc.wr_id == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	}
+	CHECK(ibv_destroy_qp(qp) == 0);
+	meet();
+}
+
+enum { PAIRS = 3, ROUNDS = 900 };
+
+static struct ibv_cq *cqs[2];
+static struct ibv_qp *qps[PAIRS];
+
+static void post_on(int i)
+{
+	qp = qps[i];
+	recv_one(i);
+}
+
+/* Sleeps until there is an event, and takes the completions of its queue: how many messages came, by queue pair. */
+static void sleep_for(int came[PAIRS])
+{
+	struct ibv_cq *cq;
+	void *context;
+	struct ibv_wc wc;
+	CHECK(ibv_get_cq_event(end.channel, &cq, &context) == 0);
+	ibv_ack_cq_events(cq, 1);
+	CHECK(ibv_req_notify_cq(cq, 0) == 0);
+	while (ibv_poll_cq(cq, 1, &wc) == 1) {
+		CHECK(wc.status == IBV_WC_SUCCESS);
+		if (wc.opcode == IBV_WC_RECV)
+			came[wc.wr_id]++;
+	}
+}
+
+/* Both ends sleep on one channel, which has two queues, one of which has two queue pairs: nobody oversleeps. */
+static void sleepers(void)
+{
+	cqs[0] = end.cq;
+	CHECK(cqs[1] = ibv_create_cq(end.context, 4 * DEPTH, end.pd, end.channel, 0));
+	for (int i = 0; i < PAIRS; i++) {
+		end.cq = cqs[i == 2];
+		connect_ends();
+		qps[i] = qp;
+		post_on(i);
+	}
+	CHECK(ibv_req_notify_cq(cqs[0], 0) == 0 && ibv_req_notify_cq(cqs[1], 0) == 0);
+	meet();
+	for (int round = 0; round < ROUNDS; round++) {
+		int came[PAIRS] = { 0 }, i = round % PAIRS;
+		if (child) {
+			qp = qps[i];
+			send_one(DEPTH);
+		}
+		while (came[i] == 0)
+			sleep_for(came);
+		CHECK(came[i] == 1);
+		post_on(i);
+		if (!child)
+			send_one(DEPTH);
+	}
+	for (int i = 0; i < PAIRS; i++) {
+		qp = qps[i];
+		disconnect();
+	}
+}
+
+/* Messages wait for shared receives; one of the two queue pairs goes meanwhile, and takes none of the other's. */
+static void shared_receives(void)
+{
+	struct ibv_srq_init_attr shared = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+	struct ibv_srq *srq = NULL;
+	if (child) {
+		CHECK(srq = ibv_create_srq(end.pd, &shared));
+		struct ibv_recv_wr *bad;
+		struct ibv_sge sge = { (uintptr_t)end.memory + PAGE, 8, end.mr->lkey };
+		for (int i = 0; i < 2; i++) {
+			struct ibv_recv_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1 };
+			CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
+		}
+	}
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_init_attr init = plain_init(&end);
+		init.srq = srq;
+		CHECK(qp = qps[i] = ibv_create_qp(end.pd, &init));
+		struct card mine = card_of(&end, qp);
+		tell(&mine, sizeof mine);
+		hear(&peer, sizeof peer);
+		ready(qp);
+		connect_to(qp, peer);
+		meet();
+	}
+	if (!child) {
+		/* Two find receives, and the others none. */
+		for (int i = 0; i < 2; i++) {
+			qp = qps[i];
+			send_one(i);
+			CHECK(next(end.cq).status == IBV_WC_SUCCESS);
+		}
+		meet();
+		for (int i = 0; i < 6; i++) {
+			qp = qps[i % 2];
+			*(uint64_t *)end.memory = i;
+			struct ibv_sge sge = { (uintptr_t)end.memory, 8, end.mr->lkey };
+			struct ibv_send_wr wr = { .wr_id = i, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE }, *bad;
+			CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+		}
+		meet();
+		meet();
+	} else {
+		for (int i = 0; i < 2; i++)
+			CHECK(next(end.cq).status == IBV_WC_SUCCESS);
+		meet();
+		meet();
+		usleep(100000);
+		CHECK(is_empty(end.cq));
+		CHECK(ibv_destroy_qp(qps[0]) == 0);
+		CHECK(ibv_destroy_srq(srq) == EBUSY);
+		for (uint64_t i = 0; i < 3; i++) {
+			struct ibv_sge sge = { (uintptr_t)end.memory + PAGE + 8 * i, 8, end.mr->lkey };
+			struct ibv_recv_wr wr = { .wr_id = 10 + i, .sg_list = &sge, .num_sge = 1 }, *bad;
+			CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
+		}
+		for (uint64_t i = 0; i < 3; i++) {
+			struct ibv_wc wc = next(end.cq);
+			CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 10 + i && wc.byte_len == 8 && wc.qp_num == qps[1]->qp_num);
+			CHECK(((uint64_t *)(end.memory + PAGE))[i] == 2 * i + 1);
+		}
+		meet();
+		CHECK(ibv_destroy_qp(qps[1]) == 0 && ibv_destroy_srq(srq) == 0);
+	}
+}
+
+/* A receive that may not be written. */
+static void read_only(void)
+{
+	struct ibv_srq_init_attr shared = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+	struct ibv_qp_init_attr init = plain_init(&end);
+	struct ibv_mr *mr;
+	CHECK(mr = ibv_reg_mr(end.pd, end.memory + PAGE, PAGE, 0));
+	CHECK(init.srq = ibv_create_srq(end.pd, &shared));
+	struct ibv_sge sge = { (uintptr_t)end.memory + PAGE, 8, mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1 }, *bad;
+	CHECK(ibv_post_srq_recv(init.srq, &wr, &bad) == 0);
+	CHECK(qp = ibv_create_qp(end.pd, &init));
+	struct card mine = card_of(&end, qp);
+	tell(&mine, sizeof mine);
+	hear(&peer, sizeof peer);
+	ready(qp);
+	connect_to(qp, peer);
+	meet();
+	if (child) {
+		struct ibv_wc wc = next(end.cq);
+		CHECK(wc.wr_id == 7 && wc.status == IBV_WC_LOC_PROT_ERR);
+		CHECK(end.memory[PAGE] == 0);
+	} else {
+		strcpy(end.memory, "written");
+		send_one(1);
+	}
+	disconnect();
+}
+
 static void on_alarm(int signal)
 {
 	(void)signal;
@@ -287,6 +470,7 @@ int main(int argc, char **argv)
 	static const struct { const char *name; void (*play)(void); } plays[] = {
 		{ "unmapped", unmapped }, { "killed", killed }, { "killed_idle", killed_idle }, { "forks", forks }, { "late", late },
 		{ "destroyed_while_polled", destroyed_while_polled }, { "ends_in_a_handler", ends_in_a_handler },
+		{ "parted", parted }, { "read_only", read_only }, { "sleepers", sleepers }, { "shared_receives", shared_receives },
 	};
 	int fds[2];
 	CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);

@@ -104,6 +104,31 @@ static void what_is_in_use(void)
 	CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0);
 }
 
+/* The limit of a shared receive queue: an event when fewer receives are left, at once if there are. */
+static void shared_receives(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(end.pd, &init);
+	struct ibv_sge sge = { (uintptr_t)end.memory, 8, end.mr->lkey };
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	for (int i = 0; i < 4; i++)
+		CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
+	CHECK(ibv_post_srq_recv(srq, &wr, &bad) != 0 && bad == &wr);
+	struct ibv_srq_attr attr = { .srq_limit = 5 };
+	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == EINVAL);
+	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == EOPNOTSUPP);
+	attr.srq_limit = 4;
+	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
+	CHECK(ibv_destroy_srq(srq) == 0);
+	CHECK(srq = ibv_create_srq(end.pd, &init));
+	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
+	struct ibv_async_event event;
+	CHECK(ibv_get_async_event(end.context, &event) == 0);
+	CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
+	ibv_ack_async_event(&event);
+	CHECK(ibv_destroy_srq(srq) == 0);
+}
+
 static void requests(void)
 {
 	struct ibv_qp *a = make_qp(&end), *b = make_qp(&end);
@@ -240,6 +265,7 @@ int main(void)
 	queue_pairs_beyond_the_limits();
 	memory_that_cannot_be();
 	what_is_in_use();
+	shared_receives();
 	requests();
 	built_requests();
 	names_of_memory();
