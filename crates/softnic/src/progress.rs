@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError, mpsc};
 use std::thread::{self, JoinHandle};
 
 use mitra_verbs::{AsyncEvent, Error, Result, Time};
@@ -141,7 +141,14 @@ impl Shared {
         let shared = Arc::clone(self);
         // The kernel cuts thread names at 15 bytes: the end of an address says more than its beginning.
         let tail = name.char_indices().rev().nth(14).map_or(0, |(at, _)| at);
-        thread::Builder::new().name(name[tail..].to_owned()).spawn(move || shared.run())
+        let (started, has_started) = mpsc::sync_channel(1);
+        let thread = thread::Builder::new().name(name[tail..].to_owned()).spawn(move || {
+            let _ = started.send(());
+            shared.run();
+        })?;
+        // Programs that rewrite functions of the C library while they load (libfabric) must not find it just beginning.
+        let _ = has_started.recv();
+        Ok(thread)
     }
 
     /// Ends the thread; after that the caller joins it.

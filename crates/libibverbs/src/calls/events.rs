@@ -5,14 +5,12 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread;
 
 use mitra_verbs::{AsyncEvent, Error, Provider, Result};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::signal::{SigSet, Signal};
 
 use super::context::Context;
 use super::cq::Cq;
@@ -131,8 +129,7 @@ pub(crate) struct Queued {
 /// Starts the thread that hands on the asynchronous events of a NIC, as long as the process lives.
 pub(crate) fn start(rails: &Arc<Rails>) -> io::Result<()> {
     let rails = Arc::clone(rails);
-    thread::Builder::new().name("mitra-events".to_owned()).spawn(move || {
-        block_signals();
+    thread::start("mitra-events", move || {
         let nic = rails.nic();
         loop {
             let mut ready = [PollFd::new(nic.async_event_fd(), PollFlags::POLLIN)];
@@ -142,18 +139,7 @@ pub(crate) fn start(rails: &Arc<Rails>) -> io::Result<()> {
                 deliver(&rails, event);
             }
         }
-    })?;
-    Ok(())
-}
-
-/// Signals are for the program's own threads, but those that a fault raises must reach who faulted.
-pub(crate) fn block_signals() {
-    let mut signals = SigSet::all();
-    for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL] {
-        signals.remove(fault);
-    }
-    // It can only fail on a wrong argument.
-    let _ = signals.thread_block();
+    })
 }
 
 /// The asynchronous events of a context.

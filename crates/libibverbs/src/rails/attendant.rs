@@ -4,16 +4,14 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
-use std::thread;
 
 use mitra_verbs::CompletionChannel;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::meeting::About;
 use super::pair::Pair;
-use super::{Rails, Spanning};
+use super::{Rails, Spanning, thread};
 use crate::calls::cq::Cq;
-use crate::calls::events::block_signals;
 use crate::calls::object::Object;
 
 /// How long it sleeps, in milliseconds: how late a peer's failover can find a program that does not poll.
@@ -21,11 +19,7 @@ const NAP: u16 = 1;
 
 pub(super) fn start(rails: &Arc<Rails>, spanning: &Arc<Spanning>) -> io::Result<()> {
     let (rails, spanning) = (Arc::downgrade(rails), Arc::clone(spanning));
-    thread::Builder::new().name("mitra-attendant".to_owned()).spawn(move || {
-        block_signals();
-        while round(&rails, &spanning) {}
-    })?;
-    Ok(())
+    thread::start("mitra-attendant", move || while round(&rails, &spanning) {})
 }
 
 /// False when the device is closed.

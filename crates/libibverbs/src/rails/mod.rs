@@ -14,6 +14,7 @@ pub(crate) mod pair;
 mod parted;
 pub(crate) mod shared_receives;
 mod spanning;
+pub(crate) mod thread;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
