@@ -19,7 +19,7 @@ use super::object::Object;
 use super::qp::Qp;
 use super::srq::Srq;
 use crate::abi::*;
-use crate::rails::{Objects, Rails, lock};
+use crate::rails::{Objects, Rails, lock, thread};
 
 /// Events that wait for the program, and a descriptor that is readable while there are any. The program may make the
 /// descriptor non-blocking: then taking an event does not wait.

@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -13,7 +13,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::device::Device;
 use super::fork::{self, Held};
 use super::state::State;
-use crate::calls::events::block_signals;
+use crate::rails::thread;
 
 /// The manager; null until it is needed.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
@@ -28,7 +28,6 @@ const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
 pub struct Manager {
     state: Mutex<State>,
     acknowledged: Condvar,
-    started: Barrier,
     epoll: Arc<Epoll>,
     waker: EventFd,
     device: Mutex<Option<Device>>,
@@ -70,15 +69,7 @@ impl Manager {
         epoll.add(&waker, EpollEvent::new(EpollFlags::EPOLLIN, WAKER))?;
         let held = [Held::new(waker.as_raw_fd())?, Held::new(epoll.0.as_raw_fd())?];
         let state = Mutex::new(State::new(epoll.clone()));
-        Ok(Self {
-            state,
-            acknowledged: Condvar::new(),
-            started: Barrier::new(2),
-            epoll,
-            waker,
-            device: Mutex::default(),
-            _held: held,
-        })
+        Ok(Self { state, acknowledged: Condvar::new(), epoll, waker, device: Mutex::default(), _held: held })
     }
 
     /// The state, to look at and change.
@@ -109,15 +100,7 @@ impl Manager {
     pub fn attend(&'static self) -> Result<(), Errno> {
         let mut state = self.lock();
         if !state.has_thread {
-            let thread = std::thread::Builder::new().name("mitra-rdmacm".to_owned());
-            let run = || {
-                self.started.wait();
-                self.run();
-            };
-            thread.spawn(run).map_err(super::socket::errno_of)?;
-            // A starting thread frees memory, and libfabric rewrites the code of `munmap` at its own start: a thread that is in
-            // there meanwhile crashes. So the program goes on when the thread is there.
-            self.started.wait();
+            thread::start("mitra-rdmacm", || self.run()).map_err(super::socket::errno_of)?;
             state.has_thread = true;
         }
         drop(state);
@@ -125,7 +108,6 @@ impl Manager {
     }
 
     fn run(&self) {
-        block_signals();
         let mut ready = [EpollEvent::empty(); 64];
         let mut deadline: Option<Instant> = None;
         loop {
