@@ -11,15 +11,15 @@ mod survive;
 mod table;
 
 use std::process::ExitCode;
+use std::thread::available_parallelism;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Rows at a time: most programs spin, two processes a row.
-const AT_A_TIME: usize = 2;
-
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
-    args.test_threads = Some(args.test_threads.unwrap_or(AT_A_TIME).min(AT_A_TIME));
+    // Most rows are two processes that spin.
+    let at_a_time = available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
+    args.test_threads = Some(args.test_threads.unwrap_or(at_a_time).min(at_a_time));
     let mut trials = vec![
         Trial::test("document_is_as_the_table", || document::compare().map_err(Failed::from)),
         Trial::test("names_differ", || table::names_differ().map_err(Failed::from)),
