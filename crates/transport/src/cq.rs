@@ -99,7 +99,22 @@ impl Cqs {
             (Armed::Any, _) | (_, false) => Armed::Any,
             _ => Armed::Solicited,
         };
+        // Programs that poll, arm and sleep count on this: ConnectX NICs arm by what was polled, so that what came
+        // meanwhile wakes too. Of the solicited, one cannot tell afterwards which they were.
+        if cq.armed == Armed::Any && !cq.ring.is_empty() {
+            self.wake(id);
+        }
         Ok(())
+    }
+
+    /// An armed queue has something: an event, once.
+    fn wake(&mut self, id: CqId) {
+        let Ok(cq) = self.table.get_mut(id.0) else { return };
+        cq.armed = Armed::No;
+        if !cq.notified {
+            cq.notified = true;
+            self.notify.push_back(id);
+        }
     }
 
     /// Adds a completion; false if it was lost because the queue is full.
@@ -119,11 +134,7 @@ impl Cqs {
             Armed::Any => true,
         };
         if wakes {
-            cq.armed = Armed::No;
-            if !cq.notified {
-                cq.notified = true;
-                self.notify.push_back(id);
-            }
+            self.wake(id);
         }
         true
     }

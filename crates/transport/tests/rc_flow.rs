@@ -457,11 +457,30 @@ fn a_solicited_send_wakes_who_waits_for_that_only() {
     assert_eq!(send(SendFlags::SIGNALED), []);
     assert_eq!(send(SendFlags::SOLICITED), [cq]);
     assert_eq!(send(SendFlags::SOLICITED), [], "armed for one event");
+    p.nodes[1].nic.poll_cq(cq, 8, &mut Vec::new()).unwrap();
     p.nodes[1].nic.req_notify_cq(cq, false).unwrap();
     p.nodes[1].nic.req_notify_cq(cq, true).unwrap();
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")));
     p.run();
     assert_eq!(p.nodes[1].nic.poll_cq_event(), Some(cq), "armed for more is not taken back");
+}
+
+/// UCX polls, arms and sleeps: what came between the first two must wake it.
+#[test]
+fn what_was_not_polled_wakes_who_asks_for_any() {
+    let mut p = pair();
+    let cq = p.nodes[1].recv_cq;
+    p.post_recv(RecvWr::new(0, p.sge(1, 0, 8)));
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")));
+    p.run();
+    p.nodes[1].nic.req_notify_cq(cq, true).unwrap();
+    assert_eq!(p.nodes[1].nic.poll_cq_event(), None, "whether it was solicited is known no more");
+    p.nodes[1].nic.req_notify_cq(cq, false).unwrap();
+    assert_eq!(p.nodes[1].nic.poll_cq_event(), Some(cq));
+    assert_eq!(p.nodes[1].nic.poll_cq_event(), None);
+    p.nodes[1].nic.poll_cq(cq, 8, &mut Vec::new()).unwrap();
+    p.nodes[1].nic.req_notify_cq(cq, false).unwrap();
+    assert_eq!(p.nodes[1].nic.poll_cq_event(), None, "nothing is left");
 }
 
 #[test]
