@@ -8,6 +8,7 @@ use mitra_transport::{Nic, NicConfig};
 use mitra_verbs::{AsyncEvent, Counter, CqId, Error, Result, Time, Wc};
 
 use crate::Offload;
+use crate::attention::{Runner, Spin};
 use crate::capture::Capture;
 use crate::channel::EventQueue;
 use crate::completions::Completions;
@@ -44,6 +45,11 @@ pub(crate) struct Engine {
     pub(crate) active: Time,
     /// The completion queue whose poller drove last, and when.
     pub(crate) driven: Option<(CqId, Time)>,
+    /// The thread that polled last.
+    pub(crate) poller: Option<Runner>,
+    /// When the host called last.
+    pub(crate) called: Time,
+    pub(crate) spin: Spin,
     /// Receives of a poller's next round.
     backlog: u32,
     /// None after a reset.
@@ -83,6 +89,9 @@ impl Engine {
             thread_wakes: None,
             active: Time::ZERO,
             driven: None,
+            poller: None,
+            called: Time::ZERO,
+            spin: Spin::default(),
             backlog: 1,
             inbox: Inbox::new(offload),
             paths: Paths::new(socket.address()),

@@ -15,8 +15,8 @@ const KEEP: u32 = 8;
 
 /// A poller that has not driven for this long is busy elsewhere. What has arrived meanwhile it has left waiting.
 pub(crate) const ABSENT: Duration = Duration::from_micros(100);
-/// Looks in a row that find something left waiting show a program that waits for its data in memory, and polls only for
-/// its own requests (`ib_write_lat`). One or two, a poller that did not get the processor.
+/// Looks in a row that find something left waiting while the poller runs elsewhere show a program that waits for its data in
+/// memory, and polls only for its own requests (`ib_write_lat`).
 const LEFT_WAITING: u32 = 3;
 /// Such a program is not given the lease for this long; if it is found to be one again, each time twice as long ...
 const DISTRUST: Duration = Duration::from_secs(1);
@@ -34,8 +34,9 @@ pub(crate) struct Lease {
     /// Polls that drove since `since`, while not taken.
     spins: u32,
     since: Time,
-    /// Looks in a row that found something left waiting.
+    /// Looks in a row that found something left waiting while the holder ran, and the last such look.
     left_waiting: u32,
+    seen: Option<(Time, Duration)>,
     /// Until then nobody takes it, and how long that was.
     distrusted: Time,
     distrust: Duration,
@@ -79,13 +80,18 @@ impl Lease {
         std::mem::take(&mut self.taken)
     }
 
-    /// The holder was absent at a look, and whether something waited then.
-    pub(crate) fn absent(&mut self, now: Time, waited: bool) {
-        self.left_waiting = if waited { self.left_waiting + 1 } else { 0 };
+    /// The holder was absent at a look. If something waited for it then: the processor time that it has used.
+    pub(crate) fn absent(&mut self, now: Time, waited: Option<Duration>) {
+        let before = core::mem::replace(&mut self.seen, waited.map(|used| (now, used)));
+        let Some(used) = waited else { return self.present() };
+        let Some((at, before)) = before else { return };
+        // One that does not get the processor leaves things waiting too, but not because it is busy elsewhere.
+        let ran = used.saturating_sub(before) * 2 > now - at;
+        self.left_waiting = if ran { self.left_waiting + 1 } else { 0 };
         if self.left_waiting < LEFT_WAITING {
             return;
         }
-        self.left_waiting = 0;
+        (self.left_waiting, self.seen) = (0, None);
         let lately = now - self.distrusted < self.distrust;
         self.distrust = if lately { (self.distrust * 2).min(LONGEST_DISTRUST) } else { DISTRUST };
         self.distrusted = now + self.distrust;
@@ -94,7 +100,7 @@ impl Lease {
 
     /// The holder drove just before a look.
     pub(crate) fn present(&mut self) {
-        self.left_waiting = 0;
+        (self.left_waiting, self.seen) = (0, None);
     }
 
     /// The progress thread looks: whether a poller drives the NIC.
@@ -143,30 +149,43 @@ mod tests {
         }
     }
 
+    /// So many looks, a millisecond apart, at a holder that is absent while something waits for it.
+    fn looks(lease: &mut Lease, now: &mut Time, count: u32, runs: bool) {
+        for _ in 0..count {
+            *now += Duration::from_millis(1);
+            let used = if runs { *now - Time::ZERO } else { Duration::ZERO };
+            lease.absent(*now, Some(used));
+        }
+    }
+
     #[test]
     fn who_leaves_what_arrives_waiting_does_not_get_it_for_a_while_and_then_a_longer_one() {
         let mut lease = Lease::default();
         let mut now = at(5000);
         for seconds in [1, 2, 4, 8, 16, 16] {
             while !lease.drove(now) {}
-            (1..LEFT_WAITING).for_each(|_| lease.absent(now, true));
-            // Once in time is enough to begin anew.
-            lease.absent(now, false);
-            (1..LEFT_WAITING).for_each(|_| lease.absent(now, true));
+            // The first look of a row has nothing to compare with. Once in time is enough to begin anew.
+            looks(&mut lease, &mut now, LEFT_WAITING, true);
+            lease.absent(now, None);
+            looks(&mut lease, &mut now, LEFT_WAITING, true);
             lease.present();
-            (1..LEFT_WAITING).for_each(|_| lease.absent(now, true));
+            looks(&mut lease, &mut now, LEFT_WAITING, true);
             assert!(lease.taken());
-            lease.absent(now, true);
+            looks(&mut lease, &mut now, 1, true);
             assert!(!lease.taken());
             let until = now + Duration::from_secs(seconds);
-            assert!((0..100).all(|_| !lease.drove(at(until.as_nanos() / 1000 - 1))));
+            assert!((0..100).all(|_| !lease.drove(Time::from_nanos(until.as_nanos() - 1))));
             now = until;
         }
-        // Long after, it is as if nothing had been.
-        now += 2 * LONGEST_DISTRUST;
+    }
+
+    #[test]
+    fn who_does_not_get_the_processor_keeps_it() {
+        let mut lease = Lease::default();
+        let mut now = at(5000);
         while !lease.drove(now) {}
-        (0..LEFT_WAITING).for_each(|_| lease.absent(now, true));
-        while !lease.drove(now + DISTRUST) {}
+        looks(&mut lease, &mut now, 100, false);
+        assert!(lease.taken());
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! Rails bind to loopback unless told otherwise ([`Config::at`]): RoCE authenticates nobody.
 #![forbid(unsafe_code)]
 
+mod attention;
 mod capture;
 mod channel;
 mod clock;

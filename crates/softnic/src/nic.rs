@@ -14,6 +14,7 @@ use mitra_verbs::{
     Result, SavedResult, SendWr, SrqId, Time, Wc,
 };
 
+use crate::attention::Runner;
 use crate::capture::Capture;
 use crate::channel::{Channel, EventQueue};
 use crate::engine::{Driver, Engine};
@@ -130,6 +131,7 @@ impl SoftNic {
         let now = clock::now();
         let result = call(&mut engine, now);
         engine.active = now;
+        engine.called = now;
         engine.settle(now);
         self.shared.wake_if_due(&mut engine);
         result
@@ -298,6 +300,8 @@ impl Provider for SoftNic {
             return Ok(0);
         }
         engine.driven = Some((cq, now));
+        engine.called = now;
+        engine.poller = Some(Runner::this());
         engine.drive(now, Driver::Poller);
         let found = engine.poll_cq(cq, max, out)?;
         if !engine.completions.awaited() && engine.lease.drove(now) {

@@ -18,6 +18,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::time::TimeSpec;
 
+use crate::attention::Runner;
 use crate::channel::{EventQueue, clear, signal};
 use crate::clock;
 use crate::engine::{Driver, Engine};
@@ -182,7 +183,8 @@ impl Shared {
             // memory is not there when it comes.
             if engine.driven.is_none_or(|(_, at)| now - at >= ABSENT) {
                 let waited = engine.drive(now, Driver::Thread) > 0;
-                engine.lease.absent(now, waited);
+                let ran = engine.poller.filter(|_| waited).and_then(Runner::used);
+                engine.lease.absent(now, ran);
             } else {
                 engine.lease.present();
             }
@@ -192,6 +194,10 @@ impl Shared {
             return Some(Sleep { socket: None, blocked: false, until: Some(now + LEASE) });
         }
         if engine.drive(now, Driver::Thread) > 0 {
+            engine.spin.received(now);
+            return None;
+        }
+        if engine.spin.goes_on(now, engine.called) && !engine.completions.awaited() {
             return None;
         }
         engine.flush_capture();
