@@ -22,6 +22,8 @@ struct Cq {
     ring: VecDeque<Wc>,
     depth: u32,
     armed: Armed,
+    /// Completions in the ring, the last ones, that came since its last event.
+    unannounced: usize,
     /// Whether it is in `notify`.
     notified: bool,
     overflowed: bool,
@@ -58,7 +60,15 @@ impl Cqs {
             });
         }
         let ring = VecDeque::with_capacity(depth.min(256) as usize);
-        let cq = Cq { ring, depth, armed: Armed::No, notified: false, overflowed: false, users: 0 };
+        let cq = Cq {
+            ring,
+            depth,
+            armed: Armed::No,
+            unannounced: 0,
+            notified: false,
+            overflowed: false,
+            users: 0,
+        };
         self.table.insert(cq).map(CqId)
     }
 
@@ -85,6 +95,7 @@ impl Cqs {
         let cq = self.table.get_mut(id.0)?;
         let n = max.min(cq.ring.len());
         out.extend(cq.ring.drain(..n));
+        cq.unannounced = cq.unannounced.min(cq.ring.len());
         Ok(n)
     }
 
@@ -99,9 +110,10 @@ impl Cqs {
             (Armed::Any, _) | (_, false) => Armed::Any,
             _ => Armed::Solicited,
         };
-        // Programs that poll, arm and sleep count on this: ConnectX NICs arm by what was polled, so that what came
-        // meanwhile wakes too. Of the solicited, one cannot tell afterwards which they were.
-        if cq.armed == Armed::Any && !cq.ring.is_empty() {
+        // UCX polls, arms and sleeps: what came between the first two must wake it. perftest arms with the completion that
+        // it was woken for still unpolled, and counts on not being woken for that again. Of the solicited, one cannot
+        // tell afterwards which they were.
+        if cq.armed == Armed::Any && cq.unannounced > 0 {
             self.wake(id);
         }
         Ok(())
@@ -111,6 +123,7 @@ impl Cqs {
     fn wake(&mut self, id: CqId) {
         let Ok(cq) = self.table.get_mut(id.0) else { return };
         cq.armed = Armed::No;
+        cq.unannounced = 0;
         if !cq.notified {
             cq.notified = true;
             self.notify.push_back(id);
@@ -128,6 +141,7 @@ impl Cqs {
             return false;
         }
         cq.ring.push_back(wc);
+        cq.unannounced += 1;
         let wakes = match cq.armed {
             Armed::No => false,
             Armed::Solicited => solicited || wc.status != WcStatus::Success,
