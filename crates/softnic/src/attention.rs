@@ -4,7 +4,6 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 use nix::libc::clockid_t;
-use nix::sys::resource::{UsageWho, getrusage};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::gettid;
 
@@ -40,8 +39,10 @@ impl Runner {
 const SPIN: Duration = Duration::from_micros(50);
 /// A process that has not called its NIC for this long is passive.
 const PASSIVE: Duration = Duration::from_millis(1);
-/// How often a thread that spins looks whether it is in anybody's way ...
-const CHECK: Duration = Duration::from_millis(1);
+/// How often a thread that spins looks whether it is in anybody's way: it did not get this part of the time ...
+const CHECK: Duration = Duration::from_millis(2);
+/// See [`CHECK`].
+const SHARE: f64 = 0.75;
 /// ... and how long it leaves the processor to others if it was.
 const YIELD: Duration = Duration::from_millis(20);
 
@@ -50,7 +51,7 @@ const YIELD: Duration = Duration::from_millis(20);
 pub(crate) struct Spin {
     received: Time,
     checked: Time,
-    preempted: i64,
+    used: Duration,
     not_before: Time,
 }
 
@@ -66,22 +67,19 @@ impl Spin {
         if now - self.received >= SPIN || now - called < PASSIVE || now < self.not_before {
             return false;
         }
-        if now - self.checked >= CHECK {
-            let before = core::mem::replace(&mut self.preempted, preempted());
-            let spun = now - self.checked < 2 * CHECK;
-            self.checked = now;
-            if spun && self.preempted > before {
+        let spun = now - self.checked;
+        if spun >= CHECK {
+            let used = Runner::this().used().unwrap_or_default();
+            let got = used.saturating_sub(self.used);
+            (self.checked, self.used) = (now, used);
+            // A longer time is one that it slept through.
+            if spun < 4 * CHECK && got < spun.mul_f64(SHARE) {
                 self.not_before = now + YIELD;
                 return false;
             }
         }
         true
     }
-}
-
-/// How often the calling thread had to leave the processor to another.
-fn preempted() -> i64 {
-    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.involuntary_context_switches())
 }
 
 #[cfg(test)]

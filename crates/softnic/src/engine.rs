@@ -141,6 +141,9 @@ impl Engine {
         }
         if received == 0 {
             match driver {
+                // What it owes goes behind what it posts next, or in time. Else its peer would go on before there is anything for
+                // it, and wait for that in its memory, where only the thread could bring it.
+                _ if self.lease.distrusts(now) => {}
                 Driver::Poller => self.nic.handle_idle(now),
                 Driver::Thread => self.nic.handle_sleep(),
             }

@@ -49,7 +49,7 @@ impl Lease {
         if self.taken {
             return false;
         }
-        if now < self.distrusted {
+        if self.distrusts(now) {
             return false;
         }
         if now - self.since > WINDOW {
@@ -96,6 +96,11 @@ impl Lease {
         self.distrust = if lately { (self.distrust * 2).min(LONGEST_DISTRUST) } else { DISTRUST };
         self.distrusted = now + self.distrust;
         self.end();
+    }
+
+    /// Whether a program has been found that waits for its data in memory.
+    pub(crate) fn distrusts(&self, now: Time) -> bool {
+        now < self.distrusted
     }
 
     /// The holder drove just before a look.

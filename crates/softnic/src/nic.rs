@@ -367,7 +367,14 @@ impl Provider for SoftNic {
     }
 
     fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
-        self.call(|engine, now| engine.nic.post_send(now, qp, wrs))
+        self.call(|engine, now| {
+            engine.nic.post_send(now, qp, wrs)?;
+            if engine.lease.distrusts(now) {
+                engine.settle(now);
+                engine.nic.handle_sleep();
+            }
+            Ok(())
+        })
     }
 
     fn post_recv(&self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError> {
