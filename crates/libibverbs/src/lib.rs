@@ -2,7 +2,6 @@
 //!
 //! - [`abi`]: every structure and constant that the programs of a RoCE device meet, with the layout of rdma-core 44.
 //! - [`symbols`]: every entry point of `libibverbs.so.1` with its version node, and the linker's version script.
-//!
 //! - `calls`: the verbs themselves, exported to C, over software NICs. `mitra-preload` makes libraries of them.
 //! - `rdmacm`: librdmacm's calls, over ordinary sockets.
 //! - `rails`: the NICs under the device, and what spans them.

@@ -3,7 +3,9 @@
 //! A caller that polls drives the NIC itself, and while it holds the [lease](crate::lease) the thread sleeps on a
 //! timer. It must not sleep on the socket then: each packet would wake it, to fight the poller for the processor.
 //! Without a lease the thread drives the NIC and sleeps on the socket, so that one-sided operations on a passive
-//! process complete and events reach who waits for them.
+//! process complete and events reach who waits for them. While such a process is busy with its peers the thread
+//! [spins](crate::attention) instead. A program that waits for its data in memory polls in between, and is not given the
+//! lease.
 
 use core::time::Duration;
 use std::io;

@@ -175,7 +175,7 @@ impl Qp {
             return Err(ModifyError::OutOfRange { attribute: Attribute::MaxRdAtomic, rule }.into());
         }
         let c = &mut self.common;
-        merge(&mut c.attr, attr);
+        c.attr.update(attr);
         if let Some(mtu) = attr.path_mtu {
             c.mtu = mtu.bytes();
         }
@@ -526,13 +526,4 @@ fn check_limits(attr: &QpAttr, host: &Host) -> Result<(), ModifyError> {
         Some((_, attribute, rule)) => Err(ModifyError::OutOfRange { attribute, rule }),
         None => Ok(()),
     }
-}
-
-/// Sets what `new` sets.
-fn merge(attr: &mut QpAttr, new: &QpAttr) {
-    macro_rules! set {
-        ($($field:ident)*) => { $( if new.$field.is_some() { attr.$field = new.$field; } )* };
-    }
-    set!(state pkey_index port access qkey dest_gid dest_qpn path_mtu rq_psn sq_psn max_rd_atomic
-        max_dest_rd_atomic min_rnr_timer timeout retry_cnt rnr_retry);
 }

@@ -313,6 +313,15 @@ impl QpAttr {
         QpAttr { state: Some(state), ..QpAttr::default() }
     }
 
+    /// Sets what `new` sets.
+    pub fn update(&mut self, new: &QpAttr) {
+        macro_rules! set {
+            ($($field:ident)*) => { $( if new.$field.is_some() { self.$field = new.$field; } )* };
+        }
+        set!(state pkey_index port access qkey dest_gid dest_qpn path_mtu rq_psn sq_psn max_rd_atomic
+            max_dest_rd_atomic min_rnr_timer timeout retry_cnt rnr_retry);
+    }
+
     /// The attributes that are set, except the state.
     pub fn set(&self) -> impl Iterator<Item = Attribute> {
         [

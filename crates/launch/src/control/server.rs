@@ -4,12 +4,11 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{env, fs, process};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use super::{Answer, Device, Request};
 use crate::script::MAX_SCRIPT;
@@ -43,7 +42,7 @@ pub fn serve(settings: &Settings, device: impl Device) -> io::Result<Server> {
     let mut controller =
         Controller { device, rails: settings.rails.count(), due: Vec::new(), listener, stopped };
     controller.schedule(&settings.faults.0);
-    let thread = spawn_without_signals(move || controller.run())?;
+    let thread = crate::thread::start("mitra-control", move || controller.run())?;
     Ok(Server { thread: Some(thread), stop: Some(stop), socket, pid: process::id() })
 }
 
@@ -70,21 +69,6 @@ impl Drop for Server {
             let _ = fs::remove_file(socket); // if it has gone, all the better
         }
     }
-}
-
-/// Starts a thread that takes none of the program's signals, but those that tell it of a fault of its own.
-fn spawn_without_signals(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let mut mask = SigSet::all();
-    for own in
-        [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGSYS]
-    {
-        mask.remove(own);
-    }
-    // Before it starts: a thread begins with its creator's mask.
-    let before = mask.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let thread = thread::Builder::new().name("mitra-control".to_owned()).spawn(run);
-    before.thread_set_mask()?;
-    thread
 }
 
 struct Controller<D> {

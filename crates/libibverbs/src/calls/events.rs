@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex};
 
+use mitra_launch::thread;
 use mitra_verbs::{AsyncEvent, Error, Provider, Result};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -19,7 +20,7 @@ use super::object::Object;
 use super::qp::Qp;
 use super::srq::Srq;
 use crate::abi::*;
-use crate::rails::{Objects, Rails, lock, thread};
+use crate::rails::{Objects, Rails, lock};
 
 /// Events that wait for the program, and a descriptor that is readable while there are any. The program may make the
 /// descriptor non-blocking: then taking an event does not wait.
@@ -139,7 +140,8 @@ pub(crate) fn start(rails: &Arc<Rails>) -> io::Result<()> {
                 deliver(&rails, event);
             }
         }
-    })
+    })?;
+    Ok(())
 }
 
 /// The asynchronous events of a context.

@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
+use mitra_launch::thread;
 use mitra_verbs::CompletionChannel;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::meeting::About;
 use super::pair::Pair;
-use super::{Rails, Spanning, thread};
+use super::{Rails, Spanning};
 use crate::calls::cq::Cq;
 use crate::calls::object::Object;
 
@@ -19,7 +20,8 @@ const NAP: u16 = 1;
 
 pub(super) fn start(rails: &Arc<Rails>, spanning: &Arc<Spanning>) -> io::Result<()> {
     let (rails, spanning) = (Arc::downgrade(rails), Arc::clone(spanning));
-    thread::start("mitra-attendant", move || while round(&rails, &spanning) {})
+    thread::start("mitra-attendant", move || while round(&rails, &spanning) {})?;
+    Ok(())
 }
 
 /// False when the device is closed.

@@ -14,11 +14,10 @@ pub(crate) mod pair;
 mod parted;
 pub(crate) mod shared_receives;
 mod spanning;
-pub(crate) mod thread;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mitra_launch::control::Server;
 use mitra_launch::{Rails as Asked, Settings};
@@ -35,7 +34,7 @@ pub(crate) struct Rails {
     pub(crate) spanning: Option<Arc<Spanning>>,
     objects: Mutex<Objects>,
     /// Faults on demand, as long as the device is open.
-    _control: Mutex<Option<Server>>,
+    control: OnceLock<Server>,
 }
 
 /// The program's objects by the NIC's names for them, for events. The addresses are integers because only who delivers an
@@ -98,16 +97,16 @@ impl Rails {
             .map(|config| SoftNic::open(config).map_err(|e| system("opening a software NIC")(&e)))
             .collect::<Result<Vec<_>>>()?;
         let spanning = if nics.len() > 1 { Some(Spanning::new(&nics, &settings)?) } else { None };
-        let rails = Arc::new(Rails { nics, spanning, objects: Mutex::default(), _control: Mutex::default() });
+        let rails = Arc::new(Rails { nics, spanning, objects: Mutex::default(), control: OnceLock::new() });
         let started = match &rails.spanning {
             Some(spanning) => attendant::start(&rails, spanning),
             None => events::start(&rails),
         };
         started.map_err(|e| system("starting a thread")(&e))?;
-        *lock(&rails._control) = Some(
-            mitra_launch::control::serve(&settings, control::Controlled(Arc::downgrade(&rails)))
-                .map_err(|e| system("listening for `mitra fault`")(&e))?,
-        );
+        let served = mitra_launch::control::serve(&settings, control::Controlled(Arc::downgrade(&rails)))
+            .map_err(|e| system("listening for `mitra fault`")(&e))?;
+        // It was empty: the device is made here, once.
+        let _ = rails.control.set(served);
         Ok(rails)
     }
 

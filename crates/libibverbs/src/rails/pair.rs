@@ -132,7 +132,7 @@ impl Pair {
             connected?;
         }
         let mut inner = lock(&self.inner);
-        inner.attr = merge(&inner.attr, attr);
+        inner.attr.update(&QpAttr { state: None, ..*attr });
         inner.state = to;
         if to == QpState::Err {
             inner.vqp.shutdown();
@@ -481,8 +481,8 @@ fn as_wc(completion: &Completion, wc: Wc) -> Wc {
 
 /// How the outcome of an operation looks to a program that knows verbs only, and a number that tells which it was.
 ///
-/// What may or may not have been executed is what [`WcStatus::RetryExceeded`] means; for what was executed, but not as the
-/// program needs it, there is only the general error.
+/// What may or may not have been executed is what [`WcStatus::RetryExceeded`] means; what was executed, but not as the
+/// program needs it, ends as [`WcStatus::RemoteOperation`].
 fn status(outcome: Outcome) -> (WcStatus, u32) {
     match outcome {
         Outcome::Success => (WcStatus::Success, 0),
@@ -492,28 +492,6 @@ fn status(outcome: Outcome) -> (WcStatus, u32) {
         Outcome::Named(NamedError::Undecided(_)) => (WcStatus::RetryExceeded, 2),
         Outcome::Named(NamedError::ValueLost) => (WcStatus::RemoteOperation, 3),
         Outcome::Named(_) => (WcStatus::RemoteOperation, 4),
-    }
-}
-
-/// The attributes after a change.
-fn merge(old: &QpAttr, new: &QpAttr) -> QpAttr {
-    QpAttr {
-        state: None,
-        pkey_index: new.pkey_index.or(old.pkey_index),
-        port: new.port.or(old.port),
-        access: new.access.or(old.access),
-        qkey: None,
-        dest_gid: new.dest_gid.or(old.dest_gid),
-        dest_qpn: new.dest_qpn.or(old.dest_qpn),
-        path_mtu: new.path_mtu.or(old.path_mtu),
-        rq_psn: new.rq_psn.or(old.rq_psn),
-        sq_psn: new.sq_psn.or(old.sq_psn),
-        max_rd_atomic: new.max_rd_atomic.or(old.max_rd_atomic),
-        max_dest_rd_atomic: new.max_dest_rd_atomic.or(old.max_dest_rd_atomic),
-        min_rnr_timer: new.min_rnr_timer.or(old.min_rnr_timer),
-        timeout: new.timeout.or(old.timeout),
-        retry_cnt: new.retry_cnt.or(old.retry_cnt),
-        rnr_retry: new.rnr_retry.or(old.rnr_retry),
     }
 }
 
