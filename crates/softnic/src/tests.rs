@@ -206,3 +206,34 @@ fn who_sleeps_is_woken_after_the_acknowledgement_has_left() {
     }
     assert_eq!(acks(&engine), 1);
 }
+
+#[test]
+fn where_a_program_waits_in_memory_the_thread_leaves_the_acknowledgement_to_its_next_post() {
+    for waits_in_memory in [false, true] {
+        let memory = Arc::new(Buffer::new(64));
+        let rail = Rail::new(&memory, AtomicScope::Nic);
+        // Under the lock, so that nobody else drives, and at one point of time, so that nothing is late.
+        let shared = rail.nic.shared();
+        let mut engine = shared.lock().unwrap();
+        let acks = |engine: &Engine| engine.counters().iter().find(|c| c.name == "acks_sent").unwrap().value;
+        let mut now = clock::now();
+        if waits_in_memory {
+            for look in 0..10 {
+                now += Duration::from_millis(1);
+                engine.lease.absent(now, Some(Duration::from_millis(look)));
+            }
+        }
+        memory.store(8, 7);
+        let wr = SendWr::new(1, SendOp::Write(rail.mr.remote(0)), Data::sge(rail.mr.sge(8, 8)));
+        engine.nic.post_send(now, rail.qp, &[wr]).unwrap();
+        engine.settle(now);
+        let started = Instant::now();
+        while memory.load(0) != 7 {
+            assert!(started.elapsed() < Duration::from_secs(30), "no WRITE");
+            engine.drive(now, Driver::Thread);
+        }
+        // What is left of the round trip: a drive that finds nothing.
+        while engine.drive(now, Driver::Thread) > 0 {}
+        assert_eq!(acks(&engine), u64::from(!waits_in_memory));
+    }
+}
