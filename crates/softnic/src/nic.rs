@@ -370,7 +370,6 @@ impl Provider for SoftNic {
         self.call(|engine, now| {
             engine.nic.post_send(now, qp, wrs)?;
             if engine.lease.distrusts(now) {
-                engine.settle(now);
                 engine.nic.handle_sleep();
             }
             Ok(())
