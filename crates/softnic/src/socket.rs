@@ -25,8 +25,13 @@ pub(crate) const MAX_MANY: usize = 32;
 const BUFFER: usize = 8 << 20;
 /// A datagram of bulk data.
 const LONG: usize = 1000;
-/// How much it takes to believe that runs will go on coming, counted as [`Merging::wanted`] says.
-const ENOUGH: u32 = 64;
+/// An acknowledgement: BTH, AETH and ICRC.
+pub(crate) const ACK_LEN: usize = 20;
+/// How much it takes to believe that runs will go on coming, counted as [`Merging::wanted`] says. More than a requester sends
+/// pairs for until it has learnt whether it may hold its acknowledgements back.
+const ENOUGH: u32 = 512;
+/// What a long datagram counts for.
+const BULK: u32 = 64;
 /// Bytes of a control message with one integer, and more.
 const CONTROL: usize = 32;
 /// Free loopback addresses that are tried, of sixteen million.
@@ -101,14 +106,14 @@ impl Merging {
         }
     }
 
-    /// Whether a datagram of this length is the last that it takes. Bulk data counts eight, one right behind another of the same
-    /// sender two, and one by itself takes one back.
+    /// Whether a datagram of this length is the last that it takes. Each of bulk data brings that nearer, and so does an
+    /// acknowledgement right behind another datagram of its sender; any other puts it off.
     fn wanted(&mut self, len: usize, from: Option<SockaddrStorage>) -> bool {
         let Merging::Later { left, last } = self else { return false };
         let follows = std::mem::replace(last, from) == from;
-        *left = match (len >= LONG, follows) {
-            (true, _) => left.saturating_sub(8),
-            (_, true) => left.saturating_sub(2),
+        *left = match len {
+            LONG.. => left.saturating_sub(BULK),
+            ACK_LEN if follows => left.saturating_sub(2),
             _ => (*left + 1).min(ENOUGH),
         };
         *left == 0
