@@ -578,7 +578,8 @@ fn an_acknowledgement_that_is_held_back_does_not_go_along() {
         p.post_on(1, &[answer]).unwrap();
         together += deliver(&mut p, 0) - 1;
         deliver(&mut p, 1);
-        (p.sends(0), p.sends(1));
+        p.sends(0);
+        p.sends(1);
     }
     // As at idle polls: after the first 64 it waits, and is then one for sixteen.
     assert!((64..64 + 1000 / 16 + 2).contains(&together), "{together}");
