@@ -192,6 +192,9 @@ impl Provider for Null {
         }
         Ok(())
     }
+    fn post_send_all(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
+        self.post_send(qp, wrs)
+    }
     fn post_recv(&self, _: Qpn, _: &[RecvWr]) -> Result<(), PostError> {
         Ok(())
     }

@@ -240,6 +240,10 @@ impl Provider for SimNic {
         self.post(|nic, local| nic.nic.post_send(local, qp, wrs))
     }
 
+    fn post_send_all(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
+        self.post(|nic, local| nic.nic.post_send_all(local, qp, wrs))
+    }
+
     fn post_recv(&self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError> {
         self.post(|nic, _| nic.nic.post_recv(qp, wrs))
     }

@@ -137,6 +137,21 @@ impl SoftNic {
         result
     }
 
+    /// Posts sends.
+    fn post(
+        &self,
+        post: impl FnOnce(&mut mitra_transport::Nic, Time) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        self.call(|engine, now| {
+            post(&mut engine.nic, now)?;
+            if engine.lease.distrusts(now) {
+                engine.settle(now);
+                engine.nic.handle_sleep();
+            }
+            Ok(())
+        })
+    }
+
     /// What is inside.
     #[cfg(test)]
     pub(crate) fn shared(&self) -> Arc<Shared> {
@@ -367,14 +382,11 @@ impl Provider for SoftNic {
     }
 
     fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
-        self.call(|engine, now| {
-            engine.nic.post_send(now, qp, wrs)?;
-            if engine.lease.distrusts(now) {
-                engine.settle(now);
-                engine.nic.handle_sleep();
-            }
-            Ok(())
-        })
+        self.post(|nic, now| nic.post_send(now, qp, wrs))
+    }
+
+    fn post_send_all(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
+        self.post(|nic, now| nic.post_send_all(now, qp, wrs))
     }
 
     fn post_recv(&self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError> {

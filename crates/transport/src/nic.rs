@@ -330,41 +330,31 @@ impl Nic {
 
     /// Queues the requests; `poll_transmit` sends them.
     pub fn post_send(&mut self, _now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
-        let refused = |index, error| Err(PostError { index, error });
-        let queue = match self.qps.get_mut(qp) {
-            Ok(queue) => queue,
-            Err(error) => return refused(0, error),
-        };
-        let state = queue.common.state;
-        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            return refused(
-                0,
-                Error::WrongState { call: "post_send", qpn: qp, needs: "Rts, Sqd, Sqe or Err", state },
-            );
-        }
-        let depth = queue.common.init.cap.send_wrs;
+        let queue = self.qps.get_mut(qp).map_err(|error| PostError { index: 0, error })?;
         let mut done = Ok(());
         for (index, wr) in wrs.iter().enumerate() {
-            if let Err(error) = post::check(&queue.common, &self.attr.limits, &self.attr.capabilities, wr) {
-                done = refused(index, error);
-                break;
-            }
-            if queue.sends() >= depth as usize {
-                done = refused(index, Error::QueueFull { queue: "send queue", qpn: qp, depth });
-                break;
-            }
-            let destination = match post::destination(&queue.common, &self.host.ahs, wr) {
-                Ok(destination) => destination,
+            match post::admit(queue, &self.attr, &self.host.ahs, wr, 0) {
+                Ok(destination) => queue.push_send(wr.clone(), destination),
                 Err(error) => {
-                    done = refused(index, error);
+                    done = Err(PostError { index, error });
                     break;
                 }
-            };
-            queue.push_send(wr.clone(), destination);
+            }
         }
         queue.flush_posted(&mut self.host);
         self.settle(self.qps.slot(qp));
         done
+    }
+
+    /// Queues all of the requests, or none.
+    pub fn post_send_all(&mut self, now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
+        for (index, wr) in wrs.iter().enumerate() {
+            self.qps
+                .get(qp)
+                .and_then(|queue| post::admit(queue, &self.attr, &self.host.ahs, wr, index))
+                .map_err(|error| PostError { index, error })?;
+        }
+        self.post_send(now, qp, wrs)
     }
 
     /// Posts receives.

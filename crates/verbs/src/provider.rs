@@ -108,6 +108,9 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Posts sends, in order. Starts them. What was posted before an error stays posted.
     fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError>;
 
+    /// The same, but all or none: where one is refused, nothing is posted.
+    fn post_send_all(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError>;
+
     /// Posts receives, in order.
     fn post_recv(&self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError>;
 

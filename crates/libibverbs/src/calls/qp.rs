@@ -59,6 +59,13 @@ impl Qp {
         }
     }
 
+    pub(crate) fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        match &self.path {
+            Path::Nic(nic, qpn) => nic.post_send_all(*qpn, wrs),
+            Path::Spanning(_, pair) => pair.post_send_all(wrs),
+        }
+    }
+
     pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         match &self.path {
             Path::Nic(nic, qpn) => nic.post_recv(*qpn, wrs),

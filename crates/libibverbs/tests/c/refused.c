@@ -200,6 +200,7 @@ static void built_requests(void)
 	struct ibv_qp_ex *qpx = ibv_qp_to_qp_ex(a);
 	CHECK(a && qpx && !ibv_qp_to_qp_ex(b));
 	struct card to = card_of(&end, b);
+	struct ibv_sge many[17] = { { 0 } };
 	ready(a), ready(b);
 	connect_to(a, to), connect_to(b, card_of(&end, a));
 #define WRITE(id) \
@@ -226,6 +227,25 @@ static void built_requests(void)
 	WRITE(5);
 	WRITE(6);
 	CHECK(ibv_wr_complete(qpx) == 0 && next(end.cq).wr_id == 5 && next(end.cq).wr_id == 6);
+	/* All or none: one more than the queue takes, or one in the middle that it does not take, and nothing was posted. */
+	ibv_wr_start(qpx);
+	for (int i = 0; i <= DEPTH; i++) {
+		WRITE(100 + i);
+	}
+	CHECK(ibv_wr_complete(qpx) == ENOMEM && is_empty(end.cq));
+	ibv_wr_start(qpx);
+	WRITE(7);
+	WRITE(8);
+	ibv_wr_set_sge_list(qpx, 17, many);
+	WRITE(9);
+	CHECK(ibv_wr_complete(qpx) == EINVAL && is_empty(end.cq));
+	ibv_wr_start(qpx);
+	for (int i = 0; i < DEPTH; i++) {
+		WRITE(200 + i);
+	}
+	CHECK(ibv_wr_complete(qpx) == 0);
+	for (uint64_t i = 0; i < DEPTH; i++)
+		CHECK(next(end.cq).wr_id == 200 + i);
 	CHECK(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0);
 }
 
