@@ -370,6 +370,20 @@ impl Provider for SoftNic {
         })
     }
 
+    fn attach_mcast(&self, qp: Qpn, group: Gid, own: bool) -> Result<()> {
+        self.call(|engine, _| engine.attach_mcast(qp, group, own))?;
+        // The thread is to sleep on the group's socket too.
+        self.shared.wake();
+        Ok(())
+    }
+
+    fn detach_mcast(&self, qp: Qpn, group: Gid) -> Result<()> {
+        self.call(|engine, _| engine.detach_mcast(qp, group))?;
+        // ... and to let go of it.
+        self.shared.wake();
+        Ok(())
+    }
+
     fn query_qp(&self, qp: Qpn) -> Result<QpStatus> {
         self.call(|engine, _| engine.nic.query_qp(qp))
     }

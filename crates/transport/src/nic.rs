@@ -19,6 +19,7 @@ use crate::events::Events;
 use crate::host::{Ah, Host};
 use crate::inbound::MAX_MESSAGE;
 use crate::keys::Keys;
+use crate::multicast::Groups;
 use crate::post;
 use crate::qp::Qp;
 use crate::qpn::Qps;
@@ -41,6 +42,7 @@ pub struct Nic {
     pub(crate) link_up: bool,
     pub(crate) host: Host,
     pub(crate) qps: Qps,
+    pub(crate) groups: Groups,
     /// Slots of queue pairs with something to send, each once.
     pub(crate) ready: VecDeque<u32>,
     /// Slots of queue pairs that owe an acknowledgement, each once.
@@ -69,7 +71,7 @@ impl Nic {
     fn state(&self) -> impl Eq + Hash {
         let Host { keys, cqs, srqs, ahs, events, .. } = &self.host;
         let work = (&self.ready, &self.owing, &self.patient, &self.timers);
-        (&self.pds, self.link_up, keys, cqs, srqs, ahs, events, &self.qps, work)
+        (&self.pds, self.link_up, keys, cqs, srqs, ahs, events, &self.qps, &self.groups, work)
     }
 
     /// A NIC with its link up and nothing in it.
@@ -94,6 +96,7 @@ impl Nic {
                 config,
             },
             qps: Qps::new(limits.qps, quarantine, &mut rng),
+            groups: Groups::default(),
             ready: VecDeque::new(),
             owing: Vec::new(),
             patient: Vec::new(),
@@ -302,8 +305,11 @@ impl Nic {
         self.qps.get(qp).map(Qp::status)
     }
 
-    /// Removes a queue pair; its outstanding requests vanish without completion.
+    /// Removes a queue pair that no multicast group has; its outstanding requests vanish without completion.
     pub fn destroy_qp(&mut self, now: Time, qp: Qpn) -> Result<()> {
+        if self.groups.have(qp) {
+            return Err(Error::Busy { kind: "queue pair", id: qp.value(), user: "a multicast group" });
+        }
         let slot = self.qps.slot(qp);
         let gone = self.qps.remove(now, qp)?;
         self.timers.remove(slot);

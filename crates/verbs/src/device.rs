@@ -135,6 +135,12 @@ pub struct Limits {
     pub srqs: u32,
     /// Address handles.
     pub ahs: u32,
+    /// Multicast groups with queue pairs attached to them.
+    pub mcast_groups: u32,
+    /// Queue pairs attached to one multicast group.
+    pub mcast_qps: u32,
+    /// Attachments of queue pairs to multicast groups, in all.
+    pub mcast_attached: u32,
     /// READs and atomics outstanding on a queue pair, at either end.
     pub rd_atomic: u8,
     /// Bytes of a message.
