@@ -99,8 +99,8 @@ unsafe fn join(
     unsafe { complete(manager, id) }
 }
 
-/// The program reads that a group was joined: the identifier's queue pair is attached, if there is one. An error says that the
-/// group was left meanwhile; in the membership's place, that it could not be.
+/// The program reads that a group was joined: the identifier's queue pair is attached, if there is one, and what came of that is
+/// the second answer. There is none if the group was left meanwhile.
 ///
 /// # Safety
 /// `id` is the identifier's memory.
