@@ -145,7 +145,6 @@ impl SoftNic {
         self.call(|engine, now| {
             post(&mut engine.nic, now)?;
             if engine.lease.distrusts(now) {
-                engine.settle(now);
                 engine.nic.handle_sleep();
             }
             Ok(())

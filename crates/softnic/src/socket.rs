@@ -23,9 +23,15 @@ pub(crate) const MAX_SEGMENTS: usize = 64;
 pub(crate) const MAX_MANY: usize = 32;
 /// Asked of the kernel for each buffer; it grants up to `net.core.rmem_max` and `wmem_max`.
 const BUFFER: usize = 8 << 20;
-/// A datagram of bulk data, and how many it takes to believe that more will come.
+/// A datagram of bulk data.
 const LONG: usize = 1000;
-const BULK: u32 = 8;
+/// An acknowledgement: BTH, AETH and ICRC.
+pub(crate) const ACK_LEN: usize = 20;
+/// How much it takes to believe that runs will go on coming, counted as [`Merging::wanted`] says. More than a requester sends
+/// pairs for until it has learnt whether it may hold its acknowledgements back.
+const ENOUGH: u32 = 512;
+/// What a long datagram counts for.
+const BULK: u32 = 64;
 /// Bytes of a control message with one integer, and more.
 const CONTROL: usize = 32;
 /// Free loopback addresses that are tried, of sixteen million.
@@ -89,11 +95,16 @@ pub(crate) struct Socket {
 }
 
 /// Whether the kernel hands over received runs of segments in one piece. Being told where they end makes each receive
-/// dearer by 0.2 µs, so it is asked to only when bulk data comes; until then it takes runs apart.
+/// dearer by 0.15 µs, but one receive of two datagrams is 0.7 µs cheaper than two. So it is asked to only when bulk data or
+/// pairs come (a request and the acknowledgement of another); until then it takes runs apart.
 pub(crate) enum Merging {
     Never,
-    /// After so many more long datagrams.
-    Later(u32),
+    Later {
+        /// What it still takes.
+        left: u32,
+        /// Who sent the last datagram, if none was looked for in vain since.
+        last: Option<SockaddrStorage>,
+    },
     Now,
 }
 
@@ -107,18 +118,27 @@ pub(crate) struct Received {
 
 impl Merging {
     pub(crate) fn new(offload: Offload) -> Merging {
-        if offload == Offload::Auto { Merging::Later(BULK) } else { Merging::Never }
+        if offload == Offload::Auto { Merging::Later { left: ENOUGH, last: None } } else { Merging::Never }
     }
 
-    /// Whether a datagram of this length is the last that it takes.
-    fn wanted(&mut self, len: usize) -> bool {
-        match self {
-            Merging::Later(left) if len >= LONG => {
-                *left -= 1;
-                *left == 0
-            }
-            _ => false,
+    /// Nothing came.
+    fn pause(&mut self) {
+        if let Merging::Later { last, .. } = self {
+            *last = None;
         }
+    }
+
+    /// Whether a datagram of this length is the last that it takes. Each of bulk data brings that nearer, and so does an
+    /// acknowledgement right behind another datagram of its sender; any other puts it off.
+    fn wanted(&mut self, len: usize, from: Option<SockaddrStorage>) -> bool {
+        let Merging::Later { left, last } = self else { return false };
+        let follows = std::mem::replace(last, from) == from;
+        *left = match len {
+            LONG.. => left.saturating_sub(BULK),
+            ACK_LEN if follows => left.saturating_sub(2),
+            _ => (*left + 1).min(ENOUGH),
+        };
+        *left == 0
     }
 }
 
@@ -198,8 +218,9 @@ impl Socket {
     pub(crate) fn receive(&self, buffer: &mut [u8], merging: &mut Merging) -> Result<Received, Errno> {
         let fd = self.inner.as_raw_fd();
         let Merging::Now = merging else {
-            let (len, from) = sys::recvfrom::<SockaddrStorage>(fd, buffer)?;
-            if merging.wanted(len) {
+            let (len, from) =
+                sys::recvfrom::<SockaddrStorage>(fd, buffer).inspect_err(|_| merging.pause())?;
+            if merging.wanted(len, from) {
                 // Kernels before 5.0 do not know it: they go on taking runs apart.
                 let done = sys::setsockopt(&self.inner, sockopt::UdpGroSegment, &true);
                 *merging = if done.is_ok() { Merging::Now } else { Merging::Never };

@@ -93,6 +93,32 @@ fn runs_go_to_the_kernel_in_one_piece_or_not_as_asked() {
 }
 
 #[test]
+fn an_answer_and_the_acknowledgement_before_it_come_in_one_receive() {
+    for (offload, runs) in [(Offload::Auto, true), (Offload::Off, false)] {
+        let config = || Config { offload, ..Config::loopback() };
+        let (a, b) = pair_of(config(), config(), Link::default());
+        let mut rounds = 0;
+        until("runs", || {
+            rounds += 1;
+            for (from, to, has_posted) in [(&a, &b, rounds > 1), (&b, &a, true)] {
+                from.memory.store(0, rounds);
+                to.post_recv(rounds, 8, 8);
+                from.post(rounds, SendOp::Send, 0, 8);
+                to.success();
+                // Beside the message, the end of its own last one.
+                if has_posted {
+                    to.success();
+                }
+                assert_eq!(to.memory.load(8), rounds);
+            }
+            if runs { a.counter("rx_runs").min(b.counter("rx_runs")) > 0 } else { rounds == 2000 }
+        });
+        assert_eq!((a.counter("tx_runs") > 0, b.counter("tx_runs") > 0), (runs, runs));
+        assert_eq!(a.counter("rx_icrc_bad") + b.counter("rx_icrc_bad"), 0);
+    }
+}
+
+#[test]
 fn many_requests_at_once_complete_in_order() {
     let (a, b) = pair();
     for i in 0..200 {

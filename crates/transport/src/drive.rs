@@ -123,6 +123,9 @@ impl Nic {
                 break;
             }
             qp.queued = false;
+            if qp.take_along(&self.host, now) && !std::mem::replace(&mut qp.patient, true) {
+                self.patient.push(slot);
+            }
             let before = out.ends.len();
             let mut batch = Out::new(out);
             qp.transmit(&mut self.host, now, memory, &mut batch);

@@ -438,6 +438,16 @@ impl Qp {
         }
     }
 
+    /// Before it sends: an acknowledgement that it owes goes along behind a request, in the same system call where a driver
+    /// can, unless it is held back. Says whether it is.
+    pub(crate) fn take_along(&mut self, host: &Host, now: Time) -> bool {
+        let Service::Rc { requester, responder, responder_first } = &mut self.service else { return false };
+        let waits = requester.can_send(&self.common, host) && responder.handle_idle(host, now);
+        // The longer one first: the kernel takes a run whose last datagram alone is shorter.
+        *responder_first &= !responder.only_acknowledges();
+        waits
+    }
+
     pub(crate) fn handle_sleep(&mut self) {
         if let Service::Rc { responder, .. } = &mut self.service {
             responder.handle_sleep();

@@ -113,9 +113,18 @@ impl Responder {
         self.owed > 0 && !self.ack_due && !self.patience.waiting()
     }
 
-    /// Nothing else is to be done: owed acknowledgements leave now, or wait a little for company. Says whether they wait.
+    /// Whether there is an acknowledgement to send and nothing else.
+    pub(crate) fn only_acknowledges(&self) -> bool {
+        self.ack_due && self.nak.is_none() && self.responses.is_empty()
+    }
+
+    /// Nothing else is to be done, or a request leaves: owed acknowledgements leave now, or wait a little for company. Says
+    /// whether they wait.
     pub(crate) fn handle_idle(&mut self, host: &Host, now: Time) -> bool {
-        let waits = self.owes() && self.patience.wait();
+        if !self.owes() {
+            return self.patience.waiting();
+        }
+        let waits = self.patience.wait();
         if waits {
             self.ack_deadline = Some(now + host.config.tuning.ack_delay);
         } else {

@@ -565,3 +565,44 @@ fn packets_that_ask_for_nothing_do_not_put_off_an_acknowledgement() {
     }
     panic!("no acknowledgement");
 }
+
+/// What node 1 sends next: whether each datagram is an acknowledgement.
+fn batch_of_responder(p: &mut Pair) -> Vec<bool> {
+    let mut batch = TxBatch::new();
+    let node = &mut p.nodes[1];
+    node.nic.poll_transmit(p.now, &mut node.memory, &mut batch);
+    let packets = batch.datagrams().map(|d| Packet::parse(&d[..d.len() - 4]).unwrap());
+    packets.map(|packet| matches!(packet.message, Message::Ack(_))).collect()
+}
+
+#[test]
+fn an_acknowledgement_goes_along_behind_the_request_that_is_posted_next() {
+    let mut p = pair();
+    p.post(write(&p, 1, 0, 8));
+    deliver(&mut p, 1);
+    let answer = SendWr::new(2, SendOp::Write(p.nodes[0].mr.remote(0)), Data::sge(p.sge(1, 0, 8)));
+    p.post_on(1, &[answer]).unwrap();
+    assert_eq!(batch_of_responder(&mut p), [false, true]);
+    p.nodes[1].nic.handle_idle(p.now);
+    assert_eq!(batch_of_responder(&mut p), [], "it is not said twice");
+}
+
+#[test]
+fn an_acknowledgement_that_is_held_back_does_not_go_along() {
+    let mut p = pair();
+    let mut together = 0;
+    for i in 0..1000 {
+        p.post(write(&p, i, 0, 8));
+        deliver(&mut p, 1);
+        let answer = SendWr::new(i, SendOp::Write(p.nodes[0].mr.remote(0)), Data::sge(p.sge(1, 0, 8)));
+        p.post_on(1, &[answer]).unwrap();
+        together += deliver(&mut p, 0) - 1;
+        deliver(&mut p, 1);
+        p.sends(0);
+        p.sends(1);
+    }
+    // As at idle polls: after the first 64 it waits, and is then one for sixteen.
+    assert!((64..64 + 1000 / 16 + 2).contains(&together), "{together}");
+    p.nodes[1].nic.handle_sleep();
+    assert_eq!(batch_of_responder(&mut p), [true], "who sleeps owes nothing");
+}
