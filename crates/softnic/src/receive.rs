@@ -13,19 +13,19 @@ use crate::engine::Engine;
 use crate::paths::Check;
 use crate::socket::{Merging, Received};
 
-/// What a receive needs.
-pub(crate) struct Inbox {
-    /// Room for the longest datagram or run.
-    bytes: Box<[u8]>,
-    merging: Merging,
-}
-
 /// Where a datagram went.
 #[derive(Clone, Copy)]
 struct To {
     local: SocketAddr,
     /// The multicast group, if that is one.
     group: Option<Gid>,
+}
+
+/// What a receive needs.
+pub(crate) struct Inbox {
+    /// Room for the longest datagram or run.
+    bytes: Box<[u8]>,
+    merging: Merging,
 }
 
 impl Inbox {

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use mitra_transport::TxBatch;
 use mitra_verbs::*;
-use mitra_wire::{ICRC_LEN, Packet};
+use mitra_wire::{ICRC_LEN, Message, Packet, Transport};
 
 const MULTICAST: Qpn = Qpn::new(0xff_ffff);
 const QKEY: u32 = 0x1234;
@@ -208,6 +208,12 @@ fn nothing_else_gets_through_a_group() {
     p.inject(1, &Packet::parse(&sent).unwrap());
     assert!(p.receives(1).is_empty());
     assert_eq!(p.counter(1, "drop_no_qp"), 4);
+    // Another service's packet.
+    let reliable = Packet::new(Transport::Rc, MULTICAST, Psn::new(0), Message::SendOnly, b"hello");
+    let node = &mut p.nodes[1];
+    node.nic.handle_multicast(p.now, gid(0), group(1), &reliable, &mut node.memory);
+    assert!(p.receives(1).is_empty());
+    assert_eq!(p.counter(1, "drop_wrong_transport"), 1);
     p.nodes[1].nic.handle_link(false);
     hear(&mut p, group(1), &sent);
     assert!(p.receives(1).is_empty());

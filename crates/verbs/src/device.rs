@@ -1,7 +1,7 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 
-/// A global identifier: for RoCEv2, the NIC's IP address (IPv4 as `::ffff:a.b.c.d`).
+/// A global identifier: for RoCEv2, the IP address of a NIC or multicast group (IPv4 as `::ffff:a.b.c.d`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Gid(pub [u8; 16]);
 
