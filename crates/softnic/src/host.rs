@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use mitra_wire::ROCE_PORT;
 use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::SockaddrStorage;
 
 /// An address of this machine and the interface that has it.
@@ -55,6 +55,12 @@ pub(crate) fn interface_of(address: IpAddr) -> io::Result<Option<Interface>> {
         let whole_net = interface.loopback && own.is_loopback();
         own == address || whole_net && address.is_loopback() && address.is_ipv4() == own.is_ipv4()
     }))
+}
+
+/// The number of the interface with this address.
+pub(crate) fn interface_index(address: IpAddr) -> io::Result<u32> {
+    let interface = interface_of(address)?.ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok(if_nametoindex(interface.name.as_str())?)
 }
 
 /// The addresses of this machine that a NIC can have, for an error message.
