@@ -116,7 +116,9 @@ impl<C: Clone + Default> Memory<C> {
                 _ => Response::Nak,
             },
             Op::Write { region, register, cell } => {
-                let Some((r, cells)) = self.regions.get_mut(usize::from(*region)) else { return Response::Nak };
+                let Some((r, cells)) = self.regions.get_mut(usize::from(*region)) else {
+                    return Response::Nak;
+                };
                 match cells.get_mut(usize::from(*register)) {
                     Some(place) if r.rights.write.contains(p) => {
                         place.clone_from(cell);

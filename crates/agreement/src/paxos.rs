@@ -103,14 +103,14 @@ impl<V: Value, R: Rules> Paxos<V, R> {
         if !self.leads || self.decided.is_some() || self.attempt.is_some() {
             return;
         }
+        // Not merely its first attempt: having promised another's ballot, its own is not the least any more.
+        let least = self.me == ProcessId(0) && self.seen == 0;
         let ballot = ballot_above(self.seen, self.me, self.processes);
         self.seen = ballot;
-        let first = self.me == ProcessId(0) && self.attempts == 0;
         self.attempts += 1;
         let none = ProcessSet::NONE;
-        self.attempt =
-            Some(Attempt { ballot, last: None, promises: none, proposed: None, acceptors: none });
-        match first {
+        self.attempt = Some(Attempt { ballot, last: None, promises: none, proposed: None, acceptors: none });
+        match least {
             true => self.propose(out),
             false => self.send_all(&Message::Prepare(ballot), out),
         }

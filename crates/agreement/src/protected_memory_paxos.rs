@@ -17,8 +17,8 @@ use core::marker::PhantomData;
 use crate::ports::Ports;
 use crate::process::{ballot_above, majority};
 use crate::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response, Rights,
-    Value,
+    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response,
+    Rights, Value,
 };
 
 /// What a process has written about its attempts.
@@ -269,9 +269,7 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
     }
 }
 
-impl<V: Value, R: Rules> Process
-    for ProtectedMemoryPaxos<V, R>
-{
+impl<V: Value, R: Rules> Process for ProtectedMemoryPaxos<V, R> {
     type Cell = Slot<V>;
     type Message = Decided<V>;
     type Value = V;

@@ -2,9 +2,7 @@
 
 use core::fmt;
 
-use mitra_agreement::{
-    Action, Input, Memory, MemoryId, Op, Process, ProcessId, Region, Response,
-};
+use mitra_agreement::{Action, Input, Memory, MemoryId, Op, Process, ProcessId, Region, Response};
 
 /// What the adversary may still do beside choosing the order of things.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -87,7 +85,8 @@ impl<P: Process> World<P> {
         if self.limits.namings > 0 {
             steps.extend(living.iter().flat_map(|&p| [Step::Lead(p), Step::Follow(p)]));
         }
-        let delivered = (0..self.messages.len()).filter(|&i| i == 0 || self.messages[i] != self.messages[i - 1]);
+        let delivered =
+            (0..self.messages.len()).filter(|&i| i == 0 || self.messages[i] != self.messages[i - 1]);
         steps.extend(delivered.map(Step::Deliver));
         for (p, of_process) in self.requests.iter().enumerate() {
             for (m, requests) in of_process.iter().enumerate() {
@@ -245,7 +244,8 @@ impl<P: Process> World<P> {
                     self.messages.insert(at, message);
                 }
                 Action::Ask { memory, op } => {
-                    self.requests[usize::from(p.0)][usize::from(memory.0)].push(Request::Asked(op, Vec::new()));
+                    self.requests[usize::from(p.0)][usize::from(memory.0)]
+                        .push(Request::Asked(op, Vec::new()));
                 }
                 Action::Wake => self.asleep[usize::from(p.0)] = true,
             }
