@@ -35,17 +35,31 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         getifaddrs()?.filter_map(|entry| Some((entry.address.as_ref().and_then(ip_of)?, entry)));
     with_address
         .map(|(address, entry)| {
-            let mtu = fs::read_to_string(format!("/sys/class/net/{}/mtu", entry.interface_name))?;
             Ok(Interface {
-                name: entry.interface_name,
                 address,
-                mtu: mtu.trim().parse().map_err(io::Error::other)?,
+                mtu: mtu_of(&entry.interface_name)?,
+                name: entry.interface_name,
                 up: entry.flags.contains(InterfaceFlags::IFF_UP),
                 loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
                 usable: usable(address),
             })
         })
         .collect()
+}
+
+/// Bytes of an IP packet that an interface carries. `/proc/sys/net` shows this process' network namespace; `/sys` shows the one
+/// that it was mounted in, which may be another (`unshare --net`, `nsenter --net`), but knows interfaces without IPv6 too.
+fn mtu_of(interface: &str) -> io::Result<usize> {
+    let paths =
+        [format!("/proc/sys/net/ipv6/conf/{interface}/mtu"), format!("/sys/class/net/{interface}/mtu")];
+    let read = paths.iter().find_map(|path| fs::read_to_string(path).ok());
+    let mtu = read.ok_or_else(|| {
+        io::Error::other(format!(
+            "neither {} nor {} can be read (mount -t sysfs sysfs /sys)",
+            paths[0], paths[1]
+        ))
+    })?;
+    mtu.trim().parse().map_err(io::Error::other)
 }
 
 /// The interface with this address. The loopback interface has its whole network.
