@@ -1,12 +1,14 @@
 //! The subcommands of `mitra`, one file each with its `Args` and its `run`.
 
 pub(crate) mod bench;
+pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod devices;
 pub(crate) mod fault;
 pub(crate) mod pair;
 pub(crate) mod run;
+pub(crate) mod sim;
 
 use std::io;
 

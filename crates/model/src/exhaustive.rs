@@ -1,5 +1,6 @@
 //! Every order of steps, at small sizes.
 
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::thread;
 
@@ -17,33 +18,42 @@ pub struct Found {
     pub counterexample: Option<(&'static str, Vec<Step>)>,
 }
 
-/// A world, and how far to follow it.
-struct Bounded<P: Process> {
-    start: World<P>,
-    attempts: u64,
-    valid: Vec<P::Value>,
+/// A world to explore, and how far: every world that can come of it while nobody begins more attempts.
+pub struct Exhaustive<P: Process> {
+    /// Where it begins.
+    pub start: World<P>,
+    /// How often a process may begin an attempt.
+    pub attempts: u64,
+    /// What may be decided.
+    pub valid: Vec<P::Value>,
 }
 
-/// Explores every world that can come of `start` while nobody begins more than `attempts` attempts. Who decides must decide on one
-/// of `valid`, and on the same.
-pub fn explore<P>(start: World<P>, attempts: u64, valid: Vec<P::Value>) -> Found
+impl<P> Exhaustive<P>
 where
     P: Process + Send + Sync + 'static,
     P::Cell: Send + Sync,
     P::Message: Send + Sync,
     P::Value: Send + Sync,
 {
-    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let checker = Bounded { start, attempts, valid }.checker().threads(threads).spawn_bfs().join();
-    let discoveries = checker.discoveries();
-    let shortest = discoveries.into_iter().min_by_key(|(_, path)| path.clone().into_actions().len());
-    Found {
-        states: checker.unique_state_count(),
-        counterexample: shortest.map(|(what, path)| (what, path.into_actions())),
+    /// Explores it all, or until a counterexample is found.
+    pub fn explore(self) -> Found {
+        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let checker = self.checker().threads(threads).spawn_bfs().join();
+        let discoveries = checker.discoveries();
+        let paths = discoveries.into_iter().map(|(what, path)| (what, path.into_actions()));
+        Found {
+            states: checker.unique_state_count(),
+            counterexample: paths.min_by_key(|(_, steps)| steps.len()),
+        }
+    }
+
+    /// Serves it to a browser, for as long as the program runs.
+    pub fn serve(self, at: SocketAddr) {
+        self.checker().serve(at);
     }
 }
 
-impl<P: Process> Model for Bounded<P> {
+impl<P: Process> Model for Exhaustive<P> {
     type State = World<P>;
     type Action = Step;
 

@@ -7,19 +7,15 @@ mod paxos {
     use crate::mutants;
     use mitra_agreement::ProcessId;
     use mitra_agreement::paxos::{Paxos, Rules, Sound};
-    use mitra_model::{Limits, World, delays, explore};
-
-    fn sized<R: Rules>(n: u8, limits: Limits) -> World<Paxos<u8, R>> {
-        World::new((0..n).map(|p| Paxos::new(ProcessId(p), n, 10 + p)).collect(), 0, &[], limits)
-    }
+    use mitra_model::{Exhaustive, Limits, World, delays, worlds};
 
     fn world<R: Rules>() -> World<Paxos<u8, R>> {
-        sized(3, Limits { memory_crashes: 0, ..MINORITY })
+        worlds::paxos(3, Limits { memory_crashes: 0, ..MINORITY })
     }
 
     #[test]
     fn the_first_leader_decides_in_two_delays_and_another_in_four() {
-        let delays = |leader| delays(sized::<Sound>(3, Limits::default()), ProcessId(leader), 20);
+        let delays = |leader| delays(worlds::paxos::<Sound>(3, Limits::default()), ProcessId(leader), 20);
         assert_eq!(delays(0), Some((2, 3)));
         assert_eq!(delays(1), Some((4, 5)));
     }
@@ -27,7 +23,8 @@ mod paxos {
     #[test]
     fn three_processes_agree_in_every_order() {
         let limits = Limits { namings: 2, process_crashes: 1, ..Limits::default() };
-        let found = explore(sized::<Sound>(3, limits), 1, vec![10, 11, 12]);
+        let start = worlds::paxos::<Sound>(3, limits);
+        let found = Exhaustive { start, attempts: 1, valid: vec![10, 11, 12] }.explore();
         assert_eq!(found.counterexample, None);
         assert!(found.states > 10_000, "{} states: less than before", found.states);
     }
@@ -49,20 +46,16 @@ mod disk_paxos {
     use crate::mutants;
     use mitra_agreement::ProcessId;
     use mitra_agreement::disk_paxos::{DiskPaxos, Rules, Sound};
-    use mitra_model::{Limits, World, delays, explore};
-
-    fn sized<R: Rules>(n: u8, m: u8, limits: Limits) -> World<DiskPaxos<u8, R>> {
-        let processes = (0..n).map(|p| DiskPaxos::new(ProcessId(p), n, m, 10 + p)).collect();
-        World::new(processes, m, &DiskPaxos::<u8, R>::regions(n), limits)
-    }
+    use mitra_model::{Exhaustive, Limits, World, delays, worlds};
 
     fn world<R: Rules>() -> World<DiskPaxos<u8, R>> {
-        sized(3, 3, CRASHES)
+        worlds::disk_paxos(3, 3, CRASHES)
     }
 
     #[test]
     fn the_first_leader_decides_in_four_delays_and_another_in_eight() {
-        let delays = |leader| delays(sized::<Sound>(3, 3, Limits::default()), ProcessId(leader), 20);
+        let delays =
+            |leader| delays(worlds::disk_paxos::<Sound>(3, 3, Limits::default()), ProcessId(leader), 20);
         assert_eq!(delays(0), Some((4, 5)));
         assert_eq!(delays(1), Some((8, 9)));
     }
@@ -70,7 +63,8 @@ mod disk_paxos {
     #[test]
     fn two_processes_agree_in_every_order() {
         let limits = Limits { namings: 2, ..Limits::default() };
-        let found = explore(sized::<Sound>(2, 3, limits), 1, vec![10, 11]);
+        let start = worlds::disk_paxos::<Sound>(2, 3, limits);
+        let found = Exhaustive { start, attempts: 1, valid: vec![10, 11] }.explore();
         assert_eq!(found.counterexample, None);
         assert!(found.states > 10_000, "{} states: less than before", found.states);
     }

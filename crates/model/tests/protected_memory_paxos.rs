@@ -5,20 +5,17 @@ mod common;
 use common::{CRASHES, holds};
 use mitra_agreement::ProcessId;
 use mitra_agreement::protected_memory_paxos::{ProtectedMemoryPaxos, Rules, Sound};
-use mitra_model::{Limits, World, delays, explore};
-
-fn sized<R: Rules>(n: u8, m: u8, limits: Limits) -> World<ProtectedMemoryPaxos<u8, R>> {
-    let processes = (0..n).map(|p| ProtectedMemoryPaxos::new(ProcessId(p), n, m, 10 + p)).collect();
-    World::new(processes, m, &ProtectedMemoryPaxos::<u8, R>::regions(n), limits)
-}
+use mitra_model::{Exhaustive, Limits, World, delays, worlds};
 
 fn world<R: Rules>() -> World<ProtectedMemoryPaxos<u8, R>> {
-    sized(3, 3, CRASHES)
+    worlds::protected_memory_paxos(3, 3, CRASHES)
 }
 
 #[test]
 fn the_first_leader_decides_in_two_delays_and_another_in_eight() {
-    let delays = |leader| delays(sized::<Sound>(3, 3, Limits::default()), ProcessId(leader), 20);
+    let delays = |leader| {
+        delays(worlds::protected_memory_paxos::<Sound>(3, 3, Limits::default()), ProcessId(leader), 20)
+    };
     assert_eq!(delays(0), Some((2, 3)));
     assert_eq!(delays(1), Some((8, 9)));
 }
@@ -26,7 +23,8 @@ fn the_first_leader_decides_in_two_delays_and_another_in_eight() {
 #[test]
 fn two_processes_agree_in_every_order() {
     let limits = Limits { namings: 2, memory_crashes: 1, ..Limits::default() };
-    let found = explore(sized::<Sound>(2, 3, limits), 1, vec![10, 11]);
+    let start = worlds::protected_memory_paxos::<Sound>(2, 3, limits);
+    let found = Exhaustive { start, attempts: 1, valid: vec![10, 11] }.explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 100_000, "{} states: less than before", found.states);
 }
