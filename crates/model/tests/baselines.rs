@@ -31,7 +31,7 @@ mod paxos {
 
     #[test]
     fn it_agrees_and_ends_from_every_seed() {
-        holds(world::<Sound>, 10_000);
+        holds(world::<Sound>, 4_000);
     }
 
     mutants! { Rules, world:
@@ -71,7 +71,7 @@ mod disk_paxos {
 
     #[test]
     fn it_agrees_and_ends_from_every_seed() {
-        holds(world::<Sound>, 10_000);
+        holds(world::<Sound>, 4_000);
     }
 
     mutants! { Rules, world:

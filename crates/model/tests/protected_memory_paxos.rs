@@ -31,7 +31,7 @@ fn two_processes_agree_in_every_order() {
 
 #[test]
 fn it_agrees_and_ends_from_every_seed() {
-    holds(world::<Sound>, 10_000);
+    holds(world::<Sound>, 4_000);
 }
 
 mutants! { Rules, world:
