@@ -201,7 +201,7 @@ impl<V: Value, R: Rules> Process for DiskPaxos<V, R> {
                 self.ports.abandon();
             }
             Input::Response { memory, nth, response } => self.answered(memory, nth, response, out),
-            Input::Start | Input::Wake => {}
+            Input::Start | Input::Wake | Input::Coin(_) => {}
         }
     }
 

@@ -3,6 +3,7 @@
 //! knows no NIC: drivers carry out the actions that a process asks for.
 
 pub mod disk_paxos;
+pub mod hbo;
 mod memory;
 pub mod paxos;
 mod ports;

@@ -74,6 +74,16 @@ pub enum Op<C> {
         /// What it holds from then on.
         cell: C,
     },
+    /// Writes a register that nobody has written, and answers what it holds then: compare and swap with the default. A wait-free
+    /// consensus object (Herlihy 1991). Takes the right to read and to write.
+    Settle {
+        /// Number of the region.
+        region: u8,
+        /// Number of the register in it.
+        register: u8,
+        /// What is proposed.
+        cell: C,
+    },
     /// Changes a region's rights, if that is legal.
     Change {
         /// Number of the region.
@@ -88,7 +98,7 @@ pub enum Op<C> {
 pub enum Response<C> {
     /// Done. Of a change also where it was not legal.
     Ack,
-    /// What was read.
+    /// What was read, or settled.
     Cells(Vec<C>),
     /// Refused for want of the right. Nothing was done.
     Nak,
@@ -101,7 +111,7 @@ pub struct Memory<C> {
     regions: Vec<(Region, Vec<C>)>,
 }
 
-impl<C: Clone + Default> Memory<C> {
+impl<C: Clone + Default + PartialEq> Memory<C> {
     /// A memory that `n` processes share.
     pub fn new(n: u8, regions: &[Region]) -> Memory<C> {
         let with_cells = |r: &Region| (r.clone(), vec![C::default(); r.registers.into()]);
@@ -123,6 +133,20 @@ impl<C: Clone + Default> Memory<C> {
                     Some(place) if r.rights.write.contains(p) => {
                         place.clone_from(cell);
                         Response::Ack
+                    }
+                    _ => Response::Nak,
+                }
+            }
+            Op::Settle { region, register, cell } => {
+                let Some((r, cells)) = self.regions.get_mut(usize::from(*region)) else {
+                    return Response::Nak;
+                };
+                match cells.get_mut(usize::from(*register)) {
+                    Some(place) if r.rights.write.contains(p) && r.rights.read.contains(p) => {
+                        if *place == C::default() {
+                            place.clone_from(cell);
+                        }
+                        Response::Cells(vec![place.clone()])
                     }
                     _ => Response::Nak,
                 }
@@ -186,6 +210,15 @@ mod tests {
             m.execute(P0, &Op::Change { region: 0, rights: Rights::single_writer(2, P0) });
             assert_eq!(m.execute(P0, &write(7)), after, "{rule:?}");
         }
+    }
+
+    #[test]
+    fn what_is_settled_stays_so() {
+        let mut m = memory(ChangeRule::Never);
+        let settle = |cell| Op::Settle { region: 0, register: 1, cell };
+        assert_eq!(m.execute(P1, &settle(8)), Response::Nak, "it may only read");
+        assert_eq!(m.execute(P0, &settle(7)), Response::Cells(vec![7]));
+        assert_eq!(m.execute(P0, &settle(8)), Response::Cells(vec![7]));
     }
 
     #[test]

@@ -192,7 +192,7 @@ impl<V: Value, R: Rules> Process for Paxos<V, R> {
                 self.begin(out);
             }
             Input::Message { from, message } => self.hear(from, message, out),
-            Input::Start | Input::Response { .. } | Input::Wake => {}
+            Input::Start | Input::Response { .. } | Input::Wake | Input::Coin(_) => {}
         }
     }
 

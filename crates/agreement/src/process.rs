@@ -96,6 +96,8 @@ pub enum Input<C, M> {
     },
     /// The time that [`Action::Wake`] asked for is over.
     Wake,
+    /// The coin that [`Action::Toss`] asked for has fallen.
+    Coin(bool),
 }
 
 /// What a process asks for.
@@ -117,6 +119,8 @@ pub enum Action<C, M> {
     },
     /// Asks for [`Input::Wake`] after a while, of the driver's choice.
     Wake,
+    /// Asks for [`Input::Coin`]: a random bit that nobody can foresee.
+    Toss,
 }
 
 /// Actions in the order in which they were asked for.

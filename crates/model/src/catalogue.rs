@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use mitra_agreement::{Process, disk_paxos, paxos, protected_memory_paxos};
+use mitra_agreement::{Process, ProcessSet, disk_paxos, hbo, paxos, protected_memory_paxos};
 
 use crate::{Chaos, Exhaustive, Found, Limits, Report, World, run, worlds};
 
@@ -73,7 +73,29 @@ pub const CATALOGUE: &[Entry] = &[
             seeded(seed, worlds::protected_memory_paxos::<protected_memory_paxos::Sound>(3, 3, ALL_BUT_ONE))
         },
     },
+    Entry {
+        name: "hbo",
+        explored: "2 neighbours, of which 1 may crash; one round",
+        run: "a ring of 6 processes, of which 4 may crash",
+        explore: || small_hbo().explore(),
+        serve: |at| small_hbo().serve(at),
+        run_one: |seed| {
+            let limits = Limits { process_crashes: 4, ..Limits::default() };
+            let chaos = Chaos { calm: 20_000, ..CHAOS };
+            run(seed, worlds::hbo::<hbo::Sound>(&ring(6), limits), chaos, &[false, true])
+        },
+    },
 ];
+
+fn ring(n: u8) -> Vec<ProcessSet> {
+    worlds::graph(n, &(0..n).map(|p| (p, (p + 1) % n)).collect::<Vec<_>>())
+}
+
+fn small_hbo() -> Exhaustive<hbo::Hbo> {
+    let limits = Limits { process_crashes: 1, ..Limits::default() };
+    let start = worlds::hbo(&worlds::graph(2, &[(0, 1)]), limits);
+    Exhaustive { start, attempts: 1, valid: vec![false, true] }
+}
 
 fn small_paxos() -> Exhaustive<paxos::Paxos<u8>> {
     let limits = Limits { namings: 2, process_crashes: 1, ..Limits::default() };

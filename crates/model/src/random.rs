@@ -135,7 +135,7 @@ impl Pace {
             Step::Execute(p, m, 0) if (p.0.into(), m.0.into()) == self.straggler => 0,
             Step::Execute(p, m, _) => self.executing * process(p) * memory(m),
             Step::Respond(p, m, _) => self.responding * process(p) * memory(m),
-            Step::Wake(p) => self.waking * process(p),
+            Step::Wake(p) | Step::Coin(p, _) => self.waking * process(p),
             Step::CrashProcess(p) => self.crashing * process(p),
             Step::CrashMemory(m) => self.crashing * memory(m),
         }

@@ -30,6 +30,8 @@ pub enum Step {
     Respond(ProcessId, MemoryId, usize),
     /// A process's time is over.
     Wake(ProcessId),
+    /// A process's coin falls.
+    Coin(ProcessId, bool),
     /// A process crashes.
     CrashProcess(ProcessId),
     /// A memory crashes: it never answers again.
@@ -56,6 +58,7 @@ pub struct World<P: Process> {
     /// By process and memory.
     requests: Vec<Vec<Vec<Request<P::Cell>>>>,
     asleep: Vec<bool>,
+    tossing: Vec<bool>,
     decisions: Vec<Option<P::Value>>,
     limits: Limits,
 }
@@ -63,14 +66,19 @@ pub struct World<P: Process> {
 impl<P: Process> World<P> {
     /// A world in which every process has just begun.
     pub fn new(processes: Vec<P>, memories: u8, regions: &[Region], limits: Limits) -> World<P> {
+        World::with(processes, &vec![regions.to_vec(); memories.into()], limits)
+    }
+
+    /// The same, each memory with regions of its own.
+    pub fn with(processes: Vec<P>, memories: &[Vec<Region>], limits: Limits) -> World<P> {
         let n = processes.len();
-        let memory = Memory::new(n as u8, regions);
         let mut world = World {
             processes: processes.into_iter().map(Some).collect(),
-            memories: vec![Some(memory); memories.into()],
+            memories: memories.iter().map(|regions| Some(Memory::new(n as u8, regions))).collect(),
             messages: Vec::new(),
-            requests: vec![vec![Vec::new(); memories.into()]; n],
+            requests: vec![vec![Vec::new(); memories.len()]; n],
             asleep: vec![false; n],
+            tossing: vec![false; n],
             decisions: vec![None; n],
             limits,
         };
@@ -105,6 +113,8 @@ impl<P: Process> World<P> {
             }
         }
         steps.extend(living.iter().filter(|p| self.asleep[usize::from(p.0)]).map(|&p| Step::Wake(p)));
+        let tossing = living.iter().filter(|p| self.tossing[usize::from(p.0)]);
+        steps.extend(tossing.flat_map(|&p| [Step::Coin(p, false), Step::Coin(p, true)]));
         if self.limits.process_crashes > 0 {
             steps.extend(living.iter().map(|&p| Step::CrashProcess(p)));
         }
@@ -140,6 +150,10 @@ impl<P: Process> World<P> {
             Step::Wake(p) => {
                 self.asleep[usize::from(p.0)] = false;
                 self.tell(p, Input::Wake);
+            }
+            Step::Coin(p, side) => {
+                self.tossing[usize::from(p.0)] = false;
+                self.tell(p, Input::Coin(side));
             }
             Step::CrashProcess(p) => {
                 self.limits.process_crashes = self.limits.process_crashes.saturating_sub(1);
@@ -248,6 +262,7 @@ impl<P: Process> World<P> {
                         .push(Request::Asked(op, Vec::new()));
                 }
                 Action::Wake => self.asleep[usize::from(p.0)] = true,
+                Action::Toss => self.tossing[usize::from(p.0)] = true,
             }
         }
     }

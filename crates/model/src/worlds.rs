@@ -1,9 +1,10 @@
 //! A world for each protocol, at any size.
 
-use mitra_agreement::ProcessId;
 use mitra_agreement::disk_paxos::{self, DiskPaxos};
+use mitra_agreement::hbo::{self, Hbo};
 use mitra_agreement::paxos::{self, Paxos};
 use mitra_agreement::protected_memory_paxos::{self, ProtectedMemoryPaxos};
+use mitra_agreement::{ProcessId, ProcessSet};
 
 use crate::{Limits, World};
 
@@ -31,4 +32,23 @@ pub fn protected_memory_paxos<R: protected_memory_paxos::Rules>(
 ) -> World<ProtectedMemoryPaxos<u8, R>> {
     let processes = (0..n).map(|p| ProtectedMemoryPaxos::new(ProcessId(p), n, m, proposal(p))).collect();
     World::new(processes, m, &ProtectedMemoryPaxos::<u8, R>::regions(n), limits)
+}
+
+/// Processes of HBO, each of which shares memory with its neighbours. The even ones propose false.
+pub fn hbo<R: hbo::Rules>(neighbours: &[ProcessSet], limits: Limits) -> World<Hbo<R>> {
+    let each = || neighbours.iter().enumerate().map(|(p, &set)| (ProcessId(p as u8), set));
+    let n = neighbours.len() as u8;
+    let processes = each().map(|(p, set)| Hbo::new(p, n, set, p.0 % 2 == 1)).collect();
+    let memories: Vec<_> = each().map(|(p, set)| Hbo::<R>::regions(p, set)).collect();
+    World::with(processes, &memories, limits)
+}
+
+/// The neighbours of each of `n` processes, by edges.
+pub fn graph(n: u8, edges: &[(u8, u8)]) -> Vec<ProcessSet> {
+    let of = |p: u8| {
+        let ends = edges.iter().flat_map(|&(u, v)| [(u, v), (v, u)]);
+        let others = ends.filter(|&(u, _)| u == p).map(|(_, v)| ProcessId(v));
+        others.fold(ProcessSet::NONE, ProcessSet::with)
+    };
+    (0..n).map(of).collect()
 }

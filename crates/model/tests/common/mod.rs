@@ -11,6 +11,11 @@ pub const CRASHES: Limits = Limits { namings: 16, process_crashes: 2, memory_cra
 /// The same where processes must stay a majority.
 pub const MINORITY: Limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 1 };
 
+/// Runs with so much chaos and so much calm.
+pub fn violation<P: Process>(seed: u64, world: World<P>, calm: u32, valid: &[P::Value]) -> Option<Violation> {
+    run(seed, world, Chaos { steps: 300, calm }, valid).violation
+}
+
 /// From every seed, processes agree, decide on what was proposed, and decide once all is calm.
 pub fn holds<P: Process<Value = u8>>(world: impl Fn() -> World<P>, seeds: u64) {
     for seed in 0..seeds {
