@@ -30,6 +30,7 @@ enum Command {
     #[command(hide = true)]
     Peer(cli::pair::Args),
     Run(cli::run::Args),
+    Topology(cli::topology::Args),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Fault(args) => cli::fault::run(&args),
         Command::Peer(args) => cli::pair::run(&args),
         Command::Run(args) => cli::run::run(&args),
+        Command::Topology(args) => cli::topology::run(&args),
     };
     match done {
         Ok(code) => code,

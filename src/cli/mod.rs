@@ -5,8 +5,10 @@ pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod devices;
 pub(crate) mod fault;
+mod page;
 pub(crate) mod pair;
 pub(crate) mod run;
+pub(crate) mod topology;
 
 use std::io;
 

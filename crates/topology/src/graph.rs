@@ -101,8 +101,7 @@ impl Graph {
 
     /// The edges, each once, the smaller vertex first.
     pub fn edges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.vertices()
-            .flat_map(|u| self.neighbours(u).iter().filter(move |&&v| u < v).map(move |&v| (u, v)))
+        self.vertices().flat_map(|u| self.neighbours(u).iter().filter(move |&&v| u < v).map(move |&v| (u, v)))
     }
 
     /// The least and the greatest degree.

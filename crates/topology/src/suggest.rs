@@ -4,7 +4,7 @@ use crate::family::random_edges;
 use crate::floor::Floor;
 use crate::found::Found;
 use crate::graph::{Graph, GraphError, MAX_EDGES, MAX_VERTICES};
-use crate::measure::{ALWAYS_EXACT, EFFORT};
+use crate::measure::{ALWAYS_EXACT, EFFORT, Measures, Stage};
 use crate::probe::probe;
 use crate::search::{MAX_SEARCHED, Search};
 use crate::spectral::Spectrum;
@@ -33,10 +33,23 @@ pub enum Impossible {
 pub struct Suggestion {
     /// All degrees are [`degree`](Suggestion::degree), but for one less at one vertex where that makes the sum even.
     pub graph: Graph,
+    /// What it was checked to tolerate under HBO.
+    pub f: usize,
     /// The greatest degree.
     pub degree: usize,
     /// No graph with a lesser greatest degree tolerates f under HBO: n − f processes would represent too few.
     pub least_degree: usize,
+}
+
+impl Suggestion {
+    /// All measures of the graph, with what the check has shown.
+    pub fn measures(&self, seed: u64, tell: &dyn Fn(Stage)) -> Measures {
+        let mut measures = Measures::of(&self.graph, seed, tell);
+        for f in [&mut measures.hbo_f, &mut measures.best_f] {
+            f.at_least = f.at_least.max(self.f);
+        }
+        measures
+    }
 }
 
 /// A graph of `n` processes that tolerates `f` crashes under HBO, with the least degree found. `tell` hears each degree
@@ -52,18 +65,19 @@ pub fn suggest(n: usize, f: usize, seed: u64, tell: &dyn Fn(usize)) -> Result<Su
     let least_degree = (n / 2 + 1).div_ceil(n - f) - 1;
     let try_degree = |degree: usize, draws: u64| -> Result<Option<Graph>, GraphError> {
         tell(degree);
+        let mut effort = if n <= ALWAYS_EXACT { u64::MAX } else { EFFORT };
         if n * degree / 2 > MAX_EDGES {
             return Err(GraphError::TooManyEdges);
         }
         for draw in 0..draws {
             let graph = Graph::new(n, &random_edges(n, degree, seed.wrapping_add(draw)))?;
-            if tolerates(&graph, f, seed) {
+            if tolerates(&graph, f, seed, &mut effort) {
                 return Ok(Some(graph));
             }
         }
         Ok(None)
     };
-    let found = |degree, graph| Ok(Suggestion { graph, degree, least_degree });
+    let found = |degree, graph| Ok(Suggestion { graph, f, degree, least_degree });
     if n <= MAX_SEARCHED {
         for degree in least_degree..n {
             if let Some(graph) = try_degree(degree, DRAWS)? {
@@ -89,8 +103,8 @@ pub fn suggest(n: usize, f: usize, seed: u64, tell: &dyn Fn(usize)) -> Result<Su
     found(degree, graph)
 }
 
-/// Whether it is certain that every set of n − f processes represents more than n/2.
-fn tolerates(graph: &Graph, f: usize, seed: u64) -> bool {
+/// Whether it is certain that every set of n − f processes represents more than n/2. Spends of `effort` while there is some.
+fn tolerates(graph: &Graph, f: usize, seed: u64, effort: &mut u64) -> bool {
     let n = graph.n();
     let left = n - f;
     let mut floor = Floor::simple(graph);
@@ -100,11 +114,10 @@ fn tolerates(graph: &Graph, f: usize, seed: u64) -> bool {
     if n <= MAX_SEARCHED {
         let mut found = Found::default();
         probe(graph, seed, &mut found);
-        let mut effort = if n <= ALWAYS_EXACT { u64::MAX } else { EFFORT };
         if found.minority.len() >= left {
             return false;
         }
-        if let Ok(set) = Search::new(graph, &mut effort).find(left, n / 2) {
+        if let Ok(set) = Search::new(graph, effort).find(left, n / 2) {
             return set.is_none();
         }
     }

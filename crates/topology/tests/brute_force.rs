@@ -65,9 +65,8 @@ fn naive(n: usize, edges: &[Edge]) -> Naive {
         .rfind(|f| sets().filter(|&set| size(set) == n - f).all(|set| 2 * represented(set) > n))
         .unwrap();
     let far = |s: usize, t: usize| members(s).all(|u| members(t).all(|v| steps[u][v] >= 3));
-    let has_cut = |f: usize| {
-        sets().any(|s| size(s) == n - f && sets().any(|t| size(t) == n - f && far(s, t)))
-    };
+    let has_cut =
+        |f: usize| sets().any(|s| size(s) == n - f && sets().any(|t| size(t) == n - f && far(s, t)));
     let best_f = (0..n).rfind(|&f| !has_cut(f)).unwrap();
     Naive { expansion, bound_f, hbo_f, best_f }
 }
@@ -75,9 +74,8 @@ fn naive(n: usize, edges: &[Edge]) -> Naive {
 /// What a result shows as proof is checked by the definition.
 fn check_examples(n: usize, edges: &[Edge], measures: &Measures) {
     let steps = distances(n, edges);
-    let represented = |set: &[u32]| {
-        (0..n).filter(|&v| set.iter().any(|&u| steps[u as usize][v] <= 1)).count()
-    };
+    let represented =
+        |set: &[u32]| (0..n).filter(|&v| set.iter().any(|&u| steps[u as usize][v] <= 1)).count();
     let found = &measures.found;
     if let Some((ratio, set)) = &found.thin {
         assert!(!set.is_empty() && 2 * set.len() <= n);
@@ -140,7 +138,12 @@ fn bounds_never_contradict_the_exact_search() {
     let mut spectral = 0;
     let graphs = (0..24)
         .map(|seed| ("random-regular", vec![16 + (seed % 4) * 4, 3 + seed % 5], seed as u64))
-        .chain([("torus", vec![4, 5], 0), ("grid", vec![4, 6], 0), ("hypercube", vec![4], 0), ("star", vec![20], 0)])
+        .chain([
+            ("torus", vec![4, 5], 0),
+            ("grid", vec![4, 6], 0),
+            ("hypercube", vec![4], 0),
+            ("star", vec![20], 0),
+        ])
         .chain([("ring", vec![24], 0), ("complete", vec![21], 0), ("empty", vec![20], 0)]);
     for (name, sizes, seed) in graphs {
         let graph = family::build(name, &sizes, seed).unwrap();
