@@ -53,7 +53,7 @@ pub fn build(name: &str, sizes: &[usize], seed: u64) -> Result<Graph, FamilyErro
     let size = |i: usize| sizes.get(i).copied().unwrap_or(0);
     let (a, b) = (size(0), size(1));
     let (n, edges) = match name {
-        "hypercube" if a >= MAX_VERTICES.ilog2() as usize + 1 => {
+        "hypercube" if a > MAX_VERTICES.ilog2() as usize => {
             return Err(FamilyError::Size("a hypercube of dimension 0 to 16"));
         }
         "hypercube" => (1 << a, a << a >> 1),
