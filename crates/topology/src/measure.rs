@@ -157,3 +157,46 @@ fn search_expansion(graph: &Graph, mut effort: u64, found: &mut Found) -> Result
     }
     Ok(found.thin.as_ref().map(|(ratio, _)| *ratio))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::build;
+
+    /// The searches do not lean on what growing sets has found before.
+    #[test]
+    fn searches_alone_find_what_they_find_together() {
+        let cases: [(&str, &[usize]); 8] = [
+            ("ring", &[9]),
+            ("star", &[8]),
+            ("grid", &[3, 5]),
+            ("torus", &[3, 4]),
+            ("hypercube", &[4]),
+            ("petersen", &[]),
+            ("random-regular", &[18, 3]),
+            ("random-regular", &[20, 4]),
+        ];
+        for (name, sizes) in cases {
+            let graph = build(name, sizes, 1).unwrap();
+            let measures = Measures::of(&graph, 1, &|_| ());
+            let alone = || {
+                let mut found = Found::default();
+                found.try_set(&graph, [0]);
+                found
+            };
+            let f = |size| graph.n() - 1 - size;
+            assert_eq!(
+                f(search_minority(&graph, u64::MAX, &mut alone()).unwrap()),
+                measures.hbo_f.at_least,
+                "{name}"
+            );
+            assert_eq!(
+                f(search_cut(&graph, u64::MAX, &mut alone()).unwrap()),
+                measures.best_f.at_least,
+                "{name}"
+            );
+            let expansion = search_expansion(&graph, u64::MAX, &mut alone()).unwrap();
+            assert_eq!(expansion, measures.expansion.map(|h| h.at_least), "{name}");
+        }
+    }
+}

@@ -17,7 +17,7 @@ impl Ratio {
         self.boundary as f64 / self.size as f64
     }
 
-    /// The theorem's bound (Aguilera et al., PODC 2018, Theorem 4.3): the greatest f strictly below (1 − 1/(2(1+h)))·n.
+    /// The theorem's bound (Aguilera et al., PODC 2018): the greatest f strictly below (1 − 1/(2(1+h)))·n.
     pub fn bound_f(self, n: usize) -> usize {
         let (a, b) = (u128::from(self.boundary), u128::from(self.size));
         // (1 − b/(2(a+b)))·n = (2a+b)·n / (2(a+b)), at least n/2: there is always an f below it.

@@ -115,3 +115,46 @@ impl<'a> Search<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// Every question that can be asked of a small graph and of its square, against all its subsets.
+        #[test]
+        fn finds_a_set_just_if_there_is_one(n in 1usize..=8, edges in proptest::collection::vec((0u32..8, 0u32..8), 0..14)) {
+            let edges: Vec<_> = edges.into_iter().filter(|&(u, v)| u != v && u.max(v) < n as u32).collect();
+            let graph = Graph::new(n, &edges).unwrap();
+            let once = |set: Bits| bits(graph.represented(&vertices(set).collect::<Vec<_>>()));
+            let twice = |set: Bits| once(once(set));
+            let mut effort = u64::MAX;
+            for squared in [false, true] {
+                let represented = |set| if squared { twice(set) } else { once(set) };
+                for (size, most) in (1..=n).flat_map(|size| (0..=n).map(move |most| (size, most))) {
+                    let fits = |set: Bits| set.count_ones() as usize >= size && represented(set).count_ones() as usize <= most;
+                    let mut search = if squared { Search::of_square(&graph, &mut effort) } else { Search::new(&graph, &mut effort) };
+                    let found = search.find(size, most).unwrap();
+                    prop_assert!(found.is_none_or(fits), "{size} {most}: {found:?}");
+                    prop_assert_eq!(found.is_some(), (1..1 << n).any(fits), "{} {}", size, most);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_bits_can_be_used_and_the_effort_ends() {
+        let ring: Vec<_> = (0..128).map(|v| (v, (v + 1) % 128)).collect();
+        let graph = Graph::new(MAX_SEARCHED, &ring).unwrap();
+        let mut effort = 1_000_000;
+        let mut search = Search::new(&graph, &mut effort);
+        assert_eq!(search.find(62, 64).unwrap().map(Bits::count_ones), Some(62));
+        assert_eq!(search.find(63, 64), Ok(None));
+        effort = 3;
+        assert_eq!(Search::new(&graph, &mut effort).find(63, 64), Err(Spent));
+        assert_eq!(effort, 0);
+    }
+}

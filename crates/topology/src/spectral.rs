@@ -145,3 +145,46 @@ fn centre(x: &mut [f64]) {
     let mean = x.iter().sum::<f64>() / x.len() as f64;
     x.iter_mut().for_each(|x| *x -= mean);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family::build;
+
+    /// Graphs whose eigenvalues are known: the least positive one and the greatest.
+    fn known() -> [(Graph, f64, f64); 5] {
+        let turn = |n: f64| std::f64::consts::TAU / n;
+        let graph = |name, sizes: &[usize]| build(name, sizes, 0).unwrap();
+        [
+            (graph("hypercube", &[7]), 2.0, 14.0),
+            (graph("petersen", &[]), 2.0, 5.0),
+            (graph("complete", &[40]), 40.0, 40.0),
+            (graph("star", &[30]), 1.0, 30.0),
+            (graph("torus", &[8, 8]), 2.0 - 2.0 * turn(8.0).cos(), 8.0),
+        ]
+    }
+
+    #[test]
+    fn the_interval_holds_the_eigenvalues_however_bad_the_guess() {
+        for (graph, lo, hi) in known() {
+            let laplacian = Laplacian(&graph);
+            for seed in 0..10 {
+                let start = laplacian.start(seed);
+                for (low, high) in [(1.0, 1.0), (1.3, 1.0), (1.0, 0.8), (1.2, 0.9), (0.5, 1.5)] {
+                    let guess = ((lo * low).min(hi * high), hi * high);
+                    let (from, to) = laplacian.certify(&start, guess.0, guess.1);
+                    assert!(from <= lo && hi <= to, "{lo} to {hi} from {guess:?}: {from} to {to}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_interval_is_sharp() {
+        for (graph, lo, hi) in known() {
+            let r = Spectrum::of(&graph, 3).r;
+            let exact = ((hi - lo) / (hi + lo)).powi(2);
+            assert!(exact <= r && r <= exact * 1.03 + 1e-5, "{exact} {r}");
+        }
+    }
+}

@@ -63,7 +63,8 @@ fn graphs_beyond_their_limits_are_refused() {
 #[test]
 fn families_are_what_they_are_called() {
     // Vertices, edges, least and greatest degree.
-    let cases: [(&str, &[usize], usize, usize, (usize, usize)); 12] = [
+    type Case = (&'static str, &'static [usize], usize, usize, (usize, usize));
+    let cases: [Case; 12] = [
         ("ring", &[7], 7, 7, (2, 2)),
         ("complete", &[6], 6, 15, (5, 5)),
         ("complete", &[1], 1, 0, (0, 0)),

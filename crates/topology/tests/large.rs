@@ -34,13 +34,13 @@ fn the_largest_sparse_graph_has_bounds_above_a_majority() {
 #[test]
 fn what_is_plain_to_see_is_exact_at_any_size() {
     // h, and f by the bound, by HBO, and at best.
-    let cases: [(&str, usize, (u64, u64), [usize; 3]); 3] = [
-        ("ring", MAX_VERTICES, (2, 50_000), [50_001, 50_001, 50_001]),
-        ("star", MAX_VERTICES, (1, 50_000), [50_000, 50_000, 99_999]),
-        ("empty", MAX_VERTICES, (0, 1), [49_999, 49_999, 49_999]),
+    let cases = [
+        ("ring", (2, 50_000), [50_001, 50_001, 50_001]),
+        ("star", (1, 50_000), [50_000, 50_000, 99_999]),
+        ("empty", (0, 1), [49_999, 49_999, 49_999]),
     ];
-    for (name, n, (boundary, size), f) in cases {
-        let graph = family::build(name, &[n], 0).unwrap();
+    for (name, (boundary, size), f) in cases {
+        let graph = family::build(name, &[MAX_VERTICES], 0).unwrap();
         let measures = Measures::of(&graph, 0, &|_| ());
         assert!(measures.is_exact() && !measures.spectral, "{name}");
         let h = measures.expansion.unwrap().at_least;
