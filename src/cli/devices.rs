@@ -99,7 +99,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn limits(limits: &Limits) -> Vec<Item<u64>> {
-    let Limits { pds, mrs, mws, cqs, cqe, qps, wrs, sges, inline, srqs, ahs, rd_atomic, message } = *limits;
+    let Limits {
+        pds,
+        mrs,
+        mws,
+        cqs,
+        cqe,
+        qps,
+        wrs,
+        sges,
+        inline,
+        srqs,
+        ahs,
+        mcast_groups,
+        mcast_qps,
+        mcast_attached,
+        rd_atomic,
+        message,
+    } = *limits;
     vec![
         item("pds", "protection domains", pds.into()),
         item("mrs", "memory regions", mrs.into()),
@@ -112,6 +129,9 @@ fn limits(limits: &Limits) -> Vec<Item<u64>> {
         item("inline", "inline bytes of a request", inline.into()),
         item("srqs", "shared receive queues", srqs.into()),
         item("ahs", "address handles", ahs.into()),
+        item("mcast_groups", "multicast groups", mcast_groups.into()),
+        item("mcast_qps", "queue pairs of a multicast group", mcast_qps.into()),
+        item("mcast_attached", "attachments to multicast groups", mcast_attached.into()),
         item("rd_atomic", "READs and atomics outstanding", rd_atomic.into()),
         item("message", "bytes of a message", message.into()),
     ]

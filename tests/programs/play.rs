@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -32,7 +32,10 @@ pub(crate) fn run(row: &Row) -> Result<(), String> {
     let port = if row.section.shape == Shape::Udaddy { UDADDY_PORT } else { free_port()? };
     for (at, words) in command_lines(row, port)?.into_iter().enumerate() {
         if at > 0 {
-            scene.wait_for_listener(port)?;
+            match row.section.shape {
+                Shape::Mckey => scene.wait_until("join the group", || is_joined(group(0, port)))?,
+                _ => scene.wait_until("listen", || is_listening(port))?,
+            }
         }
         let fault = row.section.fault.filter(|_| at == 0).map(|fault| ["--fault", fault]);
         let options = row.section.under.iter().copied().chain(fault.into_iter().flatten());
@@ -59,9 +62,12 @@ pub(crate) fn run(row: &Row) -> Result<(), String> {
 fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
     const HOST: &str = "127.0.0.1";
     let words: Vec<String> = row.command.split(' ').map(str::to_owned).collect();
-    let port = port.to_string();
-    let with = |more: &[&str]| {
+    let (port, number) = (port.to_string(), port);
+    let with = |more: &[&str]| -> Vec<String> {
         words.iter().map(String::as_str).chain(more.iter().copied()).map(str::to_owned).collect()
+    };
+    let within = |group: &str, more: &[&str]| {
+        with(more).into_iter().map(|word| if word == "GROUP" { group.to_owned() } else { word }).collect()
     };
     Ok(match row.section.shape {
         Shape::Alone => vec![words],
@@ -75,6 +81,17 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
         Shape::Rping => ["-s", "-c"].map(|role| with(&[role, "-a", HOST, "-p", &port])).to_vec(),
         Shape::Cm => vec![with(&["-p", &port]), with(&["-p", &port, "-s", HOST])],
         Shape::Udaddy => vec![words.clone(), with(&["-s", HOST])],
+        Shape::Groups => {
+            let mgid = |at| {
+                let [a, b, c, d] = group(at, number).octets();
+                format!("0:0:0:0:0:0:0:0:0:0:255:255:{a}:{b}:{c}:{d}")
+            };
+            vec![within(&mgid(0), &["-p", &port]), within(&mgid(1), &["-p", &port, HOST])]
+        }
+        Shape::Mckey => {
+            let group = group(0, number).to_string();
+            vec![within(&group, &[]), within(&group, &["-s"])]
+        }
         Shape::Fabric => vec![with(&["-B", &port]), with(&["-P", &port, HOST])],
         Shape::Mpi => {
             let check = build::mpi_check()?;
@@ -94,6 +111,17 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
 pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     listener.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
+}
+
+/// A multicast group that is this row's alone, as the port is.
+fn group(at: usize, port: u16) -> Ipv4Addr {
+    let [high, low] = port.to_be_bytes();
+    Ipv4Addr::new(239, at as u8, high, low)
+}
+
+/// Whether some NIC of this machine is in a multicast group.
+fn is_joined(group: Ipv4Addr) -> bool {
+    mitra_softnic::port_users().iter().any(|user| user.address == group)
 }
 
 enum Ended {
@@ -141,12 +169,12 @@ impl Scene {
         Ok(())
     }
 
-    /// Waits until the server listens. One that ended before it did is found by [`Scene::wait`].
-    fn wait_for_listener(&mut self, port: u16) -> Result<(), String> {
+    /// Waits until the server is ready. One that ended before it was is found by [`Scene::wait`].
+    fn wait_until(&mut self, what: &str, is_ready: impl Fn() -> bool) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
-        while !is_listening(port) && !self.processes.iter_mut().any(Process::has_ended) {
+        while !is_ready() && !self.processes.iter_mut().any(Process::has_ended) {
             if Instant::now() > deadline {
-                return Err(format!("the server does not listen after {PATIENCE:?}\n{}", self.outputs()));
+                return Err(format!("the server does not {what} after {PATIENCE:?}\n{}", self.outputs()));
             }
             sleep(MOMENT);
         }

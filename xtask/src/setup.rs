@@ -10,7 +10,7 @@ use crate::{root, rxe_vm};
 /// Debian packages that the tests call: tools, headers, and unmodified verbs programs.
 #[rustfmt::skip]
 pub(crate) const DEBIAN_PACKAGES: &[&str] = &[
-    "gcc", "libc6-dev", "libibverbs-dev", "librdmacm-dev", "python3", "python3-venv", "tshark",
+    "gcc", "iproute2", "libc6-dev", "libibverbs-dev", "librdmacm-dev", "python3", "python3-venv", "tshark",
     "ibverbs-utils", "libfabric-bin", "libopenmpi-dev", "openmpi-bin", "perftest", "qperf", "rdmacm-utils", "ucx-utils",
 ];
 

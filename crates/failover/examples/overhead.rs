@@ -44,6 +44,9 @@ impl Null {
             inline: 256,
             srqs: most,
             ahs: most,
+            mcast_groups: 0,
+            mcast_qps: 0,
+            mcast_attached: 0,
             rd_atomic: 16,
             message: 1 << 30,
         };
@@ -182,6 +185,12 @@ impl Provider for Null {
     fn destroy_qp(&self, _: Qpn) -> Result<()> {
         Ok(())
     }
+    fn attach_mcast(&self, _: Qpn, _: Gid, _: bool) -> Result<()> {
+        Ok(())
+    }
+    fn detach_mcast(&self, _: Qpn, _: Gid) -> Result<()> {
+        Ok(())
+    }
     fn post_send(&self, _: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
         let mut state = self.state.lock().expect("nothing panics");
         for wr in wrs {
@@ -191,6 +200,9 @@ impl Provider for Null {
             }
         }
         Ok(())
+    }
+    fn post_send_all(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
+        self.post_send(qp, wrs)
     }
     fn post_recv(&self, _: Qpn, _: &[RecvWr]) -> Result<(), PostError> {
         Ok(())

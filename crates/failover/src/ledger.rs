@@ -166,6 +166,13 @@ impl Ledger {
         self.base + self.ops.len() as u64
     }
 
+    /// Takes back what was entered from this sequence number on: nothing of it was posted yet.
+    pub fn take_back(&mut self, from: u64) {
+        let stay = from.saturating_sub(self.base) as usize;
+        debug_assert!(self.ops.iter().skip(stay).all(|op| op.state == State::Held));
+        self.ops.truncate(stay);
+    }
+
     /// Enters an operation. The caller has checked [`Ledger::has_room`] and that it is not halted.
     ///
     /// Gives the request back if vQPs do not carry its kind.

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Buffer, Error, Mtu, Qpn, RecvWr, Result, SendWr, Time, Wc};
+use mitra_verbs::{Access, Buffer, Error, Mtu, PostError, Qpn, RecvWr, Result, SendWr, Time, Wc};
 
 use crate::agreement::{Agreement, Ended};
 use crate::ballot::Role;
@@ -289,6 +289,29 @@ impl VirtualQp {
     /// Nothing is posted when the queue is full, when the vQP has ended or halted, when a key has no name on some rail,
     /// or when a limit of the queue pairs is exceeded.
     pub fn post_send_with(&mut self, wr: SendWr, writes: Writes) -> Result<u64> {
+        let seq = self.enter(wr, writes)?;
+        self.entered();
+        Ok(seq)
+    }
+
+    /// Posts sends, all or none, as [`VirtualQp::post_send`] does each.
+    ///
+    /// # Errors
+    /// As for one; the first that is refused is named.
+    pub fn post_send_all(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
+        let first = self.ledger.next_seq();
+        for (index, wr) in wrs.into_iter().enumerate() {
+            if let Err(error) = self.enter(wr, self.config.writes) {
+                self.ledger.take_back(first);
+                return Err(PostError { index, error });
+            }
+        }
+        self.entered();
+        Ok(())
+    }
+
+    /// Enters a send in the ledger, if it may be posted.
+    fn enter(&mut self, wr: SendWr, writes: Writes) -> Result<u64> {
         let Some(peer) = &self.peer else { return Err(NOT_CONNECTED) };
         if self.ended.is_some() {
             return Err(Error::Invalid("this virtual queue pair has ended"));
@@ -307,11 +330,15 @@ impl VirtualQp {
         }
         translate::limits(&wr, &rail::WIDTH, self.longest)?;
         translate::check(&wr, &self.domain, &mut self.known, &peer.keys)?;
-        let seq = self.ledger.push(wr, writes).map_err(|_| {
+        self.ledger.push(wr, writes).map_err(|_| {
             Error::Unsupported(
                 "memory windows and invalidation on virtual queue pairs (they come with a later version)",
             )
-        })?;
+        })
+    }
+
+    /// Posts what was entered, if it can be now.
+    fn entered(&mut self) {
         // What was in flight at a failure comes first: until it has completed, polls post, and between them they look.
         if !self.is_replaying() {
             self.pump();
@@ -319,7 +346,6 @@ impl VirtualQp {
         if self.polls - self.polls_at_post >= POLLS {
             self.look_behind_post();
         }
-        Ok(seq)
     }
 
     /// Posts a receive. It belongs to the vQP: it moves with it.

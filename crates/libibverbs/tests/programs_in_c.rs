@@ -58,7 +58,7 @@ macro_rules! plays {
     )*};
 }
 
-plays! { unmapped killed killed_idle forks late destroyed_while_polled ends_in_a_handler parted read_only sleepers shared_receives }
+plays! { unmapped killed killed_idle forks late destroyed_while_polled ends_in_a_handler parted read_only sleepers shared_receives multicast }
 
 mod refused {
     #[test]

@@ -228,6 +228,14 @@ impl Provider for SimNic {
         if fences { self.revoke(modify) } else { self.call(modify) }
     }
 
+    fn attach_mcast(&self, _: Qpn, _: Gid, _: bool) -> Result<()> {
+        Err(Error::Unsupported("multicast: the simulated fabric leads from one NIC to one other"))
+    }
+
+    fn detach_mcast(&self, _: Qpn, _: Gid) -> Result<()> {
+        Err(Error::Invalid("the queue pair is not attached to this multicast group"))
+    }
+
     fn query_qp(&self, qp: Qpn) -> Result<QpStatus> {
         self.ask(|nic| nic.nic.query_qp(qp))
     }
@@ -238,6 +246,10 @@ impl Provider for SimNic {
 
     fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
         self.post(|nic, local| nic.nic.post_send(local, qp, wrs))
+    }
+
+    fn post_send_all(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
+        self.post(|nic, local| nic.nic.post_send_all(local, qp, wrs))
     }
 
     fn post_recv(&self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError> {

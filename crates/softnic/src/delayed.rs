@@ -12,7 +12,8 @@ const BOUND: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Way {
     Out,
-    In,
+    /// To this multicast group, if to one.
+    In(Option<Gid>),
 }
 
 /// A datagram held back: without valid ICRC on its way out, checked on its way in.

@@ -14,6 +14,7 @@ use crate::channel::EventQueue;
 use crate::completions::Completions;
 use crate::counts::Counts;
 use crate::delayed::{Delayed, Way};
+use crate::groups::Group;
 use crate::lease::Lease;
 use crate::memory::Regions;
 use crate::paths::Paths;
@@ -54,6 +55,8 @@ pub(crate) struct Engine {
     backlog: u32,
     /// None after a reset.
     pub(crate) socket: Option<Arc<Socket>>,
+    /// The multicast groups that it is in.
+    pub(crate) groups: Vec<Group>,
     pub(crate) outbox: Outbox,
     pub(crate) inbox: Inbox,
     pub(crate) paths: Paths,
@@ -99,6 +102,7 @@ impl Engine {
             counts: Counts::default(),
             nic: Nic::new(config),
             socket: Some(socket),
+            groups: Vec::new(),
             outbox: Outbox::new(offload),
             capture,
             events,
@@ -133,6 +137,7 @@ impl Engine {
         while received < most && self.receive(now) {
             received += 1;
         }
+        received += self.receive_multicast(now, most);
         if driver == Driver::Poller {
             self.backlog = if received == 0 { 1 } else { (self.backlog * 2).min(POLLER_ROUND) };
         }
@@ -206,7 +211,7 @@ impl Engine {
             }
             match late.way {
                 Way::Out => self.send_alone(late.peer, &mut late.datagram.into_vec(), None),
-                Way::In => self.execute_late(now, late.peer, &late.datagram),
+                Way::In(group) => self.execute_late(now, late.peer, group, &late.datagram),
             }
         }
     }
@@ -252,6 +257,7 @@ impl Engine {
     /// The NIC touches nothing any more, for good.
     pub(crate) fn close(&mut self) {
         self.socket = None;
+        self.groups.clear();
         self.memory.clear();
         self.completions.disarm_all();
         self.flush_capture();

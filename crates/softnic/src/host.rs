@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use mitra_wire::ROCE_PORT;
 use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::SockaddrStorage;
 
 /// An address of this machine and the interface that has it.
@@ -35,17 +35,31 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
         getifaddrs()?.filter_map(|entry| Some((entry.address.as_ref().and_then(ip_of)?, entry)));
     with_address
         .map(|(address, entry)| {
-            let mtu = fs::read_to_string(format!("/sys/class/net/{}/mtu", entry.interface_name))?;
             Ok(Interface {
-                name: entry.interface_name,
                 address,
-                mtu: mtu.trim().parse().map_err(io::Error::other)?,
+                mtu: mtu_of(&entry.interface_name)?,
+                name: entry.interface_name,
                 up: entry.flags.contains(InterfaceFlags::IFF_UP),
                 loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
                 usable: usable(address),
             })
         })
         .collect()
+}
+
+/// Bytes of an IP packet that an interface carries. `/proc/sys/net` shows this process' network namespace; `/sys` shows the one
+/// that it was mounted in, which may be another (`unshare --net`, `nsenter --net`), but knows interfaces without IPv6 too.
+fn mtu_of(interface: &str) -> io::Result<usize> {
+    let paths =
+        [format!("/proc/sys/net/ipv6/conf/{interface}/mtu"), format!("/sys/class/net/{interface}/mtu")];
+    let read = paths.iter().find_map(|path| fs::read_to_string(path).ok());
+    let mtu = read.ok_or_else(|| {
+        io::Error::other(format!(
+            "neither {} nor {} can be read (mount -t sysfs sysfs /sys)",
+            paths[0], paths[1]
+        ))
+    })?;
+    mtu.trim().parse().map_err(io::Error::other)
 }
 
 /// The interface with this address. The loopback interface has its whole network.
@@ -55,6 +69,12 @@ pub(crate) fn interface_of(address: IpAddr) -> io::Result<Option<Interface>> {
         let whole_net = interface.loopback && own.is_loopback();
         own == address || whole_net && address.is_loopback() && address.is_ipv4() == own.is_ipv4()
     }))
+}
+
+/// The number of the interface with this address.
+pub(crate) fn interface_index(address: IpAddr) -> io::Result<u32> {
+    let interface = interface_of(address)?.ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok(if_nametoindex(interface.name.as_str())?)
 }
 
 /// The addresses of this machine that a NIC can have, for an error message.

@@ -1,8 +1,8 @@
 //! The software NIC: RoCEv2 over UDP sockets from user space, rootless; never decides protocol.
 //!
-//! [`SoftNic::open`] gives a [`Provider`](mitra_verbs::Provider): one UDP socket at port 4791 of one address, one lock,
-//! one progress thread. Protocol, keys and queues are [`mitra_transport::Nic`]'s; here are only the socket, the
-//! memory, the thread and the faults on demand:
+//! [`SoftNic::open`] gives a [`Provider`](mitra_verbs::Provider): one UDP socket at port 4791 of one address, and one for
+//! each multicast group that it is in, one lock, one progress thread. Protocol, keys and queues are
+//! [`mitra_transport::Nic`]'s; here are only the sockets, the memory, the thread and the faults on demand:
 //!
 //! ```text
 //!            callers ──┐                        ┌── progress thread     lease.rs: who drives
@@ -27,6 +27,7 @@ mod delayed;
 mod engine;
 mod error;
 mod faults;
+mod groups;
 mod host;
 mod lease;
 mod memory;

@@ -137,6 +137,20 @@ impl SoftNic {
         result
     }
 
+    /// Posts sends.
+    fn post(
+        &self,
+        post: impl FnOnce(&mut mitra_transport::Nic, Time) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        self.call(|engine, now| {
+            post(&mut engine.nic, now)?;
+            if engine.lease.distrusts(now) {
+                engine.nic.handle_sleep();
+            }
+            Ok(())
+        })
+    }
+
     /// What is inside.
     #[cfg(test)]
     pub(crate) fn shared(&self) -> Arc<Shared> {
@@ -355,6 +369,20 @@ impl Provider for SoftNic {
         })
     }
 
+    fn attach_mcast(&self, qp: Qpn, group: Gid, own: bool) -> Result<()> {
+        self.call(|engine, _| engine.attach_mcast(qp, group, own))?;
+        // The thread is to sleep on the group's socket too.
+        self.shared.wake();
+        Ok(())
+    }
+
+    fn detach_mcast(&self, qp: Qpn, group: Gid) -> Result<()> {
+        self.call(|engine, _| engine.detach_mcast(qp, group))?;
+        // ... and to let go of it.
+        self.shared.wake();
+        Ok(())
+    }
+
     fn query_qp(&self, qp: Qpn) -> Result<QpStatus> {
         self.call(|engine, _| engine.nic.query_qp(qp))
     }
@@ -367,13 +395,11 @@ impl Provider for SoftNic {
     }
 
     fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
-        self.call(|engine, now| {
-            engine.nic.post_send(now, qp, wrs)?;
-            if engine.lease.distrusts(now) {
-                engine.nic.handle_sleep();
-            }
-            Ok(())
-        })
+        self.post(|nic, now| nic.post_send(now, qp, wrs))
+    }
+
+    fn post_send_all(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
+        self.post(|nic, now| nic.post_send_all(now, qp, wrs))
     }
 
     fn post_recv(&self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError> {

@@ -20,7 +20,8 @@ const CHANGE_OF_HABIT: u8 = 3;
 pub(crate) struct Paths {
     local: SocketAddr,
     to: Recent<Gid, Destination>,
-    from: Recent<SocketAddr, Source>,
+    /// By the sender and what it sent to: the socket's own address, or a multicast group.
+    from: Recent<(SocketAddr, SocketAddr), Source>,
 }
 
 /// A bounded map that finds the entry it found last without hashing.
@@ -102,9 +103,8 @@ impl Paths {
     }
 
     /// The path from a sender.
-    pub(crate) fn from(&mut self, address: SocketAddr) -> &mut Source {
-        let local = self.local;
-        self.from.get_or(address, || Source::new(address, local))
+    pub(crate) fn from(&mut self, address: SocketAddr, to: SocketAddr) -> &mut Source {
+        self.from.get_or((address, to), || Source::new(address, to))
     }
 }
 
@@ -219,7 +219,8 @@ mod tests {
     fn strangers_do_not_fill_the_memory() {
         let mut paths = Paths::new("127.1.0.2:4791".parse().unwrap());
         for port in 1..=u16::MAX {
-            paths.from(SocketAddr::new(IpAddr::from([127, 1, 0, 1]), port));
+            let local = paths.local;
+            paths.from(SocketAddr::new(IpAddr::from([127, 1, 0, 1]), port), local);
             assert!(paths.from.entries.len() <= BOUND && paths.from.index.len() <= BOUND);
         }
     }

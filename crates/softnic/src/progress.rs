@@ -69,6 +69,8 @@ fn not_ours() -> SigSet {
 pub(crate) struct Sleep {
     /// None while somebody polls, or while the NIC is dead.
     socket: Option<Arc<Socket>>,
+    /// Those of multicast groups, as long as that.
+    groups: Vec<Arc<Socket>>,
     /// Something waits for room in the socket's buffer.
     blocked: bool,
     until: Option<Time>,
@@ -193,7 +195,8 @@ impl Shared {
             if !engine.lease.taken() {
                 return None;
             }
-            return Some(Sleep { socket: None, blocked: false, until: Some(now + LEASE) });
+            let until = Some(now + LEASE);
+            return Some(Sleep { socket: None, groups: Vec::new(), blocked: false, until });
         }
         if engine.drive(now, Driver::Thread) > 0 {
             engine.spin.received(now);
@@ -204,8 +207,10 @@ impl Shared {
         }
         engine.flush_capture();
         let linger = (now - engine.active < ACTIVE).then_some(now + LINGER);
+        let is_alive = engine.dma_ok();
         Some(Sleep {
-            socket: engine.socket.clone().filter(|_| engine.dma_ok()),
+            socket: engine.socket.clone().filter(|_| is_alive),
+            groups: if is_alive { engine.group_sockets() } else { Vec::new() },
             blocked: engine.outbox.blocked(),
             until: [linger, engine.next_due()].into_iter().flatten().min(),
         })
@@ -213,16 +218,12 @@ impl Shared {
 
     fn sleep(&self, sleep: &Sleep) {
         let timeout = sleep.until.map(|until| TimeSpec::from(until.saturating_since(clock::now())));
-        let wake = PollFd::new(self.wake.as_fd(), PollFlags::POLLIN);
+        let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+        let room = if sleep.blocked { PollFlags::POLLOUT } else { PollFlags::empty() };
+        fds.extend(sleep.socket.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN | room)));
+        fds.extend(sleep.groups.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
         // An interrupted or refused wait is a short one.
-        let _ = match &sleep.socket {
-            Some(socket) => {
-                let room = if sleep.blocked { PollFlags::POLLOUT } else { PollFlags::empty() };
-                let socket = PollFd::new(socket.as_fd(), PollFlags::POLLIN | room);
-                ppoll(&mut [wake, socket], timeout, None)
-            }
-            None => ppoll(&mut [wake], timeout, None),
-        };
+        let _ = ppoll(&mut fds, timeout, None);
         clear(&self.wake);
     }
 }

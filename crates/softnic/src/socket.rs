@@ -1,7 +1,7 @@
 //! The UDP socket: its options, one receive, one send. Knows nothing of RoCE but the port.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::net::{IpAddr, SocketAddr};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use mitra_wire::ROCE_PORT;
@@ -52,7 +52,29 @@ mod options {
         sockopt::SetStruct<c_int>
     );
 
+    /// Whether a socket gets what any other socket of the machine has joined.
+    #[derive(Clone, Copy)]
+    pub(super) struct MulticastAll;
+    nix::setsockopt_impl!(
+        MulticastAll,
+        libc::IPPROTO_IP,
+        libc::IP_MULTICAST_ALL,
+        c_int,
+        sockopt::SetStruct<c_int>
+    );
+
     /// The same over IPv6.
+    #[derive(Clone, Copy)]
+    pub(super) struct Ipv6MulticastAll;
+    nix::setsockopt_impl!(
+        Ipv6MulticastAll,
+        libc::IPPROTO_IPV6,
+        libc::IPV6_MULTICAST_ALL,
+        c_int,
+        sockopt::SetStruct<c_int>
+    );
+
+    /// The same as [`MtuDiscover`] over IPv6.
     #[derive(Clone, Copy)]
     pub(super) struct Ipv6MtuDiscover;
     nix::setsockopt_impl!(
@@ -136,6 +158,9 @@ impl Socket {
         inner.set_nonblocking(true).tried("making the socket non-blocking")?;
         // RoCEv2 forbids fragments (annex A17.3.2). This also makes the kernel send identification 0, which the ICRC needs.
         if address.is_ipv6() {
+            // Over IPv4 the own address says which interface is meant.
+            let interface = host::interface_index(address.ip()).tried("asking for the interface's index")?;
+            inner.set_multicast_if_v6(interface).tried("choosing the interface of multicast groups")?;
             sys::setsockopt(&inner, options::Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_DO)
         } else {
             sys::setsockopt(&inner, options::MtuDiscover, &libc::IP_PMTUDISC_DO)
@@ -144,6 +169,38 @@ impl Socket {
         inner.set_recv_buffer_size(BUFFER).tried("setting the receive buffer's size")?;
         inner.set_send_buffer_size(BUFFER).tried("setting the send buffer's size")?;
         let receive_buffer = inner.recv_buffer_size().tried("asking for the receive buffer's size")?;
+        Ok(Socket { inner, address, receive_buffer })
+    }
+
+    /// Joins a multicast group on the interface of one of this machine's addresses. This socket only receives.
+    ///
+    /// One that is bound to the address itself gets no datagrams of a group; one that is bound to the group does, as does
+    /// each other NIC's of this machine.
+    pub(crate) fn join(group: IpAddr, own: IpAddr) -> io::Result<Socket> {
+        let interface = host::interface_index(own)?;
+        let address = match group {
+            IpAddr::V4(_) => SocketAddr::new(group, ROCE_PORT),
+            IpAddr::V6(group) => SocketAddrV6::new(group, ROCE_PORT, 0, interface).into(),
+        };
+        let inner = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        inner.set_nonblocking(true)?;
+        inner.set_recv_buffer_size(BUFFER)?;
+        inner.set_reuse_address(true)?;
+        // What comes over other interfaces is not for this NIC, whoever has joined there.
+        match (group, own) {
+            (IpAddr::V4(group), IpAddr::V4(own)) => {
+                sys::setsockopt(&inner, options::MulticastAll, &0)?;
+                inner.bind(&address.into())?;
+                inner.join_multicast_v4(&group, &own)?;
+            }
+            (IpAddr::V6(group), IpAddr::V6(_)) => {
+                sys::setsockopt(&inner, options::Ipv6MulticastAll, &0)?;
+                inner.bind(&address.into())?;
+                inner.join_multicast_v6(&group, interface)?;
+            }
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        }
+        let receive_buffer = inner.recv_buffer_size()?;
         Ok(Socket { inner, address, receive_buffer })
     }
 

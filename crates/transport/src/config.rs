@@ -71,6 +71,10 @@ impl NicConfig {
                 inline: 256,
                 srqs: 1 << 10,
                 ahs: 1 << 14,
+                // A group costs a driver a socket; a packet to one is placed as often as it has members.
+                mcast_groups: 64,
+                mcast_qps: 64,
+                mcast_attached: 1 << 10,
                 rd_atomic: 16,
                 message: 1 << 30,
             },

@@ -1,9 +1,10 @@
 //! Driving the NIC: packets and time in, packets out.
 
-use mitra_verbs::{AsyncEvent, Gid, QpState, Time};
+use mitra_verbs::{AsyncEvent, Gid, QpState, Qpn, Time};
 use mitra_wire::Packet;
 
 use crate::emit::Out;
+use crate::host::Route;
 use crate::{Memory, Nic, TxBatch};
 
 /// The default partition, without the membership bit: the only entry of the P_Key table.
@@ -13,22 +14,42 @@ impl Nic {
     /// Executes an arrived packet whose ICRC was good. Hostile until proven otherwise: what does not fit is counted
     /// and dropped, or answered with the NAK that the specification names.
     pub fn handle_packet(&mut self, now: Time, source: Gid, packet: &Packet<'_>, memory: &mut dyn Memory) {
+        if self.admits(packet) {
+            let route = Route { source, destination: self.host.config.gid };
+            self.give(now, packet.dest_qp, route, packet, memory);
+        }
+    }
+
+    /// Whether a packet is looked at.
+    pub(crate) fn admits(&mut self, packet: &Packet<'_>) -> bool {
         let counters = &mut self.host.counters;
         counters.packets_received += 1;
         if !self.link_up {
             counters.drop_link_down += 1;
-            return;
+            return false;
         }
         if packet.pkey & PKEY != PKEY {
             counters.drop_pkey += 1;
-            return;
+            return false;
         }
-        let Ok(qp) = self.qps.get_mut(packet.dest_qp) else {
-            counters.drop_no_qp += 1;
+        true
+    }
+
+    /// Gives a packet to a queue pair.
+    pub(crate) fn give(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        route: Route,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+    ) {
+        let Ok(qp) = self.qps.get_mut(qpn) else {
+            self.host.counters.drop_no_qp += 1;
             return;
         };
-        qp.handle_packet(&mut self.host, now, source, packet, memory);
-        self.settle(self.qps.slot(packet.dest_qp));
+        qp.handle_packet(&mut self.host, now, route, packet, memory);
+        self.settle(self.qps.slot(qpn));
     }
 
     /// Timers: retransmission, RNR, deferred acknowledgements.

@@ -17,6 +17,14 @@ pub(crate) struct Ah {
     pub(crate) destination: Gid,
 }
 
+/// Between which addresses a packet travelled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Route {
+    pub(crate) source: Gid,
+    /// The NIC's own, or a multicast group.
+    pub(crate) destination: Gid,
+}
+
 /// All of a NIC but its queue pairs.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {

@@ -10,8 +10,8 @@
 //!
 //! Where to find what: `nic` has the tables and verbs, `drive` the packets and the time, `qp` the states of a queue pair.
 //! A reliable connection is `requester`, `responder`, and the `responses` and `saved` results of the latter; `uc`, `ud`
-//! and `unreliable` are the other services; `inbound` puts messages together for RC and UC. `keys` judges every access,
-//! `sges` makes the local ones.
+//! and `unreliable` are the other services, `multicast` the groups of UD; `inbound` puts messages together for RC and UC.
+//! `keys` judges every access, `sges` makes the local ones.
 #![forbid(unsafe_code)]
 
 mod config;
@@ -25,6 +25,7 @@ mod host;
 mod inbound;
 mod keys;
 mod memory;
+mod multicast;
 mod nic;
 mod patience;
 mod post;

@@ -19,6 +19,7 @@ use crate::events::Events;
 use crate::host::{Ah, Host};
 use crate::inbound::MAX_MESSAGE;
 use crate::keys::Keys;
+use crate::multicast::Groups;
 use crate::post;
 use crate::qp::Qp;
 use crate::qpn::Qps;
@@ -41,6 +42,7 @@ pub struct Nic {
     pub(crate) link_up: bool,
     pub(crate) host: Host,
     pub(crate) qps: Qps,
+    pub(crate) groups: Groups,
     /// Slots of queue pairs with something to send, each once.
     pub(crate) ready: VecDeque<u32>,
     /// Slots of queue pairs that owe an acknowledgement, each once.
@@ -69,7 +71,7 @@ impl Nic {
     fn state(&self) -> impl Eq + Hash {
         let Host { keys, cqs, srqs, ahs, events, .. } = &self.host;
         let work = (&self.ready, &self.owing, &self.patient, &self.timers);
-        (&self.pds, self.link_up, keys, cqs, srqs, ahs, events, &self.qps, work)
+        (&self.pds, self.link_up, keys, cqs, srqs, ahs, events, &self.qps, &self.groups, work)
     }
 
     /// A NIC with its link up and nothing in it.
@@ -94,6 +96,7 @@ impl Nic {
                 config,
             },
             qps: Qps::new(limits.qps, quarantine, &mut rng),
+            groups: Groups::default(),
             ready: VecDeque::new(),
             owing: Vec::new(),
             patient: Vec::new(),
@@ -302,8 +305,11 @@ impl Nic {
         self.qps.get(qp).map(Qp::status)
     }
 
-    /// Removes a queue pair; its outstanding requests vanish without completion.
+    /// Removes a queue pair that no multicast group has; its outstanding requests vanish without completion.
     pub fn destroy_qp(&mut self, now: Time, qp: Qpn) -> Result<()> {
+        if self.groups.have(qp) {
+            return Err(Error::Busy { kind: "queue pair", id: qp.value(), user: "a multicast group" });
+        }
         let slot = self.qps.slot(qp);
         let gone = self.qps.remove(now, qp)?;
         self.timers.remove(slot);
@@ -330,41 +336,31 @@ impl Nic {
 
     /// Queues the requests; `poll_transmit` sends them.
     pub fn post_send(&mut self, _now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
-        let refused = |index, error| Err(PostError { index, error });
-        let queue = match self.qps.get_mut(qp) {
-            Ok(queue) => queue,
-            Err(error) => return refused(0, error),
-        };
-        let state = queue.common.state;
-        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
-            return refused(
-                0,
-                Error::WrongState { call: "post_send", qpn: qp, needs: "Rts, Sqd, Sqe or Err", state },
-            );
-        }
-        let depth = queue.common.init.cap.send_wrs;
+        let queue = self.qps.get_mut(qp).map_err(|error| PostError { index: 0, error })?;
         let mut done = Ok(());
         for (index, wr) in wrs.iter().enumerate() {
-            if let Err(error) = post::check(&queue.common, &self.attr.limits, &self.attr.capabilities, wr) {
-                done = refused(index, error);
-                break;
-            }
-            if queue.sends() >= depth as usize {
-                done = refused(index, Error::QueueFull { queue: "send queue", qpn: qp, depth });
-                break;
-            }
-            let destination = match post::destination(&queue.common, &self.host.ahs, wr) {
-                Ok(destination) => destination,
+            match post::admit(queue, &self.attr, &self.host.ahs, wr, 0) {
+                Ok(destination) => queue.push_send(wr.clone(), destination),
                 Err(error) => {
-                    done = refused(index, error);
+                    done = Err(PostError { index, error });
                     break;
                 }
-            };
-            queue.push_send(wr.clone(), destination);
+            }
         }
         queue.flush_posted(&mut self.host);
         self.settle(self.qps.slot(qp));
         done
+    }
+
+    /// Queues all of the requests, or none.
+    pub fn post_send_all(&mut self, now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
+        for (index, wr) in wrs.iter().enumerate() {
+            self.qps
+                .get(qp)
+                .and_then(|queue| post::admit(queue, &self.attr, &self.host.ahs, wr, index))
+                .map_err(|error| PostError { index, error })?;
+        }
+        self.post_send(now, qp, wrs)
     }
 
     /// Posts receives.

@@ -1,17 +1,40 @@
 //! Judging posted sends.
 
-use mitra_verbs::{Capabilities, Data, Error, Gid, Limits, QpType, Result, SendOp, SendWr};
+use mitra_verbs::{
+    Capabilities, Data, DeviceAttr, Error, Gid, Limits, QpState, QpType, Result, SendOp, SendWr,
+};
 
 use crate::host::Ah;
-use crate::qp::Common;
+use crate::qp::{Common, Qp};
 use crate::table::Table;
 
 fn limit(what: &'static str, asked: u64, limit: u64) -> Result<()> {
     if asked > limit { Err(Error::Limit { what, asked, limit }) } else { Ok(()) }
 }
 
-/// Whether a send may be posted; keys and bounds are judged when it is executed.
-pub(crate) fn check(c: &Common, limits: &Limits, capabilities: &Capabilities, wr: &SendWr) -> Result<()> {
+/// Whether a send may be posted behind `ahead` others that are still to be; keys and bounds are judged when it is executed.
+/// Says where a datagram goes.
+pub(crate) fn admit(
+    queue: &Qp,
+    device: &DeviceAttr,
+    ahs: &Table<Ah>,
+    wr: &SendWr,
+    ahead: usize,
+) -> Result<Option<Gid>> {
+    let c = &queue.common;
+    if matches!(c.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+        let needs = "Rts, Sqd, Sqe or Err";
+        return Err(Error::WrongState { call: "post_send", qpn: c.qpn, needs, state: c.state });
+    }
+    check(c, &device.limits, &device.capabilities, wr)?;
+    let depth = c.init.cap.send_wrs;
+    if queue.sends() + ahead >= depth as usize {
+        return Err(Error::QueueFull { queue: "send queue", qpn: c.qpn, depth });
+    }
+    destination(c, ahs, wr)
+}
+
+fn check(c: &Common, limits: &Limits, capabilities: &Capabilities, wr: &SendWr) -> Result<()> {
     let qp_type = c.init.qp_type;
     let fetches = wr.op.fetches();
     let local = matches!(wr.op, SendOp::BindWindow(_) | SendOp::LocalInvalidate(_));
@@ -62,7 +85,7 @@ pub(crate) fn check(c: &Common, limits: &Limits, capabilities: &Capabilities, wr
 }
 
 /// Where a datagram goes.
-pub(crate) fn destination(c: &Common, ahs: &Table<Ah>, wr: &SendWr) -> Result<Option<Gid>> {
+fn destination(c: &Common, ahs: &Table<Ah>, wr: &SendWr) -> Result<Option<Gid>> {
     let Some(to) = wr.ud else { return Ok(None) };
     let ah = ahs.get(to.ah.0)?;
     if ah.pd != c.init.pd {

@@ -9,7 +9,7 @@ use mitra_wire::{Packet, Psn, Transport};
 use crate::Memory;
 use crate::cq::completion;
 use crate::emit::Out;
-use crate::host::Host;
+use crate::host::{Host, Route};
 use crate::recv_queue::Receives;
 use crate::requester::{Failed, Requester};
 use crate::responder::{self, Fatal, Responder};
@@ -350,12 +350,12 @@ impl Qp {
         self.fail(host, None, receive);
     }
 
-    /// A packet from `source` for this queue pair.
+    /// A packet for this queue pair.
     pub(crate) fn handle_packet(
         &mut self,
         host: &mut Host,
         now: Time,
-        source: Gid,
+        route: Route,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) {
@@ -364,7 +364,7 @@ impl Qp {
             host.counters.drop_qp_state += 1;
             return;
         }
-        if source != c.dest_gid && !c.init.qp_type.is_datagram() {
+        if route.source != c.dest_gid && !c.init.qp_type.is_datagram() {
             host.counters.drop_foreign_source += 1;
             return;
         }
@@ -392,7 +392,7 @@ impl Qp {
                 receiver.handle(c, receives, host, packet, memory).err().map(Some)
             }
             (Service::Ud { .. }, Transport::Ud(deth)) => {
-                ud::handle(c, receives, host, source, deth, packet, memory).err().map(|ud::Broken| None)
+                ud::handle(c, receives, host, route, deth, packet, memory).err().map(|ud::Broken| None)
             }
             _ => {
                 host.counters.drop_wrong_transport += 1;

@@ -2,11 +2,11 @@
 
 use core::net::IpAddr;
 
-use mitra_verbs::{Gid, WcOpcode, WcStatus};
+use mitra_verbs::{WcOpcode, WcStatus};
 use mitra_wire::{Deth, Message, Packet};
 
 use crate::cq::completion;
-use crate::host::Host;
+use crate::host::{Host, Route};
 use crate::qp::Common;
 use crate::recv_queue::Receives;
 use crate::{Memory, sges};
@@ -24,7 +24,7 @@ pub(crate) fn handle(
     c: &Common,
     receives: &mut Receives,
     host: &mut Host,
-    source: Gid,
+    route: Route,
     deth: Deth,
     packet: &Packet<'_>,
     memory: &mut dyn Memory,
@@ -42,7 +42,7 @@ pub(crate) fn handle(
         host.counters.drop_unreliable += 1;
         return Ok(());
     }
-    let grh = addresses(source, host.config.gid, packet);
+    let grh = addresses(route, packet);
     let placed = sges::scatter(&host.keys, c.recv_pd, &receive.sges, 0, &grh, memory).and_then(|()| {
         sges::scatter(&host.keys, c.recv_pd, &receive.sges, GRH_LEN as u64, packet.payload, memory)
     });
@@ -68,7 +68,7 @@ pub(crate) fn handle(
 
 /// What stands in the GRH area: the IP header, an IPv4 one in its last 20 bytes (annex A17.4). Made up from what
 /// is known: type of service, identification and time to live of the packet as it travelled are not.
-fn addresses(source: Gid, destination: Gid, packet: &Packet<'_>) -> [u8; GRH_LEN] {
+fn addresses(Route { source, destination }: Route, packet: &Packet<'_>) -> [u8; GRH_LEN] {
     const UDP: u8 = 17;
     const HOPS: u8 = 64;
     let mut grh = [0; GRH_LEN];

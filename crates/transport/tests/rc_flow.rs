@@ -394,6 +394,26 @@ fn unsignalled_requests_retire_silently_and_free_their_slots() {
 }
 
 #[test]
+fn all_are_posted_or_none() {
+    let mut p = Setup { cap: QpCap { send_wrs: 4, ..QpCap::default() }, ..Setup::default() }.pair();
+    let wrs: Vec<SendWr> = (1..=4).map(|i| write(&p, i, 0, 8)).collect();
+    p.post(write(&p, 0, 0, 8));
+    let refused = p.post_all_on(0, &wrs).unwrap_err();
+    assert_eq!(refused.index, 3);
+    assert!(matches!(refused.error, Error::QueueFull { depth: 4, .. }));
+    let mut bad = wrs[..3].to_vec();
+    bad[1].data = Data::inline(&[0; 1 << 10]);
+    let refused = p.post_all_on(0, &bad).unwrap_err();
+    assert_eq!(refused.index, 1);
+    assert!(matches!(refused.error, Error::Limit { .. }));
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), [(0, WcStatus::Success)]);
+    p.post_all_on(0, &wrs).unwrap();
+    p.run();
+    assert_eq!(statuses(&p.sends(0)), (1..=4).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+}
+
+#[test]
 fn all_complete_where_all_are_signalled() {
     let mut p = Setup { sq_sig_all: true, ..Setup::default() }.pair();
     p.post(write(&p, 1, 0, 8).with_flags(SendFlags::empty()));

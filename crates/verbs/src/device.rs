@@ -1,7 +1,7 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
 
-/// A global identifier: for RoCEv2, the NIC's IP address (IPv4 as `::ffff:a.b.c.d`).
+/// A global identifier: for RoCEv2, the IP address of a NIC or multicast group (IPv4 as `::ffff:a.b.c.d`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Gid(pub [u8; 16]);
 
@@ -135,6 +135,12 @@ pub struct Limits {
     pub srqs: u32,
     /// Address handles.
     pub ahs: u32,
+    /// Multicast groups with queue pairs attached to them.
+    pub mcast_groups: u32,
+    /// Queue pairs attached to one multicast group.
+    pub mcast_qps: u32,
+    /// Attachments of queue pairs to multicast groups, in all.
+    pub mcast_attached: u32,
     /// READs and atomics outstanding on a queue pair, at either end.
     pub rd_atomic: u8,
     /// Bytes of a message.

@@ -101,12 +101,28 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// State and attributes.
     fn query_qp(&self, qp: Qpn) -> Result<QpStatus>;
 
+    /// Attaches a UD queue pair to a multicast group: it gets a copy of each message that is sent to it, of its `own`
+    /// messages only if asked. It may be attached before; that changes nothing.
+    ///
+    /// # Errors
+    /// The GID is not of a multicast group that this NIC reaches ([`Limits`](crate::Limits) says how many it can be in).
+    fn attach_mcast(&self, qp: Qpn, group: Gid, own: bool) -> Result<()>;
+
+    /// Detaches a queue pair from a multicast group.
+    ///
+    /// # Errors
+    /// It is not attached.
+    fn detach_mcast(&self, qp: Qpn, group: Gid) -> Result<()>;
+
     /// Removes a queue pair; its outstanding requests vanish without completion. Its number is not used again
-    /// for the maximum packet lifetime.
+    /// for the maximum packet lifetime. Busy while it is attached to a multicast group.
     fn destroy_qp(&self, qp: Qpn) -> Result<()>;
 
     /// Posts sends, in order. Starts them. What was posted before an error stays posted.
     fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError>;
+
+    /// The same, but all or none: where one is refused, nothing is posted.
+    fn post_send_all(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError>;
 
     /// Posts receives, in order.
     fn post_recv(&self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError>;

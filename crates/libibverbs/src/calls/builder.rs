@@ -100,7 +100,8 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let mut built = qp.builder.built();
     let posted = match built.error.take() {
         Some(error) => Err(error),
-        None => qp.post_send(&built.wrs).map_err(|refused| refused.error),
+        // All or none (ibv_wr_post(3)).
+        None => qp.post_send_all(&built.wrs).map_err(|refused| refused.error),
     };
     built.wrs.clear();
     drop(built);

@@ -157,6 +157,9 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     };
     out.max_mw = count(limits.mws);
     out.max_ah = count(limits.ahs);
+    out.max_mcast_grp = count(limits.mcast_groups);
+    out.max_mcast_qp_attach = count(limits.mcast_qps);
+    out.max_total_mcast_qp_attach = count(limits.mcast_attached);
     out.max_srq = count(limits.srqs);
     out.max_srq_wr = count(limits.wrs);
     out.max_srq_sge = count(limits.sges);

@@ -28,6 +28,11 @@ pub(crate) fn explain(call: &str, why: &dyn Display) {
     }
 }
 
+/// Says why there is no device. Programs only say that there is none.
+pub(crate) fn tell(why: &dyn Display) {
+    eprintln!("mitra: the device cannot be opened: {why}");
+}
+
 /// For calls that return 0 or an `errno`.
 pub(crate) fn status(call: &str, result: Result<(), Error>) -> c_int {
     match result {

@@ -17,6 +17,7 @@ pub(crate) mod cq_ex;
 pub(crate) mod device;
 pub(crate) mod error;
 pub(crate) mod events;
+pub(crate) mod mcast;
 pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod object;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mitra_softnic::SoftNic;
 use mitra_verbs::{
-    Error, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr, Result, SendWr,
+    Error, Gid, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr, Result, SendWr,
 };
 
 use super::builder::{self, Builder};
@@ -32,6 +32,8 @@ pub(crate) struct Qp {
     pub(crate) builder: Builder,
     cap: ibv_qp_cap,
     sq_sig_all: bool,
+    /// Whether it gets what it sends itself to a multicast group.
+    own_mcast: bool,
     _pd: Member,
 }
 
@@ -51,11 +53,20 @@ enum Path {
     Spanning(Arc<Spanning>, Arc<Pair>),
 }
 
+const CONNECTED: Error = Error::Invalid("only UD queue pairs can be attached to a multicast group");
+
 impl Qp {
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
         match &self.path {
             Path::Nic(nic, qpn) => nic.post_send(*qpn, wrs),
             Path::Spanning(_, pair) => pair.post_send(wrs),
+        }
+    }
+
+    pub(crate) fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        match &self.path {
+            Path::Nic(nic, qpn) => nic.post_send_all(*qpn, wrs),
+            Path::Spanning(_, pair) => pair.post_send_all(wrs),
         }
     }
 
@@ -90,6 +101,20 @@ impl Qp {
         }
     }
 
+    pub(crate) fn attach_mcast(&self, group: Gid) -> Result<()> {
+        match &self.path {
+            Path::Nic(nic, qpn) => nic.attach_mcast(*qpn, group, self.own_mcast),
+            Path::Spanning(..) => Err(CONNECTED),
+        }
+    }
+
+    pub(crate) fn detach_mcast(&self, group: Gid) -> Result<()> {
+        match &self.path {
+            Path::Nic(nic, qpn) => nic.detach_mcast(*qpn, group),
+            Path::Spanning(..) => Err(CONNECTED),
+        }
+    }
+
     /// The queue pair that the program means.
     ///
     /// # Safety
@@ -113,7 +138,7 @@ fn service(qp_type: ibv_qp_type) -> Result<QpType> {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: a protection domain and the caller's structure.
-    pointer("ibv_create_qp", unsafe { create(pd, &mut *init) }).cast()
+    pointer("ibv_create_qp", unsafe { create(pd, &mut *init, true) }).cast()
 }
 
 pub(crate) unsafe extern "C" fn create_qp_ex(
@@ -135,7 +160,6 @@ unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
         return Err(Error::Invalid("a queue pair needs a protection domain"));
     }
     let flags = if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 { 0 } else { init.create_flags };
-    // A multicast datagram does not come back to its sender's own queue pair.
     if flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
         return Err(Error::Unsupported("a creation flag that was given"));
     }
@@ -143,8 +167,10 @@ unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
     if builds && init.send_ops_flags & !u64::from(builder::OPERATIONS) != 0 {
         return Err(Error::Unsupported("TSO or atomic writes"));
     }
+    let own_mcast = flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0;
+    let shorter = std::ptr::from_mut(init).cast::<ibv_qp_init_attr>();
     // SAFETY: the shorter structure is its prefix; the caller's promise for the rest.
-    let qp = unsafe { create(init.pd, &mut *std::ptr::from_mut(init).cast::<ibv_qp_init_attr>())? };
+    let qp = unsafe { create(init.pd, &mut *shorter, own_mcast)? };
     if builds {
         // SAFETY: nobody else has its address yet.
         builder::fill(unsafe { &mut *qp });
@@ -154,7 +180,7 @@ unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
 
 /// # Safety
 /// As for `ibv_create_qp`.
-unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp_ex> {
+unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, own_mcast: bool) -> Result<*mut ibv_qp_ex> {
     if init.send_cq.is_null() || init.recv_cq.is_null() {
         return Err(Error::Invalid("a queue pair needs a completion queue for sends and one for receives"));
     }
@@ -232,6 +258,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut ib
         builder: Builder::default(),
         cap: *cap,
         sq_sig_all: attr.sq_sig_all,
+        own_mcast,
         _pd: Member::clone(&domain.member),
     }
     .give();
@@ -330,20 +357,4 @@ unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: ibv_wr_opcode, _flags: u32) -> c_int {
     0
-}
-
-/// Multicast is not offered (the device says so: no group can be attached).
-fn no_multicast(call: &str) -> c_int {
-    explain(call, &"the device has no multicast");
-    libc::EOPNOTSUPP
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    no_multicast("ibv_attach_mcast")
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
-    no_multicast("ibv_detach_mcast")
 }

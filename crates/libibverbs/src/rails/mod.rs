@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::calls::error::tell;
 use mitra_launch::control::Server;
 use mitra_launch::{Rails as Asked, Settings};
 use mitra_softnic::{Config, SoftNic};
@@ -74,7 +75,7 @@ impl Rails {
         {
             return Ok(Arc::clone(rails));
         }
-        let rails = Rails::make()?;
+        let rails = Rails::make().inspect_err(|error| tell(error))?;
         if OPENED.fetch_add(1, Ordering::Relaxed) == 0 {
             // SAFETY: a function that may run at exit. If there is no room for it, what the NIC owes stays unsaid.
             unsafe { libc::atexit(farewell) };

@@ -159,52 +159,67 @@ impl Pair {
 
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
         for (index, wr) in wrs.iter().enumerate() {
-            self.post_one(wr).map_err(|error| PostError { index, error })?;
+            self.post_send_all(std::slice::from_ref(wr)).map_err(|refused| PostError { index, ..refused })?;
         }
         Ok(())
     }
 
-    fn post_one(&self, wr: &SendWr) -> Result<()> {
+    /// Posts all, or none.
+    pub(crate) fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        let refused = |index| move |error| PostError { index, error };
         let mut inner = lock(&self.inner);
+        for (index, wr) in wrs.iter().enumerate() {
+            inner = self.make_known(inner, wr).map_err(refused(index))?;
+        }
         if inner.state == QpState::Err {
-            // As on a real queue pair in ERR: it is flushed.
-            self.flush_at_once(wr);
+            // As on a real queue pair in ERR: they are flushed.
+            wrs.iter().for_each(|wr| self.flush_at_once(wr));
             return Ok(());
         }
         if inner.state != QpState::Rts {
-            return Err(Error::WrongState {
-                call: "post_send",
-                qpn: self.qpn,
-                needs: "RTS",
-                state: inner.state,
-            });
+            let (call, needs) = ("post_send", "RTS");
+            let error = Error::WrongState { call, qpn: self.qpn, needs, state: inner.state };
+            return Err(refused(0)(error));
         }
         if let Some(parted) = &mut inner.parted {
-            self.room("send queue", parted.len().0, self.made.init.cap.send_wrs)?;
-            parted.post_send(wr, |wr_id, opcode| self.wc(wr_id, WcStatus::Flushed, opcode));
+            let (kept, depth) = (parted.len().0, self.made.init.cap.send_wrs);
+            for index in 0..wrs.len() {
+                self.room("send queue", kept + index, depth).map_err(refused(index))?;
+            }
+            for wr in wrs {
+                parted.post_send(wr, |wr_id, opcode| self.wc(wr_id, WcStatus::Flushed, opcode));
+            }
             return Ok(());
         }
-        if let Some(remote) = wr.op.remote()
-            && !inner.known.contains(&remote.rkey)
-        {
-            drop(inner);
-            let peer = lock(&self.peer).clone();
-            let region = self.spanning.meeting.region(&peer, remote.rkey)?;
-            inner = lock(&self.inner);
-            match region {
-                Some(region) => {
-                    inner.vqp.import(&region)?;
-                    inner.known.insert(remote.rkey);
-                }
-                // The peer's NIC is to say that there is no such memory, and the next request asks anew.
-                None => inner.vqp.import(&RemoteRegion::unknown(remote, peer.len()))?,
+        let all_signaled = self.made.init.sq_sig_all;
+        inner.vqp.post_send_all(wrs.iter().map(|wr| {
+            let mut wr = wr.clone();
+            if all_signaled {
+                wr.flags |= mitra_verbs::SendFlags::SIGNALED;
             }
+            wr
+        }))
+    }
+
+    /// Has the queue pair know the peer's memory that a request names. Asks the peer for it without the lock.
+    fn make_known<'a>(&'a self, inner: MutexGuard<'a, Inner>, wr: &SendWr) -> Result<MutexGuard<'a, Inner>> {
+        let Some(remote) = wr.op.remote() else { return Ok(inner) };
+        if inner.state != QpState::Rts || inner.parted.is_some() || inner.known.contains(&remote.rkey) {
+            return Ok(inner);
         }
-        let mut wr = wr.clone();
-        if self.made.init.sq_sig_all {
-            wr.flags |= mitra_verbs::SendFlags::SIGNALED;
+        drop(inner);
+        let peer = lock(&self.peer).clone();
+        let region = self.spanning.meeting.region(&peer, remote.rkey)?;
+        let mut inner = lock(&self.inner);
+        match region {
+            Some(region) => {
+                inner.vqp.import(&region)?;
+                inner.known.insert(remote.rkey);
+            }
+            // The peer's NIC is to say that there is no such memory, and the next request asks anew.
+            None => inner.vqp.import(&RemoteRegion::unknown(remote, peer.len()))?,
         }
-        inner.vqp.post_send(wr).map(drop)
+        Ok(inner)
     }
 
     /// Whether a queue takes one more.

@@ -11,6 +11,7 @@ use super::connection::Happening;
 use super::identifier::allocate_for_child;
 use super::manager::{Manager, manager};
 use super::message::{Answer, Inquiry, Offer, Rejection};
+use super::multicast;
 use super::queue_pair;
 use super::state::{Delivered, Handle, Identifier, Report, Theirs};
 use super::{answer, channel};
@@ -178,10 +179,19 @@ impl Event {
             },
             Report::Found(answer) => new(RDMA_CM_EVENT_ESTABLISHED, 0).with_answer(answer),
             Report::NotFound(status) => new(RDMA_CM_EVENT_UNREACHABLE, status),
-            Report::NoMulticast(context) => {
-                let mut event = new(RDMA_CM_EVENT_MULTICAST_ERROR, -(Errno::EOPNOTSUPP as i32));
-                event.event.param.ud.private_data = context.0;
-                event
+            Report::Joined(number) => {
+                // SAFETY: `memory` is an identifier's, which `next` keeps from being destroyed.
+                let (group, attached) = unsafe { multicast::enter(manager, handle, memory.0, number)? };
+                let event = match attached {
+                    Ok(()) => new(RDMA_CM_EVENT_MULTICAST_JOIN, 0),
+                    Err(errno) => new(RDMA_CM_EVENT_MULTICAST_ERROR, -(errno as i32)),
+                };
+                event.with_ud(|ud| {
+                    ud.private_data = group.context.0;
+                    // SAFETY: sixteen bytes.
+                    ud.ah_attr = path_to(unsafe { group.gid().raw }, 0);
+                    (ud.qp_num, ud.qkey) = (multicast::MULTICAST_QPN, RDMA_UDP_QKEY);
+                })
             }
         })
     }

@@ -7,7 +7,7 @@
 //! - No I/O: [`message`] (the bytes), [`connection`] and [`lookup`] (the protocols), [`attributes`] (what a QP is to be told).
 //! - Sockets: [`socket`], [`service`] (between them and the protocols), [`manager`] (lock and thread), [`state`], [`fork`].
 //! - The calls: [`channel`] and [`event`] (what is reported), [`identifier`], [`resolve`], [`connect`], [`queue_pair`],
-//!   [`endpoint`] (synchronous programs), [`addrinfo`], [`device`], [`unsupported`].
+//!   [`multicast`], [`endpoint`] (synchronous programs), [`addrinfo`], [`device`], [`unsupported`].
 //!
 //! What a call has to tell later waits as a report in the identifier's channel and becomes an event, with all its effects on
 //! the identifier and its QP, when the program reads it: so that memory and QPs of the program change in its own calls only.
@@ -25,6 +25,7 @@ mod identifier;
 mod lookup;
 mod manager;
 mod message;
+mod multicast;
 mod queue_pair;
 mod resolve;
 mod service;

@@ -85,7 +85,12 @@ pub unsafe fn resolve(
         return Err(Errno::EINVAL);
     }
     let destination = reachable(destination);
-    match identifier.resolve(source, destination) {
+    // The NIC reaches a group over the interface that it is on, whatever the routing table says.
+    let on_the_way = match destination.ip().is_multicast() {
+        true => Ok(Ipv6Addr::from(device.gid).to_canonical()),
+        false => source_towards(destination),
+    };
+    match on_the_way.and_then(|on_the_way| identifier.resolve(source, destination, on_the_way)) {
         Ok(source) => {
             // SAFETY: `find` knew it.
             unsafe {
@@ -108,8 +113,12 @@ pub unsafe fn resolve(
 }
 
 impl Identifier {
-    fn resolve(&mut self, source: Option<SocketAddr>, destination: SocketAddr) -> Result<SocketAddr, Errno> {
-        let on_the_way = source_towards(destination)?;
+    fn resolve(
+        &mut self,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        on_the_way: IpAddr,
+    ) -> Result<SocketAddr, Errno> {
         let source = match (self.addresses.0, source) {
             (Some(bound), _) => bound,
             (None, Some(source)) => self.bind(source)?,

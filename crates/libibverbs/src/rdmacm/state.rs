@@ -17,6 +17,7 @@ use super::channel::Channel;
 use super::connection::{Connection, Happening};
 use super::lookup::{Lookup, RequestKey, Requests};
 use super::message::{Answer, Inquiry, Offer};
+use super::multicast::Membership;
 use super::socket::{Port, Space};
 use crate::abi::{ibv_pd, ibv_qp_init_attr, ibv_qp_type, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 
@@ -73,8 +74,8 @@ pub enum Report {
     Found(Answer),
     /// It was not: an `rdma_cm_event.status`.
     NotFound(i32),
-    /// Multicast groups cannot be joined; the context of the attempt.
-    NoMulticast(Theirs<c_void>),
+    /// A multicast group was joined, the identifier's membership of this number.
+    Joined(u64),
 }
 
 /// What an identifier is doing on the network.
@@ -186,6 +187,10 @@ pub struct Identifier {
     pub qp_for_requests: Option<(Theirs<ibv_pd>, QpAttributes)>,
     /// Private data in front of the program's (`rdma_addrinfo.ai_connect`).
     pub connect_data: Vec<u8>,
+    /// The multicast groups that it is in.
+    pub groups: Vec<Membership>,
+    /// Groups that it ever joined.
+    pub joins: u64,
     /// Events that the program has and did not acknowledge.
     pub unacknowledged: usize,
 }
@@ -359,6 +364,8 @@ impl Identifier {
             options: Options::default(),
             qp_for_requests: None,
             connect_data: Vec::new(),
+            groups: Vec::new(),
+            joins: 0,
             unacknowledged: 0,
         }
     }

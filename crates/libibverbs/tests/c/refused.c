@@ -30,7 +30,6 @@ static void what_is_not_there(void)
 	struct ibv_qp *qp = make_qp(&end);
 	struct ibv_flow_attr flow = { .port = 1 };
 	REFUSED(EOPNOTSUPP, ibv_create_flow(qp, &flow));
-	CHECK(ibv_attach_mcast(qp, &end.gid, 0) == EOPNOTSUPP);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	REFUSED(EOPNOTSUPP, ibv_reg_dmabuf_mr(end.pd, 0, PAGE, 0, 0, ALL));
 	REFUSED(EOPNOTSUPP, ibv_import_device(0));
@@ -102,6 +101,50 @@ static void what_is_in_use(void)
 	CHECK(ibv_destroy_ah(ah) == 0 && ibv_dealloc_pd(pd) == EBUSY);
 	CHECK(ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0);
 	CHECK(ibv_destroy_cq(cq) == 0 && ibv_destroy_comp_channel(channel) == 0);
+}
+
+static struct ibv_qp *make_ud(void)
+{
+	struct ibv_qp_init_attr init = plain_init(&end);
+	init.qp_type = IBV_QPT_UD;
+	struct ibv_qp *qp;
+	CHECK(qp = ibv_create_qp(end.pd, &init));
+	return qp;
+}
+
+/* Groups that cannot be, queue pairs that cannot be in one, and how many there can be. */
+static void multicast_groups(void)
+{
+	struct ibv_device_attr device;
+	CHECK(ibv_query_device(end.context, &device) == 0);
+	int groups = device.max_mcast_grp, members = device.max_mcast_qp_attach, all = device.max_total_mcast_qp_attach;
+	CHECK(groups > 0 && groups < 256 && members > 1 && members < 256 && all >= groups + members);
+	struct ibv_qp *rc = make_qp(&end), *ud = make_ud();
+	union ibv_gid gid = mcast_gid(0), ipv6 = { .raw = { 0xff, 0x0e, [15] = 1 } };
+	CHECK(ibv_attach_mcast(rc, &gid, 0) == EINVAL && ibv_detach_mcast(rc, &gid, 0) == EINVAL);
+	CHECK(ibv_attach_mcast(ud, &end.gid, 0) == EINVAL && ibv_attach_mcast(ud, &ipv6, 0) == EINVAL);
+	CHECK(ibv_attach_mcast(ud, NULL, 0) == EINVAL && ibv_detach_mcast(ud, NULL, 0) == EINVAL);
+	CHECK(ibv_detach_mcast(ud, &gid, 0) == EINVAL);
+	/* Twice is once, and an attached queue pair stays. */
+	CHECK(ibv_attach_mcast(ud, &gid, 0) == 0 && ibv_attach_mcast(ud, &gid, 0xc000) == 0);
+	CHECK(ibv_destroy_qp(ud) == EBUSY);
+	CHECK(ibv_detach_mcast(ud, &gid, 0) == 0 && ibv_detach_mcast(ud, &gid, 0) == EINVAL);
+	for (int i = 0; i <= groups; i++) {
+		gid = mcast_gid(i);
+		CHECK(ibv_attach_mcast(ud, &gid, 0) == (i < groups ? 0 : EINVAL));
+	}
+	for (int i = 0; i < groups; i++) {
+		gid = mcast_gid(i);
+		CHECK(ibv_detach_mcast(ud, &gid, 0) == 0);
+	}
+	struct ibv_qp *many[256];
+	for (int i = 0; i <= members; i++) {
+		many[i] = make_ud();
+		CHECK(ibv_attach_mcast(many[i], &gid, 0) == (i < members ? 0 : EINVAL));
+	}
+	for (int i = 0; i <= members; i++)
+		CHECK(ibv_detach_mcast(many[i], &gid, 0) == (i < members ? 0 : EINVAL) && ibv_destroy_qp(many[i]) == 0);
+	CHECK(ibv_destroy_qp(ud) == 0 && ibv_destroy_qp(rc) == 0);
 }
 
 /* The limit of a shared receive queue: an event when fewer receives are left, at once if there are. */
@@ -200,6 +243,7 @@ static void built_requests(void)
 	struct ibv_qp_ex *qpx = ibv_qp_to_qp_ex(a);
 	CHECK(a && qpx && !ibv_qp_to_qp_ex(b));
 	struct card to = card_of(&end, b);
+	struct ibv_sge many[17] = { { 0 } };
 	ready(a), ready(b);
 	connect_to(a, to), connect_to(b, card_of(&end, a));
 #define WRITE(id) \
@@ -226,6 +270,25 @@ static void built_requests(void)
 	WRITE(5);
 	WRITE(6);
 	CHECK(ibv_wr_complete(qpx) == 0 && next(end.cq).wr_id == 5 && next(end.cq).wr_id == 6);
+	/* All or none: one more than the queue takes, or one in the middle that it does not take, and nothing was posted. */
+	ibv_wr_start(qpx);
+	for (int i = 0; i <= DEPTH; i++) {
+		WRITE(100 + i);
+	}
+	CHECK(ibv_wr_complete(qpx) == ENOMEM && is_empty(end.cq));
+	ibv_wr_start(qpx);
+	WRITE(7);
+	WRITE(8);
+	ibv_wr_set_sge_list(qpx, 17, many);
+	WRITE(9);
+	CHECK(ibv_wr_complete(qpx) == EINVAL && is_empty(end.cq));
+	ibv_wr_start(qpx);
+	for (int i = 0; i < DEPTH; i++) {
+		WRITE(200 + i);
+	}
+	CHECK(ibv_wr_complete(qpx) == 0);
+	for (uint64_t i = 0; i < DEPTH; i++)
+		CHECK(next(end.cq).wr_id == 200 + i);
 	CHECK(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0);
 }
 
@@ -265,6 +328,7 @@ int main(void)
 	queue_pairs_beyond_the_limits();
 	memory_that_cannot_be();
 	what_is_in_use();
+	multicast_groups();
 	shared_receives();
 	requests();
 	built_requests();

@@ -83,6 +83,15 @@ static struct card card_of(struct end *end, struct ibv_qp *qp)
 	return (struct card){ end->gid, qp->qp_num, end->mr->rkey, (uintptr_t)end->memory };
 }
 
+/* A multicast group that no other test uses at the same time. */
+static union ibv_gid mcast_gid(int n)
+{
+	static pid_t own;
+	if (!own)
+		own = getpid();
+	return (union ibv_gid){ .raw = { [10] = 0xff, 0xff, 239, own >> 8, own, n } };
+}
+
 static void ready(struct ibv_qp *qp)
 {
 	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };

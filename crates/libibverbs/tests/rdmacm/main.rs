@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod ends;
+mod multicast;
 mod strangers;
 mod synchronous;
 

@@ -264,6 +264,12 @@ impl Pair {
         node.nic.post_send(self.now, node.qp, wrs)
     }
 
+    /// Posts all on node `i`, or none.
+    pub fn post_all_on(&mut self, i: usize, wrs: &[SendWr]) -> Result<(), PostError> {
+        let node = &mut self.nodes[i];
+        node.nic.post_send_all(self.now, node.qp, wrs)
+    }
+
     /// Posts a receive on node 1.
     pub fn post_recv(&mut self, wr: RecvWr) {
         let node = &mut self.nodes[1];

@@ -1,0 +1,345 @@
+//! Multicast groups over real sockets: every NIC that is in one hears what is sent to it, once.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use common::{PATIENCE, asleep_until, open, until};
+use mitra_softnic::{Config, OpenError, SoftNic, interfaces, port_users};
+use mitra_transport::fault::{Failure, Noise};
+use mitra_verbs::*;
+use mitra_wire::frame::{Frame, LinkType};
+use mitra_wire::{ROCE_PORT, Verdict, icrc, pcap};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+const MULTICAST: Qpn = Qpn::new(0xff_ffff);
+const QKEY: u32 = 0x11;
+/// Bytes of a receive.
+const ROOM: u32 = 40 + 256;
+
+/// A group that no other test uses, of this process or another.
+fn group() -> IpAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    [239, high, low, NEXT.fetch_add(1, Ordering::Relaxed)].into()
+}
+
+/// A UD queue pair with receives.
+struct Member {
+    nic: Arc<SoftNic>,
+    cq: CqId,
+    qp: Qpn,
+    pd: PdId,
+    memory: Arc<Buffer>,
+}
+
+impl Member {
+    fn new(nic: &Arc<SoftNic>) -> Member {
+        Member::with(nic, None)
+    }
+
+    fn with(nic: &Arc<SoftNic>, channel: Option<&Arc<dyn CompletionChannel>>) -> Member {
+        let pd = nic.alloc_pd().unwrap();
+        let cq = nic.create_cq(64, channel).unwrap();
+        let memory = Arc::new(Buffer::new(1 << 16));
+        let mr = nic.reg_mr(pd, memory.clone(), Access::LOCAL_WRITE).unwrap();
+        let init = QpInitAttr {
+            qp_type: QpType::Ud,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            cap: QpCap { inline: 256, ..QpCap::default() },
+            sq_sig_all: false,
+        };
+        let qp = nic.create_qp(&init).unwrap();
+        let to_init =
+            QpAttr { pkey_index: Some(0), port: Some(1), qkey: Some(QKEY), ..QpAttr::to(QpState::Init) };
+        for attr in [
+            to_init,
+            QpAttr::to(QpState::Rtr),
+            QpAttr { sq_psn: Some(Psn::new(0)), ..QpAttr::to(QpState::Rts) },
+        ] {
+            nic.modify_qp(qp, &attr).unwrap();
+        }
+        for i in 0..32 {
+            nic.post_recv(qp, &[RecvWr::new(i, mr.sge(i * u64::from(ROOM), ROOM))]).unwrap();
+        }
+        Member { nic: nic.clone(), cq, qp, pd, memory }
+    }
+
+    fn attached(nic: &Arc<SoftNic>, group: IpAddr) -> Member {
+        let member = Member::new(nic);
+        nic.attach_mcast(member.qp, group.into(), true).unwrap();
+        member
+    }
+
+    fn send(&self, group: IpAddr, message: &[u8]) {
+        let to = UdDestination {
+            ah: self.nic.create_ah(self.pd, group.into()).unwrap(),
+            qpn: MULTICAST,
+            qkey: QKEY,
+        };
+        let wr = SendWr::new(99, SendOp::Send, Data::inline(message)).with_flags(SendFlags::empty()).to(to);
+        self.nic.post_send(self.qp, &[wr]).unwrap();
+    }
+
+    /// The next message, polling for it.
+    fn next(&self) -> Vec<u8> {
+        let mut wcs = Vec::new();
+        until("a message", || self.nic.poll_cq(self.cq, 1, &mut wcs).unwrap() == 1);
+        let wc = wcs[0];
+        assert_eq!((wc.status, wc.opcode), (WcStatus::Success, WcOpcode::Recv), "{wc:?}");
+        let mut message = vec![0; wc.byte_len as usize - 40];
+        self.memory.read_at(wc.wr_id as usize * ROOM as usize + 40, &mut message);
+        message
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.nic.counters().iter().find(|c| c.name == name).unwrap().value
+    }
+
+    /// Whether nothing more has come than these datagrams.
+    fn has_received(&self, datagrams: u64) {
+        let mut wcs = Vec::new();
+        for _ in 0..100 {
+            assert_eq!(self.nic.poll_cq(self.cq, 1, &mut wcs).unwrap(), 0, "{wcs:?}");
+        }
+        assert_eq!(self.counter("rx_datagrams"), datagrams);
+    }
+}
+
+fn nic() -> Arc<SoftNic> {
+    open(Config::loopback())
+}
+
+/// Whether some socket of this machine listens to a group.
+fn is_open(group: IpAddr) -> bool {
+    port_users().iter().any(|user| user.address == group)
+}
+
+#[test]
+fn each_nic_in_the_group_gets_each_message_once() {
+    let group = group();
+    let nics = [nic(), nic(), nic(), nic()];
+    let a = Member::attached(&nics[0], group);
+    let b = Member::attached(&nics[1], group);
+    let c = [Member::attached(&nics[2], group), Member::attached(&nics[2], group)];
+    let outside = Member::new(&nics[3]);
+    for i in 0..8_u8 {
+        let sender = if i % 2 == 0 { &a } else { &outside };
+        sender.send(group, &[i; 100]);
+        for member in [&a, &b, &c[0], &c[1]] {
+            assert_eq!(member.next(), [i; 100]);
+        }
+    }
+    for member in [&a, &b, &c[0]] {
+        member.has_received(8);
+        assert_eq!(member.counter("rx_icrc_bad") + member.counter("rx_icrc_solved"), 0);
+    }
+    outside.has_received(0);
+    // A run of equal datagrams, which goes to the kernel in one piece.
+    for i in 0..8_u8 {
+        a.send(group, &[i; 256]);
+    }
+    for i in 0..8_u8 {
+        assert_eq!([b.next(), c[0].next(), c[1].next()], [[i; 256]; 3]);
+    }
+}
+
+#[test]
+fn groups_are_apart_from_each_other_and_from_the_nics_own_address() {
+    let groups = [group(), group()];
+    let (near, far) = (nic(), nic());
+    let members = groups.map(|group| Member::attached(&far, group));
+    let sender = Member::new(&near);
+    sender.send(groups[1], b"to the second");
+    sender.send(groups[0], b"to the first");
+    assert_eq!(members[0].next(), b"to the first");
+    assert_eq!(members[1].next(), b"to the second");
+    members[0].has_received(2);
+    members[1].has_received(2);
+}
+
+/// Longer than a progress thread lingers: after this it sleeps, on the sockets that it knows.
+fn fall_asleep() {
+    std::thread::sleep(Duration::from_millis(200));
+}
+
+/// Nobody polls: the progress thread wakes for a group that was joined while it slept.
+#[test]
+fn a_group_wakes_who_sleeps() {
+    let group = group();
+    let (near, far) = (nic(), nic());
+    let channel = far.create_completion_channel().unwrap();
+    let member = Member::with(&far, Some(&channel));
+    let sender = Member::new(&near);
+    fall_asleep();
+    far.attach_mcast(member.qp, group.into(), true).unwrap();
+    for i in 0..20_u8 {
+        far.req_notify_cq(member.cq, false).unwrap();
+        sender.send(group, &[i]);
+        let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut fds, PollTimeout::try_from(PATIENCE).unwrap()), Ok(1), "nothing came");
+        assert_eq!(channel.next_event().unwrap(), Some(member.cq));
+        assert_eq!(member.next(), [i]);
+    }
+}
+
+#[test]
+fn the_socket_goes_with_the_last_that_was_attached() {
+    let group = group();
+    let nic = nic();
+    let (first, second) = (Member::attached(&nic, group), Member::attached(&nic, group));
+    assert!(is_open(group));
+    nic.detach_mcast(first.qp, group.into()).unwrap();
+    first.send(group, b"still there");
+    assert_eq!(second.next(), b"still there");
+    fall_asleep();
+    nic.detach_mcast(second.qp, group.into()).unwrap();
+    assert!(nic.detach_mcast(second.qp, group.into()).is_err());
+    asleep_until("the socket's end", || !is_open(group));
+    // And again.
+    nic.attach_mcast(first.qp, group.into(), true).unwrap();
+    second.send(group, b"back");
+    assert_eq!(first.next(), b"back");
+}
+
+#[test]
+fn a_reset_or_dropped_nic_has_left_its_groups() {
+    let group = group();
+    let nics = [nic(), nic()];
+    let members = nics.each_ref().map(|nic| Member::attached(nic, group));
+    nics[0].reset().unwrap();
+    assert_eq!(nics[0].attach_mcast(members[0].qp, group.into(), true), Err(Error::DeviceFatal));
+    members[1].send(group, b"alone");
+    assert_eq!(members[1].next(), b"alone");
+    members[1].nic.faults().fail(Failure::NicDead);
+    assert_eq!(nics[1].detach_mcast(members[1].qp, group.into()), Err(Error::DeviceFatal));
+    drop((nics, members));
+    assert!(!is_open(group));
+}
+
+#[test]
+fn what_cannot_be_joined_is_refused_and_nobody_is_attached() {
+    let nic = nic();
+    let member = Member::new(&nic);
+    let group = group();
+    // Somebody has the port of the group for himself.
+    let taken = UdpSocket::bind((group, ROCE_PORT)).unwrap();
+    let refused = nic.attach_mcast(member.qp, group.into(), true).unwrap_err();
+    assert!(matches!(refused, Error::System { what: "joining a multicast group", .. }), "{refused}");
+    drop(taken);
+    assert!(matches!(nic.detach_mcast(member.qp, group.into()), Err(Error::Invalid(_))));
+    nic.attach_mcast(member.qp, group.into(), true).unwrap();
+    for other in ["127.0.0.1", "ff0e::1"] {
+        let other = other.parse::<IpAddr>().unwrap();
+        assert!(matches!(nic.attach_mcast(member.qp, other.into(), true), Err(Error::Invalid(_))));
+    }
+}
+
+#[test]
+fn damage_and_noise_are_as_on_any_packet() {
+    let group = group();
+    let (near, far) = (nic(), nic());
+    let member = Member::attached(&far, group);
+    let stranger = UdpSocket::bind("127.200.7.1:0").unwrap();
+    let to = SocketAddr::new(group, ROCE_PORT);
+    stranger.send_to(b"short", to).unwrap();
+    stranger.send_to(&[0x64; 60], to).unwrap();
+    asleep_until("both", || member.counter("rx_datagrams") == 2);
+    assert_eq!((member.counter("rx_malformed"), member.counter("rx_icrc_bad")), (1, 1));
+    // Twice, or held back, it is still to the group.
+    let sender = Member::new(&near);
+    let noise = Noise { max_delay: Duration::from_micros(300), ..Noise::default() };
+    far.faults().set_noise(Noise::default(), Noise { duplicate_ppm: 1_000_000, ..noise });
+    sender.send(group, b"twice");
+    assert_eq!([member.next(), member.next()], [b"twice"; 2]);
+    far.faults().set_noise(Noise::default(), Noise { reorder_ppm: 1_000_000, ..noise });
+    sender.send(group, b"late");
+    assert_eq!(member.next(), b"late");
+    assert_eq!((member.counter("fault_duplicated"), member.counter("fault_delayed")), (1, 1));
+}
+
+/// Who joins on the loopback interface is reachable from this machine only, whatever others of it have joined elsewhere.
+#[test]
+fn what_comes_over_another_interface_is_not_for_it() {
+    let group = group();
+    let nic = nic();
+    let member = Member::attached(&nic, group);
+    for interface in interfaces().unwrap() {
+        let (IpAddr::V4(own), IpAddr::V4(to)) = (interface.address, group) else { continue };
+        if !interface.up || interface.loopback {
+            continue;
+        }
+        let ear = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
+        ear.set_reuse_address(true).unwrap();
+        ear.bind(&SocketAddr::new(group, ROCE_PORT).into()).unwrap();
+        ear.join_multicast_v4(&to, &own).unwrap();
+        ear.set_read_timeout(Some(PATIENCE)).unwrap();
+        let stranger = UdpSocket::bind((own, 0)).unwrap();
+        stranger.set_multicast_ttl_v4(0).unwrap(); // it does not leave the machine
+        stranger.send_to(b"from elsewhere", (to, ROCE_PORT)).unwrap();
+        let ear = UdpSocket::from(ear);
+        assert_eq!(ear.recv(&mut [0; 64]).unwrap(), 14);
+    }
+    member.has_received(0);
+}
+
+#[test]
+fn what_crosses_is_captured() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rail.pcap");
+    let group = group();
+    let nic = open(Config { capture: Some(path.clone()), ..Config::loopback() });
+    let member = Member::attached(&nic, group);
+    member.send(group, b"seen twice");
+    assert_eq!(member.next(), b"seen twice");
+    drop((member, nic));
+    let file = std::fs::read(&path).unwrap();
+    let frames: Vec<_> = pcap::records(&file).map(|record| record.unwrap()).collect();
+    assert_eq!(frames.len(), 2, "on its way out, and in");
+    for record in frames {
+        let frame = Frame::parse(LinkType::Ethernet, record.bytes).unwrap();
+        assert_eq!(frame.dst, SocketAddr::new(group, ROCE_PORT));
+        assert!(matches!(icrc::verify_frame(&frame), Verdict::Good { .. }), "{frame:?}");
+    }
+}
+
+/// A NIC at this address, as soon as nobody else has it.
+fn alone_at(address: IpAddr) -> Arc<SoftNic> {
+    let mut nic = None;
+    until("the address", || match SoftNic::open(Config::at(address)) {
+        Err(OpenError::PortTaken { .. }) => false,
+        opened => {
+            nic = Some(opened.unwrap_or_else(|e| panic!("{e}")));
+            true
+        }
+    });
+    nic.unwrap()
+}
+
+/// Linux routes IPv6 groups over any interface but the loopback one: there a NIC only joins.
+#[test]
+fn ipv6_groups_work_like_ipv4_groups() {
+    let group = "ff11::4d:1".parse().unwrap(); // interface-local: it does not leave the machine
+    for interface in interfaces().unwrap() {
+        if !interface.up || !interface.address.is_ipv6() || interface.usable.is_err() {
+            continue;
+        }
+        let nic = alone_at(interface.address);
+        let members = [Member::attached(&nic, group), Member::attached(&nic, group)];
+        assert!(is_open(group));
+        if !interface.loopback {
+            members[0].send(group, b"hello");
+            assert_eq!([members[0].next(), members[1].next()], [b"hello"; 2]);
+            members[0].has_received(1);
+            assert_eq!(members[0].counter("rx_icrc_bad"), 0);
+        }
+        let v4 = nic.attach_mcast(members[0].qp, IpAddr::from([239, 0, 0, 1]).into(), true);
+        assert!(matches!(v4, Err(Error::Invalid(_))));
+    }
+}

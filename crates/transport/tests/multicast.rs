@@ -1,0 +1,252 @@
+//! Multicast: every attached queue pair gets its copy, and nobody else does.
+
+mod common;
+
+use common::*;
+use mitra_transport::TxBatch;
+use mitra_verbs::*;
+use mitra_wire::{ICRC_LEN, Message, Packet, Transport};
+
+const MULTICAST: Qpn = Qpn::new(0xff_ffff);
+const QKEY: u32 = 0x1234;
+
+fn ud() -> Pair {
+    Setup { qp_type: QpType::Ud, ..Setup::default() }.pair()
+}
+
+fn group(last: u8) -> Gid {
+    std::net::IpAddr::from([239, 1, 2, last]).into()
+}
+
+/// Another UD queue pair of node `i`, as ready as its first.
+fn another(p: &mut Pair, i: usize, srq: Option<SrqId>) -> Qpn {
+    let setup = Setup { qp_type: QpType::Ud, ..Setup::default() };
+    let init = QpInitAttr { srq, ..p.status(i).init };
+    let (to_init, to_rtr) = (setup.to_init(), setup.to_rtr(&p.nodes[1 - i], 0));
+    let node = &mut p.nodes[i];
+    let qp = node.nic.create_qp(p.now, &init).unwrap();
+    for attr in [to_init, to_rtr, setup.to_rts(7)] {
+        node.nic.modify_qp(p.now, qp, &attr).unwrap();
+    }
+    qp
+}
+
+fn attach(p: &mut Pair, i: usize, qp: Qpn) {
+    p.nodes[i].nic.attach_mcast(qp, group(1), true).unwrap();
+}
+
+fn recv(p: &mut Pair, i: usize, qp: Qpn, wr_id: u64, offset: u64) {
+    let wr = RecvWr::new(wr_id, p.sge(i, offset, 100));
+    p.nodes[i].nic.post_recv(qp, &[wr]).unwrap();
+}
+
+/// Node 0 sends to the group, with this Q_Key; both NICs have joined, and hear it.
+fn send(p: &mut Pair, message: &[u8], qkey: u32) -> Vec<u8> {
+    let node = &mut p.nodes[0];
+    let ah = node.nic.create_ah(node.pd, group(1)).unwrap();
+    let to = UdDestination { ah, qpn: MULTICAST, qkey };
+    node.nic
+        .post_send(p.now, node.qp, &[SendWr::new(1, SendOp::SendWithImm(6), Data::inline(message)).to(to)])
+        .unwrap();
+    let mut batch = TxBatch::new();
+    assert!(node.nic.poll_transmit(p.now, &mut node.memory, &mut batch));
+    assert_eq!((batch.destination, batch.ends.len()), (group(1), 1));
+    let datagram = batch.bytes[..batch.bytes.len() - ICRC_LEN].to_vec();
+    hear(p, group(1), &datagram);
+    datagram
+}
+
+fn hear(p: &mut Pair, to: Gid, datagram: &[u8]) {
+    let packet = Packet::parse(datagram).unwrap();
+    for node in &mut p.nodes {
+        node.nic.handle_multicast(p.now, gid(0), to, &packet, &mut node.memory);
+    }
+}
+
+#[test]
+fn each_attached_queue_pair_gets_a_copy_with_the_addresses() {
+    let mut p = ud();
+    let (first, own) = (p.nodes[1].qp, p.nodes[0].qp);
+    let (second, third) = (another(&mut p, 1, None), another(&mut p, 1, None));
+    for (wr_id, qp) in [(1, first), (2, second), (3, third)] {
+        recv(&mut p, 1, qp, wr_id, wr_id * 1000);
+    }
+    recv(&mut p, 0, own, 9, 9000);
+    // The third is not attached; the first is, twice: it gets one copy.
+    for qp in [first, first, second] {
+        attach(&mut p, 1, qp);
+    }
+    attach(&mut p, 0, own);
+    send(&mut p, b"to all", QKEY);
+    let got = p.receives(1);
+    assert_eq!(statuses(&got), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!([got[0].qpn, got[1].qpn], [first, second]);
+    for wc in &got {
+        assert_eq!((wc.byte_len, wc.imm, wc.src_qp), (46, Some(6), own));
+    }
+    assert_eq!(statuses(&p.receives(0)), [(9, WcStatus::Success)], "its own comes back");
+    for (i, at) in [(1, 1000), (1, 2000), (0, 9000)] {
+        let buffer = p.bytes(i)[at..at + 46].to_vec();
+        assert_eq!(buffer[40..], *b"to all");
+        assert_eq!(buffer[32..40], [127, 0, 0, 1, 239, 1, 2, 1], "from the sender to the group");
+    }
+    assert_eq!(p.bytes(1)[3000..3100], [0; 100]);
+    assert_eq!(p.counter(1, "messages_executed"), 2);
+}
+
+#[test]
+fn detached_it_gets_no_more() {
+    let mut p = ud();
+    let (first, second) = (p.nodes[1].qp, another(&mut p, 1, None));
+    for (wr_id, qp) in [(1, first), (2, second), (3, second)] {
+        recv(&mut p, 1, qp, wr_id, 0);
+    }
+    attach(&mut p, 1, first);
+    attach(&mut p, 1, first);
+    attach(&mut p, 1, second);
+    // However often it was attached.
+    p.nodes[1].nic.detach_mcast(first, group(1)).unwrap();
+    send(&mut p, b"one", QKEY);
+    assert_eq!(statuses(&p.receives(1)), [(2, WcStatus::Success)]);
+    p.nodes[1].nic.detach_mcast(second, group(1)).unwrap();
+    assert!(!p.nodes[1].nic.has_mcast(group(1)));
+    send(&mut p, b"none", QKEY);
+    assert!(p.receives(1).is_empty());
+    assert_eq!(p.counter(1, "drop_no_qp"), 1);
+    for (qp, of) in [(first, 1), (second, 1), (second, 2), (MULTICAST, 1)] {
+        assert!(matches!(p.nodes[1].nic.detach_mcast(qp, group(of)), Err(Error::Invalid(_))));
+    }
+}
+
+#[test]
+fn who_sent_it_gets_none_if_it_was_attached_without() {
+    let mut p = ud();
+    let (own, other) = (p.nodes[0].qp, another(&mut p, 0, None));
+    for (wr_id, qp) in [(1, own), (2, other)] {
+        recv(&mut p, 0, qp, wr_id, wr_id * 1000);
+        p.nodes[0].nic.attach_mcast(qp, group(1), false).unwrap();
+    }
+    // The peer has a queue pair of the same number, maybe: it is another's.
+    let sent = send(&mut p, b"hello", QKEY);
+    assert_eq!(statuses(&p.receives(0)), [(2, WcStatus::Success)]);
+    let packet = Packet::parse(&sent).unwrap();
+    let node = &mut p.nodes[0];
+    node.nic.handle_multicast(p.now, gid(1), group(1), &packet, &mut node.memory);
+    assert_eq!(statuses(&p.receives(0)), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn each_checks_q_key_receive_and_state_for_itself() {
+    let mut p = ud();
+    let first = p.nodes[1].qp;
+    let others: Vec<Qpn> = (0..3).map(|_| another(&mut p, 1, None)).collect();
+    for (wr_id, qp) in [(1, first), (2, others[0]), (3, others[1])] {
+        recv(&mut p, 1, qp, wr_id, 0);
+    }
+    for qp in [others[2], others[1], others[0], first] {
+        attach(&mut p, 1, qp); // the last of them has no receive
+    }
+    let other_key = QpAttr { qkey: Some(QKEY + 1), ..QpAttr::to(QpState::Rts) };
+    p.nodes[1].nic.modify_qp(p.now, others[0], &other_key).unwrap();
+    p.nodes[1].nic.modify_qp(p.now, others[1], &QpAttr::to(QpState::Err)).unwrap();
+    assert_eq!(statuses(&p.receives(1)), [(3, WcStatus::Flushed)]);
+    send(&mut p, b"hello", QKEY);
+    assert_eq!(statuses(&p.receives(1)), [(1, WcStatus::Success)]);
+    for drop in ["drop_qkey", "drop_no_receive", "drop_qp_state"] {
+        assert_eq!(p.counter(1, drop), 1, "{drop}");
+    }
+    assert_eq!(p.counter(1, "packets_received"), 1);
+}
+
+#[test]
+fn two_with_one_shared_receive_queue_take_a_receive_each() {
+    let mut p = ud();
+    let node = &mut p.nodes[1];
+    let srq = node.nic.create_srq(node.pd, 4).unwrap();
+    let sharers = [another(&mut p, 1, Some(srq)), another(&mut p, 1, Some(srq))];
+    let wrs: Vec<RecvWr> = (0..3).map(|i| RecvWr::new(i, p.sge(1, i * 1000, 100))).collect();
+    p.nodes[1].nic.post_srq_recv(srq, &wrs).unwrap();
+    for qp in sharers {
+        attach(&mut p, 1, qp);
+    }
+    send(&mut p, b"hello", QKEY);
+    let got = p.receives(1);
+    assert_eq!(statuses(&got), [(0, WcStatus::Success), (1, WcStatus::Success)]);
+    assert_eq!([got[0].qpn, got[1].qpn], sharers);
+}
+
+/// A receive into memory that is gone breaks its queue pair, and no other.
+#[test]
+fn a_broken_member_does_not_stop_the_others() {
+    let mut p = ud();
+    let (first, second) = (p.nodes[1].qp, another(&mut p, 1, None));
+    let wrong = Sge { addr: BASE, len: 100, key: Key(0xdead) };
+    p.nodes[1].nic.post_recv(first, &[RecvWr::new(1, wrong)]).unwrap();
+    recv(&mut p, 1, second, 2, 0);
+    attach(&mut p, 1, first);
+    attach(&mut p, 1, second);
+    send(&mut p, b"hello", QKEY);
+    assert_eq!(statuses(&p.receives(1)), [(1, WcStatus::LocalProtection), (2, WcStatus::Success)]);
+    assert_eq!(p.state(1), QpState::Err);
+}
+
+#[test]
+fn nothing_else_gets_through_a_group() {
+    let mut p = ud();
+    let qp = p.nodes[1].qp;
+    attach(&mut p, 1, qp);
+    recv(&mut p, 1, qp, 1, 0);
+    // To the queue pair itself by way of the group, to another group, and to the group without it.
+    let sent = send(&mut p, b"hello", QKEY);
+    assert_eq!(statuses(&p.receives(1)), [(1, WcStatus::Success)]);
+    recv(&mut p, 1, qp, 2, 0);
+    let direct = Packet { dest_qp: qp, ..Packet::parse(&sent).unwrap() };
+    let node = &mut p.nodes[1];
+    node.nic.handle_multicast(p.now, gid(0), group(1), &direct, &mut node.memory);
+    hear(&mut p, group(2), &sent);
+    hear(&mut p, gid(1), &sent);
+    p.inject(1, &Packet::parse(&sent).unwrap());
+    assert!(p.receives(1).is_empty());
+    assert_eq!(p.counter(1, "drop_no_qp"), 4);
+    // Another service's packet.
+    let reliable = Packet::new(Transport::Rc, MULTICAST, Psn::new(0), Message::SendOnly, b"hello");
+    let node = &mut p.nodes[1];
+    node.nic.handle_multicast(p.now, gid(0), group(1), &reliable, &mut node.memory);
+    assert!(p.receives(1).is_empty());
+    assert_eq!(p.counter(1, "drop_wrong_transport"), 1);
+    p.nodes[1].nic.handle_link(false);
+    hear(&mut p, group(1), &sent);
+    assert!(p.receives(1).is_empty());
+    assert_eq!(p.counter(1, "drop_link_down"), 1);
+}
+
+#[test]
+fn what_cannot_be_attached_is_refused() {
+    let mut rc = pair();
+    let qp = rc.nodes[0].qp;
+    assert!(matches!(rc.nodes[0].nic.attach_mcast(qp, group(1), true), Err(Error::Invalid(_))));
+    let mut p = ud();
+    let qp = p.nodes[0].qp;
+    let nic = &mut p.nodes[0].nic;
+    let gid = |text: &str| Gid::from(text.parse::<std::net::IpAddr>().unwrap());
+    // An IPv6 group is out of reach of a NIC with an IPv4 address.
+    for wrong in ["127.0.0.1", "240.0.0.1", "fe80::1", "::", "ff0e::1"] {
+        assert!(matches!(nic.attach_mcast(qp, gid(wrong), true), Err(Error::Invalid(_))), "{wrong}");
+    }
+    assert!(matches!(nic.attach_mcast(MULTICAST, group(1), true), Err(Error::NoSuchObject { .. })));
+    assert!(!nic.has_mcast(group(1)));
+}
+
+#[test]
+fn an_attached_queue_pair_is_not_destroyed() {
+    let mut p = ud();
+    let qp = p.nodes[0].qp;
+    attach(&mut p, 0, qp);
+    let nic = &mut p.nodes[0].nic;
+    let busy = nic.destroy_qp(p.now, qp).unwrap_err();
+    assert!(matches!(busy, Error::Busy { kind: "queue pair", user: "a multicast group", .. }), "{busy}");
+    nic.modify_qp(p.now, qp, &QpAttr::to(QpState::Reset)).unwrap();
+    assert!(nic.has_mcast(group(1)), "in RESET it stays attached");
+    nic.detach_mcast(qp, group(1)).unwrap();
+    nic.destroy_qp(p.now, qp).unwrap();
+}

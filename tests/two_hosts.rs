@@ -1,0 +1,75 @@
+//! Programs on two hosts (network namespaces) with two cables between them, of which one is unplugged in mid-run.
+
+use std::process::Command;
+
+/// Two hosts and two cables: this one has 10.0.0.1 and 10.1.0.1, the `other` 10.0.0.2 and 10.1.0.2.
+const HOSTS: &str = r#"
+set -eu
+unshare --net sleep 600 & other=$!
+until [ "$(readlink /proc/$other/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do sleep 0.01; done
+there() { nsenter --target $other --net "$@"; }
+for rail in 0 1; do
+    ip link add here$rail type veth peer name there$rail netns $other
+    ip address add 10.$rail.0.1/24 dev here$rail
+    there ip address add 10.$rail.0.2/24 dev there$rail
+    ip link set here$rail up
+    there ip link set there$rail up
+done
+until [ "$(ip -oneline link | grep -c 'here.*LOWER_UP')" = 2 ]; do sleep 0.01; done
+listens() { until ss --listening --tcp --numeric | grep -q ":$1 "; do sleep 0.05; done; }
+ends() { wait $server || { echo "server: $?"; exit 1; }; wait $client || { echo "client: $?"; exit 1; }; }
+"#;
+
+/// Runs a play on the two hosts, and gives what it printed.
+fn play(script: &str) -> String {
+    let dir = tempfile::tempdir().expect("a directory for what the ends say");
+    let mut hosts = Command::new("timeout");
+    hosts.args(["120", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    if !nix::unistd::geteuid().is_root() {
+        hosts.arg("--map-root-user");
+    }
+    let script = format!("{HOSTS}\n{script}\ncat server client");
+    let hosts = hosts.args(["sh", "-c", &script]).env("MITRA", env!("CARGO_BIN_EXE_mitra"));
+    let output = hosts.current_dir(&dir).output().expect("timeout(1) runs");
+    let file = |name| std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
+    assert!(
+        output.status.success(),
+        "{}: {}{}\n--- server\n{}\n--- client\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+        file("server"),
+        file("client"),
+    );
+    String::from_utf8(output.stdout).expect("the programs speak ASCII")
+}
+
+#[test]
+fn two_hosts_ping() {
+    let said = play(
+        r#"
+        "$MITRA" run --rails 10.0.0.1 -- ibv_rc_pingpong -g 0 -c >server 2>&1 & server=$!
+        listens 18515
+        there "$MITRA" run --rails 10.0.0.2 -- ibv_rc_pingpong -g 0 -c 10.0.0.1 >client 2>&1 & client=$!
+        ends
+        "#,
+    );
+    assert_eq!(said.matches("1000 iters").count(), 2, "{said}");
+}
+
+#[test]
+fn a_cable_is_unplugged_under_a_program_on_two_hosts() {
+    let said = play(
+        r#"
+        "$MITRA" run --rails 10.0.0.1,10.1.0.1 -- ib_write_bw -D 3 >server 2>&1 & server=$!
+        listens 18515
+        # It speaks with its server over the cable that stays.
+        there "$MITRA" run --rails 10.0.0.2,10.1.0.2 -- ib_write_bw -D 3 10.1.0.1 >client 2>&1 & client=$!
+        # In mid-run: when the first cable has carried 50 MB.
+        until [ "$(awk '/here0:/ { print $2 }' /proc/net/dev)" -gt 50000000 ]; do sleep 0.02; done
+        ip link set here0 down
+        ends
+        "#,
+    );
+    assert!(said.contains("moved from rail 0 to rail 1"), "{said}");
+}
