@@ -185,3 +185,18 @@ fn pair(degrees: &[usize], rng: &mut ChaCha8Rng) -> Option<Vec<Vec<u32>>> {
     }
     Some(near)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_odd_sum_of_degrees_costs_the_last_vertex_one() {
+        for (n, degree) in [(5, 3), (7, 1), (9, 5), (9, 7), (31, 3), (31, 29)] {
+            let graph = Graph::new(n, &random_edges(n, degree, 2)).unwrap();
+            let degrees: Vec<_> = graph.vertices().map(|v| graph.degree(v)).collect();
+            assert!(degrees[..n - 1].iter().all(|&d| d == degree), "{n} {degree}: {degrees:?}");
+            assert_eq!(degrees[n - 1], degree - 1, "{n} {degree}");
+        }
+    }
+}

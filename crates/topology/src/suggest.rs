@@ -126,3 +126,25 @@ fn tolerates(graph: &Graph, f: usize, seed: u64, effort: &mut u64) -> bool {
     }
     floor.minority < left
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Growing sets misses some that the search finds: such a graph is not believed.
+    #[test]
+    fn what_only_the_search_defeats_is_not_believed() {
+        let n = 40;
+        let missed = (0..40).any(|seed| {
+            let graph = Graph::new(n, &random_edges(n, 4, seed)).unwrap();
+            let mut grown = Found::default();
+            probe(&graph, seed, &mut grown);
+            // A crash fewer than what grown sets defeat.
+            let f = n - grown.minority.len() - 1;
+            let set = Search::new(&graph, &mut { u64::MAX }).find(n - f, n / 2).unwrap();
+            assert_eq!(tolerates(&graph, f, seed, &mut { u64::MAX }), set.is_none());
+            set.is_some()
+        });
+        assert!(missed);
+    }
+}
