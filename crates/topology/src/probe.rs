@@ -9,16 +9,21 @@ use crate::chance::below;
 use crate::found::Found;
 use crate::graph::Graph;
 
-/// Beginnings that are tried in a graph of more vertices than this.
+/// Beginnings that are drawn in a large graph: one of more than ten times as many vertices.
 const BEGINNINGS: usize = 24;
 
-/// Grows sets from single vertices: from each of a small graph, from `seed`'s choice of a large one.
+/// Grows sets from single vertices: from each of a small graph; of a large one, from `seed`'s choice and from one of the
+/// least degree, so that if any single process represents a minority, one is found.
 pub(crate) fn probe(graph: &Graph, seed: u64, found: &mut Found) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let n = graph.n();
-    let few = n > 10 * BEGINNINGS;
-    for i in 0..if few { BEGINNINGS } else { n } {
-        let start = if few { below(&mut rng, n) } else { i } as u32;
+    let starts: Vec<u32> = if n <= 10 * BEGINNINGS {
+        graph.vertices().collect()
+    } else {
+        let least = graph.vertices().min_by_key(|&v| graph.degree(v));
+        least.into_iter().chain((0..BEGINNINGS).map(|_| below(&mut rng, n) as u32)).collect()
+    };
+    for start in starts {
         for oldest_first in [true, false] {
             found.try_order(graph, &greedy(graph, start, oldest_first));
         }
@@ -69,4 +74,20 @@ fn greedy(graph: &Graph, start: u32, oldest_first: bool) -> Vec<u32> {
         }
     }
     order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All but one of these processes represent nearly everybody; that one alone is no majority.
+    #[test]
+    fn a_single_process_that_is_a_minority_is_always_found() {
+        let n = 601;
+        let clique = crate::family::build("complete", &[n - 1], 0).unwrap();
+        let edges: Vec<_> = clique.edges().chain([(17, n as u32 - 1)]).collect();
+        let mut found = Found::default();
+        probe(&Graph::new(n, &edges).unwrap(), 0, &mut found);
+        assert_eq!(found.minority, [n as u32 - 1]);
+    }
 }

@@ -68,12 +68,13 @@ fn cut(graph: &Graph, measures: &Measures) -> Panel {
     mark(&mut classes, s, "live");
     mark(&mut classes, t, "other");
     let (title, text) = match s.len() {
-        0 => {
+        0 if measures.best_f.is_exact() => {
             ("Nothing defeats everybody".to_owned(), "no two processes are at distance 3 or more".to_owned())
         }
+        0 => ("No SM-cut was found".to_owned(), "there may be one".to_owned()),
         half => (
             format!("Nobody can decide at f = {}", graph.n() - half),
-            format!("either {half} may be all that is left: at distance 3, neither can tell"),
+            format!("either {half} may be all that is left: at distance 3 or more, neither can tell"),
         ),
     };
     Panel {

@@ -72,7 +72,10 @@ pub(super) fn rows(
     };
     let [s, t] = &measures.found.cut;
     let best = match s.len() {
-        0 => "nothing defeats it: no two processes are at distance 3 or more".to_owned(),
+        0 if measures.best_f.is_exact() => {
+            "nothing defeats it: no two processes are at distance 3 or more".to_owned()
+        }
+        0 => "no SM-cut was found".to_owned(),
         half => format!("f = {}: {} and {} are at distance 3 or more", n - half, set(s), set(t)),
     };
     let slide = summary.slide_f.map_or("none".to_owned(), |f| f.to_string());
