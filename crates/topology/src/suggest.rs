@@ -9,8 +9,10 @@ use crate::probe::probe;
 use crate::search::{MAX_SEARCHED, Search};
 use crate::spectral::Spectrum;
 
-/// Candidates of each degree while a search can tell them apart exactly.
-const DRAWS: u64 = 100;
+/// Candidates of each degree while a search always tells them apart exactly, and while it may.
+const DRAWS: [u64; 2] = [100, 20];
+/// Branches that the search of larger ones may take for all candidates of a degree together.
+const EFFORT_PER_DEGREE: u64 = EFFORT / 8;
 
 /// Why there is no suggestion.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,12 +65,13 @@ pub fn suggest(n: usize, f: usize, seed: u64, tell: &dyn Fn(usize)) -> Result<Su
     }
     // d + 1 times n − f must exceed n/2.
     let least_degree = (n / 2 + 1).div_ceil(n - f) - 1;
+    let most_degree = (n - 1).min(2 * MAX_EDGES / n);
+    if least_degree > most_degree {
+        return Err(GraphError::TooManyEdges.into());
+    }
     let try_degree = |degree: usize, draws: u64| -> Result<Option<Graph>, GraphError> {
         tell(degree);
-        let mut effort = if n <= ALWAYS_EXACT { u64::MAX } else { EFFORT };
-        if n * degree / 2 > MAX_EDGES {
-            return Err(GraphError::TooManyEdges);
-        }
+        let mut effort = if n <= ALWAYS_EXACT { u64::MAX } else { EFFORT_PER_DEGREE };
         for draw in 0..draws {
             let graph = Graph::new(n, &random_edges(n, degree, seed.wrapping_add(draw)))?;
             if tolerates(&graph, f, seed, &mut effort) {
@@ -80,7 +83,7 @@ pub fn suggest(n: usize, f: usize, seed: u64, tell: &dyn Fn(usize)) -> Result<Su
     let found = |degree, graph| Ok(Suggestion { graph, f, degree, least_degree });
     if n <= MAX_SEARCHED {
         for degree in least_degree..n {
-            if let Some(graph) = try_degree(degree, DRAWS)? {
+            if let Some(graph) = try_degree(degree, DRAWS[usize::from(n > ALWAYS_EXACT)])? {
                 return found(degree, graph);
             }
         }
@@ -90,7 +93,8 @@ pub fn suggest(n: usize, f: usize, seed: u64, tell: &dyn Fn(usize)) -> Result<Su
     let mut graph = loop {
         match try_degree(degree, 1)? {
             Some(graph) => break graph,
-            None => (fails, degree) = (degree, (2 * degree).clamp(1, n - 1)),
+            None if degree == most_degree => return Err(GraphError::TooManyEdges.into()),
+            None => (fails, degree) = (degree, (2 * degree).min(most_degree)),
         }
     };
     while degree - fails > 1 {
