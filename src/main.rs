@@ -21,6 +21,7 @@ struct Mitra {
 #[derive(Subcommand)]
 enum Command {
     Bench(cli::bench::Args),
+    Check(cli::check::Args),
     Demo(cli::demo::Args),
     #[command(hide = true)]
     DemoEnd(cli::demo::EndArgs),
@@ -30,12 +31,14 @@ enum Command {
     #[command(hide = true)]
     Peer(cli::pair::Args),
     Run(cli::run::Args),
+    Sim(cli::sim::Args),
     Topology(cli::topology::Args),
 }
 
 fn main() -> ExitCode {
     let done = match cli::parse::<Mitra>().command {
         Command::Bench(args) => cli::bench::run(&args),
+        Command::Check(args) => cli::check::run(&args),
         Command::Demo(args) => cli::demo::run(&args),
         Command::DemoEnd(args) => cli::demo::run_end(&args),
         Command::Decode(args) => cli::decode::run(&args),
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Fault(args) => cli::fault::run(&args),
         Command::Peer(args) => cli::pair::run(&args),
         Command::Run(args) => cli::run::run(&args),
+        Command::Sim(args) => cli::sim::run(&args),
         Command::Topology(args) => cli::topology::run(&args),
     };
     match done {

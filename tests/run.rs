@@ -17,8 +17,9 @@ const STAND_IN: &str = r#"
     #include <stdio.h>
     #include <stdlib.h>
     __attribute__((constructor)) static void loaded(void) {
-        fprintf(stderr, "loaded %s %s %s [%s] %s\n", getenv("MITRA_RAILS"), getenv("MITRA_POLICY"),
-            getenv("MITRA_WRITES"), getenv("MITRA_FAULTS"), getenv("MITRA_RUN_DIR"));
+        fprintf(stderr, "loaded %s %s %s %s%s [%s] %s\n", getenv("MITRA_RAILS"), getenv("MITRA_POLICY"),
+            getenv("MITRA_WRITES"), getenv("MITRA_LOG"), getenv("MITRA_VERBOSE"), getenv("MITRA_FAULTS"),
+            getenv("MITRA_RUN_DIR"));
     }
 "#;
 
@@ -51,11 +52,10 @@ impl Scene {
 
     fn mitra(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
-        for name in
-            ["MITRA_RAILS", "MITRA_POLICY", "MITRA_WRITES", "MITRA_FAULTS", "MITRA_RUN_DIR", "LD_PRELOAD"]
-        {
-            command.env_remove(name);
+        for name in ["RAILS", "POLICY", "WRITES", "LOG", "VERBOSE", "FAULTS", "RUN_DIR"] {
+            command.env_remove(format!("MITRA_{name}"));
         }
+        command.env_remove("LD_PRELOAD");
         command.args(args).env("XDG_RUNTIME_DIR", self.0.path());
         command
     }
@@ -86,14 +86,15 @@ fn refused(command: &mut Command, code: i32, says: &str) {
 #[test]
 fn the_program_gets_the_library_the_options_and_its_own_exit_code() {
     let scene = Scene::new();
-    let mut run = scene.run(&["--rails", "2", "--policy", "blanket", "--writes", "repeatable"]);
+    let mut run =
+        scene.run(&["--rails", "2", "--policy", "blanket", "--writes", "repeatable", "--log", "--verbose"]);
     run.args(["--fault", "rail0 down at 2s; rail0 up at 3s", "--fault", "rail1 nic-dead"]);
     let output = run.args(["--", "sh", "-c", "echo $0 $1; exit 7", "--rails", "x y"]).output().unwrap();
     assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
     assert_eq!(output.stdout, b"--rails x y\n");
     let dir = scene.path("mitra");
     let loaded = format!(
-        "loaded 2 blanket repeatable [rail0 down at 2s; rail0 up at 3s; rail1 nic-dead] {}\n",
+        "loaded 2 blanket repeatable 11 [rail0 down at 2s; rail0 up at 3s; rail1 nic-dead] {}\n",
         dir.display()
     );
     assert!(stderr(&output).ends_with(&loaded), "{}", stderr(&output));
@@ -105,9 +106,12 @@ fn the_environment_holds_where_no_option_is_given() {
     let scene = Scene::new();
     let own_dir = scene.path("own");
     let mut run = scene.run(&["--policy", "none", "true"]);
-    run.env("MITRA_RAILS", "127.9.9.9").env("MITRA_POLICY", "blanket").env("MITRA_RUN_DIR", &own_dir);
+    run.env("MITRA_RAILS", "127.9.9.9")
+        .env("MITRA_VERBOSE", "1")
+        .env("MITRA_POLICY", "blanket")
+        .env("MITRA_RUN_DIR", &own_dir);
     let output = run.output().unwrap();
-    let loaded = format!("loaded 127.9.9.9 none strict [] {}\n", own_dir.display());
+    let loaded = format!("loaded 127.9.9.9 none strict 01 [] {}\n", own_dir.display());
     assert!(stderr(&output).ends_with(&loaded), "{}", stderr(&output));
 }
 

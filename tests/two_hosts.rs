@@ -71,5 +71,5 @@ fn a_cable_is_unplugged_under_a_program_on_two_hosts() {
         ends
         "#,
     );
-    assert!(said.contains("moved from rail 0 to rail 1"), "{said}");
+    assert_eq!(said.matches("moved from rail 0 to rail 1").count(), 2, "{said}");
 }

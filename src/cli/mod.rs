@@ -1,6 +1,7 @@
 //! The subcommands of `mitra`, one file each with its `Args` and its `run`.
 
 pub(crate) mod bench;
+pub(crate) mod check;
 pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod devices;
@@ -8,6 +9,7 @@ pub(crate) mod fault;
 mod page;
 pub(crate) mod pair;
 pub(crate) mod run;
+pub(crate) mod sim;
 pub(crate) mod topology;
 
 use std::io;

@@ -36,6 +36,9 @@ fn main() -> ExitCode {
     }
     trials.push(Trial::test("kills_under_exact", || survive::kills_under_exact().map_err(Failed::from)));
     trials.push(Trial::test("kills_under_blanket", || survive::kills_under_blanket().map_err(Failed::from)));
+    trials.push(Trial::test("healed_rails_are_used_again", || {
+        survive::healed_rails_are_used_again().map_err(Failed::from)
+    }));
     if !args.list {
         build::preload();
     }

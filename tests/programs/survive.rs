@@ -95,27 +95,32 @@ struct Found {
 
 /// One run of the checker with one kill, of either end's link, at a stage and a number that the seed chooses.
 fn kill(seed: u64, policy: &str) -> Result<(Found, String), String> {
-    let program = CHECKER.clone()?;
-    let program = program.to_str().ok_or("the target directory's name is not UTF-8")?;
-    let port = free_port()?;
-    let (number, rounds) = (port.to_string(), ROUNDS.to_string());
     // Requests leave the client (1, 2) and arrive (3), are executed (5) and acknowledged (6) at the server; the client hears of
     // that (7). Acknowledgements are fewer than requests.
     let (stage, most) =
         [(1, 9_000), (2, 9_000), (3, 9_000), (5, 9_000), (6, 400), (7, 400)][seed as usize % 6];
     let nth = 50 + (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % (most - 50);
     let fault = format!("rail0 link-down@{stage}:{nth}");
+    let (found, said) = check(&fault, policy, matches!(stage, 1 | 2 | 7), ROUNDS)?;
+    if !said.contains(MOVED) {
+        return Err(format!("no rail was killed in mid-run\n{said}"));
+    }
+    Ok((found, said))
+}
+
+/// One run of the checker with these faults of the client's or the server's rails.
+fn check(fault: &str, policy: &str, at_client: bool, rounds: u64) -> Result<(Found, String), String> {
+    let program = CHECKER.clone()?;
+    let program = program.to_str().ok_or("the target directory's name is not UTF-8")?;
+    let port = free_port()?;
+    let (number, rounds) = (port.to_string(), rounds.to_string());
     let policy = ["--policy", policy];
-    let with_fault = [policy[0], policy[1], "--fault", &fault];
-    let at_client = matches!(stage, 1 | 2 | 7);
+    let with_fault = [policy[0], policy[1], "--fault", fault];
     let (server, client): (&[&str], &[&str]) =
         if at_client { (&policy, &with_fault) } else { (&with_fault, &policy) };
     let ends =
         pair((server, &[program, &number]), (client, &[program, &number, "127.0.0.1", &rounds]), port)?;
     let said = both(&ends);
-    if !said.contains(MOVED) {
-        return Err(format!("{fault}: no rail was killed in mid-run\n{said}"));
-    }
     let json: serde_json::Value = serde_json::from_slice(&ends[1].stdout)
         .map_err(|error| format!("{fault}: the checker found nothing: {error}\n{said}"))?;
     let get = |name: &str| json[name].as_u64().ok_or(format!("{fault}: no {name:?}\n{said}"));
@@ -135,6 +140,36 @@ pub(crate) fn kills_under_exact() -> Result<(), String> {
         let (found, said) = kill(seed, "exact")?;
         if found.lost + found.doubled + found.wrong + found.torn + found.errors > 0 {
             return Err(format!("seed {seed}: {said}"));
+        }
+    }
+    Ok(())
+}
+
+/// Rails go and come back in turn, and there is one at any time: the program lives on, and uses again what it left.
+pub(crate) fn healed_rails_are_used_again() -> Result<(), String> {
+    let mut script = String::new();
+    for loss in 0..6 {
+        let (rail, at) = (loss % 2, 300 + 400 * loss);
+        script += &format!("rail{rail} down at {at}ms; rail{rail} up at {}ms; ", at + 200);
+    }
+    for at_client in [true, false] {
+        let mut rounds = 50 * ROUNDS;
+        loop {
+            let (found, said) = check(script.trim_end_matches("; "), "exact", at_client, rounds)?;
+            if found.lost + found.doubled + found.wrong + found.torn + found.errors > 0 {
+                return Err(said);
+            }
+            // Each end tells of each move.
+            let moved =
+                ["from rail 0 to rail 1", "from rail 1 to rail 0"].map(|move_| said.matches(move_).count());
+            if moved == [6, 6] {
+                break;
+            }
+            // On a fast machine it was done before that.
+            rounds *= 2;
+            if rounds > 2_000 * ROUNDS {
+                return Err(format!("{rounds} rounds, and {moved:?} moves there and back\n{said}"));
+            }
         }
     }
     Ok(())

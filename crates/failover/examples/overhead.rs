@@ -139,6 +139,7 @@ impl Provider for Null {
             imm: None,
             invalidated: None,
             src_qp: Qpn::new(0),
+            solicited: false,
             vendor_err: 0,
         }));
         Ok(n)

@@ -17,6 +17,9 @@ use crate::message::{Body, Message};
 /// The most rails that a vQP can have: one bit each.
 pub const MAX_RAILS: usize = 8;
 
+/// How often a peer that declines is asked again before it is given up: each time costs an epoch.
+const ASKS: u32 = 32;
+
 /// Why a vQP ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ended {
@@ -26,7 +29,7 @@ pub enum Ended {
     PeerUnreachable,
     /// This end's old NIC could not be fenced.
     Unfenced,
-    /// A second failure struck during a recovery. (To be survived by a later version.)
+    /// The rail that a recovery moved to failed too before the peer had confirmed the move, and no other was left to hear it by.
     FailedDuringRecovery,
     /// The evidence contradicts itself or the completions.
     Contradiction,
@@ -80,6 +83,8 @@ struct Moving {
     rail: u8,
     /// Whether this end proposed the ballot.
     proposed: bool,
+    /// When the ballot was adopted.
+    begun: Time,
     mine: Option<Evidence>,
     theirs: Option<Evidence>,
     since: Time,
@@ -107,13 +112,24 @@ pub struct Agreement {
     current: Ballot,
     /// The highest ballot promised.
     promised: Ballot,
-    /// Rails that this end cannot use now.
+    /// Rails that this end cannot use now ...
     dead: u8,
-    /// Rails that were fenced: not used again (failback comes with a later version).
+    /// ... and those of them whose queue pair is lost too, with a NIC that died, by its retries, or in a peer's silence. A link
+    /// that is down may come back in time.
+    broken: u8,
+    /// Rails that were left, and whose next queue pair does not stand at this end.
     spent: u8,
+    /// Rails that were left, and whose next queue pair the peer has not said to stand at its end.
+    unsure: u8,
+    /// By rail: the ballot by which it was left last.
+    left: [Option<Ballot>; MAX_RAILS],
     /// Rails that the peer said it cannot use.
     refused: u8,
-    /// The ballot that this end declined last: it stays declined.
+    /// Since when the active rail has failed and no move can begin: the last one is not confirmed, or no other rail is ready
+    /// yet.
+    stranded: Option<Time>,
+    /// The ballot that this end declined last: it stays declined. Its proposer goes on to another, although it has given its
+    /// evidence for this one.
     declined: Option<Ballot>,
     phase: Phase,
     tail: Option<Tail>,
@@ -138,8 +154,12 @@ impl Agreement {
             current: Ballot::FIRST,
             promised: Ballot::FIRST,
             dead: 0,
+            broken: 0,
             spent: 0,
+            unsure: 0,
+            left: [None; MAX_RAILS],
             refused: 0,
+            stranded: None,
             declined: None,
             phase: Phase::Active,
             tail: None,
@@ -182,24 +202,34 @@ impl Agreement {
         (!self.actions.is_empty()).then(|| self.actions.remove(0))
     }
 
-    /// A rail cannot be used any more at this end.
-    pub fn rail_failed(&mut self, now: Time, rail: usize) {
-        let bit = 1 << rail;
-        let known = self.dead & bit != 0;
-        self.dead |= bit;
+    /// A rail cannot be used now at this end. `broken`: nor can its queue pair ever be.
+    pub fn rail_failed(&mut self, now: Time, rail: usize, broken: bool) {
+        self.dead |= 1 << rail;
+        self.broken |= u8::from(broken) << rail;
         match &self.phase {
-            Phase::Ended => {}
-            Phase::Active if rail == self.active() => self.propose(now),
-            Phase::Moving(m) if usize::from(m.rail) == rail && !known => {
+            Phase::Active if rail == self.active() || self.stranded.is_some() => self.propose(now),
+            // The move goes on as long as the peer can be heard, and the next begins when it is confirmed.
+            Phase::Moving(m) if usize::from(m.rail) == rail && self.all() & !self.broken == 0 => {
                 self.end(Ended::FailedDuringRecovery)
             }
-            Phase::Active | Phase::Moving(_) => {}
+            Phase::Ended | Phase::Active | Phase::Moving(_) => {}
         }
     }
 
-    /// A rail can be used again at this end, if its queue pair was not fenced.
-    pub fn rail_recovered(&mut self, rail: usize) {
-        self.dead &= !(1 << rail);
+    /// A rail can be used again at this end, as far as its device goes.
+    pub fn rail_recovered(&mut self, now: Time, rail: usize) {
+        let bit = 1 << rail;
+        if self.is_active() && rail == self.active() {
+            // It goes on as if nothing had been, unless its queue pair has not outlived it.
+            if self.broken & bit == 0 {
+                self.dead &= !bit;
+                self.stranded = None;
+            }
+            return;
+        }
+        self.dead &= !bit;
+        self.broken &= !bit;
+        self.try_again(now);
     }
 
     /// The driver's fence is confirmed; this is what was executed for the peer.
@@ -225,7 +255,10 @@ impl Agreement {
         let Phase::Moving(m) = &self.phase else { return };
         let (ballot, rail) = (m.ballot, m.rail);
         let mine = m.mine.clone().unwrap_or_default();
-        self.spent |= 1 << self.active;
+        let old = self.active;
+        self.spent |= 1 << old;
+        self.unsure = (self.unsure | 1 << old) & !(1 << rail);
+        self.left[usize::from(old)] = Some(ballot);
         self.active = rail;
         self.current = ballot;
         (self.torn, self.awaits) = (torn, true);
@@ -235,6 +268,9 @@ impl Agreement {
         self.tail = Some(Tail { ballot, rail, mine, until: now + self.give_up, answered: None });
         self.next_send = Some(now + self.retry);
         self.say(ballot, Body::Resume { seen: false, torn: self.torn });
+        if self.dead & (1 << rail) != 0 {
+            self.propose(now);
+        }
     }
 
     /// Ends the vQP from above (its driver met a contradiction, or its user closed it).
@@ -262,7 +298,8 @@ impl Agreement {
             }
             // It may not have heard that this end has ended.
             _ if self.phase == Phase::Ended => self.say(self.promised, Body::Closed),
-            Body::Heartbeat => {}
+            // A path is the driver's to make.
+            Body::Heartbeat | Body::Path(_) => {}
             Body::Propose { rail } => self.on_propose(now, ballot, rail),
             Body::Evidence { rail, evidence } => {
                 self.on_propose(now, ballot, rail);
@@ -287,6 +324,7 @@ impl Agreement {
                     self.next_send = None;
                     self.awaits = false;
                     self.actions.push(Action::PeerMoved { torn });
+                    self.try_again(now);
                 }
                 if self.is_active() && self.current == ballot && !seen {
                     self.say(ballot, Body::Resume { seen: true, torn: self.torn });
@@ -296,9 +334,9 @@ impl Agreement {
                 if let Phase::Moving(m) = &self.phase
                     && m.proposed
                     && m.ballot == ballot
-                    && dead & (1 << m.rail) != 0
                 {
-                    self.refused |= dead;
+                    // Even if the peer could use the rail by now: what was declined stays declined.
+                    self.refused = dead | 1 << m.rail;
                     self.propose(now);
                 }
             }
@@ -312,19 +350,22 @@ impl Agreement {
         }
         match &self.phase {
             Phase::Moving(m) if now.saturating_since(m.since) >= self.give_up => {
-                self.end(Ended::PeerUnreachable)
+                self.end(if self.is_refused() { Ended::NoRail } else { Ended::PeerUnreachable })
+            }
+            // What the peer could not use then it may be able to use now: a new ballot asks.
+            Phase::Moving(m) if now.saturating_since(m.begun) >= self.give_up / ASKS && self.is_refused() => {
+                self.refused = 0;
+                self.propose(now);
             }
             Phase::Moving(_) => self.send_progress(now),
             Phase::Active => {
-                let Some(tail) = &self.tail else {
-                    self.next_send = None;
-                    return;
-                };
-                if tail.until <= now {
-                    // The peer has our evidence or will ask for it; without its Resume we keep the evidence, silently.
-                    self.next_send = None;
-                    return;
+                let since = self.stranded.filter(|_| self.broken & (1 << self.active) != 0);
+                if since.is_some_and(|since| now.saturating_since(since) >= self.give_up) {
+                    return self.end(self.nowhere());
                 }
+                self.next_send = self.stranded.map(|_| now + self.retry);
+                // The peer has our evidence or will ask for it; without its Resume we keep the evidence, and at last silently.
+                let Some(tail) = self.tail.as_ref().filter(|tail| tail.until > now) else { return };
                 let ballot = tail.ballot;
                 self.next_send = Some(now + self.retry);
                 self.say(ballot, Body::Resume { seen: false, torn: self.torn });
@@ -333,23 +374,30 @@ impl Agreement {
         }
     }
 
-    fn usable(&self, rail: u8) -> bool {
-        rail < self.rails && (self.dead | self.spent) & (1 << rail) == 0
+    fn all(&self) -> u8 {
+        u8::MAX >> (MAX_RAILS as u32 - u32::from(self.rails))
     }
 
-    /// Starts a move of our own, or a higher ballot of one that was refused.
+    /// Rails beside the active one that this end's devices can use.
+    fn others(&self) -> u8 {
+        self.all() & !self.dead & !(1 << self.active)
+    }
+
+    /// Starts a move of our own, or a higher ballot of one that was refused; or waits until one can start.
     fn propose(&mut self, now: Time) {
-        if self.tail.is_some() {
-            // The peer may still be moving to the rail that failed now.
-            return self.end(Ended::FailedDuringRecovery);
-        }
+        let ready = !(self.spent | self.unsure | self.refused);
         let candidate = (1..self.rails)
             .map(|i| (self.active + i) % self.rails)
-            .find(|&rail| self.usable(rail) && self.refused & (1 << rail) == 0);
-        let Some(rail) = candidate else { return self.end(Ended::NoRail) };
-        let Some(ballot) = self.promised.next(self.me) else { return self.end(Ended::EpochsUsedUp) };
-        self.adopt(now, ballot, rail, true);
-        self.send_progress(now);
+            .find(|&rail| self.others() & ready & (1 << rail) != 0);
+        match candidate {
+            // With a move unconfirmed the peer may still be moving to the rail that failed now.
+            Some(rail) if self.tail.is_none() => {
+                let Some(ballot) = self.promised.next(self.me) else { return self.end(Ended::EpochsUsedUp) };
+                self.adopt(now, ballot, rail, true);
+                self.send_progress(now);
+            }
+            _ => self.wait(now),
+        }
     }
 
     fn adopt(&mut self, now: Time, ballot: Ballot, rail: u8, proposed: bool) {
@@ -357,11 +405,13 @@ impl Agreement {
         match &mut self.phase {
             Phase::Moving(m) => {
                 // The fence and what it found do not depend on the ballot; the peer's evidence must come with it.
-                (m.ballot, m.rail, m.proposed, m.theirs) = (ballot, rail, proposed, None);
+                (m.ballot, m.rail, m.proposed, m.begun, m.theirs) = (ballot, rail, proposed, now, None);
             }
             _ => {
+                self.stranded = None;
                 let (mine, theirs) = (None, None);
-                self.phase = Phase::Moving(Moving { ballot, rail, proposed, mine, theirs, since: now });
+                let (begun, since) = (now, now);
+                self.phase = Phase::Moving(Moving { ballot, rail, proposed, begun, mine, theirs, since });
                 self.actions.push(Action::Fence { rail: self.active });
             }
         }
@@ -388,7 +438,8 @@ impl Agreement {
         }
         // Who proposes has no unconfirmed move of its own, so it has seen our last Resume although its own was lost.
         self.tail = None;
-        if rail == self.active || !self.usable(rail) {
+        let usable = self.others() & !self.spent;
+        if rail >= self.rails || usable & (1 << rail) == 0 {
             self.promised = ballot;
             self.declined = Some(ballot);
             return self.decline(ballot);
@@ -426,5 +477,6 @@ impl Agreement {
     }
 }
 
+mod failback;
 #[cfg(test)]
 mod tests;

@@ -148,6 +148,8 @@ pub struct Config {
     /// Keep a completion log at the responder: evidence that survives the responder's NIC, for one more small
     /// packet per WRITE and atomic.
     pub log: bool,
+    /// The log has room for so many requests of the peer's at a time; by default as many as `send_wrs`.
+    pub log_wrs: Option<u32>,
     /// Fence the old path. [`Fencing::Off`] is for demonstrations.
     pub fencing: Fencing,
     /// When a rail counts as failed.
@@ -174,6 +176,7 @@ impl Default for Config {
             policy: Policy::Exact,
             writes: Writes::Strict,
             log: false,
+            log_wrs: None,
             fencing: Fencing::On,
             detector: Detector::default(),
             send_wrs: 128,

@@ -14,7 +14,6 @@ pub struct ConnectInfo {
     pub(crate) policy: Policy,
     pub(crate) log: bool,
     pub(crate) rd_atomic: u8,
-    pub(crate) send_wrs: u32,
     pub(crate) rails: Vec<RailInfo>,
     /// Where the peer's completion log for this end's operations lies.
     pub(crate) log_region: Option<RemoteRegion>,
@@ -33,7 +32,7 @@ pub(crate) struct RailInfo {
     pub(crate) placed_acks: bool,
 }
 
-const MAGIC: [u8; 4] = *b"MVQ1";
+const MAGIC: [u8; 4] = *b"MVQ2";
 
 impl ConnectInfo {
     /// The addresses of its NICs, rail 0 first.
@@ -51,7 +50,6 @@ impl ConnectInfo {
             self.rd_atomic,
             self.rails.len() as u8,
         ]);
-        out.extend_from_slice(&self.send_wrs.to_le_bytes());
         for r in &self.rails {
             out.extend_from_slice(&r.gid.0);
             out.extend_from_slice(&(r.mtu.bytes() as u16).to_le_bytes());
@@ -93,7 +91,6 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
         3 => Policy::None,
         _ => return Err(Rejected::Malformed),
     };
-    let send_wrs = u32::from_le_bytes(r.array()?);
     if !(1..=MAX_RAILS).contains(&usize::from(rails)) || log > 1 {
         return Err(Rejected::Malformed);
     }
@@ -113,7 +110,7 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
         });
     }
     let log_region = if r.byte()? == 1 { Some(RemoteRegion::parse(r)?) } else { None };
-    Ok(ConnectInfo { cookie, policy, log: log == 1, rd_atomic, send_wrs, rails: list, log_region })
+    Ok(ConnectInfo { cookie, policy, log: log == 1, rd_atomic, rails: list, log_region })
 }
 
 fn number(r: &mut Reader<'_>) -> Result<u32, Rejected> {
@@ -143,7 +140,6 @@ mod tests {
             policy: Policy::Blanket,
             log: true,
             rd_atomic: 16,
-            send_wrs: 64,
             rails: vec![rail; 2],
             log_region: Some(region),
         }

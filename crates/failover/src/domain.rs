@@ -49,30 +49,33 @@ struct Events {
     down: u8,
     /// NICs that are dead.
     fatal: u8,
-    /// Queue pairs whose peer broke a rule; bounded by taking the oldest away.
-    qp_errors: Vec<(usize, Qpn)>,
+    /// What was reported of queue pairs whose peer broke a rule, by rail; bounded by taking the oldest away.
+    qp_errors: Vec<(usize, Qpn, AsyncEvent)>,
 }
 
-/// Memory registered with every NIC of a domain. Work requests name it as on rail 0, for good.
+/// Memory registered with every NIC of a domain that lives. Work requests name it as on rail 0, for good; or as on the first
+/// rail whose NIC lived when it was registered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VirtualMr {
-    rails: SmallVec<[Mr; 2]>,
+    named: Mr,
+    /// None where the NIC was dead.
+    rails: SmallVec<[Option<Mr>; 2]>,
 }
 
 impl VirtualMr {
     /// A scatter/gather entry of `len` bytes at `offset`.
     pub fn sge(&self, offset: u64, len: u32) -> Sge {
-        self.rails[0].sge(offset, len)
+        self.named.sge(offset, len)
     }
 
-    /// The region by the name that work requests use: that of rail 0.
+    /// The region by the name that work requests use.
     pub fn named(&self) -> Mr {
-        self.rails[0]
+        self.named
     }
 
     /// Its length in bytes.
     pub fn len(&self) -> u64 {
-        self.rails[0].len
+        self.named.len
     }
 
     /// Whether it has no bytes.
@@ -82,7 +85,9 @@ impl VirtualMr {
 
     /// What the peer needs to reach it, on every rail.
     pub fn remote(&self) -> RemoteRegion {
-        RemoteRegion { len: self.len(), rails: self.rails.iter().map(|mr| mr.remote(0)).collect() }
+        // Nothing reaches it by a NIC that is dead, so what it is called there does not matter; the first is the name.
+        let on = |mr: &Option<Mr>| mr.unwrap_or(self.named).remote(0);
+        RemoteRegion { len: self.len(), rails: self.rails.iter().map(on).collect() }
     }
 }
 
@@ -213,26 +218,42 @@ impl Domain {
         }
     }
 
-    /// Registers memory with every NIC.
+    /// Registers memory with every NIC that lives. (One that is dead stays dead.)
+    ///
+    /// # Errors
+    /// What a NIC that lives refuses, or `DeviceFatal` if none does.
     pub fn register(&self, memory: &Arc<Buffer>, access: Access) -> Result<VirtualMr> {
-        let mut rails = SmallVec::new();
+        let mut rails = SmallVec::<[Option<Mr>; 2]>::new();
         for nic in &self.nics {
             match nic.provider.reg_mr(nic.pd, Arc::clone(memory), access) {
-                Ok(mr) => rails.push(mr),
+                Ok(mr) => rails.push(Some(mr)),
+                Err(Error::DeviceFatal) => rails.push(None),
                 Err(e) => {
-                    for (nic, mr) in self.nics.iter().zip(&rails) {
-                        let mr: &Mr = mr;
-                        let _ = nic.provider.dereg_mr(mr.id); // best effort: the first error is the one to tell
-                    }
+                    self.take_back(&rails);
                     return Err(e);
                 }
             }
         }
-        let mr = VirtualMr { rails };
+        let named = *rails.iter().flatten().next().ok_or(Error::DeviceFatal)?;
         let mut table = lock(&self.memory);
-        let at = table.partition_point(|r| r.mr.rails[0].lkey < mr.rails[0].lkey);
+        let is_taken = |r: &Registered| r.mr.named.lkey == named.lkey || r.mr.named.rkey == named.rkey;
+        if rails[0].is_none() && table.iter().any(is_taken) {
+            // Rail 0 gave that name before it died. A NIC does not soon give the same again.
+            drop(table);
+            self.take_back(&rails);
+            return self.register(memory, access);
+        }
+        let mr = VirtualMr { named, rails };
+        let at = table.partition_point(|r| r.mr.named.lkey < named.lkey);
         table.insert(at, Registered { mr: mr.clone(), memory: Arc::clone(memory), access });
         Ok(mr)
+    }
+
+    /// What was made on some NICs for a registration that failed.
+    fn take_back(&self, rails: &[Option<Mr>]) {
+        for (nic, mr) in self.nics.iter().zip(rails) {
+            let _ = mr.map_or(Ok(()), |mr| nic.provider.dereg_mr(mr.id)); // best effort: the first error is the one to tell
+        }
     }
 
     /// Revokes memory on every NIC; on return none touches it any more. A NIC that is dead is asked to confirm
@@ -244,13 +265,14 @@ impl Domain {
     pub fn deregister(&self, mr: &VirtualMr) -> Result<()> {
         let mut first = Ok(());
         for (nic, mr) in self.nics.iter().zip(&mr.rails) {
+            let Some(mr) = mr else { continue };
             let revoked = match nic.provider.dereg_mr(mr.id) {
                 Err(Error::DeviceFatal) => nic.provider.reset(),
                 other => other,
             };
             first = first.and(revoked);
         }
-        lock(&self.memory).retain(|r| r.mr.rails[0].lkey != mr.rails[0].lkey);
+        lock(&self.memory).retain(|r| r.mr.named.lkey != mr.named.lkey);
         self.revocations.fetch_add(1, Ordering::Release);
         first
     }
@@ -268,8 +290,9 @@ impl Domain {
     /// An entry's name on a rail; `None` if no registered memory has that key.
     pub(crate) fn local(&self, sge: Sge, rail: usize) -> Option<Sge> {
         let table = lock(&self.memory);
-        let mrs = &find(&table, sge.key)?.mr.rails;
-        let (named, here) = (&mrs[0], &mrs[rail]);
+        let mr = &find(&table, sge.key)?.mr;
+        // A NIC that was dead when it was registered takes no request anyway.
+        let (named, here) = (mr.named, mr.rails[rail].unwrap_or(mr.named));
         Some(Sge {
             addr: here.addr.wrapping_add(sge.addr.wrapping_sub(named.addr)),
             len: sge.len,
@@ -285,7 +308,7 @@ impl Domain {
         for sge in sges {
             let Some(found) = find(&table, sge.key) else { return false };
             let (piece, behind) = rest.split_at(rest.len().min(sge.len as usize));
-            let offset = sge.addr.wrapping_sub(found.mr.rails[0].addr);
+            let offset = sge.addr.wrapping_sub(found.mr.named.addr);
             if !found.access.contains(Access::LOCAL_WRITE)
                 || offset.checked_add(sge.len.into()).is_none_or(|end| end > found.mr.len())
                 || found.memory.try_write_at(offset as usize, piece).is_err()
@@ -316,7 +339,7 @@ impl Domain {
                     if events.qp_errors.len() == 1024 {
                         events.qp_errors.remove(0);
                     }
-                    events.qp_errors.push((rail, qpn));
+                    events.qp_errors.push((rail, qpn, event));
                 }
                 _ => {}
             }
@@ -325,16 +348,17 @@ impl Domain {
     }
 
     /// Takes the note that a queue pair failed because its peer's request broke a rule.
-    pub(crate) fn take_qp_error(&self, rail: usize, qpn: Qpn) -> bool {
+    pub(crate) fn take_qp_error(&self, rail: usize, qpn: Qpn) -> Option<AsyncEvent> {
         let mut events = lock(&self.events);
-        let before = events.qp_errors.len();
-        events.qp_errors.retain(|e| *e != (rail, qpn));
-        events.qp_errors.len() < before
+        let found =
+            events.qp_errors.iter().find(|(r, q, _)| (*r, *q) == (rail, qpn)).map(|(.., event)| *event);
+        events.qp_errors.retain(|(r, q, _)| (*r, *q) != (rail, qpn));
+        found
     }
 }
 
 fn find(table: &[Registered], key: Key) -> Option<&Registered> {
-    let at = table.binary_search_by_key(&key, |r| r.mr.rails[0].lkey).ok()?;
+    let at = table.binary_search_by_key(&key, |r| r.mr.named.lkey).ok()?;
     Some(&table[at])
 }
 

@@ -364,6 +364,7 @@ impl Ledger {
                     byte_len: op.byte_len,
                     imm: None,
                     invalidated: None,
+                    solicited: false,
                 });
             }
         }

@@ -16,6 +16,7 @@ mod connect;
 mod decide;
 mod domain;
 mod evidence;
+mod failback;
 mod ledger;
 #[cfg(test)]
 mod ledger_tests;

@@ -3,7 +3,7 @@
 //! Layout, little-endian: version 1 · type 1 · role 1 · zero 1 · cookie 8 · epoch 2 · proposer 1 · body. The cookie is
 //! the receiver's secret: what does not carry it is not looked at. Everything is bounded and parsed as hostile.
 
-use mitra_verbs::{Psn, SavedResult};
+use mitra_verbs::{Psn, Qpn, SavedResult};
 use smallvec::SmallVec;
 
 use crate::ballot::{Ballot, Role};
@@ -56,6 +56,23 @@ pub enum Body {
     },
     /// "This vQP has ended here": nothing will be answered any more.
     Closed,
+    /// "This is my next queue pair of the rail that this came by", which the ballot left.
+    Path(Path),
+}
+
+/// One end of a rail that is to be used again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Path {
+    /// The rail: a probe of it that came another way proves nothing.
+    pub rail: u8,
+    /// Whether the queue pair is connected to the other end's.
+    pub connected: bool,
+    /// Whether the sender has still to hear that the other end's is.
+    pub asks: bool,
+    /// The queue pair.
+    pub qpn: Qpn,
+    /// Its first PSN.
+    pub psn: Psn,
 }
 
 /// Why a datagram is not a control message of this vQP; all the same to the sender: it is dropped and counted.
@@ -78,6 +95,7 @@ impl Message {
             Body::Resume { .. } => 4,
             Body::Refuse { .. } => 5,
             Body::Closed => 6,
+            Body::Path(_) => 7,
         };
         out.extend_from_slice(&[VERSION, kind, sender as u8, 0]);
         out.extend_from_slice(&cookie.to_le_bytes());
@@ -91,16 +109,21 @@ impl Message {
                 out.extend_from_slice(&torn.to_le_bytes());
             }
             Body::Refuse { dead } => out.push(*dead),
+            Body::Path(path) => {
+                out.extend_from_slice(&[path.rail, u8::from(path.connected) | u8::from(path.asks) << 1]);
+                put_u24(&mut out, path.qpn.value());
+                put_u24(&mut out, path.psn.value());
+            }
             Body::Evidence { rail, evidence } => {
                 let saved = &evidence.saved[..evidence.saved.len().min(MAX_SAVED)];
                 let flags = u8::from(evidence.psn.is_some()) | u8::from(evidence.log.is_some()) << 1;
                 out.extend_from_slice(&[*rail, flags, saved.len() as u8]);
-                put_u24(&mut out, evidence.psn.unwrap_or_default());
+                put_u24(&mut out, evidence.psn.unwrap_or_default().value());
                 out.extend_from_slice(&evidence.log.unwrap_or(0).to_le_bytes());
                 out.extend_from_slice(&evidence.received.to_le_bytes());
                 out.extend_from_slice(&evidence.torn.to_le_bytes());
                 for s in saved {
-                    put_u24(&mut out, s.psn);
+                    put_u24(&mut out, s.psn.value());
                     out.extend_from_slice(&s.value.to_le_bytes());
                 }
             }
@@ -132,7 +155,7 @@ impl Message {
             2 => Body::Propose { rail: r.byte()? },
             3 => {
                 let [rail, flags, count] = r.array()?;
-                let psn = r.u24()?;
+                let psn = Psn::new(r.u24()?);
                 let log = u64::from_le_bytes(r.array()?);
                 let received = u64::from_le_bytes(r.array()?);
                 let torn = u32::from_le_bytes(r.array()?);
@@ -141,7 +164,8 @@ impl Message {
                 }
                 let mut saved = Vec::new();
                 for _ in 0..count {
-                    saved.push(SavedResult { psn: r.u24()?, value: u64::from_le_bytes(r.array()?) });
+                    saved
+                        .push(SavedResult { psn: Psn::new(r.u24()?), value: u64::from_le_bytes(r.array()?) });
                 }
                 let psn = (flags & 1 != 0).then_some(psn);
                 let log = (flags & 2 != 0).then_some(log);
@@ -150,6 +174,15 @@ impl Message {
             4 => Body::Resume { seen: r.byte()? != 0, torn: u32::from_le_bytes(r.array()?) },
             5 => Body::Refuse { dead: r.byte()? },
             6 => Body::Closed,
+            7 => {
+                let [rail, flags] = r.array()?;
+                if flags > 3 {
+                    return Err(Rejected::Malformed);
+                }
+                let (connected, asks) = (flags & 1 != 0, flags & 2 != 0);
+                let (qpn, psn) = (Qpn::new(r.u24()?), Psn::new(r.u24()?));
+                Body::Path(Path { rail, connected, asks, qpn, psn })
+            }
             _ => return Err(Rejected::Malformed),
         };
         if r.0.is_empty() {
@@ -160,8 +193,8 @@ impl Message {
     }
 }
 
-fn put_u24(out: &mut SmallVec<[u8; MAX_LEN]>, psn: Psn) {
-    out.extend_from_slice(&psn.value().to_le_bytes()[..3]);
+fn put_u24(out: &mut SmallVec<[u8; MAX_LEN]>, number: u32) {
+    out.extend_from_slice(&number.to_le_bytes()[..3]);
 }
 
 /// Takes bytes off the front.
@@ -178,8 +211,8 @@ impl Reader<'_> {
         self.array::<1>().map(|[b]| b)
     }
 
-    pub(crate) fn u24(&mut self) -> Result<Psn, Rejected> {
-        self.array::<3>().map(|[a, b, c]| Psn::new(u32::from_le_bytes([a, b, c, 0])))
+    pub(crate) fn u24(&mut self) -> Result<u32, Rejected> {
+        self.array::<3>().map(|[a, b, c]| u32::from_le_bytes([a, b, c, 0]))
     }
 }
 
@@ -200,6 +233,13 @@ mod tests {
             Body::Resume { seen: true, torn: 4096 },
             Body::Refuse { dead: 0x81 },
             Body::Closed,
+            Body::Path(Path {
+                rail: 7,
+                connected: true,
+                asks: false,
+                qpn: Qpn::new(0x12_3456),
+                psn: Psn::new(0xff_fffe),
+            }),
         ]
         .map(|body| Message { ballot: Ballot { epoch: 0x1234, proposer: Role::One }, body })
         .to_vec()

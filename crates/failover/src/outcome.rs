@@ -61,6 +61,8 @@ pub struct Completion {
     pub imm: Option<u32>,
     /// The key that a SEND with invalidate killed, of a receive.
     pub invalidated: Option<Key>,
+    /// The sender asked that who waits for such messages is woken, of a receive.
+    pub solicited: bool,
 }
 
 impl Completion {

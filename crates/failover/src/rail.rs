@@ -7,6 +7,7 @@ use mitra_verbs::{
     QpState, QpType, Qpn, RecvWr, Result, SendOp, SendWr, Time, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
+use crate::ballot::Ballot;
 use crate::config::Config;
 use crate::connect::RailInfo;
 use crate::domain::LocalNic;
@@ -30,11 +31,29 @@ pub(crate) struct Rail {
     pub(crate) qpn: Qpn,
     /// PSN of the first packet that this end sends.
     pub(crate) first_psn: Psn,
+    /// What it was made for, if it is not the first queue pair of this rail.
+    pub(crate) renewal: Option<Renewal>,
+    /// The first queue pair, once it is replaced: kept in RESET if others know the virtual queue pair by its number, so that the
+    /// NIC gives the number to no other.
+    first: Option<(Qpn, CqId)>,
+    /// The queue pair is its heir's, who took its number over.
+    is_bequeathed: bool,
+    /// Whether its queue pair sends, beside receiving.
+    sends: bool,
     control: Control,
     /// When a control message came last.
     pub(crate) heard: Time,
     /// Its other end, once connected.
     peer: Option<(RailInfo, Mtu)>,
+}
+
+/// A queue pair that replaces one that was fenced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Renewal {
+    /// The ballot by which the rail was left.
+    pub(crate) left: Ballot,
+    /// Whether it is connected to the peer's.
+    pub(crate) connected: bool,
 }
 
 #[derive(Debug)]
@@ -66,19 +85,8 @@ impl Rail {
 
     fn make(nic: &LocalNic, config: &Config, secret: u64, undo: &mut Vec<Undo>) -> Result<Rail> {
         let p = &nic.provider;
-        let per_op = if config.log { 2 } else { 1 };
-        let send_wrs = config.send_wrs * per_op + SPARE;
-        let cq = p.create_cq(send_wrs + config.recv_wrs + SPARE, nic.channel.as_ref())?;
+        let (cq, qpn) = queue_pair(nic, config)?;
         undo.push(Box::new(move |p| p.destroy_cq(cq)));
-        let qpn = p.create_qp(&QpInitAttr {
-            qp_type: QpType::Rc,
-            pd: nic.pd,
-            send_cq: cq,
-            recv_cq: cq,
-            srq: None,
-            cap: QpCap { send_wrs, recv_wrs: config.recv_wrs + 1, ..WIDTH },
-            sq_sig_all: false,
-        })?;
         undo.push(Box::new(move |p| p.destroy_qp(qpn)));
         let control_cq = p.create_cq(CONTROL_RECVS * 4, None)?;
         undo.push(Box::new(move |p| p.destroy_cq(control_cq)));
@@ -103,7 +111,10 @@ impl Rail {
         let qkey = (secret >> 33) as u32;
         let control = Control { cq: control_cq, qpn: control_qpn, qkey, peer: None, memory, mr, ah: None };
         let first_psn = Psn::new(secret as u32);
-        Ok(Rail { nic: nic.clone(), cq, qpn, first_psn, control, heard: Time::ZERO, peer: None })
+        let (nic, heard) = (nic.clone(), Time::ZERO);
+        let (renewal, first, peer) = (None, None, None);
+        let (sends, is_bequeathed) = (false, false);
+        Ok(Rail { nic, cq, qpn, first_psn, renewal, first, is_bequeathed, sends, control, heard, peer })
     }
 
     pub(crate) fn info(&self) -> Result<RailInfo> {
@@ -135,6 +146,50 @@ impl Rail {
         self.arm(config)
     }
 
+    /// Replaces the queue pair, which was fenced and left by this ballot: what comes late for it finds nobody. The new one has
+    /// another number and other PSNs. `keep` the number of the old one.
+    pub(crate) fn renew(&mut self, config: &Config, left: Ballot, secret: u64, keep: bool) -> Result<()> {
+        let (cq, qpn) = queue_pair(&self.nic, config)?;
+        let (old, p) = ((self.qpn, self.cq), &self.nic.provider);
+        let retired = if keep {
+            p.modify_qp(old.0, &QpAttr::to(QpState::Reset))
+        } else {
+            p.destroy_qp(old.0).and_then(|()| p.destroy_cq(old.1))
+        };
+        if let Err(error) = retired {
+            let _ = p.destroy_qp(qpn).and_then(|()| p.destroy_cq(cq)); // best effort: the first error is the one to tell
+            return Err(error);
+        }
+        if keep {
+            self.first = Some(old);
+        }
+        (self.cq, self.qpn, self.first_psn) = (cq, qpn, Psn::new(secret as u32));
+        self.renewal = Some(Renewal { left, connected: false });
+        Ok(())
+    }
+
+    /// Gives the number of its first queue pair to the heir of the virtual queue pair, which has been shut down.
+    pub(crate) fn bequeath(&mut self, heir: &mut Rail) -> Result<()> {
+        if self.first.is_none() {
+            self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Reset))?;
+            self.is_bequeathed = true;
+        }
+        heir.first = Some(self.first.take().unwrap_or((self.qpn, self.cq)));
+        Ok(())
+    }
+
+    /// Connects the new queue pair to the peer's.
+    pub(crate) fn reconnect(&mut self, qpn: Qpn, psn: Psn, config: &Config) -> Result<()> {
+        if let Some((peer, _)) = &mut self.peer {
+            (peer.qpn, peer.psn) = (qpn, psn);
+        }
+        self.arm(config)?;
+        if let Some(renewal) = &mut self.renewal {
+            renewal.connected = true;
+        }
+        Ok(())
+    }
+
     /// Takes back every receive that was posted, without a word. Only for a queue pair that nothing was ever sent over: a
     /// ballot named its rail, and was refused.
     pub(crate) fn rearm(&self, config: &Config) -> Result<()> {
@@ -160,7 +215,21 @@ impl Rail {
                 ..QpAttr::to(QpState::Rtr)
             },
         )?;
-        p.modify_qp(
+        if self.sends { self.to_rts(config) } else { Ok(()) }
+    }
+
+    /// From here on its queue pair sends too. (One that was fenced does not; the next will.)
+    pub(crate) fn start(&mut self, config: &Config) -> Result<()> {
+        self.sends = true;
+        match self.nic.provider.query_qp(self.qpn) {
+            Ok(status) if status.state == QpState::Rtr => self.to_rts(config),
+            Ok(_) | Err(Error::DeviceFatal) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn to_rts(&self, config: &Config) -> Result<()> {
+        self.nic.provider.modify_qp(
             self.qpn,
             &QpAttr {
                 sq_psn: Some(self.first_psn),
@@ -216,9 +285,11 @@ impl Rail {
     /// Removes everything from the NIC; a NIC that is dead has nothing left to remove.
     pub(crate) fn destroy(&self) -> Result<()> {
         let p = &self.nic.provider;
-        let steps: [&dyn Fn() -> Result<()>; 6] = [
-            &|| p.destroy_qp(self.qpn),
-            &|| p.destroy_cq(self.cq),
+        let steps: [&dyn Fn() -> Result<()>; 8] = [
+            &|| if self.is_bequeathed { Ok(()) } else { p.destroy_qp(self.qpn) },
+            &|| if self.is_bequeathed { Ok(()) } else { p.destroy_cq(self.cq) },
+            &|| self.first.map_or(Ok(()), |(qpn, _)| p.destroy_qp(qpn)),
+            &|| self.first.map_or(Ok(()), |(_, cq)| p.destroy_cq(cq)),
             &|| p.destroy_qp(self.control.qpn),
             &|| p.destroy_cq(self.control.cq),
             &|| self.control.ah.map_or(Ok(()), |ah| p.destroy_ah(ah)),
@@ -233,5 +304,29 @@ impl Rail {
             }
         }
         first
+    }
+}
+
+/// A queue pair for operations, and the queue that it completes in.
+fn queue_pair(nic: &LocalNic, config: &Config) -> Result<(CqId, Qpn)> {
+    let p = &nic.provider;
+    let per_op = if config.log { 2 } else { 1 };
+    let send_wrs = config.send_wrs * per_op + SPARE;
+    let cq = p.create_cq(send_wrs + config.recv_wrs + SPARE, nic.channel.as_ref())?;
+    let qpn = p.create_qp(&QpInitAttr {
+        qp_type: QpType::Rc,
+        pd: nic.pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
+        cap: QpCap { send_wrs, recv_wrs: config.recv_wrs + 1, ..WIDTH },
+        sq_sig_all: false,
+    });
+    match qpn {
+        Ok(qpn) => Ok((cq, qpn)),
+        Err(error) => {
+            let _ = p.destroy_cq(cq); // best effort: the first error is the one to tell
+            Err(error)
+        }
     }
 }

@@ -4,7 +4,9 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use mitra_verbs::{Data, Error, QpAttr, QpState, RecvWr, SendOp, SendWr, SgeList, Time, WcOpcode, WcStatus};
+use mitra_verbs::{
+    AsyncEvent, Data, Error, QpAttr, QpState, RecvWr, SendOp, SendWr, SgeList, Time, WcOpcode, WcStatus,
+};
 
 use crate::agreement::{Action, Ended};
 use crate::ballot::Role;
@@ -109,9 +111,15 @@ impl VirtualQp {
             return self.end(Ended::NoRail);
         }
         if active {
-            self.moving = Some(report(rail, cause, now));
+            self.moving.get_or_insert_with(|| report(rail, cause, now));
+            // Where it can go: what became of the other rails may not have been heard yet.
+            (0..self.rails.len())
+                .filter(|&other| other != rail)
+                .for_each(|other| self.look_at_device(other, true));
         }
-        peer.agreement.rail_failed(now, rail);
+        let broken = cause != Cause::Device || self.rails[rail].provider().query_port().is_err();
+        let Some(peer) = &mut self.peer else { return };
+        peer.agreement.rail_failed(now, rail, broken);
         self.run_actions();
     }
 
@@ -135,6 +143,7 @@ impl VirtualQp {
             self.look_at_device(rail, wide);
             self.poll_control(rail, now);
         }
+        self.renew_rails(now);
         self.heartbeats(now, unseen);
         if let Some(peer) = &mut self.peer {
             peer.agreement.handle_timeout(now);
@@ -146,6 +155,9 @@ impl VirtualQp {
     /// Takes the NIC's events; `ask` asks the NIC itself too.
     fn look_at_device(&mut self, rail: usize, ask: bool) {
         let failed = self.domain.rail_down(rail);
+        if rail == self.active_rail() && self.fence == Fence::None && self.ends_by_event(rail) {
+            return;
+        }
         if !failed && !ask {
             return;
         }
@@ -157,9 +169,29 @@ impl VirtualQp {
             self.rail_failed(rail, Cause::Device);
         } else if !down && self.down & bit != 0 {
             self.down &= !bit;
-            if let Some(peer) = &mut self.peer {
-                peer.agreement.rail_recovered(rail);
-            }
+            self.rail_recovered(rail);
+            self.run_actions();
+        }
+    }
+
+    /// Ends it if the NIC has reported that the peer's request broke a rule.
+    pub(crate) fn ends_by_event(&mut self, rail: usize) -> bool {
+        let Some(event) = self.domain.take_qp_error(rail, self.rails[rail].qpn) else { return false };
+        self.broken_rule = Some(match event {
+            AsyncEvent::QpAccessError(_) => AsyncEvent::QpAccessError(self.qpn),
+            AsyncEvent::QpRequestError(_) => AsyncEvent::QpRequestError(self.qpn),
+            _ => AsyncEvent::QpFatal(self.qpn),
+        });
+        self.end(Ended::RequestError);
+        true
+    }
+
+    fn rail_recovered(&mut self, rail: usize) {
+        let now = self.now();
+        let Some(peer) = &mut self.peer else { return };
+        peer.agreement.rail_recovered(now, rail);
+        if self.is_active() && !self.is_stranded() {
+            self.moving = None; // its own link is back
         }
     }
 
@@ -167,12 +199,15 @@ impl VirtualQp {
         let cookie = self.cookie;
         let Some(peer) = &mut self.peer else { return };
         let peer_role = if peer.role == Role::Zero { Role::One } else { Role::Zero };
-        let (mut heard, mut rejected) = (false, 0);
+        let (mut heard, mut rejected, mut path) = (false, 0, None);
         // A dead NIC brings no messages; its death is an event.
         let _ = self.rails[rail].poll_control(&mut self.wcs, |bytes| {
             match Message::decode(bytes, peer_role, cookie) {
                 Ok(message) => {
                     heard = true;
+                    if let Body::Path(said) = message.body {
+                        path = Some((message.ballot, said));
+                    }
                     peer.agreement.handle(now, message);
                 }
                 Err(_) => rejected += 1,
@@ -184,6 +219,10 @@ impl VirtualQp {
             self.met = true;
         }
         self.run_actions();
+        // Of several that came together the last is enough: it says all that those before it did, or they are asked again.
+        if let Some((ballot, path)) = path {
+            self.on_path(now, rail, ballot, path);
+        }
     }
 
     fn heartbeats(&mut self, now: Time, unseen: Duration) {
@@ -240,6 +279,9 @@ impl VirtualQp {
                     if self.moving.is_none() {
                         self.moving = Some(report(rail, Cause::Peer, self.now()));
                     }
+                    if self.down & (1 << rail) == 0 {
+                        self.rail_recovered(rail); // what failed was the path, or the queue pair
+                    }
                     self.begin_fence(rail);
                 }
                 Action::Decide { rail, theirs } => self.decide(usize::from(rail), &theirs),
@@ -249,8 +291,13 @@ impl VirtualQp {
         }
     }
 
+    /// Whether what is left is fenced.
+    pub(crate) fn fences(&self) -> bool {
+        self.config.fencing == Fencing::On && self.config.policy == Policy::Exact
+    }
+
     fn begin_fence(&mut self, rail: usize) {
-        if self.config.fencing == Fencing::Off || self.config.policy != Policy::Exact {
+        if !self.fences() {
             self.fence = Fence::Emptying { live: true };
             return;
         }

@@ -200,6 +200,7 @@ impl VirtualQp {
             byte_len: 0,
             imm: None,
             invalidated: None,
+            solicited: false,
         }
     }
 
@@ -213,6 +214,7 @@ impl VirtualQp {
             byte_len: wc.byte_len,
             imm: wc.imm,
             invalidated: wc.invalidated,
+            solicited: wc.solicited,
         }
     }
 
@@ -225,9 +227,7 @@ impl VirtualQp {
             WcStatus::Flushed => {
                 // Flushed without an error before it: either the peer's request broke a rule, or the device gave up.
                 let _ = self.domain.rail_down(rail); // takes the events
-                if self.domain.take_qp_error(rail, self.rails[rail].qpn) {
-                    self.end(Ended::RequestError);
-                } else {
+                if !self.ends_by_event(rail) {
                     self.rail_failed(rail, Cause::Completion(wc.status));
                 }
             }

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, Buffer, Error, Mtu, PostError, Qpn, RecvWr, Result, SendWr, Time, Wc};
+use mitra_verbs::{Access, AsyncEvent, Buffer, Error, Mtu, PostError, Qpn, RecvWr, Result, SendWr, Time, Wc};
 
 use crate::agreement::{Agreement, Ended};
 use crate::ballot::Role;
@@ -38,6 +38,10 @@ pub struct VirtualQp {
     pub(crate) domain: Arc<Domain>,
     pub(crate) config: Config,
     pub(crate) cookie: u64,
+    /// What first PSNs come from.
+    pub(crate) secret: u64,
+    /// Its number.
+    pub(crate) qpn: Qpn,
     pub(crate) rails: Vec<Rail>,
     /// The log that the peer writes about its operations.
     pub(crate) log: Option<Log>,
@@ -61,6 +65,8 @@ pub struct VirtualQp {
     /// The last move; its `completed` is open while operations below this sequence number are.
     pub(crate) last: Option<(FailoverReport, u64)>,
     pub(crate) ended: Option<Ended>,
+    /// The event of a NIC's that ended it, under its own number.
+    pub(crate) broken_rule: Option<AsyncEvent>,
     /// It has ended, and what that means for each request is still to be said.
     pub(crate) ending: bool,
     /// Completions are being handled: what ends the vQP must leave those behind it their turn.
@@ -75,6 +81,8 @@ pub struct VirtualQp {
     /// The peer was heard of, on any rail: from then on its silence says something.
     pub(crate) met: bool,
     pub(crate) next_heartbeat: Time,
+    /// When rails that were left are probed next.
+    pub(crate) next_probe: Time,
     pub(crate) last_look: Time,
     /// Looks so far.
     pub(crate) looks: u32,
@@ -112,7 +120,7 @@ fn make(domain: &Domain, config: &Config, secret: u64, rails: &mut Vec<Rail>) ->
     if !config.log {
         return Ok(None);
     }
-    let memory = Arc::new(Buffer::new(log::slots(config.send_wrs) * 8));
+    let memory = Arc::new(Buffer::new(log::slots(config.log_wrs.unwrap_or(config.send_wrs)) * 8));
     let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     Ok(Some(Log { memory, mr }))
 }
@@ -152,6 +160,8 @@ impl VirtualQp {
             domain,
             config,
             cookie: secret[0],
+            secret: secret[1],
+            qpn: rails[0].qpn,
             rails,
             log,
             peer: None,
@@ -167,6 +177,7 @@ impl VirtualQp {
             moving: None,
             last: None,
             ended: None,
+            broken_rule: None,
             ending: false,
             polling: false,
             closed: false,
@@ -176,6 +187,7 @@ impl VirtualQp {
             down: 0,
             met: false,
             next_heartbeat: Time::ZERO,
+            next_probe: Time::ZERO,
             last_look: Time::ZERO,
             looks: 0,
             polls: 0,
@@ -190,9 +202,14 @@ impl VirtualQp {
         })
     }
 
-    /// Its number: that of its first rail's queue pair, for good.
+    /// Its number: that of its first rail's first queue pair, for good.
     pub fn qpn(&self) -> Qpn {
-        self.rails[0].qpn
+        self.qpn
+    }
+
+    /// How it behaves.
+    pub fn config(&self) -> Config {
+        self.config
     }
 
     /// The domain whose memory it uses.
@@ -207,7 +224,6 @@ impl VirtualQp {
             policy: self.config.policy,
             log: self.config.log,
             rd_atomic: self.config.rd_atomic,
-            send_wrs: self.config.send_wrs,
             rails: self.rails.iter().map(Rail::info).collect::<Result<_>>()?,
             log_region: self.log.as_ref().map(|log| log.mr.remote()),
         })
@@ -218,6 +234,23 @@ impl VirtualQp {
     /// # Errors
     /// `Invalid` if the two ends do not agree on what the configuration says they must.
     pub fn connect(&mut self, peer: &ConnectInfo) -> Result<()> {
+        self.receive_from(peer, self.config.min_rnr_timer)?;
+        self.start(self.config.rnr_retry)
+    }
+
+    /// The second half of [`VirtualQp::connect`], as from RTR to RTS: from here on it sends, so often again to a receiver that is not
+    /// ready (7 is for ever).
+    pub fn start(&mut self, rnr_retry: u8) -> Result<()> {
+        self.config.rnr_retry = rnr_retry;
+        self.rails.iter_mut().try_for_each(|rail| rail.start(&self.config))
+    }
+
+    /// The first half of [`VirtualQp::connect`], as from INIT to RTR: from here on it receives. A sender that finds no receive waits
+    /// so long (the 5-bit code).
+    ///
+    /// # Errors
+    /// As [`VirtualQp::connect`].
+    pub fn receive_from(&mut self, peer: &ConnectInfo, min_rnr_timer: u8) -> Result<()> {
         if self.peer.is_some() {
             return Err(Error::Invalid("this virtual queue pair is connected already"));
         }
@@ -227,17 +260,14 @@ impl VirtualQp {
             (peer.policy != mine.policy, "the two ends have different policies"),
             (peer.log != mine.log, "one end keeps a completion log and the other does not"),
             (peer.rd_atomic != mine.rd_atomic, "the two ends have different rd_atomic"),
-            (
-                peer.log && peer.send_wrs != mine.send_wrs,
-                "the two ends have different send_wrs, and a completion log",
-            ),
             (peer.cookie == mine.cookie, "the two ends have the same secret"),
             (
                 peer.log
                     && peer.log_region.as_ref().is_none_or(|r| {
-                        r.len != (log::slots(peer.send_wrs) * 8) as u64 || r.rails.len() != peer.rails.len()
+                        let least = (log::slots(self.config.send_wrs) * 8) as u64;
+                        r.len < least || r.len % 8 != 0 || r.rails.len() != peer.rails.len()
                     }),
-                "the peer's completion log has the wrong size",
+                "the peer's completion log has no room for this end's send_wrs; set its log_wrs",
             ),
         ];
         if let Some((_, why)) = rule.into_iter().find(|(broken, _)| *broken) {
@@ -245,6 +275,7 @@ impl VirtualQp {
         }
         let mtu = mine.rails.iter().chain(&peer.rails).map(|r| r.mtu).min().unwrap_or(Mtu::M256);
         let now = self.now();
+        self.config.min_rnr_timer = min_rnr_timer;
         for (rail, info) in self.rails.iter_mut().zip(&peer.rails) {
             rail.connect(info, mtu, &self.config)?;
             rail.heard = now;
@@ -388,6 +419,11 @@ impl VirtualQp {
         self.ended
     }
 
+    /// The event that its NIC raised when the peer's request broke a rule, if that ended it: as a queue pair's own, by its number.
+    pub fn broken_rule(&self) -> Option<AsyncEvent> {
+        self.broken_rule
+    }
+
     /// What contradicted what, if it ended in [`Ended::Contradiction`].
     pub fn contradiction(&self) -> Option<Contradiction> {
         self.contradiction
@@ -401,6 +437,11 @@ impl VirtualQp {
     /// Whether operations flow: no move is under way.
     pub fn is_active(&self) -> bool {
         self.ended.is_none() && self.peer.as_ref().is_some_and(|p| p.agreement.is_active())
+    }
+
+    /// Whether the rail in use has failed, and there is none yet to move to.
+    pub(crate) fn is_stranded(&self) -> bool {
+        self.peer.as_ref().is_some_and(|p| p.agreement.is_stranded())
     }
 
     /// Whether the peer has confirmed the last move.
@@ -432,7 +473,11 @@ impl VirtualQp {
     pub fn poll_timeout(&self) -> Option<Time> {
         let agreement = self.peer.as_ref().and_then(|p| p.agreement.poll_timeout());
         let heartbeat = (self.config.detector.misses > 0 && self.is_active()).then_some(self.next_heartbeat);
-        [agreement, heartbeat].into_iter().flatten().min()
+        let probe = self.peer.as_ref().is_some_and(|p| {
+            (0..self.rails.len()).any(|rail| self.down & (1 << rail) == 0 && p.agreement.is_waiting(rail))
+        });
+        let probe = probe.then_some(self.next_probe);
+        [agreement, heartbeat, probe].into_iter().flatten().min()
     }
 
     /// Drives everything, and appends completions: sends in posting order, receives in order of arrival.
@@ -501,6 +546,22 @@ impl VirtualQp {
         Ok(())
     }
 
+    /// Another under the same number, unconnected, as after a reset. This one is shut down: whoever has it polls it for a while, for the
+    /// peer's sake, and closes it.
+    ///
+    /// # Errors
+    /// As [`VirtualQp::new`].
+    pub fn heir(&mut self, secret: [u64; 2]) -> Result<VirtualQp> {
+        let mut heir = VirtualQp::new(Arc::clone(&self.domain), self.config, secret)?;
+        self.shutdown();
+        if let Err(error) = self.rails[0].bequeath(&mut heir.rails[0]) {
+            let _ = heir.close(); // the first error is the one to tell
+            return Err(error);
+        }
+        heir.qpn = self.qpn;
+        Ok(heir)
+    }
+
     /// Ends it: what is in flight ends undecided, and the peer is told. As long as it is polled, a peer that has not heard
     /// is told again.
     pub fn shutdown(&mut self) {
@@ -517,7 +578,7 @@ impl VirtualQp {
         let mut first = Ok(());
         for (i, rail) in self.rails.iter().enumerate() {
             first = first.and(rail.destroy());
-            self.domain.take_qp_error(i, rail.qpn);
+            let _ = self.domain.take_qp_error(i, rail.qpn); // nobody is to hear of it
         }
         if let Some(log) = &self.log {
             first = first.and(self.domain.deregister(&log.mr));
@@ -533,7 +594,7 @@ impl VirtualQp {
 const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not connected yet");
 
 /// Spreads a secret over the rails (the finalizer of SplitMix64).
-fn mix(secret: u64, i: u64) -> u64 {
+pub(crate) fn mix(secret: u64, i: u64) -> u64 {
     let mut z = secret.wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

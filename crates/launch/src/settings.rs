@@ -13,6 +13,8 @@ use crate::{Rails, Script};
 const RAILS: &str = "MITRA_RAILS";
 const POLICY: &str = "MITRA_POLICY";
 const WRITES: &str = "MITRA_WRITES";
+const LOG: &str = "MITRA_LOG";
+const VERBOSE: &str = "MITRA_VERBOSE";
 const FAULTS: &str = "MITRA_FAULTS";
 const RUN_DIR: &str = "MITRA_RUN_DIR";
 
@@ -25,6 +27,10 @@ pub struct Settings {
     pub policy: Policy,
     /// `MITRA_WRITES`: what becomes of a WRITE that may or may not have been executed. By default `strict`.
     pub writes: Writes,
+    /// `MITRA_LOG`: whether connections that span rails keep a completion log. By default not.
+    pub log: bool,
+    /// `MITRA_VERBOSE`: whether refused calls are explained. By default not.
+    pub verbose: bool,
     /// `MITRA_FAULTS`: what befalls the rails. By default nothing.
     pub faults: Script,
     /// `MITRA_RUN_DIR`: where the program listens for `mitra fault`. By default it does not.
@@ -45,11 +51,13 @@ pub struct SettingsError {
 
 impl Settings {
     /// As environment variables.
-    pub fn to_env(&self) -> [(&'static str, OsString); 5] {
+    pub fn to_env(&self) -> [(&'static str, OsString); 7] {
         [
             (RAILS, self.rails.to_string().into()),
             (POLICY, self.policy.to_string().into()),
             (WRITES, self.writes.to_string().into()),
+            (LOG, u8::from(self.log).to_string().into()),
+            (VERBOSE, u8::from(self.verbose).to_string().into()),
             (FAULTS, self.faults.to_string().into()),
             (RUN_DIR, self.run_dir.clone().unwrap_or_default().into()),
         ]
@@ -71,12 +79,30 @@ impl Settings {
             rails: parse(RAILS, get(RAILS))?,
             policy: parse(POLICY, get(POLICY))?,
             writes: parse(WRITES, get(WRITES))?,
+            log: parse::<Switch>(LOG, get(LOG))?.0,
+            verbose: parse::<Switch>(VERBOSE, get(VERBOSE))?.0,
             faults: parse(FAULTS, get(FAULTS))?,
             run_dir: get(RUN_DIR).map(PathBuf::from),
         };
         let error = |why| SettingsError { variable: FAULTS, value: settings.faults.to_string().into(), why };
         settings.faults.check(settings.rails.count()).map_err(error)?;
         Ok(settings)
+    }
+}
+
+/// A variable that is 1 or 0.
+#[derive(Default)]
+struct Switch(bool);
+
+impl FromStr for Switch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Switch, String> {
+        match text {
+            "0" => Ok(Switch(false)),
+            "1" => Ok(Switch(true)),
+            _ => Err("say 1 or 0".to_owned()),
+        }
     }
 }
 
@@ -108,9 +134,9 @@ mod tests {
     fn nothing_set_is_the_default() {
         assert_eq!(from(&[]), Ok(Settings::default()));
         assert_eq!(from(&[(RAILS, ""), (FAULTS, ""), (RUN_DIR, "")]), Ok(Settings::default()));
-        let Settings { rails, policy, writes, faults, run_dir } = Settings::default();
+        let Settings { rails, policy, writes, log, verbose, faults, run_dir } = Settings::default();
         assert_eq!((rails, policy, writes), (Rails::Count(1), Policy::Exact, Writes::Strict));
-        assert!(faults.0.is_empty() && run_dir.is_none());
+        assert!(faults.0.is_empty() && run_dir.is_none() && !log && !verbose);
     }
 
     #[test]
@@ -119,6 +145,8 @@ mod tests {
             rails: "10.0.0.1,10.1.0.1".parse().unwrap(),
             policy: Policy::Blanket,
             writes: Writes::Repeatable,
+            log: true,
+            verbose: true,
             faults: "rail1 down at 2s; rail1 up at 3s".parse().unwrap(),
             run_dir: Some("/run/user/0/mitra".into()),
         };
@@ -139,6 +167,7 @@ mod tests {
                 "MITRA_RAILS=\"many\": \"many\" is neither a number of rails nor an IP address; say",
             ),
             (POLICY, "best", "MITRA_POLICY=\"best\": \"best\" is none of the choices; say exact,"),
+            (LOG, "yes", "MITRA_LOG=\"yes\": say 1 or 0"),
             (WRITES, "lax", "MITRA_WRITES=\"lax\": \"lax\" is none of the choices; say strict or"),
             (FAULTS, "rail0 gone", "MITRA_FAULTS=\"rail0 gone\": no fault is called \"gone\"; say"),
             (FAULTS, "rail1 up", "MITRA_FAULTS=\"rail1 up\": `rail1 up`: there is rail0 only; name"),

@@ -35,30 +35,52 @@ fn build(name: &str) -> PathBuf {
 
 static REFUSED: LazyLock<PathBuf> = LazyLock::new(|| build("refused"));
 static PEERS: LazyLock<PathBuf> = LazyLock::new(|| build("peers"));
+static RAILS: LazyLock<PathBuf> = LazyLock::new(|| build("rails"));
+/// In it are the control sockets of these programs.
+static RUNTIME: LazyLock<tempfile::TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a directory"));
 
 /// Runs a program, which ends itself if it hangs.
 fn run(program: &Path, play: &[&str], rails: &str) {
+    run_with(program, play, rails, &[]);
+}
+
+fn run_with(program: &Path, play: &[&str], rails: &str, variables: &[(&str, &str)]) {
     let mut command = Command::new(program);
-    output_of(command.args(play).env("LD_PRELOAD", &*PRELOAD).env("MITRA_RAILS", rails));
+    command.args(play).env("LD_PRELOAD", &*PRELOAD).env("MITRA_RAILS", rails);
+    output_of(command.env("MITRA_RUN_DIR", RUNTIME.path().join("mitra")).envs(variables.iter().copied()));
 }
 
 macro_rules! plays {
-    ($($name:ident)*) => {$(
+    ($program:ident: $($name:ident)*) => {$(
         mod $name {
             #[test]
             fn on_one_rail() {
-                super::run(&super::PEERS, &[stringify!($name)], "1");
+                super::run(&super::$program, &[stringify!($name)], "1");
             }
 
             #[test]
             fn on_two_rails() {
-                super::run(&super::PEERS, &[stringify!($name)], "2");
+                super::run(&super::$program, &[stringify!($name)], "2");
             }
         }
     )*};
 }
 
-plays! { unmapped killed killed_idle forks late destroyed_while_polled ends_in_a_handler parted read_only sleepers shared_receives multicast }
+plays! { PEERS: unmapped killed killed_idle forks late destroyed_while_polled ends_in_a_handler parted read_only sleepers shared_receives multicast }
+
+plays! { RAILS: port_events device_fatal access_error last_wqe_reached registers_late resets to_itself rnr_retries_end solicited }
+
+mod log_decides {
+    #[test]
+    fn with_a_log() {
+        super::run_with(&super::RAILS, &["log_decides"], "2", &[("MITRA_LOG", "1")]);
+    }
+
+    #[test]
+    fn and_not_without() {
+        super::run(&super::RAILS, &["log_decides"], "2");
+    }
+}
 
 mod refused {
     #[test]

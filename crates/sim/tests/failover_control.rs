@@ -46,11 +46,11 @@ impl Forger {
         let qp_type = QpType::Ud;
         let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
         let qpn = nic.create_qp(&init).expect("qp");
-        // MVQ1, cookie 8, 4 bytes, depth 4; rail: GID 16, MTU 2, four numbers of 4 (queue pair, PSN, control, Q_Key).
+        // MVQ2, cookie 8, 4 bytes; rail: GID 16, MTU 2, four numbers of 4 (queue pair, PSN, control, Q_Key).
         let info = d.v[1].local_info().expect("info").encode();
         let word = |at: usize| u32::from_le_bytes(info[at..at + 4].try_into().unwrap());
-        let gid = Gid(info[20..36].try_into().unwrap());
-        let (control, qkey) = (Qpn::new(word(46)), word(50));
+        let gid = Gid(info[16..32].try_into().unwrap());
+        let (control, qkey) = (Qpn::new(word(42)), word(46));
         let to_init =
             QpAttr { pkey_index: Some(0), port: Some(1), qkey: Some(qkey), ..QpAttr::to(QpState::Init) };
         let to_rts = QpAttr { sq_psn: Some(Psn::new(0)), ..QpAttr::to(QpState::Rts) };
@@ -85,6 +85,7 @@ const EVIDENCE: u8 = 3;
 const RESUME: u8 = 4;
 const REFUSE: u8 = 5;
 const CLOSED: u8 = 6;
+const PATH: u8 = 7;
 
 /// The body of an Evidence for rail 1 with absurd numbers.
 fn evidence() -> Vec<u8> {
@@ -118,6 +119,10 @@ fn hostile(promised: bool) {
         f.message(REFUSE, 777, 1, &[0xff]),
         f.message(CLOSED, 0, 1, &[]),
     ];
+    // New queue pairs for rails that nobody left, or that are not there.
+    for (epoch, rail) in [(0, 0), (1, 0), (1, 1), (777, 1), (777, 200)] {
+        well_formed.push(f.message(PATH, epoch, 1, &[rail, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]));
+    }
     // Resumes of a move that nobody makes.
     well_formed.extend((0..50).map(|i| f.message(RESUME, 2 + i * 1000, 1, &[0, 0xff, 0xff, 0xff, 0xff])));
     if promised {
@@ -131,7 +136,12 @@ fn hostile(promised: bool) {
         foreign[4 + bit] ^= 1 << bit;
         foreign
     }));
-    bad.extend([[good.as_slice(), &[0]].concat(), f.message(7, 1, 0, &[]), f.message(CLOSED, 9, 2, &[])]);
+    bad.extend([
+        [good.as_slice(), &[0]].concat(),
+        f.message(8, 1, 0, &[]),
+        f.message(PATH, 1, 0, &[0; 7]),
+        f.message(CLOSED, 9, 2, &[]),
+    ]);
     bad.push(vec![0xff; 256]);
     let mut sizes = Vec::new();
     for round in 0..20 {

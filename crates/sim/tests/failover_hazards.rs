@@ -6,7 +6,7 @@ mod duo;
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{Cause, Domain, Ended, LocalNic, NamedError, Outcome, VirtualQp};
+use mitra_failover::{Cause, Config, Domain, Ended, LocalNic, NamedError, Outcome, VirtualQp};
 use mitra_sim::{Failure, Rig};
 use mitra_verbs::{
     AhId, Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, SendFlags, SendOp, SendWr,
@@ -394,6 +394,56 @@ fn a_dead_nic_does_not_keep_the_others_from_revoking() {
     assert!(is_empty(&domain, 1), "the memory is still registered with the NIC that lives");
 }
 
+/// Memory can be registered as long as one NIC lives, and connections over that one use it; the memory that was there before
+/// keeps its name, and no other gets it.
+#[test]
+fn memory_is_registered_on_the_rails_that_live() {
+    for dead in 0..2 {
+        let mut d = Duo::new(2, config());
+        d.turns(&[0, 1], 20);
+        for h in 0..2 {
+            let nic = d.rig.nics[h][dead].id();
+            d.rig.world.fail(nic, Failure::NicDead);
+        }
+        d.turns(&[0, 1], 1200);
+        assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1 - dead; 2]);
+        let memory = [0, 1].map(|_| Arc::new(Buffer::new(4096)));
+        let domains = [0, 1].map(|h: usize| Arc::clone(d.v[h].domain()));
+        let mr = [0, 1].map(|h: usize| domains[h].register(&memory[h], ALL).expect("one NIC lives"));
+        assert_ne!(mr[0].named().lkey, d.mr[0].named().lkey);
+        d.v[0].import(&mr[1].remote()).expect("import");
+        memory[0].store(8, 4711);
+        d.send(0, 1, SendOp::Write(mr[1].remote().at(16)), Data::sge(mr[0].sge(8, 8)));
+        d.v[1].post_recv(RecvWr::new(7, mr[1].sge(64, 8))).expect("post_recv");
+        d.send(0, 2, SendOp::Send, inline(4712));
+        d.turns(&[0, 1], 100);
+        assert_eq!(d.outcome(0, 1, false), Some(Outcome::Success));
+        assert_eq!((memory[1].load(16), memory[1].load(64)), (4711, 4712));
+        domains[1].deregister(&mr[1]).expect("deregister");
+        d.send(0, 3, SendOp::Write(mr[1].remote().at(16)), Data::sge(mr[0].sge(8, 8)));
+        d.turns(&[0, 1], 100);
+        assert_eq!(d.outcome(0, 3, false), Some(Outcome::Failed(WcStatus::RemoteAccess)));
+        let last = d.rig.nics[0][1 - dead].id();
+        d.rig.world.fail(last, Failure::NicDead);
+        assert_eq!(domains[0].register(&memory[0], ALL).err(), Some(Error::DeviceFatal));
+    }
+}
+
+/// The name that the next NIC gives may be one that the first gave before it died.
+#[test]
+fn no_two_regions_have_one_name() {
+    let (mut rig, domain) = nics(true);
+    let memory = Arc::new(Buffer::new(64));
+    let dead = rig.nics[0][0].id();
+    let before: Vec<_> = (0..64).map(|_| domain.register(&memory, ALL).expect("register")).collect();
+    rig.world.fail(dead, Failure::NicDead);
+    let behind: Vec<_> = (0..64).map(|_| domain.register(&memory, ALL).expect("register")).collect();
+    let mut names: Vec<_> = before.iter().chain(&behind).map(|mr| mr.named().lkey).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 128);
+}
+
 #[test]
 fn what_cannot_be_made_whole_leaves_nothing_behind() {
     let (mut rig, domain) = nics(true);
@@ -401,6 +451,20 @@ fn what_cannot_be_made_whole_leaves_nothing_behind() {
     rig.world.fail(dead, Failure::NicDead);
     assert_eq!(VirtualQp::new(Arc::clone(&domain), config(), [1, 2]).err(), Some(Error::DeviceFatal));
     assert!(is_empty(&domain, 0), "queue pairs are left on the first rail");
+}
+
+/// The ends may be of different depths: a completion log has room for the peer's requests, or the ends say why they do not connect.
+#[test]
+fn a_log_is_as_deep_as_the_peer_needs() {
+    let (_rig, domain) = nics(true);
+    let end = |secret, send_wrs, log_wrs| {
+        let config = Config { log: true, send_wrs, log_wrs, ..config() };
+        VirtualQp::new(Arc::clone(&domain), config, [secret, 9]).expect("make")
+    };
+    let info = |vqp: &VirtualQp| vqp.local_info().expect("it lives");
+    let (mut deep, flat, other) = (end(1, 64, None), end(2, 8, None), end(3, 8, Some(64)));
+    assert!(matches!(deep.connect(&info(&flat)), Err(Error::Invalid(why)) if why.contains("log_wrs")));
+    deep.connect(&info(&other)).expect("there is room");
 }
 
 /// The NIC has room for a rail's first queue pair, and none for the one of its control messages.

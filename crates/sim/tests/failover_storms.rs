@@ -272,6 +272,40 @@ fn cables_that_come_and_go() {
     }
 }
 
+/// One rail lives at any time, and none for long: what is lost comes back a little before the other goes, or at that moment.
+#[test]
+fn rails_that_flap_in_turn_end_nothing() {
+    let mut moves = BTreeMap::<u16, u32>::new();
+    // 541: a ballot that was declined, and accepted when its proposer had gone on to another.
+    for seed in seeds(300).chain([541]) {
+        let rng = &mut SimRng::new(seed, "setup");
+        let rails = 2 + (seed % 2) as usize;
+        let mut setup = Setup::late(seed, rails as u8, rng);
+        setup.ops = [300, 150];
+        let out = run(
+            seed,
+            setup,
+            |p| p,
+            |rig, rng| {
+                let (mut at, first) = (Duration::ZERO, rng.index(rails));
+                for turn in 0..rng.between(3, 12) as usize {
+                    let nic = rig.rail((first + turn) % rails)[rng.index(2)];
+                    at += span(rng, 50_000, 7);
+                    rig.world.after(at, move |w| w.set_link(nic, false));
+                    at += span(rng, 50_000, 9);
+                    rig.world.after(at, move |w| w.set_link(nic, true));
+                }
+            },
+        );
+        out.assert_exact(seed, "flapping in turn");
+        assert_eq!(out.ended[0], [None; 2], "seed {seed}: one rail lived\n{}", reproduce(seed));
+        assert!(out.verdicts[0].iter().all(Verdict::is_complete), "seed {seed}\n{}", reproduce(seed));
+        *moves.entry(out.moves[0]).or_default() += 1;
+    }
+    println!("epochs: {moves:?}");
+    assert!(moves.keys().any(|&epoch| epoch > 5));
+}
+
 /// A failure at every stage, while packets come late and hosts pause.
 #[test]
 fn every_case_with_late_packets_and_pauses() {

@@ -140,7 +140,7 @@ impl Cqs {
             }
             return false;
         }
-        cq.ring.push_back(wc);
+        cq.ring.push_back(Wc { solicited, ..wc });
         cq.unannounced += 1;
         let wakes = match cq.armed {
             Armed::No => false,
@@ -178,6 +178,7 @@ pub(crate) fn completion(wr_id: u64, status: WcStatus, opcode: WcOpcode, qpn: Qp
         imm: None,
         invalidated: None::<Key>,
         src_qp: Qpn::new(0),
+        solicited: false,
         vendor_err: 0,
     }
 }

@@ -76,6 +76,8 @@ pub struct Wc {
     pub invalidated: Option<Key>,
     /// The sender, of a UD receive.
     pub src_qp: Qpn,
+    /// The sender asked that who waits for such messages is woken, of a receive.
+    pub solicited: bool,
     /// More about an error, of this project's own counting; 0 if there is no more.
     pub vendor_err: u32,
 }

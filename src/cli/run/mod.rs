@@ -25,8 +25,8 @@ Examples:
   mitra run -- ibv_rc_pingpong -g 0 &  mitra run -- ibv_rc_pingpong -g 0 localhost
   mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5
   mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest
-What is not given comes from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES and MITRA_FAULTS. $MITRA_PRELOAD names the library
-that is preloaded, if it is not beside this program or in ../lib/mitra. Faults are described in docs/faults.md.
+What is not given comes from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_LOG, MITRA_VERBOSE and MITRA_FAULTS.
+$MITRA_PRELOAD names the library that is preloaded, if it is not beside this program or in ../lib/mitra. Faults are described in docs/faults.md.
 Exit codes: the program's own, once it runs; before that 127 there is no such program, 126 it cannot be run on Mitra
 (no executable, statically linked, set-uid, for another machine), 2 bad arguments or no library.")]
 pub(crate) struct Args {
@@ -40,6 +40,13 @@ pub(crate) struct Args {
     /// [default: strict]
     #[arg(long)]
     writes: Option<Writes>,
+    /// Keep a completion log of connections that span rails, for one more small packet per WRITE and atomic: then what a NIC that
+    /// died had executed is known but for one request. Both ends need it
+    #[arg(long)]
+    log: bool,
+    /// Explain every call that is refused on standard error
+    #[arg(long)]
+    verbose: bool,
     /// Let this befall the rails, counted from when the program opens the device; may be given several times
     #[arg(long, value_name = "SCRIPT")]
     fault: Vec<Script>,
@@ -82,6 +89,8 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     }
     settings.policy = args.policy.unwrap_or(settings.policy);
     settings.writes = args.writes.unwrap_or(settings.writes);
+    settings.log |= args.log;
+    settings.verbose |= args.verbose;
     if !args.fault.is_empty() {
         settings.faults = Script(args.fault.iter().flat_map(|script| script.0.clone()).collect());
     }

@@ -122,14 +122,14 @@ fn under_loss_doubling_and_reordering_both_ends_move_to_the_same_rail_by_the_sam
         for rails in [2, 3] {
             let mut net = Net::new(seed, rails);
             let first = net.dice.roll(2) as usize;
-            net.ends[first].agreement.rail_failed(net.now, 0);
+            net.ends[first].agreement.rail_failed(net.now, 0, true);
             net.run_actions(first);
             for _ in 0..net.dice.roll(30) {
                 net.step();
             }
             // The other end detects it too, at some time, or not at all.
             if net.dice.roll(2) == 0 {
-                net.ends[1 - first].agreement.rail_failed(net.now, 0);
+                net.ends[1 - first].agreement.rail_failed(net.now, 0, true);
                 net.run_actions(1 - first);
             }
             net.settle();
@@ -145,8 +145,8 @@ fn under_loss_doubling_and_reordering_both_ends_move_to_the_same_rail_by_the_sam
 fn a_rail_that_the_peer_cannot_use_is_passed_over() {
     for seed in 1..500 {
         let mut net = Net::new(seed, 3);
-        net.ends[1].agreement.rail_failed(net.now, 1);
-        net.ends[0].agreement.rail_failed(net.now, 0);
+        net.ends[1].agreement.rail_failed(net.now, 1, true);
+        net.ends[0].agreement.rail_failed(net.now, 0, true);
         net.run_actions(0);
         net.settle();
         for end in &net.ends {
@@ -159,10 +159,15 @@ fn a_rail_that_the_peer_cannot_use_is_passed_over() {
 fn without_a_usable_rail_both_ends_end() {
     for seed in 1..200 {
         let mut net = Net::new(seed, 2);
-        net.ends[1].agreement.rail_failed(net.now, 1);
-        net.ends[0].agreement.rail_failed(net.now, 0);
+        net.ends[1].agreement.rail_failed(net.now, 1, true);
+        net.ends[0].agreement.rail_failed(net.now, 0, true);
         net.run_actions(0);
         for _ in 0..2000 {
+            net.step();
+        }
+        assert_eq!(net.ends[0].ended, None, "seed {seed}: it waits for one");
+        net.now += Duration::from_secs(60);
+        for _ in 0..200 {
             net.step();
         }
         assert_eq!(net.ends[0].ended, Some(Ended::NoRail), "seed {seed}");
@@ -170,11 +175,49 @@ fn without_a_usable_rail_both_ends_end() {
     }
 }
 
+/// Both propose, and the one whose ballot is lower declines the other's, which it can accept a little later.
+#[test]
+fn two_ends_that_propose_and_decline_do_not_wait_for_each_other_for_ever() {
+    for seed in 1..500 {
+        let mut net = Net::new(seed, 2);
+        for end in 0..2 {
+            net.ends[end].agreement.rail_failed(net.now, 0, true);
+        }
+        net.ends[0].agreement.rail_failed(net.now, 1, false);
+        (0..2).for_each(|end| net.run_actions(end));
+        for _ in 0..net.dice.roll(60) {
+            net.step();
+        }
+        net.ends[0].agreement.rail_recovered(net.now, 1);
+        net.run_actions(0);
+        net.settle();
+        for end in &net.ends {
+            assert_eq!((end.ended, end.agreement.active()), (None, 1), "seed {seed}");
+        }
+    }
+}
+
+/// Its proposer has gone on to another, and has given its evidence for this one: who accepted it now would move alone.
+#[test]
+fn what_was_declined_stays_declined() {
+    let retry = Duration::from_millis(1);
+    let mut a = Agreement::new(Role::Zero, 3, retry, Duration::from_secs(5));
+    a.rail_failed(Time::ZERO, 1, false);
+    let ballot = Ballot::FIRST.next(Role::One).unwrap();
+    for _ in 0..2 {
+        a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 1, evidence: evidence(2) } });
+        let said = a.poll_action();
+        assert!(matches!(said, Some(Action::Send(Message { body: Body::Refuse { .. }, .. }))), "{said:?}");
+        assert!(a.is_active() && a.poll_action().is_none());
+        a.rail_recovered(Time::ZERO, 1);
+    }
+}
+
 #[test]
 fn a_silent_peer_is_given_up_and_nothing_is_decided() {
     let mut a = Agreement::new(Role::Zero, 2, Duration::from_millis(1), Duration::from_millis(50));
     let mut now = Time::ZERO;
-    a.rail_failed(now, 0);
+    a.rail_failed(now, 0, true);
     a.fenced(now, evidence(1));
     let mut ended = None;
     while ended.is_none() {
@@ -195,7 +238,7 @@ fn a_silent_peer_is_given_up_and_nothing_is_decided() {
 #[test]
 fn an_old_or_replayed_ballot_moves_nothing() {
     let mut net = Net::new(7, 2);
-    net.ends[0].agreement.rail_failed(net.now, 0);
+    net.ends[0].agreement.rail_failed(net.now, 0, true);
     net.run_actions(0);
     net.settle();
     let before = net.ends[0].agreement.clone();
@@ -272,7 +315,7 @@ fn a_refusal_counts_for_its_ballot_only_and_until_the_next_move() {
     let retry = Duration::from_millis(1);
     let mut a = Agreement::new(Role::Zero, 3, retry, Duration::from_secs(5));
     a.handle(Time::ZERO, Message { ballot: Ballot::FIRST, body: Body::Refuse { dead: 0b110 } });
-    a.rail_failed(Time::ZERO, 0);
+    a.rail_failed(Time::ZERO, 0, true);
     assert!(!a.is_active() && a.refused == 0);
     let ballot = a.promised;
     a.handle(Time::ZERO, Message { ballot, body: Body::Refuse { dead: 0b011 } });

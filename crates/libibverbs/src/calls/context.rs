@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use mitra_softnic::SoftNic;
-use mitra_verbs::{AtomicScope, Gid, Mtu, PortState, Provider};
+use mitra_verbs::{AtomicScope, Gid, Mtu, Provider};
 
 use super::error::{explain, minus_one, pointer, status};
 use super::events::AsyncEvents;
@@ -235,7 +235,7 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     // SAFETY: integers.
     let mut out: ibv_port_attr = unsafe { mem::zeroed() };
     // A NIC that died has a port all the same: it is down.
-    let up = port.as_ref().is_ok_and(|port| port.state == PortState::Active);
+    let up = context.rails.is_up();
     out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     out.max_mtu = IBV_MTU_4096;
     out.active_mtu = mtu_code(port.map_or(Mtu::M1024, |port| port.max_mtu));

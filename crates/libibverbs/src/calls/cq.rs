@@ -76,7 +76,7 @@ impl Cq {
     fn arm(&self, solicited_only: bool) -> Result<()> {
         match (&self.spanning, self.nic.req_notify_cq(self.id, solicited_only)) {
             // Rail 0 may die; the others go on.
-            (Some(spanning), Ok(()) | Err(Error::DeviceFatal)) => spanning.arm(),
+            (Some(spanning), Ok(()) | Err(Error::DeviceFatal)) => spanning.arm(solicited_only),
             (_, armed) => armed,
         }
     }

@@ -7,8 +7,9 @@ use std::sync::LazyLock;
 
 use mitra_verbs::Error;
 
-/// Whether refused calls are explained: `MITRA_VERBOSE` is set, which `mitra run --verbose` does.
-static VERBOSE: LazyLock<bool> = LazyLock::new(|| std::env::var_os("MITRA_VERBOSE").is_some());
+/// Whether refused calls are explained: `MITRA_VERBOSE` is 1, which `mitra run --verbose` does.
+static VERBOSE: LazyLock<bool> =
+    LazyLock::new(|| std::env::var_os("MITRA_VERBOSE").is_some_and(|value| value == "1"));
 
 /// The `errno` that stands for an error (`errno(3)` values as in the manual pages of the calls).
 pub(crate) fn number(error: &Error) -> c_int {

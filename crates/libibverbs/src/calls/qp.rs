@@ -218,7 +218,14 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, own_mcast: bool) 
     };
     let (path, qpn) = match &context.rails.spanning {
         Some(spanning) if qp_type == QpType::Rc => {
+            let rails = Arc::downgrade(&context.rails);
+            let on_event = Box::new(move |event| {
+                if let Some(rails) = rails.upgrade() {
+                    events::deliver(&rails, event);
+                }
+            });
             let made = Made {
+                on_event,
                 init: attr,
                 sends: completions(send_cq)?,
                 recvs: completions(recv_cq)?,

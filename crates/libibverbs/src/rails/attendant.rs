@@ -6,13 +6,14 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
 use mitra_launch::thread;
-use mitra_verbs::CompletionChannel;
+use mitra_verbs::{AsyncEvent, CompletionChannel, Provider};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::meeting::About;
 use super::pair::Pair;
 use super::{Rails, Spanning};
 use crate::calls::cq::Cq;
+use crate::calls::events;
 use crate::calls::object::Object;
 
 /// How long it sleeps, in milliseconds: how late a peer's failover can find a program that does not poll.
@@ -20,12 +21,33 @@ const NAP: u16 = 1;
 
 pub(super) fn start(rails: &Arc<Rails>, spanning: &Arc<Spanning>) -> io::Result<()> {
     let (rails, spanning) = (Arc::downgrade(rails), Arc::clone(spanning));
-    thread::start("mitra-attendant", move || while round(&rails, &spanning) {})?;
+    let mut port = Port { up: true, alive: true };
+    thread::start("mitra-attendant", move || while round(&rails, &spanning, &mut port) {})?;
     Ok(())
 }
 
+/// The one port that the program knows, as it was told of it last.
+struct Port {
+    up: bool,
+    alive: bool,
+}
+
+impl Port {
+    /// Tells the program when the last rail is lost, and when one is there again. What lasts for less than a round is not seen.
+    fn tell(&mut self, rails: &Rails) {
+        let up = rails.is_up();
+        let alive = up || rails.nics().iter().any(|nic| nic.query_port().is_ok());
+        if std::mem::replace(&mut self.alive, alive) && !alive {
+            events::deliver(rails, AsyncEvent::DeviceFatal);
+        } else if self.up != up && alive {
+            events::deliver(rails, if up { AsyncEvent::PortActive } else { AsyncEvent::PortError });
+        }
+        self.up = up;
+    }
+}
+
 /// False when the device is closed.
-fn round(rails: &Weak<Rails>, spanning: &Spanning) -> bool {
+fn round(rails: &Weak<Rails>, spanning: &Spanning, port: &mut Port) -> bool {
     let channels: Vec<&Arc<dyn CompletionChannel>> =
         spanning.domain.nics().iter().filter_map(|nic| nic.channel.as_ref()).collect();
     let mut ready: Vec<PollFd<'_>> =
@@ -34,6 +56,7 @@ fn round(rails: &Weak<Rails>, spanning: &Spanning) -> bool {
     let _ = poll(&mut ready, PollTimeout::from(NAP));
     let Some(rails) = rails.upgrade() else { return false };
     spanning.tell_if_ending();
+    port.tell(&rails);
     let pairs = spanning.pairs();
     for (rail, channel) in channels.into_iter().enumerate() {
         while let Ok(Some(id)) = channel.next_event() {
@@ -59,11 +82,13 @@ fn round(rails: &Weak<Rails>, spanning: &Spanning) -> bool {
 pub(super) fn answer_questions(spanning: &Spanning, pairs: &[Arc<Pair>]) {
     for question in spanning.meeting.questions() {
         let answer = match question.about {
-            About::Connection(qpn) => spanning
-                .pair(qpn)
-                .filter(|pair| pair.expects(question.from))
-                .and_then(|pair| pair.local_info().ok())
-                .map(|info| info.encode()),
+            About::Connection(qpn) => {
+                let pair = spanning.pair(qpn).filter(|pair| pair.expects(question.from));
+                if pair.as_ref().is_some_and(|pair| pair.has_ended()) {
+                    continue; // it may be reset before who asks has given up
+                }
+                pair.and_then(|pair| pair.local_info().ok()).map(|info| info.encode())
+            }
             About::Region(key) => pairs
                 .iter()
                 .any(|pair| pair.expects(question.from))

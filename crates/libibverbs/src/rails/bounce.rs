@@ -53,6 +53,16 @@ impl Bounce {
         self.waiting.push_back(completion);
     }
 
+    /// Whether no message waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Messages that wait are not wanted any more.
+    pub(super) fn forget(&mut self) {
+        self.waiting.clear();
+    }
+
     /// Gives the oldest message to a shared receive, and its place to the next: the receive's name, and how it ended.
     pub(super) fn next(
         &mut self,

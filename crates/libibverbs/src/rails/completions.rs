@@ -1,19 +1,25 @@
 //! A completion queue that virtual queue pairs complete in.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use mitra_verbs::{Result, Wc};
+use mitra_verbs::{Result, Wc, WcStatus};
 
 use super::lock;
 use super::pair::Pair;
 use crate::calls::events::EventQueue;
 
+/// What a queue can be armed for, each for all that those before it are.
+const NOTHING: u8 = 0;
+const SOLICITED: u8 = 1;
+const ANYTHING: u8 = 2;
+
 /// Completions in this process's memory, of any number of virtual queue pairs.
 pub(crate) struct Completions {
     ready: Mutex<VecDeque<Wc>>,
-    armed: AtomicBool,
+    /// What it is armed for.
+    armed: AtomicU8,
     pairs: Mutex<Vec<Weak<Pair>>>,
     /// Where its events go: to the program's channel, by the address of the program's queue.
     channel: Option<(Arc<EventQueue<usize>>, Mutex<usize>)>,
@@ -23,7 +29,7 @@ impl Completions {
     pub(crate) fn new(channel: Option<Arc<EventQueue<usize>>>) -> Arc<Completions> {
         Arc::new(Completions {
             ready: Mutex::default(),
-            armed: AtomicBool::new(false),
+            armed: AtomicU8::new(NOTHING),
             pairs: Mutex::default(),
             channel: channel.map(|channel| (channel, Mutex::new(0))),
         })
@@ -56,12 +62,14 @@ impl Completions {
     /// A completion, of a virtual queue pair.
     pub(super) fn push(&self, wc: Wc) {
         lock(&self.ready).push_back(wc);
-        self.notify();
+        if wc.solicited || wc.status != WcStatus::Success || self.armed.load(Ordering::Acquire) == ANYTHING {
+            self.notify();
+        }
     }
 
     /// There is something new: whoever asked for an event gets one.
     pub(crate) fn notify(&self) {
-        if self.armed.swap(false, Ordering::AcqRel)
+        if self.armed.swap(NOTHING, Ordering::AcqRel) != NOTHING
             && let Some((channel, name)) = &self.channel
         {
             channel.push(*lock(name));
@@ -69,7 +77,7 @@ impl Completions {
     }
 
     pub(super) fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::Acquire)
+        self.armed.load(Ordering::Acquire) != NOTHING
     }
 
     fn members(&self) -> Vec<Arc<Pair>> {
@@ -98,9 +106,12 @@ impl Completions {
         out.extend(ready.drain(..n));
     }
 
-    /// Asks for an event at the next completion.
-    pub(crate) fn arm(&self) -> Result<()> {
-        self.armed.store(self.channel.is_some(), Ordering::Release);
+    /// Asks for an event at the next completion, or the next that is solicited or an error. Asking for less does not take back asking
+    /// for more (IBTA volume 1, 11.4.2.2).
+    pub(crate) fn arm(&self, solicited_only: bool) -> Result<()> {
+        if self.channel.is_some() {
+            self.armed.fetch_max(if solicited_only { SOLICITED } else { ANYTHING }, Ordering::AcqRel);
+        }
         for pair in self.members() {
             pair.arm()?;
         }

@@ -23,7 +23,7 @@ use crate::calls::error::tell;
 use mitra_launch::control::Server;
 use mitra_launch::{Rails as Asked, Settings};
 use mitra_softnic::{Config, SoftNic};
-use mitra_verbs::{CqId, Error, Gid, Limits, Provider, Qpn, Result, SrqId};
+use mitra_verbs::{CqId, Error, Gid, Limits, PortState, Provider, Qpn, Result, SrqId};
 
 use crate::calls::events;
 pub(crate) use spanning::Spanning;
@@ -121,11 +121,16 @@ impl Rails {
         &self.nics
     }
 
+    /// Whether its port is up: as long as one rail is.
+    pub(crate) fn is_up(&self) -> bool {
+        self.nics.iter().any(|nic| nic.query_port().is_ok_and(|port| port.state == PortState::Active))
+    }
+
     /// What its queue pairs may be asked for.
     pub(crate) fn limits(&self) -> Limits {
         match &self.spanning {
             None => self.nic().attr().limits,
-            Some(spanning) => spanning.domain.limits(),
+            Some(spanning) => spanning.limits(),
         }
     }
 

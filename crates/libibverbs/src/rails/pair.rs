@@ -1,13 +1,12 @@
 //! A reliable connection of the program as a virtual queue pair.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use mitra_failover::{Completion, ConnectInfo, Ended, NamedError, Outcome, RemoteRegion, VirtualQp};
 use mitra_verbs::{
-    Error, Gid, Key, PostError, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, Result, SendWr,
-    Wc, WcOpcode, WcStatus, check_modify,
+    AsyncEvent, Error, Gid, PostError, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, Result,
+    SendWr, Wc, WcOpcode, WcStatus, check_modify,
 };
 
 use super::bounce::Bounce;
@@ -15,7 +14,8 @@ use super::completions::Completions;
 use super::lock;
 use super::parted::Parted;
 use super::shared_receives::SharedReceives;
-use super::spanning::Spanning;
+use super::spanning::{self, Spanning};
+use inner::Inner;
 
 /// Lines that a queue pair writes about what could not be recovered.
 const LINES: u32 = 8;
@@ -26,6 +26,8 @@ pub(crate) struct Made {
     pub(crate) sends: Arc<Completions>,
     pub(crate) recvs: Arc<Completions>,
     pub(crate) shared: Option<Arc<SharedReceives>>,
+    /// Tells the program of an asynchronous event.
+    pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
 }
 
 /// A virtual queue pair, and where it completes.
@@ -39,39 +41,10 @@ pub(crate) struct Pair {
     failovers: AtomicU64,
 }
 
-struct Inner {
-    vqp: VirtualQp,
-    state: QpState,
-    /// The program has destroyed it: nothing completes any more.
-    gone: bool,
-    attr: QpAttr,
-    /// Keys of the peer that the queue pair knows on every rail.
-    known: HashSet<Key>,
-    scratch: Vec<Completion>,
-    /// What is kept since the peer closed its end.
-    parted: Option<Parted>,
-    /// Where messages arrive for a shared receive queue, once it can receive.
-    bounce: Option<Bounce>,
-    /// The last failover that was told.
-    told_epoch: Option<u16>,
-    lines: u32,
-}
-
 impl Pair {
     pub(super) fn new(spanning: Arc<Spanning>, vqp: VirtualQp, made: Made) -> Arc<Pair> {
         let qpn = vqp.qpn();
-        let inner = Inner {
-            vqp,
-            state: QpState::Reset,
-            gone: false,
-            attr: QpAttr::default(),
-            known: HashSet::new(),
-            scratch: Vec::new(),
-            parted: None,
-            bounce: None,
-            told_epoch: None,
-            lines: 0,
-        };
+        let inner = Inner::new(vqp);
         let pair = Arc::new(Pair {
             spanning,
             qpn,
@@ -107,6 +80,11 @@ impl Pair {
         lock(&self.inner).vqp.local_info()
     }
 
+    /// Whether it was connected, and is not any more: who asks how to connect to it waits until it is reset.
+    pub(super) fn has_ended(&self) -> bool {
+        lock(&self.inner).vqp.ended().is_some()
+    }
+
     /// `ibv_modify_qp`. To RTR it asks the peer how to reach all its rails, and waits for the answer.
     pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
         let from = lock(&self.inner).state;
@@ -114,32 +92,55 @@ impl Pair {
         if to == QpState::Sqd {
             return Err(Error::Unsupported("draining the send queue of a connection that spans rails"));
         }
-        if to == QpState::Reset && !matches!(from, QpState::Reset | QpState::Init) {
-            return Err(Error::Unsupported(
-                "resetting a connection that spans rails; destroy it and make another",
-            ));
+        if to == QpState::Reset {
+            return self.reset();
         }
         if (from, to) == (QpState::Init, QpState::Rtr)
             && let (Some(gid), Some(qpn)) = (attr.dest_gid, attr.dest_qpn)
         {
             *lock(&self.peer) = vec![gid];
-            // Without the lock: the peer may ask this end the same.
-            let connected = self.spanning.meeting.connection(gid, qpn).and_then(|info| {
-                lock(&self.inner).vqp.connect(&info)?;
-                Ok(info.gids().collect())
-            });
+            let min_rnr_timer = attr.min_rnr_timer.unwrap_or_default();
+            let connected = if qpn == self.qpn && self.local_info()?.gids().any(|own| own == gid) {
+                lock(&self.inner).connect_to_itself(&self.spanning, min_rnr_timer)
+            } else {
+                // Without the lock: the peer may ask this end the same.
+                self.spanning.meeting.connection(gid, qpn).and_then(|info| {
+                    lock(&self.inner).vqp.receive_from(&info, min_rnr_timer)?;
+                    Ok(info)
+                })
+            };
+            let connected = connected.map(|info| info.gids().collect::<Vec<_>>());
             *lock(&self.peer) = connected.clone().unwrap_or_default();
             connected?;
         }
         let mut inner = lock(&self.inner);
+        if (from, to) == (QpState::Rtr, QpState::Rts) {
+            let rnr_retry = attr.rnr_retry.unwrap_or_default();
+            inner.halves().try_for_each(|half| half.start(rnr_retry))?;
+        }
         inner.attr.update(&QpAttr { state: None, ..*attr });
         inner.state = to;
         if to == QpState::Err {
-            inner.vqp.shutdown();
+            inner.shutdown();
             self.collect(&mut inner);
             self.give_up(&mut inner, WcStatus::Flushed);
+            // The program takes no more of it.
+            inner.bounce.iter_mut().for_each(Bounce::forget);
         }
         self.hand_over(&mut inner);
+        Ok(())
+    }
+
+    /// Back to RESET: what is outstanding goes without a word, and its number stays.
+    fn reset(&self) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        if inner.state == QpState::Reset {
+            return Ok(());
+        }
+        let heir = inner.vqp.heir([spanning::random()?, spanning::random()?])?;
+        let Inner { vqp, sender, .. } = std::mem::replace(&mut *inner, Inner::new(heir));
+        [Some(vqp), sender].into_iter().flatten().for_each(|former| self.spanning.part_with(former));
+        lock(&self.peer).clear();
         Ok(())
     }
 
@@ -192,7 +193,7 @@ impl Pair {
             return Ok(());
         }
         let all_signaled = self.made.init.sq_sig_all;
-        inner.vqp.post_send_all(wrs.iter().map(|wr| {
+        inner.sender().post_send_all(wrs.iter().map(|wr| {
             let mut wr = wr.clone();
             if all_signaled {
                 wr.flags |= mitra_verbs::SendFlags::SIGNALED;
@@ -213,11 +214,11 @@ impl Pair {
         let mut inner = lock(&self.inner);
         match region {
             Some(region) => {
-                inner.vqp.import(&region)?;
+                inner.sender().import(&region)?;
                 inner.known.insert(remote.rkey);
             }
             // The peer's NIC is to say that there is no such memory, and the next request asks anew.
-            None => inner.vqp.import(&RemoteRegion::unknown(remote, peer.len()))?,
+            None => inner.sender().import(&RemoteRegion::unknown(remote, peer.len()))?,
         }
         Ok(inner)
     }
@@ -267,6 +268,17 @@ impl Pair {
 
     fn hand_over(&self, inner: &mut Inner) {
         let Some(shared) = &self.made.shared else { return };
+        self.give_messages(inner, shared);
+        // IBTA volume 1, 11.6.3.4: it is in ERR, and takes nothing more from its shared receive queue.
+        if inner.state == QpState::Err
+            && inner.bounce.as_ref().is_none_or(Bounce::is_empty)
+            && !std::mem::replace(&mut inner.told_last, true)
+        {
+            (self.made.on_event)(AsyncEvent::LastWqeReached(self.qpn));
+        }
+    }
+
+    fn give_messages(&self, inner: &mut Inner, shared: &SharedReceives) {
         if inner.bounce.is_none()
             && matches!(inner.state, QpState::Rtr | QpState::Rts)
             && inner.vqp.ended().is_none()
@@ -294,7 +306,7 @@ impl Pair {
     fn fail(&self, inner: &mut Inner) {
         if inner.state != QpState::Err {
             inner.state = QpState::Err;
-            inner.vqp.shutdown();
+            inner.shutdown();
         }
     }
 
@@ -309,6 +321,7 @@ impl Pair {
             imm: None,
             invalidated: None,
             src_qp: Qpn::new(0),
+            solicited: false,
             vendor_err: 0,
         }
     }
@@ -330,7 +343,7 @@ impl Pair {
     /// Takes its part in a recovery, if nobody else is just driving it.
     pub(super) fn attend(&self) {
         if let Ok(mut inner) = self.inner.try_lock() {
-            inner.vqp.attend();
+            inner.halves().for_each(VirtualQp::attend);
             self.collect(&mut inner);
         }
     }
@@ -341,12 +354,20 @@ impl Pair {
             return;
         }
         let mut scratch = std::mem::take(&mut inner.scratch);
-        inner.vqp.poll(&mut scratch);
+        inner.halves().for_each(|half| {
+            half.poll(&mut scratch);
+        });
         for completion in scratch.drain(..) {
             self.complete(inner, &completion);
         }
         inner.scratch = scratch;
         self.hand_over(inner);
+        if let Some(event) = inner.vqp.broken_rule()
+            && !std::mem::replace(&mut inner.told_rule, true)
+        {
+            self.fail(inner);
+            (self.made.on_event)(event);
+        }
         match inner.vqp.ended() {
             Some(Ended::PeerClosed) if inner.state != QpState::Err => {
                 inner.parted.get_or_insert_default();
@@ -355,6 +376,7 @@ impl Pair {
             Some(why) if why != Ended::Closed && inner.state == QpState::Rts => {
                 eprintln!("mitra: queue pair {}: the connection has ended: {why:?}", self.qpn);
                 self.fail(inner);
+                (self.made.on_event)(AsyncEvent::QpFatal(self.qpn));
             }
             _ => {}
         }
@@ -408,7 +430,7 @@ impl Pair {
     }
 
     fn tell_of_failover(&self, inner: &mut Inner) {
-        let Some(report) = inner.vqp.last_failover() else { return };
+        let Some(report) = inner.sender().last_failover() else { return };
         if inner.told_epoch == Some(report.epoch) {
             return;
         }
@@ -435,7 +457,7 @@ impl Pair {
         if inner.gone {
             return Ok(());
         }
-        inner.vqp.arm()?;
+        inner.halves().try_for_each(|half| half.arm())?;
         // What came before that.
         self.collect(&mut inner);
         Ok(())
@@ -452,14 +474,14 @@ impl Pair {
     /// Ends it and tells the peer, if nobody is in the way.
     pub(super) fn farewell(&self) {
         if let Ok(mut inner) = self.inner.try_lock() {
-            inner.vqp.shutdown();
+            inner.shutdown();
         }
     }
 
     /// `ibv_destroy_qp`: it completes nothing any more. Its rails go a little later, so that the peer hears of it.
     pub(crate) fn destroy(&self) {
         let mut inner = lock(&self.inner);
-        inner.vqp.shutdown();
+        inner.shutdown();
         inner.state = QpState::Err;
         inner.gone = true;
         for side in [&self.made.sends, &self.made.recvs] {
@@ -474,16 +496,22 @@ impl Pair {
     /// Polls it once more for its peer's sake.
     pub(super) fn linger(&self) {
         let mut inner = lock(&self.inner);
-        inner.vqp.attend();
-        let Inner { vqp, scratch, .. } = &mut *inner;
-        vqp.poll(scratch);
-        scratch.clear();
+        let mut scratch = std::mem::take(&mut inner.scratch);
+        for half in inner.halves() {
+            half.attend();
+            half.poll(&mut scratch);
+            scratch.clear();
+        }
+        inner.scratch = scratch;
     }
 
     /// Frees its rails.
     pub(super) fn close(&self) -> Result<()> {
         let mut inner = lock(&self.inner);
-        let closed = inner.vqp.close();
+        let mut closed = Ok(());
+        for half in inner.halves() {
+            closed = closed.and(half.close());
+        }
         inner.bounce = None;
         closed
     }
@@ -491,7 +519,8 @@ impl Pair {
 
 /// With what came along.
 fn as_wc(completion: &Completion, wc: Wc) -> Wc {
-    Wc { byte_len: completion.byte_len, imm: completion.imm, invalidated: completion.invalidated, ..wc }
+    let Completion { byte_len, imm, invalidated, solicited, .. } = *completion;
+    Wc { byte_len, imm, invalidated, solicited, ..wc }
 }
 
 /// How the outcome of an operation looks to a program that knows verbs only, and a number that tells which it was.
@@ -510,5 +539,6 @@ fn status(outcome: Outcome) -> (WcStatus, u32) {
     }
 }
 
+mod inner;
 #[cfg(test)]
 mod tests;

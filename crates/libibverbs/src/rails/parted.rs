@@ -75,6 +75,7 @@ mod tests {
             imm: None,
             invalidated: None,
             src_qp: Qpn::new(0),
+            solicited: false,
             vendor_err: 0,
         }
     }

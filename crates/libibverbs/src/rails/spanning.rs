@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use mitra_failover::{Config, Detector, Domain, RemoteRegion, VirtualMr, VirtualQp};
 use mitra_launch::Settings;
 use mitra_softnic::SoftNic;
-use mitra_verbs::{Access, Buffer, CompletionChannel, Error, Key, PdId, Provider, Qpn, Result};
+use mitra_verbs::{Access, Buffer, CompletionChannel, Error, Key, Limits, PdId, Provider, Qpn, Result};
 
 use super::meeting::Meeting;
 use super::pair::{Made, Pair};
@@ -38,6 +38,8 @@ pub(crate) struct Spanning {
     pairs: Mutex<HashMap<Qpn, Weak<Pair>>>,
     /// Destroyed, and not yet gone.
     leaving: Mutex<Vec<(Instant, Arc<Pair>)>>,
+    /// What queue pairs were before they were reset, and not yet gone.
+    former: Mutex<Vec<(Instant, VirtualQp)>>,
     /// The program's memory as its peers name it.
     regions: Mutex<HashMap<Key, RemoteRegion>>,
     /// The process ends, and peers are to be told ...
@@ -55,6 +57,8 @@ impl Spanning {
         let config = Config {
             policy: settings.policy,
             writes: settings.writes,
+            log: settings.log,
+            log_wrs: Some(limits(&domain, settings.log).wrs),
             detector: Detector {
                 heartbeat: HEARTBEAT,
                 misses: MISSES,
@@ -69,10 +73,16 @@ impl Spanning {
             config,
             pairs: Mutex::default(),
             leaving: Mutex::default(),
+            former: Mutex::default(),
             regions: Mutex::default(),
             ending: AtomicBool::new(false),
             told: AtomicBool::new(false),
         }))
+    }
+
+    /// What its queue pairs may be asked for.
+    pub(super) fn limits(&self) -> Limits {
+        limits(&self.domain, self.config.log)
     }
 
     /// The protection domain of rail 0. There is one for the whole device: a domain of the program's is a name for it.
@@ -88,7 +98,7 @@ impl Spanning {
     /// Makes a queue pair.
     pub(crate) fn create(self: &Arc<Self>, made: Made) -> Result<Arc<Pair>> {
         let secret = [random()?, random()?];
-        let (cap, limits) = (&made.init.cap, self.domain.limits());
+        let (cap, limits) = (&made.init.cap, self.limits());
         for (what, asked, limit) in [
             ("gather entries of a send", cap.send_sges, limits.sges),
             ("scatter entries of a receive", cap.recv_sges, limits.sges),
@@ -114,6 +124,17 @@ impl Spanning {
         pair.destroy();
         lock(&self.pairs).remove(&pair.qpn());
         lock(&self.leaving).push((Instant::now(), pair));
+    }
+
+    /// Another virtual queue pair like this, which nobody knows by its number.
+    pub(super) fn twin(&self, vqp: &VirtualQp) -> Result<VirtualQp> {
+        VirtualQp::new(Arc::clone(&self.domain), vqp.config(), [random()?, random()?])
+    }
+
+    /// What a queue pair was before it was reset.
+    pub(super) fn part_with(&self, mut former: VirtualQp) {
+        former.shutdown();
+        lock(&self.former).push((Instant::now(), former));
     }
 
     /// The queue pairs that are there.
@@ -153,6 +174,11 @@ impl Spanning {
             // What a dead NIC had is gone with it.
             let _ = pair.close();
         }
+        let mut former = lock(&self.former);
+        former.iter_mut().for_each(|(_, vqp)| vqp.attend());
+        for (_, mut vqp) in former.extract_if(.., |(since, _)| since.elapsed() > LINGER) {
+            let _ = vqp.close(); // as above
+        }
     }
 
     /// The process ends: has the attendant tell the peers that have not heard, and waits for that a moment. Not this thread, which
@@ -172,6 +198,12 @@ impl Spanning {
             self.told.store(true, Ordering::Release);
         }
     }
+}
+
+/// The least that a rail takes. A log takes an entry for each request.
+fn limits(domain: &Domain, log: bool) -> Limits {
+    let most = domain.limits();
+    Limits { wrs: if log { most.wrs / 2 } else { most.wrs }, ..most }
 }
 
 /// Eight unpredictable bytes.

@@ -84,7 +84,7 @@ static struct card card_of(struct end *end, struct ibv_qp *qp)
 }
 
 /* A multicast group that no other test uses at the same time. */
-static union ibv_gid mcast_gid(int n)
+static inline union ibv_gid mcast_gid(int n)
 {
 	static pid_t own;
 	if (!own)
@@ -98,7 +98,7 @@ static void ready(struct ibv_qp *qp)
 	CHECK(ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
 }
 
-static void connect_to(struct ibv_qp *qp, struct card peer)
+static void connect_with(struct ibv_qp *qp, struct card peer, int rnr_retry)
 {
 	struct ibv_qp_attr rtr = {
 		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer.qpn, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
@@ -106,9 +106,14 @@ static void connect_to(struct ibv_qp *qp, struct card peer)
 	};
 	CHECK(ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
 		| IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0);
-	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .timeout = 12, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
+	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .timeout = 12, .retry_cnt = 7, .rnr_retry = rnr_retry, .max_rd_atomic = 1 };
 	CHECK(ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN
 		| IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+}
+
+static void connect_to(struct ibv_qp *qp, struct card peer)
+{
+	connect_with(qp, peer, 7);
 }
 
 static struct ibv_wc next(struct ibv_cq *cq)

@@ -29,7 +29,9 @@ fn pair(device: &Arc<Spanning>, completions: &Arc<Completions>) -> Arc<Pair> {
         sq_sig_all: true,
     };
     let (sends, recvs) = (Arc::clone(completions), Arc::clone(completions));
-    device.create(Made { init, sends, recvs, shared: None }).expect("can make a queue pair")
+    device
+        .create(Made { init, sends, recvs, shared: None, on_event: Box::new(|_| {}) })
+        .expect("can make a queue pair")
 }
 
 #[test]

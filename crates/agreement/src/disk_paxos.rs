@@ -1,0 +1,215 @@
+//! Disk Paxos: n ≥ f + 1 processes, m ≥ 2fM + 1 memories, crashes only. The baseline with static permissions: who wrote must read
+//! again, to see that nobody has overtaken it. Eight delays, or four where phase 1 is done before (the first leader's first ballot).
+
+use core::marker::PhantomData;
+
+use crate::ports::Ports;
+use crate::process::{ballot_above, majority};
+use crate::protected_memory_paxos::{Decided, Slot};
+use crate::{
+    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response,
+    Rights, Value,
+};
+
+/// The rules that safety rests on, for checkers to switch off.
+pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
+    /// Having written its value, a process reads whether a higher ballot has begun.
+    const READS_AGAIN: bool = true;
+    /// Of what it has found, a process takes the value of the highest ballot.
+    const ADOPTS: bool = true;
+    /// The next operation on a memory waits for the outstanding one.
+    const ONE_AT_A_TIME: bool = true;
+}
+
+/// All rules.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Sound;
+impl Rules for Sound {}
+
+/// A process of Disk Paxos.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct DiskPaxos<V, R = Sound> {
+    me: ProcessId,
+    processes: u8,
+    memories: u8,
+    input: V,
+    leads: bool,
+    attempts: u64,
+    seen: u64,
+    attempt: Option<Attempt<V>>,
+    ports: Ports<Slot<V>>,
+    /// The paper's dblock: what I have last begun to write, to every memory.
+    mine: Slot<V>,
+    decided: Option<V>,
+    rules: PhantomData<R>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Attempt<V> {
+    ballot: u64,
+    /// Phase 1: the highest ballot in which a value was found, and the value. Phase 2: mine.
+    last: Option<(u64, V)>,
+    proposing: bool,
+    /// How far this phase has come on each memory.
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Step {
+    Writing,
+    Reading,
+    Done,
+}
+
+impl<V: Value, R: Rules> DiskPaxos<V, R> {
+    /// A process that wants `input` decided, among `processes` processes and `memories` memories.
+    pub fn new(me: ProcessId, processes: u8, memories: u8, input: V) -> DiskPaxos<V, R> {
+        DiskPaxos {
+            me,
+            processes,
+            memories,
+            input,
+            leads: false,
+            attempts: 0,
+            seen: 0,
+            attempt: None,
+            ports: Ports::new(memories),
+            mine: Slot::default(),
+            decided: None,
+            rules: PhantomData,
+        }
+    }
+
+    /// The regions of each memory: one, with a register for each process, which writes no other.
+    pub fn regions(processes: u8) -> Vec<Region> {
+        let all = ProcessSet::first(processes);
+        let rights = Rights { read: all, write: all };
+        vec![Region { registers: processes, rights, rule: ChangeRule::Never }]
+    }
+
+    fn begin(&mut self, out: &mut Actions<Self>) {
+        if !self.leads || self.decided.is_some() || self.attempt.is_some() {
+            return;
+        }
+        // The least ballot of all has nothing to find.
+        let least = self.me == ProcessId(0) && self.seen == 0;
+        let ballot = ballot_above(self.seen, self.me, self.processes);
+        self.seen = ballot;
+        self.attempts += 1;
+        self.mine.min = ballot;
+        let last = self.mine.value.clone().map(|value| (self.mine.accepted, value));
+        self.attempt = Some(Attempt { ballot, last, proposing: false, steps: Vec::new() });
+        match least {
+            true => self.propose(out),
+            false => self.write(out),
+        }
+    }
+
+    /// Phase 2: the value is settled.
+    fn propose(&mut self, out: &mut Actions<Self>) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let adopted = attempt.last.take().filter(|_| R::ADOPTS).map(|(_, value)| value);
+        let value = adopted.unwrap_or_else(|| self.input.clone());
+        attempt.proposing = true;
+        attempt.last = Some((attempt.ballot, value.clone()));
+        self.mine = Slot { min: attempt.ballot, accepted: attempt.ballot, value: Some(value) };
+        self.write(out);
+    }
+
+    /// A phase begins: my slot to every memory.
+    fn write(&mut self, out: &mut Actions<Self>) {
+        let Some(attempt) = &mut self.attempt else { return };
+        attempt.steps = vec![Step::Writing; self.memories.into()];
+        // Where phase 1 is still under way it is not needed any more.
+        self.ports.abandon();
+        let op = Op::Write { region: 0, register: self.me.0, cell: self.mine.clone() };
+        for memory in (0..self.memories).map(MemoryId) {
+            self.ports.ask(memory, op.clone(), R::ONE_AT_A_TIME, out);
+        }
+    }
+
+    fn answered(
+        &mut self,
+        memory: MemoryId,
+        nth: usize,
+        response: Response<Slot<V>>,
+        out: &mut Actions<Self>,
+    ) {
+        let Some((_, true)) = self.ports.answered(memory, nth, out) else { return };
+        let Some(attempt) = &mut self.attempt else { return };
+        let step = &mut attempt.steps[usize::from(memory.0)];
+        match (*step, response) {
+            (Step::Writing, Response::Ack) if attempt.proposing && !R::READS_AGAIN => *step = Step::Done,
+            (Step::Writing, Response::Ack) => {
+                *step = Step::Reading;
+                self.ports.ask(memory, Op::Read { region: 0 }, R::ONE_AT_A_TIME, out);
+            }
+            (Step::Reading, Response::Cells(slots)) => {
+                *step = Step::Done;
+                let highest = slots.iter().map(|slot| slot.min).max().unwrap_or(0);
+                self.seen = self.seen.max(highest);
+                if highest > attempt.ballot {
+                    self.attempt = None;
+                    self.ports.abandon();
+                    return self.begin(out);
+                }
+                let found = slots.into_iter().filter_map(|slot| Some((slot.accepted, slot.value?)));
+                if !attempt.proposing {
+                    attempt.last =
+                        attempt.last.take().into_iter().chain(found).max_by_key(|(ballot, _)| *ballot);
+                }
+            }
+            // A memory refuses nothing here; one that does is as good as crashed.
+            _ => return,
+        }
+        self.end_phase(out);
+    }
+
+    /// If a majority of the memories is done with this phase.
+    fn end_phase(&mut self, out: &mut Actions<Self>) {
+        let Some(attempt) = &self.attempt else { return };
+        if attempt.steps.iter().filter(|&&step| step == Step::Done).count() < majority(self.memories.into()) {
+            return;
+        }
+        if !attempt.proposing {
+            return self.propose(out);
+        }
+        if let Some((_, value)) = self.attempt.take().and_then(|attempt| attempt.last) {
+            for to in (0..self.processes).map(ProcessId).filter(|&to| to != self.me) {
+                out.push(Action::Send { to, message: Decided(value.clone()) });
+            }
+            self.ports.abandon();
+            self.decided.get_or_insert(value);
+        }
+    }
+}
+
+impl<V: Value, R: Rules> Process for DiskPaxos<V, R> {
+    type Cell = Slot<V>;
+    type Message = Decided<V>;
+    type Value = V;
+
+    fn handle(&mut self, input: Input<Slot<V>, Decided<V>>, out: &mut Actions<Self>) {
+        match input {
+            Input::Leader(p) => {
+                self.leads = p == self.me;
+                self.begin(out);
+            }
+            Input::Message { message: Decided(value), .. } => {
+                self.decided.get_or_insert(value);
+                self.attempt = None;
+                self.ports.abandon();
+            }
+            Input::Response { memory, nth, response } => self.answered(memory, nth, response, out),
+            Input::Start | Input::Wake => {}
+        }
+    }
+
+    fn decision(&self) -> Option<&V> {
+        self.decided.as_ref()
+    }
+
+    fn attempts(&self) -> u64 {
+        self.attempts
+    }
+}

@@ -1,0 +1,13 @@
+//! Agreement over memory that others can reach: the model of processes and memories (PODC 2019, "The Impact of RDMA on
+//! Agreement"), and its protocols, each a state machine of its own file. Never does I/O, reads a clock or draws randomness, and
+//! knows no NIC: drivers carry out the actions that a process asks for.
+
+pub mod disk_paxos;
+mod memory;
+pub mod paxos;
+mod ports;
+mod process;
+pub mod protected_memory_paxos;
+
+pub use memory::{ChangeRule, Memory, Op, Region, Response, Rights};
+pub use process::{Action, Actions, Input, MemoryId, Process, ProcessId, ProcessSet, Value};

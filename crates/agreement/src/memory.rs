@@ -1,0 +1,197 @@
+//! Memories: registers in regions, and who may read and write them.
+
+use crate::{ProcessId, ProcessSet};
+
+/// Who may read and who may write a region. The papers' disjoint sets are R = `read` without `write`, W = `write` without `read`,
+/// RW = both.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Rights {
+    /// Who may read.
+    pub read: ProcessSet,
+    /// Who may write.
+    pub write: ProcessSet,
+}
+
+impl Rights {
+    /// All of `n` processes may read, and one of them write: SWMR.
+    pub fn single_writer(n: u8, writer: ProcessId) -> Rights {
+        Rights { read: ProcessSet::first(n), write: ProcessSet::only(writer) }
+    }
+
+    /// All of `n` processes may read, and nobody write.
+    pub fn read_only(n: u8) -> Rights {
+        Rights { read: ProcessSet::first(n), write: ProcessSet::NONE }
+    }
+}
+
+/// `legalChange`: which changes of a region's rights a memory carries out. It ignores others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ChangeRule {
+    /// None: the rights are static.
+    Never,
+    /// Whoever asks becomes the only writer: (all but p, ∅, {p}), Protected Memory Paxos.
+    TakeOver,
+    /// Writing ends, for good: (all, ∅, ∅), Cheap Quorum.
+    Freeze,
+}
+
+impl ChangeRule {
+    /// Whether `p` may change the rights to `new`, for a region that `n` processes share.
+    pub fn allows(self, n: u8, p: ProcessId, new: Rights) -> bool {
+        match self {
+            ChangeRule::Never => false,
+            ChangeRule::TakeOver => new == Rights::single_writer(n, p),
+            ChangeRule::Freeze => new == Rights::read_only(n),
+        }
+    }
+}
+
+/// A region as it is at first.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Region {
+    /// How many registers it has. They hold the default at first.
+    pub registers: u8,
+    /// Who may do what.
+    pub rights: Rights,
+    /// How that may change.
+    pub rule: ChangeRule,
+}
+
+/// What a process asks of a memory.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Op<C> {
+    /// All registers of a region. Each is read at some time of its own: writes may come in between.
+    Read {
+        /// Number of the region.
+        region: u8,
+    },
+    /// Writes a register.
+    Write {
+        /// Number of the region.
+        region: u8,
+        /// Number of the register in it.
+        register: u8,
+        /// What it holds from then on.
+        cell: C,
+    },
+    /// Changes a region's rights, if that is legal.
+    Change {
+        /// Number of the region.
+        region: u8,
+        /// Its rights from then on.
+        rights: Rights,
+    },
+}
+
+/// What a memory answers.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Response<C> {
+    /// Done. Of a change also where it was not legal.
+    Ack,
+    /// What was read.
+    Cells(Vec<C>),
+    /// Refused for want of the right. Nothing was done.
+    Nak,
+}
+
+/// A memory: it obeys its regions' rights, and otherwise fails by crashing only.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Memory<C> {
+    processes: u8,
+    regions: Vec<(Region, Vec<C>)>,
+}
+
+impl<C: Clone + Default> Memory<C> {
+    /// A memory that `n` processes share.
+    pub fn new(n: u8, regions: &[Region]) -> Memory<C> {
+        let with_cells = |r: &Region| (r.clone(), vec![C::default(); r.registers.into()]);
+        Memory { processes: n, regions: regions.iter().map(with_cells).collect() }
+    }
+
+    /// Does what a process asks for, at once. What does not exist is refused.
+    pub fn execute(&mut self, p: ProcessId, op: &Op<C>) -> Response<C> {
+        match op {
+            Op::Read { region } => match self.regions.get(usize::from(*region)) {
+                Some((r, cells)) if r.rights.read.contains(p) => Response::Cells(cells.clone()),
+                _ => Response::Nak,
+            },
+            Op::Write { region, register, cell } => {
+                let Some((r, cells)) = self.regions.get_mut(usize::from(*region)) else {
+                    return Response::Nak;
+                };
+                match cells.get_mut(usize::from(*register)) {
+                    Some(place) if r.rights.write.contains(p) => {
+                        place.clone_from(cell);
+                        Response::Ack
+                    }
+                    _ => Response::Nak,
+                }
+            }
+            Op::Change { region, rights } => {
+                let Some((r, _)) = self.regions.get_mut(usize::from(*region)) else { return Response::Nak };
+                if r.rule.allows(self.processes, p, *rights) {
+                    r.rights = *rights;
+                }
+                Response::Ack
+            }
+        }
+    }
+
+    /// Reads the next register of a region into `read`, as a NIC does that reads one after the other. Says what the whole read
+    /// answers if this was its end.
+    pub fn read_next(&self, p: ProcessId, region: u8, read: &mut Vec<C>) -> Option<Response<C>> {
+        let Some((r, cells)) = self.regions.get(usize::from(region)) else { return Some(Response::Nak) };
+        if !r.rights.read.contains(p) {
+            return Some(Response::Nak);
+        }
+        read.extend(cells.get(read.len()).cloned());
+        (read.len() >= cells.len()).then(|| Response::Cells(core::mem::take(read)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P0: ProcessId = ProcessId(0);
+    const P1: ProcessId = ProcessId(1);
+
+    fn memory(rule: ChangeRule) -> Memory<u8> {
+        Memory::new(2, &[Region { registers: 2, rights: Rights::single_writer(2, P0), rule }])
+    }
+
+    fn write(cell: u8) -> Op<u8> {
+        Op::Write { region: 0, register: 1, cell }
+    }
+
+    #[test]
+    fn who_takes_over_writes_and_who_had_it_is_refused() {
+        let mut m = memory(ChangeRule::TakeOver);
+        assert_eq!(m.execute(P0, &write(7)), Response::Ack);
+        assert_eq!(m.execute(P1, &write(8)), Response::Nak);
+        let mine = Op::Change { region: 0, rights: Rights::single_writer(2, P1) };
+        assert_eq!(m.execute(P0, &mine), Response::Ack);
+        assert_eq!(m.execute(P1, &write(8)), Response::Nak, "nobody takes it for another");
+        assert_eq!(m.execute(P1, &mine), Response::Ack);
+        assert_eq!(m.execute(P0, &write(9)), Response::Nak);
+        assert_eq!(m.execute(P1, &write(8)), Response::Ack);
+        assert_eq!(m.execute(P0, &Op::Read { region: 0 }), Response::Cells(vec![0, 8]));
+    }
+
+    #[test]
+    fn what_is_frozen_stays_so_and_what_is_static_too() {
+        for (rule, after) in [(ChangeRule::Freeze, Response::Nak), (ChangeRule::Never, Response::Ack)] {
+            let mut m = memory(rule);
+            m.execute(P1, &Op::Change { region: 0, rights: Rights::read_only(2) });
+            m.execute(P0, &Op::Change { region: 0, rights: Rights::single_writer(2, P0) });
+            assert_eq!(m.execute(P0, &write(7)), after, "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_exist_is_refused() {
+        let mut m = memory(ChangeRule::Never);
+        assert_eq!(m.execute(P0, &Op::Read { region: 1 }), Response::Nak);
+        assert_eq!(m.execute(P0, &Op::Write { region: 0, register: 2, cell: 1 }), Response::Nak);
+    }
+}

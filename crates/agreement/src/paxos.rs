@@ -1,0 +1,206 @@
+//! Paxos by messages: n ≥ 2f + 1 processes, crashes only. The baseline that needs no memory. Four delays, or two where phase 1
+//! is done before: the first leader's first ballot is the least of all, so every acceptor has as good as promised it.
+
+use core::marker::PhantomData;
+
+use crate::process::{ballot_above, majority};
+use crate::{Action, Actions, Input, Process, ProcessId, ProcessSet, Value};
+
+/// What processes say.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Message<V> {
+    /// Phase 1: promise me to take part in no lower ballot.
+    Prepare(u64),
+    /// The promise, with the ballot and the value that were accepted last.
+    Promise(u64, Option<(u64, V)>),
+    /// Phase 2: accept this value.
+    Accept(u64, V),
+    /// It is accepted.
+    Accepted(u64),
+    /// Refused: a higher ballot was promised, which is named after the refused one.
+    Refused(u64, u64),
+    /// It is decided.
+    Decided(V),
+}
+
+/// The rules that safety rests on, for checkers to switch off.
+pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
+    /// An acceptor refuses ballots below the one that it has promised.
+    const KEEPS_PROMISES: bool = true;
+    /// A proposer takes the value that was accepted in the highest ballot.
+    const ADOPTS: bool = true;
+    /// Phase 2 needs a majority too.
+    const BY_MAJORITY: bool = true;
+}
+
+/// All rules.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Sound;
+impl Rules for Sound {}
+
+/// A process of Paxos: proposer, acceptor and learner.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Paxos<V, R = Sound> {
+    me: ProcessId,
+    processes: u8,
+    input: V,
+    leads: bool,
+    attempts: u64,
+    seen: u64,
+    attempt: Option<Attempt<V>>,
+    /// As an acceptor.
+    promised: u64,
+    accepted: Option<(u64, V)>,
+    decided: Option<V>,
+    rules: PhantomData<R>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Attempt<V> {
+    ballot: u64,
+    /// The value of the highest ballot that was reported.
+    last: Option<(u64, V)>,
+    promises: ProcessSet,
+    /// The value, once it is settled, and who has accepted it.
+    proposed: Option<V>,
+    acceptors: ProcessSet,
+}
+
+impl<V: Value, R: Rules> Paxos<V, R> {
+    /// A process that wants `input` decided, among `processes` processes.
+    pub fn new(me: ProcessId, processes: u8, input: V) -> Paxos<V, R> {
+        Paxos {
+            me,
+            processes,
+            input,
+            leads: false,
+            attempts: 0,
+            seen: 0,
+            attempt: None,
+            promised: 0,
+            accepted: None,
+            decided: None,
+            rules: PhantomData,
+        }
+    }
+
+    /// To everybody, this process included.
+    fn send_all(&mut self, message: &Message<V>, out: &mut Actions<Self>) {
+        for to in (0..self.processes).map(ProcessId).filter(|&to| to != self.me) {
+            out.push(Action::Send { to, message: message.clone() });
+        }
+        self.hear(self.me, message.clone(), out);
+    }
+
+    fn send(&mut self, to: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
+        match to == self.me {
+            true => self.hear(to, message, out),
+            false => out.push(Action::Send { to, message }),
+        }
+    }
+
+    fn begin(&mut self, out: &mut Actions<Self>) {
+        if !self.leads || self.decided.is_some() || self.attempt.is_some() {
+            return;
+        }
+        // Not merely its first attempt: having promised another's ballot, its own is not the least any more.
+        let least = self.me == ProcessId(0) && self.seen == 0;
+        let ballot = ballot_above(self.seen, self.me, self.processes);
+        self.seen = ballot;
+        self.attempts += 1;
+        let none = ProcessSet::NONE;
+        self.attempt = Some(Attempt { ballot, last: None, promises: none, proposed: None, acceptors: none });
+        match least {
+            true => self.propose(out),
+            false => self.send_all(&Message::Prepare(ballot), out),
+        }
+    }
+
+    fn propose(&mut self, out: &mut Actions<Self>) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let adopted = attempt.last.as_ref().filter(|_| R::ADOPTS).map(|(_, value)| value.clone());
+        let value = adopted.unwrap_or_else(|| self.input.clone());
+        attempt.proposed = Some(value.clone());
+        let message = Message::Accept(attempt.ballot, value);
+        self.send_all(&message, out);
+    }
+
+    fn hear(&mut self, from: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
+        let quorum = majority(self.processes.into());
+        match message {
+            Message::Prepare(ballot) if ballot < self.promised && R::KEEPS_PROMISES => {
+                self.send(from, Message::Refused(ballot, self.promised), out);
+            }
+            Message::Prepare(ballot) => {
+                self.promised = ballot;
+                self.seen = self.seen.max(ballot);
+                self.send(from, Message::Promise(ballot, self.accepted.clone()), out);
+            }
+            Message::Accept(ballot, _) if ballot < self.promised && R::KEEPS_PROMISES => {
+                self.send(from, Message::Refused(ballot, self.promised), out);
+            }
+            Message::Accept(ballot, value) => {
+                self.promised = ballot;
+                self.seen = self.seen.max(ballot);
+                self.accepted = Some((ballot, value));
+                self.send(from, Message::Accepted(ballot), out);
+            }
+            Message::Promise(ballot, last) => {
+                let Some(attempt) = self.attempt.as_mut().filter(|a| a.ballot == ballot) else { return };
+                attempt.promises = attempt.promises.with(from);
+                if last > attempt.last {
+                    attempt.last = last;
+                }
+                if attempt.proposed.is_none() && attempt.promises.len() >= quorum {
+                    self.propose(out);
+                }
+            }
+            Message::Accepted(ballot) => {
+                let Some(attempt) = self.attempt.as_mut().filter(|a| a.ballot == ballot) else { return };
+                attempt.acceptors = attempt.acceptors.with(from);
+                let enough = if R::BY_MAJORITY { quorum } else { quorum - 1 };
+                if attempt.acceptors.len() >= enough
+                    && let Some(value) = attempt.proposed.clone()
+                {
+                    self.send_all(&Message::Decided(value), out);
+                }
+            }
+            Message::Refused(ballot, promised) => {
+                self.seen = self.seen.max(promised);
+                if self.attempt.as_ref().is_some_and(|a| a.ballot == ballot) {
+                    self.attempt = None;
+                    self.begin(out);
+                }
+            }
+            Message::Decided(value) => {
+                self.attempt = None;
+                self.decided.get_or_insert(value);
+            }
+        }
+    }
+}
+
+impl<V: Value, R: Rules> Process for Paxos<V, R> {
+    type Cell = ();
+    type Message = Message<V>;
+    type Value = V;
+
+    fn handle(&mut self, input: Input<(), Message<V>>, out: &mut Actions<Self>) {
+        match input {
+            Input::Leader(p) => {
+                self.leads = p == self.me;
+                self.begin(out);
+            }
+            Input::Message { from, message } => self.hear(from, message, out),
+            Input::Start | Input::Response { .. } | Input::Wake => {}
+        }
+    }
+
+    fn decision(&self) -> Option<&V> {
+        self.decided.as_ref()
+    }
+
+    fn attempts(&self) -> u64 {
+        self.attempts
+    }
+}

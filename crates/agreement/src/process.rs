@@ -1,0 +1,182 @@
+//! Processes: who they are, what they are told, what they ask for.
+
+use core::fmt::{self, Debug, Display};
+use core::hash::Hash;
+
+use crate::{Op, Response};
+
+/// A process, counted from 0. The papers' p1, which leads at first, is 0 here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ProcessId(pub u8);
+
+/// A memory, counted from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct MemoryId(pub u8);
+
+impl Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{}", self.0)
+    }
+}
+
+impl Display for MemoryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "m{}", self.0)
+    }
+}
+
+/// Up to 64 processes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct ProcessSet(u64);
+
+impl ProcessSet {
+    /// Nobody.
+    pub const NONE: ProcessSet = ProcessSet(0);
+
+    /// The first `n` processes, at most 64.
+    pub fn first(n: u8) -> ProcessSet {
+        ProcessSet(u64::MAX.checked_shr(64 - u32::from(n.min(64))).unwrap_or(0))
+    }
+
+    /// One process alone.
+    pub fn only(p: ProcessId) -> ProcessSet {
+        ProcessSet::NONE.with(p)
+    }
+
+    /// These and `p`.
+    #[must_use]
+    pub fn with(self, p: ProcessId) -> ProcessSet {
+        ProcessSet(self.0 | 1 << p.0)
+    }
+
+    /// Whether `p` is one of them.
+    pub fn contains(self, p: ProcessId) -> bool {
+        self.0 >> p.0 & 1 == 1
+    }
+
+    /// How many they are.
+    pub fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether they are none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl Debug for ProcessSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries((0..64).map(ProcessId).filter(|&p| self.contains(p)).map(|p| p.0)).finish()
+    }
+}
+
+/// What a process is told.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Input<C, M> {
+    /// It begins. Comes first, and once.
+    Start,
+    /// The failure detector Ω names this process as the leader. It may err, for a while.
+    Leader(ProcessId),
+    /// A message from another process.
+    Message {
+        /// Who sent it.
+        from: ProcessId,
+        /// What it says.
+        message: M,
+    },
+    /// The answer to an operation.
+    Response {
+        /// Whose it is.
+        memory: MemoryId,
+        /// To which of those outstanding there, oldest first. 0 unless a protocol asks for several at a time.
+        nth: usize,
+        /// What it says.
+        response: Response<C>,
+    },
+    /// The time that [`Action::Wake`] asked for is over.
+    Wake,
+}
+
+/// What a process asks for.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Action<C, M> {
+    /// Sends a message to another process. Links are reliable; messages may overtake one another.
+    Send {
+        /// To whom.
+        to: ProcessId,
+        /// What.
+        message: M,
+    },
+    /// Asks a memory for something. A memory that has crashed never answers.
+    Ask {
+        /// Which memory.
+        memory: MemoryId,
+        /// For what.
+        op: Op<C>,
+    },
+    /// Asks for [`Input::Wake`] after a while, of the driver's choice.
+    Wake,
+}
+
+/// Actions in the order in which they were asked for.
+pub type Actions<P> = Vec<Action<<P as Process>::Cell, <P as Process>::Message>>;
+
+/// A protocol, at one of its processes.
+pub trait Process: Clone + Eq + Hash + Debug {
+    /// What a register holds.
+    type Cell: Clone + Eq + Hash + Debug + Default;
+    /// What processes say to each other.
+    type Message: Clone + Eq + Hash + Ord + Debug;
+    /// What they decide on.
+    type Value: Value;
+
+    /// Takes an input and appends what it asks for.
+    fn handle(&mut self, input: Input<Self::Cell, Self::Message>, out: &mut Actions<Self>);
+
+    /// What it has decided, for good.
+    fn decision(&self) -> Option<&Self::Value>;
+
+    /// How often it has begun anew. An exhaustive search stops at a bound of it.
+    fn attempts(&self) -> u64;
+}
+
+/// The smallest number of members that any two groups of which share one.
+pub(crate) fn majority(of: usize) -> usize {
+    of / 2 + 1
+}
+
+/// What values must be able to do.
+pub trait Value: Clone + Eq + Ord + Hash + Debug {}
+impl<T: Clone + Eq + Ord + Hash + Debug> Value for T {}
+
+/// The least ballot above `seen` that is this process's own. Process 0's first is the least of all.
+pub(crate) fn ballot_above(seen: u64, me: ProcessId, processes: u8) -> u64 {
+    let n = u64::from(processes);
+    (seen / n + 1) * n + u64::from(me.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_processes() {
+        assert_eq!([0, 1, 3, 63, 64, 200].map(|n| ProcessSet::first(n).len()), [0, 1, 3, 63, 64, 64]);
+        let set = ProcessSet::only(ProcessId(5)).with(ProcessId(63));
+        assert!(set.contains(ProcessId(63)) && !set.contains(ProcessId(4)) && set.len() == 2);
+        assert_eq!(format!("{set:?}"), "{5, 63}");
+    }
+
+    #[test]
+    fn ballots_are_ones_own_and_grow() {
+        let all: Vec<u64> = (0..3).map(|p| ballot_above(0, ProcessId(p), 3)).collect();
+        assert_eq!(all, [3, 4, 5]);
+        assert_eq!([3, 4, 5].map(|seen| ballot_above(seen, ProcessId(1), 3)), [7, 7, 7]);
+    }
+
+    #[test]
+    fn two_majorities_meet() {
+        assert_eq!([1, 2, 3, 4, 5].map(majority), [1, 2, 2, 3, 3]);
+    }
+}

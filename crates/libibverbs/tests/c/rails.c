@@ -1,0 +1,413 @@
+/* One process whose two queue pairs are connected to each other, and what happens to its device: it lets its own rails fail. */
+#include "verbs.h"
+
+#include <poll.h>
+#include <sys/un.h>
+
+static struct end end;
+/* The one that asks, and the one that is asked. */
+static struct ibv_qp *one, *other;
+
+static int rails(void)
+{
+	return atoi(getenv("MITRA_RAILS"));
+}
+
+/* As `mitra fault` does it: one line to the device's control socket, and one that says that it is done. */
+static void fault(const char *format, int rail)
+{
+	struct sockaddr_un to = { .sun_family = AF_UNIX };
+	const char *dir = getenv("MITRA_RUN_DIR");
+	char line[256];
+	CHECK(dir && snprintf(to.sun_path, sizeof to.sun_path, "%s/%d.sock", dir, (int)getpid()) < (int)sizeof to.sun_path);
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
+	int n = snprintf(line, sizeof line, format, rail);
+	line[n++] = '\n';
+	CHECK(write(fd, line, n) == n);
+	CHECK(read(fd, line, sizeof line) > 0 && strstr(line, "done"));
+	close(fd);
+}
+
+static bool has_event(int milliseconds)
+{
+	return poll(&(struct pollfd){ .fd = end.context->async_fd, .events = POLLIN }, 1, milliseconds) == 1;
+}
+
+static struct ibv_async_event next_event(void)
+{
+	struct ibv_async_event event;
+	CHECK(ibv_get_async_event(end.context, &event) == 0);
+	ibv_ack_async_event(&event);
+	return event;
+}
+
+static enum ibv_port_state port(void)
+{
+	struct ibv_port_attr attr;
+	CHECK(ibv_query_port(end.context, 1, &attr) == 0);
+	return attr.state;
+}
+
+static enum ibv_qp_state state_of(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	CHECK(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init) == 0);
+	return attr.qp_state;
+}
+
+static void to_state(struct ibv_qp *qp, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = { .qp_state = state };
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
+}
+
+static void connect_both(void)
+{
+	ready(one), ready(other);
+	connect_to(one, card_of(&end, other)), connect_to(other, card_of(&end, one));
+}
+
+static void pair(struct ibv_srq *srq)
+{
+	struct ibv_qp_init_attr init = plain_init(&end);
+	one = make_qp(&end);
+	init.srq = srq;
+	CHECK(other = ibv_create_qp(end.pd, &init));
+	connect_both();
+}
+
+static void write_well(struct ibv_qp *qp, uint64_t wr_id)
+{
+	CHECK(post_write(qp, &end, wr_id, (uintptr_t)end.memory + PAGE, end.mr->rkey) == 0);
+	struct ibv_wc wc = next(end.cq);
+	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == wr_id && wc.qp_num == qp->qp_num);
+}
+
+static void post_recv(struct ibv_qp *qp, uint64_t wr_id)
+{
+	struct ibv_sge sge = { (uintptr_t)end.memory + PAGE, 64, end.mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 }, *bad;
+	CHECK(ibv_post_recv(qp, &wr, &bad) == 0);
+}
+
+static void post_message(struct ibv_qp *qp, uint64_t wr_id, int flags)
+{
+	struct ibv_sge sge = { (uintptr_t)end.memory, 8, end.mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = flags }, *bad;
+	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+}
+
+/* The port is up as long as one rail is. */
+static void port_events(void)
+{
+	pair(NULL);
+	for (int round = 0; round < 2; round++) {
+		for (int rail = 0; rail < rails(); rail++) {
+			CHECK(!has_event(100) && port() == IBV_PORT_ACTIVE);
+			fault("rail%d down", rail);
+		}
+		struct ibv_async_event event = next_event();
+		CHECK(event.event_type == IBV_EVENT_PORT_ERR && event.element.port_num == 1 && port() == IBV_PORT_DOWN);
+		for (int rail = rails(); rail-- > 0;)
+			fault("rail%d up", rail);
+		event = next_event();
+		CHECK(event.event_type == IBV_EVENT_PORT_ACTIVE && event.element.port_num == 1 && port() == IBV_PORT_ACTIVE);
+		write_well(one, round);
+	}
+	CHECK(!has_event(100));
+}
+
+/* The device is dead when its last NIC is. */
+static void device_fatal(void)
+{
+	pair(NULL);
+	for (int rail = 0; rail < rails(); rail++) {
+		CHECK(!has_event(100));
+		fault("rail%d nic-dead", rail);
+	}
+	bool device = false;
+	int queue_pairs = 0;
+	while (!device || queue_pairs < (rails() > 1 ? 2 : 0)) {
+		struct ibv_async_event event = next_event();
+		device |= event.event_type == IBV_EVENT_DEVICE_FATAL;
+		/* Virtual ones end when no rail is left, and no completion says so. */
+		queue_pairs += event.event_type == IBV_EVENT_QP_FATAL;
+	}
+	CHECK(port() == IBV_PORT_DOWN && !has_event(100));
+}
+
+/* A request that breaks a rule: its sender has a completion, and whom it was sent to an event. */
+static void access_error(void)
+{
+	pair(NULL);
+	write_well(one, 1);
+	CHECK(post_write(one, &end, 2, (uintptr_t)end.memory, end.mr->rkey + 0x100) == 0);
+	struct ibv_wc wc = next(end.cq);
+	CHECK(wc.wr_id == 2 && wc.status == IBV_WC_REM_ACCESS_ERR);
+	struct ibv_async_event event = next_event();
+	CHECK(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == other);
+	CHECK(state_of(other) == IBV_QPS_ERR && state_of(one) == IBV_QPS_ERR && !has_event(200));
+	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0);
+}
+
+/* A queue pair in ERR takes nothing more from its shared receive queue, whatever brought it there, and that is said once. */
+static void last_wqe_reached(void)
+{
+	struct ibv_srq_init_attr shared = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+	struct ibv_srq *srq;
+	CHECK(srq = ibv_create_srq(end.pd, &shared));
+	struct ibv_sge sge = { (uintptr_t)end.memory + PAGE, 8, end.mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1 }, *bad;
+	CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
+	for (int by_error = 0; by_error < 2; by_error++) {
+		pair(srq);
+		write_well(one, 1);
+		CHECK(!has_event(100));
+		if (by_error) {
+			CHECK(post_write(one, &end, 2, (uintptr_t)end.memory, end.mr->rkey + 0x100) == 0);
+			struct ibv_async_event event = next_event();
+			if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
+				event = next_event();
+			else
+				CHECK(next_event().event_type == IBV_EVENT_QP_LAST_WQE_REACHED);
+			CHECK(event.element.qp == other);
+			CHECK(next(end.cq).status == IBV_WC_REM_ACCESS_ERR);
+		} else {
+			to_state(other, IBV_QPS_ERR);
+			struct ibv_async_event event = next_event();
+			CHECK(event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == other);
+		}
+		to_state(other, IBV_QPS_ERR);
+		CHECK(!has_event(200));
+		CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0);
+	}
+	CHECK(ibv_destroy_srq(srq) == 0);
+}
+
+/* Memory that is registered when a NIC is dead, over connections that live on another. */
+static void registers_late(void)
+{
+	pair(NULL);
+	write_well(one, 1);
+	for (int rail = 0; rail < rails() - 1; rail++) {
+		fault("rail%d nic-dead", rail);
+		usleep(300000); /* what is in flight when both ends lose their NIC may be lost */
+		write_well(one, 2);
+		char *memory = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		CHECK(memory != MAP_FAILED);
+		struct ibv_mr *mr = ibv_reg_mr(end.pd, memory, PAGE, ALL);
+		CHECK(mr && mr->lkey != end.mr->lkey);
+		struct ibv_sge sge = { (uintptr_t)memory, 8, mr->lkey };
+		struct ibv_send_wr wr = {
+			.wr_id = 3, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = { (uintptr_t)memory + 64, mr->rkey },
+		}, *bad;
+		strcpy(memory, "written");
+		CHECK(ibv_post_send(one, &wr, &bad) == 0);
+		CHECK(next(end.cq).status == IBV_WC_SUCCESS && strcmp(memory + 64, "written") == 0);
+		CHECK(ibv_dereg_mr(mr) == 0);
+	}
+}
+
+/* A connection is reset as often as the program likes: its number stays, what was outstanding is gone, and it connects again. */
+static void resets(void)
+{
+	pair(NULL);
+	uint32_t numbers[] = { one->qp_num, other->qp_num };
+	for (int round = 0; round < 4; round++) {
+		write_well(one, round);
+		post_recv(other, 10 + round);
+		post_message(one, 20 + round, IBV_SEND_SIGNALED);
+		for (int i = 0; i < 2; i++)
+			CHECK(next(end.cq).status == IBV_WC_SUCCESS);
+		/* Neither of these is seen again. */
+		post_recv(other, 30 + round);
+		post_recv(one, 40 + round);
+		if (round % 2)
+			CHECK(post_write(one, &end, 50 + round, (uintptr_t)end.memory + PAGE, end.mr->rkey) == 0);
+		if (round == 2)
+			to_state(one, IBV_QPS_ERR);
+		to_state(one, IBV_QPS_RESET);
+		to_state(other, IBV_QPS_RESET);
+		if (round == 2) {
+			struct ibv_wc wc = next(end.cq);
+			CHECK(wc.wr_id == 42 && wc.status == IBV_WC_WR_FLUSH_ERR);
+		}
+		CHECK(is_empty(end.cq) && state_of(one) == IBV_QPS_RESET);
+		CHECK(one->qp_num == numbers[0] && other->qp_num == numbers[1]);
+		/* Before it was connected too. */
+		ready(one);
+		post_recv(one, 60);
+		to_state(one, IBV_QPS_RESET);
+		connect_both();
+		if (rails() > 1) {
+			fault("rail%d down", round % 2);
+			write_well(one, round);
+			fault("rail%d up", round % 2);
+		}
+	}
+	write_well(other, 99);
+	CHECK(is_empty(end.cq));
+	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0);
+	struct ibv_qp *fresh[4 * DEPTH];
+	for (int i = 0; i < 4 * DEPTH; i++) {
+		fresh[i] = make_qp(&end);
+		CHECK(fresh[i]->qp_num != numbers[0] && fresh[i]->qp_num != numbers[1]);
+	}
+}
+
+/* A queue pair that is connected to itself. */
+static void to_itself(void)
+{
+	one = make_qp(&end);
+	ready(one);
+	post_recv(one, 1);
+	connect_to(one, card_of(&end, one));
+	for (int round = 0; round < 4; round++) {
+		strcpy(end.memory, "to itself");
+		memset(end.memory + PAGE, 0, 64);
+		post_message(one, 2, IBV_SEND_SIGNALED);
+		uint64_t seen = 0;
+		for (int i = 0; i < 2; i++) {
+			struct ibv_wc wc = next(end.cq);
+			CHECK(wc.status == IBV_WC_SUCCESS && wc.qp_num == one->qp_num);
+			CHECK(wc.opcode == (wc.wr_id == 1 ? IBV_WC_RECV : IBV_WC_SEND));
+			seen |= 1 << wc.wr_id;
+		}
+		CHECK(seen == 6 && memcmp(end.memory + PAGE, "to itse", 7) == 0);
+		write_well(one, 3);
+		post_recv(one, 1);
+		if (rails() > 1) {
+			fault("rail%d down", round % 2);
+			write_well(one, 4);
+			fault("rail%d up", round % 2);
+		}
+	}
+	to_state(one, IBV_QPS_ERR);
+	struct ibv_wc wc = next(end.cq);
+	CHECK(wc.wr_id == 1 && wc.status == IBV_WC_WR_FLUSH_ERR && is_empty(end.cq));
+	CHECK(ibv_destroy_qp(one) == 0);
+}
+
+/* A receiver that is never ready, and a sender that does not knock for ever. */
+static void rnr_retries_end(void)
+{
+	one = make_qp(&end), other = make_qp(&end);
+	ready(one), ready(other);
+	struct card cards[] = { card_of(&end, one), card_of(&end, other) };
+	connect_with(one, cards[1], 3), connect_with(other, cards[0], 7);
+	post_recv(other, 1);
+	for (int i = 0; i < 3; i++)
+		post_message(one, 2 + i, IBV_SEND_SIGNALED);
+	int ended = 0;
+	for (int i = 0; i < 4; i++) {
+		struct ibv_wc wc = next(end.cq);
+		if (wc.wr_id <= 2)
+			CHECK(wc.status == IBV_WC_SUCCESS);
+		else
+			CHECK(wc.status == (ended++ == 0 ? IBV_WC_RNR_RETRY_EXC_ERR : IBV_WC_WR_FLUSH_ERR));
+	}
+	CHECK(ended == 2 && state_of(one) == IBV_QPS_ERR);
+}
+
+/* Both ends lose their NIC with WRITEs in flight. With a completion log all are decided but the one at the edge. */
+static void log_decides(void)
+{
+	pair(NULL);
+	write_well(one, 1);
+	fault("rail0 nic-dead@5:9", 0);
+	for (int i = 0; i < DEPTH; i++)
+		CHECK(post_write(one, &end, 2 + i, (uintptr_t)end.memory + PAGE, end.mr->rkey) == 0);
+	int unknown = 0, executed = 0;
+	for (int i = 0; i < DEPTH; i++) {
+		struct ibv_wc wc = next(end.cq);
+		executed += wc.status == IBV_WC_SUCCESS;
+		unknown += wc.status == IBV_WC_RETRY_EXC_ERR;
+		CHECK(wc.status != IBV_WC_RETRY_EXC_ERR || wc.vendor_err == 1);
+	}
+	CHECK(executed < DEPTH);
+	if (getenv("MITRA_LOG"))
+		CHECK(executed > 0 && unknown == 1);
+	else
+		CHECK(unknown > 1);
+}
+
+static bool wakes(int milliseconds)
+{
+	struct ibv_cq *cq;
+	void *context;
+	if (poll(&(struct pollfd){ .fd = end.channel->fd, .events = POLLIN }, 1, milliseconds) != 1)
+		return false;
+	CHECK(ibv_get_cq_event(end.channel, &cq, &context) == 0 && cq == end.cq);
+	ibv_ack_cq_events(cq, 1);
+	return true;
+}
+
+static void takes(int completions)
+{
+	while (completions-- > 0)
+		CHECK(next(end.cq).status == IBV_WC_SUCCESS);
+	CHECK(is_empty(end.cq));
+}
+
+/* Who waits for solicited messages sleeps through the others, and wakes at errors. */
+static void solicited(void)
+{
+	struct ibv_cq *all = end.cq;
+	pair(NULL);
+	for (int i = 0; i < 8; i++)
+		post_recv(other, i);
+	/* Only for the solicited one. */
+	CHECK(ibv_req_notify_cq(all, 1) == 0);
+	post_message(one, 10, IBV_SEND_SIGNALED);
+	CHECK(!wakes(200));
+	takes(2);
+	post_message(one, 11, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED);
+	CHECK(wakes(20000));
+	takes(2);
+	/* It is asked for once. */
+	post_message(one, 12, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED);
+	CHECK(!wakes(200));
+	takes(2);
+	/* Asking for less does not take back asking for more. */
+	CHECK(ibv_req_notify_cq(all, 0) == 0 && ibv_req_notify_cq(all, 1) == 0);
+	post_message(one, 13, IBV_SEND_SIGNALED);
+	CHECK(wakes(20000));
+	takes(2);
+	/* Across a failover too. */
+	if (rails() > 1) {
+		CHECK(ibv_req_notify_cq(all, 1) == 0);
+		fault("rail%d down", 0);
+		post_message(one, 14, IBV_SEND_SIGNALED);
+		CHECK(!wakes(400));
+		takes(2);
+		post_message(one, 15, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED);
+		CHECK(wakes(20000));
+		takes(2);
+	}
+	CHECK(ibv_req_notify_cq(all, 1) == 0);
+	to_state(other, IBV_QPS_ERR);
+	CHECK(wakes(20000));
+}
+
+int main(int argc, char **argv)
+{
+	static const struct { const char *name; void (*play)(void); } plays[] = {
+		{ "port_events", port_events }, { "device_fatal", device_fatal }, { "access_error", access_error },
+		{ "last_wqe_reached", last_wqe_reached }, { "registers_late", registers_late },
+		{ "resets", resets }, { "to_itself", to_itself }, { "rnr_retries_end", rnr_retries_end },
+		{ "solicited", solicited }, { "log_decides", log_decides },
+	};
+	CHECK(argc == 2);
+	alarm(60);
+	end = open_end();
+	for (size_t i = 0; i < sizeof plays / sizeof plays[0]; i++) {
+		if (strcmp(argv[1], plays[i].name) == 0) {
+			plays[i].play();
+			return 0;
+		}
+	}
+	return 2;
+}

@@ -1,0 +1,99 @@
+//! The protocols by name, each at the sizes at which it is checked.
+
+use std::net::SocketAddr;
+
+use mitra_agreement::{Process, disk_paxos, paxos, protected_memory_paxos};
+
+use crate::{Chaos, Exhaustive, Found, Limits, Report, World, run, worlds};
+
+/// Faults and errors of Ω in a run from a seed: all processes but one and a minority of the memories may crash.
+const ALL_BUT_ONE: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1 };
+/// The same where processes must stay a majority.
+const MINORITY: Limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 0 };
+const CHAOS: Chaos = Chaos { steps: 300, calm: 3000 };
+
+/// What is checked of each protocol.
+pub const HOLDS: [&str; 2] = ["agreement", "validity"];
+
+/// A protocol that can be checked.
+pub struct Entry {
+    /// Its name in commands.
+    pub name: &'static str,
+    /// The world that is explored exhaustively.
+    pub explored: &'static str,
+    /// The world that is run from seeds.
+    pub run: &'static str,
+    explore: fn() -> Found,
+    serve: fn(SocketAddr),
+    run_one: fn(u64) -> Report,
+}
+
+impl Entry {
+    /// Explores its small world exhaustively.
+    pub fn explore(&self) -> Found {
+        (self.explore)()
+    }
+
+    /// Serves its small world to a browser, for as long as the program runs.
+    pub fn serve(&self, at: SocketAddr) {
+        (self.serve)(at);
+    }
+
+    /// Runs its larger world from a seed.
+    pub fn run(&self, seed: u64) -> Report {
+        (self.run_one)(seed)
+    }
+}
+
+/// All of them.
+pub const CATALOGUE: &[Entry] = &[
+    Entry {
+        name: "paxos",
+        explored: "3 processes, of which 1 may crash; Ω speaks twice, each attempts once",
+        run: "3 processes, of which 1 may crash; Ω speaks 16 times",
+        explore: || small_paxos().explore(),
+        serve: |at| small_paxos().serve(at),
+        run_one: |seed| seeded(seed, worlds::paxos::<paxos::Sound>(3, MINORITY)),
+    },
+    Entry {
+        name: "disk-paxos",
+        explored: "2 processes, 3 memories; Ω speaks twice, each attempts once",
+        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times",
+        explore: || small_disk_paxos().explore(),
+        serve: |at| small_disk_paxos().serve(at),
+        run_one: |seed| seeded(seed, worlds::disk_paxos::<disk_paxos::Sound>(3, 3, ALL_BUT_ONE)),
+    },
+    Entry {
+        name: "protected-memory-paxos",
+        explored: "2 processes, 3 memories, of which 1 may crash; Ω speaks twice, each attempts once",
+        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times",
+        explore: || small_protected_memory_paxos().explore(),
+        serve: |at| small_protected_memory_paxos().serve(at),
+        run_one: |seed| {
+            seeded(seed, worlds::protected_memory_paxos::<protected_memory_paxos::Sound>(3, 3, ALL_BUT_ONE))
+        },
+    },
+];
+
+fn small_paxos() -> Exhaustive<paxos::Paxos<u8>> {
+    let limits = Limits { namings: 2, process_crashes: 1, ..Limits::default() };
+    exhaustive(worlds::paxos(3, limits), 3)
+}
+
+fn small_disk_paxos() -> Exhaustive<disk_paxos::DiskPaxos<u8>> {
+    exhaustive(worlds::disk_paxos(2, 3, Limits { namings: 2, ..Limits::default() }), 2)
+}
+
+fn small_protected_memory_paxos() -> Exhaustive<protected_memory_paxos::ProtectedMemoryPaxos<u8>> {
+    let limits = Limits { namings: 2, memory_crashes: 1, ..Limits::default() };
+    exhaustive(worlds::protected_memory_paxos(2, 3, limits), 2)
+}
+
+fn exhaustive<P: Process<Value = u8>>(start: World<P>, processes: u8) -> Exhaustive<P> {
+    Exhaustive { start, attempts: 1, valid: (0..processes).map(worlds::proposal).collect() }
+}
+
+fn seeded<P: Process<Value = u8>>(seed: u64, world: World<P>) -> Report {
+    let valid: Vec<u8> = (0..world.decisions().len() as u8).map(worlds::proposal).collect();
+    run(seed, world, CHAOS, &valid)
+}

@@ -1,0 +1,15 @@
+//! Models of the agreement protocols: the state machines that users run, in worlds whose every step an adversary chooses:
+//! exhaustively, at small sizes, or from a seed. Never describes a protocol a second time.
+
+mod catalogue;
+mod delays;
+mod exhaustive;
+mod random;
+mod world;
+pub mod worlds;
+
+pub use catalogue::{CATALOGUE, Entry, HOLDS};
+pub use delays::delays;
+pub use exhaustive::{Exhaustive, Found};
+pub use random::{Chaos, Report, Violation, run};
+pub use world::{Limits, Step, World};

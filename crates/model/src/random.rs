@@ -1,0 +1,163 @@
+//! Runs from a seed: an adversary that rolls dice, then calm, in which everybody must decide.
+
+use mitra_agreement::{MemoryId, Process, ProcessId};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+
+use crate::{Step, World};
+
+/// How a run is disturbed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chaos {
+    /// Steps before the calm, at most.
+    pub steps: u32,
+    /// Steps in which everybody must have decided after it.
+    pub calm: u32,
+}
+
+/// What is wrong with a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Violation {
+    /// Two processes decided differently.
+    Disagreement,
+    /// Somebody decided what nobody had proposed.
+    Invalid,
+    /// Somebody who lives has not decided, though all was calm.
+    Stuck,
+}
+
+/// What came of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// All steps, in order.
+    pub steps: Vec<Step>,
+    /// How many of them were faults.
+    pub faults: u32,
+    /// What was wrong, if anything.
+    pub violation: Option<Violation>,
+}
+
+/// Runs a world. Some processes, memories and kinds of steps are quicker than others, for a while: only so does the old meet the
+/// new.
+pub fn run<P: Process>(seed: u64, mut world: World<P>, chaos: Chaos, valid: &[P::Value]) -> Report {
+    let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
+    let mut report = Report { steps: Vec::new(), faults: 0, violation: None };
+    let crashes = dice.below(2) == 0;
+    let mut pace = Pace::new(&mut dice, crashes);
+    for _ in 0..dice.below(chaos.steps.into()) {
+        if dice.below(30) == 0 {
+            pace = Pace::new(&mut dice, crashes);
+        }
+        let steps = world.steps();
+        let Some(step) = dice.weighted(&steps, |step| pace.of(step)) else {
+            pace = Pace::new(&mut dice, crashes);
+            continue;
+        };
+        report.take(&mut world, step, valid);
+        if report.violation.is_some() {
+            return report;
+        }
+    }
+    let living = world.living();
+    if let Some(&leader) = living.get(dice.below(living.len() as u64) as usize) {
+        world.calm(leader);
+    }
+    for _ in 0..chaos.calm {
+        if world.is_done() {
+            return report;
+        }
+        let Some(step) = dice.weighted(&world.steps(), |_| 1) else { break };
+        report.take(&mut world, step, valid);
+        if report.violation.is_some() {
+            return report;
+        }
+    }
+    report.violation = Some(Violation::Stuck);
+    report
+}
+
+impl Report {
+    fn take<P: Process>(&mut self, world: &mut World<P>, step: Step, valid: &[P::Value]) {
+        self.faults += u32::from(is_fault(step));
+        self.steps.push(step);
+        world.take(step);
+        self.violation = if !world.agrees() {
+            Some(Violation::Disagreement)
+        } else if !world.decisions().iter().flatten().all(|value| valid.contains(value)) {
+            Some(Violation::Invalid)
+        } else {
+            None
+        };
+    }
+}
+
+fn is_fault(step: Step) -> bool {
+    matches!(step, Step::CrashProcess(_) | Step::CrashMemory(_))
+}
+
+/// How quick everybody is for now.
+struct Pace {
+    processes: [u64; 64],
+    memories: [u64; 16],
+    /// What is under way here stays so.
+    straggler: (u64, u64),
+    leading: u64,
+    crashing: u64,
+    executing: u64,
+    responding: u64,
+    delivering: u64,
+    waking: u64,
+}
+
+impl Pace {
+    fn new(dice: &mut Dice, crashes: bool) -> Pace {
+        let straggler = (dice.below(4), dice.below(4));
+        let mut any = || 1 << (2 * dice.below(5));
+        Pace {
+            processes: core::array::from_fn(|_| any()),
+            memories: core::array::from_fn(|_| any()),
+            straggler,
+            leading: any(),
+            crashing: any() * u64::from(crashes),
+            executing: any() * 16,
+            responding: any() * 16,
+            delivering: any() * any(),
+            waking: any() * 16,
+        }
+    }
+
+    fn of(&self, step: Step) -> u64 {
+        let process = |p: ProcessId| self.processes[usize::from(p.0) % 64];
+        let memory = |m: MemoryId| self.memories[usize::from(m.0) % 16];
+        match step {
+            Step::Lead(p) | Step::Follow(p) => self.leading * process(p),
+            Step::Deliver(_) => self.delivering,
+            Step::Execute(p, m, 0) if (p.0.into(), m.0.into()) == self.straggler => 0,
+            Step::Execute(p, m, _) => self.executing * process(p) * memory(m),
+            Step::Respond(p, m, _) => self.responding * process(p) * memory(m),
+            Step::Wake(p) => self.waking * process(p),
+            Step::CrashProcess(p) => self.crashing * process(p),
+            Step::CrashMemory(m) => self.crashing * memory(m),
+        }
+    }
+}
+
+struct Dice(ChaCha8Rng);
+
+impl Dice {
+    /// Less than `n`; 0 if that is 0.
+    fn below(&mut self, n: u64) -> u64 {
+        self.0.next_u64() % n.max(1)
+    }
+
+    fn weighted(&mut self, steps: &[Step], weight: impl Fn(Step) -> u64) -> Option<Step> {
+        // None where nothing has any weight.
+        let mut at = self.below(steps.iter().map(|&step| weight(step)).sum());
+        steps.iter().copied().find(|&step| {
+            let weight = weight(step);
+            let here = at < weight;
+            at = at.saturating_sub(weight);
+            here
+        })
+    }
+}

@@ -1,0 +1,267 @@
+//! A world of processes and memories, and every step that it can take.
+
+use core::fmt;
+
+use mitra_agreement::{Action, Input, Memory, MemoryId, Op, Process, ProcessId, Region, Response};
+
+/// What the adversary may still do beside choosing the order of things.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Limits {
+    /// How often Ω may tell a process who leads.
+    pub namings: u8,
+    /// How many processes may crash.
+    pub process_crashes: u8,
+    /// How many memories may crash.
+    pub memory_crashes: u8,
+}
+
+/// One step. What a crashed process has sent or asked for before stays on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Step {
+    /// Ω tells a process that it leads.
+    Lead(ProcessId),
+    /// Ω tells a process that another leads.
+    Follow(ProcessId),
+    /// A message arrives: its place among those on their way, in order.
+    Deliver(usize),
+    /// A memory does what a process has asked it for, as the so manieth of what is outstanding there; of a read: the next register.
+    Execute(ProcessId, MemoryId, usize),
+    /// The answer to the so manieth of what is outstanding reaches the process.
+    Respond(ProcessId, MemoryId, usize),
+    /// A process's time is over.
+    Wake(ProcessId),
+    /// A process crashes.
+    CrashProcess(ProcessId),
+    /// A memory crashes: it never answers again.
+    CrashMemory(MemoryId),
+}
+
+/// What a memory was asked for.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Request<C> {
+    /// Not done yet; of a read: what was read so far.
+    Asked(Op<C>, Vec<C>),
+    /// Done; the answer is on its way.
+    Done(Response<C>),
+}
+
+/// Processes, memories, and what is on its way between them.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct World<P: Process> {
+    /// None of those that have crashed.
+    processes: Vec<Option<P>>,
+    memories: Vec<Option<Memory<P::Cell>>>,
+    /// Sorted: two worlds with the same messages are one.
+    messages: Vec<(ProcessId, ProcessId, P::Message)>,
+    /// By process and memory.
+    requests: Vec<Vec<Vec<Request<P::Cell>>>>,
+    asleep: Vec<bool>,
+    decisions: Vec<Option<P::Value>>,
+    limits: Limits,
+}
+
+impl<P: Process> World<P> {
+    /// A world in which every process has just begun.
+    pub fn new(processes: Vec<P>, memories: u8, regions: &[Region], limits: Limits) -> World<P> {
+        let n = processes.len();
+        let memory = Memory::new(n as u8, regions);
+        let mut world = World {
+            processes: processes.into_iter().map(Some).collect(),
+            memories: vec![Some(memory); memories.into()],
+            messages: Vec::new(),
+            requests: vec![vec![Vec::new(); memories.into()]; n],
+            asleep: vec![false; n],
+            decisions: vec![None; n],
+            limits,
+        };
+        (0..n as u8).for_each(|p| world.tell(ProcessId(p), Input::Start));
+        world
+    }
+
+    /// All steps that can be taken now.
+    pub fn steps(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let living = self.living();
+        if self.limits.namings > 0 {
+            steps.extend(living.iter().flat_map(|&p| [Step::Lead(p), Step::Follow(p)]));
+        }
+        let delivered =
+            (0..self.messages.len()).filter(|&i| i == 0 || self.messages[i] != self.messages[i - 1]);
+        steps.extend(delivered.map(Step::Deliver));
+        for (p, of_process) in self.requests.iter().enumerate() {
+            for (m, requests) in of_process.iter().enumerate() {
+                let (process, memory) = (ProcessId(p as u8), MemoryId(m as u8));
+                for (nth, request) in requests.iter().enumerate() {
+                    match request {
+                        Request::Asked(..) if self.memories[m].is_some() => {
+                            steps.push(Step::Execute(process, memory, nth));
+                        }
+                        Request::Done(_) if self.processes[p].is_some() => {
+                            steps.push(Step::Respond(process, memory, nth));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        steps.extend(living.iter().filter(|p| self.asleep[usize::from(p.0)]).map(|&p| Step::Wake(p)));
+        if self.limits.process_crashes > 0 {
+            steps.extend(living.iter().map(|&p| Step::CrashProcess(p)));
+        }
+        if self.limits.memory_crashes > 0 {
+            let alive = (0..self.memories.len()).filter(|&m| self.memories[m].is_some());
+            steps.extend(alive.map(|m| Step::CrashMemory(MemoryId(m as u8))));
+        }
+        steps
+    }
+
+    /// Takes a step, of those that [`World::steps`] lists.
+    pub fn take(&mut self, step: Step) {
+        match step {
+            Step::Lead(p) => {
+                self.limits.namings = self.limits.namings.saturating_sub(1);
+                self.tell(p, Input::Leader(p));
+            }
+            Step::Follow(p) => {
+                self.limits.namings = self.limits.namings.saturating_sub(1);
+                self.tell(p, Input::Leader(ProcessId((p.0 + 1) % self.processes.len() as u8)));
+            }
+            Step::Deliver(index) => {
+                let (from, to, message) = self.messages.remove(index);
+                self.tell(to, Input::Message { from, message });
+            }
+            Step::Execute(p, m, index) => self.execute(p, m, index),
+            Step::Respond(p, memory, nth) => {
+                let requests = &mut self.requests[usize::from(p.0)][usize::from(memory.0)];
+                if let Request::Done(response) = requests.remove(nth) {
+                    self.tell(p, Input::Response { memory, nth, response });
+                }
+            }
+            Step::Wake(p) => {
+                self.asleep[usize::from(p.0)] = false;
+                self.tell(p, Input::Wake);
+            }
+            Step::CrashProcess(p) => {
+                self.limits.process_crashes = self.limits.process_crashes.saturating_sub(1);
+                self.processes[usize::from(p.0)] = None;
+            }
+            Step::CrashMemory(m) => {
+                self.limits.memory_crashes = self.limits.memory_crashes.saturating_sub(1);
+                self.memories[usize::from(m.0)] = None;
+            }
+        }
+    }
+
+    /// One network delay of a synchronous world: what is on its way arrives, and a memory does at once what reaches it. Nobody's
+    /// time is over.
+    pub fn pass_delay(&mut self) {
+        let messages = core::mem::take(&mut self.messages);
+        let mut answers = Vec::new();
+        let memories = self.memories.len();
+        for (p, m) in (0..self.requests.len()).flat_map(|p| (0..memories).map(move |m| (p, m))) {
+            let (process, memory) = (ProcessId(p as u8), MemoryId(m as u8));
+            for index in (0..self.requests[p][m].len()).rev() {
+                if let Request::Done(_) = self.requests[p][m][index] {
+                    answers.push(Step::Respond(process, memory, index));
+                }
+                while self.memories[m].is_some() && matches!(self.requests[p][m][index], Request::Asked(..)) {
+                    self.execute(process, memory, index);
+                }
+            }
+        }
+        answers.into_iter().for_each(|step| self.take(step));
+        for (from, to, message) in messages {
+            self.tell(to, Input::Message { from, message });
+        }
+    }
+
+    /// The faults are over, and Ω names one living process to all.
+    pub fn calm(&mut self, leader: ProcessId) {
+        self.limits = Limits::default();
+        for p in self.living() {
+            self.tell(p, Input::Leader(leader));
+        }
+    }
+
+    /// Who has not crashed.
+    pub fn living(&self) -> Vec<ProcessId> {
+        let alive = (0..self.processes.len()).filter(|&p| self.processes[p].is_some());
+        alive.map(|p| ProcessId(p as u8)).collect()
+    }
+
+    /// A process that has not crashed.
+    pub fn process(&self, p: ProcessId) -> Option<&P> {
+        self.processes[usize::from(p.0)].as_ref()
+    }
+
+    /// What each process has decided, those included that crashed afterwards.
+    pub fn decisions(&self) -> &[Option<P::Value>] {
+        &self.decisions
+    }
+
+    /// Whether no two processes have decided differently.
+    pub fn agrees(&self) -> bool {
+        let mut decided = self.decisions.iter().flatten();
+        let first = decided.next();
+        decided.all(|value| Some(value) == first)
+    }
+
+    /// Whether every living process has decided.
+    pub fn is_done(&self) -> bool {
+        self.living().iter().all(|p| self.decisions[usize::from(p.0)].is_some())
+    }
+
+    /// The most attempts that a process has begun.
+    pub fn attempts(&self) -> u64 {
+        self.processes.iter().flatten().map(Process::attempts).max().unwrap_or(0)
+    }
+
+    fn execute(&mut self, p: ProcessId, m: MemoryId, index: usize) {
+        let Some(memory) = &mut self.memories[usize::from(m.0)] else { return };
+        let request = &mut self.requests[usize::from(p.0)][usize::from(m.0)][index];
+        let Request::Asked(op, read) = request else { return };
+        let response = match op {
+            Op::Read { region } => memory.read_next(p, *region, read),
+            _ => Some(memory.execute(p, op)),
+        };
+        if let Some(response) = response {
+            *request = Request::Done(response);
+        }
+    }
+
+    fn tell(&mut self, p: ProcessId, input: Input<P::Cell, P::Message>) {
+        let Some(process) = &mut self.processes[usize::from(p.0)] else { return };
+        let mut actions = Vec::new();
+        process.handle(input, &mut actions);
+        if let (Some(value), unset @ None) = (process.decision(), &mut self.decisions[usize::from(p.0)]) {
+            *unset = Some(value.clone());
+        }
+        for action in actions {
+            match action {
+                Action::Send { to, message } => {
+                    let message = (p, to, message);
+                    let at = self.messages.partition_point(|other| *other <= message);
+                    self.messages.insert(at, message);
+                }
+                Action::Ask { memory, op } => {
+                    self.requests[usize::from(p.0)][usize::from(memory.0)]
+                        .push(Request::Asked(op, Vec::new()));
+                }
+                Action::Wake => self.asleep[usize::from(p.0)] = true,
+            }
+        }
+    }
+}
+
+impl<P: Process> fmt::Debug for World<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (p, process) in self.processes.iter().enumerate() {
+            writeln!(f, "p{p}: {process:?}, decided {:?}", self.decisions[p])?;
+        }
+        for (m, memory) in self.memories.iter().enumerate() {
+            writeln!(f, "m{m}: {memory:?}")?;
+        }
+        writeln!(f, "messages: {:?}", self.messages)?;
+        write!(f, "requests: {:?}", self.requests)
+    }
+}

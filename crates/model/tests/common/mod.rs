@@ -1,0 +1,46 @@
+//! What the tests of all protocols share.
+#![allow(dead_code, unreachable_pub)] // each test binary uses its own part
+
+use mitra_agreement::Process;
+use mitra_model::{Chaos, Limits, Violation, World, run};
+
+pub const VALUES: [u8; 3] = [10, 11, 12];
+
+/// Ω errs often, and a minority of the memories and all processes but one may crash.
+pub const CRASHES: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1 };
+/// The same where processes must stay a majority.
+pub const MINORITY: Limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 1 };
+
+/// From every seed, processes agree, decide on what was proposed, and decide once all is calm.
+pub fn holds<P: Process<Value = u8>>(world: impl Fn() -> World<P>, seeds: u64) {
+    for seed in 0..seeds {
+        let report = run(seed, world(), Chaos { steps: 300, calm: 3000 }, &VALUES);
+        assert_eq!(report.violation, None, "seed {seed}: {:?}", report.steps);
+    }
+}
+
+/// Some seed shows that a rule is missing.
+pub fn errs<P: Process<Value = u8>>(world: impl Fn() -> World<P>) {
+    let killed = (0..400_000).find(|&seed| {
+        let report = run(seed, world(), Chaos { steps: 300, calm: 0 }, &VALUES);
+        matches!(report.violation, Some(Violation::Disagreement | Violation::Invalid))
+    });
+    println!("seed {killed:?}");
+    assert!(killed.is_some());
+}
+
+/// Tests that a protocol errs without each of its rules.
+#[macro_export]
+macro_rules! mutants {
+    ($rules:ident, $world:ident: $($name:ident: $rule:ident;)*) => {$(
+        #[test]
+        fn $name() {
+            #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+            struct Mutant;
+            impl $rules for Mutant {
+                const $rule: bool = false;
+            }
+            common::errs($world::<Mutant>);
+        }
+    )*};
+}

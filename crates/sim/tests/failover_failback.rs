@@ -1,0 +1,227 @@
+//! A rail that was left and has healed is moved to again, as often as it takes: plays driven by hand, and a storm of seeds in
+//! which one rail always lives.
+
+mod duo;
+
+use core::time::Duration;
+
+use mitra_failover::{Ended, Outcome};
+use mitra_sim::Failure;
+use mitra_verbs::{Data, SendOp};
+
+use duo::{Duo, config};
+
+impl Duo {
+    /// A message each way, and a fetch-and-add of the first end, which must be executed once.
+    fn exchange(&mut self, round: u64) {
+        for (from, to) in [(0, 1), (1, 0)] {
+            self.recv(to, round, 64);
+            self.send(from, 1000 + round, SendOp::Send, Data::inline(&round.to_ne_bytes()));
+        }
+        let word = self.remote(1, 0x8000);
+        let sge = self.mr[0].sge(0x9000, 8);
+        self.send(0, 2000 + round, SendOp::FetchAdd { remote: word, add: 1 }, Data::sge(sge));
+    }
+
+    /// Everything of these rounds has succeeded.
+    fn assert_done(&self, rounds: u64) {
+        for round in 0..rounds {
+            for h in 0..2 {
+                assert_eq!(self.outcome(h, round, true), Some(Outcome::Success), "round {round}, end {h}");
+                assert_eq!(self.outcome(h, 1000 + round, false), Some(Outcome::Success), "round {round}");
+            }
+            assert_eq!(self.outcome(0, 2000 + round, false), Some(Outcome::Success), "round {round}");
+        }
+        assert_eq!(self.memory[1].load(0x8000), rounds, "each is executed once");
+    }
+}
+
+/// Long enough for a failover, or for a rail to be made ready.
+const WHILE: usize = 1200;
+
+#[test]
+fn a_connection_lives_on_as_long_as_one_rail_lives() {
+    for host in 0..2 {
+        let mut d = Duo::new(2, config());
+        d.turns(&[0, 1], 20);
+        let (rounds, mut number) = (12, 0);
+        for round in 0..rounds {
+            let lost = round as usize % 2;
+            d.exchange(round);
+            d.turns(&[0, 1], round as usize % 5); // now and then something is in flight
+            d.unplug(host, lost);
+            d.turns(&[0, 1], WHILE);
+            assert_eq!(
+                [d.v[0].active_rail(), d.v[1].active_rail()],
+                [1 - lost; 2],
+                "round {round}: {:?}",
+                d.v[0]
+            );
+            d.plug(host, lost);
+            d.turns(&[0, 1], WHILE);
+            number = d.v[0].last_failover().expect("it moved").epoch;
+        }
+        d.turns(&[0, 1], WHILE);
+        assert_eq!(u64::from(number), rounds + 1, "one move for each loss");
+        d.assert_done(rounds);
+    }
+}
+
+#[test]
+fn a_virtual_queue_pair_keeps_its_number_and_leaves_nothing_behind() {
+    let mut d = Duo::new(2, config());
+    let number = d.v[0].qpn();
+    for lost in [0, 1, 0] {
+        d.unplug(0, lost);
+        d.turns(&[0, 1], WHILE);
+        d.plug(0, lost);
+        d.turns(&[0, 1], WHILE);
+    }
+    assert_eq!(d.v[0].qpn(), number);
+    assert_eq!(d.v[0].last_failover().expect("it moved").epoch, 4);
+    for h in 0..2 {
+        d.v[h].close().expect("close");
+        for nic in d.v[h].domain().clone().nics() {
+            nic.provider.dealloc_pd(nic.pd).expect_err("the registered memory is in it");
+        }
+        let mr = d.mr[h].clone();
+        d.v[h].domain().clone().deregister(&mr).expect("deregister");
+        for nic in d.v[h].domain().clone().nics() {
+            nic.provider.dealloc_pd(nic.pd).expect("nothing else is");
+        }
+    }
+}
+
+/// The next loss comes when the healed rail is not ready yet: the move waits until it is.
+#[test]
+fn a_move_waits_for_a_rail_that_is_just_coming_back() {
+    for gap in [0, 1, 2, 5, 20, 100] {
+        let mut d = Duo::new(2, config());
+        d.turns(&[0, 1], 20);
+        d.unplug(0, 0);
+        d.turns(&[0, 1], WHILE);
+        d.plug(0, 0);
+        d.turns(&[0, 1], gap);
+        d.exchange(0);
+        d.unplug(0, 1);
+        d.turns(&[0, 1], 2 * WHILE);
+        assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [0; 2], "gap {gap}: {:?}", d.v[0].ended());
+        d.assert_done(1);
+    }
+}
+
+/// The rail that is moved to fails too, before the move is over: the next begins when it is.
+#[test]
+fn a_rail_that_fails_while_it_is_moved_to_is_left_for_the_next() {
+    for gap in 0..60 {
+        let mut d = Duo::new(3, config());
+        d.turns(&[0, 1], 20);
+        d.exchange(0);
+        d.unplug(gap % 2, 0);
+        d.turns(&[0, 1], gap / 2);
+        d.unplug(0, 1);
+        d.turns(&[0, 1], 2 * WHILE);
+        assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [2; 2], "gap {gap}: {:?}", d.v[0].ended());
+        d.assert_done(1);
+    }
+}
+
+/// Every cable is out for a while: what comes back first is used.
+#[test]
+fn when_all_links_are_down_it_waits_for_one() {
+    for (h, back) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for broken in [false, true] {
+            let mut d = Duo::new(2, config());
+            d.turns(&[0, 1], 20);
+            d.unplug(h, 0);
+            d.turns(&[0, 1], WHILE);
+            d.unplug(h, 1);
+            if broken {
+                d.exchange(0);
+            }
+            d.turns(&[0, 1], 2 * WHILE);
+            d.plug(h, back);
+            d.turns(&[0, 1], 2 * WHILE);
+            if !broken {
+                d.exchange(0);
+                d.turns(&[0, 1], WHILE);
+            }
+            if broken && back == 1 {
+                // Its own queue pair has not outlived it: only another rail can help.
+                d.plug(h, 0);
+                d.turns(&[0, 1], 2 * WHILE);
+            }
+            d.assert_done(1);
+            let rail = if broken { 0 } else { back };
+            assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [rail; 2], "{h} {back} {broken}");
+        }
+    }
+}
+
+/// With no NIC that something could come by, the end comes at once and not only when all patience is over.
+#[test]
+fn without_a_nic_it_ends_at_once() {
+    let mut d = Duo::new(2, config());
+    d.turns(&[0, 1], 20);
+    for rail in 0..2 {
+        let nic = d.rig.nics[0][rail].id();
+        d.rig.world.fail(nic, Failure::NicDead);
+        d.turns(&[0, 1], 100);
+    }
+    assert!(d.v[0].ended().is_some());
+}
+
+/// The rail that is proposed is down at the peer; when it is up again the move goes on, by another ballot.
+#[test]
+fn a_peer_that_declines_is_asked_again() {
+    let mut c = config();
+    c.give_up = Duration::from_secs(1);
+    let mut d = Duo::new(2, c);
+    d.turns(&[0, 1], 20);
+    d.unplug(1, 1);
+    d.turns(&[1], 20);
+    d.exchange(0);
+    d.unplug(0, 0);
+    d.turns(&[0, 1], 20);
+    d.plug(0, 0); // by which it is heard that it was declined
+    d.turns(&[0, 1], 100);
+    assert!(!d.v[0].is_active() && d.v[1].is_active());
+    d.plug(1, 1);
+    d.turns(&[0, 1], 2 * WHILE);
+    d.assert_done(1);
+    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1; 2]);
+}
+
+/// A rail whose port is up at this end, and which leads nowhere: the wait for it ends.
+#[test]
+fn a_wait_for_a_rail_that_never_comes_back_ends() {
+    let mut c = config();
+    c.give_up = Duration::from_millis(20);
+    let mut d = Duo::new(2, c);
+    d.turns(&[0, 1], 20);
+    d.unplug(1, 0);
+    d.turns(&[0, 1], WHILE);
+    assert_eq!(d.v[0].active_rail(), 1);
+    d.exchange(0);
+    d.unplug(0, 1);
+    d.turns(&[0, 1], 4 * WHILE);
+    assert_eq!(d.v[0].ended(), Some(Ended::NoRail));
+}
+
+/// A NIC that died stays dead, whatever its cable does.
+#[test]
+fn a_dead_nic_does_not_come_back() {
+    let mut d = Duo::new(2, config());
+    d.turns(&[0, 1], 20);
+    let nic = d.rig.nics[0][0].id();
+    d.rig.world.fail(nic, Failure::NicDead);
+    d.turns(&[0, 1], WHILE);
+    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1; 2]);
+    d.plug(0, 0);
+    d.turns(&[0, 1], WHILE);
+    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1; 2]);
+    let nic = d.rig.nics[0][1].id();
+    d.rig.world.fail(nic, Failure::NicDead);
+    d.turns(&[0, 1], WHILE);
+    assert!(d.v[0].ended().is_some());
+}
