@@ -32,6 +32,7 @@ enum Command {
     Peer(cli::pair::Args),
     Run(cli::run::Args),
     Sim(cli::sim::Args),
+    Topology(cli::topology::Args),
 }
 
 fn main() -> ExitCode {
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Peer(args) => cli::pair::run(&args),
         Command::Run(args) => cli::run::run(&args),
         Command::Sim(args) => cli::sim::run(&args),
+        Command::Topology(args) => cli::topology::run(&args),
     };
     match done {
         Ok(code) => code,

@@ -6,9 +6,11 @@ pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod devices;
 pub(crate) mod fault;
+mod page;
 pub(crate) mod pair;
 pub(crate) mod run;
 pub(crate) mod sim;
+pub(crate) mod topology;
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! `--report FILE.html`: one static page, drawn by ourselves, that needs nothing from elsewhere.
+//! `--report FILE.html`: what happened, drawn.
 
 mod axis;
 mod phases;
@@ -10,6 +10,7 @@ use super::plan::ROUNDS;
 use super::summary::{Moments, PolicySummary, Summary};
 use super::table::{grouped, motto, operations, sentence, time, title};
 use super::workload::Kind;
+use crate::cli::page::{self, escape};
 use timeline::Window;
 
 const STYLE: &str = include_str!("style.css");
@@ -17,12 +18,7 @@ const TERMS: &str = include_str!("terms.html");
 
 /// The whole page.
 pub(super) fn page(summary: &Summary, runs: &[Run]) -> String {
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>mitra demo: a rail dies in mid-stream</title>\n<style>\n{STYLE}</style></head>\n<body><main>\n"
-    );
-    out.push_str(&head(summary, runs));
+    let mut out = head(summary, runs);
     out.push_str(&cards(summary));
     out.push_str(&drawings(runs));
     out.push_str(&table(summary));
@@ -39,8 +35,7 @@ pub(super) fn page(summary: &Summary, runs: &[Run]) -> String {
     out.push_str(&all_rounds(runs));
     out.push_str(TERMS);
     out.push_str(&foot(summary));
-    out.push_str("</main></body></html>\n");
-    out
+    page::page("mitra demo: a rail dies in mid-stream", STYLE, &out)
 }
 
 fn head(summary: &Summary, runs: &[Run]) -> String {
@@ -259,8 +254,4 @@ fn foot(summary: &Summary) -> String {
         if summary.log { " --log" } else { "" },
         env!("CARGO_PKG_VERSION")
     )
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

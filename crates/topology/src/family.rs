@@ -1,0 +1,202 @@
+//! Graphs by name.
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::SeedableRng;
+
+use crate::chance::{below, shuffle};
+use crate::graph::{Graph, GraphError, MAX_EDGES, MAX_VERTICES};
+
+/// A family's name, and the names of its sizes.
+pub const FAMILIES: [(&str, &[&str]); 9] = [
+    ("ring", &["N"]),
+    ("complete", &["N"]),
+    ("star", &["N"]),
+    ("empty", &["N"]),
+    ("hypercube", &["DIMENSION"]),
+    ("petersen", &[]),
+    ("grid", &["ROWS", "COLUMNS"]),
+    ("torus", &["ROWS", "COLUMNS"]),
+    ("random-regular", &["N", "DEGREE"]),
+];
+
+/// Why there is no such graph.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FamilyError {
+    /// No family of this name.
+    #[error("no family `{}`: there are {}", .0.escape_debug(), names())]
+    Unknown(String),
+    /// Too few sizes or too many.
+    #[error("{0} takes {1}: {0}{2}")]
+    Sizes(&'static str, usize, String),
+    /// A size that makes no such graph.
+    #[error("{0}")]
+    Size(&'static str),
+    /// Too large or empty.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+fn names() -> String {
+    FAMILIES.map(|(name, _)| name).join(", ")
+}
+
+/// The graph of this family and these sizes; `seed` chooses among the random ones.
+pub fn build(name: &str, sizes: &[usize], seed: u64) -> Result<Graph, FamilyError> {
+    let &(name, wanted) = FAMILIES
+        .iter()
+        .find(|(known, _)| *known == name)
+        .ok_or_else(|| FamilyError::Unknown(name.chars().take(40).collect()))?;
+    if sizes.len() != wanted.len() {
+        let usage = wanted.iter().map(|size| format!(" {size}")).collect();
+        return Err(FamilyError::Sizes(name, wanted.len(), usage));
+    }
+    let size = |i: usize| sizes.get(i).copied().unwrap_or(0);
+    let (a, b) = (size(0), size(1));
+    let (n, edges) = match name {
+        "hypercube" if a > MAX_VERTICES.ilog2() as usize => {
+            return Err(FamilyError::Size("a hypercube of dimension 0 to 16"));
+        }
+        "hypercube" => (1 << a, a << a >> 1),
+        "petersen" => (10, 15),
+        "complete" => (a, a.saturating_mul(a.saturating_sub(1)) / 2),
+        "grid" | "torus" => (a.saturating_mul(b), a.saturating_mul(b).saturating_mul(2)),
+        "random-regular" => (a, a.saturating_mul(b) / 2),
+        "empty" => (a, 0),
+        _ => (a, a),
+    };
+    if n > MAX_VERTICES {
+        return Err(GraphError::TooManyVertices(n).into());
+    }
+    if edges > MAX_EDGES {
+        return Err(GraphError::TooManyEdges.into());
+    }
+    let vertex = |v: usize| v as u32;
+    let edges: Vec<(u32, u32)> = match name {
+        "ring" if n < 3 => return Err(FamilyError::Size("a ring has at least 3 vertices")),
+        "ring" => (0..n).map(|v| (vertex(v), vertex((v + 1) % n))).collect(),
+        "complete" => (0..n).flat_map(|u| (u + 1..n).map(move |v| (vertex(u), vertex(v)))).collect(),
+        "star" => (1..n).map(|v| (0, vertex(v))).collect(),
+        "hypercube" => (0..n)
+            .flat_map(|v| (0..a).map(move |bit| (v, v ^ 1 << bit)))
+            .filter(|(u, v)| u < v)
+            .map(|(u, v)| (vertex(u), vertex(v)))
+            .collect(),
+        "petersen" => (0..5).flat_map(|v| [(v, (v + 1) % 5), (v, v + 5), (v + 5, (v + 2) % 5 + 5)]).collect(),
+        "torus" if a < 3 || b < 3 => {
+            return Err(FamilyError::Size("a torus has at least 3 rows and 3 columns"));
+        }
+        "grid" | "torus" => lattice(a, b, name == "torus"),
+        "random-regular" if b >= n => {
+            return Err(FamilyError::Size("in a regular graph, the degree is below the number of vertices"));
+        }
+        "random-regular" if n * b % 2 == 1 => {
+            return Err(FamilyError::Size("in a regular graph, vertices times degree is even"));
+        }
+        "random-regular" => random_edges(n, b, seed),
+        _ => Vec::new(),
+    };
+    Ok(Graph::new(n, &edges)?)
+}
+
+fn lattice(rows: usize, columns: usize, wrapped: bool) -> Vec<(u32, u32)> {
+    let at = |row: usize, column: usize| (row % rows * columns + column % columns) as u32;
+    let mut edges = Vec::new();
+    for row in 0..rows {
+        for column in 0..columns {
+            if wrapped || row + 1 < rows {
+                edges.push((at(row, column), at(row + 1, column)));
+            }
+            if wrapped || column + 1 < columns {
+                edges.push((at(row, column), at(row, column + 1)));
+            }
+        }
+    }
+    edges
+}
+
+/// The edges of a random graph in which all degrees are `degree` < `n`, but for one less at the last vertex if `n`·`degree`
+/// is odd. (Nearly uniform: stubs are paired at random, and pairs that make no simple graph are switched with others.)
+pub(crate) fn random_edges(n: usize, degree: usize, seed: u64) -> Vec<(u32, u32)> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let odd = n * degree % 2;
+    // A dense graph is what a sparse one lacks.
+    let dense = 2 * degree > n;
+    let mut degrees = vec![if dense { n - 1 - degree } else { degree }; n];
+    if dense {
+        degrees[n - 1] += odd;
+    } else {
+        degrees[n - 1] -= odd;
+    }
+    let near = loop {
+        if let Some(near) = pair(&degrees, &mut rng) {
+            break near;
+        }
+    };
+    let is_wanted = |u: u32, v: u32| near[u as usize].contains(&v) != dense;
+    if dense {
+        return (0..n as u32)
+            .flat_map(|u| (u + 1..n as u32).map(move |v| (u, v)))
+            .filter(|&(u, v)| is_wanted(u, v))
+            .collect();
+    }
+    let edges = near.iter().enumerate().flat_map(|(u, near)| near.iter().map(move |&v| (u as u32, v)));
+    edges.filter(|(u, v)| u < v).collect()
+}
+
+/// The neighbours of each vertex in a simple graph of these degrees; none if this attempt failed.
+fn pair(degrees: &[usize], rng: &mut ChaCha8Rng) -> Option<Vec<Vec<u32>>> {
+    let mut stubs: Vec<u32> =
+        degrees.iter().enumerate().flat_map(|(v, &d)| std::iter::repeat_n(v as u32, d)).collect();
+    shuffle(rng, &mut stubs);
+    let mut near: Vec<Vec<u32>> = vec![Vec::new(); degrees.len()];
+    let free = |near: &[Vec<u32>], u: u32, v: u32| u != v && !near[u as usize].contains(&v);
+    fn join(near: &mut [Vec<u32>], u: u32, v: u32) {
+        near[u as usize].push(v);
+        near[v as usize].push(u);
+    }
+    fn part(near: &mut [Vec<u32>], u: u32, v: u32) {
+        near[u as usize].retain(|&w| w != v);
+        near[v as usize].retain(|&w| w != u);
+    }
+    let (mut edges, mut unfit) = (Vec::new(), Vec::new());
+    for stubs in stubs.chunks_exact(2) {
+        let (u, v) = (stubs[0], stubs[1]);
+        if free(&near, u, v) {
+            join(&mut near, u, v);
+            edges.push((u, v));
+        } else {
+            unfit.push((u, v));
+        }
+    }
+    'unfit: for (u, v) in unfit {
+        for _ in 0..1000.min(100 * edges.len()) {
+            let i = below(rng, edges.len());
+            let (x, y) = if below(rng, 2) == 0 { edges[i] } else { (edges[i].1, edges[i].0) };
+            if free(&near, u, x) && free(&near, v, y) && (u, x) != (y, v) {
+                part(&mut near, x, y);
+                join(&mut near, u, x);
+                join(&mut near, v, y);
+                edges[i] = (u, x);
+                edges.push((v, y));
+                continue 'unfit;
+            }
+        }
+        return None;
+    }
+    Some(near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_odd_sum_of_degrees_costs_the_last_vertex_one() {
+        for (n, degree) in [(5, 3), (7, 1), (9, 5), (9, 7), (31, 3), (31, 29)] {
+            let graph = Graph::new(n, &random_edges(n, degree, 2)).unwrap();
+            let degrees: Vec<_> = graph.vertices().map(|v| graph.degree(v)).collect();
+            assert!(degrees[..n - 1].iter().all(|&d| d == degree), "{n} {degree}: {degrees:?}");
+            assert_eq!(degrees[n - 1], degree - 1, "{n} {degree}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Looks for bad sets where no exact search can: greedily from many beginnings, and along orders that lay the graph out.
+
+use std::collections::VecDeque;
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::SeedableRng;
+
+use crate::chance::below;
+use crate::found::Found;
+use crate::graph::Graph;
+
+/// Beginnings that are drawn in a large graph: one of more than ten times as many vertices.
+const BEGINNINGS: usize = 24;
+
+/// Grows sets from single vertices: from each of a small graph; of a large one, from `seed`'s choice and from one of the
+/// least degree, so that if any single process represents a minority, one is found.
+pub(crate) fn probe(graph: &Graph, seed: u64, found: &mut Found) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let n = graph.n();
+    let starts: Vec<u32> = if n <= 10 * BEGINNINGS {
+        graph.vertices().collect()
+    } else {
+        let least = graph.vertices().min_by_key(|&v| graph.degree(v));
+        least.into_iter().chain((0..BEGINNINGS).map(|_| below(&mut rng, n) as u32)).collect()
+    };
+    for start in starts {
+        for oldest_first in [true, false] {
+            found.try_order(graph, &greedy(graph, start, oldest_first));
+        }
+        found.try_order(graph, &graph.breadth_first(start));
+    }
+}
+
+/// Half of the vertices, beginning with `start`: next comes always one that adds least to what is represented, of these
+/// the one that became so cheap first or last.
+fn greedy(graph: &Graph, start: u32, oldest_first: bool) -> Vec<u32> {
+    let n = graph.n();
+    let mut cost: Vec<u32> = graph.vertices().map(|v| graph.degree(v) as u32 + 1).collect();
+    let mut queues = vec![VecDeque::new(); graph.degrees().1 + 2];
+    for v in graph.vertices() {
+        queues[cost[v as usize] as usize].push_back(v);
+    }
+    let (mut taken, mut represented) = (vec![false; n], vec![false; n]);
+    let (mut order, mut cheapest, mut next) = (Vec::new(), 0, Some(start));
+    while order.len() < n / 2 {
+        let v = match next.take() {
+            Some(v) => v,
+            None => {
+                let queue: &mut VecDeque<u32> = &mut queues[cheapest];
+                let popped = if oldest_first { queue.pop_front() } else { queue.pop_back() };
+                match popped {
+                    // An entry of what is taken, or was dearer then, is dropped: it is out of date.
+                    Some(v) if !taken[v as usize] && cost[v as usize] as usize == cheapest => v,
+                    Some(_) => continue,
+                    None => {
+                        cheapest += 1;
+                        continue;
+                    }
+                }
+            }
+        };
+        taken[v as usize] = true;
+        order.push(v);
+        for w in graph.closed(v) {
+            if std::mem::replace(&mut represented[w as usize], true) {
+                continue;
+            }
+            for u in graph.closed(w).filter(|&u| !taken[u as usize]) {
+                cost[u as usize] -= 1;
+                let now = cost[u as usize] as usize;
+                queues[now].push_back(u);
+                cheapest = cheapest.min(now);
+            }
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All but one of these processes represent nearly everybody; that one alone is no majority.
+    #[test]
+    fn a_single_process_that_is_a_minority_is_always_found() {
+        let n = 601;
+        let clique = crate::family::build("complete", &[n - 1], 0).unwrap();
+        let edges: Vec<_> = clique.edges().chain([(17, n as u32 - 1)]).collect();
+        let mut found = Found::default();
+        probe(&Graph::new(n, &edges).unwrap(), 0, &mut found);
+        assert_eq!(found.minority, [n as u32 - 1]);
+    }
+}

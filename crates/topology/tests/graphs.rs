@@ -1,0 +1,150 @@
+//! Where graphs come from: text, names, suggestions; and what is refused.
+
+use mitra_topology::edges::{self, EdgeListError};
+use mitra_topology::family::{self, FamilyError};
+use mitra_topology::{Graph, GraphError, Impossible, MAX_EDGES, MAX_VERTICES, Measures, suggest};
+use proptest::prelude::*;
+
+#[test]
+fn edge_lists_have_comments_blanks_isolated_vertices_and_repeated_edges() {
+    let graph = edges::parse(b"# three and one\n\n0 1\r\n1\t2 # the last\n 2 1 \n3\n").unwrap();
+    assert_eq!(graph, Graph::new(4, &[(0, 1), (1, 2)]).unwrap());
+    assert_eq!(edges::parse(b"0").unwrap().n(), 1);
+}
+
+#[test]
+fn what_is_no_edge_list_is_refused_with_its_line() {
+    for (text, says) in [
+        (&b"0 1\n1 x\n"[..], "line 2: `x` is no vertex: a number from 0 to 99999"),
+        (b"0 1\n\n-1 0\n", "line 3: `-1` is no vertex"),
+        (b"0 1\n0 100000\n", "line 2: `100000` is no vertex"),
+        (b"99999999999999999999 0", "line 1: `99999999999999999999` is no vertex"),
+        (b"0 1 2\n", "line 1: `2` after an edge"),
+        (b"0 0\n", "line 1: the edge 0 0 leads from a vertex to itself"),
+        (b"0 1\n3 4\n", "vertex 2 is missing, but 4 is named"),
+        (b"0 \xff\n", "line 1: not text"),
+        (b"0 \x1b[31mred\n", "line 1: `\\u{1b}[31mred` is no vertex"),
+        (b"", "at least one"),
+        (b"# nothing\n", "at least one"),
+    ] {
+        let error = edges::parse(text).unwrap_err().to_string();
+        assert!(error.contains(says), "{error:?} should say {says:?}");
+    }
+    let word = "1".repeat(100_000);
+    assert!(edges::parse(word.as_bytes()).unwrap_err().to_string().len() < 120);
+    assert_eq!(edges::parse(&vec![b'\n'; edges::MAX_BYTES + 1]), Err(EdgeListError::TooLong));
+    let many = "0 1\n".repeat(MAX_EDGES + 1);
+    assert!(edges::parse(many.as_bytes()).unwrap_err().to_string().contains("limit of 5000000 edges"));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_graph_or_an_error(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = edges::parse(&text);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again(n in 1usize..40, degree in 0usize..8, seed: u64) {
+        prop_assume!(degree < n && n * degree % 2 == 0);
+        let graph = family::build("random-regular", &[n, degree], seed).unwrap();
+        prop_assert_eq!(graph.degrees(), (degree, degree));
+        prop_assert_eq!(edges::parse(edges::text(&graph).as_bytes()), Ok(graph));
+    }
+}
+
+#[test]
+fn graphs_beyond_their_limits_are_refused() {
+    assert_eq!(Graph::new(0, &[]), Err(GraphError::Empty));
+    assert_eq!(Graph::new(MAX_VERTICES + 1, &[]), Err(GraphError::TooManyVertices(MAX_VERTICES + 1)));
+    assert_eq!(Graph::new(2, &[(0, 2)]), Err(GraphError::NoSuchVertex(0, 2, 2)));
+    assert_eq!(Graph::new(2, &[(1, 1)]), Err(GraphError::Loop(1)));
+}
+
+#[test]
+fn families_are_what_they_are_called() {
+    // Vertices, edges, least and greatest degree.
+    type Case = (&'static str, &'static [usize], usize, usize, (usize, usize));
+    let cases: [Case; 12] = [
+        ("ring", &[7], 7, 7, (2, 2)),
+        ("complete", &[6], 6, 15, (5, 5)),
+        ("complete", &[1], 1, 0, (0, 0)),
+        ("star", &[9], 9, 8, (1, 8)),
+        ("empty", &[4], 4, 0, (0, 0)),
+        ("hypercube", &[0], 1, 0, (0, 0)),
+        ("hypercube", &[5], 32, 80, (5, 5)),
+        ("petersen", &[], 10, 15, (3, 3)),
+        ("grid", &[3, 4], 12, 17, (2, 4)),
+        ("torus", &[3, 5], 15, 30, (4, 4)),
+        ("random-regular", &[10, 9], 10, 45, (9, 9)),
+        ("random-regular", &[50, 7], 50, 175, (7, 7)),
+    ];
+    for (name, sizes, n, edges, degrees) in cases {
+        let graph = family::build(name, sizes, 3).unwrap();
+        assert_eq!((graph.n(), graph.edge_count(), graph.degrees()), (n, edges, degrees), "{name} {sizes:?}");
+    }
+    // No triangle, no square, five steps around: that is Petersen's graph and no other of its degree.
+    let petersen = family::build("petersen", &[], 0).unwrap();
+    assert!(petersen.vertices().all(|v| petersen.represented(&petersen.represented(&[v])).len() == 10));
+    assert_ne!(
+        family::build("random-regular", &[40, 3], 1).unwrap(),
+        family::build("random-regular", &[40, 3], 2).unwrap()
+    );
+}
+
+#[test]
+fn families_refuse_sizes_that_make_none() {
+    let refused = |name: &str, sizes: &[usize], says: &str| {
+        let error = family::build(name, sizes, 0).unwrap_err().to_string();
+        assert!(error.contains(says), "{name} {sizes:?}: {error:?}");
+    };
+    refused("wheel", &[5], "no family `wheel`: there are ring, complete");
+    refused("ring", &[], "ring takes 1: ring N");
+    refused("petersen", &[10], "petersen takes 0: petersen");
+    refused("random-regular", &[10], "random-regular takes 2: random-regular N DEGREE");
+    refused("ring", &[2], "at least 3");
+    refused("torus", &[2, 9], "at least 3 rows");
+    refused("hypercube", &[17], "dimension 0 to 16");
+    refused("random-regular", &[5, 3], "is even");
+    refused("random-regular", &[4, 4], "below the number of vertices");
+    refused("empty", &[0], "at least one");
+    refused("grid", &[usize::MAX, usize::MAX], "limit of 100000");
+    refused("random-regular", &[100_000, 99_999], "limit of 5000000 edges");
+    refused("complete", &[100_000], "limit of 5000000 edges");
+    assert!(
+        matches!(family::build(&"x".repeat(1 << 20), &[], 0), Err(FamilyError::Unknown(name)) if name.len() == 40)
+    );
+}
+
+#[test]
+fn suggestions_tolerate_what_was_asked_for() {
+    for (n, f) in [(1, 0), (5, 2), (5, 3), (5, 4), (9, 6), (10, 8), (12, 9), (16, 12), (24, 17), (30, 23)] {
+        let suggestion = suggest(n, f, 4, &|_| ()).unwrap();
+        let measures = Measures::of(&suggestion.graph, 4, &|_| ());
+        assert!(measures.hbo_f.is_exact() && measures.hbo_f.at_least >= f, "{n} {f}: {:?}", measures.hbo_f);
+        assert_eq!(suggestion.graph.degrees().1, suggestion.degree);
+        assert!(suggestion.least_degree <= suggestion.degree);
+    }
+    // A majority needs no shared memory; one process of five must see two others; one of ten, five: Petersen has only three.
+    assert_eq!([(5, 2), (5, 4), (10, 9)].map(|(n, f)| suggest(n, f, 4, &|_| ()).unwrap().degree), [0, 2, 5]);
+    assert_eq!(suggest(10, 8, 4, &|_| ()).unwrap().degree, 3);
+}
+
+#[test]
+fn a_large_suggestion_is_proved_by_its_lower_bound() {
+    let suggestion = suggest(600, 450, 1, &|_| ()).unwrap();
+    let measures = Measures::of(&suggestion.graph, 1, &|_| ());
+    assert!(measures.hbo_f.at_least >= 450 && !measures.hbo_f.is_exact());
+    assert!(suggestion.degree < 30, "{}", suggestion.degree);
+}
+
+#[test]
+fn nothing_is_suggested_for_what_nothing_tolerates() {
+    assert_eq!(suggest(5, 5, 1, &|_| ()).unwrap_err(), Impossible::All { n: 5, f: 5 });
+    assert_eq!(suggest(0, 0, 1, &|_| ()).unwrap_err(), Impossible::All { n: 0, f: 0 });
+    assert_eq!(
+        suggest(usize::MAX, 1, 1, &|_| ()).unwrap_err(),
+        GraphError::TooManyVertices(usize::MAX).into()
+    );
+    // Each of the ten that are left would have to represent a tenth of half of all, at the least.
+    assert_eq!(suggest(100_000, 99_990, 1, &|_| ()).unwrap_err(), GraphError::TooManyEdges.into());
+}

@@ -1,0 +1,186 @@
+//! `mitra topology`: how many crashes a shared-memory graph tolerates, and what defeats it.
+
+mod drawing;
+mod layout;
+mod report;
+mod summary;
+mod table;
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use mitra_topology::edges::{self, MAX_BYTES};
+use mitra_topology::{Graph, Stage, Suggestion, family, suggest};
+
+use summary::Summary;
+
+/// Tell how many crashes a graph of shared memory tolerates, and which processes defeat it
+///
+/// Neighbours in the graph may access each other's memory, which outlives its process; messages reach everybody. HBO decides
+/// as long as those that are left represent a majority: themselves and their neighbours. Sparse graphs with high expansion
+/// tolerate more than half, with few connections per NIC.
+#[derive(clap::Args)]
+#[command(group(clap::ArgGroup::new("graph").required(true).args(["edges", "family", "suggest"])))]
+#[command(after_help = "\
+Families: ring N, complete N, star N, empty N, hypercube DIMENSION, petersen, grid ROWS COLUMNS, torus ROWS COLUMNS,
+random-regular N DEGREE.
+Examples:
+  mitra topology --family petersen
+  mitra topology --edges graph.txt --json
+  mitra topology --suggest 24 17 --write graph.txt --report graph.html
+Exact up to 32 processes, and for larger graphs where the search ends in time; bounds for up to 100,000.
+Exit codes: 0 done, exact or not; 2 bad arguments or input. The fields of --json are in docs/topology.md.")]
+pub(crate) struct Args {
+    /// An edge `u v` a line, vertices from 0; an isolated vertex alone on its line; # begins a comment; - reads standard input
+    #[arg(long, value_name = "FILE")]
+    edges: Option<PathBuf>,
+    /// A graph by name, with its sizes
+    #[arg(long, value_names = ["NAME", "SIZE"], num_args = 1..=3)]
+    family: Option<Vec<String>>,
+    /// Propose a graph of N processes that tolerates F crashes under HBO, with few connections per NIC
+    #[arg(long, value_names = ["N", "F"], num_args = 2)]
+    suggest: Option<Vec<usize>>,
+    /// Draws random graphs, and where large ones are probed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// One JSON object instead of the table
+    #[arg(long)]
+    json: bool,
+    /// Write a page that draws the graph and what defeats it
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Write the drawing alone
+    #[arg(long, value_name = "FILE.svg")]
+    svg: Option<PathBuf>,
+    /// Write the graph, as --edges reads it
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let progress = Progress::new();
+    let (name, graph, suggestion) = graph(args, &progress)?;
+    if args.svg.is_some() && !drawing::is_drawable(&graph) {
+        bail!("--svg draws up to {}; leave it out", drawing::LIMITS);
+    }
+    // Before work whose results could not be kept.
+    let [write, svg, report] = [create(&args.write)?, create(&args.svg)?, create(&args.report)?];
+    let tell = |stage| progress.stage(stage);
+    let measures = match &suggestion {
+        Some(suggestion) => suggestion.measures(args.seed, &tell),
+        None => mitra_topology::Measures::of(&graph, args.seed, &tell),
+    };
+    drop(progress);
+    let summary = Summary::new(&graph, &measures, suggestion.as_ref());
+    if let Some(file) = write {
+        save(file, &edges::text(&graph))?;
+    }
+    if let Some(file) = svg {
+        save(file, &drawing::draw(&graph, &measures))?;
+    }
+    if let Some(file) = report {
+        save(file, &report::page(&name, &graph, &measures, &summary))?;
+    }
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut out, &summary).map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        table::print(&mut out, &name, &graph, &measures, &summary)?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The graph that was asked for, and what to call it.
+fn graph(args: &Args, progress: &Progress) -> anyhow::Result<(String, Graph, Option<Suggestion>)> {
+    if let Some(path) = &args.edges {
+        let name = path.display().to_string();
+        let graph = edges::parse(&read(path)?).with_context(|| name.clone())?;
+        return Ok((name, graph, None));
+    }
+    if let Some([name, sizes @ ..]) = args.family.as_deref() {
+        let number = |size: &String| {
+            size.parse::<usize>()
+                .map_err(|_| anyhow::anyhow!("a size of {name} is a whole number, not '{size}'"))
+        };
+        let sizes = sizes.iter().map(number).collect::<anyhow::Result<Vec<_>>>()?;
+        let graph = family::build(name, &sizes, args.seed)?;
+        let sizes: String = sizes.iter().map(|size| format!(" {size}")).collect();
+        return Ok((format!("{name}{sizes}"), graph, None));
+    }
+    let Some(&[n, f]) = args.suggest.as_deref() else { bail!("--suggest takes two numbers") };
+    let suggestion = suggest(n, f, args.seed, &|degree| progress.say(format!("trying degree {degree}")))
+        .with_context(|| format!("no graph of {n} processes to suggest that tolerates {f} crashes"))?;
+    let name = format!("suggested for {n} processes, {f} crashes");
+    Ok((name, suggestion.graph.clone(), Some(suggestion)))
+}
+
+/// No more than is taken.
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let input: Box<dyn Read> = if path.as_os_str() == "-" {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(path).with_context(|| format!("cannot open {}", path.display()))?)
+    };
+    let mut text = Vec::new();
+    let limit = MAX_BYTES as u64 + 1;
+    input.take(limit).read_to_end(&mut text).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(text)
+}
+
+/// A file that was asked for, and its name.
+fn create(path: &Option<PathBuf>) -> anyhow::Result<Option<(&Path, File)>> {
+    let Some(path) = path else { return Ok(None) };
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(Some((path, file)))
+}
+
+fn save((path, mut file): (&Path, File), text: &str) -> anyhow::Result<()> {
+    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What is being done, on a terminal; elsewhere nothing.
+struct Progress {
+    bar: ProgressBar,
+    ticks: Cell<bool>,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        let target = if io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let style = ProgressStyle::with_template("  {spinner} {msg} {elapsed}").expect("a valid template");
+        Progress { bar: ProgressBar::with_draw_target(None, target).with_style(style), ticks: false.into() }
+    }
+
+    fn say(&self, what: String) {
+        self.bar.set_message(what);
+        if !self.ticks.replace(true) {
+            self.bar.enable_steady_tick(Duration::from_millis(200));
+        }
+    }
+
+    fn stage(&self, stage: Stage) {
+        self.say(match stage {
+            Stage::Probing => "growing sets that may defeat the graph".to_owned(),
+            Stage::Searching(measure) => format!("searching all sets for {measure}"),
+            Stage::Eigenvalues => "bounding the eigenvalues".to_owned(),
+        });
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
