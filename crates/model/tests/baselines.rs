@@ -3,7 +3,7 @@
 mod common;
 
 mod paxos {
-    use super::common::{self, MINORITY, holds};
+    use super::common::{MINORITY, errs, holds};
     use crate::mutants;
     use mitra_agreement::ProcessId;
     use mitra_agreement::paxos::{Paxos, Rules, Sound};
@@ -45,7 +45,7 @@ mod paxos {
 }
 
 mod disk_paxos {
-    use super::common::{self, CRASHES, holds};
+    use super::common::{CRASHES, errs, holds};
     use crate::mutants;
     use mitra_agreement::ProcessId;
     use mitra_agreement::disk_paxos::{DiskPaxos, Rules, Sound};

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{CRASHES, holds};
+use common::{CRASHES, errs, holds};
 use mitra_agreement::ProcessId;
 use mitra_agreement::protected_memory_paxos::{ProtectedMemoryPaxos, Rules, Sound};
 use mitra_model::{Limits, World, delays, explore};
