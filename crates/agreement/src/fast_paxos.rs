@@ -7,6 +7,8 @@
 //! | a collision, and the first process leads | 4: it takes the votes for promises, and proposes anew |
 //! | a collision, and another leads | 6: its ballot is not the next one, so it asks for promises |
 //!
+//! One less where a collision shows by the votes of the proposers, who vote for their own at once.
+//!
 //! Ballot 0 is the fast one: each acceptor votes once in it, for the first proposal that it hears, and tells everybody. Whatever
 //! n − e acceptors vote for is decided. All other ballots are those of Paxos, with quorums of n − f.
 //!

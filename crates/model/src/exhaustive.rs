@@ -3,9 +3,10 @@
 use std::num::NonZeroUsize;
 use std::thread;
 
-use mitra_agreement::Process;
+use mitra_agreement::{Process, ProcessId};
 use stateright::{Checker, Model, Property};
 
+use crate::election::calm_down;
 use crate::{Step, World};
 
 /// What an exhaustive search found.
@@ -22,7 +23,12 @@ struct Bounded<P: Process> {
     start: World<P>,
     attempts: u64,
     valid: Vec<P::Value>,
+    /// Whom a process names, if they are to elect one.
+    leader: Option<fn(&P) -> ProcessId>,
 }
+
+/// Within so many calm rounds an election must be over, and half of them silent.
+const CALM: u32 = 400;
 
 /// Explores every world that can come of `start` while nobody begins more than `attempts` attempts. Who decides must decide on one
 /// of `valid`, and on the same.
@@ -33,13 +39,37 @@ where
     P::Message: Send + Sync,
     P::Value: Send + Sync,
 {
-    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let checker = Bounded { start, attempts, valid }.checker().threads(threads).spawn_bfs().join();
-    let discoveries = checker.discoveries();
-    let shortest = discoveries.into_iter().min_by_key(|(_, path)| path.clone().into_actions().len());
-    Found {
-        states: checker.unique_state_count(),
-        counterexample: shortest.map(|(what, path)| (what, path.into_actions())),
+    Bounded { start, attempts, valid, leader: None }.explore()
+}
+
+/// Explores every world that can come of `start` while nobody wakes more than `wakes` times. Whenever all is calm from there on, the
+/// living must come to name one of them, for good, and be silent. `leader` says whom a process names.
+pub fn explore_election<P>(start: World<P>, wakes: u64, leader: fn(&P) -> ProcessId) -> Found
+where
+    P: Process + Send + Sync + 'static,
+    P::Cell: Send + Sync,
+    P::Message: Send + Sync,
+    P::Value: Send + Sync,
+{
+    Bounded { start, attempts: wakes, valid: Vec::new(), leader: Some(leader) }.explore()
+}
+
+impl<P> Bounded<P>
+where
+    P: Process + Send + Sync + 'static,
+    P::Cell: Send + Sync,
+    P::Message: Send + Sync,
+    P::Value: Send + Sync,
+{
+    fn explore(self) -> Found {
+        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let checker = self.checker().threads(threads).spawn_bfs().join();
+        let discoveries = checker.discoveries();
+        let shortest = discoveries.into_iter().min_by_key(|(_, path)| path.clone().into_actions().len());
+        Found {
+            states: checker.unique_state_count(),
+            counterexample: shortest.map(|(what, path)| (what, path.into_actions())),
+        }
     }
 }
 
@@ -66,6 +96,9 @@ impl<P: Process> Model for Bounded<P> {
             Property::always("agreement", |_, world: &World<P>| world.agrees()),
             Property::always("validity", |model: &Self, world: &World<P>| {
                 world.decisions().iter().flatten().all(|value| model.valid.contains(value))
+            }),
+            Property::always("election", |model: &Self, world: &World<P>| {
+                model.leader.is_none_or(|leader| calm_down(world.clone(), CALM, leader, |_, _| 1).is_none())
             }),
         ]
     }

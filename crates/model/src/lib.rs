@@ -2,11 +2,13 @@
 //! exhaustively, at small sizes, or from a seed. Never describes a protocol a second time.
 
 mod delays;
+mod election;
 mod exhaustive;
 mod random;
 mod world;
 
 pub use delays::delays;
-pub use exhaustive::{Found, explore};
+pub use election::elect;
+pub use exhaustive::{Found, explore, explore_election};
 pub use random::{Chaos, Report, Violation, run};
 pub use world::{Limits, Step, World};
