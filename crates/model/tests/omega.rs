@@ -26,7 +26,6 @@ fn all_the_living_come_to_name_one_of_them_and_fall_silent_from_every_seed() {
 #[test]
 fn two_processes_elect_one_in_every_order() {
     let found = explore_election(sized::<Sound>(2, 1), 2, Omega::leader);
-    println!("{} states", found.states);
     assert_eq!(found.counterexample, None);
     assert!(found.states > 10_000, "{} states: less than before", found.states);
 }
