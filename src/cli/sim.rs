@@ -17,7 +17,7 @@ Examples:
   mitra sim --workload paxos --seeds 1 --from 4711
 Exit codes: 0 nothing was violated and nobody was stuck, 1 something was or somebody (with the seed), 2 bad arguments.
 --json: `workload`, `seeds`, `from`, `operations` (steps taken), `faults` (crashes), `violations` (seeds in which two processes decided
-differently, or what nobody had proposed), `stuck` (seeds in which somebody alive has not decided), `first` (the first such seed,
+differently, or what nobody had proposed), `stuck` (seeds in which somebody alive has not decided, or in which no leader is settled on), `first` (the first such seed,
 or null).")]
 pub(crate) struct Args {
     /// The protocol: `mitra check --list` names them
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         report.faults += u64::from(ran.faults);
         match ran.violation {
             None => {}
-            Some(Violation::Stuck) => report.stuck += 1,
+            Some(Violation::Stuck | Violation::Unsettled | Violation::Noisy) => report.stuck += 1,
             Some(Violation::Disagreement | Violation::Invalid) => report.violations += 1,
         }
         if let (Some(violation), None) = (ran.violation, report.first) {

@@ -4,11 +4,10 @@
 use core::marker::PhantomData;
 
 use crate::ports::Ports;
-use crate::process::{ballot_above, majority};
+use crate::process::{ballot_above, majority, send_others};
 use crate::protected_memory_paxos::{Decided, Slot};
 use crate::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response,
-    Rights, Value,
+    Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response, Rights, Value,
 };
 
 /// The rules that safety rests on, for checkers to switch off.
@@ -175,9 +174,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
             return self.propose(out);
         }
         if let Some((_, value)) = self.attempt.take().and_then(|attempt| attempt.last) {
-            for to in (0..self.processes).map(ProcessId).filter(|&to| to != self.me) {
-                out.push(Action::Send { to, message: Decided(value.clone()) });
-            }
+            send_others(self.me, self.processes, &Decided(value.clone()), out);
             self.ports.abandon();
             self.decided.get_or_insert(value);
         }

@@ -2,13 +2,17 @@
 //! Agreement"), and its protocols, each a state machine of its own file. Never does I/O, reads a clock or draws randomness, and
 //! knows no NIC: drivers carry out the actions that a process asks for.
 
+pub mod aligned_paxos;
 pub mod disk_paxos;
+pub mod fast_paxos;
 pub mod hbo;
 mod memory;
+pub mod omega;
 pub mod paxos;
 mod ports;
 mod process;
 pub mod protected_memory_paxos;
+mod slots;
 
 pub use memory::{ChangeRule, Memory, Op, Region, Response, Rights};
 pub use process::{Action, Actions, Input, MemoryId, Process, ProcessId, ProcessSet, Value};

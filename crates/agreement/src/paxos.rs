@@ -3,7 +3,7 @@
 
 use core::marker::PhantomData;
 
-use crate::process::{ballot_above, majority};
+use crate::process::{ballot_above, majority, send_others};
 use crate::{Action, Actions, Input, Process, ProcessId, ProcessSet, Value};
 
 /// What processes say.
@@ -48,22 +48,63 @@ pub struct Paxos<V, R = Sound> {
     attempts: u64,
     seen: u64,
     attempt: Option<Attempt<V>>,
-    /// As an acceptor.
-    promised: u64,
-    accepted: Option<(u64, V)>,
+    acceptor: Acceptor<V>,
     decided: Option<V>,
     rules: PhantomData<R>,
 }
 
+/// One try of a proposer to have a value accepted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Attempt<V> {
-    ballot: u64,
+pub(crate) struct Attempt<V> {
+    pub(crate) ballot: u64,
     /// The value of the highest ballot that was reported.
-    last: Option<(u64, V)>,
-    promises: ProcessSet,
+    pub(crate) last: Option<(u64, V)>,
+    pub(crate) promises: ProcessSet,
     /// The value, once it is settled, and who has accepted it.
-    proposed: Option<V>,
-    acceptors: ProcessSet,
+    pub(crate) proposed: Option<V>,
+    pub(crate) acceptors: ProcessSet,
+}
+
+impl<V> Attempt<V> {
+    pub(crate) fn new(ballot: u64) -> Attempt<V> {
+        let none = ProcessSet::NONE;
+        Attempt { ballot, last: None, promises: none, proposed: None, acceptors: none }
+    }
+}
+
+/// What a process has promised to proposers, and accepted of them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Acceptor<V> {
+    pub(crate) promised: u64,
+    /// The ballot and the value that were accepted last.
+    pub(crate) accepted: Option<(u64, V)>,
+}
+
+impl<V> Default for Acceptor<V> {
+    fn default() -> Acceptor<V> {
+        Acceptor { promised: 0, accepted: None }
+    }
+}
+
+impl<V: Value> Acceptor<V> {
+    /// Answers [`Message::Prepare`]. Without `keeps_promises` it refuses nothing.
+    pub(crate) fn prepare(&mut self, ballot: u64, keeps_promises: bool) -> Message<V> {
+        if ballot < self.promised && keeps_promises {
+            return Message::Refused(ballot, self.promised);
+        }
+        self.promised = ballot;
+        Message::Promise(ballot, self.accepted.clone())
+    }
+
+    /// Answers [`Message::Accept`].
+    pub(crate) fn accept(&mut self, ballot: u64, value: V, keeps_promises: bool) -> Message<V> {
+        if ballot < self.promised && keeps_promises {
+            return Message::Refused(ballot, self.promised);
+        }
+        self.promised = ballot;
+        self.accepted = Some((ballot, value));
+        Message::Accepted(ballot)
+    }
 }
 
 impl<V: Value, R: Rules> Paxos<V, R> {
@@ -77,8 +118,7 @@ impl<V: Value, R: Rules> Paxos<V, R> {
             attempts: 0,
             seen: 0,
             attempt: None,
-            promised: 0,
-            accepted: None,
+            acceptor: Acceptor::default(),
             decided: None,
             rules: PhantomData,
         }
@@ -86,9 +126,7 @@ impl<V: Value, R: Rules> Paxos<V, R> {
 
     /// To everybody, this process included.
     fn send_all(&mut self, message: &Message<V>, out: &mut Actions<Self>) {
-        for to in (0..self.processes).map(ProcessId).filter(|&to| to != self.me) {
-            out.push(Action::Send { to, message: message.clone() });
-        }
+        send_others(self.me, self.processes, message, out);
         self.hear(self.me, message.clone(), out);
     }
 
@@ -108,8 +146,7 @@ impl<V: Value, R: Rules> Paxos<V, R> {
         let ballot = ballot_above(self.seen, self.me, self.processes);
         self.seen = ballot;
         self.attempts += 1;
-        let none = ProcessSet::NONE;
-        self.attempt = Some(Attempt { ballot, last: None, promises: none, proposed: None, acceptors: none });
+        self.attempt = Some(Attempt::new(ballot));
         match least {
             true => self.propose(out),
             false => self.send_all(&Message::Prepare(ballot), out),
@@ -128,22 +165,15 @@ impl<V: Value, R: Rules> Paxos<V, R> {
     fn hear(&mut self, from: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
         let quorum = majority(self.processes.into());
         match message {
-            Message::Prepare(ballot) if ballot < self.promised && R::KEEPS_PROMISES => {
-                self.send(from, Message::Refused(ballot, self.promised), out);
-            }
             Message::Prepare(ballot) => {
-                self.promised = ballot;
                 self.seen = self.seen.max(ballot);
-                self.send(from, Message::Promise(ballot, self.accepted.clone()), out);
-            }
-            Message::Accept(ballot, _) if ballot < self.promised && R::KEEPS_PROMISES => {
-                self.send(from, Message::Refused(ballot, self.promised), out);
+                let answer = self.acceptor.prepare(ballot, R::KEEPS_PROMISES);
+                self.send(from, answer, out);
             }
             Message::Accept(ballot, value) => {
-                self.promised = ballot;
                 self.seen = self.seen.max(ballot);
-                self.accepted = Some((ballot, value));
-                self.send(from, Message::Accepted(ballot), out);
+                let answer = self.acceptor.accept(ballot, value, R::KEEPS_PROMISES);
+                self.send(from, answer, out);
             }
             Message::Promise(ballot, last) => {
                 let Some(attempt) = self.attempt.as_mut().filter(|a| a.ballot == ballot) else { return };

@@ -49,6 +49,12 @@ impl ProcessSet {
         ProcessSet(self.0 | 1 << p.0)
     }
 
+    /// These but `p`.
+    #[must_use]
+    pub fn without(self, p: ProcessId) -> ProcessSet {
+        ProcessSet(self.0 & !(1 << p.0))
+    }
+
     /// Whether `p` is one of them.
     pub fn contains(self, p: ProcessId) -> bool {
         self.0 >> p.0 & 1 == 1
@@ -150,6 +156,17 @@ pub(crate) fn majority(of: usize) -> usize {
     of / 2 + 1
 }
 
+/// Sends a message to all processes but oneself.
+pub(crate) fn send_others<C, M: Clone>(
+    me: ProcessId,
+    processes: u8,
+    message: &M,
+    out: &mut Vec<Action<C, M>>,
+) {
+    let others = (0..processes).map(ProcessId).filter(|&to| to != me);
+    out.extend(others.map(|to| Action::Send { to, message: message.clone() }));
+}
+
 /// What values must be able to do.
 pub trait Value: Clone + Eq + Ord + Hash + Debug {}
 impl<T: Clone + Eq + Ord + Hash + Debug> Value for T {}
@@ -170,6 +187,7 @@ mod tests {
         let set = ProcessSet::only(ProcessId(5)).with(ProcessId(63));
         assert!(set.contains(ProcessId(63)) && !set.contains(ProcessId(4)) && set.len() == 2);
         assert_eq!(format!("{set:?}"), "{5, 63}");
+        assert_eq!(set.without(ProcessId(63)).without(ProcessId(4)), ProcessSet::only(ProcessId(5)));
     }
 
     #[test]

@@ -14,12 +14,9 @@
 
 use core::marker::PhantomData;
 
-use crate::ports::Ports;
-use crate::process::{ballot_above, majority};
-use crate::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response,
-    Rights, Value,
-};
+use crate::process::{ballot_above, majority, send_others};
+use crate::slots::{Answer, Slots};
+use crate::{Actions, ChangeRule, Input, Process, ProcessId, ProcessSet, Region, Rights, Value};
 
 /// What a process has written about its attempts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -71,9 +68,7 @@ pub struct ProtectedMemoryPaxos<V, R = Sound> {
     attempts: u64,
     seen: u64,
     attempt: Option<Attempt<V>>,
-    ports: Ports<Slot<V>>,
-    /// What each memory holds of mine.
-    mine: Vec<Slot<V>>,
+    slots: Slots<V, R>,
     decided: Option<V>,
     rules: PhantomData<R>,
 }
@@ -81,24 +76,11 @@ pub struct ProtectedMemoryPaxos<V, R = Sound> {
 /// One try to have a value accepted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Attempt<V> {
-    ballot: u64,
     value: V,
     /// The ballot in which `value` was accepted before; 0 if it is my own.
     accepted: u64,
     /// A majority is ready: the value is settled, and being written.
     started: bool,
-    /// How far it has come on each memory.
-    phases: Vec<Phase>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-enum Phase {
-    Taking,
-    Promising,
-    Reading,
-    Ready,
-    Writing,
-    Accepted,
 }
 
 /// What is said: the value that was decided.
@@ -117,8 +99,7 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
             attempts: 0,
             seen: 0,
             attempt: None,
-            ports: Ports::new(memories),
-            mine: vec![Slot::default(); memories.into()],
+            slots: Slots::new(me, processes, memories),
             decided: None,
             rules: PhantomData,
         }
@@ -143,70 +124,27 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         // The first leader has the right to write already, and nobody's value can be there yet.
         let first = self.me == ProcessId(0) && self.attempts == 0;
         self.attempts += 1;
-        let phase = if first { Phase::Ready } else { Phase::Taking };
-        self.attempt = Some(Attempt {
-            ballot,
-            value: self.input.clone(),
-            accepted: 0,
-            started: first,
-            phases: vec![phase; self.memories.into()],
-        });
-        for memory in (0..self.memories).map(MemoryId) {
-            self.enter(memory, phase, out);
-        }
+        self.attempt = Some(Attempt { value: self.input.clone(), accepted: 0, started: false });
+        self.slots.begin(ballot, first, out);
+        self.start_if_ready(out);
     }
 
-    /// The attempt comes to a phase on a memory, and asks it for what that takes.
-    fn enter(&mut self, memory: MemoryId, phase: Phase, out: &mut Actions<Self>) {
-        let Some(attempt) = &mut self.attempt else { return };
-        let at = usize::from(memory.0);
-        attempt.phases[at] = phase;
-        let ballot = attempt.ballot;
-        let write = |cell| Op::Write { region: 0, register: self.me.0, cell };
-        let op = match phase {
-            Phase::Taking if R::EXCLUSIVE => {
-                Op::Change { region: 0, rights: Rights::single_writer(self.processes, self.me) }
-            }
-            Phase::Taking => return self.enter(memory, Phase::Promising, out),
-            Phase::Promising if R::KEEPS_ACCEPTED => write(Slot { min: ballot, ..self.mine[at].clone() }),
-            Phase::Promising => write(Slot { min: ballot, ..Slot::default() }),
-            Phase::Reading => Op::Read { region: 0 },
-            Phase::Ready if attempt.started => return self.enter(memory, Phase::Writing, out),
-            Phase::Ready => return self.start_if_ready(out),
-            Phase::Writing => {
-                write(Slot { min: ballot, accepted: ballot, value: Some(attempt.value.clone()) })
-            }
-            Phase::Accepted => return self.decide_if_accepted(out),
-        };
-        self.ports.ask(memory, op, R::ONE_AT_A_TIME, out);
-    }
-
-    /// With a majority ready, the value is settled and is written to all of them.
+    /// With a majority ready, the value is settled and is written to all of them; later to each that gets ready.
     fn start_if_ready(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
-        let ready = attempt.phases.iter().filter(|&&p| p == Phase::Ready).count();
-        if ready < majority(self.memories.into()) {
-            return;
-        }
-        attempt.started = true;
-        let phases = attempt.phases.clone();
-        for (at, _) in phases.iter().enumerate().filter(|&(_, &p)| p == Phase::Ready) {
-            self.enter(MemoryId(at as u8), Phase::Writing, out);
+        attempt.started |= self.slots.ready() >= majority(self.memories.into());
+        if attempt.started {
+            self.slots.write(&attempt.value, out);
         }
     }
 
     fn decide_if_accepted(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &self.attempt else { return };
-        let accepted = attempt.phases.iter().filter(|&&p| p == Phase::Accepted).count();
-        if accepted < majority(self.memories.into()) {
+        if self.slots.accepted() < majority(self.memories.into()) {
             return;
         }
         let value = attempt.value.clone();
-        for to in (0..self.processes).map(ProcessId).filter(|&to| to != self.me) {
-            out.push(Action::Send { to, message: Decided(value.clone()) });
-        }
-        self.attempt = None;
-        self.ports.abandon();
+        send_others(self.me, self.processes, &Decided(value.clone()), out);
         self.decide(value);
         if !R::KEEPS_ACCEPTED {
             self.begin(out);
@@ -214,58 +152,30 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
     }
 
     fn decide(&mut self, value: V) {
+        self.attempt = None;
+        self.slots.abandon();
         self.decided.get_or_insert(value);
     }
 
     /// Gives the attempt up, and begins another.
     fn abort(&mut self, out: &mut Actions<Self>) {
         self.attempt = None;
-        self.ports.abandon();
+        self.slots.abandon();
         self.begin(out);
     }
 
-    fn answered(
-        &mut self,
-        memory: MemoryId,
-        nth: usize,
-        response: Response<Slot<V>>,
-        out: &mut Actions<Self>,
-    ) {
-        let Some((op, wanted)) = self.ports.answered(memory, nth, out) else { return };
-        // Also what an attempt wrote that was given up stands there.
-        if let (Op::Write { cell, .. }, Response::Ack) = (op, &response) {
-            self.mine[usize::from(memory.0)] = cell;
-        }
-        let Some(attempt) = self.attempt.as_ref().filter(|_| wanted) else { return };
-        let phase = attempt.phases[usize::from(memory.0)];
-        match (phase, response) {
-            (Phase::Taking, Response::Ack) => self.enter(memory, Phase::Promising, out),
-            (Phase::Promising, Response::Ack) => self.enter(memory, Phase::Reading, out),
-            (Phase::Reading, Response::Cells(slots)) => self.scan(memory, &slots, out),
-            (Phase::Writing, Response::Ack) => self.enter(memory, Phase::Accepted, out),
-            // Somebody else has taken the right to write.
-            _ => self.abort(out),
-        }
-    }
-
-    /// What is in a memory's slots, read after the right to write them was taken.
-    fn scan(&mut self, memory: MemoryId, slots: &[Slot<V>], out: &mut Actions<Self>) {
+    /// A memory is ready, where this was accepted last.
+    fn adopt(&mut self, last: Option<(u64, V)>, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
-        let highest = slots.iter().map(|slot| slot.min).max().unwrap_or(0);
-        self.seen = self.seen.max(highest);
-        if R::CHECKS_MIN && highest > attempt.ballot {
-            return self.abort(out);
-        }
-        let last = slots.iter().max_by_key(|slot| if R::BY_ACCEPTED { slot.accepted } else { slot.min });
-        if let Some(Slot { accepted, value: Some(value), .. }) = last
-            && *accepted > attempt.accepted
+        if let Some((accepted, value)) = last
+            && accepted > attempt.accepted
         {
             if attempt.started && R::FIRM_ONCE_STARTED {
                 return self.abort(out);
             }
-            (attempt.accepted, attempt.value) = (*accepted, value.clone());
+            (attempt.accepted, attempt.value) = (accepted, value);
         }
-        self.enter(memory, Phase::Ready, out);
+        self.start_if_ready(out);
     }
 }
 
@@ -280,12 +190,18 @@ impl<V: Value, R: Rules> Process for ProtectedMemoryPaxos<V, R> {
                 self.leads = p == self.me;
                 self.begin(out);
             }
-            Input::Message { message: Decided(value), .. } => {
-                self.decide(value);
-                self.attempt = None;
-                self.ports.abandon();
+            Input::Message { message: Decided(value), .. } => self.decide(value),
+            Input::Response { memory, nth, response } => {
+                match self.slots.answered(memory, nth, response, out) {
+                    Some(Answer::Ready(last)) => self.adopt(last, out),
+                    Some(Answer::Accepted) => self.decide_if_accepted(out),
+                    Some(Answer::Refused(seen)) => {
+                        self.seen = self.seen.max(seen);
+                        self.abort(out);
+                    }
+                    None => {}
+                }
             }
-            Input::Response { memory, nth, response } => self.answered(memory, nth, response, out),
             Input::Start | Input::Wake | Input::Coin(_) => {}
         }
     }

@@ -2,9 +2,14 @@
 
 use std::net::SocketAddr;
 
-use mitra_agreement::{Process, ProcessSet, disk_paxos, hbo, paxos, protected_memory_paxos};
+use mitra_agreement::aligned_paxos::AlignedPaxos;
+use mitra_agreement::fast_paxos::FastPaxos;
+use mitra_agreement::omega::Omega;
+use mitra_agreement::{
+    Process, ProcessSet, aligned_paxos, disk_paxos, fast_paxos, hbo, omega, paxos, protected_memory_paxos,
+};
 
-use crate::{Chaos, Exhaustive, Found, Limits, Report, World, run, worlds};
+use crate::{Chaos, Exhaustive, Found, Limits, Report, World, elect, run, worlds};
 
 /// Faults and errors of Ω in a run from a seed: all processes but one and a minority of the memories may crash.
 const ALL_BUT_ONE: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1 };
@@ -74,6 +79,39 @@ pub const CATALOGUE: &[Entry] = &[
         },
     },
     Entry {
+        name: "aligned-paxos",
+        explored: "2 processes, 2 memories; Ω speaks twice, each attempts once",
+        run: "3 processes, 2 memories, of which 1 each may crash; Ω speaks 16 times",
+        explore: || small_aligned_paxos().explore(),
+        serve: |at| small_aligned_paxos().serve(at),
+        run_one: |seed| {
+            let limits = Limits { memory_crashes: 1, ..MINORITY };
+            seeded(
+                seed,
+                worlds::aligned_paxos::<aligned_paxos::Sound, protected_memory_paxos::Sound>(3, 2, limits),
+            )
+        },
+    },
+    Entry {
+        name: "fast-paxos",
+        explored: "4 processes, 2 of which propose; the fast ballot alone",
+        run: "4 processes, 2 of which propose and 1 may crash; Ω speaks 16 times",
+        explore: || small_fast_paxos().explore(),
+        serve: |at| small_fast_paxos().serve(at),
+        run_one: |seed| seeded(seed, worlds::fast_paxos::<fast_paxos::Sound>((4, 1, 1), &[0, 1], MINORITY)),
+    },
+    Entry {
+        name: "omega",
+        explored: "2 processes, of which 1 may crash; each wakes twice, then all is calm",
+        run: "4 processes, of which 3 may crash; then all is calm",
+        explore: || small_omega().explore(),
+        serve: |at| small_omega().serve(at),
+        run_one: |seed| {
+            let world = worlds::omega::<omega::Sound>(4, Limits { process_crashes: 3, ..Limits::default() });
+            elect(seed, world, Chaos { steps: 400, calm: 10_000 }, Omega::leader)
+        },
+    },
+    Entry {
         name: "hbo",
         explored: "2 neighbours, of which 1 may crash; one round",
         run: "a ring of 6 processes, of which 4 may crash",
@@ -91,10 +129,23 @@ fn ring(n: u8) -> Vec<ProcessSet> {
     worlds::graph(n, &(0..n).map(|p| (p, (p + 1) % n)).collect::<Vec<_>>())
 }
 
+fn small_aligned_paxos() -> Exhaustive<AlignedPaxos<u8>> {
+    exhaustive(worlds::aligned_paxos(2, 2, Limits { namings: 2, ..Limits::default() }), 2)
+}
+
+fn small_fast_paxos() -> Exhaustive<FastPaxos<u8>> {
+    exhaustive(worlds::fast_paxos((4, 1, 1), &[0, 1], Limits::default()), 2)
+}
+
+fn small_omega() -> Exhaustive<Omega> {
+    let limits = Limits { process_crashes: 1, ..Limits::default() };
+    Exhaustive::election(worlds::omega(2, limits), 2, Omega::leader)
+}
+
 fn small_hbo() -> Exhaustive<hbo::Hbo> {
     let limits = Limits { process_crashes: 1, ..Limits::default() };
     let start = worlds::hbo(&worlds::graph(2, &[(0, 1)]), limits);
-    Exhaustive { start, attempts: 1, valid: vec![false, true] }
+    Exhaustive::agreement(start, 1, vec![false, true])
 }
 
 fn small_paxos() -> Exhaustive<paxos::Paxos<u8>> {
@@ -112,7 +163,7 @@ fn small_protected_memory_paxos() -> Exhaustive<protected_memory_paxos::Protecte
 }
 
 fn exhaustive<P: Process<Value = u8>>(start: World<P>, processes: u8) -> Exhaustive<P> {
-    Exhaustive { start, attempts: 1, valid: (0..processes).map(worlds::proposal).collect() }
+    Exhaustive::agreement(start, 1, (0..processes).map(worlds::proposal).collect())
 }
 
 fn seeded<P: Process<Value = u8>>(seed: u64, world: World<P>) -> Report {

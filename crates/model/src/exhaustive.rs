@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::thread;
 
-use mitra_agreement::Process;
+use mitra_agreement::{Process, ProcessId};
 use stateright::{Checker, Model, Property};
 
+use crate::election::calm_down;
 use crate::{Step, World};
 
 /// What an exhaustive search found.
@@ -18,14 +19,30 @@ pub struct Found {
     pub counterexample: Option<(&'static str, Vec<Step>)>,
 }
 
-/// A world to explore, and how far: every world that can come of it while nobody begins more attempts.
+/// Within so many calm rounds an election must be over, and half of them silent.
+const CALM: u32 = 400;
+
+/// A world to explore, and how far to follow it.
 pub struct Exhaustive<P: Process> {
-    /// Where it begins.
-    pub start: World<P>,
-    /// How often a process may begin an attempt.
-    pub attempts: u64,
-    /// What may be decided.
-    pub valid: Vec<P::Value>,
+    start: World<P>,
+    attempts: u64,
+    valid: Vec<P::Value>,
+    /// Whom a process names, if they are to elect one.
+    leader: Option<fn(&P) -> ProcessId>,
+}
+
+impl<P: Process> Exhaustive<P> {
+    /// Every world that can come of `start` while nobody begins more than `attempts` attempts. Who decides must decide on one of `valid`,
+    /// and on the same.
+    pub fn agreement(start: World<P>, attempts: u64, valid: Vec<P::Value>) -> Exhaustive<P> {
+        Exhaustive { start, attempts, valid, leader: None }
+    }
+
+    /// Every world that can come of `start` while nobody wakes more than `wakes` times. Whenever all is calm from there on, the living
+    /// must come to name one of them, for good, and be silent. `leader` says whom a process names.
+    pub fn election(start: World<P>, wakes: u64, leader: fn(&P) -> ProcessId) -> Exhaustive<P> {
+        Exhaustive { start, attempts: wakes, valid: Vec::new(), leader: Some(leader) }
+    }
 }
 
 impl<P> Exhaustive<P>
@@ -76,6 +93,9 @@ impl<P: Process> Model for Exhaustive<P> {
             Property::always("agreement", |_, world: &World<P>| world.agrees()),
             Property::always("validity", |model: &Self, world: &World<P>| {
                 world.decisions().iter().flatten().all(|value| model.valid.contains(value))
+            }),
+            Property::always("election", |model: &Self, world: &World<P>| {
+                model.leader.is_none_or(|leader| calm_down(world.clone(), CALM, leader, |_, _| 1).is_none())
             }),
         ]
     }

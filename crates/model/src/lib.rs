@@ -3,6 +3,7 @@
 
 mod catalogue;
 mod delays;
+mod election;
 mod exhaustive;
 mod random;
 mod world;
@@ -10,6 +11,7 @@ pub mod worlds;
 
 pub use catalogue::{CATALOGUE, Entry, HOLDS};
 pub use delays::delays;
+pub use election::elect;
 pub use exhaustive::{Exhaustive, Found};
 pub use random::{Chaos, Report, Violation, run};
 pub use world::{Limits, Step, World};

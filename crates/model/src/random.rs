@@ -11,7 +11,7 @@ use crate::{Step, World};
 pub struct Chaos {
     /// Steps before the calm, at most.
     pub steps: u32,
-    /// Steps in which everybody must have decided after it.
+    /// Steps, or rounds in an election, in which everybody must have decided after it.
     pub calm: u32,
 }
 
@@ -24,12 +24,16 @@ pub enum Violation {
     Invalid,
     /// Somebody who lives has not decided, though all was calm.
     Stuck,
+    /// The living do not keep naming one of them as their leader, though all was calm.
+    Unsettled,
+    /// They do, but speak, or others than the leader write.
+    Noisy,
 }
 
 /// What came of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// All steps, in order.
+    /// All steps, in order; of an election those before the calm.
     pub steps: Vec<Step>,
     /// How many of them were faults.
     pub faults: u32,
@@ -40,23 +44,10 @@ pub struct Report {
 /// Runs a world. Some processes, memories and kinds of steps are quicker than others, for a while: only so does the old meet the
 /// new.
 pub fn run<P: Process>(seed: u64, mut world: World<P>, chaos: Chaos, valid: &[P::Value]) -> Report {
-    let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
-    let mut report = Report { steps: Vec::new(), faults: 0, violation: None };
-    let crashes = dice.below(2) == 0;
-    let mut pace = Pace::new(&mut dice, crashes);
-    for _ in 0..dice.below(chaos.steps.into()) {
-        if dice.below(30) == 0 {
-            pace = Pace::new(&mut dice, crashes);
-        }
-        let steps = world.steps();
-        let Some(step) = dice.weighted(&steps, |step| pace.of(step)) else {
-            pace = Pace::new(&mut dice, crashes);
-            continue;
-        };
-        report.take(&mut world, step, valid);
-        if report.violation.is_some() {
-            return report;
-        }
+    let mut dice = Dice::new(seed);
+    let mut report = disturb(&mut dice, &mut world, chaos.steps, valid);
+    if report.violation.is_some() {
+        return report;
     }
     let living = world.living();
     if let Some(&leader) = living.get(dice.below(living.len() as u64) as usize) {
@@ -73,6 +64,33 @@ pub fn run<P: Process>(seed: u64, mut world: World<P>, chaos: Chaos, valid: &[P:
         }
     }
     report.violation = Some(Violation::Stuck);
+    report
+}
+
+/// The part of a run before the calm.
+pub(crate) fn disturb<P: Process>(
+    dice: &mut Dice,
+    world: &mut World<P>,
+    steps: u32,
+    valid: &[P::Value],
+) -> Report {
+    let mut report = Report { steps: Vec::new(), faults: 0, violation: None };
+    let crashes = dice.below(2) == 0;
+    let mut pace = Pace::new(dice, crashes);
+    for _ in 0..dice.below(steps.into()) {
+        if dice.below(30) == 0 {
+            pace = Pace::new(dice, crashes);
+        }
+        let steps = world.steps();
+        let Some(step) = dice.weighted(&steps, |step| pace.of(step)) else {
+            pace = Pace::new(dice, crashes);
+            continue;
+        };
+        report.take(world, step, valid);
+        if report.violation.is_some() {
+            return report;
+        }
+    }
     report
 }
 
@@ -142,11 +160,15 @@ impl Pace {
     }
 }
 
-struct Dice(ChaCha8Rng);
+pub(crate) struct Dice(ChaCha8Rng);
 
 impl Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
+        Dice(ChaCha8Rng::seed_from_u64(seed))
+    }
+
     /// Less than `n`; 0 if that is 0.
-    fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0.next_u64() % n.max(1)
     }
 

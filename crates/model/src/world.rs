@@ -225,6 +225,18 @@ impl<P: Process> World<P> {
         self.living().iter().all(|p| self.decisions[usize::from(p.0)].is_some())
     }
 
+    /// Whether a message is on its way.
+    pub fn speaks(&self) -> bool {
+        !self.messages.is_empty()
+    }
+
+    /// Whether a process has asked for more than to read, and has not had it yet.
+    pub fn writes(&self, p: ProcessId) -> bool {
+        let changes =
+            |r: &Request<P::Cell>| matches!(r, Request::Asked(op, _) if !matches!(op, Op::Read { .. }));
+        self.requests[usize::from(p.0)].iter().flatten().any(changes)
+    }
+
     /// The most attempts that a process has begun.
     pub fn attempts(&self) -> u64 {
         self.processes.iter().flatten().map(Process::attempts).max().unwrap_or(0)

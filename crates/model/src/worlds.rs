@@ -1,7 +1,10 @@
 //! A world for each protocol, at any size.
 
+use mitra_agreement::aligned_paxos::{self, AlignedPaxos};
 use mitra_agreement::disk_paxos::{self, DiskPaxos};
+use mitra_agreement::fast_paxos::{self, FastPaxos, Quorums};
 use mitra_agreement::hbo::{self, Hbo};
+use mitra_agreement::omega::{self, Omega};
 use mitra_agreement::paxos::{self, Paxos};
 use mitra_agreement::protected_memory_paxos::{self, ProtectedMemoryPaxos};
 use mitra_agreement::{ProcessId, ProcessSet};
@@ -32,6 +35,37 @@ pub fn protected_memory_paxos<R: protected_memory_paxos::Rules>(
 ) -> World<ProtectedMemoryPaxos<u8, R>> {
     let processes = (0..n).map(|p| ProtectedMemoryPaxos::new(ProcessId(p), n, m, proposal(p))).collect();
     World::new(processes, m, &ProtectedMemoryPaxos::<u8, R>::regions(n), limits)
+}
+
+/// `n` processes of Aligned Paxos and `m` memories.
+pub fn aligned_paxos<R: aligned_paxos::Rules, M: protected_memory_paxos::Rules>(
+    n: u8,
+    m: u8,
+    limits: Limits,
+) -> World<AlignedPaxos<u8, R, M>> {
+    let processes = (0..n).map(|p| AlignedPaxos::new(ProcessId(p), n, m, proposal(p))).collect();
+    World::new(processes, m, &AlignedPaxos::<u8, R, M>::regions(n), limits)
+}
+
+/// `n` processes of Fast Paxos, of which `proposers` propose a value each, for `f` crashes, and `e` in a fast ballot.
+///
+/// # Panics
+/// There are no such quorums: n > 2f, n > 2e + f, e ≤ f.
+pub fn fast_paxos<R: fast_paxos::Rules>(
+    (n, f, e): (u8, u8, u8),
+    proposers: &[u8],
+    limits: Limits,
+) -> World<FastPaxos<u8, R>> {
+    let quorums = Quorums::new(n, f, e).expect("n > 2f, n > 2e + f");
+    let input = |p: u8| proposers.contains(&p).then_some(proposal(p));
+    let processes = (0..n).map(|p| FastPaxos::new(ProcessId(p), quorums, input(p))).collect();
+    World::new(processes, 0, &[], limits)
+}
+
+/// `n` processes that elect a leader by Ω, over one memory.
+pub fn omega<R: omega::Rules>(n: u8, limits: Limits) -> World<Omega<R>> {
+    let processes = (0..n).map(|p| Omega::new(ProcessId(p), n)).collect();
+    World::new(processes, 1, &Omega::<R>::regions(n), limits)
 }
 
 /// Processes of HBO, each of which shares memory with its neighbours. The even ones propose false.

@@ -3,7 +3,7 @@
 mod common;
 
 mod paxos {
-    use super::common::{self, MINORITY, holds};
+    use super::common::{MINORITY, errs, holds};
     use crate::mutants;
     use mitra_agreement::ProcessId;
     use mitra_agreement::paxos::{Paxos, Rules, Sound};
@@ -24,7 +24,7 @@ mod paxos {
     fn three_processes_agree_in_every_order() {
         let limits = Limits { namings: 2, process_crashes: 1, ..Limits::default() };
         let start = worlds::paxos::<Sound>(3, limits);
-        let found = Exhaustive { start, attempts: 1, valid: vec![10, 11, 12] }.explore();
+        let found = Exhaustive::agreement(start, 1, vec![10, 11, 12]).explore();
         assert_eq!(found.counterexample, None);
         assert!(found.states > 10_000, "{} states: less than before", found.states);
     }
@@ -42,7 +42,7 @@ mod paxos {
 }
 
 mod disk_paxos {
-    use super::common::{self, CRASHES, holds};
+    use super::common::{CRASHES, errs, holds};
     use crate::mutants;
     use mitra_agreement::ProcessId;
     use mitra_agreement::disk_paxos::{DiskPaxos, Rules, Sound};
@@ -64,7 +64,7 @@ mod disk_paxos {
     fn two_processes_agree_in_every_order() {
         let limits = Limits { namings: 2, ..Limits::default() };
         let start = worlds::disk_paxos::<Sound>(2, 3, limits);
-        let found = Exhaustive { start, attempts: 1, valid: vec![10, 11] }.explore();
+        let found = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
         assert_eq!(found.counterexample, None);
         assert!(found.states > 10_000, "{} states: less than before", found.states);
     }

@@ -27,7 +27,7 @@ fn crashes(process_crashes: u8) -> Limits {
 #[test]
 fn two_neighbours_agree_in_every_order() {
     let start = hbo::<Sound>(&graph(2, &[(0, 1)]), crashes(1));
-    let found = Exhaustive { start, attempts: 1, valid: vec![false, true] }.explore();
+    let found = Exhaustive::agreement(start, 1, vec![false, true]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 1_000, "{} states: less than before", found.states);
 }

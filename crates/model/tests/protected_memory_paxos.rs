@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{CRASHES, holds};
+use common::{CRASHES, errs, holds};
 use mitra_agreement::ProcessId;
 use mitra_agreement::protected_memory_paxos::{ProtectedMemoryPaxos, Rules, Sound};
 use mitra_model::{Exhaustive, Limits, World, delays, worlds};
@@ -24,7 +24,7 @@ fn the_first_leader_decides_in_two_delays_and_another_in_eight() {
 fn two_processes_agree_in_every_order() {
     let limits = Limits { namings: 2, memory_crashes: 1, ..Limits::default() };
     let start = worlds::protected_memory_paxos::<Sound>(2, 3, limits);
-    let found = Exhaustive { start, attempts: 1, valid: vec![10, 11] }.explore();
+    let found = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 100_000, "{} states: less than before", found.states);
 }

@@ -45,7 +45,7 @@ macro_rules! mutants {
             impl $rules for Mutant {
                 const $rule: bool = false;
             }
-            common::errs($world::<Mutant>);
+            errs($world::<Mutant>);
         }
     )*};
 }

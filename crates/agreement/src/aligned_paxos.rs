@@ -1,0 +1,246 @@
+//! Aligned Paxos (PODC 2019, "The Impact of RDMA on Agreement", section 5.2; agreement.md §4): processes and memories are agents alike,
+//! and a majority of all n + m of them decides; crashes only, fP + fM < (n + m) / 2. So more memories make up for fewer processes,
+//! and the other way round.
+//!
+//! | | a process as an agent | delays | a memory as an agent | delays |
+//! |---|---|---|---|---|
+//! | phase 1 | prepare, promise | 2 | take the right to write, write the ballot, read all slots | 6 |
+//! | phase 2 | accept, accepted | 2 | write the value | 2 |
+//!
+//! The first leader skips phase 1: two delays. For another, it lasts as long as its majority: two delays where the processes are
+//! one, else six.
+//!
+//! Any two majorities of all agents meet in an agent, of whichever kind; so both kinds must keep the whole promise: what has accepted
+//! a value reports it to every higher ballot, and lets no lower one pass. And no two majorities of the two kinds apart need meet.
+//! The first leader may skip phase 1 only while its ballot is the least that it knows of. In Protected Memory Paxos its first attempt
+//! will do, since who was overtaken has lost the right to write; a process as an agent has no such right to lose.
+
+use core::marker::PhantomData;
+
+use crate::paxos::{Acceptor, Attempt, Message};
+use crate::process::{ballot_above, majority, send_others};
+use crate::protected_memory_paxos::{self as memory, ProtectedMemoryPaxos, Slot};
+use crate::slots::{Answer, Slots};
+use crate::{Action, Actions, Input, Process, ProcessId, Region, Value};
+
+/// The rules that safety rests on, beside those of the memories ([`memory::Rules`]), for checkers to switch off.
+pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
+    /// A process refuses ballots below the one that it has promised.
+    const KEEPS_PROMISES: bool = true;
+    /// All agents are counted together. Else a majority of the processes is enough, or one of the memories.
+    const COUNTS_TOGETHER: bool = true;
+    /// What a process reports as accepted counts.
+    const ADOPTS_FROM_PROCESSES: bool = true;
+    /// What is found accepted in a memory counts.
+    const ADOPTS_FROM_MEMORIES: bool = true;
+    /// Only the least ballot goes without phase 1; not just any that the first leader begins with.
+    const SKIPS_FOR_THE_LEAST: bool = true;
+}
+
+/// All rules.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Sound;
+impl Rules for Sound {}
+
+/// A process of Aligned Paxos: proposer, learner, and one of the agents.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct AlignedPaxos<V, R = Sound, M = memory::Sound> {
+    me: ProcessId,
+    processes: u8,
+    memories: u8,
+    input: V,
+    leads: bool,
+    attempts: u64,
+    seen: u64,
+    attempt: Option<Attempt<V>>,
+    acceptor: Acceptor<V>,
+    slots: Slots<V, M>,
+    decided: Option<V>,
+    rules: PhantomData<R>,
+}
+
+impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
+    /// A process that wants `input` decided, among `processes` processes and `memories` memories.
+    pub fn new(me: ProcessId, processes: u8, memories: u8, input: V) -> AlignedPaxos<V, R, M> {
+        AlignedPaxos {
+            me,
+            processes,
+            memories,
+            input,
+            leads: false,
+            attempts: 0,
+            seen: 0,
+            attempt: None,
+            acceptor: Acceptor::default(),
+            slots: Slots::new(me, processes, memories),
+            decided: None,
+            rules: PhantomData,
+        }
+    }
+
+    /// The regions of each memory: as in Protected Memory Paxos.
+    pub fn regions(processes: u8) -> Vec<Region> {
+        ProtectedMemoryPaxos::<V, M>::regions(processes)
+    }
+
+    /// To everybody, this process included.
+    fn send_all(&mut self, message: &Message<V>, out: &mut Actions<Self>) {
+        send_others(self.me, self.processes, message, out);
+        self.hear(self.me, message.clone(), out);
+    }
+
+    fn send(&mut self, to: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
+        match to == self.me {
+            true => self.hear(to, message, out),
+            false => out.push(Action::Send { to, message }),
+        }
+    }
+
+    /// Whether so many processes and so many memories are a quorum.
+    fn suffice(&self, processes: usize, memories: usize) -> bool {
+        let (n, m) = (usize::from(self.processes), usize::from(self.memories));
+        match R::COUNTS_TOGETHER {
+            true => processes + memories >= majority(n + m),
+            false => processes >= majority(n) || memories >= majority(m),
+        }
+    }
+
+    fn begin(&mut self, out: &mut Actions<Self>) {
+        let over = self.decided.is_some() && M::KEEPS_ACCEPTED;
+        if !self.leads || over || self.attempt.is_some() {
+            return;
+        }
+        let untouched = if R::SKIPS_FOR_THE_LEAST { self.seen == 0 } else { self.attempts == 0 };
+        let least = self.me == ProcessId(0) && untouched;
+        let ballot = ballot_above(self.seen, self.me, self.processes);
+        self.seen = ballot;
+        self.attempts += 1;
+        self.attempt = Some(Attempt::new(ballot));
+        self.slots.begin(ballot, least, out);
+        match least {
+            true => self.propose(out),
+            false => self.send_all(&Message::Prepare(ballot), out),
+        }
+    }
+
+    /// An agent has promised, and reports what it accepted last. What turns up once the value is settled is of no account.
+    fn adopt(&mut self, last: Option<(u64, V)>, out: &mut Actions<Self>) {
+        let Some(attempt) = &mut self.attempt else { return };
+        match &mut attempt.proposed {
+            None => attempt.last = last.max(attempt.last.take()),
+            Some(value) => {
+                if let Some((_, late)) = last.filter(|_| !M::FIRM_ONCE_STARTED) {
+                    *value = late;
+                }
+                return self.slots.write(value, out);
+            }
+        }
+        let promises = attempt.promises.len();
+        if self.suffice(promises, self.slots.ready()) {
+            self.propose(out);
+        }
+    }
+
+    fn propose(&mut self, out: &mut Actions<Self>) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let value = attempt.last.take().map_or_else(|| self.input.clone(), |(_, value)| value);
+        attempt.proposed = Some(value.clone());
+        let message = Message::Accept(attempt.ballot, value.clone());
+        self.slots.write(&value, out);
+        self.send_all(&message, out);
+    }
+
+    fn decide_if_accepted(&mut self, out: &mut Actions<Self>) {
+        let Some(Attempt { acceptors, proposed: Some(value), .. }) = &self.attempt else { return };
+        if self.suffice(acceptors.len(), self.slots.accepted()) {
+            let message = Message::Decided(value.clone());
+            self.send_all(&message, out);
+        }
+    }
+
+    /// The attempt of this ballot, if it is still under way.
+    fn attempt(&mut self, ballot: u64) -> Option<&mut Attempt<V>> {
+        self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot)
+    }
+
+    /// An agent has refused: it knows of a higher ballot, perhaps of which.
+    fn refused(&mut self, promised: u64, out: &mut Actions<Self>) {
+        self.seen = self.seen.max(promised);
+        self.attempt = None;
+        self.slots.abandon();
+        self.begin(out);
+    }
+
+    fn hear(&mut self, from: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
+        match message {
+            Message::Prepare(ballot) => {
+                self.seen = self.seen.max(ballot);
+                let answer = self.acceptor.prepare(ballot, R::KEEPS_PROMISES);
+                self.send(from, answer, out);
+            }
+            Message::Accept(ballot, value) => {
+                self.seen = self.seen.max(ballot);
+                let answer = self.acceptor.accept(ballot, value, R::KEEPS_PROMISES);
+                self.send(from, answer, out);
+            }
+            Message::Promise(ballot, last) => {
+                let Some(attempt) = self.attempt(ballot) else { return };
+                if attempt.proposed.is_none() {
+                    attempt.promises = attempt.promises.with(from);
+                    self.adopt(last.filter(|_| R::ADOPTS_FROM_PROCESSES), out);
+                }
+            }
+            Message::Accepted(ballot) => {
+                let Some(attempt) = self.attempt(ballot) else { return };
+                attempt.acceptors = attempt.acceptors.with(from);
+                self.decide_if_accepted(out);
+            }
+            Message::Refused(ballot, promised) => {
+                if self.attempt(ballot).is_some() {
+                    self.refused(promised, out);
+                }
+            }
+            Message::Decided(value) => {
+                self.attempt = None;
+                self.slots.abandon();
+                self.decided.get_or_insert(value);
+                if !M::KEEPS_ACCEPTED {
+                    self.begin(out);
+                }
+            }
+        }
+    }
+}
+
+impl<V: Value, R: Rules, M: memory::Rules> Process for AlignedPaxos<V, R, M> {
+    type Cell = Slot<V>;
+    type Message = Message<V>;
+    type Value = V;
+
+    fn handle(&mut self, input: Input<Slot<V>, Message<V>>, out: &mut Actions<Self>) {
+        match input {
+            Input::Leader(p) => {
+                self.leads = p == self.me;
+                self.begin(out);
+            }
+            Input::Message { from, message } => self.hear(from, message, out),
+            Input::Response { memory, nth, response } => {
+                match self.slots.answered(memory, nth, response, out) {
+                    Some(Answer::Ready(last)) => self.adopt(last.filter(|_| R::ADOPTS_FROM_MEMORIES), out),
+                    Some(Answer::Accepted) => self.decide_if_accepted(out),
+                    Some(Answer::Refused(seen)) => self.refused(seen, out),
+                    None => {}
+                }
+            }
+            Input::Start | Input::Wake | Input::Coin(_) => {}
+        }
+    }
+
+    fn decision(&self) -> Option<&V> {
+        self.decided.as_ref()
+    }
+
+    fn attempts(&self) -> u64 {
+        self.attempts
+    }
+}
