@@ -2,7 +2,6 @@
 
 mod common;
 
-use mitra_agreement::ProcessId;
 use mitra_agreement::omega::{Omega, Rules, Sound};
 use mitra_model::{Chaos, Exhaustive, Limits, Violation, World, elect, worlds};
 
