@@ -96,7 +96,7 @@ struct Tail {
     ballot: Ballot,
     rail: u8,
     mine: Evidence,
-    /// Sending Resume until the peer's was seen, or for this long.
+    /// Sending Resume until the peer's was seen, and seldom after this.
     until: Time,
     /// When the evidence was given again last.
     answered: Option<Time>,
@@ -364,10 +364,12 @@ impl Agreement {
                     return self.end(self.nowhere());
                 }
                 self.next_send = self.stranded.map(|_| now + self.retry);
-                // The peer has our evidence or will ask for it; without its Resume we keep the evidence, and at last silently.
-                let Some(tail) = self.tail.as_ref().filter(|tail| tail.until > now) else { return };
+                // The peer has our evidence or will ask for it. Without its Resume no other move can begin: who hears nothing
+                // for long asks seldom, but goes on asking. All links may have been down meanwhile.
+                let Some(tail) = &self.tail else { return };
+                let pause = if tail.until > now { self.retry } else { self.give_up / ASKS };
+                self.next_send = Some(now + pause);
                 let ballot = tail.ballot;
-                self.next_send = Some(now + self.retry);
                 self.say(ballot, Body::Resume { seen: false, torn: self.torn });
             }
             Phase::Ended => self.next_send = None,

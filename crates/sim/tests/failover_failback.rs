@@ -225,3 +225,63 @@ fn a_dead_nic_does_not_come_back() {
     d.turns(&[0, 1], WHILE);
     assert!(d.v[0].ended().is_some());
 }
+
+/// A rail that flaps for days leaves nothing behind at either end, but what it counts.
+#[test]
+fn thousands_of_flaps_leave_nothing_behind() {
+    let mut d = Duo::new(2, config());
+    let flaps = 2000;
+    let size = |d: &Duo| format!("{:?}{:?}", d.v[0], d.v[0].domain()).len();
+    let mut before = 0;
+    for round in 0..flaps {
+        let (h, rail) = (round / 2 % 2, round % 2);
+        d.unplug(h, rail);
+        d.turns(&[0, 1], WHILE);
+        d.plug(h, rail);
+        d.turns(&[0, 1], WHILE);
+        assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1 - rail; 2], "round {round}");
+        if round == 100 {
+            before = size(&d);
+        }
+    }
+    assert_eq!(usize::from(d.v[0].last_failover().expect("it moved").epoch), flaps + 1);
+    assert!(size(&d) < before + 100, "{before} bytes to print after 100 flaps, {} in the end", size(&d));
+    for h in 0..2 {
+        d.v[h].close().expect("close");
+        let mr = d.mr[h].clone();
+        d.v[h].domain().clone().deregister(&mr).expect("deregister");
+        for nic in d.v[h].domain().clone().nics() {
+            nic.provider.dealloc_pd(nic.pd).expect("nothing else is in it");
+        }
+    }
+}
+
+/// Both ends have moved, and all links go before either hears of it; when they are back, the move is confirmed, however late.
+#[test]
+fn a_move_that_was_not_confirmed_in_time_is_confirmed_later() {
+    let mut unsettled = 0;
+    for gap in 0..60 {
+        let mut c = config();
+        c.give_up = Duration::from_millis(20);
+        let mut d = Duo::new(2, c);
+        d.turns(&[0, 1], 20);
+        d.unplug(0, 0);
+        d.turns(&[0, 1], gap);
+        d.unplug(0, 1);
+        d.turns(&[0, 1], 40);
+        let moved = d.v.iter().all(|v| v.active_rail() == 1 && v.is_active());
+        unsettled += u32::from(moved && d.v.iter().all(|v| !v.is_settled()));
+        d.turns(&[0, 1], 1600); // more than both ask often
+        d.plug(0, 0);
+        d.plug(0, 1);
+        d.turns(&[0, 1], WHILE);
+        if moved {
+            assert!(d.v.iter().all(|v| v.is_settled()), "gap {gap}: {:?}", d.v[0].ended());
+            d.exchange(0);
+            d.unplug(0, 1);
+            d.turns(&[0, 1], WHILE);
+            d.assert_done(1);
+        }
+    }
+    assert!(unsettled > 0, "a gap in which neither has heard");
+}
