@@ -5,7 +5,7 @@ mod duo;
 
 use core::time::Duration;
 
-use mitra_failover::{Ended, Outcome};
+use mitra_failover::{Ended, NamedError, Outcome};
 use mitra_sim::Failure;
 use mitra_verbs::{Data, SendOp};
 
@@ -284,4 +284,30 @@ fn a_move_that_was_not_confirmed_in_time_is_confirmed_later() {
         }
     }
     assert!(unsettled > 0, "a gap in which neither has heard");
+}
+
+/// Control messages come through, and the data does not (an MTU that the path does not have): each rail is ready again whenever it
+/// was left, and none helps. That has an end, and a name.
+#[test]
+fn rails_that_only_seem_to_be_well_are_not_tried_for_ever() {
+    let mut c = config();
+    c.give_up = Duration::from_millis(200);
+    let mut world = mitra_sim::Config::calm();
+    world.wire.longest = 600;
+    let mut d = Duo::over(2, c, world);
+    d.turns(&[0, 1], 20);
+    d.exchange(0);
+    d.turns(&[0, 1], WHILE);
+    d.assert_done(1);
+    let to = d.remote(1, 0);
+    let sge = d.mr[0].sge(0, 4096);
+    d.send(0, 7, SendOp::Write(to), Data::sge(sge));
+    d.turns(&[0, 1], 40 * WHILE);
+    assert_eq!(
+        [d.v[0].ended(), d.v[1].ended()],
+        [Some(Ended::NoRail), Some(Ended::PeerClosed)],
+        "{:?}",
+        d.v[0].last_failover()
+    );
+    assert_eq!(d.outcome(0, 7, false), Some(Outcome::Named(NamedError::Undecided(Ended::NoRail))));
 }
