@@ -114,8 +114,8 @@ pub struct Agreement {
     promised: Ballot,
     /// Rails that this end cannot use now ...
     dead: u8,
-    /// ... and those of them whose queue pair is lost too, with a NIC that died, by its retries, or in a peer's silence. A link
-    /// that is down may come back in time.
+    /// ... and those of them whose NIC has died, or, of the active rail, whose queue pair is lost, by its retries or in a peer's
+    /// silence. A link that is down may come back in time.
     broken: u8,
     /// Rails that were left, and whose next queue pair does not stand at this end.
     spent: u8,
@@ -202,16 +202,14 @@ impl Agreement {
         (!self.actions.is_empty()).then(|| self.actions.remove(0))
     }
 
-    /// A rail cannot be used now at this end. `broken`: nor can its queue pair ever be.
+    /// A rail cannot be used now at this end. `broken`: nor can its queue pair ever be. Of a NIC that is dead it may be said again.
     pub fn rail_failed(&mut self, now: Time, rail: usize, broken: bool) {
         self.dead |= 1 << rail;
         self.broken |= u8::from(broken) << rail;
         match &self.phase {
             Phase::Active if rail == self.active() || self.stranded.is_some() => self.propose(now),
             // The move goes on as long as the peer can be heard, and the next begins when it is confirmed.
-            Phase::Moving(m) if usize::from(m.rail) == rail && self.all() & !self.broken == 0 => {
-                self.end(Ended::FailedDuringRecovery)
-            }
+            Phase::Moving(_) if self.all() & !self.broken == 0 => self.end(Ended::FailedDuringRecovery),
             Phase::Ended | Phase::Active | Phase::Moving(_) => {}
         }
     }
@@ -414,6 +412,8 @@ impl Agreement {
                 let (mine, theirs) = (None, None);
                 let (begun, since) = (now, now);
                 self.phase = Phase::Moving(Moving { ballot, rail, proposed, begun, mine, theirs, since });
+                // Its queue pair is lost anyway. If its NIC is too, that will be said again.
+                self.broken &= !(1 << self.active);
                 self.actions.push(Action::Fence { rail: self.active });
             }
         }
@@ -480,5 +480,7 @@ impl Agreement {
 }
 
 mod failback;
+#[cfg(test)]
+mod flaps;
 #[cfg(test)]
 mod tests;

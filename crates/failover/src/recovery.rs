@@ -195,6 +195,10 @@ impl VirtualQp {
         if down && self.down & bit == 0 {
             self.down |= bit;
             self.rail_failed(rail, Cause::Device);
+        } else if dead && let Some(peer) = &mut self.peer {
+            // It was its link that was down before.
+            peer.agreement.rail_failed(self.rails[0].provider().now(), rail, true);
+            self.run_actions();
         } else if !down && self.down & bit != 0 {
             self.down &= !bit;
             self.rail_recovered(rail);

@@ -311,3 +311,46 @@ fn rails_that_only_seem_to_be_well_are_not_tried_for_ever() {
     );
     assert_eq!(d.outcome(0, 7, false), Some(Outcome::Named(NamedError::Undecided(Ended::NoRail))));
 }
+
+/// Each rail's queue pair is lost while its cable is out, one after the other: that is no reason to end before the patience is over.
+#[test]
+fn queue_pairs_that_are_lost_with_their_cables_are_replaced_when_those_are_back() {
+    for h in 0..2 {
+        let mut d = Duo::new(2, config());
+        d.turns(&[0, 1], 20);
+        d.unplug(h, 0);
+        d.turns(&[0, 1], WHILE);
+        d.unplug(h, 1);
+        d.exchange(0);
+        d.turns(&[0, 1], 2 * WHILE); // retried in vain: rail 1's queue pair is lost
+        d.plug(h, 0);
+        d.turns(&[0, 1], WHILE);
+        assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [0; 2]);
+        d.unplug(h, 0);
+        d.exchange(1);
+        d.turns(&[0, 1], 2 * WHILE); // and now rail 0's
+        d.plug(h, 1);
+        d.turns(&[0, 1], WHILE);
+        assert_eq!([d.v[0].ended(), d.v[1].ended()], [None; 2], "end {h}");
+        d.assert_done(2);
+    }
+}
+
+/// A cable that is out may hide that its NIC has died.
+#[test]
+fn a_nic_that_dies_while_its_cable_is_out_is_not_waited_for() {
+    for first in 0..2 {
+        let mut d = Duo::new(2, config());
+        d.turns(&[0, 1], 20);
+        for rail in [first, 1 - first] {
+            d.unplug(0, rail);
+        }
+        d.turns(&[0, 1], 100);
+        for rail in [first, 1 - first] {
+            let nic = d.rig.nics[0][rail].id();
+            d.rig.world.fail(nic, Failure::NicDead);
+            d.turns(&[0, 1], 100);
+        }
+        assert!(d.v[0].ended().is_some(), "rail {first} first: {:?}", d.v[0]);
+    }
+}
