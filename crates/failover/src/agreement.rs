@@ -96,7 +96,7 @@ struct Tail {
     ballot: Ballot,
     rail: u8,
     mine: Evidence,
-    /// Sending Resume until the peer's was seen, or for this long.
+    /// Sending Resume until the peer's was seen, and seldom after this.
     until: Time,
     /// When the evidence was given again last.
     answered: Option<Time>,
@@ -114,8 +114,8 @@ pub struct Agreement {
     promised: Ballot,
     /// Rails that this end cannot use now ...
     dead: u8,
-    /// ... and those of them whose queue pair is lost too, with a NIC that died, by its retries, or in a peer's silence. A link
-    /// that is down may come back in time.
+    /// ... and those of them whose NIC has died, or, of the active rail, whose queue pair is lost, by its retries or in a peer's
+    /// silence. A link that is down may come back in time.
     broken: u8,
     /// Rails that were left, and whose next queue pair does not stand at this end.
     spent: u8,
@@ -202,16 +202,14 @@ impl Agreement {
         (!self.actions.is_empty()).then(|| self.actions.remove(0))
     }
 
-    /// A rail cannot be used now at this end. `broken`: nor can its queue pair ever be.
+    /// A rail cannot be used now at this end. `broken`: nor can its queue pair ever be. Of a NIC that is dead it may be said again.
     pub fn rail_failed(&mut self, now: Time, rail: usize, broken: bool) {
         self.dead |= 1 << rail;
         self.broken |= u8::from(broken) << rail;
         match &self.phase {
             Phase::Active if rail == self.active() || self.stranded.is_some() => self.propose(now),
             // The move goes on as long as the peer can be heard, and the next begins when it is confirmed.
-            Phase::Moving(m) if usize::from(m.rail) == rail && self.all() & !self.broken == 0 => {
-                self.end(Ended::FailedDuringRecovery)
-            }
+            Phase::Moving(_) if self.all() & !self.broken == 0 => self.end(Ended::FailedDuringRecovery),
             Phase::Ended | Phase::Active | Phase::Moving(_) => {}
         }
     }
@@ -364,10 +362,12 @@ impl Agreement {
                     return self.end(self.nowhere());
                 }
                 self.next_send = self.stranded.map(|_| now + self.retry);
-                // The peer has our evidence or will ask for it; without its Resume we keep the evidence, and at last silently.
-                let Some(tail) = self.tail.as_ref().filter(|tail| tail.until > now) else { return };
+                // The peer has our evidence or will ask for it. Without its Resume no other move can begin: who hears nothing
+                // for long asks seldom, but goes on asking. All links may have been down meanwhile.
+                let Some(tail) = &self.tail else { return };
+                let pause = if tail.until > now { self.retry } else { self.give_up / ASKS };
+                self.next_send = Some(now + pause);
                 let ballot = tail.ballot;
-                self.next_send = Some(now + self.retry);
                 self.say(ballot, Body::Resume { seen: false, torn: self.torn });
             }
             Phase::Ended => self.next_send = None,
@@ -412,6 +412,8 @@ impl Agreement {
                 let (mine, theirs) = (None, None);
                 let (begun, since) = (now, now);
                 self.phase = Phase::Moving(Moving { ballot, rail, proposed, begun, mine, theirs, since });
+                // Its queue pair is lost anyway. If its NIC is too, that will be said again.
+                self.broken &= !(1 << self.active);
                 self.actions.push(Action::Fence { rail: self.active });
             }
         }
@@ -478,5 +480,7 @@ impl Agreement {
 }
 
 mod failback;
+#[cfg(test)]
+mod flaps;
 #[cfg(test)]
 mod tests;

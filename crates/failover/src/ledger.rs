@@ -166,6 +166,11 @@ impl Ledger {
         self.base + self.ops.len() as u64
     }
 
+    /// How far it has come: the oldest operation that has not left, and the bytes of it that earlier rails have carried.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.base, self.ops.front().map_or(0, |op| op.skipped))
+    }
+
     /// Takes back what was entered from this sequence number on: nothing of it was posted yet.
     pub fn take_back(&mut self, from: u64) {
         let stay = from.saturating_sub(self.base) as usize;

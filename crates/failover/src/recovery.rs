@@ -102,12 +102,40 @@ impl Fence {
     }
 }
 
+/// Rails that carry control messages, so that they are ready again whenever they were left, and no data: their path has a smaller
+/// MTU than their ports, or a filter.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Fruitless {
+    /// How far the ledger was ...
+    at: (u64, u64),
+    /// ... since when, and until when ...
+    since: Time,
+    last: Time,
+    /// ... and how often retries were in vain there.
+    times: usize,
+}
+
+impl Fruitless {
+    /// Retries were in vain once more. Whether each of so many rails has had more than one chance by now, and all of them together
+    /// this long. A rail that lasted as long itself has carried something, if only the word that no receive is posted.
+    fn again(&mut self, now: Time, at: (u64, u64), rails: usize, patience: Duration) -> bool {
+        if self.times == 0 || self.at != at || now.saturating_since(self.last) >= patience {
+            *self = Fruitless { at, since: now, ..Fruitless::default() };
+        }
+        (self.last, self.times) = (now, self.times + 1);
+        self.times > 2 * rails && now.saturating_since(self.since) >= patience
+    }
+}
+
 impl VirtualQp {
     pub(crate) fn rail_failed(&mut self, rail: usize, cause: Cause) {
         let now = self.now();
-        let Some(peer) = &mut self.peer else { return };
+        let Some(peer) = &self.peer else { return };
         let active = peer.agreement.is_active() && peer.agreement.active() == rail;
-        if active && self.config.policy == Policy::None {
+        let in_vain = active
+            && cause == Cause::Completion(WcStatus::RetryExceeded)
+            && self.fruitless.again(now, self.ledger.progress(), self.rails.len(), self.config.give_up);
+        if in_vain || active && self.config.policy == Policy::None {
             return self.end(Ended::NoRail);
         }
         if active {
@@ -167,6 +195,10 @@ impl VirtualQp {
         if down && self.down & bit == 0 {
             self.down |= bit;
             self.rail_failed(rail, Cause::Device);
+        } else if dead && let Some(peer) = &mut self.peer {
+            // It was its link that was down before.
+            peer.agreement.rail_failed(self.rails[0].provider().now(), rail, true);
+            self.run_actions();
         } else if !down && self.down & bit != 0 {
             self.down &= !bit;
             self.rail_recovered(rail);

@@ -17,7 +17,7 @@ use crate::log::{self, Log};
 use crate::message::MAX_SAVED;
 use crate::outcome::Completion;
 use crate::rail::{self, Rail};
-use crate::recovery::{FailoverReport, Fence};
+use crate::recovery::{FailoverReport, Fence, Fruitless};
 use crate::traffic::BURST;
 use crate::translate::{self, Known, RemoteKeys};
 
@@ -60,6 +60,8 @@ pub struct VirtualQp {
     /// Bytes to add to the first receive of this epoch.
     pub(crate) torn_in: u32,
     pub(crate) fence: Fence,
+    /// Rails that were given up one after another since anything got through.
+    pub(crate) fruitless: Fruitless,
     /// A move under way, for the report.
     pub(crate) moving: Option<FailoverReport>,
     /// The last move; its `completed` is open while operations below this sequence number are.
@@ -174,6 +176,7 @@ impl VirtualQp {
             held: None,
             torn_in: 0,
             fence: Fence::None,
+            fruitless: Fruitless::default(),
             moving: None,
             last: None,
             ended: None,

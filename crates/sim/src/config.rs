@@ -38,6 +38,8 @@ pub struct Wire {
     pub straggle: Range,
     /// How many in a million of the packets that are on a cable when it fails arrive nevertheless, after `straggle`.
     pub survivor_ppm: u32,
+    /// The longest RoCE packet, headers and ICRC included, that gets through: less than both ends believe is a path with a hole.
+    pub longest: usize,
     /// Whether NICs hang on a switch: then only the failed NIC sees its link go down, else its peers do too.
     pub switched: bool,
 }
@@ -101,6 +103,7 @@ impl Config {
                 straggler_ppm: 0,
                 straggle: Range::micros(1_000, 1_000_000),
                 survivor_ppm: 0,
+                longest: usize::MAX,
                 switched: true,
             },
             memory: MemoryTiming {

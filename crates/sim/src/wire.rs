@@ -87,6 +87,9 @@ impl Core {
     }
 
     fn send(&mut self, n: usize, destination: Gid, datagram: Vec<u8>) {
+        if datagram.len() > self.config.wire.longest {
+            return self.trace.packet(self.now, "loses", n, &datagram);
+        }
         if self.wire_rng.chance(self.config.wire.straggler_ppm) {
             let by = self.wire_rng.time(self.config.wire.straggle);
             return self.send_late(n, destination, datagram, by);

@@ -5,7 +5,7 @@ mod duo;
 
 use core::time::Duration;
 
-use mitra_failover::{Ended, Outcome};
+use mitra_failover::{Ended, NamedError, Outcome};
 use mitra_sim::Failure;
 use mitra_verbs::{Data, SendOp};
 
@@ -224,4 +224,133 @@ fn a_dead_nic_does_not_come_back() {
     d.rig.world.fail(nic, Failure::NicDead);
     d.turns(&[0, 1], WHILE);
     assert!(d.v[0].ended().is_some());
+}
+
+/// A rail that flaps for days leaves nothing behind at either end, but what it counts.
+#[test]
+fn thousands_of_flaps_leave_nothing_behind() {
+    let mut d = Duo::new(2, config());
+    let flaps = 2000;
+    let size = |d: &Duo| format!("{:?}{:?}", d.v[0], d.v[0].domain()).len();
+    let mut before = 0;
+    for round in 0..flaps {
+        let (h, rail) = (round / 2 % 2, round % 2);
+        d.unplug(h, rail);
+        d.turns(&[0, 1], WHILE);
+        d.plug(h, rail);
+        d.turns(&[0, 1], WHILE);
+        assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1 - rail; 2], "round {round}");
+        if round == 100 {
+            before = size(&d);
+        }
+    }
+    assert_eq!(usize::from(d.v[0].last_failover().expect("it moved").epoch), flaps + 1);
+    assert!(size(&d) < before + 100, "{before} bytes to print after 100 flaps, {} in the end", size(&d));
+    for h in 0..2 {
+        d.v[h].close().expect("close");
+        let mr = d.mr[h].clone();
+        d.v[h].domain().clone().deregister(&mr).expect("deregister");
+        for nic in d.v[h].domain().clone().nics() {
+            nic.provider.dealloc_pd(nic.pd).expect("nothing else is in it");
+        }
+    }
+}
+
+/// Both ends have moved, and all links go before either hears of it; when they are back, the move is confirmed, however late.
+#[test]
+fn a_move_that_was_not_confirmed_in_time_is_confirmed_later() {
+    let mut unsettled = 0;
+    for gap in 0..60 {
+        let mut c = config();
+        c.give_up = Duration::from_millis(20);
+        let mut d = Duo::new(2, c);
+        d.turns(&[0, 1], 20);
+        d.unplug(0, 0);
+        d.turns(&[0, 1], gap);
+        d.unplug(0, 1);
+        d.turns(&[0, 1], 40);
+        let moved = d.v.iter().all(|v| v.active_rail() == 1 && v.is_active());
+        unsettled += u32::from(moved && d.v.iter().all(|v| !v.is_settled()));
+        d.turns(&[0, 1], 1600); // more than both ask often
+        d.plug(0, 0);
+        d.plug(0, 1);
+        d.turns(&[0, 1], WHILE);
+        if moved {
+            assert!(d.v.iter().all(|v| v.is_settled()), "gap {gap}: {:?}", d.v[0].ended());
+            d.exchange(0);
+            d.unplug(0, 1);
+            d.turns(&[0, 1], WHILE);
+            d.assert_done(1);
+        }
+    }
+    assert!(unsettled > 0, "a gap in which neither has heard");
+}
+
+/// Control messages come through, and the data does not (an MTU that the path does not have): each rail is ready again whenever it
+/// was left, and none helps. That has an end, and a name.
+#[test]
+fn rails_that_only_seem_to_be_well_are_not_tried_for_ever() {
+    let mut c = config();
+    c.give_up = Duration::from_millis(200);
+    let mut world = mitra_sim::Config::calm();
+    world.wire.longest = 600;
+    let mut d = Duo::over(2, c, world);
+    d.turns(&[0, 1], 20);
+    d.exchange(0);
+    d.turns(&[0, 1], WHILE);
+    d.assert_done(1);
+    let to = d.remote(1, 0);
+    let sge = d.mr[0].sge(0, 4096);
+    d.send(0, 7, SendOp::Write(to), Data::sge(sge));
+    d.turns(&[0, 1], 40 * WHILE);
+    assert_eq!(
+        [d.v[0].ended(), d.v[1].ended()],
+        [Some(Ended::NoRail), Some(Ended::PeerClosed)],
+        "{:?}",
+        d.v[0].last_failover()
+    );
+    assert_eq!(d.outcome(0, 7, false), Some(Outcome::Named(NamedError::Undecided(Ended::NoRail))));
+}
+
+/// Each rail's queue pair is lost while its cable is out, one after the other: that is no reason to end before the patience is over.
+#[test]
+fn queue_pairs_that_are_lost_with_their_cables_are_replaced_when_those_are_back() {
+    for h in 0..2 {
+        let mut d = Duo::new(2, config());
+        d.turns(&[0, 1], 20);
+        d.unplug(h, 0);
+        d.turns(&[0, 1], WHILE);
+        d.unplug(h, 1);
+        d.exchange(0);
+        d.turns(&[0, 1], 2 * WHILE); // retried in vain: rail 1's queue pair is lost
+        d.plug(h, 0);
+        d.turns(&[0, 1], WHILE);
+        assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [0; 2]);
+        d.unplug(h, 0);
+        d.exchange(1);
+        d.turns(&[0, 1], 2 * WHILE); // and now rail 0's
+        d.plug(h, 1);
+        d.turns(&[0, 1], WHILE);
+        assert_eq!([d.v[0].ended(), d.v[1].ended()], [None; 2], "end {h}");
+        d.assert_done(2);
+    }
+}
+
+/// A cable that is out may hide that its NIC has died.
+#[test]
+fn a_nic_that_dies_while_its_cable_is_out_is_not_waited_for() {
+    for first in 0..2 {
+        let mut d = Duo::new(2, config());
+        d.turns(&[0, 1], 20);
+        for rail in [first, 1 - first] {
+            d.unplug(0, rail);
+        }
+        d.turns(&[0, 1], 100);
+        for rail in [first, 1 - first] {
+            let nic = d.rig.nics[0][rail].id();
+            d.rig.world.fail(nic, Failure::NicDead);
+            d.turns(&[0, 1], 100);
+        }
+        assert!(d.v[0].ended().is_some(), "rail {first} first: {:?}", d.v[0]);
+    }
 }

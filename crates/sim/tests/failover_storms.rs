@@ -306,6 +306,91 @@ fn rails_that_flap_in_turn_end_nothing() {
     assert!(moves.keys().any(|&epoch| epoch > 5));
 }
 
+/// Any cables are out at any time, all of them at once too; before the patience is over all are back for good.
+#[test]
+fn cables_that_are_all_back_in_time_end_nothing() {
+    let mut moves = BTreeMap::<u16, u32>::new();
+    for seed in seeds(300) {
+        let rng = &mut SimRng::new(seed, "setup");
+        let rails = rng.between(2, 3) as usize;
+        let mut setup = Setup::late(seed, rails as u8, rng);
+        setup.ops = [200, 100];
+        let mut what = String::new();
+        let out = run(
+            seed,
+            setup,
+            |p| p,
+            |rig, rng| {
+                let mut at = Duration::ZERO;
+                for _ in 0..rng.between(2, 10) {
+                    let (host, rail) = (rng.index(2), rng.index(rails));
+                    let nic = rig.nics[host][rail].id();
+                    at += span(rng, 40_000, 9);
+                    let up = at + span(rng, 40_000, 11);
+                    what += &format!(", {host}{rail} down at {at:?}, up at {up:?}");
+                    rig.world.after(at, move |w| w.set_link(nic, false));
+                    rig.world.after(up, move |w| w.set_link(nic, true));
+                }
+            },
+        );
+        out.assert_exact(seed, &what);
+        assert_eq!(out.ended[0], [None; 2], "seed {seed}{what}\n{}", reproduce(seed));
+        assert!(out.verdicts[0].iter().all(Verdict::is_complete), "seed {seed}\n{}", reproduce(seed));
+        *moves.entry(out.moves[0]).or_default() += 1;
+    }
+    println!("epochs: {moves:?}");
+    assert!(moves.keys().any(|&epoch| epoch > 5));
+}
+
+/// Cables flap, NICs die, packets come late and hosts sleep, on devices of any kind; whatever the mixture, everything keeps its word.
+#[test]
+fn everything_at_once() {
+    let mut endings = Endings::default();
+    let mut moves = BTreeMap::<u16, u32>::new();
+    for seed in seeds(300) {
+        let rng = &mut SimRng::new(seed, "setup");
+        let rails = rng.between(2, 4) as usize;
+        let mut setup = Setup::late(seed, rails as u8, rng);
+        setup.vqps = rng.between(1, 2);
+        setup.ops = [120, 60];
+        setup.world.host.pause_ppm = *rng.pick(&[0, 1_000, 10_000]);
+        setup.world.host.pause = Range::micros(50, 30_000);
+        setup.world.capabilities.psn_query = rng.below(3) > 0;
+        setup.world.capabilities.saved_results = rng.below(3) > 0;
+        setup.failover.detector.misses = *rng.pick(&[0, 8, 40]);
+        let mut what = format!("{rails} rails, log {}", setup.failover.log);
+        let out = run(
+            seed,
+            setup,
+            |p| p,
+            |rig, rng| {
+                let mut at = Duration::ZERO;
+                for _ in 0..rng.between(2, 14) {
+                    let (host, rail) = (rng.index(2), rng.index(rails));
+                    let nic = rig.nics[host][rail].id();
+                    at += span(rng, 50_000, 8);
+                    if rng.below(12) == 0 {
+                        let failure = *rng.pick(&[Failure::NicDead, Failure::NicHung]);
+                        what += &format!(", {failure:?} of {host}{rail} at {at:?}");
+                        rig.world.after(at, move |w| w.fail(nic, failure));
+                        continue;
+                    }
+                    let up = at + span(rng, 50_000, 9);
+                    what += &format!(", {host}{rail} down at {at:?}, up at {up:?}");
+                    rig.world.after(at, move |w| w.set_link(nic, false));
+                    rig.world.after(up, move |w| w.set_link(nic, true));
+                }
+            },
+        );
+        out.assert_exact(seed, &what);
+        endings.count(&out);
+        *moves.entry(out.moves[0]).or_default() += 1;
+    }
+    endings.tell();
+    println!("epochs: {moves:?}");
+    assert!(moves.keys().any(|&epoch| epoch > 5));
+}
+
 /// A failure at every stage, while packets come late and hosts pause.
 #[test]
 fn every_case_with_late_packets_and_pauses() {

@@ -4,10 +4,10 @@ use super::*;
 use mitra_verbs::Psn;
 
 /// A small generator, so that every schedule is reproduced by its seed.
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    fn roll(&mut self, n: u64) -> u64 {
+    pub(super) fn roll(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -29,7 +29,11 @@ pub fn config() -> Config {
 
 impl Duo {
     pub fn new(rails: u8, config: Config) -> Duo {
-        let rig = Rig::with(1, mitra_sim::Config::calm(), rails);
+        Duo::over(rails, config, mitra_sim::Config::calm())
+    }
+
+    pub fn over(rails: u8, config: Config, world: mitra_sim::Config) -> Duo {
+        let rig = Rig::with(1, world, rails);
         let domains = [0, 1].map(|h| {
             let nics: Vec<_> = rig.nics[h].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
             Domain::new(nics).expect("domain")
