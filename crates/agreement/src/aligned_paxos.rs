@@ -21,10 +21,10 @@ use crate::paxos::{Acceptor, Attempt, Message};
 use crate::process::{ballot_above, majority, send_others};
 use crate::protected_memory_paxos::{self as memory, ProtectedMemoryPaxos, Slot};
 use crate::slots::{Answer, Slots};
-use crate::{Action, Actions, Input, Process, ProcessId, Region, Value};
+use crate::{Action, Actions, Input, Process, ProcessId, Region, RuleSet, Sound, Value};
 
 /// The rules that safety rests on, beside those of the memories ([`memory::Rules`]), for checkers to switch off.
-pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
+pub trait Rules: RuleSet {
     /// A process refuses ballots below the one that it has promised.
     const KEEPS_PROMISES: bool = true;
     /// All agents are counted together. Else a majority of the processes is enough, or one of the memories.
@@ -37,14 +37,11 @@ pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
     const SKIPS_FOR_THE_LEAST: bool = true;
 }
 
-/// All rules.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Sound;
 impl Rules for Sound {}
 
 /// A process of Aligned Paxos: proposer, learner, and one of the agents.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct AlignedPaxos<V, R = Sound, M = memory::Sound> {
+pub struct AlignedPaxos<V, R = Sound, M = Sound> {
     me: ProcessId,
     processes: u8,
     memories: u8,

@@ -7,11 +7,12 @@ use crate::ports::Ports;
 use crate::process::{ballot_above, majority, send_others};
 use crate::protected_memory_paxos::{Decided, Slot};
 use crate::{
-    Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response, Rights, Value,
+    Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response, Rights,
+    RuleSet, Sound, Value,
 };
 
 /// The rules that safety rests on, for checkers to switch off.
-pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
+pub trait Rules: RuleSet {
     /// Having written its value, a process reads whether a higher ballot has begun.
     const READS_AGAIN: bool = true;
     /// Of what it has found, a process takes the value of the highest ballot.
@@ -20,9 +21,6 @@ pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
     const ONE_AT_A_TIME: bool = true;
 }
 
-/// All rules.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Sound;
 impl Rules for Sound {}
 
 /// A process of Disk Paxos.

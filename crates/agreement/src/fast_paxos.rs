@@ -23,7 +23,7 @@ use core::marker::PhantomData;
 
 use crate::paxos::{self, Acceptor, Attempt};
 use crate::process::{ballot_above, send_others};
-use crate::{Action, Actions, Input, Process, ProcessId, ProcessSet, Value};
+use crate::{Action, Actions, Input, Process, ProcessId, ProcessSet, RuleSet, Sound, Value};
 
 /// The ballot in which everybody proposes.
 const FAST: u64 = 0;
@@ -60,7 +60,7 @@ pub enum Message<V> {
 }
 
 /// The rules that safety rests on, for checkers to switch off.
-pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
+pub trait Rules: RuleSet {
     /// The fast ballot needs n − e votes. Else n − e − 1 are enough.
     const FAST_QUORUM: bool = true;
     /// An acceptor votes once in the fast ballot. Else for every proposal.
@@ -77,9 +77,6 @@ pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
     const NEXT_BALLOT_ONLY: bool = true;
 }
 
-/// All rules.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Sound;
 impl Rules for Sound {}
 
 /// A process of Fast Paxos: proposer, acceptor and learner.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response,
-    Rights,
+    Rights, RuleSet, Sound,
 };
 
 /// Rounds for which the memories have room. More than a handful takes an adversary who knows the coins.
@@ -51,7 +51,7 @@ pub enum Message {
 }
 
 /// The rules that safety rests on, for checkers to switch off.
-pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
+pub trait Rules: RuleSet {
     /// Who speaks for another settles its vote with all others who do.
     const SETTLES: bool = true;
     /// A value is proposed and decided only with the votes of more than half of all.
@@ -60,9 +60,6 @@ pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
     const ADOPTS: bool = true;
 }
 
-/// All rules.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Sound;
 impl Rules for Sound {}
 
 /// A process of HBO.

@@ -15,4 +15,4 @@ pub mod protected_memory_paxos;
 mod slots;
 
 pub use memory::{ChangeRule, Memory, Op, Region, Response, Rights};
-pub use process::{Action, Actions, Input, MemoryId, Process, ProcessId, ProcessSet, Value};
+pub use process::{Action, Actions, Input, MemoryId, Process, ProcessId, ProcessSet, RuleSet, Sound, Value};

@@ -22,7 +22,7 @@ use core::marker::PhantomData;
 use crate::process::send_others;
 use crate::{
     Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response,
-    Rights,
+    Rights, RuleSet, Sound,
 };
 
 /// The memory of all registers.
@@ -49,7 +49,7 @@ pub enum Message {
 }
 
 /// The rules that the election rests on, for checkers to switch off.
-pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
+pub trait Rules: RuleSet {
     /// Who makes no progress is told so.
     const ACCUSES: bool = true;
     /// Who is accused is worse from then on.
@@ -64,9 +64,6 @@ pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
     const READS_AFTER: bool = true;
 }
 
-/// All rules.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Sound;
 impl Rules for Sound {}
 
 /// A process of Ω.

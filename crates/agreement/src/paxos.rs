@@ -4,7 +4,7 @@
 use core::marker::PhantomData;
 
 use crate::process::{ballot_above, majority, send_others};
-use crate::{Action, Actions, Input, Process, ProcessId, ProcessSet, Value};
+use crate::{Action, Actions, Input, Process, ProcessId, ProcessSet, RuleSet, Sound, Value};
 
 /// What processes say.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -24,7 +24,7 @@ pub enum Message<V> {
 }
 
 /// The rules that safety rests on, for checkers to switch off.
-pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
+pub trait Rules: RuleSet {
     /// An acceptor refuses ballots below the one that it has promised.
     const KEEPS_PROMISES: bool = true;
     /// A proposer takes the value that was accepted in the highest ballot.
@@ -33,9 +33,6 @@ pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
     const BY_MAJORITY: bool = true;
 }
 
-/// All rules.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Sound;
 impl Rules for Sound {}
 
 /// A process of Paxos: proposer, acceptor and learner.

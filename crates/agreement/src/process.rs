@@ -167,6 +167,15 @@ pub(crate) fn send_others<C, M: Clone>(
     out.extend(others.map(|to| Action::Send { to, message: message.clone() }));
 }
 
+/// What a protocol's `Rules` must be able to do beside naming the rules that safety rests on, which checkers switch off one by one, to see
+/// that they notice.
+pub trait RuleSet: Clone + Eq + Hash + Debug {}
+impl<T: Clone + Eq + Hash + Debug> RuleSet for T {}
+
+/// All rules of a protocol: what users run.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Sound;
+
 /// What values must be able to do.
 pub trait Value: Clone + Eq + Ord + Hash + Debug {}
 impl<T: Clone + Eq + Ord + Hash + Debug> Value for T {}

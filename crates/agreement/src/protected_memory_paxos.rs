@@ -16,7 +16,9 @@ use core::marker::PhantomData;
 
 use crate::process::{ballot_above, majority, send_others};
 use crate::slots::{Answer, Slots};
-use crate::{Actions, ChangeRule, Input, Process, ProcessId, ProcessSet, Region, Rights, Value};
+use crate::{
+    Actions, ChangeRule, Input, Process, ProcessId, ProcessSet, Region, Rights, RuleSet, Sound, Value,
+};
 
 /// What a process has written about its attempts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -36,7 +38,7 @@ impl<V> Default for Slot<V> {
 }
 
 /// The rules that safety rests on. Checkers switch them off one by one, to see that they notice.
-pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
+pub trait Rules: RuleSet {
     /// An attempt ends where a higher ballot is found.
     const CHECKS_MIN: bool = true;
     /// The next operation on a memory waits for the outstanding one.
@@ -51,9 +53,6 @@ pub trait Rules: Clone + Eq + core::hash::Hash + core::fmt::Debug {
     const EXCLUSIVE: bool = true;
 }
 
-/// All rules.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Sound;
 impl Rules for Sound {}
 
 /// A process of Protected Memory Paxos.

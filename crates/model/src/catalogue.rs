@@ -5,9 +5,7 @@ use std::net::SocketAddr;
 use mitra_agreement::aligned_paxos::AlignedPaxos;
 use mitra_agreement::fast_paxos::FastPaxos;
 use mitra_agreement::omega::Omega;
-use mitra_agreement::{
-    Process, ProcessSet, aligned_paxos, disk_paxos, fast_paxos, hbo, omega, paxos, protected_memory_paxos,
-};
+use mitra_agreement::{Process, ProcessSet, Sound, disk_paxos, hbo, paxos, protected_memory_paxos};
 
 use crate::{Chaos, Exhaustive, Found, Limits, Report, World, elect, run, worlds};
 
@@ -58,7 +56,7 @@ pub const CATALOGUE: &[Entry] = &[
         run: "3 processes, of which 1 may crash; Ω speaks 16 times",
         explore: || small_paxos().explore(),
         serve: |at| small_paxos().serve(at),
-        run_one: |seed| seeded(seed, worlds::paxos::<paxos::Sound>(3, MINORITY)),
+        run_one: |seed| seeded(seed, worlds::paxos::<Sound>(3, MINORITY)),
     },
     Entry {
         name: "disk-paxos",
@@ -66,7 +64,7 @@ pub const CATALOGUE: &[Entry] = &[
         run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times",
         explore: || small_disk_paxos().explore(),
         serve: |at| small_disk_paxos().serve(at),
-        run_one: |seed| seeded(seed, worlds::disk_paxos::<disk_paxos::Sound>(3, 3, ALL_BUT_ONE)),
+        run_one: |seed| seeded(seed, worlds::disk_paxos::<Sound>(3, 3, ALL_BUT_ONE)),
     },
     Entry {
         name: "protected-memory-paxos",
@@ -74,9 +72,7 @@ pub const CATALOGUE: &[Entry] = &[
         run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times",
         explore: || small_protected_memory_paxos().explore(),
         serve: |at| small_protected_memory_paxos().serve(at),
-        run_one: |seed| {
-            seeded(seed, worlds::protected_memory_paxos::<protected_memory_paxos::Sound>(3, 3, ALL_BUT_ONE))
-        },
+        run_one: |seed| seeded(seed, worlds::protected_memory_paxos::<Sound>(3, 3, ALL_BUT_ONE)),
     },
     Entry {
         name: "aligned-paxos",
@@ -86,10 +82,7 @@ pub const CATALOGUE: &[Entry] = &[
         serve: |at| small_aligned_paxos().serve(at),
         run_one: |seed| {
             let limits = Limits { memory_crashes: 1, ..MINORITY };
-            seeded(
-                seed,
-                worlds::aligned_paxos::<aligned_paxos::Sound, protected_memory_paxos::Sound>(3, 2, limits),
-            )
+            seeded(seed, worlds::aligned_paxos::<Sound, Sound>(3, 2, limits))
         },
     },
     Entry {
@@ -98,7 +91,7 @@ pub const CATALOGUE: &[Entry] = &[
         run: "4 processes, 2 of which propose and 1 may crash; Ω speaks 16 times",
         explore: || small_fast_paxos().explore(),
         serve: |at| small_fast_paxos().serve(at),
-        run_one: |seed| seeded(seed, worlds::fast_paxos::<fast_paxos::Sound>((4, 1, 1), &[0, 1], MINORITY)),
+        run_one: |seed| seeded(seed, worlds::fast_paxos::<Sound>((4, 1, 1), &[0, 1], MINORITY)),
     },
     Entry {
         name: "omega",
@@ -107,7 +100,7 @@ pub const CATALOGUE: &[Entry] = &[
         explore: || small_omega().explore(),
         serve: |at| small_omega().serve(at),
         run_one: |seed| {
-            let world = worlds::omega::<omega::Sound>(4, Limits { process_crashes: 3, ..Limits::default() });
+            let world = worlds::omega::<Sound>(4, Limits { process_crashes: 3, ..Limits::default() });
             elect(seed, world, Chaos { steps: 400, calm: 10_000 }, Omega::leader)
         },
     },
@@ -120,7 +113,7 @@ pub const CATALOGUE: &[Entry] = &[
         run_one: |seed| {
             let limits = Limits { process_crashes: 4, ..Limits::default() };
             let chaos = Chaos { calm: 20_000, ..CHAOS };
-            run(seed, worlds::hbo::<hbo::Sound>(&ring(6), limits), chaos, &[false, true])
+            run(seed, worlds::hbo::<Sound>(&ring(6), limits), chaos, &[false, true])
         },
     },
 ];

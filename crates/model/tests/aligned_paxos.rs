@@ -3,15 +3,15 @@
 mod common;
 
 use common::{VALUES, errs, holds};
-use mitra_agreement::aligned_paxos::{AlignedPaxos, Rules, Sound};
-use mitra_agreement::protected_memory_paxos::{self as memory, Rules as MemoryRules};
-use mitra_agreement::{MemoryId, ProcessId};
+use mitra_agreement::aligned_paxos::{AlignedPaxos, Rules};
+use mitra_agreement::protected_memory_paxos::Rules as MemoryRules;
+use mitra_agreement::{MemoryId, ProcessId, Sound};
 use mitra_model::worlds::aligned_paxos as sized;
 use mitra_model::{Chaos, Exhaustive, Limits, Step, Violation, World, delays, run};
 
 type Aligned<R, M> = AlignedPaxos<u8, R, M>;
 
-fn sound(n: u8, m: u8, limits: Limits) -> World<Aligned<Sound, memory::Sound>> {
+fn sound(n: u8, m: u8, limits: Limits) -> World<Aligned<Sound, Sound>> {
     sized(n, m, limits)
 }
 
@@ -19,7 +19,7 @@ fn crashes(process_crashes: u8, memory_crashes: u8) -> Limits {
     Limits { namings: 16, process_crashes, memory_crashes }
 }
 
-fn world<R: Rules>() -> World<Aligned<R, memory::Sound>> {
+fn world<R: Rules>() -> World<Aligned<R, Sound>> {
     sized(3, 2, crashes(1, 1))
 }
 

@@ -5,8 +5,8 @@ mod common;
 mod paxos {
     use super::common::{MINORITY, errs, holds};
     use crate::mutants;
-    use mitra_agreement::ProcessId;
-    use mitra_agreement::paxos::{Paxos, Rules, Sound};
+    use mitra_agreement::paxos::{Paxos, Rules};
+    use mitra_agreement::{ProcessId, Sound};
     use mitra_model::{Exhaustive, Limits, World, delays, worlds};
 
     fn world<R: Rules>() -> World<Paxos<u8, R>> {
@@ -44,8 +44,8 @@ mod paxos {
 mod disk_paxos {
     use super::common::{CRASHES, errs, holds};
     use crate::mutants;
-    use mitra_agreement::ProcessId;
-    use mitra_agreement::disk_paxos::{DiskPaxos, Rules, Sound};
+    use mitra_agreement::disk_paxos::{DiskPaxos, Rules};
+    use mitra_agreement::{ProcessId, Sound};
     use mitra_model::{Exhaustive, Limits, World, delays, worlds};
 
     fn world<R: Rules>() -> World<DiskPaxos<u8, R>> {

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{errs, holds};
-use mitra_agreement::ProcessId;
-use mitra_agreement::fast_paxos::{FastPaxos, Rules, Sound};
+use mitra_agreement::fast_paxos::{FastPaxos, Rules};
+use mitra_agreement::{ProcessId, Sound};
 use mitra_model::{Exhaustive, Limits, World, delays, worlds};
 
 /// Of `n` processes, those of `proposers` propose their own value each.

@@ -3,8 +3,8 @@
 mod common;
 
 use common::violation;
-use mitra_agreement::ProcessSet;
-use mitra_agreement::hbo::{Hbo, Rules, Sound};
+use mitra_agreement::hbo::{Hbo, Rules};
+use mitra_agreement::{ProcessSet, Sound};
 use mitra_model::worlds::{graph, hbo};
 use mitra_model::{Exhaustive, Limits, Violation, World};
 

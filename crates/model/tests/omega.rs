@@ -2,7 +2,8 @@
 
 mod common;
 
-use mitra_agreement::omega::{Omega, Rules, Sound};
+use mitra_agreement::Sound;
+use mitra_agreement::omega::{Omega, Rules};
 use mitra_model::{Chaos, Exhaustive, Limits, Violation, World, elect, worlds};
 
 fn sized<R: Rules>(n: u8, process_crashes: u8) -> World<Omega<R>> {

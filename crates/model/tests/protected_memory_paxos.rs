@@ -3,8 +3,8 @@
 mod common;
 
 use common::{CRASHES, errs, holds};
-use mitra_agreement::ProcessId;
-use mitra_agreement::protected_memory_paxos::{ProtectedMemoryPaxos, Rules, Sound};
+use mitra_agreement::protected_memory_paxos::{ProtectedMemoryPaxos, Rules};
+use mitra_agreement::{ProcessId, Sound};
 use mitra_model::{Exhaustive, Limits, World, delays, worlds};
 
 fn world<R: Rules>() -> World<ProtectedMemoryPaxos<u8, R>> {
