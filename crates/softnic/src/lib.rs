@@ -46,3 +46,4 @@ pub use faults::RailFaults;
 pub use host::{Interface, PortUser, interfaces, port_users};
 pub use mitra_transport::fault;
 pub use nic::SoftNic;
+pub use progress::forked;

@@ -165,6 +165,10 @@ impl SoftNic {
 
     /// Stops everything for good: on return nothing of the host's is touched any more, and the address is free.
     fn close(&self, last_words: bool) {
+        if self.shared.is_inherited() {
+            // Its thread and its lock are the parent's.
+            return;
+        }
         let (mut engine, sound) = self.shared.lock_to_close();
         if last_words && sound {
             engine.last_words(clock::now());

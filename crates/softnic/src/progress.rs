@@ -33,8 +33,19 @@ const LINGER: Duration = Duration::from_millis(5);
 /// See [`LINGER`].
 const ACTIVE: Duration = Duration::from_millis(100);
 
+/// Forks of which this process is the child.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// To be called in the child of a fork (`pthread_atfork`). The NICs that it inherited are its parent's: their threads are not here, and may
+/// have held their locks. In the child they are dead.
+pub fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
 /// A NIC's lock and what stands beside it.
 pub(crate) struct Shared {
+    /// [`FORKS`] when it was made.
+    born: u32,
     engine: Mutex<Engine>,
     /// Callers that wait for the lock.
     waiting: AtomicU32,
@@ -79,6 +90,7 @@ pub(crate) struct Sleep {
 impl Shared {
     pub(crate) fn new(engine: Engine, events: Arc<EventQueue<AsyncEvent>>) -> io::Result<Shared> {
         Ok(Shared {
+            born: FORKS.load(Ordering::Relaxed),
             events,
             engine: Mutex::new(engine),
             waiting: AtomicU32::new(0),
@@ -90,8 +102,12 @@ impl Shared {
     /// Locks the NIC.
     ///
     /// # Errors
-    /// `DeviceFatal` if a thread panicked while it held the lock: the NIC may be half way through anything.
+    /// `DeviceFatal` if a thread panicked while it held the lock: the NIC may be half way through anything. Or if this is the child of
+    /// the process whose NIC it is.
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Engine>> {
+        if self.is_inherited() {
+            return Err(Error::DeviceFatal);
+        }
         match self.engine.try_lock() {
             Ok(engine) => Ok(engine),
             Err(TryLockError::Poisoned(_)) => Err(self.found_dead()),
@@ -104,6 +120,11 @@ impl Shared {
         }
     }
 
+    /// Whether this is the child of the process whose NIC it is.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.born != FORKS.load(Ordering::Relaxed)
+    }
+
     /// A thread panicked while it held the lock. The progress thread may sleep, and is to report that.
     fn found_dead(&self) -> Error {
         self.wake();
@@ -112,7 +133,7 @@ impl Shared {
 
     /// Locks the NIC if nobody has it and nobody panicked with it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
-        self.engine.try_lock().ok()
+        if self.is_inherited() { None } else { self.engine.try_lock().ok() }
     }
 
     /// Locks the NIC to close it, and says whether it is as it should be: not if a thread panicked while it held the

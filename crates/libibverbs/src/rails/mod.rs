@@ -54,6 +54,11 @@ static OPEN: Mutex<Option<(u32, Arc<Rails>)>> = Mutex::new(None);
 /// Devices opened in this process and those it was forked from.
 static OPENED: AtomicU32 = AtomicU32::new(0);
 
+/// Runs in the child of a fork.
+unsafe extern "C" fn forked() {
+    mitra_softnic::forked();
+}
+
 /// A lock's contents. A panic under one of this crate's locks ends the process (it would have to cross into C).
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -79,6 +84,8 @@ impl Rails {
         if OPENED.fetch_add(1, Ordering::Relaxed) == 0 {
             // SAFETY: a function that may run at exit. If there is no room for it, what the NIC owes stays unsaid.
             unsafe { libc::atexit(farewell) };
+            // SAFETY: `forked` adds to a number. If there is no room for it, a child that uses what it inherited may wait for ever.
+            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         }
         if let Some(parents) = open.replace((pid, Arc::clone(&rails))) {
             // Dropping the parent's NICs would join threads that are not there.

@@ -152,19 +152,26 @@ static void killed_idle(void)
 	CHECK(ibv_destroy_qp(qp) == 0);
 }
 
-/* Children come and go while their parent goes on: one that does nothing, one that ends as programs do, and one with a device of its
- * own. */
+/* Children come and go while their parent goes on: one that does nothing, one that ends as programs do, one that uses what is its
+ * parent's, to whom that is dead, and one with a device of its own. */
 static void forks(void)
 {
 	connect_ends();
-	for (int i = 0; i < 30; i++) {
+	for (int i = 0; i < 40; i++) {
 		pid_t pid = fork();
 		CHECK(pid >= 0);
 		if (pid == 0) {
-			if (i % 3 == 0)
+			if (i % 4 == 0)
 				_exit(0);
-			if (i % 3 == 1)
+			if (i % 4 == 1)
 				exit(0);
+			if (i % 4 == 2) {
+				struct ibv_wc wc;
+				post_write(qp, &end, 1, peer.addr, peer.rkey);
+				CHECK(ibv_poll_cq(end.cq, 1, &wc) == 0 || wc.status != IBV_WC_SUCCESS);
+				CHECK(!ibv_reg_mr(end.pd, end.memory, PAGE, IBV_ACCESS_LOCAL_WRITE));
+				exit(0);
+			}
 			struct end own = open_end();
 			CHECK(memcmp(&own.gid, &end.gid, sizeof own.gid) != 0);
 			struct ibv_qp *one = make_qp(&own), *other = make_qp(&own);
