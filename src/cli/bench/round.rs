@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use mitra_failover::{Completion, Config, Detector, Domain, FailoverReport, Outcome, Policy, Route};
 use mitra_softnic::SoftNic;
 use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
-use mitra_verbs::{Mtu, PortState, Provider, Time, WcOpcode};
+use mitra_verbs::{Mtu, PortState, Provider, QpState, Time, WcOpcode};
 use serde::{Deserialize, Serialize};
 
 use super::clock::{Deadline, Stopwatch};
@@ -330,10 +330,11 @@ pub(crate) fn responder(plan: &Plan, link: &mut Link) -> anyhow::Result<()> {
         over = over || polls.is_multiple_of(POLLS) && link.is_readable()?;
     }
     link.receive::<()>()?;
-    let now = match end.nics[0].query_qp(old) {
-        Ok(status) => status.rq_psn,
-        Err(_) => at_move.context("the old rail's NIC does not tell what it executed")?,
-    };
+    // Where nothing moved it is still there; where something did, it has been reset since, to make room for the rail's return.
+    let still = || end.nics[0].query_qp(old).ok().filter(|status| status.state != QpState::Reset);
+    let now = at_move
+        .or_else(|| still().map(|status| status.rq_psn))
+        .context("the old rail's NIC does not tell what it executed")?;
     link.send(&Told {
         executed: now.value().wrapping_sub(first.value()) & 0xff_ffff,
         struck: end.struck.map(Time::as_nanos),
