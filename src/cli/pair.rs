@@ -17,7 +17,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 /// The longest message.
 const MAX_MESSAGE: usize = 64 << 20;
@@ -135,9 +135,15 @@ impl std::error::Error for Theirs {}
 pub(crate) struct Link(UnixStream);
 
 impl Link {
-    /// Sends a message.
+    /// Sends a message. If the other process failed instead, its error is this one's.
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> anyhow::Result<()> {
-        self.write(&Ok::<_, String>(message)).context("cannot reach the other process")
+        match self.write(&Ok::<_, String>(message)) {
+            // It has ended. The last that it said is why.
+            Err(error) if error.is::<io::Error>() => loop {
+                self.receive::<IgnoredAny>()?;
+            },
+            written => written,
+        }
     }
 
     /// Waits for a message, [`PATIENCE`] long. If the other process failed instead, its error is this one's.
