@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::ProgressBar;
-use mitra_model::{CATALOGUE, Entry, HOLDS};
+use mitra_model::{CATALOGUE, Entry};
 use serde::Serialize;
 
 /// Explore every order of steps of a protocol, at a small size
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 struct Report {
     name: &'static str,
     states: usize,
-    holds: [&'static str; 2],
+    holds: &'static [&'static str],
     counterexample: Option<&'static str>,
     counterexample_steps: Vec<String>,
 }
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = Report {
         name: entry.name,
         states: found.states,
-        holds: HOLDS,
+        holds: entry.holds,
         counterexample,
         counterexample_steps: steps.unwrap_or_default().iter().map(|step| format!("{step:?}")).collect(),
     };
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         writeln!(out, "{}: {}", report.name, entry.explored)?;
         match report.counterexample {
-            None => writeln!(out, "{} states: {} hold in all of them", report.states, HOLDS.join(" and "))?,
+            None => writeln!(out, "{} states: {} in all of them", report.states, report.holds.join(" and "))?,
             Some(what) => {
                 writeln!(out, "{what} does not hold after {} steps:", report.counterexample_steps.len())?;
                 report.counterexample_steps.iter().try_for_each(|step| writeln!(out, "  {step}"))?;

@@ -15,13 +15,16 @@ const ALL_BUT_ONE: Limits = Limits { namings: 16, process_crashes: 2, memory_cra
 const MINORITY: Limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 0 };
 const CHAOS: Chaos = Chaos { steps: 300, calm: 3000 };
 
-/// What is checked of each protocol.
-pub const HOLDS: [&str; 2] = ["agreement", "validity"];
+/// What is checked of a protocol that decides, and of one that elects.
+const DECIDES: &[&str] = &["agreement", "validity"];
+const ELECTS: &[&str] = &["election"];
 
 /// A protocol that can be checked.
 pub struct Entry {
     /// Its name in commands.
     pub name: &'static str,
+    /// What is meant to hold.
+    pub holds: &'static [&'static str],
     /// The world that is explored exhaustively.
     pub explored: &'static str,
     /// The world that is run from seeds.
@@ -52,6 +55,7 @@ impl Entry {
 pub const CATALOGUE: &[Entry] = &[
     Entry {
         name: "paxos",
+        holds: DECIDES,
         explored: "3 processes, of which 1 may crash; Ω speaks twice, each attempts once",
         run: "3 processes, of which 1 may crash; Ω speaks 16 times",
         explore: || small_paxos().explore(),
@@ -60,6 +64,7 @@ pub const CATALOGUE: &[Entry] = &[
     },
     Entry {
         name: "disk-paxos",
+        holds: DECIDES,
         explored: "2 processes, 3 memories; Ω speaks twice, each attempts once",
         run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times",
         explore: || small_disk_paxos().explore(),
@@ -68,6 +73,7 @@ pub const CATALOGUE: &[Entry] = &[
     },
     Entry {
         name: "protected-memory-paxos",
+        holds: DECIDES,
         explored: "2 processes, 3 memories, of which 1 may crash; Ω speaks twice, each attempts once",
         run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times",
         explore: || small_protected_memory_paxos().explore(),
@@ -76,6 +82,7 @@ pub const CATALOGUE: &[Entry] = &[
     },
     Entry {
         name: "aligned-paxos",
+        holds: DECIDES,
         explored: "2 processes, 2 memories; Ω speaks twice, each attempts once",
         run: "3 processes, 2 memories, of which 1 each may crash; Ω speaks 16 times",
         explore: || small_aligned_paxos().explore(),
@@ -87,6 +94,7 @@ pub const CATALOGUE: &[Entry] = &[
     },
     Entry {
         name: "fast-paxos",
+        holds: DECIDES,
         explored: "4 processes, 2 of which propose; the fast ballot alone",
         run: "4 processes, 2 of which propose and 1 may crash; Ω speaks 16 times",
         explore: || small_fast_paxos().explore(),
@@ -95,6 +103,7 @@ pub const CATALOGUE: &[Entry] = &[
     },
     Entry {
         name: "omega",
+        holds: ELECTS,
         explored: "2 processes, of which 1 may crash; each wakes twice, then all is calm",
         run: "4 processes, of which 3 may crash; then all is calm",
         explore: || small_omega().explore(),
@@ -106,6 +115,7 @@ pub const CATALOGUE: &[Entry] = &[
     },
     Entry {
         name: "hbo",
+        holds: DECIDES,
         explored: "2 neighbours, of which 1 may crash; one round",
         run: "a ring of 6 processes, of which 4 may crash",
         explore: || small_hbo().explore(),

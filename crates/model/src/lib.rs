@@ -9,7 +9,7 @@ mod random;
 mod world;
 pub mod worlds;
 
-pub use catalogue::{CATALOGUE, Entry, HOLDS};
+pub use catalogue::{CATALOGUE, Entry};
 pub use delays::delays;
 pub use election::elect;
 pub use exhaustive::{Exhaustive, Found};
