@@ -7,8 +7,8 @@ use crate::ports::Ports;
 use crate::process::{ballot_above, majority, send_others};
 use crate::protected_memory_paxos::{Decided, Slot};
 use crate::{
-    Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response, Rights,
-    RuleSet, Sound, Value,
+    Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Registers, Response,
+    Rights, RuleSet, Sound, Value,
 };
 
 /// The rules that safety rests on, for checkers to switch off.
@@ -81,7 +81,12 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
     pub fn regions(processes: u8) -> Vec<Region> {
         let all = ProcessSet::first(processes);
         let rights = Rights { read: all, write: all };
-        vec![Region { registers: processes, rights, rule: ChangeRule::Never }]
+        vec![Region {
+            registers: processes.into(),
+            rights,
+            rule: ChangeRule::Never,
+            kind: Registers::Written,
+        }]
     }
 
     fn begin(&mut self, out: &mut Actions<Self>) {
@@ -119,7 +124,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         attempt.steps = vec![Step::Writing; self.memories.into()];
         // Where phase 1 is still under way it is not needed any more.
         self.ports.abandon();
-        let op = Op::Write { region: 0, register: self.me.0, cell: self.mine.clone() };
+        let op = Op::Write { region: 0, register: self.me.0.into(), cell: self.mine.clone() };
         for memory in (0..self.memories).map(MemoryId) {
             self.ports.ask(memory, op.clone(), R::ONE_AT_A_TIME, out);
         }
@@ -139,7 +144,12 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
             (Step::Writing, Response::Ack) if attempt.proposing && !R::READS_AGAIN => *step = Step::Done,
             (Step::Writing, Response::Ack) => {
                 *step = Step::Reading;
-                self.ports.ask(memory, Op::Read { region: 0 }, R::ONE_AT_A_TIME, out);
+                self.ports.ask(
+                    memory,
+                    Op::Read { region: 0, first: 0, count: self.processes.into() },
+                    R::ONE_AT_A_TIME,
+                    out,
+                );
             }
             (Step::Reading, Response::Cells(slots)) => {
                 *step = Step::Done;

@@ -21,6 +21,8 @@
 
 use core::marker::PhantomData;
 
+use serde::{Deserialize, Serialize};
+
 use crate::paxos::{self, Acceptor, Attempt};
 use crate::process::{ballot_above, send_others};
 use crate::{Action, Actions, Input, Process, ProcessId, ProcessSet, RuleSet, Sound, Value};
@@ -49,7 +51,7 @@ impl Quorums {
 }
 
 /// What processes say.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Message<V> {
     /// The fast ballot: vote for this value.
     Propose(V),

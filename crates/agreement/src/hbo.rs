@@ -8,16 +8,18 @@
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response,
-    Rights, RuleSet, Sound,
+    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Registers,
+    Response, Rights, RuleSet, Sound,
 };
 
 /// Rounds for which the memories have room. More than a handful takes an adversary who knows the coins.
 pub const ROUNDS: u8 = 100;
 
 /// A vote: a value, or none in the second phase.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Vote {
     /// For a value.
     For(bool),
@@ -26,7 +28,7 @@ pub enum Vote {
 }
 
 /// The two phases of a round.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Phase {
     /// R: what everybody has.
     Report,
@@ -35,7 +37,7 @@ pub enum Phase {
 }
 
 /// What processes say.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Message {
     /// The settled votes of the sender's neighbourhood.
     Votes {
@@ -105,17 +107,18 @@ impl<R: Rules> Hbo<R> {
     pub fn regions(owner: ProcessId, neighbours: ProcessSet) -> Vec<Region> {
         let all = neighbours.with(owner);
         vec![Region {
-            registers: 2 * ROUNDS,
+            registers: 2 * u16::from(ROUNDS),
             rights: Rights { read: all, write: all },
             rule: ChangeRule::Never,
+            kind: Registers::Settled,
         }]
     }
 
     fn vote(&mut self, vote: Vote, out: &mut Actions<Self>) {
         self.settled.clear();
         self.waiting = false;
-        let register = 2 * self.round + u8::from(self.phase == Phase::Propose);
-        if register >= 2 * ROUNDS {
+        let register = 2 * u16::from(self.round) + u16::from(self.phase == Phase::Propose);
+        if register >= 2 * u16::from(ROUNDS) {
             return;
         }
         for &q in &self.neighbours.clone() {

@@ -14,5 +14,5 @@ mod process;
 pub mod protected_memory_paxos;
 mod slots;
 
-pub use memory::{ChangeRule, Memory, Op, Region, Response, Rights};
+pub use memory::{ChangeRule, Memory, Op, Region, Registers, Response, Rights};
 pub use process::{Action, Actions, Input, MemoryId, Process, ProcessId, ProcessSet, RuleSet, Sound, Value};

@@ -1,5 +1,7 @@
 //! Memories: registers in regions, and who may read and write them.
 
+use core::ops::Range;
+
 use crate::{ProcessId, ProcessSet};
 
 /// Who may read and who may write a region. The papers' disjoint sets are R = `read` without `write`, W = `write` without `read`,
@@ -50,27 +52,42 @@ impl ChangeRule {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Region {
     /// How many registers it has. They hold the default at first.
-    pub registers: u8,
+    pub registers: u16,
     /// Who may do what.
     pub rights: Rights,
     /// How that may change.
     pub rule: ChangeRule,
+    /// What its registers are.
+    pub kind: Registers,
+}
+
+/// What the registers of a region are made of, where memory is bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Registers {
+    /// Written by [`Op::Write`].
+    Written,
+    /// Written by [`Op::Settle`]: words of eight bytes.
+    Settled,
 }
 
 /// What a process asks of a memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Op<C> {
-    /// All registers of a region. Each is read at some time of its own: writes may come in between.
+    /// Registers of a region that follow one another. Each is read at some time of its own: writes may come in between.
     Read {
         /// Number of the region.
         region: u8,
+        /// Number of the first register.
+        first: u16,
+        /// How many.
+        count: u16,
     },
     /// Writes a register.
     Write {
         /// Number of the region.
         region: u8,
         /// Number of the register in it.
-        register: u8,
+        register: u16,
         /// What it holds from then on.
         cell: C,
     },
@@ -80,7 +97,7 @@ pub enum Op<C> {
         /// Number of the region.
         region: u8,
         /// Number of the register in it.
-        register: u8,
+        register: u16,
         /// What is proposed.
         cell: C,
     },
@@ -121,10 +138,16 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
     /// Does what a process asks for, at once. What does not exist is refused.
     pub fn execute(&mut self, p: ProcessId, op: &Op<C>) -> Response<C> {
         match op {
-            Op::Read { region } => match self.regions.get(usize::from(*region)) {
-                Some((r, cells)) if r.rights.read.contains(p) => Response::Cells(cells.clone()),
-                _ => Response::Nak,
-            },
+            Op::Read { region, first, count } => {
+                let mut read = Vec::new();
+                loop {
+                    if let Some(response) =
+                        self.read_next(p, *region, *first..first.saturating_add(*count), &mut read)
+                    {
+                        return response;
+                    }
+                }
+            }
             Op::Write { region, register, cell } => {
                 let Some((r, cells)) = self.regions.get_mut(usize::from(*region)) else {
                     return Response::Nak;
@@ -161,10 +184,19 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
         }
     }
 
-    /// Reads the next register of a region into `read`, as a NIC does that reads one after the other. Says what the whole read
-    /// answers if this was its end.
-    pub fn read_next(&self, p: ProcessId, region: u8, read: &mut Vec<C>) -> Option<Response<C>> {
+    /// Reads the next of some registers of a region into `read`, as a NIC does that reads one after the other. Says what the whole
+    /// read answers if this was its end.
+    pub fn read_next(
+        &self,
+        p: ProcessId,
+        region: u8,
+        registers: Range<u16>,
+        read: &mut Vec<C>,
+    ) -> Option<Response<C>> {
         let Some((r, cells)) = self.regions.get(usize::from(region)) else { return Some(Response::Nak) };
+        let Some(cells) = cells.get(usize::from(registers.start)..usize::from(registers.end)) else {
+            return Some(Response::Nak);
+        };
         if !r.rights.read.contains(p) {
             return Some(Response::Nak);
         }
@@ -181,7 +213,10 @@ mod tests {
     const P1: ProcessId = ProcessId(1);
 
     fn memory(rule: ChangeRule) -> Memory<u8> {
-        Memory::new(2, &[Region { registers: 2, rights: Rights::single_writer(2, P0), rule }])
+        Memory::new(
+            2,
+            &[Region { registers: 2, rights: Rights::single_writer(2, P0), rule, kind: Registers::Written }],
+        )
     }
 
     fn write(cell: u8) -> Op<u8> {
@@ -199,7 +234,7 @@ mod tests {
         assert_eq!(m.execute(P1, &mine), Response::Ack);
         assert_eq!(m.execute(P0, &write(9)), Response::Nak);
         assert_eq!(m.execute(P1, &write(8)), Response::Ack);
-        assert_eq!(m.execute(P0, &Op::Read { region: 0 }), Response::Cells(vec![0, 8]));
+        assert_eq!(m.execute(P0, &Op::Read { region: 0, first: 0, count: 2 }), Response::Cells(vec![0, 8]));
     }
 
     #[test]
@@ -224,7 +259,8 @@ mod tests {
     #[test]
     fn what_does_not_exist_is_refused() {
         let mut m = memory(ChangeRule::Never);
-        assert_eq!(m.execute(P0, &Op::Read { region: 1 }), Response::Nak);
+        assert_eq!(m.execute(P0, &Op::Read { region: 0, first: 1, count: 2 }), Response::Nak);
+        assert_eq!(m.execute(P0, &Op::Read { region: 1, first: 0, count: 1 }), Response::Nak);
         assert_eq!(m.execute(P0, &Op::Write { region: 0, register: 2, cell: 1 }), Response::Nak);
     }
 }

@@ -19,17 +19,19 @@
 
 use core::marker::PhantomData;
 
+use serde::{Deserialize, Serialize};
+
 use crate::process::send_others;
 use crate::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response,
-    Rights, RuleSet, Sound,
+    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Registers,
+    Response, Rights, RuleSet, Sound,
 };
 
 /// The memory of all registers.
 const MEMORY: MemoryId = MemoryId(0);
 
 /// What a process lets the others know.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct State {
     /// Grows while it leads.
     pub heartbeat: u64,
@@ -40,7 +42,7 @@ pub struct State {
 }
 
 /// What processes say, when they disagree.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Message {
     /// I contend: watch me.
     Contend,
@@ -128,6 +130,7 @@ impl<R: Rules> Omega<R> {
             registers: 1,
             rights: Rights::single_writer(processes, ProcessId(p)),
             rule: ChangeRule::Never,
+            kind: Registers::Written,
         };
         (0..processes).map(region).collect()
     }
@@ -191,7 +194,7 @@ impl<R: Rules> Omega<R> {
             let op = Op::Write { region: p.0, register: 0, cell: self.mine.clone() };
             (Asked::Write(self.mine.active), op)
         } else {
-            (Asked::Read(p), Op::Read { region: p.0 })
+            (Asked::Read(p), Op::Read { region: p.0, first: 0, count: 1 })
         };
         self.asked = Some(asked);
         out.push(Action::Ask { memory: MEMORY, op });

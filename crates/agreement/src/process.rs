@@ -3,14 +3,16 @@
 use core::fmt::{self, Debug, Display};
 use core::hash::Hash;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Op, Response};
 
 /// A process, counted from 0. The papers' p1, which leads at first, is 0 here.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct ProcessId(pub u8);
 
 /// A memory, counted from 0.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct MemoryId(pub u8);
 
 impl Display for ProcessId {
@@ -26,7 +28,7 @@ impl Display for MemoryId {
 }
 
 /// Up to 64 processes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct ProcessSet(u64);
 
 impl ProcessSet {

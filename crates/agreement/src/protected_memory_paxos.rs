@@ -14,14 +14,17 @@
 
 use core::marker::PhantomData;
 
+use serde::{Deserialize, Serialize};
+
 use crate::process::{ballot_above, majority, send_others};
 use crate::slots::{Answer, Slots};
 use crate::{
-    Actions, ChangeRule, Input, Process, ProcessId, ProcessSet, Region, Rights, RuleSet, Sound, Value,
+    Actions, ChangeRule, Input, Process, ProcessId, ProcessSet, Region, Registers, Rights, RuleSet, Sound,
+    Value,
 };
 
 /// What a process has written about its attempts.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Slot<V> {
     /// The highest ballot it has begun.
     pub min: u64,
@@ -83,7 +86,7 @@ struct Attempt<V> {
 }
 
 /// What is said: the value that was decided.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Decided<V>(pub V);
 
 impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
@@ -110,7 +113,12 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         if !R::EXCLUSIVE {
             rights.write = ProcessSet::first(processes);
         }
-        vec![Region { registers: processes, rights, rule: ChangeRule::TakeOver }]
+        vec![Region {
+            registers: processes.into(),
+            rights,
+            rule: ChangeRule::TakeOver,
+            kind: Registers::Written,
+        }]
     }
 
     fn begin(&mut self, out: &mut Actions<Self>) {

@@ -137,7 +137,7 @@ impl<V: Value, R: Rules> Slots<V, R> {
         let at = usize::from(memory.0);
         self.phases[at] = phase;
         let min = self.ballot;
-        let write = |cell| Op::Write { region: 0, register: self.me.0, cell };
+        let write = |cell| Op::Write { region: 0, register: self.me.0.into(), cell };
         let op = match phase {
             Phase::Taking if R::EXCLUSIVE => {
                 Op::Change { region: 0, rights: Rights::single_writer(self.processes, self.me) }
@@ -145,7 +145,7 @@ impl<V: Value, R: Rules> Slots<V, R> {
             Phase::Taking => return self.enter(memory, Phase::Promising, None, out),
             Phase::Promising if R::KEEPS_ACCEPTED => write(Slot { min, ..self.mine[at].clone() }),
             Phase::Promising => write(Slot { min, ..Slot::default() }),
-            Phase::Reading => Op::Read { region: 0 },
+            Phase::Reading => Op::Read { region: 0, first: 0, count: self.processes.into() },
             Phase::Writing => write(Slot { min, accepted: min, value: value.cloned() }),
             Phase::Ready | Phase::Accepted => return,
         };

@@ -247,7 +247,7 @@ impl<P: Process> World<P> {
         let request = &mut self.requests[usize::from(p.0)][usize::from(m.0)][index];
         let Request::Asked(op, read) = request else { return };
         let response = match op {
-            Op::Read { region } => memory.read_next(p, *region, read),
+            Op::Read { region, first, count } => memory.read_next(p, *region, *first..*first + *count, read),
             _ => Some(memory.execute(p, op)),
         };
         if let Some(response) = response {
