@@ -10,9 +10,9 @@ use mitra_agreement::{Process, ProcessSet, Sound, disk_paxos, hbo, paxos, protec
 use crate::{Chaos, Exhaustive, Found, Limits, Report, World, elect, run, worlds};
 
 /// Faults and errors of Ω in a run from a seed: all processes but one and a minority of the memories may crash.
-const ALL_BUT_ONE: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1 };
+const ALL_BUT_ONE: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4 };
 /// The same where processes must stay a majority.
-const MINORITY: Limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 0 };
+const MINORITY: Limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 0, breaks: 4 };
 const CHAOS: Chaos = Chaos { steps: 300, calm: 3000 };
 
 /// What is checked of a protocol that decides, and of one that elects.
@@ -66,7 +66,7 @@ pub const CATALOGUE: &[Entry] = &[
         name: "disk-paxos",
         holds: DECIDES,
         explored: "2 processes, 3 memories; Ω speaks twice, each attempts once",
-        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times",
+        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times, 4 connections to memories break",
         explore: || small_disk_paxos().explore(),
         serve: |at| small_disk_paxos().serve(at),
         run_one: |seed| seeded(seed, worlds::disk_paxos::<Sound>(3, 3, ALL_BUT_ONE)),
@@ -75,7 +75,7 @@ pub const CATALOGUE: &[Entry] = &[
         name: "protected-memory-paxos",
         holds: DECIDES,
         explored: "2 processes, 3 memories, of which 1 may crash; Ω speaks twice, each attempts once",
-        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times",
+        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times, 4 connections to memories break",
         explore: || small_protected_memory_paxos().explore(),
         serve: |at| small_protected_memory_paxos().serve(at),
         run_one: |seed| seeded(seed, worlds::protected_memory_paxos::<Sound>(3, 3, ALL_BUT_ONE)),
@@ -84,7 +84,7 @@ pub const CATALOGUE: &[Entry] = &[
         name: "aligned-paxos",
         holds: DECIDES,
         explored: "2 processes, 2 memories; Ω speaks twice, each attempts once",
-        run: "3 processes, 2 memories, of which 1 each may crash; Ω speaks 16 times",
+        run: "3 processes, 2 memories, of which 1 each may crash; Ω speaks 16 times, 4 connections to memories break",
         explore: || small_aligned_paxos().explore(),
         serve: |at| small_aligned_paxos().serve(at),
         run_one: |seed| {

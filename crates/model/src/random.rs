@@ -110,7 +110,7 @@ impl Report {
 }
 
 fn is_fault(step: Step) -> bool {
-    matches!(step, Step::CrashProcess(_) | Step::CrashMemory(_))
+    matches!(step, Step::CrashProcess(_) | Step::CrashMemory(_) | Step::Break(..))
 }
 
 /// How quick everybody is for now.
@@ -156,6 +156,7 @@ impl Pace {
             Step::Wake(p) | Step::Coin(p, _) => self.waking * process(p),
             Step::CrashProcess(p) => self.crashing * process(p),
             Step::CrashMemory(m) => self.crashing * memory(m),
+            Step::Break(p, m) => self.crashing * process(p) * memory(m),
         }
     }
 }
