@@ -2,7 +2,7 @@
 
 use mitra_agreement::{Process, ProcessId};
 
-use crate::random::{Dice, disturb};
+use crate::random::{Deciding, Dice, disturb};
 use crate::{Chaos, Report, Step, Violation, World};
 
 /// Runs a world from a seed. `leader` says whom a process names. In the calm, of [`Chaos::calm`] rounds, each process wakes at a pace
@@ -10,18 +10,19 @@ use crate::{Chaos, Report, Step, Violation, World};
 /// second half of the rounds is judged.
 pub fn elect<P: Process>(
     seed: u64,
-    mut world: World<P>,
+    world: World<P>,
     chaos: Chaos,
     leader: impl Fn(&P) -> ProcessId,
 ) -> Report {
     let mut dice = Dice::new(seed);
-    let mut report = disturb(&mut dice, &mut world, chaos.steps, &[]);
-    let living = world.living();
+    let mut subject = Deciding { world, valid: &[] };
+    let mut report = disturb(&mut dice, &mut subject, chaos.steps);
+    let living = subject.world.living();
     let mut paces: Vec<Pace> = living.iter().map(|_| Pace::new(&mut dice)).collect();
     if living.len() > 1 && dice.below(2) == 0 {
         paces[dice.below(living.len() as u64) as usize] = Pace::Slower(20);
     }
-    report.violation = calm_down(world, chaos.calm, leader, |nth, woken| paces[nth].pause(woken));
+    report.violation = calm_down(subject.world, chaos.calm, leader, |nth, woken| paces[nth].pause(woken));
     report
 }
 

@@ -1,11 +1,12 @@
 //! Every order of steps, at small sizes.
 
+use std::hash::Hash;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::thread;
 
 use mitra_agreement::{Process, ProcessId};
-use stateright::{Checker, Model, Property};
+use stateright::{Checker, CheckerBuilder, Model, Property};
 
 use crate::election::calm_down;
 use crate::{Step, World};
@@ -54,20 +55,26 @@ where
 {
     /// Explores it all, or until a counterexample is found.
     pub fn explore(self) -> Found {
-        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let checker = self.checker().threads(threads).spawn_bfs().join();
-        let discoveries = checker.discoveries();
-        let paths = discoveries.into_iter().map(|(what, path)| (what, path.into_actions()));
-        Found {
-            states: checker.unique_state_count(),
-            counterexample: paths.min_by_key(|(_, steps)| steps.len()),
-        }
+        explore(self.checker())
     }
 
     /// Serves it to a browser, for as long as the program runs.
     pub fn serve(self, at: SocketAddr) {
         self.checker().serve(at);
     }
+}
+
+/// Explores every world that a model has, or until a counterexample is found.
+pub(crate) fn explore<M>(checker: CheckerBuilder<M>) -> Found
+where
+    M: Model<Action = Step> + Send + Sync + 'static,
+    M::State: Clone + PartialEq + Hash + Send + Sync + 'static,
+{
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let checker = checker.threads(threads).spawn_bfs().join();
+    let discoveries = checker.discoveries();
+    let paths = discoveries.into_iter().map(|(what, path)| (what, path.into_actions()));
+    Found { states: checker.unique_state_count(), counterexample: paths.min_by_key(|(_, steps)| steps.len()) }
 }
 
 impl<P: Process> Model for Exhaustive<P> {

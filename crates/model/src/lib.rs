@@ -5,7 +5,9 @@ mod catalogue;
 mod delays;
 mod election;
 mod exhaustive;
+mod history;
 mod random;
+mod replica;
 mod world;
 pub mod worlds;
 
@@ -13,5 +15,7 @@ pub use catalogue::{CATALOGUE, Entry};
 pub use delays::delays;
 pub use election::elect;
 pub use exhaustive::{Exhaustive, Found};
-pub use random::{Chaos, Report, Violation, run};
+pub use history::{ExhaustiveLog, LogWorld};
+pub use random::{Chaos, Report, Subject, Violation, play, run};
+pub use replica::{Command, Replica};
 pub use world::{Limits, Step, World};

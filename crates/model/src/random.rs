@@ -16,7 +16,7 @@ pub struct Chaos {
 }
 
 /// What is wrong with a run.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Violation {
     /// Two processes decided differently.
     Disagreement,
@@ -41,24 +41,78 @@ pub struct Report {
     pub violation: Option<Violation>,
 }
 
+/// What an adversary plays with, and what it must not bring about.
+pub trait Subject {
+    /// All steps that can be taken now.
+    fn steps(&self) -> Vec<Step>;
+    /// Takes one of them; says what is wrong since.
+    fn take(&mut self, step: Step) -> Option<Violation>;
+    /// Who has not crashed.
+    fn living(&self) -> Vec<ProcessId>;
+    /// The faults are over, and Ω names one living process to all.
+    fn calm(&mut self, leader: ProcessId);
+    /// Whether all that must happen in the calm has happened.
+    fn is_done(&self) -> bool;
+}
+
+/// A world in which processes decide, on values that are valid.
+pub(crate) struct Deciding<'a, P: Process> {
+    pub(crate) world: World<P>,
+    pub(crate) valid: &'a [P::Value],
+}
+
+impl<P: Process> Subject for Deciding<'_, P> {
+    fn steps(&self) -> Vec<Step> {
+        self.world.steps()
+    }
+
+    fn take(&mut self, step: Step) -> Option<Violation> {
+        self.world.take(step);
+        if !self.world.agrees() {
+            Some(Violation::Disagreement)
+        } else if !self.world.decisions().iter().flatten().all(|value| self.valid.contains(value)) {
+            Some(Violation::Invalid)
+        } else {
+            None
+        }
+    }
+
+    fn living(&self) -> Vec<ProcessId> {
+        self.world.living()
+    }
+
+    fn calm(&mut self, leader: ProcessId) {
+        self.world.calm(leader);
+    }
+
+    fn is_done(&self) -> bool {
+        self.world.is_done()
+    }
+}
+
+/// Runs a world in which processes decide, on one of `valid`.
+pub fn run<P: Process>(seed: u64, world: World<P>, chaos: Chaos, valid: &[P::Value]) -> Report {
+    play(seed, Deciding { world, valid }, chaos)
+}
+
 /// Runs a world. Some processes, memories and kinds of steps are quicker than others, for a while: only so does the old meet the
 /// new.
-pub fn run<P: Process>(seed: u64, mut world: World<P>, chaos: Chaos, valid: &[P::Value]) -> Report {
+pub fn play(seed: u64, mut subject: impl Subject, chaos: Chaos) -> Report {
     let mut dice = Dice::new(seed);
-    let mut report = disturb(&mut dice, &mut world, chaos.steps, valid);
+    let mut report = disturb(&mut dice, &mut subject, chaos.steps);
     if report.violation.is_some() {
         return report;
     }
-    let living = world.living();
+    let living = subject.living();
     if let Some(&leader) = living.get(dice.below(living.len() as u64) as usize) {
-        world.calm(leader);
+        subject.calm(leader);
     }
     for _ in 0..chaos.calm {
-        if world.is_done() {
+        if subject.is_done() {
             return report;
         }
-        let Some(step) = dice.weighted(&world.steps(), |_| 1) else { break };
-        report.take(&mut world, step, valid);
+        let Some(step) = dice.weighted(&subject.steps(), |_| 1) else { break };
+        report.take(&mut subject, step);
         if report.violation.is_some() {
             return report;
         }
@@ -68,12 +122,7 @@ pub fn run<P: Process>(seed: u64, mut world: World<P>, chaos: Chaos, valid: &[P:
 }
 
 /// The part of a run before the calm.
-pub(crate) fn disturb<P: Process>(
-    dice: &mut Dice,
-    world: &mut World<P>,
-    steps: u32,
-    valid: &[P::Value],
-) -> Report {
+pub(crate) fn disturb(dice: &mut Dice, subject: &mut impl Subject, steps: u32) -> Report {
     let mut report = Report { steps: Vec::new(), faults: 0, violation: None };
     let crashes = dice.below(2) == 0;
     let mut pace = Pace::new(dice, crashes);
@@ -81,12 +130,12 @@ pub(crate) fn disturb<P: Process>(
         if dice.below(30) == 0 {
             pace = Pace::new(dice, crashes);
         }
-        let steps = world.steps();
+        let steps = subject.steps();
         let Some(step) = dice.weighted(&steps, |step| pace.of(step)) else {
             pace = Pace::new(dice, crashes);
             continue;
         };
-        report.take(world, step, valid);
+        report.take(subject, step);
         if report.violation.is_some() {
             return report;
         }
@@ -95,17 +144,10 @@ pub(crate) fn disturb<P: Process>(
 }
 
 impl Report {
-    fn take<P: Process>(&mut self, world: &mut World<P>, step: Step, valid: &[P::Value]) {
+    fn take(&mut self, subject: &mut impl Subject, step: Step) {
         self.faults += u32::from(is_fault(step));
         self.steps.push(step);
-        world.take(step);
-        self.violation = if !world.agrees() {
-            Some(Violation::Disagreement)
-        } else if !world.decisions().iter().flatten().all(|value| valid.contains(value)) {
-            Some(Violation::Invalid)
-        } else {
-            None
-        };
+        self.violation = subject.take(step);
     }
 }
 

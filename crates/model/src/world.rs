@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use mitra_agreement::{Action, Input, Memory, MemoryId, Op, Process, ProcessId, Region, Response};
+use mitra_agreement::{Action, Actions, Input, Memory, MemoryId, Op, Process, ProcessId, Region, Response};
 
 /// What the adversary may still do beside choosing the order of things.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -288,9 +288,14 @@ impl<P: Process> World<P> {
     }
 
     fn tell(&mut self, p: ProcessId, input: Input<P::Cell, P::Message>) {
+        self.call(p, |process, actions| process.handle(input, actions));
+    }
+
+    /// Does something with a process that has not crashed, and carries out what it asks for.
+    pub fn call(&mut self, p: ProcessId, what: impl FnOnce(&mut P, &mut Actions<P>)) {
         let Some(process) = &mut self.processes[usize::from(p.0)] else { return };
         let mut actions = Vec::new();
-        process.handle(input, &mut actions);
+        what(process, &mut actions);
         if let (Some(value), unset @ None) = (process.decision(), &mut self.decisions[usize::from(p.0)]) {
             *unset = Some(value.clone());
         }

@@ -4,12 +4,13 @@ use mitra_agreement::aligned_paxos::{self, AlignedPaxos};
 use mitra_agreement::disk_paxos::{self, DiskPaxos};
 use mitra_agreement::fast_paxos::{self, FastPaxos, Quorums};
 use mitra_agreement::hbo::{self, Hbo};
+use mitra_agreement::log;
 use mitra_agreement::omega::{self, Omega};
 use mitra_agreement::paxos::{self, Paxos};
 use mitra_agreement::protected_memory_paxos::{self, ProtectedMemoryPaxos};
 use mitra_agreement::{ProcessId, ProcessSet};
 
-use crate::{Limits, World};
+use crate::{Limits, LogWorld, Replica, World};
 
 /// What process `p` proposes.
 pub fn proposal(p: u8) -> u8 {
@@ -60,6 +61,25 @@ pub fn fast_paxos<R: fast_paxos::Rules>(
     let input = |p: u8| proposers.contains(&p).then_some(proposal(p));
     let processes = (0..n).map(|p| FastPaxos::new(ProcessId(p), quorums, input(p))).collect();
     World::new(processes, 0, &[], limits)
+}
+
+/// The least sizes of a log over `m` memories: entries of two commands, a ring of two windows of `window`.
+pub fn log_config(n: u8, m: u8, window: u16) -> log::Config {
+    log::Config {
+        processes: n,
+        memories: m,
+        window,
+        windows: 2,
+        register_bytes: 62,
+        snapshot_registers: 16,
+        queue: 4,
+    }
+}
+
+/// The processes of a replicated log, each of which wants so many commands committed.
+pub fn log<R: log::Rules>(config: log::Config, commands: u8, limits: Limits) -> LogWorld<R> {
+    let processes = (0..config.processes).map(|p| Replica::new(ProcessId(p), config, commands)).collect();
+    LogWorld::new(World::new(processes, config.memories, &config.regions(), limits))
 }
 
 /// `n` processes that elect a leader by Ω, over one memory.

@@ -1,0 +1,203 @@
+//! What a memory of the log holds, and where: a header, a ring of entries, and two areas for a snapshot.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ChangeRule, Op, ProcessSet, Region, Registers, Rights};
+
+/// More than what a cell takes, as postcard writes it, beside the bytes of commands and snapshots.
+const OVERHEAD: usize = 48;
+/// What a command takes beside its bytes: its length.
+const PER_COMMAND: usize = 5;
+
+/// The sizes of a log, the same at all its processes. Nothing in it grows beyond them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Config {
+    /// How many processes there can be, 1 to 64. Any number of them may be dead, or not there yet.
+    pub processes: u8,
+    /// How many memories there are, 1 to 64. A majority of them must live.
+    pub memories: u8,
+    /// How many entries may be on their way at a time, and how many registers are read or written at a time.
+    pub window: u16,
+    /// The ring of entries is so many windows long, at least 2.
+    pub windows: u16,
+    /// How many bytes each register has room for, as postcard writes a [`Cell`].
+    pub register_bytes: u32,
+    /// How many registers a snapshot may take.
+    pub snapshot_registers: u16,
+    /// How many commands may wait for a place in the window.
+    pub queue: u16,
+}
+
+impl Config {
+    /// Whether the numbers fit each other.
+    pub fn fits(&self) -> bool {
+        let registers =
+            1 + u32::from(self.window) * u32::from(self.windows) + 2 * u32::from(self.snapshot_registers);
+        (1..=64).contains(&self.processes)
+            && (1..=64).contains(&self.memories)
+            && self.window > 0
+            && self.windows >= 2
+            && self.queue > 0
+            && registers <= u16::MAX.into()
+            && self.register_bytes as usize > OVERHEAD + PER_COMMAND
+    }
+
+    /// The most bytes that a command can have.
+    pub fn most_command_bytes(&self) -> usize {
+        self.register_bytes as usize - OVERHEAD - PER_COMMAND
+    }
+
+    /// The most bytes that a snapshot can have.
+    pub fn most_snapshot_bytes(&self) -> usize {
+        self.chunk_bytes() * usize::from(self.snapshot_registers)
+    }
+
+    /// The regions of each memory: one, which nobody may write until somebody takes it.
+    pub fn regions(&self) -> Vec<Region> {
+        vec![Region {
+            registers: 1 + self.ring() + 2 * self.snapshot_registers,
+            rights: Rights::read_only(self.processes),
+            rule: ChangeRule::TakeOver,
+            kind: Registers::Written,
+        }]
+    }
+
+    /// How many commands of `all`, at least one, go into one entry.
+    pub(super) fn batch<'a>(&self, all: impl Iterator<Item = &'a Vec<u8>>) -> usize {
+        let room = self.register_bytes as usize - OVERHEAD;
+        let ends = all.scan(0, |bytes, command| {
+            *bytes += command.len() + PER_COMMAND;
+            Some(*bytes)
+        });
+        ends.take_while(|&end| end <= room).count().max(1)
+    }
+
+    pub(super) fn chunk_bytes(&self) -> usize {
+        self.register_bytes as usize - OVERHEAD
+    }
+
+    /// How many entries the ring has room for.
+    pub(super) fn ring(&self) -> u16 {
+        self.window * self.windows
+    }
+
+    /// The register of an entry.
+    pub(super) fn slot(&self, index: u64) -> u16 {
+        1 + (index % u64::from(self.ring())) as u16
+    }
+
+    /// Reads a window of entries, the one that this index is in.
+    pub(super) fn read_entries(&self, index: u64) -> Op<Cell> {
+        let window = (index / u64::from(self.window) % u64::from(self.windows)) as u16;
+        read(1 + window * self.window, self.window)
+    }
+
+    /// How many windows on from that of the one index that of the other is.
+    pub(super) fn windows_between(&self, one: u64, other: u64) -> u64 {
+        other / u64::from(self.window) - one / u64::from(self.window)
+    }
+
+    /// The last index in the same window.
+    pub(super) fn window_end(&self, index: u64) -> u64 {
+        index - index % u64::from(self.window) + u64::from(self.window) - 1
+    }
+
+    /// The register of a snapshot's so manieth chunk.
+    pub(super) fn chunk(&self, area: bool, nth: u16) -> u16 {
+        1 + self.ring() + u16::from(area) * self.snapshot_registers + nth
+    }
+
+    /// Reads the next chunks of a snapshot, of which there are some left.
+    pub(super) fn read_chunks(&self, stamp: &Stamp, nth: u16) -> Op<Cell> {
+        read(self.chunk(stamp.area, nth), self.window.min(stamp.chunks - nth))
+    }
+}
+
+/// Reads the header.
+pub(super) const READ_HEADER: Op<Cell> = Op::Read { region: 0, first: 0, count: 1 };
+
+fn read(first: u16, count: u16) -> Op<Cell> {
+    Op::Read { region: 0, first, count }
+}
+
+/// Writes a register.
+pub(super) fn write(register: u16, cell: Cell) -> Op<Cell> {
+    Op::Write { region: 0, register, cell }
+}
+
+/// What a register holds.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub enum Cell {
+    /// Nothing yet.
+    #[default]
+    Empty,
+    /// The first register.
+    Header(Header),
+    /// A register of the ring.
+    Entry(Entry),
+    /// A register of the snapshot's areas.
+    Chunk(Chunk),
+}
+
+/// The state of a memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Header {
+    /// The highest ballot begun here.
+    pub ballot: u64,
+    /// The snapshot here. Its index is the recycling point: registers of entries up to it may be written anew.
+    pub stamp: Stamp,
+}
+
+/// Which snapshot it is, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Stamp {
+    /// The last entry in it; 0 for no snapshot.
+    pub index: u64,
+    /// The ballot of who wrote it.
+    pub ballot: u64,
+    /// In which of the two areas it is.
+    pub area: bool,
+    /// In how many registers.
+    pub chunks: u16,
+    /// Who might lead then.
+    pub leaders: ProcessSet,
+}
+
+impl Default for Stamp {
+    fn default() -> Stamp {
+        Stamp { index: 0, ballot: 0, area: false, chunks: 0, leaders: ProcessSet::NONE }
+    }
+}
+
+/// An entry of the log.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// The ballot of who wrote it.
+    pub ballot: u64,
+    /// Its place in the log, from 1.
+    pub index: u64,
+    /// Up to where entries were committed, as far as the writer knew.
+    pub commit: u64,
+    /// What it says.
+    pub payload: Payload,
+}
+
+/// What an entry says.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub enum Payload {
+    /// Commands for the state machine, in order.
+    Commands(Vec<Vec<u8>>),
+    /// Only these may lead from here on.
+    Leaders(ProcessSet),
+}
+
+/// A part of a snapshot.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Chunk {
+    /// The last entry in the snapshot.
+    pub index: u64,
+    /// The ballot of who wrote it.
+    pub ballot: u64,
+    /// The part.
+    pub bytes: Vec<u8>,
+}

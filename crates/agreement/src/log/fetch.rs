@@ -1,0 +1,147 @@
+//! How a follower gets what is committed: from a majority of the memories, or from a snapshot in one.
+
+use super::cells::READ_HEADER;
+use super::links::Asked;
+use super::{Cell, Committed, Delivery, Entry, Rules, Stamp, State};
+use crate::process::majority;
+use crate::{Action, Response};
+
+/// Rounds: in each, a window of every memory is read.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Fetch {
+    /// The last entry that this round is for. It was committed before the reads began, so a majority has had it since.
+    end: u64,
+    sources: Vec<Source>,
+}
+
+/// What is known of a memory.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Source {
+    /// To be read, or being read.
+    Unread,
+    /// Read: what its registers hold.
+    Read(Vec<Cell>),
+    /// It holds newer entries in the registers: it has a snapshot.
+    Recycled,
+    /// So much of the snapshot was read.
+    Partly { stamp: Stamp, chunks: u16, bytes: Vec<u8> },
+}
+
+impl Fetch {
+    pub(super) fn new(memories: u8) -> Fetch {
+        Fetch { end: 0, sources: vec![Source::Unread; memories.into()] }
+    }
+
+    /// Asks each memory that owes no answer for what is next.
+    pub(super) fn drive(&mut self, state: &mut State, out: &mut Vec<Action<Cell, Committed>>) {
+        if state.commit >= self.end {
+            if state.known <= state.commit {
+                return;
+            }
+            state.links.abandon();
+            self.end = state.known.min(state.config.window_end(state.commit + 1));
+            self.sources.fill(Source::Unread);
+        }
+        for (m, source) in self.sources.iter().enumerate() {
+            let op = match source {
+                _ if !state.links.at(m).is_empty() => continue,
+                Source::Unread => state.config.read_entries(self.end),
+                Source::Recycled => READ_HEADER,
+                Source::Partly { stamp, chunks, .. } => state.config.read_chunks(stamp, *chunks),
+                Source::Read(_) => continue,
+            };
+            state.links.ask(m, Asked::Fetch, op, out);
+        }
+    }
+
+    /// Takes what a memory answers.
+    pub(super) fn answered<R: Rules>(&mut self, m: usize, response: Response<Cell>, state: &mut State) {
+        let Response::Cells(cells) = response else { return };
+        self.sources[m] = match &mut self.sources[m] {
+            Source::Recycled => match cells.first() {
+                Some(Cell::Header(header)) if header.stamp.index > state.commit => {
+                    state.see_header(header);
+                    Source::Partly { stamp: header.stamp, chunks: 0, bytes: Vec::new() }
+                }
+                _ => Source::Unread,
+            },
+            Source::Partly { stamp, chunks, bytes } => {
+                let mut read = *chunks;
+                let mut bytes = core::mem::take(bytes);
+                for cell in &cells {
+                    if let Cell::Chunk(chunk) = cell
+                        && (chunk.index, chunk.ballot) == (stamp.index, stamp.ballot)
+                    {
+                        bytes.extend(&chunk.bytes);
+                        read += 1;
+                    }
+                }
+                // The area may have been written anew in the meantime.
+                if read == *chunks + cells.len() as u16 {
+                    Source::Partly { stamp: *stamp, chunks: read, bytes }
+                } else {
+                    Source::Recycled
+                }
+            }
+            Source::Unread | Source::Read(_) => {
+                cells.iter().filter_map(entry).for_each(|entry| state.see_entry(entry));
+                Source::Read(cells)
+            }
+        };
+        self.install(m, state);
+        self.settle::<R>(state);
+    }
+
+    /// A snapshot that is complete takes the place of all up to its index.
+    fn install(&mut self, m: usize, state: &mut State) {
+        if let Source::Partly { stamp, chunks, bytes } = &mut self.sources[m]
+            && *chunks == stamp.chunks
+        {
+            if stamp.index > state.commit {
+                state.commit = stamp.index;
+                state.leaders = stamp.leaders;
+                let bytes = core::mem::take(bytes);
+                state.deliveries.push(Delivery::Snapshot { index: stamp.index, bytes });
+            }
+            self.sources[m] = Source::Unread;
+        }
+    }
+
+    /// Delivers what a majority has shown, in order. Who holds newer entries in the registers has a snapshot.
+    fn settle<R: Rules>(&mut self, state: &mut State) {
+        let enough = if R::READS_MAJORITY { majority(self.sources.len()) } else { 1 };
+        while state.commit < self.end {
+            let index = state.commit + 1;
+            let at = (index % u64::from(state.config.window)) as usize;
+            for source in &mut self.sources {
+                if matches!(source.entry(at), Some(entry) if entry.index > index) {
+                    *source = Source::Recycled;
+                }
+            }
+            let shown = self.sources.iter().filter(|source| matches!(source, Source::Read(_))).count();
+            let entries = self.sources.iter().filter_map(|source| source.entry(at));
+            let last = entries.filter(|entry| entry.index == index).max_by_key(|entry| entry.ballot);
+            match last {
+                Some(entry) if shown >= enough => state.deliver(entry.payload.clone()),
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Source {
+    /// What was read in this place of the window.
+    fn entry(&self, at: usize) -> Option<&Entry> {
+        match self {
+            Source::Read(cells) => cells.get(at).and_then(entry),
+            _ => None,
+        }
+    }
+}
+
+fn entry(cell: &Cell) -> Option<&Entry> {
+    match cell {
+        Cell::Entry(entry) => Some(entry),
+        _ => None,
+    }
+}
