@@ -23,6 +23,7 @@ use crate::cli::pair::{Link, Pair, Role};
 pub(crate) struct Setup {
     place: Place,
     processes: u8,
+    memories: u8,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -54,7 +55,7 @@ pub(super) struct Memory {
 pub(super) fn start(count: u8, processes: u8, nic: &Arc<SoftNic>) -> anyhow::Result<Vec<Memory>> {
     let one = |_| -> anyhow::Result<Memory> {
         let mut pair = Pair::start(Role::Bench)?;
-        pair.link.send(&Task::Agreement(Setup { place: Place::default(), processes }))?;
+        pair.link.send(&Task::Agreement(Setup { place: Place::default(), processes, memories: count }))?;
         let mut floor =
             Bare::new(&(Arc::clone(nic) as Arc<dyn Provider>), Layout::new(ROOM).len(), random()? as u32)?;
         pair.link.send(&floor.info()?)?;
@@ -78,7 +79,8 @@ pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
             MemoryConfig { regions, room: ROOM, tokens: tokens(setup.processes), failover: config() };
         Ok(MemoryNode::new(Arc::clone(&domain), door, config)?)
     };
-    let mut memories = protocols(setup.processes).into_iter().map(serve).collect::<Result<Vec<_>, _>>()?;
+    let mut memories =
+        protocols(setup.processes, setup.memories).into_iter().map(serve).collect::<Result<Vec<_>, _>>()?;
     let doors = memories.iter().map(MemoryNode::address).collect();
     link.send(&Served { doors, floor: floor.info()? })?;
     loop {

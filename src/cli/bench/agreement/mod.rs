@@ -12,8 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
 use mitra_agreement::disk_paxos::DiskPaxos;
+use mitra_agreement::log::{self as replicated, Fate, Log};
 use mitra_agreement::protected_memory_paxos::ProtectedMemoryPaxos;
-use mitra_agreement::{Process, ProcessId, Region};
+use mitra_agreement::{Input, Process, ProcessId, Region};
 use mitra_failover::Domain;
 use mitra_node::{Node, NodeConfig};
 use mitra_verbs::Provider;
@@ -62,11 +63,25 @@ pub(crate) struct Args {
 }
 
 /// The regions of each protocol that is measured, in the order of the doors.
-fn protocols(processes: u8) -> Vec<Vec<Region>> {
+fn protocols(processes: u8, memories: u8) -> Vec<Vec<Region>> {
     vec![
         Instances::<Pmp>::regions(Pmp::regions(processes), INSTANCES),
         Instances::<Disk>::regions(Disk::regions(processes), INSTANCES),
+        log(processes, memories).regions(),
     ]
+}
+
+/// The sizes of the log.
+fn log(processes: u8, memories: u8) -> replicated::Config {
+    replicated::Config {
+        processes,
+        memories,
+        window: 16,
+        windows: 64,
+        register_bytes: ROOM as u32,
+        snapshot_registers: 1,
+        queue: 64,
+    }
 }
 
 type Value = Vec<u8>;
@@ -86,9 +101,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut pmp = leader(&domain, &memories, 0, Pmp::new(LEADER, PROCESSES, m, Value::new()))?;
     let mut disk = leader(&domain, &memories, 1, Disk::new(LEADER, PROCESSES, m, Value::new()))?;
 
-    const NAMES: [&str; 4] =
-        ["fanout_floor", "round_trip", "protected-memory-paxos/decide", "disk-paxos/decide"];
-    let mut blocks: [Blocks; 4] = Default::default();
+    let process = Log::new(LEADER, log(PROCESSES, m)).context("the log's sizes do not fit")?;
+    let mut log = connect(&domain, &memories, 2, process)?;
+    lead(&mut log)?;
+
+    const NAMES: [&str; 5] = [
+        "fanout_floor",
+        "round_trip",
+        "replicated-log/entry",
+        "protected-memory-paxos/decide",
+        "disk-paxos/decide",
+    ];
+    let mut blocks: [Blocks; NAMES.len()] = Default::default();
     let bar = progress(u64::from(args.blocks) * NAMES.len() as u64);
     let value = vec![7; args.size.into()];
     for round in 0..args.blocks as usize {
@@ -98,7 +122,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let laps = match at {
                 0 => fan_out(&mut memories, args, usize::from(m) / 2 + 1)?,
                 1 => fan_out(&mut memories[..1], args, 1)?,
-                2 => decide(&mut pmp, args, || Pmp::new(LEADER, PROCESSES, m, value.clone()))?,
+                2 => append(&mut log, args, &value)?,
+                3 => decide(&mut pmp, args, || Pmp::new(LEADER, PROCESSES, m, value.clone()))?,
                 _ => decide(&mut disk, args, || Disk::new(LEADER, PROCESSES, m, value.clone()))?,
             };
             blocks[at].push(micros(laps.value_at_quantile(0.5)), micros(laps.value_at_quantile(0.99)));
@@ -121,7 +146,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The leader of a protocol, connected to all memories.
+/// The leader of a protocol with an instance for each decision.
 fn leader<P>(
     domain: &Arc<Domain>,
     memories: &[Memory],
@@ -133,8 +158,23 @@ where
     P::Cell: Serialize + DeserializeOwned,
     P::Message: Serialize + DeserializeOwned,
 {
+    connect(domain, memories, protocol, Instances::new(first, memories.len() as u8, PROCESSES.into()))
+}
+
+/// A process, connected to all memories.
+fn connect<P>(
+    domain: &Arc<Domain>,
+    memories: &[Memory],
+    protocol: usize,
+    process: P,
+) -> anyhow::Result<Node<P>>
+where
+    P: Process,
+    P::Cell: Serialize + DeserializeOwned,
+    P::Message: Serialize + DeserializeOwned,
+{
     let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
-    let regions = protocols(PROCESSES).swap_remove(protocol);
+    let regions = protocols(PROCESSES, memories.len() as u8).swap_remove(protocol);
     let config = NodeConfig {
         me: LEADER,
         tokens: memories::tokens(PROCESSES),
@@ -145,7 +185,6 @@ where
         wake: Duration::from_millis(1),
         failover: memories::config(),
     };
-    let process = Instances::new(first, memories.len() as u8, PROCESSES.into());
     let mut node = Node::new(process, domain, door, &config)?;
     let mut deadline = Deadline::patient();
     while node.memories() < memories.len() {
@@ -153,6 +192,41 @@ where
         deadline.check()?;
     }
     Ok(node)
+}
+
+/// The log's leader takes the memories.
+fn lead(node: &mut Node<Log>) -> anyhow::Result<()> {
+    node.tell(Input::Leader(LEADER));
+    let mut deadline = Deadline::patient();
+    while !node.process().leads() || node.memories() == 0 {
+        node.poll();
+        deadline.check()?;
+    }
+    Ok(())
+}
+
+/// Appends so many entries, one after the other.
+fn append(node: &mut Node<Log>, args: &Args, value: &[u8]) -> anyhow::Result<Histogram<u64>> {
+    let mut watch = Stopwatch::start(args.iters);
+    for _ in 0..watch.rounds() {
+        node.with(|log, out| log.submit(value.to_vec(), out))?;
+        let mut deadline = Deadline::default();
+        let fate = loop {
+            if let Some((_, fate)) = node.with(|log, _| log.take_fates()).pop() {
+                break fate;
+            }
+            node.poll();
+            deadline.check()?;
+        };
+        ensure!(matches!(fate, Fate::Committed { .. }), "the leader was deposed, and there is nobody else");
+        node.with(|log, out| {
+            log.take_committed();
+            // Small, but as often as the ring needs it.
+            if log.wants_snapshot() { log.snapshot(vec![0; 8], out) } else { Ok(()) }
+        })?;
+        watch.lap();
+    }
+    Ok(watch.done())
 }
 
 /// Decides so many times.
