@@ -6,6 +6,7 @@ pub mod aligned_paxos;
 pub mod disk_paxos;
 pub mod fast_paxos;
 pub mod hbo;
+pub mod heartbeat;
 pub mod log;
 mod memory;
 pub mod omega;
