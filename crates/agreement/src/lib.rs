@@ -7,6 +7,7 @@ pub mod disk_paxos;
 pub mod fast_paxos;
 pub mod hbo;
 pub mod heartbeat;
+pub mod kv;
 pub mod log;
 mod memory;
 pub mod omega;

@@ -29,7 +29,7 @@ pub enum Delivery {
     Snapshot {
         /// The last entry in it.
         index: u64,
-        /// What [`Log::snapshot`] was given somewhere.
+        /// What [`super::Log::snapshot`] was given somewhere.
         bytes: Vec<u8>,
     },
 }
