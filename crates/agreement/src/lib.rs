@@ -3,9 +3,12 @@
 //! knows no NIC: drivers carry out the actions that a process asks for.
 
 pub mod aligned_paxos;
+mod both;
 pub mod disk_paxos;
 pub mod fast_paxos;
 pub mod hbo;
+pub mod heartbeat;
+pub mod kv;
 pub mod log;
 mod memory;
 pub mod omega;
@@ -15,5 +18,6 @@ mod process;
 pub mod protected_memory_paxos;
 mod slots;
 
+pub use both::{Both, Either, Owners};
 pub use memory::{ChangeRule, Memory, Op, Region, Registers, Response, Rights};
 pub use process::{Action, Actions, Input, MemoryId, Process, ProcessId, ProcessSet, RuleSet, Sound, Value};

@@ -7,13 +7,15 @@ use mitra_agreement::fast_paxos::FastPaxos;
 use mitra_agreement::omega::Omega;
 use mitra_agreement::{Process, ProcessSet, Sound, disk_paxos, hbo, paxos, protected_memory_paxos};
 
-use crate::{Chaos, Exhaustive, Found, Limits, Report, World, elect, run, worlds};
+use crate::{Chaos, Exhaustive, ExhaustiveLog, Found, Limits, Report, World, elect, play, run, worlds};
 
 /// Faults and errors of Ω in a run from a seed: all processes but one and a minority of the memories may crash.
 const ALL_BUT_ONE: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4 };
 /// The same where processes must stay a majority.
 const MINORITY: Limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 0, breaks: 4 };
 const CHAOS: Chaos = Chaos { steps: 300, calm: 3000 };
+/// A log lasts longer: it has to come to be recycled.
+const LOG_CHAOS: Chaos = Chaos { steps: 800, calm: 20_000 };
 
 /// What is checked of a protocol that decides, and of one that elects.
 const DECIDES: &[&str] = &["agreement", "validity"];
@@ -102,6 +104,17 @@ pub const CATALOGUE: &[Entry] = &[
         run_one: |seed| seeded(seed, worlds::fast_paxos::<Sound>((4, 1, 1), &[0, 1], MINORITY)),
     },
     Entry {
+        name: "replicated-log",
+        holds: DECIDES,
+        explored: "2 processes, 1 memory, a ring of 2; Ω speaks twice, each leads once and has 2 commands",
+        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times, each has 6 commands",
+        explore: || small_log().explore(),
+        serve: |at| small_log().serve(at),
+        run_one: |seed| {
+            play(seed, worlds::log::<Sound>(worlds::log_config(3, 3, 2), 6, ALL_BUT_ONE), LOG_CHAOS)
+        },
+    },
+    Entry {
         name: "omega",
         holds: ELECTS,
         explored: "2 processes, of which 1 may crash; each wakes twice, then all is calm",
@@ -138,6 +151,11 @@ fn small_aligned_paxos() -> Exhaustive<AlignedPaxos<u8>> {
 
 fn small_fast_paxos() -> Exhaustive<FastPaxos<u8>> {
     exhaustive(worlds::fast_paxos((4, 1, 1), &[0, 1], Limits::default()), 2)
+}
+
+fn small_log() -> ExhaustiveLog<Sound> {
+    let limits = Limits { namings: 2, ..Limits::default() };
+    ExhaustiveLog::new(worlds::log(worlds::log_config(2, 1, 1), 2, limits), 1)
 }
 
 fn small_omega() -> Exhaustive<Omega> {

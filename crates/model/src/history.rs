@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use mitra_agreement::ProcessId;
 use mitra_agreement::log::Rules;
+use mitra_agreement::{ProcessId, ProcessSet};
 use stateright::{Model, Property};
 
 use crate::exhaustive::explore;
@@ -50,6 +50,14 @@ impl<R: Rules> LogWorld<R> {
     /// The processes and memories.
     pub fn world(&self) -> &World<Replica<R>> {
         &self.world
+    }
+
+    /// The leader submits who may lead from then on.
+    ///
+    /// # Panics
+    /// It does not lead.
+    pub fn appoint(&mut self, leader: ProcessId, leaders: ProcessSet) {
+        self.world.call(leader, |replica, out| replica.appoint(leaders, out));
     }
 
     /// One network delay of a synchronous world.

@@ -1,7 +1,7 @@
 //! A process of the replicated log with the simplest state machine above it: the list of all commands.
 
 use mitra_agreement::log::{Cell, Committed, Config, Delivery, Fate, Log, Payload, Rules, Ticket};
-use mitra_agreement::{Action, Actions, Input, Process, ProcessId, Sound};
+use mitra_agreement::{Action, Actions, Input, Process, ProcessId, ProcessSet, Sound};
 
 /// Who submitted it, and as the so manieth.
 pub type Command = [u8; 2];
@@ -43,6 +43,14 @@ impl<R: Rules> Replica<R> {
     pub fn want(&mut self, more: u8, out: &mut Actions<Self>) {
         self.left += more;
         out.push(Action::Wake);
+    }
+
+    /// It submits who may lead from then on.
+    ///
+    /// # Panics
+    /// It does not lead.
+    pub fn appoint(&mut self, leaders: ProcessSet, out: &mut Actions<Self>) {
+        self.log.appoint(leaders, out).expect("a leader");
     }
 
     /// Whether all that it wanted is committed.
@@ -103,11 +111,9 @@ impl<R: Rules> Replica<R> {
             }
         }
         for (ticket, fate) in self.log.take_fates() {
+            // Who may lead is none of the commands.
             let at = self.in_flight.iter().position(|(other, _)| *other == ticket);
-            let Some((_, command)) = at.map(|at| self.in_flight.remove(at)) else {
-                self.wrong = true;
-                continue;
-            };
+            let Some((_, command)) = at.map(|at| self.in_flight.remove(at)) else { continue };
             if let Fate::Committed { index, nth } = fate {
                 self.left -= 1;
                 let entry = entries.iter().find(|(other, _)| *other == index);

@@ -1,8 +1,6 @@
 //! One decision after another: a process that begins a new instance of its protocol for each, on registers of its own.
 
-use std::collections::VecDeque;
-
-use mitra_agreement::{Action, Actions, Input, MemoryId, Op, Process, ProcessId, Region, Response};
+use mitra_agreement::{Action, Actions, Input, MemoryId, Op, Owners, Process, ProcessId, Region, Response};
 
 /// A process of many instances, of which the last one goes on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -12,13 +10,13 @@ pub(super) struct Instances<P: Process> {
     number: u32,
     stride: u16,
     /// Of which instance each outstanding operation is, by memory.
-    owners: Vec<VecDeque<u32>>,
+    owners: Owners<u32>,
 }
 
 impl<P: Process> Instances<P> {
     /// Begins with an instance on the first registers of the only region.
     pub(super) fn new(first: P, memories: u8, stride: u16) -> Instances<P> {
-        Instances { current: first, number: 0, stride, owners: vec![VecDeque::new(); memories.into()] }
+        Instances { current: first, number: 0, stride, owners: Owners::new(memories) }
     }
 
     /// The region of a protocol, with room for so many instances.
@@ -45,7 +43,7 @@ impl<P: Process> Instances<P> {
             out.push(match action {
                 Action::Send { to, message } => Action::Send { to, message: (self.number, message) },
                 Action::Ask { memory, op } => {
-                    self.owners[usize::from(memory.0)].push_back(self.number);
+                    self.owners.asked(memory, self.number);
                     Action::Ask { memory, op: shift(op, first) }
                 }
                 Action::Wake => Action::Wake,
@@ -61,10 +59,10 @@ impl<P: Process> Instances<P> {
         response: Response<P::Cell>,
         out: &mut Actions<Self>,
     ) {
-        let owners = &mut self.owners[usize::from(memory.0)];
-        let before = owners.iter().take(nth).filter(|&&owner| owner == self.number).count();
-        if owners.remove(nth) == Some(self.number) {
-            self.handle_in_current(Input::Response { memory, nth: before, response }, out);
+        if let Some((number, nth)) = self.owners.answered(memory, nth)
+            && number == self.number
+        {
+            self.handle_in_current(Input::Response { memory, nth, response }, out);
         }
     }
 }

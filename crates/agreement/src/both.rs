@@ -1,0 +1,205 @@
+//! Two protocols at one process, over the same memories: each has regions of its own, and neither knows of the other.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Action, Actions, Input, MemoryId, Op, Process, Response};
+
+/// Whose each outstanding operation is, by memory.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Owners<K>(Vec<VecDeque<K>>);
+
+impl<K: Copy + PartialEq> Owners<K> {
+    /// Nothing is outstanding on any of so many memories.
+    pub fn new(memories: u8) -> Owners<K> {
+        Owners((0..memories).map(|_| VecDeque::new()).collect())
+    }
+
+    /// Somebody has asked a memory for something.
+    pub fn asked(&mut self, memory: MemoryId, owner: K) {
+        if let Some(outstanding) = self.0.get_mut(usize::from(memory.0)) {
+            outstanding.push_back(owner);
+        }
+    }
+
+    /// The memory has answered what is outstanding as the `nth`: whose that is, and as the so manieth of its own.
+    pub fn answered(&mut self, memory: MemoryId, nth: usize) -> Option<(K, usize)> {
+        let outstanding = self.0.get_mut(usize::from(memory.0))?;
+        let owner = outstanding.remove(nth)?;
+        Some((owner, outstanding.iter().take(nth).filter(|&&other| other == owner).count()))
+    }
+}
+
+/// Something of the one's or of the other's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Either<A, B> {
+    /// Of the first.
+    One(A),
+    /// Of the second.
+    Other(B),
+}
+
+impl<A: Default, B> Default for Either<A, B> {
+    fn default() -> Either<A, B> {
+        Either::One(A::default())
+    }
+}
+
+impl<A: Default, B: Default> Either<A, B> {
+    /// The first's; a register that nobody has written is anybody's.
+    fn one(self) -> A {
+        if let Either::One(a) = self { a } else { A::default() }
+    }
+
+    fn other(self) -> B {
+        if let Either::Other(b) = self { b } else { B::default() }
+    }
+}
+
+/// Two protocols at one process. The regions of the second come behind those of the first.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Both<A, B> {
+    /// The first.
+    pub one: A,
+    /// The second.
+    pub other: B,
+    /// How many regions the first has.
+    shift: u8,
+    owners: Owners<bool>,
+    asleep: [bool; 2],
+}
+
+impl<A: Process, B: Process> Both<A, B> {
+    /// Two protocols over `memories` memories, the first of which has so many regions on each.
+    pub fn new(one: A, other: B, regions: u8, memories: u8) -> Both<A, B> {
+        Both { one, other, shift: regions, owners: Owners::new(memories), asleep: [false; 2] }
+    }
+
+    /// Lets the first do something, and takes what it asks for.
+    pub fn with_one<T>(
+        &mut self,
+        act: impl FnOnce(&mut A, &mut Actions<A>) -> T,
+        out: &mut Actions<Both<A, B>>,
+    ) -> T {
+        let mut asked = Vec::new();
+        let done = act(&mut self.one, &mut asked);
+        for action in asked {
+            if let Action::Ask { memory, .. } = action {
+                self.owners.asked(memory, false);
+            }
+            self.asleep[0] |= action == Action::Wake;
+            out.push(renamed(action, 0, Either::One, Either::One));
+        }
+        done
+    }
+
+    fn with_other<T>(
+        &mut self,
+        act: impl FnOnce(&mut B, &mut Actions<B>) -> T,
+        out: &mut Actions<Both<A, B>>,
+    ) -> T {
+        let mut asked = Vec::new();
+        let done = act(&mut self.other, &mut asked);
+        for action in asked {
+            if let Action::Ask { memory, .. } = action {
+                self.owners.asked(memory, true);
+            }
+            self.asleep[1] |= action == Action::Wake;
+            out.push(renamed(action, self.shift, Either::Other, Either::Other));
+        }
+        done
+    }
+}
+
+/// An action, in the names that both share.
+fn renamed<C, D, M, N>(
+    action: Action<C, M>,
+    shift: u8,
+    cell: impl Fn(C) -> D,
+    message: impl Fn(M) -> N,
+) -> Action<D, N> {
+    match action {
+        Action::Send { to, message: said } => Action::Send { to, message: message(said) },
+        Action::Wake => Action::Wake,
+        Action::Toss => Action::Toss,
+        Action::Ask { memory, op } => {
+            let op = match op {
+                Op::Read { region, first, count } => Op::Read { region: region + shift, first, count },
+                Op::Write { region, register, cell: held } => {
+                    Op::Write { region: region + shift, register, cell: cell(held) }
+                }
+                Op::Settle { region, register, cell: held } => {
+                    Op::Settle { region: region + shift, register, cell: cell(held) }
+                }
+                Op::Change { region, rights } => Op::Change { region: region + shift, rights },
+            };
+            Action::Ask { memory, op }
+        }
+    }
+}
+
+fn answer<C, D>(response: Response<C>, cell: impl Fn(C) -> D) -> Response<D> {
+    match response {
+        Response::Ack => Response::Ack,
+        Response::Nak => Response::Nak,
+        Response::Cells(cells) => Response::Cells(cells.into_iter().map(cell).collect()),
+    }
+}
+
+impl<A: Process, B: Process> Process for Both<A, B>
+where
+    A::Message: Ord,
+    B::Message: Ord,
+{
+    type Cell = Either<A::Cell, B::Cell>;
+    type Message = Either<A::Message, B::Message>;
+    type Value = A::Value;
+
+    fn handle(&mut self, input: Input<Self::Cell, Self::Message>, out: &mut Actions<Self>) {
+        match input {
+            Input::Start => {
+                self.with_one(|one, out| one.handle(Input::Start, out), out);
+                self.with_other(|other, out| other.handle(Input::Start, out), out);
+            }
+            Input::Message { from, message: Either::One(message) } => {
+                self.with_one(|one, out| one.handle(Input::Message { from, message }, out), out);
+            }
+            Input::Message { from, message: Either::Other(message) } => {
+                self.with_other(|other, out| other.handle(Input::Message { from, message }, out), out);
+            }
+            Input::Response { memory, nth, response } => match self.owners.answered(memory, nth) {
+                Some((false, nth)) => {
+                    let response = answer(response, Either::one);
+                    self.with_one(|one, out| one.handle(Input::Response { memory, nth, response }, out), out);
+                }
+                Some((true, nth)) => {
+                    let response = answer(response, Either::other);
+                    let input = Input::Response { memory, nth, response };
+                    self.with_other(|other, out| other.handle(input, out), out);
+                }
+                None => {}
+            },
+            Input::Wake => {
+                let [one, other] = core::mem::take(&mut self.asleep);
+                if one {
+                    self.with_one(|one, out| one.handle(Input::Wake, out), out);
+                }
+                if other {
+                    self.with_other(|other, out| other.handle(Input::Wake, out), out);
+                }
+            }
+            // Of who leads, and of coins, only the first wants to know.
+            Input::Leader(p) => self.with_one(|one, out| one.handle(Input::Leader(p), out), out),
+            Input::Coin(side) => self.with_one(|one, out| one.handle(Input::Coin(side), out), out),
+        }
+    }
+
+    fn decision(&self) -> Option<&A::Value> {
+        self.one.decision()
+    }
+
+    fn attempts(&self) -> u64 {
+        self.one.attempts()
+    }
+}

@@ -1,0 +1,223 @@
+//! Who lives, and so who leads, by heartbeat counters in the memories (as in Mu, OSDI 2020; agreement.md §8). Each process keeps raising
+//! its counter in all memories, and reads those of the others: no messages, and nobody waits for a memory that has crashed.
+//!
+//! - A counter that has moved since the last look is a point for its process, one that has not is a point off, within 0 and
+//!   [`MOST`]. Who falls to [`SUSPECT`] is taken for dead, who rises to [`TRUST`] for alive. Between the two nothing changes: from
+//!   one change of mind to the next it takes at least `TRUST - SUSPECT` looks that all say the same on balance. A link that comes and
+//!   goes around one value changes no mind at all.
+//! - The leader is the least process that is taken for alive; each process takes itself for alive.
+//! - Nobody is judged on a look that no memory has answered: that is an outage of my own.
+//!
+//! This is a failure detector for timely networks: processes that see each other differently name different leaders, and the log
+//! must be safe then, and is. [`crate::omega`] needs less timeliness, but a memory that never crashes.
+
+use crate::{
+    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Registers,
+    Response, Rights,
+};
+
+/// At this many points a process is taken for dead.
+pub const SUSPECT: u8 = 2;
+/// At this many points a process is taken for alive again.
+pub const TRUST: u8 = 6;
+/// The most points: so many looks and [`SUSPECT`] less it takes to find a leader dead.
+pub const MOST: u8 = 15;
+
+/// A process that beats, and watches the others.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Heartbeat {
+    me: ProcessId,
+    counter: u64,
+    others: Vec<Other>,
+    /// How many answers each memory owes. It is asked again when it owes none.
+    owing: Vec<u8>,
+    /// A memory has answered since the last look.
+    looked: bool,
+}
+
+/// What is known of a process.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Other {
+    counter: u64,
+    moved: bool,
+    points: u8,
+    alive: bool,
+}
+
+impl Heartbeat {
+    /// A process among `processes` processes. It takes all for alive at first.
+    pub fn new(me: ProcessId, processes: u8, memories: u8) -> Heartbeat {
+        let other = Other { counter: 0, moved: false, points: MOST, alive: true };
+        Heartbeat {
+            me,
+            counter: 0,
+            others: vec![other; processes.into()],
+            owing: vec![0; memories.into()],
+            looked: false,
+        }
+    }
+
+    /// The regions of each memory: one, with a counter for each process.
+    pub fn regions(processes: u8) -> Vec<Region> {
+        let all = ProcessSet::first(processes);
+        vec![Region {
+            registers: processes.into(),
+            rights: Rights { read: all, write: all },
+            rule: ChangeRule::Never,
+            kind: Registers::Written,
+        }]
+    }
+
+    /// Who leads: the least of `among` that is taken for alive; none if nobody is.
+    pub fn leader(&self, among: ProcessSet) -> Option<ProcessId> {
+        let alive = |p: &ProcessId| *p == self.me || self.others[usize::from(p.0)].alive;
+        (0..self.others.len() as u8).map(ProcessId).filter(|&p| among.contains(p)).find(alive)
+    }
+
+    /// Judges by what was read since the last time, and looks again.
+    fn wake(&mut self, out: &mut Actions<Self>) {
+        if core::mem::take(&mut self.looked) {
+            self.others.iter_mut().for_each(Other::judge);
+        }
+        self.counter += 1;
+        for (m, owing) in self.owing.iter_mut().enumerate().filter(|(_, owing)| **owing == 0) {
+            let memory = MemoryId(m as u8);
+            let beat = Op::Write { region: 0, register: self.me.0.into(), cell: self.counter };
+            let look = Op::Read { region: 0, first: 0, count: self.others.len() as u16 };
+            out.extend([beat, look].map(|op| Action::Ask { memory, op }));
+            *owing = 2;
+        }
+        out.push(Action::Wake);
+    }
+}
+
+impl Other {
+    fn judge(&mut self) {
+        self.points = if core::mem::take(&mut self.moved) {
+            (self.points + 1).min(MOST)
+        } else {
+            self.points.saturating_sub(1)
+        };
+        self.alive = if self.alive { self.points > SUSPECT } else { self.points >= TRUST };
+    }
+}
+
+impl Process for Heartbeat {
+    type Cell = u64;
+    type Message = ();
+    type Value = ProcessId;
+
+    fn handle(&mut self, input: Input<u64, ()>, out: &mut Actions<Self>) {
+        match input {
+            Input::Start | Input::Wake => self.wake(out),
+            Input::Response { memory, response, .. } => {
+                let Some(owing) = self.owing.get_mut(usize::from(memory.0)) else { return };
+                *owing = owing.saturating_sub(1);
+                if let Response::Cells(counters) = response {
+                    self.looked = true;
+                    for (other, counter) in self.others.iter_mut().zip(counters) {
+                        other.moved |= counter > other.counter;
+                        other.counter = other.counter.max(counter);
+                    }
+                }
+            }
+            Input::Leader(_) | Input::Message { .. } | Input::Coin(_) => {}
+        }
+    }
+
+    /// None: leaders come and go.
+    fn decision(&self) -> Option<&ProcessId> {
+        None
+    }
+
+    /// Counts heartbeats.
+    fn attempts(&self) -> u64 {
+        self.counter
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Process 1, which looks at 0's counter; what a memory answers is made up.
+    struct Watch {
+        process: Heartbeat,
+        counter: u64,
+    }
+
+    impl Watch {
+        fn new() -> Watch {
+            let mut process = Heartbeat::new(ProcessId(1), 2, 1);
+            process.handle(Input::Start, &mut Vec::new());
+            Watch { process, counter: 0 }
+        }
+
+        fn both() -> ProcessSet {
+            ProcessSet::first(2)
+        }
+
+        /// A look at which the counter has moved or not.
+        fn look(&mut self, moved: bool) -> Option<ProcessId> {
+            self.counter += u64::from(moved);
+            let cells = Response::Cells(vec![self.counter, 0]);
+            for response in [Response::Ack, cells] {
+                self.process
+                    .handle(Input::Response { memory: MemoryId(0), nth: 0, response }, &mut Vec::new());
+            }
+            self.process.handle(Input::Wake, &mut Vec::new());
+            self.process.leader(Watch::both())
+        }
+
+        /// How often a link that follows this pattern, again and again, changes who leads.
+        fn changes(&mut self, looks: usize, pattern: impl Fn(usize) -> bool) -> usize {
+            let leaders: Vec<_> = (0..looks).map(|nth| self.look(pattern(nth))).collect();
+            leaders.windows(2).filter(|pair| pair[0] != pair[1]).count()
+        }
+    }
+
+    #[test]
+    fn who_stops_is_found_dead_and_who_goes_on_alive() {
+        let mut watch = Watch::new();
+        assert!((0..100).all(|_| watch.look(true) == Some(ProcessId(0))));
+        let until_dead = (1..).find(|_| watch.look(false) == Some(ProcessId(1)));
+        assert_eq!(until_dead, Some(i32::from(MOST - SUSPECT)));
+        assert!((0..100).all(|_| watch.look(false) == Some(ProcessId(1))));
+        let until_alive = (1..).find(|_| watch.look(true) == Some(ProcessId(0)));
+        assert_eq!(until_alive, Some(i32::from(TRUST)));
+    }
+
+    #[test]
+    fn a_link_that_flaps_changes_the_leader_once_at_most() {
+        for (on, off) in [(1, 1), (2, 2), (3, 3), (1, 2), (2, 1), (1, 3), (3, 1)] {
+            for points in 0..=MOST {
+                let mut watch = Watch::new();
+                (points..MOST).for_each(|_| _ = watch.look(false));
+                let changes = watch.changes(10_000, |nth| nth % (on + off) < on);
+                assert!(changes <= 1, "{on} on, {off} off, from {points}: {changes} changes");
+            }
+        }
+    }
+
+    #[test]
+    fn minds_change_at_most_once_in_so_many_looks_whatever_the_pattern() {
+        let apart = usize::from(TRUST - SUSPECT);
+        for pattern in 0_u32..1 << 16 {
+            let mut watch = Watch::new();
+            (0..MOST - SUSPECT - 2).for_each(|_| _ = watch.look(false));
+            let changes = watch.changes(16, |nth| pattern >> nth & 1 == 1);
+            assert!(changes <= 1 + 15 / apart, "{pattern:b}: {changes} changes");
+        }
+    }
+
+    #[test]
+    fn an_outage_of_ones_own_is_nobody_elses() {
+        let mut watch = Watch::new();
+        for _ in 0..100 {
+            watch.process.handle(Input::Wake, &mut Vec::new());
+        }
+        assert_eq!(watch.process.leader(Watch::both()), Some(ProcessId(0)));
+        assert_eq!(watch.process.leader(ProcessSet::only(ProcessId(1))), Some(ProcessId(1)));
+        assert_eq!(watch.process.leader(ProcessSet::NONE), None);
+    }
+}
