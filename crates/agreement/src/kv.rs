@@ -38,7 +38,7 @@ impl Rules for Sound {}
 
 /// A session. Who wants to change something opens one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct Session(u64);
+pub struct Session(pub u64);
 
 /// What clients ask for.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -198,12 +199,33 @@ where
     /// Sleeps until something comes up, or so long. Recoveries of connections are taken part in by [`Node::poll`], so it should be
     /// short.
     pub fn rest(&mut self, at_most: Duration) {
+        self.arm();
+        if !self.poll() {
+            self.rest.rest(self.until_due(at_most));
+        }
+    }
+
+    /// Asks that its file descriptors become readable when something comes up: for who waits for other things too. Poll once more after
+    /// that, and [`Node::note`] what has come.
+    pub fn arm(&self) {
         self.ports.iter().for_each(Port::arm);
         self.peers.iter().for_each(Peer::arm);
-        if !self.poll() {
-            let wake = self.awake_at.map_or(at_most, |at| at.saturating_duration_since(Instant::now()));
-            self.rest.rest(at_most.min(wake));
-        }
+    }
+
+    /// What to wait for.
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.rest.fds()
+    }
+
+    /// Takes note of what has made them readable.
+    pub fn note(&self) {
+        self.rest.note();
+    }
+
+    /// So long, or until the process is to be woken.
+    pub fn until_due(&self, at_most: Duration) -> Duration {
+        let wake = self.awake_at.map_or(at_most, |at| at.saturating_duration_since(Instant::now()));
+        at_most.min(wake)
     }
 
     fn tell_all(&mut self) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use mitra_failover::Domain;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -38,17 +38,26 @@ impl Rest {
         Bell(Arc::clone(&self.bell))
     }
 
-    /// Sleeps until something happens, or so long.
-    pub(crate) fn rest(&self, at_most: Duration) {
-        let channels: Vec<_> = self.domain.nics().iter().filter_map(|nic| nic.channel.as_ref()).collect();
-        let mut fds: Vec<PollFd<'_>> =
-            channels.iter().map(|channel| PollFd::new(channel.as_fd(), PollFlags::POLLIN)).collect();
-        fds.push(PollFd::new(self.bell.as_fd(), PollFlags::POLLIN));
-        // A refused wait is a short one.
-        let _ = poll(&mut fds, PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX));
-        for channel in channels {
+    /// What is readable when something has happened.
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let channels = self.domain.nics().iter().filter_map(|nic| nic.channel.as_ref());
+        channels.map(|channel| channel.as_fd()).chain([self.bell.as_fd()]).collect()
+    }
+
+    /// Takes note of what has happened, so that only what comes then is readable again.
+    pub(crate) fn note(&self) {
+        for channel in self.domain.nics().iter().filter_map(|nic| nic.channel.as_ref()) {
             while let Ok(Some(_)) = channel.next_event() {}
         }
         let _ = self.bell.read();
+    }
+
+    /// Sleeps until something happens, or so long.
+    pub(crate) fn rest(&self, at_most: Duration) {
+        let fds = self.fds();
+        let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        // A refused wait is a short one.
+        let _ = poll(&mut fds, PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX));
+        self.note();
     }
 }

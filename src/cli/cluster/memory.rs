@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::ValueEnum;
+use mitra_kv::Sizes;
 use mitra_node::{MemoryConfig, MemoryNode};
 use serde::Serialize;
 
@@ -28,18 +30,25 @@ Example, a decision of three processes over three memories (each line in a termi
   mitra propose protected-memory-paxos --help
 Prints where it listens, on one line (--json: `address`, `bytes`), and serves until it is ended. Exit codes: 2 bad arguments or input.")]
 pub(crate) struct Args {
-    /// What it is for
-    protocol: Protocol,
+    /// What it is for: the key-value store (kv), or a protocol
+    #[arg(value_parser = purpose, value_name = "kv|PROTOCOL")]
+    purpose: Purpose,
     /// Where processes come in
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// How many processes share it
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=64))]
     processes: u8,
-    /// Which memory it is, from 0
+    /// How many memories there are
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=64))]
+    memories: u8,
+    /// Which of them it is, from 0
     #[arg(long, default_value_t = 0)]
     id: u8,
-    /// Bytes that a register has room for
+    /// Of kv: MiB that all keys and values may take
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=128))]
+    megabytes: u8,
+    /// Of a protocol: bytes that a register has room for
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
     room: u32,
     /// One JSON object instead of a line
@@ -47,6 +56,23 @@ pub(crate) struct Args {
     json: bool,
     #[command(flatten)]
     place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    Kv,
+    Decide(Protocol),
+}
+
+fn purpose(name: &str) -> Result<Purpose, String> {
+    match name {
+        "kv" => Ok(Purpose::Kv),
+        _ => Protocol::from_str(name, false).map(Purpose::Decide).map_err(|_| {
+            let names = Protocol::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+            let names: Vec<_> = names.map(|name| name.get_name().to_owned()).collect();
+            format!("say kv, or one of {}", names.join(", "))
+        }),
+    }
 }
 
 #[derive(Serialize)]
@@ -57,9 +83,17 @@ struct Listening {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let listener = args.place.listen(args.listen)?;
+    let (regions, room) = match args.purpose {
+        Purpose::Decide(protocol) => (protocol.regions(args.processes, args.id), args.room as usize),
+        Purpose::Kv => {
+            let Args { processes, memories, megabytes, .. } = *args;
+            let sizes = Sizes { processes, memories, megabytes };
+            (sizes.regions(), sizes.room())
+        }
+    };
     let config = MemoryConfig {
-        regions: args.protocol.regions(args.processes, args.id),
-        room: args.room as usize,
+        regions,
+        room,
         tokens: args.place.tokens(args.processes)?,
         failover: mitra_failover::Config::default(),
     };

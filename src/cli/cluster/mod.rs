@@ -1,5 +1,6 @@
-//! Processes and memories that decide together: `mitra memory`, `mitra propose`.
+//! Processes and memories that decide together: `mitra memory`, `mitra propose`, `mitra kv`.
 
+pub(crate) mod kv;
 pub(crate) mod memory;
 pub(crate) mod propose;
 mod protocol;

@@ -1,0 +1,144 @@
+//! A client's connection: its requests are answered in their order, however they are done.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+
+use mio::net::TcpStream;
+
+use crate::resp::{LONGEST, Malformed, Reply, request};
+
+/// Bytes that wait to be parsed, and to be sent, at most.
+const INPUT: usize = 4 * LONGEST;
+const OUTPUT: usize = 16 << 20;
+/// Requests under way, at most: more are not read.
+const REQUESTS: usize = 1024;
+
+pub(crate) struct Connection {
+    stream: TcpStream,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    sent: usize,
+    /// Requests that are not answered yet, or wait for those before them; the first has this number.
+    answers: VecDeque<Option<Reply>>,
+    first: u64,
+    /// The key that it wants to hear of.
+    pub(crate) watches: Option<Vec<u8>>,
+    /// To be closed once all is answered.
+    closing: bool,
+    /// The peer says no more.
+    ended: bool,
+    /// There may be more to read.
+    pub(crate) readable: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: TcpStream) -> Connection {
+        Connection {
+            stream,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            answers: VecDeque::new(),
+            first: 0,
+            watches: None,
+            closing: false,
+            ended: false,
+            readable: true,
+        }
+    }
+
+    pub(crate) fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    /// Reads what there is.
+    pub(crate) fn read(&mut self) {
+        let mut chunk = [0; 16 << 10];
+        while self.readable && self.input.len() < INPUT && self.answers.len() < REQUESTS && !self.ended {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => self.ended = true,
+                Ok(len) => self.input.extend_from_slice(&chunk[..len]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.ended = true,
+            }
+        }
+    }
+
+    /// Whether something may be left to be read or parsed, once there is room for its answers.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.input.is_empty() || self.readable
+    }
+
+    /// Hands over each request that is there, with its number.
+    pub(crate) fn requests(&mut self, mut take: impl FnMut(u64, &[&[u8]])) {
+        let mut at = 0;
+        while !self.closing && self.answers.len() < REQUESTS {
+            match request(&self.input[at..]) {
+                Ok(Some((arguments, len))) => {
+                    at += len;
+                    if !arguments.is_empty() {
+                        let number = self.first + self.answers.len() as u64;
+                        self.answers.push_back(None);
+                        take(number, &arguments);
+                    }
+                }
+                Ok(None) if self.input.len() - at < INPUT => break,
+                Ok(None) => self.fail(Malformed::TooLarge),
+                Err(malformed) => self.fail(malformed),
+            }
+        }
+        self.input.drain(..at);
+    }
+
+    fn fail(&mut self, malformed: Malformed) {
+        self.answers.push_back(Some(Reply::Error(format!("ERR {malformed}"))));
+        self.closing = true;
+    }
+
+    /// Answers a request.
+    pub(crate) fn answer(&mut self, number: u64, reply: Reply) {
+        if let Some(answer) = number.checked_sub(self.first).and_then(|at| self.answers.get_mut(at as usize))
+        {
+            *answer = Some(reply);
+        }
+    }
+
+    /// Says something that was not asked for.
+    pub(crate) fn tell(&mut self, reply: &Reply) {
+        reply.write(&mut self.output);
+    }
+
+    /// No more is answered than was asked for so far.
+    pub(crate) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Sends what can be sent.
+    pub(crate) fn write(&mut self) {
+        while let Some(Some(reply)) = self.answers.front() {
+            reply.write(&mut self.output);
+            self.answers.pop_front();
+            self.first += 1;
+        }
+        while self.sent < self.output.len() {
+            match self.stream.write(&self.output[self.sent..]) {
+                Ok(len) => self.sent += len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    self.ended = true;
+                    return;
+                }
+            }
+        }
+        self.output.clear();
+        self.sent = 0;
+    }
+
+    /// Whether nothing is left to be done for it, or it reads too slowly.
+    pub(crate) fn is_over(&self) -> bool {
+        let quiet = self.answers.is_empty() && self.output.is_empty();
+        self.ended || self.closing && quiet || self.output.len() - self.sent > OUTPUT
+    }
+}

@@ -1,0 +1,378 @@
+//! The server at a process: its clients' connections and its node, in one loop.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use mitra_agreement::ProcessId;
+use mitra_agreement::heartbeat::Heartbeat;
+use mitra_agreement::kv::{Event, Kv, Reply as Said, Request};
+use mitra_agreement::log::{Log, Refused};
+use mitra_failover::Domain;
+use mitra_node::{Node, NodeConfig, StartError};
+
+use crate::Sizes;
+use crate::command::{Command, Told, parse};
+use crate::connection::Connection;
+use crate::resp::Reply;
+use crate::store::{Member, Outcome, Store, Waiter};
+
+const LISTENER: Token = Token(usize::MAX);
+const NODE: Token = Token(usize::MAX - 1);
+/// Clients at a time; more are turned away.
+const CLIENTS: usize = 4096;
+/// How long it looks for more before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// How long it sleeps at most: how late a peer's failover can find it.
+const NAP: Duration = Duration::from_millis(1);
+/// The longest message between processes.
+const MESSAGE: usize = 256;
+
+/// What a server is told.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// How large the store is.
+    pub sizes: Sizes,
+    /// Which process it is.
+    pub me: ProcessId,
+    /// The word by which each process is known.
+    pub tokens: Vec<mitra_node::Token>,
+    /// Where the processes let each other in.
+    pub processes: Vec<SocketAddr>,
+    /// Where the memories are.
+    pub memories: Vec<SocketAddr>,
+    /// Where the processes serve clients: who does not lead sends them to who does.
+    pub clients: Vec<SocketAddr>,
+    /// Time between two heartbeats. A leader counts as dead after thirteen without one.
+    pub heartbeat: Duration,
+    /// How connections behave. Both ends must have the same.
+    pub failover: mitra_failover::Config,
+}
+
+/// What is left of a request of several parts.
+struct Gather {
+    left: usize,
+    count: i64,
+    told: Told,
+    error: Option<Reply>,
+}
+
+/// A process of the store, with its clients.
+pub struct Server {
+    config: ServerConfig,
+    node: Node<Member>,
+    store: Store,
+    poll: Poll,
+    events: Events,
+    listener: mio::net::TcpListener,
+    connections: HashMap<usize, Connection>,
+    next: usize,
+    gathers: HashMap<(usize, u64), Gather>,
+    active: Instant,
+    commands: u64,
+}
+
+impl Server {
+    /// Starts it: `door` is where the other processes come in, `clients` where clients do. The domain must notify.
+    ///
+    /// # Errors
+    /// The system or the NIC refuses, or the sizes do not fit.
+    pub fn new(
+        domain: &Arc<Domain>,
+        door: TcpListener,
+        clients: TcpListener,
+        config: ServerConfig,
+    ) -> Result<Server, StartError> {
+        let sizes = config.sizes;
+        let log = Log::new(config.me, sizes.log()).ok_or(StartError::Processes(config.processes.len()))?;
+        let heartbeat = Heartbeat::new(config.me, sizes.processes, sizes.memories);
+        let member = Member::new(log, heartbeat, sizes.log().regions().len() as u8, sizes.memories);
+        let node_config = NodeConfig {
+            me: config.me,
+            tokens: config.tokens.clone(),
+            processes: config.processes.clone(),
+            memories: config.memories.iter().map(|&at| (at, sizes.regions())).collect(),
+            room: sizes.room(),
+            message: MESSAGE,
+            wake: config.heartbeat,
+            failover: config.failover,
+        };
+        let node = Node::new(member, domain, door, &node_config)?;
+        clients.set_nonblocking(true)?;
+        let mut listener = mio::net::TcpListener::from_std(clients);
+        let poll = Poll::new()?;
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        for fd in node.fds() {
+            poll.registry().register(&mut SourceFd(&fd.as_raw_fd()), NODE, Interest::READABLE)?;
+        }
+        Ok(Server {
+            node,
+            store: Store::new(Kv::new(sizes.limits())),
+            poll,
+            events: Events::with_capacity(256),
+            listener,
+            connections: HashMap::new(),
+            next: 0,
+            gathers: HashMap::new(),
+            active: Instant::now(),
+            commands: 0,
+            config,
+        })
+    }
+
+    /// Where clients come in.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Who leads, as far as this process knows.
+    pub fn leader(&self) -> Option<ProcessId> {
+        self.store.leader()
+    }
+
+    /// Whether this process leads, and can make changes.
+    pub fn leads(&self) -> bool {
+        self.node.process().one.leads()
+    }
+
+    /// Serves: does what has come up, and sleeps if that was nothing, not for long.
+    ///
+    /// # Errors
+    /// The system cannot wait.
+    pub fn turn(&mut self) -> std::io::Result<()> {
+        let waiting = self.connections.values().any(Connection::is_waiting);
+        let sleep = if waiting || self.active.elapsed() < SPIN {
+            Duration::ZERO
+        } else {
+            self.node.arm();
+            match self.step() {
+                true => Duration::ZERO,
+                false => self.node.until_due(NAP),
+            }
+        };
+        match self.poll.poll(&mut self.events, Some(sleep)) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            other => other?,
+        }
+        for event in &std::mem::replace(&mut self.events, Events::with_capacity(0)) {
+            match event.token() {
+                LISTENER => self.accept(),
+                NODE => self.node.note(),
+                Token(id) => {
+                    if let Some(connection) = self.connections.get_mut(&id) {
+                        connection.readable |=
+                            event.is_readable() || event.is_read_closed() || event.is_error();
+                    }
+                }
+            }
+        }
+        self.events = Events::with_capacity(256);
+        self.step();
+        Ok(())
+    }
+
+    /// Does what has come up, and says whether anything has.
+    fn step(&mut self) -> bool {
+        let mut busy = self.node.poll();
+        self.store.drive(&mut self.node);
+        let ids: Vec<usize> =
+            self.connections.iter().filter(|(_, c)| c.is_waiting()).map(|(&id, _)| id).collect();
+        for id in ids {
+            busy |= self.serve(id);
+        }
+        // What was asked for just now goes out with what came back, and what has come back is told.
+        self.store.drive(&mut self.node);
+        let (outcomes, changes) = self.store.take();
+        busy |= !outcomes.is_empty();
+        for (waiter, outcome) in outcomes {
+            self.tell(waiter, &outcome);
+        }
+        self.tell_watchers(&changes);
+        self.connections.values_mut().for_each(Connection::write);
+        let over: Vec<usize> =
+            self.connections.iter().filter(|(_, c)| c.is_over()).map(|(&id, _)| id).collect();
+        for id in over {
+            if let Some(mut connection) = self.connections.remove(&id) {
+                // It is closed with its descriptor.
+                let _ = self.poll.registry().deregister(connection.stream());
+            }
+            self.gathers.retain(|&(connection, _), _| connection != id);
+        }
+        if busy {
+            self.active = Instant::now();
+        }
+        busy
+    }
+
+    fn accept(&mut self) {
+        while let Ok((mut stream, _)) = self.listener.accept() {
+            if self.connections.len() >= CLIENTS {
+                continue;
+            }
+            let (id, interest) = (self.next, Interest::READABLE | Interest::WRITABLE);
+            // Without it replies are only later.
+            let _ = stream.set_nodelay(true);
+            if self.poll.registry().register(&mut stream, Token(id), interest).is_ok() {
+                self.next += 1;
+                self.connections.insert(id, Connection::new(stream));
+            }
+        }
+    }
+
+    /// Reads a client's requests, and asks for what they ask for.
+    fn serve(&mut self, id: usize) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        connection.read();
+        let mut commands = Vec::new();
+        connection.requests(|number, arguments| commands.push((number, parse(arguments))));
+        let busy = !commands.is_empty();
+        self.commands += commands.len() as u64;
+        for (request, command) in commands {
+            self.carry_out(id, request, command);
+        }
+        busy
+    }
+
+    fn carry_out(&mut self, connection: usize, request: u64, command: Command) {
+        let waiter = |part| Waiter { connection, request, part };
+        match command {
+            Command::Local(reply) => self.answer(connection, request, reply),
+            Command::Quit => {
+                self.answer(connection, request, Reply::Simple("OK"));
+                self.connections.get_mut(&connection).into_iter().for_each(Connection::close);
+            }
+            Command::Info => {
+                let info = self.info();
+                self.answer(connection, request, Reply::Bulk(Some(info.into_bytes())));
+            }
+            Command::Watch(key) => {
+                if let Some(connection) = self.connections.get_mut(&connection) {
+                    connection.watches = Some(key);
+                }
+                self.answer(connection, request, Reply::Simple("OK"));
+            }
+            Command::Get(key) => self.store.ask(&mut self.node, waiter(0), &Request::Get { key }),
+            Command::InSession(request) => self.store.ask(&mut self.node, waiter(1), &request),
+            Command::Exists(keys) => {
+                self.gather(connection, request, keys.len(), Told::Count);
+                for key in keys {
+                    self.store.ask(&mut self.node, waiter(0), &Request::Get { key });
+                }
+            }
+            Command::Change(changes, told) => {
+                self.gather(connection, request, changes.len(), told);
+                for change in changes {
+                    self.store.change(&mut self.node, waiter(0), change);
+                }
+            }
+        }
+    }
+
+    fn gather(&mut self, connection: usize, request: u64, left: usize, told: Told) {
+        self.gathers.insert((connection, request), Gather { left, count: 0, told, error: None });
+    }
+
+    /// A part of a request has come to this.
+    fn tell(&mut self, waiter: Waiter, outcome: &Outcome) {
+        let Waiter { connection, request, part } = waiter;
+        let error = self.error(outcome);
+        let Some(gather) = self.gathers.get_mut(&(connection, request)) else {
+            let reply = error.unwrap_or_else(|| single(outcome, part == 1));
+            return self.answer(connection, request, reply);
+        };
+        gather.left -= 1;
+        match outcome {
+            Outcome::Reply(Said::Changed(true) | Said::Value(Some(_))) => gather.count += 1,
+            _ => gather.error = gather.error.take().or(error),
+        }
+        if gather.left > 0 {
+            return;
+        }
+        let Some(gather) = self.gathers.remove(&(connection, request)) else { return };
+        let reply = gather.error.unwrap_or(match gather.told {
+            Told::Count => Reply::Number(gather.count),
+            Told::OkOrNothing if gather.count == 0 => Reply::Bulk(None),
+            Told::Ok | Told::OkOrNothing => Reply::Simple("OK"),
+        });
+        self.answer(connection, request, reply);
+    }
+
+    /// What went wrong, if anything did, and what to do then.
+    fn error(&self, outcome: &Outcome) -> Option<Reply> {
+        let text = match outcome {
+            Outcome::Reply(Said::Full) => "OOM the store has no room for it: delete something first".into(),
+            Outcome::Reply(Said::Malformed) => "ERR no request".into(),
+            Outcome::Reply(Said::Outdated) => "OUTDATED a later change of this session came before: this one was done then, or never will be".into(),
+            Outcome::Reply(Said::Expired) => "EXPIRED the session has ended: this may have been done before, and will not be now; open another".into(),
+            Outcome::Reply(_) => return None,
+            Outcome::Unknown => "UNKNOWN this process lost the lead: it may have been done, and may yet be; in a session, ask again".into(),
+            Outcome::Refused(Refused::NotLeader) => match self.store.leader() {
+                Some(leader) if leader != self.config.me => {
+                    let at = self.config.clients[usize::from(leader.0)];
+                    // As Redis' clusters say it; ours have one slot.
+                    format!("MOVED 0 {at}")
+                }
+                _ => "TRYAGAIN nobody leads yet".into(),
+            },
+            Outcome::Refused(Refused::TooLarge) => {
+                let most = self.config.sizes.log().most_command_bytes();
+                format!("ERR a key and its value may have about {most} bytes")
+            }
+            Outcome::Refused(_) => "TRYAGAIN too much is waiting already".into(),
+        };
+        Some(Reply::Error(text))
+    }
+
+    fn answer(&mut self, connection: usize, request: u64, reply: Reply) {
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            connection.answer(request, reply);
+        }
+    }
+
+    fn tell_watchers(&mut self, changes: &[Event]) {
+        for Event { index, key, value } in changes {
+            for connection in self.connections.values_mut().filter(|c| c.watches.as_ref() == Some(key)) {
+                connection.tell(&Reply::Array(vec![
+                    Reply::Bulk(Some(b"change".to_vec())),
+                    Reply::Bulk(Some(key.clone())),
+                    Reply::Bulk(value.clone()),
+                    Reply::Number(*index as i64),
+                ]));
+            }
+        }
+    }
+
+    fn info(&self) -> String {
+        let me = self.config.me;
+        let leader = self.store.leader().map_or("nobody".into(), |p| p.to_string());
+        format!(
+            "# Mitra\r\nprocess:{me}\r\nleader:{leader}\r\nleads:{}\r\napplied:{}\r\nmemories:{}\r\nlost_memories:{}\r\n\
+             processes:{}\r\nclients:{}\r\ncommands:{}\r\n",
+            u8::from(self.leads()),
+            self.store.applied(),
+            self.node.memories(),
+            self.node.lost().count(),
+            self.node.peers() + 1,
+            self.connections.len(),
+            self.commands,
+        )
+    }
+}
+
+/// What a request of one part has come to. Who has sessions hears of indices, too.
+fn single(outcome: &Outcome, ours: bool) -> Reply {
+    let Outcome::Reply(said) = outcome else { return Reply::Bulk(None) };
+    match said {
+        Said::Opened(session) => Reply::Number(session.0 as i64),
+        Said::Changed(made) => Reply::Number(i64::from(*made)),
+        Said::Value(Some((value, index))) if ours => {
+            Reply::Array(vec![Reply::Bulk(Some(value.clone())), Reply::Number(*index as i64)])
+        }
+        Said::Value(found) => Reply::Bulk(found.as_ref().map(|(value, _)| value.clone())),
+        _ => Reply::Bulk(None),
+    }
+}

@@ -1,0 +1,60 @@
+//! How large a store is: the same at all its processes and memories.
+
+use mitra_agreement::heartbeat::Heartbeat;
+use mitra_agreement::kv::Limits;
+use mitra_agreement::{Region, log};
+
+/// Bytes of a register's contents, and so of a command with its key and its value.
+const ROOM: usize = 8 << 10;
+/// Entries on their way at a time, and how many times as many the ring holds.
+const WINDOW: u16 = 16;
+const WINDOWS: u16 = 32;
+/// Commands that wait at a leader.
+const QUEUE: u16 = 4096;
+/// Sessions kept.
+const SESSIONS: u16 = 1024;
+
+/// How large a store is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Processes, 1 to 64.
+    pub processes: u8,
+    /// Memories, 1 to 64.
+    pub memories: u8,
+    /// What all keys and values may take, in MiB: 1 to 128.
+    pub megabytes: u8,
+}
+
+impl Sizes {
+    /// Those of its log.
+    pub fn log(&self) -> log::Config {
+        let bytes = usize::from(self.megabytes.clamp(1, 128)) << 20;
+        log::Config {
+            processes: self.processes,
+            memories: self.memories,
+            window: WINDOW,
+            windows: WINDOWS,
+            register_bytes: ROOM as u32,
+            // A little is lost in each register.
+            snapshot_registers: (bytes / (ROOM - 64)) as u16 + 1,
+            queue: QUEUE,
+        }
+    }
+
+    /// Those of what it holds.
+    pub fn limits(&self) -> Limits {
+        Limits { sessions: SESSIONS, bytes: self.log().most_snapshot_bytes() as u32 }
+    }
+
+    /// The regions of each memory: the log's, then the heartbeats'.
+    pub fn regions(&self) -> Vec<Region> {
+        let mut regions = self.log().regions();
+        regions.extend(Heartbeat::regions(self.processes));
+        regions
+    }
+
+    /// Bytes that a memory's registers have room for: a register's contents, and whose it is.
+    pub fn room(&self) -> usize {
+        ROOM + 8
+    }
+}

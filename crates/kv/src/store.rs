@@ -1,0 +1,209 @@
+//! One process of the store, without its clients: the log, who leads it, what it comes to, and who waits for which command.
+
+use std::collections::{BTreeMap, HashMap};
+
+use mitra_agreement::heartbeat::Heartbeat;
+use mitra_agreement::kv::{Change, Event, Kv, Reply, Request, Session};
+use mitra_agreement::log::{Delivery, Fate, Log, Payload, Refused, Ticket};
+use mitra_agreement::{Both, Input, ProcessId};
+use mitra_node::Node;
+
+/// A process of the store.
+pub(crate) type Member = Both<Log, Heartbeat>;
+
+/// Who waits for a reply.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Waiter {
+    /// Its connection.
+    pub(crate) connection: usize,
+    /// Which of its requests.
+    pub(crate) request: u64,
+    /// Which part of that.
+    pub(crate) part: usize,
+}
+
+/// What it is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// What the store says.
+    Reply(Reply),
+    /// It was not done: this process does not lead, or takes no more.
+    Refused(Refused),
+    /// It may have been done, and may yet be: this process lost the lead.
+    Unknown,
+}
+
+/// The session in which this process makes changes for clients that have none.
+#[derive(Debug)]
+enum Own {
+    None,
+    Opening,
+    Open(Session, u64),
+}
+
+#[derive(Clone, Debug)]
+enum Asked {
+    Client(Waiter),
+    /// The same, of a change that is to be asked for again if the session has ended: then it was not done.
+    InOwn(Waiter, Change),
+    Own,
+}
+
+pub(crate) struct Store {
+    kv: Kv,
+    leader: Option<ProcessId>,
+    own: Own,
+    /// Changes that wait for that session.
+    queued: Vec<(Waiter, Change)>,
+    waiting: HashMap<Ticket, Asked>,
+    outcomes: Vec<(Waiter, Outcome)>,
+    events: Vec<Event>,
+    applied: u64,
+}
+
+impl Store {
+    pub(crate) fn new(kv: Kv) -> Store {
+        Store {
+            kv,
+            leader: None,
+            own: Own::None,
+            queued: Vec::new(),
+            waiting: HashMap::new(),
+            outcomes: Vec::new(),
+            events: Vec::new(),
+            applied: 0,
+        }
+    }
+
+    /// Who leads, as far as this process knows.
+    pub(crate) fn leader(&self) -> Option<ProcessId> {
+        self.leader
+    }
+
+    /// The last entry that was applied here.
+    pub(crate) fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// What has been found out since the last time.
+    pub(crate) fn take(&mut self) -> (Vec<(Waiter, Outcome)>, Vec<Event>) {
+        (std::mem::take(&mut self.outcomes), std::mem::take(&mut self.events))
+    }
+
+    /// Asks for something.
+    pub(crate) fn ask(&mut self, node: &mut Node<Member>, waiter: Waiter, request: &Request) {
+        self.submit(node, request, Asked::Client(waiter));
+    }
+
+    /// Asks for a change in the session of this process.
+    pub(crate) fn change(&mut self, node: &mut Node<Member>, waiter: Waiter, change: Change) {
+        match &mut self.own {
+            Own::Open(session, last) => {
+                *last += 1;
+                let (session, sequence) = (*session, *last);
+                let request = Request::Change { session, sequence, change: change.clone() };
+                self.submit(node, &request, Asked::InOwn(waiter, change));
+            }
+            Own::Opening => self.queued.push((waiter, change)),
+            Own::None => {
+                self.queued.push((waiter, change));
+                self.own = Own::Opening;
+                self.submit(node, &Request::Open, Asked::Own);
+            }
+        }
+    }
+
+    fn submit(&mut self, node: &mut Node<Member>, request: &Request, asked: Asked) {
+        let command = request.encode();
+        match node.with(|member, out| member.with_one(|log, out| log.submit(command, out), out)) {
+            Ok(ticket) => _ = self.waiting.insert(ticket, asked),
+            Err(refused) => self.ended(asked, Outcome::Refused(refused)),
+        }
+    }
+
+    /// A command of this process's own, or a client's, ends like this.
+    fn ended(&mut self, asked: Asked, outcome: Outcome) {
+        match asked {
+            Asked::Client(waiter) | Asked::InOwn(waiter, _) => self.outcomes.push((waiter, outcome)),
+            Asked::Own => {
+                self.own = Own::None;
+                // What waits for the session was not asked for.
+                let refused = if let Outcome::Refused(why) = outcome { why } else { Refused::NotLeader };
+                let queued = self.queued.drain(..);
+                self.outcomes.extend(queued.map(|(waiter, _)| (waiter, Outcome::Refused(refused))));
+            }
+        }
+    }
+
+    /// Goes on with what the log has come to.
+    pub(crate) fn drive(&mut self, node: &mut Node<Member>) {
+        let leader = node.process().other.leader(node.process().one.leaders());
+        if leader != self.leader {
+            self.leader = leader;
+            if let Some(leader) = leader {
+                node.tell(Input::Leader(leader));
+            }
+        }
+        let (deliveries, fates) =
+            node.with(|member, _| (member.one.take_committed(), member.one.take_fates()));
+        let mut replies = self.apply(deliveries, !fates.is_empty());
+        for (ticket, fate) in fates {
+            let Some(asked) = self.waiting.remove(&ticket) else { continue };
+            let reply = match fate {
+                Fate::Committed { index, nth } => replies.remove(&(index, nth)),
+                Fate::Unknown => None,
+            };
+            match (asked, reply) {
+                (Asked::Own, Some(Reply::Opened(session))) => {
+                    self.own = Own::Open(session, 0);
+                    for (waiter, change) in std::mem::take(&mut self.queued) {
+                        self.change(node, waiter, change);
+                    }
+                }
+                (Asked::InOwn(waiter, change), Some(Reply::Expired)) => {
+                    if matches!(self.own, Own::Open(..)) {
+                        self.own = Own::None;
+                    }
+                    self.change(node, waiter, change);
+                }
+                (asked, Some(reply)) => self.ended(asked, Outcome::Reply(reply)),
+                (asked, None) => self.ended(asked, Outcome::Unknown),
+            }
+        }
+        if !node.process().one.leads() {
+            self.own = Own::None;
+        }
+        if node.process().one.wants_snapshot() {
+            let snapshot = self.kv.snapshot();
+            // Not now is later.
+            let _ = node.with(|member, out| member.with_one(|log, out| log.snapshot(snapshot, out), out));
+        }
+    }
+
+    /// Applies what was committed, and says what its clients are to be told, if any of them is here.
+    fn apply(&mut self, deliveries: Vec<Delivery>, is_asked_for: bool) -> BTreeMap<(u64, usize), Reply> {
+        let mut replies = BTreeMap::new();
+        for delivery in deliveries {
+            match delivery {
+                Delivery::Entry { index, payload: Payload::Commands(commands) } => {
+                    self.applied = index;
+                    for (nth, command) in commands.iter().enumerate() {
+                        let (reply, event) = self.kv.apply(index, command);
+                        self.events.extend(event);
+                        if is_asked_for {
+                            replies.insert((index, nth), reply);
+                        }
+                    }
+                }
+                Delivery::Entry { index, .. } => self.applied = index,
+                Delivery::Snapshot { index, bytes } => {
+                    // Written by another process of the store: a process that crashes does not lie.
+                    if let Ok(kv) = Kv::restore(&bytes) {
+                        (self.kv, self.applied) = (kv, index);
+                    }
+                }
+            }
+        }
+        replies
+    }
+}
