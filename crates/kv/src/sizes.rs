@@ -5,7 +5,7 @@ use mitra_agreement::kv::Limits;
 use mitra_agreement::{Region, log};
 
 /// Bytes of a register's contents, and so of a command with its key and its value.
-const ROOM: usize = 8 << 10;
+const ROOM: usize = 4 << 10;
 /// Entries on their way at a time, and how many times as many the ring holds.
 const WINDOW: u16 = 16;
 const WINDOWS: u16 = 32;

@@ -17,26 +17,35 @@ use serde::{Deserialize, Serialize};
 use crate::greeting::{Door, Guest, Place, Token, Welcome};
 use crate::layout::Layout;
 use crate::link::{Event, Link};
+use crate::register;
 use crate::rest::{Bell, Rest};
 use crate::secret::secret;
 
 /// What a process asks of a memory's processor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Change {
-    pub(crate) region: u8,
-    pub(crate) read: ProcessSet,
-    pub(crate) write: ProcessSet,
+pub(crate) enum Request {
+    /// To change the rights to a region.
+    Change { region: u8, read: ProcessSet, write: ProcessSet },
+    /// The sequence numbers of some registers. Nobody writes them meanwhile: the process that asks is the only one that may.
+    Learn { region: u8, first: u16, count: u16 },
 }
 
-/// What it is answered.
+/// What it is answered, in the order in which it asked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Changed {
+pub(crate) enum Answer {
     /// The key by which it may write the region now, if it may.
-    pub(crate) write: Option<Vec<u8>>,
+    Changed { write: Option<Vec<u8>> },
+    /// These.
+    Learnt { seqs: Vec<u64> },
 }
 
-/// The longest of both.
-pub(crate) const MESSAGE: usize = 256;
+/// Registers whose numbers are asked for at a time, at most ...
+pub(crate) const LEARNT: u16 = 256;
+/// ... and bytes that are looked through for that, unless one register has more.
+pub(crate) const LOOKED_THROUGH: usize = 512 << 10;
+
+/// The longest of both: ten bytes for each number.
+pub(crate) const MESSAGE: usize = 16 + 10 * LEARNT as usize;
 
 /// What a memory is.
 #[derive(Clone, Debug)]
@@ -181,8 +190,16 @@ impl MemoryNode {
         }
         for (p, message) in asked {
             busy = true;
-            match postcard::from_bytes::<Change>(&message) {
-                Ok(change) => self.change(p, &change),
+            match postcard::from_bytes(&message) {
+                Ok(Request::Change { region, read, write }) => {
+                    if let Some(answer) = self.change(p, region.into(), Rights { read, write }) {
+                        self.answer(p, &answer);
+                    }
+                }
+                Ok(Request::Learn { region, first, count }) => {
+                    let seqs = self.learn(region, first, count);
+                    self.answer(p, &Answer::Learnt { seqs });
+                }
                 // Nobody of ours says such a thing.
                 Err(_) => self.part(p),
             }
@@ -244,9 +261,7 @@ impl MemoryNode {
     }
 
     /// Changes rights, if that is legal. Rights to read never change among those that are.
-    fn change(&mut self, p: ProcessId, change: &Change) {
-        let region = usize::from(change.region);
-        let rights = Rights { read: change.read, write: change.write };
+    fn change(&mut self, p: ProcessId, region: usize, rights: Rights) -> Option<Answer> {
         let n = self.guests.len() as u8;
         let legal = self.config.regions.get(region).is_some_and(|r| r.rule.allows(n, p, rights));
         if legal {
@@ -261,21 +276,38 @@ impl MemoryNode {
                     && self.domain.deregister(&mr).is_err()
                 {
                     // A NIC that may go on writing: nobody is told that it does not.
-                    return;
+                    return None;
                 }
             }
             let grant =
                 rights.write.contains(p) && self.keys(p, region).is_some_and(|keys| keys.write.is_none());
             if grant && let Ok(mr) = self.register(region, true) {
-                let keys = self.keys(p, region).expect("looked at above");
-                keys.write = Some(mr);
+                self.keys(p, region).expect("looked at above").write = Some(mr);
             }
         }
         let write = self.keys(p, region).and_then(|keys| keys.write.as_ref()).map(|mr| mr.remote().encode());
-        let answer = postcard::to_stdvec(&Changed { write }).expect("plain data");
+        Some(Answer::Changed { write })
+    }
+
+    /// The sequence numbers of some registers; of what does not exist, and of words, none.
+    fn learn(&self, region: u8, first: u16, count: u16) -> Vec<u64> {
+        let registers = first..first.saturating_add(count.min(LEARNT)).min(self.layout.registers(region));
+        if self.layout.is_settled(region) {
+            return Vec::new();
+        }
+        let stride = self.layout.stride(region);
+        let mut places = vec![0; stride];
+        let seq = |register: u16| {
+            self.buffers[usize::from(region)].read_at(usize::from(register) * stride, &mut places);
+            register::last(&places)
+        };
+        registers.map(seq).collect()
+    }
+
+    fn answer(&mut self, p: ProcessId, answer: &Answer) {
         if let Some(served) = &mut self.guests[usize::from(p.0)] {
             // If it has gone, it comes again and asks again.
-            let _ = served.link.send(answer);
+            let _ = served.link.send(postcard::to_stdvec(answer).expect("plain data"));
         }
     }
 

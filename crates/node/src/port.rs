@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use serde::de::DeserializeOwned;
 use crate::greeting::{Hello, Token, VERSION, Welcome, knock};
 use crate::layout::Layout;
 use crate::link::{Event, Link};
-use crate::memory::{Change, Changed, MESSAGE};
+use crate::memory::{Answer, LEARNT, LOOKED_THROUGH, MESSAGE, Request};
 use crate::register::{self, Seen};
 use crate::secret::secret;
 
@@ -31,6 +32,8 @@ const READS: usize = 4;
 const WRITES: usize = 16;
 /// How long to wait before a door is knocked at again.
 pub(crate) const AGAIN: Duration = Duration::from_millis(50);
+/// So many registers before one is written whose sequence number is not known, it is asked for.
+const AHEAD: u16 = 32;
 /// Looks at a register that is torn each time, after which its writer is taken to lie. It then holds nothing.
 const LOOKS: u32 = 256;
 
@@ -81,6 +84,13 @@ struct Known {
     seqs: Vec<Option<u64>>,
 }
 
+/// Registers whose sequence numbers are asked for.
+#[derive(Debug)]
+struct Learning {
+    region: u8,
+    registers: Range<u16>,
+}
+
 /// What is under way for an operation.
 #[derive(Debug, PartialEq, Eq)]
 enum Stage {
@@ -110,15 +120,11 @@ struct Pending<C> {
     cells: Vec<C>,
     half: Option<u64>,
     looks: u32,
-    /// Of a write: its sequence number.
-    seq: u64,
-    /// The driver's own, to learn sequence numbers: nobody hears of it.
-    learns: bool,
 }
 
 impl<C> Pending<C> {
-    fn new(number: u64, op: Op<C>, learns: bool) -> Pending<C> {
-        Pending { number, op, stage: Stage::Queued, cells: Vec::new(), half: None, looks: 0, seq: 0, learns }
+    fn new(number: u64, op: Op<C>) -> Pending<C> {
+        Pending { number, op, stage: Stage::Queued, cells: Vec::new(), half: None, looks: 0 }
     }
 }
 
@@ -131,6 +137,8 @@ pub(crate) struct Port<C> {
     life: Option<u64>,
     known: Vec<Known>,
     pending: VecDeque<Pending<C>>,
+    /// What the memory's processor was asked about, in order.
+    learning: VecDeque<Learning>,
     next: u64,
     staging: Arc<Buffer>,
     mr: VirtualMr,
@@ -164,6 +172,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
             life: None,
             known,
             pending: VecDeque::new(),
+            learning: VecDeque::new(),
             next: 0,
             staging,
             mr,
@@ -178,18 +187,14 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
 
     /// Asks for an operation.
     pub(crate) fn ask(&mut self, op: Op<C>) {
-        self.enter(op, false);
+        self.next += 1;
+        self.pending.push_back(Pending::new(self.next, op));
         self.post();
     }
 
-    fn enter(&mut self, op: Op<C>, learns: bool) {
-        self.next += 1;
-        self.pending.push_back(Pending::new(self.next, op, learns));
-    }
-
-    /// Whether it can be reached now, and what is to be known of its registers is.
+    /// Whether it can be reached now.
     pub(crate) fn is_ready(&self) -> bool {
-        matches!(self.state, State::Connected(_)) && !self.pending.iter().any(|p| p.learns)
+        matches!(self.state, State::Connected(_))
     }
 
     /// Whether it has forgotten what it held, or is not what it should be.
@@ -231,7 +236,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
                 for event in events {
                     match event {
                         Event::Done(done) => self.done(&done, answers),
-                        Event::Message(message) => self.changed(&message, answers),
+                        Event::Message(message) => self.told(&message, answers),
                     }
                 }
                 if broken {
@@ -252,7 +257,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
                 _ => Stage::Queued,
             };
         }
-        self.pending.retain(|pending| !pending.learns);
+        self.learning.clear();
         (self.free_reads, self.free_writes) = ((0..READS).collect(), (0..WRITES).collect());
         // The old link goes first, and with it its NIC's way to the staging memory.
         self.state = State::Dead;
@@ -311,7 +316,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     }
 
     /// The memory lets this process write a region, by this key; or not. With a new key come registers that others may have
-    /// written: what they hold is learnt ahead of need.
+    /// written.
     fn granted(&mut self, region: usize, encoded: Option<&[u8]>) {
         let found = encoded.and_then(|bytes| RemoteRegion::decode(bytes).ok());
         if found.is_some() && found == self.known[region].write {
@@ -319,12 +324,20 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
         }
         self.known[region].write = self.import(region, encoded);
         self.known[region].seqs.fill(None);
-        let region = region as u8;
-        if self.known[usize::from(region)].write.is_some() && !self.layout.is_settled(region) {
-            for piece in self.layout.pieces(region, 0..self.layout.registers(region), READ) {
-                let count = piece.end - piece.start;
-                self.enter(Op::Read { region, first: piece.start, count }, true);
-            }
+    }
+
+    /// Asks what the last write of a register was, and of those behind it, which are probably written next.
+    fn learn(&mut self, region: u8, first: u16) {
+        let asked = |learning: &Learning| learning.region == region && learning.registers.contains(&first);
+        if self.learning.iter().any(asked) {
+            return;
+        }
+        let at_once = (LOOKED_THROUGH / self.layout.stride(region)).clamp(1, usize::from(LEARNT)) as u16;
+        let end = first.saturating_add(at_once).min(self.layout.registers(region));
+        let State::Connected(link) = &mut self.state else { return };
+        let request = Request::Learn { region, first, count: end - first };
+        if link.send(postcard::to_stdvec(&request).expect("plain data")) {
+            self.learning.push_back(Learning { region, registers: first..end });
         }
     }
 
@@ -343,7 +356,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
                 Op::Read { .. } => self.post_read(at),
                 Op::Settle { .. } => self.post_settle(at),
                 Op::Change { region, rights } => {
-                    let change = Change { region: *region, read: rights.read, write: rights.write };
+                    let change = Request::Change { region: *region, read: rights.read, write: rights.write };
                     if link.send(postcard::to_stdvec(&change).expect("plain data")) {
                         self.pending[at].stage = Stage::Asked;
                     }
@@ -356,7 +369,9 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
         let Op::Write { region, register, cell } = &self.pending[at].op else { return };
         let known = self.known.get_mut(usize::from(*region));
         let Some(Known { write: Some(remote), seqs, .. }) = known else { return };
-        let Some(Some(last)) = seqs.get_mut(usize::from(*register)) else { return };
+        let (region, register) = (*region, *register);
+        let Some(last) = seqs.get_mut(usize::from(register)) else { return };
+        let Some(last) = last else { return self.learn(region, register) };
         let seq = last.wrapping_add(1);
         self.bytes.clear();
         self.sealed.clear();
@@ -367,7 +382,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
             return;
         }
         register::seal(seq, &self.bytes, &mut self.sealed);
-        let to = remote.at(self.layout.place(*region, *register, seq));
+        let to = remote.at(self.layout.place(region, register, seq));
         let inline = self.sealed.len() <= self.identity.domain.limits().inline as usize;
         let (slot, data) = if inline {
             (Slot::None, Data::inline(&self.sealed))
@@ -380,9 +395,14 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
         let State::Connected(link) = &mut self.state else { return };
         if link.post(self.pending[at].number, SendOp::Write(to), data).is_ok() {
             *last = seq;
-            (self.pending[at].seq, self.pending[at].stage) = (seq, Stage::Posted(slot));
+            self.pending[at].stage = Stage::Posted(slot);
         } else {
-            self.free(slot);
+            return self.free(slot);
+        }
+        // Ahead of need.
+        let soon = register.saturating_add(AHEAD);
+        if self.known[usize::from(region)].seqs.get(usize::from(soon)) == Some(&None) {
+            self.learn(region, soon);
         }
     }
 
@@ -495,11 +515,10 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     /// A piece has been read.
     fn have_read(&mut self, at: usize, slot: Slot, answers: &mut Vec<(usize, Response<C>)>) {
         let Slot::Read(slot) = slot else { return };
-        let Op::Read { region, first, count } = self.pending[at].op else { return };
+        let Op::Read { region, count, .. } = self.pending[at].op else { return };
         let stride = self.layout.stride(region);
         let mut register = vec![0; stride];
         let pending = &mut self.pending[at];
-        let known = &mut self.known[usize::from(region)];
         pending.stage = Stage::Queued;
         for i in 0..(self.read_len / stride).min(usize::from(count) - pending.cells.len()) {
             self.staging.read_at(slot * self.read_len + i * stride, &mut register);
@@ -510,11 +529,10 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
             } else {
                 register::look(&register)
             };
-            let torn = pending.looks >= LOOKS;
-            let (seq, contents) = match seen {
-                Seen::Held(seq, contents) => (seq, contents),
-                Seen::Half(seq, contents) if pending.half == Some(seq) => (seq, contents),
-                _ if torn => (0, &[][..]),
+            let contents = match seen {
+                Seen::Held(_, contents) => contents,
+                Seen::Half(seq, contents) if pending.half == Some(seq) => contents,
+                _ if pending.looks >= LOOKS => &[][..],
                 Seen::Half(seq, _) => {
                     (pending.half, pending.looks) = (Some(seq), pending.looks + 1);
                     break;
@@ -525,9 +543,6 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
                 }
             };
             (pending.half, pending.looks) = (None, 0);
-            if pending.learns {
-                known.seqs[usize::from(first) + pending.cells.len()] = Some(seq);
-            }
             // What its writer should not have written is nothing.
             pending.cells.push(postcard::from_bytes(contents).unwrap_or_default());
         }
@@ -537,25 +552,37 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
         }
     }
 
-    /// The memory's processor has answered the oldest change.
-    fn changed(&mut self, message: &[u8], answers: &mut Vec<(usize, Response<C>)>) {
+    /// The memory's processor has answered.
+    fn told(&mut self, message: &[u8], answers: &mut Vec<(usize, Response<C>)>) {
+        match postcard::from_bytes(message) {
+            Ok(Answer::Changed { write }) => self.changed(write.as_deref(), answers),
+            Ok(Answer::Learnt { seqs }) => {
+                let Some(Learning { region, registers }) = self.learning.pop_front() else { return };
+                let Some(known) = self.known.get_mut(usize::from(region)) else { return };
+                for (register, seq) in registers.zip(seqs) {
+                    // What was written since is known better here.
+                    if let Some(unknown @ None) = known.seqs.get_mut(usize::from(register)) {
+                        *unknown = Some(seq);
+                    }
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// The oldest change was made, if it is legal.
+    fn changed(&mut self, write: Option<&[u8]>, answers: &mut Vec<(usize, Response<C>)>) {
         let Some(at) = self.pending.iter().position(|p| p.stage == Stage::Asked) else { return };
-        let (Op::Change { region, .. }, Ok(changed)) =
-            (&self.pending[at].op, postcard::from_bytes::<Changed>(message))
-        else {
-            return;
-        };
-        let region = usize::from(*region);
-        if region < self.known.len() {
-            self.granted(region, changed.write.as_deref());
+        let Op::Change { region, .. } = self.pending[at].op else { return };
+        if usize::from(region) < self.known.len() {
+            self.granted(region.into(), write);
         }
         self.answer(at, Response::Ack, answers);
     }
 
     fn answer(&mut self, at: usize, response: Response<C>, answers: &mut Vec<(usize, Response<C>)>) {
-        let nth = self.pending.iter().take(at).filter(|p| !p.learns).count();
-        if self.pending.remove(at).is_some_and(|p| !p.learns) {
-            answers.push((nth, response));
+        if self.pending.remove(at).is_some() {
+            answers.push((at, response));
         }
     }
 }

@@ -72,6 +72,15 @@ pub(crate) fn look(places: &[u8]) -> Seen<'_> {
     }
 }
 
+/// The sequence number of the last whole write, while nobody writes. What is torn there is the write after it; where both are, a writer lied,
+/// and any number will do.
+pub(crate) fn last(places: &[u8]) -> u64 {
+    match look(places) {
+        Seen::Held(seq, _) | Seen::Half(seq, _) => seq,
+        Seen::Torn => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

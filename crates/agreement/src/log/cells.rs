@@ -92,6 +92,11 @@ impl Config {
         read(1 + window * self.window, self.window)
     }
 
+    /// Reads the entries from one to another of the same window.
+    pub(super) fn read_some(&self, first: u64, last: u64) -> Op<Cell> {
+        read(self.slot(first), (last - first) as u16 + 1)
+    }
+
     /// How many windows on from that of the one index that of the other is.
     pub(super) fn windows_between(&self, one: u64, other: u64) -> u64 {
         other / u64::from(self.window) - one / u64::from(self.window)

@@ -6,10 +6,12 @@ use super::{Cell, Committed, Delivery, Entry, Rules, Stamp, State};
 use crate::process::majority;
 use crate::{Action, Response};
 
-/// Rounds: in each, a window of every memory is read.
+/// Rounds: in each, entries of one window are read from every memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Fetch {
-    /// The last entry that this round is for. It was committed before the reads began, so a majority has had it since.
+    /// The first entry that this round is for.
+    first: u64,
+    /// The last one. It was committed before the reads began, so a majority has had it since.
     end: u64,
     sources: Vec<Source>,
 }
@@ -29,7 +31,7 @@ enum Source {
 
 impl Fetch {
     pub(super) fn new(memories: u8) -> Fetch {
-        Fetch { end: 0, sources: vec![Source::Unread; memories.into()] }
+        Fetch { first: 0, end: 0, sources: vec![Source::Unread; memories.into()] }
     }
 
     /// Asks each memory that owes no answer for what is next.
@@ -39,13 +41,14 @@ impl Fetch {
                 return;
             }
             state.links.abandon();
-            self.end = state.known.min(state.config.window_end(state.commit + 1));
+            self.first = state.commit + 1;
+            self.end = state.known.min(state.config.window_end(self.first));
             self.sources.fill(Source::Unread);
         }
         for (m, source) in self.sources.iter().enumerate() {
             let op = match source {
                 _ if !state.links.at(m).is_empty() => continue,
-                Source::Unread => state.config.read_entries(self.end),
+                Source::Unread => state.config.read_some(self.first, self.end),
                 Source::Recycled => READ_HEADER,
                 Source::Partly { stamp, chunks, .. } => state.config.read_chunks(stamp, *chunks),
                 Source::Read(_) => continue,
@@ -112,7 +115,7 @@ impl Fetch {
         let enough = if R::READS_MAJORITY { majority(self.sources.len()) } else { 1 };
         while state.commit < self.end {
             let index = state.commit + 1;
-            let at = (index % u64::from(state.config.window)) as usize;
+            let at = (index - self.first) as usize;
             for source in &mut self.sources {
                 if matches!(source.entry(at), Some(entry) if entry.index > index) {
                     *source = Source::Recycled;
@@ -130,7 +133,7 @@ impl Fetch {
 }
 
 impl Source {
-    /// What was read in this place of the window.
+    /// What was read in this place of the round.
     fn entry(&self, at: usize) -> Option<&Entry> {
         match self {
             Source::Read(cells) => cells.get(at).and_then(entry),
