@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod check;
+pub(crate) mod cluster;
 pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod devices;

@@ -124,10 +124,14 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         attempt.steps = vec![Step::Writing; self.memories.into()];
         // Where phase 1 is still under way it is not needed any more.
         self.ports.abandon();
-        let op = Op::Write { region: 0, register: self.me.0.into(), cell: self.mine.clone() };
         for memory in (0..self.memories).map(MemoryId) {
-            self.ports.ask(memory, op.clone(), R::ONE_AT_A_TIME, out);
+            self.write_to(memory, out);
         }
+    }
+
+    fn write_to(&mut self, memory: MemoryId, out: &mut Actions<Self>) {
+        let op = Op::Write { region: 0, register: self.me.0.into(), cell: self.mine.clone() };
+        self.ports.ask(memory, op, R::ONE_AT_A_TIME, out);
     }
 
     fn answered(
@@ -166,7 +170,8 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
                         attempt.last.take().into_iter().chain(found).max_by_key(|(ballot, _)| *ballot);
                 }
             }
-            // A memory refuses nothing here; one that does is as good as crashed.
+            // The connection broke: it is not known whether this was written.
+            (Step::Writing, Response::Nak) => return self.write_to(memory, out),
             _ => return,
         }
         self.end_phase(out);

@@ -10,9 +10,9 @@ use mitra_agreement::{Process, ProcessSet, Sound, disk_paxos, hbo, paxos, protec
 use crate::{Chaos, Exhaustive, ExhaustiveLog, Found, Limits, Report, World, elect, play, run, worlds};
 
 /// Faults and errors of Ω in a run from a seed: all processes but one and a minority of the memories may crash.
-const ALL_BUT_ONE: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1 };
+const ALL_BUT_ONE: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4 };
 /// The same where processes must stay a majority.
-const MINORITY: Limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 0 };
+const MINORITY: Limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 0, breaks: 4 };
 const CHAOS: Chaos = Chaos { steps: 300, calm: 3000 };
 /// A log lasts longer: it has to come to be recycled.
 const LOG_CHAOS: Chaos = Chaos { steps: 800, calm: 20_000 };
@@ -68,7 +68,7 @@ pub const CATALOGUE: &[Entry] = &[
         name: "disk-paxos",
         holds: DECIDES,
         explored: "2 processes, 3 memories; Ω speaks twice, each attempts once",
-        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times",
+        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times, 4 connections to memories break",
         explore: || small_disk_paxos().explore(),
         serve: |at| small_disk_paxos().serve(at),
         run_one: |seed| seeded(seed, worlds::disk_paxos::<Sound>(3, 3, ALL_BUT_ONE)),
@@ -77,7 +77,7 @@ pub const CATALOGUE: &[Entry] = &[
         name: "protected-memory-paxos",
         holds: DECIDES,
         explored: "2 processes, 3 memories, of which 1 may crash; Ω speaks twice, each attempts once",
-        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times",
+        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times, 4 connections to memories break",
         explore: || small_protected_memory_paxos().explore(),
         serve: |at| small_protected_memory_paxos().serve(at),
         run_one: |seed| seeded(seed, worlds::protected_memory_paxos::<Sound>(3, 3, ALL_BUT_ONE)),
@@ -86,7 +86,7 @@ pub const CATALOGUE: &[Entry] = &[
         name: "aligned-paxos",
         holds: DECIDES,
         explored: "2 processes, 2 memories; Ω speaks twice, each attempts once",
-        run: "3 processes, 2 memories, of which 1 each may crash; Ω speaks 16 times",
+        run: "3 processes, 2 memories, of which 1 each may crash; Ω speaks 16 times, 4 connections to memories break",
         explore: || small_aligned_paxos().explore(),
         serve: |at| small_aligned_paxos().serve(at),
         run_one: |seed| {

@@ -152,7 +152,7 @@ impl Report {
 }
 
 fn is_fault(step: Step) -> bool {
-    matches!(step, Step::CrashProcess(_) | Step::CrashMemory(_))
+    matches!(step, Step::CrashProcess(_) | Step::CrashMemory(_) | Step::Break(..))
 }
 
 /// How quick everybody is for now.
@@ -198,6 +198,7 @@ impl Pace {
             Step::Wake(p) | Step::Coin(p, _) => self.waking * process(p),
             Step::CrashProcess(p) => self.crashing * process(p),
             Step::CrashMemory(m) => self.crashing * memory(m),
+            Step::Break(p, m) => self.crashing * process(p) * memory(m),
         }
     }
 }

@@ -13,6 +13,8 @@ pub struct Limits {
     pub process_crashes: u8,
     /// How many memories may crash.
     pub memory_crashes: u8,
+    /// How often a process's connection to a memory may break.
+    pub breaks: u8,
 }
 
 /// One step. What a crashed process has sent or asked for before stays on its way.
@@ -36,6 +38,9 @@ pub enum Step {
     CrashProcess(ProcessId),
     /// A memory crashes: it never answers again.
     CrashMemory(MemoryId),
+    /// A process's connection to a memory breaks, and is made anew: the writes that are outstanding are refused, done or not, and not done
+    /// any more; whatever else is outstanding is asked again.
+    Break(ProcessId, MemoryId),
 }
 
 /// What a memory was asked for.
@@ -45,6 +50,15 @@ enum Request<C> {
     Asked(Op<C>, Vec<C>),
     /// Done; the answer is on its way.
     Done(Response<C>),
+    /// A write is done; the acknowledgement is on its way.
+    Written,
+}
+
+impl<C> Request<C> {
+    /// Whether nobody knows, once the connection breaks, if it was done.
+    fn may_be_lost(&self) -> bool {
+        matches!(self, Request::Written | Request::Asked(Op::Write { .. }, _))
+    }
 }
 
 /// Processes, memories, and what is on its way between them.
@@ -104,7 +118,7 @@ impl<P: Process> World<P> {
                         Request::Asked(..) if self.memories[m].is_some() => {
                             steps.push(Step::Execute(process, memory, nth));
                         }
-                        Request::Done(_) if self.processes[p].is_some() => {
+                        Request::Done(_) | Request::Written if self.processes[p].is_some() => {
                             steps.push(Step::Respond(process, memory, nth));
                         }
                         _ => {}
@@ -121,6 +135,12 @@ impl<P: Process> World<P> {
         if self.limits.memory_crashes > 0 {
             let alive = (0..self.memories.len()).filter(|&m| self.memories[m].is_some());
             steps.extend(alive.map(|m| Step::CrashMemory(MemoryId(m as u8))));
+        }
+        if self.limits.breaks > 0 {
+            let ways = living.iter().flat_map(|&p| (0..self.memories.len()).map(move |m| (p, m)));
+            let used =
+                ways.filter(|&(p, m)| self.requests[usize::from(p.0)][m].iter().any(Request::may_be_lost));
+            steps.extend(used.map(|(p, m)| Step::Break(p, MemoryId(m as u8))));
         }
         steps
     }
@@ -143,9 +163,12 @@ impl<P: Process> World<P> {
             Step::Execute(p, m, index) => self.execute(p, m, index),
             Step::Respond(p, memory, nth) => {
                 let requests = &mut self.requests[usize::from(p.0)][usize::from(memory.0)];
-                if let Request::Done(response) = requests.remove(nth) {
-                    self.tell(p, Input::Response { memory, nth, response });
-                }
+                let response = match requests.remove(nth) {
+                    Request::Done(response) => response,
+                    Request::Written => Response::Ack,
+                    Request::Asked(..) => return,
+                };
+                self.tell(p, Input::Response { memory, nth, response });
             }
             Step::Wake(p) => {
                 self.asleep[usize::from(p.0)] = false;
@@ -163,6 +186,13 @@ impl<P: Process> World<P> {
                 self.limits.memory_crashes = self.limits.memory_crashes.saturating_sub(1);
                 self.memories[usize::from(m.0)] = None;
             }
+            Step::Break(p, m) => {
+                self.limits.breaks = self.limits.breaks.saturating_sub(1);
+                let requests = &mut self.requests[usize::from(p.0)][usize::from(m.0)];
+                for lost in requests.iter_mut().filter(|request| request.may_be_lost()) {
+                    *lost = Request::Done(Response::Nak);
+                }
+            }
         }
     }
 
@@ -175,7 +205,7 @@ impl<P: Process> World<P> {
         for (p, m) in (0..self.requests.len()).flat_map(|p| (0..memories).map(move |m| (p, m))) {
             let (process, memory) = (ProcessId(p as u8), MemoryId(m as u8));
             for index in (0..self.requests[p][m].len()).rev() {
-                if let Request::Done(_) = self.requests[p][m][index] {
+                if let Request::Done(_) | Request::Written = self.requests[p][m][index] {
                     answers.push(Step::Respond(process, memory, index));
                 }
                 while self.memories[m].is_some() && matches!(self.requests[p][m][index], Request::Asked(..)) {
@@ -250,8 +280,10 @@ impl<P: Process> World<P> {
             Op::Read { region, first, count } => memory.read_next(p, *region, *first..*first + *count, read),
             _ => Some(memory.execute(p, op)),
         };
-        if let Some(response) = response {
-            *request = Request::Done(response);
+        match (response, op) {
+            (Some(Response::Ack), Op::Write { .. }) => *request = Request::Written,
+            (Some(response), _) => *request = Request::Done(response),
+            (None, _) => {}
         }
     }
 

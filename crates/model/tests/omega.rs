@@ -7,7 +7,7 @@ use mitra_agreement::omega::{Omega, Rules};
 use mitra_model::{Chaos, Exhaustive, Limits, Violation, World, elect, worlds};
 
 fn sized<R: Rules>(n: u8, process_crashes: u8) -> World<Omega<R>> {
-    worlds::omega(n, Limits { process_crashes, ..Limits::default() })
+    worlds::omega(n, Limits { process_crashes, breaks: 1, ..Limits::default() })
 }
 
 const CHAOS: Chaos = Chaos { steps: 400, calm: 10_000 };

@@ -29,6 +29,16 @@ fn two_processes_agree_in_every_order() {
     assert!(found.states > 100_000, "{} states: less than before", found.states);
 }
 
+/// A write is refused although it was done, as where a link broke before its acknowledgement came.
+#[test]
+fn two_processes_agree_where_a_connection_breaks() {
+    let limits = Limits { namings: 2, breaks: 1, ..Limits::default() };
+    let start = worlds::protected_memory_paxos::<Sound>(2, 3, limits);
+    let found = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
+    assert_eq!(found.counterexample, None);
+    assert!(found.states > 100_000, "{} states: less than before", found.states);
+}
+
 #[test]
 fn it_agrees_and_ends_from_every_seed() {
     holds(world::<Sound>, 4_000);

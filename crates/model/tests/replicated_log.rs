@@ -9,7 +9,7 @@ use mitra_model::{Chaos, ExhaustiveLog, Limits, LogWorld, Step, Subject, Violati
 const CHAOS: Chaos = Chaos { steps: 800, calm: 20_000 };
 
 fn world<R: Rules>() -> LogWorld<R> {
-    let limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1 };
+    let limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4 };
     worlds::log(worlds::log_config(3, 3, 2), 6, limits)
 }
 
@@ -57,7 +57,7 @@ mod unsafe_with_much_to_say_without {
     use super::*;
 
     fn talkative<R: Rules>() -> LogWorld<R> {
-        let limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 1 };
+        let limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 1, breaks: 4 };
         worlds::log(worlds::log_config(2, 3, 2), 20, limits)
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use mitra_failover::{Completion, ConnectInfo, Domain, RemoteRegion, VirtualMr, VirtualQp};
 use mitra_verbs::{
-    Access, Buffer, CqId, Data, Gid, Key, Mr, Mtu, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    Qpn, RecvWr, RemoteAddr, SendOp, SendWr, SgeList, Wc, WcOpcode, WcStatus,
+    Access, Buffer, CqId, Data, Gid, Key, Mr, Mtu, PdId, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState,
+    QpType, Qpn, RecvWr, RemoteAddr, SendOp, SendWr, SgeList, Wc, WcOpcode, WcStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +88,7 @@ pub(crate) struct BareInfo {
 /// A bare RC queue pair.
 pub(crate) struct Bare {
     nic: Arc<dyn Provider>,
+    pd: PdId,
     cq: CqId,
     qpn: Qpn,
     psn: Psn,
@@ -117,7 +118,7 @@ impl Bare {
         let nic = Arc::clone(nic);
         let peer = RemoteAddr { addr: 0, rkey: Key(0) };
         let wcs = Vec::with_capacity(64);
-        Ok(Bare { nic, cq, qpn, psn: Psn::new(psn), memory, mr, peer, book: Book::default(), wcs })
+        Ok(Bare { nic, pd, cq, qpn, psn: Psn::new(psn), memory, mr, peer, book: Book::default(), wcs })
     }
 
     pub(crate) fn info(&self) -> anyhow::Result<BareInfo> {
@@ -131,6 +132,11 @@ impl Bare {
             addr,
             rkey: rkey.0,
         })
+    }
+
+    /// Its number, its completion queue and its protection domain, for who asks the NIC itself.
+    pub(crate) fn place(&self) -> (Qpn, CqId, PdId) {
+        (self.qpn, self.cq, self.pd)
     }
 
     pub(crate) fn connect(&mut self, peer: &BareInfo) -> anyhow::Result<()> {

@@ -3,6 +3,7 @@
 //! Two processes on loopback. What is compared takes turns in blocks within one run, equal things are compared too (A/A),
 //! and everything that arrives is checked: a figure with wrong data is none.
 
+mod agreement;
 mod bandwidth;
 mod clock;
 mod failover;
@@ -30,7 +31,7 @@ use super::pair::{Failed, Link};
 use lane::Op;
 use station::Place;
 
-/// Measure latency, bandwidth, failover and memory on this machine
+/// Measure latency, bandwidth, failover, memory and agreement on this machine
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -39,6 +40,7 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum What {
+    Agreement(agreement::Args),
     Latency(latency::Args),
     Bandwidth(bandwidth::Args),
     Failover(failover::Args),
@@ -69,6 +71,7 @@ impl Common {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let done = match &args.what {
+        What::Agreement(args) => agreement::run(args),
         What::Latency(args) => latency::run(args),
         What::Bandwidth(args) => bandwidth::run(args),
         What::Failover(args) => failover::run(args),
@@ -87,6 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// What the second process of a bench is to do.
 #[derive(Serialize, Deserialize)]
 enum Task {
+    Agreement(agreement::Setup),
     Latency(latency::Setup),
     Bandwidth(bandwidth::Setup),
     Failover,
@@ -96,6 +100,7 @@ enum Task {
 /// The second process.
 pub(crate) fn peer(link: &mut Link) -> anyhow::Result<()> {
     match link.receive()? {
+        Task::Agreement(setup) => agreement::peer(&setup, link),
         Task::Latency(setup) => latency::peer(&setup, link),
         Task::Bandwidth(setup) => bandwidth::peer(&setup, link),
         Task::Failover => failover::peer(link),

@@ -1,0 +1,154 @@
+//! How two ends meet: over TCP, one frame each way, before their NICs know each other. Everything that is read is hostile until parsed.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use mitra_agreement::ProcessId;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// How long one end waits for the other.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest frame.
+const LONGEST: u32 = 1 << 20;
+/// Greetings that wait to be answered; more are turned away.
+const WAITING: usize = 64;
+
+/// A word that who greets must know: who it is and whether it may. It travels in the clear: for networks that one trusts.
+pub type Token = [u8; 16];
+
+/// What who comes says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) version: u32,
+    pub(crate) from: ProcessId,
+    pub(crate) token: Token,
+    /// Its half of the connection.
+    pub(crate) info: Vec<u8>,
+}
+
+/// What it is answered.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Welcome {
+    /// The other half of the connection.
+    pub(crate) info: Vec<u8>,
+    /// Differs from one life to the next: what begins anew has forgotten everything.
+    pub(crate) life: u64,
+    /// Bytes of a register's contents, at most.
+    pub(crate) room: u32,
+    /// Where the regions are, for this process.
+    pub(crate) regions: Vec<Place>,
+}
+
+/// Where a region is, and what it may be reached for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) read: Option<Vec<u8>>,
+    pub(crate) write: Option<Vec<u8>>,
+}
+
+/// The version of what is said here and on the links.
+pub(crate) const VERSION: u32 = 1;
+
+pub(crate) fn write_frame(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
+    let body = postcard::to_stdvec(what).map_err(io::Error::other)?;
+    let mut frame = (body.len() as u32).to_le_bytes().to_vec();
+    frame.extend_from_slice(&body);
+    to.write_all(&frame)
+}
+
+pub(crate) fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    let mut len = [0; 4];
+    from.read_exact(&mut len)?;
+    let len = u32::from_le_bytes(len);
+    if len > LONGEST {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame longer than any that is meant"));
+    }
+    // As it comes, so that a length alone costs nothing.
+    let mut body = Vec::new();
+    from.take(len.into()).read_to_end(&mut body)?;
+    postcard::from_bytes(&body).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
+/// Who has come, and waits for an answer.
+pub(crate) struct Guest {
+    pub(crate) hello: Hello,
+    stream: TcpStream,
+}
+
+impl Guest {
+    /// Answers it. If it has gone meanwhile, it comes again.
+    pub(crate) fn welcome(mut self, welcome: &Welcome) -> io::Result<()> {
+        write_frame(&mut self.stream, welcome)
+    }
+}
+
+/// Where others come in.
+#[derive(Debug)]
+pub(crate) struct Door {
+    guests: Receiver<Guest>,
+    address: SocketAddr,
+}
+
+impl Door {
+    /// Opens it. `wake` is called when somebody waits.
+    pub(crate) fn open(listener: TcpListener, wake: impl Fn() + Send + Clone + 'static) -> io::Result<Door> {
+        let address = listener.local_addr()?;
+        let (enter, guests) = sync_channel(WAITING);
+        let inside = Arc::new(());
+        std::thread::Builder::new().name("mitra-door".to_owned()).spawn(move || {
+            for stream in listener.incoming() {
+                // Each has a thread, so that who says nothing keeps nobody waiting. They end by themselves, and are not many.
+                let (enter, wake, here) = (enter.clone(), wake.clone(), Arc::clone(&inside));
+                if Arc::strong_count(&here) > WAITING {
+                    continue;
+                }
+                let greet = move || {
+                    let _here = here;
+                    let Ok(mut stream) = stream else { return };
+                    let limits =
+                        [stream.set_read_timeout(Some(PATIENCE)), stream.set_write_timeout(Some(PATIENCE))];
+                    if limits.iter().all(Result::is_ok)
+                        && let Ok(hello) = read_frame::<Hello>(&mut stream)
+                        && hello.version == VERSION
+                        && enter.try_send(Guest { hello, stream }).is_ok()
+                    {
+                        wake();
+                    }
+                };
+                let _ = std::thread::Builder::new().name("mitra-greeting".to_owned()).spawn(greet);
+            }
+        })?;
+        Ok(Door { guests, address })
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The next who waits.
+    pub(crate) fn next(&self) -> Option<Guest> {
+        self.guests.try_recv().ok()
+    }
+}
+
+/// Goes to somebody's door, in a thread of its own. None comes if it is not answered.
+pub(crate) fn knock(at: SocketAddr, hello: Hello, wait: Duration) -> Receiver<io::Result<Welcome>> {
+    let (answer, receiver) = sync_channel(1);
+    let visit = move || {
+        std::thread::sleep(wait);
+        let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        write_frame(&mut stream, &hello)?;
+        read_frame(&mut stream)
+    };
+    let thread = std::thread::Builder::new().name("mitra-knock".to_owned());
+    // Without a thread nobody answers, and it is tried again.
+    let _ = thread.spawn(move || _ = answer.send(visit()));
+    receiver
+}

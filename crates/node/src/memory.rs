@@ -1,0 +1,285 @@
+//! A memory: a process of its own that lends regions to others, who reach them by one-sided operations. Its processor does only what a
+//! NIC cannot: it lets processes in, and changes rights.
+//!
+//! A right is a key. Each process has keys of its own, one to read a region and one to write it; to take a right away is to revoke
+//! the registration behind the key, so that the NIC answers the next write with a NAK, and none is under way when that returns.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mitra_agreement::{ProcessId, ProcessSet, Region, Registers, Rights};
+use mitra_failover::{Domain, VirtualMr};
+use mitra_verbs::{Access, Buffer, Error};
+use serde::{Deserialize, Serialize};
+
+use crate::greeting::{Door, Guest, Place, Token, Welcome};
+use crate::layout::Layout;
+use crate::link::{Event, Link};
+use crate::rest::{Bell, Rest};
+use crate::secret::secret;
+
+/// What a process asks of a memory's processor.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Change {
+    pub(crate) region: u8,
+    pub(crate) read: ProcessSet,
+    pub(crate) write: ProcessSet,
+}
+
+/// What it is answered.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Changed {
+    /// The key by which it may write the region now, if it may.
+    pub(crate) write: Option<Vec<u8>>,
+}
+
+/// The longest of both.
+pub(crate) const MESSAGE: usize = 256;
+
+/// What a memory is.
+#[derive(Clone, Debug)]
+pub struct MemoryConfig {
+    /// Its regions.
+    pub regions: Vec<Region>,
+    /// Bytes of a register's contents, at most.
+    pub room: usize,
+    /// The word that each process must know; how many they are.
+    pub tokens: Vec<Token>,
+    /// How connections behave. Both ends must have the same.
+    pub failover: mitra_failover::Config,
+}
+
+/// Why a memory or a process could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The system refused something.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// The NIC refused something.
+    #[error("the NIC: {0}")]
+    Nic(#[from] Error),
+    /// There may be 64 processes.
+    #[error("{0} processes; 1 to 64 can share a memory")]
+    Processes(usize),
+}
+
+impl From<nix::Error> for StartError {
+    fn from(error: nix::Error) -> StartError {
+        StartError::System(error.into())
+    }
+}
+
+/// A memory that serves.
+#[derive(Debug)]
+pub struct MemoryNode {
+    config: MemoryConfig,
+    domain: Arc<Domain>,
+    layout: Layout,
+    buffers: Vec<Arc<Buffer>>,
+    rights: Vec<Rights>,
+    guests: Vec<Option<Served>>,
+    door: Door,
+    rest: Rest,
+    life: u64,
+    changes: u64,
+}
+
+/// A process that is connected.
+#[derive(Debug)]
+struct Served {
+    link: Link,
+    /// Its keys to each region.
+    keys: Vec<Keys>,
+}
+
+#[derive(Debug, Default)]
+struct Keys {
+    read: Option<VirtualMr>,
+    write: Option<VirtualMr>,
+}
+
+impl MemoryNode {
+    /// Makes its regions, all default, and lets processes in through `listener`. The domain should notify, if the memory is to
+    /// [`MemoryNode::rest`].
+    ///
+    /// # Errors
+    /// The system or the NIC refuses.
+    pub fn new(
+        domain: Arc<Domain>,
+        listener: TcpListener,
+        config: MemoryConfig,
+    ) -> Result<MemoryNode, StartError> {
+        let n = config.tokens.len();
+        if !(1..=64).contains(&n) {
+            return Err(StartError::Processes(n));
+        }
+        let layout = Layout::new(&config.regions, config.room);
+        let buffer = |region| Arc::new(Buffer::new(layout.len(region)));
+        let rest = Rest::new(&domain)?;
+        let bell = rest.bell();
+        Ok(MemoryNode {
+            buffers: (0..config.regions.len() as u8).map(buffer).collect(),
+            rights: config.regions.iter().map(|region| region.rights).collect(),
+            guests: (0..n).map(|_| None).collect(),
+            door: Door::open(listener, move || bell.ring())?,
+            rest,
+            life: secret()?[0],
+            layout,
+            domain,
+            config,
+            changes: 0,
+        })
+    }
+
+    /// Where processes come in.
+    pub fn address(&self) -> SocketAddr {
+        self.door.address()
+    }
+
+    /// Bytes that it lends.
+    pub fn bytes(&self) -> usize {
+        self.buffers.iter().map(|buffer| buffer.len()).sum()
+    }
+
+    /// How many processes are connected.
+    pub fn connected(&self) -> usize {
+        self.guests.iter().flatten().filter(|guest| !guest.link.is_broken()).count()
+    }
+
+    /// How many changes of rights it has carried out.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Rings when the memory is to look around.
+    pub fn bell(&self) -> Bell {
+        self.rest.bell()
+    }
+
+    /// Does what has come up, and says whether anything has.
+    pub fn poll(&mut self) -> bool {
+        let mut busy = false;
+        while let Some(guest) = self.door.next() {
+            busy = true;
+            let p = guest.hello.from;
+            if self.config.tokens.get(usize::from(p.0)) == Some(&guest.hello.token)
+                && self.let_in(guest).is_err()
+            {
+                self.part(p); // it comes again
+            }
+        }
+        let mut asked = Vec::new();
+        for (p, guest) in self.guests.iter_mut().enumerate() {
+            let Some(served) = guest else { continue };
+            served.link.poll(|event| {
+                if let Event::Message(message) = event {
+                    asked.push((ProcessId(p as u8), message));
+                }
+            });
+        }
+        for (p, message) in asked {
+            busy = true;
+            match postcard::from_bytes::<Change>(&message) {
+                Ok(change) => self.change(p, &change),
+                // Nobody of ours says such a thing.
+                Err(_) => self.part(p),
+            }
+        }
+        busy
+    }
+
+    /// Sleeps until somebody comes or asks for something, or so long. Recoveries of connections are taken part in by
+    /// [`MemoryNode::poll`], so it should be short.
+    pub fn rest(&mut self, at_most: Duration) {
+        self.guests.iter().flatten().for_each(|served| served.link.arm());
+        if !self.poll() {
+            self.rest.rest(at_most);
+        }
+    }
+
+    /// Connects a process. The connection that it had before is fenced first: what it had asked for there is not done any more.
+    fn let_in(&mut self, guest: Guest) -> Result<(), StartError> {
+        let p = guest.hello.from;
+        self.part(p);
+        let mut link = Link::new(&self.domain, self.config.failover, MESSAGE, secret()?)?;
+        let info = link.info()?;
+        link.connect(&guest.hello.info)?;
+        self.guests[usize::from(p.0)] = Some(Served { link, keys: Vec::new() });
+        let mut regions = Vec::new();
+        for region in 0..self.layout.regions() {
+            let rights = self.rights[region];
+            let keys = Keys {
+                read: rights.read.contains(p).then(|| self.register(region, false)).transpose()?,
+                write: rights.write.contains(p).then(|| self.register(region, true)).transpose()?,
+            };
+            let encoded = |key: &Option<VirtualMr>| key.as_ref().map(|mr| mr.remote().encode());
+            regions.push(Place { read: encoded(&keys.read), write: encoded(&keys.write) });
+            let served = self.guests[usize::from(p.0)].as_mut();
+            served.expect("it was let in above").keys.push(keys);
+        }
+        Ok(guest.welcome(&Welcome { info, life: self.life, room: self.config.room as u32, regions })?)
+    }
+
+    fn register(&self, region: usize, to_write: bool) -> Result<VirtualMr, Error> {
+        let access = match (to_write, self.config.regions[region].kind) {
+            (false, _) => Access::REMOTE_READ,
+            (true, Registers::Written) => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            (true, Registers::Settled) => Access::LOCAL_WRITE | Access::REMOTE_ATOMIC,
+        };
+        self.domain.register(&self.buffers[region], access)
+    }
+
+    /// Cuts a process off.
+    fn part(&mut self, p: ProcessId) {
+        let Some(mut served) = self.guests[usize::from(p.0)].take() else { return };
+        // What a NIC does not confirm it may still do: a hung one is the operator's to reset. The keys go in any case.
+        let _ = served.link.close();
+        for keys in served.keys {
+            for mr in [keys.read, keys.write].into_iter().flatten() {
+                let _ = self.domain.deregister(&mr);
+            }
+        }
+    }
+
+    /// Changes rights, if that is legal. Rights to read never change among those that are.
+    fn change(&mut self, p: ProcessId, change: &Change) {
+        let region = usize::from(change.region);
+        let rights = Rights { read: change.read, write: change.write };
+        let n = self.guests.len() as u8;
+        let legal = self.config.regions.get(region).is_some_and(|r| r.rule.allows(n, p, rights));
+        if legal {
+            self.changes += 1;
+            self.rights[region] = rights;
+            for (q, guest) in self.guests.iter_mut().enumerate() {
+                let Some(keys) = guest.as_mut().and_then(|served| served.keys.get_mut(region)) else {
+                    continue;
+                };
+                if !rights.write.contains(ProcessId(q as u8))
+                    && let Some(mr) = keys.write.take()
+                    && self.domain.deregister(&mr).is_err()
+                {
+                    // A NIC that may go on writing: nobody is told that it does not.
+                    return;
+                }
+            }
+            let grant =
+                rights.write.contains(p) && self.keys(p, region).is_some_and(|keys| keys.write.is_none());
+            if grant && let Ok(mr) = self.register(region, true) {
+                let keys = self.keys(p, region).expect("looked at above");
+                keys.write = Some(mr);
+            }
+        }
+        let write = self.keys(p, region).and_then(|keys| keys.write.as_ref()).map(|mr| mr.remote().encode());
+        let answer = postcard::to_stdvec(&Changed { write }).expect("plain data");
+        if let Some(served) = &mut self.guests[usize::from(p.0)] {
+            // If it has gone, it comes again and asks again.
+            let _ = served.link.send(answer);
+        }
+    }
+
+    fn keys(&mut self, p: ProcessId, region: usize) -> Option<&mut Keys> {
+        self.guests[usize::from(p.0)].as_mut()?.keys.get_mut(region)
+    }
+}

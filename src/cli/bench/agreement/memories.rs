@@ -1,0 +1,92 @@
+//! The memories of a bench: a process each, which serves every protocol that is measured and one bare queue pair, on the same NICs.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use mitra_agreement::Region;
+use mitra_failover::Domain;
+use mitra_node::{MemoryConfig, MemoryNode};
+use mitra_softnic::SoftNic;
+use mitra_verbs::Provider;
+use serde::{Deserialize, Serialize};
+
+use super::super::Task;
+use super::super::lane::{Bare, BareInfo};
+use super::super::station::{Layout, Place, detector, random};
+use super::{ROOM, protocols};
+use crate::cli::pair::{Link, Pair, Role};
+
+/// What a memory's process is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    place: Place,
+    processes: u8,
+    memories: u8,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Served {
+    doors: Vec<SocketAddr>,
+    floor: BareInfo,
+}
+
+/// How connections behave here.
+pub(super) fn config() -> mitra_failover::Config {
+    mitra_failover::Config { detector: detector(), ..mitra_failover::Config::default() }
+}
+
+/// The words by which the processes are known to memories of theirs that nobody else hears of.
+pub(super) fn tokens(processes: u8) -> Vec<mitra_node::Token> {
+    (0..processes).map(|p| [p; 16]).collect()
+}
+
+/// A memory, as the leader sees it.
+pub(super) struct Memory {
+    _process: Pair,
+    /// Its door for each protocol.
+    pub(super) doors: Vec<SocketAddr>,
+    /// The bare queue pair to it.
+    pub(super) floor: Bare,
+}
+
+/// Starts so many.
+pub(super) fn start(count: u8, processes: u8, nic: &Arc<SoftNic>) -> anyhow::Result<Vec<Memory>> {
+    let one = |_| -> anyhow::Result<Memory> {
+        let mut pair = Pair::start(Role::Bench)?;
+        pair.link.send(&Task::Agreement(Setup { place: Place::default(), processes, memories: count }))?;
+        let mut floor =
+            Bare::new(&(Arc::clone(nic) as Arc<dyn Provider>), Layout::new(ROOM).len(), random()? as u32)?;
+        pair.link.send(&floor.info()?)?;
+        let served: Served = pair.link.receive()?;
+        floor.connect(&served.floor)?;
+        Ok(Memory { _process: pair, doors: served.doors, floor })
+    };
+    (0..count).map(one).collect()
+}
+
+/// A memory's process: it serves until it is ended.
+pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
+    let nics = setup.place.open()?;
+    let providers: Vec<_> = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
+    let mut floor = Bare::new(&providers[0], Layout::new(ROOM).len(), random()? as u32)?;
+    floor.connect(&link.receive()?)?;
+    let domain = Domain::notifying(providers)?;
+    let serve = |regions: Vec<Region>| -> anyhow::Result<MemoryNode> {
+        let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
+        let config =
+            MemoryConfig { regions, room: ROOM, tokens: tokens(setup.processes), failover: config() };
+        Ok(MemoryNode::new(Arc::clone(&domain), door, config)?)
+    };
+    let mut memories =
+        protocols(setup.processes, setup.memories).into_iter().map(serve).collect::<Result<Vec<_>, _>>()?;
+    let doors = memories.iter().map(MemoryNode::address).collect();
+    link.send(&Served { doors, floor: floor.info()? })?;
+    loop {
+        for memory in &mut memories[1..] {
+            memory.poll();
+        }
+        memories[0].rest(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,82 @@
+//! The protocols that run over NICs, by name.
+
+use mitra_agreement::aligned_paxos::AlignedPaxos;
+use mitra_agreement::disk_paxos::DiskPaxos;
+use mitra_agreement::fast_paxos::{FastPaxos, Quorums};
+use mitra_agreement::hbo::Hbo;
+use mitra_agreement::paxos::Paxos;
+use mitra_agreement::protected_memory_paxos::ProtectedMemoryPaxos;
+use mitra_agreement::{Process, ProcessId, ProcessSet, Region, Sound};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A protocol that decides on one value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(super) enum Protocol {
+    /// By messages: a majority of the processes must live
+    Paxos,
+    /// By messages, from whoever proposes
+    FastPaxos,
+    /// Over memories with static rights
+    DiskPaxos,
+    /// Over memories whose one writer is the leader
+    ProtectedMemoryPaxos,
+    /// Processes and memories as one electorate
+    AlignedPaxos,
+    /// Randomized, without a leader: memory i belongs to process i, and all share it. Values: true, false
+    Hbo,
+}
+
+/// What is done with a process, whichever protocol it is of.
+pub(super) trait Task {
+    type Output;
+    fn run<P>(self, process: P) -> anyhow::Result<Self::Output>
+    where
+        P: Process,
+        P::Cell: Serialize + DeserializeOwned,
+        P::Message: Serialize + DeserializeOwned,
+        P::Value: std::fmt::Display;
+}
+
+impl Protocol {
+    /// The regions of a memory.
+    pub(super) fn regions(self, processes: u8, memory: u8) -> Vec<Region> {
+        match self {
+            Protocol::Paxos | Protocol::FastPaxos => Vec::new(),
+            Protocol::DiskPaxos => DiskPaxos::<String>::regions(processes),
+            Protocol::ProtectedMemoryPaxos => ProtectedMemoryPaxos::<String>::regions(processes),
+            Protocol::AlignedPaxos => AlignedPaxos::<String>::regions(processes),
+            Protocol::Hbo => Hbo::<Sound>::regions(ProcessId(memory), ProcessSet::first(processes)),
+        }
+    }
+
+    /// Does it with a process that proposes `value`.
+    pub(super) fn with<T: Task>(
+        self,
+        me: ProcessId,
+        n: u8,
+        m: u8,
+        value: Option<String>,
+        task: T,
+    ) -> anyhow::Result<T::Output> {
+        let input = value.clone().unwrap_or_default();
+        match self {
+            Protocol::Paxos => task.run(Paxos::<String>::new(me, n, input)),
+            Protocol::FastPaxos => {
+                let f = (n - 1) / 3;
+                let quorums = Quorums::new(n, f, f).filter(|_| n > 0);
+                let quorums = quorums.ok_or_else(|| anyhow::anyhow!("{n} processes are too few"))?;
+                task.run(FastPaxos::<String>::new(me, quorums, value))
+            }
+            Protocol::DiskPaxos => task.run(DiskPaxos::<String>::new(me, n, m, input)),
+            Protocol::ProtectedMemoryPaxos => task.run(ProtectedMemoryPaxos::<String>::new(me, n, m, input)),
+            Protocol::AlignedPaxos => task.run(AlignedPaxos::<String>::new(me, n, m, input)),
+            Protocol::Hbo => {
+                anyhow::ensure!(n == m, "hbo has a memory for each process: {n} processes, {m} memories");
+                let side =
+                    input.parse().map_err(|_| anyhow::anyhow!("hbo decides between true and false"))?;
+                task.run(Hbo::<Sound>::new(me, n, ProcessSet::first(n).without(me), side))
+            }
+        }
+    }
+}
