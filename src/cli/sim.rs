@@ -68,7 +68,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         match ran.violation {
             None => {}
             Some(Violation::Stuck | Violation::Unsettled | Violation::Noisy) => report.stuck += 1,
-            Some(Violation::Disagreement | Violation::Invalid) => report.violations += 1,
+            Some(Violation::Disagreement | Violation::Invalid | Violation::NotLinearizable) => {
+                report.violations += 1;
+            }
         }
         if let (Some(violation), None) = (ran.violation, report.first) {
             report.first = Some(seed);

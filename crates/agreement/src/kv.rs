@@ -54,7 +54,7 @@ pub enum Request {
     Change {
         /// Whose.
         session: Session,
-        /// Higher than that of the last. A retry has the same.
+        /// From 1, and higher than that of the session's last. A retry has the same.
         sequence: u64,
         /// Which.
         change: Change,

@@ -22,6 +22,8 @@ pub enum Violation {
     Disagreement,
     /// Somebody decided what nobody had proposed.
     Invalid,
+    /// No order of what clients asked for explains what they were told.
+    NotLinearizable,
     /// Somebody who lives has not decided, though all was calm.
     Stuck,
     /// The living do not keep naming one of them as their leader, though all was calm.

@@ -4,13 +4,15 @@ use mitra_agreement::aligned_paxos::{self, AlignedPaxos};
 use mitra_agreement::disk_paxos::{self, DiskPaxos};
 use mitra_agreement::fast_paxos::{self, FastPaxos, Quorums};
 use mitra_agreement::hbo::{self, Hbo};
-use mitra_agreement::log;
 use mitra_agreement::omega::{self, Omega};
 use mitra_agreement::paxos::{self, Paxos};
 use mitra_agreement::protected_memory_paxos::{self, ProtectedMemoryPaxos};
 use mitra_agreement::{ProcessId, ProcessSet};
+use mitra_agreement::{kv, log};
 
-use crate::{Limits, LogWorld, Replica, World};
+use crate::random::Dice;
+use crate::store::{Node, Wish};
+use crate::{Limits, LogWorld, Replica, StoreWorld, World};
 
 /// What process `p` proposes.
 pub fn proposal(p: u8) -> u8 {
@@ -80,6 +82,24 @@ pub fn log_config(n: u8, m: u8, window: u16) -> log::Config {
 pub fn log<R: log::Rules>(config: log::Config, commands: u8, limits: Limits) -> LogWorld<R> {
     let processes = (0..config.processes).map(|p| Replica::new(ProcessId(p), config, commands)).collect();
     LogWorld::new(World::new(processes, config.memories, &config.regions(), limits))
+}
+
+/// A store of three servers and `clients` clients over `m` memories. What the clients want, of two keys, comes of a seed.
+pub fn store<R: kv::Rules, const ALONE: bool>(
+    seed: u64,
+    (m, clients, wishes): (u8, u8, u8),
+    limits: Limits,
+) -> StoreWorld<R, ALONE> {
+    let mut dice = Dice::new(!seed);
+    let mut wish = || {
+        let kind = [Wish::Get, Wish::Get, Wish::Put, Wish::Cas, Wish::Delete][dice.below(5) as usize];
+        (kind, dice.below(2) as u8)
+    };
+    let config = log::Config { register_bytes: 150, ..log_config(3 + clients, m, 2) };
+    let servers = (0..3).map(|p| Node::server(ProcessId(p), config));
+    let clients = (3..3 + clients).map(|p| Node::client(p, 3, (0..wishes).map(|_| wish()).collect()));
+    let nodes = servers.chain(clients).collect();
+    StoreWorld::new(World::new(nodes, m, &config.regions(), limits), 3, 2)
 }
 
 /// `n` processes that elect a leader by Ω, over one memory.

@@ -57,8 +57,8 @@ mod unsafe_with_much_to_say_without {
     use super::*;
 
     fn talkative<R: Rules>() -> LogWorld<R> {
-        let limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 1, breaks: 4 };
-        worlds::log(worlds::log_config(2, 3, 2), 20, limits)
+        let limits = Limits { namings: 8, memory_crashes: 1, ..Limits::default() };
+        worlds::log(worlds::log_config(2, 3, 2), 40, limits)
     }
 
     fn errs<R: Rules>(world: impl Fn() -> LogWorld<R>) {

@@ -120,7 +120,7 @@ impl Term {
                 }
                 state.see_header(&track.header);
                 let behind = track.header.stamp.index > self.floor && self.grab.is_some();
-                if behind || track.header.ballot >= self.ballot && R::CHECKS_BALLOT {
+                if behind || track.header.ballot > self.ballot && R::CHECKS_BALLOT {
                     return Err(Deposed);
                 }
                 track.phase = Phase::Checked;
@@ -147,7 +147,7 @@ impl Term {
                     grab.look_on(self.floor, &state.config);
                 }
             }
-            // Another has taken the right to write.
+            // No memory answers so.
             _ => return Err(Deposed),
         }
         Ok(())

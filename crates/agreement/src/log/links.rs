@@ -48,7 +48,12 @@ impl Links {
 
     /// Nobody wants what is under way any more.
     pub(super) fn abandon(&mut self) {
-        self.0.iter_mut().flatten().for_each(|asked| *asked = Asked::Stale);
+        (0..self.0.len()).for_each(|m| self.abandon_at(m));
+    }
+
+    /// Nobody wants what is under way at one memory any more.
+    pub(super) fn abandon_at(&mut self, m: usize) {
+        self.0[m].fill(Asked::Stale);
     }
 
     /// What is under way at a memory.

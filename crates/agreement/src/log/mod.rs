@@ -14,6 +14,9 @@
 //! | read the entries behind what I know, window by window | 2 each | leader |
 //! | write an entry | 2 | entry |
 //!
+//! A memory that refuses a write was taken by another, or the connection broke. The leader takes it anew, and finds out: where there is
+//! no higher ballot, it goes on in its own.
+//!
 //! - **Holes.** Several entries are under way at a time, and may be done in any order: nothing here rests on the order of operations
 //!   on a memory. So a new leader may find an entry and none before it. Where a majority shows a hole, nothing from there on was
 //!   committed, for what is committed has no hole before it: the new leader adopts, of each index, what has the highest ballot, up
@@ -103,6 +106,8 @@ struct State {
     known: u64,
     /// The highest recycling point seen.
     recycled: u64,
+    /// How many memories have refused a write, and were taken anew.
+    retaken: u64,
     links: Links,
     deliveries: Vec<Delivery>,
     fates: Vec<(Ticket, Fate)>,
@@ -149,6 +154,7 @@ impl<R: Rules> Log<R> {
             commit: 0,
             known: 0,
             recycled: 0,
+            retaken: 0,
             links: Links::new(config.memories),
             deliveries: Vec::new(),
             fates: Vec::new(),
@@ -308,9 +314,9 @@ impl<R: Rules> Process for Log<R> {
         None
     }
 
-    /// Counts terms begun.
+    /// Counts terms begun, and memories taken anew in them.
     fn attempts(&self) -> u64 {
-        self.terms
+        self.terms + self.state.retaken
     }
 }
 

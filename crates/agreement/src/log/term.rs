@@ -57,16 +57,22 @@ enum Lane {
     Moving(Stamp),
 }
 
+impl Track {
+    /// Nothing is known of it.
+    fn new() -> Track {
+        Track { phase: Phase::Waiting, header: Header::default(), next: 0, lane: Lane::Idle }
+    }
+}
+
 impl Term {
     /// A term begins: no memory is mine yet. The ballot is the highest seen.
     pub(super) fn new(state: &State) -> Term {
-        let track = Track { phase: Phase::Waiting, header: Header::default(), next: 0, lane: Lane::Idle };
         Term {
             ballot: state.seen,
             grab: Some(Grab::new(state.config.memories)),
             floor: state.commit,
             entries: VecDeque::new(),
-            tracks: vec![track; state.config.memories.into()],
+            tracks: vec![Track::new(); state.config.memories.into()],
             snapshot: None,
             queue: VecDeque::new(),
             announced: None,
@@ -217,6 +223,12 @@ impl Term {
     ) -> Result<(), Deposed> {
         let track = &mut self.tracks[m];
         match (asked, response, &mut track.lane) {
+            // Another has taken the right to write, or the connection broke: who looks again learns which.
+            (_, Response::Nak, _) => {
+                *track = Track::new();
+                state.links.abandon_at(m);
+                state.retaken += 1;
+            }
             (Asked::Entry(index), Response::Ack, _) => {
                 if let Some(nth) = index.checked_sub(self.floor + 1) {
                     self.entries[nth as usize].votes |= 1 << m;
@@ -245,6 +257,10 @@ impl Term {
         track.next = track.next.max(self.floor + 1).max(base + 1);
         while let Some(held) = self.entries.get((track.next - self.floor - 1) as usize) {
             let index = track.next;
+            if held.votes >> m & 1 == 1 {
+                track.next += 1;
+                continue;
+            }
             let under_way = state.links.at(m).iter().filter_map(|asked| match asked {
                 Asked::Entry(index) => Some(*index),
                 _ => None,

@@ -1,0 +1,53 @@
+//! The key-value store on the replicated log: what clients are told is linearizable, with all rules, and is not without each of them.
+
+mod common;
+
+use mitra_agreement::Sound;
+use mitra_agreement::kv::Rules;
+use mitra_model::{Chaos, Limits, StoreWorld, Violation, play, worlds};
+
+const CHAOS: Chaos = Chaos { steps: 1000, calm: 30_000 };
+/// Two of three servers may crash, one of three memories, and connections break.
+const FAULTS: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4 };
+
+fn world<R: Rules, const ALONE: bool>(seed: u64) -> StoreWorld<R, ALONE> {
+    worlds::store(seed, (3, 3, 8), FAULTS)
+}
+
+#[test]
+fn what_clients_are_told_is_linearizable_and_in_the_end_they_are_told_from_every_seed() {
+    for seed in 0..1_500 {
+        let report = play(seed, world::<Sound, false>(seed), CHAOS);
+        assert_eq!(report.violation, None, "seed {seed}, {} steps", report.steps.len());
+    }
+}
+
+/// Some seed shows that a rule is missing, where with all rules all is well.
+fn errs<R: Rules, const ALONE: bool>(world: impl Fn(u64) -> StoreWorld<R, ALONE>) {
+    let wrong = |seed: &u64| {
+        let report = play(*seed, world(*seed), Chaos { calm: 3000, ..CHAOS });
+        report.violation == Some(Violation::NotLinearizable)
+    };
+    let killed = (0..20_000).find(wrong);
+    println!("{killed:?}");
+    let seed = killed.expect("a seed that shows it");
+    assert_eq!(play(seed, self::world::<Sound, false>(seed), CHAOS).violation, None);
+}
+
+#[test]
+fn with_reads_of_whoever_believes_that_it_leads_it_errs() {
+    errs(world::<Sound, true>);
+}
+
+mod without {
+    use super::*;
+
+    fn world<R: Rules>(seed: u64) -> StoreWorld<R, false> {
+        super::world(seed)
+    }
+
+    mutants! { Rules, world:
+        the_last_replies_it_errs: KEEPS_REPLIES;
+        the_refusal_of_what_has_expired_it_errs: REFUSES_EXPIRED;
+    }
+}
