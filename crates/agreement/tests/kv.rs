@@ -161,21 +161,56 @@ proptest! {
     }
 }
 
+/// Sessions, and changes in the first of them, under the largest numbers.
+struct Client {
+    store: Kv,
+    session: Session,
+    sequence: u64,
+}
+
+impl Client {
+    fn new() -> Client {
+        let mut store = Kv::new(LIMITS);
+        let sessions =
+            (0..LIMITS.sessions).map(|_| store.apply(1, &Request::Open.encode()).0).collect::<Vec<_>>();
+        let [.., Reply::Opened(session)] = sessions[..] else { panic!("{sessions:?}") };
+        Client { store, session, sequence: u64::MAX / 2 }
+    }
+
+    /// Puts a value of some bytes, and says whether there was room for it.
+    fn put(&mut self, key: u8, size: usize) -> bool {
+        self.change(Change::Put { key: vec![key], value: vec![7; size] })
+    }
+
+    fn change(&mut self, change: Change) -> bool {
+        self.sequence += 1;
+        let request = Request::Change { session: self.session, sequence: self.sequence, change };
+        let reply = self.store.apply(u64::MAX, &request.encode()).0;
+        assert!(self.store.snapshot().len() <= LIMITS.bytes as usize, "a snapshot has room");
+        assert!(matches!(reply, Reply::Changed(_) | Reply::Full));
+        reply != Reply::Full
+    }
+}
+
 #[test]
-fn a_store_is_full_at_its_limit_and_says_so() {
-    let mut store: Kv = Kv::new(LIMITS);
-    let (Reply::Opened(session), _) = store.apply(1, &Request::Open.encode()) else { panic!("no session") };
-    let mut sequence = 0;
-    let mut put = |size| {
-        sequence += 1;
-        let change = Change::Put { key: b"k".to_vec(), value: vec![7; size] };
-        let reply = store.apply(2, &Request::Change { session, sequence, change }.encode()).0;
-        (reply, store.snapshot().len())
-    };
-    let fits = (0..600).rev().find(|&size| put(size).0 == Reply::Changed(true)).expect("something fits");
+fn a_store_is_full_at_its_limit_and_has_room_again_for_what_is_deleted() {
+    let mut client = Client::new();
+    let fits = (0..600).rev().find(|&size| client.put(0, size)).expect("something fits");
     assert!(fits > 300, "{fits} bytes fit");
-    assert_eq!(put(fits + 1).0, Reply::Full);
-    assert_eq!(put(fits - 1).0, Reply::Changed(true), "to shrink is never too much");
+    for _ in 0..10 {
+        assert!(!client.put(0, fits + 1));
+        assert!(client.put(0, fits - 1), "to shrink is never too much");
+        assert!(!client.put(1, 1));
+        assert!(client.change(Change::Delete { key: vec![0] }));
+        assert!(client.put(0, fits));
+    }
+}
+
+#[test]
+fn many_small_keys_fill_it_no_further() {
+    let mut client = Client::new();
+    let fit = (0..100).take_while(|&key| client.put(key, 0)).count();
+    assert!((10..50).contains(&fit), "{fit} keys fit");
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl Config {
     /// Whether the numbers fit each other.
     pub fn fits(&self) -> bool {
         let registers =
-            1 + u32::from(self.window) * u32::from(self.windows) + 2 * u32::from(self.snapshot_registers);
+            1 + u64::from(self.window) * u64::from(self.windows) + 2 * u64::from(self.snapshot_registers);
         (1..=64).contains(&self.processes)
             && (1..=64).contains(&self.memories)
             && self.window > 0
@@ -205,4 +205,74 @@ pub struct Chunk {
     pub ballot: u64,
     /// The part.
     pub bytes: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: Config = Config {
+        processes: 3,
+        memories: 3,
+        window: 4,
+        windows: 3,
+        register_bytes: 300,
+        snapshot_registers: 5,
+        queue: 1,
+    };
+    const MOST: u64 = u64::MAX;
+
+    fn size(cell: &Cell) -> usize {
+        postcard::to_allocvec(cell).expect("a cell can be written down").len()
+    }
+
+    #[test]
+    fn every_cell_has_room_in_its_register() {
+        let room = CONFIG.register_bytes as usize;
+        let stamp =
+            Stamp { index: MOST, ballot: MOST, area: true, chunks: u16::MAX, leaders: ProcessSet::first(64) };
+        assert!(size(&Cell::Header(Header { ballot: MOST, stamp })) <= OVERHEAD);
+        let bytes = vec![255; CONFIG.chunk_bytes()];
+        assert!(size(&Cell::Chunk(Chunk { index: MOST, ballot: MOST, bytes })) <= room);
+        for length in 0..=CONFIG.most_command_bytes() {
+            let waiting = vec![vec![255; length]; 200];
+            let commands = waiting[..CONFIG.batch(waiting.iter())].to_vec();
+            let full = commands.len() * (length + PER_COMMAND) + OVERHEAD + length + PER_COMMAND > room;
+            assert!(full, "{} commands of {length} bytes, where there is room for more", commands.len());
+            let payload = Payload::Commands(commands);
+            assert!(size(&Cell::Entry(Entry { ballot: MOST, index: MOST, commit: MOST, payload })) <= room);
+        }
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_refused() {
+        assert!(CONFIG.fits());
+        let most = (u16::MAX - 1 - CONFIG.ring()) / 2;
+        assert!(Config { snapshot_registers: most, ..CONFIG }.fits());
+        for bad in [
+            Config { processes: 0, ..CONFIG },
+            Config { processes: 65, ..CONFIG },
+            Config { memories: 0, ..CONFIG },
+            Config { memories: 65, ..CONFIG },
+            Config { window: 0, ..CONFIG },
+            Config { windows: 1, ..CONFIG },
+            Config { queue: 0, ..CONFIG },
+            Config { register_bytes: 53, ..CONFIG },
+            Config { snapshot_registers: most + 1, ..CONFIG },
+            Config { window: u16::MAX, windows: u16::MAX, snapshot_registers: u16::MAX, ..CONFIG },
+        ] {
+            assert!(!bad.fits(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn no_two_registers_are_one() {
+        let entries = (0..u64::from(CONFIG.ring())).map(|index| CONFIG.slot(index));
+        let chunks =
+            [false, true].into_iter().flat_map(|area| (0..5).map(move |nth| CONFIG.chunk(area, nth)));
+        let mut all: Vec<u16> = entries.chain(chunks).collect();
+        all.sort_unstable();
+        assert_eq!(all, (1..CONFIG.regions()[0].registers).collect::<Vec<_>>());
+        assert_eq!(CONFIG.slot(1), CONFIG.slot(1 + u64::from(CONFIG.ring())));
+    }
 }
