@@ -28,7 +28,7 @@ fn errs<R: Rules, const ALONE: bool>(world: impl Fn(u64) -> StoreWorld<R, ALONE>
         let report = play(*seed, world(*seed), Chaos { calm: 3000, ..CHAOS });
         report.violation == Some(Violation::NotLinearizable)
     };
-    let killed = (0..20_000).find(wrong);
+    let killed = (0..400_000).find(wrong);
     println!("{killed:?}");
     let seed = killed.expect("a seed that shows it");
     assert_eq!(play(seed, self::world::<Sound, false>(seed), CHAOS).violation, None);

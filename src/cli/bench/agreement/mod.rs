@@ -3,6 +3,7 @@
 mod instances;
 mod memories;
 mod permission;
+mod switch;
 
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
 use mitra_agreement::disk_paxos::DiskPaxos;
+use mitra_agreement::heartbeat::Heartbeat;
 use mitra_agreement::log::{self as replicated, Fate, Log};
 use mitra_agreement::protected_memory_paxos::ProtectedMemoryPaxos;
 use mitra_agreement::{Input, Process, ProcessId, Region};
@@ -29,6 +31,7 @@ use super::{Common, progress};
 use instances::Instances;
 use memories::Memory;
 pub(crate) use memories::{Setup, peer};
+use switch::Taker;
 
 /// Bytes of a register's contents, at most.
 const ROOM: usize = 256;
@@ -36,6 +39,10 @@ const ROOM: usize = 256;
 const INSTANCES: u16 = 20_000;
 const PROCESSES: u8 = 3;
 const LEADER: ProcessId = ProcessId(0);
+/// Time between two heartbeats.
+const BEAT: Duration = Duration::from_millis(1);
+/// Changes of leaders in a block.
+const SWITCHES: usize = 20;
 
 /// Decisions over memories, against raw WRITEs to a majority of them
 #[derive(clap::Args)]
@@ -68,6 +75,8 @@ fn protocols(processes: u8, memories: u8) -> Vec<Vec<Region>> {
         Instances::<Pmp>::regions(Pmp::regions(processes), INSTANCES),
         Instances::<Disk>::regions(Disk::regions(processes), INSTANCES),
         log(processes, memories).regions(),
+        Taker::regions(processes),
+        Heartbeat::regions(processes),
     ]
 }
 
@@ -101,8 +110,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut pmp = leader(&domain, &memories, 0, Pmp::new(LEADER, PROCESSES, m, Value::new()))?;
     let mut disk = leader(&domain, &memories, 1, Disk::new(LEADER, PROCESSES, m, Value::new()))?;
 
-    let process = Log::new(LEADER, log(PROCESSES, m)).context("the log's sizes do not fit")?;
-    let mut log = connect(&domain, &memories, 2, process)?;
+    let replicated_sizes = log(PROCESSES, m);
+    let process = Log::new(LEADER, replicated_sizes).context("the log's sizes do not fit")?;
+    let mut log = connect(&domain, &memories, 2, LEADER, process)?;
     lead(&mut log)?;
 
     const NAMES: [&str; 5] = [
@@ -130,6 +140,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             bar.inc(1);
         }
     }
+    let mut switches: [Blocks; 3] = Default::default();
+    bar.set_message("from one leader to the next");
+    let next = Log::new(ProcessId(1), replicated_sizes).context("the log's sizes do not fit")?;
+    let mut logs = [log, connect(&domain, &memories, 2, ProcessId(1), next)?];
+    let taker = |p| connect(&domain, &memories, 3, ProcessId(p), Taker::new(ProcessId(p), m));
+    let mut takers = [taker(0)?, taker(1)?];
+    let beat = |p| connect(&domain, &memories, 4, ProcessId(p), Heartbeat::new(ProcessId(p), PROCESSES, m));
+    let mut beats = [beat(0)?, beat(1)?];
+    for _ in 0..args.blocks {
+        let all = [
+            switch::permission(&mut takers, SWITCHES)?,
+            switch::takeover(&mut logs, SWITCHES)?,
+            switch::detection(&mut beats, BEAT, SWITCHES / 5)?,
+        ];
+        switches.iter_mut().zip(all).for_each(|(blocks, (median, p99))| blocks.push(median, p99));
+    }
     bar.finish_and_clear();
     let mut rows: Vec<_> =
         NAMES.iter().zip(&blocks).map(|(name, blocks)| blocks.row((*name).into(), "us")).collect();
@@ -137,6 +163,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         rows[at] = std::mem::take(&mut rows[at]).beside(&blocks[at], NAMES[0].into(), &blocks[0]);
     }
     rows[0] = std::mem::take(&mut rows[0]).beside(&blocks[0], NAMES[1].into(), &blocks[1]);
+    for (name, found) in
+        ["permission/switch", "replicated-log/takeover", "replicated-log/detection"].iter().zip(&switches)
+    {
+        rows.push(found.row((*name).into(), "us").beside(found, NAMES[1].into(), &blocks[1]));
+    }
     rows.extend(permission::rows(args.blocks)?);
     let notes = machine.warnings();
     let settings = serde_json::json!({
@@ -158,7 +189,7 @@ where
     P::Cell: Serialize + DeserializeOwned,
     P::Message: Serialize + DeserializeOwned,
 {
-    connect(domain, memories, protocol, Instances::new(first, memories.len() as u8, PROCESSES.into()))
+    connect(domain, memories, protocol, LEADER, Instances::new(first, memories.len() as u8, PROCESSES.into()))
 }
 
 /// A process, connected to all memories.
@@ -166,6 +197,7 @@ fn connect<P>(
     domain: &Arc<Domain>,
     memories: &[Memory],
     protocol: usize,
+    me: ProcessId,
     process: P,
 ) -> anyhow::Result<Node<P>>
 where
@@ -176,13 +208,13 @@ where
     let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
     let regions = protocols(PROCESSES, memories.len() as u8).swap_remove(protocol);
     let config = NodeConfig {
-        me: LEADER,
+        me,
         tokens: memories::tokens(PROCESSES),
         processes: vec![door.local_addr()?; PROCESSES.into()],
         memories: memories.iter().map(|memory| (memory.doors[protocol], regions.clone())).collect(),
         room: ROOM,
         message: 512,
-        wake: Duration::from_millis(1),
+        wake: BEAT,
         failover: memories::config(),
     };
     let mut node = Node::new(process, domain, door, &config)?;

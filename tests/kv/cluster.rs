@@ -1,0 +1,156 @@
+//! Memories and processes of the store, as programs.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use mitra_kv::Client;
+use mitra_kv::resp::{Reply, write_request};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A program that is ended when this is.
+struct Program(Child);
+
+impl Program {
+    fn start(arguments: &[String]) -> Program {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
+        command.args(arguments).stdout(Stdio::piped());
+        Program(command.spawn().expect("mitra starts"))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id() as i32), signal).expect("it is ours");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub struct Cluster {
+    memories: Vec<Option<Program>>,
+    processes: Vec<Option<Program>>,
+    clients: Vec<SocketAddr>,
+}
+
+/// Addresses of this test's own: other tests run beside it.
+fn address(number: u8, port: u16) -> SocketAddr {
+    let [high, low] = (std::process::id() as u16).to_be_bytes();
+    (Ipv4Addr::new(127, 100 + high % 100, low, number), port).into()
+}
+
+impl Cluster {
+    /// Starts so many of each, and waits until somebody leads.
+    pub fn start(processes: u8, memories: u8) -> Cluster {
+        static CLUSTERS: AtomicU8 = AtomicU8::new(1);
+        let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+        let at = |ports: std::ops::Range<u16>| ports.map(|port| address(number, port)).collect::<Vec<_>>();
+        let words = |addresses: &[SocketAddr]| {
+            addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
+        };
+        let memory = |listen: &SocketAddr| {
+            let mut program = Program::start(
+                &[
+                    "memory",
+                    "kv",
+                    "--listen",
+                    &listen.to_string(),
+                    "--processes",
+                    &processes.to_string(),
+                    "--memories",
+                    &memories.to_string(),
+                ]
+                .map(str::to_owned),
+            );
+            let mut line = String::new();
+            let out = program.0.stdout.take().expect("piped");
+            BufReader::new(out).read_line(&mut line).expect("a line");
+            assert!(line.starts_with("memory at "), "{line}");
+            Some(program)
+        };
+        let doors = at(7001..7001 + u16::from(memories));
+        let memories = doors.iter().map(memory).collect();
+        let (others, clients) =
+            (at(7101..7101 + u16::from(processes)), at(6401..6401 + u16::from(processes)));
+        let process = |id: u8| {
+            let arguments = [
+                "kv",
+                "serve",
+                "--id",
+                &id.to_string(),
+                "--processes",
+                &words(&others),
+                "--clients",
+                &words(&clients),
+                "--memories",
+                &words(&doors),
+            ];
+            Some(Program::start(&arguments.map(str::to_owned)))
+        };
+        let cluster = Cluster { memories, processes: (0..processes).map(process).collect(), clients };
+        cluster.leader();
+        cluster
+    }
+
+    /// A client of all processes.
+    pub fn client(&self) -> Client {
+        Client::new(self.clients.clone(), PATIENCE)
+    }
+
+    /// Who leads, once somebody does who says so.
+    pub fn leader(&self) -> usize {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < end, "nobody leads");
+            let living = (0..self.processes.len()).filter(|&p| self.processes[p].is_some());
+            if let Some(leader) =
+                living.into_iter().find(|&p| info(self.clients[p]).is_some_and(|i| i.contains("leads:1")))
+            {
+                return leader;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn kill_process(&mut self, p: usize) {
+        self.processes[p] = None;
+    }
+
+    pub fn kill_memory(&mut self, m: usize) {
+        self.memories[m] = None;
+    }
+
+    pub fn pause_process(&self, p: usize) {
+        self.processes[p].as_ref().expect("it lives").signal(Signal::SIGSTOP);
+    }
+
+    pub fn resume_process(&self, p: usize) {
+        self.processes[p].as_ref().expect("it lives").signal(Signal::SIGCONT);
+    }
+}
+
+/// What a server says of itself, if it says anything.
+fn info(at: SocketAddr) -> Option<String> {
+    use std::io::{Read, Write};
+    let mut stream = TcpStream::connect_timeout(&at, Duration::from_millis(200)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_millis(200))).ok()?;
+    let mut request = Vec::new();
+    write_request(&[b"INFO"], &mut request);
+    stream.write_all(&request).ok()?;
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
+    loop {
+        let len = stream.read(&mut chunk).ok().filter(|&len| len > 0)?;
+        bytes.extend_from_slice(&chunk[..len]);
+        if let Some((Reply::Bulk(Some(info)), _)) = Reply::read(&bytes).ok()? {
+            return String::from_utf8(info).ok();
+        }
+    }
+}

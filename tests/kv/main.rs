@@ -1,0 +1,194 @@
+//! The key-value store as its users have it: processes that are killed, memories that are killed, and clients who must not notice more
+//! than that it takes a moment.
+
+mod cluster;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use cluster::Cluster;
+use mitra_kv::{Client, ClientError};
+use mitra_model::{Operation, linearizable};
+
+/// What a client asks for.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Ask {
+    Get,
+    Put(String),
+    Cas(Option<String>, String),
+    Delete,
+}
+
+/// What it is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Told {
+    Value(Option<String>),
+    Done(bool),
+}
+
+/// What a key does.
+fn apply(state: &mut Option<String>, ask: &Ask) -> Told {
+    match ask {
+        Ask::Get => Told::Value(state.clone()),
+        Ask::Put(value) => {
+            *state = Some(value.clone());
+            Told::Done(true)
+        }
+        Ask::Cas(expected, value) => {
+            let holds = state == expected;
+            if holds {
+                *state = Some(value.clone());
+            }
+            Told::Done(holds)
+        }
+        Ask::Delete => Told::Done(state.take().is_some()),
+    }
+}
+
+/// What happened to a key, in the order of calls.
+type Histories = BTreeMap<String, Vec<Operation<Ask, Told>>>;
+
+const KEYS: usize = 4;
+const OPERATIONS: usize = 80;
+
+/// A client that asks for one thing after the other. Numbers of its own, so that a failure comes again under the same seed as far as a
+/// schedule can.
+fn run_client(id: usize, mut client: Client, clock: &AtomicUsize) -> Histories {
+    let mut histories = Histories::new();
+    let mut seen = vec![None; KEYS];
+    for nth in 0..OPERATIONS {
+        let dice = (id * 7919 + nth * 104_729) % 997;
+        let at = dice % KEYS;
+        let key = format!("key{at}");
+        let value = format!("{id}.{nth}");
+        let ask = match dice / KEYS % 5 {
+            0 | 1 => Ask::Get,
+            2 => Ask::Put(value),
+            3 => Ask::Cas(seen[at].clone(), value),
+            _ => Ask::Delete,
+        };
+        let called = clock.fetch_add(1, Ordering::SeqCst);
+        let text = |value: &str| Some(value.as_bytes().to_vec());
+        let told = match &ask {
+            Ask::Get => client.get(key.as_bytes()).map(|found| {
+                seen[at] = found.map(|(value, _)| String::from_utf8(value).expect("what was put"));
+                Told::Value(seen[at].clone())
+            }),
+            Ask::Put(value) => client.put(key.as_bytes(), value.as_bytes()).map(|()| Told::Done(true)),
+            Ask::Cas(expected, value) => {
+                let expected = expected.as_ref().and_then(|value| text(value));
+                client.cas(key.as_bytes(), expected.as_deref(), text(value).as_deref()).map(Told::Done)
+            }
+            Ask::Delete => client.delete(key.as_bytes()).map(Told::Done),
+        };
+        let returned = match told {
+            Ok(told) => Some((clock.fetch_add(1, Ordering::SeqCst), told)),
+            Err(ClientError::NoLeader(..) | ClientError::Expired) => None,
+            Err(other) => panic!("client {id}: {other}"),
+        };
+        histories.entry(key).or_default().push(Operation { what: ask, called, returned });
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    histories
+}
+
+/// Runs clients while `faults` happen, and judges what they were told.
+fn under(faults: impl FnOnce(&mut Cluster)) {
+    let mut cluster = Cluster::start(3, 3);
+    let clock = Arc::new(AtomicUsize::new(0));
+    let clients: Vec<_> = (0..3)
+        .map(|id| {
+            let (client, clock) = (cluster.client(), Arc::clone(&clock));
+            std::thread::spawn(move || run_client(id, client, &clock))
+        })
+        .collect();
+    faults(&mut cluster);
+    let mut all = Histories::new();
+    for client in clients {
+        for (key, history) in client.join().expect("a client does not panic") {
+            all.entry(key).or_default().extend(history);
+        }
+    }
+    assert_eq!(all.values().map(Vec::len).sum::<usize>(), 3 * OPERATIONS);
+    let answered = all.values().flatten().filter(|op| op.returned.is_some()).count();
+    assert_eq!(answered, 3 * OPERATIONS, "somebody who lives leads, so all is answered in the end");
+    for (key, history) in all {
+        assert!(linearizable(&None, &history, apply), "{key}: {history:#?}");
+    }
+}
+
+fn moment() {
+    std::thread::sleep(Duration::from_millis(150));
+}
+
+#[test]
+fn two_of_three_processes_and_one_of_three_memories_are_killed() {
+    under(|cluster| {
+        moment();
+        let leader = cluster.leader();
+        cluster.kill_process(leader);
+        moment();
+        cluster.kill_memory(1);
+        moment();
+        let leader = cluster.leader();
+        cluster.kill_process(leader);
+    });
+}
+
+/// It goes on where it was: nothing that was asked of it while it was stopped counts for those that took over.
+#[test]
+fn a_leader_that_was_asleep_does_not_lead_when_it_wakes() {
+    under(|cluster| {
+        moment();
+        let leader = cluster.leader();
+        cluster.pause_process(leader);
+        std::thread::sleep(Duration::from_millis(400));
+        cluster.resume_process(leader);
+    });
+}
+
+#[test]
+fn nothing_breaks_it_when_nothing_fails() {
+    under(|_| {});
+}
+
+/// Who has only the last process and a majority of the memories has everything.
+#[test]
+fn what_was_acknowledged_is_there_for_the_last_process() {
+    let mut cluster = Cluster::start(3, 3);
+    let mut client = cluster.client();
+    for nth in 0..300 {
+        client.put(format!("key{nth}").as_bytes(), format!("value{nth}").as_bytes()).expect("put");
+    }
+    for _ in 0..2 {
+        let leader = cluster.leader();
+        cluster.kill_process(leader);
+    }
+    cluster.kill_memory(2);
+    for nth in 0..300 {
+        let found = client.get(format!("key{nth}").as_bytes()).expect("get").map(|(value, _)| value);
+        assert_eq!(found, Some(format!("value{nth}").into_bytes()));
+    }
+}
+
+/// More is written than the ring of entries holds, many times over: memories stay as large as they are, and a follower that slept
+/// meanwhile has it all.
+#[test]
+fn the_ring_is_used_again_and_who_slept_gets_the_snapshot() {
+    let mut cluster = Cluster::start(2, 3);
+    let leader = cluster.leader();
+    let follower = 1 - leader;
+    cluster.pause_process(follower);
+    let mut client = cluster.client();
+    for nth in 0..3000 {
+        client.put(format!("key{}", nth % 100).as_bytes(), format!("value{nth}").as_bytes()).expect("put");
+    }
+    cluster.resume_process(follower);
+    cluster.kill_process(leader);
+    for nth in 2900..3000 {
+        let found = client.get(format!("key{}", nth % 100).as_bytes()).expect("get").map(|(value, _)| value);
+        assert_eq!(found, Some(format!("value{nth}").into_bytes()));
+    }
+}
