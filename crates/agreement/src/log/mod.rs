@@ -32,7 +32,8 @@
 //! - **Members.** An entry says which processes may lead. Any process that does it anyway does no harm, only delays: so nothing
 //!   waits for everybody to know. The memories are fixed: to replace one, a new leader would have to find out over two electorates
 //!   which of them is in charge of which entry, and what a snapshot has swallowed of that; not done.
-//! - **Restarts.** A process that has lost its state must not come back under its own id: it would use its ballots twice.
+//! - **Restarts.** A process that has lost its state may come back under its own id, if nothing that it had asked for before can be done
+//!   any more: a memory ends its connection. It finds the ballots that it has used in the headers of any majority, and begins above.
 //!
 //! What is bounded, and by which numbers: [`Config`].
 
