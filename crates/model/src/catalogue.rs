@@ -10,9 +10,11 @@ use mitra_agreement::{Process, ProcessSet, Sound, disk_paxos, hbo, paxos, protec
 use crate::{Chaos, Exhaustive, ExhaustiveLog, Found, Limits, Report, World, elect, play, run, worlds};
 
 /// Faults and errors of Ω in a run from a seed: all processes but one and a minority of the memories may crash.
-const ALL_BUT_ONE: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4 };
+const ALL_BUT_ONE: Limits =
+    Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4, restarts: 0 };
 /// The same where processes must stay a majority.
-const MINORITY: Limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 0, breaks: 4 };
+const MINORITY: Limits =
+    Limits { namings: 16, process_crashes: 1, memory_crashes: 0, breaks: 4, restarts: 0 };
 const CHAOS: Chaos = Chaos { steps: 300, calm: 3000 };
 /// A log lasts longer: it has to come to be recycled.
 const LOG_CHAOS: Chaos = Chaos { steps: 800, calm: 20_000 };
@@ -107,11 +109,12 @@ pub const CATALOGUE: &[Entry] = &[
         name: "replicated-log",
         holds: DECIDES,
         explored: "2 processes, 1 memory, a ring of 2; Ω speaks twice, each leads once and has 2 commands",
-        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times, each has 6 commands",
+        run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times, 3 restarts, each has 6 commands",
         explore: || small_log().explore(),
         serve: |at| small_log().serve(at),
         run_one: |seed| {
-            play(seed, worlds::log::<Sound>(worlds::log_config(3, 3, 2), 6, ALL_BUT_ONE), LOG_CHAOS)
+            let limits = Limits { restarts: 3, ..ALL_BUT_ONE };
+            play(seed, worlds::log::<Sound>(worlds::log_config(3, 3, 2), 6, limits), LOG_CHAOS)
         },
     },
     Entry {

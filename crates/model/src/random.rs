@@ -154,7 +154,7 @@ impl Report {
 }
 
 fn is_fault(step: Step) -> bool {
-    matches!(step, Step::CrashProcess(_) | Step::CrashMemory(_) | Step::Break(..))
+    matches!(step, Step::CrashProcess(_) | Step::CrashMemory(_) | Step::Break(..) | Step::Restart(_))
 }
 
 /// How quick everybody is for now.
@@ -198,7 +198,7 @@ impl Pace {
             Step::Execute(p, m, _) => self.executing * process(p) * memory(m),
             Step::Respond(p, m, _) => self.responding * process(p) * memory(m),
             Step::Wake(p) | Step::Coin(p, _) => self.waking * process(p),
-            Step::CrashProcess(p) => self.crashing * process(p),
+            Step::CrashProcess(p) | Step::Restart(p) => self.crashing * process(p),
             Step::CrashMemory(m) => self.crashing * memory(m),
             Step::Break(p, m) => self.crashing * process(p) * memory(m),
         }

@@ -10,6 +10,7 @@ pub type Command = [u8; 2];
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Replica<R = Sound> {
     me: ProcessId,
+    config: Config,
     log: Log<R>,
     /// How many of its own commands it wants to see committed yet.
     left: u8,
@@ -29,6 +30,7 @@ impl<R: Rules> Replica<R> {
     pub fn new(me: ProcessId, config: Config, commands: u8) -> Replica<R> {
         Replica {
             me,
+            config,
             log: Log::new(me, config).expect("numbers that fit"),
             left: commands,
             submitted: 0,
@@ -134,7 +136,13 @@ impl<R: Rules> Process for Replica<R> {
 
     fn handle(&mut self, input: Input<Cell, Committed>, out: &mut Actions<Self>) {
         match input {
-            Input::Start | Input::Wake => self.submit(out),
+            // It may have been here before, and forgotten all but what it has submitted.
+            Input::Start => {
+                let (left, submitted) = (self.left, self.submitted);
+                *self = Replica { submitted, ..Replica::new(self.me, self.config, left) };
+                self.submit(out);
+            }
+            Input::Wake => self.submit(out),
             other => self.log.handle(other, out),
         }
         self.take(out);

@@ -15,6 +15,8 @@ pub struct Limits {
     pub memory_crashes: u8,
     /// How often a process's connection to a memory may break.
     pub breaks: u8,
+    /// How often a process may lose its state, and start again. For those that can.
+    pub restarts: u8,
 }
 
 /// One step. What a crashed process has sent or asked for before stays on its way.
@@ -41,6 +43,8 @@ pub enum Step {
     /// A process's connection to a memory breaks, and is made anew: the writes that are outstanding are refused, done or not, and not done
     /// any more; whatever else is outstanding is asked again.
     Break(ProcessId, MemoryId),
+    /// A process starts again, and has forgotten everything. What it had asked the memories for is not done any more.
+    Restart(ProcessId),
 }
 
 /// What a memory was asked for.
@@ -136,6 +140,9 @@ impl<P: Process> World<P> {
             let alive = (0..self.memories.len()).filter(|&m| self.memories[m].is_some());
             steps.extend(alive.map(|m| Step::CrashMemory(MemoryId(m as u8))));
         }
+        if self.limits.restarts > 0 {
+            steps.extend(living.iter().map(|&p| Step::Restart(p)));
+        }
         if self.limits.breaks > 0 {
             let ways = living.iter().flat_map(|&p| (0..self.memories.len()).map(move |m| (p, m)));
             let used =
@@ -185,6 +192,11 @@ impl<P: Process> World<P> {
             Step::CrashMemory(m) => {
                 self.limits.memory_crashes = self.limits.memory_crashes.saturating_sub(1);
                 self.memories[usize::from(m.0)] = None;
+            }
+            Step::Restart(p) => {
+                self.limits.restarts = self.limits.restarts.saturating_sub(1);
+                self.requests[usize::from(p.0)].iter_mut().for_each(Vec::clear);
+                self.tell(p, Input::Start);
             }
             Step::Break(p, m) => {
                 self.limits.breaks = self.limits.breaks.saturating_sub(1);

@@ -9,7 +9,7 @@ use mitra_model::{Chaos, ExhaustiveLog, Limits, LogWorld, Step, Subject, Violati
 const CHAOS: Chaos = Chaos { steps: 800, calm: 20_000 };
 
 fn world<R: Rules>() -> LogWorld<R> {
-    let limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4 };
+    let limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4, restarts: 3 };
     worlds::log(worlds::log_config(3, 3, 2), 6, limits)
 }
 
@@ -30,7 +30,7 @@ fn errs<R: Rules>(world: impl Fn() -> LogWorld<R>, chaos: Chaos, sound: impl Fn(
     let killed = (0..200_000).find_map(|seed| Some((seed, wrong(seed)?)));
     println!("{killed:?}");
     let (seed, _) = killed.expect("a seed that shows it");
-    assert_eq!(play(seed, sound(), CHAOS).violation, None);
+    assert_eq!(play(seed, sound(), Chaos { calm: CHAOS.calm, ..chaos }).violation, None);
 }
 
 /// The rules without which something that was committed is lost.
@@ -67,6 +67,24 @@ mod unsafe_with_much_to_say_without {
 
     mutants! { Rules, talkative:
         one_write_at_a_time_to_a_register: AWAITS_REGISTER;
+    }
+}
+
+/// The same, where one process forgets everything again and again.
+mod unsafe_with_restarts_without {
+    use super::*;
+
+    fn forgetful<R: Rules>() -> LogWorld<R> {
+        let limits = Limits { namings: 30, restarts: 20, ..Limits::default() };
+        worlds::log(worlds::log_config(1, 3, 2), 20, limits)
+    }
+
+    fn errs<R: Rules>(world: impl Fn() -> LogWorld<R>) {
+        super::errs(world, Chaos { steps: 600, calm: 0 }, forgetful);
+    }
+
+    mutants! { Rules, forgetful:
+        a_new_ballot: RESTARTS_ABOVE;
     }
 }
 

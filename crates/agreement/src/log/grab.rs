@@ -122,7 +122,7 @@ impl Term {
                 state.see_header(&track.header);
                 let behind = track.header.stamp.index > self.floor && self.grab.is_some();
                 // My own ballot, but not of this term: I have forgotten what I wrote in it.
-                let least = self.ballot + u64::from(track.asked);
+                let least = self.ballot + u64::from(track.asked || !R::RESTARTS_ABOVE);
                 if behind || track.header.ballot >= least && R::CHECKS_BALLOT {
                     return Err(Deposed);
                 }

@@ -60,6 +60,8 @@ use crate::{Action, Actions, Input, MemoryId, Process, ProcessId, ProcessSet, Re
 pub trait Rules: RuleSet {
     /// A term ends where a higher ballot is found.
     const CHECKS_BALLOT: bool = true;
+    /// Who finds its own ballot, and not of this term, has forgotten what it wrote in it, and takes another.
+    const RESTARTS_ABOVE: bool = true;
     /// A memory is taken again only when it has answered all that it was asked for before.
     const AWAITS_OUTSTANDING: bool = true;
     /// Of what was written for an index, that of the highest ballot counts.

@@ -7,9 +7,11 @@ use mitra_model::{Chaos, Limits, Violation, World, run};
 pub const VALUES: [u8; 3] = [10, 11, 12];
 
 /// Ω errs often, and a minority of the memories and all processes but one may crash.
-pub const CRASHES: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4 };
+pub const CRASHES: Limits =
+    Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4, restarts: 0 };
 /// The same where processes must stay a majority.
-pub const MINORITY: Limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 1, breaks: 4 };
+pub const MINORITY: Limits =
+    Limits { namings: 16, process_crashes: 1, memory_crashes: 1, breaks: 4, restarts: 0 };
 
 /// Runs with so much chaos and so much calm.
 pub fn violation<P: Process>(seed: u64, world: World<P>, calm: u32, valid: &[P::Value]) -> Option<Violation> {
