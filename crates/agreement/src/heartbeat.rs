@@ -57,6 +57,13 @@ impl Heartbeat {
         }
     }
 
+    /// The same, in another life: it counts on from above all that it can have counted to before.
+    #[must_use]
+    pub fn in_life(mut self, life: u16) -> Heartbeat {
+        self.counter = u64::from(life) << 48;
+        self
+    }
+
     /// The regions of each memory: one, with a counter for each process.
     pub fn regions(processes: u8) -> Vec<Region> {
         let all = ProcessSet::first(processes);

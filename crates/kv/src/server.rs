@@ -1,17 +1,18 @@
 //! The server at a process: its clients' connections and its node, in one loop.
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
-use mitra_agreement::ProcessId;
 use mitra_agreement::heartbeat::Heartbeat;
 use mitra_agreement::kv::{Event, Kv, Reply as Said, Request};
+use mitra_agreement::lives::Lives;
 use mitra_agreement::log::{Log, Refused};
+use mitra_agreement::{Process, ProcessId};
 use mitra_failover::Domain;
 use mitra_node::{Node, NodeConfig, StartError};
 
@@ -53,6 +54,19 @@ pub struct ServerConfig {
     pub failover: mitra_failover::Config,
 }
 
+/// Which life of this process this is. Waits until a majority of the memories can be reached.
+fn life(domain: &Arc<Domain>, config: &NodeConfig, sizes: Sizes) -> Result<u16, StartError> {
+    // Nobody is to come in yet.
+    let door = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut node = Node::new(Lives::new(config.me, sizes.memories, sizes.lives()), domain, door, config)?;
+    loop {
+        match node.process().decision() {
+            Some(&life) => return u16::try_from(life).map_err(|_| StartError::Lives),
+            None => node.rest(NAP),
+        }
+    }
+}
+
 /// What is left of a request of several parts.
 struct Gather {
     left: usize,
@@ -77,7 +91,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it: `door` is where the other processes come in, `clients` where clients do. The domain must notify.
+    /// Starts it, once a majority of the memories can be reached: `door` is where the other processes come in, `clients` where clients
+    /// do. The domain must notify.
     ///
     /// # Errors
     /// The system or the NIC refuses, or the sizes do not fit.
@@ -88,9 +103,6 @@ impl Server {
         config: ServerConfig,
     ) -> Result<Server, StartError> {
         let sizes = config.sizes;
-        let log = Log::new(config.me, sizes.log()).ok_or(StartError::Processes(config.processes.len()))?;
-        let heartbeat = Heartbeat::new(config.me, sizes.processes, sizes.memories);
-        let member = Member::new(log, heartbeat, sizes.log().regions().len() as u8, sizes.memories);
         let node_config = NodeConfig {
             me: config.me,
             tokens: config.tokens.clone(),
@@ -101,6 +113,11 @@ impl Server {
             wake: config.heartbeat,
             failover: config.failover,
         };
+        let log = Log::new(config.me, sizes.log()).ok_or(StartError::Processes(config.processes.len()))?;
+        let heartbeat = Heartbeat::new(config.me, sizes.processes, sizes.memories);
+        let life = life(domain, &node_config, sizes)?;
+        let (log, heartbeat) = (log.in_life(life), heartbeat.in_life(life));
+        let member = Member::new(log, heartbeat, sizes.log().regions().len() as u8, sizes.memories);
         let node = Node::new(member, domain, door, &node_config)?;
         clients.set_nonblocking(true)?;
         let mut listener = mio::net::TcpListener::from_std(clients);

@@ -72,6 +72,9 @@ pub enum StartError {
     /// There may be 64 processes.
     #[error("{0} processes; 1 to 64 can share a memory")]
     Processes(usize),
+    /// This process has been started too often.
+    #[error("this process has used up its 65,535 lives: give it another number")]
+    Lives,
 }
 
 impl From<nix::Error> for StartError {
