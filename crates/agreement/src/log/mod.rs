@@ -41,6 +41,7 @@ mod api;
 mod cells;
 mod fetch;
 mod grab;
+mod lane;
 mod links;
 mod term;
 

@@ -4,10 +4,9 @@ use std::collections::VecDeque;
 
 use super::cells::write;
 use super::grab::{Grab, Phase};
+use super::lane::Lane;
 use super::links::Asked;
-use super::{
-    Cell, Chunk, Committed, Entry, Fate, Header, Payload, Refused, Rules, Stamp, State, Ticket, announce,
-};
+use super::{Cell, Committed, Entry, Fate, Header, Payload, Refused, Rules, Stamp, State, Ticket, announce};
 use crate::process::majority;
 use crate::{Action, Response};
 
@@ -25,7 +24,7 @@ pub(super) struct Term {
     /// All since the last snapshot, or since the term began.
     entries: VecDeque<Held>,
     pub(super) tracks: Vec<Track>,
-    snapshot: Option<(Stamp, Vec<u8>)>,
+    pub(super) snapshot: Option<(Stamp, Vec<u8>)>,
     queue: VecDeque<(Ticket, Payload)>,
     announced: Option<u64>,
 }
@@ -46,15 +45,7 @@ pub(super) struct Track {
     pub(super) header: Header,
     /// The next entry to write.
     next: u64,
-    lane: Lane,
-}
-
-/// How far a snapshot is on its way to a memory.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Lane {
-    Idle,
-    Writing { stamp: Stamp, sent: u16, acked: u16 },
-    Moving(Stamp),
+    pub(super) lane: Lane,
 }
 
 impl Track {
@@ -275,47 +266,6 @@ impl Term {
             let op = write(state.config.slot(index), Cell::Entry(entry));
             state.links.ask(m, Asked::Entry(index), op, out);
             track.next += 1;
-        }
-    }
-
-    fn write_snapshot<R: Rules>(
-        &mut self,
-        m: usize,
-        state: &mut State,
-        out: &mut Vec<Action<Cell, Committed>>,
-    ) {
-        let Some((newest, bytes)) = &self.snapshot else { return };
-        let Track { header, lane, .. } = &mut self.tracks[m];
-        let chunks_under_way =
-            |state: &State| state.links.at(m).iter().filter(|&&asked| asked == Asked::Chunk).count();
-        let begins = match lane {
-            Lane::Idle => newest.index > header.stamp.index,
-            // What is under way could land on the newer one.
-            Lane::Writing { stamp, .. } => stamp.index < newest.index && chunks_under_way(state) == 0,
-            Lane::Moving(_) => false,
-        };
-        if begins {
-            let stamp = Stamp { area: header.stamp.area ^ R::ALTERNATES, ..*newest };
-            *lane = Lane::Writing { stamp, sent: 0, acked: 0 };
-        }
-        let Lane::Writing { stamp, sent, acked } = lane else { return };
-        if stamp.index < newest.index {
-            return;
-        }
-        while *sent < stamp.chunks && chunks_under_way(state) < state.config.window.into() {
-            let size = state.config.chunk_bytes();
-            let bytes = bytes.chunks(size).nth((*sent).into()).unwrap_or_default().to_vec();
-            let chunk = Chunk { index: stamp.index, ballot: stamp.ballot, bytes };
-            let op = write(state.config.chunk(stamp.area, *sent), Cell::Chunk(chunk));
-            state.links.ask(m, Asked::Chunk, op, out);
-            *sent += 1;
-        }
-        let there = if R::AWAITS_SNAPSHOT { *acked } else { *sent };
-        if there == stamp.chunks {
-            let stamp = *stamp;
-            let op = write(0, Cell::Header(Header { stamp, ..*header }));
-            state.links.ask(m, Asked::Move, op, out);
-            *lane = Lane::Moving(stamp);
         }
     }
 }
