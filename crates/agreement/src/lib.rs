@@ -12,6 +12,8 @@ pub mod paxos;
 mod ports;
 mod process;
 pub mod protected_memory_paxos;
+pub mod registers;
+pub mod signature;
 mod slots;
 
 pub use memory::{ChangeRule, Memory, Op, Region, Registers, Response, Rights};
