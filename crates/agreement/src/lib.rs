@@ -3,6 +3,7 @@
 //! knows no NIC: drivers carry out the actions that a process asks for.
 
 pub mod aligned_paxos;
+pub mod broadcast;
 pub mod disk_paxos;
 pub mod fast_paxos;
 pub mod hbo;

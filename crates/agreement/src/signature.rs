@@ -12,7 +12,7 @@ use std::sync::Arc;
 use ed25519_dalek::{Signer as _, SigningKey, VerifyingKey};
 use serde::{Deserialize, Serialize};
 
-use crate::{ProcessId, ProcessSet, Value};
+use crate::{ProcessId, Value};
 
 /// What a signature is for: the protocol, and what its signer says by it.
 #[derive(Clone, Copy, Debug)]
@@ -165,16 +165,17 @@ impl<V: Value + Serialize, S> Signed<V, S> {
         Signed { value, by: BTreeMap::from([(me, signature)]) }
     }
 
-    /// Who has really signed it.
-    pub fn signers<K: Signer<Signature = S>>(
-        &self,
+    /// The same with those signatures alone that verify.
+    #[must_use]
+    pub fn verified<K: Signer<Signature = S>>(
+        mut self,
         keys: &K,
         purpose: Purpose,
         about: impl Serialize,
-    ) -> ProcessSet {
+    ) -> Signed<V, S> {
         let statement = (about, &self.value);
-        let real = self.by.iter().filter(|(p, signature)| keys.verifies(**p, purpose, &statement, signature));
-        real.fold(ProcessSet::NONE, |all, (&p, _)| all.with(p))
+        self.by.retain(|&p, signature| keys.verifies(p, purpose, &statement, signature));
+        self
     }
 }
 
@@ -222,8 +223,9 @@ mod tests {
         let replayed = signed.by[&P0].clone();
         signed.by.insert(P1, replayed.clone());
         signed.by.insert(ProcessId(255), replayed);
-        assert_eq!(signed.signers(&peer, ONE, 3), ProcessSet::only(P0));
-        assert_eq!(signed.signers(&peer, ONE, 4), ProcessSet::NONE);
+        let signers = |about| signed.clone().verified(&peer, ONE, about).by.into_keys().collect::<Vec<_>>();
+        assert_eq!(signers(3), [P0]);
+        assert_eq!(signers(4), []);
     }
 
     #[test]

@@ -7,13 +7,18 @@ use mitra_agreement::fast_paxos::FastPaxos;
 use mitra_agreement::omega::Omega;
 use mitra_agreement::{Process, ProcessSet, Sound, disk_paxos, hbo, paxos, protected_memory_paxos};
 
-use crate::{Chaos, Exhaustive, Found, Limits, Report, World, elect, run, worlds};
+use crate::worlds::{SmallBroadcaster, Traitors};
+use crate::{Chaos, Exhaustive, Found, Limits, Report, World, elect, run, run_all_or_none, worlds};
 
 /// Faults and errors of Ω in a run from a seed: all processes but one and a minority of the memories may crash.
 const ALL_BUT_ONE: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1 };
 /// The same where processes must stay a majority.
 const MINORITY: Limits = Limits { namings: 16, process_crashes: 1, memory_crashes: 0 };
+/// The same where processes are Byzantine instead.
+const ONE_MEMORY: Limits = Limits { namings: 0, process_crashes: 0, memory_crashes: 1 };
 const CHAOS: Chaos = Chaos { steps: 300, calm: 3000 };
+/// For protocols that poll.
+const PATIENT: Chaos = Chaos { steps: 600, calm: 20_000 };
 
 /// What is checked of a protocol that decides, and of one that elects.
 const DECIDES: &[&str] = &["agreement", "validity"];
@@ -102,6 +107,19 @@ pub const CATALOGUE: &[Entry] = &[
         run_one: |seed| seeded(seed, worlds::fast_paxos::<Sound>((4, 1, 1), &[0, 1], MINORITY)),
     },
     Entry {
+        name: "non-equivocating-broadcast",
+        holds: DECIDES,
+        explored: "3 processes, 1 memory; the sender is Byzantine, and writes 3 times",
+        run: "3 processes, of which the sender is Byzantine, 3 memories, of which 1 may crash; all deliver or none",
+        explore: || small_broadcast().explore(),
+        serve: |at| small_broadcast().serve(at),
+        run_one: |seed| {
+            let traitors = Traitors { who: ProcessSet::first(1), whim: Some(seed) };
+            let world = worlds::broadcast::<Sound>((3, 3), traitors, ONE_MEMORY);
+            run_all_or_none(seed, world, PATIENT, &[worlds::proposal(0), worlds::second_proposal(0)])
+        },
+    },
+    Entry {
         name: "omega",
         holds: ELECTS,
         explored: "2 processes, of which 1 may crash; each wakes twice, then all is calm",
@@ -138,6 +156,11 @@ fn small_aligned_paxos() -> Exhaustive<AlignedPaxos<u8>> {
 
 fn small_fast_paxos() -> Exhaustive<FastPaxos<u8>> {
     exhaustive(worlds::fast_paxos((4, 1, 1), &[0, 1], Limits::default()), 2)
+}
+
+fn small_broadcast() -> Exhaustive<SmallBroadcaster> {
+    let messages = [worlds::proposal, worlds::second_proposal].map(|of| of(0));
+    Exhaustive::agreement(worlds::small_broadcast::<Sound>(), 0, messages.into())
 }
 
 fn small_omega() -> Exhaustive<Omega> {

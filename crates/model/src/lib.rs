@@ -1,6 +1,8 @@
 //! Models of the agreement protocols: the state machines that users run, in worlds whose every step an adversary chooses:
 //! exhaustively, at small sizes, or from a seed. Never describes a protocol a second time.
 
+mod broadcaster;
+mod byzantine;
 mod catalogue;
 mod delays;
 mod election;
@@ -9,9 +11,11 @@ mod random;
 mod world;
 pub mod worlds;
 
+pub use broadcaster::Broadcaster;
+pub use byzantine::{Actor, Byzantine, Forge, Scribble};
 pub use catalogue::{CATALOGUE, Entry};
 pub use delays::delays;
 pub use election::elect;
 pub use exhaustive::{Exhaustive, Found};
-pub use random::{Chaos, Report, Violation, run};
+pub use random::{Chaos, Report, Violation, run, run_all_or_none};
 pub use world::{Limits, Step, World};

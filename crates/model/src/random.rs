@@ -22,7 +22,7 @@ pub enum Violation {
     Disagreement,
     /// Somebody decided what nobody had proposed.
     Invalid,
-    /// Somebody who lives has not decided, though all was calm.
+    /// Some correct process has not decided, though all was calm.
     Stuck,
     /// The living do not keep naming one of them as their leader, though all was calm.
     Unsettled,
@@ -44,13 +44,31 @@ pub struct Report {
 /// Runs a world. Some processes, memories and kinds of steps are quicker than others, for a while: only so does the old meet the
 /// new.
 pub fn run<P: Process>(seed: u64, mut world: World<P>, chaos: Chaos, valid: &[P::Value]) -> Report {
+    play(seed, &mut world, chaos, valid)
+}
+
+/// The same where it is well if nobody decides, as long as nobody does: totality.
+pub fn run_all_or_none<P: Process>(
+    seed: u64,
+    mut world: World<P>,
+    chaos: Chaos,
+    valid: &[P::Value],
+) -> Report {
+    let mut report = play(seed, &mut world, chaos, valid);
+    if world.decisions().iter().all(Option::is_none) {
+        report.violation = None;
+    }
+    report
+}
+
+fn play<P: Process>(seed: u64, world: &mut World<P>, chaos: Chaos, valid: &[P::Value]) -> Report {
     let mut dice = Dice::new(seed);
-    let mut report = disturb(&mut dice, &mut world, chaos.steps, valid);
+    let mut report = disturb(&mut dice, world, chaos.steps, valid);
     if report.violation.is_some() {
         return report;
     }
-    let living = world.living();
-    if let Some(&leader) = living.get(dice.below(living.len() as u64) as usize) {
+    let correct = world.correct();
+    if let Some(&leader) = correct.get(dice.below(correct.len() as u64) as usize) {
         world.calm(leader);
     }
     for _ in 0..chaos.calm {
@@ -58,7 +76,7 @@ pub fn run<P: Process>(seed: u64, mut world: World<P>, chaos: Chaos, valid: &[P:
             return report;
         }
         let Some(step) = dice.weighted(&world.steps(), |_| 1) else { break };
-        report.take(&mut world, step, valid);
+        report.take(world, step, valid);
         if report.violation.is_some() {
             return report;
         }
