@@ -68,6 +68,8 @@ impl<V: Value, S: Clone + Eq + Hash + Debug> Fields for Slot<V, S> {
 pub trait Rules: RuleSet {
     /// Delivered is what there is proof of. Else what I am a witness of.
     const TWO_LEVELS: bool = true;
+    /// Others are awaited at all. Else delivered is what its sender has written.
+    const AWAITS_OTHERS: bool = true;
     /// A witness has scanned after its copy was written.
     const SCANS_AFTER_COPYING: bool = true;
     /// Who finds two messages is no witness.
@@ -297,11 +299,15 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     /// What I have written last about a sender's message may be the proof of it.
     fn deliver(&mut self, q: ProcessId) -> Option<(ProcessId, V)> {
         let sender = &mut self.senders[usize::from(q.0)];
-        let last = if R::TWO_LEVELS { &mut sender.mine.proof } else { &mut sender.mine.witness };
+        let last = match (R::AWAITS_OTHERS, R::TWO_LEVELS) {
+            (true, true) => &mut sender.mine.proof,
+            (true, false) => &mut sender.mine.witness,
+            (false, _) => &mut sender.mine.copy,
+        };
         let message = last.take()?.value;
         sender.next += 1;
         sender.mine = Slot::default();
-        Some((q, message))
+        (!sender.ignored).then_some((q, message))
     }
 
     /// This, if it is the sender's next message.

@@ -21,7 +21,7 @@ pub struct Purpose(pub &'static str);
 /// A process's own key, and everybody's to verify by.
 pub trait Signer: Clone + Eq + Hash + Debug {
     /// What it makes.
-    type Signature: Clone + Eq + Ord + Hash + Debug;
+    type Signature: Clone + Eq + Ord + Hash + Debug + Serialize;
 
     /// Signs a statement.
     fn sign(&self, purpose: Purpose, statement: &impl Serialize) -> Self::Signature;
@@ -106,7 +106,7 @@ pub struct Symbolic {
 }
 
 /// A signature by [`Symbolic`].
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 pub struct SymbolicSignature {
     by: ProcessId,
     of: u64,

@@ -38,10 +38,11 @@ const SEEN: usize = 24;
 
 /// A source of bad ideas: SplitMix64.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Whim(u64);
+pub(crate) struct Whim(pub(crate) u64);
 
 impl Whim {
-    fn below(&mut self, n: u64) -> u64 {
+    /// Less than `n`.
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -193,9 +194,9 @@ pub struct Scribble<C, V> {
 }
 
 impl<C, V> Scribble<C, V> {
-    /// Writes this cell to the first register of a region, in each of so many memories.
-    pub fn new(memories: u8, region: u8, cell: C) -> Scribble<C, V> {
-        Scribble { memories, write: Op::Write { region, register: 0, cell }, value: PhantomData }
+    /// Writes this cell to a register of a region, in each of so many memories.
+    pub fn new(memories: u8, (region, register): (u8, u16), cell: C) -> Scribble<C, V> {
+        Scribble { memories, write: Op::Write { region, register, cell }, value: PhantomData }
     }
 }
 

@@ -5,10 +5,12 @@ use std::net::SocketAddr;
 use mitra_agreement::aligned_paxos::AlignedPaxos;
 use mitra_agreement::fast_paxos::FastPaxos;
 use mitra_agreement::omega::Omega;
-use mitra_agreement::{Process, ProcessSet, Sound, disk_paxos, hbo, paxos, protected_memory_paxos};
+use mitra_agreement::{
+    Process, ProcessId, ProcessSet, Sound, disk_paxos, hbo, paxos, protected_memory_paxos,
+};
 
-use crate::worlds::{SmallBroadcaster, Traitors};
-use crate::{Chaos, Exhaustive, Found, Limits, Report, World, elect, run, run_all_or_none, worlds};
+use crate::worlds::{SmallBroadcaster, SmallRobustPaxos, Traitors};
+use crate::{Chaos, Exhaustive, Found, Limits, Report, World, all_or_none, elect, run, run_judged, worlds};
 
 /// Faults and errors of Ω in a run from a seed: all processes but one and a minority of the memories may crash.
 const ALL_BUT_ONE: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1 };
@@ -19,6 +21,9 @@ const ONE_MEMORY: Limits = Limits { namings: 0, process_crashes: 0, memory_crash
 const CHAOS: Chaos = Chaos { steps: 300, calm: 3000 };
 /// For protocols that poll.
 const PATIENT: Chaos = Chaos { steps: 600, calm: 20_000 };
+const VERY_PATIENT: Chaos = Chaos { steps: 3_000, calm: 60_000 };
+/// What three processes propose, with a face or two.
+const PROPOSALS: &[u8] = &[10, 11, 12, 20, 21, 22];
 
 /// What is checked of a protocol that decides, and of one that elects.
 const DECIDES: &[&str] = &["agreement", "validity"];
@@ -116,7 +121,33 @@ pub const CATALOGUE: &[Entry] = &[
         run_one: |seed| {
             let traitors = Traitors { who: ProcessSet::first(1), whim: Some(seed) };
             let world = worlds::broadcast::<Sound>((3, 3), traitors, ONE_MEMORY);
-            run_all_or_none(seed, world, PATIENT, &[worlds::proposal(0), worlds::second_proposal(0)])
+            run_judged(seed, world, PATIENT, &[worlds::proposal(0), worlds::second_proposal(0)], all_or_none)
+        },
+    },
+    Entry {
+        name: "robust-backup",
+        holds: DECIDES,
+        explored: "3 processes, of which 1 is silent, 1 memory; Ω speaks once, room for 2 turns of each",
+        run: "3 processes, of which 1 is Byzantine, 3 memories, of which 1 may crash; Ω speaks 12 times",
+        explore: || small_robust_backup().explore(),
+        serve: |at| small_robust_backup().serve(at),
+        run_one: |seed| {
+            let traitors = one_of_three(seed);
+            let limits = Limits { namings: 12, ..ONE_MEMORY };
+            match seed / 3 % 2 {
+                0 => run(
+                    seed,
+                    worlds::robust_backup::<Sound, Sound>((3, 3), traitors, limits),
+                    VERY_PATIENT,
+                    PROPOSALS,
+                ),
+                _ => run(
+                    seed,
+                    worlds::robust_backup_with_fables::<Sound>((3, 3), traitors, limits),
+                    VERY_PATIENT,
+                    PROPOSALS,
+                ),
+            }
         },
     },
     Entry {
@@ -161,6 +192,16 @@ fn small_fast_paxos() -> Exhaustive<FastPaxos<u8>> {
 fn small_broadcast() -> Exhaustive<SmallBroadcaster> {
     let messages = [worlds::proposal, worlds::second_proposal].map(|of| of(0));
     Exhaustive::agreement(worlds::small_broadcast::<Sound>(), 0, messages.into())
+}
+
+/// Another is Byzantine with each seed.
+fn one_of_three(seed: u64) -> Traitors {
+    Traitors { who: ProcessSet::only(ProcessId((seed % 3) as u8)), whim: Some(seed) }
+}
+
+fn small_robust_backup() -> Exhaustive<SmallRobustPaxos> {
+    let limits = Limits { namings: 1, ..Limits::default() };
+    Exhaustive::agreement(worlds::small_robust_backup(2, limits), 1, PROPOSALS.into())
 }
 
 fn small_omega() -> Exhaustive<Omega> {

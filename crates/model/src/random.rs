@@ -43,27 +43,20 @@ pub struct Report {
 
 /// Runs a world. Some processes, memories and kinds of steps are quicker than others, for a while: only so does the old meet the
 /// new.
-pub fn run<P: Process>(seed: u64, mut world: World<P>, chaos: Chaos, valid: &[P::Value]) -> Report {
-    play(seed, &mut world, chaos, valid)
+pub fn run<P: Process>(seed: u64, world: World<P>, chaos: Chaos, valid: &[P::Value]) -> Report {
+    run_judged(seed, world, chaos, valid, |_| Some(Violation::Stuck))
 }
 
-/// The same where it is well if nobody decides, as long as nobody does: totality.
-pub fn run_all_or_none<P: Process>(
+/// The same, where it is for `judge` to say what is wrong if not all decide.
+pub fn run_judged<P: Process>(
     seed: u64,
     mut world: World<P>,
     chaos: Chaos,
     valid: &[P::Value],
+    judge: impl Fn(&World<P>) -> Option<Violation>,
 ) -> Report {
-    let mut report = play(seed, &mut world, chaos, valid);
-    if world.decisions().iter().all(Option::is_none) {
-        report.violation = None;
-    }
-    report
-}
-
-fn play<P: Process>(seed: u64, world: &mut World<P>, chaos: Chaos, valid: &[P::Value]) -> Report {
     let mut dice = Dice::new(seed);
-    let mut report = disturb(&mut dice, world, chaos.steps, valid);
+    let mut report = disturb(&mut dice, &mut world, chaos.steps, valid);
     if report.violation.is_some() {
         return report;
     }
@@ -76,13 +69,18 @@ fn play<P: Process>(seed: u64, world: &mut World<P>, chaos: Chaos, valid: &[P::V
             return report;
         }
         let Some(step) = dice.weighted(&world.steps(), |_| 1) else { break };
-        report.take(world, step, valid);
+        report.take(&mut world, step, valid);
         if report.violation.is_some() {
             return report;
         }
     }
-    report.violation = Some(Violation::Stuck);
+    report.violation = judge(&world);
     report
+}
+
+/// Totality: it is well if nobody decides, as long as nobody does.
+pub fn all_or_none<P: Process>(world: &World<P>) -> Option<Violation> {
+    world.decisions().iter().any(Option::is_some).then_some(Violation::Stuck)
 }
 
 /// The part of a run before the calm.

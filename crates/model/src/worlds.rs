@@ -8,10 +8,11 @@ use mitra_agreement::hbo::{self, Hbo};
 use mitra_agreement::omega::{self, Omega};
 use mitra_agreement::paxos::{self, Paxos};
 use mitra_agreement::protected_memory_paxos::{self, ProtectedMemoryPaxos};
+use mitra_agreement::robust_backup::{self, RobustBackup};
 use mitra_agreement::signature::{Signed, Symbolic, SymbolicSignature};
 use mitra_agreement::{Process, ProcessId, ProcessSet, Sound};
 
-use crate::{Actor, Broadcaster, Byzantine, Forge, Limits, Scribble, World};
+use crate::{Actor, Broadcaster, Byzantine, Fabulist, Forge, Limits, Scribble, World};
 
 /// What process `p` proposes.
 pub fn proposal(p: u8) -> u8 {
@@ -169,7 +170,7 @@ pub fn small_broadcast<R: broadcast::Rules>() -> World<SmallBroadcaster<R>> {
     let signed = |purpose, value| Some(Signed::by(SENDER, &keys[0], purpose, (SENDER, 0_u16), value));
     let face = |value| {
         let (copy, witness) = (signed(broadcast::MESSAGE, value), signed(broadcast::WITNESS, value));
-        Scribble::new(1, SENDER.0, broadcast::Slot { copy, witness, proof: None })
+        Scribble::new(1, (SENDER.0, 0), broadcast::Slot { copy, witness, proof: None })
     };
     let faces = [proposal(0), second_proposal(0), proposal(0)].map(face);
     let mut processes = vec![Actor::Byzantine(Byzantine::new(3, 1, faces.into(), None))];
@@ -177,6 +178,62 @@ pub fn small_broadcast<R: broadcast::Rules>() -> World<SmallBroadcaster<R>> {
     processes.extend(others.map(Actor::Correct));
     World::new(processes, 1, &Broadcast::<u8, Symbolic, R>::regions(3, 1), Limits::default())
         .byzantine(ProcessSet::only(SENDER))
+}
+
+/// Robust Backup of Paxos.
+pub type RobustPaxos<R = Sound, B = Sound> = RobustBackup<Paxos<u8>, Symbolic, R, B>;
+
+/// So many turns of each process have room.
+const TURNS: u16 = 24;
+
+/// `n` processes of Robust Backup over `m` memories.
+pub fn robust_backup<R: robust_backup::Rules, B: broadcast::Rules>(
+    (n, m): (u8, u8),
+    traitors: Traitors,
+    limits: Limits,
+) -> World<Actor<RobustPaxos<R, B>, RobustPaxos<Sound, Lax>>> {
+    let processes = actors(
+        (n, m),
+        traitors,
+        |me, keys, value| RobustBackup::new(me, (n, m), TURNS, keys, value),
+        |me, keys, value| RobustBackup::new(me, (n, m), TURNS, keys, value),
+    );
+    World::new(processes, m, &RobustPaxos::<R, B>::regions(n, TURNS), limits).byzantine(traitors.who)
+}
+
+/// A process of [`small_robust_backup`].
+pub type SmallRobustPaxos = Actor<RobustPaxos, RobustPaxos>;
+
+/// Three processes over one memory, of which the last is silent, with room for so many turns of each.
+pub fn small_robust_backup(turns: u16, limits: Limits) -> World<SmallRobustPaxos> {
+    let mut processes: Vec<_> = (0..2)
+        .zip(Symbolic::all(0, 3))
+        .map(|(p, keys)| Actor::Correct(RobustBackup::new(ProcessId(p), (3, 1), turns, keys, proposal(p))))
+        .collect();
+    processes.push(Actor::Byzantine(Byzantine::new(3, 1, Vec::new(), None)));
+    World::new(processes, 1, &RobustPaxos::<Sound, Sound>::regions(3, turns), limits)
+        .byzantine(ProcessSet::only(ProcessId(2)))
+}
+
+/// A process of [`robust_backup_with_fables`].
+pub type FabulousPaxos<R> = Actor<RobustPaxos<R>, Fabulist<Paxos<u8>, Symbolic, Lax>>;
+
+/// The same, where traitors make their histories up.
+pub fn robust_backup_with_fables<R: robust_backup::Rules>(
+    (n, m): (u8, u8),
+    traitors: Traitors,
+    limits: Limits,
+) -> World<FabulousPaxos<R>> {
+    let processes = actors(
+        (n, m),
+        traitors,
+        |me, keys, value| RobustBackup::new(me, (n, m), TURNS, keys, value),
+        |me, keys, value| {
+            let whim = traitors.whim.unwrap_or_default() ^ u64::from(value);
+            Fabulist::new(n, value, Broadcast::new(me, n, m, TURNS, keys), whim)
+        },
+    );
+    World::new(processes, m, &RobustPaxos::<R>::regions(n, TURNS), limits).byzantine(traitors.who)
 }
 
 /// The neighbours of each of `n` processes, by edges.
