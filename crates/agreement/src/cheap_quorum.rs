@@ -86,7 +86,8 @@ pub struct CheapQuorum<V, K: Signer, R = Sound> {
     processes: u8,
     keys: K,
     input: V,
-    /// How often it still polls in vain before it panics.
+    /// How often it has polled without having decided, and when that is too often.
+    polls: u8,
     patience: u8,
     registers: Registers<Slot<V, K::Signature>>,
     mine: Slot<V, K::Signature>,
@@ -110,8 +111,8 @@ enum Doing {
 }
 
 impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
-    /// A process that wants `input` decided, among `processes` processes and `memories` memories, and that panics when it has polled `patience`
-    /// times in vain.
+    /// A process that wants `input` decided, among `processes` processes and `memories` memories, and that polls at most `patience`
+    /// times before it panics.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
@@ -124,6 +125,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
             processes,
             keys,
             input,
+            polls: 0,
             patience,
             registers: Registers::new(memories),
             mine: Slot::default(),
@@ -163,7 +165,14 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         self.call(Doing::Proposing, vec![Op::Write { region: 0, register: 0, cell }], out);
     }
 
+    /// Looks what there is; or panics, if it has looked too often in vain.
     fn poll(&mut self, out: &mut Actions<Self>) {
+        if self.decided.is_none() {
+            if self.polls == self.patience {
+                return self.panic(out);
+            }
+            self.polls += 1;
+        }
         let read = |region| Op::Read { region, first: 0, count: 1 };
         self.call(Doing::Polling, (0..=self.processes).map(read).collect(), out);
     }
@@ -182,12 +191,6 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         if self.go_on(leader, slots) {
             let write = self.write();
             return self.call(Doing::Writing, vec![write], out);
-        }
-        if self.decided.is_none() {
-            if self.patience == 0 {
-                return self.panic(out);
-            }
-            self.patience -= 1;
         }
         self.doing = Doing::Resting;
         if self.decided.is_none() || self.me == LEADER || R::DECIDERS_JOIN {
@@ -304,6 +307,6 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
     }
 
     fn attempts(&self) -> u64 {
-        0
+        u64::from(self.polls) + u64::from(self.doing == Doing::Polling)
     }
 }

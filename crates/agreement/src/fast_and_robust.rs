@@ -23,7 +23,7 @@ use crate::{Action, Actions, Input, MemoryId, Op, Process, ProcessId, Region, Re
 /// The part that always works.
 type Backup<V, K, P> = RobustBackup<PreferentialPaxos<V, P>, K>;
 /// What its registers hold.
-type BackupSlot<V, S> = crate::broadcast::Slot<robust_backup::Turn<Signed<V, S>>, S>;
+pub type BackupSlot<V, S> = crate::broadcast::Slot<robust_backup::Turn<Signed<V, S>>, S>;
 
 /// What a register holds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ where
     P: preferential_paxos::Rules,
 {
     /// A process that wants `input` decided, among `processes` processes and `memories` memories with room for `room` turns of each in the
-    /// backup, and that panics when it has polled `patience` times in vain.
+    /// backup, and that polls at most `patience` times before it panics.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
@@ -154,15 +154,10 @@ where
         out: &mut Actions<Self>,
     ) {
         for action in actions {
-            match action {
-                Action::Ask { memory, op } => {
-                    self.asked[usize::from(memory.0)].push(part);
-                    out.push(Action::Ask { memory, op: moved(op, first_region) });
-                }
-                Action::Send { to, message } => out.push(Action::Send { to, message }),
-                Action::Wake => out.push(Action::Wake),
-                Action::Toss => out.push(Action::Toss),
+            if let Action::Ask { memory, .. } = action {
+                self.asked[usize::from(memory.0)].push(part);
             }
+            out.push(moved(action, first_region));
         }
     }
 
@@ -189,22 +184,30 @@ where
     }
 }
 
-/// An operation of a part, in the memory that both share.
-fn moved<C: Into<D>, D>(op: Op<C>, first_region: u8) -> Op<D> {
-    match op {
-        Op::Read { region, first, count } => Op::Read { region: region + first_region, first, count },
+/// What a part asks for, in the memories that both share: its regions begin with this one.
+pub fn moved<C: Into<D>, D>(action: Action<C, ()>, first_region: u8) -> Action<D, ()> {
+    let moved = |region| region + first_region;
+    let (memory, op) = match action {
+        Action::Ask { memory, op } => (memory, op),
+        Action::Send { to, message } => return Action::Send { to, message },
+        Action::Wake => return Action::Wake,
+        Action::Toss => return Action::Toss,
+    };
+    let op = match op {
+        Op::Read { region, first, count } => Op::Read { region: moved(region), first, count },
         Op::Write { region, register, cell } => {
-            Op::Write { region: region + first_region, register, cell: cell.into() }
+            Op::Write { region: moved(region), register, cell: cell.into() }
         }
         Op::Settle { region, register, cell } => {
-            Op::Settle { region: region + first_region, register, cell: cell.into() }
+            Op::Settle { region: moved(region), register, cell: cell.into() }
         }
-        Op::Change { region, rights } => Op::Change { region: region + first_region, rights },
-    }
+        Op::Change { region, rights } => Op::Change { region: moved(region), rights },
+    };
+    Action::Ask { memory, op }
 }
 
 /// What a memory answers, as one part understands it.
-fn narrowed<C: From<D>, D>(response: Response<D>) -> Response<C> {
+pub fn narrowed<C: From<D>, D>(response: Response<D>) -> Response<C> {
     match response {
         Response::Ack => Response::Ack,
         Response::Cells(cells) => Response::Cells(cells.into_iter().map(C::from).collect()),

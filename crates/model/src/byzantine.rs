@@ -7,9 +7,11 @@ use core::hash::Hash;
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
 
-use mitra_agreement::broadcast;
 use mitra_agreement::signature::Signed;
-use mitra_agreement::{Action, Actions, Input, MemoryId, Op, Process, ProcessId, Response, Rights, Value};
+use mitra_agreement::{
+    Action, Actions, Input, MemoryId, Op, Process, ProcessId, Response, Rights, Value, broadcast,
+    cheap_quorum, fast_and_robust,
+};
 
 /// A process of a world in which some are Byzantine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -60,7 +62,7 @@ pub trait Forge: Sized {
 /// So many processes' signatures are forged, more than there are.
 const FORGED: u8 = 6;
 
-impl<V: Value, S: Clone> Forge for Signed<V, S> {
+impl<V: Clone, S: Clone> Forge for Signed<V, S> {
     fn forge(&self, other: &Self) -> Self {
         let theirs: Vec<&S> = other.by.values().chain(self.by.values()).collect();
         let by = |p: u8| Some((ProcessId(p), (*theirs.get(usize::from(p) % theirs.len().max(1))?).clone()));
@@ -68,12 +70,34 @@ impl<V: Value, S: Clone> Forge for Signed<V, S> {
     }
 }
 
-impl<V: Value, S: Clone> Forge for broadcast::Slot<V, S> {
+impl<V: Clone, S: Clone> Forge for broadcast::Slot<V, S> {
     fn forge(&self, other: &Self) -> Self {
         let said = self.proof.as_ref().or(self.witness.as_ref()).or(self.copy.as_ref());
         let signed = other.witness.as_ref().or(other.proof.as_ref()).or(other.copy.as_ref());
         let forged = said.zip(signed).map(|(said, signed)| said.forge(signed));
         broadcast::Slot { copy: self.copy.clone(), witness: forged.clone(), proof: forged }
+    }
+}
+
+impl<V: Clone, S: Clone> Forge for cheap_quorum::Slot<V, S> {
+    fn forge(&self, other: &Self) -> Self {
+        let said = self.proof.as_ref().or(self.value.as_ref());
+        let signed = other.value.as_ref().or(other.proof.as_ref());
+        let forged = said.zip(signed).map(|(said, signed)| said.forge(signed));
+        cheap_quorum::Slot { value: forged.clone(), proof: forged, panic: self.panic }
+    }
+}
+
+impl<V: Clone, S: Clone> Forge for fast_and_robust::Cell<V, S> {
+    fn forge(&self, other: &Self) -> Self {
+        use fast_and_robust::Cell::{Backup, Empty, Quorum};
+        match (self, other) {
+            (Quorum(a), Quorum(b)) => Quorum(a.forge(b)),
+            (Backup(a), Backup(b)) => Backup(a.forge(b)),
+            // Of the wrong kind, where it was read from the other part.
+            (Quorum(_), _) => other.clone(),
+            (Backup(_) | Empty, _) => Empty,
+        }
     }
 }
 

@@ -4,17 +4,20 @@
 mod broadcaster;
 mod byzantine;
 mod catalogue;
+mod claimant;
 mod delays;
 mod election;
 mod exhaustive;
 mod fabulist;
 mod random;
+pub mod traitors;
 mod world;
 pub mod worlds;
 
 pub use broadcaster::Broadcaster;
 pub use byzantine::{Actor, Byzantine, Forge, Scribble};
 pub use catalogue::{CATALOGUE, Entry};
+pub use claimant::Claimant;
 pub use delays::delays;
 pub use election::elect;
 pub use exhaustive::{Exhaustive, Found};

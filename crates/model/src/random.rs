@@ -35,7 +35,7 @@ pub enum Violation {
 pub struct Report {
     /// All steps, in order; of an election those before the calm.
     pub steps: Vec<Step>,
-    /// How many of them were faults.
+    /// How many faults there were: crashes, and Byzantine processes.
     pub faults: u32,
     /// What was wrong, if anything.
     pub violation: Option<Violation>,
@@ -90,7 +90,7 @@ pub(crate) fn disturb<P: Process>(
     steps: u32,
     valid: &[P::Value],
 ) -> Report {
-    let mut report = Report { steps: Vec::new(), faults: 0, violation: None };
+    let mut report = Report { steps: Vec::new(), faults: world.traitors().len() as u32, violation: None };
     let crashes = dice.below(2) == 0;
     let mut pace = Pace::new(dice, crashes);
     for _ in 0..dice.below(steps.into()) {

@@ -215,6 +215,11 @@ impl<P: Process> World<P> {
         alive.map(|p| ProcessId(p as u8)).collect()
     }
 
+    /// Who is Byzantine.
+    pub fn traitors(&self) -> ProcessSet {
+        self.byzantine
+    }
+
     /// Who has not crashed, and is not Byzantine.
     pub fn correct(&self) -> Vec<ProcessId> {
         self.living().into_iter().filter(|&p| !self.byzantine.contains(p)).collect()

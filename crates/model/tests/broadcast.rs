@@ -4,13 +4,13 @@ mod common;
 
 use mitra_agreement::broadcast::Rules;
 use mitra_agreement::{ProcessId, ProcessSet, Sound};
-use mitra_model::worlds::{self, BroadcastActor, Traitors};
+use mitra_model::traitors::{self, BroadcastActor, Traitors};
 use mitra_model::{Chaos, Exhaustive, Limits, World, all_or_none, run, run_judged};
 
 fn world<R: Rules>(size: (u8, u8), who: &[u8], whim: Option<u64>) -> World<BroadcastActor<R>> {
     let who = who.iter().fold(ProcessSet::NONE, |all, &p| all.with(ProcessId(p)));
     let limits = Limits { memory_crashes: u8::from(size.1 > 1), ..Limits::default() };
-    worlds::broadcast(size, Traitors { who, whim }, limits)
+    traitors::broadcast(size, Traitors { who, whim }, limits)
 }
 
 const CHAOS: Chaos = Chaos { steps: 600, calm: 20_000 };
@@ -47,7 +47,7 @@ fn of_a_byzantine_sender_all_deliver_the_same_or_none_does() {
 
 #[test]
 fn two_correct_processes_and_a_two_faced_sender_in_every_order() {
-    let found = Exhaustive::agreement(worlds::small_broadcast::<Sound>(), 0, vec![10, 20]).explore();
+    let found = Exhaustive::agreement(traitors::small_broadcast::<Sound>(), 0, vec![10, 20]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 10_000, "{} states: less than before", found.states);
 }
