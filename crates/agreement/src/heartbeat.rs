@@ -33,6 +33,8 @@ pub struct Heartbeat {
     owing: Vec<u8>,
     /// A memory has answered since the last look.
     looked: bool,
+    /// It has looked once: who has been here before, and forgotten, is not to count from 0 again.
+    beats: bool,
 }
 
 /// What is known of a process.
@@ -54,14 +56,8 @@ impl Heartbeat {
             others: vec![other; processes.into()],
             owing: vec![0; memories.into()],
             looked: false,
+            beats: false,
         }
-    }
-
-    /// The same, in another life: it counts on from above all that it can have counted to before.
-    #[must_use]
-    pub fn in_life(mut self, life: u16) -> Heartbeat {
-        self.counter = u64::from(life) << 48;
-        self
     }
 
     /// The regions of each memory: one, with a counter for each process.
@@ -85,14 +81,16 @@ impl Heartbeat {
     fn wake(&mut self, out: &mut Actions<Self>) {
         if core::mem::take(&mut self.looked) {
             self.others.iter_mut().for_each(Other::judge);
+            self.beats = true;
         }
-        self.counter += 1;
+        self.counter += u64::from(self.beats);
         for (m, owing) in self.owing.iter_mut().enumerate().filter(|(_, owing)| **owing == 0) {
             let memory = MemoryId(m as u8);
             let beat = Op::Write { region: 0, register: self.me.0.into(), cell: self.counter };
             let look = Op::Read { region: 0, first: 0, count: self.others.len() as u16 };
-            out.extend([beat, look].map(|op| Action::Ask { memory, op }));
-            *owing = 2;
+            let ops = self.beats.then_some(beat).into_iter().chain([look]);
+            out.extend(ops.map(|op| Action::Ask { memory, op }));
+            *owing = 1 + u8::from(self.beats);
         }
         out.push(Action::Wake);
     }
@@ -122,6 +120,8 @@ impl Process for Heartbeat {
                 *owing = owing.saturating_sub(1);
                 if let Response::Cells(counters) = response {
                     self.looked = true;
+                    let mine = counters.get(usize::from(self.me.0)).copied().unwrap_or(0);
+                    self.counter = self.counter.max(mine);
                     for (other, counter) in self.others.iter_mut().zip(counters) {
                         other.moved |= counter > other.counter;
                         other.counter = other.counter.max(counter);
@@ -215,6 +215,23 @@ mod tests {
             let changes = watch.changes(16, |nth| pattern >> nth & 1 == 1);
             assert!(changes <= 1 + 15 / apart, "{pattern:b}: {changes} changes");
         }
+    }
+
+    #[test]
+    fn who_comes_back_goes_on_counting() {
+        let mut process = Heartbeat::new(ProcessId(1), 2, 1);
+        let mut out = Vec::new();
+        process.handle(Input::Start, &mut out);
+        let beats = |out: &[Action<u64, ()>]| {
+            out.iter().any(|action| matches!(action, Action::Ask { op: Op::Write { .. }, .. }))
+        };
+        assert!(!beats(&out), "it looks first");
+        let response = Response::Cells(vec![0, 70]);
+        process.handle(Input::Response { memory: MemoryId(0), nth: 0, response }, &mut out);
+        out.clear();
+        process.handle(Input::Wake, &mut out);
+        let beat = Op::Write { region: 0, register: 1, cell: 71 };
+        assert_eq!(out.first(), Some(&Action::Ask { memory: MemoryId(0), op: beat }));
     }
 
     #[test]

@@ -12,7 +12,6 @@ pub mod fast_paxos;
 pub mod hbo;
 pub mod heartbeat;
 pub mod kv;
-pub mod lives;
 pub mod log;
 mod memory;
 pub mod omega;

@@ -1,7 +1,7 @@
 //! One process of the log, driven by hand: what is submitted, refused, batched, and what becomes of it.
 
 use mitra_agreement::log::{Cell, Committed, Config, Delivery, Fate, Log, Payload, Refused};
-use mitra_agreement::{Action, Input, Memory, MemoryId, Process, ProcessId, ProcessSet};
+use mitra_agreement::{Action, Input, Memory, MemoryId, Op, Process, ProcessId, ProcessSet, Response};
 
 /// Entries of two commands of two bytes each.
 const CONFIG: Config = Config {
@@ -133,11 +133,33 @@ fn who_loses_its_office_cannot_know() {
 }
 
 #[test]
+fn who_has_forgotten_everything_uses_no_ballot_twice() {
+    let mut driver = Driver::lead();
+    assert_eq!([driver.submit(0), driver.submit(1)], [Ok(()); 2]);
+    driver.run();
+    let ballot =
+        |driver: &mut Driver| match driver.memory.execute(ME, &Op::Read { region: 0, first: 0, count: 1 }) {
+            Response::Cells(cells) => match cells[..] {
+                [Cell::Header(header)] => header.ballot,
+                _ => panic!("{cells:?}"),
+            },
+            other => panic!("{other:?}"),
+        };
+    let before = ballot(&mut driver);
+    let memory = driver.memory.clone();
+    let mut driver = Driver { memory, ..Driver::new() };
+    driver.log.handle(Input::Leader(ME), &mut driver.actions);
+    driver.run();
+    assert!(driver.log.leads() && driver.log.committed() == 2 && ballot(&mut driver) > before);
+    assert_eq!(driver.log.attempts(), 2, "the first ballot was used before");
+}
+
+#[test]
 fn answers_to_what_was_not_asked_for_are_ignored() {
     let mut driver = Driver::lead();
     let before = driver.log.clone();
     for (memory, nth) in [(0, 0), (0, 9), (7, 0)] {
-        let response = mitra_agreement::Response::Nak;
+        let response = Response::Nak;
         driver.log.handle(Input::Response { memory: MemoryId(memory), nth, response }, &mut driver.actions);
     }
     assert_eq!((driver.log, driver.actions), (before, Vec::new()));

@@ -1,7 +1,7 @@
 //! The server at a process: its clients' connections and its node, in one loop.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,19 +54,6 @@ pub struct ServerConfig {
     pub failover: mitra_failover::Config,
 }
 
-/// Which life of this process this is. Waits until a majority of the memories can be reached.
-fn life(domain: &Arc<Domain>, config: &NodeConfig, sizes: Sizes) -> Result<u16, StartError> {
-    // Nobody is to come in yet.
-    let door = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let mut node = Node::new(Lives::new(config.me, sizes.memories, sizes.lives()), domain, door, config)?;
-    loop {
-        match node.process().decision() {
-            Some(&life) => return u16::try_from(life).map_err(|_| StartError::Lives),
-            None => node.rest(NAP),
-        }
-    }
-}
-
 /// What is left of a request of several parts.
 struct Gather {
     left: usize,
@@ -91,8 +78,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it, once a majority of the memories can be reached: `door` is where the other processes come in, `clients` where clients
-    /// do. The domain must notify.
+    /// Starts it: `door` is where the other processes come in, `clients` where clients do. The domain must notify.
     ///
     /// # Errors
     /// The system or the NIC refuses, or the sizes do not fit.
@@ -115,8 +101,6 @@ impl Server {
         };
         let log = Log::new(config.me, sizes.log()).ok_or(StartError::Processes(config.processes.len()))?;
         let heartbeat = Heartbeat::new(config.me, sizes.processes, sizes.memories);
-        let life = life(domain, &node_config, sizes)?;
-        let (log, heartbeat) = (log.in_life(life), heartbeat.in_life(life));
         let member = Member::new(log, heartbeat, sizes.log().regions().len() as u8, sizes.memories);
         let node = Node::new(member, domain, door, &node_config)?;
         clients.set_nonblocking(true)?;

@@ -2,7 +2,6 @@
 
 use mitra_agreement::heartbeat::Heartbeat;
 use mitra_agreement::kv::Limits;
-use mitra_agreement::lives::Lives;
 use mitra_agreement::{Region, log};
 
 /// Bytes of a register's contents, and so of a command with its key and its value.
@@ -47,17 +46,11 @@ impl Sizes {
         Limits { sessions: SESSIONS, bytes: self.log().most_snapshot_bytes() as u32 }
     }
 
-    /// The regions of each memory: the log's, then the heartbeats', then the lives'.
+    /// The regions of each memory: the log's, then the heartbeats'.
     pub fn regions(&self) -> Vec<Region> {
         let mut regions = self.log().regions();
         regions.extend(Heartbeat::regions(self.processes));
-        regions.extend(Lives::regions(self.processes));
         regions
-    }
-
-    /// Number of the lives' region.
-    pub(crate) fn lives(&self) -> u8 {
-        (self.log().regions().len() + Heartbeat::regions(self.processes).len()) as u8
     }
 
     /// Bytes that a memory's registers have room for: a register's contents, and whose it is.

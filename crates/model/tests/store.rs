@@ -23,20 +23,25 @@ fn what_clients_are_told_is_linearizable_and_in_the_end_they_are_told_from_every
 }
 
 /// Some seed shows that a rule is missing, where with all rules all is well.
-fn errs<R: Rules, const ALONE: bool>(world: impl Fn(u64) -> StoreWorld<R, ALONE>) {
-    let wrong = |seed: &u64| {
-        let report = play(*seed, world(*seed), Chaos { calm: 3000, ..CHAOS });
-        report.violation == Some(Violation::NotLinearizable)
-    };
-    let killed = (0..400_000).find(wrong);
+fn errs_where<R: Rules, const ALONE: bool>(
+    world: impl Fn(u64) -> StoreWorld<R, ALONE>,
+    chaos: Chaos,
+    sound: impl Fn(u64) -> StoreWorld<Sound, false>,
+) {
+    let wrong = |seed: &u64| play(*seed, world(*seed), chaos).violation == Some(Violation::NotLinearizable);
+    let killed = (0..100_000).find(wrong);
     println!("{killed:?}");
     let seed = killed.expect("a seed that shows it");
-    assert_eq!(play(seed, self::world::<Sound, false>(seed), CHAOS).violation, None);
+    assert_eq!(play(seed, sound(seed), Chaos { calm: 60_000, ..chaos }).violation, None);
 }
 
+/// Two clients of one memory, over which the servers quarrel.
 #[test]
 fn with_reads_of_whoever_believes_that_it_leads_it_errs() {
-    errs(world::<Sound, true>);
+    fn quarrel<const ALONE: bool>(seed: u64) -> StoreWorld<Sound, ALONE> {
+        worlds::store(seed, (1, 2, 20), Limits { namings: 60, ..Limits::default() })
+    }
+    errs_where(quarrel::<true>, Chaos { steps: 3000, calm: 0 }, quarrel::<false>);
 }
 
 mod without {
@@ -44,6 +49,10 @@ mod without {
 
     fn world<R: Rules>(seed: u64) -> StoreWorld<R, false> {
         super::world(seed)
+    }
+
+    fn errs<R: Rules>(world: impl Fn(u64) -> StoreWorld<R, false>) {
+        errs_where(world, Chaos { calm: 3000, ..CHAOS }, super::world);
     }
 
     mutants! { Rules, world:

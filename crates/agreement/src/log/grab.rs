@@ -79,7 +79,7 @@ impl Term {
         state: &mut State,
         out: &mut Vec<Action<Cell, Committed>>,
     ) {
-        let track = &self.tracks[m];
+        let track = &mut self.tracks[m];
         let links = &mut state.links;
         let busy = links.at(m).iter().any(|&asked| asked != Asked::Stale || R::AWAITS_OUTSTANDING);
         if busy {
@@ -92,6 +92,7 @@ impl Term {
             }
             (Phase::Taken, _) => (Asked::Header, READ_HEADER),
             (Phase::Checked, _) => {
+                track.asked = true;
                 let header = Header { ballot: self.ballot, ..track.header };
                 (Asked::Ballot, write(0, Cell::Header(header)))
             }
@@ -120,7 +121,9 @@ impl Term {
                 }
                 state.see_header(&track.header);
                 let behind = track.header.stamp.index > self.floor && self.grab.is_some();
-                if behind || track.header.ballot > self.ballot && R::CHECKS_BALLOT {
+                // My own ballot, but not of this term: I have forgotten what I wrote in it.
+                let least = self.ballot + u64::from(track.asked);
+                if behind || track.header.ballot >= least && R::CHECKS_BALLOT {
                     return Err(Deposed);
                 }
                 track.phase = Phase::Checked;

@@ -32,8 +32,8 @@
 //! - **Members.** An entry says which processes may lead. Any process that does it anyway does no harm, only delays: so nothing
 //!   waits for everybody to know. The memories are fixed: to replace one, a new leader would have to find out over two electorates
 //!   which of them is in charge of which entry, and what a snapshot has swallowed of that; not done.
-//! - **Restarts.** A process that has lost its state comes back in another life ([`crate::lives`], [`Log::in_life`]): else it would use its
-//!   ballots twice. It has promised nothing to anybody, the memories have; what it had asked for is fenced by them.
+//! - **Restarts.** A process that has lost its state may come back under its own id, if nothing that it had asked for before can be done
+//!   any more: a memory ends its connection. It finds the ballots that it has used in the headers of any majority, and begins above.
 //!
 //! What is bounded, and by which numbers: [`Config`].
 
@@ -53,7 +53,7 @@ use fetch::Fetch;
 use links::{Asked, Links};
 use term::{Deposed, Term};
 
-use crate::process::send_others;
+use crate::process::{ballot_above, send_others};
 use crate::{Action, Actions, Input, MemoryId, Process, ProcessId, ProcessSet, Response, RuleSet, Sound};
 
 /// The rules that safety rests on. Checkers switch them off one by one, to see that they notice.
@@ -82,9 +82,6 @@ pub trait Rules: RuleSet {
 
 impl Rules for Sound {}
 
-/// How many lives a process can have.
-const LIVES: u64 = 1 << 16;
-
 /// A process of the log.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Log<R = Sound> {
@@ -101,7 +98,6 @@ pub struct Log<R = Sound> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct State {
     me: ProcessId,
-    life: u16,
     config: Config,
     leaders: ProcessSet,
     /// The highest ballot seen.
@@ -126,13 +122,6 @@ enum Role {
 }
 
 impl State {
-    /// The least ballot above all seen that is this process's own, and of this life.
-    fn ballot_above_all(&self) -> u64 {
-        let processes = u64::from(self.config.processes);
-        let of = processes * LIVES;
-        (self.seen / of + 1) * of + u64::from(self.life) * processes + u64::from(self.me.0)
-    }
-
     fn deliver(&mut self, payload: Payload) {
         self.commit += 1;
         if let Payload::Leaders(leaders) = payload {
@@ -161,7 +150,6 @@ impl<R: Rules> Log<R> {
         }
         let state = State {
             me,
-            life: 0,
             config,
             leaders: ProcessSet::first(config.processes),
             seen: 0,
@@ -175,13 +163,6 @@ impl<R: Rules> Log<R> {
         };
         let role = Role::Follower(Fetch::new(config.memories));
         Some(Log { named: false, terms: 0, tickets: 0, state, role, rules: PhantomData })
-    }
-
-    /// The same, in a life that no process under this id has had before.
-    #[must_use]
-    pub fn in_life(mut self, life: u16) -> Log<R> {
-        self.state.life = life;
-        self
     }
 
     /// Submits a command. [`Log::take_fates`] says what becomes of it.
@@ -272,7 +253,7 @@ impl<R: Rules> Log<R> {
                         return fetch.drive(state, out);
                     }
                     self.terms += 1;
-                    state.seen = state.ballot_above_all();
+                    state.seen = ballot_above(state.seen, state.me, state.config.processes);
                     state.links.abandon();
                     self.role = Role::Leader(Term::new(state));
                 }

@@ -43,6 +43,8 @@ pub(super) struct Track {
     pub(super) phase: Phase,
     /// What its header holds.
     pub(super) header: Header,
+    /// It was asked in this term to write my ballot there.
+    pub(super) asked: bool,
     /// The next entry to write.
     next: u64,
     pub(super) lane: Lane,
@@ -51,7 +53,7 @@ pub(super) struct Track {
 impl Track {
     /// Nothing is known of it.
     fn new() -> Track {
-        Track { phase: Phase::Waiting, header: Header::default(), next: 0, lane: Lane::Idle }
+        Track { phase: Phase::Waiting, header: Header::default(), asked: false, next: 0, lane: Lane::Idle }
     }
 }
 
@@ -216,7 +218,7 @@ impl Term {
         match (asked, response, &mut track.lane) {
             // Another has taken the right to write, or the connection broke: who looks again learns which.
             (_, Response::Nak, _) => {
-                *track = Track::new();
+                *track = Track { asked: track.asked, ..Track::new() };
                 state.links.abandon_at(m);
                 state.retaken += 1;
             }
