@@ -38,6 +38,8 @@ impl Drop for Program {
 pub struct Cluster {
     memories: Vec<Option<Program>>,
     processes: Vec<Option<Program>>,
+    doors: Vec<SocketAddr>,
+    others: Vec<SocketAddr>,
     clients: Vec<SocketAddr>,
 }
 
@@ -47,15 +49,16 @@ fn address(number: u8, port: u16) -> SocketAddr {
     (Ipv4Addr::new(127, 100 + high % 100, low, number), port).into()
 }
 
+fn words(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
+}
+
 impl Cluster {
     /// Starts so many of each, and waits until somebody leads.
     pub fn start(processes: u8, memories: u8) -> Cluster {
         static CLUSTERS: AtomicU8 = AtomicU8::new(1);
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         let at = |ports: std::ops::Range<u16>| ports.map(|port| address(number, port)).collect::<Vec<_>>();
-        let words = |addresses: &[SocketAddr]| {
-            addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
-        };
         let memory = |listen: &SocketAddr| {
             let mut program = Program::start(
                 &[
@@ -80,24 +83,30 @@ impl Cluster {
         let memories = doors.iter().map(memory).collect();
         let (others, clients) =
             (at(7101..7101 + u16::from(processes)), at(6401..6401 + u16::from(processes)));
-        let process = |id: u8| {
-            let arguments = [
-                "kv",
-                "serve",
-                "--id",
-                &id.to_string(),
-                "--processes",
-                &words(&others),
-                "--clients",
-                &words(&clients),
-                "--memories",
-                &words(&doors),
-            ];
-            Some(Program::start(&arguments.map(str::to_owned)))
-        };
-        let cluster = Cluster { memories, processes: (0..processes).map(process).collect(), clients };
+        let mut cluster = Cluster { memories, processes: Vec::new(), doors, others, clients };
+        for p in 0..processes {
+            cluster.processes.push(None);
+            cluster.start_process(p.into());
+        }
         cluster.leader();
         cluster
+    }
+
+    /// Starts a process, for the first time or again.
+    pub fn start_process(&mut self, p: usize) {
+        let arguments = [
+            "kv",
+            "serve",
+            "--id",
+            &p.to_string(),
+            "--processes",
+            &words(&self.others),
+            "--clients",
+            &words(&self.clients),
+            "--memories",
+            &words(&self.doors),
+        ];
+        self.processes[p] = Some(Program::start(&arguments.map(str::to_owned)));
     }
 
     /// A client of all processes.

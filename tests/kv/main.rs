@@ -51,7 +51,7 @@ fn apply(state: &mut Option<String>, ask: &Ask) -> Told {
 type Histories = BTreeMap<String, Vec<Operation<Ask, Told>>>;
 
 const KEYS: usize = 4;
-const OPERATIONS: usize = 80;
+const OPERATIONS: usize = 120;
 
 /// A client that asks for one thing after the other. Numbers of its own, so that a failure comes again under the same seed as far as a
 /// schedule can.
@@ -146,6 +146,24 @@ fn a_leader_that_was_asleep_does_not_lead_when_it_wakes() {
         cluster.pause_process(leader);
         std::thread::sleep(Duration::from_millis(400));
         cluster.resume_process(leader);
+    });
+}
+
+/// Each process in turn is killed and comes back, having forgotten everything.
+#[test]
+fn processes_are_killed_and_come_back() {
+    under(|cluster| {
+        for p in [0, 1, 2, 0, 1] {
+            moment();
+            cluster.kill_process(p);
+            moment();
+            cluster.start_process(p);
+        }
+        // Only the last life of the last process is left.
+        cluster.leader();
+        for p in [0, 2] {
+            cluster.kill_process(p);
+        }
     });
 }
 

@@ -4,7 +4,10 @@
 
 pub mod aligned_paxos;
 mod both;
+pub mod broadcast;
+pub mod cheap_quorum;
 pub mod disk_paxos;
+pub mod fast_and_robust;
 pub mod fast_paxos;
 pub mod hbo;
 pub mod heartbeat;
@@ -14,8 +17,12 @@ mod memory;
 pub mod omega;
 pub mod paxos;
 mod ports;
+pub mod preferential_paxos;
 mod process;
 pub mod protected_memory_paxos;
+pub mod registers;
+pub mod robust_backup;
+pub mod signature;
 mod slots;
 
 pub use both::{Both, Either, Owners};

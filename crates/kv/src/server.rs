@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
-use mitra_agreement::ProcessId;
 use mitra_agreement::heartbeat::Heartbeat;
 use mitra_agreement::kv::{Event, Kv, Reply as Said, Request};
+use mitra_agreement::lives::Lives;
 use mitra_agreement::log::{Log, Refused};
+use mitra_agreement::{Process, ProcessId};
 use mitra_failover::Domain;
 use mitra_node::{Node, NodeConfig, StartError};
 
@@ -88,9 +89,6 @@ impl Server {
         config: ServerConfig,
     ) -> Result<Server, StartError> {
         let sizes = config.sizes;
-        let log = Log::new(config.me, sizes.log()).ok_or(StartError::Processes(config.processes.len()))?;
-        let heartbeat = Heartbeat::new(config.me, sizes.processes, sizes.memories);
-        let member = Member::new(log, heartbeat, sizes.log().regions().len() as u8, sizes.memories);
         let node_config = NodeConfig {
             me: config.me,
             tokens: config.tokens.clone(),
@@ -101,6 +99,9 @@ impl Server {
             wake: config.heartbeat,
             failover: config.failover,
         };
+        let log = Log::new(config.me, sizes.log()).ok_or(StartError::Processes(config.processes.len()))?;
+        let heartbeat = Heartbeat::new(config.me, sizes.processes, sizes.memories);
+        let member = Member::new(log, heartbeat, sizes.log().regions().len() as u8, sizes.memories);
         let node = Node::new(member, domain, door, &node_config)?;
         clients.set_nonblocking(true)?;
         let mut listener = mio::net::TcpListener::from_std(clients);

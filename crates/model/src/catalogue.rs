@@ -5,9 +5,15 @@ use std::net::SocketAddr;
 use mitra_agreement::aligned_paxos::AlignedPaxos;
 use mitra_agreement::fast_paxos::FastPaxos;
 use mitra_agreement::omega::Omega;
-use mitra_agreement::{Process, ProcessSet, Sound, disk_paxos, hbo, paxos, protected_memory_paxos};
+use mitra_agreement::{
+    Process, ProcessId, ProcessSet, Sound, disk_paxos, hbo, paxos, protected_memory_paxos,
+};
 
-use crate::{Chaos, Exhaustive, ExhaustiveLog, Found, Limits, Report, World, elect, play, run, worlds};
+use crate::traitors::{self, FastActor, QuorumActor, SmallBroadcaster, SmallRobustPaxos, Traitors};
+use crate::{
+    Chaos, Exhaustive, ExhaustiveLog, Found, Limits, Report, World, all_or_none, elect, play, run,
+    run_judged, worlds,
+};
 
 /// Faults and errors of Ω in a run from a seed: all processes but one and a minority of the memories may crash.
 const ALL_BUT_ONE: Limits =
@@ -18,6 +24,14 @@ const MINORITY: Limits =
 const CHAOS: Chaos = Chaos { steps: 300, calm: 3000 };
 /// A log lasts longer: it has to come to be recycled.
 const LOG_CHAOS: Chaos = Chaos { steps: 800, calm: 20_000 };
+/// The same where processes are Byzantine instead.
+const ONE_MEMORY: Limits = Limits { namings: 0, process_crashes: 0, memory_crashes: 1, breaks: 0 };
+const SOME_LEADERS: Limits = Limits { namings: 12, ..ONE_MEMORY };
+/// For protocols that poll.
+const PATIENT: Chaos = Chaos { steps: 600, calm: 20_000 };
+const VERY_PATIENT: Chaos = Chaos { steps: 3_000, calm: 60_000 };
+/// What three processes propose, with a face or two.
+const PROPOSALS: &[u8] = &[10, 11, 12, 20, 21, 22];
 
 /// What is checked of a protocol that decides, and of one that elects.
 const DECIDES: &[&str] = &["agreement", "validity"];
@@ -118,6 +132,87 @@ pub const CATALOGUE: &[Entry] = &[
         },
     },
     Entry {
+        name: "non-equivocating-broadcast",
+        holds: DECIDES,
+        explored: "3 processes, 1 memory; the sender is Byzantine, and writes 3 times",
+        run: "3 processes, of which the sender is Byzantine, 3 memories, of which 1 may crash; all deliver or none",
+        explore: || small_broadcast().explore(),
+        serve: |at| small_broadcast().serve(at),
+        run_one: |seed| {
+            let sender = Traitors { who: ProcessSet::first(1), whim: Some(seed) };
+            let world = traitors::broadcast::<Sound>((3, 3), sender, ONE_MEMORY);
+            run_judged(
+                seed,
+                world,
+                PATIENT,
+                &[worlds::proposal(0), traitors::second_proposal(0)],
+                all_or_none,
+            )
+        },
+    },
+    Entry {
+        name: "robust-backup",
+        holds: DECIDES,
+        explored: "3 processes, of which 1 is silent, 1 memory; Ω speaks once, room for 2 turns of each",
+        run: "3 processes, of which 1 is Byzantine, 3 memories, of which 1 may crash; Ω speaks 12 times",
+        explore: || small_robust_backup().explore(),
+        serve: |at| small_robust_backup().serve(at),
+        run_one: |seed| {
+            let one = one_of_three(seed);
+            match seed / 3 % 2 {
+                0 => {
+                    let world = traitors::robust_backup::<Sound, Sound>((3, 3), one, SOME_LEADERS);
+                    run(seed, world, VERY_PATIENT, PROPOSALS)
+                }
+                _ => {
+                    let world = traitors::robust_backup_with_fables::<Sound>((3, 3), one, SOME_LEADERS);
+                    run(seed, world, VERY_PATIENT, PROPOSALS)
+                }
+            }
+        },
+    },
+    Entry {
+        name: "cheap-quorum",
+        holds: &["agreement", "validity", "abort agreement"],
+        explored: "2 processes, 3 memories; the follower panics at once; as far as nobody polls",
+        run: "3 processes, of which 1 is Byzantine, 3 memories, of which 1 may crash; all decide or abort",
+        explore: || small_cheap_quorum().explore(),
+        serve: |at| small_cheap_quorum().serve(at),
+        run_one: |seed| {
+            let world =
+                traitors::cheap_quorum::<Sound>((3, 3), patience(seed), one_of_three(seed), ONE_MEMORY);
+            run_judged(seed, world, PATIENT, PROPOSALS, traitors::gives_up_wrongly)
+        },
+    },
+    Entry {
+        name: "fast-and-robust",
+        holds: DECIDES,
+        explored: "2 processes, of which neither waits, 1 memory; Ω speaks once, room for 2 turns of each",
+        run: "3 processes, of which 1 is Byzantine, 3 memories, of which 1 may crash; Ω speaks 12 times",
+        explore: || small_fast_and_robust().explore(),
+        serve: |at| small_fast_and_robust().serve(at),
+        run_one: |seed| {
+            let (one, patience) = (one_of_three(seed), patience(seed));
+            match seed / 9 % 2 {
+                0 => {
+                    let patience = (patience, traitors::TURNS);
+                    let world =
+                        traitors::fast_and_robust::<Sound, Sound>((3, 3), patience, one, SOME_LEADERS);
+                    run(seed, world, VERY_PATIENT, PROPOSALS)
+                }
+                _ => {
+                    let world = traitors::fast_and_robust_with_claims::<Sound, Sound>(
+                        (3, 3),
+                        patience,
+                        one,
+                        SOME_LEADERS,
+                    );
+                    run(seed, world, VERY_PATIENT, PROPOSALS)
+                }
+            }
+        },
+    },
+    Entry {
         name: "omega",
         holds: ELECTS,
         explored: "2 processes, of which 1 may crash; each wakes twice, then all is calm",
@@ -161,6 +256,34 @@ fn small_log() -> ExhaustiveLog<Sound> {
     ExhaustiveLog::new(worlds::log(worlds::log_config(2, 1, 1), 2, limits), 1)
 }
 
+fn small_broadcast() -> Exhaustive<SmallBroadcaster> {
+    let messages = [worlds::proposal, traitors::second_proposal].map(|of| of(0));
+    Exhaustive::agreement(traitors::small_broadcast::<Sound>(), 0, messages.into())
+}
+
+/// Another is Byzantine with each seed.
+fn one_of_three(seed: u64) -> Traitors {
+    Traitors { who: ProcessSet::only(ProcessId((seed % 3) as u8)), whim: Some(seed) }
+}
+
+/// How often processes poll before they panic: they cannot wait, or can a little, or long enough for most.
+fn patience(seed: u64) -> u8 {
+    [0, 2, 20][(seed / 3 % 3) as usize]
+}
+
+fn small_cheap_quorum() -> Exhaustive<QuorumActor> {
+    exhaustive_from(traitors::small_cheap_quorum::<Sound>(), 0).with_aborts(traitors::aborts_well)
+}
+
+fn small_fast_and_robust() -> Exhaustive<FastActor> {
+    exhaustive_from(traitors::small_fast_and_robust(), 1)
+}
+
+fn small_robust_backup() -> Exhaustive<SmallRobustPaxos> {
+    let limits = Limits { namings: 1, ..Limits::default() };
+    exhaustive_from(traitors::small_robust_backup(2, limits), 1)
+}
+
 fn small_omega() -> Exhaustive<Omega> {
     let limits = Limits { process_crashes: 1, ..Limits::default() };
     Exhaustive::election(worlds::omega(2, limits), 2, Omega::leader)
@@ -188,6 +311,10 @@ fn small_protected_memory_paxos() -> Exhaustive<protected_memory_paxos::Protecte
 
 fn exhaustive<P: Process<Value = u8>>(start: World<P>, processes: u8) -> Exhaustive<P> {
     Exhaustive::agreement(start, 1, (0..processes).map(worlds::proposal).collect())
+}
+
+fn exhaustive_from<P: Process<Value = u8>>(start: World<P>, attempts: u64) -> Exhaustive<P> {
+    Exhaustive::agreement(start, attempts, PROPOSALS.into())
 }
 
 fn seeded<P: Process<Value = u8>>(seed: u64, world: World<P>) -> Report {

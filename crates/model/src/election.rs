@@ -15,7 +15,7 @@ pub fn elect<P: Process>(
     leader: impl Fn(&P) -> ProcessId,
 ) -> Report {
     let mut dice = Dice::new(seed);
-    let mut subject = Deciding { world, valid: &[] };
+    let mut subject = Deciding { world, valid: &[], judge: |_: &World<P>| None };
     let mut report = disturb(&mut dice, &mut subject, chaos.steps);
     let living = subject.world.living();
     let mut paces: Vec<Pace> = living.iter().map(|_| Pace::new(&mut dice)).collect();

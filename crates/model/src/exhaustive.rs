@@ -30,19 +30,27 @@ pub struct Exhaustive<P: Process> {
     valid: Vec<P::Value>,
     /// Whom a process names, if they are to elect one.
     leader: Option<fn(&P) -> ProcessId>,
+    /// What those who give up must keep to, if processes may.
+    aborts: Option<fn(&World<P>) -> bool>,
 }
 
 impl<P: Process> Exhaustive<P> {
     /// Every world that can come of `start` while nobody begins more than `attempts` attempts. Who decides must decide on one of `valid`,
     /// and on the same.
     pub fn agreement(start: World<P>, attempts: u64, valid: Vec<P::Value>) -> Exhaustive<P> {
-        Exhaustive { start, attempts, valid, leader: None }
+        Exhaustive { start, attempts, valid, leader: None, aborts: None }
+    }
+
+    /// The same, where those who give up must keep to something, too.
+    #[must_use]
+    pub fn with_aborts(self, keep: fn(&World<P>) -> bool) -> Exhaustive<P> {
+        Exhaustive { aborts: Some(keep), ..self }
     }
 
     /// Every world that can come of `start` while nobody wakes more than `wakes` times. Whenever all is calm from there on, the living
     /// must come to name one of them, for good, and be silent. `leader` says whom a process names.
     pub fn election(start: World<P>, wakes: u64, leader: fn(&P) -> ProcessId) -> Exhaustive<P> {
-        Exhaustive { start, attempts: wakes, valid: Vec::new(), leader: Some(leader) }
+        Exhaustive { start, attempts: wakes, valid: Vec::new(), leader: Some(leader), aborts: None }
     }
 }
 
@@ -100,6 +108,9 @@ impl<P: Process> Model for Exhaustive<P> {
             Property::always("agreement", |_, world: &World<P>| world.agrees()),
             Property::always("validity", |model: &Self, world: &World<P>| {
                 world.decisions().iter().flatten().all(|value| model.valid.contains(value))
+            }),
+            Property::always("abort agreement", |model: &Self, world: &World<P>| {
+                model.aborts.is_none_or(|keep| keep(world))
             }),
             Property::always("election", |model: &Self, world: &World<P>| {
                 model.leader.is_none_or(|leader| calm_down(world.clone(), CALM, leader, |_, _| 1).is_none())

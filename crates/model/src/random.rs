@@ -24,7 +24,7 @@ pub enum Violation {
     Invalid,
     /// No order of what clients asked for explains what they were told.
     NotLinearizable,
-    /// Somebody who lives has not decided, though all was calm.
+    /// Some correct process has not decided, though all was calm.
     Stuck,
     /// The living do not keep naming one of them as their leader, though all was calm.
     Unsettled,
@@ -37,7 +37,7 @@ pub enum Violation {
 pub struct Report {
     /// All steps, in order; of an election those before the calm.
     pub steps: Vec<Step>,
-    /// How many of them were faults.
+    /// How many faults there were: crashes, and Byzantine processes.
     pub faults: u32,
     /// What was wrong, if anything.
     pub violation: Option<Violation>,
@@ -49,21 +49,31 @@ pub trait Subject {
     fn steps(&self) -> Vec<Step>;
     /// Takes one of them; says what is wrong since.
     fn take(&mut self, step: Step) -> Option<Violation>;
-    /// Who has not crashed.
+    /// Who has not crashed, and is honest.
     fn living(&self) -> Vec<ProcessId>;
     /// The faults are over, and Ω names one living process to all.
     fn calm(&mut self, leader: ProcessId);
     /// Whether all that must happen in the calm has happened.
     fn is_done(&self) -> bool;
+    /// What is wrong if that never comes.
+    fn undone(&self) -> Option<Violation> {
+        Some(Violation::Stuck)
+    }
+    /// Faults that were there from the start.
+    fn faults(&self) -> u32 {
+        0
+    }
 }
 
 /// A world in which processes decide, on values that are valid.
-pub(crate) struct Deciding<'a, P: Process> {
+pub(crate) struct Deciding<'a, P: Process, J> {
     pub(crate) world: World<P>,
     pub(crate) valid: &'a [P::Value],
+    /// Says what is wrong if not all decide.
+    pub(crate) judge: J,
 }
 
-impl<P: Process> Subject for Deciding<'_, P> {
+impl<P: Process, J: Fn(&World<P>) -> Option<Violation>> Subject for Deciding<'_, P, J> {
     fn steps(&self) -> Vec<Step> {
         self.world.steps()
     }
@@ -80,7 +90,15 @@ impl<P: Process> Subject for Deciding<'_, P> {
     }
 
     fn living(&self) -> Vec<ProcessId> {
-        self.world.living()
+        self.world.correct()
+    }
+
+    fn undone(&self) -> Option<Violation> {
+        (self.judge)(&self.world)
+    }
+
+    fn faults(&self) -> u32 {
+        self.world.traitors().len() as u32
     }
 
     fn calm(&mut self, leader: ProcessId) {
@@ -94,7 +112,18 @@ impl<P: Process> Subject for Deciding<'_, P> {
 
 /// Runs a world in which processes decide, on one of `valid`.
 pub fn run<P: Process>(seed: u64, world: World<P>, chaos: Chaos, valid: &[P::Value]) -> Report {
-    play(seed, Deciding { world, valid }, chaos)
+    run_judged(seed, world, chaos, valid, |_| Some(Violation::Stuck))
+}
+
+/// The same, where it is for `judge` to say what is wrong if not all decide.
+pub fn run_judged<P: Process>(
+    seed: u64,
+    world: World<P>,
+    chaos: Chaos,
+    valid: &[P::Value],
+    judge: impl Fn(&World<P>) -> Option<Violation>,
+) -> Report {
+    play(seed, Deciding { world, valid, judge }, chaos)
 }
 
 /// Runs a world. Some processes, memories and kinds of steps are quicker than others, for a while: only so does the old meet the
@@ -105,8 +134,8 @@ pub fn play(seed: u64, mut subject: impl Subject, chaos: Chaos) -> Report {
     if report.violation.is_some() {
         return report;
     }
-    let living = subject.living();
-    if let Some(&leader) = living.get(dice.below(living.len() as u64) as usize) {
+    let correct = subject.living();
+    if let Some(&leader) = correct.get(dice.below(correct.len() as u64) as usize) {
         subject.calm(leader);
     }
     for _ in 0..chaos.calm {
@@ -119,13 +148,18 @@ pub fn play(seed: u64, mut subject: impl Subject, chaos: Chaos) -> Report {
             return report;
         }
     }
-    report.violation = Some(Violation::Stuck);
+    report.violation = subject.undone();
     report
+}
+
+/// Totality: it is well if nobody decides, as long as nobody does.
+pub fn all_or_none<P: Process>(world: &World<P>) -> Option<Violation> {
+    world.decisions().iter().any(Option::is_some).then_some(Violation::Stuck)
 }
 
 /// The part of a run before the calm.
 pub(crate) fn disturb(dice: &mut Dice, subject: &mut impl Subject, steps: u32) -> Report {
-    let mut report = Report { steps: Vec::new(), faults: 0, violation: None };
+    let mut report = Report { steps: Vec::new(), faults: subject.faults(), violation: None };
     let crashes = dice.below(2) == 0;
     let mut pace = Pace::new(dice, crashes);
     for _ in 0..dice.below(steps.into()) {

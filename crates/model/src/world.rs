@@ -2,7 +2,9 @@
 
 use core::fmt;
 
-use mitra_agreement::{Action, Actions, Input, Memory, MemoryId, Op, Process, ProcessId, Region, Response};
+use mitra_agreement::{
+    Action, Actions, Input, Memory, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response,
+};
 
 /// What the adversary may still do beside choosing the order of things.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -78,6 +80,8 @@ pub struct World<P: Process> {
     asleep: Vec<bool>,
     tossing: Vec<bool>,
     decisions: Vec<Option<P::Value>>,
+    /// Those of whom nothing is expected.
+    byzantine: ProcessSet,
     limits: Limits,
 }
 
@@ -98,10 +102,18 @@ impl<P: Process> World<P> {
             asleep: vec![false; n],
             tossing: vec![false; n],
             decisions: vec![None; n],
+            byzantine: ProcessSet::NONE,
             limits,
         };
         (0..n as u8).for_each(|p| world.tell(ProcessId(p), Input::Start));
         world
+    }
+
+    /// The same world, in which some are Byzantine: what they decide does not count, nor whether they do.
+    #[must_use]
+    pub fn byzantine(mut self, who: ProcessSet) -> World<P> {
+        self.byzantine = who;
+        self
     }
 
     /// All steps that can be taken now.
@@ -245,6 +257,16 @@ impl<P: Process> World<P> {
         alive.map(|p| ProcessId(p as u8)).collect()
     }
 
+    /// Who is Byzantine.
+    pub fn traitors(&self) -> ProcessSet {
+        self.byzantine
+    }
+
+    /// Who has not crashed, and is not Byzantine.
+    pub fn correct(&self) -> Vec<ProcessId> {
+        self.living().into_iter().filter(|&p| !self.byzantine.contains(p)).collect()
+    }
+
     /// A process that has not crashed.
     pub fn process(&self, p: ProcessId) -> Option<&P> {
         self.processes[usize::from(p.0)].as_ref()
@@ -262,9 +284,9 @@ impl<P: Process> World<P> {
         decided.all(|value| Some(value) == first)
     }
 
-    /// Whether every living process has decided.
+    /// Whether every correct process has decided.
     pub fn is_done(&self) -> bool {
-        self.living().iter().all(|p| self.decisions[usize::from(p.0)].is_some())
+        self.correct().iter().all(|p| self.decisions[usize::from(p.0)].is_some())
     }
 
     /// Whether a message is on its way.
@@ -308,7 +330,9 @@ impl<P: Process> World<P> {
         let Some(process) = &mut self.processes[usize::from(p.0)] else { return };
         let mut actions = Vec::new();
         what(process, &mut actions);
-        if let (Some(value), unset @ None) = (process.decision(), &mut self.decisions[usize::from(p.0)]) {
+        if let (Some(value), unset @ None, false) =
+            (process.decision(), &mut self.decisions[usize::from(p.0)], self.byzantine.contains(p))
+        {
             *unset = Some(value.clone());
         }
         for action in actions {

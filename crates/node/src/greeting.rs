@@ -2,7 +2,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
@@ -91,6 +93,8 @@ impl Guest {
 pub(crate) struct Door {
     guests: Receiver<Guest>,
     address: SocketAddr,
+    listener: TcpListener,
+    closed: Arc<AtomicBool>,
 }
 
 impl Door {
@@ -98,9 +102,13 @@ impl Door {
     pub(crate) fn open(listener: TcpListener, wake: impl Fn() + Send + Clone + 'static) -> io::Result<Door> {
         let address = listener.local_addr()?;
         let (enter, guests) = sync_channel(WAITING);
-        let inside = Arc::new(());
+        let (inside, closed) = (Arc::new(()), Arc::new(AtomicBool::new(false)));
+        let (incoming, over) = (listener.try_clone()?, Arc::clone(&closed));
         std::thread::Builder::new().name("mitra-door".to_owned()).spawn(move || {
-            for stream in listener.incoming() {
+            for stream in incoming.incoming() {
+                if over.load(Ordering::Acquire) {
+                    return;
+                }
                 // Each has a thread, so that who says nothing keeps nobody waiting. They end by themselves, and are not many.
                 let (enter, wake, here) = (enter.clone(), wake.clone(), Arc::clone(&inside));
                 if Arc::strong_count(&here) > WAITING {
@@ -122,7 +130,7 @@ impl Door {
                 let _ = std::thread::Builder::new().name("mitra-greeting".to_owned()).spawn(greet);
             }
         })?;
-        Ok(Door { guests, address })
+        Ok(Door { guests, address, listener, closed })
     }
 
     /// Where it is.
@@ -133,6 +141,14 @@ impl Door {
     /// The next who waits.
     pub(crate) fn next(&self) -> Option<Guest> {
         self.guests.try_recv().ok()
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Release);
+        // Its thread waits for somebody to come, and hears of this instead.
+        let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
     }
 }
 

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mitra_agreement::{ProcessId, ProcessSet, Region, Registers, Rights};
+use mitra_agreement::{ChangeRule, ProcessId, ProcessSet, Region, Registers, Rights};
 use mitra_failover::{Domain, VirtualMr};
 use mitra_verbs::{Access, Buffer, Error};
 use serde::{Deserialize, Serialize};
@@ -89,6 +89,8 @@ pub struct MemoryNode {
     buffers: Vec<Arc<Buffer>>,
     rights: Vec<Rights>,
     guests: Vec<Option<Served>>,
+    /// Who has been here before.
+    met: ProcessSet,
     door: Door,
     rest: Rest,
     life: u64,
@@ -132,6 +134,7 @@ impl MemoryNode {
             buffers: (0..config.regions.len() as u8).map(buffer).collect(),
             rights: config.regions.iter().map(|region| region.rights).collect(),
             guests: (0..n).map(|_| None).collect(),
+            met: ProcessSet::NONE,
             door: Door::open(listener, move || bell.ring())?,
             rest,
             life: secret()?[0],
@@ -217,6 +220,8 @@ impl MemoryNode {
     }
 
     /// Connects a process. The connection that it had before is fenced first: what it had asked for there is not done any more.
+    ///
+    /// A right that can be taken has to be taken anew: who comes may be a second one of that name, started while the first was asleep.
     fn let_in(&mut self, guest: Guest) -> Result<(), StartError> {
         let p = guest.hello.from;
         self.part(p);
@@ -224,9 +229,14 @@ impl MemoryNode {
         let info = link.info()?;
         link.connect(&guest.hello.info)?;
         self.guests[usize::from(p.0)] = Some(Served { link, keys: Vec::new() });
+        let returns = self.met.contains(p);
+        self.met = self.met.with(p);
         let mut regions = Vec::new();
         for region in 0..self.layout.regions() {
-            let rights = self.rights[region];
+            let mut rights = self.rights[region];
+            if returns && self.config.regions[region].rule != ChangeRule::Never {
+                rights.write = rights.write.without(p);
+            }
             let keys = Keys {
                 read: rights.read.contains(p).then(|| self.register(region, false)).transpose()?,
                 write: rights.write.contains(p).then(|| self.register(region, true)).transpose()?,

@@ -72,7 +72,7 @@ enum What {
 
 #[derive(clap::Args)]
 struct Serve {
-    /// Which process it is, from 0. One that has crashed does not come back under its number: it has forgotten what it promised
+    /// Which process it is, from 0
     #[arg(long)]
     id: u8,
     /// Where each process lets others in, from process 0

@@ -1,0 +1,312 @@
+//! Cheap Quorum (PODC 2019, section 4.2; agreement.md §6): n ≥ 2fP + 1 processes, any fP of them Byzantine, m ≥ 2fM + 1 memories. Its leader
+//! decides in two delays and with one signature, if all is well; if not, processes panic and give up: each *aborts* with a value and
+//! what it has as evidence for it, which [`crate::preferential_paxos`] goes on from.
+//!
+//! ```text
+//! leader    ──write signed v──▶ its region ──ack──▶ decided, unless somebody has ended writing there
+//! followers ──poll──▶ write v, signed too ──poll──▶ all have ▶ write the proof ──poll──▶ all have ▶ decided
+//! who panics ──say so, end writing to the leader's region, read it──▶ aborted
+//! ```
+//!
+//! Each memory has one region with the leader's value, whose rights anybody may freeze, and one for each process, which it alone
+//! writes: a [`Slot`].
+//!
+//! - Who panics freezes and reads *on each memory*: what it has frozen before it reads it finds the leader's write in, if that was acknowledged.
+//!   A majority frozen and then a majority read may be different ones.
+//! - The leader is a follower too, and writes its own proof: the others wait for all.
+//! - Who has decided still looks whether somebody panics, and joins: else those who have to go on are too few.
+//! - A value with n signatures is one that all correct processes have, and decided; with the leader's alone, one that it may have.
+
+use core::fmt::Debug;
+use core::hash::Hash;
+use core::marker::PhantomData;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::registers::{Fields, Outcome, Registers, sole};
+use crate::signature::{Purpose, Signed, Signer};
+use crate::{
+    Action, Actions, ChangeRule, Input, Op, Process, ProcessId, Region, Registers as Kind, Rights, RuleSet,
+    Sound, Value,
+};
+
+/// Who leads.
+pub const LEADER: ProcessId = ProcessId(0);
+/// A process signs the value that it takes for the leader's.
+pub const VALUE: Purpose = Purpose("cheap quorum: value");
+
+/// What a process has written.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Slot<V, S> {
+    /// The value, signed by the leader and this process.
+    pub value: Option<Signed<V, S>>,
+    /// The same, signed by all.
+    pub proof: Option<Signed<V, S>>,
+    /// It has panicked.
+    pub panic: Option<()>,
+}
+
+impl<V, S> Default for Slot<V, S> {
+    fn default() -> Slot<V, S> {
+        Slot { value: None, proof: None, panic: None }
+    }
+}
+
+impl<V: Value, S: Clone + Eq + Hash + Debug> Fields for Slot<V, S> {
+    fn merge(copies: &[Slot<V, S>]) -> Slot<V, S> {
+        Slot {
+            value: sole(copies.iter().map(|slot| &slot.value)),
+            proof: sole(copies.iter().map(|slot| &slot.proof)),
+            panic: sole(copies.iter().map(|slot| &slot.panic)),
+        }
+    }
+}
+
+/// The rules that it rests on, for checkers to switch off.
+pub trait Rules: RuleSet {
+    /// Who panics freezes and reads on each memory. Else it freezes a majority, and then reads a majority.
+    const FREEZES_AND_READS: bool = true;
+    /// Who panics ends writing to the leader's region at all.
+    const FREEZES: bool = true;
+    /// The leader writes its own proof.
+    const LEADER_PROVES: bool = true;
+    /// Who has decided still looks whether somebody panics.
+    const DECIDERS_JOIN: bool = true;
+    /// A follower decides only when all have a proof, not once it has its own.
+    const AWAITS_PROOFS: bool = true;
+}
+
+impl Rules for Sound {}
+
+/// A process of Cheap Quorum.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct CheapQuorum<V, K: Signer, R = Sound> {
+    me: ProcessId,
+    processes: u8,
+    keys: K,
+    input: V,
+    /// How often it has polled without having decided, and when that is too often.
+    polls: u8,
+    patience: u8,
+    registers: Registers<Slot<V, K::Signature>>,
+    mine: Slot<V, K::Signature>,
+    doing: Doing,
+    decided: Option<V>,
+    aborted: Option<Signed<V, K::Signature>>,
+    rules: PhantomData<R>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Proposing,
+    Polling,
+    Resting,
+    /// My slot.
+    Writing,
+    Freezing,
+    /// The leader's value, which nobody changes any more.
+    Reading,
+    Nothing,
+}
+
+impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
+    /// A process that wants `input` decided, among `processes` processes and `memories` memories, and that polls at most `patience`
+    /// times before it panics.
+    pub fn new(
+        me: ProcessId,
+        (processes, memories): (u8, u8),
+        patience: u8,
+        keys: K,
+        input: V,
+    ) -> CheapQuorum<V, K, R> {
+        CheapQuorum {
+            me,
+            processes,
+            keys,
+            input,
+            polls: 0,
+            patience,
+            registers: Registers::new(memories),
+            mine: Slot::default(),
+            doing: Doing::Nothing,
+            decided: None,
+            aborted: None,
+            rules: PhantomData,
+        }
+    }
+
+    /// The regions of each memory: the leader's value, and one for each process.
+    pub fn regions(processes: u8) -> Vec<Region> {
+        let region = |p, rule| Region {
+            registers: 1,
+            rights: Rights::single_writer(processes, p),
+            rule,
+            kind: Kind::Written,
+        };
+        let slots = (0..processes).map(|p| region(ProcessId(p), ChangeRule::Never));
+        [region(LEADER, ChangeRule::Freeze)].into_iter().chain(slots).collect()
+    }
+
+    /// What it has given up with: a value, and whose signatures of it it has.
+    pub fn aborted(&self) -> Option<&Signed<V, K::Signature>> {
+        self.aborted.as_ref()
+    }
+
+    fn call(&mut self, doing: Doing, steps: Vec<Op<Slot<V, K::Signature>>>, out: &mut Actions<Self>) {
+        self.doing = doing;
+        self.registers.call(steps, out);
+    }
+
+    fn propose(&mut self, out: &mut Actions<Self>) {
+        let value = Some(Signed::by(self.me, &self.keys, VALUE, (), self.input.clone()));
+        let cell = Slot { value, ..Slot::default() };
+        self.mine = cell.clone();
+        self.call(Doing::Proposing, vec![Op::Write { region: 0, register: 0, cell }], out);
+    }
+
+    /// Looks what there is; or panics, if it has looked too often in vain.
+    fn poll(&mut self, out: &mut Actions<Self>) {
+        if self.decided.is_none() {
+            if self.polls == self.patience {
+                return self.panic(out);
+            }
+            self.polls += 1;
+        }
+        let read = |region| Op::Read { region, first: 0, count: 1 };
+        self.call(Doing::Polling, (0..=self.processes).map(read).collect(), out);
+    }
+
+    fn write(&self) -> Op<Slot<V, K::Signature>> {
+        Op::Write { region: self.me.0 + 1, register: 0, cell: self.mine.clone() }
+    }
+
+    /// What a poll has found: the leader's value, and everybody's slot.
+    fn polled(&mut self, found: &[Slot<V, K::Signature>], out: &mut Actions<Self>) {
+        let Some((leader, slots)) = found.split_first() else { return };
+        if slots.iter().any(|slot| slot.panic.is_some()) {
+            return self.panic(out);
+        }
+        // Having decided, the leader still has its proof to write.
+        if self.go_on(leader, slots) {
+            let write = self.write();
+            return self.call(Doing::Writing, vec![write], out);
+        }
+        self.doing = Doing::Resting;
+        if self.decided.is_none() || self.me == LEADER || R::DECIDERS_JOIN {
+            out.push(Action::Wake);
+        }
+    }
+
+    /// Does the next step that what was found allows. True if there is something to write.
+    fn go_on(&mut self, leader: &Slot<V, K::Signature>, slots: &[Slot<V, K::Signature>]) -> bool {
+        let Some(value) = &self.mine.value else {
+            let Some(mut value) = leader.value.clone().and_then(|value| self.leaders(value)) else {
+                return false;
+            };
+            value.by.extend(Signed::by(self.me, &self.keys, VALUE, (), value.value.clone()).by);
+            self.mine.value = Some(value);
+            return true;
+        };
+        let all = usize::from(self.processes);
+        if self.mine.proof.is_none() {
+            let mut together = Signed { value: value.value.clone(), by: BTreeMap::new() };
+            let alike = |slot: &&Slot<V, _>| slot.value.as_ref().is_some_and(|v| v.value == together.value);
+            let said = slots.iter().filter(alike).filter_map(|slot| slot.value.clone());
+            let said: Vec<_> = said.map(|said| self.verified(said)).collect();
+            said.into_iter().for_each(|said| together.by.extend(said.by));
+            if together.by.len() < all || self.me == LEADER && !R::LEADER_PROVES {
+                return false;
+            }
+            self.mine.proof = Some(together);
+            return true;
+        }
+        let proves = |slot: &&Slot<V, _>| {
+            let proof = slot.proof.clone().filter(|proof| proof.value == value.value);
+            proof.is_some_and(|proof| self.verified(proof).by.len() == all)
+        };
+        let enough = if R::AWAITS_PROOFS { all } else { 1 };
+        if slots.iter().filter(proves).count() >= enough {
+            self.decided.get_or_insert(value.value.clone());
+        }
+        false
+    }
+
+    /// This, if the leader has signed it: with that signature alone.
+    fn leaders(&self, value: Signed<V, K::Signature>) -> Option<Signed<V, K::Signature>> {
+        let mut value = self.verified(value);
+        value.by.retain(|&p, _| p == LEADER);
+        Some(value).filter(|value| !value.by.is_empty())
+    }
+
+    fn verified(&self, signed: Signed<V, K::Signature>) -> Signed<V, K::Signature> {
+        signed.verified(&self.keys, VALUE, ())
+    }
+
+    fn panic(&mut self, out: &mut Actions<Self>) {
+        self.mine.panic = Some(());
+        let mut steps = vec![self.write()];
+        if R::FREEZES {
+            steps.push(Op::Change { region: 0, rights: Rights::read_only(self.processes) });
+        }
+        if R::FREEZES_AND_READS {
+            steps.push(Op::Read { region: 0, first: 0, count: 1 });
+            return self.call(Doing::Reading, steps, out);
+        }
+        self.call(Doing::Freezing, steps, out);
+    }
+
+    fn abort(&mut self, leader: Option<Signed<V, K::Signature>>) {
+        self.doing = Doing::Nothing;
+        let mine = self.mine.proof.take().or(self.mine.value.take());
+        let found = mine.or_else(|| self.leaders(leader?));
+        let bare = || Signed { value: self.input.clone(), by: BTreeMap::new() };
+        self.aborted = Some(found.unwrap_or_else(bare));
+    }
+}
+
+impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R> {
+    type Cell = Slot<V, K::Signature>;
+    type Message = ();
+    type Value = V;
+
+    fn handle(&mut self, input: Input<Self::Cell, ()>, out: &mut Actions<Self>) {
+        match input {
+            Input::Start if self.me == LEADER => self.propose(out),
+            Input::Start => self.poll(out),
+            Input::Wake if self.doing == Doing::Resting => self.poll(out),
+            Input::Response { memory, nth, response } => {
+                let Some(outcome) = self.registers.answered(memory, nth, response, out) else { return };
+                match (self.doing, outcome) {
+                    (Doing::Proposing, Outcome::Done(_)) => {
+                        self.decided = Some(self.input.clone());
+                        let write = self.write();
+                        self.call(Doing::Writing, vec![write], out);
+                    }
+                    (Doing::Proposing, Outcome::Refused) => self.panic(out),
+                    (Doing::Writing, Outcome::Done(_)) => self.poll(out),
+                    (Doing::Polling, Outcome::Done(found)) => self.polled(&found, out),
+                    (Doing::Freezing, Outcome::Done(_)) => {
+                        let read = vec![Op::Read { region: 0, first: 0, count: 1 }];
+                        self.call(Doing::Reading, read, out);
+                    }
+                    (Doing::Reading, Outcome::Done(mut found)) => {
+                        let leader = found.pop().and_then(|slot| slot.value);
+                        self.abort(leader);
+                    }
+                    // Nobody is refused its own region, nor to read, nor to freeze.
+                    (_, Outcome::Refused) | (Doing::Resting | Doing::Nothing, _) => {}
+                }
+            }
+            Input::Message { .. } | Input::Leader(_) | Input::Wake | Input::Coin(_) => {}
+        }
+    }
+
+    fn decision(&self) -> Option<&V> {
+        self.decided.as_ref()
+    }
+
+    fn attempts(&self) -> u64 {
+        u64::from(self.polls) + u64::from(self.doing == Doing::Polling)
+    }
+}

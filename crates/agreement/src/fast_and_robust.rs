@@ -1,0 +1,252 @@
+//! Fast & Robust (PODC 2019, section 4.3; agreement.md §6): weak Byzantine agreement of n ≥ 2fP + 1 processes over m ≥ 2fM + 1 memories, whose
+//! leader decides in two delays with one signature where all is well. Cheap Quorum first; who aborts goes on with Preferential Paxos, run
+//! by Robust Backup, and claims the value that it aborted with.
+//!
+//! ```text
+//! Cheap Quorum ──decided──▶ decided
+//!       └──aborted: value and evidence──▶ Preferential Paxos ──decided──▶ decided
+//! ```
+//!
+//! Both use the same memories, in regions of their own, and may each have an operation outstanding.
+
+use core::fmt::Debug;
+use core::hash::Hash;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cheap_quorum::{self, CheapQuorum};
+use crate::preferential_paxos::{self, PreferentialPaxos};
+use crate::robust_backup::{self, RobustBackup};
+use crate::signature::{Signed, Signer};
+use crate::{Action, Actions, Input, MemoryId, Op, Process, ProcessId, Region, Response, Sound, Value};
+
+/// The part that always works.
+type Backup<V, K, P> = RobustBackup<PreferentialPaxos<V, P>, K>;
+/// What its registers hold.
+pub type BackupSlot<V, S> = crate::broadcast::Slot<robust_backup::Turn<Signed<V, S>>, S>;
+
+/// What a register holds.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub enum Cell<V, S> {
+    /// Nothing yet.
+    #[default]
+    Empty,
+    /// Of Cheap Quorum.
+    Quorum(cheap_quorum::Slot<V, S>),
+    /// Of Robust Backup.
+    Backup(BackupSlot<V, S>),
+}
+
+impl<V, S> From<cheap_quorum::Slot<V, S>> for Cell<V, S> {
+    fn from(slot: cheap_quorum::Slot<V, S>) -> Cell<V, S> {
+        Cell::Quorum(slot)
+    }
+}
+
+impl<V, S> From<BackupSlot<V, S>> for Cell<V, S> {
+    fn from(slot: BackupSlot<V, S>) -> Cell<V, S> {
+        Cell::Backup(slot)
+    }
+}
+
+/// What is not of this part is as good as not written.
+impl<V, S> From<Cell<V, S>> for cheap_quorum::Slot<V, S> {
+    fn from(cell: Cell<V, S>) -> cheap_quorum::Slot<V, S> {
+        if let Cell::Quorum(slot) = cell { slot } else { cheap_quorum::Slot::default() }
+    }
+}
+
+/// What is not of this part is as good as not written.
+impl<V, S> From<Cell<V, S>> for BackupSlot<V, S> {
+    fn from(cell: Cell<V, S>) -> BackupSlot<V, S> {
+        if let Cell::Backup(slot) = cell { slot } else { BackupSlot::default() }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Part {
+    Quorum,
+    Backup,
+}
+
+/// A process of Fast & Robust.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct FastAndRobust<V: Value + Serialize, K: Signer, R = Sound, P: preferential_paxos::Rules = Sound> {
+    me: ProcessId,
+    processes: u8,
+    room: u16,
+    keys: K,
+    quorum: CheapQuorum<V, K, R>,
+    /// Once the other has given up.
+    backup: Option<Backup<V, K, P>>,
+    /// Whom Ω has named before that.
+    leader: Option<ProcessId>,
+    /// By memory, of which part each outstanding operation is.
+    asked: Vec<Vec<Part>>,
+}
+
+impl<V, K, R, P> FastAndRobust<V, K, R, P>
+where
+    V: Value + Serialize,
+    K: Signer,
+    R: cheap_quorum::Rules,
+    P: preferential_paxos::Rules,
+{
+    /// A process that wants `input` decided, among `processes` processes and `memories` memories with room for `room` turns of each in the
+    /// backup, and that polls at most `patience` times before it panics.
+    pub fn new(
+        me: ProcessId,
+        (processes, memories): (u8, u8),
+        patience: u8,
+        room: u16,
+        keys: K,
+        input: V,
+    ) -> FastAndRobust<V, K, R, P> {
+        FastAndRobust {
+            me,
+            processes,
+            room,
+            quorum: CheapQuorum::new(me, (processes, memories), patience, keys.clone(), input),
+            keys,
+            backup: None,
+            leader: None,
+            asked: vec![Vec::new(); memories.into()],
+        }
+    }
+
+    /// The regions of each memory: those of Cheap Quorum, and then those of the backup.
+    pub fn regions(processes: u8, room: u16) -> Vec<Region> {
+        let backup = Backup::<V, K, P>::regions(processes, room);
+        CheapQuorum::<V, K, R>::regions(processes).into_iter().chain(backup).collect()
+    }
+
+    fn tell_quorum(
+        &mut self,
+        input: Input<cheap_quorum::Slot<V, K::Signature>, ()>,
+        out: &mut Actions<Self>,
+    ) {
+        let mut actions = Vec::new();
+        self.quorum.handle(input, &mut actions);
+        self.ask(Part::Quorum, 0, actions, out);
+        if let (Some(claim), None) = (self.quorum.aborted(), &self.backup) {
+            let size = (self.processes, self.asked.len() as u8);
+            self.backup = Some(RobustBackup::new(self.me, size, self.room, self.keys.clone(), claim.clone()));
+            self.tell_backup(Input::Start, out);
+            if let Some(leader) = self.leader {
+                self.tell_backup(Input::Leader(leader), out);
+            }
+        }
+    }
+
+    fn tell_backup(&mut self, input: Input<BackupSlot<V, K::Signature>, ()>, out: &mut Actions<Self>) {
+        let Some(backup) = &mut self.backup else { return };
+        let mut actions = Vec::new();
+        backup.handle(input, &mut actions);
+        self.ask(Part::Backup, self.processes + 1, actions, out);
+    }
+
+    /// Asks for what a part does, whose regions begin with this one.
+    fn ask<C: Into<Cell<V, K::Signature>>>(
+        &mut self,
+        part: Part,
+        first_region: u8,
+        actions: Vec<Action<C, ()>>,
+        out: &mut Actions<Self>,
+    ) {
+        for action in actions {
+            if let Action::Ask { memory, .. } = action {
+                self.asked[usize::from(memory.0)].push(part);
+            }
+            out.push(moved(action, first_region));
+        }
+    }
+
+    fn answered(
+        &mut self,
+        memory: MemoryId,
+        nth: usize,
+        response: Response<Cell<V, K::Signature>>,
+        out: &mut Actions<Self>,
+    ) {
+        let Some(asked) = self.asked.get_mut(usize::from(memory.0)).filter(|asked| nth < asked.len()) else {
+            return;
+        };
+        let part = asked.remove(nth);
+        let nth = asked[..nth].iter().filter(|&&other| other == part).count();
+        match part {
+            Part::Quorum => {
+                self.tell_quorum(Input::Response { memory, nth, response: narrowed(response) }, out);
+            }
+            Part::Backup => {
+                self.tell_backup(Input::Response { memory, nth, response: narrowed(response) }, out);
+            }
+        }
+    }
+}
+
+/// What a part asks for, in the memories that both share: its regions begin with this one.
+pub fn moved<C: Into<D>, D>(action: Action<C, ()>, first_region: u8) -> Action<D, ()> {
+    let moved = |region| region + first_region;
+    let (memory, op) = match action {
+        Action::Ask { memory, op } => (memory, op),
+        Action::Send { to, message } => return Action::Send { to, message },
+        Action::Wake => return Action::Wake,
+        Action::Toss => return Action::Toss,
+    };
+    let op = match op {
+        Op::Read { region, first, count } => Op::Read { region: moved(region), first, count },
+        Op::Write { region, register, cell } => {
+            Op::Write { region: moved(region), register, cell: cell.into() }
+        }
+        Op::Settle { region, register, cell } => {
+            Op::Settle { region: moved(region), register, cell: cell.into() }
+        }
+        Op::Change { region, rights } => Op::Change { region: moved(region), rights },
+    };
+    Action::Ask { memory, op }
+}
+
+/// What a memory answers, as one part understands it.
+pub fn narrowed<C: From<D>, D>(response: Response<D>) -> Response<C> {
+    match response {
+        Response::Ack => Response::Ack,
+        Response::Cells(cells) => Response::Cells(cells.into_iter().map(C::from).collect()),
+        Response::Nak => Response::Nak,
+    }
+}
+
+impl<V, K, R, P> Process for FastAndRobust<V, K, R, P>
+where
+    V: Value + Serialize,
+    K: Signer,
+    R: cheap_quorum::Rules,
+    P: preferential_paxos::Rules,
+{
+    type Cell = Cell<V, K::Signature>;
+    type Message = ();
+    type Value = V;
+
+    fn handle(&mut self, input: Input<Self::Cell, ()>, out: &mut Actions<Self>) {
+        match input {
+            Input::Start => self.tell_quorum(Input::Start, out),
+            Input::Leader(p) => {
+                self.leader = Some(p);
+                self.tell_backup(Input::Leader(p), out);
+            }
+            Input::Wake => {
+                self.tell_quorum(Input::Wake, out);
+                self.tell_backup(Input::Wake, out);
+            }
+            Input::Response { memory, nth, response } => self.answered(memory, nth, response, out),
+            Input::Message { .. } | Input::Coin(_) => {}
+        }
+    }
+
+    fn decision(&self) -> Option<&V> {
+        self.quorum.decision().or_else(|| self.backup.as_ref()?.decision())
+    }
+
+    fn attempts(&self) -> u64 {
+        self.backup.as_ref().map_or(0, Process::attempts)
+    }
+}

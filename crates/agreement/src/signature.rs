@@ -1,0 +1,239 @@
+//! Signatures: what binds a Byzantine process, beside the rights to its memories' regions.
+//!
+//! Signed are canonical bytes (postcard's) of what is said along with what it is for: the instance of the protocol and a [`Purpose`]. So
+//! a signature is worth nothing for another purpose, nor in another instance.
+
+use core::fmt::Debug;
+use core::hash::{Hash, Hasher};
+use std::collections::BTreeMap;
+use std::hash::DefaultHasher;
+use std::sync::Arc;
+
+use ed25519_dalek::{Signer as _, SigningKey, VerifyingKey};
+use serde::{Deserialize, Serialize};
+
+use crate::{ProcessId, Value};
+
+/// What a signature is for: the protocol, and what its signer says by it.
+#[derive(Clone, Copy, Debug)]
+pub struct Purpose(pub &'static str);
+
+/// A process's own key, and everybody's to verify by.
+pub trait Signer: Clone + Eq + Hash + Debug {
+    /// What it makes.
+    type Signature: Clone + Eq + Ord + Hash + Debug + Serialize;
+
+    /// Signs a statement.
+    fn sign(&self, purpose: Purpose, statement: &impl Serialize) -> Self::Signature;
+
+    /// Whether this is a process's signature of that statement.
+    fn verifies(
+        &self,
+        by: ProcessId,
+        purpose: Purpose,
+        statement: &impl Serialize,
+        signature: &Self::Signature,
+    ) -> bool;
+}
+
+/// What is signed. No two statements have the same bytes, nor two purposes: postcard says how long a string is.
+fn bytes(instance: u64, purpose: Purpose, statement: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(&("mitra", instance, purpose.0, statement)).expect("a plain value has a plain form")
+}
+
+/// Signatures by Ed25519 (RFC 8032), verified strictly: nobody can make another of one.
+#[derive(Clone, Debug)]
+pub struct Ed25519 {
+    instance: u64,
+    key: SigningKey,
+    everybody: Arc<[VerifyingKey]>,
+}
+
+/// A signature by [`Ed25519`]: R and s.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Ed25519Signature([u8; 32], [u8; 32]);
+
+impl Ed25519 {
+    /// The signer that has this secret, where process p verifies by `everybody[p]`. An instance is one decision among the same
+    /// processes with the same keys: no two may have the same number.
+    pub fn new(instance: u64, secret: &[u8; 32], everybody: Arc<[VerifyingKey]>) -> Ed25519 {
+        Ed25519 { instance, key: SigningKey::from_bytes(secret), everybody }
+    }
+}
+
+impl PartialEq for Ed25519 {
+    fn eq(&self, other: &Ed25519) -> bool {
+        (self.instance, &self.key, &self.everybody) == (other.instance, &other.key, &other.everybody)
+    }
+}
+
+impl Eq for Ed25519 {}
+
+impl Hash for Ed25519 {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.instance, self.key.verifying_key(), &self.everybody).hash(state);
+    }
+}
+
+impl Signer for Ed25519 {
+    type Signature = Ed25519Signature;
+
+    fn sign(&self, purpose: Purpose, statement: &impl Serialize) -> Ed25519Signature {
+        let signature = self.key.sign(&bytes(self.instance, purpose, statement));
+        Ed25519Signature(*signature.r_bytes(), *signature.s_bytes())
+    }
+
+    fn verifies(
+        &self,
+        by: ProcessId,
+        purpose: Purpose,
+        statement: &impl Serialize,
+        Ed25519Signature(r, s): &Ed25519Signature,
+    ) -> bool {
+        let signature = ed25519_dalek::Signature::from_components(*r, *s);
+        let key = self.everybody.get(usize::from(by.0));
+        key.is_some_and(|key| {
+            key.verify_strict(&bytes(self.instance, purpose, statement), &signature).is_ok()
+        })
+    }
+}
+
+/// Signatures for models: only a process's own signer makes them, since nobody else has one; their content is a fingerprint.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Symbolic {
+    instance: u64,
+    me: ProcessId,
+}
+
+/// A signature by [`Symbolic`].
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+pub struct SymbolicSignature {
+    by: ProcessId,
+    of: u64,
+}
+
+impl Symbolic {
+    /// The signers of `n` processes.
+    pub fn all(instance: u64, n: u8) -> Vec<Symbolic> {
+        (0..n).map(|p| Symbolic { instance, me: ProcessId(p) }).collect()
+    }
+
+    fn fingerprint(&self, purpose: Purpose, statement: &impl Serialize) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        bytes(self.instance, purpose, statement).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+impl Signer for Symbolic {
+    type Signature = SymbolicSignature;
+
+    fn sign(&self, purpose: Purpose, statement: &impl Serialize) -> SymbolicSignature {
+        SymbolicSignature { by: self.me, of: self.fingerprint(purpose, statement) }
+    }
+
+    fn verifies(
+        &self,
+        by: ProcessId,
+        purpose: Purpose,
+        statement: &impl Serialize,
+        signature: &SymbolicSignature,
+    ) -> bool {
+        signature.by == by && signature.of == self.fingerprint(purpose, statement)
+    }
+}
+
+/// A value, and what is put forward as processes' signatures of it. Nothing of it is to be believed unverified.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Signed<V, S> {
+    /// What is said.
+    pub value: V,
+    /// Who is said to have signed it.
+    pub by: BTreeMap<ProcessId, S>,
+}
+
+impl<V: Value + Serialize, S> Signed<V, S> {
+    /// A value with one signature. `about` is what else the statement says.
+    pub fn by<K: Signer<Signature = S>>(
+        me: ProcessId,
+        keys: &K,
+        purpose: Purpose,
+        about: impl Serialize,
+        value: V,
+    ) -> Signed<V, S> {
+        let signature = keys.sign(purpose, &(about, &value));
+        Signed { value, by: BTreeMap::from([(me, signature)]) }
+    }
+
+    /// The same with those signatures alone that verify.
+    #[must_use]
+    pub fn verified<K: Signer<Signature = S>>(
+        mut self,
+        keys: &K,
+        purpose: Purpose,
+        about: impl Serialize,
+    ) -> Signed<V, S> {
+        let statement = (about, &self.value);
+        self.by.retain(|&p, signature| keys.verifies(p, purpose, &statement, signature));
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Purpose = Purpose("one");
+    const OTHER: Purpose = Purpose("other");
+    const P0: ProcessId = ProcessId(0);
+    const P1: ProcessId = ProcessId(1);
+
+    fn real(instance: u64) -> [Ed25519; 2] {
+        let secrets = [[7; 32], [8; 32]];
+        let everybody: Arc<[_]> = secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();
+        secrets.map(|secret| Ed25519::new(instance, &secret, Arc::clone(&everybody)))
+    }
+
+    fn symbolic(instance: u64) -> [Symbolic; 2] {
+        Symbolic::all(instance, 2).try_into().expect("two")
+    }
+
+    /// What every signer must keep: `keys` and `others` are of two instances.
+    fn binds<K: Signer>([mine, peer]: [K; 2], [other, _]: [K; 2]) {
+        let signature = mine.sign(ONE, &"yes");
+        assert!(peer.verifies(P0, ONE, &"yes", &signature));
+        assert!(!peer.verifies(P1, ONE, &"yes", &signature), "somebody else's");
+        assert!(!peer.verifies(ProcessId(200), ONE, &"yes", &signature), "nobody's");
+        assert!(!peer.verifies(P0, ONE, &"no", &signature), "of something else");
+        assert!(!peer.verifies(P0, OTHER, &"yes", &signature), "for something else");
+        assert!(!other.verifies(P0, ONE, &"yes", &signature), "in another instance");
+        assert_ne!(signature, peer.sign(ONE, &"yes"));
+    }
+
+    #[test]
+    fn a_signature_is_its_signers_for_its_statement_purpose_and_instance_only() {
+        binds(real(1), real(2));
+        binds(symbolic(1), symbolic(2));
+    }
+
+    #[test]
+    fn who_is_said_to_have_signed_and_has_not_does_not_count() {
+        let [mine, peer] = real(1);
+        let mut signed = Signed::by(P0, &mine, ONE, 3, 10);
+        let replayed = signed.by[&P0].clone();
+        signed.by.insert(P1, replayed.clone());
+        signed.by.insert(ProcessId(255), replayed);
+        let signers = |about| signed.clone().verified(&peer, ONE, about).by.into_keys().collect::<Vec<_>>();
+        assert_eq!(signers(3), [P0]);
+        assert_eq!(signers(4), []);
+    }
+
+    #[test]
+    fn no_bytes_make_a_signature_panic() {
+        let [mine, peer] = real(1);
+        let Ed25519Signature(r, s) = mine.sign(ONE, &"yes");
+        for (r, s) in [([0; 32], [0; 32]), ([255; 32], [255; 32]), (r, [255; 32]), ([1; 32], s), (s, r)] {
+            assert!(!peer.verifies(P0, ONE, &"yes", &Ed25519Signature(r, s)));
+        }
+    }
+}

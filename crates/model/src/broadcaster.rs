@@ -1,0 +1,61 @@
+//! The smallest user of the broadcast: one message of one sender.
+
+use mitra_agreement::broadcast::{Broadcast, Rules, Slot};
+use mitra_agreement::signature::Signer;
+use mitra_agreement::{Actions, Input, Process, ProcessId, Sound, Value};
+use serde::Serialize;
+
+/// A process that broadcasts one message, if it has one, and "decides" on the first that it delivers of one sender.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Broadcaster<V, K: Signer, R = Sound> {
+    broadcast: Broadcast<V, K, R>,
+    message: Option<V>,
+    sender: ProcessId,
+    delivered: Option<V>,
+}
+
+impl<V: Value + Serialize, K: Signer, R: Rules> Broadcaster<V, K, R> {
+    /// A process that takes part by `broadcast`, sends `message`, and waits for one of `sender`.
+    pub fn new(
+        mut broadcast: Broadcast<V, K, R>,
+        message: Option<V>,
+        sender: ProcessId,
+    ) -> Broadcaster<V, K, R> {
+        broadcast.ignore_all_but(sender);
+        Broadcaster { broadcast, message, sender, delivered: None }
+    }
+}
+
+impl<V: Value + Serialize, K: Signer, R: Rules> Process for Broadcaster<V, K, R> {
+    type Cell = Slot<V, K::Signature>;
+    type Message = ();
+    type Value = V;
+
+    fn handle(&mut self, input: Input<Self::Cell, ()>, out: &mut Actions<Self>) {
+        match input {
+            Input::Start => {
+                if let Some(message) = self.message.take() {
+                    self.broadcast.broadcast(message, out);
+                }
+                self.broadcast.wake(out);
+            }
+            Input::Wake => self.broadcast.wake(out),
+            Input::Response { memory, nth, response } => {
+                if let Some((q, message)) = self.broadcast.answered(memory, nth, response, out)
+                    && q == self.sender
+                {
+                    self.delivered.get_or_insert(message);
+                }
+            }
+            Input::Message { .. } | Input::Leader(_) | Input::Coin(_) => {}
+        }
+    }
+
+    fn decision(&self) -> Option<&V> {
+        self.delivered.as_ref()
+    }
+
+    fn attempts(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,75 @@
+//! Non-equivocating broadcast among Byzantine processes, with all its rules and without each of them.
+
+mod common;
+
+use mitra_agreement::broadcast::Rules;
+use mitra_agreement::{ProcessId, ProcessSet, Sound};
+use mitra_model::traitors::{self, BroadcastActor, Traitors};
+use mitra_model::{Chaos, Exhaustive, Limits, World, all_or_none, run, run_judged};
+
+fn world<R: Rules>(size: (u8, u8), who: &[u8], whim: Option<u64>) -> World<BroadcastActor<R>> {
+    let who = who.iter().fold(ProcessSet::NONE, |all, &p| all.with(ProcessId(p)));
+    let limits = Limits { memory_crashes: u8::from(size.1 > 1), ..Limits::default() };
+    traitors::broadcast(size, Traitors { who, whim }, limits)
+}
+
+const CHAOS: Chaos = Chaos { steps: 600, calm: 20_000 };
+
+#[test]
+fn what_a_correct_sender_broadcasts_all_deliver() {
+    for seed in 0..300 {
+        for (n, who) in [(3, &[][..]), (3, &[2]), (5, &[2, 4])] {
+            let report = run(seed, world::<Sound>((n, 3), who, Some(seed)), CHAOS, &[10]);
+            assert_eq!(report.violation, None, "n={n} {who:?} seed {seed}: {:?}", report.steps);
+        }
+    }
+}
+
+#[test]
+fn of_a_byzantine_sender_all_deliver_the_same_or_none_does() {
+    let mut delivered = 0;
+    for seed in 0..100 {
+        for (n, who) in [(3, &[0][..]), (5, &[0, 2])] {
+            for whim in [None, Some(seed)] {
+                let world = world::<Sound>((n, 3), who, whim);
+                let report = run_judged(seed, world, CHAOS, &[10, 20], all_or_none);
+                assert_eq!(report.violation, None, "n={n} {who:?} {whim:?} seed {seed}: {:?}", report.steps);
+                // It ends when all have delivered.
+                delivered += u32::from(report.steps.len() < CHAOS.calm as usize);
+            }
+        }
+    }
+    assert!(
+        (100..400).contains(&delivered),
+        "{delivered} of 400 are delivered: no more is shown than of silence"
+    );
+}
+
+#[test]
+fn two_correct_processes_and_a_two_faced_sender_in_every_order() {
+    let found = Exhaustive::agreement(traitors::small_broadcast::<Sound>(), 0, vec![10, 20]).explore();
+    assert_eq!(found.counterexample, None);
+    assert!(found.states > 10_000, "{} states: less than before", found.states);
+}
+
+type Make<R> = fn((u8, u8), &[u8], Option<u64>) -> World<BroadcastActor<R>>;
+
+fn errs<R: Rules>(world: Make<R>) {
+    let worlds = |seed| [None, Some(seed)].map(|whim| world((3, 1), &[0], whim));
+    let wrong = |seed| {
+        worlds(seed)
+            .into_iter()
+            .find_map(|world| run_judged(seed, world, CHAOS, &[10, 20], all_or_none).violation)
+    };
+    let killed = (0..2_000).find_map(|seed| Some((seed, wrong(seed)?)));
+    println!("{killed:?}");
+    assert!(killed.is_some());
+}
+
+mutants! { Rules, world:
+    with_one_level_it_is_not_total: TWO_LEVELS;
+    without_others_it_errs: AWAITS_OTHERS;
+    with_an_early_scan_it_errs: SCANS_AFTER_COPYING;
+    where_witnesses_have_seen_two_messages_it_errs: ONE_MESSAGE_ONLY;
+    where_signatures_are_not_verified_it_errs: VERIFIES;
+}
