@@ -21,7 +21,7 @@ type Slot = Cell<u8, Ed25519Signature>;
 /// A process whose registers hold bytes, or one that writes bytes at random.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum OverBytes {
-    Correct(Fast),
+    Correct(Box<Fast>),
     Garbage { regions: u8, seed: u64, good: Vec<Bytes> },
 }
 
@@ -129,7 +129,14 @@ fn world(garbage: Option<(u8, u64)>, patience: u8) -> World<OverBytes> {
         }
         _ => {
             let keys = Ed25519::new(7, secret, Arc::clone(&everybody));
-            OverBytes::Correct(FastAndRobust::new(ProcessId(p), (3, 3), patience, TURNS, keys, 10 + p))
+            OverBytes::Correct(Box::new(FastAndRobust::new(
+                ProcessId(p),
+                (3, 3),
+                patience,
+                TURNS,
+                keys,
+                10 + p,
+            )))
         }
     };
     let processes = (0..3).zip(&secrets).map(process).collect();
