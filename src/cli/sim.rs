@@ -16,7 +16,8 @@ Examples:
   mitra sim --workload protected-memory-paxos --seeds 10000
   mitra sim --workload paxos --seeds 1 --from 4711
 Exit codes: 0 nothing was violated and nobody was stuck, 1 something was or somebody (with the seed), 2 bad arguments.
---json: `workload`, `seeds`, `from`, `operations` (steps taken), `faults` (crashes), `violations` (seeds in which two processes decided
+--json: `workload`, `seeds`, `from`, `operations` (steps taken), `faults` (crashes, and
+Byzantine processes), `violations` (seeds in which two processes decided
 differently, or what nobody had proposed), `stuck` (seeds in which somebody alive has not decided, or in which no leader is settled on), `first` (the first such seed,
 or null).")]
 pub(crate) struct Args {
@@ -90,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         writeln!(out, "{}: {}", entry.name, entry.run)?;
         writeln!(
             out,
-            "{seeds} seeds, {} steps, {} crashes: {} violations, {} stuck",
+            "{seeds} seeds, {} steps, {} faults: {} violations, {} stuck",
             report.operations, report.faults, report.violations, report.stuck
         )?;
     }

@@ -161,7 +161,6 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
     fn propose(&mut self, out: &mut Actions<Self>) {
         let value = Some(Signed::by(self.me, &self.keys, VALUE, (), self.input.clone()));
         let cell = Slot { value, ..Slot::default() };
-        self.mine = cell.clone();
         self.call(Doing::Proposing, vec![Op::Write { region: 0, register: 0, cell }], out);
     }
 
@@ -192,10 +191,15 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
             let write = self.write();
             return self.call(Doing::Writing, vec![write], out);
         }
-        self.doing = Doing::Resting;
         if self.decided.is_none() || self.me == LEADER || R::DECIDERS_JOIN {
-            out.push(Action::Wake);
+            self.rest(out);
         }
+    }
+
+    /// Until it is time to poll. The leader begins to follow with its first.
+    fn rest(&mut self, out: &mut Actions<Self>) {
+        self.doing = Doing::Resting;
+        out.push(Action::Wake);
     }
 
     /// Does the next step that what was found allows. True if there is something to write.
@@ -204,7 +208,9 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
             let Some(mut value) = leader.value.clone().and_then(|value| self.leaders(value)) else {
                 return false;
             };
-            value.by.extend(Signed::by(self.me, &self.keys, VALUE, (), value.value.clone()).by);
+            if self.me != LEADER {
+                value.by.extend(Signed::by(self.me, &self.keys, VALUE, (), value.value.clone()).by);
+            }
             self.mine.value = Some(value);
             return true;
         };
@@ -280,8 +286,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
                 match (self.doing, outcome) {
                     (Doing::Proposing, Outcome::Done(_)) => {
                         self.decided = Some(self.input.clone());
-                        let write = self.write();
-                        self.call(Doing::Writing, vec![write], out);
+                        self.rest(out);
                     }
                     (Doing::Proposing, Outcome::Refused) => self.panic(out),
                     (Doing::Writing, Outcome::Done(_)) => self.poll(out),
@@ -306,7 +311,9 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
         self.decided.as_ref()
     }
 
+    /// Polls, and what the leader does after its proposal.
     fn attempts(&self) -> u64 {
-        u64::from(self.polls) + u64::from(self.doing == Doing::Polling)
+        let proposes = matches!(self.doing, Doing::Nothing | Doing::Proposing | Doing::Resting);
+        u64::from(self.polls) + u64::from(self.me == LEADER && !proposes)
     }
 }

@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
+use mitra_agreement::ProcessId;
 use mitra_agreement::heartbeat::Heartbeat;
 use mitra_agreement::kv::{Event, Kv, Reply as Said, Request};
-use mitra_agreement::lives::Lives;
 use mitra_agreement::log::{Log, Refused};
-use mitra_agreement::{Process, ProcessId};
 use mitra_failover::Domain;
 use mitra_node::{Node, NodeConfig, StartError};
 

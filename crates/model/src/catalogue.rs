@@ -174,7 +174,7 @@ pub const CATALOGUE: &[Entry] = &[
     Entry {
         name: "cheap-quorum",
         holds: &["agreement", "validity", "abort agreement"],
-        explored: "2 processes, 3 memories; the follower panics at once; as far as nobody polls",
+        explored: "2 processes, 3 memories; the leader proposes once, the follower panics at once; no further",
         run: "3 processes, of which 1 is Byzantine, 3 memories, of which 1 may crash; all decide or abort",
         explore: || small_cheap_quorum().explore(),
         serve: |at| small_cheap_quorum().serve(at),

@@ -1,8 +1,8 @@
-//! A face of Byzantine processes of Fast & Robust: it leaves Cheap Quorum alone and claims in the backup, before anybody, that all have signed
-//! its value.
+//! Faces of Byzantine processes of Fast & Robust that take its two parts apart: one keeps Cheap Quorum going, while another claims in the backup,
+//! before anybody has panicked, that all have signed some other value.
 
-use mitra_agreement::cheap_quorum::VALUE;
-use mitra_agreement::fast_and_robust::{BackupSlot, Cell, moved, narrowed};
+use mitra_agreement::cheap_quorum::{CheapQuorum, VALUE};
+use mitra_agreement::fast_and_robust::{Cell, moved, narrowed};
 use mitra_agreement::preferential_paxos::PreferentialPaxos;
 use mitra_agreement::robust_backup::RobustBackup;
 use mitra_agreement::signature::{Signed, Symbolic, SymbolicSignature};
@@ -10,19 +10,21 @@ use mitra_agreement::{Actions, Input, Process, ProcessId};
 
 use crate::Forge;
 
-/// A process with a claim.
+/// A face that takes part in one of the two.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Claimant {
-    processes: u8,
-    backup: RobustBackup<PreferentialPaxos<u8>, Symbolic>,
+pub enum Claimant {
+    /// In Cheap Quorum.
+    Quorum(Box<CheapQuorum<u8, Symbolic>>),
+    /// In the backup, whose regions begin with this one.
+    Backup(Box<RobustBackup<PreferentialPaxos<u8>, Symbolic>>, u8),
 }
 
 impl Claimant {
-    /// One of `n` processes over `m` memories with room for `room` turns, which claims that `value` is the value.
-    pub fn new(me: ProcessId, (n, m): (u8, u8), room: u16, keys: Symbolic, value: u8) -> Claimant {
+    /// The face that claims that all have signed `value`. What it has is its own signature.
+    pub fn claim(me: ProcessId, (n, m): (u8, u8), room: u16, keys: Symbolic, value: u8) -> Claimant {
         let own = Signed::by(me, &keys, VALUE, (), value);
         let claim = own.forge(&own);
-        Claimant { processes: n, backup: RobustBackup::new(me, (n, m), room, keys, claim) }
+        Claimant::Backup(Box::new(RobustBackup::new(me, (n, m), room, keys, claim)), n + 1)
     }
 }
 
@@ -32,18 +34,10 @@ impl Process for Claimant {
     type Value = u8;
 
     fn handle(&mut self, input: Input<Self::Cell, ()>, out: &mut Actions<Self>) {
-        let input: Input<BackupSlot<u8, SymbolicSignature>, ()> = match input {
-            Input::Response { memory, nth, response } => {
-                Input::Response { memory, nth, response: narrowed(response) }
-            }
-            Input::Start => Input::Start,
-            Input::Wake => Input::Wake,
-            Input::Leader(p) => Input::Leader(p),
-            Input::Message { .. } | Input::Coin(_) => return,
-        };
-        let mut actions = Vec::new();
-        self.backup.handle(input, &mut actions);
-        out.extend(actions.into_iter().map(|action| moved(action, self.processes + 1)));
+        match self {
+            Claimant::Quorum(quorum) => tell(&mut **quorum, input, 0, out),
+            Claimant::Backup(backup, first_region) => tell(&mut **backup, input, *first_region, out),
+        }
     }
 
     fn decision(&self) -> Option<&u8> {
@@ -53,4 +47,28 @@ impl Process for Claimant {
     fn attempts(&self) -> u64 {
         0
     }
+}
+
+/// Tells one part something.
+fn tell<P: Process<Message = ()>>(
+    part: &mut P,
+    input: Input<Cell<u8, SymbolicSignature>, ()>,
+    first_region: u8,
+    out: &mut Actions<Claimant>,
+) where
+    P::Cell: From<Cell<u8, SymbolicSignature>>,
+    Cell<u8, SymbolicSignature>: From<P::Cell>,
+{
+    let input = match input {
+        Input::Response { memory, nth, response } => {
+            Input::Response { memory, nth, response: narrowed(response) }
+        }
+        Input::Start => Input::Start,
+        Input::Wake => Input::Wake,
+        Input::Leader(p) => Input::Leader(p),
+        Input::Message { .. } | Input::Coin(_) => return,
+    };
+    let mut actions = Vec::new();
+    part.handle(input, &mut actions);
+    out.extend(actions.into_iter().map(|action| moved(action, first_region)));
 }

@@ -196,7 +196,8 @@ pub fn cheap_quorum<R: cheap_quorum::Rules>(
     World::new(processes, m, &CheapQuorum::<u8, Symbolic, R>::regions(n), limits).byzantine(traitors.who)
 }
 
-/// A leader that keeps to Cheap Quorum and a follower that panics at once, over three memories. Explored as far as nobody polls.
+/// A leader that keeps to Cheap Quorum and a follower that panics at once, over three memories. To be explored as far as nobody polls, and the leader
+/// does no more than propose.
 pub fn small_cheap_quorum<R: cheap_quorum::Rules>() -> World<QuorumActor<R>> {
     cheap_quorum((2, 3), 0, Traitors::NONE, Limits::default())
 }
@@ -255,7 +256,7 @@ pub fn small_fast_and_robust() -> World<FastActor> {
     fast_and_robust((2, 1), (0, 2), Traitors::NONE, Limits { namings: 1, ..Limits::default() })
 }
 
-/// [`fast_and_robust`], where traitors go straight to the backup, with evidence that they have forged.
+/// [`fast_and_robust`], where traitors take part in Cheap Quorum, and at the same time go straight to the backup with a claim that they have forged.
 pub fn fast_and_robust_with_claims<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(
     (n, m): (u8, u8),
     patience: u8,
@@ -266,7 +267,10 @@ pub fn fast_and_robust_with_claims<R: cheap_quorum::Rules, P: preferential_paxos
         (n, m),
         traitors,
         |me, keys, value| FastAndRobust::new(me, (n, m), patience, TURNS, keys, value),
-        |me, keys, value| Claimant::new(me, (n, m), TURNS, keys, value),
+        |me, keys, value| match value == proposal(me.0) {
+            true => Claimant::Quorum(Box::new(CheapQuorum::new(me, (n, m), patience, keys, value))),
+            false => Claimant::claim(me, (n, m), TURNS, keys, value),
+        },
     );
     World::new(processes, m, &Fast::<R, P>::regions(n, TURNS), limits).byzantine(traitors.who)
 }
