@@ -140,7 +140,7 @@ fn world(garbage: Option<(u8, u64)>, patience: u8) -> World<OverBytes> {
         }
     };
     let processes = (0..3).zip(&secrets).map(process).collect();
-    let limits = Limits { namings: 3, memory_crashes: 1, process_crashes: 0 };
+    let limits = Limits { namings: 3, memory_crashes: 1, ..Limits::default() };
     let who = garbage.map_or(ProcessSet::NONE, |(who, _)| ProcessSet::only(ProcessId(who)));
     World::new(processes, 3, &regions, limits).byzantine(who)
 }

@@ -13,7 +13,7 @@ fn these(who: &[u8], whim: Option<u64>) -> Traitors {
 }
 
 fn limits(m: u8) -> Limits {
-    Limits { namings: 6, memory_crashes: u8::from(m > 1), process_crashes: 0, breaks: 0 }
+    Limits { namings: 6, memory_crashes: u8::from(m > 1), process_crashes: 0, breaks: 0, restarts: 0 }
 }
 
 fn found<P: Process<Value = u8>>(seed: u64, world: World<P>, valid: &[u8]) -> Option<Violation> {
