@@ -129,7 +129,7 @@ fn entries_are_decided_in_two_delays_by_who_has_taken_over_in_eight() {
     }
 }
 
-/// Also run by hand, without a counterexample: 2 under way in a ring of 4 (1,618,956 states); 2 memories and 1 command (1,330,644);
+/// Also run by hand, before there were restarts, without a counterexample: 2 under way in a ring of 4 (1,618,956 states); 2 memories and 1 command (1,330,644);
 /// 1 command, and a second attempt (5,882,605).
 #[test]
 fn two_processes_agree_in_every_order() {
