@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let Some(name) = &args.name else {
         for entry in CATALOGUE {
-            writeln!(out, "{:<24}{}", entry.name, entry.explored)?;
+            writeln!(out, "{:<28}{}", entry.name, entry.explored)?;
         }
         return Ok(ExitCode::SUCCESS);
     };

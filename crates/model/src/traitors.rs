@@ -67,7 +67,7 @@ where
     (0..n).zip(Symbolic::all(0, n)).map(actor).collect()
 }
 
-/// A process of [`broadcast`].
+/// A process of [`broadcast()`].
 pub type BroadcastActor<R> = Actor<Broadcaster<u8, Symbolic, R>, Broadcaster<u8, Symbolic, Lax>>;
 /// A process of [`small_broadcast`].
 pub type SmallBroadcaster<R = Sound> =
@@ -230,7 +230,7 @@ where
 }
 
 type Fast<R, P> = FastAndRobust<u8, Symbolic, R, P>;
-/// A process of [`fast_and_robust`].
+/// A process of [`fast_and_robust()`].
 pub type FastActor<R = Sound, P = Sound> = Actor<Fast<R, P>, Fast<Lax, Sound>>;
 /// A process of [`fast_and_robust_with_claims`].
 pub type ClaimedActor<R = Sound, P = Sound> = Actor<Fast<R, P>, Claimant>;
@@ -256,7 +256,7 @@ pub fn small_fast_and_robust() -> World<FastActor> {
     fast_and_robust((2, 1), (0, 2), Traitors::NONE, Limits { namings: 1, ..Limits::default() })
 }
 
-/// [`fast_and_robust`], where traitors take part in Cheap Quorum, and at the same time go straight to the backup with a claim that they have forged.
+/// [`fast_and_robust()`], where traitors take part in Cheap Quorum, and at the same time go straight to the backup with a claim that they have forged.
 pub fn fast_and_robust_with_claims<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(
     (n, m): (u8, u8),
     patience: u8,

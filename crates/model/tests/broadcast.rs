@@ -2,15 +2,19 @@
 
 mod common;
 
-use mitra_agreement::broadcast::Rules;
+use common::these;
+use mitra_agreement::broadcast::{Broadcast, Rules, Slot, WITNESS};
+use mitra_agreement::signature::{Signed, Signer, Symbolic};
 use mitra_agreement::{ProcessId, ProcessSet, Sound};
-use mitra_model::traitors::{self, BroadcastActor, Traitors};
-use mitra_model::{Chaos, Exhaustive, Limits, Violation, World, all_or_none, run, run_judged};
+use mitra_model::traitors::{self, BroadcastActor};
+use mitra_model::{
+    Actor, Broadcaster, Byzantine, Chaos, Exhaustive, Limits, Scribble, Violation, World, all_or_none, run,
+    run_judged,
+};
 
 fn world<R: Rules>(size: (u8, u8), who: &[u8], whim: Option<u64>) -> World<BroadcastActor<R>> {
-    let who = who.iter().fold(ProcessSet::NONE, |all, &p| all.with(ProcessId(p)));
     let limits = Limits { memory_crashes: u8::from(size.1 > 1), ..Limits::default() };
-    traitors::broadcast(size, Traitors { who, whim }, limits)
+    traitors::broadcast(size, these(who, whim), limits)
 }
 
 const CHAOS: Chaos = Chaos { steps: 600, calm: 20_000 };
@@ -43,6 +47,29 @@ fn of_a_byzantine_sender_all_deliver_the_same_or_none_does() {
         (100..400).contains(&delivered),
         "{delivered} of 400 are delivered: no more is shown than of silence"
     );
+}
+
+/// A liar's word names the others as witnesses, with signatures of something else. It must not take the place of what they say themselves.
+#[test]
+fn a_forged_witness_does_not_hide_a_real_one() {
+    let keys = Symbolic::all(0, 3);
+    let other = keys[2].sign(WITNESS, &"something else");
+    let by = (0..3).map(|p| (ProcessId(p), other.clone())).collect();
+    let forged = Some(Signed { value: 10, by });
+    let forged = Slot { copy: None, witness: forged.clone(), proof: forged };
+    let process = |p: u8| {
+        let broadcast: Broadcast<u8, _> = Broadcast::new(ProcessId(p), 3, 1, 1, keys[usize::from(p)].clone());
+        Actor::Correct(Broadcaster::new(broadcast, (p == 0).then_some(10), ProcessId(0)))
+    };
+    let liar = Byzantine::new(3, 1, vec![Scribble::<_, u8>::new(1, (2, 0), forged)], None);
+    let start = || {
+        let processes = vec![process(0), process(1), Actor::Byzantine(liar.clone())];
+        let regions = Broadcast::<u8, Symbolic>::regions(3, 1);
+        World::new(processes, 1, &regions, Limits::default()).byzantine(ProcessSet::only(ProcessId(2)))
+    };
+    for seed in 0..100 {
+        assert_eq!(run(seed, start(), CHAOS, &[10]).violation, None, "seed {seed}");
+    }
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 mod common;
 
+use common::these;
 use std::cell::Cell;
 
 use mitra_agreement::cheap_quorum::{CheapQuorum, Rules};
 use mitra_agreement::signature::{Purpose, Signer, Symbolic, SymbolicSignature};
-use mitra_agreement::{ProcessId, ProcessSet, Sound};
+use mitra_agreement::{ProcessId, Sound};
 use mitra_model::traitors::{self, Traitors, aborts_well, gives_up_wrongly};
 use mitra_model::{Chaos, Exhaustive, Found, Limits, Violation, World, run_judged};
 use serde::Serialize;
@@ -72,10 +73,6 @@ fn where_all_is_well_all_decide_and_without_the_leaders_proof_not_all_do() {
 }
 
 const CHAOS: Chaos = Chaos { steps: 600, calm: 30_000 };
-
-fn these(who: &[u8], whim: Option<u64>) -> Traitors {
-    Traitors { who: who.iter().fold(ProcessSet::NONE, |all, &p| all.with(ProcessId(p))), whim }
-}
 
 #[test]
 fn all_decide_or_give_up_with_what_was_decided() {

@@ -2,15 +2,12 @@
 
 mod common;
 
-use mitra_agreement::{Process, ProcessId, ProcessSet, Sound, cheap_quorum, preferential_paxos};
+use common::these;
+use mitra_agreement::{Process, Sound, cheap_quorum, preferential_paxos};
 use mitra_model::traitors::{self, TURNS, Traitors};
 use mitra_model::{Chaos, Exhaustive, Limits, Violation, World, run};
 
 const CHAOS: Chaos = Chaos { steps: 2_000, calm: 60_000 };
-
-fn these(who: &[u8], whim: Option<u64>) -> Traitors {
-    Traitors { who: who.iter().fold(ProcessSet::NONE, |all, &p| all.with(ProcessId(p))), whim }
-}
 
 fn limits(m: u8) -> Limits {
     Limits { namings: 6, memory_crashes: u8::from(m > 1), process_crashes: 0, breaks: 0, restarts: 0 }
@@ -32,6 +29,17 @@ fn correct_processes_decide_on_what_one_of_them_proposed() {
             traitors::fast_and_robust::<Sound, Sound>((3, 3), patience(seed), Traitors::NONE, limits(3));
         assert_eq!(found(seed, world, &[10, 11, 12]), None, "seed {seed}");
     }
+}
+
+#[test]
+fn the_leader_decides_in_two_delays() {
+    let mut world =
+        traitors::fast_and_robust::<Sound, Sound>((3, 3), (20, TURNS), Traitors::NONE, Limits::default());
+    let decided = |world: &World<_>| world.decisions().iter().map(Option::is_some).collect::<Vec<_>>();
+    world.pass_delay();
+    assert_eq!(decided(&world), [false, false, false]);
+    world.pass_delay();
+    assert_eq!(decided(&world), [true, false, false]);
 }
 
 #[test]

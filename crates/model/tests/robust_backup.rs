@@ -2,15 +2,12 @@
 
 mod common;
 
-use mitra_agreement::{Process, ProcessId, ProcessSet, Sound};
+use common::these;
+use mitra_agreement::{Process, Sound};
 use mitra_model::traitors::{self, Traitors};
 use mitra_model::{Chaos, Exhaustive, Limits, Violation, World, run};
 
 const CHAOS: Chaos = Chaos { steps: 3_000, calm: 60_000 };
-
-fn these(who: &[u8], whim: Option<u64>) -> Traitors {
-    Traitors { who: who.iter().fold(ProcessSet::NONE, |all, &p| all.with(ProcessId(p))), whim }
-}
 
 fn limits(m: u8) -> Limits {
     Limits { namings: 12, memory_crashes: u8::from(m > 1), process_crashes: 0, breaks: 0, restarts: 0 }

@@ -1,7 +1,8 @@
 //! What the tests of all protocols share.
 #![allow(dead_code, unreachable_pub)] // each test binary uses its own part
 
-use mitra_agreement::Process;
+use mitra_agreement::{Process, ProcessId, ProcessSet};
+use mitra_model::traitors::Traitors;
 use mitra_model::{Chaos, Limits, Violation, World, run};
 
 pub const VALUES: [u8; 3] = [10, 11, 12];
@@ -12,6 +13,11 @@ pub const CRASHES: Limits =
 /// The same where processes must stay a majority.
 pub const MINORITY: Limits =
     Limits { namings: 16, process_crashes: 1, memory_crashes: 1, breaks: 4, restarts: 0 };
+
+/// These are Byzantine.
+pub fn these(who: &[u8], whim: Option<u64>) -> Traitors {
+    Traitors { who: who.iter().fold(ProcessSet::NONE, |all, &p| all.with(ProcessId(p))), whim }
+}
 
 /// Runs with so much chaos and so much calm.
 pub fn violation<P: Process>(seed: u64, world: World<P>, calm: u32, valid: &[P::Value]) -> Option<Violation> {
