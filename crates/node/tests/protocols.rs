@@ -2,14 +2,21 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::Cluster;
+use ed25519_dalek::SigningKey;
 use mitra_agreement::aligned_paxos::AlignedPaxos;
+use mitra_agreement::cheap_quorum::CheapQuorum;
 use mitra_agreement::disk_paxos::DiskPaxos;
+use mitra_agreement::fast_and_robust::FastAndRobust;
 use mitra_agreement::fast_paxos::{FastPaxos, Quorums};
 use mitra_agreement::hbo::Hbo;
 use mitra_agreement::omega::Omega;
 use mitra_agreement::paxos::Paxos;
 use mitra_agreement::protected_memory_paxos::ProtectedMemoryPaxos;
+use mitra_agreement::robust_backup::RobustBackup;
+use mitra_agreement::signature::Ed25519;
 use mitra_agreement::{Input, MemoryId, Process, ProcessId, ProcessSet, Sound};
 use mitra_softnic::fault::Failure;
 
@@ -137,4 +144,61 @@ fn a_nic_dies_under_a_memory() {
     cluster.memories[0].nics[0].faults().fail(Failure::NicDead);
     cluster.lead(0);
     assert_eq!(cluster.decided(), 10);
+}
+
+/// Ed25519 keys of three processes.
+fn keys() -> Vec<Ed25519> {
+    let secrets: Vec<[u8; 32]> = (1..=3).map(|p| [p; 32]).collect();
+    let everybody: Arc<[_]> = secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();
+    secrets.iter().map(|secret| Ed25519::new(1, secret, Arc::clone(&everybody))).collect()
+}
+
+/// Turns for which the memories have room.
+const TURNS: u16 = 8;
+/// Polls before a process panics.
+const PATIENCE: u8 = 100;
+
+#[test]
+fn cheap_quorum() {
+    type Quorum = CheapQuorum<u64, Ed25519>;
+    let keys = keys();
+    let processes = of(3, |p| Quorum::new(p, (3, 3), PATIENCE, keys[usize::from(p.0)].clone(), value(p)));
+    let mut cluster = Cluster::start(processes, &vec![Quorum::regions(3); 3], 1);
+    assert_eq!(cluster.decided(), 10);
+}
+
+type Fast = FastAndRobust<u64, Ed25519>;
+
+fn fast_and_robust() -> Cluster<Fast> {
+    let keys = keys();
+    let processes =
+        of(3, |p| Fast::new(p, (3, 3), PATIENCE, TURNS, keys[usize::from(p.0)].clone(), value(p)));
+    Cluster::start(processes, &vec![Fast::regions(3, TURNS); 3], 1)
+}
+
+#[test]
+fn fast_and_robust_where_all_is_well() {
+    let mut cluster = fast_and_robust();
+    assert_eq!(cluster.decided(), 10);
+}
+
+/// The leader of Cheap Quorum says nothing: the others panic, and decide by the backup.
+#[test]
+fn fast_and_robust_without_its_leader_and_a_memory() {
+    let mut cluster = fast_and_robust();
+    cluster.nodes[0] = None;
+    cluster.memories[2].crash();
+    cluster.lead(1);
+    assert!([10, 11, 12].contains(&cluster.decided()));
+}
+
+#[test]
+fn robust_backup() {
+    type Backup = RobustBackup<Paxos<u64>, Ed25519>;
+    let keys = keys();
+    let processes = of(3, |p| Backup::new(p, (3, 3), TURNS, keys[usize::from(p.0)].clone(), value(p)));
+    let mut cluster = Cluster::start(processes, &vec![Backup::regions(3, TURNS); 3], 1);
+    cluster.nodes[2] = None;
+    cluster.lead(1);
+    assert_eq!(cluster.decided(), 11);
 }

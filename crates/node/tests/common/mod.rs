@@ -16,7 +16,7 @@ use mitra_verbs::Provider;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub const ROOM: usize = 512;
+pub const ROOM: usize = 16 << 10;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn nics(rails: usize) -> (Arc<Domain>, Vec<Arc<SoftNic>>) {
