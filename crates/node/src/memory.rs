@@ -56,6 +56,8 @@ pub struct MemoryConfig {
     pub room: usize,
     /// The word that each process must know; how many they are.
     pub tokens: Vec<Token>,
+    /// Whether a process that was started anew, and has forgotten what it promised, is let in. Few protocols bear that.
+    pub restarts: bool,
     /// How connections behave. Both ends must have the same.
     pub failover: mitra_failover::Config,
 }
@@ -231,7 +233,7 @@ impl MemoryNode {
         let lives = &mut self.lives[usize::from(p.0)];
         let returns = !lives.is_empty();
         if lives.last() != Some(&life) {
-            if lives.contains(&life) {
+            if lives.contains(&life) || returns && !self.config.restarts {
                 return Ok(());
             }
             lives.push(life);
@@ -358,9 +360,8 @@ mod tests {
         Domain::notifying(vec![SoftNic::open(Config::loopback()).expect("a NIC")]).expect("a domain")
     }
 
-    /// Two processes of one name have the same ballots, and may take each other's for their own: of two lives the earlier is over.
-    #[test]
-    fn who_was_followed_by_another_life_is_not_let_in_again() {
+    /// A memory, and what lets the process of this life come to it: whether it is let in.
+    fn memory(restarts: bool) -> impl FnMut(u64) -> bool {
         let n = 2;
         let region = Region {
             registers: 1,
@@ -370,11 +371,11 @@ mod tests {
         };
         let failover = mitra_failover::Config::default();
         let tokens = vec![[7; 16]; n.into()];
-        let config = MemoryConfig { regions: vec![region], room: 64, tokens, failover };
+        let config = MemoryConfig { regions: vec![region], room: 64, tokens, restarts, failover };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut memory = MemoryNode::new(domain(), listener, config).expect("a memory");
         let domain = domain();
-        let mut comes = |life| {
+        move |life| {
             let identity =
                 Identity { me: ProcessId(1), domain: Arc::clone(&domain), failover, token: [7; 16], life };
             let link = identity.link(MESSAGE).expect("a link");
@@ -386,11 +387,26 @@ mod tests {
                     answer => return answer.is_ok_and(|welcome| welcome.is_ok()),
                 }
             }
-        };
+        }
+    }
+
+    /// Two processes of one name have the same ballots, and may take each other's for their own: of two lives the earlier is over.
+    #[test]
+    fn who_was_followed_by_another_life_is_not_let_in_again() {
+        let mut comes = memory(true);
         assert!(comes(1));
         assert!(comes(1), "it may connect anew");
         assert!(comes(2), "it was started anew");
         assert!(!comes(1), "the first was only asleep");
         assert!(comes(2));
+    }
+
+    /// Who writes its slot without what it accepted in its last life wipes out a decision.
+    #[test]
+    fn who_was_started_anew_is_not_let_in_where_that_does_harm() {
+        let mut comes = memory(false);
+        assert!(comes(1));
+        assert!(!comes(2));
+        assert!(comes(1));
     }
 }

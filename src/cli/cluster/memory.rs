@@ -95,6 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         regions,
         room,
         tokens: args.place.tokens(args.processes)?,
+        restarts: matches!(args.purpose, Purpose::Kv),
         failover: mitra_failover::Config::default(),
     };
     let mut memory = MemoryNode::new(args.place.open()?, listener, config)?;

@@ -76,8 +76,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     out.flush()?;
     if decided.decided.is_none() {
         eprintln!(
-            "mitra: nothing was decided in {} s: too few processes or memories are there",
-            args.timeout
+            "mitra: nothing was decided in {} s: too few processes or memories are there, or they knew an earlier process {}",
+            args.timeout, args.id
         );
     }
     Ok(ExitCode::from(u8::from(decided.decided.is_none())))

@@ -48,6 +48,7 @@ impl Served {
             regions,
             room: ROOM,
             tokens: tokens(n),
+            restarts: false,
             failover: mitra_failover::Config::default(),
         };
         let mut memory = MemoryNode::new(domain, listener(), config).expect("a memory");

@@ -75,8 +75,13 @@ pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
     let domain = Domain::notifying(providers)?;
     let serve = |regions: Vec<Region>| -> anyhow::Result<MemoryNode> {
         let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
-        let config =
-            MemoryConfig { regions, room: ROOM, tokens: tokens(setup.processes), failover: config() };
+        let config = MemoryConfig {
+            regions,
+            room: ROOM,
+            tokens: tokens(setup.processes),
+            restarts: true,
+            failover: config(),
+        };
         Ok(MemoryNode::new(Arc::clone(&domain), door, config)?)
     };
     let mut memories =
