@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mitra_agreement::ProcessId;
 use serde::de::DeserializeOwned;
@@ -77,6 +77,20 @@ pub(crate) fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Resul
     postcard::from_bytes(&body).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
+/// A stream that is read until a time at the latest: who sends a byte now and then keeps nobody for longer.
+struct Until<'a>(&'a mut TcpStream, Instant);
+
+impl Read for Until<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.1.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.0.set_read_timeout(Some(left))?;
+        self.0.read(into)
+    }
+}
+
 /// Who has come, and waits for an answer.
 pub(crate) struct Guest {
     pub(crate) hello: Hello,
@@ -119,10 +133,9 @@ impl Door {
                 let greet = move || {
                     let _here = here;
                     let Ok(mut stream) = stream else { return };
-                    let limits =
-                        [stream.set_read_timeout(Some(PATIENCE)), stream.set_write_timeout(Some(PATIENCE))];
-                    if limits.iter().all(Result::is_ok)
-                        && let Ok(hello) = read_frame::<Hello>(&mut stream)
+                    if stream.set_write_timeout(Some(PATIENCE)).is_ok()
+                        && let Ok(hello) =
+                            read_frame::<Hello>(&mut Until(&mut stream, Instant::now() + PATIENCE))
                         && hello.version == VERSION
                         && enter.try_send(Guest { hello, stream }).is_ok()
                     {
@@ -161,12 +174,36 @@ pub(crate) fn knock(at: SocketAddr, hello: Hello, wait: Duration) -> Receiver<io
         std::thread::sleep(wait);
         let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
         write_frame(&mut stream, &hello)?;
-        read_frame(&mut stream)
+        read_frame(&mut Until(&mut stream, Instant::now() + PATIENCE))
     };
     let thread = std::thread::Builder::new().name("mitra-knock".to_owned());
     // Without a thread nobody answers, and it is tried again.
     let _ = thread.spawn(move || _ = answer.send(visit()));
     receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many as the door has room for, who send a byte now and then: they are sent away, and who comes after them gets in.
+    #[test]
+    fn who_dawdles_at_the_door_does_not_block_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let door = Door::open(listener, || ()).expect("a door");
+        let connect = || TcpStream::connect(door.address()).expect("a door");
+        let mut dawdlers: Vec<TcpStream> = (0..WAITING).map(|_| connect()).collect();
+        // Each announces a frame of 100 bytes, the next of which always comes in time.
+        dawdlers.iter_mut().for_each(|dawdler| dawdler.write_all(&[100, 0, 0, 0]).expect("sent"));
+        let hello = Hello { version: VERSION, from: ProcessId(0), token: [1; 16], life: 1, info: Vec::new() };
+        let end = Instant::now() + 10 * PATIENCE;
+        let let_in = std::iter::from_fn(|| (Instant::now() < end).then_some(())).any(|()| {
+            dawdlers.iter_mut().for_each(|dawdler| _ = dawdler.write(&[0]));
+            let _ = write_frame(&mut connect(), &hello);
+            std::thread::sleep(PATIENCE / 4);
+            door.next().is_some_and(|guest| guest.hello == hello)
+        });
+        assert!(let_in);
+    }
 }
