@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::mpsc::TryRecvError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mitra_agreement::ProcessId;
 use mitra_verbs::Error;
@@ -33,6 +33,8 @@ pub(crate) struct Peer {
 enum State {
     /// Myself, or nobody that I can call.
     Alone,
+    /// There was no queue pair or no descriptor for a connection: it is tried again then.
+    Resting(Instant),
     Calling(Call),
     Connected(Link),
 }
@@ -97,6 +99,8 @@ impl Peer {
     pub(crate) fn poll(&mut self, mut message: impl FnMut(Vec<u8>)) {
         match &mut self.state {
             State::Alone => {}
+            State::Resting(until) if *until > Instant::now() => {}
+            State::Resting(_) => self.call(Duration::ZERO),
             State::Calling(call) => match call.answer.try_recv() {
                 Err(TryRecvError::Empty) => {}
                 Ok(Ok(welcome)) => self.connect(&welcome),
@@ -127,7 +131,7 @@ impl Peer {
         self.send_waiting();
     }
 
-    /// Calls again, if it is mine to call. Out of queue pairs it is as alone as with its last NIC dead.
+    /// Calls again, if it is mine to call.
     fn call(&mut self, wait: Duration) {
         let old = std::mem::replace(&mut self.state, State::Alone);
         if !self.calls {
@@ -137,9 +141,10 @@ impl Peer {
             State::Calling(call) => Ok(call.link),
             _ => self.identity.link(self.longest),
         };
-        if let Ok(call) = link.and_then(|link| self.identity.call(self.address, link, wait)) {
-            self.state = State::Calling(call);
-        }
+        self.state = match link.and_then(|link| self.identity.call(self.address, link, wait)) {
+            Ok(call) => State::Calling(call),
+            Err(_) => State::Resting(Instant::now() + AGAIN),
+        };
     }
 
     pub(crate) fn arm(&self) {

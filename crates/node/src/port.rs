@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mitra_agreement::{Op, ProcessId, Region, Response};
 use mitra_failover::{Completion, Domain, FailoverReport, NamedError, Outcome, RemoteRegion, VirtualMr};
@@ -73,6 +73,8 @@ pub(crate) struct Call {
 enum State {
     Calling(Call),
     Connected(Link),
+    /// There was no queue pair or no descriptor for a connection: it is tried again then.
+    Resting(Instant),
     /// It has lost what it held, or its regions are others: it counts as crashed.
     Dead,
 }
@@ -226,6 +228,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     pub(crate) fn poll(&mut self, answers: &mut Vec<(usize, Response<C>)>) {
         match &mut self.state {
             State::Dead => return,
+            State::Resting(until) if *until > Instant::now() => return,
+            State::Resting(_) => return self.call(),
             State::Calling(call) => match call.answer.try_recv() {
                 Ok(Ok(welcome)) => self.connect(&welcome, answers),
                 Err(TryRecvError::Empty) => return,
@@ -262,7 +266,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
         self.learning.clear();
         (self.free_reads, self.free_writes) = ((0..READS).collect(), (0..WRITES).collect());
         // The old link goes first, and with it its NIC's way to the staging memory.
-        self.state = State::Dead;
+        self.state = State::Resting(Instant::now() + AGAIN);
         if let Ok(link) = self.identity.link(MESSAGE) {
             self.knock(link, Duration::ZERO);
         }
@@ -270,12 +274,12 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
 
     /// It was not answered: maybe it is not there yet, or not any more.
     fn call_again(&mut self) {
-        if let State::Calling(Call { link, .. }) = std::mem::replace(&mut self.state, State::Dead) {
+        let resting = State::Resting(Instant::now() + AGAIN);
+        if let State::Calling(Call { link, .. }) = std::mem::replace(&mut self.state, resting) {
             self.knock(link, AGAIN);
         }
     }
 
-    /// Out of queue pairs, or the last NIC is dead: as dead as the memory.
     fn knock(&mut self, link: Link, wait: Duration) {
         if let Ok(call) = self.identity.call(self.address, link, wait) {
             self.state = State::Calling(call);
@@ -610,4 +614,52 @@ fn cell_of<C: DeserializeOwned + Default>(word: u64) -> C {
     let bytes = word.to_le_bytes();
     let contents = bytes[0].checked_sub(1).and_then(|len| bytes[1..].get(..usize::from(len)));
     contents.and_then(|contents| postcard::from_bytes(contents).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use mitra_agreement::{ChangeRule, Registers, Rights};
+    use mitra_softnic::{Config, SoftNic};
+
+    use super::*;
+    use crate::memory::{MemoryConfig, MemoryNode};
+
+    fn domain() -> Arc<Domain> {
+        Domain::notifying(vec![SoftNic::open(Config::loopback()).expect("a NIC")]).expect("a domain")
+    }
+
+    /// Queue pairs run out for a while, just as the connection to a memory breaks.
+    #[test]
+    fn a_memory_is_called_again_once_there_are_queue_pairs() {
+        let rights = Rights::single_writer(1, ProcessId(0));
+        let region = Region { registers: 1, rights, rule: ChangeRule::Never, kind: Registers::Written };
+        let regions = vec![region];
+        let failover = mitra_failover::Config::default();
+        let (tokens, listener) = (vec![[7; 16]], TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let config = MemoryConfig { regions: regions.clone(), room: 64, tokens, restarts: false, failover };
+        let mut memory = MemoryNode::new(domain(), listener, config).expect("a memory");
+        let identity = Identity { me: ProcessId(0), domain: domain(), failover, token: [7; 16], life: 1 };
+        let mut port: Port<u64> =
+            Port::new(identity.clone(), memory.address(), &regions, 64).expect("a port");
+        let mut until_ready = |port: &mut Port<u64>| {
+            let end = Instant::now() + Duration::from_secs(10);
+            while !port.is_ready() && Instant::now() < end {
+                memory.rest(Duration::from_millis(1));
+                port.poll(&mut Vec::new());
+            }
+            port.is_ready()
+        };
+        assert!(until_ready(&mut port));
+        // All that there are but those of the connection, and those too when it has gone.
+        let mut all: Vec<Link> = std::iter::from_fn(|| identity.link(MESSAGE).ok()).collect();
+        port.state = State::Dead;
+        all.extend(std::iter::from_fn(|| identity.link(MESSAGE).ok()));
+        port.call();
+        port.poll(&mut Vec::new());
+        assert!(!port.is_ready() && !port.is_dead());
+        drop(all);
+        assert!(until_ready(&mut port));
+    }
 }
