@@ -213,10 +213,15 @@ impl MemoryNode {
     /// Sleeps until somebody comes or asks for something, or so long. Recoveries of connections are taken part in by
     /// [`MemoryNode::poll`], so it should be short.
     pub fn rest(&mut self, at_most: Duration) {
-        self.guests.iter().flatten().for_each(|served| served.link.arm());
+        self.arm();
         if !self.poll() {
             self.rest.rest(at_most);
         }
+    }
+
+    /// Asks to be woken when something comes: for several memories of one domain, of which one rests.
+    pub fn arm(&self) {
+        self.guests.iter().flatten().for_each(|served| served.link.arm());
     }
 
     /// Connects a process. The connection that it had before is fenced first: what it had asked for there is not done any more.
