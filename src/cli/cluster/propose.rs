@@ -106,7 +106,8 @@ impl Task for &Args {
             failover: mitra_failover::Config::default(),
         };
         let door = self.place.listen(self.processes[usize::from(self.id)])?;
-        let mut node = Node::new(process, &self.place.open()?, door, &config)?;
+        let (domain, _faults) = self.place.open()?;
+        let mut node = Node::new(process, &domain, door, &config)?;
         let end = Instant::now() + Duration::from_secs(self.timeout);
         let mut begun = Instant::now();
         let mut leads = !self.lead;
