@@ -77,7 +77,7 @@ impl Cluster {
                     &memories.to_string(),
                 ]
                 .map(str::to_owned),
-                run_dir.path(),
+                &run_dir.path().join("run"),
             );
             let mut line = String::new();
             let out = program.0.stdout.take().expect("piped");
@@ -112,7 +112,7 @@ impl Cluster {
             "--memories",
             &words(&self.doors),
         ];
-        self.processes[p] = Some(Program::start(&arguments.map(str::to_owned), self.run_dir.path()));
+        self.processes[p] = Some(Program::start(&arguments.map(str::to_owned), &self.run_dir.path().join("run")));
     }
 
     /// A client of all processes.
@@ -156,7 +156,7 @@ impl Cluster {
     fn fault(&self, program: &Program, script: &str) {
         let pid = program.0.id().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
-        command.args(["fault", "--pid", &pid, script]).env("MITRA_RUN_DIR", self.run_dir.path());
+        command.args(["fault", "--pid", &pid, script]).env("MITRA_RUN_DIR", &self.run_dir.path().join("run"));
         assert!(command.status().expect("mitra starts").success(), "{script}");
     }
 
