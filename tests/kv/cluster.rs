@@ -112,7 +112,8 @@ impl Cluster {
             "--memories",
             &words(&self.doors),
         ];
-        self.processes[p] = Some(Program::start(&arguments.map(str::to_owned), &self.run_dir.path().join("run")));
+        self.processes[p] =
+            Some(Program::start(&arguments.map(str::to_owned), &self.run_dir.path().join("run")));
     }
 
     /// A client of all processes.
@@ -156,7 +157,7 @@ impl Cluster {
     fn fault(&self, program: &Program, script: &str) {
         let pid = program.0.id().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
-        command.args(["fault", "--pid", &pid, script]).env("MITRA_RUN_DIR", &self.run_dir.path().join("run"));
+        command.args(["fault", "--pid", &pid, script]).env("MITRA_RUN_DIR", self.run_dir.path().join("run"));
         assert!(command.status().expect("mitra starts").success(), "{script}");
     }
 
