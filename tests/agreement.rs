@@ -2,10 +2,12 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 fn mitra(arguments: &[String]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
@@ -55,6 +57,17 @@ fn doors() -> Vec<SocketAddr> {
 
 /// What each of three processes prints that propose their values, of which some lead.
 fn decide(protocol: &str, memories: usize, values: [Option<&str>; 3], leads: &[usize]) -> Vec<Output> {
+    decide_signed(protocol, memories, values, leads, None)
+}
+
+/// The same, signed by keys that are in this directory.
+fn decide_signed(
+    protocol: &str,
+    memories: usize,
+    values: [Option<&str>; 3],
+    leads: &[usize],
+    keys: Option<&Path>,
+) -> Vec<Output> {
     let memories: Vec<_> = (0..memories).map(|id| Memory::start(protocol, id)).collect();
     let doors = doors().iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
     let at = memories.iter().map(|memory| memory.address.clone()).collect::<Vec<_>>().join(",");
@@ -64,6 +77,10 @@ fn decide(protocol: &str, memories: usize, values: [Option<&str>; 3], leads: &[u
         arguments.extend(words(&["--id", &id.to_string(), "--processes", &doors, "--rails", "1", "--json"]));
         if !at.is_empty() {
             arguments.extend(words(&["--memories", &at]));
+        }
+        if let Some(keys) = keys {
+            let file = |name: String| keys.join(name).display().to_string();
+            arguments.extend(words(&["--key", &file(format!("key{id}")), "--keys", &file("keys".into())]));
         }
         if leads.contains(&id) {
             arguments.push("--lead".into());
@@ -113,6 +130,22 @@ fn three_programs_decide_by_coins() {
 }
 
 #[test]
+fn three_programs_that_might_lie_decide() {
+    let dir = TempDir::new().expect("a directory");
+    let make = |id: usize| {
+        let file = dir.path().join(format!("key{id}"));
+        let made = mitra(&words(&["key", &file.display().to_string()])).output().expect("mitra starts");
+        String::from_utf8(made.stdout).expect("a line")
+    };
+    let keys: String = (0..3).map(make).collect();
+    std::fs::write(dir.path().join("keys"), keys).expect("written");
+    let decide = |protocol, leads| decide_signed(protocol, 3, COLOURS, leads, Some(dir.path()));
+    agree(&decide("cheap-quorum", &[]), &["red"]);
+    agree(&decide("fast-and-robust", &[]), &["red"]);
+    agree(&decide("robust-backup", &[1]), &["green"]);
+}
+
+#[test]
 fn what_is_asked_wrongly_is_said_in_one_line() {
     for (arguments, says) in [
         (&["memory", "raft"][..], "say kv, or one of paxos"),
@@ -140,6 +173,7 @@ fn what_is_asked_wrongly_is_said_in_one_line() {
             ],
             "--processes names 1 processes, --clients 2",
         ),
+        (&["propose", "cheap-quorum", "--id", "0", "--processes", "127.0.0.1:1"], "give --key and --keys"),
         (&["memory", "kv", "--fault", "rail7 down"], "--fault"),
     ] {
         let output = mitra(&words(arguments)).stderr(Stdio::piped()).output().expect("mitra starts");

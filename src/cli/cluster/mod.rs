@@ -1,5 +1,6 @@
-//! Processes and memories that decide together: `mitra memory`, `mitra propose`, `mitra kv`.
+//! Processes and memories that decide together: `mitra memory`, `mitra propose`, `mitra kv`, `mitra key`.
 
+pub(crate) mod key;
 pub(crate) mod kv;
 pub(crate) mod memory;
 pub(crate) mod propose;
