@@ -12,4 +12,4 @@ mod store;
 
 pub use client::{Client, ClientError, Watch};
 pub use server::{Server, ServerConfig};
-pub use sizes::Sizes;
+pub use sizes::{MEGABYTES, Sizes};

@@ -60,10 +60,10 @@ pub fn request(bytes: &[u8]) -> Result<Option<Request<'_>>, Malformed> {
 fn header(bytes: &[u8], at: &mut usize, kind: u8) -> Result<Option<usize>, Malformed> {
     const DIGITS: usize = 10;
     let rest = &bytes[*at..];
-    let Some(end) = rest.iter().take(DIGITS + 2).position(|&byte| byte == b'\r') else {
+    let Some(end) = rest.iter().take(DIGITS + 2).position(|&byte| byte == b'\r' || byte == b'\n') else {
         return if rest.len() < DIGITS + 2 { Ok(None) } else { Err(Malformed::Shape) };
     };
-    if rest[0] != kind || rest.get(end + 1).is_some_and(|&byte| byte != b'\n') {
+    if rest[0] != kind || rest[end] != b'\r' || rest.get(end + 1).is_some_and(|&byte| byte != b'\n') {
         return Err(Malformed::Shape);
     }
     if rest.len() < end + 2 {

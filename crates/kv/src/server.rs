@@ -59,6 +59,49 @@ struct Gather {
     count: i64,
     told: Told,
     error: Option<Reply>,
+    /// Whether a part was not done, and whether one may have been.
+    refused: bool,
+    begun: bool,
+}
+
+impl Gather {
+    fn new(left: usize, told: Told) -> Gather {
+        Gather { left, count: 0, told, error: None, refused: false, begun: false }
+    }
+
+    /// Takes what a part has come to. What is to be told, if that was the last.
+    fn take(&mut self, outcome: &Outcome, error: Option<Reply>) -> Option<Gathered> {
+        self.left -= 1;
+        match outcome {
+            Outcome::Refused(_) => self.refused = true,
+            Outcome::Reply(_) | Outcome::Unknown => self.begun = true,
+        }
+        match outcome {
+            Outcome::Reply(Said::Changed(true) | Said::Value(Some(_))) => self.count += 1,
+            _ => self.error = self.error.take().or(error),
+        }
+        if self.left > 0 {
+            return None;
+        }
+        Some(match self.error.take() {
+            // That it was refused would say that none of it was done.
+            Some(_) if self.refused && self.begun => Gathered::InPart,
+            Some(error) => Gathered::All(error),
+            None => Gathered::All(match self.told {
+                Told::Count => Reply::Number(self.count),
+                Told::OkOrNothing if self.count == 0 => Reply::Bulk(None),
+                Told::Ok | Told::OkOrNothing => Reply::Simple("OK"),
+            }),
+        })
+    }
+}
+
+/// What a request of several parts has come to.
+#[derive(PartialEq, Eq, Debug)]
+enum Gathered {
+    All(Reply),
+    /// Some parts were refused, and others done, or maybe.
+    InPart,
 }
 
 /// A process of the store, with its clients.
@@ -251,7 +294,7 @@ impl Server {
             }
             Command::Watch(key) => {
                 if let Some(connection) = self.connections.get_mut(&connection) {
-                    connection.watches = Some(key);
+                    connection.watch(request, key);
                 }
                 self.answer(connection, request, Reply::Simple("OK"));
             }
@@ -273,7 +316,7 @@ impl Server {
     }
 
     fn gather(&mut self, connection: usize, request: u64, left: usize, told: Told) {
-        self.gathers.insert((connection, request), Gather { left, count: 0, told, error: None });
+        self.gathers.insert((connection, request), Gather::new(left, told));
     }
 
     /// A part of a request has come to this.
@@ -284,20 +327,14 @@ impl Server {
             let reply = error.unwrap_or_else(|| single(outcome, part == 1));
             return self.answer(connection, request, reply);
         };
-        gather.left -= 1;
-        match outcome {
-            Outcome::Reply(Said::Changed(true) | Said::Value(Some(_))) => gather.count += 1,
-            _ => gather.error = gather.error.take().or(error),
-        }
-        if gather.left > 0 {
-            return;
-        }
-        let Some(gather) = self.gathers.remove(&(connection, request)) else { return };
-        let reply = gather.error.unwrap_or(match gather.told {
-            Told::Count => Reply::Number(gather.count),
-            Told::OkOrNothing if gather.count == 0 => Reply::Bulk(None),
-            Told::Ok | Told::OkOrNothing => Reply::Simple("OK"),
-        });
+        let Some(gathered) = gather.take(outcome, error) else { return };
+        self.gathers.remove(&(connection, request));
+        let reply = match gathered {
+            Gathered::All(reply) => reply,
+            Gathered::InPart => {
+                Reply::Error("UNKNOWN some of it was refused, and the rest done or not".into())
+            }
+        };
         self.answer(connection, request, reply);
     }
 
@@ -335,7 +372,7 @@ impl Server {
 
     fn tell_watchers(&mut self, changes: &[Event]) {
         for Event { index, key, value } in changes {
-            for connection in self.connections.values_mut().filter(|c| c.watches.as_ref() == Some(key)) {
+            for connection in self.connections.values_mut().filter(|c| c.hears_of(key)) {
                 connection.tell(&Reply::Array(vec![
                     Reply::Bulk(Some(b"change".to_vec())),
                     Reply::Bulk(Some(key.clone())),
@@ -374,5 +411,33 @@ fn single(outcome: &Outcome, ours: bool) -> Reply {
         }
         Said::Value(found) => Reply::Bulk(found.as_ref().map(|(value, _)| value.clone())),
         _ => Reply::Bulk(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gathered(outcomes: &[Outcome]) -> Option<Gathered> {
+        let mut gather = Gather::new(outcomes.len(), Told::Count);
+        let error = |outcome: &Outcome| match outcome {
+            Outcome::Refused(_) => Some(Reply::Error("MOVED".into())),
+            Outcome::Unknown => Some(Reply::Error("UNKNOWN".into())),
+            Outcome::Reply(_) => None,
+        };
+        outcomes.iter().fold(None, |_, outcome| gather.take(outcome, error(outcome)))
+    }
+
+    /// A client takes MOVED and TRYAGAIN for "nothing was done", and does it again somewhere else.
+    #[test]
+    fn what_was_done_in_part_is_not_said_to_be_refused() {
+        let (done, refused) = (Outcome::Reply(Said::Changed(true)), Outcome::Refused(Refused::NotLeader));
+        for other in [&done, &Outcome::Reply(Said::Changed(false)), &Outcome::Unknown] {
+            assert_eq!(gathered(&[other.clone(), refused.clone()]), Some(Gathered::InPart));
+            assert_eq!(gathered(&[refused.clone(), other.clone()]), Some(Gathered::InPart));
+        }
+        let moved = Gathered::All(Reply::Error("MOVED".into()));
+        assert_eq!(gathered(&[refused.clone(), refused]), Some(moved));
+        assert_eq!(gathered(&[done.clone(), done]), Some(Gathered::All(Reply::Number(2))));
     }
 }

@@ -13,6 +13,8 @@ const WINDOWS: u16 = 32;
 const QUEUE: u16 = 4096;
 /// Sessions kept.
 const SESSIONS: u16 = 1024;
+/// What all keys and values may take, in MiB, at most: a region has at most 65,535 registers.
+pub const MEGABYTES: u8 = 125;
 
 /// How large a store is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,14 +23,14 @@ pub struct Sizes {
     pub processes: u8,
     /// Memories, 1 to 64.
     pub memories: u8,
-    /// What all keys and values may take, in MiB: 1 to 128.
+    /// What all keys and values may take, in MiB: 1 to [`MEGABYTES`].
     pub megabytes: u8,
 }
 
 impl Sizes {
     /// Those of its log.
     pub fn log(&self) -> log::Config {
-        let bytes = usize::from(self.megabytes.clamp(1, 128)) << 20;
+        let bytes = usize::from(self.megabytes.clamp(1, MEGABYTES)) << 20;
         log::Config {
             processes: self.processes,
             memories: self.memories,
@@ -56,5 +58,20 @@ impl Sizes {
     /// Bytes that a memory's registers have room for: a register's contents, and whose it is.
     pub fn room(&self) -> usize {
         ROOM + 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_sizes_fit() {
+        for megabytes in 0..=u8::MAX {
+            let sizes = Sizes { processes: 64, memories: 64, megabytes };
+            assert!(sizes.log().fits(), "{megabytes} MiB");
+            let least = usize::from(megabytes.clamp(1, MEGABYTES)) << 20;
+            assert!(sizes.log().most_snapshot_bytes() >= least, "{megabytes} MiB");
+        }
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Hello {
     pub(crate) version: u32,
     pub(crate) from: ProcessId,
     pub(crate) token: Token,
+    /// Differs from one life of a process to the next, as of a memory.
+    pub(crate) life: u64,
     /// Its half of the connection.
     pub(crate) info: Vec<u8>,
 }
@@ -53,7 +55,7 @@ pub(crate) struct Place {
 }
 
 /// The version of what is said here and on the links.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 pub(crate) fn write_frame(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
     let body = postcard::to_stdvec(what).map_err(io::Error::other)?;

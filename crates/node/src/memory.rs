@@ -89,12 +89,14 @@ pub struct MemoryNode {
     buffers: Vec<Arc<Buffer>>,
     rights: Vec<Rights>,
     guests: Vec<Option<Served>>,
-    /// Who has been here before.
-    met: ProcessSet,
+    /// The lives of each process that have been here, the last of them at the end.
+    lives: Vec<Vec<u64>>,
     door: Door,
     rest: Rest,
     life: u64,
     changes: u64,
+    /// What a NIC has not confirmed to be revoked: it may still write there.
+    doubtful: Vec<VirtualMr>,
 }
 
 /// A process that is connected.
@@ -134,7 +136,7 @@ impl MemoryNode {
             buffers: (0..config.regions.len() as u8).map(buffer).collect(),
             rights: config.regions.iter().map(|region| region.rights).collect(),
             guests: (0..n).map(|_| None).collect(),
-            met: ProcessSet::NONE,
+            lives: vec![Vec::new(); n],
             door: Door::open(listener, move || bell.ring())?,
             rest,
             life: secret()?[0],
@@ -142,6 +144,7 @@ impl MemoryNode {
             domain,
             config,
             changes: 0,
+            doubtful: Vec::new(),
         })
     }
 
@@ -227,15 +230,25 @@ impl MemoryNode {
     /// Connects a process. The connection that it had before is fenced first: what it had asked for there is not done any more.
     ///
     /// A right that can be taken has to be taken anew: who comes may be a second one of that name, started while the first was asleep.
+    /// From then on the first counts as crashed, and is not let in again: the two would not know of each other's ballots.
     fn let_in(&mut self, guest: Guest) -> Result<(), StartError> {
-        let p = guest.hello.from;
+        let (p, life) = (guest.hello.from, guest.hello.life);
+        let lives = &mut self.lives[usize::from(p.0)];
+        let returns = !lives.is_empty();
+        if lives.last() != Some(&life) {
+            if lives.contains(&life) {
+                return Ok(());
+            }
+            lives.push(life);
+        }
         self.part(p);
+        if !self.doubtful.is_empty() {
+            return Ok(());
+        }
         let mut link = Link::new(&self.domain, self.config.failover, MESSAGE, secret()?)?;
         let info = link.info()?;
         link.connect(&guest.hello.info)?;
         self.guests[usize::from(p.0)] = Some(Served { link, keys: Vec::new() });
-        let returns = self.met.contains(p);
-        self.met = self.met.with(p);
         let mut regions = Vec::new();
         for region in 0..self.layout.regions() {
             let mut rights = self.rights[region];
@@ -266,13 +279,20 @@ impl MemoryNode {
     /// Cuts a process off.
     fn part(&mut self, p: ProcessId) {
         let Some(mut served) = self.guests[usize::from(p.0)].take() else { return };
-        // What a NIC does not confirm it may still do: a hung one is the operator's to reset. The keys go in any case.
+        // Without its keys a queue pair that is not confirmed to be gone reaches nothing.
         let _ = served.link.close();
         for keys in served.keys {
-            for mr in [keys.read, keys.write].into_iter().flatten() {
-                let _ = self.domain.deregister(&mr);
-            }
+            let _ = keys.read.map(|mr| self.domain.deregister(&mr));
+            self.doubtful.extend(keys.write);
         }
+        self.revoke();
+    }
+
+    /// Revokes keys by which nobody is to write any more. False as long as a NIC does not confirm it: it may go on writing, so nobody is
+    /// told that it does not. A hung one is the operator's to reset.
+    fn revoke(&mut self) -> bool {
+        self.doubtful.retain(|mr| self.domain.deregister(mr).is_err());
+        self.doubtful.is_empty()
     }
 
     /// Changes rights, if that is legal. Rights to read never change among those that are.
@@ -286,13 +306,12 @@ impl MemoryNode {
                 let Some(keys) = guest.as_mut().and_then(|served| served.keys.get_mut(region)) else {
                     continue;
                 };
-                if !rights.write.contains(ProcessId(q as u8))
-                    && let Some(mr) = keys.write.take()
-                    && self.domain.deregister(&mr).is_err()
-                {
-                    // A NIC that may go on writing: nobody is told that it does not.
-                    return None;
+                if !rights.write.contains(ProcessId(q as u8)) {
+                    self.doubtful.extend(keys.write.take());
                 }
+            }
+            if !self.revoke() {
+                return None;
             }
             let grant =
                 rights.write.contains(p) && self.keys(p, region).is_some_and(|keys| keys.write.is_none());
@@ -328,5 +347,55 @@ impl MemoryNode {
 
     fn keys(&mut self, p: ProcessId, region: usize) -> Option<&mut Keys> {
         self.guests[usize::from(p.0)].as_mut()?.keys.get_mut(region)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::TryRecvError;
+
+    use mitra_softnic::{Config, SoftNic};
+
+    use super::*;
+    use crate::port::Identity;
+
+    fn domain() -> Arc<Domain> {
+        Domain::notifying(vec![SoftNic::open(Config::loopback()).expect("a NIC")]).expect("a domain")
+    }
+
+    /// Two processes of one name have the same ballots, and may take each other's for their own: of two lives the earlier is over.
+    #[test]
+    fn who_was_followed_by_another_life_is_not_let_in_again() {
+        let n = 2;
+        let region = Region {
+            registers: 1,
+            rights: Rights::read_only(n),
+            rule: ChangeRule::TakeOver,
+            kind: Registers::Written,
+        };
+        let failover = mitra_failover::Config::default();
+        let tokens = vec![[7; 16]; n.into()];
+        let config = MemoryConfig { regions: vec![region], room: 64, tokens, failover };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut memory = MemoryNode::new(domain(), listener, config).expect("a memory");
+        let domain = domain();
+        let mut comes = |life| {
+            let identity =
+                Identity { me: ProcessId(1), domain: Arc::clone(&domain), failover, token: [7; 16], life };
+            let link = identity.link(MESSAGE).expect("a link");
+            let call = identity.call(memory.address(), link, Duration::ZERO).expect("a call");
+            loop {
+                memory.rest(Duration::from_millis(1));
+                match call.answer.try_recv() {
+                    Err(TryRecvError::Empty) => {}
+                    answer => return answer.is_ok_and(|welcome| welcome.is_ok()),
+                }
+            }
+        };
+        assert!(comes(1));
+        assert!(comes(1), "it may connect anew");
+        assert!(comes(2), "it was started anew");
+        assert!(!comes(1), "the first was only asleep");
+        assert!(comes(2));
     }
 }

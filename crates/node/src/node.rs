@@ -17,6 +17,7 @@ use crate::memory::StartError;
 use crate::peer::Peer;
 use crate::port::{Identity, Port};
 use crate::rest::{Bell, Rest};
+use crate::secret::secret;
 
 /// Where a process is, and whom it knows.
 #[derive(Clone, Debug)]
@@ -78,8 +79,9 @@ where
             return Err(StartError::Processes(n));
         }
         let token = config.tokens[usize::from(config.me.0)];
+        let [life, _] = secret()?;
         let identity =
-            Identity { me: config.me, domain: Arc::clone(domain), failover: config.failover, token };
+            Identity { me: config.me, domain: Arc::clone(domain), failover: config.failover, token, life };
         let ports = config
             .memories
             .iter()

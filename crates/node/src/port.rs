@@ -44,6 +44,7 @@ pub(crate) struct Identity {
     pub(crate) domain: Arc<Domain>,
     pub(crate) failover: mitra_failover::Config,
     pub(crate) token: Token,
+    pub(crate) life: u64,
 }
 
 impl Identity {
@@ -55,7 +56,8 @@ impl Identity {
 
     /// Asks somebody to be its other end.
     pub(crate) fn call(&self, at: SocketAddr, link: Link, wait: Duration) -> Result<Call, Error> {
-        let hello = Hello { version: VERSION, from: self.me, token: self.token, info: link.info()? };
+        let hello =
+            Hello { version: VERSION, from: self.me, token: self.token, life: self.life, info: link.info()? };
         Ok(Call { link, answer: knock(at, hello, wait) })
     }
 }

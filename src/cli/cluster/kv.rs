@@ -85,7 +85,7 @@ struct Serve {
     #[arg(long, value_name = "ADDRESS:PORT,...", value_delimiter = ',', required = true)]
     memories: Vec<SocketAddr>,
     /// MiB that all keys and values may take, as the memories have it
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=128))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=mitra_kv::MEGABYTES.into()))]
     megabytes: u8,
     /// Milliseconds between two heartbeats: a leader counts as dead after thirteen without one
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]

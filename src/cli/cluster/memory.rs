@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     id: u8,
     /// Of kv: MiB that all keys and values may take
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=128))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=mitra_kv::MEGABYTES.into()))]
     megabytes: u8,
     /// Of a protocol: bytes that a register has room for
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
