@@ -44,6 +44,9 @@ pub(crate) const LEARNT: u16 = 256;
 /// ... and bytes that are looked through for that, unless one register has more.
 pub(crate) const LOOKED_THROUGH: usize = 512 << 10;
 
+/// Lives of a process that a memory tells apart; more are not let in.
+const LIVES: usize = 1 << 16;
+
 /// The longest of both: ten bytes for each number.
 pub(crate) const MESSAGE: usize = 16 + 10 * LEARNT as usize;
 
@@ -236,7 +239,7 @@ impl MemoryNode {
         let lives = &mut self.lives[usize::from(p.0)];
         let returns = !lives.is_empty();
         if lives.last() != Some(&life) {
-            if lives.contains(&life) {
+            if lives.contains(&life) || lives.len() == LIVES {
                 return Ok(());
             }
             lives.push(life);
