@@ -28,6 +28,7 @@ enum Command {
     Decode(cli::decode::Args),
     Devices(cli::devices::Args),
     Fault(cli::fault::Args),
+    Key(cli::cluster::key::Args),
     Kv(cli::cluster::kv::Args),
     Memory(cli::cluster::memory::Args),
     #[command(hide = true)]
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Decode(args) => cli::decode::run(&args),
         Command::Devices(args) => cli::devices::run(&args),
         Command::Fault(args) => cli::fault::run(&args),
+        Command::Key(args) => cli::cluster::key::run(&args),
         Command::Kv(args) => cli::cluster::kv::run(&args),
         Command::Memory(args) => cli::cluster::memory::run(&args),
         Command::Peer(args) => cli::pair::run(&args),

@@ -37,6 +37,26 @@ fn is_positive(row: &Value, field: &str) -> bool {
 }
 
 #[test]
+fn agreement_has_a_row_for_each_measure_beside_the_writes_to_a_majority() {
+    let report = json(&["agreement", "--iters", "50", "--blocks", "2"]);
+    for (name, beside) in [
+        ("replicated-log/entry", "fanout_floor"),
+        ("protected-memory-paxos/decide", "fanout_floor"),
+        ("disk-paxos/decide", "fanout_floor"),
+        ("permission/switch", "round_trip"),
+        ("replicated-log/takeover", "round_trip"),
+        ("replicated-log/detection", "round_trip"),
+    ] {
+        let row = row(&report, name);
+        assert!(is_positive(row, "median") && is_positive(row, "ratio"), "{row}");
+        assert_eq!(row["floor"], beside);
+    }
+    for mechanism in ["qp_flags", "window", "key"] {
+        assert!(is_positive(row(&report, &format!("permission/{mechanism}")), "median"));
+    }
+}
+
+#[test]
 fn latency_has_a_row_for_each_thing_and_what_was_measured_beside_it() {
     let report = json(&["latency", "--iters", "200", "--blocks", "2", "--size", "8,65536"]);
     assert_eq!((&report["name"], &report["unit"]), (&"latency".into(), &"us".into()));

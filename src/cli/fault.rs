@@ -7,7 +7,7 @@ use mitra_launch::control::{Answer, Process, Request, Status, processes};
 use mitra_launch::{Script, Settings, run_dir};
 use serde::Serialize;
 
-/// Let a fault befall the rails of programs that run under `mitra run`
+/// Let a fault befall the rails of programs that run under `mitra run`, and of memories and processes of an agreement
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use mitra_kv::Client;
 use mitra_kv::resp::{Reply, write_request};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -17,9 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Program(Child);
 
 impl Program {
-    fn start(arguments: &[String]) -> Program {
+    fn start(arguments: &[String], run_dir: &Path) -> Program {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
-        command.args(arguments).stdout(Stdio::piped());
+        command.args(arguments).stdout(Stdio::piped()).env("MITRA_RUN_DIR", run_dir);
         Program(command.spawn().expect("mitra starts"))
     }
 
@@ -41,6 +43,8 @@ pub struct Cluster {
     doors: Vec<SocketAddr>,
     others: Vec<SocketAddr>,
     clients: Vec<SocketAddr>,
+    /// Where the programs listen for faults.
+    run_dir: TempDir,
 }
 
 /// Addresses of this test's own: other tests run beside it.
@@ -59,6 +63,7 @@ impl Cluster {
         static CLUSTERS: AtomicU8 = AtomicU8::new(1);
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         let at = |ports: std::ops::Range<u16>| ports.map(|port| address(number, port)).collect::<Vec<_>>();
+        let run_dir = TempDir::new().expect("a directory");
         let memory = |listen: &SocketAddr| {
             let mut program = Program::start(
                 &[
@@ -72,6 +77,7 @@ impl Cluster {
                     &memories.to_string(),
                 ]
                 .map(str::to_owned),
+                &run_dir.path().join("run"),
             );
             let mut line = String::new();
             let out = program.0.stdout.take().expect("piped");
@@ -83,7 +89,7 @@ impl Cluster {
         let memories = doors.iter().map(memory).collect();
         let (others, clients) =
             (at(7101..7101 + u16::from(processes)), at(6401..6401 + u16::from(processes)));
-        let mut cluster = Cluster { memories, processes: Vec::new(), doors, others, clients };
+        let mut cluster = Cluster { memories, processes: Vec::new(), doors, others, clients, run_dir };
         for p in 0..processes {
             cluster.processes.push(None);
             cluster.start_process(p.into());
@@ -106,7 +112,8 @@ impl Cluster {
             "--memories",
             &words(&self.doors),
         ];
-        self.processes[p] = Some(Program::start(&arguments.map(str::to_owned)));
+        self.processes[p] =
+            Some(Program::start(&arguments.map(str::to_owned), &self.run_dir.path().join("run")));
     }
 
     /// A client of all processes.
@@ -135,6 +142,23 @@ impl Cluster {
 
     pub fn kill_memory(&mut self, m: usize) {
         self.memories[m] = None;
+    }
+
+    /// Lets a fault befall the rails of a process.
+    pub fn fault_process(&self, p: usize, script: &str) {
+        self.fault(self.processes[p].as_ref().expect("it lives"), script);
+    }
+
+    /// Lets a fault befall the rails of a memory.
+    pub fn fault_memory(&self, m: usize, script: &str) {
+        self.fault(self.memories[m].as_ref().expect("it lives"), script);
+    }
+
+    fn fault(&self, program: &Program, script: &str) {
+        let pid = program.0.id().to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
+        command.args(["fault", "--pid", &pid, script]).env("MITRA_RUN_DIR", self.run_dir.path().join("run"));
+        assert!(command.status().expect("mitra starts").success(), "{script}");
     }
 
     pub fn pause_process(&self, p: usize) {

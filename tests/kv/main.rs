@@ -167,6 +167,23 @@ fn processes_are_killed_and_come_back() {
     });
 }
 
+/// A cable of the leader's is pulled, and a NIC of a memory dies: what runs over the other rails does not notice. Then the leader's last
+/// cable goes, and it is as good as dead.
+#[test]
+fn rails_die_under_the_leader_and_under_a_memory() {
+    under(|cluster| {
+        moment();
+        let leader = cluster.leader();
+        cluster.fault_process(leader, "rail0 down");
+        cluster.fault_memory(1, "rail1 nic-dead");
+        moment();
+        cluster.fault_process(leader, "rail1 down");
+        moment();
+        // It comes back, and finds another in its place.
+        cluster.fault_process(leader, "rail0 up; rail1 up");
+    });
+}
+
 #[test]
 fn nothing_breaks_it_when_nothing_fails() {
     under(|_| {});

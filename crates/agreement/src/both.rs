@@ -84,31 +84,34 @@ impl<A: Process, B: Process> Both<A, B> {
     ) -> T {
         let mut asked = Vec::new();
         let done = act(&mut self.one, &mut asked);
-        for action in asked {
-            if let Action::Ask { memory, .. } = action {
-                self.owners.asked(memory, false);
-            }
-            self.asleep[0] |= action == Action::Wake;
-            out.push(renamed(action, 0, Either::One, Either::One));
-        }
+        self.take(false, asked, Either::One, Either::One, out);
         done
     }
 
-    fn with_other<T>(
-        &mut self,
-        act: impl FnOnce(&mut B, &mut Actions<B>) -> T,
-        out: &mut Actions<Both<A, B>>,
-    ) -> T {
+    fn with_other(&mut self, input: Input<B::Cell, B::Message>, out: &mut Actions<Both<A, B>>) {
         let mut asked = Vec::new();
-        let done = act(&mut self.other, &mut asked);
+        self.other.handle(input, &mut asked);
+        self.take(true, asked, Either::Other, Either::Other, out);
+    }
+
+    /// Takes what one of the two asks for.
+    fn take<C, M>(
+        &mut self,
+        side: bool,
+        asked: Vec<Action<C, M>>,
+        cell: impl Fn(C) -> Either<A::Cell, B::Cell>,
+        message: impl Fn(M) -> Either<A::Message, B::Message>,
+        out: &mut Actions<Both<A, B>>,
+    ) {
+        let shift = if side { self.shift } else { 0 };
         for action in asked {
-            if let Action::Ask { memory, .. } = action {
-                self.owners.asked(memory, true);
+            match &action {
+                Action::Ask { memory, .. } => self.owners.asked(*memory, side),
+                Action::Wake => self.asleep[usize::from(side)] = true,
+                _ => {}
             }
-            self.asleep[1] |= action == Action::Wake;
-            out.push(renamed(action, self.shift, Either::Other, Either::Other));
+            out.push(renamed(action, shift, &cell, &message));
         }
-        done
     }
 }
 
@@ -157,41 +160,36 @@ where
     type Value = A::Value;
 
     fn handle(&mut self, input: Input<Self::Cell, Self::Message>, out: &mut Actions<Self>) {
-        match input {
-            Input::Start => {
-                self.with_one(|one, out| one.handle(Input::Start, out), out);
-                self.with_other(|other, out| other.handle(Input::Start, out), out);
-            }
+        let (one, other) = match input {
+            Input::Start => (Some(Input::Start), Some(Input::Start)),
             Input::Message { from, message: Either::One(message) } => {
-                self.with_one(|one, out| one.handle(Input::Message { from, message }, out), out);
+                (Some(Input::Message { from, message }), None)
             }
             Input::Message { from, message: Either::Other(message) } => {
-                self.with_other(|other, out| other.handle(Input::Message { from, message }, out), out);
+                (None, Some(Input::Message { from, message }))
             }
             Input::Response { memory, nth, response } => match self.owners.answered(memory, nth) {
                 Some((false, nth)) => {
-                    let response = answer(response, Either::one);
-                    self.with_one(|one, out| one.handle(Input::Response { memory, nth, response }, out), out);
+                    (Some(Input::Response { memory, nth, response: answer(response, Either::one) }), None)
                 }
                 Some((true, nth)) => {
-                    let response = answer(response, Either::other);
-                    let input = Input::Response { memory, nth, response };
-                    self.with_other(|other, out| other.handle(input, out), out);
+                    (None, Some(Input::Response { memory, nth, response: answer(response, Either::other) }))
                 }
-                None => {}
+                None => (None, None),
             },
             Input::Wake => {
                 let [one, other] = core::mem::take(&mut self.asleep);
-                if one {
-                    self.with_one(|one, out| one.handle(Input::Wake, out), out);
-                }
-                if other {
-                    self.with_other(|other, out| other.handle(Input::Wake, out), out);
-                }
+                (one.then_some(Input::Wake), other.then_some(Input::Wake))
             }
             // Of who leads, and of coins, only the first wants to know.
-            Input::Leader(p) => self.with_one(|one, out| one.handle(Input::Leader(p), out), out),
-            Input::Coin(side) => self.with_one(|one, out| one.handle(Input::Coin(side), out), out),
+            Input::Leader(p) => (Some(Input::Leader(p)), None),
+            Input::Coin(side) => (Some(Input::Coin(side)), None),
+        };
+        if let Some(input) = one {
+            self.with_one(|one, out| one.handle(input, out), out);
+        }
+        if let Some(input) = other {
+            self.with_other(input, out);
         }
     }
 

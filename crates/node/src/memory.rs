@@ -44,6 +44,9 @@ pub(crate) const LEARNT: u16 = 256;
 /// ... and bytes that are looked through for that, unless one register has more.
 pub(crate) const LOOKED_THROUGH: usize = 512 << 10;
 
+/// Lives of a process that a memory tells apart; more are not let in.
+const LIVES: usize = 1 << 16;
+
 /// The longest of both: ten bytes for each number.
 pub(crate) const MESSAGE: usize = 16 + 10 * LEARNT as usize;
 
@@ -218,10 +221,15 @@ impl MemoryNode {
     /// Sleeps until somebody comes or asks for something, or so long. Recoveries of connections are taken part in by
     /// [`MemoryNode::poll`], so it should be short.
     pub fn rest(&mut self, at_most: Duration) {
-        self.guests.iter().flatten().for_each(|served| served.link.arm());
+        self.arm();
         if !self.poll() {
             self.rest.rest(at_most);
         }
+    }
+
+    /// Asks to be woken when something comes: for several memories of one domain, of which one rests.
+    pub fn arm(&self) {
+        self.guests.iter().flatten().for_each(|served| served.link.arm());
     }
 
     /// Connects a process. The connection that it had before is fenced first: what it had asked for there is not done any more.
@@ -233,7 +241,7 @@ impl MemoryNode {
         let lives = &mut self.lives[usize::from(p.0)];
         let returns = !lives.is_empty();
         if lives.last() != Some(&life) {
-            if lives.contains(&life) || returns && !self.config.restarts {
+            if lives.contains(&life) || lives.len() == LIVES || returns && !self.config.restarts {
                 return Ok(());
             }
             lives.push(life);

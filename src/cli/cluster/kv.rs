@@ -180,7 +180,8 @@ fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
     };
     let door = args.place.listen(args.processes[usize::from(args.id)])?;
     let clients = args.place.listen(args.clients[usize::from(args.id)])?;
-    let mut server = Server::new(&args.place.open()?, door, clients, config)?;
+    let (domain, _faults) = args.place.open()?;
+    let mut server = Server::new(&domain, door, clients, config)?;
     eprintln!("mitra: process {} serves clients at {}", args.id, server.address()?);
     let (mut leader, mut leads) = (None, false);
     loop {

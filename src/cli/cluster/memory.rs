@@ -98,7 +98,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         restarts: matches!(args.purpose, Purpose::Kv),
         failover: mitra_failover::Config::default(),
     };
-    let mut memory = MemoryNode::new(args.place.open()?, listener, config)?;
+    let (domain, _faults) = args.place.open()?;
+    let mut memory = MemoryNode::new(domain, listener, config)?;
     let told = Listening { address: memory.address(), bytes: memory.bytes() };
     let mut out = std::io::stdout().lock();
     if args.json {

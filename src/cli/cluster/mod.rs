@@ -1,5 +1,6 @@
-//! Processes and memories that decide together: `mitra memory`, `mitra propose`, `mitra kv`.
+//! Processes and memories that decide together: `mitra memory`, `mitra propose`, `mitra kv`, `mitra key`.
 
+pub(crate) mod key;
 pub(crate) mod kv;
 pub(crate) mod memory;
 pub(crate) mod propose;
@@ -11,7 +12,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use mitra_failover::Domain;
-use mitra_launch::Rails;
+use mitra_launch::control::{Device, Server, Status, inflict, rail_status, serve};
+use mitra_launch::{Change, Rails, Script, Settings, run_dir};
 use mitra_node::Token;
 use mitra_softnic::SoftNic;
 use mitra_verbs::Provider;
@@ -26,20 +28,46 @@ pub(crate) struct Place {
     /// What only those know that belong together: needed where others than this machine reach them
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
+    /// Let this befall the rails, counted from now; may be given several times. `mitra fault` does it live
+    #[arg(long, value_name = "SCRIPT")]
+    fault: Vec<Script>,
+}
+
+/// The rails, for who lets faults befall them.
+struct Nics(Vec<Arc<SoftNic>>);
+
+impl Device for Nics {
+    fn inflict(&mut self, rail: usize, change: Change) {
+        if let Some(nic) = self.0.get(rail) {
+            inflict(nic, change);
+        }
+    }
+
+    fn status(&mut self) -> Status {
+        let rails = self.0.iter().map(|nic| rail_status(nic)).collect();
+        // What goes over them is not this command's to count.
+        Status { rails, queue_pairs: 0, failovers: 0 }
+    }
 }
 
 impl Place {
-    /// Opens the rails.
-    pub(crate) fn open(&self) -> anyhow::Result<Arc<Domain>> {
+    /// Opens the rails. `mitra fault` reaches them for as long as the server lives.
+    pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, Server)> {
         let configs: Vec<_> = match &self.rails {
             Rails::Count(count) => vec![mitra_softnic::Config::loopback(); *count],
             Rails::Addresses(addresses) => addresses.iter().map(|&a| mitra_softnic::Config::at(a)).collect(),
         };
-        let open = |(rail, config)| -> anyhow::Result<Arc<dyn Provider>> {
-            Ok(SoftNic::open(config).with_context(|| format!("cannot open the NIC of rail {rail}"))?)
+        let open = |(rail, config)| {
+            SoftNic::open(config).with_context(|| format!("cannot open the NIC of rail {rail}"))
         };
         let nics: Vec<_> = configs.into_iter().enumerate().map(open).collect::<Result<_, _>>()?;
-        Ok(Domain::notifying(nics)?)
+        let faults = Script(self.fault.iter().flat_map(|script| script.0.clone()).collect());
+        faults.check(nics.len()).map_err(anyhow::Error::msg).context("--fault")?;
+        let run_dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::path);
+        let settings =
+            Settings { rails: self.rails.clone(), faults, run_dir: Some(run_dir), ..Settings::default() };
+        let server = serve(&settings, Nics(nics.clone())).context("cannot listen for mitra fault")?;
+        Ok((Domain::notifying(nics.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?, server))
     }
 
     /// Opens a door.

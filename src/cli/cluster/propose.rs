@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Place;
+use super::key::keys as keys_of;
 use super::protocol::{Protocol, Task};
 
 /// A decision is heard of by those that poll: who has decided stays a while, for the others.
@@ -23,7 +25,7 @@ const LINGER: Duration = Duration::from_millis(500);
 Example (three memories run, see mitra memory --help):
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103 M=127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
   mitra propose protected-memory-paxos --id 1 --processes $P --memories $M --lead blue
-One process leads (of fast-paxos and hbo: none need to); one alone decides where the protocol lets it. What was decided goes to standard output (--json: `decided`,
+One process leads (of fast-paxos, hbo, cheap-quorum and fast-and-robust where all is well: none need to); one alone decides where the protocol lets it. What was decided goes to standard output (--json: `decided`,
 `attempts`, `us` since it led or began). Exit codes: 0 it has decided, 1 it has not in time, 2 bad arguments or input.")]
 pub(crate) struct Args {
     /// By which protocol
@@ -42,6 +44,15 @@ pub(crate) struct Args {
     /// Take the lead, once a majority of the memories can be reached: where two do, they hinder each other, and agree all the same
     #[arg(long)]
     lead: bool,
+    /// What this process signs with, where processes lie (`mitra key`)
+    #[arg(long, value_name = "FILE", requires = "keys")]
+    key: Option<PathBuf>,
+    /// The public halves of all, a line each, from process 0
+    #[arg(long, value_name = "FILE", requires = "key")]
+    keys: Option<PathBuf>,
+    /// Which decision this is: another number for each that is signed with the same keys, or what was said in one counts in another
+    #[arg(long, default_value_t = 0)]
+    instance: u64,
     /// Bytes that a register has room for, as the memories have it
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
     room: u32,
@@ -66,7 +77,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (n, m) = (args.processes.len(), args.memories.len());
     ensure!(n <= 64 && m <= 64, "at most 64 processes and 64 memories");
     ensure!(usize::from(args.id) < n, "--id {} is none of the {n} processes", args.id);
-    let decided = args.protocol.with(ProcessId(args.id), n as u8, m as u8, args.value.clone(), args)?;
+    let me = ProcessId(args.id);
+    let keys = match (&args.key, &args.keys) {
+        (Some(key), Some(keys)) => Some(keys_of(me, n as u8, key, keys, args.instance)?),
+        _ => None,
+    };
+    let decided = args.protocol.with(me, (n as u8, m as u8), args.value.clone(), keys, args)?;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&decided)?)?;
@@ -106,7 +122,8 @@ impl Task for &Args {
             failover: mitra_failover::Config::default(),
         };
         let door = self.place.listen(self.processes[usize::from(self.id)])?;
-        let mut node = Node::new(process, &self.place.open()?, door, &config)?;
+        let (domain, _faults) = self.place.open()?;
+        let mut node = Node::new(process, &domain, door, &config)?;
         let end = Instant::now() + Duration::from_secs(self.timeout);
         let mut begun = Instant::now();
         let mut leads = !self.lead;

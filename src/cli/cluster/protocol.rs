@@ -1,11 +1,16 @@
 //! The protocols that run over NICs, by name.
 
+use anyhow::Context;
 use mitra_agreement::aligned_paxos::AlignedPaxos;
+use mitra_agreement::cheap_quorum::CheapQuorum;
 use mitra_agreement::disk_paxos::DiskPaxos;
+use mitra_agreement::fast_and_robust::FastAndRobust;
 use mitra_agreement::fast_paxos::{FastPaxos, Quorums};
 use mitra_agreement::hbo::Hbo;
 use mitra_agreement::paxos::Paxos;
 use mitra_agreement::protected_memory_paxos::ProtectedMemoryPaxos;
+use mitra_agreement::robust_backup::RobustBackup;
+use mitra_agreement::signature::Ed25519;
 use mitra_agreement::{Process, ProcessId, ProcessSet, Region, Sound};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -25,7 +30,22 @@ pub(super) enum Protocol {
     AlignedPaxos,
     /// Randomized, without a leader: memory i belongs to process i, and all share it. Values: true, false
     Hbo,
+    /// Where processes lie: process 0 leads; gives up where something is wrong. Needs --key, as the next two
+    CheapQuorum,
+    /// Where processes lie: Paxos over broadcasts that nobody can make two of
+    RobustBackup,
+    /// Where processes lie: Cheap Quorum, and where that gives up, Robust Backup
+    FastAndRobust,
 }
+
+/// Turns of each process for which the memories have room.
+const TURNS: u16 = 16;
+/// Polls before a process of Cheap Quorum panics.
+const PATIENCE: u8 = 100;
+
+type Quorum = CheapQuorum<String, Ed25519>;
+type Backup = RobustBackup<Paxos<String>, Ed25519>;
+type Fast = FastAndRobust<String, Ed25519>;
 
 /// What is done with a process, whichever protocol it is of.
 pub(super) trait Task {
@@ -47,19 +67,23 @@ impl Protocol {
             Protocol::ProtectedMemoryPaxos => ProtectedMemoryPaxos::<String>::regions(processes),
             Protocol::AlignedPaxos => AlignedPaxos::<String>::regions(processes),
             Protocol::Hbo => Hbo::<Sound>::regions(ProcessId(memory), ProcessSet::first(processes)),
+            Protocol::CheapQuorum => Quorum::regions(processes),
+            Protocol::RobustBackup => Backup::regions(processes, TURNS),
+            Protocol::FastAndRobust => Fast::regions(processes, TURNS),
         }
     }
 
-    /// Does it with a process that proposes `value`.
+    /// Does it with a process that proposes `value`, and signs by `keys` where processes lie.
     pub(super) fn with<T: Task>(
         self,
         me: ProcessId,
-        n: u8,
-        m: u8,
+        (n, m): (u8, u8),
         value: Option<String>,
+        keys: Option<Ed25519>,
         task: T,
     ) -> anyhow::Result<T::Output> {
         let input = value.clone().unwrap_or_default();
+        let signed = || keys.context("where processes lie they sign: give --key and --keys (see mitra key)");
         match self {
             Protocol::Paxos => task.run(Paxos::<String>::new(me, n, input)),
             Protocol::FastPaxos => {
@@ -77,6 +101,9 @@ impl Protocol {
                     input.parse().map_err(|_| anyhow::anyhow!("hbo decides between true and false"))?;
                 task.run(Hbo::<Sound>::new(me, n, ProcessSet::first(n).without(me), side))
             }
+            Protocol::CheapQuorum => task.run(Quorum::new(me, (n, m), PATIENCE, signed()?, input)),
+            Protocol::RobustBackup => task.run(Backup::new(me, (n, m), TURNS, signed()?, input)),
+            Protocol::FastAndRobust => task.run(Fast::new(me, (n, m), PATIENCE, TURNS, signed()?, input)),
         }
     }
 }

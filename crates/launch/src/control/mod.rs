@@ -5,6 +5,7 @@
 //! connects may.
 
 mod client;
+mod nic;
 mod server;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Change, Script};
 
 pub use client::{AskError, Process, processes};
+pub use nic::{inflict, rail_status};
 pub use server::{Server, serve};
 
 /// A device, as its controller sees it.

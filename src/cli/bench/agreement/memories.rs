@@ -90,6 +90,7 @@ pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
     link.send(&Served { doors, floor: floor.info()? })?;
     loop {
         for memory in &mut memories[1..] {
+            memory.arm();
             memory.poll();
         }
         memories[0].rest(Duration::from_millis(1));

@@ -1,0 +1,184 @@
+//! `mitra memory` and `mitra propose` as a user meets them: processes that decide, each a program of its own.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn mitra(arguments: &[String]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
+    command.args(arguments).stdout(Stdio::piped());
+    command
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// A memory that is ended when this is.
+struct Memory {
+    program: Child,
+    address: String,
+}
+
+impl Memory {
+    fn start(protocol: &str, id: usize) -> Memory {
+        let mut program =
+            mitra(&words(&["memory", protocol, "--id", &id.to_string(), "--rails", "1", "--json"]))
+                .spawn()
+                .expect("mitra starts");
+        let mut line = String::new();
+        let out = program.stdout.take().expect("piped");
+        BufReader::new(out).read_line(&mut line).expect("a line");
+        let told: Value = serde_json::from_str(&line).expect("an object");
+        let address = told["address"].as_str().expect("where it listens").to_owned();
+        Memory { program, address }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+/// Doors of three processes of this test's own.
+fn doors() -> Vec<SocketAddr> {
+    static TESTS: AtomicU8 = AtomicU8::new(1);
+    let number = TESTS.fetch_add(1, Ordering::Relaxed);
+    let [high, low] = (std::process::id() as u16).to_be_bytes();
+    (7101..7104).map(|port| (Ipv4Addr::new(127, 200 + high % 50, low, number), port).into()).collect()
+}
+
+/// What each of three processes prints that propose their values, of which some lead.
+fn decide(protocol: &str, memories: usize, values: [Option<&str>; 3], leads: &[usize]) -> Vec<Output> {
+    decide_signed(protocol, memories, values, leads, None)
+}
+
+/// The same, signed by keys that are in this directory.
+fn decide_signed(
+    protocol: &str,
+    memories: usize,
+    values: [Option<&str>; 3],
+    leads: &[usize],
+    keys: Option<&Path>,
+) -> Vec<Output> {
+    let memories: Vec<_> = (0..memories).map(|id| Memory::start(protocol, id)).collect();
+    let doors = doors().iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+    let at = memories.iter().map(|memory| memory.address.clone()).collect::<Vec<_>>().join(",");
+    let start = |(id, value): (usize, &Option<&str>)| {
+        let mut arguments = words(&["propose", protocol]);
+        arguments.extend(value.map(str::to_owned));
+        arguments.extend(words(&["--id", &id.to_string(), "--processes", &doors, "--rails", "1", "--json"]));
+        if !at.is_empty() {
+            arguments.extend(words(&["--memories", &at]));
+        }
+        if let Some(keys) = keys {
+            let file = |name: String| keys.join(name).display().to_string();
+            arguments.extend(words(&["--key", &file(format!("key{id}")), "--keys", &file("keys".into())]));
+        }
+        if leads.contains(&id) {
+            arguments.push("--lead".into());
+        }
+        mitra(&arguments).stderr(Stdio::piped()).spawn().expect("mitra starts")
+    };
+    let started: Vec<_> = values.iter().enumerate().map(start).collect();
+    started.into_iter().map(|program| program.wait_with_output().expect("it ends")).collect()
+}
+
+/// All decide alike, on one of these.
+fn agree(outputs: &[Output], valid: &[&str]) {
+    let decided = |output: &Output| {
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let told: Value = serde_json::from_slice(&output.stdout).expect("an object");
+        told["decided"].as_str().expect("a value").to_owned()
+    };
+    let all: Vec<_> = outputs.iter().map(decided).collect();
+    assert!(all.iter().all(|value| *value == all[0]) && valid.contains(&all[0].as_str()), "{all:?}");
+}
+
+const COLOURS: [Option<&str>; 3] = [Some("red"), Some("green"), Some("blue")];
+
+#[test]
+fn three_programs_decide_over_three_memories() {
+    for protocol in ["protected-memory-paxos", "disk-paxos", "aligned-paxos"] {
+        agree(&decide(protocol, 3, COLOURS, &[1]), &["green"]);
+    }
+}
+
+#[test]
+fn two_who_lead_agree_all_the_same() {
+    for protocol in ["protected-memory-paxos", "disk-paxos"] {
+        agree(&decide(protocol, 3, COLOURS, &[0, 2]), &["red", "blue"]);
+    }
+}
+
+#[test]
+fn three_programs_decide_by_messages() {
+    agree(&decide("paxos", 0, COLOURS, &[2]), &["blue"]);
+    agree(&decide("fast-paxos", 0, [None, Some("green"), None], &[]), &["green"]);
+}
+
+#[test]
+fn three_programs_decide_by_coins() {
+    agree(&decide("hbo", 3, [Some("true"), Some("false"), Some("true")], &[]), &["true", "false"]);
+}
+
+#[test]
+fn three_programs_that_might_lie_decide() {
+    let dir = TempDir::new().expect("a directory");
+    let make = |id: usize| {
+        let file = dir.path().join(format!("key{id}"));
+        let made = mitra(&words(&["key", &file.display().to_string()])).output().expect("mitra starts");
+        String::from_utf8(made.stdout).expect("a line")
+    };
+    let keys: String = (0..3).map(make).collect();
+    std::fs::write(dir.path().join("keys"), keys).expect("written");
+    let decide = |protocol, leads| decide_signed(protocol, 3, COLOURS, leads, Some(dir.path()));
+    agree(&decide("cheap-quorum", &[]), &["red"]);
+    agree(&decide("fast-and-robust", &[]), &["red"]);
+    agree(&decide("robust-backup", &[1]), &["green"]);
+}
+
+#[test]
+fn what_is_asked_wrongly_is_said_in_one_line() {
+    for (arguments, says) in [
+        (&["memory", "raft"][..], "say kv, or one of paxos"),
+        (&["memory", "kv", "--listen", "0.0.0.0:0"], "--secret FILE"),
+        (
+            &["propose", "paxos", "--id", "3", "--processes", "127.0.0.1:1"],
+            "--id 3 is none of the 1 processes",
+        ),
+        (
+            &["propose", "hbo", "maybe", "--id", "0", "--processes", "127.0.0.1:1"],
+            "hbo has a memory for each process",
+        ),
+        (
+            &[
+                "kv",
+                "serve",
+                "--id",
+                "0",
+                "--processes",
+                "127.0.0.1:1",
+                "--clients",
+                "127.0.0.1:2,127.0.0.1:3",
+                "--memories",
+                "127.0.0.1:4",
+            ],
+            "--processes names 1 processes, --clients 2",
+        ),
+        (&["propose", "cheap-quorum", "--id", "0", "--processes", "127.0.0.1:1"], "give --key and --keys"),
+        (&["memory", "kv", "--fault", "rail7 down"], "--fault"),
+    ] {
+        let output = mitra(&words(arguments)).stderr(Stdio::piped()).output().expect("mitra starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
+        assert!(errors.contains(says) && errors.lines().count() == 1, "{arguments:?}: {errors}");
+    }
+}
