@@ -185,7 +185,7 @@ impl Server {
     /// Serves: does what has come up, and sleeps if that was nothing, not for long.
     ///
     /// # Errors
-    /// The system cannot wait.
+    /// The system cannot wait, or a snapshot in the memories cannot be read.
     pub fn turn(&mut self) -> std::io::Result<()> {
         let waiting = self.connections.values().any(Connection::is_waiting);
         let sleep = if waiting || self.active.elapsed() < SPIN {
@@ -215,6 +215,10 @@ impl Server {
         }
         self.events = Events::with_capacity(256);
         self.step();
+        if self.store.is_unreadable() {
+            let why = "a snapshot of the store cannot be read: processes of two versions share its memories";
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
+        }
         Ok(())
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct Store {
     outcomes: Vec<(Waiter, Outcome)>,
     events: Vec<Event>,
     applied: u64,
+    /// A snapshot could not be read: what comes behind it must not be applied to what was before.
+    unreadable: bool,
 }
 
 impl Store {
@@ -72,12 +74,18 @@ impl Store {
             outcomes: Vec::new(),
             events: Vec::new(),
             applied: 0,
+            unreadable: false,
         }
     }
 
     /// Who leads, as far as this process knows.
     pub(crate) fn leader(&self) -> Option<ProcessId> {
         self.leader
+    }
+
+    /// Whether a snapshot could not be read: this process is of no use any more.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        self.unreadable
     }
 
     /// The last entry that was applied here.
@@ -196,12 +204,10 @@ impl Store {
                     }
                 }
                 Delivery::Entry { index, .. } => self.applied = index,
-                Delivery::Snapshot { index, bytes } => {
-                    // Written by another process of the store: a process that crashes does not lie.
-                    if let Ok(kv) = Kv::restore(&bytes) {
-                        (self.kv, self.applied) = (kv, index);
-                    }
-                }
+                Delivery::Snapshot { index, bytes } => match Kv::restore(&bytes) {
+                    Ok(kv) => (self.kv, self.applied) = (kv, index),
+                    Err(_) => self.unreadable = true,
+                },
             }
         }
         replies

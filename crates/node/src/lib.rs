@@ -12,6 +12,7 @@ mod port;
 mod register;
 mod rest;
 mod secret;
+mod word;
 
 pub use greeting::Token;
 pub use memory::{MemoryConfig, MemoryNode, StartError};

@@ -4,6 +4,9 @@
 //! refused, although it may have been done; but it will not be done any more. What only reads, settles or takes a right is asked
 //! again instead.
 
+mod requests;
+mod results;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use mitra_agreement::{Op, ProcessId, Region, Response};
 use mitra_failover::{Completion, Domain, FailoverReport, NamedError, Outcome, RemoteRegion, VirtualMr};
-use mitra_verbs::{Access, Buffer, Data, Error, SendOp};
+use mitra_verbs::{Access, Buffer, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -22,7 +25,7 @@ use crate::greeting::{Hello, Token, VERSION, Welcome, knock};
 use crate::layout::Layout;
 use crate::link::{Event, Link};
 use crate::memory::{Answer, LEARNT, LOOKED_THROUGH, MESSAGE, Request};
-use crate::register::{self, Seen};
+use crate::register;
 use crate::secret::secret;
 
 /// Bytes of a READ, at most, unless a register is longer.
@@ -321,13 +324,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
         (fits && link.import(&found).is_ok()).then_some(found)
     }
 
-    /// The memory lets this process write a region, by this key; or not. With a new key come registers that others may have
-    /// written.
+    /// The memory lets this process write a region, by this key; or not. Others may have written its registers before.
     fn granted(&mut self, region: usize, encoded: Option<&[u8]>) {
-        let found = encoded.and_then(|bytes| RemoteRegion::decode(bytes).ok());
-        if found.is_some() && found == self.known[region].write {
-            return;
-        }
         self.known[region].write = self.import(region, encoded);
         self.known[region].seqs.fill(None);
     }
@@ -344,141 +342,6 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
         let request = Request::Learn { region, first, count: end - first };
         if link.send(postcard::to_stdvec(&request).expect("plain data")) {
             self.learning.push_back(Learning { region, registers: first..end });
-        }
-    }
-
-    /// Posts what can be posted.
-    fn post(&mut self) {
-        for at in 0..self.pending.len() {
-            let State::Connected(link) = &mut self.state else { return };
-            if self.pending[at].stage != Stage::Queued {
-                continue;
-            }
-            if link.room() == 0 {
-                return;
-            }
-            match &self.pending[at].op {
-                Op::Write { .. } => self.post_write(at),
-                Op::Read { .. } => self.post_read(at),
-                Op::Settle { .. } => self.post_settle(at),
-                Op::Change { region, rights } => {
-                    let change = Request::Change { region: *region, read: rights.read, write: rights.write };
-                    if link.send(postcard::to_stdvec(&change).expect("plain data")) {
-                        self.pending[at].stage = Stage::Asked;
-                    }
-                }
-            }
-        }
-    }
-
-    fn post_write(&mut self, at: usize) {
-        let Op::Write { region, register, cell } = &self.pending[at].op else { return };
-        let known = self.known.get_mut(usize::from(*region));
-        let Some(Known { write: Some(remote), seqs, .. }) = known else { return };
-        let (region, register) = (*region, *register);
-        let Some(last) = seqs.get_mut(usize::from(register)) else { return };
-        let Some(last) = last else { return self.learn(region, register) };
-        let seq = last.wrapping_add(1);
-        self.bytes.clear();
-        self.sealed.clear();
-        // Longer than the room: it stays queued, and `refuse` says so.
-        let Ok(bytes) = postcard::to_extend(cell, std::mem::take(&mut self.bytes)) else { return };
-        self.bytes = bytes;
-        if self.bytes.len() > self.layout.room() {
-            return;
-        }
-        register::seal(seq, &self.bytes, &mut self.sealed);
-        let to = remote.at(self.layout.place(region, register, seq));
-        let inline = self.sealed.len() <= self.identity.domain.limits().inline as usize;
-        let (slot, data) = if inline {
-            (Slot::None, Data::inline(&self.sealed))
-        } else {
-            let Some(slot) = self.free_writes.pop() else { return };
-            let offset = READS * self.read_len + slot * register::place_len(self.layout.room());
-            self.staging.write_at(offset, &self.sealed);
-            (Slot::Write(slot), Data::sge(self.mr.sge(offset as u64, self.sealed.len() as u32)))
-        };
-        let State::Connected(link) = &mut self.state else { return };
-        if link.post(self.pending[at].number, SendOp::Write(to), data).is_ok() {
-            *last = seq;
-            self.pending[at].stage = Stage::Posted(slot);
-        } else {
-            return self.free(slot);
-        }
-        // Ahead of need.
-        let soon = register.saturating_add(AHEAD);
-        if self.known[usize::from(region)].seqs.get(usize::from(soon)) == Some(&None) {
-            self.learn(region, soon);
-        }
-    }
-
-    fn post_read(&mut self, at: usize) {
-        let pending = &self.pending[at];
-        let Op::Read { region, first, count } = pending.op else { return };
-        let done = pending.cells.len() as u16;
-        let Some(Known { read: Some(remote), .. }) = self.known.get(usize::from(region)) else { return };
-        let (from, to) = (first.saturating_add(done), first.saturating_add(count));
-        let piece = self.layout.pieces(region, from..to, READ).next();
-        let Some(piece) = piece.filter(|p| p.end <= self.layout.registers(region)) else { return };
-        let Some(slot) = self.free_reads.pop() else { return };
-        let stride = self.layout.stride(region);
-        let len = usize::from(piece.end - piece.start) * stride;
-        let data = Data::sge(self.mr.sge((slot * self.read_len) as u64, len as u32));
-        let op = SendOp::Read(remote.at((usize::from(piece.start) * stride) as u64));
-        let State::Connected(link) = &mut self.state else { return };
-        if link.post(self.pending[at].number, op, data).is_ok() {
-            self.pending[at].stage = Stage::Posted(Slot::Read(slot));
-        } else {
-            self.free_reads.push(slot);
-        }
-    }
-
-    fn post_settle(&mut self, at: usize) {
-        let Op::Settle { region, register, cell } = &self.pending[at].op else { return };
-        let Some(Known { write: Some(remote), .. }) = self.known.get(usize::from(*region)) else { return };
-        let Some(swap) = word(cell).filter(|_| *register < self.layout.registers(*region)) else { return };
-        let Some(slot) = self.free_reads.pop() else { return };
-        let op = SendOp::CompareSwap { remote: remote.at(u64::from(*register) * 8), compare: 0, swap };
-        let data = Data::sge(self.mr.sge((slot * self.read_len) as u64, 8));
-        let State::Connected(link) = &mut self.state else { return };
-        if link.post(self.pending[at].number, op, data).is_ok() {
-            self.pending[at].stage = Stage::Posted(Slot::Read(slot));
-        } else {
-            self.free_reads.push(slot);
-        }
-    }
-
-    /// Refuses what can never be posted.
-    fn refuse(&mut self, answers: &mut Vec<(usize, Response<C>)>) {
-        while matches!(self.state, State::Connected(_))
-            && let Some(at) =
-                self.pending.iter().position(|p| p.stage == Stage::Queued && self.is_hopeless(&p.op))
-        {
-            self.answer(at, Response::Nak, answers);
-        }
-    }
-
-    /// Without the right, of registers that do not exist, or of more than a register has room for.
-    fn is_hopeless(&self, op: &Op<C>) -> bool {
-        let may_write = |region: u8, register: u16| {
-            self.known.get(usize::from(region)).is_some_and(|known| known.write.is_some())
-                && register < self.layout.registers(region)
-        };
-        match op {
-            Op::Read { region, first, count } => {
-                self.known.get(usize::from(*region)).is_none_or(|known| known.read.is_none())
-                    || first.saturating_add(*count) > self.layout.registers(*region)
-            }
-            Op::Write { region, register, cell } => {
-                let len = postcard::experimental::serialized_size(cell);
-                !may_write(*region, *register)
-                    || self.layout.is_settled(*region)
-                    || len.map_or(true, |len| len > self.layout.room())
-            }
-            Op::Settle { region, register, cell } => {
-                !may_write(*region, *register) || !self.layout.is_settled(*region) || word(cell).is_none()
-            }
-            Op::Change { .. } => false,
         }
     }
 
@@ -507,54 +370,6 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
             Slot::None => {}
             Slot::Read(slot) => self.free_reads.push(slot),
             Slot::Write(slot) => self.free_writes.push(slot),
-        }
-    }
-
-    fn settled(&mut self, at: usize, slot: Slot, answers: &mut Vec<(usize, Response<C>)>) {
-        let Slot::Read(slot) = slot else { return };
-        let before = self.staging.load(slot * self.read_len);
-        let Op::Settle { cell, .. } = &self.pending[at].op else { return };
-        let held = if before == 0 { cell.clone() } else { cell_of(before) };
-        self.answer(at, Response::Cells(vec![held]), answers);
-    }
-
-    /// A piece has been read.
-    fn have_read(&mut self, at: usize, slot: Slot, answers: &mut Vec<(usize, Response<C>)>) {
-        let Slot::Read(slot) = slot else { return };
-        let Op::Read { region, count, .. } = self.pending[at].op else { return };
-        let stride = self.layout.stride(region);
-        let mut register = vec![0; stride];
-        let pending = &mut self.pending[at];
-        pending.stage = Stage::Queued;
-        for i in 0..(self.read_len / stride).min(usize::from(count) - pending.cells.len()) {
-            self.staging.read_at(slot * self.read_len + i * stride, &mut register);
-            let seen = if self.layout.is_settled(region) {
-                let word = u64::from_le_bytes(register[..8].try_into().expect("eight bytes"));
-                pending.cells.push(cell_of(word));
-                continue;
-            } else {
-                register::look(&register)
-            };
-            let contents = match seen {
-                Seen::Held(_, contents) => contents,
-                Seen::Half(seq, contents) if pending.half == Some(seq) => contents,
-                _ if pending.looks >= LOOKS => &[][..],
-                Seen::Half(seq, _) => {
-                    (pending.half, pending.looks) = (Some(seq), pending.looks + 1);
-                    break;
-                }
-                Seen::Torn => {
-                    (pending.half, pending.looks) = (None, pending.looks + 1);
-                    break;
-                }
-            };
-            (pending.half, pending.looks) = (None, 0);
-            // What its writer should not have written is nothing.
-            pending.cells.push(postcard::from_bytes(contents).unwrap_or_default());
-        }
-        if pending.cells.len() == usize::from(count) {
-            let cells = std::mem::take(&mut pending.cells);
-            self.answer(at, Response::Cells(cells), answers);
         }
     }
 
@@ -599,21 +414,6 @@ impl<C> Drop for Port<C> {
         // A NIC that does not confirm is dead, or hung: nothing is left to be done about it.
         let _ = self.identity.domain.deregister(&self.mr);
     }
-}
-
-/// A cell as a word that is not 0: its length, and at most seven bytes. None if it is longer.
-fn word<C: Serialize>(cell: &C) -> Option<u64> {
-    let mut bytes = [0; 8];
-    let len = postcard::to_slice(cell, &mut bytes[1..]).ok()?.len();
-    bytes[0] = len as u8 + 1;
-    Some(u64::from_le_bytes(bytes))
-}
-
-/// What a word holds; 0, and what cannot be, is the default.
-fn cell_of<C: DeserializeOwned + Default>(word: u64) -> C {
-    let bytes = word.to_le_bytes();
-    let contents = bytes[0].checked_sub(1).and_then(|len| bytes[1..].get(..usize::from(len)));
-    contents.and_then(|contents| postcard::from_bytes(contents).ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
