@@ -150,11 +150,7 @@ fn answer<C, D>(response: Response<C>, cell: impl Fn(C) -> D) -> Response<D> {
     }
 }
 
-impl<A: Process, B: Process> Process for Both<A, B>
-where
-    A::Message: Ord,
-    B::Message: Ord,
-{
+impl<A: Process, B: Process> Process for Both<A, B> {
     type Cell = Either<A::Cell, B::Cell>;
     type Message = Either<A::Message, B::Message>;
     type Value = A::Value;

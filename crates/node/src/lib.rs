@@ -2,6 +2,7 @@
 //! the state machines of `agreement` ask for. Knows no protocol, and NICs by the [`mitra_verbs::Provider`] trait alone.
 #![forbid(unsafe_code)]
 
+mod call;
 mod greeting;
 mod layout;
 mod link;
@@ -17,4 +18,3 @@ mod word;
 pub use greeting::Token;
 pub use memory::{MemoryConfig, MemoryNode, StartError};
 pub use node::{Node, NodeConfig};
-pub use rest::Bell;

@@ -18,7 +18,7 @@ use crate::greeting::{Door, Guest, Place, Token, Welcome};
 use crate::layout::Layout;
 use crate::link::{Event, Link};
 use crate::register;
-use crate::rest::{Bell, Rest};
+use crate::rest::Rest;
 use crate::secret::secret;
 
 /// What a process asks of a memory's processor.
@@ -99,7 +99,6 @@ pub struct MemoryNode {
     door: Door,
     rest: Rest,
     life: u64,
-    changes: u64,
     /// What a NIC has not confirmed to be revoked: it may still write there.
     doubtful: Vec<VirtualMr>,
 }
@@ -148,7 +147,6 @@ impl MemoryNode {
             layout,
             domain,
             config,
-            changes: 0,
             doubtful: Vec::new(),
         })
     }
@@ -161,21 +159,6 @@ impl MemoryNode {
     /// Bytes that it lends.
     pub fn bytes(&self) -> usize {
         self.buffers.iter().map(|buffer| buffer.len()).sum()
-    }
-
-    /// How many processes are connected.
-    pub fn connected(&self) -> usize {
-        self.guests.iter().flatten().filter(|guest| !guest.link.is_broken()).count()
-    }
-
-    /// How many changes of rights it has carried out.
-    pub fn changes(&self) -> u64 {
-        self.changes
-    }
-
-    /// Rings when the memory is to look around.
-    pub fn bell(&self) -> Bell {
-        self.rest.bell()
     }
 
     /// Does what has come up, and says whether anything has.
@@ -305,7 +288,6 @@ impl MemoryNode {
         let n = self.guests.len() as u8;
         let legal = self.config.regions.get(region).is_some_and(|r| r.rule.allows(n, p, rights));
         if legal {
-            self.changes += 1;
             self.rights[region] = rights;
             for (q, guest) in self.guests.iter_mut().enumerate() {
                 let Some(keys) = guest.as_mut().and_then(|served| served.keys.get_mut(region)) else {
@@ -362,7 +344,7 @@ mod tests {
     use mitra_softnic::{Config, SoftNic};
 
     use super::*;
-    use crate::port::Identity;
+    use crate::call::Identity;
 
     fn domain() -> Arc<Domain> {
         Domain::notifying(vec![SoftNic::open(Config::loopback()).expect("a NIC")]).expect("a domain")

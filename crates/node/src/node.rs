@@ -12,11 +12,12 @@ use mitra_failover::{Domain, FailoverReport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::call::Identity;
 use crate::greeting::{Door, Token};
 use crate::memory::StartError;
 use crate::peer::Peer;
-use crate::port::{Identity, Port};
-use crate::rest::{Bell, Rest};
+use crate::port::Port;
+use crate::rest::Rest;
 use crate::secret::secret;
 
 /// Where a process is, and whom it knows.
@@ -132,11 +133,6 @@ where
         self.tell_all();
     }
 
-    /// Where others come in.
-    pub fn address(&self) -> SocketAddr {
-        self.door.address()
-    }
-
     /// How many memories can be reached now.
     pub fn memories(&self) -> usize {
         self.ports.iter().filter(|port| port.is_ready()).count()
@@ -160,11 +156,6 @@ where
     /// How often the connection to a memory was made.
     pub fn connections(&self, memory: MemoryId) -> u64 {
         self.ports.get(usize::from(memory.0)).map_or(0, Port::connections)
-    }
-
-    /// Rings when the process is to look around.
-    pub fn bell(&self) -> Bell {
-        self.rest.bell()
     }
 
     /// Does what has come up, and says whether anything has.

@@ -8,69 +8,34 @@ mod requests;
 mod results;
 
 use std::collections::VecDeque;
-use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
-use mitra_agreement::{Op, ProcessId, Region, Response};
-use mitra_failover::{Completion, Domain, FailoverReport, NamedError, Outcome, RemoteRegion, VirtualMr};
+use mitra_agreement::{Op, Region, Response};
+use mitra_failover::{Completion, FailoverReport, NamedError, Outcome, RemoteRegion, VirtualMr};
 use mitra_verbs::{Access, Buffer, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::greeting::{Hello, Token, VERSION, Welcome, knock};
+use crate::call::{AGAIN, Call, Identity};
+use crate::greeting::Welcome;
 use crate::layout::Layout;
 use crate::link::{Event, Link};
 use crate::memory::{Answer, LEARNT, LOOKED_THROUGH, MESSAGE, Request};
 use crate::register;
-use crate::secret::secret;
 
 /// Bytes of a READ, at most, unless a register is longer.
 const READ: usize = 64 << 10;
 /// READs, and WRITEs that are too long to go inline, under way at a time.
 const READS: usize = 4;
 const WRITES: usize = 16;
-/// How long to wait before a door is knocked at again.
-pub(crate) const AGAIN: Duration = Duration::from_millis(50);
 /// So many registers before one is written whose sequence number is not known, it is asked for.
 const AHEAD: u16 = 32;
 /// Looks at a register that is torn each time, after which its writer is taken to lie. It then holds nothing.
 const LOOKS: u32 = 256;
-
-/// Who a process is, for those that it connects to.
-#[derive(Clone, Debug)]
-pub(crate) struct Identity {
-    pub(crate) me: ProcessId,
-    pub(crate) domain: Arc<Domain>,
-    pub(crate) failover: mitra_failover::Config,
-    pub(crate) token: Token,
-    pub(crate) life: u64,
-}
-
-impl Identity {
-    /// One end of a connection.
-    pub(crate) fn link(&self, longest: usize) -> Result<Link, Error> {
-        let secret = secret().map_err(|_| Error::Invalid("/dev/urandom cannot be read"))?;
-        Link::new(&self.domain, self.failover, longest, secret)
-    }
-
-    /// Asks somebody to be its other end.
-    pub(crate) fn call(&self, at: SocketAddr, link: Link, wait: Duration) -> Result<Call, Error> {
-        let hello =
-            Hello { version: VERSION, from: self.me, token: self.token, life: self.life, info: link.info()? };
-        Ok(Call { link, answer: knock(at, hello, wait) })
-    }
-}
-
-/// A connection that is being made.
-#[derive(Debug)]
-pub(crate) struct Call {
-    pub(crate) link: Link,
-    pub(crate) answer: Receiver<io::Result<Welcome>>,
-}
 
 #[derive(Debug)]
 enum State {
@@ -420,7 +385,8 @@ impl<C> Drop for Port<C> {
 mod tests {
     use std::net::TcpListener;
 
-    use mitra_agreement::{ChangeRule, Registers, Rights};
+    use mitra_agreement::{ChangeRule, ProcessId, Registers, Rights};
+    use mitra_failover::Domain;
     use mitra_softnic::{Config, SoftNic};
 
     use super::*;

@@ -18,11 +18,11 @@ pub(crate) struct Rest {
 
 /// Rings a sleeper's bell.
 #[derive(Clone, Debug)]
-pub struct Bell(Arc<EventFd>);
+pub(crate) struct Bell(Arc<EventFd>);
 
 impl Bell {
     /// Wakes it; if it does not sleep, it will not the next time.
-    pub fn ring(&self) {
+    pub(crate) fn ring(&self) {
         // Full is rung.
         let _ = self.0.write(1);
     }

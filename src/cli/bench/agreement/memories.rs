@@ -21,7 +21,6 @@ use crate::cli::pair::{Link, Pair, Role};
 /// What a memory's process is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    place: Place,
     processes: u8,
     memories: u8,
 }
@@ -55,7 +54,7 @@ pub(super) struct Memory {
 pub(super) fn start(count: u8, processes: u8, nic: &Arc<SoftNic>) -> anyhow::Result<Vec<Memory>> {
     let one = |_| -> anyhow::Result<Memory> {
         let mut pair = Pair::start(Role::Bench)?;
-        pair.link.send(&Task::Agreement(Setup { place: Place::default(), processes, memories: count }))?;
+        pair.link.send(&Task::Agreement(Setup { processes, memories: count }))?;
         let mut floor =
             Bare::new(&(Arc::clone(nic) as Arc<dyn Provider>), Layout::new(ROOM).len(), random()? as u32)?;
         pair.link.send(&floor.info()?)?;
@@ -68,7 +67,7 @@ pub(super) fn start(count: u8, processes: u8, nic: &Arc<SoftNic>) -> anyhow::Res
 
 /// A memory's process: it serves until it is ended.
 pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
-    let nics = setup.place.open()?;
+    let nics = Place::default().open()?;
     let providers: Vec<_> = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
     let mut floor = Bare::new(&providers[0], Layout::new(ROOM).len(), random()? as u32)?;
     floor.connect(&link.receive()?)?;

@@ -25,9 +25,9 @@ use serde::de::DeserializeOwned;
 
 use super::clock::{Deadline, Stopwatch, micros};
 use super::lane::{Lane, Op, request};
+use super::progress;
 use super::rows::{Blocks, Machine, Report};
 use super::station::Place;
-use super::{Common, progress};
 use instances::Instances;
 use memories::Memory;
 pub(crate) use memories::{Setup, peer};
@@ -65,8 +65,9 @@ pub(crate) struct Args {
     /// Memories
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
     memories: u8,
-    #[command(flatten)]
-    common: Common,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    json: bool,
 }
 
 /// The regions of each protocol that is measured, in the order of the doors.
@@ -173,7 +174,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let settings = serde_json::json!({
         "iters": args.iters, "blocks": args.blocks, "size": args.size, "memories": m, "processes": PROCESSES, "rails": 2,
     });
-    Report { name: "agreement", unit: "us", machine, settings, rows, notes }.print(args.common.json)?;
+    Report { name: "agreement", unit: "us", machine, settings, rows, notes }.print(args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
