@@ -14,7 +14,7 @@ use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
 use mitra_agreement::disk_paxos::DiskPaxos;
 use mitra_agreement::heartbeat::Heartbeat;
-use mitra_agreement::log::{self as replicated, Fate, Log};
+use mitra_agreement::log::{self as replicated, Delivery, Fate, Log, Payload};
 use mitra_agreement::protected_memory_paxos::ProtectedMemoryPaxos;
 use mitra_agreement::{Input, Process, ProcessId, Region};
 use mitra_failover::Domain;
@@ -134,8 +134,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 0 => fan_out(&mut memories, args, usize::from(m) / 2 + 1)?,
                 1 => fan_out(&mut memories[..1], args, 1)?,
                 2 => append(&mut log, args, &value)?,
-                3 => decide(&mut pmp, args, || Pmp::new(LEADER, PROCESSES, m, value.clone()))?,
-                _ => decide(&mut disk, args, || Disk::new(LEADER, PROCESSES, m, value.clone()))?,
+                3 => decide(&mut pmp, args, &value, || Pmp::new(LEADER, PROCESSES, m, value.clone()))?,
+                _ => decide(&mut disk, args, &value, || Disk::new(LEADER, PROCESSES, m, value.clone()))?,
             };
             blocks[at].push(micros(laps.value_at_quantile(0.5)), micros(laps.value_at_quantile(0.99)));
             bar.inc(1);
@@ -253,9 +253,16 @@ fn append(node: &mut Node<Log>, args: &Args, value: &[u8]) -> anyhow::Result<His
         };
         ensure!(matches!(fate, Fate::Committed { .. }), "the leader was deposed, and there is nobody else");
         node.with(|log, out| {
-            log.take_committed();
+            let committed = log.take_committed();
+            let is_ours = |delivery: &Delivery| {
+                matches!(delivery, Delivery::Entry { payload: Payload::Commands(commands), .. } if *commands == [value])
+            };
+            ensure!(committed.iter().all(is_ours), "the log holds what was not submitted");
             // Small, but as often as the ring needs it.
-            if log.wants_snapshot() { log.snapshot(vec![0; 8], out) } else { Ok(()) }
+            if log.wants_snapshot() {
+                log.snapshot(vec![0; 8], out)?;
+            }
+            Ok(())
         })?;
         watch.lap();
     }
@@ -266,10 +273,11 @@ fn append(node: &mut Node<Log>, args: &Args, value: &[u8]) -> anyhow::Result<His
 fn decide<P>(
     node: &mut Node<Instances<P>>,
     args: &Args,
+    value: &Value,
     mut next: impl FnMut() -> P,
 ) -> anyhow::Result<Histogram<u64>>
 where
-    P: Process,
+    P: Process<Value = Value>,
     P::Cell: Serialize + DeserializeOwned,
     P::Message: Serialize + DeserializeOwned,
 {
@@ -282,6 +290,7 @@ where
             node.poll();
             deadline.check()?;
         }
+        ensure!(node.process().decision() == Some(value), "another value was decided than was proposed");
         watch.lap();
     }
     Ok(watch.done())
