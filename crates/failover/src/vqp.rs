@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, AsyncEvent, Buffer, Error, Mtu, PostError, Qpn, RecvWr, Result, SendWr, Time, Wc};
+use mitra_verbs::{Access, AsyncEvent, Buffer, CqId, Error, Mtu, PostError, Qpn, RecvWr, Result, SendWr, Time, Wc};
 
 use crate::agreement::{Agreement, Ended};
 use crate::ballot::Role;
@@ -547,6 +547,11 @@ impl VirtualQp {
             }
         }
         Ok(())
+    }
+
+    /// Whether an event of this completion queue, of the domain's NIC `rail`, is about this queue pair.
+    pub fn hears(&self, rail: usize, cq: CqId) -> bool {
+        self.rails.get(rail).is_some_and(|rail| rail.cq == cq)
     }
 
     /// Another under the same number, unconnected, as after a reset. This one is shut down: whoever has it polls it for a while, for the

@@ -18,3 +18,4 @@ mod word;
 pub use greeting::Token;
 pub use memory::{MemoryConfig, MemoryNode, StartError};
 pub use node::{Node, NodeConfig};
+pub use rest::Heard;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use mitra_failover::{Completion, ConnectInfo, Domain, FailoverReport, RemoteRegion, VirtualMr, VirtualQp};
 use mitra_verbs::{Buffer, Data, RecvWr, Result, SendOp, SendWr, WcOpcode};
 
+use crate::rest::Heard;
+
 /// Requests with a number below this are messages.
 const MESSAGES: u64 = 16;
 /// Messages that wait for room in the send queue, at most: a peer that takes none for so long has crashed, or will be heard of by its end.
@@ -149,6 +151,11 @@ impl Link {
     pub(crate) fn arm(&self) {
         // What cannot be armed has failed, which polls find out.
         let _ = self.vqp.arm();
+    }
+
+    /// Whether that is about this link.
+    pub(crate) fn is_among(&self, heard: &Heard) -> bool {
+        heard.is_about(&self.vqp)
     }
 
     /// On return the peer reaches nothing through it any more.

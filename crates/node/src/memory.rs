@@ -7,7 +7,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mitra_agreement::{ChangeRule, ProcessId, ProcessSet, Region, Registers, Rights};
 use mitra_failover::{Domain, VirtualMr};
@@ -18,7 +18,7 @@ use crate::greeting::{Door, Guest, Place, Token, Welcome};
 use crate::layout::Layout;
 use crate::link::{Event, Link};
 use crate::register;
-use crate::rest::Rest;
+use crate::rest::{Heard, Rest};
 use crate::secret::secret;
 
 /// What a process asks of a memory's processor.
@@ -118,8 +118,8 @@ struct Keys {
 }
 
 impl MemoryNode {
-    /// Makes its regions, all default, and lets processes in through `listener`. The domain should notify, if the memory is to
-    /// [`MemoryNode::rest`].
+    /// Makes its regions, all default, and lets processes in through `listener`. The domain should notify, or
+    /// nothing wakes the memory.
     ///
     /// # Errors
     /// The system or the NIC refuses.
@@ -161,11 +161,48 @@ impl MemoryNode {
         self.buffers.iter().map(|buffer| buffer.len()).sum()
     }
 
-    /// Does what has come up, and says whether anything has.
-    pub fn poll(&mut self) -> bool {
-        let mut busy = false;
+    /// Sees to everything, whether or not anything has told of it, and asks to be woken by what comes next. Recoveries of connections
+    /// wake nobody: they are taken part in here, so it should be called every millisecond or so.
+    pub fn attend(&mut self) {
+        self.serve(|link| {
+            link.arm();
+            true
+        });
+    }
+
+    /// Sees to what a completion queue has told of.
+    pub fn heed(&mut self, heard: &Heard) {
+        self.serve(|link| {
+            let is_heard = link.is_among(heard);
+            if is_heard {
+                link.arm();
+            }
+            is_heard
+        });
+    }
+
+    /// Sleeps until something tells of itself, or so long. What of several memories of one domain has been told of, each of them heeds.
+    pub fn sleep(&self, at_most: Duration) -> Heard {
+        self.rest.rest(at_most)
+    }
+
+    /// Serves for so long.
+    pub fn rest(&mut self, at_most: Duration) {
+        let until = Instant::now() + at_most;
+        self.attend();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let heard = self.sleep(left);
+            self.heed(&heard);
+        }
+    }
+
+    /// Lets in who has come, and does what is asked for on these links.
+    fn serve(&mut self, is_meant: impl Fn(&Link) -> bool) {
         while let Some(guest) = self.door.next() {
-            busy = true;
             let p = guest.hello.from;
             if self.config.tokens.get(usize::from(p.0)) == Some(&guest.hello.token)
                 && self.let_in(guest).is_err()
@@ -175,7 +212,7 @@ impl MemoryNode {
         }
         let mut asked = Vec::new();
         for (p, guest) in self.guests.iter_mut().enumerate() {
-            let Some(served) = guest else { continue };
+            let Some(served) = guest.as_mut().filter(|served| is_meant(&served.link)) else { continue };
             served.link.poll(|event| {
                 if let Event::Message(message) = event {
                     asked.push((ProcessId(p as u8), message));
@@ -183,7 +220,6 @@ impl MemoryNode {
             });
         }
         for (p, message) in asked {
-            busy = true;
             match postcard::from_bytes(&message) {
                 Ok(Request::Change { region, read, write }) => {
                     if let Some(answer) = self.change(p, region.into(), Rights { read, write }) {
@@ -198,21 +234,6 @@ impl MemoryNode {
                 Err(_) => self.part(p),
             }
         }
-        busy
-    }
-
-    /// Sleeps until somebody comes or asks for something, or so long. Recoveries of connections are taken part in by
-    /// [`MemoryNode::poll`], so it should be short.
-    pub fn rest(&mut self, at_most: Duration) {
-        self.arm();
-        if !self.poll() {
-            self.rest.rest(at_most);
-        }
-    }
-
-    /// Asks to be woken when something comes: for several memories of one domain, of which one rests.
-    pub fn arm(&self) {
-        self.guests.iter().flatten().for_each(|served| served.link.arm());
     }
 
     /// Connects a process. The connection that it had before is fenced first: what it had asked for there is not done any more.
@@ -236,6 +257,7 @@ impl MemoryNode {
         let mut link = Link::new(&self.domain, self.config.failover, MESSAGE, secret()?)?;
         let info = link.info()?;
         link.connect(&guest.hello.info)?;
+        link.arm();
         self.guests[usize::from(p.0)] = Some(Served { link, keys: Vec::new() });
         let mut regions = Vec::new();
         for region in 0..self.layout.regions() {

@@ -194,7 +194,7 @@ where
     pub fn rest(&mut self, at_most: Duration) {
         self.arm();
         if !self.poll() {
-            self.rest.rest(self.until_due(at_most));
+            let _ = self.rest.rest(self.until_due(at_most));
         }
     }
 
@@ -212,7 +212,7 @@ where
 
     /// Takes note of what has made them readable.
     pub fn note(&self) {
-        self.rest.note();
+        let _ = self.rest.note();
     }
 
     /// So long, or until the process is to be woken.

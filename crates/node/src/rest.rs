@@ -5,15 +5,28 @@ use std::time::Duration;
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use mitra_failover::Domain;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use mitra_failover::{Domain, VirtualQp};
+use mitra_verbs::CqId;
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
 
 /// What wakes a sleeper: completions on the domain's NICs, and a bell that any thread may ring.
 #[derive(Debug)]
 pub(crate) struct Rest {
     domain: Arc<Domain>,
     bell: Arc<EventFd>,
+}
+
+/// The completion queues that have told of something, by rail.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Heard(Vec<(usize, CqId)>);
+
+impl Heard {
+    /// Whether one of them is this queue pair's.
+    pub(crate) fn is_about(&self, vqp: &VirtualQp) -> bool {
+        self.0.iter().any(|&(rail, cq)| vqp.hears(rail, cq))
+    }
 }
 
 /// Rings a sleeper's bell.
@@ -45,19 +58,23 @@ impl Rest {
     }
 
     /// Takes note of what has happened, so that only what comes then is readable again.
-    pub(crate) fn note(&self) {
-        for channel in self.domain.nics().iter().filter_map(|nic| nic.channel.as_ref()) {
-            while let Ok(Some(_)) = channel.next_event() {}
+    pub(crate) fn note(&self) -> Heard {
+        let mut heard = Vec::new();
+        for (rail, nic) in self.domain.nics().iter().enumerate() {
+            while let Some(Ok(Some(cq))) = nic.channel.as_ref().map(|channel| channel.next_event()) {
+                heard.push((rail, cq));
+            }
         }
         let _ = self.bell.read();
+        Heard(heard)
     }
 
     /// Sleeps until something happens, or so long.
-    pub(crate) fn rest(&self, at_most: Duration) {
+    pub(crate) fn rest(&self, at_most: Duration) -> Heard {
         let fds = self.fds();
         let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // A refused wait is a short one.
-        let _ = poll(&mut fds, PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX));
-        self.note();
+        let _ = ppoll(&mut fds, Some(TimeSpec::from(at_most)), None);
+        self.note()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use mitra_agreement::Region;
@@ -17,6 +17,9 @@ use super::super::lane::{Bare, BareInfo};
 use super::super::station::{Layout, Place, detector, random};
 use super::{ROOM, protocols};
 use crate::cli::pair::{Link, Pair, Role};
+
+/// How often a memory sees to what does not wake it, as `mitra memory` does.
+const NAP: Duration = Duration::from_millis(1);
 
 /// What a memory's process is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -88,10 +91,11 @@ pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
     let doors = memories.iter().map(MemoryNode::address).collect();
     link.send(&Served { doors, floor: floor.info()? })?;
     loop {
-        for memory in &mut memories[1..] {
-            memory.arm();
-            memory.poll();
+        memories.iter_mut().for_each(MemoryNode::attend);
+        let until = Instant::now() + NAP;
+        while Instant::now() < until {
+            let heard = memories[0].sleep(until.saturating_duration_since(Instant::now()));
+            memories.iter_mut().for_each(|memory| memory.heed(&heard));
         }
-        memories[0].rest(Duration::from_millis(1));
     }
 }
