@@ -4,7 +4,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mitra_verbs::{Access, AsyncEvent, Buffer, CqId, Error, Mtu, PostError, Qpn, RecvWr, Result, SendWr, Time, Wc};
+use mitra_verbs::{
+    Access, AsyncEvent, Buffer, CqId, Error, Mtu, PostError, Qpn, RecvWr, Result, SendWr, Time, Wc,
+};
 
 use crate::agreement::{Agreement, Ended};
 use crate::ballot::Role;
@@ -500,6 +502,17 @@ impl VirtualQp {
         if !self.ready.is_empty() {
             out.extend(self.ready.drain(..));
         }
+        out.len() - before
+    }
+
+    /// Appends completions as [`VirtualQp::poll`] does, and leaves everything else to it: for an end that an event has woken, and that
+    /// polls all the same every millisecond or so.
+    pub fn poll_completions(&mut self, out: &mut Vec<Completion>) -> usize {
+        let before = out.len();
+        if !self.closed {
+            self.poll_rail();
+        }
+        out.extend(self.ready.drain(..));
         out.len() - before
     }
 

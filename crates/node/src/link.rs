@@ -21,6 +21,15 @@ pub(crate) enum Event {
     Message(Vec<u8>),
 }
 
+impl Event {
+    pub(crate) fn message(self) -> Option<Vec<u8>> {
+        match self {
+            Event::Message(message) => Some(message),
+            Event::Done(_) => None,
+        }
+    }
+}
+
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -115,9 +124,19 @@ impl Link {
     }
 
     /// Drives it, and hands over what came.
-    pub(crate) fn poll(&mut self, mut event: impl FnMut(Event)) {
+    pub(crate) fn poll(&mut self, event: impl FnMut(Event)) {
+        self.vqp.poll(&mut self.completions);
+        self.hand_over(event);
+    }
+
+    /// Hands over what came, without driving it: what it has just told of is not to wait for that.
+    pub(crate) fn take(&mut self, event: impl FnMut(Event)) {
+        self.vqp.poll_completions(&mut self.completions);
+        self.hand_over(event);
+    }
+
+    fn hand_over(&mut self, mut event: impl FnMut(Event)) {
         let mut completions = std::mem::take(&mut self.completions);
-        self.vqp.poll(&mut completions);
         for done in completions.drain(..) {
             match done.opcode {
                 WcOpcode::Recv | WcOpcode::RecvWithImm if done.is_success() => {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::greeting::{Door, Guest, Place, Token, Welcome};
 use crate::layout::Layout;
-use crate::link::{Event, Link};
+use crate::link::Link;
 use crate::register;
 use crate::rest::{Heard, Rest};
 use crate::secret::secret;
@@ -164,21 +164,35 @@ impl MemoryNode {
     /// Sees to everything, whether or not anything has told of it, and asks to be woken by what comes next. Recoveries of connections
     /// wake nobody: they are taken part in here, so it should be called every millisecond or so.
     pub fn attend(&mut self) {
-        self.serve(|link| {
+        while let Some(guest) = self.door.next() {
+            let p = guest.hello.from;
+            if self.config.tokens.get(usize::from(p.0)) == Some(&guest.hello.token)
+                && self.let_in(guest).is_err()
+            {
+                self.part(p); // it comes again
+            }
+        }
+        let mut asked = Vec::new();
+        for (p, link) in self.links() {
             link.arm();
-            true
-        });
+            link.poll(|event| asked.extend(event.message().map(|message| (p, message))));
+        }
+        self.obey(asked);
     }
 
-    /// Sees to what a completion queue has told of.
+    /// Does what is asked for on the links that completion queues have told of, and nothing else: who asks waits.
     pub fn heed(&mut self, heard: &Heard) {
-        self.serve(|link| {
-            let is_heard = link.is_among(heard);
-            if is_heard {
-                link.arm();
-            }
-            is_heard
-        });
+        let mut asked = Vec::new();
+        for (p, link) in self.links().filter(|(_, link)| link.is_among(heard)) {
+            link.arm();
+            link.take(|event| asked.extend(event.message().map(|message| (p, message))));
+        }
+        self.obey(asked);
+    }
+
+    fn links(&mut self) -> impl Iterator<Item = (ProcessId, &mut Link)> {
+        let guests = (0..).map(ProcessId).zip(&mut self.guests);
+        guests.filter_map(|(p, guest)| guest.as_mut().map(|served| (p, &mut served.link)))
     }
 
     /// Sleeps until something tells of itself, or so long. What of several memories of one domain has been told of, each of them heeds.
@@ -186,7 +200,7 @@ impl MemoryNode {
         self.rest.rest(at_most)
     }
 
-    /// Serves for so long.
+    /// Serves for so long; who comes to the door waits until then.
     pub fn rest(&mut self, at_most: Duration) {
         let until = Instant::now() + at_most;
         self.attend();
@@ -200,25 +214,7 @@ impl MemoryNode {
         }
     }
 
-    /// Lets in who has come, and does what is asked for on these links.
-    fn serve(&mut self, is_meant: impl Fn(&Link) -> bool) {
-        while let Some(guest) = self.door.next() {
-            let p = guest.hello.from;
-            if self.config.tokens.get(usize::from(p.0)) == Some(&guest.hello.token)
-                && self.let_in(guest).is_err()
-            {
-                self.part(p); // it comes again
-            }
-        }
-        let mut asked = Vec::new();
-        for (p, guest) in self.guests.iter_mut().enumerate() {
-            let Some(served) = guest.as_mut().filter(|served| is_meant(&served.link)) else { continue };
-            served.link.poll(|event| {
-                if let Event::Message(message) = event {
-                    asked.push((ProcessId(p as u8), message));
-                }
-            });
-        }
+    fn obey(&mut self, asked: Vec<(ProcessId, Vec<u8>)>) {
         for (p, message) in asked {
             match postcard::from_bytes(&message) {
                 Ok(Request::Change { region, read, write }) => {

@@ -212,7 +212,7 @@ where
 
     /// Takes note of what has made them readable.
     pub fn note(&self) {
-        let _ = self.rest.note();
+        self.rest.note();
     }
 
     /// So long, or until the process is to be woken.

@@ -58,14 +58,18 @@ impl Rest {
     }
 
     /// Takes note of what has happened, so that only what comes then is readable again.
-    pub(crate) fn note(&self) -> Heard {
+    pub(crate) fn note(&self) {
+        let _ = self.bell.read();
+        self.heard();
+    }
+
+    fn heard(&self) -> Heard {
         let mut heard = Vec::new();
         for (rail, nic) in self.domain.nics().iter().enumerate() {
             while let Some(Ok(Some(cq))) = nic.channel.as_ref().map(|channel| channel.next_event()) {
                 heard.push((rail, cq));
             }
         }
-        let _ = self.bell.read();
         Heard(heard)
     }
 
@@ -75,6 +79,9 @@ impl Rest {
         let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // A refused wait is a short one.
         let _ = ppoll(&mut fds, Some(TimeSpec::from(at_most)), None);
-        self.note()
+        if fds.last().is_some_and(|bell| bell.any() == Some(true)) {
+            let _ = self.bell.read();
+        }
+        self.heard()
     }
 }

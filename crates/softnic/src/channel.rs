@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mitra_verbs::{CompletionChannel, CqId, Result};
 use nix::errno::Errno;
@@ -43,6 +43,13 @@ impl<T: PartialEq> EventQueue<T> {
         }
     }
 
+    /// Makes the descriptor readable, if an event waits.
+    fn tell(&self) {
+        if !self.lock().is_empty() {
+            signal(&self.ready);
+        }
+    }
+
     pub(crate) fn pop(&self) -> Option<T> {
         let mut waiting = self.lock();
         let event = waiting.pop_front()?;
@@ -78,15 +85,39 @@ pub(crate) fn clear(fd: &EventFd) {
 
 /// A completion channel of a software NIC. A queue that has an event waiting gets no second one: who takes the first
 /// polls the queue after that.
+///
+/// Events are put in while the NIC is locked, and told of by [`Bells`] once it is not: who is woken calls the NIC at once.
 pub(crate) struct Channel(EventQueue<CqId>);
+
+/// Channels that have something to tell. They do so when this is dropped.
+#[derive(Default)]
+pub(crate) struct Bells(Vec<Arc<Channel>>);
+
+impl Bells {
+    pub(crate) fn add(&mut self, channel: &Arc<Channel>) {
+        self.0.push(Arc::clone(channel));
+    }
+}
+
+impl Drop for Bells {
+    fn drop(&mut self) {
+        for channel in &self.0 {
+            channel.0.tell();
+        }
+    }
+}
 
 impl Channel {
     pub(crate) fn new() -> io::Result<Channel> {
         EventQueue::new().map(Channel)
     }
 
+    /// Puts an event in, which is then to be told of.
     pub(crate) fn push(&self, cq: CqId) {
-        self.0.push_once(cq);
+        let mut waiting = self.0.lock();
+        if !waiting.contains(&cq) && waiting.len() < BOUND {
+            waiting.push_back(cq);
+        }
     }
 }
 
@@ -119,17 +150,21 @@ mod tests {
 
     #[test]
     fn the_descriptor_is_readable_while_an_event_waits() {
-        let channel = Channel::new().unwrap();
-        assert!(!readable(&channel));
+        let channel = Arc::new(Channel::new().unwrap());
+        let tell = || drop(Bells(vec![Arc::clone(&channel)]));
         channel.push(CqId(1));
         channel.push(CqId(2));
         channel.push(CqId(1));
-        assert!(readable(&channel));
+        assert!(!readable(&*channel), "not while the NIC is locked");
+        tell();
+        assert!(readable(&*channel));
         assert_eq!(channel.next_event().unwrap(), Some(CqId(1)));
-        assert!(readable(&channel));
+        assert!(readable(&*channel));
         assert_eq!(channel.next_event().unwrap(), Some(CqId(2)));
-        assert!(!readable(&channel));
+        assert!(!readable(&*channel));
         assert_eq!(channel.next_event().unwrap(), None);
+        tell();
+        assert!(!readable(&*channel), "somebody was faster than the bell");
     }
 
     #[test]

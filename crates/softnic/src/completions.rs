@@ -6,15 +6,34 @@ use std::sync::{Arc, Weak};
 use mitra_transport::Nic;
 use mitra_verbs::{CompletionChannel, CqId, Error, Result, Wc};
 
-use crate::channel::Channel;
+use crate::channel::{Bells, Channel};
+
+/// Polls of a queue since it was armed, in vain, that show that its user does not sleep. One that is about to sleep arms it and
+/// polls once more.
+const AWAKE: u32 = 16;
 
 /// What the driver knows of each completion queue.
 #[derive(Default)]
 struct Queue {
     channel: Option<Arc<Channel>>,
-    armed: bool,
+    armed: Armed,
     /// Completions written before the NIC began to hold writes back.
     written: VecDeque<Wc>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Armed {
+    #[default]
+    No,
+    /// And polled so often since, in vain.
+    Yes { polls: u32 },
+}
+
+impl Armed {
+    /// Whether somebody may sleep until there is an event.
+    fn is_awaited(self) -> bool {
+        matches!(self, Armed::Yes { polls } if polls < AWAKE)
+    }
 }
 
 /// All of them.
@@ -22,8 +41,10 @@ struct Queue {
 pub(crate) struct Completions {
     queues: HashMap<CqId, Queue>,
     channels: Vec<Weak<Channel>>,
-    /// Queues that are armed.
-    armed: u32,
+    /// Those that have something to tell, once the NIC is unlocked.
+    pub(crate) bells: Bells,
+    /// Queues that somebody may wait for.
+    awaited: u32,
     /// The NIC writes no more completions: it holds its writes back.
     holding: bool,
     /// It did so once: queues may have completions written before.
@@ -56,24 +77,38 @@ impl Completions {
     /// Nobody will be notified any more. What was written stays.
     pub(crate) fn disarm_all(&mut self) {
         for queue in self.queues.values_mut() {
-            (queue.channel, queue.armed) = (None, false);
+            (queue.channel, queue.armed) = (None, Armed::No);
         }
-        self.armed = 0;
+        self.awaited = 0;
     }
 
     /// The queue was armed; says whether anybody can wait for it.
     pub(crate) fn arm(&mut self, cq: CqId) -> bool {
-        let Some(queue) = self.queues.get_mut(&cq) else { return false };
-        if queue.channel.is_some() && !queue.armed {
-            queue.armed = true;
-            self.armed += 1;
+        let Some(queue) = self.queues.get_mut(&cq).filter(|queue| queue.channel.is_some()) else {
+            return false;
+        };
+        self.awaited += u32::from(!queue.armed.is_awaited());
+        queue.armed = Armed::Yes { polls: 0 };
+        true
+    }
+
+    /// The queue was polled in vain.
+    pub(crate) fn polled_in_vain(&mut self, cq: CqId) {
+        if self.awaited == 0 {
+            return;
         }
-        queue.armed
+        if let Some(queue) = self.queues.get_mut(&cq)
+            && let Armed::Yes { polls } = queue.armed
+        {
+            let was_awaited = queue.armed.is_awaited();
+            queue.armed = Armed::Yes { polls: polls.saturating_add(1) };
+            self.awaited -= u32::from(was_awaited && !queue.armed.is_awaited());
+        }
     }
 
     /// Whether anybody waits.
     pub(crate) fn awaited(&self) -> bool {
-        self.armed > 0
+        self.awaited > 0
     }
 
     /// The queue has something new.
@@ -81,12 +116,13 @@ impl Completions {
         self.disarm(cq);
         if let Some(channel) = self.queues.get(&cq).and_then(|queue| queue.channel.as_ref()) {
             channel.push(cq);
+            self.bells.add(channel);
         }
     }
 
     fn disarm(&mut self, cq: CqId) {
         if let Some(queue) = self.queues.get_mut(&cq) {
-            self.armed -= u32::from(std::mem::take(&mut queue.armed));
+            self.awaited -= u32::from(std::mem::take(&mut queue.armed).is_awaited());
         }
     }
 

@@ -314,6 +314,7 @@ impl Provider for SoftNic {
         }
         let now = clock::now();
         if engine.driven.is_some_and(|(other, at)| other != cq && now - at < FRESH) {
+            engine.completions.polled_in_vain(cq);
             engine.lease.polled();
             return Ok(0);
         }
@@ -322,6 +323,9 @@ impl Provider for SoftNic {
         engine.poller = Some(Runner::this());
         engine.drive(now, Driver::Poller);
         let found = engine.poll_cq(cq, max, out)?;
+        if found == 0 {
+            engine.completions.polled_in_vain(cq);
+        }
         if !engine.completions.awaited() && engine.lease.drove(now) {
             // The thread sleeps on the socket; from here on it shall not.
             self.shared.wake();

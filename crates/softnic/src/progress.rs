@@ -7,6 +7,7 @@
 //! [spins](crate::attention) instead. A program that waits for its data in memory polls in between, and is not given the
 //! lease.
 
+use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use std::io;
 use std::os::fd::AsFd;
@@ -21,7 +22,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::time::TimeSpec;
 
 use crate::attention::Runner;
-use crate::channel::{EventQueue, clear, signal};
+use crate::channel::{Bells, EventQueue, clear, signal};
 use crate::clock;
 use crate::engine::{Driver, Engine};
 use crate::lease::{ABSENT, LEASE};
@@ -53,6 +54,39 @@ pub(crate) struct Shared {
     /// Wakes the thread.
     wake: EventFd,
     events: Arc<EventQueue<AsyncEvent>>,
+}
+
+/// A NIC that is locked. Who is to hear of something is woken when it no longer is.
+pub(crate) struct Locked<'a> {
+    engine: MutexGuard<'a, Engine>,
+    /// Behind the guard: fields are dropped in this order.
+    bells: Bells,
+}
+
+impl<'a> Locked<'a> {
+    fn new(engine: MutexGuard<'a, Engine>) -> Locked<'a> {
+        Locked { engine, bells: Bells::default() }
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.bells = std::mem::take(&mut self.engine.completions.bells);
+    }
 }
 
 /// Reports the NIC's death when the thread ends in a panic, its own or one that it finds.
@@ -104,18 +138,18 @@ impl Shared {
     /// # Errors
     /// `DeviceFatal` if a thread panicked while it held the lock: the NIC may be half way through anything. Or if this is the child of
     /// the process whose NIC it is.
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Engine>> {
+    pub(crate) fn lock(&self) -> Result<Locked<'_>> {
         if self.is_inherited() {
             return Err(Error::DeviceFatal);
         }
         match self.engine.try_lock() {
-            Ok(engine) => Ok(engine),
+            Ok(engine) => Ok(Locked::new(engine)),
             Err(TryLockError::Poisoned(_)) => Err(self.found_dead()),
             Err(TryLockError::WouldBlock) => {
                 self.waiting.fetch_add(1, Ordering::Relaxed);
                 let engine = self.engine.lock();
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
-                engine.map_err(|_| self.found_dead())
+                engine.map(Locked::new).map_err(|_| self.found_dead())
             }
         }
     }
@@ -132,16 +166,16 @@ impl Shared {
     }
 
     /// Locks the NIC if nobody has it and nobody panicked with it.
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
-        if self.is_inherited() { None } else { self.engine.try_lock().ok() }
+    pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
+        if self.is_inherited() { None } else { self.engine.try_lock().ok().map(Locked::new) }
     }
 
     /// Locks the NIC to close it, and says whether it is as it should be: not if a thread panicked while it held the
     /// lock.
-    pub(crate) fn lock_to_close(&self) -> (MutexGuard<'_, Engine>, bool) {
+    pub(crate) fn lock_to_close(&self) -> (Locked<'_>, bool) {
         match self.engine.lock() {
-            Ok(engine) => (engine, true),
-            Err(poisoned) => (poisoned.into_inner(), false),
+            Ok(engine) => (Locked::new(engine), true),
+            Err(poisoned) => (Locked::new(poisoned.into_inner()), false),
         }
     }
 
@@ -190,7 +224,11 @@ impl Shared {
         while !self.stop.load(Ordering::Acquire) {
             let Ok(mut engine) = self.lock() else { return };
             let sleep = self.round(&mut engine);
-            engine.thread_wakes = sleep.as_ref().and_then(|sleep| sleep.until);
+            engine.thread_wakes = match &sleep {
+                Some(sleep) => sleep.until,
+                // It looks once more before it sleeps.
+                None => Some(Time::ZERO),
+            };
             drop(engine);
             match sleep {
                 Some(sleep) => self.sleep(&sleep),
@@ -245,6 +283,8 @@ impl Shared {
         fds.extend(sleep.groups.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
         // An interrupted or refused wait is a short one.
         let _ = ppoll(&mut fds, timeout, None);
-        clear(&self.wake);
+        if fds[0].any().unwrap_or(false) {
+            clear(&self.wake);
+        }
     }
 }
