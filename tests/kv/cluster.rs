@@ -43,8 +43,10 @@ pub struct Cluster {
     doors: Vec<SocketAddr>,
     others: Vec<SocketAddr>,
     clients: Vec<SocketAddr>,
-    /// Where the programs listen for faults.
+    /// Where the programs listen for faults, and memories keep what they hold if they do.
     run_dir: TempDir,
+    /// Of the memories.
+    options: Vec<&'static str>,
 }
 
 /// Addresses of this test's own: other tests run beside it.
@@ -60,42 +62,59 @@ fn words(addresses: &[SocketAddr]) -> String {
 impl Cluster {
     /// Starts so many of each, and waits until somebody leads.
     pub fn start(processes: u8, memories: u8) -> Cluster {
+        Cluster::start_with(processes, memories, &[])
+    }
+
+    /// The same, whose memories outlive their programs.
+    pub fn on_disk(processes: u8, memories: u8, options: &[&'static str]) -> Cluster {
+        Cluster::start_with(processes, memories, &[&["--data"], options].concat())
+    }
+
+    fn start_with(processes: u8, memories: u8, options: &[&'static str]) -> Cluster {
         static CLUSTERS: AtomicU8 = AtomicU8::new(1);
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         let at = |ports: std::ops::Range<u16>| ports.map(|port| address(number, port)).collect::<Vec<_>>();
-        let run_dir = TempDir::new().expect("a directory");
-        let memory = |listen: &SocketAddr| {
-            let mut program = Program::start(
-                &[
-                    "memory",
-                    "kv",
-                    "--listen",
-                    &listen.to_string(),
-                    "--processes",
-                    &processes.to_string(),
-                    "--memories",
-                    &memories.to_string(),
-                ]
-                .map(str::to_owned),
-                &run_dir.path().join("run"),
-            );
-            let mut line = String::new();
-            let out = program.0.stdout.take().expect("piped");
-            BufReader::new(out).read_line(&mut line).expect("a line");
-            assert!(line.starts_with("memory at "), "{line}");
-            Some(program)
+        let none = |count: u8| (0..count).map(|_| None).collect();
+        let mut cluster = Cluster {
+            memories: none(memories),
+            processes: none(processes),
+            doors: at(7001..7001 + u16::from(memories)),
+            others: at(7101..7101 + u16::from(processes)),
+            clients: at(6401..6401 + u16::from(processes)),
+            run_dir: TempDir::new().expect("a directory"),
+            options: options.to_vec(),
         };
-        let doors = at(7001..7001 + u16::from(memories));
-        let memories = doors.iter().map(memory).collect();
-        let (others, clients) =
-            (at(7101..7101 + u16::from(processes)), at(6401..6401 + u16::from(processes)));
-        let mut cluster = Cluster { memories, processes: Vec::new(), doors, others, clients, run_dir };
-        for p in 0..processes {
-            cluster.processes.push(None);
-            cluster.start_process(p.into());
-        }
-        cluster.leader();
+        cluster.start_all();
         cluster
+    }
+
+    /// Starts all that do not run, and waits until somebody leads.
+    pub fn start_all(&mut self) {
+        (0..self.memories.len()).for_each(|m| self.start_memory(m));
+        (0..self.processes.len()).for_each(|p| self.start_process(p));
+        self.leader();
+    }
+
+    /// Starts a memory, for the first time or, if it lies on a disk, again.
+    pub fn start_memory(&mut self, m: usize) {
+        let (processes, memories) = (self.processes.len().to_string(), self.memories.len().to_string());
+        let listen = self.doors[m].to_string();
+        let mut words =
+            vec!["memory", "kv", "--listen", &listen, "--processes", &processes, "--memories", &memories];
+        let directory = self.run_dir.path().join(format!("memory-{m}"));
+        for option in &self.options {
+            words.push(option);
+            if *option == "--data" {
+                words.push(directory.to_str().expect("text"));
+            }
+        }
+        let words: Vec<_> = words.into_iter().map(str::to_owned).collect();
+        let mut program = Program::start(&words, &self.run_dir.path().join("run"));
+        let mut line = String::new();
+        let out = program.0.stdout.take().expect("piped");
+        BufReader::new(out).read_line(&mut line).expect("a line");
+        assert!(line.starts_with("memory at "), "{line}");
+        self.memories[m] = Some(program);
     }
 
     /// Starts a process, for the first time or again.
@@ -142,6 +161,12 @@ impl Cluster {
 
     pub fn kill_memory(&mut self, m: usize) {
         self.memories[m] = None;
+    }
+
+    /// Everything ends, at once.
+    pub fn kill_all(&mut self) {
+        self.memories.fill_with(|| None);
+        self.processes.fill_with(|| None);
     }
 
     /// Lets a fault befall the rails of a process.

@@ -96,7 +96,11 @@ fn run_client(id: usize, mut client: Client, clock: &AtomicUsize) -> Histories {
 
 /// Runs clients while `faults` happen, and judges what they were told.
 fn under(faults: impl FnOnce(&mut Cluster)) {
-    let mut cluster = Cluster::start(3, 3);
+    on(Cluster::start(3, 3), faults);
+}
+
+/// The same of a cluster that has begun.
+fn on(mut cluster: Cluster, faults: impl FnOnce(&mut Cluster)) {
     let clock = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..3)
         .map(|id| {
@@ -134,6 +138,49 @@ fn two_of_three_processes_and_one_of_three_memories_are_killed() {
         moment();
         let leader = cluster.leader();
         cluster.kill_process(leader);
+    });
+}
+
+/// What was acknowledged outlives every program. Clients go on asking, and notice only that it takes a while.
+#[test]
+fn everything_is_killed_and_started_again_from_its_files() {
+    on(Cluster::on_disk(3, 3, &[]), |cluster| {
+        for _ in 0..2 {
+            moment();
+            cluster.kill_all();
+            cluster.start_all();
+        }
+    });
+}
+
+/// The same where what is acknowledged is on the disk first.
+#[test]
+fn what_is_on_the_disk_is_there_again() {
+    let mut cluster = Cluster::on_disk(3, 3, &["--sync"]);
+    let mut client = cluster.client();
+    let all = || (0..40).map(|nth: u32| (format!("key{}", nth % 30), format!("value{nth}")));
+    all().for_each(|(key, value)| client.put(key.as_bytes(), value.as_bytes()).expect("put"));
+    cluster.kill_all();
+    cluster.start_all();
+    let mut client = cluster.client();
+    for (key, value) in all().skip(10) {
+        let found = client.get(key.as_bytes()).expect("an answer").map(|(value, _)| value);
+        assert_eq!(found, Some(value.into_bytes()), "{key}");
+    }
+}
+
+/// Each in turn, so that in the end none has run all the time, and the others would not be a majority without those that came back.
+#[test]
+fn memories_that_lie_in_files_come_back() {
+    on(Cluster::on_disk(3, 3, &[]), |cluster| {
+        for m in [0, 1, 2, 0] {
+            moment();
+            cluster.kill_memory(m);
+            moment();
+            cluster.start_memory(m);
+            // Until it takes part: only then may the next one go.
+            std::thread::sleep(Duration::from_millis(500));
+        }
     });
 }
 

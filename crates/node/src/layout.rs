@@ -19,6 +19,12 @@ impl Layout {
         Layout { regions: regions.iter().map(|r| (r.kind, r.registers)).collect(), room }
     }
 
+    /// What must be the same for bytes to mean the same: of each region its registers, whether they are words, and bytes of each.
+    pub(crate) fn shape(&self) -> Vec<(u16, bool, usize)> {
+        let of = |region| (self.registers(region), self.is_settled(region), self.stride(region));
+        (0..self.regions() as u8).map(of).collect()
+    }
+
     /// How many regions there are.
     pub(crate) fn regions(&self) -> usize {
         self.regions.len()

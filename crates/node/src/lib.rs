@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod files;
 mod greeting;
 mod layout;
 mod link;
@@ -15,6 +16,7 @@ mod rest;
 mod secret;
 mod word;
 
+pub use files::{Disk, DiskError};
 pub use greeting::Token;
 pub use memory::{MemoryConfig, MemoryNode, StartError};
 pub use node::{Node, NodeConfig};

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use mitra_agreement::{ChangeRule, ProcessId, ProcessSet, Region, Registers, Rights};
 use mitra_failover::{Domain, VirtualMr};
-use mitra_verbs::{Access, Buffer, Error};
+use mitra_verbs::{Access, Buffer, Error, Unmapped};
 use serde::{Deserialize, Serialize};
 
+use crate::files::{Disk, DiskError, Files};
 use crate::greeting::{Door, Guest, Place, Token, Welcome};
 use crate::layout::Layout;
 use crate::link::Link;
@@ -61,6 +62,8 @@ pub struct MemoryConfig {
     pub tokens: Vec<Token>,
     /// Whether a process that was started anew, and has forgotten what it promised, is let in. Few protocols bear that.
     pub restarts: bool,
+    /// Where it keeps what it holds, if that is to outlive it.
+    pub disk: Option<Disk>,
     /// How connections behave. Both ends must have the same.
     pub failover: mitra_failover::Config,
 }
@@ -74,6 +77,9 @@ pub enum StartError {
     /// The NIC refused something.
     #[error("the NIC: {0}")]
     Nic(#[from] Error),
+    /// The files that it is to lie in cannot be a memory.
+    #[error("{0}")]
+    Disk(#[from] DiskError),
     /// There may be 64 processes.
     #[error("{0} processes; 1 to 64 can share a memory")]
     Processes(usize),
@@ -96,6 +102,8 @@ pub struct MemoryNode {
     guests: Vec<Option<Served>>,
     /// The lives of each process that have been here, the last of them at the end.
     lives: Vec<Vec<u64>>,
+    /// If it lies in files.
+    files: Option<Files>,
     door: Door,
     rest: Rest,
     life: u64,
@@ -118,11 +126,11 @@ struct Keys {
 }
 
 impl MemoryNode {
-    /// Makes its regions, all default, and lets processes in through `listener`. The domain should notify, or
+    /// Makes its regions, all default, or opens them, and lets processes in through `listener`. The domain should notify, or
     /// nothing wakes the memory.
     ///
     /// # Errors
-    /// The system or the NIC refuses.
+    /// The system or the NIC refuses, or the files are of another memory.
     pub fn new(
         domain: Arc<Domain>,
         listener: TcpListener,
@@ -133,17 +141,27 @@ impl MemoryNode {
             return Err(StartError::Processes(n));
         }
         let layout = Layout::new(&config.regions, config.room);
+        let [life, _] = secret()?;
+        let files = config.disk.as_ref().map(|disk| Files::open(disk, &layout, life)).transpose()?;
+        let mut lives = vec![Vec::new(); n];
+        for &(p, life) in files.iter().flat_map(|files| &files.lives) {
+            lives.get_mut(usize::from(p.0)).into_iter().for_each(|lives| lives.push(life));
+        }
         let buffer = |region| Arc::new(Buffer::new(layout.len(region)));
         let rest = Rest::new(&domain)?;
         let bell = rest.bell();
         Ok(MemoryNode {
-            buffers: (0..config.regions.len() as u8).map(buffer).collect(),
+            buffers: match &files {
+                Some(files) => files.buffers.clone(),
+                None => (0..config.regions.len() as u8).map(buffer).collect(),
+            },
             rights: config.regions.iter().map(|region| region.rights).collect(),
             guests: (0..n).map(|_| None).collect(),
-            lives: vec![Vec::new(); n],
+            lives,
+            life: files.as_ref().map_or(life, |files| files.life),
+            files,
             door: Door::open(listener, move || bell.ring())?,
             rest,
-            life: secret()?[0],
             layout,
             domain,
             config,
@@ -222,10 +240,10 @@ impl MemoryNode {
                         self.answer(p, &answer);
                     }
                 }
-                Ok(Request::Learn { region, first, count }) => {
-                    let seqs = self.learn(region, first, count);
-                    self.answer(p, &Answer::Learnt { seqs });
-                }
+                Ok(Request::Learn { region, first, count }) => match self.learn(region, first, count) {
+                    Ok(seqs) => self.answer(p, &Answer::Learnt { seqs }),
+                    Err(Unmapped) => self.part(p),
+                },
                 // Nobody of ours says such a thing.
                 Err(_) => self.part(p),
             }
@@ -235,17 +253,22 @@ impl MemoryNode {
     /// Connects a process. The connection that it had before is fenced first: what it had asked for there is not done any more.
     ///
     /// A right that can be taken has to be taken anew: who comes may be a second one of that name, started while the first was asleep.
-    /// From then on the first counts as crashed, and is not let in again: the two would not know of each other's ballots.
+    /// From then on the first counts as crashed, and is not let in again: the two would not know of each other's ballots. And of a memory
+    /// that was opened again nobody knows who had the right.
     fn let_in(&mut self, guest: Guest) -> Result<(), StartError> {
         let (p, life) = (guest.hello.from, guest.hello.life);
         let lives = &mut self.lives[usize::from(p.0)];
-        let returns = !lives.is_empty();
+        let was_here = !lives.is_empty();
         if lives.last() != Some(&life) {
-            if lives.contains(&life) || lives.len() == LIVES || returns && !self.config.restarts {
+            if lives.contains(&life) || lives.len() == LIVES || was_here && !self.config.restarts {
                 return Ok(());
+            }
+            if let Some(files) = &mut self.files {
+                files.let_in(p, life)?;
             }
             lives.push(life);
         }
+        let takes_anew = was_here || self.files.as_ref().is_some_and(|files| files.reopened);
         self.part(p);
         if !self.doubtful.is_empty() {
             return Ok(());
@@ -258,7 +281,7 @@ impl MemoryNode {
         let mut regions = Vec::new();
         for region in 0..self.layout.regions() {
             let mut rights = self.rights[region];
-            if returns && self.config.regions[region].rule != ChangeRule::Never {
+            if takes_anew && self.config.regions[region].rule != ChangeRule::Never {
                 rights.write = rights.write.without(p);
             }
             let keys = Keys {
@@ -328,17 +351,17 @@ impl MemoryNode {
         Some(Answer::Changed { write })
     }
 
-    /// The sequence numbers of some registers; of what does not exist, and of words, none.
-    fn learn(&self, region: u8, first: u16, count: u16) -> Vec<u64> {
+    /// The sequence numbers of some registers; of what does not exist, and of words, none. An error if a disk has failed.
+    fn learn(&self, region: u8, first: u16, count: u16) -> Result<Vec<u64>, Unmapped> {
         let registers = first..first.saturating_add(count.min(LEARNT)).min(self.layout.registers(region));
         if self.layout.is_settled(region) {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let stride = self.layout.stride(region);
         let mut places = vec![0; stride];
         let seq = |register: u16| {
-            self.buffers[usize::from(region)].read_at(usize::from(register) * stride, &mut places);
-            register::last(&places)
+            self.buffers[usize::from(region)].try_read_at(usize::from(register) * stride, &mut places)?;
+            Ok(register::last(&places))
         };
         registers.map(seq).collect()
     }
@@ -379,7 +402,7 @@ mod tests {
         };
         let failover = mitra_failover::Config::default();
         let tokens = vec![[7; 16]; n.into()];
-        let config = MemoryConfig { regions: vec![region], room: 64, tokens, restarts, failover };
+        let config = MemoryConfig { regions: vec![region], room: 64, tokens, restarts, disk: None, failover };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut memory = MemoryNode::new(domain(), listener, config).expect("a memory");
         let domain = domain();

@@ -2,12 +2,13 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use mitra_kv::Sizes;
-use mitra_node::{MemoryConfig, MemoryNode};
+use mitra_node::{Disk, MemoryConfig, MemoryNode};
 use serde::Serialize;
 
 use super::Place;
@@ -20,7 +21,7 @@ const NAP: Duration = Duration::from_millis(1);
 ///
 /// Its processor lets processes in and changes their rights; they read and write by themselves, and the NIC refuses who has lost
 /// the right. It holds what it holds for as long as it runs: one that is started anew has forgotten everything, and counts as crashed
-/// with those who knew it before.
+/// with those who knew it before; but with --data it lies in files, and goes on where it was.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example, a decision of three processes over three memories (each line in a terminal of its own, or with &):
@@ -51,6 +52,12 @@ pub(crate) struct Args {
     /// Of a protocol: bytes that a register has room for
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
     room: u32,
+    /// Keep what it holds in this directory (made if there is none), to go on there when it is started again
+    #[arg(long, value_name = "DIRECTORY")]
+    data: Option<PathBuf>,
+    /// Acknowledge what is written only once it is on the disk: without, a restart of the machine makes its files useless
+    #[arg(long, requires = "data")]
+    sync: bool,
     /// One JSON object instead of a line
     #[arg(long)]
     json: bool,
@@ -96,6 +103,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         room,
         tokens: args.place.tokens(args.processes)?,
         restarts: matches!(args.purpose, Purpose::Kv),
+        disk: args.data.clone().map(|directory| Disk { directory, sync: args.sync }),
         failover: mitra_failover::Config::default(),
     };
     let (domain, _faults) = args.place.open()?;

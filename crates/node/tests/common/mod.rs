@@ -49,6 +49,7 @@ impl Served {
             room: ROOM,
             tokens: tokens(n),
             restarts: false,
+            disk: None,
             failover: mitra_failover::Config::default(),
         };
         let mut memory = MemoryNode::new(domain, listener(), config).expect("a memory");

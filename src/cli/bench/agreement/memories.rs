@@ -82,6 +82,7 @@ pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
             room: ROOM,
             tokens: tokens(setup.processes),
             restarts: true,
+            disk: None,
             failover: config(),
         };
         Ok(MemoryNode::new(Arc::clone(&domain), door, config)?)
