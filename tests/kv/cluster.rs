@@ -90,8 +90,11 @@ impl Cluster {
 
     /// Starts all that do not run, and waits until somebody leads.
     pub fn start_all(&mut self) {
-        (0..self.memories.len()).for_each(|m| self.start_memory(m));
-        (0..self.processes.len()).for_each(|p| self.start_process(p));
+        let missing = |programs: &[Option<Program>]| {
+            (0..programs.len()).filter(|&at| programs[at].is_none()).collect::<Vec<_>>()
+        };
+        missing(&self.memories).into_iter().for_each(|m| self.start_memory(m));
+        missing(&self.processes).into_iter().for_each(|p| self.start_process(p));
         self.leader();
     }
 

@@ -181,6 +181,9 @@ fn memories_that_lie_in_files_come_back() {
             // Until it takes part: only then may the next one go.
             std::thread::sleep(Duration::from_millis(500));
         }
+        (0..3).for_each(|m| cluster.kill_memory(m));
+        moment();
+        cluster.start_all();
     });
 }
 

@@ -184,6 +184,13 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
         }
     }
 
+    /// It ends, and goes on with what it held; but of rights that can be taken nobody has any.
+    pub fn reopen(&mut self) {
+        for (region, _) in self.regions.iter_mut().filter(|(region, _)| region.rule != ChangeRule::Never) {
+            region.rights.write = ProcessSet::NONE;
+        }
+    }
+
     /// Reads the next of some registers of a region into `read`, as a NIC does that reads one after the other. Says what the whole
     /// read answers if this was its end.
     pub fn read_next(

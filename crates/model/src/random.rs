@@ -188,7 +188,10 @@ impl Report {
 }
 
 fn is_fault(step: Step) -> bool {
-    matches!(step, Step::CrashProcess(_) | Step::CrashMemory(_) | Step::Break(..) | Step::Restart(_))
+    matches!(
+        step,
+        Step::CrashProcess(_) | Step::CrashMemory(_) | Step::Break(..) | Step::Reopen(_) | Step::Restart(_)
+    )
 }
 
 /// How quick everybody is for now.
@@ -233,7 +236,7 @@ impl Pace {
             Step::Respond(p, m, _) => self.responding * process(p) * memory(m),
             Step::Wake(p) | Step::Coin(p, _) => self.waking * process(p),
             Step::CrashProcess(p) | Step::Restart(p) => self.crashing * process(p),
-            Step::CrashMemory(m) => self.crashing * memory(m),
+            Step::CrashMemory(m) | Step::Reopen(m) => self.crashing * memory(m),
             Step::Break(p, m) => self.crashing * process(p) * memory(m),
         }
     }

@@ -15,7 +15,7 @@ pub struct Limits {
     pub process_crashes: u8,
     /// How many memories may crash.
     pub memory_crashes: u8,
-    /// How often a process's connection to a memory may break.
+    /// How often a process's connection to a memory may break, or all connections to one at once.
     pub breaks: u8,
     /// How often a process may lose its state, and start again. For those that can.
     pub restarts: u8,
@@ -45,6 +45,8 @@ pub enum Step {
     /// A process's connection to a memory breaks, and is made anew: the writes that are outstanding are refused, done or not, and not done
     /// any more; whatever else is outstanding is asked again.
     Break(ProcessId, MemoryId),
+    /// A memory ends, and goes on with what it held: every connection to it breaks, and rights that can be taken have to be taken anew.
+    Reopen(MemoryId),
     /// A process starts again, and has forgotten everything. What it had asked the memories for is not done any more.
     Restart(ProcessId),
 }
@@ -160,6 +162,8 @@ impl<P: Process> World<P> {
             let used =
                 ways.filter(|&(p, m)| self.requests[usize::from(p.0)][m].iter().any(Request::may_be_lost));
             steps.extend(used.map(|(p, m)| Step::Break(p, MemoryId(m as u8))));
+            let alive = (0..self.memories.len()).filter(|&m| self.memories[m].is_some());
+            steps.extend(alive.map(|m| Step::Reopen(MemoryId(m as u8))));
         }
         steps
     }
@@ -212,10 +216,12 @@ impl<P: Process> World<P> {
             }
             Step::Break(p, m) => {
                 self.limits.breaks = self.limits.breaks.saturating_sub(1);
-                let requests = &mut self.requests[usize::from(p.0)][usize::from(m.0)];
-                for lost in requests.iter_mut().filter(|request| request.may_be_lost()) {
-                    *lost = Request::Done(Response::Nak);
-                }
+                self.break_off(p, m);
+            }
+            Step::Reopen(m) => {
+                self.limits.breaks = self.limits.breaks.saturating_sub(1);
+                self.memories[usize::from(m.0)].iter_mut().for_each(Memory::reopen);
+                (0..self.processes.len() as u8).for_each(|p| self.break_off(ProcessId(p), m));
             }
         }
     }
@@ -304,6 +310,13 @@ impl<P: Process> World<P> {
     /// The most attempts that a process has begun.
     pub fn attempts(&self) -> u64 {
         self.processes.iter().flatten().map(Process::attempts).max().unwrap_or(0)
+    }
+
+    fn break_off(&mut self, p: ProcessId, m: MemoryId) {
+        let requests = &mut self.requests[usize::from(p.0)][usize::from(m.0)];
+        for lost in requests.iter_mut().filter(|request| request.may_be_lost()) {
+            *lost = Request::Done(Response::Nak);
+        }
     }
 
     fn execute(&mut self, p: ProcessId, m: MemoryId, index: usize) {

@@ -264,7 +264,8 @@ mod tests {
     fn it_is_nobody_elses_and_of_one_shape() {
         let dir = tempfile::tempdir().expect("a directory");
         let files = Files::open(&disk(&dir, false), &layout(4), 7).expect("new");
-        let again = |registers| Files::open(&disk(&dir, false), &layout(registers), 8).map(|files| files.life);
+        let again =
+            |registers| Files::open(&disk(&dir, false), &layout(registers), 8).map(|files| files.life);
         assert!(matches!(again(4), Err(DiskError::InUse(_))));
         drop(files);
         assert!(matches!(again(5), Err(DiskError::OtherShape(_))));

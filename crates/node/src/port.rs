@@ -404,7 +404,14 @@ mod tests {
         let regions = vec![region];
         let failover = mitra_failover::Config::default();
         let (tokens, listener) = (vec![[7; 16]], TcpListener::bind("127.0.0.1:0").expect("a port"));
-        let config = MemoryConfig { regions: regions.clone(), room: 64, tokens, restarts: false, disk: None, failover };
+        let config = MemoryConfig {
+            regions: regions.clone(),
+            room: 64,
+            tokens,
+            restarts: false,
+            disk: None,
+            failover,
+        };
         let mut memory = MemoryNode::new(domain(), listener, config).expect("a memory");
         let identity = Identity { me: ProcessId(0), domain: domain(), failover, token: [7; 16], life: 1 };
         let mut port: Port<u64> =
