@@ -84,7 +84,7 @@ pub(crate) fn calm_down<P: Process>(
         if round >= rounds / 2 {
             match named(&world)[..] {
                 [one] if elected == [one] && living.contains(&one) => {
-                    let quiet = !world.speaks() && living.iter().all(|&p| p == one || !world.writes(p));
+                    let quiet = world.messages() == 0 && living.iter().all(|&p| p == one || !world.writes(p));
                     if !quiet {
                         return Some(Violation::Noisy);
                     }

@@ -254,7 +254,7 @@ impl Dice {
         self.0.next_u64() % n.max(1)
     }
 
-    fn weighted(&mut self, steps: &[Step], weight: impl Fn(Step) -> u64) -> Option<Step> {
+    pub(crate) fn weighted(&mut self, steps: &[Step], weight: impl Fn(Step) -> u64) -> Option<Step> {
         // None where nothing has any weight.
         let mut at = self.below(steps.iter().map(|&step| weight(step)).sum());
         steps.iter().copied().find(|&step| {

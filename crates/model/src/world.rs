@@ -295,9 +295,9 @@ impl<P: Process> World<P> {
         self.correct().iter().all(|p| self.decisions[usize::from(p.0)].is_some())
     }
 
-    /// Whether a message is on its way.
-    pub fn speaks(&self) -> bool {
-        !self.messages.is_empty()
+    /// How many messages are on their way.
+    pub fn messages(&self) -> usize {
+        self.messages.len()
     }
 
     /// Whether a process has asked for more than to read, and has not had it yet.

@@ -6,17 +6,20 @@ use mitra_agreement::{Action, Actions, Input, MemoryId, Op, Owners, Process, Pro
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Instances<P: Process> {
     current: P,
-    /// Its number, and how many registers each has.
+    /// What an instance is that another process begins.
+    fresh: P,
+    /// Its number, and how many registers each has in each region.
     number: u32,
-    stride: u16,
+    strides: Vec<u16>,
     /// Of which instance each outstanding operation is, by memory.
     owners: Owners<u32>,
 }
 
 impl<P: Process> Instances<P> {
-    /// Begins with an instance on the first registers of the only region.
-    pub(super) fn new(first: P, memories: u8, stride: u16) -> Instances<P> {
-        Instances { current: first, number: 0, stride, owners: Owners::new(memories) }
+    /// Begins with an instance on the first registers of its regions.
+    pub(super) fn new(first: P, memories: u8, of_one: &[Region]) -> Instances<P> {
+        let strides = of_one.iter().map(|region| region.registers).collect();
+        Instances { fresh: first.clone(), current: first, number: 0, strides, owners: Owners::new(memories) }
     }
 
     /// The region of a protocol, with room for so many instances.
@@ -29,26 +32,45 @@ impl<P: Process> Instances<P> {
 
     /// The next decision is to be made, by this process.
     pub(super) fn next(&mut self, process: P, me: ProcessId, out: &mut Actions<Self>) {
-        self.number += 1;
-        self.current = process;
-        self.handle_in_current(Input::Start, out);
+        self.begin(self.number + 1, process, out);
         self.handle_in_current(Input::Leader(me), out);
+    }
+
+    fn begin(&mut self, number: u32, process: P, out: &mut Actions<Self>) {
+        (self.number, self.current) = (number, process);
+        self.handle_in_current(Input::Start, out);
     }
 
     fn handle_in_current(&mut self, input: Input<P::Cell, P::Message>, out: &mut Actions<Self>) {
         let mut asked = Vec::new();
         self.current.handle(input, &mut asked);
-        let first = self.number as u16 * self.stride;
         for action in asked {
             out.push(match action {
                 Action::Send { to, message } => Action::Send { to, message: (self.number, message) },
                 Action::Ask { memory, op } => {
                     self.owners.asked(memory, self.number);
-                    Action::Ask { memory, op: shift(op, first) }
+                    Action::Ask { memory, op: self.moved(op) }
                 }
                 Action::Wake => Action::Wake,
                 Action::Toss => Action::Toss,
             });
+        }
+    }
+
+    /// An operation of the current instance, on its own registers.
+    fn moved<C>(&self, op: Op<C>) -> Op<C> {
+        let first = |region: u8| self.number as u16 * self.strides[usize::from(region)];
+        match op {
+            Op::Read { region, first: register, count } => {
+                Op::Read { region, first: register + first(region), count }
+            }
+            Op::Write { region, register, cell } => {
+                Op::Write { region, register: register + first(region), cell }
+            }
+            Op::Settle { region, register, cell } => {
+                Op::Settle { region, register: register + first(region), cell }
+            }
+            Op::Change { region, rights } => Op::Change { region, rights },
         }
     }
 
@@ -67,15 +89,6 @@ impl<P: Process> Instances<P> {
     }
 }
 
-fn shift<C>(op: Op<C>, by: u16) -> Op<C> {
-    match op {
-        Op::Read { region, first, count } => Op::Read { region, first: first + by, count },
-        Op::Write { region, register, cell } => Op::Write { region, register: register + by, cell },
-        Op::Settle { region, register, cell } => Op::Settle { region, register: register + by, cell },
-        Op::Change { region, rights } => Op::Change { region, rights },
-    }
-}
-
 impl<P: Process> Process for Instances<P> {
     type Cell = P::Cell;
     type Message = (u32, P::Message);
@@ -84,6 +97,9 @@ impl<P: Process> Process for Instances<P> {
     fn handle(&mut self, input: Input<P::Cell, (u32, P::Message)>, out: &mut Actions<Self>) {
         match input {
             Input::Message { from, message: (number, message) } => {
+                if number > self.number {
+                    self.begin(number, self.fresh.clone(), out);
+                }
                 if number == self.number {
                     self.handle_in_current(Input::Message { from, message }, out);
                 }

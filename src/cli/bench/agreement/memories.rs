@@ -15,15 +15,15 @@ use serde::{Deserialize, Serialize};
 use super::super::Task;
 use super::super::lane::{Bare, BareInfo};
 use super::super::station::{Layout, Place, detector, random};
-use super::{ROOM, protocols};
+use super::{ROOM, Setup, protocols};
 use crate::cli::pair::{Link, Pair, Role};
 
 /// How often a memory sees to what does not wake it, as `mitra memory` does.
 const NAP: Duration = Duration::from_millis(1);
 
-/// What a memory's process is to do.
+/// What a memory's process is to serve.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Setup {
+pub(crate) struct Shared {
     processes: u8,
     memories: u8,
 }
@@ -57,7 +57,7 @@ pub(super) struct Memory {
 pub(super) fn start(count: u8, processes: u8, nic: &Arc<SoftNic>) -> anyhow::Result<Vec<Memory>> {
     let one = |_| -> anyhow::Result<Memory> {
         let mut pair = Pair::start(Role::Bench)?;
-        pair.link.send(&Task::Agreement(Setup { processes, memories: count }))?;
+        pair.link.send(&Task::Agreement(Setup::Memory(Shared { processes, memories: count })))?;
         let mut floor =
             Bare::new(&(Arc::clone(nic) as Arc<dyn Provider>), Layout::new(ROOM).len(), random()? as u32)?;
         pair.link.send(&floor.info()?)?;
@@ -69,7 +69,7 @@ pub(super) fn start(count: u8, processes: u8, nic: &Arc<SoftNic>) -> anyhow::Res
 }
 
 /// A memory's process: it serves until it is ended.
-pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
+pub(super) fn peer(setup: &Shared, link: &mut Link) -> anyhow::Result<()> {
     let nics = Place::default().open()?;
     let providers: Vec<_> = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
     let mut floor = Bare::new(&providers[0], Layout::new(ROOM).len(), random()? as u32)?;

@@ -1,9 +1,12 @@
 //! `mitra bench agreement`: what it costs to decide, over what it costs to write to a majority.
 
+mod acceptors;
+mod counts;
 mod instances;
 mod memories;
 mod permission;
 mod switch;
+mod unsigned;
 
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -13,30 +16,36 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
 use mitra_agreement::disk_paxos::DiskPaxos;
+use mitra_agreement::fast_and_robust::FastAndRobust;
 use mitra_agreement::heartbeat::Heartbeat;
 use mitra_agreement::log::{self as replicated, Delivery, Fate, Log, Payload};
+use mitra_agreement::paxos::Paxos;
 use mitra_agreement::protected_memory_paxos::ProtectedMemoryPaxos;
+use mitra_agreement::signature::Ed25519;
 use mitra_agreement::{Input, Process, ProcessId, Region};
 use mitra_failover::Domain;
 use mitra_node::{Node, NodeConfig};
 use mitra_verbs::Provider;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::clock::{Deadline, Stopwatch, micros};
 use super::lane::{Lane, Op, request};
 use super::progress;
 use super::rows::{Blocks, Machine, Report};
 use super::station::Place;
+use crate::cli::pair::Link;
 use instances::Instances;
 use memories::Memory;
-pub(crate) use memories::{Setup, peer};
 use switch::Taker;
+use unsigned::Unsigned;
 
 /// Bytes of a register's contents, at most.
 const ROOM: usize = 256;
 /// Decisions for which there are registers.
 const INSTANCES: u16 = 20_000;
+/// The same of what is signed: that takes a while.
+const SIGNED: u16 = INSTANCES / 10;
 const PROCESSES: u8 = 3;
 const LEADER: ProcessId = ProcessId(0);
 /// Time between two heartbeats.
@@ -49,7 +58,8 @@ const SWITCHES: usize = 20;
 #[command(after_help = "\
 The leader is this process; each memory is a process of its own, which serves every protocol and one bare queue pair from the
 same NICs. What is compared takes turns in blocks. `fanout_floor` writes as many bytes to all memories by bare queue pairs and waits for a
-majority; `round_trip` writes to one. The other processes of each protocol have crashed: the leader needs none of them.
+majority; `round_trip` writes to one. The other processes of each protocol have crashed: the leader needs none of them, but in Paxos,
+where they are two processes more, after the others. hbo/… and omega/… are counted by the simulator.
 permission/… is the memory's own work to take a right from one process and give it to another, by each of three mechanisms.
 Fields of --json, and figures: docs/benchmarks.md. Exit codes: 0 done, 1 something failed, 2 bad arguments.")]
 pub(crate) struct Args {
@@ -78,7 +88,24 @@ fn protocols(processes: u8, memories: u8) -> Vec<Vec<Region>> {
         log(processes, memories).regions(),
         Taker::regions(processes),
         Heartbeat::regions(processes),
+        Instances::<Fast<Unsigned>>::regions(Fast::<Unsigned>::regions(processes, TURNS), SIGNED),
+        Instances::<Fast<Ed25519>>::regions(Fast::<Ed25519>::regions(processes, TURNS), SIGNED),
     ]
+}
+
+/// What another process of a bench is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Setup {
+    Memory(memories::Shared),
+    Acceptor(acceptors::Acceptor),
+}
+
+/// Another process of a bench.
+pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
+    match setup {
+        Setup::Memory(shared) => memories::peer(shared, link),
+        Setup::Acceptor(acceptor) => acceptors::peer(acceptor, link),
+    }
 }
 
 /// The sizes of the log.
@@ -97,6 +124,10 @@ fn log(processes: u8, memories: u8) -> replicated::Config {
 type Value = Vec<u8>;
 type Pmp = ProtectedMemoryPaxos<Value>;
 type Disk = DiskPaxos<Value>;
+type Fast<K> = FastAndRobust<Value, K>;
+/// Turns for which its backup has room, which it does not need here, and polls before it would.
+const TURNS: u16 = 1;
+const PATIENT: u8 = u8::MAX;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(
@@ -108,24 +139,33 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let domain = Domain::notifying(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
     let mut memories = memories::start(args.memories, PROCESSES, &nics[0])?;
     let m = args.memories;
-    let mut pmp = leader(&domain, &memories, 0, Pmp::new(LEADER, PROCESSES, m, Value::new()))?;
-    let mut disk = leader(&domain, &memories, 1, Disk::new(LEADER, PROCESSES, m, Value::new()))?;
+    let value = vec![7; args.size.into()];
+    let new_pmp = || Pmp::new(LEADER, PROCESSES, m, value.clone());
+    let new_disk = || Disk::new(LEADER, PROCESSES, m, value.clone());
+    let mut pmp = leader(&domain, &memories, 0, new_pmp(), &Pmp::regions(PROCESSES))?;
+    let mut disk = leader(&domain, &memories, 1, new_disk(), &Disk::regions(PROCESSES))?;
+    let signer = unsigned::ed25519();
+    let new_bare = || Fast::new(LEADER, (PROCESSES, m), PATIENT, TURNS, Unsigned, value.clone());
+    let new_fast = || Fast::new(LEADER, (PROCESSES, m), PATIENT, TURNS, signer.clone(), value.clone());
+    let mut bare = leader(&domain, &memories, 5, new_bare(), &Fast::<Unsigned>::regions(PROCESSES, TURNS))?;
+    let mut fast = leader(&domain, &memories, 6, new_fast(), &Fast::<Ed25519>::regions(PROCESSES, TURNS))?;
 
     let replicated_sizes = log(PROCESSES, m);
     let process = Log::new(LEADER, replicated_sizes).context("the log's sizes do not fit")?;
     let mut log = connect(&domain, &memories, 2, LEADER, process)?;
     lead(&mut log)?;
 
-    const NAMES: [&str; 5] = [
+    const NAMES: [&str; 7] = [
         "fanout_floor",
         "round_trip",
         "replicated-log/entry",
         "protected-memory-paxos/decide",
         "disk-paxos/decide",
+        "fast-and-robust/unsigned",
+        "fast-and-robust/decide",
     ];
     let mut blocks: [Blocks; NAMES.len()] = Default::default();
     let bar = progress(u64::from(args.blocks) * NAMES.len() as u64);
-    let value = vec![7; args.size.into()];
     for round in 0..args.blocks as usize {
         for at in 0..NAMES.len() {
             let at = (at + round) % NAMES.len();
@@ -134,8 +174,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 0 => fan_out(&mut memories, args, usize::from(m) / 2 + 1)?,
                 1 => fan_out(&mut memories[..1], args, 1)?,
                 2 => append(&mut log, args, &value)?,
-                3 => decide(&mut pmp, args, &value, || Pmp::new(LEADER, PROCESSES, m, value.clone()))?,
-                _ => decide(&mut disk, args, &value, || Disk::new(LEADER, PROCESSES, m, value.clone()))?,
+                3 => decide(&mut pmp, args.iters, &value, new_pmp)?,
+                4 => decide(&mut disk, args.iters, &value, new_disk)?,
+                5 => decide(&mut bare, args.iters / 10, &value, new_bare)?,
+                _ => decide(&mut fast, args.iters / 10, &value, new_fast)?,
             };
             blocks[at].push(micros(laps.value_at_quantile(0.5)), micros(laps.value_at_quantile(0.99)));
             bar.inc(1);
@@ -163,6 +205,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ];
         switches.iter_mut().zip(all).for_each(|(blocks, (median, p99))| blocks.push(median, p99));
     }
+    bar.set_message("paxos/decide");
+    let mut by_messages = Blocks::default();
+    let (mut paxos, acceptors) = acceptors::paxos(&domain)?;
+    for _ in 0..args.blocks {
+        let laps = decide(&mut paxos, args.iters, &value, || Paxos::new(LEADER, PROCESSES, value.clone()))?;
+        by_messages.push(micros(laps.value_at_quantile(0.5)), micros(laps.value_at_quantile(0.99)));
+    }
+    drop((paxos, acceptors));
     bar.finish_and_clear();
     let mut rows: Vec<_> =
         NAMES.iter().zip(&blocks).map(|(name, blocks)| blocks.row((*name).into(), "us")).collect();
@@ -175,7 +225,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     {
         rows.push(found.row((*name).into(), "us").beside(found, NAMES[1].into(), &blocks[1]));
     }
+    let paxos = by_messages.row("paxos/decide".into(), "us");
+    rows.push(paxos.beside(&by_messages, NAMES[0].into(), &blocks[0]));
     rows.extend(permission::rows(args.blocks)?);
+    rows.extend(counts::hbo()?);
+    rows.push(counts::omega()?);
     let notes = machine.warnings();
     let settings = serde_json::json!({
         "iters": args.iters, "blocks": args.blocks, "size": args.size, "memories": m, "processes": PROCESSES, "rails": 2,
@@ -190,13 +244,14 @@ fn leader<P>(
     memories: &[Memory],
     protocol: usize,
     first: P,
+    regions: &[Region],
 ) -> anyhow::Result<Node<Instances<P>>>
 where
     P: Process,
     P::Cell: Serialize + DeserializeOwned,
     P::Message: Serialize + DeserializeOwned,
 {
-    connect(domain, memories, protocol, LEADER, Instances::new(first, memories.len() as u8, PROCESSES.into()))
+    connect(domain, memories, protocol, LEADER, Instances::new(first, memories.len() as u8, regions))
 }
 
 /// A process, connected to all memories.
@@ -280,7 +335,7 @@ fn append(node: &mut Node<Log>, args: &Args, value: &[u8]) -> anyhow::Result<His
 /// Decides so many times.
 fn decide<P>(
     node: &mut Node<Instances<P>>,
-    args: &Args,
+    times: u64,
     value: &Value,
     mut next: impl FnMut() -> P,
 ) -> anyhow::Result<Histogram<u64>>
@@ -289,7 +344,7 @@ where
     P::Cell: Serialize + DeserializeOwned,
     P::Message: Serialize + DeserializeOwned,
 {
-    let mut watch = Stopwatch::start(args.iters);
+    let mut watch = Stopwatch::start(times);
     for _ in 0..watch.rounds() {
         let process = next();
         node.with(|instances, out| instances.next(process, LEADER, out));

@@ -1,0 +1,85 @@
+//! Paxos by messages: its acceptors are processes of their own, that answer when they are woken.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use mitra_agreement::ProcessId;
+use mitra_agreement::paxos::Paxos;
+use mitra_failover::Domain;
+use mitra_node::{Node, NodeConfig};
+use mitra_verbs::Provider;
+use serde::{Deserialize, Serialize};
+
+use super::super::Task;
+use super::super::clock::Deadline;
+use super::super::station::Place;
+use super::instances::Instances;
+use super::{BEAT, LEADER, PROCESSES, ROOM, Setup, Value, memories};
+use crate::cli::pair::{Link, Pair, Role};
+
+pub(super) type Paxoses = Node<Instances<Paxos<Value>>>;
+
+/// Which process an acceptor is, and where those are that it calls.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Acceptor {
+    me: ProcessId,
+    before: Vec<SocketAddr>,
+}
+
+/// The leader, connected to all acceptors, which live as long as what comes beside it.
+pub(super) fn paxos(domain: &Arc<Domain>) -> anyhow::Result<(Paxoses, Vec<Pair>)> {
+    let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
+    let mut doors = vec![door.local_addr()?];
+    let mut acceptors = Vec::new();
+    for p in 1..PROCESSES {
+        let mut pair = Pair::start(Role::Bench)?;
+        let acceptor = Acceptor { me: ProcessId(p), before: doors.clone() };
+        pair.link.send(&Task::Agreement(Setup::Acceptor(acceptor)))?;
+        doors.push(pair.link.receive()?);
+        acceptors.push(pair);
+    }
+    let mut node = node(domain, door, LEADER, doors)?;
+    let mut deadline = Deadline::patient();
+    while node.peers() < acceptors.len() {
+        std::thread::sleep(Duration::from_millis(1));
+        node.poll();
+        deadline.check()?;
+    }
+    Ok((node, acceptors))
+}
+
+fn node(
+    domain: &Arc<Domain>,
+    door: TcpListener,
+    me: ProcessId,
+    mut doors: Vec<SocketAddr>,
+) -> anyhow::Result<Paxoses> {
+    // Who comes later calls.
+    doors.resize(PROCESSES.into(), door.local_addr()?);
+    let process = Instances::new(Paxos::new(me, PROCESSES, Value::new()), 0, &[]);
+    let config = NodeConfig {
+        me,
+        tokens: memories::tokens(PROCESSES),
+        processes: doors,
+        memories: Vec::new(),
+        room: ROOM,
+        message: 2 * ROOM,
+        wake: BEAT,
+        failover: memories::config(),
+    };
+    Ok(Node::new(process, domain, door, &config)?)
+}
+
+/// An acceptor's process: it answers until it is ended.
+pub(super) fn peer(acceptor: &Acceptor, link: &mut Link) -> anyhow::Result<()> {
+    let nics = Place::default().open()?;
+    let domain = Domain::notifying(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
+    let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
+    link.send(&door.local_addr()?)?;
+    let mut node = node(&domain, door, acceptor.me, acceptor.before.clone())?;
+    loop {
+        node.rest(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,78 @@
+//! What the simulator counts, not a clock: rounds and messages of HBO by graph and crashes, and the messages of a settled Ω.
+
+use anyhow::{Context, ensure};
+use mitra_agreement::omega::Omega;
+use mitra_agreement::{ProcessId, ProcessSet, Sound};
+use mitra_model::{Limits, Step, effort, worlds};
+use mitra_topology::{Graph, Measures, family};
+
+use super::super::rows::{Blocks, Row, quantile};
+
+/// The graphs, by family and size.
+const GRAPHS: [(&str, &[usize]); 4] =
+    [("complete", &[8]), ("hypercube", &[3]), ("ring", &[8]), ("petersen", &[])];
+/// Runs of each.
+const SEEDS: u64 = 200;
+/// Steps of a run in which all must have decided.
+const PATIENCE: u32 = 1_000_000;
+
+/// HBO's rounds and messages until all that live have decided, without crashes, and with the most that it bears on each graph; every
+/// seed has an order of steps, coins and crashes of its own. Half of the processes propose each value.
+pub(super) fn hbo() -> anyhow::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for (name, sizes) in GRAPHS {
+        let graph = family::build(name, sizes, 0)?;
+        let most = Measures::of(&graph, 0, &|_| ()).hbo_f.at_least;
+        let sized = match sizes {
+            [n] => format!("{name}-{n}"),
+            _ => name.to_owned(),
+        };
+        for crashes in [0, most] {
+            let (mut rounds, mut messages) = (Vec::new(), Vec::new());
+            for seed in 0..SEEDS {
+                let world = worlds::hbo::<Sound>(&neighbours(&graph), Limits::default());
+                let found = effort(seed, world, crashes, PATIENCE).with_context(|| {
+                    format!("HBO on {sized} with {crashes} crashes, seed {seed}: not all decide")
+                })?;
+                rounds.push(found.attempts as f64);
+                messages.push(found.messages as f64);
+            }
+            for (what, unit, counted) in [("rounds", "rounds", rounds), ("messages", "messages", messages)] {
+                let mut one = Blocks::default();
+                one.push(quantile(&counted, 0.5), quantile(&counted, 0.99));
+                rows.push(one.row(format!("hbo/{what}/{sized}/f={crashes}"), unit));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn neighbours(graph: &Graph) -> Vec<ProcessSet> {
+    let of = |v: u32| {
+        let all = graph.neighbours(v).iter().map(|&u| ProcessId(u as u8));
+        all.fold(ProcessSet::NONE, ProcessSet::with)
+    };
+    graph.vertices().map(of).collect()
+}
+
+/// Messages in so many rounds ...
+const ROUNDS: usize = 1000;
+
+/// ... of an Ω that has settled for as long before.
+pub(super) fn omega() -> anyhow::Result<Row> {
+    let n = 4;
+    let mut world = worlds::omega::<Sound>(n, Limits::default());
+    let mut messages = [0; 2];
+    for half in &mut messages {
+        for _ in 0..ROUNDS {
+            world.pass_delay();
+            (0..n).for_each(|p| world.take(Step::Wake(ProcessId(p))));
+            *half += world.messages();
+        }
+    }
+    let leaders: Vec<_> = (0..n).filter_map(|p| world.process(ProcessId(p)).map(Omega::leader)).collect();
+    ensure!(leaders.iter().all(|leader| *leader == leaders[0]), "the election has not settled: {leaders:?}");
+    let mut one = Blocks::default();
+    one.push(messages[1] as f64, messages[1] as f64);
+    Ok(one.row("omega/messages".into(), "messages"))
+}

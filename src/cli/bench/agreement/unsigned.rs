@@ -1,0 +1,32 @@
+//! Fast & Robust with and without its one signature.
+
+use std::sync::Arc;
+
+use ed25519_dalek::SigningKey;
+use mitra_agreement::ProcessId;
+use mitra_agreement::signature::{Ed25519, Purpose, Signer};
+use serde::Serialize;
+
+use super::{LEADER, PROCESSES};
+
+/// Signs nothing: what is left is the protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Unsigned;
+
+impl Signer for Unsigned {
+    type Signature = ();
+
+    fn sign(&self, _: Purpose, _: &impl Serialize) {}
+
+    fn verifies(&self, _: ProcessId, _: Purpose, _: &impl Serialize, (): &()) -> bool {
+        true
+    }
+}
+
+/// The leader's signer. Its secret is none: nobody else takes part.
+pub(super) fn ed25519() -> Ed25519 {
+    let secret = |p| [p + 1; 32];
+    let everybody: Arc<[_]> =
+        (0..PROCESSES).map(|p| SigningKey::from_bytes(&secret(p)).verifying_key()).collect();
+    Ed25519::new(0, &secret(LEADER.0), everybody)
+}
