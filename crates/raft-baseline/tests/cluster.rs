@@ -1,11 +1,11 @@
 //! The baseline keeps Raft's word, too: what it acknowledged outlives its leader. Else it would be no fair opponent.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use mitra_kv::resp::{Reply, write_request};
+use mitra_kv::Connection;
+use mitra_kv::resp::Reply;
 
 /// A process that is ended when this is.
 struct Process(Child);
@@ -31,27 +31,9 @@ fn start(id: usize, processes: &[SocketAddr], clients: &[SocketAddr]) -> Process
     Process(command.spawn().expect("it starts"))
 }
 
-/// What a process says to requests that are sent at once; none if it is not there.
+/// What a process says to requests that are sent at once; none if it is not there, or says nothing.
 fn ask(at: SocketAddr, requests: &[&[&[u8]]]) -> Option<Vec<Reply>> {
-    let mut stream = TcpStream::connect(at).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-    let mut bytes = Vec::new();
-    requests.iter().for_each(|words| write_request(words, &mut bytes));
-    stream.write_all(&bytes).ok()?;
-    let (mut input, mut chunk, mut replies) = (Vec::new(), [0; 4096], Vec::new());
-    while replies.len() < requests.len() {
-        match Reply::read(&input).expect("it speaks RESP") {
-            Some((reply, len)) => {
-                input.drain(..len);
-                replies.push(reply);
-            }
-            None => {
-                let len = stream.read(&mut chunk).ok().filter(|&len| len > 0)?;
-                input.extend_from_slice(&chunk[..len]);
-            }
-        }
-    }
-    Some(replies)
+    Connection::open(at).and_then(|mut connection| connection.ask_all(requests)).ok()
 }
 
 /// Who leads, once somebody does: who says something else than where to go.

@@ -1,8 +1,10 @@
 //! `mitra bench agreement`: what it costs to decide, over what it costs to write to a majority.
 
 mod instances;
+mod kv;
 mod memories;
 mod permission;
+mod stores;
 mod switch;
 
 use std::net::TcpListener;
@@ -43,6 +45,8 @@ const LEADER: ProcessId = ProcessId(0);
 const BEAT: Duration = Duration::from_millis(1);
 /// Changes of leaders in a block.
 const SWITCHES: usize = 20;
+/// Blocks to one of the key-value stores, which takes seconds.
+const BLOCKS_OF_STORE: u32 = 3;
 
 /// Decisions over memories, against raw WRITEs to a majority of them
 #[derive(clap::Args)]
@@ -51,6 +55,8 @@ The leader is this process; each memory is a process of its own, which serves ev
 same NICs. What is compared takes turns in blocks. `fanout_floor` writes as many bytes to all memories by bare queue pairs and waits for a
 majority; `round_trip` writes to one. The other processes of each protocol have crashed: the leader needs none of them.
 permission/… is the memory's own work to take a right from one process and give it to another, by each of three mechanisms.
+kv/… is `mitra kv` under redis-benchmark (Debian's redis-tools), beside raft/…, a store replicated by openraft over TCP, and redis/…, which is
+not replicated: latency, requests a second, and requests per CPU-second of all processes of the store. Each is started for its turn.
 Fields of --json, and figures: docs/benchmarks.md. Exit codes: 0 done, 1 something failed, 2 bad arguments.")]
 pub(crate) struct Args {
     /// Bytes of a value
@@ -65,6 +71,9 @@ pub(crate) struct Args {
     /// Memories
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
     memories: u8,
+    /// Requests to each key-value store in a block, and four times as many in pipelines
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    requests: u32,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -104,6 +113,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "iters times blocks is to be below {INSTANCES}, less a tenth to warm up"
     );
     let machine = Machine::look();
+    const NAMES: [&str; 5] = [
+        "fanout_floor",
+        "round_trip",
+        "replicated-log/entry",
+        "protected-memory-paxos/decide",
+        "disk-paxos/decide",
+    ];
+    let store_blocks = args.blocks.div_ceil(BLOCKS_OF_STORE);
+    let bar = progress(u64::from(args.blocks) * NAMES.len() as u64 + kv::steps(store_blocks));
+    // Before anything else runs that would take processors from them.
+    let (stores, notes) = kv::rows(args.requests, store_blocks, &bar)?;
+
     let nics = Place::default().open()?;
     let domain = Domain::notifying(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
     let mut memories = memories::start(args.memories, PROCESSES, &nics[0])?;
@@ -116,15 +137,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut log = connect(&domain, &memories, 2, LEADER, process)?;
     lead(&mut log)?;
 
-    const NAMES: [&str; 5] = [
-        "fanout_floor",
-        "round_trip",
-        "replicated-log/entry",
-        "protected-memory-paxos/decide",
-        "disk-paxos/decide",
-    ];
     let mut blocks: [Blocks; NAMES.len()] = Default::default();
-    let bar = progress(u64::from(args.blocks) * NAMES.len() as u64);
     let value = vec![7; args.size.into()];
     for round in 0..args.blocks as usize {
         for at in 0..NAMES.len() {
@@ -170,9 +183,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         rows.push(found.row((*name).into(), "us").beside(found, NAMES[1].into(), &blocks[1]));
     }
     rows.extend(permission::rows(args.blocks)?);
-    let notes = machine.warnings();
+    rows.extend(stores);
+    let notes = [machine.warnings(), notes].concat();
     let settings = serde_json::json!({
         "iters": args.iters, "blocks": args.blocks, "size": args.size, "memories": m, "processes": PROCESSES, "rails": 2,
+        "requests": args.requests,
     });
     Report { name: "agreement", unit: "us", machine, settings, rows, notes }.print(args.json)?;
     Ok(ExitCode::SUCCESS)
