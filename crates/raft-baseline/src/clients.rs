@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use mitra_kv::resp::{Reply, request};
 use openraft::error::{CheckIsLeaderError, ClientWriteError, ForwardToLeader, RaftError};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::Notify;
 
 use crate::batch::{Batch, Command, commands, put};
@@ -16,7 +18,7 @@ use crate::machine::Values;
 use crate::raft::{Node, Raft};
 
 struct Client {
-    stream: TcpStream,
+    to: OwnedWriteHalf,
     output: RefCell<Vec<u8>>,
     /// Somebody waits until more can be sent.
     is_full: Cell<bool>,
@@ -29,7 +31,7 @@ impl Client {
             self.is_full.set(true);
             let client = Rc::clone(self);
             tokio::task::spawn_local(async move {
-                while client.stream.writable().await.is_ok() && client.try_send().is_err() {}
+                while client.to.writable().await.is_ok() && client.try_send().is_err() {}
                 client.is_full.set(false);
             });
         }
@@ -40,7 +42,7 @@ impl Client {
         let mut output = self.output.borrow_mut();
         let mut sent = 0;
         while sent < output.len() {
-            match self.stream.try_write(&output[sent..]) {
+            match self.to.try_write(&output[sent..]) {
                 Ok(len) => sent += len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => sent = output.len(),
@@ -85,26 +87,21 @@ impl Clients {
         loop {
             let (stream, _) = door.accept().await?;
             stream.set_nodelay(true)?;
-            let client = Rc::new(Client { stream, output: RefCell::default(), is_full: Cell::new(false) });
+            let (from, to) = stream.into_split();
+            let client = Rc::new(Client { to, output: RefCell::default(), is_full: Cell::new(false) });
             let clients = Rc::clone(&self);
             tokio::task::spawn_local(async move {
                 // One that has gone needs nothing more.
-                let _ = clients.listen(&client).await;
+                let _ = clients.listen(from, &client).await;
             });
         }
     }
 
     /// Takes a client's requests, until it goes.
-    async fn listen(&self, client: &Rc<Client>) -> io::Result<()> {
+    async fn listen(&self, mut from: OwnedReadHalf, client: &Rc<Client>) -> io::Result<()> {
         let mut input = Vec::with_capacity(16 << 10);
-        loop {
-            client.stream.readable().await?;
-            match client.stream.try_read_buf(&mut input) {
-                Ok(0) => return Ok(()),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) => return Err(error),
-            }
+        // Less than there is room for is all that there was: then tokio does not look again in vain.
+        while from.read_buf(&mut input).await? > 0 {
             let mut at = 0;
             while let Some((words, len)) = request(&input[at..]).map_err(io::Error::other)? {
                 self.take(client, &words);
@@ -114,6 +111,7 @@ impl Clients {
             input.reserve(4 << 10);
             self.some.notify_one();
         }
+        Ok(())
     }
 
     fn take(&self, client: &Rc<Client>, words: &[&[u8]]) {
