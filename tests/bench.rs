@@ -2,6 +2,7 @@
 //! figure is looked at: this machine may be busy.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -116,6 +117,21 @@ fn stores_that_are_not_here_are_left_out_with_the_way_to_get_them() {
         no_raft["notes"].to_string().contains("cargo build --release -p mitra-raft-baseline"),
         "{no_raft}"
     );
+}
+
+#[test]
+fn an_error_of_the_load_generator_is_no_figure() {
+    let scene = tempfile::tempdir().unwrap();
+    let stand_in = scene.path().join("redis-benchmark");
+    let script = "#!/bin/sh\n[ \"$1\" = --version ] || { echo 'Error from server: MOVED' >&2; exit 1; }\n";
+    fs::write(&stand_in, script).unwrap();
+    fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o700)).unwrap();
+    let path = format!("{}:{}", scene.path().display(), std::env::var("PATH").unwrap());
+    let output = mitra().args(["bench", "agreement", "--blocks", "1"]).env("PATH", path).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("redis-benchmark: Error from server: MOVED"), "{errors}");
+    assert!(output.stdout.is_empty());
 }
 
 #[test]

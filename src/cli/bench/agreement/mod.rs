@@ -35,6 +35,8 @@ use memories::Memory;
 pub(crate) use memories::{Setup, peer};
 use switch::Taker;
 
+use crate::cli::pair::Failed;
+
 /// Bytes of a register's contents, at most.
 const ROOM: usize = 256;
 /// Decisions for which there are registers.
@@ -123,7 +125,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let store_blocks = args.blocks.div_ceil(BLOCKS_OF_STORE);
     let bar = progress(u64::from(args.blocks) * NAMES.len() as u64 + kv::steps(store_blocks));
     // Before anything else runs that would take processors from them.
-    let (stores, notes) = kv::rows(args.requests, store_blocks, &bar)?;
+    let (stores, notes) = kv::rows(args.requests, store_blocks, &bar).context(Failed)?;
 
     let nics = Place::default().open()?;
     let domain = Domain::notifying(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
