@@ -2,6 +2,8 @@
 //! figure is looked at: this machine may be busy.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,6 +28,21 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// Builds the store that `mitra kv` is compared with, where `mitra bench` looks for it, unless `cargo test --workspace` has.
+fn build_raft() {
+    let dir = Path::new(env!("CARGO_BIN_EXE_mitra")).parent().unwrap();
+    if dir.join("mitra-raft-baseline").exists() {
+        return;
+    }
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--package", "mitra-raft-baseline", "--target-dir"]);
+    cargo.arg(dir.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success(), "cannot build mitra-raft-baseline");
+}
+
 fn row<'a>(report: &'a Value, name: &str) -> &'a Value {
     let rows = report["rows"].as_array().unwrap();
     let found = rows.iter().find(|row| row["name"] == name);
@@ -38,7 +55,8 @@ fn is_positive(row: &Value, field: &str) -> bool {
 
 #[test]
 fn agreement_has_a_row_for_each_measure_beside_the_writes_to_a_majority() {
-    let report = json(&["agreement", "--iters", "50", "--blocks", "2"]);
+    build_raft();
+    let report = json(&["agreement", "--iters", "50", "--blocks", "2", "--requests", "200"]);
     for (name, beside) in [
         ("replicated-log/entry", "fanout_floor"),
         ("protected-memory-paxos/decide", "fanout_floor"),
@@ -54,6 +72,66 @@ fn agreement_has_a_row_for_each_measure_beside_the_writes_to_a_majority() {
     for mechanism in ["qp_flags", "window", "key"] {
         assert!(is_positive(row(&report, &format!("permission/{mechanism}")), "median"));
     }
+    for load in ["set", "get", "set-pipelined", "get-pipelined"] {
+        for (measure, unit) in [("latency", "us"), ("rate", "op/s"), ("cpu", "op/cpu-s")] {
+            let [kv, raft, redis] =
+                ["kv", "raft", "redis"].map(|s| row(&report, &format!("{s}/{load}/{measure}")));
+            for row in [kv, raft, redis] {
+                assert!(
+                    is_positive(row, "median") && is_positive(row, "p99") && row["unit"] == unit,
+                    "{row}"
+                );
+            }
+            assert!(is_positive(kv, "ratio") && kv["floor"] == raft["name"], "{kv}");
+            assert!(raft["floor"].is_null() && redis["floor"].is_null());
+        }
+    }
+    let notes = report["notes"].as_array().unwrap();
+    assert!(!notes.iter().any(|note| note.as_str().unwrap().contains("left out")), "{notes:?}");
+}
+
+#[test]
+fn stores_that_are_not_here_are_left_out_with_the_way_to_get_them() {
+    // A copy that has no Raft beside it, and finds no program of Redis.
+    let alone = tempfile::tempdir().unwrap();
+    let mitra = alone.path().join("mitra");
+    fs::copy(env!("CARGO_BIN_EXE_mitra"), &mitra).unwrap();
+    let report = |path: &str| -> Value {
+        let mut command = Command::new(&mitra);
+        command.args(["bench", "agreement", "--iters", "10", "--blocks", "1", "--requests", "100", "--json"]);
+        let output = command.env("PATH", path).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let has = |report: &Value, store: &str| {
+        let rows = report["rows"].as_array().unwrap();
+        rows.iter().any(|row| row["name"].as_str().unwrap().starts_with(store))
+    };
+    let nothing = report("/nowhere");
+    assert!(["kv/", "raft/", "redis/"].iter().all(|store| !has(&nothing, store)), "{nothing}");
+    assert!(nothing["notes"].to_string().contains("redis-tools"), "{nothing}");
+    let no_raft = report(&std::env::var("PATH").unwrap());
+    assert!(has(&no_raft, "kv/") && has(&no_raft, "redis/") && !has(&no_raft, "raft/"), "{no_raft}");
+    assert!(row(&no_raft, "kv/set/cpu")["ratio"].is_null());
+    assert!(
+        no_raft["notes"].to_string().contains("cargo build --release -p mitra-raft-baseline"),
+        "{no_raft}"
+    );
+}
+
+#[test]
+fn an_error_of_the_load_generator_is_no_figure() {
+    let scene = tempfile::tempdir().unwrap();
+    let stand_in = scene.path().join("redis-benchmark");
+    let script = "#!/bin/sh\n[ \"$1\" = --version ] || { echo 'Error from server: MOVED' >&2; exit 1; }\n";
+    fs::write(&stand_in, script).unwrap();
+    fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o700)).unwrap();
+    let path = format!("{}:{}", scene.path().display(), std::env::var("PATH").unwrap());
+    let output = mitra().args(["bench", "agreement", "--blocks", "1"]).env("PATH", path).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("redis-benchmark: Error from server: MOVED"), "{errors}");
+    assert!(output.stdout.is_empty());
 }
 
 #[test]

@@ -11,7 +11,8 @@ use crate::{root, rxe_vm};
 #[rustfmt::skip]
 pub(crate) const DEBIAN_PACKAGES: &[&str] = &[
     "gcc", "iproute2", "libc6-dev", "libibverbs-dev", "librdmacm-dev", "python3", "python3-venv", "tshark",
-    "ibverbs-utils", "libfabric-bin", "libopenmpi-dev", "openmpi-bin", "perftest", "qperf", "rdmacm-utils", "ucx-utils",
+    "ibverbs-utils", "libfabric-bin", "libopenmpi-dev", "openmpi-bin", "perftest", "qperf", "rdmacm-utils", "redis-server",
+    "redis-tools", "ucx-utils",
 ];
 
 /// The other implementation of the ICRC, from PyPI.

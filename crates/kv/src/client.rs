@@ -45,14 +45,19 @@ pub struct Client {
     sequence: u64,
 }
 
+/// A connection to a server that speaks RESP, and no more than that: it knows of no leader, and retries nothing.
 #[derive(Debug)]
-struct Connection {
+pub struct Connection {
     stream: TcpStream,
     input: Vec<u8>,
 }
 
 impl Connection {
-    fn open(at: SocketAddr) -> io::Result<Connection> {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Nobody is there, or says so in time.
+    pub fn open(at: SocketAddr) -> io::Result<Connection> {
         let stream = TcpStream::connect_timeout(&at, SILENCE)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE))?;
@@ -60,11 +65,28 @@ impl Connection {
         Ok(Connection { stream, input: Vec::new() })
     }
 
-    fn ask(&mut self, words: &[&[u8]]) -> io::Result<Reply> {
-        let mut bytes = Vec::new();
-        write_request(words, &mut bytes);
-        self.stream.write_all(&bytes)?;
+    /// What the server replies to a request.
+    ///
+    /// # Errors
+    /// The connection has ended, nothing came in time, or what came is no reply. Then it is of no use any more.
+    pub fn ask(&mut self, words: &[&[u8]]) -> io::Result<Reply> {
+        self.send(&[words])?;
         self.reply()
+    }
+
+    /// What the server replies to requests that are sent at once.
+    ///
+    /// # Errors
+    /// As of [`Connection::ask`].
+    pub fn ask_all(&mut self, requests: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
+        self.send(requests)?;
+        requests.iter().map(|_| self.reply()).collect()
+    }
+
+    fn send(&mut self, requests: &[&[&[u8]]]) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        requests.iter().for_each(|words| write_request(words, &mut bytes));
+        self.stream.write_all(&bytes)
     }
 
     fn reply(&mut self) -> io::Result<Reply> {

@@ -10,6 +10,6 @@ mod server;
 mod sizes;
 mod store;
 
-pub use client::{Client, ClientError, Watch};
+pub use client::{Client, ClientError, Connection, Watch};
 pub use server::{Server, ServerConfig};
 pub use sizes::{MEGABYTES, Sizes};

@@ -3,40 +3,38 @@
 mod acceptors;
 mod counts;
 mod instances;
+mod kv;
+mod leader;
 mod memories;
 mod permission;
+mod stores;
 mod switch;
 mod unsigned;
 
-use std::net::TcpListener;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use hdrhistogram::Histogram;
 use mitra_agreement::disk_paxos::DiskPaxos;
 use mitra_agreement::fast_and_robust::FastAndRobust;
 use mitra_agreement::heartbeat::Heartbeat;
-use mitra_agreement::log::{self as replicated, Delivery, Fate, Log, Payload};
+use mitra_agreement::log::{self as replicated, Log};
 use mitra_agreement::paxos::Paxos;
 use mitra_agreement::protected_memory_paxos::ProtectedMemoryPaxos;
 use mitra_agreement::signature::Ed25519;
-use mitra_agreement::{Input, Process, ProcessId, Region};
+use mitra_agreement::{ProcessId, Region};
 use mitra_failover::Domain;
-use mitra_node::{Node, NodeConfig};
 use mitra_verbs::Provider;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::clock::{Deadline, Stopwatch, micros};
-use super::lane::{Lane, Op, request};
+use super::clock::micros;
 use super::progress;
 use super::rows::{Blocks, Machine, Report};
 use super::station::Place;
-use crate::cli::pair::Link;
+use crate::cli::pair::{Failed, Link};
 use instances::Instances;
-use memories::Memory;
+use leader::{append, connect, decide, fan_out, lead, leader};
 use switch::Taker;
 use unsigned::Unsigned;
 
@@ -52,6 +50,8 @@ const LEADER: ProcessId = ProcessId(0);
 const BEAT: Duration = Duration::from_millis(1);
 /// Changes of leaders in a block.
 const SWITCHES: usize = 20;
+/// Blocks to one of the key-value stores, which takes seconds.
+const BLOCKS_OF_STORE: u32 = 3;
 
 /// Decisions over memories, against raw WRITEs to a majority of them
 #[derive(clap::Args)]
@@ -61,6 +61,8 @@ same NICs. What is compared takes turns in blocks. `fanout_floor` writes as many
 majority; `round_trip` writes to one. The other processes of each protocol have crashed: the leader needs none of them, but in Paxos,
 where they are two processes more, after the others. hbo/… and omega/… are counted by the simulator.
 permission/… is the memory's own work to take a right from one process and give it to another, by each of three mechanisms.
+kv/… is `mitra kv` under redis-benchmark (Debian's redis-tools), beside raft/…, a store replicated by openraft over TCP, and redis/…, which is
+not replicated: latency, requests a second, and requests per CPU-second of all processes of the store. Each is started for its turn.
 Fields of --json, and figures: docs/benchmarks.md. Exit codes: 0 done, 1 something failed, 2 bad arguments.")]
 pub(crate) struct Args {
     /// Bytes of a value
@@ -75,6 +77,9 @@ pub(crate) struct Args {
     /// Memories
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
     memories: u8,
+    /// Requests to each key-value store in a block, and four times as many in pipelines
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    requests: u32,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -135,6 +140,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "iters times blocks is to be below {INSTANCES}, less a tenth to warm up"
     );
     let machine = Machine::look();
+    const NAMES: [&str; 7] = [
+        "fanout_floor",
+        "round_trip",
+        "replicated-log/entry",
+        "protected-memory-paxos/decide",
+        "disk-paxos/decide",
+        "fast-and-robust/unsigned",
+        "fast-and-robust/decide",
+    ];
+    let store_blocks = args.blocks.div_ceil(BLOCKS_OF_STORE);
+    let bar = progress(u64::from(args.blocks) * NAMES.len() as u64 + kv::steps(store_blocks));
+    // Before anything else runs that would take processors from them.
+    let (stores, notes) = kv::rows(args.requests, store_blocks, &bar).context(Failed)?;
+
     let nics = Place::default().open()?;
     let domain = Domain::notifying(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
     let mut memories = memories::start(args.memories, PROCESSES, &nics[0])?;
@@ -155,17 +174,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut log = connect(&domain, &memories, 2, LEADER, process)?;
     lead(&mut log)?;
 
-    const NAMES: [&str; 7] = [
-        "fanout_floor",
-        "round_trip",
-        "replicated-log/entry",
-        "protected-memory-paxos/decide",
-        "disk-paxos/decide",
-        "fast-and-robust/unsigned",
-        "fast-and-robust/decide",
-    ];
     let mut blocks: [Blocks; NAMES.len()] = Default::default();
-    let bar = progress(u64::from(args.blocks) * NAMES.len() as u64);
     for round in 0..args.blocks as usize {
         for at in 0..NAMES.len() {
             let at = (at + round) % NAMES.len();
@@ -191,12 +200,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut takers = [taker(0)?, taker(1)?];
     let beat = |p| connect(&domain, &memories, 4, ProcessId(p), Heartbeat::new(ProcessId(p), PROCESSES, m));
     let mut beats = [beat(0)?, beat(1)?];
-    if std::env::var("ONLY_SWITCH").is_ok() {
-        for _ in 0..20 {
-            eprintln!("{:?}", switch::permission(&mut takers, 500)?);
-        }
-        return Ok(ExitCode::SUCCESS);
-    }
     for _ in 0..args.blocks {
         let all = [
             switch::permission(&mut takers, SWITCHES)?,
@@ -230,156 +233,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     rows.extend(permission::rows(args.blocks)?);
     rows.extend(counts::hbo()?);
     rows.push(counts::omega()?);
-    let notes = machine.warnings();
+    rows.extend(stores);
+    let notes = [machine.warnings(), notes].concat();
     let settings = serde_json::json!({
         "iters": args.iters, "blocks": args.blocks, "size": args.size, "memories": m, "processes": PROCESSES, "rails": 2,
+        "requests": args.requests,
     });
     Report { name: "agreement", unit: "us", machine, settings, rows, notes }.print(args.json)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The leader of a protocol with an instance for each decision.
-fn leader<P>(
-    domain: &Arc<Domain>,
-    memories: &[Memory],
-    protocol: usize,
-    first: P,
-    regions: &[Region],
-) -> anyhow::Result<Node<Instances<P>>>
-where
-    P: Process,
-    P::Cell: Serialize + DeserializeOwned,
-    P::Message: Serialize + DeserializeOwned,
-{
-    connect(domain, memories, protocol, LEADER, Instances::new(first, memories.len() as u8, regions))
-}
-
-/// A process, connected to all memories.
-fn connect<P>(
-    domain: &Arc<Domain>,
-    memories: &[Memory],
-    protocol: usize,
-    me: ProcessId,
-    process: P,
-) -> anyhow::Result<Node<P>>
-where
-    P: Process,
-    P::Cell: Serialize + DeserializeOwned,
-    P::Message: Serialize + DeserializeOwned,
-{
-    let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
-    let regions = protocols(PROCESSES, memories.len() as u8).swap_remove(protocol);
-    let config = NodeConfig {
-        me,
-        tokens: memories::tokens(PROCESSES),
-        processes: vec![door.local_addr()?; PROCESSES.into()],
-        memories: memories.iter().map(|memory| (memory.doors[protocol], regions.clone())).collect(),
-        room: ROOM,
-        message: 512,
-        wake: BEAT,
-        failover: memories::config(),
-    };
-    let mut node = Node::new(process, domain, door, &config)?;
-    let mut deadline = Deadline::patient();
-    while node.memories() < memories.len() {
-        // Not `rest`: it would ask the NIC to tell of what comes, and leave it to its own thread.
-        std::thread::sleep(Duration::from_millis(1));
-        node.poll();
-        deadline.check()?;
-    }
-    Ok(node)
-}
-
-/// The log's leader takes the memories.
-fn lead(node: &mut Node<Log>) -> anyhow::Result<()> {
-    node.tell(Input::Leader(LEADER));
-    let mut deadline = Deadline::patient();
-    while !node.process().leads() || node.memories() == 0 {
-        node.poll();
-        deadline.check()?;
-    }
-    Ok(())
-}
-
-/// Appends so many entries, one after the other.
-fn append(node: &mut Node<Log>, args: &Args, value: &[u8]) -> anyhow::Result<Histogram<u64>> {
-    let mut watch = Stopwatch::start(args.iters);
-    for _ in 0..watch.rounds() {
-        node.with(|log, out| log.submit(value.to_vec(), out))?;
-        let mut deadline = Deadline::default();
-        let fate = loop {
-            if let Some((_, fate)) = node.with(|log, _| log.take_fates()).pop() {
-                break fate;
-            }
-            node.poll();
-            deadline.check()?;
-        };
-        ensure!(matches!(fate, Fate::Committed { .. }), "the leader was deposed, and there is nobody else");
-        node.with(|log, out| {
-            let committed = log.take_committed();
-            let is_ours = |delivery: &Delivery| {
-                matches!(delivery, Delivery::Entry { payload: Payload::Commands(commands), .. } if *commands == [value])
-            };
-            ensure!(committed.iter().all(is_ours), "the log holds what was not submitted");
-            // Small, but as often as the ring needs it.
-            if log.wants_snapshot() {
-                log.snapshot(vec![0; 8], out)?;
-            }
-            Ok(())
-        })?;
-        watch.lap();
-    }
-    Ok(watch.done())
-}
-
-/// Decides so many times.
-fn decide<P>(
-    node: &mut Node<Instances<P>>,
-    times: u64,
-    value: &Value,
-    mut next: impl FnMut() -> P,
-) -> anyhow::Result<Histogram<u64>>
-where
-    P: Process<Value = Value>,
-    P::Cell: Serialize + DeserializeOwned,
-    P::Message: Serialize + DeserializeOwned,
-{
-    let mut watch = Stopwatch::start(times);
-    for _ in 0..watch.rounds() {
-        let process = next();
-        node.with(|instances, out| instances.next(process, LEADER, out));
-        let mut deadline = Deadline::default();
-        while node.process().decision().is_none() {
-            node.poll();
-            deadline.check()?;
-        }
-        ensure!(node.process().decision() == Some(value), "another value was decided than was proposed");
-        watch.lap();
-    }
-    Ok(watch.done())
-}
-
-/// Writes to all by bare queue pairs, and waits for so many.
-fn fan_out(memories: &mut [Memory], args: &Args, enough: usize) -> anyhow::Result<Histogram<u64>> {
-    let mut watch = Stopwatch::start(args.iters);
-    // What was asked for, and what has completed, at each.
-    let mut done = vec![0; memories.len()];
-    for round in 1..=watch.rounds() {
-        for memory in &mut *memories {
-            let write = request(&memory.floor, Op::Write, 0, 0, args.size.into());
-            memory.floor.post_when_room(write)?;
-        }
-        let mut deadline = Deadline::default();
-        while done.iter().filter(|&&done| done >= round).count() < enough {
-            for (memory, done) in memories.iter_mut().zip(&mut done) {
-                *done += u64::from(memory.floor.poll()?.sent);
-            }
-            deadline.check()?;
-        }
-        watch.lap();
-    }
-    for memory in memories {
-        memory.floor.drain()?;
-    }
-    Ok(watch.done())
 }
