@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mitra_agreement::{Input, Process, ProcessId, Region};
+use ed25519_dalek::SigningKey;
+use mitra_agreement::signature::Ed25519;
+use mitra_agreement::{Input, Process, ProcessId, ProcessSet, Region};
 use mitra_failover::Domain;
 use mitra_node::{MemoryConfig, MemoryNode, Node, NodeConfig, Token};
 use mitra_softnic::{Config, SoftNic};
@@ -160,10 +162,30 @@ where
     /// # Panics
     /// They do not.
     pub fn decided(&mut self) -> P::Value {
-        self.until("everybody decides", |c| c.living().all(|node| node.process().decision().is_some()));
-        let mut decisions = self.living().map(|node| node.process().decision().expect("decided").clone());
-        let first = decisions.next().expect("somebody lives");
-        decisions.for_each(|other| assert_eq!(other, first));
+        self.decided_but(ProcessSet::NONE)
+    }
+
+    /// The same, but for these, who may do what they like.
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn decided_but(&mut self, liars: ProcessSet) -> P::Value {
+        self.until("everybody decides", |c| c.decisions(liars).all(|decision| decision.is_some()));
+        let first = self.decisions(liars).flatten().next().expect("somebody lives").clone();
+        assert!(self.decisions(liars).flatten().all(|other| *other == first), "{:#?}", self.state());
         first
     }
+
+    /// What those who live have decided so far, but for these.
+    pub fn decisions(&self, liars: ProcessSet) -> impl Iterator<Item = Option<&P::Value>> {
+        let processes = (0..).map(ProcessId).zip(&self.nodes).filter(move |(p, _)| !liars.contains(*p));
+        processes.filter_map(|(_, node)| Some(node.as_ref()?.process().decision()))
+    }
+}
+
+/// Ed25519 keys of three processes.
+pub fn keys() -> Vec<Ed25519> {
+    let secrets: Vec<[u8; 32]> = (1..=3).map(|p| [p; 32]).collect();
+    let everybody: Arc<[_]> = secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();
+    secrets.iter().map(|secret| Ed25519::new(1, secret, Arc::clone(&everybody))).collect()
 }
