@@ -31,7 +31,8 @@ fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").expect("a port")
 }
 
-fn tokens(n: u8) -> Vec<Token> {
+/// The word by which each process is known.
+pub fn tokens(n: u8) -> Vec<Token> {
     (0..n).map(|p| [p + 1; 16]).collect()
 }
 
@@ -83,6 +84,8 @@ impl Drop for Served {
 pub struct Cluster<P: Process> {
     pub memories: Vec<Served>,
     pub nodes: Vec<Option<Node<P>>>,
+    /// Where each process lets others in.
+    pub doors: Vec<SocketAddr>,
     pub nics: Vec<Vec<Arc<SoftNic>>>,
 }
 
@@ -93,16 +96,27 @@ where
     P::Message: Serialize + DeserializeOwned,
 {
     pub fn start(processes: Vec<P>, memories: &[Vec<Region>], rails: usize) -> Cluster<P> {
+        Cluster::start_but(ProcessSet::NONE, processes, memories, rails)
+    }
+
+    /// The same, where these processes never come.
+    pub fn start_but(
+        absent: ProcessSet,
+        processes: Vec<P>,
+        memories: &[Vec<Region>],
+        rails: usize,
+    ) -> Cluster<P> {
         let n = processes.len() as u8;
         let memories: Vec<_> = memories
             .iter()
             .map(|regions| (Served::start(n, rails, regions.clone()), regions.clone()))
             .collect();
         let listeners: Vec<_> = (0..n).map(|_| listener()).collect();
+        let doors: Vec<_> = listeners.iter().map(|l| l.local_addr().expect("bound")).collect();
         let config = |me: usize| NodeConfig {
             me: ProcessId(me as u8),
             tokens: tokens(n),
-            processes: listeners.iter().map(|l| l.local_addr().expect("bound")).collect(),
+            processes: doors.clone(),
             memories: memories.iter().map(|(served, regions)| (served.address, regions.clone())).collect(),
             room: ROOM,
             message: 4096,
@@ -113,14 +127,16 @@ where
         for (me, process) in processes.into_iter().enumerate() {
             let (domain, nics) = nics(rails);
             let listener = listeners[me].try_clone().expect("a port");
-            nodes.push(Some(Node::new(process, &domain, listener, &config(me)).expect("a process")));
+            let node = || Node::new(process, &domain, listener, &config(me)).expect("a process");
+            nodes.push((!absent.contains(ProcessId(me as u8))).then(node));
             all_nics.push(nics);
         }
         let memories = memories.into_iter().map(|(served, _)| served).collect();
-        let mut cluster = Cluster { memories, nodes, nics: all_nics };
+        let mut cluster = Cluster { memories, nodes, doors, nics: all_nics };
         let m = cluster.memories.len();
+        let others = usize::from(n - absent.len() as u8) - 1;
         cluster.until("all are connected", |c| {
-            c.living().all(|node| node.memories() == m && node.peers() == usize::from(n) - 1)
+            c.living().all(|node| node.memories() == m && node.peers() == others)
         });
         cluster
     }
