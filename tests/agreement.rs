@@ -1,10 +1,12 @@
-//! `mitra memory` and `mitra propose` as a user meets them: processes that decide, each a program of its own.
+//! `mitra memory`, `mitra propose` and `mitra elect` as a user meets them: processes that decide, each a program of its own.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -19,9 +21,12 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// A memory that is ended when this is.
+/// A program that is ended when this is.
+struct Program(Child);
+
+/// A memory.
 struct Memory {
-    program: Child,
+    _program: Program,
     address: String,
 }
 
@@ -36,14 +41,14 @@ impl Memory {
         BufReader::new(out).read_line(&mut line).expect("a line");
         let told: Value = serde_json::from_str(&line).expect("an object");
         let address = told["address"].as_str().expect("where it listens").to_owned();
-        Memory { program, address }
+        Memory { _program: Program(program), address }
     }
 }
 
-impl Drop for Memory {
+impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.program.kill();
-        let _ = self.program.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -145,10 +150,44 @@ fn three_programs_that_might_lie_decide() {
     agree(&decide("robust-backup", &[1]), &["green"]);
 }
 
+/// Three programs name a leader; it is killed, and the other two come to name one of them.
+#[test]
+fn when_the_leader_dies_the_others_name_another() {
+    let memory = Memory::start("omega", 0);
+    let doors = doors().iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+    let (tell, told) = mpsc::channel();
+    let start = |id: usize| {
+        let (name, tell) = (id.to_string(), tell.clone());
+        let arguments = ["elect", "--id", &name, "--processes", &doors, "--memory", &memory.address];
+        let mut program =
+            mitra(&words(&[&arguments[..], &["--rails", "1"]].concat())).spawn().expect("mitra starts");
+        let out = BufReader::new(program.stdout.take().expect("piped"));
+        std::thread::spawn(move || {
+            out.lines().map_while(Result::ok).all(|leader| tell.send((id, leader)).is_ok());
+        });
+        Program(program)
+    };
+    let mut started: Vec<_> = (0..3).map(|id| Some(start(id))).collect();
+    let mut named = [const { None::<String> }; 3];
+    let mut agree = |some: &[usize], but: Option<&str>| loop {
+        let (id, leader) = told.recv_timeout(Duration::from_secs(30)).expect("they come to name the same");
+        named[id] = Some(leader);
+        let first = named[some[0]].clone();
+        if some.iter().all(|&p| named[p] == first) && first.as_deref() != but {
+            return first.expect("all name it");
+        }
+    };
+    let dead = agree(&[0, 1, 2], None);
+    let p: usize = dead[1..].parse().expect("a process");
+    started[p] = None;
+    let living = [(p + 1) % 3, (p + 2) % 3];
+    assert!(living.contains(&agree(&living, Some(&dead))[1..].parse().expect("a process")));
+}
+
 #[test]
 fn what_is_asked_wrongly_is_said_in_one_line() {
     for (arguments, says) in [
-        (&["memory", "raft"][..], "say kv, or one of paxos"),
+        (&["memory", "raft"][..], "say kv, omega, or one of paxos"),
         (&["memory", "kv", "--listen", "0.0.0.0:0"], "--secret FILE"),
         (
             &["propose", "paxos", "--id", "3", "--processes", "127.0.0.1:1"],

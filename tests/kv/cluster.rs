@@ -1,41 +1,19 @@
 //! Memories and processes of the store, as programs.
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use mitra_kv::Client;
-use mitra_kv::resp::{Reply, write_request};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::hosts::{self, Hosts};
+use crate::program::{Program, info};
 
-/// A program that is ended when this is.
-struct Program(Child);
-
-impl Program {
-    fn start(arguments: &[String], run_dir: &Path) -> Program {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
-        command.args(arguments).stdout(Stdio::piped()).env("MITRA_RUN_DIR", run_dir);
-        Program(command.spawn().expect("mitra starts"))
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.0.id() as i32), signal).expect("it is ours");
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Cluster {
     memories: Vec<Option<Program>>,
@@ -46,7 +24,9 @@ pub struct Cluster {
     /// Where the programs listen for faults, and memories keep what they hold if they do.
     run_dir: TempDir,
     /// Of the memories.
-    options: Vec<&'static str>,
+    options: &'static [&'static str],
+    /// Where they run, if each has a host of its own: the processes, then the memories.
+    hosts: Option<Hosts>,
 }
 
 /// Addresses of this test's own: other tests run beside it.
@@ -60,30 +40,45 @@ fn words(addresses: &[SocketAddr]) -> String {
 }
 
 impl Cluster {
-    /// Starts so many of each, and waits until somebody leads.
-    pub fn start(processes: u8, memories: u8) -> Cluster {
-        Cluster::start_with(processes, memories, &[])
+    /// Starts so many of each on this host, and waits until somebody leads.
+    pub fn start(processes: usize, memories: usize) -> Cluster {
+        Cluster::here(processes, memories, &[])
     }
 
     /// The same, whose memories outlive their programs.
-    pub fn on_disk(processes: u8, memories: u8, options: &[&'static str]) -> Cluster {
-        Cluster::start_with(processes, memories, &[&["--data"], options].concat())
+    pub fn on_disk(processes: usize, memories: usize, sync: bool) -> Cluster {
+        Cluster::here(processes, memories, if sync { &["--data", "--sync"] } else { &["--data"] })
     }
 
-    fn start_with(processes: u8, memories: u8, options: &[&'static str]) -> Cluster {
+    fn here(processes: usize, memories: usize, options: &'static [&'static str]) -> Cluster {
         static CLUSTERS: AtomicU8 = AtomicU8::new(1);
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
-        let at = |ports: std::ops::Range<u16>| ports.map(|port| address(number, port)).collect::<Vec<_>>();
-        let none = |count: u8| (0..count).map(|_| None).collect();
-        let mut cluster = Cluster {
-            memories: none(memories),
-            processes: none(processes),
-            doors: at(7001..7001 + u16::from(memories)),
-            others: at(7101..7101 + u16::from(processes)),
-            clients: at(6401..6401 + u16::from(processes)),
-            run_dir: TempDir::new().expect("a directory"),
-            options: options.to_vec(),
+        let at = |first: u16, count: usize| (first..).take(count).map(|port| address(number, port)).collect();
+        Cluster::begin(at(7001, memories), at(7101, processes), at(6401, processes), None, options)
+    }
+
+    /// The same, each on a host of its own.
+    pub fn on_hosts(processes: usize, memories: usize) -> Cluster {
+        let at = |first: usize, count: usize, port: u16| {
+            (first..first + count).map(|host| (hosts::address(host), port).into()).collect::<Vec<_>>()
         };
+        let hosts = Hosts::new(processes + memories);
+        let (others, clients) = (at(0, processes, 7101), at(0, processes, 6401));
+        Cluster::begin(at(processes, memories, 7001), others, clients, Some(hosts), &[])
+    }
+
+    fn begin(
+        doors: Vec<SocketAddr>,
+        others: Vec<SocketAddr>,
+        clients: Vec<SocketAddr>,
+        hosts: Option<Hosts>,
+        options: &'static [&'static str],
+    ) -> Cluster {
+        let run_dir = TempDir::new().expect("a directory");
+        std::fs::write(run_dir.path().join("secret"), "said to nobody").expect("written");
+        let none = |addresses: &[SocketAddr]| addresses.iter().map(|_| None).collect();
+        let (memories, processes) = (none(&doors), none(&others));
+        let mut cluster = Cluster { memories, processes, doors, others, clients, run_dir, options, hosts };
         cluster.start_all();
         cluster
     }
@@ -98,21 +93,39 @@ impl Cluster {
         self.leader();
     }
 
+    fn mitra(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
+        command.args(arguments).env("MITRA_RUN_DIR", self.run_dir.path().join("run"));
+        command
+    }
+
+    fn spawn(&self, host: usize, mut command: Command) -> Program {
+        command.stdout(Stdio::piped());
+        let program = match &self.hosts {
+            None => command.spawn(),
+            Some(hosts) => {
+                command.args(["--rails", &hosts::address(host).to_string()]);
+                command.arg("--secret").arg(self.run_dir.path().join("secret"));
+                hosts.spawn(host, command)
+            }
+        };
+        Program(program.expect("mitra starts"))
+    }
+
     /// Starts a memory, for the first time or, if it lies on a disk, again.
     pub fn start_memory(&mut self, m: usize) {
-        let (processes, memories) = (self.processes.len().to_string(), self.memories.len().to_string());
-        let listen = self.doors[m].to_string();
-        let mut words =
-            vec!["memory", "kv", "--listen", &listen, "--processes", &processes, "--memories", &memories];
-        let directory = self.run_dir.path().join(format!("memory-{m}"));
-        for option in &self.options {
-            words.push(option);
+        let (n, m_all) = (self.others.len().to_string(), self.doors.len().to_string());
+        let (listen, directory) =
+            (self.doors[m].to_string(), self.run_dir.path().join(format!("memory-{m}")));
+        let mut command =
+            self.mitra(&["memory", "kv", "--listen", &listen, "--processes", &n, "--memories", &m_all]);
+        for option in self.options {
+            command.arg(option);
             if *option == "--data" {
-                words.push(directory.to_str().expect("text"));
+                command.arg(&directory);
             }
         }
-        let words: Vec<_> = words.into_iter().map(str::to_owned).collect();
-        let mut program = Program::start(&words, &self.run_dir.path().join("run"));
+        let mut program = self.spawn(self.host_of_memory(m), command);
         let mut line = String::new();
         let out = program.0.stdout.take().expect("piped");
         BufReader::new(out).read_line(&mut line).expect("a line");
@@ -122,20 +135,12 @@ impl Cluster {
 
     /// Starts a process, for the first time or again.
     pub fn start_process(&mut self, p: usize) {
-        let arguments = [
-            "kv",
-            "serve",
-            "--id",
-            &p.to_string(),
-            "--processes",
-            &words(&self.others),
-            "--clients",
-            &words(&self.clients),
-            "--memories",
-            &words(&self.doors),
-        ];
-        self.processes[p] =
-            Some(Program::start(&arguments.map(str::to_owned), &self.run_dir.path().join("run")));
+        let (id, others, clients) = (p.to_string(), words(&self.others), words(&self.clients));
+        let memories = words(&self.doors);
+        let serve = ["kv", "serve", "--id", &id, "--processes", &others];
+        let mut command = self.mitra(&serve);
+        command.args(["--clients", &clients, "--memories", &memories]);
+        self.processes[p] = Some(self.spawn(p, command));
     }
 
     /// A client of all processes.
@@ -143,19 +148,53 @@ impl Cluster {
         Client::new(self.clients.clone(), PATIENCE)
     }
 
+    /// Where a process serves clients.
+    pub fn clients_of(&self, p: usize) -> SocketAddr {
+        self.clients[p]
+    }
+
+    /// Where a memory runs, if each has a host; processes run on the first ones.
+    pub fn host_of_memory(&self, m: usize) -> usize {
+        self.others.len() + m
+    }
+
+    /// The hosts.
+    pub fn hosts(&mut self) -> &mut Hosts {
+        self.hosts.as_mut().expect("each has one")
+    }
+
     /// Who leads, once somebody does who says so.
     pub fn leader(&self) -> usize {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            assert!(Instant::now() < end, "nobody leads");
-            let living = (0..self.processes.len()).filter(|&p| self.processes[p].is_some());
-            if let Some(leader) =
-                living.into_iter().find(|&p| info(self.clients[p]).is_some_and(|i| i.contains("leads:1")))
-            {
-                return leader;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        self.leader_among(0..self.processes.len())
+    }
+
+    /// Which of these processes leads, once one does who says so.
+    pub fn leader_among(&self, some: impl Iterator<Item = usize> + Clone) -> usize {
+        let says_so = |p: &usize| {
+            self.processes[*p].is_some() && info(self.clients[*p]).is_some_and(|i| i.contains("leads:1"))
+        };
+        until("somebody leads", || some.clone().find(says_so))
+    }
+
+    /// What all processes that live say of themselves.
+    pub fn infos(&self) -> Vec<Option<String>> {
+        let living = (0..self.processes.len()).filter(|&p| self.processes[p].is_some());
+        living.map(|p| info(self.clients[p])).collect()
+    }
+
+    /// All programs that were not killed, by their names.
+    pub fn programs(&mut self) -> impl Iterator<Item = (String, &mut Program)> {
+        let processes = self
+            .processes
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(p, at)| Some((format!("process {p}"), at.as_mut()?)));
+        let memories = self
+            .memories
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(m, at)| Some((format!("memory {m}"), at.as_mut()?)));
+        processes.chain(memories)
     }
 
     pub fn kill_process(&mut self, p: usize) {
@@ -183,9 +222,7 @@ impl Cluster {
     }
 
     fn fault(&self, program: &Program, script: &str) {
-        let pid = program.0.id().to_string();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mitra"));
-        command.args(["fault", "--pid", &pid, script]).env("MITRA_RUN_DIR", self.run_dir.path().join("run"));
+        let mut command = self.mitra(&["fault", "--pid", &program.0.id().to_string(), script]);
         assert!(command.status().expect("mitra starts").success(), "{script}");
     }
 
@@ -198,20 +235,14 @@ impl Cluster {
     }
 }
 
-/// What a server says of itself, if it says anything.
-fn info(at: SocketAddr) -> Option<String> {
-    use std::io::{Read, Write};
-    let mut stream = TcpStream::connect_timeout(&at, Duration::from_millis(200)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_millis(200))).ok()?;
-    let mut request = Vec::new();
-    write_request(&[b"INFO"], &mut request);
-    stream.write_all(&request).ok()?;
-    let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
+/// Looks again and again until there is something.
+pub fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
     loop {
-        let len = stream.read(&mut chunk).ok().filter(|&len| len > 0)?;
-        bytes.extend_from_slice(&chunk[..len]);
-        if let Some((Reply::Bulk(Some(info)), _)) = Reply::read(&bytes).ok()? {
-            return String::from_utf8(info).ok();
+        if let Some(found) = look() {
+            return found;
         }
+        assert!(Instant::now() < end, "not in {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

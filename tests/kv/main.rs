@@ -2,125 +2,20 @@
 //! than that it takes a moment.
 
 mod cluster;
+mod history;
+mod hosts;
+#[path = "../network/mod.rs"]
+mod network;
+mod partitions;
+mod program;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cluster::Cluster;
-use mitra_kv::{Client, ClientError};
-use mitra_model::{Operation, linearizable};
 
-/// What a client asks for.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Ask {
-    Get,
-    Put(String),
-    Cas(Option<String>, String),
-    Delete,
-}
-
-/// What it is told.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Told {
-    Value(Option<String>),
-    Done(bool),
-}
-
-/// What a key does.
-fn apply(state: &mut Option<String>, ask: &Ask) -> Told {
-    match ask {
-        Ask::Get => Told::Value(state.clone()),
-        Ask::Put(value) => {
-            *state = Some(value.clone());
-            Told::Done(true)
-        }
-        Ask::Cas(expected, value) => {
-            let holds = state == expected;
-            if holds {
-                *state = Some(value.clone());
-            }
-            Told::Done(holds)
-        }
-        Ask::Delete => Told::Done(state.take().is_some()),
-    }
-}
-
-/// What happened to a key, in the order of calls.
-type Histories = BTreeMap<String, Vec<Operation<Ask, Told>>>;
-
-const KEYS: usize = 4;
-const OPERATIONS: usize = 120;
-
-/// A client that asks for one thing after the other. Numbers of its own, so that a failure comes again under the same seed as far as a
-/// schedule can.
-fn run_client(id: usize, mut client: Client, clock: &AtomicUsize) -> Histories {
-    let mut histories = Histories::new();
-    let mut seen = vec![None; KEYS];
-    for nth in 0..OPERATIONS {
-        let dice = (id * 7919 + nth * 104_729) % 997;
-        let at = dice % KEYS;
-        let key = format!("key{at}");
-        let value = format!("{id}.{nth}");
-        let ask = match dice / KEYS % 5 {
-            0 | 1 => Ask::Get,
-            2 => Ask::Put(value),
-            3 => Ask::Cas(seen[at].clone(), value),
-            _ => Ask::Delete,
-        };
-        let called = clock.fetch_add(1, Ordering::SeqCst);
-        let text = |value: &str| Some(value.as_bytes().to_vec());
-        let told = match &ask {
-            Ask::Get => client.get(key.as_bytes()).map(|found| {
-                seen[at] = found.map(|(value, _)| String::from_utf8(value).expect("what was put"));
-                Told::Value(seen[at].clone())
-            }),
-            Ask::Put(value) => client.put(key.as_bytes(), value.as_bytes()).map(|()| Told::Done(true)),
-            Ask::Cas(expected, value) => {
-                let expected = expected.as_ref().and_then(|value| text(value));
-                client.cas(key.as_bytes(), expected.as_deref(), text(value).as_deref()).map(Told::Done)
-            }
-            Ask::Delete => client.delete(key.as_bytes()).map(Told::Done),
-        };
-        let returned = match told {
-            Ok(told) => Some((clock.fetch_add(1, Ordering::SeqCst), told)),
-            Err(ClientError::NoLeader(..) | ClientError::Expired) => None,
-            Err(other) => panic!("client {id}: {other}"),
-        };
-        histories.entry(key).or_default().push(Operation { what: ask, called, returned });
-        std::thread::sleep(Duration::from_millis(4));
-    }
-    histories
-}
-
-/// Runs clients while `faults` happen, and judges what they were told.
+/// Runs clients of three processes over three memories while `faults` happen, and judges what they were told.
 fn under(faults: impl FnOnce(&mut Cluster)) {
-    on(Cluster::start(3, 3), faults);
-}
-
-/// The same of a cluster that has begun.
-fn on(mut cluster: Cluster, faults: impl FnOnce(&mut Cluster)) {
-    let clock = Arc::new(AtomicUsize::new(0));
-    let clients: Vec<_> = (0..3)
-        .map(|id| {
-            let (client, clock) = (cluster.client(), Arc::clone(&clock));
-            std::thread::spawn(move || run_client(id, client, &clock))
-        })
-        .collect();
-    faults(&mut cluster);
-    let mut all = Histories::new();
-    for client in clients {
-        for (key, history) in client.join().expect("a client does not panic") {
-            all.entry(key).or_default().extend(history);
-        }
-    }
-    assert_eq!(all.values().map(Vec::len).sum::<usize>(), 3 * OPERATIONS);
-    let answered = all.values().flatten().filter(|op| op.returned.is_some()).count();
-    assert_eq!(answered, 3 * OPERATIONS, "somebody who lives leads, so all is answered in the end");
-    for (key, history) in all {
-        assert!(linearizable(&None, &history, apply), "{key}: {history:#?}");
-    }
+    history::under(&mut Cluster::start(3, 3), faults);
 }
 
 fn moment() {
@@ -144,7 +39,7 @@ fn two_of_three_processes_and_one_of_three_memories_are_killed() {
 /// What was acknowledged outlives every program. Clients go on asking, and notice only that it takes a while.
 #[test]
 fn everything_is_killed_and_started_again_from_its_files() {
-    on(Cluster::on_disk(3, 3, &[]), |cluster| {
+    history::under(&mut Cluster::on_disk(3, 3, false), |cluster| {
         for _ in 0..2 {
             moment();
             cluster.kill_all();
@@ -156,7 +51,7 @@ fn everything_is_killed_and_started_again_from_its_files() {
 /// The same where what is acknowledged is on the disk first.
 #[test]
 fn what_is_on_the_disk_is_there_again() {
-    let mut cluster = Cluster::on_disk(3, 3, &["--sync"]);
+    let mut cluster = Cluster::on_disk(3, 3, true);
     let mut client = cluster.client();
     let all = || (0..40).map(|nth: u32| (format!("key{}", nth % 30), format!("value{nth}")));
     all().for_each(|(key, value)| client.put(key.as_bytes(), value.as_bytes()).expect("put"));
@@ -172,7 +67,7 @@ fn what_is_on_the_disk_is_there_again() {
 /// Each in turn, so that in the end none has run all the time, and the others would not be a majority without those that came back.
 #[test]
 fn memories_that_lie_in_files_come_back() {
-    on(Cluster::on_disk(3, 3, &[]), |cluster| {
+    history::under(&mut Cluster::on_disk(3, 3, false), |cluster| {
         for m in [0, 1, 2, 0] {
             moment();
             cluster.kill_memory(m);

@@ -159,8 +159,9 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
 
     /// Begins, or goes on after a rest.
     pub fn wake<M>(&mut self, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
-        if self.doing == Doing::Resting {
-            self.scan_next(ProcessId(0), out);
+        match self.doing {
+            Doing::Resting => self.scan_next(ProcessId(0), out),
+            Doing::Scanning(_) | Doing::Writing(_) => self.registers.wake(out),
         }
     }
 

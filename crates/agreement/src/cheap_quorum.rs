@@ -161,7 +161,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
     fn propose(&mut self, out: &mut Actions<Self>) {
         let value = Some(Signed::by(self.me, &self.keys, VALUE, (), self.input.clone()));
         let cell = Slot { value, ..Slot::default() };
-        self.call(Doing::Proposing, vec![Op::Write { region: 0, register: 0, cell }], out);
+        self.doing = Doing::Proposing;
+        self.registers.call_if_allowed(vec![Op::Write { region: 0, register: 0, cell }], out);
     }
 
     /// Looks what there is; or panics, if it has looked too often in vain.
@@ -281,6 +282,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
             Input::Start if self.me == LEADER => self.propose(out),
             Input::Start => self.poll(out),
             Input::Wake if self.doing == Doing::Resting => self.poll(out),
+            Input::Wake => self.registers.wake(out),
             Input::Response { memory, nth, response } => {
                 let Some(outcome) = self.registers.answered(memory, nth, response, out) else { return };
                 match (self.doing, outcome) {
@@ -299,11 +301,11 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
                         let leader = found.pop().and_then(|slot| slot.value);
                         self.abort(leader);
                     }
-                    // Nobody is refused its own region, nor to read, nor to freeze.
+                    // Nothing but the proposal may be refused.
                     (_, Outcome::Refused) | (Doing::Resting | Doing::Nothing, _) => {}
                 }
             }
-            Input::Message { .. } | Input::Leader(_) | Input::Wake | Input::Coin(_) => {}
+            Input::Message { .. } | Input::Leader(_) | Input::Coin(_) => {}
         }
     }
 

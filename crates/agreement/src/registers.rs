@@ -44,6 +44,8 @@ pub struct Registers<C, R = Sound> {
     ports: Ports<C>,
     /// What is to be done on each memory, in this order; nothing if no call is under way.
     steps: Vec<Op<C>>,
+    /// Whether a refusal ends the call. Else it is of a broken connection, and the memory is asked again.
+    may_be_refused: bool,
     progress: Vec<Progress<C>>,
     rules: PhantomData<R>,
 }
@@ -53,6 +55,8 @@ pub struct Registers<C, R = Sound> {
 struct Progress<C> {
     steps: usize,
     read: Vec<C>,
+    /// The step has been refused, and is yet to be asked for again.
+    refused: bool,
 }
 
 /// How a call ended.
@@ -60,7 +64,7 @@ struct Progress<C> {
 pub enum Outcome<C> {
     /// A majority of the memories has done all of it. This is what was read there.
     Done(Vec<C>),
-    /// A memory has refused some of it.
+    /// A memory has refused some of what may be refused.
     Refused,
 }
 
@@ -70,18 +74,40 @@ impl<C: Fields, R: Rules> Registers<C, R> {
         Registers {
             ports: Ports::new(memories),
             steps: Vec::new(),
-            progress: vec![Progress { steps: 0, read: Vec::new() }; memories.into()],
+            may_be_refused: false,
+            progress: vec![Progress { steps: 0, read: Vec::new(), refused: false }; memories.into()],
             rules: PhantomData,
         }
     }
 
-    /// Asks each memory for these operations, one after the other. What is still under way is given up.
+    /// Asks each memory for these operations, one after the other. What is still under way is given up. Nobody can take the rights that
+    /// they need: who is refused all the same has lost its connection, with a write under way, and asks again at [`Registers::wake`].
     pub fn call<M>(&mut self, steps: Vec<Op<C>>, out: &mut Vec<Action<C, M>>) {
+        self.begin(steps, false, out);
+    }
+
+    /// The same, of operations that others can have refused: the first refusal ends the call.
+    pub fn call_if_allowed<M>(&mut self, steps: Vec<Op<C>>, out: &mut Vec<Action<C, M>>) {
+        self.begin(steps, true, out);
+    }
+
+    fn begin<M>(&mut self, steps: Vec<Op<C>>, may_be_refused: bool, out: &mut Vec<Action<C, M>>) {
         self.end();
-        self.steps = steps;
+        (self.steps, self.may_be_refused) = (steps, may_be_refused);
         let Some(first) = self.steps.first() else { return };
         for memory in (0..self.progress.len() as u8).map(MemoryId) {
             self.ports.ask(memory, first.clone(), true, out);
+        }
+    }
+
+    /// Asks again for what was refused. Goes with [`Action::Wake`], so that who is refused always does not spin.
+    pub fn wake<M>(&mut self, out: &mut Vec<Action<C, M>>) {
+        for (memory, progress) in (0..).map(MemoryId).zip(&mut self.progress) {
+            if core::mem::take(&mut progress.refused)
+                && let Some(step) = self.steps.get(progress.steps)
+            {
+                self.ports.ask(memory, step.clone(), true, out);
+            }
         }
     }
 
@@ -99,9 +125,14 @@ impl<C: Fields, R: Rules> Registers<C, R> {
         }
         let progress = &mut self.progress[usize::from(memory.0)];
         match response {
-            Response::Nak => {
+            Response::Nak if self.may_be_refused => {
                 self.end();
                 return Some(Outcome::Refused);
+            }
+            Response::Nak => {
+                progress.refused = true;
+                out.push(Action::Wake);
+                return None;
             }
             Response::Cells(cells) => progress.read.extend(cells),
             Response::Ack => {}
@@ -128,7 +159,7 @@ impl<C: Fields, R: Rules> Registers<C, R> {
         self.ports.abandon();
         self.steps.clear();
         for progress in &mut self.progress {
-            progress.steps = 0;
+            (progress.steps, progress.refused) = (0, false);
             progress.read.clear();
         }
     }

@@ -26,7 +26,7 @@ const CHAOS: Chaos = Chaos { steps: 300, calm: 3000 };
 const LOG_CHAOS: Chaos = Chaos { steps: 800, calm: 20_000 };
 /// The same where processes are Byzantine instead.
 const ONE_MEMORY: Limits =
-    Limits { namings: 0, process_crashes: 0, memory_crashes: 1, breaks: 0, restarts: 0 };
+    Limits { namings: 0, process_crashes: 0, memory_crashes: 1, breaks: 3, restarts: 0 };
 const SOME_LEADERS: Limits = Limits { namings: 12, ..ONE_MEMORY };
 /// For protocols that poll.
 const PATIENT: Chaos = Chaos { steps: 600, calm: 20_000 };

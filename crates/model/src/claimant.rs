@@ -5,38 +5,38 @@ use mitra_agreement::cheap_quorum::{CheapQuorum, VALUE};
 use mitra_agreement::fast_and_robust::{Cell, moved, narrowed};
 use mitra_agreement::preferential_paxos::PreferentialPaxos;
 use mitra_agreement::robust_backup::RobustBackup;
-use mitra_agreement::signature::{Signed, Symbolic, SymbolicSignature};
+use mitra_agreement::signature::{Signed, Signer};
 use mitra_agreement::{Actions, Input, Process, ProcessId};
 
 use crate::Forge;
 
 /// A face that takes part in one of the two.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Claimant {
+pub enum Claimant<K: Signer> {
     /// In Cheap Quorum.
-    Quorum(Box<CheapQuorum<u8, Symbolic>>),
+    Quorum(Box<CheapQuorum<u8, K>>),
     /// In the backup, whose regions begin with this one.
-    Backup(Box<RobustBackup<PreferentialPaxos<u8>, Symbolic>>, u8),
+    Backup(Box<RobustBackup<PreferentialPaxos<u8>, K>>, u8),
 }
 
-impl Claimant {
+impl<K: Signer> Claimant<K> {
     /// The face that claims that all have signed `value`. What it has is its own signature.
-    pub fn claim(me: ProcessId, (n, m): (u8, u8), room: u16, keys: Symbolic, value: u8) -> Claimant {
+    pub fn claim(me: ProcessId, (n, m): (u8, u8), room: u16, keys: K, value: u8) -> Claimant<K> {
         let own = Signed::by(me, &keys, VALUE, (), value);
         let claim = own.forge(&own);
         Claimant::Backup(Box::new(RobustBackup::new(me, (n, m), room, keys, claim)), n + 1)
     }
 }
 
-impl Process for Claimant {
-    type Cell = Cell<u8, SymbolicSignature>;
+impl<K: Signer> Process for Claimant<K> {
+    type Cell = Cell<u8, K::Signature>;
     type Message = ();
     type Value = u8;
 
     fn handle(&mut self, input: Input<Self::Cell, ()>, out: &mut Actions<Self>) {
         match self {
-            Claimant::Quorum(quorum) => tell(&mut **quorum, input, 0, out),
-            Claimant::Backup(backup, first_region) => tell(&mut **backup, input, *first_region, out),
+            Claimant::Quorum(quorum) => tell::<K, _>(&mut **quorum, input, 0, out),
+            Claimant::Backup(backup, first_region) => tell::<K, _>(&mut **backup, input, *first_region, out),
         }
     }
 
@@ -50,14 +50,14 @@ impl Process for Claimant {
 }
 
 /// Tells one part something.
-fn tell<P: Process<Message = ()>>(
+fn tell<K: Signer, P: Process<Message = ()>>(
     part: &mut P,
-    input: Input<Cell<u8, SymbolicSignature>, ()>,
+    input: Input<Cell<u8, K::Signature>, ()>,
     first_region: u8,
-    out: &mut Actions<Claimant>,
+    out: &mut Actions<Claimant<K>>,
 ) where
-    P::Cell: From<Cell<u8, SymbolicSignature>>,
-    Cell<u8, SymbolicSignature>: From<P::Cell>,
+    P::Cell: From<Cell<u8, K::Signature>>,
+    Cell<u8, K::Signature>: From<P::Cell>,
 {
     let input = match input {
         Input::Response { memory, nth, response } => {

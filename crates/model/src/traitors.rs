@@ -6,7 +6,7 @@ use mitra_agreement::fast_and_robust::FastAndRobust;
 use mitra_agreement::paxos::Paxos;
 use mitra_agreement::preferential_paxos;
 use mitra_agreement::robust_backup::{self, RobustBackup};
-use mitra_agreement::signature::{Signed, Symbolic, SymbolicSignature};
+use mitra_agreement::signature::{Signed, Signer, Symbolic, SymbolicSignature};
 use mitra_agreement::{Process, ProcessId, ProcessSet, Sound};
 
 use crate::worlds::proposal;
@@ -44,18 +44,21 @@ impl cheap_quorum::Rules for Lax {
     const AWAITS_PROOFS: bool = false;
 }
 
-/// A process for each signer; those of traitors have a face for each of two proposals.
-fn actors<P, F>(
-    (n, m): (u8, u8),
+/// A process for each signer, over `m` memories; those of traitors have a face for each of two proposals.
+pub fn actors<K, P, F>(
+    signers: Vec<K>,
+    m: u8,
     traitors: Traitors,
-    correct: impl Fn(ProcessId, Symbolic, u8) -> P,
-    face: impl Fn(ProcessId, Symbolic, u8) -> F,
+    correct: impl Fn(ProcessId, K, u8) -> P,
+    face: impl Fn(ProcessId, K, u8) -> F,
 ) -> Vec<Actor<P, F>>
 where
+    K: Signer,
     P: Process<Cell: Forge>,
     F: Process<Cell = P::Cell, Message = P::Message>,
 {
-    let actor = |(p, keys): (u8, Symbolic)| {
+    let n = signers.len() as u8;
+    let actor = |(p, keys): (u8, K)| {
         let me = ProcessId(p);
         if !traitors.who.contains(me) {
             return Actor::Correct(correct(me, keys, proposal(p)));
@@ -64,7 +67,7 @@ where
         let whim = traitors.whim.map(|seed| seed ^ u64::from(p) << 56);
         Actor::Byzantine(Byzantine::new(n, m, faces.into(), whim))
     };
-    (0..n).zip(Symbolic::all(0, n)).map(actor).collect()
+    (0..n).zip(signers).map(actor).collect()
 }
 
 /// A process of [`broadcast()`].
@@ -91,7 +94,8 @@ pub fn broadcast<R: broadcast::Rules>(
     limits: Limits,
 ) -> World<BroadcastActor<R>> {
     let processes = actors(
-        (n, m),
+        Symbolic::all(0, n),
+        m,
         traitors,
         |me, keys, value| broadcaster((n, m), me, keys, value),
         |me, keys, value| broadcaster((n, m), me, keys, value),
@@ -129,7 +133,8 @@ pub fn robust_backup<R: robust_backup::Rules, B: broadcast::Rules>(
     limits: Limits,
 ) -> World<Actor<RobustPaxos<R, B>, RobustPaxos<Sound, Lax>>> {
     let processes = actors(
-        (n, m),
+        Symbolic::all(0, n),
+        m,
         traitors,
         |me, keys, value| RobustBackup::new(me, (n, m), TURNS, keys, value),
         |me, keys, value| RobustBackup::new(me, (n, m), TURNS, keys, value),
@@ -161,7 +166,8 @@ pub fn robust_backup_with_fables<R: robust_backup::Rules>(
     limits: Limits,
 ) -> World<FabulousPaxos<R>> {
     let processes = actors(
-        (n, m),
+        Symbolic::all(0, n),
+        m,
         traitors,
         |me, keys, value| RobustBackup::new(me, (n, m), TURNS, keys, value),
         |me, keys, value| {
@@ -188,7 +194,8 @@ pub fn cheap_quorum<R: cheap_quorum::Rules>(
     limits: Limits,
 ) -> World<QuorumActor<R>> {
     let processes = actors(
-        (n, m),
+        Symbolic::all(0, n),
+        m,
         traitors,
         |me, keys, value| CheapQuorum::new(me, (n, m), patience, keys, value),
         |me, keys, value| CheapQuorum::new(me, (n, m), impatience(patience, traitors), keys, value),
@@ -233,7 +240,7 @@ type Fast<R, P> = FastAndRobust<u8, Symbolic, R, P>;
 /// A process of [`fast_and_robust()`].
 pub type FastActor<R = Sound, P = Sound> = Actor<Fast<R, P>, Fast<Lax, Sound>>;
 /// A process of [`fast_and_robust_with_claims`].
-pub type ClaimedActor<R = Sound, P = Sound> = Actor<Fast<R, P>, Claimant>;
+pub type ClaimedActor<R = Sound, P = Sound> = Actor<Fast<R, P>, Claimant<Symbolic>>;
 
 /// `n` processes of Fast & Robust over `m` memories, which panic when they have polled `patience` times.
 pub fn fast_and_robust<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(
@@ -243,7 +250,8 @@ pub fn fast_and_robust<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(
     limits: Limits,
 ) -> World<FastActor<R, P>> {
     let processes = actors(
-        (n, m),
+        Symbolic::all(0, n),
+        m,
         traitors,
         |me, keys, value| FastAndRobust::new(me, (n, m), patience, turns, keys, value),
         |me, keys, value| FastAndRobust::new(me, (n, m), impatience(patience, traitors), turns, keys, value),
@@ -264,7 +272,8 @@ pub fn fast_and_robust_with_claims<R: cheap_quorum::Rules, P: preferential_paxos
     limits: Limits,
 ) -> World<ClaimedActor<R, P>> {
     let processes = actors(
-        (n, m),
+        Symbolic::all(0, n),
+        m,
         traitors,
         |me, keys, value| FastAndRobust::new(me, (n, m), patience, TURNS, keys, value),
         |me, keys, value| match value == proposal(me.0) {

@@ -13,7 +13,7 @@ use mitra_model::{
 };
 
 fn world<R: Rules>(size: (u8, u8), who: &[u8], whim: Option<u64>) -> World<BroadcastActor<R>> {
-    let limits = Limits { memory_crashes: u8::from(size.1 > 1), ..Limits::default() };
+    let limits = Limits { memory_crashes: u8::from(size.1 > 1), breaks: 3, ..Limits::default() };
     traitors::broadcast(size, these(who, whim), limits)
 }
 

@@ -2,10 +2,7 @@
 
 mod common;
 
-use std::sync::Arc;
-
-use common::Cluster;
-use ed25519_dalek::SigningKey;
+use common::{Cluster, keys};
 use mitra_agreement::aligned_paxos::AlignedPaxos;
 use mitra_agreement::cheap_quorum::CheapQuorum;
 use mitra_agreement::disk_paxos::DiskPaxos;
@@ -144,13 +141,6 @@ fn a_nic_dies_under_a_memory() {
     cluster.memories[0].nics[0].faults().fail(Failure::NicDead);
     cluster.lead(0);
     assert_eq!(cluster.decided(), 10);
-}
-
-/// Ed25519 keys of three processes.
-fn keys() -> Vec<Ed25519> {
-    let secrets: Vec<[u8; 32]> = (1..=3).map(|p| [p; 32]).collect();
-    let everybody: Arc<[_]> = secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();
-    secrets.iter().map(|secret| Ed25519::new(1, secret, Arc::clone(&everybody))).collect()
 }
 
 /// Turns for which the memories have room.

@@ -11,8 +11,8 @@ use mitra_kv::Sizes;
 use mitra_node::{Disk, MemoryConfig, MemoryNode};
 use serde::Serialize;
 
-use super::Place;
 use super::protocol::Protocol;
+use super::{Place, elect};
 
 /// How long it sleeps at most: how late a peer's failover can find it.
 const NAP: Duration = Duration::from_millis(1);
@@ -31,8 +31,8 @@ Example, a decision of three processes over three memories (each line in a termi
   mitra propose protected-memory-paxos --help
 Prints where it listens, on one line (--json: `address`, `bytes`), and serves until it is ended. Exit codes: 2 bad arguments or input.")]
 pub(crate) struct Args {
-    /// What it is for: the key-value store (kv), or a protocol
-    #[arg(value_parser = purpose, value_name = "kv|PROTOCOL")]
+    /// What it is for: the key-value store (kv), an election (omega), or a protocol
+    #[arg(value_parser = purpose, value_name = "kv|omega|PROTOCOL")]
     purpose: Purpose,
     /// Where processes come in
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
@@ -68,16 +68,18 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug)]
 enum Purpose {
     Kv,
+    Elect,
     Decide(Protocol),
 }
 
 fn purpose(name: &str) -> Result<Purpose, String> {
     match name {
         "kv" => Ok(Purpose::Kv),
+        "omega" => Ok(Purpose::Elect),
         _ => Protocol::from_str(name, false).map(Purpose::Decide).map_err(|_| {
             let names = Protocol::value_variants().iter().filter_map(ValueEnum::to_possible_value);
             let names: Vec<_> = names.map(|name| name.get_name().to_owned()).collect();
-            format!("say kv, or one of {}", names.join(", "))
+            format!("say kv, omega, or one of {}", names.join(", "))
         }),
     }
 }
@@ -92,6 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let listener = args.place.listen(args.listen)?;
     let (regions, room) = match args.purpose {
         Purpose::Decide(protocol) => (protocol.regions(args.processes, args.id), args.room as usize),
+        Purpose::Elect => (elect::regions(args.processes), elect::ROOM),
         Purpose::Kv => {
             let Args { processes, memories, megabytes, .. } = *args;
             let sizes = Sizes { processes, memories, megabytes };

@@ -1,5 +1,6 @@
-//! Processes and memories that decide together: `mitra memory`, `mitra propose`, `mitra kv`, `mitra key`.
+//! Processes and memories that decide together: `mitra memory`, `mitra propose`, `mitra elect`, `mitra kv`, `mitra key`.
 
+pub(crate) mod elect;
 pub(crate) mod key;
 pub(crate) mod kv;
 pub(crate) mod memory;

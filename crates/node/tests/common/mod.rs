@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mitra_agreement::{Input, Process, ProcessId, Region};
+use ed25519_dalek::SigningKey;
+use mitra_agreement::signature::Ed25519;
+use mitra_agreement::{Input, Process, ProcessId, ProcessSet, Region};
 use mitra_failover::Domain;
 use mitra_node::{MemoryConfig, MemoryNode, Node, NodeConfig, Token};
 use mitra_softnic::{Config, SoftNic};
@@ -29,7 +31,8 @@ fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").expect("a port")
 }
 
-fn tokens(n: u8) -> Vec<Token> {
+/// The word by which each process is known.
+pub fn tokens(n: u8) -> Vec<Token> {
     (0..n).map(|p| [p + 1; 16]).collect()
 }
 
@@ -82,6 +85,8 @@ impl Drop for Served {
 pub struct Cluster<P: Process> {
     pub memories: Vec<Served>,
     pub nodes: Vec<Option<Node<P>>>,
+    /// Where each process lets others in.
+    pub doors: Vec<SocketAddr>,
     pub nics: Vec<Vec<Arc<SoftNic>>>,
 }
 
@@ -92,16 +97,27 @@ where
     P::Message: Serialize + DeserializeOwned,
 {
     pub fn start(processes: Vec<P>, memories: &[Vec<Region>], rails: usize) -> Cluster<P> {
+        Cluster::start_but(ProcessSet::NONE, processes, memories, rails)
+    }
+
+    /// The same, where these processes never come.
+    pub fn start_but(
+        absent: ProcessSet,
+        processes: Vec<P>,
+        memories: &[Vec<Region>],
+        rails: usize,
+    ) -> Cluster<P> {
         let n = processes.len() as u8;
         let memories: Vec<_> = memories
             .iter()
             .map(|regions| (Served::start(n, rails, regions.clone()), regions.clone()))
             .collect();
         let listeners: Vec<_> = (0..n).map(|_| listener()).collect();
+        let doors: Vec<_> = listeners.iter().map(|l| l.local_addr().expect("bound")).collect();
         let config = |me: usize| NodeConfig {
             me: ProcessId(me as u8),
             tokens: tokens(n),
-            processes: listeners.iter().map(|l| l.local_addr().expect("bound")).collect(),
+            processes: doors.clone(),
             memories: memories.iter().map(|(served, regions)| (served.address, regions.clone())).collect(),
             room: ROOM,
             message: 4096,
@@ -112,14 +128,16 @@ where
         for (me, process) in processes.into_iter().enumerate() {
             let (domain, nics) = nics(rails);
             let listener = listeners[me].try_clone().expect("a port");
-            nodes.push(Some(Node::new(process, &domain, listener, &config(me)).expect("a process")));
+            let node = || Node::new(process, &domain, listener, &config(me)).expect("a process");
+            nodes.push((!absent.contains(ProcessId(me as u8))).then(node));
             all_nics.push(nics);
         }
         let memories = memories.into_iter().map(|(served, _)| served).collect();
-        let mut cluster = Cluster { memories, nodes, nics: all_nics };
+        let mut cluster = Cluster { memories, nodes, doors, nics: all_nics };
         let m = cluster.memories.len();
+        let others = usize::from(n - absent.len() as u8) - 1;
         cluster.until("all are connected", |c| {
-            c.living().all(|node| node.memories() == m && node.peers() == usize::from(n) - 1)
+            c.living().all(|node| node.memories() == m && node.peers() == others)
         });
         cluster
     }
@@ -161,10 +179,30 @@ where
     /// # Panics
     /// They do not.
     pub fn decided(&mut self) -> P::Value {
-        self.until("everybody decides", |c| c.living().all(|node| node.process().decision().is_some()));
-        let mut decisions = self.living().map(|node| node.process().decision().expect("decided").clone());
-        let first = decisions.next().expect("somebody lives");
-        decisions.for_each(|other| assert_eq!(other, first));
+        self.decided_but(ProcessSet::NONE)
+    }
+
+    /// The same, but for these, who may do what they like.
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn decided_but(&mut self, liars: ProcessSet) -> P::Value {
+        self.until("everybody decides", |c| c.decisions(liars).all(|decision| decision.is_some()));
+        let first = self.decisions(liars).flatten().next().expect("somebody lives").clone();
+        assert!(self.decisions(liars).flatten().all(|other| *other == first), "{:#?}", self.state());
         first
     }
+
+    /// What those who live have decided so far, but for these.
+    pub fn decisions(&self, liars: ProcessSet) -> impl Iterator<Item = Option<&P::Value>> {
+        let processes = (0..).map(ProcessId).zip(&self.nodes).filter(move |(p, _)| !liars.contains(*p));
+        processes.filter_map(|(_, node)| Some(node.as_ref()?.process().decision()))
+    }
+}
+
+/// Ed25519 keys of three processes.
+pub fn keys() -> Vec<Ed25519> {
+    let secrets: Vec<[u8; 32]> = (1..=3).map(|p| [p; 32]).collect();
+    let everybody: Arc<[_]> = secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();
+    secrets.iter().map(|secret| Ed25519::new(1, secret, Arc::clone(&everybody))).collect()
 }
