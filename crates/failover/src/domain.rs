@@ -16,13 +16,14 @@ use crate::rail;
 /// The NICs that virtual queue pairs of this process use, one for each rail, in the same order at both ends.
 ///
 /// A domain takes the asynchronous events of its NICs: nobody else sees them. So let no NIC be in two domains at a time, or each
-/// takes events that the other waits for; several virtual queue pairs share one domain.
+/// takes events that the other waits for; several virtual queue pairs share one domain, or domains that are [`Domain::apart`].
 #[derive(Debug)]
 pub struct Domain {
     nics: Vec<LocalNic>,
     memory: Mutex<Vec<Registered>>,
     revocations: AtomicU64,
-    events: Mutex<Events>,
+    /// Shared with those that are apart.
+    events: Arc<Mutex<Events>>,
 }
 
 /// A NIC and the protection domain that everything of this domain belongs to.
@@ -195,7 +196,22 @@ impl Domain {
             nics,
             memory: Mutex::default(),
             revocations: AtomicU64::new(0),
-            events: Mutex::default(),
+            events: Arc::default(),
+        }))
+    }
+
+    /// The same NICs with protection domains of their own, for peers that do not trust each other: a key of memory that is registered
+    /// here is worth nothing on queue pairs of the other, nor the other way round. Both may be used at a time.
+    ///
+    /// # Errors
+    /// A NIC has no protection domain left.
+    pub fn apart(&self) -> Result<Arc<Domain>> {
+        let again = |nic: &LocalNic| Ok(LocalNic { pd: nic.provider.alloc_pd()?, ..nic.clone() });
+        Ok(Arc::new(Domain {
+            nics: self.nics.iter().map(again).collect::<Result<_>>()?,
+            memory: Mutex::default(),
+            revocations: AtomicU64::new(0),
+            events: Arc::clone(&self.events),
         }))
     }
 

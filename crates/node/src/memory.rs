@@ -95,7 +95,8 @@ impl From<nix::Error> for StartError {
 #[derive(Debug)]
 pub struct MemoryNode {
     config: MemoryConfig,
-    domain: Arc<Domain>,
+    /// Of each process, apart from the others': a key that another has found out is worth nothing to it.
+    domains: Vec<Arc<Domain>>,
     layout: Layout,
     buffers: Vec<Arc<Buffer>>,
     rights: Vec<Rights>,
@@ -107,8 +108,8 @@ pub struct MemoryNode {
     door: Door,
     rest: Rest,
     life: u64,
-    /// What a NIC has not confirmed to be revoked: it may still write there.
-    doubtful: Vec<VirtualMr>,
+    /// What a NIC has not confirmed to be revoked, and whose it was: it may still write there.
+    doubtful: Vec<(ProcessId, VirtualMr)>,
 }
 
 /// A process that is connected.
@@ -163,7 +164,7 @@ impl MemoryNode {
             door: Door::open(listener, move || bell.ring())?,
             rest,
             layout,
-            domain,
+            domains: (0..n).map(|_| domain.apart()).collect::<Result<_, _>>()?,
             config,
             doubtful: Vec::new(),
         })
@@ -273,7 +274,7 @@ impl MemoryNode {
         if !self.doubtful.is_empty() {
             return Ok(());
         }
-        let mut link = Link::new(&self.domain, self.config.failover, MESSAGE, secret()?)?;
+        let mut link = Link::new(&self.domains[usize::from(p.0)], self.config.failover, MESSAGE, secret()?)?;
         let info = link.info()?;
         link.connect(&guest.hello.info)?;
         link.arm();
@@ -285,8 +286,8 @@ impl MemoryNode {
                 rights.write = rights.write.without(p);
             }
             let keys = Keys {
-                read: rights.read.contains(p).then(|| self.register(region, false)).transpose()?,
-                write: rights.write.contains(p).then(|| self.register(region, true)).transpose()?,
+                read: rights.read.contains(p).then(|| self.register(p, region, false)).transpose()?,
+                write: rights.write.contains(p).then(|| self.register(p, region, true)).transpose()?,
             };
             let encoded = |key: &Option<VirtualMr>| key.as_ref().map(|mr| mr.remote().encode());
             regions.push(Place { read: encoded(&keys.read), write: encoded(&keys.write) });
@@ -296,13 +297,13 @@ impl MemoryNode {
         Ok(guest.welcome(&Welcome { info, life: self.life, room: self.config.room as u32, regions })?)
     }
 
-    fn register(&self, region: usize, to_write: bool) -> Result<VirtualMr, Error> {
+    fn register(&self, p: ProcessId, region: usize, to_write: bool) -> Result<VirtualMr, Error> {
         let access = match (to_write, self.config.regions[region].kind) {
             (false, _) => Access::REMOTE_READ,
             (true, Registers::Written) => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
             (true, Registers::Settled) => Access::LOCAL_WRITE | Access::REMOTE_ATOMIC,
         };
-        self.domain.register(&self.buffers[region], access)
+        self.domains[usize::from(p.0)].register(&self.buffers[region], access)
     }
 
     /// Cuts a process off.
@@ -311,8 +312,8 @@ impl MemoryNode {
         // Without its keys a queue pair that is not confirmed to be gone reaches nothing.
         let _ = served.link.close();
         for keys in served.keys {
-            let _ = keys.read.map(|mr| self.domain.deregister(&mr));
-            self.doubtful.extend(keys.write);
+            let _ = keys.read.map(|mr| self.domains[usize::from(p.0)].deregister(&mr));
+            self.doubtful.extend(keys.write.map(|mr| (p, mr)));
         }
         self.revoke();
     }
@@ -320,7 +321,7 @@ impl MemoryNode {
     /// Revokes keys by which nobody is to write any more. False as long as a NIC does not confirm it: it may go on writing, so nobody is
     /// told that it does not. A hung one is the operator's to reset.
     fn revoke(&mut self) -> bool {
-        self.doubtful.retain(|mr| self.domain.deregister(mr).is_err());
+        self.doubtful.retain(|(p, mr)| self.domains[usize::from(p.0)].deregister(mr).is_err());
         self.doubtful.is_empty()
     }
 
@@ -330,12 +331,12 @@ impl MemoryNode {
         let legal = self.config.regions.get(region).is_some_and(|r| r.rule.allows(n, p, rights));
         if legal {
             self.rights[region] = rights;
-            for (q, guest) in self.guests.iter_mut().enumerate() {
+            for (q, guest) in (0..).map(ProcessId).zip(&mut self.guests) {
                 let Some(keys) = guest.as_mut().and_then(|served| served.keys.get_mut(region)) else {
                     continue;
                 };
-                if !rights.write.contains(ProcessId(q as u8)) {
-                    self.doubtful.extend(keys.write.take());
+                if !rights.write.contains(q) {
+                    self.doubtful.extend(keys.write.take().map(|mr| (q, mr)));
                 }
             }
             if !self.revoke() {
@@ -343,7 +344,7 @@ impl MemoryNode {
             }
             let grant =
                 rights.write.contains(p) && self.keys(p, region).is_some_and(|keys| keys.write.is_none());
-            if grant && let Ok(mr) = self.register(region, true) {
+            if grant && let Ok(mr) = self.register(p, region, true) {
                 self.keys(p, region).expect("looked at above").write = Some(mr);
             }
         }

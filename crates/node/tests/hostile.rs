@@ -57,11 +57,16 @@ struct Raw {
 impl Raw {
     /// Goes to somebody's door, in good form.
     fn connect(domain: &Arc<Domain>, at: SocketAddr) -> Raw {
+        Raw::connect_as(ME, domain, at)
+    }
+
+    /// The same for another.
+    fn connect_as(p: ProcessId, domain: &Arc<Domain>, at: SocketAddr) -> Raw {
         let mut vqp =
             VirtualQp::new(Arc::clone(domain), mitra_failover::Config::default(), [7, 7]).expect("a vQP");
         let info = vqp.local_info().expect("unconnected").encode();
-        let token = tokens(3)[usize::from(ME.0)];
-        let hello = Hello { version: 2, from: ME, token, life: 1, info };
+        let token = tokens(3)[usize::from(p.0)];
+        let hello = Hello { version: 2, from: p, token, life: 1, info };
         let body = postcard::to_stdvec(&hello).expect("plain data");
         let mut stream = TcpStream::connect(at).expect("a door");
         stream.write_all(&(body.len() as u32).to_le_bytes()).expect("sent");
@@ -141,6 +146,11 @@ fn the_nic_refuses_who_has_no_key() {
             RemoteAddr { rkey: Key(mine.rkey.0 ^ 1 << (4 * guess)), ..mine }
         });
     }
+    // By a key that another has at that time.
+    let other = Raw::connect_as(ProcessId(0), &domain, memory.address);
+    let stolen = other.write_key(0).expect("it is his");
+    refused(&|_| stolen.at(0));
+    drop(other);
     // Nothing of that is there.
     let mut raw = raw();
     for region in 0..2 {
