@@ -7,6 +7,7 @@ use mitra_agreement::{Action, Input, Memory, MemoryId, Op, Process, ProcessId, P
 const CONFIG: Config = Config {
     processes: 2,
     memories: 1,
+    depth: 2,
     window: 2,
     windows: 2,
     register_bytes: 62,

@@ -302,18 +302,18 @@ impl Server {
                 }
                 self.answer(connection, request, Reply::Simple("OK"));
             }
-            Command::Get(key) => self.store.ask(&mut self.node, waiter(0), &Request::Get { key }),
-            Command::InSession(request) => self.store.ask(&mut self.node, waiter(1), &request),
+            Command::Get(key) => self.store.ask(waiter(0), Request::Get { key }),
+            Command::InSession(request) => self.store.ask(waiter(1), request),
             Command::Exists(keys) => {
                 self.gather(connection, request, keys.len(), Told::Count);
                 for key in keys {
-                    self.store.ask(&mut self.node, waiter(0), &Request::Get { key });
+                    self.store.ask(waiter(0), Request::Get { key });
                 }
             }
             Command::Change(changes, told) => {
                 self.gather(connection, request, changes.len(), told);
                 for change in changes {
-                    self.store.change(&mut self.node, waiter(0), change);
+                    self.store.change(waiter(0), change);
                 }
             }
         }

@@ -6,15 +6,19 @@ use mitra_agreement::{Region, log};
 
 /// Bytes of a register's contents, and so of a command with its key and its value.
 const ROOM: usize = 4 << 10;
-/// Entries on their way at a time, and how many times as many the ring holds.
+/// Entries on their way at a time: what clients ask for meanwhile goes into the next one together. More would be smaller ones, and each
+/// costs every memory a write.
+const DEPTH: u16 = 2;
+/// Registers read at a time, and how many times as many the ring holds. At half of it the leader writes a snapshot to each memory, so a
+/// long one makes those rare.
 const WINDOW: u16 = 16;
-const WINDOWS: u16 = 32;
+const WINDOWS: u16 = 128;
 /// Commands that wait at a leader.
 const QUEUE: u16 = 4096;
 /// Sessions kept.
 const SESSIONS: u16 = 1024;
 /// What all keys and values may take, in MiB, at most: a region has at most 65,535 registers.
-pub const MEGABYTES: u8 = 125;
+pub const MEGABYTES: u8 = 122;
 
 /// How large a store is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +38,7 @@ impl Sizes {
         log::Config {
             processes: self.processes,
             memories: self.memories,
+            depth: DEPTH,
             window: WINDOW,
             windows: WINDOWS,
             register_bytes: ROOM as u32,

@@ -47,6 +47,8 @@ enum Asked {
     /// The same, of a change that is to be asked for again if the session has ended: then it was not done.
     InOwn(Waiter, Change),
     Own,
+    /// Nobody: there are reads, and no change to wait for.
+    Nothing,
 }
 
 pub(crate) struct Store {
@@ -55,7 +57,14 @@ pub(crate) struct Store {
     own: Own,
     /// Changes that wait for that session.
     queued: Vec<(Waiter, Change)>,
+    /// What is to be submitted together.
+    commands: Vec<(Vec<u8>, Asked)>,
+    /// Keys to be read.
+    reads: Vec<(Waiter, Vec<u8>)>,
     waiting: HashMap<Ticket, Asked>,
+    /// The same, that wait for an entry which was submitted after they were asked for. That it is committed shows that this process
+    /// led then, and so all that had been committed by then is known here.
+    reading: HashMap<Ticket, Vec<(Waiter, Vec<u8>)>>,
     outcomes: Vec<(Waiter, Outcome)>,
     events: Vec<Event>,
     applied: u64,
@@ -70,7 +79,10 @@ impl Store {
             leader: None,
             own: Own::None,
             queued: Vec::new(),
+            commands: Vec::new(),
+            reads: Vec::new(),
             waiting: HashMap::new(),
+            reading: HashMap::new(),
             outcomes: Vec::new(),
             events: Vec::new(),
             applied: 0,
@@ -98,34 +110,78 @@ impl Store {
         (std::mem::take(&mut self.outcomes), std::mem::take(&mut self.events))
     }
 
-    /// Asks for something.
-    pub(crate) fn ask(&mut self, node: &mut Node<Member>, waiter: Waiter, request: &Request) {
-        self.submit(node, request, Asked::Client(waiter));
+    /// Asks for something. It goes out with [`Store::drive`].
+    pub(crate) fn ask(&mut self, waiter: Waiter, request: Request) {
+        match request {
+            Request::Get { key } => self.reads.push((waiter, key)),
+            other => self.commands.push((other.encode(), Asked::Client(waiter))),
+        }
     }
 
     /// Asks for a change in the session of this process.
-    pub(crate) fn change(&mut self, node: &mut Node<Member>, waiter: Waiter, change: Change) {
+    pub(crate) fn change(&mut self, waiter: Waiter, change: Change) {
         match &mut self.own {
             Own::Open(session, last) => {
                 *last += 1;
                 let (session, sequence) = (*session, *last);
                 let request = Request::Change { session, sequence, change: change.clone() };
-                self.submit(node, &request, Asked::InOwn(waiter, change));
+                self.commands.push((request.encode(), Asked::InOwn(waiter, change)));
             }
             Own::Opening => self.queued.push((waiter, change)),
             Own::None => {
                 self.queued.push((waiter, change));
                 self.own = Own::Opening;
-                self.submit(node, &Request::Open, Asked::Own);
+                self.commands.push((Request::Open.encode(), Asked::Own));
             }
         }
     }
 
-    fn submit(&mut self, node: &mut Node<Member>, request: &Request, asked: Asked) {
-        let command = request.encode();
-        match node.with(|member, out| member.with_one(|log, out| log.submit(command, out), out)) {
-            Ok(ticket) => _ = self.waiting.insert(ticket, asked),
-            Err(refused) => self.ended(asked, Outcome::Refused(refused)),
+    /// Submits what was asked for. Reads wait for the last command, or for one that does nothing.
+    fn submit(&mut self, node: &mut Node<Member>) {
+        if self.commands.is_empty() && !self.reads.is_empty() {
+            self.commands.push((Request::Get { key: Vec::new() }.encode(), Asked::Nothing));
+        }
+        if self.commands.is_empty() {
+            return;
+        }
+        let (commands, asked): (Vec<_>, Vec<_>) = std::mem::take(&mut self.commands).into_iter().unzip();
+        let tickets = node.with(|member, out| member.with_one(|log, out| log.submit_all(commands, out), out));
+        let (mut last, mut why) = (None, Refused::NotLeader);
+        for (ticket, asked) in tickets.into_iter().zip(asked) {
+            match ticket {
+                Ok(ticket) => {
+                    last = Some(ticket);
+                    self.waiting.insert(ticket, asked);
+                }
+                Err(refused) => {
+                    why = refused;
+                    self.ended(asked, Outcome::Refused(refused));
+                }
+            }
+        }
+        let reads = std::mem::take(&mut self.reads);
+        match last {
+            Some(ticket) if !reads.is_empty() => _ = self.reading.insert(ticket, reads),
+            Some(_) => {}
+            None => self.refuse(reads, why),
+        }
+    }
+
+    fn refuse(&mut self, reads: Vec<(Waiter, Vec<u8>)>, why: Refused) {
+        self.outcomes.extend(reads.into_iter().map(|(waiter, _)| (waiter, Outcome::Refused(why))));
+    }
+
+    /// Answers what waited for this entry. What was only to be read, and is not, can be asked for again.
+    fn read(&mut self, ticket: Ticket, fate: Fate) {
+        let Some(reads) = self.reading.remove(&ticket) else { return };
+        match fate {
+            Fate::Unknown => self.refuse(reads, Refused::NotLeader),
+            Fate::Committed { .. } => {
+                let read = |(waiter, key): (Waiter, Vec<u8>)| {
+                    (waiter, Outcome::Reply(Reply::Value(self.kv.get(&key).cloned())))
+                };
+                self.outcomes.extend(reads.into_iter().map(read));
+            }
         }
     }
 
@@ -133,6 +189,7 @@ impl Store {
     fn ended(&mut self, asked: Asked, outcome: Outcome) {
         match asked {
             Asked::Client(waiter) | Asked::InOwn(waiter, _) => self.outcomes.push((waiter, outcome)),
+            Asked::Nothing => {}
             Asked::Own => {
                 self.own = Own::None;
                 // What waits for the session was not asked for.
@@ -143,7 +200,7 @@ impl Store {
         }
     }
 
-    /// Goes on with what the log has come to.
+    /// Goes on with what the log has come to, and submits what was asked for.
     pub(crate) fn drive(&mut self, node: &mut Node<Member>) {
         let leader = node.process().other.leader(node.process().one.leaders());
         if leader != self.leader {
@@ -156,6 +213,7 @@ impl Store {
             node.with(|member, _| (member.one.take_committed(), member.one.take_fates()));
         let mut replies = self.apply(deliveries, !fates.is_empty());
         for (ticket, fate) in fates {
+            self.read(ticket, fate);
             let Some(asked) = self.waiting.remove(&ticket) else { continue };
             let reply = match fate {
                 Fate::Committed { index, nth } => replies.remove(&(index, nth)),
@@ -165,19 +223,20 @@ impl Store {
                 (Asked::Own, Some(Reply::Opened(session))) => {
                     self.own = Own::Open(session, 0);
                     for (waiter, change) in std::mem::take(&mut self.queued) {
-                        self.change(node, waiter, change);
+                        self.change(waiter, change);
                     }
                 }
                 (Asked::InOwn(waiter, change), Some(Reply::Expired)) => {
                     if matches!(self.own, Own::Open(..)) {
                         self.own = Own::None;
                     }
-                    self.change(node, waiter, change);
+                    self.change(waiter, change);
                 }
                 (asked, Some(reply)) => self.ended(asked, Outcome::Reply(reply)),
                 (asked, None) => self.ended(asked, Outcome::Unknown),
             }
         }
+        self.submit(node);
         if !node.process().one.leads() {
             self.own = Own::None;
         }

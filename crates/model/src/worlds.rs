@@ -70,6 +70,7 @@ pub fn log_config(n: u8, m: u8, window: u16) -> log::Config {
     log::Config {
         processes: n,
         memories: m,
+        depth: window,
         window,
         windows: 2,
         register_bytes: 62,

@@ -16,7 +16,10 @@ pub struct Config {
     pub processes: u8,
     /// How many memories there are, 1 to 64. A majority of them must live.
     pub memories: u8,
-    /// How many entries may be on their way at a time, and how many registers are read or written at a time.
+    /// How many entries may be on their way at a time, 1 to `window`. What is submitted meanwhile waits, and goes into the next ones
+    /// together: with few there are fewer, larger entries.
+    pub depth: u16,
+    /// How many registers are read or written at a time.
     pub window: u16,
     /// The ring of entries is so many windows long, at least 2.
     pub windows: u16,
@@ -35,7 +38,7 @@ impl Config {
             1 + u64::from(self.window) * u64::from(self.windows) + 2 * u64::from(self.snapshot_registers);
         (1..=64).contains(&self.processes)
             && (1..=64).contains(&self.memories)
-            && self.window > 0
+            && (1..=self.window).contains(&self.depth)
             && self.windows >= 2
             && self.queue > 0
             && registers <= u16::MAX.into()
@@ -191,7 +194,7 @@ pub struct Entry {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Payload {
     /// Commands for the state machine, in order.
-    Commands(Vec<Vec<u8>>),
+    Commands(#[serde(with = "commands")] Vec<Vec<u8>>),
     /// Only these may lead from here on.
     Leaders(ProcessSet),
 }
@@ -204,7 +207,22 @@ pub struct Chunk {
     /// The ballot of who wrote it.
     pub ballot: u64,
     /// The part.
+    #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
+}
+
+/// Commands are bytes, and not lists of numbers to be written down one by one.
+mod commands {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use serde_bytes::{ByteBuf, Bytes};
+
+    pub(super) fn serialize<S: Serializer>(commands: &[Vec<u8>], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(commands.iter().map(|command| Bytes::new(command)))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<Vec<u8>>, D::Error> {
+        Ok(Vec::<ByteBuf>::deserialize(from)?.into_iter().map(ByteBuf::into_vec).collect())
+    }
 }
 
 #[cfg(test)]
@@ -214,6 +232,7 @@ mod tests {
     const CONFIG: Config = Config {
         processes: 3,
         memories: 3,
+        depth: 4,
         window: 4,
         windows: 3,
         register_bytes: 300,
@@ -254,6 +273,8 @@ mod tests {
             Config { processes: 65, ..CONFIG },
             Config { memories: 0, ..CONFIG },
             Config { memories: 65, ..CONFIG },
+            Config { depth: 0, ..CONFIG },
+            Config { depth: 5, ..CONFIG },
             Config { window: 0, ..CONFIG },
             Config { windows: 1, ..CONFIG },
             Config { queue: 0, ..CONFIG },

@@ -172,10 +172,27 @@ impl<R: Rules> Log<R> {
     /// # Errors
     /// This process does not lead, too much is waiting, or the command is too long: nothing was done.
     pub fn submit(&mut self, command: Vec<u8>, out: &mut Actions<Self>) -> Result<Ticket, Refused> {
+        let ticket = self.enqueue_command(command);
+        self.drive(out);
+        ticket
+    }
+
+    /// Submits commands that go into one entry as far as there is room: each as of [`Log::submit`].
+    pub fn submit_all(
+        &mut self,
+        commands: impl IntoIterator<Item = Vec<u8>>,
+        out: &mut Actions<Self>,
+    ) -> Vec<Result<Ticket, Refused>> {
+        let tickets = commands.into_iter().map(|command| self.enqueue_command(command)).collect();
+        self.drive(out);
+        tickets
+    }
+
+    fn enqueue_command(&mut self, command: Vec<u8>) -> Result<Ticket, Refused> {
         if command.len() > self.state.config.most_command_bytes() {
             return Err(Refused::TooLarge);
         }
-        self.enqueue(Payload::Commands(vec![command]), out)
+        self.enqueue(Payload::Commands(vec![command]))
     }
 
     /// Submits which processes may lead from then on.
@@ -187,15 +204,16 @@ impl<R: Rules> Log<R> {
         if !all.into_iter().any(|p| leaders.contains(p)) {
             return Err(Refused::NoLeaders);
         }
-        self.enqueue(Payload::Leaders(leaders), out)
+        let ticket = self.enqueue(Payload::Leaders(leaders));
+        self.drive(out);
+        ticket
     }
 
-    fn enqueue(&mut self, payload: Payload, out: &mut Actions<Self>) -> Result<Ticket, Refused> {
+    fn enqueue(&mut self, payload: Payload) -> Result<Ticket, Refused> {
         let Role::Leader(term) = &mut self.role else { return Err(Refused::NotLeader) };
         let ticket = Ticket(self.tickets);
         term.enqueue(ticket, payload, &self.state)?;
         self.tickets += 1;
-        self.drive(out);
         Ok(ticket)
     }
 

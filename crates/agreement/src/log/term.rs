@@ -147,7 +147,11 @@ impl Term {
         }
         if self.started() {
             self.commit::<R>(state);
-            if self.announced.replace(state.commit) != Some(state.commit) {
+            // The others need not hear of each entry, as long as more are on their way.
+            let unheard = self.announced.map_or(u64::MAX, |announced| state.commit - announced);
+            let enough = if self.tip() == state.commit { 1 } else { u64::from(state.config.window) };
+            if unheard >= enough {
+                self.announced = Some(state.commit);
                 announce(self.ballot, state, out);
             }
             if !state.leaders.contains(state.me) {
@@ -178,9 +182,9 @@ impl Term {
         }
     }
 
-    /// Makes entries of what is submitted, as many as the window admits.
+    /// Makes entries of what is submitted, as many as may be on their way.
     fn fill(&mut self, state: &State) {
-        while self.tip() < state.commit + u64::from(state.config.window) {
+        while self.tip() < state.commit + u64::from(state.config.depth) {
             let Some(held) = self.next_entry(state) else { return };
             self.entries.push_back(held);
         }

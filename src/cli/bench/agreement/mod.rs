@@ -118,6 +118,7 @@ fn log(processes: u8, memories: u8) -> replicated::Config {
     replicated::Config {
         processes,
         memories,
+        depth: 16,
         window: 16,
         windows: 64,
         register_bytes: ROOM as u32,
