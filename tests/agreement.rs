@@ -145,6 +145,7 @@ fn three_programs_that_might_lie_decide() {
     let keys: String = (0..3).map(make).collect();
     std::fs::write(dir.path().join("keys"), keys).expect("written");
     let decide = |protocol, leads| decide_signed(protocol, 3, COLOURS, leads, Some(dir.path()));
+    agree(&decide("non-equivocating-broadcast", &[]), &["red"]);
     agree(&decide("cheap-quorum", &[]), &["red"]);
     agree(&decide("fast-and-robust", &[]), &["red"]);
     agree(&decide("robust-backup", &[1]), &["green"]);

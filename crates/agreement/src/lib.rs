@@ -5,6 +5,7 @@
 pub mod aligned_paxos;
 mod both;
 pub mod broadcast;
+pub mod broadcaster;
 pub mod cheap_quorum;
 pub mod disk_paxos;
 pub mod fast_and_robust;

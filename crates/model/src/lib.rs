@@ -1,7 +1,6 @@
 //! Models of the agreement protocols: the state machines that users run, in worlds whose every step an adversary chooses:
 //! exhaustively, at small sizes, or from a seed. Never describes a protocol a second time.
 
-mod broadcaster;
 mod byzantine;
 mod catalogue;
 mod claimant;
@@ -20,7 +19,6 @@ pub mod traitors;
 mod world;
 pub mod worlds;
 
-pub use broadcaster::Broadcaster;
 pub use byzantine::{Actor, Byzantine, Forge, Scribble};
 pub use catalogue::{CATALOGUE, Entry};
 pub use claimant::Claimant;

@@ -1,6 +1,7 @@
 //! Worlds in which some processes are Byzantine.
 
 use mitra_agreement::broadcast::{self, Broadcast};
+use mitra_agreement::broadcaster::Broadcaster;
 use mitra_agreement::cheap_quorum::{self, CheapQuorum};
 use mitra_agreement::fast_and_robust::FastAndRobust;
 use mitra_agreement::paxos::Paxos;
@@ -10,7 +11,7 @@ use mitra_agreement::signature::{Signed, Signer, Symbolic, SymbolicSignature};
 use mitra_agreement::{Process, ProcessId, ProcessSet, Sound};
 
 use crate::worlds::proposal;
-use crate::{Actor, Broadcaster, Byzantine, Claimant, Fabulist, Forge, Limits, Scribble, Violation, World};
+use crate::{Actor, Byzantine, Claimant, Fabulist, Forge, Limits, Scribble, Violation, World};
 
 /// Who is Byzantine in a world, and the seed of their whims, if they have any.
 #[derive(Clone, Copy, Debug)]

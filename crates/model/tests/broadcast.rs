@@ -4,12 +4,12 @@ mod common;
 
 use common::these;
 use mitra_agreement::broadcast::{Broadcast, Rules, Slot, WITNESS};
+use mitra_agreement::broadcaster::Broadcaster;
 use mitra_agreement::signature::{Signed, Signer, Symbolic};
 use mitra_agreement::{ProcessId, ProcessSet, Sound};
 use mitra_model::traitors::{self, BroadcastActor};
 use mitra_model::{
-    Actor, Broadcaster, Byzantine, Chaos, Exhaustive, Limits, Scribble, Violation, World, all_or_none, run,
-    run_judged,
+    Actor, Byzantine, Chaos, Exhaustive, Limits, Scribble, Violation, World, all_or_none, run, run_judged,
 };
 
 fn world<R: Rules>(size: (u8, u8), who: &[u8], whim: Option<u64>) -> World<BroadcastActor<R>> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{Cluster, keys};
 use mitra_agreement::broadcast::Broadcast;
+use mitra_agreement::broadcaster::Broadcaster;
 use mitra_agreement::cheap_quorum::CheapQuorum;
 use mitra_agreement::fast_and_robust::FastAndRobust;
 use mitra_agreement::paxos::Paxos;
@@ -15,7 +16,7 @@ use mitra_agreement::robust_backup::RobustBackup;
 use mitra_agreement::signature::Ed25519;
 use mitra_agreement::{Process, ProcessId, ProcessSet, Region, Sound};
 use mitra_model::traitors::{Lax, Traitors, actors};
-use mitra_model::{Actor, Broadcaster, Byzantine, Claimant, Fabulist, Forge};
+use mitra_model::{Actor, Byzantine, Claimant, Fabulist, Forge};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -2,6 +2,8 @@
 
 use anyhow::Context;
 use mitra_agreement::aligned_paxos::AlignedPaxos;
+use mitra_agreement::broadcast::Broadcast;
+use mitra_agreement::broadcaster::Broadcaster;
 use mitra_agreement::cheap_quorum::CheapQuorum;
 use mitra_agreement::disk_paxos::DiskPaxos;
 use mitra_agreement::fast_and_robust::FastAndRobust;
@@ -30,7 +32,9 @@ pub(super) enum Protocol {
     AlignedPaxos,
     /// Randomized, without a leader: memory i belongs to process i, and all share it. Values: true, false
     Hbo,
-    /// Where processes lie: process 0 leads; gives up where something is wrong. Needs --key, as the next two
+    /// Where processes lie: what process 0 says is delivered, the same to all, or nothing. Needs --key, as the next three
+    NonEquivocatingBroadcast,
+    /// Where processes lie: process 0 leads; gives up where something is wrong
     CheapQuorum,
     /// Where processes lie: Paxos over broadcasts that nobody can make two of
     RobustBackup,
@@ -43,6 +47,7 @@ const TURNS: u16 = 16;
 /// Polls before a process of Cheap Quorum panics.
 const PATIENCE: u8 = 100;
 
+type Sender = Broadcast<String, Ed25519>;
 type Quorum = CheapQuorum<String, Ed25519>;
 type Backup = RobustBackup<Paxos<String>, Ed25519>;
 type Fast = FastAndRobust<String, Ed25519>;
@@ -67,6 +72,7 @@ impl Protocol {
             Protocol::ProtectedMemoryPaxos => ProtectedMemoryPaxos::<String>::regions(processes),
             Protocol::AlignedPaxos => AlignedPaxos::<String>::regions(processes),
             Protocol::Hbo => Hbo::<Sound>::regions(ProcessId(memory), ProcessSet::first(processes)),
+            Protocol::NonEquivocatingBroadcast => Sender::regions(processes, 1),
             Protocol::CheapQuorum => Quorum::regions(processes),
             Protocol::RobustBackup => Backup::regions(processes, TURNS),
             Protocol::FastAndRobust => Fast::regions(processes, TURNS),
@@ -100,6 +106,11 @@ impl Protocol {
                 let side =
                     input.parse().map_err(|_| anyhow::anyhow!("hbo decides between true and false"))?;
                 task.run(Hbo::<Sound>::new(me, n, ProcessSet::first(n).without(me), side))
+            }
+            Protocol::NonEquivocatingBroadcast => {
+                let sender = ProcessId(0);
+                let message = value.filter(|_| me == sender);
+                task.run(Broadcaster::new(Sender::new(me, n, m, 1, signed()?), message, sender))
             }
             Protocol::CheapQuorum => task.run(Quorum::new(me, (n, m), PATIENCE, signed()?, input)),
             Protocol::RobustBackup => task.run(Backup::new(me, (n, m), TURNS, signed()?, input)),

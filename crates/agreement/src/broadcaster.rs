@@ -1,8 +1,9 @@
-//! The smallest user of the broadcast: one message of one sender.
+//! The smallest user of the non-equivocating broadcast: one message of one sender. All correct processes deliver the same, or none of them
+//! any.
 
-use mitra_agreement::broadcast::{Broadcast, Rules, Slot};
-use mitra_agreement::signature::Signer;
-use mitra_agreement::{Actions, Input, Process, ProcessId, Sound, Value};
+use crate::broadcast::{Broadcast, Rules, Slot};
+use crate::signature::Signer;
+use crate::{Actions, Input, Process, ProcessId, Sound, Value};
 use serde::Serialize;
 
 /// A process that broadcasts one message, if it has one, and "decides" on the first that it delivers of one sender.
