@@ -77,6 +77,11 @@ impl Heartbeat {
         (0..self.others.len() as u8).map(ProcessId).filter(|&p| among.contains(p)).find(alive)
     }
 
+    /// How sure it is that a process lives: 0 to [`MOST`].
+    pub fn points(&self, p: ProcessId) -> u8 {
+        self.others.get(usize::from(p.0)).map_or(0, |other| other.points)
+    }
+
     /// Judges by what was read since the last time, and looks again.
     fn wake(&mut self, out: &mut Actions<Self>) {
         if core::mem::take(&mut self.looked) {

@@ -127,8 +127,9 @@ pub(super) fn detection(
     let mut laps = Vec::new();
     for _ in 0..times {
         let mut deadline = Deadline::patient();
-        let settled = Instant::now() + beat * 2 * u32::from(MOST);
-        while Instant::now() < settled || beats[1].process().leader(all) != Some(ProcessId(0)) {
+        while beats[1].process().leader(all) != Some(ProcessId(0))
+            || beats[1].process().points(ProcessId(0)) < MOST
+        {
             beats.iter_mut().for_each(|node| _ = node.poll());
             deadline.check()?;
         }
