@@ -48,11 +48,11 @@ impl<A: Default, B> Default for Either<A, B> {
 
 impl<A: Default, B: Default> Either<A, B> {
     /// The first's; a register that nobody has written is anybody's.
-    fn one(self) -> A {
+    pub(crate) fn one(self) -> A {
         if let Either::One(a) = self { a } else { A::default() }
     }
 
-    fn other(self) -> B {
+    pub(crate) fn other(self) -> B {
         if let Either::Other(b) = self { b } else { B::default() }
     }
 }
@@ -126,23 +126,24 @@ fn renamed<C, D, M, N>(
         Action::Send { to, message: said } => Action::Send { to, message: message(said) },
         Action::Wake => Action::Wake,
         Action::Toss => Action::Toss,
-        Action::Ask { memory, op } => {
-            let op = match op {
-                Op::Read { region, first, count } => Op::Read { region: region + shift, first, count },
-                Op::Write { region, register, cell: held } => {
-                    Op::Write { region: region + shift, register, cell: cell(held) }
-                }
-                Op::Settle { region, register, cell: held } => {
-                    Op::Settle { region: region + shift, register, cell: cell(held) }
-                }
-                Op::Change { region, rights } => Op::Change { region: region + shift, rights },
-            };
-            Action::Ask { memory, op }
-        }
+        Action::Ask { memory, op } => Action::Ask { memory, op: renamed_op(op, shift, cell) },
     }
 }
 
-fn answer<C, D>(response: Response<C>, cell: impl Fn(C) -> D) -> Response<D> {
+pub(crate) fn renamed_op<C, D>(op: Op<C>, shift: u8, cell: impl Fn(C) -> D) -> Op<D> {
+    match op {
+        Op::Read { region, first, count } => Op::Read { region: region + shift, first, count },
+        Op::Write { region, register, cell: held } => {
+            Op::Write { region: region + shift, register, cell: cell(held) }
+        }
+        Op::Settle { region, register, cell: held } => {
+            Op::Settle { region: region + shift, register, cell: cell(held) }
+        }
+        Op::Change { region, rights } => Op::Change { region: region + shift, rights },
+    }
+}
+
+pub(crate) fn answer<C, D>(response: Response<C>, cell: impl Fn(C) -> D) -> Response<D> {
     match response {
         Response::Ack => Response::Ack,
         Response::Nak => Response::Nak,

@@ -24,6 +24,7 @@ pub mod protected_memory_paxos;
 pub mod registers;
 pub mod robust_backup;
 pub mod signature;
+pub mod silent_omega;
 mod slots;
 
 pub use both::{Both, Either, Owners};

@@ -15,7 +15,7 @@
 //! - One operation at a time is outstanding, and those that are due take turns: else a process that wakes faster than the memory
 //!   answers reads or writes one register for ever, and never learns that another is worse, or better, than it believes.
 //!
-//! It has no decision; its output is [`Omega::leader`]. The paper's Ω for lossy links, which sends no messages at all, is not here.
+//! It has no decision; its output is [`Omega::leader`]. For links that lose messages: [`crate::silent_omega`].
 
 use core::marker::PhantomData;
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use mitra_agreement::aligned_paxos::AlignedPaxos;
 use mitra_agreement::fast_paxos::FastPaxos;
 use mitra_agreement::omega::Omega;
+use mitra_agreement::silent_omega::SilentOmega;
 use mitra_agreement::{
     Process, ProcessId, ProcessSet, Sound, disk_paxos, hbo, paxos, protected_memory_paxos,
 };
@@ -17,16 +18,14 @@ use crate::{
 
 /// Faults and errors of Ω in a run from a seed: all processes but one and a minority of the memories may crash.
 const ALL_BUT_ONE: Limits =
-    Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4, restarts: 0 };
+    Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4, restarts: 0, losses: 0 };
 /// The same where processes must stay a majority.
-const MINORITY: Limits =
-    Limits { namings: 16, process_crashes: 1, memory_crashes: 0, breaks: 4, restarts: 0 };
+const MINORITY: Limits = Limits { process_crashes: 1, memory_crashes: 0, ..ALL_BUT_ONE };
 const CHAOS: Chaos = Chaos { steps: 300, calm: 3000 };
 /// A log lasts longer: it has to come to be recycled.
 const LOG_CHAOS: Chaos = Chaos { steps: 800, calm: 20_000 };
 /// The same where processes are Byzantine instead.
-const ONE_MEMORY: Limits =
-    Limits { namings: 0, process_crashes: 0, memory_crashes: 1, breaks: 3, restarts: 0 };
+const ONE_MEMORY: Limits = Limits { namings: 0, process_crashes: 0, breaks: 3, ..ALL_BUT_ONE };
 const SOME_LEADERS: Limits = Limits { namings: 12, ..ONE_MEMORY };
 /// For protocols that poll.
 const PATIENT: Chaos = Chaos { steps: 600, calm: 20_000 };
@@ -59,7 +58,7 @@ impl Entry {
         (self.explore)()
     }
 
-    /// Serves its small world to a browser, for as long as the program runs.
+    /// Serves its small world, of several the first, to a browser, for as long as the program runs.
     pub fn serve(&self, at: SocketAddr) {
         (self.serve)(at);
     }
@@ -216,13 +215,20 @@ pub const CATALOGUE: &[Entry] = &[
     Entry {
         name: "omega",
         holds: ELECTS,
-        explored: "2 processes, of which 1 may crash; each wakes twice, then all is calm",
-        run: "4 processes, of which 3 may crash; then all is calm",
-        explore: || small_omega().explore(),
+        explored: "2 processes, of which 1 may crash; each wakes twice, then all is calm; and with no links at all, where each wakes once",
+        run: "4 processes, of which 3 may crash; then all is calm; with odd seeds with no links at all",
+        explore: || small_omega().explore().and_then(|| small_silent_omega().explore()),
         serve: |at| small_omega().serve(at),
         run_one: |seed| {
-            let world = worlds::omega::<Sound>(4, Limits { process_crashes: 3, ..Limits::default() });
-            elect(seed, world, Chaos { steps: 400, calm: 10_000 }, Omega::leader)
+            let limits = Limits { process_crashes: 3, ..Limits::default() };
+            let chaos = Chaos { steps: 400, calm: 10_000 };
+            match seed % 2 {
+                0 => elect(seed, worlds::omega::<Sound>(4, limits), chaos, Omega::leader),
+                _ => {
+                    let world = worlds::silent_omega::<Sound, Sound>(4, limits);
+                    elect(seed, world, chaos, SilentOmega::leader)
+                }
+            }
         },
     },
     Entry {
@@ -288,6 +294,11 @@ fn small_robust_backup() -> Exhaustive<SmallRobustPaxos> {
 fn small_omega() -> Exhaustive<Omega> {
     let limits = Limits { process_crashes: 1, ..Limits::default() };
     Exhaustive::election(worlds::omega(2, limits), 2, Omega::leader)
+}
+
+fn small_silent_omega() -> Exhaustive<SilentOmega> {
+    let limits = Limits { process_crashes: 1, breaks: 1, ..Limits::default() };
+    Exhaustive::election(worlds::silent_omega(2, limits), 1, SilentOmega::leader)
 }
 
 fn small_hbo() -> Exhaustive<hbo::Hbo> {

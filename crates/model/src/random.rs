@@ -37,7 +37,7 @@ pub enum Violation {
 pub struct Report {
     /// All steps, in order; of an election those before the calm.
     pub steps: Vec<Step>,
-    /// How many faults there were: crashes, and Byzantine processes.
+    /// How many faults there were: crashes, what breaks or is lost, and Byzantine processes.
     pub faults: u32,
     /// What was wrong, if anything.
     pub violation: Option<Violation>,
@@ -190,7 +190,12 @@ impl Report {
 fn is_fault(step: Step) -> bool {
     matches!(
         step,
-        Step::CrashProcess(_) | Step::CrashMemory(_) | Step::Break(..) | Step::Reopen(_) | Step::Restart(_)
+        Step::CrashProcess(_)
+            | Step::CrashMemory(_)
+            | Step::Break(..)
+            | Step::Reopen(_)
+            | Step::Restart(_)
+            | Step::Lose(_)
     )
 }
 
@@ -230,7 +235,7 @@ impl Pace {
         let memory = |m: MemoryId| self.memories[usize::from(m.0) % 16];
         match step {
             Step::Lead(p) | Step::Follow(p) => self.leading * process(p),
-            Step::Deliver(_) => self.delivering,
+            Step::Deliver(_) | Step::Lose(_) => self.delivering,
             Step::Execute(p, m, 0) if (p.0.into(), m.0.into()) == self.straggler => 0,
             Step::Execute(p, m, _) => self.executing * process(p) * memory(m),
             Step::Respond(p, m, _) => self.responding * process(p) * memory(m),

@@ -19,6 +19,8 @@ pub struct Limits {
     pub breaks: u8,
     /// How often a process may lose its state, and start again. For those that can.
     pub restarts: u8,
+    /// How many messages may be lost. Only what says that it needs no reliable links lives with that.
+    pub losses: u8,
 }
 
 /// One step. What a crashed process has sent or asked for before stays on its way.
@@ -30,6 +32,8 @@ pub enum Step {
     Follow(ProcessId),
     /// A message arrives: its place among those on their way, in order.
     Deliver(usize),
+    /// A message is lost.
+    Lose(usize),
     /// A memory does what a process has asked it for, as the so manieth of what is outstanding there; of a read: the next register.
     Execute(ProcessId, MemoryId, usize),
     /// The answer to the so manieth of what is outstanding reaches the process.
@@ -125,9 +129,12 @@ impl<P: Process> World<P> {
         if self.limits.namings > 0 {
             steps.extend(living.iter().flat_map(|&p| [Step::Lead(p), Step::Follow(p)]));
         }
-        let delivered =
+        let different =
             (0..self.messages.len()).filter(|&i| i == 0 || self.messages[i] != self.messages[i - 1]);
-        steps.extend(delivered.map(Step::Deliver));
+        steps.extend(different.clone().map(Step::Deliver));
+        if self.limits.losses > 0 {
+            steps.extend(different.map(Step::Lose));
+        }
         for (p, of_process) in self.requests.iter().enumerate() {
             for (m, requests) in of_process.iter().enumerate() {
                 let (process, memory) = (ProcessId(p as u8), MemoryId(m as u8));
@@ -182,6 +189,10 @@ impl<P: Process> World<P> {
             Step::Deliver(index) => {
                 let (from, to, message) = self.messages.remove(index);
                 self.tell(to, Input::Message { from, message });
+            }
+            Step::Lose(index) => {
+                self.limits.losses = self.limits.losses.saturating_sub(1);
+                self.messages.remove(index);
             }
             Step::Execute(p, m, index) => self.execute(p, m, index),
             Step::Respond(p, memory, nth) => {

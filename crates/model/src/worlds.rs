@@ -7,6 +7,7 @@ use mitra_agreement::hbo::{self, Hbo};
 use mitra_agreement::omega::{self, Omega};
 use mitra_agreement::paxos::{self, Paxos};
 use mitra_agreement::protected_memory_paxos::{self, ProtectedMemoryPaxos};
+use mitra_agreement::silent_omega::{self, SilentOmega};
 use mitra_agreement::{ProcessId, ProcessSet};
 use mitra_agreement::{kv, log};
 
@@ -107,6 +108,15 @@ pub fn store<R: kv::Rules, const ALONE: bool>(
 pub fn omega<R: omega::Rules>(n: u8, limits: Limits) -> World<Omega<R>> {
     let processes = (0..n).map(|p| Omega::new(ProcessId(p), n)).collect();
     World::new(processes, 1, &Omega::<R>::regions(n), limits)
+}
+
+/// `n` processes that elect a leader by Ω and send nothing, over one memory.
+pub fn silent_omega<R: silent_omega::Rules, E: omega::Rules>(
+    n: u8,
+    limits: Limits,
+) -> World<SilentOmega<R, E>> {
+    let processes = (0..n).map(|p| SilentOmega::new(ProcessId(p), n)).collect();
+    World::new(processes, 1, &SilentOmega::<R, E>::regions(n), limits)
 }
 
 /// Processes of HBO, each of which shares memory with its neighbours. The even ones propose false.

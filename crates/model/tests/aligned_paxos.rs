@@ -16,7 +16,7 @@ fn sound(n: u8, m: u8, limits: Limits) -> World<Aligned<Sound, Sound>> {
 }
 
 fn crashes(process_crashes: u8, memory_crashes: u8) -> Limits {
-    Limits { namings: 16, process_crashes, memory_crashes, breaks: 4, restarts: 0 }
+    Limits { namings: 16, process_crashes, memory_crashes, breaks: 4, ..Limits::default() }
 }
 
 fn world<R: Rules>() -> World<Aligned<R, Sound>> {

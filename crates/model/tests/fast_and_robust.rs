@@ -10,7 +10,7 @@ use mitra_model::{Chaos, Exhaustive, Limits, Violation, World, run};
 const CHAOS: Chaos = Chaos { steps: 2_000, calm: 60_000 };
 
 fn limits(m: u8) -> Limits {
-    Limits { namings: 6, memory_crashes: u8::from(m > 1), process_crashes: 0, breaks: 3, restarts: 0 }
+    Limits { namings: 6, memory_crashes: u8::from(m > 1), breaks: 3, ..Limits::default() }
 }
 
 fn found<P: Process<Value = u8>>(seed: u64, world: World<P>, valid: &[u8]) -> Option<Violation> {

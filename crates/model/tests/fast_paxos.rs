@@ -14,11 +14,7 @@ fn sized<R: Rules>(
     namings: u8,
     process_crashes: u8,
 ) -> World<FastPaxos<u8, R>> {
-    worlds::fast_paxos(
-        size,
-        proposers,
-        Limits { namings, process_crashes, memory_crashes: 0, breaks: 0, restarts: 0 },
-    )
+    worlds::fast_paxos(size, proposers, Limits { namings, process_crashes, ..Limits::default() })
 }
 
 fn four<R: Rules>() -> World<FastPaxos<u8, R>> {

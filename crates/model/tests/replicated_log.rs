@@ -9,7 +9,8 @@ use mitra_model::{Chaos, ExhaustiveLog, Limits, LogWorld, Step, Subject, Violati
 const CHAOS: Chaos = Chaos { steps: 800, calm: 20_000 };
 
 fn world<R: Rules>() -> LogWorld<R> {
-    let limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4, restarts: 3 };
+    let limits =
+        Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4, restarts: 3, losses: 0 };
     worlds::log(worlds::log_config(3, 3, 2), 6, limits)
 }
 

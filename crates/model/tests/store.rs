@@ -8,7 +8,8 @@ use mitra_model::{Chaos, Limits, StoreWorld, Violation, play, worlds};
 
 const CHAOS: Chaos = Chaos { steps: 1000, calm: 30_000 };
 /// Two of three servers may crash, one of three memories, and connections break.
-const FAULTS: Limits = Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4, restarts: 0 };
+const FAULTS: Limits =
+    Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4, restarts: 0, losses: 0 };
 
 fn world<R: Rules, const ALONE: bool>(seed: u64) -> StoreWorld<R, ALONE> {
     worlds::store(seed, (3, 3, 8), FAULTS)

@@ -14,6 +14,7 @@ use mitra_agreement::paxos::Paxos;
 use mitra_agreement::protected_memory_paxos::ProtectedMemoryPaxos;
 use mitra_agreement::robust_backup::RobustBackup;
 use mitra_agreement::signature::Ed25519;
+use mitra_agreement::silent_omega::SilentOmega;
 use mitra_agreement::{Input, MemoryId, Process, ProcessId, ProcessSet, Sound};
 use mitra_softnic::fault::Failure;
 
@@ -80,6 +81,22 @@ fn omega() {
     cluster.until("p0 leads", |c| agreed(c, 0));
     cluster.nodes[0] = None;
     cluster.until("another leads", |c| agreed(c, 1) || agreed(c, 2));
+}
+
+#[test]
+fn silent_omega() {
+    let processes = of(3, |p| SilentOmega::new(p, 3));
+    let regions = SilentOmega::<Sound, Sound>::regions(3);
+    let mut cluster: Cluster<SilentOmega> = Cluster::start(processes, &[regions], 1);
+    let agreed =
+        |c: &Cluster<SilentOmega>, p: u8| c.living().all(|node| node.process().leader() == ProcessId(p));
+    let leads = |c: &Cluster<SilentOmega>| (0..3).find(|&p| agreed(c, p));
+    // At first all name p0, and have read nothing yet.
+    let awake = |c: &Cluster<SilentOmega>| c.living().all(|node| node.process().attempts() > 20);
+    cluster.until("one leads", |c| awake(c) && leads(c).is_some());
+    let first = leads(&cluster).expect("one leads");
+    cluster.nodes[usize::from(first)] = None;
+    cluster.until("another leads", |c| leads(c).is_some_and(|p| p != first));
 }
 
 #[test]

@@ -9,10 +9,9 @@ pub const VALUES: [u8; 3] = [10, 11, 12];
 
 /// Ω errs often, and a minority of the memories and all processes but one may crash.
 pub const CRASHES: Limits =
-    Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4, restarts: 0 };
+    Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4, restarts: 0, losses: 0 };
 /// The same where processes must stay a majority.
-pub const MINORITY: Limits =
-    Limits { namings: 16, process_crashes: 1, memory_crashes: 1, breaks: 4, restarts: 0 };
+pub const MINORITY: Limits = Limits { process_crashes: 1, ..CRASHES };
 
 /// These are Byzantine.
 pub fn these(who: &[u8], whim: Option<u64>) -> Traitors {
