@@ -52,8 +52,9 @@ pub enum DiskError {
     OtherShape(PathBuf),
     /// It may lack writes that were acknowledged.
     #[error(
-        "{}: the machine was started anew since it was written, without --sync: it may have lost what was acknowledged. If a \
-         majority of the other memories lives, remove it and begin with an empty one, under an address of its own",
+        "{}: the machine was started anew since it was written, without --sync: it may have lost what was acknowledged, so it \
+         counts as crashed; the other memories go on without it for as long as they are a majority, and an empty one in its \
+         place would be taken for one that holds nothing",
         .0.display()
     )]
     MayHaveLost(PathBuf),

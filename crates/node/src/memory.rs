@@ -72,13 +72,13 @@ pub struct MemoryConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The system refused something.
-    #[error("{0}")]
+    #[error(transparent)]
     System(#[from] io::Error),
     /// The NIC refused something.
     #[error("the NIC: {0}")]
     Nic(#[from] Error),
     /// The files that it is to lie in cannot be a memory.
-    #[error("{0}")]
+    #[error(transparent)]
     Disk(#[from] DiskError),
     /// There may be 64 processes.
     #[error("{0} processes; 1 to 64 can share a memory")]
