@@ -9,9 +9,12 @@ mod network;
 mod partitions;
 mod program;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use cluster::Cluster;
+use mitra_kv::resp::{Reply, write_request};
 
 /// Runs clients of three processes over three memories while `faults` happen, and judges what they were told.
 fn under(faults: impl FnOnce(&mut Cluster)) {
@@ -34,6 +37,52 @@ fn two_of_three_processes_and_one_of_three_memories_are_killed() {
         let leader = cluster.leader();
         cluster.kill_process(leader);
     });
+}
+
+/// What one client asks for in one go is done in that order, whether or not the process has a session for it yet; and one request that is too
+/// long is its own affair.
+#[test]
+fn what_is_asked_for_in_one_go_is_done_in_order() {
+    let cluster = Cluster::start(3, 3);
+    let long = "x".repeat(5000);
+    let asked: [&[&str]; 9] = [
+        &["SET", "k", "1"],
+        &["GET", "k"],
+        &["SET", "k", "2"],
+        &["GET", "k"],
+        &["EXISTS", "k"],
+        &["DEL", "k"],
+        &["GET", "k"],
+        &["SET", "k", &long],
+        &["GET", "k"],
+    ];
+    let mut request = Vec::new();
+    for words in asked {
+        write_request(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>(), &mut request);
+    }
+    let mut stream = TcpStream::connect(cluster.clients_of(cluster.leader())).expect("it serves");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
+    for _ in 0..3 {
+        stream.write_all(&request).expect("sent");
+        let (mut bytes, mut replies) = (Vec::new(), Vec::new());
+        while replies.len() < asked.len() {
+            let mut chunk = [0; 4096];
+            let len = stream.read(&mut chunk).expect("replies");
+            assert!(len > 0, "it hung up after {replies:?}");
+            bytes.extend_from_slice(&chunk[..len]);
+            while let Some((reply, used)) = Reply::read(&bytes).expect("RESP") {
+                bytes.drain(..used);
+                replies.push(reply);
+            }
+        }
+        let ok = Reply::Simple("OK");
+        let value = |value: &str| Reply::Bulk(Some(value.as_bytes().to_vec()));
+        let none = Reply::Bulk(None);
+        let (too_long, rest) = (replies.remove(7), replies);
+        assert!(matches!(&too_long, Reply::Error(why) if why.starts_with("ERR a key")), "{too_long:?}");
+        let one = Reply::Number(1);
+        assert_eq!(rest, [ok.clone(), value("1"), ok, value("2"), one.clone(), one, none.clone(), none]);
+    }
 }
 
 /// What was acknowledged outlives every program. Clients go on asking, and notice only that it takes a while.

@@ -165,3 +165,29 @@ fn answers_to_what_was_not_asked_for_are_ignored() {
     }
     assert_eq!((driver.log, driver.actions), (before, Vec::new()));
 }
+
+/// Who may lead no more is the last to tell the others so: it begins no term again.
+#[test]
+fn who_has_appointed_others_tells_them_though_more_is_on_its_way() {
+    let mut driver = Driver::lead();
+    let other = ProcessSet::only(ProcessId(0));
+    driver.log.appoint(other, &mut driver.actions).expect("it leads");
+    driver.submit(1).expect("there is room");
+    let asked = core::mem::take(&mut driver.actions);
+    let entries: Vec<_> = asked
+        .into_iter()
+        .filter_map(|action| match action {
+            Action::Ask { memory, op } => Some((memory, op)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(entries.len(), 2, "both are on their way");
+    let (memory, op) = entries.into_iter().next().expect("the first");
+    let response = driver.memory.execute(ME, &op);
+    driver.log.handle(Input::Response { memory, nth: 0, response }, &mut driver.actions);
+    assert!(!driver.log.leads());
+    let told = |action: &Action<Cell, Committed>| {
+        matches!(action, Action::Send { to: ProcessId(0), message: Committed { index: 1, .. } })
+    };
+    assert!(driver.actions.iter().any(told), "{:?}", driver.actions);
+}

@@ -51,25 +51,41 @@ enum Asked {
     Nothing,
 }
 
+/// Who wants to know the value of a key.
+type Read = (Waiter, Vec<u8>);
+
+/// What waits for the session of this process.
+#[derive(Debug)]
+enum Wanted {
+    Change(Change),
+    /// Asked for behind changes that wait.
+    Read(Vec<u8>),
+}
+
 pub(crate) struct Store {
     kv: Kv,
     leader: Option<ProcessId>,
     own: Own,
-    /// Changes that wait for that session.
-    queued: Vec<(Waiter, Change)>,
+    /// What waits for that session.
+    queued: Vec<(Waiter, Wanted)>,
     /// What is to be submitted together.
     commands: Vec<(Vec<u8>, Asked)>,
-    /// Keys to be read.
-    reads: Vec<(Waiter, Vec<u8>)>,
+    /// Keys to be read, and how many of those commands come before.
+    reads: Vec<(usize, Read)>,
     waiting: HashMap<Ticket, Asked>,
-    /// The same, that wait for an entry which was submitted after they were asked for. That it is committed shows that this process
-    /// led then, and so all that had been committed by then is known here.
-    reading: HashMap<Ticket, Vec<(Waiter, Vec<u8>)>>,
+    /// Reads that are done just before a command. That it is committed shows that this process led after they were asked for, so
+    /// all that had been committed by then is known here; and what a client asked for behind them is not done yet.
+    reading: HashMap<Ticket, Vec<Read>>,
     outcomes: Vec<(Waiter, Outcome)>,
     events: Vec<Event>,
     applied: u64,
     /// A snapshot could not be read: what comes behind it must not be applied to what was before.
     unreadable: bool,
+}
+
+/// A command that does nothing.
+fn nothing() -> (Vec<u8>, Asked) {
+    (Request::Get { key: Vec::new() }.encode(), Asked::Nothing)
 }
 
 impl Store {
@@ -113,7 +129,8 @@ impl Store {
     /// Asks for something. It goes out with [`Store::drive`].
     pub(crate) fn ask(&mut self, waiter: Waiter, request: Request) {
         match request {
-            Request::Get { key } => self.reads.push((waiter, key)),
+            Request::Get { key } if !self.queued.is_empty() => self.queued.push((waiter, Wanted::Read(key))),
+            Request::Get { key } => self.reads.push((self.commands.len(), (waiter, key))),
             other => self.commands.push((other.encode(), Asked::Client(waiter))),
         }
     }
@@ -127,62 +144,62 @@ impl Store {
                 let request = Request::Change { session, sequence, change: change.clone() };
                 self.commands.push((request.encode(), Asked::InOwn(waiter, change)));
             }
-            Own::Opening => self.queued.push((waiter, change)),
+            Own::Opening => self.queued.push((waiter, Wanted::Change(change))),
             Own::None => {
-                self.queued.push((waiter, change));
+                self.queued.push((waiter, Wanted::Change(change)));
                 self.own = Own::Opening;
                 self.commands.push((Request::Open.encode(), Asked::Own));
             }
         }
     }
 
-    /// Submits what was asked for. Reads wait for the last command, or for one that does nothing.
+    /// Submits what was asked for. Reads behind the last command wait for one that does nothing.
     fn submit(&mut self, node: &mut Node<Member>) {
-        if self.commands.is_empty() && !self.reads.is_empty() {
-            self.commands.push((Request::Get { key: Vec::new() }.encode(), Asked::Nothing));
+        let reads = std::mem::take(&mut self.reads);
+        if reads.last().is_some_and(|&(at, _)| at == self.commands.len()) {
+            self.commands.push(nothing());
         }
-        if self.commands.is_empty() {
+        let commands = std::mem::take(&mut self.commands);
+        let tickets = self.submit_all(node, commands);
+        let mut behind = Vec::new();
+        for (at, read) in reads {
+            match tickets[at..].iter().find_map(|ticket| ticket.ok()) {
+                Some(ticket) => self.reading.entry(ticket).or_default().push(read),
+                None => behind.push(read),
+            }
+        }
+        if behind.is_empty() {
             return;
         }
-        let (commands, asked): (Vec<_>, Vec<_>) = std::mem::take(&mut self.commands).into_iter().unzip();
+        // What they were to wait for was refused, which may have been for its own sake.
+        match self.submit_all(node, vec![nothing()])[..] {
+            [Ok(ticket)] => _ = self.reading.insert(ticket, behind),
+            [Err(why)] => self.refuse(behind, why),
+            _ => {}
+        }
+    }
+
+    fn submit_all(
+        &mut self,
+        node: &mut Node<Member>,
+        commands: Vec<(Vec<u8>, Asked)>,
+    ) -> Vec<Result<Ticket, Refused>> {
+        if commands.is_empty() {
+            return Vec::new();
+        }
+        let (commands, asked): (Vec<_>, Vec<_>) = commands.into_iter().unzip();
         let tickets = node.with(|member, out| member.with_one(|log, out| log.submit_all(commands, out), out));
-        let (mut last, mut why) = (None, Refused::NotLeader);
-        for (ticket, asked) in tickets.into_iter().zip(asked) {
-            match ticket {
-                Ok(ticket) => {
-                    last = Some(ticket);
-                    self.waiting.insert(ticket, asked);
-                }
-                Err(refused) => {
-                    why = refused;
-                    self.ended(asked, Outcome::Refused(refused));
-                }
+        for (ticket, asked) in tickets.iter().zip(asked) {
+            match *ticket {
+                Ok(ticket) => _ = self.waiting.insert(ticket, asked),
+                Err(refused) => self.ended(asked, Outcome::Refused(refused)),
             }
         }
-        let reads = std::mem::take(&mut self.reads);
-        match last {
-            Some(ticket) if !reads.is_empty() => _ = self.reading.insert(ticket, reads),
-            Some(_) => {}
-            None => self.refuse(reads, why),
-        }
+        tickets
     }
 
-    fn refuse(&mut self, reads: Vec<(Waiter, Vec<u8>)>, why: Refused) {
+    fn refuse(&mut self, reads: Vec<Read>, why: Refused) {
         self.outcomes.extend(reads.into_iter().map(|(waiter, _)| (waiter, Outcome::Refused(why))));
-    }
-
-    /// Answers what waited for this entry. What was only to be read, and is not, can be asked for again.
-    fn read(&mut self, ticket: Ticket, fate: Fate) {
-        let Some(reads) = self.reading.remove(&ticket) else { return };
-        match fate {
-            Fate::Unknown => self.refuse(reads, Refused::NotLeader),
-            Fate::Committed { .. } => {
-                let read = |(waiter, key): (Waiter, Vec<u8>)| {
-                    (waiter, Outcome::Reply(Reply::Value(self.kv.get(&key).cloned())))
-                };
-                self.outcomes.extend(reads.into_iter().map(read));
-            }
-        }
     }
 
     /// A command of this process's own, or a client's, ends like this.
@@ -211,9 +228,17 @@ impl Store {
         }
         let (deliveries, fates) =
             node.with(|member, _| (member.one.take_committed(), member.one.take_fates()));
-        let mut replies = self.apply(deliveries, !fates.is_empty());
+        let mut due = HashMap::new();
+        for (ticket, fate) in &fates {
+            match (self.reading.remove(ticket), fate) {
+                (None, _) => {}
+                (Some(reads), &Fate::Committed { index, nth }) => _ = due.insert((index, nth), reads),
+                // What was only to be read, and is not, can be asked for again.
+                (Some(reads), Fate::Unknown) => self.refuse(reads, Refused::NotLeader),
+            }
+        }
+        let mut replies = self.apply(deliveries, !fates.is_empty(), due);
         for (ticket, fate) in fates {
-            self.read(ticket, fate);
             let Some(asked) = self.waiting.remove(&ticket) else { continue };
             let reply = match fate {
                 Fate::Committed { index, nth } => replies.remove(&(index, nth)),
@@ -222,8 +247,11 @@ impl Store {
             match (asked, reply) {
                 (Asked::Own, Some(Reply::Opened(session))) => {
                     self.own = Own::Open(session, 0);
-                    for (waiter, change) in std::mem::take(&mut self.queued) {
-                        self.change(waiter, change);
+                    for (waiter, wanted) in std::mem::take(&mut self.queued) {
+                        match wanted {
+                            Wanted::Change(change) => self.change(waiter, change),
+                            Wanted::Read(key) => self.ask(waiter, Request::Get { key }),
+                        }
                     }
                 }
                 (Asked::InOwn(waiter, change), Some(Reply::Expired)) => {
@@ -247,14 +275,24 @@ impl Store {
         }
     }
 
-    /// Applies what was committed, and says what its clients are to be told, if any of them is here.
-    fn apply(&mut self, deliveries: Vec<Delivery>, is_asked_for: bool) -> BTreeMap<(u64, usize), Reply> {
+    /// Applies what was committed, and says what its clients are to be told, if any of them is here. Does the reads that are due before
+    /// each command.
+    fn apply(
+        &mut self,
+        deliveries: Vec<Delivery>,
+        is_asked_for: bool,
+        mut due: HashMap<(u64, usize), Vec<Read>>,
+    ) -> BTreeMap<(u64, usize), Reply> {
         let mut replies = BTreeMap::new();
         for delivery in deliveries {
             match delivery {
                 Delivery::Entry { index, payload: Payload::Commands(commands) } => {
                     self.applied = index;
                     for (nth, command) in commands.iter().enumerate() {
+                        for (waiter, key) in due.remove(&(index, nth)).into_iter().flatten() {
+                            let reply = Reply::Value(self.kv.get(&key).cloned());
+                            self.outcomes.push((waiter, Outcome::Reply(reply)));
+                        }
                         let (reply, event) = self.kv.apply(index, command);
                         self.events.extend(event);
                         if is_asked_for {

@@ -15,7 +15,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use mitra_agreement::ProcessId;
 use mitra_verbs::{Buffer, LentMemory, Unmapped};
@@ -86,7 +86,9 @@ pub(crate) struct Files {
     pub(crate) life: u64,
     /// Whether they were there.
     pub(crate) reopened: bool,
+    /// The lives, and the bytes of those that are whole.
     log: File,
+    noted: u64,
 }
 
 impl Files {
@@ -95,7 +97,7 @@ impl Files {
         let dir = &disk.directory;
         let at = |name: &str| dir.join(name);
         fs::create_dir_all(dir).map_err(named(dir))?;
-        let log = options(disk).append(true).open(at("lives")).map_err(named(&at("lives")))?;
+        let log = options(disk).open(at("lives")).map_err(named(&at("lives")))?;
         match log.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(DiskError::InUse(dir.clone())),
@@ -117,7 +119,7 @@ impl Files {
             let (path, len) = (at(&format!("region-{region}")), layout.len(region));
             let file = options(disk).open(&path).map_err(named(&path))?;
             room(&file, len).map_err(named(&path))?;
-            Ok(Arc::new(Buffer::lent(Box::new(InFile { file, words: Mutex::new(()) }), 0, len)))
+            Ok(Arc::new(Buffer::lent(Box::new(InFile { file, works: RwLock::new(true) }), 0, len)))
         };
         let buffers = (0..layout.regions() as u8).map(region).collect::<Result<_, _>>()?;
         let bytes = fs::read(at("lives")).map_err(named(&at("lives")))?;
@@ -125,18 +127,21 @@ impl Files {
             let (p, number) = bytes.split_first().expect("nine bytes");
             (ProcessId(*p), u64::from_le_bytes(number.try_into().expect("eight of them")))
         };
-        // At the end may be a part of one that was not let in yet.
-        let lives = bytes.as_chunks::<LIFE>().0.iter().map(life_of).collect();
+        // At the end may be a part of one that was not let in yet: the next is written over it.
+        let whole = bytes.as_chunks::<LIFE>().0;
+        let (noted, lives) = ((whole.len() * LIFE) as u64, whole.iter().map(life_of).collect());
         // The last: what has no title was never a memory.
         write_title(dir, &now).map_err(named(&title))?;
-        Ok(Files { buffers, lives, life: now.life, reopened: found.is_some(), log })
+        Ok(Files { buffers, lives, life: now.life, reopened: found.is_some(), log, noted })
     }
 
     /// Notes that a life of a process is let in.
     pub(crate) fn let_in(&mut self, p: ProcessId, life: u64) -> io::Result<()> {
         let mut record = vec![p.0];
         record.extend_from_slice(&life.to_le_bytes());
-        self.log.write_all(&record)
+        self.log.write_all_at(&record, self.noted)?;
+        self.noted += LIFE as u64;
+        Ok(())
     }
 }
 
@@ -191,32 +196,45 @@ fn named(path: &Path) -> impl FnOnce(io::Error) -> DiskError + use<> {
     |error| DiskError::System { path, error }
 }
 
-/// A region. A disk that fails takes the memory away.
+/// A region. A disk that fails takes the memory away, for good: what its cache shows then may never be on it.
 struct InFile {
     file: File,
-    /// Held by who exchanges a word.
-    words: Mutex<()>,
+    /// Whether the disk works. Who writes has it alone: what is read must be there to stay, and a NIC beside this one may read.
+    works: RwLock<bool>,
+}
+
+impl InFile {
+    fn alone<T>(&self, act: impl FnOnce(&File) -> io::Result<T>) -> Result<T, Unmapped> {
+        let mut works = self.works.write().unwrap_or_else(PoisonError::into_inner);
+        let done = if *works { act(&self.file).map_err(|_| Unmapped) } else { Err(Unmapped) };
+        *works = done.is_ok();
+        done
+    }
 }
 
 impl LentMemory for InFile {
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
-        self.file.read_exact_at(out, offset as u64).map_err(|_| Unmapped)
+        match *self.works.read().unwrap_or_else(PoisonError::into_inner) {
+            true => self.file.read_exact_at(out, offset as u64).map_err(|_| Unmapped),
+            false => Err(Unmapped),
+        }
     }
 
     fn write(&self, offset: usize, data: &[u8]) -> Result<(), Unmapped> {
-        self.file.write_all_at(data, offset as u64).map_err(|_| Unmapped)
+        self.alone(|file| file.write_all_at(data, offset as u64))
     }
 
     fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> Result<Result<u64, u64>, Unmapped> {
-        let _alone = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut word = [0; 8];
-        self.read(offset, &mut word)?;
-        let old = u64::from_ne_bytes(word);
-        if old != current {
-            return Ok(Err(old));
-        }
-        self.write(offset, &new.to_ne_bytes())?;
-        Ok(Ok(old))
+        self.alone(|file| {
+            let mut word = [0; 8];
+            file.read_exact_at(&mut word, offset as u64)?;
+            let old = u64::from_ne_bytes(word);
+            if old != current {
+                return Ok(Err(old));
+            }
+            file.write_all_at(&new.to_ne_bytes(), offset as u64)?;
+            Ok(Ok(old))
+        })
     }
 }
 
@@ -250,14 +268,18 @@ mod tests {
             assert_eq!(files.buffers[0].try_compare_exchange(0, 1, 5), Ok(Err(0)));
             assert_eq!(files.buffers[0].try_compare_exchange(0, 0, 5), Ok(Ok(0)));
             files.let_in(ProcessId(1), 77).expect("noted");
-            files.log.write_all(&[2, 3]).expect("a part of one");
+            files.log.write_all_at(&[2, 3], files.noted).expect("a part of one");
             drop(files);
-            let files = Files::open(&disk(&dir, sync), &layout(4), 8).expect("again");
+            let mut files = Files::open(&disk(&dir, sync), &layout(4), 8).expect("again");
             assert!(files.reopened && files.life == 7);
             assert_eq!(files.lives, [(ProcessId(1), 77)]);
             let mut held = [0; 4];
             files.buffers[0].read_at(100, &mut held);
             assert_eq!((&held, files.buffers[0].load(0)), (b"held", 5));
+            files.let_in(ProcessId(0), 78).expect("noted");
+            drop(files);
+            let files = Files::open(&disk(&dir, sync), &layout(4), 9).expect("again");
+            assert_eq!(files.lives, [(ProcessId(1), 77), (ProcessId(0), 78)]);
         }
     }
 

@@ -45,7 +45,9 @@ impl<T: PartialEq> EventQueue<T> {
 
     /// Makes the descriptor readable, if an event waits.
     fn tell(&self) {
-        if !self.lock().is_empty() {
+        let waiting = self.lock();
+        // Under the lock: who has taken the last event has made it unreadable.
+        if !waiting.is_empty() {
             signal(&self.ready);
         }
     }

@@ -147,9 +147,10 @@ impl Term {
         }
         if self.started() {
             self.commit::<R>(state);
-            // The others need not hear of each entry, as long as more are on their way.
+            // The others need not hear of each entry, as long as more are on their way, and this process stays to tell them.
             let unheard = self.announced.map_or(u64::MAX, |announced| state.commit - announced);
-            let enough = if self.tip() == state.commit { 1 } else { u64::from(state.config.window) };
+            let is_last = self.tip() == state.commit || !state.leaders.contains(state.me);
+            let enough = if is_last { 1 } else { u64::from(state.config.window) };
             if unheard >= enough {
                 self.announced = Some(state.commit);
                 announce(self.ballot, state, out);
