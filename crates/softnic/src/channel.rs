@@ -15,53 +15,65 @@ const BOUND: usize = 1 << 16;
 
 /// Waiting events and an eventfd that is readable if there are any.
 pub(crate) struct EventQueue<T> {
-    waiting: Mutex<VecDeque<T>>,
+    waiting: Mutex<Waiting<T>>,
     ready: EventFd,
+}
+
+struct Waiting<T> {
+    events: VecDeque<T>,
+    /// The descriptor is readable. Only then it is read: a program may have made it one whose reads block.
+    told: bool,
 }
 
 impl<T: PartialEq> EventQueue<T> {
     pub(crate) fn new() -> io::Result<EventQueue<T>> {
         let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(EventQueue { waiting: Mutex::new(VecDeque::new()), ready })
+        Ok(EventQueue { waiting: Mutex::new(Waiting { events: VecDeque::new(), told: false }), ready })
     }
 
+    /// Adds an event and tells of it.
     pub(crate) fn push(&self, event: T) {
+        self.put(event);
+        self.tell();
+    }
+
+    /// Adds the event unless an equal one waits already, and tells of it.
+    pub(crate) fn push_once(&self, event: T) {
+        self.put_once(event);
+        self.tell();
+    }
+
+    fn put(&self, event: T) {
         let mut waiting = self.lock();
-        if waiting.len() == BOUND {
-            return;
-        }
-        waiting.push_back(event);
-        if waiting.len() == 1 {
-            signal(&self.ready);
+        if waiting.events.len() < BOUND {
+            waiting.events.push_back(event);
         }
     }
 
-    /// Adds the event unless an equal one waits already.
-    pub(crate) fn push_once(&self, event: T) {
-        if !self.lock().contains(&event) {
-            self.push(event);
+    fn put_once(&self, event: T) {
+        if !self.lock().events.contains(&event) {
+            self.put(event);
         }
     }
 
     /// Makes the descriptor readable, if an event waits.
     fn tell(&self) {
-        let waiting = self.lock();
-        // Under the lock: who has taken the last event has made it unreadable.
-        if !waiting.is_empty() {
+        let mut waiting = self.lock();
+        if !waiting.events.is_empty() && !std::mem::replace(&mut waiting.told, true) {
             signal(&self.ready);
         }
     }
 
     pub(crate) fn pop(&self) -> Option<T> {
         let mut waiting = self.lock();
-        let event = waiting.pop_front()?;
-        if waiting.is_empty() {
+        let event = waiting.events.pop_front()?;
+        if waiting.events.is_empty() && std::mem::take(&mut waiting.told) {
             clear(&self.ready);
         }
         Some(event)
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
+    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
         // Each change of the queue is one call: a panic cannot leave it half done.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,10 +128,7 @@ impl Channel {
 
     /// Puts an event in, which is then to be told of.
     pub(crate) fn push(&self, cq: CqId) {
-        let mut waiting = self.0.lock();
-        if !waiting.contains(&cq) && waiting.len() < BOUND {
-            waiting.push_back(cq);
-        }
+        self.0.put_once(cq);
     }
 }
 
@@ -137,13 +146,14 @@ impl CompletionChannel for Channel {
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Channel({} waiting)", self.0.lock().len())
+        write!(f, "Channel({} waiting)", self.0.lock().events.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
     fn readable(fd: &impl AsFd) -> bool {
@@ -167,6 +177,25 @@ mod tests {
         assert_eq!(channel.next_event().unwrap(), None);
         tell();
         assert!(!readable(&*channel), "somebody was faster than the bell");
+    }
+
+    /// Programs make the descriptor one whose reads block; and somebody may take an event before the bell rings.
+    #[test]
+    fn who_is_faster_than_the_bell_does_not_block() {
+        let channel = Arc::new(Channel::new().unwrap());
+        fcntl(&*channel, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        let (done, is_done) = std::sync::mpsc::channel();
+        let taker = Arc::clone(&channel);
+        std::thread::spawn(move || {
+            for cq in 0..3 {
+                taker.push(CqId(cq));
+                assert_eq!(taker.next_event().unwrap(), Some(CqId(cq)));
+                drop(Bells(vec![Arc::clone(&taker)]));
+            }
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(std::time::Duration::from_secs(20)).expect("it does not block");
+        assert!(!readable(&*channel));
     }
 
     #[test]
