@@ -116,7 +116,7 @@ impl<A: Process, B: Process> Both<A, B> {
 }
 
 /// An action, in the names that both share.
-fn renamed<C, D, M, N>(
+pub(crate) fn renamed<C, D, M, N>(
     action: Action<C, M>,
     shift: u8,
     cell: impl Fn(C) -> D,

@@ -14,11 +14,12 @@ use core::hash::Hash;
 
 use serde::{Deserialize, Serialize};
 
+use crate::both::{answer, renamed};
 use crate::cheap_quorum::{self, CheapQuorum};
 use crate::preferential_paxos::{self, PreferentialPaxos};
 use crate::robust_backup::{self, RobustBackup};
 use crate::signature::{Signed, Signer};
-use crate::{Action, Actions, Input, MemoryId, Op, Process, ProcessId, Region, Response, Sound, Value};
+use crate::{Action, Actions, Input, MemoryId, Process, ProcessId, Region, Response, Sound, Value};
 
 /// The part that always works.
 type Backup<V, K, P> = RobustBackup<PreferentialPaxos<V, P>, K>;
@@ -186,33 +187,12 @@ where
 
 /// What a part asks for, in the memories that both share: its regions begin with this one.
 pub fn moved<C: Into<D>, D>(action: Action<C, ()>, first_region: u8) -> Action<D, ()> {
-    let moved = |region| region + first_region;
-    let (memory, op) = match action {
-        Action::Ask { memory, op } => (memory, op),
-        Action::Send { to, message } => return Action::Send { to, message },
-        Action::Wake => return Action::Wake,
-        Action::Toss => return Action::Toss,
-    };
-    let op = match op {
-        Op::Read { region, first, count } => Op::Read { region: moved(region), first, count },
-        Op::Write { region, register, cell } => {
-            Op::Write { region: moved(region), register, cell: cell.into() }
-        }
-        Op::Settle { region, register, cell } => {
-            Op::Settle { region: moved(region), register, cell: cell.into() }
-        }
-        Op::Change { region, rights } => Op::Change { region: moved(region), rights },
-    };
-    Action::Ask { memory, op }
+    renamed(action, first_region, Into::into, |message| message)
 }
 
 /// What a memory answers, as one part understands it.
 pub fn narrowed<C: From<D>, D>(response: Response<D>) -> Response<C> {
-    match response {
-        Response::Ack => Response::Ack,
-        Response::Cells(cells) => Response::Cells(cells.into_iter().map(C::from).collect()),
-        Response::Nak => Response::Nak,
-    }
+    answer(response, C::from)
 }
 
 impl<V, K, R, P> Process for FastAndRobust<V, K, R, P>
