@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc::{Sender, channel};
 
-use mitra_launch::control::{Device, RailState, RailStatus, Status, serve};
-use mitra_launch::{Change, Rails, Settings};
+use mitra_control::control::{Device, RailState, RailStatus, Status, serve};
+use mitra_control::{Change, Rails, Settings};
 use nix::unistd::Uid;
 use serde_json::Value;
 

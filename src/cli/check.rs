@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::ProgressBar;
-use mitra_model::{CATALOGUE, Entry};
+use mitra_consensus_check::{CATALOGUE, Entry};
 use serde::Serialize;
 
 /// Explore every order of steps of a protocol, at a small size

@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use mitra_launch::control::{Answer, Process, Request, Status, processes};
-use mitra_launch::{Script, Settings, run_dir};
+use mitra_control::control::{Answer, Process, Request, Status, processes};
+use mitra_control::{Script, Settings, run_dir};
 use serde::Serialize;
 
 /// Let a fault befall the rails of programs that run under `mitra run`, and of memories and processes of an agreement

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use indicatif::ProgressBar;
-use mitra_model::Violation;
+use mitra_consensus_check::Violation;
 use serde::Serialize;
 
 use super::check::find;

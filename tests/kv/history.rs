@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use mitra_consensus_check::{Operation, linearizable};
 use mitra_kv::{Client, ClientError};
-use mitra_model::{Operation, linearizable};
 
 use crate::cluster::Cluster;
 

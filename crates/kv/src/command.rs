@@ -1,6 +1,6 @@
 //! What clients say, as requests of the store.
 
-use mitra_agreement::kv::{Change, Request, Session};
+use mitra_consensus::kv::{Change, Request, Session};
 
 use crate::resp::Reply;
 

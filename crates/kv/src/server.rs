@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
-use mitra_agreement::ProcessId;
-use mitra_agreement::heartbeat::Heartbeat;
-use mitra_agreement::kv::{Event, Kv, Reply as Said, Request};
-use mitra_agreement::log::{Log, Refused};
+use mitra_consensus::ProcessId;
+use mitra_consensus::heartbeat::Heartbeat;
+use mitra_consensus::kv::{Event, Kv, Reply as Said, Request};
+use mitra_consensus::log::{Log, Refused};
+use mitra_consensus_rdma::{Node, NodeConfig, StartError};
 use mitra_failover::Domain;
-use mitra_node::{Node, NodeConfig, StartError};
 
 use crate::Sizes;
 use crate::command::{Command, Told, parse};
@@ -40,7 +40,7 @@ pub struct ServerConfig {
     /// Which process it is.
     pub me: ProcessId,
     /// The word by which each process is known.
-    pub tokens: Vec<mitra_node::Token>,
+    pub tokens: Vec<mitra_consensus_rdma::Token>,
     /// Where the processes let each other in.
     pub processes: Vec<SocketAddr>,
     /// Where the memories are.

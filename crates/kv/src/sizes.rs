@@ -1,8 +1,8 @@
 //! How large a store is: the same at all its processes and memories.
 
-use mitra_agreement::heartbeat::Heartbeat;
-use mitra_agreement::kv::Limits;
-use mitra_agreement::{Region, log};
+use mitra_consensus::heartbeat::Heartbeat;
+use mitra_consensus::kv::Limits;
+use mitra_consensus::{Region, log};
 
 /// Bytes of a register's contents, and so of a command with its key and its value.
 const ROOM: usize = 4 << 10;

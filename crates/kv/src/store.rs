@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use mitra_agreement::heartbeat::Heartbeat;
-use mitra_agreement::kv::{Change, Event, Kv, Reply, Request, Session};
-use mitra_agreement::log::{Delivery, Fate, Log, Payload, Refused, Ticket};
-use mitra_agreement::{Both, Input, ProcessId};
-use mitra_node::Node;
+use mitra_consensus::heartbeat::Heartbeat;
+use mitra_consensus::kv::{Change, Event, Kv, Reply, Request, Session};
+use mitra_consensus::log::{Delivery, Fate, Log, Payload, Refused, Ticket};
+use mitra_consensus::{Both, Input, ProcessId};
+use mitra_consensus_rdma::Node;
 
 /// A process of the store.
 pub(crate) type Member = Both<Log, Heartbeat>;

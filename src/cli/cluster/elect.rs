@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::ensure;
-use mitra_agreement::omega::Omega;
-use mitra_agreement::{ProcessId, Region, Sound};
-use mitra_node::{Node, NodeConfig};
+use mitra_consensus::omega::Omega;
+use mitra_consensus::{ProcessId, Region, Sound};
+use mitra_consensus_rdma::{Node, NodeConfig};
 
 use super::Place;
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use ed25519_dalek::{SigningKey, VerifyingKey};
-use mitra_agreement::ProcessId;
-use mitra_agreement::signature::Ed25519;
+use mitra_consensus::ProcessId;
+use mitra_consensus::signature::Ed25519;
 
 /// Make a key that a process signs with, where others may lie
 ///

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Subcommand;
-use mitra_agreement::ProcessId;
+use mitra_consensus::ProcessId;
 use mitra_kv::{Client, ClientError, Server, ServerConfig, Sizes};
 
 use super::Place;

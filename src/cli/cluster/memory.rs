@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use mitra_consensus_rdma::{Disk, MemoryConfig, MemoryNode};
 use mitra_kv::Sizes;
-use mitra_node::{Disk, MemoryConfig, MemoryNode};
 use serde::Serialize;
 
 use super::protocol::Protocol;

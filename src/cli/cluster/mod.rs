@@ -12,10 +12,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
+use mitra_consensus_rdma::Token;
+use mitra_control::control::{Device, Server, Status, inflict, rail_status, serve};
+use mitra_control::{Change, Rails, Script, Settings, run_dir};
 use mitra_failover::Domain;
-use mitra_launch::control::{Device, Server, Status, inflict, rail_status, serve};
-use mitra_launch::{Change, Rails, Script, Settings, run_dir};
-use mitra_node::Token;
 use mitra_softnic::SoftNic;
 use mitra_verbs::Provider;
 use sha2::{Digest, Sha256};

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use mitra_agreement::{Input, Process, ProcessId};
-use mitra_node::{Node, NodeConfig};
+use mitra_consensus::{Input, Process, ProcessId};
+use mitra_consensus_rdma::{Node, NodeConfig};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -1,19 +1,19 @@
 //! The protocols that run over NICs, by name.
 
 use anyhow::Context;
-use mitra_agreement::aligned_paxos::AlignedPaxos;
-use mitra_agreement::broadcast::Broadcast;
-use mitra_agreement::broadcaster::Broadcaster;
-use mitra_agreement::cheap_quorum::CheapQuorum;
-use mitra_agreement::disk_paxos::DiskPaxos;
-use mitra_agreement::fast_and_robust::FastAndRobust;
-use mitra_agreement::fast_paxos::{FastPaxos, Quorums};
-use mitra_agreement::hbo::Hbo;
-use mitra_agreement::paxos::Paxos;
-use mitra_agreement::protected_memory_paxos::ProtectedMemoryPaxos;
-use mitra_agreement::robust_backup::RobustBackup;
-use mitra_agreement::signature::Ed25519;
-use mitra_agreement::{Process, ProcessId, ProcessSet, Region, Sound};
+use mitra_consensus::aligned_paxos::AlignedPaxos;
+use mitra_consensus::broadcast::Broadcast;
+use mitra_consensus::broadcaster::Broadcaster;
+use mitra_consensus::cheap_quorum::CheapQuorum;
+use mitra_consensus::disk_paxos::DiskPaxos;
+use mitra_consensus::fast_and_robust::FastAndRobust;
+use mitra_consensus::fast_paxos::{FastPaxos, Quorums};
+use mitra_consensus::hbo::Hbo;
+use mitra_consensus::paxos::Paxos;
+use mitra_consensus::protected_memory_paxos::ProtectedMemoryPaxos;
+use mitra_consensus::robust_backup::RobustBackup;
+use mitra_consensus::signature::Ed25519;
+use mitra_consensus::{Process, ProcessId, ProcessSet, Region, Sound};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

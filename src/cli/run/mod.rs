@@ -10,8 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use anyhow::Context;
+use mitra_control::{Rails, Script, Settings, run_dir};
 use mitra_failover::{Policy, Writes};
-use mitra_launch::{Rails, Script, Settings, run_dir};
 
 use program::{Program, Refusal};
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex};
 
-use mitra_launch::thread;
+use mitra_control::thread;
 use mitra_verbs::{AsyncEvent, Error, Provider, Result};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
-use mitra_launch::thread;
+use mitra_control::thread;
 use mitra_verbs::{AsyncEvent, CompletionChannel, Provider};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Weak;
 
-use mitra_launch::Change;
-use mitra_launch::control::{Device, Status, inflict, rail_status};
+use mitra_control::Change;
+use mitra_control::control::{Device, Status, inflict, rail_status};
 
 use super::Rails;
 

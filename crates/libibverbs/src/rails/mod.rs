@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::calls::error::tell;
-use mitra_launch::control::Server;
-use mitra_launch::{Rails as Asked, Settings};
+use mitra_control::control::Server;
+use mitra_control::{Rails as Asked, Settings};
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::{CqId, Error, Gid, Limits, PortState, Provider, Qpn, Result, SrqId};
 
@@ -111,7 +111,7 @@ impl Rails {
             None => events::start(&rails),
         };
         started.map_err(|e| system("starting a thread")(&e))?;
-        let served = mitra_launch::control::serve(&settings, control::Controlled(Arc::downgrade(&rails)))
+        let served = mitra_control::control::serve(&settings, control::Controlled(Arc::downgrade(&rails)))
             .map_err(|e| system("listening for `mitra fault`")(&e))?;
         // It was empty: the device is made here, once.
         let _ = rails.control.set(served);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mitra_control::Settings;
 use mitra_failover::{Config, Detector, Domain, RemoteRegion, VirtualMr, VirtualQp};
-use mitra_launch::Settings;
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Access, Buffer, CompletionChannel, Error, Key, Limits, PdId, Provider, Qpn, Result};
 

@@ -13,7 +13,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::device::Device;
 use super::fork::{self, Held};
 use super::state::State;
-use mitra_launch::thread;
+use mitra_control::thread;
 
 /// The manager; null until it is needed.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());

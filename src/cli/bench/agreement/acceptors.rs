@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use mitra_agreement::ProcessId;
-use mitra_agreement::paxos::Paxos;
+use mitra_consensus::ProcessId;
+use mitra_consensus::paxos::Paxos;
+use mitra_consensus_rdma::{Node, NodeConfig};
 use mitra_failover::Domain;
-use mitra_node::{Node, NodeConfig};
 use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
 //! What the simulator counts, not a clock: rounds and messages of HBO by graph and crashes, and the messages of a settled Ω.
 
 use anyhow::{Context, ensure};
-use mitra_agreement::omega::Omega;
-use mitra_agreement::{ProcessId, ProcessSet, Sound};
-use mitra_model::{Limits, Step, effort, worlds};
+use mitra_consensus::omega::Omega;
+use mitra_consensus::{ProcessId, ProcessSet, Sound};
+use mitra_consensus_check::{Limits, Step, effort, worlds};
 use mitra_topology::{Graph, Measures, family};
 
 use super::super::rows::{Blocks, Row, quantile};

@@ -1,6 +1,6 @@
 //! One decision after another: a process that begins a new instance of its protocol for each, on registers of its own.
 
-use mitra_agreement::{Action, Actions, Input, MemoryId, Op, Owners, Process, ProcessId, Region, Response};
+use mitra_consensus::{Action, Actions, Input, MemoryId, Op, Owners, Process, ProcessId, Region, Response};
 
 /// A process of many instances, of which the last one goes on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
-use mitra_agreement::log::{Delivery, Fate, Log, Payload};
-use mitra_agreement::{Input, Process, ProcessId, Region};
+use mitra_consensus::log::{Delivery, Fate, Log, Payload};
+use mitra_consensus::{Input, Process, ProcessId, Region};
+use mitra_consensus_rdma::{Node, NodeConfig};
 use mitra_failover::Domain;
-use mitra_node::{Node, NodeConfig};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use mitra_agreement::Region;
+use mitra_consensus::Region;
+use mitra_consensus_rdma::{MemoryConfig, MemoryNode};
 use mitra_failover::Domain;
-use mitra_node::{MemoryConfig, MemoryNode};
 use mitra_softnic::SoftNic;
 use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ pub(super) fn config() -> mitra_failover::Config {
 }
 
 /// The words by which the processes are known to memories of theirs that nobody else hears of.
-pub(super) fn tokens(processes: u8) -> Vec<mitra_node::Token> {
+pub(super) fn tokens(processes: u8) -> Vec<mitra_consensus_rdma::Token> {
     (0..processes).map(|p| [p; 16]).collect()
 }
 

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use mitra_agreement::heartbeat::{Heartbeat, MOST, SUSPECT};
-use mitra_agreement::log::Log;
-use mitra_agreement::{
+use mitra_consensus::heartbeat::{Heartbeat, MOST, SUSPECT};
+use mitra_consensus::log::Log;
+use mitra_consensus::{
     Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Registers,
     Response, Rights,
 };
-use mitra_node::Node;
+use mitra_consensus_rdma::Node;
 
 use super::super::clock::Deadline;
 use super::super::rows::quantile;

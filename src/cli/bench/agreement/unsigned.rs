@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ed25519_dalek::SigningKey;
-use mitra_agreement::ProcessId;
-use mitra_agreement::signature::{Ed25519, Purpose, Signer};
+use mitra_consensus::ProcessId;
+use mitra_consensus::signature::{Ed25519, Purpose, Signer};
 use serde::Serialize;
 
 use super::{LEADER, PROCESSES};

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use mitra_launch::Settings;
+use mitra_control::Settings;
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::{CqId, QpCap, SgeList};
 

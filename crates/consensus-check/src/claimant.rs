@@ -1,0 +1,74 @@
+//! Faces of Byzantine processes of Fast & Robust that take its two parts apart: one keeps Cheap Quorum going, while another claims in the backup,
+//! before anybody has panicked, that all have signed some other value.
+
+use mitra_consensus::cheap_quorum::{CheapQuorum, VALUE};
+use mitra_consensus::fast_and_robust::{Cell, moved, narrowed};
+use mitra_consensus::preferential_paxos::PreferentialPaxos;
+use mitra_consensus::robust_backup::RobustBackup;
+use mitra_consensus::signature::{Signed, Signer};
+use mitra_consensus::{Actions, Input, Process, ProcessId};
+
+use crate::Forge;
+
+/// A face that takes part in one of the two.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Claimant<K: Signer> {
+    /// In Cheap Quorum.
+    Quorum(Box<CheapQuorum<u8, K>>),
+    /// In the backup, whose regions begin with this one.
+    Backup(Box<RobustBackup<PreferentialPaxos<u8>, K>>, u8),
+}
+
+impl<K: Signer> Claimant<K> {
+    /// The face that claims that all have signed `value`. What it has is its own signature.
+    pub fn claim(me: ProcessId, (n, m): (u8, u8), room: u16, keys: K, value: u8) -> Claimant<K> {
+        let own = Signed::by(me, &keys, VALUE, (), value);
+        let claim = own.forge(&own);
+        Claimant::Backup(Box::new(RobustBackup::new(me, (n, m), room, keys, claim)), n + 1)
+    }
+}
+
+impl<K: Signer> Process for Claimant<K> {
+    type Cell = Cell<u8, K::Signature>;
+    type Message = ();
+    type Value = u8;
+
+    fn handle(&mut self, input: Input<Self::Cell, ()>, out: &mut Actions<Self>) {
+        match self {
+            Claimant::Quorum(quorum) => tell::<K, _>(&mut **quorum, input, 0, out),
+            Claimant::Backup(backup, first_region) => tell::<K, _>(&mut **backup, input, *first_region, out),
+        }
+    }
+
+    fn decision(&self) -> Option<&u8> {
+        None
+    }
+
+    fn attempts(&self) -> u64 {
+        0
+    }
+}
+
+/// Tells one part something.
+fn tell<K: Signer, P: Process<Message = ()>>(
+    part: &mut P,
+    input: Input<Cell<u8, K::Signature>, ()>,
+    first_region: u8,
+    out: &mut Actions<Claimant<K>>,
+) where
+    P::Cell: From<Cell<u8, K::Signature>>,
+    Cell<u8, K::Signature>: From<P::Cell>,
+{
+    let input = match input {
+        Input::Response { memory, nth, response } => {
+            Input::Response { memory, nth, response: narrowed(response) }
+        }
+        Input::Start => Input::Start,
+        Input::Wake => Input::Wake,
+        Input::Leader(p) => Input::Leader(p),
+        Input::Message { .. } | Input::Coin(_) => return,
+    };
+    let mut actions = Vec::new();
+    part.handle(input, &mut actions);
+    out.extend(actions.into_iter().map(|action| moved(action, first_region)));
+}

@@ -1,0 +1,79 @@
+//! A face of Byzantine processes where histories are broadcast: it tells of things that never happened, in good form and well signed.
+
+use mitra_consensus::broadcast::{Broadcast, Rules};
+use mitra_consensus::robust_backup::{Automaton, Cell, Event, Turn};
+use mitra_consensus::signature::Signer;
+use mitra_consensus::{Actions, Input, Process, ProcessId};
+
+use crate::byzantine::Whim;
+
+/// A process that broadcasts made-up turns.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Fabulist<A: Automaton<K>, K: Signer, B> {
+    processes: u8,
+    input: A::Input,
+    broadcast: Broadcast<Turn<A::Input>, K, B>,
+    begun: bool,
+    whim: Whim,
+}
+
+impl<A: Automaton<K>, K: Signer, B: Rules> Fabulist<A, K, B> {
+    /// One of `processes` processes, which takes part by `broadcast`; it claims to begin with `input`.
+    pub fn new(
+        processes: u8,
+        input: A::Input,
+        broadcast: Broadcast<Turn<A::Input>, K, B>,
+        whim: u64,
+    ) -> Fabulist<A, K, B> {
+        Fabulist { processes, input, broadcast, begun: false, whim: Whim(whim) }
+    }
+
+    fn fable(&mut self, out: &mut Actions<Self>) {
+        if !self.broadcast.is_free() {
+            return;
+        }
+        let mut turn = Vec::new();
+        // Once it has begun it seldom begins anew, or refers to nobody.
+        if !self.begun || self.whim.below(6) == 0 {
+            self.begun = true;
+            turn.push(Event::Begin(self.input.clone()));
+        }
+        for _ in 0..1 + self.whim.below(3) {
+            let process = ProcessId(self.whim.below(self.processes.into()) as u8);
+            turn.push(match self.whim.below(60) {
+                0..10 => Event::Leader(process),
+                10 => Event::Heard(ProcessId(255)),
+                _ => Event::Heard(process),
+            });
+        }
+        self.broadcast.broadcast(turn, out);
+    }
+}
+
+impl<A: Automaton<K>, K: Signer, B: Rules> Process for Fabulist<A, K, B> {
+    type Cell = Cell<A, K>;
+    type Message = ();
+    type Value = A::Value;
+
+    fn handle(&mut self, input: Input<Self::Cell, ()>, out: &mut Actions<Self>) {
+        match input {
+            Input::Start | Input::Wake => {
+                self.fable(out);
+                self.broadcast.wake(out);
+            }
+            Input::Response { memory, nth, response } => {
+                self.broadcast.answered(memory, nth, response, out);
+                self.fable(out);
+            }
+            Input::Message { .. } | Input::Leader(_) | Input::Coin(_) => {}
+        }
+    }
+
+    fn decision(&self) -> Option<&A::Value> {
+        None
+    }
+
+    fn attempts(&self) -> u64 {
+        0
+    }
+}

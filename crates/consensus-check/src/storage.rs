@@ -1,0 +1,114 @@
+//! Worlds of the key-value store: what clients are told must be linearizable, and in the end they are told.
+
+use mitra_consensus::ProcessId;
+use mitra_consensus::kv::{Change, Rules};
+
+use crate::linearizable::{Operation, linearizable};
+use crate::random::Subject;
+use crate::store::{Asked, Node, Told};
+use crate::{Step, Violation, World};
+
+/// A world of servers, which come first, and clients, and all that the clients were told.
+pub struct StoreWorld<R: Rules, const ALONE: bool> {
+    world: World<Node<R, ALONE>>,
+    servers: u8,
+    /// How much each process was told so far.
+    told: Vec<usize>,
+    /// By key. Time is the number of the event.
+    histories: Vec<Vec<Operation<Asked, Told>>>,
+    /// The key and the operation that each process has under way, or had last.
+    open: Vec<(usize, usize)>,
+    events: usize,
+    violation: Option<Violation>,
+}
+
+impl<R: Rules, const ALONE: bool> StoreWorld<R, ALONE> {
+    /// A world in which nothing was asked yet, with so many keys.
+    pub fn new(world: World<Node<R, ALONE>>, servers: u8, keys: u8) -> StoreWorld<R, ALONE> {
+        let n = world.decisions().len();
+        StoreWorld {
+            world,
+            servers,
+            told: vec![0; n],
+            histories: vec![Vec::new(); keys.into()],
+            open: vec![(0, 0); n],
+            events: 0,
+            violation: None,
+        }
+    }
+
+    /// How many operations have returned.
+    pub fn returned(&self) -> usize {
+        self.histories.iter().flatten().filter(|op| op.returned.is_some()).count()
+    }
+
+    fn watch(&mut self) {
+        for p in self.world.living() {
+            let Some(node) = self.world.process(p) else { continue };
+            let p = usize::from(p.0);
+            for told in &node.told()[self.told[p]..] {
+                self.told[p] += 1;
+                self.events += 1;
+                let at = self.events;
+                if let Told::Called(what) = told {
+                    let (Asked::Get(key) | Asked::Change(key, _)) = what;
+                    let history = &mut self.histories[usize::from(*key)];
+                    self.open[p] = (usize::from(*key), history.len());
+                    history.push(Operation { what: what.clone(), called: at, returned: None });
+                } else {
+                    let (key, nth) = self.open[p];
+                    self.histories[key][nth].returned = Some((at, told.clone()));
+                    if !linearizable(&None, &self.histories[key], apply) {
+                        self.violation = Some(Violation::NotLinearizable);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What is to become of a key, by the plainest of stores.
+fn apply(value: &mut Option<Vec<u8>>, asked: &Asked) -> Told {
+    let Asked::Change(_, change) = asked else { return Told::Value(value.clone()) };
+    let (done, new) = match change {
+        Change::Put { value: new, .. } => (true, Some(new.clone())),
+        Change::Cas { expected, value: new, .. } => (value == expected, new.clone()),
+        Change::Delete { .. } => (value.is_some(), None),
+    };
+    if done {
+        *value = new;
+    }
+    Told::Changed(done)
+}
+
+impl<R: Rules, const ALONE: bool> Subject for StoreWorld<R, ALONE> {
+    /// Clients neither lead nor crash: they may be as slow as if they had.
+    fn steps(&self) -> Vec<Step> {
+        let mut steps = self.world.steps();
+        steps.retain(|step| match step {
+            Step::Lead(p) | Step::Follow(p) | Step::CrashProcess(p) => p.0 < self.servers,
+            _ => true,
+        });
+        steps
+    }
+
+    fn take(&mut self, step: Step) -> Option<Violation> {
+        self.world.take(step);
+        self.watch();
+        self.violation.clone()
+    }
+
+    fn living(&self) -> Vec<ProcessId> {
+        self.world.living().into_iter().filter(|p| p.0 < self.servers).collect()
+    }
+
+    fn calm(&mut self, leader: ProcessId) {
+        self.world.calm(leader);
+    }
+
+    /// All clients have all that they want, unless there is nobody to ask.
+    fn is_done(&self) -> bool {
+        let content = |p| self.world.process(p).is_none_or(Node::is_content);
+        self.living().is_empty() || self.world.living().into_iter().all(content)
+    }
+}

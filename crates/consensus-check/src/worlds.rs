@@ -1,0 +1,139 @@
+//! A world for each protocol, at any size.
+
+use mitra_consensus::aligned_paxos::{self, AlignedPaxos};
+use mitra_consensus::disk_paxos::{self, DiskPaxos};
+use mitra_consensus::fast_paxos::{self, FastPaxos, Quorums};
+use mitra_consensus::hbo::{self, Hbo};
+use mitra_consensus::omega::{self, Omega};
+use mitra_consensus::paxos::{self, Paxos};
+use mitra_consensus::protected_memory_paxos::{self, ProtectedMemoryPaxos};
+use mitra_consensus::silent_omega::{self, SilentOmega};
+use mitra_consensus::{ProcessId, ProcessSet};
+use mitra_consensus::{kv, log};
+
+use crate::random::Dice;
+use crate::store::{Node, Wish};
+use crate::{Limits, LogWorld, Replica, StoreWorld, World};
+
+/// What process `p` proposes.
+pub fn proposal(p: u8) -> u8 {
+    10 + p
+}
+
+/// `n` processes of Paxos.
+pub fn paxos<R: paxos::Rules>(n: u8, limits: Limits) -> World<Paxos<u8, R>> {
+    World::new((0..n).map(|p| Paxos::new(ProcessId(p), n, proposal(p))).collect(), 0, &[], limits)
+}
+
+/// `n` processes of Disk Paxos over `m` memories.
+pub fn disk_paxos<R: disk_paxos::Rules>(n: u8, m: u8, limits: Limits) -> World<DiskPaxos<u8, R>> {
+    let processes = (0..n).map(|p| DiskPaxos::new(ProcessId(p), n, m, proposal(p))).collect();
+    World::new(processes, m, &DiskPaxos::<u8, R>::regions(n), limits)
+}
+
+/// `n` processes of Protected Memory Paxos over `m` memories.
+pub fn protected_memory_paxos<R: protected_memory_paxos::Rules>(
+    n: u8,
+    m: u8,
+    limits: Limits,
+) -> World<ProtectedMemoryPaxos<u8, R>> {
+    let processes = (0..n).map(|p| ProtectedMemoryPaxos::new(ProcessId(p), n, m, proposal(p))).collect();
+    World::new(processes, m, &ProtectedMemoryPaxos::<u8, R>::regions(n), limits)
+}
+
+/// `n` processes of Aligned Paxos and `m` memories.
+pub fn aligned_paxos<R: aligned_paxos::Rules, M: protected_memory_paxos::Rules>(
+    n: u8,
+    m: u8,
+    limits: Limits,
+) -> World<AlignedPaxos<u8, R, M>> {
+    let processes = (0..n).map(|p| AlignedPaxos::new(ProcessId(p), n, m, proposal(p))).collect();
+    World::new(processes, m, &AlignedPaxos::<u8, R, M>::regions(n), limits)
+}
+
+/// `n` processes of Fast Paxos, of which `proposers` propose a value each, for `f` crashes, and `e` in a fast ballot.
+///
+/// # Panics
+/// There are no such quorums: n > 2f, n > 2e + f, e ≤ f.
+pub fn fast_paxos<R: fast_paxos::Rules>(
+    (n, f, e): (u8, u8, u8),
+    proposers: &[u8],
+    limits: Limits,
+) -> World<FastPaxos<u8, R>> {
+    let quorums = Quorums::new(n, f, e).expect("n > 2f, n > 2e + f");
+    let input = |p: u8| proposers.contains(&p).then_some(proposal(p));
+    let processes = (0..n).map(|p| FastPaxos::new(ProcessId(p), quorums, input(p))).collect();
+    World::new(processes, 0, &[], limits)
+}
+
+/// The least sizes of a log over `m` memories: entries of two commands, a ring of two windows of `window`.
+pub fn log_config(n: u8, m: u8, window: u16) -> log::Config {
+    log::Config {
+        processes: n,
+        memories: m,
+        depth: window,
+        window,
+        windows: 2,
+        register_bytes: 62,
+        snapshot_registers: 16,
+        queue: 4,
+    }
+}
+
+/// The processes of a replicated log, each of which wants so many commands committed.
+pub fn log<R: log::Rules>(config: log::Config, commands: u8, limits: Limits) -> LogWorld<R> {
+    let processes = (0..config.processes).map(|p| Replica::new(ProcessId(p), config, commands)).collect();
+    LogWorld::new(World::new(processes, config.memories, &config.regions(), limits))
+}
+
+/// A store of three servers and `clients` clients over `m` memories. What the clients want, of two keys, comes of a seed.
+pub fn store<R: kv::Rules, const ALONE: bool>(
+    seed: u64,
+    (m, clients, wishes): (u8, u8, u8),
+    limits: Limits,
+) -> StoreWorld<R, ALONE> {
+    let mut dice = Dice::new(!seed);
+    let mut wish = || {
+        let kind = [Wish::Get, Wish::Get, Wish::Put, Wish::Cas, Wish::Delete][dice.below(5) as usize];
+        (kind, dice.below(2) as u8)
+    };
+    let config = log::Config { register_bytes: 150, ..log_config(3 + clients, m, 2) };
+    let servers = (0..3).map(|p| Node::server(ProcessId(p), config));
+    let clients = (3..3 + clients).map(|p| Node::client(p, 3, (0..wishes).map(|_| wish()).collect()));
+    let nodes = servers.chain(clients).collect();
+    StoreWorld::new(World::new(nodes, m, &config.regions(), limits), 3, 2)
+}
+
+/// `n` processes that elect a leader by Ω, over one memory.
+pub fn omega<R: omega::Rules>(n: u8, limits: Limits) -> World<Omega<R>> {
+    let processes = (0..n).map(|p| Omega::new(ProcessId(p), n)).collect();
+    World::new(processes, 1, &Omega::<R>::regions(n), limits)
+}
+
+/// `n` processes that elect a leader by Ω and send nothing, over one memory.
+pub fn silent_omega<R: silent_omega::Rules, E: omega::Rules>(
+    n: u8,
+    limits: Limits,
+) -> World<SilentOmega<R, E>> {
+    let processes = (0..n).map(|p| SilentOmega::new(ProcessId(p), n)).collect();
+    World::new(processes, 1, &SilentOmega::<R, E>::regions(n), limits)
+}
+
+/// Processes of HBO, each of which shares memory with its neighbours. The even ones propose false.
+pub fn hbo<R: hbo::Rules>(neighbours: &[ProcessSet], limits: Limits) -> World<Hbo<R>> {
+    let each = || neighbours.iter().enumerate().map(|(p, &set)| (ProcessId(p as u8), set));
+    let n = neighbours.len() as u8;
+    let processes = each().map(|(p, set)| Hbo::new(p, n, set, p.0 % 2 == 1)).collect();
+    let memories: Vec<_> = each().map(|(p, set)| Hbo::<R>::regions(p, set)).collect();
+    World::with(processes, &memories, limits)
+}
+
+/// The neighbours of each of `n` processes, by edges.
+pub fn graph(n: u8, edges: &[(u8, u8)]) -> Vec<ProcessSet> {
+    let of = |p: u8| {
+        let ends = edges.iter().flat_map(|&(u, v)| [(u, v), (v, u)]);
+        let others = ends.filter(|&(u, _)| u == p).map(|(_, v)| ProcessId(v));
+        others.fold(ProcessSet::NONE, ProcessSet::with)
+    };
+    (0..n).map(of).collect()
+}

@@ -1,0 +1,52 @@
+//! Ω, with all its rules and without each of them.
+
+mod common;
+
+use mitra_consensus::Sound;
+use mitra_consensus::omega::{Omega, Rules};
+use mitra_consensus_check::{Chaos, Exhaustive, Limits, Violation, World, elect, worlds};
+
+fn sized<R: Rules>(n: u8, process_crashes: u8) -> World<Omega<R>> {
+    worlds::omega(n, Limits { process_crashes, breaks: 1, ..Limits::default() })
+}
+
+const CHAOS: Chaos = Chaos { steps: 400, calm: 10_000 };
+
+#[test]
+fn all_the_living_come_to_name_one_of_them_and_fall_silent_from_every_seed() {
+    for n in 1..=5 {
+        for seed in 0..400 {
+            let report = elect(seed, sized::<Sound>(n, n - 1), CHAOS, Omega::leader);
+            assert_eq!(report.violation, None, "n={n} seed {seed}: {:?}", report.steps);
+        }
+    }
+}
+
+#[test]
+fn two_processes_elect_one_in_every_order() {
+    let found = Exhaustive::election(sized::<Sound>(2, 1), 2, Omega::leader).explore();
+    assert_eq!(found.counterexample, None);
+    assert!(found.states > 10_000, "{} states: less than before", found.states);
+}
+
+/// Some seed shows that a rule is missing, where with all rules all is well.
+fn errs<R: Rules>(world: impl Fn() -> World<Omega<R>>) {
+    let wrong = |seed| elect(seed, world(), CHAOS, Omega::leader).violation;
+    let killed = (0..20_000).find_map(|seed| Some((seed, wrong(seed)?)));
+    println!("{killed:?}");
+    let Some((seed, Violation::Unsettled | Violation::Noisy)) = killed else { panic!("{killed:?}") };
+    assert_eq!(elect(seed, self::world::<Sound>(), CHAOS, Omega::leader).violation, None);
+}
+
+fn world<R: Rules>() -> World<Omega<R>> {
+    sized(3, 2)
+}
+
+mutants! { Rules, world:
+    without_accusations_it_errs: ACCUSES;
+    without_badness_it_errs: RAISES_BADNESS;
+    without_longer_time_outs_it_errs: RAISES_TIME_OUT;
+    without_turns_it_errs: TAKES_TURNS;
+    with_contenders_not_yet_active_it_errs: WRITES_FIRST;
+    with_old_reads_judged_it_errs: READS_AFTER;
+}

@@ -1,0 +1,82 @@
+//! Ω over links that lose messages: the one that relies on them errs; the one that sends nothing (its messages are a type without values)
+//! does not, but without each of its rules.
+
+mod common;
+
+use mitra_consensus::Sound;
+use mitra_consensus::omega::{Omega, Rules as Election};
+use mitra_consensus::silent_omega::{Rules, SilentOmega};
+use mitra_consensus_check::{Chaos, Exhaustive, Limits, Step, Violation, World, elect, worlds};
+
+const CHAOS: Chaos = Chaos { steps: 400, calm: 10_000 };
+
+fn sized<R: Rules, E: Election>(n: u8) -> World<SilentOmega<R, E>> {
+    worlds::silent_omega(n, Limits { process_crashes: n - 1, breaks: 4, ..Limits::default() })
+}
+
+/// One lost message is enough: who is not told that it was accused leads on, and who has dropped it does not look at it again.
+#[test]
+fn the_one_that_relies_on_links_errs_where_a_message_is_lost() {
+    const SEED: u64 = 21;
+    let limits = Limits { losses: 1, ..Limits::default() };
+    let report = elect(SEED, worlds::omega::<Sound>(3, limits), CHAOS, Omega::leader);
+    assert_eq!(report.steps.iter().filter(|step| matches!(step, Step::Lose(_))).count(), 1);
+    assert_eq!(report.violation, Some(Violation::Unsettled));
+    let silent = worlds::silent_omega::<Sound, Sound>(3, limits);
+    assert_eq!(elect(SEED, silent, CHAOS, SilentOmega::leader).violation, None);
+}
+
+#[test]
+fn all_the_living_come_to_name_one_of_them_and_the_leader_alone_writes_from_every_seed() {
+    for n in 1..=5 {
+        for seed in 0..400 {
+            let report = elect(seed, sized::<Sound, Sound>(n), CHAOS, SilentOmega::leader);
+            assert_eq!(report.violation, None, "n={n} seed {seed}: {:?}", report.steps);
+        }
+    }
+}
+
+fn elects_in_every_order(limits: Limits, wakes: u64, least: usize) {
+    let world = worlds::silent_omega::<Sound, Sound>(2, limits);
+    let found = Exhaustive::election(world, wakes, SilentOmega::leader).explore();
+    assert_eq!(found.counterexample, None);
+    assert!(found.states > least, "{} states: less than before", found.states);
+}
+
+#[test]
+fn two_processes_of_which_one_may_crash_elect_one_in_every_order() {
+    elects_in_every_order(Limits { process_crashes: 1, breaks: 1, ..Limits::default() }, 1, 5_000);
+}
+
+#[test]
+fn two_processes_that_wake_twice_elect_one_in_every_order() {
+    elects_in_every_order(Limits::default(), 2, 50_000);
+}
+
+/// Some seed shows that a rule is missing, where with all rules all is well.
+fn errs<R: Rules, E: Election>(world: impl Fn() -> World<SilentOmega<R, E>>) {
+    let wrong = |seed| elect(seed, world(), CHAOS, SilentOmega::leader).violation;
+    let killed = (0..20_000).find_map(|seed| Some((seed, wrong(seed)?)));
+    println!("{killed:?}");
+    let Some((seed, Violation::Unsettled | Violation::Noisy)) = killed else { panic!("{killed:?}") };
+    assert_eq!(elect(seed, sized::<Sound, Sound>(3), CHAOS, SilentOmega::leader).violation, None);
+}
+
+fn telling<R: Rules>() -> World<SilentOmega<R>> {
+    sized(3)
+}
+
+fn electing<E: Election>() -> World<SilentOmega<Sound, E>> {
+    sized(3)
+}
+
+mutants! { Rules, telling:
+    without_reading_it_errs: READS;
+    with_what_was_heard_heard_again_it_errs: HEARS_ONCE;
+    without_writing_again_it_errs: WRITES_AGAIN;
+}
+
+mutants! { Election, electing:
+    with_counts_before_what_they_tell_of_it_errs: WRITES_FIRST;
+    with_old_reads_judged_it_errs: READS_AFTER;
+}

@@ -1,0 +1,63 @@
+//! The key-value store on the replicated log: what clients are told is linearizable, with all rules, and is not without each of them.
+
+mod common;
+
+use mitra_consensus::Sound;
+use mitra_consensus::kv::Rules;
+use mitra_consensus_check::{Chaos, Limits, StoreWorld, Violation, play, worlds};
+
+const CHAOS: Chaos = Chaos { steps: 1000, calm: 30_000 };
+/// Two of three servers may crash, one of three memories, and connections break.
+const FAULTS: Limits =
+    Limits { namings: 16, process_crashes: 2, memory_crashes: 1, breaks: 4, restarts: 0, losses: 0 };
+
+fn world<R: Rules, const ALONE: bool>(seed: u64) -> StoreWorld<R, ALONE> {
+    worlds::store(seed, (3, 3, 8), FAULTS)
+}
+
+#[test]
+fn what_clients_are_told_is_linearizable_and_in_the_end_they_are_told_from_every_seed() {
+    for seed in 0..1_500 {
+        let report = play(seed, world::<Sound, false>(seed), CHAOS);
+        assert_eq!(report.violation, None, "seed {seed}, {} steps", report.steps.len());
+    }
+}
+
+/// Some seed shows that a rule is missing, where with all rules all is well.
+fn errs_where<R: Rules, const ALONE: bool>(
+    world: impl Fn(u64) -> StoreWorld<R, ALONE>,
+    chaos: Chaos,
+    sound: impl Fn(u64) -> StoreWorld<Sound, false>,
+) {
+    let wrong = |seed: &u64| play(*seed, world(*seed), chaos).violation == Some(Violation::NotLinearizable);
+    let killed = (0..100_000).find(wrong);
+    println!("{killed:?}");
+    let seed = killed.expect("a seed that shows it");
+    assert_eq!(play(seed, sound(seed), Chaos { calm: 60_000, ..chaos }).violation, None);
+}
+
+/// Two clients of one memory, over which the servers quarrel.
+#[test]
+fn with_reads_of_whoever_believes_that_it_leads_it_errs() {
+    fn quarrel<const ALONE: bool>(seed: u64) -> StoreWorld<Sound, ALONE> {
+        worlds::store(seed, (1, 2, 20), Limits { namings: 60, ..Limits::default() })
+    }
+    errs_where(quarrel::<true>, Chaos { steps: 3000, calm: 0 }, quarrel::<false>);
+}
+
+mod without {
+    use super::*;
+
+    fn world<R: Rules>(seed: u64) -> StoreWorld<R, false> {
+        super::world(seed)
+    }
+
+    fn errs<R: Rules>(world: impl Fn(u64) -> StoreWorld<R, false>) {
+        errs_where(world, Chaos { calm: 3000, ..CHAOS }, super::world);
+    }
+
+    mutants! { Rules, world:
+        the_last_replies_it_errs: KEEPS_REPLIES;
+        the_refusal_of_what_has_expired_it_errs: REFUSES_EXPIRED;
+    }
+}

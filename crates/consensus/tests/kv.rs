@@ -1,0 +1,224 @@
+//! The key-value store against a plain map, with sessions that end, retries, and snapshots at any time.
+
+use std::collections::BTreeMap;
+
+use mitra_consensus::Sound;
+use mitra_consensus::kv::{Change, Event, Kv, Limits, Reply, Request, Session};
+use proptest::prelude::*;
+
+const LIMITS: Limits = Limits { sessions: 3, bytes: 600 };
+
+#[derive(Clone, Debug)]
+enum Step {
+    Open,
+    Get(u8),
+    /// In the so manieth session from the newest, under a sequence number so much above the last one there.
+    Change(usize, i64, Change),
+    Snapshot,
+}
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![4 => prop::collection::vec(0..3_u8, 0..2), 1 => prop::collection::vec(any::<u8>(), 0..200)]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let key = || prop::collection::vec(0..3_u8, 1);
+    prop_oneof![
+        (key(), bytes()).prop_map(|(key, value)| Change::Put { key, value }),
+        (key(), prop::option::of(bytes()), prop::option::of(bytes()))
+            .prop_map(|(key, expected, value)| Change::Cas { key, expected, value }),
+        key().prop_map(|key| Change::Delete { key }),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        2 => Just(Step::Open),
+        2 => (0..3_u8).prop_map(Step::Get),
+        8 => (0..5_usize, -1..3_i64, change()).prop_map(|(s, ahead, change)| Step::Change(s, ahead, change)),
+        1 => Just(Step::Snapshot),
+    ];
+    prop::collection::vec(step, 0..80)
+}
+
+/// What the store is to be: a map, and sessions, the least recently used first.
+#[derive(Default)]
+struct Plain {
+    values: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
+    sessions: Vec<(Session, u64, Reply)>,
+}
+
+impl Plain {
+    fn open(&mut self, session: Session) {
+        if self.sessions.len() == usize::from(LIMITS.sessions) {
+            self.sessions.remove(0);
+        }
+        self.sessions.push((session, 0, Reply::Opened(session)));
+    }
+
+    fn last(&self, session: Session) -> u64 {
+        self.sessions.iter().find(|used| used.0 == session).map_or(1, |used| used.1)
+    }
+
+    /// `full`: there is no room for it.
+    fn change_once(
+        &mut self,
+        index: u64,
+        session: Session,
+        sequence: u64,
+        change: &Change,
+        full: bool,
+    ) -> (Reply, Option<Event>) {
+        let Some(at) = self.sessions.iter().position(|used| used.0 == session) else {
+            return (Reply::Expired, None);
+        };
+        if sequence < self.sessions[at].1 {
+            return (Reply::Outdated, None);
+        }
+        let last = self.sessions.remove(at);
+        let (reply, event) = match sequence == last.1 {
+            true => (last.2, None),
+            false if full => (Reply::Full, None),
+            false => self.change(index, change),
+        };
+        self.sessions.push((session, sequence, reply.clone()));
+        (reply, event)
+    }
+
+    fn change(&mut self, index: u64, change: &Change) -> (Reply, Option<Event>) {
+        let (key, done, value) = match change {
+            Change::Put { key, value } => (key, true, Some(value.clone())),
+            Change::Cas { key, expected, value } => {
+                let now = self.values.get(key).map(|(value, _)| value.clone());
+                (key, now == *expected, value.clone())
+            }
+            Change::Delete { key } => (key, self.values.contains_key(key), None),
+        };
+        if !done {
+            return (Reply::Changed(false), None);
+        }
+        match value.clone() {
+            Some(value) => _ = self.values.insert(key.clone(), (value, index)),
+            None => _ = self.values.remove(key),
+        }
+        (Reply::Changed(true), Some(Event { index, key: key.clone(), value }))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn it_is_a_map_that_does_everything_once(steps in steps()) {
+        let (mut store, mut plain) = (Kv::<Sound>::new(LIMITS), Plain::default());
+        let mut opened = Vec::new();
+        for (index, step) in (1..).zip(steps) {
+            match step {
+                Step::Open => {
+                    let (reply, event) = store.apply(index, &Request::Open.encode());
+                    let Reply::Opened(session) = reply else { panic!("{reply:?}") };
+                    prop_assert_eq!(event, None);
+                    prop_assert!(!opened.contains(&session), "a session twice");
+                    opened.push(session);
+                    plain.open(session);
+                }
+                Step::Get(key) => {
+                    let said = store.apply(index, &Request::Get { key: vec![key] }.encode());
+                    prop_assert_eq!(said, (Reply::Value(plain.values.get(&[key][..]).cloned()), None));
+                }
+                Step::Change(nth, ahead, change) => {
+                    let Some(&session) = opened.iter().rev().nth(nth) else { continue };
+                    let sequence = plain.last(session).saturating_add_signed(ahead);
+                    let command = Request::Change { session, sequence, change: change.clone() }.encode();
+                    let said = store.apply(index, &command);
+                    let full = said.0 == Reply::Full;
+                    let expected = plain.change_once(index, session, sequence, &change, full);
+                    prop_assert_eq!(&said, &expected);
+                    // Once more, later: the same reply, and nothing changes.
+                    prop_assert_eq!(store.apply(index + 1, &command), (said.0.clone(), None));
+                    prop_assert_eq!(plain.change_once(index + 1, session, sequence, &change, full), (said.0, None));
+                }
+                Step::Snapshot => {
+                    let restored = Kv::restore(&store.snapshot()).expect("a snapshot");
+                    prop_assert_eq!(&restored, &store);
+                    store = restored;
+                }
+            }
+            for key in 0..3_u8 {
+                prop_assert_eq!(store.get(&[key]), plain.values.get(&[key][..]));
+            }
+            prop_assert!(store.snapshot().len() <= LIMITS.bytes as usize);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_applied_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        let mut store: Kv = Kv::new(LIMITS);
+        let before = store.clone();
+        let (reply, _) = store.apply(1, &bytes);
+        prop_assert!(reply != Reply::Malformed || store == before);
+        prop_assert_eq!(Request::decode(&bytes).is_err(), reply == Reply::Malformed);
+    }
+}
+
+/// Sessions, and changes in the first of them, under the largest numbers.
+struct Client {
+    store: Kv,
+    session: Session,
+    sequence: u64,
+}
+
+impl Client {
+    fn new() -> Client {
+        let mut store = Kv::new(LIMITS);
+        let sessions =
+            (0..LIMITS.sessions).map(|_| store.apply(1, &Request::Open.encode()).0).collect::<Vec<_>>();
+        let [.., Reply::Opened(session)] = sessions[..] else { panic!("{sessions:?}") };
+        Client { store, session, sequence: u64::MAX / 2 }
+    }
+
+    /// Puts a value of some bytes, and says whether there was room for it.
+    fn put(&mut self, key: u8, size: usize) -> bool {
+        self.change(Change::Put { key: vec![key], value: vec![7; size] })
+    }
+
+    fn change(&mut self, change: Change) -> bool {
+        self.sequence += 1;
+        let request = Request::Change { session: self.session, sequence: self.sequence, change };
+        let reply = self.store.apply(u64::MAX, &request.encode()).0;
+        assert!(self.store.snapshot().len() <= LIMITS.bytes as usize, "a snapshot has room");
+        assert!(matches!(reply, Reply::Changed(_) | Reply::Full));
+        reply != Reply::Full
+    }
+}
+
+#[test]
+fn a_store_is_full_at_its_limit_and_has_room_again_for_what_is_deleted() {
+    let mut client = Client::new();
+    let fits = (0..600).rev().find(|&size| client.put(0, size)).expect("something fits");
+    assert!(fits > 300, "{fits} bytes fit");
+    for _ in 0..10 {
+        assert!(!client.put(0, fits + 1));
+        assert!(client.put(0, fits - 1), "to shrink is never too much");
+        assert!(!client.put(1, 1));
+        assert!(client.change(Change::Delete { key: vec![0] }));
+        assert!(client.put(0, fits));
+    }
+}
+
+#[test]
+fn many_small_keys_fill_it_no_further() {
+    let mut client = Client::new();
+    let fit = (0..100).take_while(|&key| client.put(key, 0)).count();
+    assert!((10..50).contains(&fit), "{fit} keys fit");
+}
+
+#[test]
+fn more_than_a_request_is_none_and_more_than_a_snapshot_neither() {
+    let twice = [Request::Open.encode(), Request::Open.encode()].concat();
+    assert!(Request::decode(&twice).is_err());
+    let mut bytes = Kv::<Sound>::new(LIMITS).snapshot();
+    assert!(Kv::<Sound>::restore(&bytes).is_ok());
+    bytes.push(0);
+    assert!(Kv::<Sound>::restore(&bytes).is_err());
+}

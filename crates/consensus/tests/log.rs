@@ -1,0 +1,193 @@
+//! One process of the log, driven by hand: what is submitted, refused, batched, and what becomes of it.
+
+use mitra_consensus::log::{Cell, Committed, Config, Delivery, Fate, Log, Payload, Refused};
+use mitra_consensus::{Action, Input, Memory, MemoryId, Op, Process, ProcessId, ProcessSet, Response};
+
+/// Entries of two commands of two bytes each.
+const CONFIG: Config = Config {
+    processes: 2,
+    memories: 1,
+    depth: 2,
+    window: 2,
+    windows: 2,
+    register_bytes: 62,
+    snapshot_registers: 2,
+    queue: 4,
+};
+const ME: ProcessId = ProcessId(1);
+
+/// A process and its memory.
+struct Driver {
+    log: Log,
+    memory: Memory<Cell>,
+    actions: Vec<Action<Cell, Committed>>,
+}
+
+impl Driver {
+    fn new() -> Driver {
+        let memory = Memory::new(CONFIG.processes, &CONFIG.regions());
+        Driver { log: Log::new(ME, CONFIG).expect("numbers that fit"), memory, actions: Vec::new() }
+    }
+
+    /// Lets the process lead, and its memory do what it is asked for until there is no more of it.
+    fn lead() -> Driver {
+        let mut driver = Driver::new();
+        driver.log.handle(Input::Leader(ME), &mut driver.actions);
+        driver.run();
+        assert!(driver.log.leads());
+        driver
+    }
+
+    fn run(&mut self) {
+        while !self.actions.is_empty() {
+            for action in core::mem::take(&mut self.actions) {
+                if let Action::Ask { memory, op } = action {
+                    let response = self.memory.execute(ME, &op);
+                    self.log.handle(Input::Response { memory, nth: 0, response }, &mut self.actions);
+                }
+            }
+        }
+    }
+
+    fn submit(&mut self, command: u8) -> Result<(), Refused> {
+        self.log.submit(vec![command; 2], &mut self.actions).map(|_| ())
+    }
+}
+
+#[test]
+fn who_does_not_lead_takes_nothing() {
+    let mut driver = Driver::new();
+    let all = ProcessSet::first(2);
+    assert_eq!(driver.submit(0), Err(Refused::NotLeader));
+    assert_eq!(driver.log.appoint(all, &mut driver.actions), Err(Refused::NotLeader));
+    assert_eq!(driver.log.snapshot(Vec::new(), &mut driver.actions), Err(Refused::NotLeader));
+    driver.log.handle(Input::Leader(ME), &mut driver.actions);
+    assert_eq!(driver.submit(0), Err(Refused::NotLeader), "nor who has not taken over yet");
+}
+
+#[test]
+fn what_waits_goes_together_and_no_more_waits_than_there_is_room_for() {
+    let mut driver = Driver::lead();
+    assert_eq!(
+        (0..7).map(|n| driver.submit(n)).collect::<Vec<_>>(),
+        [Ok(()), Ok(()), Ok(()), Ok(()), Ok(()), Ok(()), Err(Refused::Full)]
+    );
+    driver.run();
+    let entries = driver.log.take_committed().into_iter().map(|delivery| match delivery {
+        Delivery::Entry { payload: Payload::Commands(commands), .. } => commands.concat(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(entries.collect::<Vec<_>>(), [vec![0, 0], vec![1, 1], vec![2, 2, 3, 3], vec![4, 4, 5, 5]]);
+    let fates: Vec<_> = driver.log.take_fates().into_iter().map(|(_, fate)| fate).collect();
+    let at = [(1, 0), (2, 0), (3, 0), (3, 1), (4, 0), (4, 1)];
+    assert_eq!(fates, at.map(|(index, nth)| Fate::Committed { index, nth }));
+}
+
+#[test]
+fn a_full_ring_makes_submissions_wait_for_a_snapshot() {
+    let mut driver = Driver::lead();
+    let mut accepted = 0;
+    for _ in 0..20 {
+        accepted += usize::from(driver.submit(9).is_ok());
+        driver.run();
+    }
+    assert_eq!(driver.log.committed(), 4, "the ring has room for 4");
+    assert!(accepted < 20 && driver.log.wants_snapshot());
+    let early = driver.log.snapshot(vec![1; 28], &mut driver.actions);
+    assert_eq!(early, Err(Refused::NotNow), "not all is taken");
+    driver.log.take_committed();
+    let long = driver.log.snapshot(vec![1; 29], &mut driver.actions);
+    assert_eq!(long, Err(Refused::TooLarge));
+    assert_eq!(driver.log.snapshot(vec![1; 28], &mut driver.actions), Ok(()));
+    driver.run();
+    assert!(driver.log.committed() > 4, "there is room again");
+}
+
+#[test]
+fn what_is_too_long_is_refused_and_so_is_to_have_nobody_lead() {
+    let mut driver = Driver::lead();
+    let most = CONFIG.most_command_bytes();
+    assert_eq!(driver.log.submit(vec![0; most + 1], &mut driver.actions).err(), Some(Refused::TooLarge));
+    assert!(driver.log.submit(vec![0; most], &mut driver.actions).is_ok());
+    for nobody in [ProcessSet::NONE, ProcessSet::only(ProcessId(2))] {
+        assert_eq!(driver.log.appoint(nobody, &mut driver.actions).err(), Some(Refused::NoLeaders));
+    }
+    assert_eq!(
+        driver.log.snapshot(Vec::new(), &mut driver.actions),
+        Err(Refused::NotNow),
+        "nothing is committed"
+    );
+}
+
+#[test]
+fn who_loses_its_office_cannot_know() {
+    let mut driver = Driver::lead();
+    assert_eq!([driver.submit(0), driver.submit(1), driver.submit(2)], [Ok(()); 3]);
+    driver.log.handle(Input::Leader(ProcessId(0)), &mut driver.actions);
+    let fates: Vec<_> = driver.log.take_fates().into_iter().map(|(_, fate)| fate).collect();
+    assert_eq!(fates, [Fate::Unknown; 3]);
+    // What it had asked for is done none the less, and it says so when it leads again.
+    driver.run();
+    driver.log.handle(Input::Leader(ME), &mut driver.actions);
+    driver.run();
+    assert_eq!((driver.log.committed(), driver.log.take_fates()), (2, Vec::new()));
+}
+
+#[test]
+fn who_has_forgotten_everything_uses_no_ballot_twice() {
+    let mut driver = Driver::lead();
+    assert_eq!([driver.submit(0), driver.submit(1)], [Ok(()); 2]);
+    driver.run();
+    let ballot =
+        |driver: &mut Driver| match driver.memory.execute(ME, &Op::Read { region: 0, first: 0, count: 1 }) {
+            Response::Cells(cells) => match cells[..] {
+                [Cell::Header(header)] => header.ballot,
+                _ => panic!("{cells:?}"),
+            },
+            other => panic!("{other:?}"),
+        };
+    let before = ballot(&mut driver);
+    let memory = driver.memory.clone();
+    let mut driver = Driver { memory, ..Driver::new() };
+    driver.log.handle(Input::Leader(ME), &mut driver.actions);
+    driver.run();
+    assert!(driver.log.leads() && driver.log.committed() == 2 && ballot(&mut driver) > before);
+    assert_eq!(driver.log.attempts(), 2, "the first ballot was used before");
+}
+
+#[test]
+fn answers_to_what_was_not_asked_for_are_ignored() {
+    let mut driver = Driver::lead();
+    let before = driver.log.clone();
+    for (memory, nth) in [(0, 0), (0, 9), (7, 0)] {
+        let response = Response::Nak;
+        driver.log.handle(Input::Response { memory: MemoryId(memory), nth, response }, &mut driver.actions);
+    }
+    assert_eq!((driver.log, driver.actions), (before, Vec::new()));
+}
+
+/// Who may lead no more is the last to tell the others so: it begins no term again.
+#[test]
+fn who_has_appointed_others_tells_them_though_more_is_on_its_way() {
+    let mut driver = Driver::lead();
+    let other = ProcessSet::only(ProcessId(0));
+    driver.log.appoint(other, &mut driver.actions).expect("it leads");
+    driver.submit(1).expect("there is room");
+    let asked = core::mem::take(&mut driver.actions);
+    let entries: Vec<_> = asked
+        .into_iter()
+        .filter_map(|action| match action {
+            Action::Ask { memory, op } => Some((memory, op)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(entries.len(), 2, "both are on their way");
+    let (memory, op) = entries.into_iter().next().expect("the first");
+    let response = driver.memory.execute(ME, &op);
+    driver.log.handle(Input::Response { memory, nth: 0, response }, &mut driver.actions);
+    assert!(!driver.log.leads());
+    let told = |action: &Action<Cell, Committed>| {
+        matches!(action, Action::Send { to: ProcessId(0), message: Committed { index: 1, .. } })
+    };
+    assert!(driver.actions.iter().any(told), "{:?}", driver.actions);
+}
