@@ -188,7 +188,7 @@ impl NicState {
 
     /// Whether any fault or probe wants to see packets.
     pub(crate) fn watched(&self) -> bool {
-        !self.probes.is_empty() || !self.faults.idle()
+        !self.probes.is_empty() || !self.faults.is_idle()
     }
 }
 

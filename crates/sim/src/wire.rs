@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use mitra_transport::fault::{Failure, Fate, Verdict};
+use mitra_transport::fault::{Failure, TapResult, Verdict};
 use mitra_verbs::{AsyncEvent, Gid, Time};
 use mitra_wire::{ICRC_LEN, IcrcPath, Packet, ROCE_PORT};
 
@@ -230,14 +230,14 @@ impl Core {
             true => faults.receive(&packet),
             false => faults.transmit(&packet),
         };
-        let Fate { verdict, failed } = tap(&mut nic.faults);
+        let TapResult { verdict, failure: failed } = tap(&mut nic.faults);
         let mut judged = Judged { verdict, strikes: Vec::new() };
         if failed.is_some() {
             judged.strikes.push(Strike::known(n));
         }
         for at in (0..nic.probes.len()).rev() {
             let probe = &mut nic.probes[at];
-            let Fate { verdict, failed } = tap(&mut probe.faults);
+            let TapResult { verdict, failure: failed } = tap(&mut probe.faults);
             let Some(failed) = failed else { continue };
             if failed == Failure::NotPlaced {
                 // Stage 8 begins: this NIC holds back until it has acknowledged.
@@ -263,7 +263,7 @@ impl Core {
                 faults.fail(failure);
             }
             if strike.let_go {
-                faults.place_again();
+                faults.resume_placement();
             }
             self.follow(strike.nic);
         }
@@ -291,7 +291,7 @@ impl Core {
         }
         let nic = &mut self.nics[n];
         if dma {
-            let frozen = !nic.faults.placing();
+            let frozen = !nic.faults.placement_ok();
             if frozen != nic.pipeline.is_frozen() {
                 self.trace.note(
                     self.now,

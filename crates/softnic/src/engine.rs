@@ -150,7 +150,7 @@ impl Engine {
                 // it, and wait for that in its memory, where only the thread could bring it.
                 _ if self.lease.distrusts(now) => {}
                 Driver::Poller => self.nic.handle_idle(now),
-                Driver::Thread => self.nic.handle_sleep(),
+                Driver::Thread => self.nic.flush_acks(),
             }
         } else {
             self.active = now;
@@ -168,7 +168,7 @@ impl Engine {
         if first.is_some() {
             // Who sleeps takes long to answer: no reason to let the acknowledgement wait for that, and programs with
             // events expect their sends to be acknowledged before they are answered (`ib_send_lat -e`).
-            self.nic.handle_sleep();
+            self.nic.flush_acks();
         }
         self.transmit(now);
         // What is not acknowledged completes when it is sent: such events come only now.
@@ -232,7 +232,7 @@ impl Engine {
             self.memory.lose_held();
             return;
         }
-        let holding = !self.faults.placing();
+        let holding = !self.faults.placement_ok();
         self.memory.hold(holding);
         self.completions.hold(&mut self.nic, holding);
     }
@@ -249,7 +249,7 @@ impl Engine {
     /// once, and the sender is to know.
     pub(crate) fn last_words(&mut self, now: Time) {
         if self.dma_ok() {
-            self.nic.handle_sleep();
+            self.nic.flush_acks();
             self.transmit(now);
         }
     }

@@ -25,7 +25,7 @@ impl RailFaults {
     pub fn heal(&self) {
         self.change(|engine| {
             engine.faults.heal_link();
-            engine.faults.place_again();
+            engine.faults.resume_placement();
             engine.nic.handle_link(true);
             engine.place_or_hold();
         });
@@ -39,7 +39,7 @@ impl RailFaults {
     /// Disarms all triggers, also one that holds placements back already; these are then placed.
     pub fn disarm(&self) {
         self.change(|engine| {
-            engine.faults.clear();
+            engine.faults.disarm_all();
             engine.place_or_hold();
         });
     }

@@ -17,7 +17,7 @@ impl Engine {
     /// Attaches a queue pair. The first one has the NIC join the group.
     pub(crate) fn attach_mcast(&mut self, qp: Qpn, gid: Gid, own: bool) -> Result<()> {
         let Some(unicast) = &self.socket else { return Err(Error::DeviceFatal) };
-        let is_first = !self.nic.has_mcast(gid);
+        let is_first = !self.nic.has_mcast_members(gid);
         self.nic.attach_mcast(qp, gid, own)?;
         if is_first {
             match Socket::join(gid.into(), unicast.address().ip()) {
@@ -34,7 +34,7 @@ impl Engine {
     /// Detaches a queue pair. The last one has the NIC leave the group.
     pub(crate) fn detach_mcast(&mut self, qp: Qpn, gid: Gid) -> Result<()> {
         self.nic.detach_mcast(qp, gid)?;
-        self.groups.retain(|group| self.nic.has_mcast(group.gid));
+        self.groups.retain(|group| self.nic.has_mcast_members(group.gid));
         Ok(())
     }
 

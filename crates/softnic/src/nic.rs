@@ -145,7 +145,7 @@ impl SoftNic {
         self.call(|engine, now| {
             post(&mut engine.nic, now)?;
             if engine.lease.distrusts(now) {
-                engine.nic.handle_sleep();
+                engine.nic.flush_acks();
             }
             Ok(())
         })

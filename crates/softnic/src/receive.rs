@@ -106,7 +106,7 @@ impl Engine {
             self.counts.rx_malformed += 1;
             return;
         };
-        if self.faults.idle() {
+        if self.faults.is_idle() {
             self.hand_over(now, peer, to.group, &packet);
         } else {
             self.arrived_faulty(now, peer, to.group, datagram, &packet);
@@ -124,7 +124,7 @@ impl Engine {
     ) {
         let fate = self.faults.receive(packet);
         // A NIC that begins to hold back begins with this packet.
-        self.react(fate.failed);
+        self.react(fate.failure);
         match fate.verdict {
             Verdict::Pass => self.execute(now, peer, group, packet),
             Verdict::Drop => self.counts.fault_dropped += 1,

@@ -53,7 +53,7 @@ impl Engine {
         }
         loop {
             while self.outbox.blocked() {
-                let sent = if self.faults.idle() { self.send_some() } else { self.send_faulty(now) };
+                let sent = if self.faults.is_idle() { self.send_some() } else { self.send_faulty(now) };
                 match sent {
                     Sent::Gone(count) => self.outbox.next += count,
                     Sent::Blocked => {
@@ -161,7 +161,7 @@ impl Engine {
                 false => self.counts.fault_dropped += 1,
             },
         }
-        self.react(fate.failed);
+        self.react(fate.failure);
         Sent::Gone(1)
     }
 

@@ -80,11 +80,11 @@ impl Nic {
     }
 
     /// The driver goes to sleep: owed acknowledgements leave now.
-    pub fn handle_sleep(&mut self) {
+    pub fn flush_acks(&mut self) {
         while let Some(slot) = self.owing.pop().or_else(|| self.patient.pop()) {
             if let Some(qp) = self.qps.at_mut(slot) {
                 (qp.owing, qp.patient) = (false, false);
-                qp.handle_sleep();
+                qp.flush_acks();
                 self.settle(slot);
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! A driver asks [`Faults`] at its taps: [`Faults::transmit`] before a packet leaves the NIC, [`Faults::receive`]
 //! before the NIC executes an arrived one, [`Faults::executed`] after that and before any answer leaves. It does what
-//! the [`Fate`] says, and before each step that a failed NIC cannot take it asks [`Faults::host_access_ok`],
-//! [`Faults::dma_ok`] and [`Faults::placing`]. While [`Faults::idle`] there is no need to ask at all.
+//! the [`TapResult`] says, and before each step that a failed NIC cannot take it asks [`Faults::host_access_ok`],
+//! [`Faults::dma_ok`] and [`Faults::placement_ok`]. While [`Faults::is_idle`] there is no need to ask at all.
 //!
 //! The stages are those of the failover specification (`docs/failover.md`); `docs/faults.md` tells users how to script
 //! them. Which failure strikes at which packet is decided by counting, noise by a seeded generator: the same packets
@@ -101,12 +101,12 @@ pub enum Verdict {
 
 /// What a tap says about a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Fate {
+pub struct TapResult {
     /// What becomes of the packet.
     pub verdict: Verdict,
     /// What has just failed, so that the driver reports it: a packet that passes goes first. Should several triggers
     /// strike at one packet, this is the first of them, and the state shows all.
-    pub failed: Option<Failure>,
+    pub failure: Option<Failure>,
 }
 
 /// How the NIC itself is.
@@ -169,7 +169,7 @@ impl Faults {
     }
 
     /// Disarms all triggers, also one of stage 8 that holds placements back already; these are then placed.
-    pub fn clear(&mut self) {
+    pub fn disarm_all(&mut self) {
         if self.armed.iter().any(|armed| armed.holds_from.is_some()) {
             self.holding_back = false;
         }
@@ -193,7 +193,7 @@ impl Faults {
     }
 
     /// Ends [`Failure::NotPlaced`]: what is held back is placed, and so is what follows.
-    pub fn place_again(&mut self) {
+    pub fn resume_placement(&mut self) {
         self.holding_back = false;
         self.armed.retain(|armed| armed.holds_from.is_none());
     }
@@ -216,12 +216,12 @@ impl Faults {
     /// Whether what the NIC executes reaches memory now. While it does not, the driver keeps writes and the results of
     /// atomics, in order, where the NIC's own reads see them but the host does not. When this is true again they are
     /// placed; when [`Faults::dma_ok`] no longer is, they are lost.
-    pub fn placing(&self) -> bool {
+    pub fn placement_ok(&self) -> bool {
         self.dma_ok() && !self.holding_back
     }
 
     /// Whether nothing is armed, failed or noisy.
-    pub fn idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         let silent = Noise::default();
         self.armed.is_empty()
             && self.link_up
@@ -232,14 +232,14 @@ impl Faults {
 
     /// A packet is about to leave the NIC. The driver asks for each packet in turn, and sends one that passes before
     /// it acts on the failure.
-    pub fn transmit(&mut self, packet: &Packet<'_>) -> Fate {
+    pub fn transmit(&mut self, packet: &Packet<'_>) -> TapResult {
         if !self.passing() {
-            return Fate { verdict: Verdict::Drop, failed: None };
+            return TapResult { verdict: Verdict::Drop, failure: None };
         }
         let kind = Kind::of(packet);
         let posted = if kind.is_request() { self.reached(Stage::Posted, packet.psn) } else { None };
         if !self.passing() {
-            return Fate { verdict: Verdict::Drop, failed: posted };
+            return TapResult { verdict: Verdict::Drop, failure: posted };
         }
         let lost = match kind {
             Kind::Request { .. } => self.reached(Stage::RequestOnWire, packet.psn),
@@ -247,25 +247,25 @@ impl Faults {
             Kind::Uncounted => None,
         };
         if lost.is_some() {
-            return Fate { verdict: Verdict::Drop, failed: posted.or(lost) };
+            return TapResult { verdict: Verdict::Drop, failure: posted.or(lost) };
         }
         let verdict = noise(&mut self.rng, &self.noise_tx);
         let acknowledged = match kind {
             Kind::Response { positive: true } => self.acknowledged(packet.psn),
             _ => None,
         };
-        Fate { verdict, failed: posted.or(acknowledged) }
+        TapResult { verdict, failure: posted.or(acknowledged) }
     }
 
     /// A packet has arrived and is about to be executed. One that noise drops or corrupts never arrived: no trigger
     /// counts it. One that comes later or twice is asked about once.
-    pub fn receive(&mut self, packet: &Packet<'_>) -> Fate {
+    pub fn receive(&mut self, packet: &Packet<'_>) -> TapResult {
         if !self.passing() {
-            return Fate { verdict: Verdict::Drop, failed: None };
+            return TapResult { verdict: Verdict::Drop, failure: None };
         }
         let verdict = noise(&mut self.rng, &self.noise_rx);
         if matches!(verdict, Verdict::Drop | Verdict::Corrupt(_)) {
-            return Fate { verdict, failed: None };
+            return TapResult { verdict, failure: None };
         }
         let kind = Kind::of(packet);
         let failed = match kind {
@@ -274,10 +274,10 @@ impl Faults {
             Kind::Uncounted => None,
         };
         if !self.passing() {
-            return Fate { verdict: Verdict::Drop, failed };
+            return TapResult { verdict: Verdict::Drop, failure: failed };
         }
         let held = if kind.is_request() { self.reached(Stage::NotPlaced, packet.psn) } else { None };
-        Fate { verdict, failed: failed.or(held) }
+        TapResult { verdict, failure: failed.or(held) }
     }
 
     /// A packet was executed, and no answer to it has left. To be called for what really was executed: a duplicate or

@@ -102,7 +102,7 @@ impl Nic {
     }
 
     /// Whether anybody is attached to a group: then its packets are wanted.
-    pub fn has_mcast(&self, group: Gid) -> bool {
+    pub fn has_mcast_members(&self, group: Gid) -> bool {
         !self.groups.of(group).is_empty()
     }
 
@@ -119,7 +119,7 @@ impl Nic {
         if !self.admits(packet) {
             return;
         }
-        if packet.dest_qp != MULTICAST || !self.has_mcast(group) {
+        if packet.dest_qp != MULTICAST || !self.has_mcast_members(group) {
             self.host.counters.drop_no_qp += 1;
             return;
         }

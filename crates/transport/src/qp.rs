@@ -448,9 +448,9 @@ impl Qp {
         waits
     }
 
-    pub(crate) fn handle_sleep(&mut self) {
+    pub(crate) fn flush_acks(&mut self) {
         if let Service::Rc { responder, .. } = &mut self.service {
-            responder.handle_sleep();
+            responder.flush_acks();
         }
     }
 

@@ -134,7 +134,7 @@ impl Responder {
     }
 
     /// Nobody will look for a while: owed acknowledgements leave now, those that wait too.
-    pub(crate) fn handle_sleep(&mut self) {
+    pub(crate) fn flush_acks(&mut self) {
         self.patience.interrupted();
         self.flush_ack();
     }

@@ -109,7 +109,7 @@ fn detached_it_gets_no_more() {
     send(&mut p, b"one", QKEY);
     assert_eq!(statuses(&p.receives(1)), [(2, WcStatus::Success)]);
     p.nodes[1].nic.detach_mcast(second, group(1)).unwrap();
-    assert!(!p.nodes[1].nic.has_mcast(group(1)));
+    assert!(!p.nodes[1].nic.has_mcast_members(group(1)));
     send(&mut p, b"none", QKEY);
     assert!(p.receives(1).is_empty());
     assert_eq!(p.counter(1, "drop_no_qp"), 1);
@@ -234,7 +234,7 @@ fn what_cannot_be_attached_is_refused() {
         assert!(matches!(nic.attach_mcast(qp, gid(wrong), true), Err(Error::Invalid(_))), "{wrong}");
     }
     assert!(matches!(nic.attach_mcast(MULTICAST, group(1), true), Err(Error::NoSuchObject { .. })));
-    assert!(!nic.has_mcast(group(1)));
+    assert!(!nic.has_mcast_members(group(1)));
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn an_attached_queue_pair_is_not_destroyed() {
     let busy = nic.destroy_qp(p.now, qp).unwrap_err();
     assert!(matches!(busy, Error::Busy { kind: "queue pair", user: "a multicast group", .. }), "{busy}");
     nic.modify_qp(p.now, qp, &QpAttr::to(QpState::Reset)).unwrap();
-    assert!(nic.has_mcast(group(1)), "in RESET it stays attached");
+    assert!(nic.has_mcast_members(group(1)), "in RESET it stays attached");
     nic.detach_mcast(qp, group(1)).unwrap();
     nic.destroy_qp(p.now, qp).unwrap();
 }

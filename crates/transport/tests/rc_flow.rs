@@ -534,7 +534,7 @@ fn an_acknowledgement_that_waits_for_company_leaves_before_the_driver_sleeps() {
     let mut p = held_back();
     p.nodes[1].nic.handle_idle(p.now);
     assert_eq!(deliver(&mut p, 0), 0);
-    p.nodes[1].nic.handle_sleep();
+    p.nodes[1].nic.flush_acks();
     assert_eq!(deliver(&mut p, 0), 1);
     assert_eq!(p.sends(0).len(), 1);
     assert_eq!(p.nodes[1].nic.poll_timeout().filter(|&t| t <= p.now), None);
@@ -603,6 +603,6 @@ fn an_acknowledgement_that_is_held_back_does_not_go_along() {
     }
     // As at idle polls: after the first 64 it waits, and is then one for sixteen.
     assert!((64..64 + 1000 / 16 + 2).contains(&together), "{together}");
-    p.nodes[1].nic.handle_sleep();
+    p.nodes[1].nic.flush_acks();
     assert_eq!(batch_of_responder(&mut p), [true], "who sleeps owes nothing");
 }

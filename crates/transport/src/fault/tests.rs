@@ -20,12 +20,12 @@ fn armed(script: &str) -> Faults {
     faults
 }
 
-fn passed() -> Fate {
-    Fate { verdict: Verdict::Pass, failed: None }
+fn passed() -> TapResult {
+    TapResult { verdict: Verdict::Pass, failure: None }
 }
 
-fn lost() -> Fate {
-    Fate { verdict: Verdict::Drop, failed: None }
+fn lost() -> TapResult {
+    TapResult { verdict: Verdict::Drop, failure: None }
 }
 
 /// Checks that what has failed is exactly this, by the queries and by what the taps do to any packet.
@@ -33,8 +33,8 @@ fn assert_failed(faults: &Faults, failure: Failure) {
     assert_eq!(faults.link_up(), failure != Failure::LinkDown, "{failure}");
     assert_eq!(faults.host_access_ok(), !matches!(failure, Failure::NicDead | Failure::NicHung), "{failure}");
     assert_eq!(faults.dma_ok(), failure != Failure::NicDead, "{failure}");
-    assert_eq!(faults.placing(), !matches!(failure, Failure::NicDead | Failure::NotPlaced), "{failure}");
-    assert!(!faults.idle());
+    assert_eq!(faults.placement_ok(), !matches!(failure, Failure::NicDead | Failure::NotPlaced), "{failure}");
+    assert!(!faults.is_idle());
     let fate = if matches!(failure, Failure::LinkDown | Failure::NicDead) { lost() } else { passed() };
     let datagram =
         Packet::new(Transport::Ud(Deth::default()), Qpn::new(1), Psn::new(0), Message::SendOnly, &[]);
@@ -47,16 +47,20 @@ fn assert_failed(faults: &Faults, failure: Failure) {
 }
 
 /// What a packet meets at which the failure strikes first: only a hung NIC goes on.
-fn struck(failure: Failure) -> Fate {
+fn struck(failure: Failure) -> TapResult {
     let verdict = if failure == Failure::NicHung { Verdict::Pass } else { Verdict::Drop };
-    Fate { verdict, failed: Some(failure) }
+    TapResult { verdict, failure: Some(failure) }
 }
 
 #[test]
 fn without_faults_everything_passes() {
     let mut faults = Faults::new([0; 32]);
     assert!(
-        faults.idle() && faults.link_up() && faults.host_access_ok() && faults.dma_ok() && faults.placing()
+        faults.is_idle()
+            && faults.link_up()
+            && faults.host_access_ok()
+            && faults.dma_ok()
+            && faults.placement_ok()
     );
     assert_eq!(faults.transmit(&rc(0, WRITE)), passed());
     assert_eq!(faults.receive(&rc(0, WRITE)), passed());
@@ -73,10 +77,10 @@ fn live_failures() {
     let mut faults = Faults::new([0; 32]);
     faults.fail(Failure::LinkDown);
     faults.heal_link();
-    assert!(faults.idle());
+    assert!(faults.is_idle());
     faults.fail(Failure::NotPlaced);
-    faults.place_again();
-    assert!(faults.idle());
+    faults.resume_placement();
+    assert!(faults.is_idle());
     faults.fail(Failure::NicDead);
     faults.fail(Failure::NicHung);
     faults.heal_link();
@@ -87,7 +91,7 @@ fn live_failures() {
 fn stage_1_posted() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@1:2"));
-        assert!(!faults.idle());
+        assert!(!faults.is_idle());
         assert_eq!(faults.transmit(&rc(0, WRITE_FIRST)), passed());
         assert_eq!(faults.transmit(&rc(9, ACK)), passed());
         assert_eq!(faults.receive(&rc(0, WRITE)), passed());
@@ -102,7 +106,7 @@ fn stage_2_request_on_the_wire() {
         let mut faults = armed(&format!("{failure}@2:2"));
         assert_eq!(faults.transmit(&rc(0, READ)), passed());
         assert_eq!(faults.transmit(&rc(9, NAK)), passed());
-        let fate = Fate { verdict: Verdict::Drop, failed: Some(failure) };
+        let fate = TapResult { verdict: Verdict::Drop, failure: Some(failure) };
         assert_eq!(faults.transmit(&rc(1, WRITE)), fate);
         assert_failed(&faults, failure);
     }
@@ -166,7 +170,7 @@ fn stage_6_acknowledgement_on_the_wire() {
         assert_eq!(faults.transmit(&rc(0, Message::ReadMiddle)), passed());
         assert_eq!(faults.transmit(&rc(0, WRITE)), passed());
         assert_eq!(faults.receive(&rc(0, ACK)), passed());
-        let fate = Fate { verdict: Verdict::Drop, failed: Some(failure) };
+        let fate = TapResult { verdict: Verdict::Drop, failure: Some(failure) };
         assert_eq!(faults.transmit(&rc(1, ACK)), fate);
         assert_failed(&faults, failure);
     }
@@ -192,18 +196,18 @@ fn stage_8_not_placed() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@8:2"));
         assert_eq!(faults.receive(&rc(0xff_fffe, WRITE)), passed());
-        assert!(faults.placing());
-        let holds = Fate { verdict: Verdict::Pass, failed: Some(Failure::NotPlaced) };
+        assert!(faults.placement_ok());
+        let holds = TapResult { verdict: Verdict::Pass, failure: Some(Failure::NotPlaced) };
         assert_eq!(faults.receive(&rc(0xff_ffff, WRITE)), holds);
-        assert!(faults.host_access_ok() && faults.dma_ok() && !faults.placing());
+        assert!(faults.host_access_ok() && faults.dma_ok() && !faults.placement_ok());
         // Neither what acknowledges an earlier request, nor a NAK, nor a request of our own.
         for (psn, message) in [(0xff_fffe, ACK), (0xff_ffff, NAK), (0, WRITE)] {
             assert_eq!(faults.transmit(&rc(psn, message)), passed());
         }
         assert_eq!(faults.receive(&rc(0, WRITE)), passed());
-        assert!(!faults.placing());
+        assert!(!faults.placement_ok());
         // One acknowledgement for both leaves, then it strikes.
-        let leaves = Fate { verdict: Verdict::Pass, failed: Some(failure) };
+        let leaves = TapResult { verdict: Verdict::Pass, failure: Some(failure) };
         assert_eq!(faults.transmit(&rc(0, ACK)), leaves);
         assert_failed(&faults, failure);
     }
@@ -213,7 +217,7 @@ fn stage_8_not_placed() {
 fn stage_8_may_stay_not_placed() {
     let mut faults = armed("not-placed@8:1");
     faults.receive(&rc(0, WRITE));
-    let fate = Fate { verdict: Verdict::Pass, failed: Some(Failure::NotPlaced) };
+    let fate = TapResult { verdict: Verdict::Pass, failure: Some(Failure::NotPlaced) };
     assert_eq!(faults.transmit(&rc(0, ACK)), fate);
     assert_failed(&faults, Failure::NotPlaced);
     faults.fail(Failure::NicDead);
@@ -230,26 +234,26 @@ fn only_reliable_connections_are_counted() {
             assert_eq!(faults.receive(&packet), passed());
             assert_eq!(faults.executed(&packet), None);
         }
-        assert!(faults.placing());
+        assert!(faults.placement_ok());
     }
 }
 
 #[test]
 fn a_trigger_strikes_once_and_can_be_disarmed() {
     let mut faults = armed("link-down@1:1");
-    assert_eq!(faults.transmit(&rc(0, WRITE)).failed, Some(Failure::LinkDown));
+    assert_eq!(faults.transmit(&rc(0, WRITE)).failure, Some(Failure::LinkDown));
     faults.heal_link();
-    assert!(faults.idle());
+    assert!(faults.is_idle());
     faults.arm("link-down@1:1".parse().unwrap());
-    faults.clear();
-    assert!(faults.idle());
+    faults.disarm_all();
+    assert!(faults.is_idle());
     assert_eq!(faults.transmit(&rc(0, WRITE)), passed());
 
     let mut faults = armed("nic-dead@8:1");
     faults.receive(&rc(0, WRITE));
-    assert!(!faults.placing());
-    faults.clear();
-    assert!(faults.placing() && faults.idle());
+    assert!(!faults.placement_ok());
+    faults.disarm_all();
+    assert!(faults.placement_ok() && faults.is_idle());
 }
 
 #[test]
@@ -292,13 +296,13 @@ fn what_noise_takes_away_has_not_arrived() {
     for noise in ["drop=1000000ppm", "corrupt=1000000ppm"] {
         let mut faults = armed("nic-dead@3:1");
         faults.set_noise_rx(noise.parse().unwrap());
-        assert_eq!(faults.receive(&rc(0, WRITE)).failed, None);
+        assert_eq!(faults.receive(&rc(0, WRITE)).failure, None);
         faults.set_noise_rx("dup=1000000ppm".parse().unwrap());
         assert_eq!(faults.receive(&rc(0, WRITE)), struck(Failure::NicDead));
     }
     let mut faults = armed("nic-dead@2:1");
     faults.set_noise_tx("drop=1000000ppm".parse().unwrap());
-    assert_eq!(faults.transmit(&rc(0, WRITE)).failed, Some(Failure::NicDead), "it has left the NIC");
+    assert_eq!(faults.transmit(&rc(0, WRITE)).failure, Some(Failure::NicDead), "it has left the NIC");
 }
 
 #[test]
