@@ -24,8 +24,9 @@ compile_error!(
 
 pub mod abi;
 mod calls;
+mod common;
 #[cfg(target_arch = "x86_64")]
-mod fault;
+mod copy_nofault;
 mod interpose;
 mod memory;
 #[cfg(any(test, not(target_arch = "x86_64")))]

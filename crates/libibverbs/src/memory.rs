@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mitra_verbs::{Buffer, LentMemory, Unmapped};
 
 #[cfg(target_arch = "x86_64")]
-use crate::fault as access;
+use crate::copy_nofault as access;
 #[cfg(not(target_arch = "x86_64"))]
 use crate::process_vm as access;
 
@@ -22,7 +22,7 @@ use crate::process_vm as access;
 /// by others at any time; nothing there is a Rust object that somebody holds a reference to.
 pub(crate) unsafe fn lend(start: *mut u8, len: usize, iova: u64) -> Arc<Buffer> {
     #[cfg(target_arch = "x86_64")]
-    crate::fault::survive();
+    crate::copy_nofault::install_handler();
     Arc::new(Buffer::lent(Box::new(ProgramMemory { start }), iova, len))
 }
 

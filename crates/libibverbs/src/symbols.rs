@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 /// A version node. Within it, a name stands for one definition.
 #[derive(Debug)]
-pub struct Node {
+pub struct VersionNode {
     /// Its name. That of the private node changes with each release that changes the providers' ABI.
     pub name: &'static str,
     /// The node that it follows.
@@ -25,8 +25,8 @@ pub const SONAME: &str = "libibverbs.so.1";
 
 /// All nodes, parents first.
 #[rustfmt::skip]
-pub const NODES: &[Node] = &[
-    Node {
+pub const NODES: &[VersionNode] = &[
+    VersionNode {
         name: "IBVERBS_1.0",
         parent: None,
         functions: &[
@@ -46,7 +46,7 @@ pub const NODES: &[Node] = &[
             "ibv_resize_cq",
         ],
     },
-    Node {
+    VersionNode {
         name: "IBVERBS_1.1",
         parent: Some("IBVERBS_1.0"),
         functions: &[
@@ -65,42 +65,42 @@ pub const NODES: &[Node] = &[
         objects: &[],
         superseded: &["ibv_register_driver"],
     },
-    Node {
+    VersionNode {
         name: "IBVERBS_1.5",
         parent: Some("IBVERBS_1.1"),
         functions: &["ibv_get_pkey_index"],
         objects: &[],
         superseded: &[],
     },
-    Node {
+    VersionNode {
         name: "IBVERBS_1.6",
         parent: Some("IBVERBS_1.5"),
         functions: &["ibv_qp_to_qp_ex"],
         objects: &[],
         superseded: &[],
     },
-    Node {
+    VersionNode {
         name: "IBVERBS_1.7",
         parent: Some("IBVERBS_1.6"),
         functions: &["ibv_reg_mr_iova"],
         objects: &[],
         superseded: &[],
     },
-    Node {
+    VersionNode {
         name: "IBVERBS_1.8",
         parent: Some("IBVERBS_1.7"),
         functions: &["ibv_reg_mr_iova2"],
         objects: &[],
         superseded: &[],
     },
-    Node {
+    VersionNode {
         name: "IBVERBS_1.9",
         parent: Some("IBVERBS_1.8"),
         functions: &["ibv_get_device_index"],
         objects: &[],
         superseded: &[],
     },
-    Node {
+    VersionNode {
         name: "IBVERBS_1.10",
         parent: Some("IBVERBS_1.9"),
         functions: &[
@@ -110,35 +110,35 @@ pub const NODES: &[Node] = &[
         objects: &[],
         superseded: &[],
     },
-    Node {
+    VersionNode {
         name: "IBVERBS_1.11",
         parent: Some("IBVERBS_1.10"),
         functions: &["_ibv_query_gid_ex", "_ibv_query_gid_table"],
         objects: &[],
         superseded: &[],
     },
-    Node {
+    VersionNode {
         name: "IBVERBS_1.12",
         parent: Some("IBVERBS_1.11"),
         functions: &["ibv_reg_dmabuf_mr"],
         objects: &[],
         superseded: &[],
     },
-    Node {
+    VersionNode {
         name: "IBVERBS_1.13",
         parent: Some("IBVERBS_1.12"),
         functions: &["ibv_import_dm", "ibv_is_fork_initialized", "ibv_unimport_dm"],
         objects: &[],
         superseded: &[],
     },
-    Node {
+    VersionNode {
         name: "IBVERBS_1.14",
         parent: Some("IBVERBS_1.13"),
         functions: &["ibv_query_qp_data_in_order"],
         objects: &[],
         superseded: &[],
     },
-    Node {
+    VersionNode {
         name: "IBVERBS_PRIVATE_34",
         parent: None,
         functions: &[

@@ -14,7 +14,7 @@ use mitra_libibverbs::abi::{Structure, all_constants, enumerations, opaque_types
 
 /// How C spells the type.
 fn type_in_c(structure: &Structure) -> String {
-    match structure.within {
+    match structure.c_path {
         None => format!("{} {}", structure.kind, structure.name),
         Some(path) => {
             let path: String = path.split_whitespace().collect();
@@ -26,8 +26,8 @@ fn type_in_c(structure: &Structure) -> String {
 }
 
 /// A field's names in C.
-fn names_in_c<'a>(name: &'a &'static str, in_c: &'a [&'static str]) -> Vec<&'a str> {
-    if in_c.is_empty() { vec![name.trim_start_matches("r#")] } else { in_c.to_vec() }
+fn names_in_c<'a>(name: &'a &'static str, c_names: &'a [&'static str]) -> Vec<&'a str> {
+    if c_names.is_empty() { vec![name.trim_start_matches("r#")] } else { c_names.to_vec() }
 }
 
 /// The C type that a Rust type of a function slot's signature stands for.
@@ -98,7 +98,7 @@ fn program() -> (String, Vec<String>) {
         ask(format!("sizeof {name}"), format!("sizeof({c})"), structure.size as i64);
         ask(format!("alignof {name}"), format!("_Alignof({c})"), structure.align as i64);
         for field in structure.fields {
-            let names = names_in_c(&field.name, field.in_c);
+            let names = names_in_c(&field.name, field.c_names);
             for member in &names {
                 let offset = format!("offsetof({c}, {member})");
                 ask(format!("offsetof {name}.{member}"), offset, field.offset as i64);
@@ -257,8 +257,11 @@ fn c_has_nothing_that_the_mirror_lacks() {
                     continue;
                 };
                 seen.insert(name);
-                let known: BTreeSet<&str> =
-                    structure.fields.iter().flat_map(|field| names_in_c(&field.name, field.in_c)).collect();
+                let known: BTreeSet<&str> = structure
+                    .fields
+                    .iter()
+                    .flat_map(|field| names_in_c(&field.name, field.c_names))
+                    .collect();
                 // A member without a name is a union whose members the mirror names; the offsets behind it tell.
                 for member in entry.children.iter().filter_map(|(_, name)| name.as_deref()) {
                     if !known.contains(member) {
@@ -277,7 +280,7 @@ fn c_has_nothing_that_the_mirror_lacks() {
             _ => {}
         }
     }
-    for structure in structures().filter(|structure| structure.within.is_none()) {
+    for structure in structures().filter(|structure| structure.c_path.is_none()) {
         assert!(seen.contains(structure.name), "the debug information does not show {}", structure.name);
     }
     assert!(missing.is_empty(), "the mirror lacks:\n{}", missing.join("\n"));

@@ -8,7 +8,7 @@ pub struct Structure {
     /// `struct` or `union`.
     pub kind: &'static str,
     /// Where C has it without a name: the path of the member of that type, beginning with a structure's name.
-    pub within: Option<&'static str>,
+    pub c_path: Option<&'static str>,
     /// Its size.
     pub size: usize,
     /// Its alignment.
@@ -23,7 +23,7 @@ pub struct Field {
     /// Its name here, with `r#` where Rust needs that.
     pub name: &'static str,
     /// Its names in C where they differ: the members of a union without a name.
-    pub in_c: &'static [&'static str],
+    pub c_names: &'static [&'static str],
     /// Its offset.
     pub offset: usize,
     /// Its size.
@@ -70,8 +70,8 @@ macro_rules! mirror {
     (
         types {$(
             $(#[$meta:meta])*
-            $kind:ident $name:ident $(($($within:tt)+))?: $size:expr => {
-                $($at:expr => $field:ident $([$($in_c:ident),+])?: $type:ty,)*
+            $kind:ident $name:ident $(($($c_path:tt)+))?: $size:expr => {
+                $($at:expr => $field:ident $([$($c_names:ident),+])?: $type:ty,)*
             }
         )*}
         constants {$(
@@ -127,12 +127,12 @@ macro_rules! mirror {
             pub(in crate::abi) const STRUCTURES: &[mirror::Structure] = &[$(mirror::Structure {
                 name: stringify!($name),
                 kind: stringify!($kind),
-                within: mirror!(@within $($($within)+)?),
+                c_path: mirror!(@c_path $($($c_path)+)?),
                 size: size_of::<$name>(),
                 align: align_of::<$name>(),
                 fields: &[$(mirror::Field {
                     name: stringify!($field),
-                    in_c: &[$($(stringify!($in_c)),+)?],
+                    c_names: &[$($(stringify!($c_names)),+)?],
                     offset: std::mem::offset_of!($name, $field),
                     size: size_of::<$type>(),
                     rust_type: stringify!($type),
@@ -147,6 +147,6 @@ macro_rules! mirror {
             pub(in crate::abi) const OPAQUE: &[&str] = &[$(stringify!($opaque)),*];
         }
     };
-    (@within) => { None };
-    (@within $($within:tt)+) => { Some(stringify!($($within)+)) };
+    (@c_path) => { None };
+    (@c_path $($c_path:tt)+) => { Some(stringify!($($c_path)+)) };
 }

@@ -4,22 +4,23 @@ use std::ffi::c_int;
 
 use mitra_verbs::{AhId, Error, Gid, Provider, Result};
 
+use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
-use super::error::{pointer, status};
-use super::object::{Face, Object};
 use super::pd::{Member, Pd};
 use crate::abi::*;
+use crate::common::errno::{pointer, status};
+use crate::common::grh::{GRH_LEN, source_gid};
 
 /// An address handle.
 #[repr(C)]
 pub(crate) struct Ah {
-    face: Face<ibv_ah>,
+    face: AbiHeader<ibv_ah>,
     pub(crate) id: AhId,
     _pd: Member,
 }
 
 // SAFETY: `repr(C)`, face first.
-unsafe impl Object for Ah {
+unsafe impl AbiObject for Ah {
     type C = ibv_ah;
 }
 
@@ -53,7 +54,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
     let id = context.nic().create_ah(found.id, destination(attr)?)?;
     let face = ibv_ah { context: context.address(), pd, handle: id.0 };
-    Ok(Ah { face: Face::new(face), id, _pd: Member::clone(&found.member) }.give())
+    Ok(Ah { face: AbiHeader::new(face), id, _pd: Member::clone(&found.member) }.give())
 }
 
 #[unsafe(no_mangle)]
@@ -71,21 +72,6 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     }
 }
 
-/// Bytes before a datagram (IBTA volume 1, 11.4.1).
-pub(crate) const GRH: usize = size_of::<ibv_grh>();
-
-/// The address of the sender, from what stands before its datagram: an IPv6 header, or an IPv4 one in the last 20
-/// bytes (annex A17.4).
-pub(crate) fn sender(grh: &[u8; GRH]) -> [u8; 16] {
-    if grh[0] >> 4 == 6 {
-        return grh[8..24].try_into().unwrap_or_default();
-    }
-    let mut mapped = [0; 16];
-    mapped[10..12].fill(0xff);
-    mapped[12..].copy_from_slice(&grh[32..36]);
-    mapped
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_init_ah_from_wc(
     _context: *mut ibv_context,
@@ -97,11 +83,11 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     // SAFETY: the caller's structures.
     unsafe {
         if (*wc).wc_flags & IBV_WC_GRH == 0 {
-            return super::error::minus_one(libc::EINVAL);
+            return crate::common::errno::minus_one(libc::EINVAL);
         }
         // SAFETY: integers.
         let mut out: ibv_ah_attr = std::mem::zeroed();
-        out.grh.dgid = ibv_gid { raw: sender(&*grh.cast::<[u8; GRH]>()) };
+        out.grh.dgid = ibv_gid { raw: source_gid(&*grh.cast::<[u8; GRH_LEN]>()) };
         out.grh.hop_limit = u8::MAX;
         out.is_global = 1;
         out.port_num = port_num;
@@ -124,21 +110,5 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
             return std::ptr::null_mut();
         }
         ibv_create_ah(pd, &raw mut attr)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_sender_is_found_in_either_header() {
-        let mut grh = [0; GRH];
-        grh[20] = 0x45;
-        grh[32..36].copy_from_slice(&[10, 1, 2, 3]);
-        assert_eq!(sender(&grh), Gid::from(std::net::IpAddr::from([10, 1, 2, 3])).0);
-        grh[0] = 0x60;
-        grh[8..24].copy_from_slice(&[7; 16]);
-        assert_eq!(sender(&grh), [7; 16]);
     }
 }

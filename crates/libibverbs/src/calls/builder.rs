@@ -6,12 +6,12 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use mitra_verbs::{Data, Error, Inline, Key, RemoteAddr, SendOp, SendWr};
 
-use super::error::{explain, number};
-use super::object::Object;
+use super::abi_object::AbiObject;
 use super::post;
 use super::qp::Qp;
 use crate::abi::*;
-use crate::rails::lock;
+use crate::common::errno::{errno_of, log_failure};
+use crate::common::lock::lock;
 
 /// The operations that can be built.
 pub(crate) const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
@@ -109,8 +109,8 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     match posted {
         Ok(()) => 0,
         Err(error) => {
-            explain("ibv_wr_complete", &error);
-            number(&error)
+            log_failure("ibv_wr_complete", &error);
+            errno_of(&error)
         }
     }
 }

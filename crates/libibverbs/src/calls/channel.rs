@@ -7,18 +7,18 @@ use std::sync::Arc;
 use mitra_verbs::{CompletionChannel, Error, Provider, Result};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
+use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
 use super::cq::Cq;
-use super::error::{explain, minus_one, pointer};
-use super::events::{EventQueue, wait_for};
-use super::object::{Face, Object};
 use crate::abi::*;
+use crate::common::errno::{log_failure, minus_one, pointer};
+use crate::common::event_queue::{EventQueue, wait_for_event};
 use crate::rails::Rails;
 
 /// A completion channel.
 #[repr(C)]
 pub(crate) struct Channel {
-    face: Face<ibv_comp_channel>,
+    face: AbiHeader<ibv_comp_channel>,
     pub(crate) source: Source,
     rails: Arc<Rails>,
 }
@@ -41,7 +41,7 @@ impl Source {
 }
 
 // SAFETY: `repr(C)`, face first.
-unsafe impl Object for Channel {
+unsafe impl AbiObject for Channel {
     type C = ibv_comp_channel;
 }
 
@@ -73,14 +73,14 @@ fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
         })
         .map_err(|e| Error::System { what: "making a descriptor blocking", message: e.to_string() })?;
     let face = ibv_comp_channel { context: context.address(), fd: fd.as_raw_fd(), refcnt: 0 };
-    Ok(Channel { face: Face::new(face), source, rails: Arc::clone(&context.rails) }.give())
+    Ok(Channel { face: AbiHeader::new(face), source, rails: Arc::clone(&context.rails) }.give())
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: a channel.
     if unsafe { (*channel).refcnt } > 0 {
-        explain("ibv_destroy_comp_channel", &"a completion queue still uses it; destroy that first");
+        log_failure("ibv_destroy_comp_channel", &"a completion queue still uses it; destroy that first");
         return libc::EBUSY;
     }
     // SAFETY: a channel, which the program gives back.
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     // SAFETY: a channel.
     let channel = unsafe { Channel::of(channel) };
-    let taken = wait_for(channel.source.fd(), || {
+    let taken = wait_for_event(channel.source.fd(), || {
         // Between the channel and the count nobody may destroy the queue.
         let objects = channel.rails.objects();
         loop {
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
             };
             let found = found as *mut ibv_cq;
             // SAFETY: queues leave the table before they go.
-            unsafe { Cq::of(found) }.comp_events.took_one();
+            unsafe { Cq::of(found) }.comp_events.add_one();
             return Some(found);
         }
     });

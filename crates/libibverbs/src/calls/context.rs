@@ -9,17 +9,17 @@ use std::sync::Arc;
 use mitra_softnic::SoftNic;
 use mitra_verbs::{AtomicScope, Gid, Mtu, Provider};
 
-use super::error::{explain, minus_one, pointer, status};
+use super::abi_object::AbiHeader;
 use super::events::AsyncEvents;
-use super::object::Face;
 use super::{cq, cq_ex, device, mr, mw, post, qp, srq};
 use crate::abi::*;
+use crate::common::errno::{log_failure, minus_one, pointer, status};
 use crate::rails::{self, Rails};
 
 /// An open device. Programs hold the address of `face.context`.
 #[repr(C)]
 pub(crate) struct Context {
-    face: Face<verbs_context>,
+    face: AbiHeader<verbs_context>,
     pub(crate) rails: Arc<Rails>,
     pub(crate) events: AsyncEvents,
 }
@@ -38,7 +38,7 @@ impl Context {
     /// The context that the program means.
     ///
     /// # Safety
-    /// As for [`Object::of`].
+    /// As for [`AbiObject::of`].
     pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> &'a Context {
         // SAFETY: every context that programs know is the end of the face of one of these.
         unsafe { &*context.byte_sub(mem::offset_of!(verbs_context, context)).cast::<Context>() }
@@ -88,7 +88,7 @@ fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     face.context.async_fd = events.fd().as_raw_fd();
     face.context.num_comp_vectors = 1;
     face.context.abi_compat = ptr::without_provenance_mut(__VERBS_ABI_IS_EXTENDED);
-    let context = Box::leak(Box::new(Context { face: Face::new(face), rails, events }));
+    let context = Box::leak(Box::new(Context { face: AbiHeader::new(face), rails, events }));
     let address = context.address();
     context.rails.objects().contexts.push(address as usize);
     Ok(address)
@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
 /// A device of another process cannot be had: there is no descriptor that stands for one.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
-    super::error::set_errno(libc::EOPNOTSUPP);
+    crate::common::errno::set_errno(libc::EOPNOTSUPP);
     ptr::null_mut()
 }
 
@@ -228,7 +228,7 @@ unsafe extern "C" fn query_port(
 
 fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     if port_num != PORT {
-        explain("ibv_query_port", &"the device has one port, number 1");
+        log_failure("ibv_query_port", &"the device has one port, number 1");
         return Err(libc::EINVAL);
     }
     let port = context.nic().query_port();

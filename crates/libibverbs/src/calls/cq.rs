@@ -7,25 +7,26 @@ use std::sync::{Arc, Mutex};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{CqId, Error, Gid, Provider, Result, Wc, WcOpcode, WcStatus};
 
+use super::abi_object::{AbiHeader, AbiObject};
 use super::channel::{Channel, Source};
 use super::context::Context;
-use super::error::{explain, pointer, status};
-use super::events::{self, Unacknowledged};
-use super::object::{Face, Object};
+use super::events;
 use crate::abi::*;
+use crate::common::errno::{log_failure, pointer, status};
+use crate::common::lock::lock;
+use crate::common::unacknowledged::UnacknowledgedEvents;
 use crate::rails::completions::Completions;
-use crate::rails::lock;
 
 /// A completion queue. Programs cast between the two ways of polling it, so it always has both.
 #[repr(C)]
 pub(crate) struct Cq {
-    pub(crate) face: Face<ibv_cq_ex>,
+    pub(crate) face: AbiHeader<ibv_cq_ex>,
     pub(crate) id: CqId,
     nic: Arc<SoftNic>,
     /// What a datagram's completion has for a service level.
     pub(crate) datagram_sl: u8,
-    pub(crate) comp_events: Unacknowledged,
-    pub(crate) async_events: Unacknowledged,
+    pub(crate) comp_events: UnacknowledgedEvents,
+    pub(crate) async_events: UnacknowledgedEvents,
     pub(crate) polled: Mutex<Polled>,
     /// Where virtual queue pairs complete, of a device with several rails.
     pub(crate) spanning: Option<Arc<Completions>>,
@@ -41,7 +42,7 @@ pub(crate) struct Polled {
 }
 
 // SAFETY: `repr(C)`, face first; `ibv_cq` is its prefix.
-unsafe impl Object for Cq {
+unsafe impl AbiObject for Cq {
     type C = ibv_cq;
 }
 
@@ -112,7 +113,7 @@ pub(crate) unsafe fn create(
         (None, _) => (found.nic().create_cq(cqe, None)?, None),
     };
     // SAFETY: integers, pointers and optional functions.
-    let face: Face<ibv_cq_ex> = unsafe { Face::zeroed() };
+    let face: AbiHeader<ibv_cq_ex> = unsafe { AbiHeader::zeroed() };
     // SAFETY: nobody else has its address yet.
     let fields = unsafe { &mut *face.get() };
     fields.context = context;
@@ -125,8 +126,8 @@ pub(crate) unsafe fn create(
         id,
         nic: Arc::clone(found.rails.nic()),
         datagram_sl: datagram_sl(found.rails.gid()?),
-        comp_events: Unacknowledged::default(),
-        async_events: Unacknowledged::default(),
+        comp_events: UnacknowledgedEvents::default(),
+        async_events: UnacknowledgedEvents::default(),
         polled: Mutex::default(),
         spanning,
     }
@@ -161,7 +162,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: a completion queue, its device and its channel.
     let (found, context, channel) = unsafe { (Cq::of(cq), Context::of((*cq).context), (*cq).channel) };
     if found.spanning.as_ref().is_some_and(|spanning| !spanning.is_unused()) {
-        explain("ibv_destroy_cq", &"a queue pair still uses it; destroy that first");
+        log_failure("ibv_destroy_cq", &"a queue pair still uses it; destroy that first");
         return libc::EBUSY;
     }
     if let Err(error) = found.nic.destroy_cq(found.id)
@@ -177,8 +178,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             unsafe { Channel::of(channel) }.forget(cq as usize);
         }
     });
-    found.async_events.wait();
-    found.comp_events.wait();
+    found.async_events.wait_for_all();
+    found.comp_events.wait_for_all();
     if !channel.is_null() {
         let _objects = context.rails.objects();
         // SAFETY: as above; the count is written under the lock.
@@ -193,19 +194,19 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     if cqe < 1 {
-        explain("ibv_resize_cq", &"a completion queue needs at least one entry");
+        log_failure("ibv_resize_cq", &"a completion queue needs at least one entry");
         return libc::EINVAL;
     }
     // SAFETY: a completion queue.
     if cqe <= unsafe { (*cq).cqe } {
         return 0;
     }
-    explain("ibv_resize_cq", &"a completion queue cannot grow; create it larger");
+    log_failure("ibv_resize_cq", &"a completion queue cannot grow; create it larger");
     libc::EOPNOTSUPP
 }
 
 pub(crate) unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, _attr: *mut ibv_modify_cq_attr) -> c_int {
-    explain("ibv_modify_cq", &"events are not moderated");
+    log_failure("ibv_modify_cq", &"events are not moderated");
     libc::EOPNOTSUPP
 }
 
@@ -221,7 +222,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     let Ok(max) = usize::try_from(num_entries) else { return -1 };
     let mut polled = lock(&cq.polled);
     if let Err(error) = cq.refill(&mut polled, max) {
-        explain("ibv_poll_cq", &error);
+        log_failure("ibv_poll_cq", &error);
         return -1;
     }
     let from = polled.next;

@@ -4,11 +4,11 @@ use std::ffi::{c_int, c_uint};
 
 use mitra_verbs::{Result, Wc};
 
+use super::abi_object::AbiObject;
 use super::cq::{self, Cq};
-use super::error::{explain, pointer};
-use super::object::Object;
 use crate::abi::*;
-use crate::rails::lock;
+use crate::common::errno::{log_failure, pointer};
+use crate::common::lock::lock;
 
 /// Completions that are taken from the NIC at once. One: those that the program does not come to must be in the NIC's queue when
 /// it asks for an event.
@@ -78,8 +78,8 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
         }
         Ok(false) => libc::ENOENT,
         Err(error) => {
-            explain("ibv_start_poll", &error);
-            super::error::number(&error)
+            log_failure("ibv_start_poll", &error);
+            crate::common::errno::errno_of(&error)
         }
     }
 }

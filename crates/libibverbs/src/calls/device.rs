@@ -3,26 +3,26 @@
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
 
-use super::error::set_errno;
-use super::object::{Face, Object};
+use super::abi_object::{AbiHeader, AbiObject};
 use crate::abi::*;
+use crate::common::errno::set_errno;
 use crate::rails;
 
 /// Its name, which programs are given on their command lines.
-pub(crate) const NAME: &str = "mitra0";
+pub(crate) const DEVICE_NAME: &str = "mitra0";
 /// The name of its file.
-pub(crate) const DEV_NAME: &str = "uverbs0";
+pub(crate) const CHAR_DEVICE_NAME: &str = "uverbs0";
 
 /// The device. Providers of rdma-core keep their own data behind `ibv_device`, and programs that know one cast to it:
 /// zeros lie there.
 #[repr(C)]
 struct Device {
-    face: Face<ibv_device>,
+    face: AbiHeader<ibv_device>,
     behind: [u64; 64],
 }
 
 // SAFETY: `repr(C)`, face first.
-unsafe impl Object for Device {
+unsafe impl AbiObject for Device {
     type C = ibv_device;
 }
 
@@ -33,13 +33,13 @@ static DEVICE: OnceLock<usize> = OnceLock::new();
 pub(crate) fn device() -> *mut ibv_device {
     *DEVICE.get_or_init(|| {
         // SAFETY: integers, arrays of characters and empty slots.
-        let face: Face<ibv_device> = unsafe { Face::zeroed() };
+        let face: AbiHeader<ibv_device> = unsafe { AbiHeader::zeroed() };
         // SAFETY: nobody else has its address yet.
         let device = unsafe { &mut *face.get() };
         device.node_type = IBV_NODE_CA;
         device.transport_type = IBV_TRANSPORT_IB;
-        copy_text(&mut device.name, NAME);
-        copy_text(&mut device.dev_name, DEV_NAME);
+        copy_text(&mut device.name, DEVICE_NAME);
+        copy_text(&mut device.dev_name, CHAR_DEVICE_NAME);
         copy_text(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
         copy_text(&mut device.ibdev_path, "/sys/class/infiniband/mitra0");
         Device { face, behind: [0; 64] }.give() as usize

@@ -1,124 +1,23 @@
 //! Asynchronous events: from the NIC to the contexts, and from there to the program.
 
-use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 
 use mitra_control::thread;
-use mitra_verbs::{AsyncEvent, Error, Provider, Result};
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use mitra_verbs::{AsyncEvent, Provider};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::abi_object::AbiObject;
 use super::context::Context;
 use super::cq::Cq;
-use super::error::minus_one;
-use super::object::Object;
 use super::qp::Qp;
 use super::srq::Srq;
 use crate::abi::*;
-use crate::rails::{Objects, Rails, lock};
-
-/// Events that wait for the program, and a descriptor that is readable while there are any. The program may make the
-/// descriptor non-blocking: then taking an event does not wait.
-pub(crate) struct EventQueue<T> {
-    waiting: Mutex<VecDeque<T>>,
-    ready: EventFd,
-}
-
-/// Events to keep when nobody takes them; later ones are dropped.
-const BOUND: usize = 1 << 12;
-
-impl<T> EventQueue<T> {
-    pub(crate) fn new() -> Result<EventQueue<T>> {
-        let ready = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)
-            .map_err(|e| Error::System { what: "making an eventfd", message: e.to_string() })?;
-        Ok(EventQueue { waiting: Mutex::default(), ready })
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.ready.as_fd()
-    }
-
-    pub(crate) fn push(&self, event: T) {
-        let mut waiting = lock(&self.waiting);
-        if waiting.len() == BOUND {
-            return;
-        }
-        waiting.push_back(event);
-        if waiting.len() == 1 {
-            // Its count is 0 here, so this neither fails nor waits.
-            let _ = self.ready.write(1);
-        }
-    }
-
-    /// Takes the oldest event, if there is one.
-    pub(crate) fn pop(&self) -> Option<T> {
-        let mut waiting = lock(&self.waiting);
-        let event = waiting.pop_front()?;
-        if waiting.is_empty() {
-            // Its count is 1 here, so this does not wait.
-            let _ = self.ready.read();
-        }
-        Some(event)
-    }
-
-    /// Takes away the events that are not to be seen any more.
-    pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
-        let mut waiting = lock(&self.waiting);
-        let before = waiting.len();
-        waiting.retain(keep);
-        if before > 0 && waiting.is_empty() {
-            let _ = self.ready.read();
-        }
-    }
-}
-
-/// Waits until `take` gives something, as the mode of the descriptor wants it: `EAGAIN` if it is non-blocking.
-pub(crate) fn wait_for<T>(fd: BorrowedFd<'_>, mut take: impl FnMut() -> Option<T>) -> Result<T, Errno> {
-    loop {
-        if let Some(taken) = take() {
-            return Ok(taken);
-        }
-        let mode = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
-        if mode.contains(OFlag::O_NONBLOCK) {
-            return Err(Errno::EAGAIN);
-        }
-        // A signal ends the wait, as it would end a `read`.
-        poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::NONE)?;
-    }
-}
-
-/// Counts the events about an object that the program took and has not acknowledged: as long as there are any, the call
-/// that destroys it waits (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
-#[derive(Default)]
-pub(crate) struct Unacknowledged {
-    count: Mutex<u32>,
-    fewer: Condvar,
-}
-
-impl Unacknowledged {
-    pub(crate) fn took_one(&self) {
-        *lock(&self.count) += 1;
-    }
-
-    pub(crate) fn acknowledge(&self, n: u32) {
-        let mut count = lock(&self.count);
-        *count = count.saturating_sub(n);
-        self.fewer.notify_all();
-    }
-
-    /// Waits until all are acknowledged.
-    pub(crate) fn wait(&self) {
-        let mut count = lock(&self.count);
-        while *count > 0 {
-            count = self.fewer.wait(count).unwrap_or_else(std::sync::PoisonError::into_inner);
-        }
-    }
-}
+use crate::common::errno::minus_one;
+use crate::common::event_queue::{EventQueue, wait_for_event};
+use crate::common::unacknowledged::UnacknowledgedEvents;
+use crate::rails::{Objects, Rails};
 
 /// An event in a context's queue: its type, and the address of what it is about, as an integer (or the port).
 #[derive(Clone, Copy)]
@@ -205,7 +104,7 @@ pub(crate) fn forget<T>(context: &Context, about: usize, remove: impl FnOnce(&mu
 ///
 /// # Safety
 /// The object of the event is there.
-unsafe fn count_of<'a>(event_type: ibv_event_type, about: usize) -> Option<&'a Unacknowledged> {
+unsafe fn count_of<'a>(event_type: ibv_event_type, about: usize) -> Option<&'a UnacknowledgedEvents> {
     // SAFETY: the type says what kind of object it is; the caller, that it is there.
     unsafe {
         match event_type {
@@ -226,13 +125,13 @@ unsafe fn count_of<'a>(event_type: ibv_event_type, about: usize) -> Option<&'a U
 unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     // SAFETY: an open device.
     let context = unsafe { Context::of(context) };
-    let taken = wait_for(context.events.fd(), || {
+    let taken = wait_for_event(context.events.fd(), || {
         // Between the queue and the count nobody may destroy the object.
         let _objects = context.rails.objects();
         let queued = context.events.pop()?;
         // SAFETY: its object is there: it would have left the queue otherwise.
         if let Some(count) = unsafe { count_of(queued.event_type, queued.about) } {
-            count.took_one();
+            count.add_one();
         }
         Some(queued)
     });

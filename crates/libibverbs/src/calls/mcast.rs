@@ -4,9 +4,9 @@ use std::ffi::c_int;
 
 use mitra_verbs::{Error, Gid, Result};
 
-use super::error::status;
 use super::qp::Qp;
 use crate::abi::*;
+use crate::common::errno::status;
 
 /// The group that the program means. RoCE knows no LIDs.
 ///

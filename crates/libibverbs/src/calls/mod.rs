@@ -7,7 +7,6 @@
 //! libibverbs ask for: pointers from the call that makes such an object, not destroyed since; arrays of the length that
 //! goes with them; strings that end. Rust cannot check that, and neither can any libibverbs.
 
-pub(crate) mod absent;
 pub(crate) mod ah;
 pub(crate) mod builder;
 pub(crate) mod channel;
@@ -15,15 +14,16 @@ pub(crate) mod context;
 pub(crate) mod cq;
 pub(crate) mod cq_ex;
 pub(crate) mod device;
-pub(crate) mod error;
+
+pub(crate) mod abi_object;
 pub(crate) mod events;
 pub(crate) mod mcast;
 pub(crate) mod mr;
 pub(crate) mod mw;
-pub(crate) mod object;
 pub(crate) mod pd;
 pub(crate) mod post;
 pub(crate) mod qp;
 pub(crate) mod qp_attr;
 pub(crate) mod srq;
 pub(crate) mod text;
+pub(crate) mod unsupported;

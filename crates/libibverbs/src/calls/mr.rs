@@ -6,18 +6,19 @@ use std::sync::Mutex;
 use mitra_failover::VirtualMr;
 use mitra_verbs::{Access, Error, PdId, Provider, Result};
 
+use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
-use super::error::{number, pointer, set_errno, status};
-use super::object::{Face, Object};
 use super::pd::{Member, Pd};
 use crate::abi::*;
+use crate::common::errno::{errno_of, pointer, set_errno, status};
+use crate::common::lock::lock;
 use crate::memory;
-use crate::rails::{Rails, lock};
+use crate::rails::Rails;
 
 /// A memory region. Registering it anew gives it another name on the NIC.
 #[repr(C)]
 pub(crate) struct Mr {
-    face: Face<ibv_mr>,
+    face: AbiHeader<ibv_mr>,
     pub(crate) registered: Mutex<Registered>,
     terms: Mutex<Terms>,
 }
@@ -58,7 +59,7 @@ impl Registered {
 }
 
 // SAFETY: `repr(C)`, face first.
-unsafe impl Object for Mr {
+unsafe impl AbiObject for Mr {
     type C = ibv_mr;
 }
 
@@ -138,7 +139,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
             rkey: named.rkey.0,
         };
         let terms = Terms { iova, access, _pd: Member::clone(&found.member) };
-        Mr { face: Face::new(face), registered: Mutex::new(registered), terms: Mutex::new(terms) }.give()
+        Mr { face: AbiHeader::new(face), registered: Mutex::new(registered), terms: Mutex::new(terms) }.give()
     });
     pointer("ibv_reg_mr", made)
 }
@@ -199,8 +200,8 @@ unsafe extern "C" fn ibv_rereg_mr(
     match unsafe { reregister(mr, asked, pd, addr, length, access as c_uint) } {
         Ok(()) => 0,
         Err(error) => {
-            super::error::explain("ibv_rereg_mr", &error);
-            set_errno(number(&error));
+            crate::common::errno::log_failure("ibv_rereg_mr", &error);
+            set_errno(errno_of(&error));
             IBV_REREG_MR_ERR_CMD
         }
     }

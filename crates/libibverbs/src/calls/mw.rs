@@ -4,21 +4,21 @@ use std::ffi::c_int;
 
 use mitra_verbs::{Error, MwId, Provider, Result};
 
+use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
-use super::error::{explain, pointer, status};
-use super::object::{Face, Object};
 use super::pd::Pd;
 use crate::abi::*;
+use crate::common::errno::{log_failure, pointer, status};
 
 /// A memory window.
 #[repr(C)]
 pub(crate) struct Mw {
-    face: Face<ibv_mw>,
+    face: AbiHeader<ibv_mw>,
     pub(crate) id: MwId,
 }
 
 // SAFETY: `repr(C)`, face first.
-unsafe impl Object for Mw {
+unsafe impl AbiObject for Mw {
     type C = ibv_mw;
 }
 
@@ -40,7 +40,7 @@ unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
     }
     let mw = context.nic().alloc_mw(found.id)?;
     let face = ibv_mw { context: context.address(), pd, rkey: mw.rkey.0, handle: mw.id.0, r#type: mw_type };
-    Ok(Mw { face: Face::new(face), id: mw.id }.give())
+    Ok(Mw { face: AbiHeader::new(face), id: mw.id }.give())
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
@@ -63,6 +63,6 @@ pub(crate) unsafe extern "C" fn bind_mw(
     _mw: *mut ibv_mw,
     _mw_bind: *mut ibv_mw_bind,
 ) -> c_int {
-    explain("ibv_bind_mw", &"windows of type 2 are bound by IBV_WR_BIND_MW");
+    log_failure("ibv_bind_mw", &"windows of type 2 are bound by IBV_WR_BIND_MW");
     libc::EOPNOTSUPP
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use mitra_verbs::{Error, PdId, Provider, Result};
 
+use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
-use super::error::{pointer, set_errno, status};
-use super::object::{Face, Object};
 use crate::abi::*;
+use crate::common::errno::{pointer, set_errno, status};
 
 /// A protection domain.
 #[repr(C)]
 pub(crate) struct Pd {
-    face: Face<ibv_pd>,
+    face: AbiHeader<ibv_pd>,
     pub(crate) id: PdId,
     /// What belongs to it has one of these each. Where all domains of the program are one, no NIC counts them.
     pub(crate) member: Member,
@@ -23,7 +23,7 @@ pub(crate) struct Pd {
 pub(crate) type Member = Arc<()>;
 
 // SAFETY: `repr(C)`, face first.
-unsafe impl Object for Pd {
+unsafe impl AbiObject for Pd {
     type C = ibv_pd;
 }
 
@@ -39,7 +39,7 @@ fn alloc(context: &Context) -> Result<*mut ibv_pd> {
         Some(spanning) => spanning.pd(),
     };
     let face = ibv_pd { context: context.address(), handle: id.0 };
-    Ok(Pd { face: Face::new(face), id, member: Member::default() }.give())
+    Ok(Pd { face: AbiHeader::new(face), id, member: Member::default() }.give())
 }
 
 #[unsafe(no_mangle)]

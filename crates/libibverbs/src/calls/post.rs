@@ -9,16 +9,16 @@ use mitra_verbs::{
 };
 use smallvec::SmallVec;
 
+use super::abi_object::AbiObject;
 use super::ah::Ah;
 use super::context::Context;
-use super::error::{explain, number};
 use super::mr::{self, Mr};
 use super::mw::Mw;
-use super::object::Object;
 use super::qp::Qp;
 use super::srq::Srq;
 use crate::abi::*;
-use crate::rails::lock;
+use crate::common::errno::{errno_of, log_failure};
+use crate::common::lock::lock;
 
 /// Requests that are posted at once; a longer list goes in pieces.
 const PIECE: usize = 16;
@@ -79,10 +79,10 @@ unsafe fn post<C: Linked, R>(
             refused = Some(error.error);
         }
         if let Some(error) = refused {
-            explain(call, &error);
+            log_failure(call, &error);
             // SAFETY: the caller's variable.
             unsafe { *bad = at };
-            return number(&error);
+            return errno_of(&error);
         }
         if at.is_null() {
             return 0;

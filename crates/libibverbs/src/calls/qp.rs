@@ -8,16 +8,17 @@ use mitra_verbs::{
     Error, Gid, PostError, Provider, QpAttr, QpCap, QpInitAttr, QpStatus, QpType, Qpn, RecvWr, Result, SendWr,
 };
 
+use super::abi_object::{AbiHeader, AbiObject};
 use super::builder::{self, Builder};
 use super::context::Context;
 use super::cq::Cq;
-use super::error::{explain, pointer, status};
-use super::events::{self, Unacknowledged};
-use super::object::{Face, Object};
+use super::events;
 use super::pd::{Member, Pd};
 use super::qp_attr;
 use super::srq::Srq;
 use crate::abi::*;
+use crate::common::errno::{log_failure, pointer, status};
+use crate::common::unacknowledged::UnacknowledgedEvents;
 use crate::rails::Spanning;
 use crate::rails::completions::Completions;
 use crate::rails::pair::{Made, Pair};
@@ -25,10 +26,10 @@ use crate::rails::pair::{Made, Pair};
 /// A queue pair. `ibv_qp_to_qp_ex` casts, so every one has the extended face.
 #[repr(C)]
 pub(crate) struct Qp {
-    face: Face<ibv_qp_ex>,
+    face: AbiHeader<ibv_qp_ex>,
     path: Path,
     pub(crate) qp_type: QpType,
-    pub(crate) events: Unacknowledged,
+    pub(crate) events: UnacknowledgedEvents,
     pub(crate) builder: Builder,
     cap: ibv_qp_cap,
     sq_sig_all: bool,
@@ -38,7 +39,7 @@ pub(crate) struct Qp {
 }
 
 // SAFETY: `repr(C)`, face first; `ibv_qp` is its prefix.
-unsafe impl Object for Qp {
+unsafe impl AbiObject for Qp {
     type C = ibv_qp_ex;
 }
 
@@ -118,7 +119,7 @@ impl Qp {
     /// The queue pair that the program means.
     ///
     /// # Safety
-    /// As for [`Object::of`].
+    /// As for [`AbiObject::of`].
     pub(crate) unsafe fn plain<'a>(qp: *mut ibv_qp) -> &'a Qp {
         // SAFETY: every `ibv_qp` that programs know is the prefix of such a face.
         unsafe { Qp::of(qp.cast()) }
@@ -247,7 +248,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, own_mcast: bool) 
         }
     };
     // SAFETY: integers, pointers and optional functions.
-    let face: Face<ibv_qp_ex> = unsafe { Face::zeroed() };
+    let face: AbiHeader<ibv_qp_ex> = unsafe { AbiHeader::zeroed() };
     // SAFETY: nobody else has its address yet.
     let fields = unsafe { &mut (*face.get()).qp_base };
     fields.context = context.address();
@@ -261,7 +262,7 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, own_mcast: bool) 
         face,
         path,
         qp_type,
-        events: Unacknowledged::default(),
+        events: UnacknowledgedEvents::default(),
         builder: Builder::default(),
         cap: *cap,
         sq_sig_all: attr.sq_sig_all,
@@ -335,7 +336,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: its own field.
     let qpn = Qpn::new(unsafe { (*qp).qp_num });
     events::forget(context, qp as usize, |objects| objects.qps.remove(&qpn));
-    found.events.wait();
+    found.events.wait_for_all();
     // SAFETY: the program gives it back, and no event points to it.
     drop(unsafe { Qp::take(qp.cast()) });
     0
@@ -354,7 +355,7 @@ unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: the caller's structure.
     let ece = unsafe { &*ece };
     if ece.comp_mask != 0 || ece.vendor_id != 0 {
-        explain("ibv_set_ece", &"the device has no enhanced connection establishment");
+        log_failure("ibv_set_ece", &"the device has no enhanced connection establishment");
         return libc::EOPNOTSUPP;
     }
     0

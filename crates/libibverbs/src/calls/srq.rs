@@ -6,20 +6,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use mitra_verbs::{AsyncEvent, Error, Provider, Result, SrqId};
 
+use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
-use super::error::{pointer, status};
-use super::events::{self, Unacknowledged};
-use super::object::{Face, Object};
+use super::events;
 use super::pd::{Member, Pd};
 use crate::abi::*;
+use crate::common::errno::{pointer, status};
+use crate::common::unacknowledged::UnacknowledgedEvents;
 use crate::rails::shared_receives::SharedReceives;
 
 /// A shared receive queue.
 #[repr(C)]
 pub(crate) struct Srq {
-    face: Face<ibv_srq>,
+    face: AbiHeader<ibv_srq>,
     pub(crate) id: SrqId,
-    pub(crate) events: Unacknowledged,
+    pub(crate) events: UnacknowledgedEvents,
     depth: u32,
     sges: u32,
     /// The limit as armed; it is spent when its event is given, which nobody notes here.
@@ -30,7 +31,7 @@ pub(crate) struct Srq {
 }
 
 // SAFETY: `repr(C)`, face first.
-unsafe impl Object for Srq {
+unsafe impl AbiObject for Srq {
     type C = ibv_srq;
 }
 
@@ -80,7 +81,7 @@ unsafe fn create(
     }
     let id = context.nic().create_srq(found.id, attr.max_wr)?;
     // SAFETY: integers and pointers.
-    let face: Face<ibv_srq> = unsafe { Face::zeroed() };
+    let face: AbiHeader<ibv_srq> = unsafe { AbiHeader::zeroed() };
     // SAFETY: nobody else has its address yet.
     let fields = unsafe { &mut *face.get() };
     fields.context = context.address();
@@ -98,7 +99,7 @@ unsafe fn create(
     let srq = Srq {
         face,
         id,
-        events: Unacknowledged::default(),
+        events: UnacknowledgedEvents::default(),
         depth: attr.max_wr,
         sges: attr.max_sge.max(1),
         limit: AtomicU32::new(0),
@@ -164,7 +165,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         return status("ibv_destroy_srq", Err(error));
     }
     events::forget(context, srq as usize, |objects| objects.srqs.remove(&found.id));
-    found.events.wait();
+    found.events.wait_for_all();
     // SAFETY: the program gives it back, and no event points to it.
     drop(unsafe { Srq::take(srq) });
     0

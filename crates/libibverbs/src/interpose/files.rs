@@ -1,8 +1,8 @@
 //! Files of the device that programs look for by themselves: there are none, and here they stand in.
 //!
-//! - `/dev/infiniband/DEV_NAME` is a character device to `stat` and `access`: UCX 1.13 takes no other, and never opens it
+//! - `/dev/infiniband/CHAR_DEVICE_NAME` is a character device to `stat` and `access`: UCX 1.13 takes no other, and never opens it
 //!   (`uct_ib_device_is_accessible` in its src/uct/ib/base/ib_md.c).
-//! - `/sys/class/infiniband/NAME/ports/1/gid_attrs/types/0` can be read: UCX takes a device for one of RoCE v1 if it cannot
+//! - `/sys/class/infiniband/DEVICE_NAME/ports/1/gid_attrs/types/0` can be read: UCX takes a device for one of RoCE v1 if it cannot
 //!   (`uct_ib_device_query_gid_info` in ib_device.c), and drops every datagram of v2.
 //!
 //! The C library is always asked first: only where it finds nothing does a file of ours stand in.
@@ -13,8 +13,8 @@ use core::mem::zeroed;
 use libc::{c_char, c_int};
 
 use super::Next;
-use crate::calls::device::{DEV_NAME, NAME};
-use crate::calls::error::minus_one;
+use crate::calls::device::{CHAR_DEVICE_NAME, DEVICE_NAME};
+use crate::common::errno::minus_one;
 
 /// A file that stands in.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -187,10 +187,10 @@ unsafe fn stands_in(answer: Option<c_int>, path: *const c_char) -> Option<File> 
     }
     // SAFETY: a string that the kernel has read to its end.
     let path = unsafe { CStr::from_ptr(path) }.to_str().ok()?;
-    if path.strip_prefix("/dev/infiniband/") == Some(DEV_NAME) {
+    if path.strip_prefix("/dev/infiniband/") == Some(CHAR_DEVICE_NAME) {
         return Some(File::Device);
     }
-    let rest = path.strip_prefix("/sys/class/infiniband/")?.strip_prefix(NAME)?;
+    let rest = path.strip_prefix("/sys/class/infiniband/")?.strip_prefix(DEVICE_NAME)?;
     (rest == "/ports/1/gid_attrs/types/0").then_some(File::GidType)
 }
 

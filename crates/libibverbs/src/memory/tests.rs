@@ -66,7 +66,7 @@ impl Drop for Pages {
     }
 }
 
-/// The same by the kernel, as on processors that `fault` does not know.
+/// The same by the kernel, as on processors that `copy_nofault` does not support.
 struct ByTheKernel(*mut u8);
 
 // SAFETY: as for `ProgramMemory`.

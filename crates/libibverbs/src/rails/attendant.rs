@@ -12,9 +12,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::meeting::About;
 use super::pair::Pair;
 use super::{Rails, Spanning};
+use crate::calls::abi_object::AbiObject;
 use crate::calls::cq::Cq;
 use crate::calls::events;
-use crate::calls::object::Object;
 
 /// How long it sleeps, in milliseconds: how late a peer's failover can find a program that does not poll.
 const NAP: u16 = 1;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use mitra_verbs::{Result, Wc, WcStatus};
 
-use super::lock;
 use super::pair::Pair;
-use crate::calls::events::EventQueue;
+use crate::common::event_queue::EventQueue;
+use crate::common::lock::lock;
 
 /// What a queue can be armed for, each for all that those before it are.
 const NOTHING: u8 = 0;

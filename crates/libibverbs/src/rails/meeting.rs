@@ -18,8 +18,9 @@ use mitra_verbs::{
     QpType, Qpn, RecvWr, Result, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
 };
 
-use super::{lock, spanning};
-use crate::calls::ah::{GRH, sender};
+use super::spanning;
+use crate::common::grh::{GRH_LEN as GRH, source_gid};
+use crate::common::lock::lock;
 
 /// Bytes of a message, at most.
 const MAX: usize = 512;
@@ -289,7 +290,7 @@ impl End {
             let len = (wc.byte_len as usize).min(SLOT);
             self.memory.read_at(wc.wr_id as usize * SLOT, &mut bytes[..len]);
             if let Some((grh, message)) = bytes[..len].split_first_chunk::<GRH>() {
-                arrived(Gid(sender(grh)), message);
+                arrived(Gid(source_gid(grh)), message);
             }
             // If it cannot be posted again the NIC has failed.
             let _ = self.post_recv(wc.wr_id);

@@ -17,13 +17,14 @@ mod spanning;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use crate::calls::error::tell;
+use crate::common::errno::system_error;
+use crate::common::lock::lock;
 use mitra_control::control::Server;
 use mitra_control::{Rails as Asked, Settings};
 use mitra_softnic::{Config, SoftNic};
-use mitra_verbs::{CqId, Error, Gid, Limits, PortState, Provider, Qpn, Result, SrqId};
+use mitra_verbs::{CqId, Gid, Limits, PortState, Provider, Qpn, Result, SrqId};
 
 use crate::calls::events;
 pub(crate) use spanning::Spanning;
@@ -59,20 +60,11 @@ unsafe extern "C" fn forked() {
     mitra_softnic::forked();
 }
 
-/// A lock's contents. A panic under one of this crate's locks ends the process (it would have to cross into C).
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// An error of the operating system.
-pub(crate) fn system(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Error {
-    move |error| Error::System { what, message: error.to_string() }
-}
-
 impl Rails {
     /// The device of this process, opened if it is not. A child that was forked opens its own: the NICs of its parent live there,
     /// with their threads.
     pub(crate) fn open() -> Result<Arc<Rails>> {
+        crate::common::logging::install();
         let mut open = lock(&OPEN);
         let pid = std::process::id();
         if let Some((owner, rails)) = &*open
@@ -80,7 +72,8 @@ impl Rails {
         {
             return Ok(Arc::clone(rails));
         }
-        let rails = Rails::make().inspect_err(|error| tell(error))?;
+        let rails =
+            Rails::make().inspect_err(|error| tracing::warn!("the device cannot be opened: {error}"))?;
         if OPENED.fetch_add(1, Ordering::Relaxed) == 0 {
             // SAFETY: a function that may run at exit. If there is no room for it, what the NIC owes stays unsaid.
             unsafe { libc::atexit(farewell) };
@@ -95,14 +88,15 @@ impl Rails {
     }
 
     fn make() -> Result<Arc<Rails>> {
-        let settings = Settings::from_env().map_err(|e| system("reading the options of `mitra run`")(&e))?;
+        let settings =
+            Settings::from_env().map_err(|e| system_error("reading the options of `mitra run`")(&e))?;
         let configs = match &settings.rails {
             Asked::Count(n) => vec![Config::loopback(); *n],
             Asked::Addresses(list) => list.iter().map(|address| Config::at(*address)).collect(),
         };
         let nics = configs
             .into_iter()
-            .map(|config| SoftNic::open(config).map_err(|e| system("opening a software NIC")(&e)))
+            .map(|config| SoftNic::open(config).map_err(|e| system_error("opening a software NIC")(&e)))
             .collect::<Result<Vec<_>>>()?;
         let spanning = if nics.len() > 1 { Some(Spanning::new(&nics, &settings)?) } else { None };
         let rails = Arc::new(Rails { nics, spanning, objects: Mutex::default(), control: OnceLock::new() });
@@ -110,9 +104,9 @@ impl Rails {
             Some(spanning) => attendant::start(&rails, spanning),
             None => events::start(&rails),
         };
-        started.map_err(|e| system("starting a thread")(&e))?;
+        started.map_err(|e| system_error("starting a thread")(&e))?;
         let served = mitra_control::control::serve(&settings, control::Controlled(Arc::downgrade(&rails)))
-            .map_err(|e| system("listening for `mitra fault`")(&e))?;
+            .map_err(|e| system_error("listening for `mitra fault`")(&e))?;
         // It was empty: the device is made here, once.
         let _ = rails.control.set(served);
         Ok(rails)

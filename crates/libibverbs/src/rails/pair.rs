@@ -11,10 +11,10 @@ use mitra_verbs::{
 
 use super::bounce::Bounce;
 use super::completions::Completions;
-use super::lock;
 use super::parted::Parted;
 use super::shared_receives::SharedReceives;
 use super::spanning::{self, Spanning};
+use crate::common::lock::lock;
 use inner::Inner;
 
 /// Lines that a queue pair writes about what could not be recovered.
@@ -374,14 +374,14 @@ impl Pair {
             }
             // Without a completion that says so: what is posted from here on is flushed.
             Some(why) if why != Ended::Closed && inner.state == QpState::Rts => {
-                eprintln!("mitra: queue pair {}: the connection has ended: {why:?}", self.qpn);
+                tracing::warn!("queue pair {}: the connection has ended: {why:?}", self.qpn);
                 self.fail(inner);
                 (self.made.on_event)(AsyncEvent::QpFatal(self.qpn));
             }
             _ => {}
         }
         if inner.parted.as_ref().is_some_and(Parted::is_due) {
-            eprintln!("mitra: queue pair {}: a send fails: the peer has closed its end", self.qpn);
+            tracing::warn!("queue pair {}: a send fails: the peer has closed its end", self.qpn);
             inner.state = QpState::Err;
             self.give_up(inner, WcStatus::RetryExceeded);
         }
@@ -410,9 +410,11 @@ impl Pair {
             && inner.lines < LINES
         {
             inner.lines += 1;
-            eprintln!(
-                "mitra: queue pair {}: {:?}, wr_id {:#x}: {error}",
-                self.qpn, completion.opcode, completion.wr_id
+            tracing::warn!(
+                "queue pair {}: {:?}, wr_id {:#x}: {error}",
+                self.qpn,
+                completion.opcode,
+                completion.wr_id
             );
         }
         if status != WcStatus::Success {
@@ -437,8 +439,8 @@ impl Pair {
         inner.told_epoch = Some(report.epoch);
         self.failovers.fetch_add(1, Ordering::Relaxed);
         let tally = report.tally;
-        eprintln!(
-            "mitra: queue pair {} moved from rail {} to rail {} ({:?}) in {:.1?}: of {} in flight, {} had been executed, {} \
+        tracing::warn!(
+            "queue pair {} moved from rail {} to rail {} ({:?}) in {:.1?}: of {} in flight, {} had been executed, {} \
              are sent again",
             self.qpn,
             report.from,

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 use mitra_verbs::{Error, PostError, RecvWr, Result};
 
-use super::lock;
 use super::pair::Pair;
+use crate::common::lock::lock;
 
 /// The queue.
 pub(crate) struct SharedReceives {

@@ -11,9 +11,11 @@ use mitra_failover::{Config, Detector, Domain, RemoteRegion, VirtualMr, VirtualQ
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Access, Buffer, CompletionChannel, Error, Key, Limits, PdId, Provider, Qpn, Result};
 
+use super::bounce;
 use super::meeting::Meeting;
 use super::pair::{Made, Pair};
-use super::{bounce, lock, system};
+use crate::common::errno::system_error;
+use crate::common::lock::lock;
 
 /// How long the rails of a queue pair that was destroyed stay, so that its peer hears that it has ended.
 const LINGER: Duration = Duration::from_millis(200);
@@ -212,6 +214,6 @@ pub(super) fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(|e| system("reading /dev/urandom")(&e))?;
+        .map_err(|e| system_error("reading /dev/urandom")(&e))?;
     Ok(u64::from_ne_bytes(bytes))
 }

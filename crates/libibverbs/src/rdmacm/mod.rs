@@ -37,7 +37,7 @@ use std::ffi::c_int;
 
 use nix::errno::Errno;
 
-use crate::calls::error::minus_one;
+use crate::common::errno::minus_one;
 
 /// What a call returns: 0, or -1 with `errno` set.
 fn answer(result: Result<(), Errno>) -> c_int {

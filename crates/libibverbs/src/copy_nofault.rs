@@ -138,7 +138,7 @@ unsafe extern "C" {
 }
 
 /// Makes the copies safe: to be called before the first.
-pub(crate) fn survive() {
+pub(crate) fn install_handler() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| signals::stand_in_front(on_fault));
 }
@@ -146,7 +146,7 @@ pub(crate) fn survive() {
 /// Copies out of lent memory.
 ///
 /// # Safety
-/// After [`survive`]. The caller may read what is at `from`, if anything is.
+/// After [`install_handler`]. The caller may read what is at `from`, if anything is.
 pub(crate) unsafe fn read(from: *const u8, out: &mut [u8]) -> Result<(), Unmapped> {
     // SAFETY: `out` is ours to write; a fault at `from` is survived, by the caller's word.
     there(unsafe { mitra_lent_copy(out.as_mut_ptr(), from, out.len(), from) })
@@ -155,7 +155,7 @@ pub(crate) unsafe fn read(from: *const u8, out: &mut [u8]) -> Result<(), Unmappe
 /// Copies into lent memory.
 ///
 /// # Safety
-/// After [`survive`]. The caller may write what is at `to`, if anything is.
+/// After [`install_handler`]. The caller may write what is at `to`, if anything is.
 pub(crate) unsafe fn write(to: *mut u8, data: &[u8]) -> Result<(), Unmapped> {
     // SAFETY: `data` is ours to read; a fault at `to` is survived, by the caller's word.
     there(unsafe { mitra_lent_copy(to, data.as_ptr(), data.len(), to) })

@@ -4,9 +4,9 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-use super::error::set_errno;
+use crate::common::errno::set_errno;
 
-macro_rules! absent {
+macro_rules! unsupported {
     ($($type:ty, $answer:expr => $($name:ident)*;)*) => {$($(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name() -> $type {
@@ -21,7 +21,7 @@ fn nothing() -> *mut c_void {
     ptr::null_mut()
 }
 
-absent! {
+unsupported! {
     c_int, libc::EOPNOTSUPP =>
     execute_ioctl ibv_cmd_advise_mr ibv_cmd_alloc_dm ibv_cmd_alloc_mw ibv_cmd_alloc_pd ibv_cmd_attach_mcast
     ibv_cmd_close_xrcd ibv_cmd_create_ah ibv_cmd_create_counters ibv_cmd_create_cq ibv_cmd_create_cq_ex

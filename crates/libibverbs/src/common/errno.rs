@@ -1,0 +1,60 @@
+//! How an error reaches a C program: an `errno` value, and with `MITRA_VERBOSE=1` a line on standard error.
+
+use std::ffi::c_int;
+use std::fmt::Display;
+use std::ptr;
+
+use mitra_verbs::Error;
+
+/// Returns the `errno` value of an error, as the manual pages of the verbs list them.
+pub(crate) fn errno_of(error: &Error) -> c_int {
+    match error {
+        Error::DeviceFatal | Error::System { .. } => libc::EIO,
+        Error::Busy { .. } => libc::EBUSY,
+        Error::QueueFull { .. } => libc::ENOMEM,
+        Error::Unsupported(_) => libc::EOPNOTSUPP,
+        _ => libc::EINVAL,
+    }
+}
+
+/// Logs why a verb fails, at debug level.
+pub(crate) fn log_failure(verb: &str, reason: &dyn Display) {
+    tracing::debug!("{verb}: {reason}");
+}
+
+/// Returns the result of a verb that returns 0 or an `errno` value.
+pub(crate) fn status(verb: &str, result: Result<(), Error>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            log_failure(verb, &error);
+            errno_of(&error)
+        }
+    }
+}
+
+/// Returns the result of a verb that returns a pointer, or NULL with `errno` set.
+pub(crate) fn pointer<T>(verb: &str, result: Result<*mut T, Error>) -> *mut T {
+    result.unwrap_or_else(|error| {
+        log_failure(verb, &error);
+        set_errno(errno_of(&error));
+        ptr::null_mut()
+    })
+}
+
+/// Sets `errno` and returns −1.
+pub(crate) fn minus_one(errno: c_int) -> c_int {
+    set_errno(errno);
+    -1
+}
+
+/// Sets `errno` of the calling thread.
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: `__errno_location` returns the calling thread's `errno`, which lives as long as the thread.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Converts an error of the operating system. `action` is what failed, as in "opening a socket".
+pub(crate) fn system_error(action: &'static str) -> impl Fn(&dyn Display) -> Error {
+    move |error| Error::System { what: action, message: error.to_string() }
+}

@@ -1,0 +1,105 @@
+//! Messages on standard error.
+//!
+//! The library runs in programs that know nothing of it, so it brings its own `tracing` subscriber: a line `mitra: …` for each
+//! event, and nothing else. Warnings are always written; the reasons of failed verbs (debug level) only with
+//! `MITRA_VERBOSE=1`, which `mitra run --verbose` sets.
+
+use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
+use std::sync::Once;
+
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// Installs the subscriber for the process, once. A subscriber that is installed already stays.
+pub(crate) fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let is_verbose = std::env::var_os("MITRA_VERBOSE").is_some_and(|value| value == "1");
+        let max_level = if is_verbose { LevelFilter::DEBUG } else { LevelFilter::WARN };
+        let _ = tracing::subscriber::set_global_default(StderrSubscriber { max_level });
+    });
+}
+
+/// Writes the events of Mitra's crates to standard error. It has no spans.
+struct StderrSubscriber {
+    max_level: LevelFilter,
+}
+
+impl Subscriber for StderrSubscriber {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && metadata.target().starts_with("mitra") && *metadata.level() <= self.max_level
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.max_level)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line("mitra: ".to_owned());
+        event.record(&mut line);
+        line.0.push('\n');
+        // The program may have closed its standard error; the message is lost then.
+        let _ = io::stderr().write_all(line.0.as_bytes());
+    }
+
+    fn new_span(&self, _span: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+
+    fn enter(&self, _span: &Id) {}
+
+    fn exit(&self, _span: &Id) {}
+}
+
+/// The line that an event becomes: its message.
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            // Writing to a string does not fail.
+            let _ = write!(self.0, "{value:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_is_formatted_without_quotes() {
+        struct Capture(std::sync::Mutex<String>);
+
+        impl Subscriber for Capture {
+            fn enabled(&self, _: &Metadata<'_>) -> bool {
+                true
+            }
+            fn event(&self, event: &Event<'_>) {
+                let mut line = Line("mitra: ".to_owned());
+                event.record(&mut line);
+                *self.0.lock().expect("no test panics here") = line.0;
+            }
+            fn new_span(&self, _: &Attributes<'_>) -> Id {
+                Id::from_u64(1)
+            }
+            fn record(&self, _: &Id, _: &Record<'_>) {}
+            fn record_follows_from(&self, _: &Id, _: &Id) {}
+            fn enter(&self, _: &Id) {}
+            fn exit(&self, _: &Id) {}
+        }
+
+        let capture = std::sync::Arc::new(Capture(std::sync::Mutex::default()));
+        tracing::subscriber::with_default(std::sync::Arc::clone(&capture), || {
+            tracing::warn!("queue pair {}: {}", 7, "moved");
+        });
+        assert_eq!(*capture.0.lock().expect("no test panics here"), "mitra: queue pair 7: moved");
+    }
+}
