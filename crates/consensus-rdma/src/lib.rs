@@ -2,22 +2,22 @@
 //! the state machines of `agreement` ask for. Knows no protocol, and NICs by the [`mitra_verbs::Provider`] trait alone.
 #![forbid(unsafe_code)]
 
-mod call;
-mod files;
-mod greeting;
+mod handshake;
+mod inline_cell;
 mod layout;
 mod link;
-mod memory;
-mod node;
+mod memory_node;
 mod peer;
+mod pending_connect;
+mod poller;
 mod port;
+mod process_node;
 mod register;
-mod rest;
 mod secret;
-mod word;
+mod storage;
 
-pub use files::{Disk, DiskError};
-pub use greeting::Token;
-pub use memory::{MemoryConfig, MemoryNode, StartError};
-pub use node::{Node, NodeConfig};
-pub use rest::Heard;
+pub use handshake::Token;
+pub use memory_node::{MemoryConfig, MemoryNode, StartError};
+pub use poller::ReadyCqs;
+pub use process_node::{ProcessConfig, ProcessNode};
+pub use storage::{StorageConfig, StorageError};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mitra_failover::{Completion, ConnectInfo, Domain, FailoverReport, RemoteRegion, VirtualMr, VirtualQp};
 use mitra_verbs::{Buffer, Data, RecvWr, Result, SendOp, SendWr, WcOpcode};
 
-use crate::rest::Heard;
+use crate::poller::ReadyCqs;
 
 /// Requests with a number below this are messages.
 const MESSAGES: u64 = 16;
@@ -173,7 +173,7 @@ impl Link {
     }
 
     /// Whether that is about this link.
-    pub(crate) fn is_among(&self, heard: &Heard) -> bool {
+    pub(crate) fn is_among(&self, heard: &ReadyCqs) -> bool {
         heard.is_about(&self.vqp)
     }
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use mitra_consensus::ProcessId;
 use mitra_verbs::Error;
 
-use crate::call::{AGAIN, Call, Identity};
-use crate::greeting::{Guest, Token, Welcome};
+use crate::handshake::{Guest, Token, Welcome};
 use crate::link::{Event, Link};
+use crate::pending_connect::{AGAIN, Call, Identity};
 
 /// Messages that wait for a connection, at most; the oldest go first. Who takes none for so long has crashed, as far as protocols can tell.
 const WAITING: usize = 4096;

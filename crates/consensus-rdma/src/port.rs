@@ -20,11 +20,11 @@ use mitra_verbs::{Access, Buffer, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::call::{AGAIN, Call, Identity};
-use crate::greeting::Welcome;
+use crate::handshake::Welcome;
 use crate::layout::Layout;
 use crate::link::{Event, Link};
-use crate::memory::{Answer, LEARNT, LOOKED_THROUGH, MESSAGE, Request};
+use crate::memory_node::{Answer, LEARNT, LOOKED_THROUGH, MESSAGE, Request};
+use crate::pending_connect::{AGAIN, Call, Identity};
 use crate::register;
 
 /// Bytes of a READ, at most, unless a register is longer.
@@ -390,7 +390,7 @@ mod tests {
     use mitra_softnic::{Config, SoftNic};
 
     use super::*;
-    use crate::memory::{MemoryConfig, MemoryNode};
+    use crate::memory_node::{MemoryConfig, MemoryNode};
 
     fn domain() -> Arc<Domain> {
         Domain::notifying(vec![SoftNic::open(Config::loopback()).expect("a NIC")]).expect("a domain")
@@ -406,10 +406,10 @@ mod tests {
         let (tokens, listener) = (vec![[7; 16]], TcpListener::bind("127.0.0.1:0").expect("a port"));
         let config = MemoryConfig {
             regions: regions.clone(),
-            room: 64,
+            register_capacity: 64,
             tokens,
-            restarts: false,
-            disk: None,
+            allow_restarts: false,
+            storage: None,
             failover,
         };
         let mut memory = MemoryNode::new(domain(), listener, config).expect("a memory");
@@ -419,7 +419,7 @@ mod tests {
         let mut until_ready = |port: &mut Port<u64>| {
             let end = Instant::now() + Duration::from_secs(10);
             while !port.is_ready() && Instant::now() < end {
-                memory.rest(Duration::from_millis(1));
+                memory.serve_for(Duration::from_millis(1));
                 port.poll(&mut Vec::new());
             }
             port.is_ready()

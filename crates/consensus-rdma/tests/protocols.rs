@@ -125,13 +125,13 @@ fn a_leader_that_was_deposed_is_refused_by_the_nic() {
     cluster.until("p1 decides", |c| c.nodes[1].as_ref().is_some_and(|n| n.process().decision().is_some()));
     cluster.nodes[0] = p0;
     let p0 = cluster.nodes[0].as_mut().expect("p0");
-    assert_eq!(p0.connections(MemoryId(0)), 1);
+    assert_eq!(p0.connection_count(MemoryId(0)), 1);
     // It goes without phase 1, and with a key that is gone.
-    p0.tell(Input::Leader(ProcessId(0)));
+    p0.handle_input(Input::Leader(ProcessId(0)));
     assert_eq!(cluster.decided(), 11);
     let refused = |c: &Cluster<ProtectedMemoryPaxos<u64>>| {
         let p0 = c.nodes[0].as_ref().expect("p0");
-        (0..3).filter(|&m| p0.connections(MemoryId(m)) == 2).count()
+        (0..3).filter(|&m| p0.connection_count(MemoryId(m)) == 2).count()
     };
     // The third memory may have taken p0's write before p1 came to it.
     cluster.until("p0 was refused by a majority, and has connected again", |c| refused(c) >= 2);
@@ -147,7 +147,7 @@ fn a_rail_dies_under_the_leader() {
     let leader = cluster.nodes[0].as_ref().expect("p0");
     let moved = (0..3).filter(|&m| leader.last_failover(MemoryId(m)).is_some()).count();
     assert!(moved >= 2, "it wrote to a majority over the other rail, but moved on {moved} only");
-    assert_eq!((0..3).map(|m| leader.connections(MemoryId(m))).collect::<Vec<_>>(), [1; 3]);
+    assert_eq!((0..3).map(|m| leader.connection_count(MemoryId(m))).collect::<Vec<_>>(), [1; 3]);
 }
 
 /// The same under a memory whose NIC dies.

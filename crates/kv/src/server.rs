@@ -12,7 +12,7 @@ use mitra_consensus::ProcessId;
 use mitra_consensus::heartbeat::Heartbeat;
 use mitra_consensus::kv::{Event, Kv, Reply as Said, Request};
 use mitra_consensus::log::{Log, Refused};
-use mitra_consensus_rdma::{Node, NodeConfig, StartError};
+use mitra_consensus_rdma::{ProcessConfig, ProcessNode, StartError};
 use mitra_failover::Domain;
 
 use crate::Sizes;
@@ -107,7 +107,7 @@ enum Gathered {
 /// A process of the store, with its clients.
 pub struct Server {
     config: ServerConfig,
-    node: Node<Member>,
+    node: ProcessNode<Member>,
     store: Store,
     poll: Poll,
     events: Events,
@@ -131,20 +131,20 @@ impl Server {
         config: ServerConfig,
     ) -> Result<Server, StartError> {
         let sizes = config.sizes;
-        let node_config = NodeConfig {
-            me: config.me,
+        let node_config = ProcessConfig {
+            id: config.me,
             tokens: config.tokens.clone(),
             processes: config.processes.clone(),
             memories: config.memories.iter().map(|&at| (at, sizes.regions())).collect(),
-            room: sizes.room(),
-            message: MESSAGE,
-            wake: config.heartbeat,
+            register_capacity: sizes.room(),
+            max_message_bytes: MESSAGE,
+            wake_delay: config.heartbeat,
             failover: config.failover,
         };
-        let log = Log::new(config.me, sizes.log()).ok_or(StartError::Processes(config.processes.len()))?;
+        let log = Log::new(config.me, sizes.log()).ok_or(StartError::ProcessCount(config.processes.len()))?;
         let heartbeat = Heartbeat::new(config.me, sizes.processes, sizes.memories);
         let member = Member::new(log, heartbeat, sizes.log().regions().len() as u8, sizes.memories);
-        let node = Node::new(member, domain, door, &node_config)?;
+        let node = ProcessNode::new(member, domain, door, &node_config)?;
         clients.set_nonblocking(true)?;
         let mut listener = mio::net::TcpListener::from_std(clients);
         let poll = Poll::new()?;
@@ -194,7 +194,7 @@ impl Server {
             self.node.arm();
             match self.step() {
                 true => Duration::ZERO,
-                false => self.node.until_due(NAP),
+                false => self.node.next_timeout(NAP),
             }
         };
         match self.poll.poll(&mut self.events, Some(sleep)) {
@@ -204,7 +204,7 @@ impl Server {
         for event in &std::mem::replace(&mut self.events, Events::with_capacity(0)) {
             match event.token() {
                 LISTENER => self.accept(),
-                NODE => self.node.note(),
+                NODE => self.node.drain_events(),
                 Token(id) => {
                     if let Some(connection) = self.connections.get_mut(&id) {
                         connection.readable |=
@@ -395,9 +395,9 @@ impl Server {
              processes:{}\r\nclients:{}\r\ncommands:{}\r\n",
             u8::from(self.leads()),
             self.store.applied(),
-            self.node.memories(),
-            self.node.lost().count(),
-            self.node.peers() + 1,
+            self.node.connected_memories(),
+            self.node.crashed_memories().count(),
+            self.node.connected_peers() + 1,
             self.connections.len(),
             self.commands,
         )

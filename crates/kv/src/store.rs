@@ -6,7 +6,7 @@ use mitra_consensus::heartbeat::Heartbeat;
 use mitra_consensus::kv::{Change, Event, Kv, Reply, Request, Session};
 use mitra_consensus::log::{Delivery, Fate, Log, Payload, Refused, Ticket};
 use mitra_consensus::{Both, Input, ProcessId};
-use mitra_consensus_rdma::Node;
+use mitra_consensus_rdma::ProcessNode;
 
 /// A process of the store.
 pub(crate) type Member = Both<Log, Heartbeat>;
@@ -154,7 +154,7 @@ impl Store {
     }
 
     /// Submits what was asked for. Reads behind the last command wait for one that does nothing.
-    fn submit(&mut self, node: &mut Node<Member>) {
+    fn submit(&mut self, node: &mut ProcessNode<Member>) {
         let reads = std::mem::take(&mut self.reads);
         if reads.last().is_some_and(|&(at, _)| at == self.commands.len()) {
             self.commands.push(nothing());
@@ -181,14 +181,15 @@ impl Store {
 
     fn submit_all(
         &mut self,
-        node: &mut Node<Member>,
+        node: &mut ProcessNode<Member>,
         commands: Vec<(Vec<u8>, Asked)>,
     ) -> Vec<Result<Ticket, Refused>> {
         if commands.is_empty() {
             return Vec::new();
         }
         let (commands, asked): (Vec<_>, Vec<_>) = commands.into_iter().unzip();
-        let tickets = node.with(|member, out| member.with_one(|log, out| log.submit_all(commands, out), out));
+        let tickets =
+            node.with_process(|member, out| member.with_one(|log, out| log.submit_all(commands, out), out));
         for (ticket, asked) in tickets.iter().zip(asked) {
             match *ticket {
                 Ok(ticket) => _ = self.waiting.insert(ticket, asked),
@@ -218,16 +219,16 @@ impl Store {
     }
 
     /// Goes on with what the log has come to, and submits what was asked for.
-    pub(crate) fn drive(&mut self, node: &mut Node<Member>) {
+    pub(crate) fn drive(&mut self, node: &mut ProcessNode<Member>) {
         let leader = node.process().other.leader(node.process().one.leaders());
         if leader != self.leader {
             self.leader = leader;
             if let Some(leader) = leader {
-                node.tell(Input::Leader(leader));
+                node.handle_input(Input::Leader(leader));
             }
         }
         let (deliveries, fates) =
-            node.with(|member, _| (member.one.take_committed(), member.one.take_fates()));
+            node.with_process(|member, _| (member.one.take_committed(), member.one.take_fates()));
         let mut due = HashMap::new();
         for (ticket, fate) in &fates {
             match (self.reading.remove(ticket), fate) {
@@ -271,7 +272,8 @@ impl Store {
         if node.process().one.wants_snapshot() {
             let snapshot = self.kv.snapshot();
             // Not now is later.
-            let _ = node.with(|member, out| member.with_one(|log, out| log.snapshot(snapshot, out), out));
+            let _ =
+                node.with_process(|member, out| member.with_one(|log, out| log.snapshot(snapshot, out), out));
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use mitra_consensus::omega::Omega;
 use mitra_consensus::{ProcessId, Region, Sound};
-use mitra_consensus_rdma::{Node, NodeConfig};
+use mitra_consensus_rdma::{ProcessConfig, ProcessNode};
 
 use super::Place;
 
@@ -50,23 +50,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(n <= 64, "at most 64 processes");
     ensure!(usize::from(args.id) < n, "--id {} is none of the {n} processes", args.id);
     let (me, n) = (ProcessId(args.id), n as u8);
-    let config = NodeConfig {
-        me,
+    let config = ProcessConfig {
+        id: me,
         tokens: args.place.tokens(n)?,
         processes: args.processes.clone(),
         memories: vec![(args.memory, regions(n))],
-        room: ROOM,
-        message: ROOM,
-        wake: Duration::from_millis(5),
+        register_capacity: ROOM,
+        max_message_bytes: ROOM,
+        wake_delay: Duration::from_millis(5),
         failover: mitra_failover::Config::default(),
     };
     let door = args.place.listen(args.processes[usize::from(args.id)])?;
     let (domain, _faults) = args.place.open()?;
-    let mut node = Node::new(Omega::<Sound>::new(me, n), &domain, door, &config)?;
+    let mut node = ProcessNode::new(Omega::<Sound>::new(me, n), &domain, door, &config)?;
     // Before it has reached the memory it knows nothing.
-    while node.memories() == 0 {
-        node.rest(Duration::from_millis(1));
-        ensure!(node.lost().count() == 0, "{} is no memory of omega for {n} processes", args.memory);
+    while node.connected_memories() == 0 {
+        node.wait(Duration::from_millis(1));
+        ensure!(
+            node.crashed_memories().count() == 0,
+            "{} is no memory of omega for {n} processes",
+            args.memory
+        );
     }
     let mut named = None;
     loop {
@@ -76,6 +80,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             writeln!(out, "{leader}")?;
             out.flush()?;
         }
-        node.rest(Duration::from_millis(1));
+        node.wait(Duration::from_millis(1));
     }
 }

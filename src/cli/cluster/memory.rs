@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use mitra_consensus_rdma::{Disk, MemoryConfig, MemoryNode};
+use mitra_consensus_rdma::{MemoryConfig, MemoryNode, StorageConfig};
 use mitra_kv::Sizes;
 use serde::Serialize;
 
@@ -103,15 +103,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let config = MemoryConfig {
         regions,
-        room,
+        register_capacity: room,
         tokens: args.place.tokens(args.processes)?,
-        restarts: matches!(args.purpose, Purpose::Kv),
-        disk: args.data.clone().map(|directory| Disk { directory, sync: args.sync }),
+        allow_restarts: matches!(args.purpose, Purpose::Kv),
+        storage: args.data.clone().map(|directory| StorageConfig { directory, sync: args.sync }),
         failover: mitra_failover::Config::default(),
     };
     let (domain, _faults) = args.place.open()?;
     let mut memory = MemoryNode::new(domain, listener, config)?;
-    let told = Listening { address: memory.address(), bytes: memory.bytes() };
+    let told = Listening { address: memory.address(), bytes: memory.lent_bytes() };
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&told)?)?;
@@ -121,6 +121,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     out.flush()?;
     drop(out);
     loop {
-        memory.rest(NAP);
+        memory.serve_for(NAP);
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use mitra_consensus::{Input, Process, ProcessId};
-use mitra_consensus_rdma::{Node, NodeConfig};
+use mitra_consensus_rdma::{ProcessConfig, ProcessNode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -111,33 +111,33 @@ impl Task for &Args {
     {
         let n = self.processes.len() as u8;
         let regions = |memory: usize| self.protocol.regions(n, memory as u8);
-        let config = NodeConfig {
-            me: ProcessId(self.id),
+        let config = ProcessConfig {
+            id: ProcessId(self.id),
             tokens: self.place.tokens(n)?,
             processes: self.processes.clone(),
             memories: self.memories.iter().enumerate().map(|(i, &at)| (at, regions(i))).collect(),
-            room: self.room as usize,
-            message: 2 * self.room as usize,
-            wake: Duration::from_millis(20),
+            register_capacity: self.room as usize,
+            max_message_bytes: 2 * self.room as usize,
+            wake_delay: Duration::from_millis(20),
             failover: mitra_failover::Config::default(),
         };
         let door = self.place.listen(self.processes[usize::from(self.id)])?;
         let (domain, _faults) = self.place.open()?;
-        let mut node = Node::new(process, &domain, door, &config)?;
+        let mut node = ProcessNode::new(process, &domain, door, &config)?;
         let end = Instant::now() + Duration::from_secs(self.timeout);
         let mut begun = Instant::now();
         let mut leads = !self.lead;
         while node.process().decision().is_none() && Instant::now() < end {
-            if !leads && 2 * node.memories() >= self.memories.len() {
+            if !leads && 2 * node.connected_memories() >= self.memories.len() {
                 (leads, begun) = (true, Instant::now());
-                node.tell(Input::Leader(ProcessId(self.id)));
+                node.handle_input(Input::Leader(ProcessId(self.id)));
             }
-            node.rest(Duration::from_millis(1));
+            node.wait(Duration::from_millis(1));
         }
         let us = begun.elapsed().as_secs_f64() * 1e6;
         let heard = Instant::now() + LINGER;
         while node.process().decision().is_some() && Instant::now() < heard {
-            node.rest(Duration::from_millis(1));
+            node.wait(Duration::from_millis(1));
         }
         let decided = node.process().decision().map(ToString::to_string);
         Ok(Decided { decided, attempts: node.process().attempts(), us })

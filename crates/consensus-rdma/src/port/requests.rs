@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{AHEAD, Known, Port, READ, READS, Slot, Stage, State};
-use crate::memory::Request;
+use crate::inline_cell::word;
+use crate::memory_node::Request;
 use crate::register;
-use crate::word::word;
 
 impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     /// Posts what can be posted.

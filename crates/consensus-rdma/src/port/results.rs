@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{LOOKS, Port, READ, Slot, Stage};
+use crate::inline_cell::cell_of;
 use crate::register::{self, Seen};
-use crate::word::cell_of;
 
 impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     pub(super) fn settled(&mut self, at: usize, slot: Slot, answers: &mut Vec<(usize, Response<C>)>) {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ed25519_dalek::SigningKey;
 use mitra_consensus::signature::Ed25519;
 use mitra_consensus::{Input, Process, ProcessId, ProcessSet, Region};
-use mitra_consensus_rdma::{MemoryConfig, MemoryNode, Node, NodeConfig, Token};
+use mitra_consensus_rdma::{MemoryConfig, MemoryNode, ProcessConfig, ProcessNode, Token};
 use mitra_failover::Domain;
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::Provider;
@@ -49,10 +49,10 @@ impl Served {
         let (domain, nics) = nics(rails);
         let config = MemoryConfig {
             regions,
-            room: ROOM,
+            register_capacity: ROOM,
             tokens: tokens(n),
-            restarts: false,
-            disk: None,
+            allow_restarts: false,
+            storage: None,
             failover: mitra_failover::Config::default(),
         };
         let mut memory = MemoryNode::new(domain, listener(), config).expect("a memory");
@@ -60,7 +60,7 @@ impl Served {
         let stop = Arc::clone(&over);
         let serve = move || {
             while !stop.load(Ordering::Relaxed) {
-                memory.rest(Duration::from_millis(1));
+                memory.serve_for(Duration::from_millis(1));
             }
         };
         Served { address, nics, over, thread: Some(std::thread::spawn(serve)) }
@@ -84,7 +84,7 @@ impl Drop for Served {
 /// Processes over memories.
 pub struct Cluster<P: Process> {
     pub memories: Vec<Served>,
-    pub nodes: Vec<Option<Node<P>>>,
+    pub nodes: Vec<Option<ProcessNode<P>>>,
     /// Where each process lets others in.
     pub doors: Vec<SocketAddr>,
     pub nics: Vec<Vec<Arc<SoftNic>>>,
@@ -114,21 +114,21 @@ where
             .collect();
         let listeners: Vec<_> = (0..n).map(|_| listener()).collect();
         let doors: Vec<_> = listeners.iter().map(|l| l.local_addr().expect("bound")).collect();
-        let config = |me: usize| NodeConfig {
-            me: ProcessId(me as u8),
+        let config = |me: usize| ProcessConfig {
+            id: ProcessId(me as u8),
             tokens: tokens(n),
             processes: doors.clone(),
             memories: memories.iter().map(|(served, regions)| (served.address, regions.clone())).collect(),
-            room: ROOM,
-            message: 4096,
-            wake: Duration::from_millis(5),
+            register_capacity: ROOM,
+            max_message_bytes: 4096,
+            wake_delay: Duration::from_millis(5),
             failover: mitra_failover::Config::default(),
         };
         let (mut nodes, mut all_nics) = (Vec::new(), Vec::new());
         for (me, process) in processes.into_iter().enumerate() {
             let (domain, nics) = nics(rails);
             let listener = listeners[me].try_clone().expect("a port");
-            let node = || Node::new(process, &domain, listener, &config(me)).expect("a process");
+            let node = || ProcessNode::new(process, &domain, listener, &config(me)).expect("a process");
             nodes.push((!absent.contains(ProcessId(me as u8))).then(node));
             all_nics.push(nics);
         }
@@ -137,12 +137,12 @@ where
         let m = cluster.memories.len();
         let others = usize::from(n - absent.len() as u8) - 1;
         cluster.until("all are connected", |c| {
-            c.living().all(|node| node.memories() == m && node.peers() == others)
+            c.living().all(|node| node.connected_memories() == m && node.connected_peers() == others)
         });
         cluster
     }
 
-    pub fn living(&self) -> impl Iterator<Item = &Node<P>> {
+    pub fn living(&self) -> impl Iterator<Item = &ProcessNode<P>> {
         self.nodes.iter().flatten()
     }
 
@@ -164,13 +164,15 @@ where
     }
 
     fn state(&self) -> Vec<(&P, usize, usize)> {
-        self.living().map(|node| (node.process(), node.memories(), node.peers())).collect()
+        self.living()
+            .map(|node| (node.process(), node.connected_memories(), node.connected_peers()))
+            .collect()
     }
 
     /// Ω names a process to all.
     pub fn lead(&mut self, p: u8) {
         for node in self.nodes.iter_mut().flatten() {
-            node.tell(Input::Leader(ProcessId(p)));
+            node.handle_input(Input::Leader(ProcessId(p)));
         }
     }
 

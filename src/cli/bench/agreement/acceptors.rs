@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use mitra_consensus::ProcessId;
 use mitra_consensus::paxos::Paxos;
-use mitra_consensus_rdma::{Node, NodeConfig};
+use mitra_consensus_rdma::{ProcessConfig, ProcessNode};
 use mitra_failover::Domain;
 use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use super::instances::Instances;
 use super::{BEAT, LEADER, PROCESSES, ROOM, Setup, Value, memories};
 use crate::cli::pair::{Link, Pair, Role};
 
-pub(super) type Paxoses = Node<Instances<Paxos<Value>>>;
+pub(super) type Paxoses = ProcessNode<Instances<Paxos<Value>>>;
 
 /// Which process an acceptor is, and where those are that it calls.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ pub(super) fn paxos(domain: &Arc<Domain>) -> anyhow::Result<(Paxoses, Vec<Pair>)
     }
     let mut node = node(domain, door, LEADER, doors)?;
     let mut deadline = Deadline::patient();
-    while node.peers() < acceptors.len() {
+    while node.connected_peers() < acceptors.len() {
         std::thread::sleep(Duration::from_millis(1));
         node.poll();
         deadline.check()?;
@@ -59,17 +59,17 @@ fn node(
     // Who comes later calls.
     doors.resize(PROCESSES.into(), door.local_addr()?);
     let process = Instances::new(Paxos::new(me, PROCESSES, Value::new()), 0, &[]);
-    let config = NodeConfig {
-        me,
+    let config = ProcessConfig {
+        id: me,
         tokens: memories::tokens(PROCESSES),
         processes: doors,
         memories: Vec::new(),
-        room: ROOM,
-        message: 2 * ROOM,
-        wake: BEAT,
+        register_capacity: ROOM,
+        max_message_bytes: 2 * ROOM,
+        wake_delay: BEAT,
         failover: memories::config(),
     };
-    Ok(Node::new(process, domain, door, &config)?)
+    Ok(ProcessNode::new(process, domain, door, &config)?)
 }
 
 /// An acceptor's process: it answers until it is ended.
@@ -80,6 +80,6 @@ pub(super) fn peer(acceptor: &Acceptor, link: &mut Link) -> anyhow::Result<()> {
     link.send(&door.local_addr()?)?;
     let mut node = node(&domain, door, acceptor.me, acceptor.before.clone())?;
     loop {
-        node.rest(Duration::from_millis(1));
+        node.wait(Duration::from_millis(1));
     }
 }

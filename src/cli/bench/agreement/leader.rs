@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
 use mitra_consensus::log::{Delivery, Fate, Log, Payload};
 use mitra_consensus::{Input, Process, ProcessId, Region};
-use mitra_consensus_rdma::{Node, NodeConfig};
+use mitra_consensus_rdma::{ProcessConfig, ProcessNode};
 use mitra_failover::Domain;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,7 +26,7 @@ pub(super) fn leader<P>(
     protocol: usize,
     first: P,
     regions: &[Region],
-) -> anyhow::Result<Node<Instances<P>>>
+) -> anyhow::Result<ProcessNode<Instances<P>>>
 where
     P: Process,
     P::Cell: Serialize + DeserializeOwned,
@@ -42,7 +42,7 @@ pub(super) fn connect<P>(
     protocol: usize,
     me: ProcessId,
     process: P,
-) -> anyhow::Result<Node<P>>
+) -> anyhow::Result<ProcessNode<P>>
 where
     P: Process,
     P::Cell: Serialize + DeserializeOwned,
@@ -50,19 +50,19 @@ where
 {
     let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
     let regions = protocols(PROCESSES, memories.len() as u8).swap_remove(protocol);
-    let config = NodeConfig {
-        me,
+    let config = ProcessConfig {
+        id: me,
         tokens: memories::tokens(PROCESSES),
         processes: vec![door.local_addr()?; PROCESSES.into()],
         memories: memories.iter().map(|memory| (memory.doors[protocol], regions.clone())).collect(),
-        room: ROOM,
-        message: 512,
-        wake: BEAT,
+        register_capacity: ROOM,
+        max_message_bytes: 512,
+        wake_delay: BEAT,
         failover: memories::config(),
     };
-    let mut node = Node::new(process, domain, door, &config)?;
+    let mut node = ProcessNode::new(process, domain, door, &config)?;
     let mut deadline = Deadline::patient();
-    while node.memories() < memories.len() {
+    while node.connected_memories() < memories.len() {
         // Not `rest`: it would ask the NIC to tell of what comes, and leave it to its own thread.
         std::thread::sleep(Duration::from_millis(1));
         node.poll();
@@ -72,10 +72,10 @@ where
 }
 
 /// The log's leader takes the memories.
-pub(super) fn lead(node: &mut Node<Log>) -> anyhow::Result<()> {
-    node.tell(Input::Leader(LEADER));
+pub(super) fn lead(node: &mut ProcessNode<Log>) -> anyhow::Result<()> {
+    node.handle_input(Input::Leader(LEADER));
     let mut deadline = Deadline::patient();
-    while !node.process().leads() || node.memories() == 0 {
+    while !node.process().leads() || node.connected_memories() == 0 {
         node.poll();
         deadline.check()?;
     }
@@ -83,20 +83,24 @@ pub(super) fn lead(node: &mut Node<Log>) -> anyhow::Result<()> {
 }
 
 /// Appends so many entries, one after the other.
-pub(super) fn append(node: &mut Node<Log>, args: &Args, value: &[u8]) -> anyhow::Result<Histogram<u64>> {
+pub(super) fn append(
+    node: &mut ProcessNode<Log>,
+    args: &Args,
+    value: &[u8],
+) -> anyhow::Result<Histogram<u64>> {
     let mut watch = Stopwatch::start(args.iters);
     for _ in 0..watch.rounds() {
-        node.with(|log, out| log.submit(value.to_vec(), out))?;
+        node.with_process(|log, out| log.submit(value.to_vec(), out))?;
         let mut deadline = Deadline::default();
         let fate = loop {
-            if let Some((_, fate)) = node.with(|log, _| log.take_fates()).pop() {
+            if let Some((_, fate)) = node.with_process(|log, _| log.take_fates()).pop() {
                 break fate;
             }
             node.poll();
             deadline.check()?;
         };
         ensure!(matches!(fate, Fate::Committed { .. }), "the leader was deposed, and there is nobody else");
-        node.with(|log, out| {
+        node.with_process(|log, out| {
             let committed = log.take_committed();
             let is_ours = |delivery: &Delivery| {
                 matches!(delivery, Delivery::Entry { payload: Payload::Commands(commands), .. } if *commands == [value])
@@ -115,7 +119,7 @@ pub(super) fn append(node: &mut Node<Log>, args: &Args, value: &[u8]) -> anyhow:
 
 /// Decides so many times.
 pub(super) fn decide<P>(
-    node: &mut Node<Instances<P>>,
+    node: &mut ProcessNode<Instances<P>>,
     times: u64,
     value: &Value,
     mut next: impl FnMut() -> P,
@@ -128,7 +132,7 @@ where
     let mut watch = Stopwatch::start(times);
     for _ in 0..watch.rounds() {
         let process = next();
-        node.with(|instances, out| instances.next(process, LEADER, out));
+        node.with_process(|instances, out| instances.next(process, LEADER, out));
         let mut deadline = Deadline::default();
         while node.process().decision().is_none() {
             node.poll();

@@ -79,10 +79,10 @@ pub(super) fn peer(setup: &Shared, link: &mut Link) -> anyhow::Result<()> {
         let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
         let config = MemoryConfig {
             regions,
-            room: ROOM,
+            register_capacity: ROOM,
             tokens: tokens(setup.processes),
-            restarts: true,
-            disk: None,
+            allow_restarts: true,
+            storage: None,
             failover: config(),
         };
         Ok(MemoryNode::new(Arc::clone(&domain), door, config)?)
@@ -92,11 +92,11 @@ pub(super) fn peer(setup: &Shared, link: &mut Link) -> anyhow::Result<()> {
     let doors = memories.iter().map(MemoryNode::address).collect();
     link.send(&Served { doors, floor: floor.info()? })?;
     loop {
-        memories.iter_mut().for_each(MemoryNode::attend);
+        memories.iter_mut().for_each(MemoryNode::poll);
         let until = Instant::now() + NAP;
         while Instant::now() < until {
-            let heard = memories[0].sleep(until.saturating_duration_since(Instant::now()));
-            memories.iter_mut().for_each(|memory| memory.heed(&heard));
+            let ready = memories[0].wait(until.saturating_duration_since(Instant::now()));
+            memories.iter_mut().for_each(|memory| memory.poll_ready(&ready));
         }
     }
 }

@@ -9,7 +9,7 @@ use mitra_consensus::{
     Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Registers,
     Response, Rights,
 };
-use mitra_consensus_rdma::Node;
+use mitra_consensus_rdma::ProcessNode;
 
 use super::super::clock::Deadline;
 use super::super::rows::quantile;
@@ -73,13 +73,13 @@ impl Process for Taker {
 }
 
 /// Microseconds that it takes to have the right on a majority, so many times, by turns of two processes; median and 99th percentile.
-pub(super) fn permission(takers: &mut [Node<Taker>; 2], times: usize) -> anyhow::Result<(f64, f64)> {
+pub(super) fn permission(takers: &mut [ProcessNode<Taker>; 2], times: usize) -> anyhow::Result<(f64, f64)> {
     let mut laps = Vec::new();
     for nth in 0..times {
         let taker = &mut takers[nth % 2];
         let me = taker.process().me;
         let begin = Instant::now();
-        taker.tell(Input::Leader(me));
+        taker.handle_input(Input::Leader(me));
         let mut deadline = Deadline::default();
         while taker.process().decision().is_none() {
             taker.poll();
@@ -96,13 +96,13 @@ pub(super) fn permission(takers: &mut [Node<Taker>; 2], times: usize) -> anyhow:
 }
 
 /// The same of the log: from being named to taking submissions, with the old leader's connections being refused on the way.
-pub(super) fn takeover(logs: &mut [Node<Log>; 2], times: usize) -> anyhow::Result<(f64, f64)> {
+pub(super) fn takeover(logs: &mut [ProcessNode<Log>; 2], times: usize) -> anyhow::Result<(f64, f64)> {
     let mut laps = Vec::new();
     for nth in 0..times {
         let (old, new) = (nth % 2, (nth + 1) % 2);
-        logs[old].tell(Input::Leader(ProcessId(new as u8)));
+        logs[old].handle_input(Input::Leader(ProcessId(new as u8)));
         let begin = Instant::now();
-        logs[new].tell(Input::Leader(ProcessId(new as u8)));
+        logs[new].handle_input(Input::Leader(ProcessId(new as u8)));
         let mut deadline = Deadline::default();
         while !logs[new].process().leads() {
             logs[new].poll();
@@ -119,7 +119,7 @@ pub(super) fn takeover(logs: &mut [Node<Log>; 2], times: usize) -> anyhow::Resul
 
 /// Microseconds from a leader's last poll until the other takes it for dead; heartbeats go every `beat`.
 pub(super) fn detection(
-    beats: &mut [Node<Heartbeat>; 2],
+    beats: &mut [ProcessNode<Heartbeat>; 2],
     beat: Duration,
     times: usize,
 ) -> anyhow::Result<(f64, f64)> {

@@ -12,19 +12,19 @@ use mitra_failover::{Domain, FailoverReport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::call::Identity;
-use crate::greeting::{Door, Token};
-use crate::memory::StartError;
+use crate::handshake::{Door, Token};
+use crate::memory_node::StartError;
 use crate::peer::Peer;
+use crate::pending_connect::Identity;
+use crate::poller::Rest;
 use crate::port::Port;
-use crate::rest::Rest;
 use crate::secret::secret;
 
 /// Where a process is, and whom it knows.
 #[derive(Clone, Debug)]
-pub struct NodeConfig {
+pub struct ProcessConfig {
     /// Which process it is.
-    pub me: ProcessId,
+    pub id: ProcessId,
     /// The word by which each process is known; how many they are.
     pub tokens: Vec<Token>,
     /// Where the doors of the processes are. Nobody needs the last one's but to be known.
@@ -32,18 +32,18 @@ pub struct NodeConfig {
     /// Where the doors of the memories are, and their regions.
     pub memories: Vec<(SocketAddr, Vec<Region>)>,
     /// Bytes of a register's contents, at most; as the memories say.
-    pub room: usize,
+    pub register_capacity: usize,
     /// Bytes of a message between processes, at most.
-    pub message: usize,
+    pub max_message_bytes: usize,
     /// How long [`Action::Wake`] is.
-    pub wake: Duration,
+    pub wake_delay: Duration,
     /// How connections behave. Both ends must have the same.
     pub failover: mitra_failover::Config,
 }
 
 /// A process that runs.
 #[derive(Debug)]
-pub struct Node<P: Process> {
+pub struct ProcessNode<P: Process> {
     process: P,
     ports: Vec<Port<P::Cell>>,
     peers: Vec<Peer>,
@@ -58,14 +58,14 @@ pub struct Node<P: Process> {
     answers: Vec<(usize, Response<P::Cell>)>,
 }
 
-impl<P> Node<P>
+impl<P> ProcessNode<P>
 where
     P: Process,
     P::Cell: Serialize + DeserializeOwned,
     P::Message: Serialize + DeserializeOwned,
 {
     /// Starts it. Others come in through `listener`. What it cannot reach yet, it goes on calling. The domain should notify, if the
-    /// process is to [`Node::rest`].
+    /// process is to [`ProcessNode::wait`].
     ///
     /// # Errors
     /// The system or the NIC refuses.
@@ -73,37 +73,36 @@ where
         process: P,
         domain: &Arc<Domain>,
         listener: TcpListener,
-        config: &NodeConfig,
-    ) -> Result<Node<P>, StartError> {
+        config: &ProcessConfig,
+    ) -> Result<ProcessNode<P>, StartError> {
         let n = config.tokens.len();
-        if !(1..=64).contains(&n) || config.processes.len() != n || usize::from(config.me.0) >= n {
-            return Err(StartError::Processes(n));
+        if !(1..=64).contains(&n) || config.processes.len() != n || usize::from(config.id.0) >= n {
+            return Err(StartError::ProcessCount(n));
         }
-        let token = config.tokens[usize::from(config.me.0)];
+        let token = config.tokens[usize::from(config.id.0)];
         let [life, _] = secret()?;
         let identity =
-            Identity { me: config.me, domain: Arc::clone(domain), failover: config.failover, token, life };
-        let ports = config
-            .memories
-            .iter()
-            .map(|(address, regions)| Port::new(identity.clone(), *address, regions, config.room));
+            Identity { me: config.id, domain: Arc::clone(domain), failover: config.failover, token, life };
+        let ports = config.memories.iter().map(|(address, regions)| {
+            Port::new(identity.clone(), *address, regions, config.register_capacity)
+        });
         let peers = (0..n as u8).map(ProcessId).map(|p| {
             Peer::new(
                 &identity,
                 p,
                 config.processes[usize::from(p.0)],
                 config.tokens[usize::from(p.0)],
-                config.message,
+                config.max_message_bytes,
             )
         });
         let rest = Rest::new(domain)?;
         let bell = rest.bell();
-        let mut node = Node {
+        let mut node = ProcessNode {
             ports: ports.collect::<Result<_, _>>()?,
             peers: peers.collect::<Result<_, _>>()?,
             door: Door::open(listener, move || bell.ring())?,
             rest,
-            wake: config.wake,
+            wake: config.wake_delay,
             awake_at: None,
             chance: File::open("/dev/urandom")?,
             actions: Vec::new(),
@@ -121,30 +120,33 @@ where
     }
 
     /// Lets the process do something of its own, and carries out what it asks for then.
-    pub fn with<T>(&mut self, act: impl FnOnce(&mut P, &mut Vec<Action<P::Cell, P::Message>>) -> T) -> T {
+    pub fn with_process<T>(
+        &mut self,
+        act: impl FnOnce(&mut P, &mut Vec<Action<P::Cell, P::Message>>) -> T,
+    ) -> T {
         let done = act(&mut self.process, &mut self.actions);
         self.carry_out();
         done
     }
 
     /// Tells the process something.
-    pub fn tell(&mut self, input: Input<P::Cell, P::Message>) {
+    pub fn handle_input(&mut self, input: Input<P::Cell, P::Message>) {
         self.inputs.push(input);
         self.tell_all();
     }
 
     /// How many memories can be reached now.
-    pub fn memories(&self) -> usize {
+    pub fn connected_memories(&self) -> usize {
         self.ports.iter().filter(|port| port.is_ready()).count()
     }
 
     /// Those that have lost what they held, or are not what they should be: as good as crashed.
-    pub fn lost(&self) -> impl Iterator<Item = MemoryId> {
+    pub fn crashed_memories(&self) -> impl Iterator<Item = MemoryId> {
         (0..).map(MemoryId).zip(&self.ports).filter(|(_, port)| port.is_dead()).map(|(memory, _)| memory)
     }
 
     /// How many other processes are connected now.
-    pub fn peers(&self) -> usize {
+    pub fn connected_peers(&self) -> usize {
         self.peers.iter().filter(|peer| peer.is_connected()).count()
     }
 
@@ -154,7 +156,7 @@ where
     }
 
     /// How often the connection to a memory was made.
-    pub fn connections(&self, memory: MemoryId) -> u64 {
+    pub fn connection_count(&self, memory: MemoryId) -> u64 {
         self.ports.get(usize::from(memory.0)).map_or(0, Port::connections)
     }
 
@@ -189,17 +191,17 @@ where
         self.tell_all() | busy
     }
 
-    /// Sleeps until something comes up, or so long. Recoveries of connections are taken part in by [`Node::poll`], so it should be
+    /// Sleeps until something comes up, or so long. Recoveries of connections are taken part in by [`ProcessNode::poll`], so it should be
     /// short.
-    pub fn rest(&mut self, at_most: Duration) {
+    pub fn wait(&mut self, at_most: Duration) {
         self.arm();
         if !self.poll() {
-            let _ = self.rest.rest(self.until_due(at_most));
+            let _ = self.rest.rest(self.next_timeout(at_most));
         }
     }
 
     /// Asks that its file descriptors become readable when something comes up: for who waits for other things too. Poll once more after
-    /// that, and [`Node::note`] what has come.
+    /// that, and [`ProcessNode::drain_events`] what has come.
     pub fn arm(&self) {
         self.ports.iter().for_each(Port::arm);
         self.peers.iter().for_each(Peer::arm);
@@ -211,12 +213,12 @@ where
     }
 
     /// Takes note of what has made them readable.
-    pub fn note(&self) {
+    pub fn drain_events(&self) {
         self.rest.note();
     }
 
     /// So long, or until the process is to be woken.
-    pub fn until_due(&self, at_most: Duration) -> Duration {
+    pub fn next_timeout(&self, at_most: Duration) -> Duration {
         let wake = self.awake_at.map_or(at_most, |at| at.saturating_duration_since(Instant::now()));
         at_most.min(wake)
     }

@@ -26,7 +26,7 @@ use crate::layout::Layout;
 
 /// Where a memory keeps what it holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Disk {
+pub struct StorageConfig {
     /// Its directory, of which no other memory is to know. Made if there is none.
     pub directory: PathBuf,
     /// Whether what is acknowledged is on the disk.
@@ -35,10 +35,10 @@ pub struct Disk {
 
 /// Why files cannot be a memory.
 #[derive(Debug, thiserror::Error)]
-pub enum DiskError {
+pub enum StorageError {
     /// The system refused something.
     #[error("{path}: {error}", path = path.display())]
-    System {
+    Io {
         /// On which file.
         path: PathBuf,
         /// What it said.
@@ -49,7 +49,7 @@ pub enum DiskError {
     InUse(PathBuf),
     /// It was made for something else.
     #[error("{}: made for other regions, or by another version of mitra; give it a directory of its own", .0.display())]
-    OtherShape(PathBuf),
+    LayoutMismatch(PathBuf),
     /// It may lack writes that were acknowledged.
     #[error(
         "{}: the machine was started anew since it was written, without --sync: it may have lost what was acknowledged, so it \
@@ -57,7 +57,7 @@ pub enum DiskError {
          place would be taken for one that holds nothing",
         .0.display()
     )]
-    MayHaveLost(PathBuf),
+    PossibleDataLoss(PathBuf),
 }
 
 /// The version of the files.
@@ -93,20 +93,22 @@ pub(crate) struct Files {
 
 impl Files {
     /// Opens them, or makes them, for a memory that is to have this life if it is new.
-    pub(crate) fn open(disk: &Disk, layout: &Layout, life: u64) -> Result<Files, DiskError> {
+    pub(crate) fn open(disk: &StorageConfig, layout: &Layout, life: u64) -> Result<Files, StorageError> {
         let dir = &disk.directory;
         let at = |name: &str| dir.join(name);
         fs::create_dir_all(dir).map_err(named(dir))?;
         let log = options(disk).open(at("lives")).map_err(named(&at("lives")))?;
         match log.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(DiskError::InUse(dir.clone())),
+            Err(TryLockError::WouldBlock) => return Err(StorageError::InUse(dir.clone())),
             Err(TryLockError::Error(error)) => return Err(named(&at("lives"))(error)),
         }
         let title = at("memory");
         let boot = boot().map_err(named(Path::new(BOOT)))?;
         let found = match fs::read(&title) {
-            Ok(bytes) => Some(postcard::from_bytes(&bytes).map_err(|_| DiskError::OtherShape(dir.clone()))?),
+            Ok(bytes) => {
+                Some(postcard::from_bytes(&bytes).map_err(|_| StorageError::LayoutMismatch(dir.clone()))?)
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(named(&title)(error)),
         };
@@ -115,7 +117,7 @@ impl Files {
             Some(old) => after(old, &fresh).map_err(|why| why(dir.clone()))?,
             None => fresh,
         };
-        let region = |region: u8| -> Result<Arc<Buffer>, DiskError> {
+        let region = |region: u8| -> Result<Arc<Buffer>, StorageError> {
             let (path, len) = (at(&format!("region-{region}")), layout.len(region));
             let file = options(disk).open(&path).map_err(named(&path))?;
             room(&file, len).map_err(named(&path))?;
@@ -146,18 +148,18 @@ impl Files {
 }
 
 /// What the title is once a memory is opened again, if it may be.
-fn after(old: &Title, fresh: &Title) -> Result<Title, fn(PathBuf) -> DiskError> {
+fn after(old: &Title, fresh: &Title) -> Result<Title, fn(PathBuf) -> StorageError> {
     if (old.version, &old.shape) != (fresh.version, &fresh.shape) {
-        return Err(DiskError::OtherShape);
+        return Err(StorageError::LayoutMismatch);
     }
     // Both: what is written without it from now on may be lost, and what was written before may have been.
     if old.boot != fresh.boot && !old.sync {
-        return Err(DiskError::MayHaveLost);
+        return Err(StorageError::PossibleDataLoss);
     }
     Ok(Title { life: old.life, sync: old.sync && fresh.sync, ..fresh.clone() })
 }
 
-fn options(disk: &Disk) -> OpenOptions {
+fn options(disk: &StorageConfig) -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     if disk.sync {
@@ -191,9 +193,9 @@ fn boot() -> io::Result<String> {
     Ok(fs::read_to_string(BOOT)?.trim().to_owned())
 }
 
-fn named(path: &Path) -> impl FnOnce(io::Error) -> DiskError + use<> {
+fn named(path: &Path) -> impl FnOnce(io::Error) -> StorageError + use<> {
     let path = path.to_owned();
-    |error| DiskError::System { path, error }
+    |error| StorageError::Io { path, error }
 }
 
 /// A region. A disk that fails takes the memory away, for good: what its cache shows then may never be on it.
@@ -254,8 +256,8 @@ mod tests {
         Layout::new(&[region], 64)
     }
 
-    fn disk(directory: &tempfile::TempDir, sync: bool) -> Disk {
-        Disk { directory: directory.path().join("m"), sync }
+    fn disk(directory: &tempfile::TempDir, sync: bool) -> StorageConfig {
+        StorageConfig { directory: directory.path().join("m"), sync }
     }
 
     #[test]
@@ -289,11 +291,11 @@ mod tests {
         let files = Files::open(&disk(&dir, false), &layout(4), 7).expect("new");
         let again =
             |registers| Files::open(&disk(&dir, false), &layout(registers), 8).map(|files| files.life);
-        assert!(matches!(again(4), Err(DiskError::InUse(_))));
+        assert!(matches!(again(4), Err(StorageError::InUse(_))));
         drop(files);
-        assert!(matches!(again(5), Err(DiskError::OtherShape(_))));
+        assert!(matches!(again(5), Err(StorageError::LayoutMismatch(_))));
         fs::write(dir.path().join("m/memory"), b"garbage").expect("written");
-        assert!(matches!(again(4), Err(DiskError::OtherShape(_))));
+        assert!(matches!(again(4), Err(StorageError::LayoutMismatch(_))));
     }
 
     /// Of a machine that was started anew nobody knows what it has not written to its disk.

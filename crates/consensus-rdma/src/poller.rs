@@ -20,9 +20,9 @@ pub(crate) struct Rest {
 
 /// The completion queues that have told of something, by rail.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Heard(Vec<(usize, CqId)>);
+pub struct ReadyCqs(Vec<(usize, CqId)>);
 
-impl Heard {
+impl ReadyCqs {
     /// Whether one of them is this queue pair's.
     pub(crate) fn is_about(&self, vqp: &VirtualQp) -> bool {
         self.0.iter().any(|&(rail, cq)| vqp.hears(rail, cq))
@@ -63,18 +63,18 @@ impl Rest {
         self.heard();
     }
 
-    fn heard(&self) -> Heard {
+    fn heard(&self) -> ReadyCqs {
         let mut heard = Vec::new();
         for (rail, nic) in self.domain.nics().iter().enumerate() {
             while let Some(Ok(Some(cq))) = nic.channel.as_ref().map(|channel| channel.next_event()) {
                 heard.push((rail, cq));
             }
         }
-        Heard(heard)
+        ReadyCqs(heard)
     }
 
     /// Sleeps until something happens, or so long.
-    pub(crate) fn rest(&self, at_most: Duration) -> Heard {
+    pub(crate) fn rest(&self, at_most: Duration) -> ReadyCqs {
         let fds = self.fds();
         let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // A refused wait is a short one.

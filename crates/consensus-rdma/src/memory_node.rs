@@ -14,13 +14,13 @@ use mitra_failover::{Domain, VirtualMr};
 use mitra_verbs::{Access, Buffer, Error, Unmapped};
 use serde::{Deserialize, Serialize};
 
-use crate::files::{Disk, DiskError, Files};
-use crate::greeting::{Door, Guest, Place, Token, Welcome};
+use crate::handshake::{Door, Guest, Place, Token, Welcome};
 use crate::layout::Layout;
 use crate::link::Link;
+use crate::poller::{ReadyCqs, Rest};
 use crate::register;
-use crate::rest::{Heard, Rest};
 use crate::secret::secret;
+use crate::storage::{Files, StorageConfig, StorageError};
 
 /// What a process asks of a memory's processor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -57,13 +57,13 @@ pub struct MemoryConfig {
     /// Its regions.
     pub regions: Vec<Region>,
     /// Bytes of a register's contents, at most.
-    pub room: usize,
+    pub register_capacity: usize,
     /// The word that each process must know; how many they are.
     pub tokens: Vec<Token>,
     /// Whether a process that was started anew, and has forgotten what it promised, is let in. Few protocols bear that.
-    pub restarts: bool,
+    pub allow_restarts: bool,
     /// Where it keeps what it holds, if that is to outlive it.
-    pub disk: Option<Disk>,
+    pub storage: Option<StorageConfig>,
     /// How connections behave. Both ends must have the same.
     pub failover: mitra_failover::Config,
 }
@@ -73,21 +73,21 @@ pub struct MemoryConfig {
 pub enum StartError {
     /// The system refused something.
     #[error(transparent)]
-    System(#[from] io::Error),
+    Io(#[from] io::Error),
     /// The NIC refused something.
     #[error("the NIC: {0}")]
     Nic(#[from] Error),
     /// The files that it is to lie in cannot be a memory.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    StorageConfig(#[from] StorageError),
     /// There may be 64 processes.
     #[error("{0} processes; 1 to 64 can share a memory")]
-    Processes(usize),
+    ProcessCount(usize),
 }
 
 impl From<nix::Error> for StartError {
     fn from(error: nix::Error) -> StartError {
-        StartError::System(error.into())
+        StartError::Io(error.into())
     }
 }
 
@@ -139,11 +139,11 @@ impl MemoryNode {
     ) -> Result<MemoryNode, StartError> {
         let n = config.tokens.len();
         if !(1..=64).contains(&n) {
-            return Err(StartError::Processes(n));
+            return Err(StartError::ProcessCount(n));
         }
-        let layout = Layout::new(&config.regions, config.room);
+        let layout = Layout::new(&config.regions, config.register_capacity);
         let [life, _] = secret()?;
-        let files = config.disk.as_ref().map(|disk| Files::open(disk, &layout, life)).transpose()?;
+        let files = config.storage.as_ref().map(|disk| Files::open(disk, &layout, life)).transpose()?;
         let mut lives = vec![Vec::new(); n];
         for &(p, life) in files.iter().flat_map(|files| &files.lives) {
             lives.get_mut(usize::from(p.0)).into_iter().for_each(|lives| lives.push(life));
@@ -176,13 +176,13 @@ impl MemoryNode {
     }
 
     /// Bytes that it lends.
-    pub fn bytes(&self) -> usize {
+    pub fn lent_bytes(&self) -> usize {
         self.buffers.iter().map(|buffer| buffer.len()).sum()
     }
 
     /// Sees to everything, whether or not anything has told of it, and asks to be woken by what comes next. Recoveries of connections
     /// wake nobody: they are taken part in here, so it should be called every millisecond or so.
-    pub fn attend(&mut self) {
+    pub fn poll(&mut self) {
         while let Some(guest) = self.door.next() {
             let p = guest.hello.from;
             if self.config.tokens.get(usize::from(p.0)) == Some(&guest.hello.token)
@@ -200,7 +200,7 @@ impl MemoryNode {
     }
 
     /// Does what is asked for on the links that completion queues have told of, and nothing else: who asks waits.
-    pub fn heed(&mut self, heard: &Heard) {
+    pub fn poll_ready(&mut self, heard: &ReadyCqs) {
         let mut asked = Vec::new();
         for (p, link) in self.links().filter(|(_, link)| link.is_among(heard)) {
             link.arm();
@@ -215,21 +215,21 @@ impl MemoryNode {
     }
 
     /// Sleeps until something tells of itself, or so long. What of several memories of one domain has been told of, each of them heeds.
-    pub fn sleep(&self, at_most: Duration) -> Heard {
+    pub fn wait(&self, at_most: Duration) -> ReadyCqs {
         self.rest.rest(at_most)
     }
 
     /// Serves for so long; who comes to the door waits until then.
-    pub fn rest(&mut self, at_most: Duration) {
+    pub fn serve_for(&mut self, at_most: Duration) {
         let until = Instant::now() + at_most;
-        self.attend();
+        self.poll();
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
             }
-            let heard = self.sleep(left);
-            self.heed(&heard);
+            let heard = self.wait(left);
+            self.poll_ready(&heard);
         }
     }
 
@@ -261,7 +261,7 @@ impl MemoryNode {
         let lives = &mut self.lives[usize::from(p.0)];
         let was_here = !lives.is_empty();
         if lives.last() != Some(&life) {
-            if lives.contains(&life) || lives.len() == LIVES || was_here && !self.config.restarts {
+            if lives.contains(&life) || lives.len() == LIVES || was_here && !self.config.allow_restarts {
                 return Ok(());
             }
             if let Some(files) = &mut self.files {
@@ -294,7 +294,12 @@ impl MemoryNode {
             let served = self.guests[usize::from(p.0)].as_mut();
             served.expect("it was let in above").keys.push(keys);
         }
-        Ok(guest.welcome(&Welcome { info, life: self.life, room: self.config.room as u32, regions })?)
+        Ok(guest.welcome(&Welcome {
+            info,
+            life: self.life,
+            room: self.config.register_capacity as u32,
+            regions,
+        })?)
     }
 
     fn register(&self, p: ProcessId, region: usize, to_write: bool) -> Result<VirtualMr, Error> {
@@ -386,7 +391,7 @@ mod tests {
     use mitra_softnic::{Config, SoftNic};
 
     use super::*;
-    use crate::call::Identity;
+    use crate::pending_connect::Identity;
 
     fn domain() -> Arc<Domain> {
         Domain::notifying(vec![SoftNic::open(Config::loopback()).expect("a NIC")]).expect("a domain")
@@ -403,7 +408,14 @@ mod tests {
         };
         let failover = mitra_failover::Config::default();
         let tokens = vec![[7; 16]; n.into()];
-        let config = MemoryConfig { regions: vec![region], room: 64, tokens, restarts, disk: None, failover };
+        let config = MemoryConfig {
+            regions: vec![region],
+            register_capacity: 64,
+            tokens,
+            allow_restarts: restarts,
+            storage: None,
+            failover,
+        };
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut memory = MemoryNode::new(domain(), listener, config).expect("a memory");
         let domain = domain();
@@ -413,7 +425,7 @@ mod tests {
             let link = identity.link(MESSAGE).expect("a link");
             let call = identity.call(memory.address(), link, Duration::ZERO).expect("a call");
             loop {
-                memory.rest(Duration::from_millis(1));
+                memory.serve_for(Duration::from_millis(1));
                 match call.answer.try_recv() {
                     Err(TryRecvError::Empty) => {}
                     answer => return answer.is_ok_and(|welcome| welcome.is_ok()),

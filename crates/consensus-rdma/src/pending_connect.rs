@@ -10,7 +10,7 @@ use mitra_consensus::ProcessId;
 use mitra_failover::Domain;
 use mitra_verbs::Error;
 
-use crate::greeting::{Hello, Token, VERSION, Welcome, knock};
+use crate::handshake::{Hello, Token, VERSION, Welcome, knock};
 use crate::link::Link;
 use crate::secret::secret;
 
