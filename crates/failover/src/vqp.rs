@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mitra_verbs::{
-    Access, AsyncEvent, Buffer, CqId, Error, Mtu, PostError, Qpn, RecvWr, Result, SendWr, Time, Wc,
+    Access, AsyncEvent, Buffer, CqId, Data, Error, Mtu, PostError, Qpn, RecvWr, Result, SendOp, SendWr, Time,
+    Wc,
 };
 
 use crate::agreement::{Agreement, Ended};
@@ -366,11 +367,30 @@ impl VirtualQp {
         }
         translate::limits(&wr, &rail::WIDTH, self.longest)?;
         translate::check(&wr, &self.domain, &mut self.known, &peer.keys)?;
-        self.ledger.push(wr, writes).map_err(|_| {
-            Error::Unsupported(
-                "memory windows and invalidation on virtual queue pairs (they come with a later version)",
-            )
-        })
+        self.ledger.push(wr, writes).map_err(|_| NO_WINDOWS)
+    }
+
+    /// Checks a send as [`VirtualQp::post_send`] does, except for its remote key, and posts nothing: for a caller that queues
+    /// requests until it has called [`VirtualQp::import`] for their keys.
+    ///
+    /// # Errors
+    /// As [`VirtualQp::post_send`], but never `QueueFull`.
+    pub fn check_send(&mut self, wr: &SendWr) -> Result<()> {
+        if self.peer.is_none() {
+            return Err(NOT_CONNECTED);
+        }
+        if self.ended.is_some() {
+            return Err(Error::Invalid("this virtual queue pair has ended"));
+        }
+        if matches!(wr.op, SendOp::SendWithInvalidate(_) | SendOp::BindWindow(_) | SendOp::LocalInvalidate(_))
+        {
+            return Err(NO_WINDOWS);
+        }
+        translate::limits(wr, &rail::WIDTH, self.longest)?;
+        match &wr.data {
+            Data::Sges(list) => self.known.check(list, &self.domain),
+            Data::Inline(_) => Ok(()),
+        }
     }
 
     /// Posts what was entered, if it can be now.
@@ -613,6 +633,9 @@ impl VirtualQp {
 }
 
 const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not connected yet");
+const NO_WINDOWS: Error = Error::Unsupported(
+    "memory windows and invalidation on virtual queue pairs (they come with a later version)",
+);
 
 /// Spreads a secret over the rails (the finalizer of SplitMix64).
 pub(crate) fn mix(secret: u64, i: u64) -> u64 {
