@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc::{Sender, channel};
 
-use mitra_control::control::{Device, RailState, RailStatus, Status, serve};
-use mitra_control::{Change, Rails, Settings};
+use mitra_control::{ControlServer, ControlledDevice, RailState, RailStatus, DeviceStatus};
+use mitra_control::{FaultAction, RailsConfig, Settings};
 use nix::unistd::Uid;
 use serde_json::Value;
 
@@ -226,12 +226,12 @@ fn a_library_that_is_not_there_is_named_with_the_way_out() {
 fn bad_options_are_named() {
     let scene = Scene::new();
     for (args, says) in [
-        (&["--rails", "0", "true"][..], "0 rails are asked for"),
-        (&["--rails", "9", "true"], "say 1 to 8"),
+        (&["--rails", "0", "true"][..], "0 rails are configured"),
+        (&["--rails", "9", "true"], "use 1 to 8"),
         (&["--policy", "best", "true"], "\"best\" is none of the choices; say exact"),
         (&["--writes", "lax", "true"], "say strict or repeatable"),
-        (&["--fault", "rail0 gone", "true"], "no fault is called \"gone\""),
-        (&["--fault", "rail1 down", "true"], "there is rail0 only"),
+        (&["--fault", "rail0 gone", "true"], "unknown fault \"gone\""),
+        (&["--fault", "rail1 down", "true"], "the device has only rail0"),
         (&["--rials", "2", "true"], "--rials"),
         (&["--rails", "2"], "<PROGRAM>"),
     ] {
@@ -241,19 +241,19 @@ fn bad_options_are_named() {
     let open = scene.path("mitra");
     fs::create_dir(&open).unwrap();
     fs::set_permissions(&open, Permissions::from_mode(0o755)).unwrap();
-    refused(&mut scene.run(&["true"]), 2, "nobody else can enter");
+    refused(&mut scene.run(&["true"]), 2, "no other user can access");
 }
 
-struct Notes(Sender<(usize, Change)>);
+struct Notes(Sender<(usize, FaultAction)>);
 
-impl Device for Notes {
-    fn inflict(&mut self, rail: usize, change: Change) {
+impl ControlledDevice for Notes {
+    fn apply_fault(&mut self, rail: usize, change: FaultAction) {
         self.0.send((rail, change)).unwrap();
     }
 
-    fn status(&mut self) -> Status {
+    fn status(&mut self) -> DeviceStatus {
         let rail = |last, state| RailStatus { address: [127, 0, 0, last].into(), state };
-        Status {
+        DeviceStatus {
             rails: vec![rail(5, RailState::Up), rail(6, RailState::Failed)],
             queue_pairs: 4,
             failovers: 1,
@@ -266,8 +266,8 @@ fn faults_reach_programs_that_run() {
     let scene = Scene::new();
     let (sender, notes) = channel();
     let settings =
-        Settings { rails: Rails::Count(2), run_dir: Some(scene.path("mitra")), ..Settings::default() };
-    let server = serve(&settings, Notes(sender)).unwrap();
+        Settings { rails: RailsConfig::Count(2), run_dir: Some(scene.path("mitra")), ..Settings::default() };
+    let server = ControlServer::start(&settings, Notes(sender)).unwrap();
     let pid = std::process::id();
     let fault = |args: &[&str]| scene.mitra(&["fault"]).args(args).output().unwrap();
 
@@ -305,7 +305,7 @@ fn faults_reach_programs_that_run() {
         1,
         "process 1 is none that has Mitra's device open",
     );
-    refused(&mut scene.mitra(&["fault", "rail0", "gone"]), 2, "no fault is called \"gone\"");
+    refused(&mut scene.mitra(&["fault", "rail0", "gone"]), 2, "unknown fault \"gone\"");
     refused(&mut scene.mitra(&["fault"]), 2, "<SCRIPT>");
     refused(&mut scene.mitra(&["fault", "--list", "rail0 up"]), 2, "cannot be used with");
     drop(server);

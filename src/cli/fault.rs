@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use mitra_control::control::{Answer, Process, Request, Status, processes};
-use mitra_control::{Script, Settings, run_dir};
+use mitra_control::{Response, ControlledProcess, Request, DeviceStatus, list_processes};
+use mitra_control::{FaultScript, Settings, run_dir};
 use serde::Serialize;
 
 /// Let a fault befall the rails of programs that run under `mitra run`, and of memories and processes of an agreement
@@ -53,7 +53,7 @@ enum Told {
     Status {
         program: String,
         #[serde(flatten)]
-        device: Status,
+        device: DeviceStatus,
     },
     Failed {
         error: String,
@@ -64,11 +64,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let request = if args.list {
         Request::Status
     } else {
-        Request::Inflict(args.script.join(" ").parse::<Script>().map_err(anyhow::Error::msg)?)
+        Request::ApplyFaults(args.script.join(" ").parse::<FaultScript>().map_err(anyhow::Error::msg)?)
     };
-    let dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::path);
+    let dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::default_path);
     run_dir::ensure(&dir)?;
-    let found = processes(&dir)?.into_iter().filter(|process| args.pid.is_none_or(|pid| pid == process.pid));
+    let found = list_processes(&dir)?.into_iter().filter(|process| args.pid.is_none_or(|pid| pid == process.pid));
     let report = Report { processes: found.map(|process| reach(&process, &request)).collect() };
     let mut out = io::stdout().lock();
     if args.json {
@@ -90,11 +90,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn reach(process: &Process, request: &Request) -> Reached {
-    let told = match process.ask(request) {
-        Ok(Answer::Done) => Told::Done {},
-        Ok(Answer::Status { program, device, .. }) => Told::Status { program, device },
-        Ok(Answer::Refused(error)) => Told::Failed { error },
+fn reach(process: &ControlledProcess, request: &Request) -> Reached {
+    let told = match process.request(request) {
+        Ok(Response::Done) => Told::Done {},
+        Ok(Response::Status { program, device, .. }) => Told::Status { program, device },
+        Ok(Response::Refused(error)) => Told::Failed { error },
         Err(error) => Told::Failed { error: error.to_string() },
     };
     Reached { pid: process.pid, told }
@@ -105,7 +105,7 @@ fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
         match told {
             Told::Done {} => writeln!(out, "{pid}: done")?,
             Told::Failed { error } => writeln!(out, "{pid}: {error}")?,
-            Told::Status { program, device: Status { rails, queue_pairs, failovers } } => {
+            Told::Status { program, device: DeviceStatus { rails, queue_pairs, failovers } } => {
                 writeln!(out, "{pid}: {program}")?;
                 writeln!(out, "  queue pairs {queue_pairs}, failovers {failovers}")?;
                 for (rail, state) in rails.iter().enumerate() {

@@ -1,19 +1,20 @@
-//! What `mitra run` and the library inside the program agree on; never opens a NIC.
-//!
-//! - [`Settings`]: the environment variables that carry the options of `mitra run`.
-//! - [`Script`]: faults as text, `rail0 down at 2s; rail0 up at 3s`.
-//! - [`control`]: the socket over which `mitra fault` reaches a program that runs.
-//! - [`thread`]: threads of Mitra's in the program.
-//! - [`run_dir`]: the directory of those sockets.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-pub mod control;
-mod rails;
+mod client;
+mod fault_script;
+mod protocol;
+mod rails_config;
 pub mod run_dir;
-mod script;
+mod server;
 mod settings;
+mod soft_nic;
 pub mod thread;
 
-pub use rails::Rails;
-pub use script::{Change, Script, TimedFault};
+pub use client::{ControlledProcess, RequestError, list_processes};
+pub use fault_script::{FaultAction, FaultScript, ScheduledFault};
+pub use protocol::{ControlledDevice, DeviceStatus, RailState, RailStatus, Request, Response};
+pub use rails_config::RailsConfig;
+pub use server::ControlServer;
 pub use settings::{Settings, SettingsError};
+pub use soft_nic::{apply_fault, rail_status};

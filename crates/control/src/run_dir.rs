@@ -1,4 +1,4 @@
-//! The directory of the control sockets: one for each user, closed to all others.
+//! The directory of the control sockets. Each user has one, and only that user can access it.
 
 use std::env;
 use std::fs::DirBuilder;
@@ -9,57 +9,59 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
 
-/// Bytes of a Unix socket's path (`unix(7)`: 108 with the NUL).
+/// The longest path of a Unix socket, in bytes (`unix(7)`: 108 with the terminating NUL).
 const MAX_SOCKET_PATH: usize = 107;
-/// Bytes of the longest name of a socket in it.
-const MAX_NAME: usize = "/4294967295.sock".len();
+/// The longest name of a control socket, in bytes: a slash, the largest process ID, and the extension.
+const MAX_SOCKET_NAME: usize = "/4294967295.sock".len();
 
-/// Why the directory cannot be used: one line that says what to change.
+/// Why a directory cannot hold control sockets.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
-    /// It is not there and cannot be made, or cannot be looked at.
+    /// The directory cannot be created, or its metadata cannot be read.
     #[error(
-        "cannot use the directory {path} for control sockets ({error}); set XDG_RUNTIME_DIR to one that you own"
+        "cannot use the directory {path} for control sockets ({error}); set XDG_RUNTIME_DIR to a directory that you own"
     )]
     Io {
         /// The directory.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system call.
         error: io::Error,
     },
-    /// Somebody else could listen in, or answer.
-    #[error("{0} must be a directory that you own and nobody else can enter; remove it, or chmod it to 700")]
-    NotOurs(PathBuf),
-    /// A socket in it could not be named.
-    #[error("{0} is too long for a socket's name; set XDG_RUNTIME_DIR to a shorter directory")]
-    TooLong(PathBuf),
+    /// Another user could connect to the sockets in the directory, or replace them.
+    #[error("{0} must be a directory that you own and no other user can access; remove it, or run chmod 700")]
+    NotPrivate(PathBuf),
+    /// The path of a socket in the directory would exceed the limit of `unix(7)`.
+    #[error("the path {0} is too long for a Unix socket; set XDG_RUNTIME_DIR to a shorter path")]
+    PathTooLong(PathBuf),
 }
 
-/// Where this user's control sockets are: `$XDG_RUNTIME_DIR/mitra`, or `/tmp/mitra-UID` where that is not set.
-pub fn path() -> PathBuf {
+/// Returns the directory of this user's control sockets: `$XDG_RUNTIME_DIR/mitra`, or `/tmp/mitra-UID` if the variable is not an
+/// absolute path.
+pub fn default_path() -> PathBuf {
     match env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(dir) if dir.is_absolute() => dir.join("mitra"),
         _ => PathBuf::from(format!("/tmp/mitra-{}", Uid::effective())),
     }
 }
 
-/// Makes the directory if it is not there, and checks that it is this user's alone.
+/// Creates the directory if it does not exist, and checks that only this user can access it.
 ///
 /// # Errors
-/// It is not, cannot be made, or is too long.
+/// [`RunDirError::NotPrivate`] if another user owns or can access the directory, [`RunDirError::PathTooLong`], or
+/// [`RunDirError::Io`] if a system call fails.
 pub fn ensure(dir: &Path) -> Result<(), RunDirError> {
-    if dir.as_os_str().as_bytes().len() + MAX_NAME > MAX_SOCKET_PATH {
-        return Err(RunDirError::TooLong(dir.to_owned()));
+    if dir.as_os_str().as_bytes().len() + MAX_SOCKET_NAME > MAX_SOCKET_PATH {
+        return Err(RunDirError::PathTooLong(dir.to_owned()));
     }
-    let failed = |error| RunDirError::Io { path: dir.to_owned(), error };
+    let io_error = |error| RunDirError::Io { path: dir.to_owned(), error };
     match DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io_error(error)),
         _ => {}
     }
-    // Not through a symbolic link: in /tmp, anybody could have put one there.
-    let found = dir.symlink_metadata().map_err(failed)?;
-    if !found.is_dir() || found.uid() != Uid::effective().as_raw() || found.mode() & 0o077 != 0 {
-        return Err(RunDirError::NotOurs(dir.to_owned()));
+    // Symbolic links are not followed: in /tmp any user could have created one.
+    let metadata = dir.symlink_metadata().map_err(io_error)?;
+    if !metadata.is_dir() || metadata.uid() != Uid::effective().as_raw() || metadata.mode() & 0o077 != 0 {
+        return Err(RunDirError::NotPrivate(dir.to_owned()));
     }
     Ok(())
 }
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_made_for_this_user_alone() {
+    fn directory_is_created_with_mode_700() {
         let parent = tempfile::tempdir().unwrap();
         let dir = parent.path().join("mitra");
         ensure(&dir).unwrap();
@@ -81,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_enter_is_refused() {
+    fn directory_accessible_to_others_is_rejected() {
         let parent = tempfile::tempdir().unwrap();
         let dir = parent.path().join("open");
         fs::create_dir(&dir).unwrap();
@@ -94,24 +96,24 @@ mod tests {
         fs::write(&file, "").unwrap();
         for path in [&dir, &link, &file] {
             let error = ensure(path).unwrap_err();
-            assert!(matches!(error, RunDirError::NotOurs(_)), "{error}");
+            assert!(matches!(error, RunDirError::NotPrivate(_)), "{error}");
             assert!(error.to_string().contains(path.to_str().unwrap()));
         }
-        // Only root can make what belongs to another user; for all others, root has made something.
-        let theirs = if Uid::effective().is_root() {
+        // Root can give a directory to another user. For any other user, `/` is a directory of another user.
+        let foreign_dir = if Uid::effective().is_root() {
             std::os::unix::fs::chown(&real, Some(65534), None).unwrap();
             &real
         } else {
             Path::new("/")
         };
-        assert!(matches!(ensure(theirs), Err(RunDirError::NotOurs(_))));
+        assert!(matches!(ensure(foreign_dir), Err(RunDirError::NotPrivate(_))));
     }
 
     #[test]
-    fn what_cannot_be_made_or_named_is_an_error() {
+    fn uncreatable_and_too_long_paths_are_errors() {
         let error = ensure(Path::new("/nowhere/mitra")).unwrap_err();
         assert!(matches!(error, RunDirError::Io { .. }), "{error}");
         let long = Path::new("/tmp").join("x".repeat(MAX_SOCKET_PATH));
-        assert!(matches!(ensure(&long), Err(RunDirError::TooLong(_))));
+        assert!(matches!(ensure(&long), Err(RunDirError::PathTooLong(_))));
     }
 }

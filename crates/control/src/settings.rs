@@ -1,4 +1,4 @@
-//! The options of `mitra run`, as environment variables of the program.
+//! The settings of a process, and the environment variables that carry them from `mitra run` to the program.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use mitra_failover::{Policy, Writes};
 
-use crate::{Rails, Script};
+use crate::{FaultScript, RailsConfig};
 
 const RAILS: &str = "MITRA_RAILS";
 const POLICY: &str = "MITRA_POLICY";
@@ -18,55 +18,55 @@ const VERBOSE: &str = "MITRA_VERBOSE";
 const FAULTS: &str = "MITRA_FAULTS";
 const RUN_DIR: &str = "MITRA_RUN_DIR";
 
-/// How the program's device is to be. A variable that is not set, or empty, leaves the default.
+/// The settings of a process. A variable that is unset or empty selects the default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Settings {
-    /// `MITRA_RAILS`: a number of rails, or addresses separated by commas. By default 1.
-    pub rails: Rails,
-    /// `MITRA_POLICY`: what to do with what was in flight when a rail failed. By default `exact`.
+    /// `MITRA_RAILS`: the rails of the device, as a number or as a comma-separated list of IP addresses. Default: 1.
+    pub rails: RailsConfig,
+    /// `MITRA_POLICY`: how failover treats the operations that were in flight on the failed rail. Default: `exact`.
     pub policy: Policy,
-    /// `MITRA_WRITES`: what becomes of a WRITE that may or may not have been executed. By default `strict`.
+    /// `MITRA_WRITES`: how failover treats a WRITE if it cannot tell whether the responder executed it. Default: `strict`.
     pub writes: Writes,
-    /// `MITRA_LOG`: whether connections that span rails keep a completion log. By default not.
-    pub log: bool,
-    /// `MITRA_VERBOSE`: whether refused calls are explained. By default not.
+    /// `MITRA_LOG`: whether virtual queue pairs keep a completion log. Default: 0.
+    pub completion_log: bool,
+    /// `MITRA_VERBOSE`: whether the library prints the reason of each failed verbs call on standard error. Default: 0.
     pub verbose: bool,
-    /// `MITRA_FAULTS`: what befalls the rails. By default nothing.
-    pub faults: Script,
-    /// `MITRA_RUN_DIR`: where the program listens for `mitra fault`. By default it does not.
+    /// `MITRA_FAULTS`: the faults to inject after the program has opened the device. Default: none.
+    pub faults: FaultScript,
+    /// `MITRA_RUN_DIR`: the directory of the control socket. Default: no control socket.
     pub run_dir: Option<PathBuf>,
 }
 
-/// A variable that is not understood.
+/// An environment variable with an invalid value.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{variable}={value:?}: {why}")]
+#[error("{variable}={value:?}: {reason}")]
 pub struct SettingsError {
-    /// Its name.
+    /// The name of the variable.
     pub variable: &'static str,
-    /// What it holds.
+    /// The value of the variable.
     pub value: OsString,
-    /// What it may be.
-    pub why: String,
+    /// Why the value is invalid, and which values are valid.
+    pub reason: String,
 }
 
 impl Settings {
-    /// As environment variables.
+    /// Returns the environment variables that [`Settings::from_env`] parses to these settings.
     pub fn to_env(&self) -> [(&'static str, OsString); 7] {
         [
             (RAILS, self.rails.to_string().into()),
             (POLICY, self.policy.to_string().into()),
             (WRITES, self.writes.to_string().into()),
-            (LOG, u8::from(self.log).to_string().into()),
+            (LOG, u8::from(self.completion_log).to_string().into()),
             (VERBOSE, u8::from(self.verbose).to_string().into()),
             (FAULTS, self.faults.to_string().into()),
             (RUN_DIR, self.run_dir.clone().unwrap_or_default().into()),
         ]
     }
 
-    /// From the environment of this process.
+    /// Parses the settings from the environment of this process.
     ///
     /// # Errors
-    /// The first variable that is not understood, or a fault at a rail that is not there.
+    /// The first variable with an invalid value; `MITRA_FAULTS` if it names a rail that `MITRA_RAILS` does not configure.
     pub fn from_env() -> Result<Settings, SettingsError> {
         Settings::from_variables(env::var_os)
     }
@@ -79,29 +79,30 @@ impl Settings {
             rails: parse(RAILS, get(RAILS))?,
             policy: parse(POLICY, get(POLICY))?,
             writes: parse(WRITES, get(WRITES))?,
-            log: parse::<Switch>(LOG, get(LOG))?.0,
-            verbose: parse::<Switch>(VERBOSE, get(VERBOSE))?.0,
+            completion_log: parse::<Flag>(LOG, get(LOG))?.0,
+            verbose: parse::<Flag>(VERBOSE, get(VERBOSE))?.0,
             faults: parse(FAULTS, get(FAULTS))?,
             run_dir: get(RUN_DIR).map(PathBuf::from),
         };
-        let error = |why| SettingsError { variable: FAULTS, value: settings.faults.to_string().into(), why };
-        settings.faults.check(settings.rails.count()).map_err(error)?;
+        let error =
+            |reason| SettingsError { variable: FAULTS, value: settings.faults.to_string().into(), reason };
+        settings.faults.check_rails(settings.rails.count()).map_err(error)?;
         Ok(settings)
     }
 }
 
-/// A variable that is 1 or 0.
+/// A Boolean variable: 1 or 0.
 #[derive(Default)]
-struct Switch(bool);
+struct Flag(bool);
 
-impl FromStr for Switch {
+impl FromStr for Flag {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Switch, String> {
+    fn from_str(text: &str) -> Result<Flag, String> {
         match text {
-            "0" => Ok(Switch(false)),
-            "1" => Ok(Switch(true)),
-            _ => Err("say 1 or 0".to_owned()),
+            "0" => Ok(Flag(false)),
+            "1" => Ok(Flag(true)),
+            _ => Err("expected 1 or 0".to_owned()),
         }
     }
 }
@@ -112,10 +113,10 @@ where
 {
     let Some(value) = value else { return Ok(T::default()) };
     let parsed = match value.to_str() {
-        Some(text) => text.parse().map_err(|why: T::Err| why.to_string()),
-        None => Err("it is not UTF-8; set it anew, or unset it".to_owned()),
+        Some(text) => text.parse().map_err(|error: T::Err| error.to_string()),
+        None => Err("the value is not UTF-8; set it again, or unset it".to_owned()),
     };
-    parsed.map_err(|why| SettingsError { variable, value, why })
+    parsed.map_err(|reason| SettingsError { variable, value, reason })
 }
 
 #[cfg(test)]
@@ -124,28 +125,29 @@ mod tests {
 
     use super::*;
 
-    fn from(pairs: &[(&str, &str)]) -> Result<Settings, String> {
+    fn parse_pairs(pairs: &[(&str, &str)]) -> Result<Settings, String> {
         let value =
             |name: &str| pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
         Settings::from_variables(value).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn nothing_set_is_the_default() {
-        assert_eq!(from(&[]), Ok(Settings::default()));
-        assert_eq!(from(&[(RAILS, ""), (FAULTS, ""), (RUN_DIR, "")]), Ok(Settings::default()));
-        let Settings { rails, policy, writes, log, verbose, faults, run_dir } = Settings::default();
-        assert_eq!((rails, policy, writes), (Rails::Count(1), Policy::Exact, Writes::Strict));
-        assert!(faults.0.is_empty() && run_dir.is_none() && !log && !verbose);
+    fn unset_and_empty_variables_select_defaults() {
+        assert_eq!(parse_pairs(&[]), Ok(Settings::default()));
+        assert_eq!(parse_pairs(&[(RAILS, ""), (FAULTS, ""), (RUN_DIR, "")]), Ok(Settings::default()));
+        let Settings { rails, policy, writes, completion_log, verbose, faults, run_dir } =
+            Settings::default();
+        assert_eq!((rails, policy, writes), (RailsConfig::Count(1), Policy::Exact, Writes::Strict));
+        assert!(faults.0.is_empty() && run_dir.is_none() && !completion_log && !verbose);
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn settings_survive_round_trip_through_environment() {
         let settings = Settings {
             rails: "10.0.0.1,10.1.0.1".parse().unwrap(),
             policy: Policy::Blanket,
             writes: Writes::Repeatable,
-            log: true,
+            completion_log: true,
             verbose: true,
             faults: "rail1 down at 2s; rail1 up at 3s".parse().unwrap(),
             run_dir: Some("/run/user/0/mitra".into()),
@@ -159,23 +161,26 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_variable_what_it_holds_and_what_it_may_be() {
-        for (variable, value, says) in [
+    fn errors_name_variable_value_and_valid_values() {
+        for (variable, value, expected) in [
             (
                 RAILS,
                 "many",
-                "MITRA_RAILS=\"many\": \"many\" is neither a number of rails nor an IP address; say",
+                "MITRA_RAILS=\"many\": \"many\" is neither a number of rails nor an IP address; example:",
             ),
             (POLICY, "best", "MITRA_POLICY=\"best\": \"best\" is none of the choices; say exact,"),
-            (LOG, "yes", "MITRA_LOG=\"yes\": say 1 or 0"),
+            (LOG, "yes", "MITRA_LOG=\"yes\": expected 1 or 0"),
             (WRITES, "lax", "MITRA_WRITES=\"lax\": \"lax\" is none of the choices; say strict or"),
-            (FAULTS, "rail0 gone", "MITRA_FAULTS=\"rail0 gone\": no fault is called \"gone\"; say"),
-            (FAULTS, "rail1 up", "MITRA_FAULTS=\"rail1 up\": `rail1 up`: there is rail0 only; name"),
+            (FAULTS, "rail0 gone", "MITRA_FAULTS=\"rail0 gone\": unknown fault \"gone\"; expected"),
+            (FAULTS, "rail1 up", "MITRA_FAULTS=\"rail1 up\": `rail1 up`: the device has only rail0; use"),
         ] {
-            let error = from(&[(variable, value)]).unwrap_err();
-            assert!(error.starts_with(says), "{error}");
+            let error = parse_pairs(&[(variable, value)]).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
         }
         let error = Settings::from_variables(|_| Some(OsString::from_vec(vec![0xff]))).unwrap_err();
-        assert_eq!(error.to_string(), "MITRA_RAILS=\"\\xFF\": it is not UTF-8; set it anew, or unset it");
+        assert_eq!(
+            error.to_string(),
+            "MITRA_RAILS=\"\\xFF\": the value is not UTF-8; set it again, or unset it"
+        );
     }
 }

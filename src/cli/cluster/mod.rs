@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use mitra_consensus_rdma::Token;
-use mitra_control::control::{Device, Server, Status, inflict, rail_status, serve};
-use mitra_control::{Change, Rails, Script, Settings, run_dir};
+use mitra_control::{ControlledDevice, ControlServer, DeviceStatus, apply_fault, rail_status};
+use mitra_control::{FaultAction, RailsConfig, FaultScript, Settings, run_dir};
 use mitra_failover::Domain;
 use mitra_softnic::SoftNic;
 use mitra_verbs::Provider;
@@ -25,49 +25,49 @@ use sha2::{Digest, Sha256};
 pub(crate) struct Place {
     /// How many rails, each at a free loopback address; or the address of each, separated by commas. All must have as many
     #[arg(long, value_name = "N|ADDRESS,...", default_value = "2")]
-    rails: Rails,
+    rails: RailsConfig,
     /// What only those know that belong together: needed where others than this machine reach them
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
     /// Let this befall the rails, counted from now; may be given several times. `mitra fault` does it live
     #[arg(long, value_name = "SCRIPT")]
-    fault: Vec<Script>,
+    fault: Vec<FaultScript>,
 }
 
 /// The rails, for who lets faults befall them.
 struct Nics(Vec<Arc<SoftNic>>);
 
-impl Device for Nics {
-    fn inflict(&mut self, rail: usize, change: Change) {
+impl ControlledDevice for Nics {
+    fn apply_fault(&mut self, rail: usize, change: FaultAction) {
         if let Some(nic) = self.0.get(rail) {
-            inflict(nic, change);
+            apply_fault(nic, change);
         }
     }
 
-    fn status(&mut self) -> Status {
+    fn status(&mut self) -> DeviceStatus {
         let rails = self.0.iter().map(|nic| rail_status(nic)).collect();
         // What goes over them is not this command's to count.
-        Status { rails, queue_pairs: 0, failovers: 0 }
+        DeviceStatus { rails, queue_pairs: 0, failovers: 0 }
     }
 }
 
 impl Place {
     /// Opens the rails. `mitra fault` reaches them for as long as the server lives.
-    pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, Server)> {
+    pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, ControlServer)> {
         let configs: Vec<_> = match &self.rails {
-            Rails::Count(count) => vec![mitra_softnic::Config::loopback(); *count],
-            Rails::Addresses(addresses) => addresses.iter().map(|&a| mitra_softnic::Config::at(a)).collect(),
+            RailsConfig::Count(count) => vec![mitra_softnic::Config::loopback(); *count],
+            RailsConfig::Addresses(addresses) => addresses.iter().map(|&a| mitra_softnic::Config::at(a)).collect(),
         };
         let open = |(rail, config)| {
             SoftNic::open(config).with_context(|| format!("cannot open the NIC of rail {rail}"))
         };
         let nics: Vec<_> = configs.into_iter().enumerate().map(open).collect::<Result<_, _>>()?;
-        let faults = Script(self.fault.iter().flat_map(|script| script.0.clone()).collect());
-        faults.check(nics.len()).map_err(anyhow::Error::msg).context("--fault")?;
-        let run_dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::path);
+        let faults = FaultScript(self.fault.iter().flat_map(|script| script.0.clone()).collect());
+        faults.check_rails(nics.len()).map_err(anyhow::Error::msg).context("--fault")?;
+        let run_dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::default_path);
         let settings =
             Settings { rails: self.rails.clone(), faults, run_dir: Some(run_dir), ..Settings::default() };
-        let server = serve(&settings, Nics(nics.clone())).context("cannot listen for mitra fault")?;
+        let server = ControlServer::start(&settings, Nics(nics.clone())).context("cannot listen for mitra fault")?;
         Ok((Domain::notifying(nics.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?, server))
     }
 

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use anyhow::Context;
-use mitra_control::{Rails, Script, Settings, run_dir};
+use mitra_control::{RailsConfig, FaultScript, Settings, run_dir};
 use mitra_failover::{Policy, Writes};
 
 use program::{Program, Refusal};
@@ -32,7 +32,7 @@ Exit codes: the program's own, once it runs; before that 127 there is no such pr
 pub(crate) struct Args {
     /// How many rails, each at a free loopback address; or the address of each, separated by commas [default: 1]
     #[arg(long, value_name = "N|ADDRESS,...")]
-    rails: Option<Rails>,
+    rails: Option<RailsConfig>,
     /// What to do with what was in flight when a rail failed: exact, transparent, blanket, none [default: exact]
     #[arg(long)]
     policy: Option<Policy>,
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     verbose: bool,
     /// Let this befall the rails, counted from when the program opens the device; may be given several times
     #[arg(long, value_name = "SCRIPT")]
-    fault: Vec<Script>,
+    fault: Vec<FaultScript>,
     /// Take the place of libibverbs.so.1 instead of preloading: for programs that load it by dlopen, without rdma_cm
     #[arg(long)]
     replace: bool,
@@ -89,13 +89,13 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     }
     settings.policy = args.policy.unwrap_or(settings.policy);
     settings.writes = args.writes.unwrap_or(settings.writes);
-    settings.log |= args.log;
+    settings.completion_log |= args.log;
     settings.verbose |= args.verbose;
     if !args.fault.is_empty() {
-        settings.faults = Script(args.fault.iter().flat_map(|script| script.0.clone()).collect());
+        settings.faults = FaultScript(args.fault.iter().flat_map(|script| script.0.clone()).collect());
     }
-    settings.faults.check(settings.rails.count()).map_err(anyhow::Error::msg).context("--fault")?;
-    let dir = settings.run_dir.get_or_insert_with(run_dir::path);
+    settings.faults.check_rails(settings.rails.count()).map_err(anyhow::Error::msg).context("--fault")?;
+    let dir = settings.run_dir.get_or_insert_with(run_dir::default_path);
     run_dir::ensure(dir)?;
     Ok(settings)
 }

@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use crate::common::errno::system_error;
 use crate::common::lock::lock;
-use mitra_control::control::Server;
-use mitra_control::{Rails as Asked, Settings};
+use mitra_control::ControlServer;
+use mitra_control::{RailsConfig, Settings};
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::{CqId, Gid, Limits, PortState, Provider, Qpn, Result, SrqId};
 
@@ -36,7 +36,7 @@ pub(crate) struct Rails {
     pub(crate) spanning: Option<Arc<Spanning>>,
     objects: Mutex<Objects>,
     /// Faults on demand, as long as the device is open.
-    control: OnceLock<Server>,
+    control: OnceLock<ControlServer>,
 }
 
 /// The program's objects by the NIC's names for them, for events. The addresses are integers because only who delivers an
@@ -91,8 +91,8 @@ impl Rails {
         let settings =
             Settings::from_env().map_err(|e| system_error("reading the options of `mitra run`")(&e))?;
         let configs = match &settings.rails {
-            Asked::Count(n) => vec![Config::loopback(); *n],
-            Asked::Addresses(list) => list.iter().map(|address| Config::at(*address)).collect(),
+            RailsConfig::Count(n) => vec![Config::loopback(); *n],
+            RailsConfig::Addresses(list) => list.iter().map(|address| Config::at(*address)).collect(),
         };
         let nics = configs
             .into_iter()
@@ -105,7 +105,7 @@ impl Rails {
             None => events::start(&rails),
         };
         started.map_err(|e| system_error("starting a thread")(&e))?;
-        let served = mitra_control::control::serve(&settings, control::Controlled(Arc::downgrade(&rails)))
+        let served = mitra_control::ControlServer::start(&settings, control::Controlled(Arc::downgrade(&rails)))
             .map_err(|e| system_error("listening for `mitra fault`")(&e))?;
         // It was empty: the device is made here, once.
         let _ = rails.control.set(served);

@@ -59,8 +59,8 @@ impl Spanning {
         let config = Config {
             policy: settings.policy,
             writes: settings.writes,
-            log: settings.log,
-            log_wrs: Some(limits(&domain, settings.log).wrs),
+            log: settings.completion_log,
+            log_wrs: Some(limits(&domain, settings.completion_log).wrs),
             detector: Detector {
                 heartbeat: HEARTBEAT,
                 misses: MISSES,

@@ -1,0 +1,111 @@
+//! The client side of the control socket: lists the controlled processes and sends requests to them.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::{Request, Response};
+
+/// Timeout of each read and write on the socket. The server serves one client at a time and gives each of them 1 s
+/// (`server::CLIENT_TIMEOUT`), so this timeout must be longer than that.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The longest response that the client reads, in bytes.
+const MAX_RESPONSE_BYTES: u64 = 64 << 10;
+
+/// A process that has a control socket.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControlledProcess {
+    /// The process ID.
+    pub pid: u32,
+    socket: PathBuf,
+}
+
+/// Why a request has no response.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The process has ended.
+    #[error("process {0} has ended")]
+    ProcessEnded(u32),
+    /// The process is stopped, or its control thread is blocked.
+    #[error("process {pid} does not respond ({error}); check whether it is stopped (ps -o stat -p {pid})")]
+    NoResponse {
+        /// The process ID.
+        pid: u32,
+        /// The error of the socket.
+        error: io::Error,
+    },
+    /// The response is not valid in this version of the protocol.
+    #[error(
+        "process {pid} sent a response that this version cannot parse ({error}); use the `mitra` that started it"
+    )]
+    InvalidResponse {
+        /// The process ID.
+        pid: u32,
+        /// The parse error.
+        error: serde_json::Error,
+    },
+}
+
+/// Returns the processes that have a control socket in a directory, in ascending order of process ID. Removes the sockets of
+/// processes that have ended.
+///
+/// # Errors
+/// The directory exists and cannot be read. A directory that does not exist holds no processes.
+pub fn list_processes(dir: &Path) -> io::Result<Vec<ControlledProcess>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut processes = Vec::new();
+    for entry in entries {
+        let socket = entry?.path();
+        let is_socket = socket.extension().is_some_and(|extension| extension == "sock");
+        let pid = socket.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+        let Some(pid) = pid.filter(|_| is_socket) else { continue };
+        let process = ControlledProcess { pid, socket };
+        if process.has_ended() {
+            let _ = fs::remove_file(&process.socket); // fails if another client has removed the socket first
+        } else {
+            processes.push(process);
+        }
+    }
+    processes.sort_by_key(|process| process.pid);
+    Ok(processes)
+}
+
+impl ControlledProcess {
+    /// Whether no process has this ID. The kernel can reuse the ID for a process without a control socket; `request` detects that.
+    fn has_ended(&self) -> bool {
+        !Path::new("/proc").join(self.pid.to_string()).exists()
+    }
+
+    /// Sends a request and waits up to 3 s for the response.
+    ///
+    /// # Errors
+    /// [`RequestError::ProcessEnded`] if nothing listens on the socket, [`RequestError::NoResponse`] if the process does not
+    /// respond in time, [`RequestError::InvalidResponse`] if the response cannot be parsed.
+    pub fn request(&self, request: &Request) -> Result<Response, RequestError> {
+        let pid = self.pid;
+        let response = self.exchange(request).map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
+                let _ = fs::remove_file(&self.socket); // a socket without a listener stays unusable
+                RequestError::ProcessEnded(pid)
+            }
+            _ if self.has_ended() => RequestError::ProcessEnded(pid),
+            _ => RequestError::NoResponse { pid, error },
+        })?;
+        serde_json::from_slice(&response).map_err(|error| RequestError::InvalidResponse { pid, error })
+    }
+
+    fn exchange(&self, request: &Request) -> io::Result<Vec<u8>> {
+        let mut socket = UnixStream::connect(&self.socket)?;
+        socket.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
+        socket.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
+        socket.write_all(format!("{request}\n").as_bytes())?;
+        let mut response = Vec::new();
+        socket.take(MAX_RESPONSE_BYTES).read_to_end(&mut response)?;
+        Ok(response)
+    }
+}

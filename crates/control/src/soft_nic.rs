@@ -1,0 +1,28 @@
+//! Faults and status of a software NIC, for implementations of [`ControlledDevice`](crate::ControlledDevice).
+
+use mitra_softnic::SoftNic;
+use mitra_softnic::fault::Noise;
+use mitra_verbs::{PortState, Provider};
+
+use crate::{FaultAction, RailState, RailStatus};
+
+/// Applies a fault to a NIC immediately.
+pub fn apply_fault(nic: &SoftNic, action: FaultAction) {
+    let faults = nic.faults();
+    match action {
+        FaultAction::Fail(failure) => faults.fail(failure),
+        FaultAction::Heal => faults.heal(),
+        FaultAction::Arm(trigger) => faults.arm(trigger),
+        FaultAction::Noise(noise) => faults.set_noise(noise, Noise::default()),
+    }
+}
+
+/// Returns the state of the rail that a NIC belongs to.
+pub fn rail_status(nic: &SoftNic) -> RailStatus {
+    let state = match nic.query_port() {
+        Ok(port) if port.state == PortState::Active => RailState::Up,
+        Ok(_) => RailState::Down,
+        Err(_) => RailState::Failed,
+    };
+    RailStatus { address: nic.address(), state }
+}

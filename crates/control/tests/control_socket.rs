@@ -1,0 +1,192 @@
+//! The control socket: a server with a recording device, its clients, and malformed requests.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use mitra_control::{
+    ControlServer, ControlledDevice, ControlledProcess, DeviceStatus, FaultAction, RailState, RailStatus,
+    RailsConfig, Request, Response, Settings, list_processes,
+};
+use mitra_transport::fault::Failure;
+
+/// Exceeds the duration of every operation in these tests by far: a test that runs into it has failed.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A fault that the device applied: when, to which rail, and which fault.
+type AppliedFault = (Instant, usize, FaultAction);
+
+/// A device that records the faults that it applies.
+struct RecordingDevice(Sender<AppliedFault>);
+
+impl ControlledDevice for RecordingDevice {
+    fn apply_fault(&mut self, rail: usize, action: FaultAction) {
+        let _ = self.0.send((Instant::now(), rail, action)); // fails if the test has dropped the receiver
+    }
+
+    fn status(&mut self) -> DeviceStatus {
+        let address = IpAddr::from([127, 0, 0, 5]);
+        DeviceStatus {
+            rails: vec![RailStatus { address, state: RailState::Down }],
+            queue_pairs: 3,
+            failovers: 2,
+        }
+    }
+}
+
+fn start(dir: Option<&Path>, faults: &str) -> (ControlServer, Receiver<AppliedFault>) {
+    let faults = if faults.is_empty() { Default::default() } else { faults.parse().unwrap() };
+    let settings = Settings {
+        rails: RailsConfig::Count(2),
+        faults,
+        run_dir: dir.map(Path::to_owned),
+        ..Settings::default()
+    };
+    let (sender, receiver) = channel();
+    (ControlServer::start(&settings, RecordingDevice(sender)).unwrap(), receiver)
+}
+
+/// Returns the path of a run directory that does not exist yet, and the temporary directory around it.
+fn run_dir() -> (tempfile::TempDir, std::path::PathBuf) {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("mitra");
+    (parent, dir)
+}
+
+fn only_process(dir: &Path) -> ControlledProcess {
+    let processes = list_processes(dir).unwrap();
+    assert_eq!(processes.len(), 1);
+    processes[0].clone()
+}
+
+/// Sends raw bytes to this process's server and returns its response.
+fn send_raw(dir: &Path, bytes: &[u8]) -> String {
+    let mut client = UnixStream::connect(dir.join(format!("{}.sock", process::id()))).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let _ = client.write_all(bytes); // the server may close the connection before it has read all bytes
+    let mut response = String::new();
+    let _ = client.read_to_string(&mut response); // ends in ECONNRESET if the server left bytes unread
+    response
+}
+
+#[test]
+fn status_request_returns_process_and_device() {
+    let (_parent, dir) = run_dir();
+    let (_server, _) = start(Some(&dir), "");
+    let Response::Status { pid, program, device } = only_process(&dir).request(&Request::Status).unwrap()
+    else {
+        panic!("no status")
+    };
+    assert_eq!(pid, process::id());
+    assert!(program.contains("control"), "{program}");
+    assert_eq!((device.queue_pairs, device.failovers), (3, 2));
+    assert_eq!(device.rails[0].state, RailState::Down);
+    let json: serde_json::Value = serde_json::from_str(&send_raw(&dir, b"status\n")).unwrap();
+    assert_eq!(json["status"]["rails"][0]["address"], "127.0.0.5");
+    assert_eq!(json["status"]["rails"][0]["state"], "down");
+}
+
+#[test]
+fn scheduled_faults_apply_in_order_of_due_time() {
+    let started = Instant::now();
+    let (server, applied) =
+        start(None, "rail0 up at 60ms; rail0 down at 30ms; rail1 nic-dead; rail1 up at 60ms");
+    let faults: Vec<_> = (0..4).map(|_| applied.recv_timeout(TIMEOUT).unwrap()).collect();
+    let order: Vec<_> = faults.iter().map(|(_, rail, action)| (*rail, *action)).collect();
+    assert_eq!(
+        order,
+        [
+            (1, FaultAction::Fail(Failure::NicDead)),
+            (0, FaultAction::Fail(Failure::LinkDown)),
+            (0, FaultAction::Heal),
+            (1, FaultAction::Heal)
+        ]
+    );
+    assert!(faults[3].0.duration_since(started) >= Duration::from_millis(60), "a fault applied early");
+    drop(server);
+    assert!(applied.recv().is_err(), "the server did not drop the device");
+}
+
+#[test]
+fn requested_faults_reach_the_device() {
+    let (_parent, dir) = run_dir();
+    let (_server, applied) = start(Some(&dir), "");
+    let request = "rail1 nic-hung; rail0 up at 10ms".parse().unwrap();
+    assert_eq!(only_process(&dir).request(&request).unwrap(), Response::Done);
+    let (_, rail, action) = applied.recv_timeout(TIMEOUT).unwrap();
+    assert_eq!((rail, action), (1, FaultAction::Fail(Failure::NicHung)));
+    let (_, rail, action) = applied.recv_timeout(TIMEOUT).unwrap();
+    assert_eq!((rail, action), (0, FaultAction::Heal));
+}
+
+#[test]
+fn script_with_missing_rail_is_rejected_as_a_whole() {
+    let (_parent, dir) = run_dir();
+    let (_server, applied) = start(Some(&dir), "");
+    let response = only_process(&dir).request(&"rail0 down; rail2 down".parse().unwrap()).unwrap();
+    let Response::Refused(reason) = response else { panic!("{response:?}") };
+    assert!(reason.contains("`rail2 down`"), "{reason}");
+    assert!(applied.try_recv().is_err());
+}
+
+#[test]
+fn malformed_requests_are_rejected_and_do_not_block_server() {
+    let (_parent, dir) = run_dir();
+    let (_server, applied) = start(Some(&dir), "");
+    for bytes in [&b"\n"[..], b"what\n", b"\xff\xfe\0\n", b"rail0 \n", b"status status\n"] {
+        let response = send_raw(&dir, bytes);
+        assert!(response.starts_with("{\"refused\":"), "{bytes:?}: {response:?}");
+    }
+    // 1 MiB without an end of line: the server stops reading at its limit.
+    send_raw(&dir, &vec![b'x'; 1 << 20]);
+    // A client that sends nothing: the server times it out and serves the next client.
+    let silent = UnixStream::connect(dir.join(format!("{}.sock", process::id()))).unwrap();
+    assert!(matches!(only_process(&dir).request(&Request::Status).unwrap(), Response::Status { .. }));
+    drop(silent);
+    assert!(applied.try_recv().is_err());
+}
+
+#[test]
+fn dropped_server_removes_its_socket() {
+    let (_parent, dir) = run_dir();
+    let (server, _) = start(Some(&dir), "");
+    only_process(&dir);
+    drop(server);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+}
+
+#[test]
+fn sockets_of_ended_processes_are_removed() {
+    let (_parent, dir) = run_dir();
+    assert_eq!(list_processes(&dir).unwrap(), [], "a missing directory holds no processes");
+    fs::create_dir(&dir).unwrap();
+    let mut ended = process::Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let stale = dir.join(format!("{}.sock", ended.id()));
+    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    fs::write(dir.join("applied.txt"), "").unwrap();
+    assert_eq!(list_processes(&dir).unwrap(), []);
+    assert!(!stale.exists());
+    assert!(dir.join("applied.txt").exists(), "only sockets are removed");
+    // The ID belongs to a running process that does not listen on the socket.
+    let reused = dir.join(format!("{}.sock", process::id()));
+    drop(std::os::unix::net::UnixListener::bind(&reused).unwrap());
+    let error = only_process(&dir).request(&Request::Status).unwrap_err().to_string();
+    assert!(error.contains("has ended"), "{error}");
+    assert!(!reused.exists());
+}
+
+#[test]
+fn server_rejects_run_dir_accessible_to_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let parent = tempfile::tempdir().unwrap();
+    fs::set_permissions(parent.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let settings = Settings { run_dir: Some(parent.path().to_owned()), ..Settings::default() };
+    let error = ControlServer::start(&settings, RecordingDevice(channel().0)).unwrap_err();
+    assert!(error.to_string().contains("no other user can access"), "{error}");
+}
