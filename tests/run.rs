@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::mpsc::{Sender, channel};
 
-use mitra_control::{ControlServer, ControlledDevice, RailState, RailStatus, DeviceStatus};
+use mitra_control::{ControlServer, ControlledDevice, DeviceStatus, RailState, RailStatus};
 use mitra_control::{FaultAction, RailsConfig, Settings};
 use nix::unistd::Uid;
 use serde_json::Value;

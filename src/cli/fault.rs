@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use mitra_control::{Response, ControlledProcess, Request, DeviceStatus, list_processes};
+use mitra_control::{ControlledProcess, DeviceStatus, Request, Response, list_processes};
 use mitra_control::{FaultScript, Settings, run_dir};
 use serde::Serialize;
 
@@ -68,7 +68,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::default_path);
     run_dir::ensure(&dir)?;
-    let found = list_processes(&dir)?.into_iter().filter(|process| args.pid.is_none_or(|pid| pid == process.pid));
+    let found =
+        list_processes(&dir)?.into_iter().filter(|process| args.pid.is_none_or(|pid| pid == process.pid));
     let report = Report { processes: found.map(|process| reach(&process, &request)).collect() };
     let mut out = io::stdout().lock();
     if args.json {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use mitra_consensus_rdma::Token;
-use mitra_control::{ControlledDevice, ControlServer, DeviceStatus, apply_fault, rail_status};
-use mitra_control::{FaultAction, RailsConfig, FaultScript, Settings, run_dir};
+use mitra_control::{ControlServer, ControlledDevice, DeviceStatus, apply_fault, rail_status};
+use mitra_control::{FaultAction, FaultScript, RailsConfig, Settings, run_dir};
 use mitra_failover::Domain;
 use mitra_softnic::SoftNic;
 use mitra_verbs::Provider;
@@ -56,7 +56,9 @@ impl Place {
     pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, ControlServer)> {
         let configs: Vec<_> = match &self.rails {
             RailsConfig::Count(count) => vec![mitra_softnic::Config::loopback(); *count],
-            RailsConfig::Addresses(addresses) => addresses.iter().map(|&a| mitra_softnic::Config::at(a)).collect(),
+            RailsConfig::Addresses(addresses) => {
+                addresses.iter().map(|&a| mitra_softnic::Config::at(a)).collect()
+            }
         };
         let open = |(rail, config)| {
             SoftNic::open(config).with_context(|| format!("cannot open the NIC of rail {rail}"))
@@ -67,7 +69,8 @@ impl Place {
         let run_dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::default_path);
         let settings =
             Settings { rails: self.rails.clone(), faults, run_dir: Some(run_dir), ..Settings::default() };
-        let server = ControlServer::start(&settings, Nics(nics.clone())).context("cannot listen for mitra fault")?;
+        let server =
+            ControlServer::start(&settings, Nics(nics.clone())).context("cannot listen for mitra fault")?;
         Ok((Domain::notifying(nics.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?, server))
     }
 

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use anyhow::Context;
-use mitra_control::{RailsConfig, FaultScript, Settings, run_dir};
+use mitra_control::{FaultScript, RailsConfig, Settings, run_dir};
 use mitra_failover::{Policy, Writes};
 
 use program::{Program, Refusal};

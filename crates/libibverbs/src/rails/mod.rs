@@ -105,8 +105,9 @@ impl Rails {
             None => events::start(&rails),
         };
         started.map_err(|e| system_error("starting a thread")(&e))?;
-        let served = mitra_control::ControlServer::start(&settings, control::Controlled(Arc::downgrade(&rails)))
-            .map_err(|e| system_error("listening for `mitra fault`")(&e))?;
+        let served =
+            mitra_control::ControlServer::start(&settings, control::Controlled(Arc::downgrade(&rails)))
+                .map_err(|e| system_error("listening for `mitra fault`")(&e))?;
         // It was empty: the device is made here, once.
         let _ = rails.control.set(served);
         Ok(rails)
