@@ -20,11 +20,9 @@ struct Mitra {
 
 #[derive(Subcommand)]
 enum Command {
-    Bench(cli::bench::Args),
+    Bench(mitra_bench::Args),
     Check(cli::check::Args),
     Demo(cli::demo::Args),
-    #[command(hide = true)]
-    DemoEnd(cli::demo::EndArgs),
     Decode(cli::decode::Args),
     Devices(cli::devices::Args),
     Elect(cli::cluster::elect::Args),
@@ -33,7 +31,7 @@ enum Command {
     Kv(cli::cluster::kv::Args),
     Memory(cli::cluster::memory::Args),
     #[command(hide = true)]
-    Peer(cli::pair::Args),
+    Peer(cli::peer::Args),
     Propose(cli::cluster::propose::Args),
     Run(cli::run::Args),
     Sim(cli::sim::Args),
@@ -42,10 +40,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match cli::parse::<Mitra>().command {
-        Command::Bench(args) => cli::bench::run(&args),
+        Command::Bench(args) => mitra_bench::run(&args),
         Command::Check(args) => cli::check::run(&args),
         Command::Demo(args) => cli::demo::run(&args),
-        Command::DemoEnd(args) => cli::demo::run_end(&args),
         Command::Decode(args) => cli::decode::run(&args),
         Command::Devices(args) => cli::devices::run(&args),
         Command::Elect(args) => cli::cluster::elect::run(&args),
@@ -53,7 +50,7 @@ fn main() -> ExitCode {
         Command::Key(args) => cli::cluster::key::run(&args),
         Command::Kv(args) => cli::cluster::kv::run(&args),
         Command::Memory(args) => cli::cluster::memory::run(&args),
-        Command::Peer(args) => cli::pair::run(&args),
+        Command::Peer(args) => cli::peer::run(&args),
         Command::Propose(args) => cli::cluster::propose::run(&args),
         Command::Run(args) => cli::run::run(&args),
         Command::Sim(args) => cli::sim::run(&args),

@@ -54,9 +54,9 @@ fn is_positive(row: &Value, field: &str) -> bool {
 }
 
 #[test]
-fn agreement_has_a_row_for_each_measure_beside_the_writes_to_a_majority() {
+fn consensus_has_a_row_for_each_measure_beside_the_writes_to_a_majority() {
     build_raft();
-    let report = json(&["agreement", "--iters", "50", "--blocks", "2", "--requests", "200"]);
+    let report = json(&["consensus", "--iters", "50", "--blocks", "2", "--requests", "200"]);
     for (name, beside) in [
         ("replicated-log/entry", "fanout_floor"),
         ("protected-memory-paxos/decide", "fanout_floor"),
@@ -98,7 +98,7 @@ fn stores_that_are_not_here_are_left_out_with_the_way_to_get_them() {
     fs::copy(env!("CARGO_BIN_EXE_mitra"), &mitra).unwrap();
     let report = |path: &str| -> Value {
         let mut command = Command::new(&mitra);
-        command.args(["bench", "agreement", "--iters", "10", "--blocks", "1", "--requests", "100", "--json"]);
+        command.args(["bench", "consensus", "--iters", "10", "--blocks", "1", "--requests", "100", "--json"]);
         let output = command.env("PATH", path).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
@@ -127,7 +127,7 @@ fn an_error_of_the_load_generator_is_no_figure() {
     fs::write(&stand_in, script).unwrap();
     fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o700)).unwrap();
     let path = format!("{}:{}", scene.path().display(), std::env::var("PATH").unwrap());
-    let output = mitra().args(["bench", "agreement", "--blocks", "1"]).env("PATH", path).output().unwrap();
+    let output = mitra().args(["bench", "consensus", "--blocks", "1"]).env("PATH", path).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{errors}");
     assert!(errors.contains("redis-benchmark: Error from server: MOVED"), "{errors}");

@@ -1,6 +1,5 @@
 //! The subcommands of `mitra`, one file each with its `Args` and its `run`.
 
-pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod cluster;
 pub(crate) mod decode;
@@ -8,7 +7,7 @@ pub(crate) mod demo;
 pub(crate) mod devices;
 pub(crate) mod fault;
 mod page;
-pub(crate) mod pair;
+pub(crate) mod peer;
 pub(crate) mod run;
 pub(crate) mod sim;
 pub(crate) mod topology;

@@ -1,4 +1,4 @@
-//! A key-value store that is replicated by Raft (openraft) over TCP, in memory only, for Redis' clients: what `mitra bench agreement`
+//! A key-value store that is replicated by Raft (openraft) over TCP, in memory only, for Redis' clients: what `mitra bench consensus`
 //! compares `mitra kv` with. Never anything that is to be relied on: a process that is started again has forgotten its vote.
 #![forbid(unsafe_code)]
 

@@ -7,9 +7,9 @@ use anyhow::{Context, bail};
 use mitra_failover::{Completion, NamedError, Outcome, RemoteRegion, Route, VirtualMr};
 use mitra_verbs::{Access, Buffer, Data, SendOp, SendWr, WcStatus};
 
+use super::participant::Coordinator;
 use super::plan::Side;
-use super::process::Parent;
-use super::protocol::{Done, Ending, FromEnd, Posted, Record, Round, ToEnd, Way};
+use super::protocol::{Done, Ending, FromParticipant, Posted, Record, Round, ToParticipant, Way};
 use super::rails::Rails;
 use super::workload::{Kind, LONGEST, Workload, fill, pattern};
 
@@ -33,21 +33,21 @@ struct Client {
 }
 
 /// One round, from its announcement to the report.
-pub(super) fn round(parent: &Parent, round: &Round) -> anyhow::Result<()> {
+pub(super) fn round(coordinator: &mut Coordinator, round: &Round) -> anyhow::Result<()> {
     let mut rails = Rails::open(Side::Client, round)?;
     let workload = Workload::new(round.seed, round.ops);
     let in_flight = round.in_flight as usize;
     let local = Arc::new(Buffer::new(in_flight * LONGEST));
     let local_mr = rails.domain.register(&local, Access::LOCAL_WRITE)?;
-    parent.tell(&FromEnd::Introduction(rails.introduce(Vec::new())?));
-    let ToEnd::Peer(peer) = parent.next() else { bail!("expected the peer") };
+    coordinator.send(&FromParticipant::Introduction(rails.introduce(Vec::new())?));
+    let ToParticipant::Peer(peer) = coordinator.receive() else { bail!("expected the peer") };
     rails.connect(&peer)?;
     let [memory, pattern] = &peer.regions[..] else { bail!("expected two regions") };
     let (memory, pattern) = (RemoteRegion::decode(memory)?, RemoteRegion::decode(pattern)?);
     rails.vqp.import(&memory)?;
     rails.vqp.import(&pattern)?;
-    parent.tell(&FromEnd::Ready);
-    let ToEnd::Go = parent.next() else { bail!("expected to go") };
+    coordinator.send(&FromParticipant::Ready);
+    let ToParticipant::Go = coordinator.receive() else { bail!("expected to go") };
     rails.arm(round.fault.as_deref())?;
 
     let (posted, completions) = (Posted::default(), Vec::new());
@@ -59,12 +59,12 @@ pub(super) fn round(parent: &Parent, round: &Round) -> anyhow::Result<()> {
         client.turn()?;
         if since.elapsed() > told + PROGRESS {
             told = since.elapsed();
-            parent.tell(&FromEnd::Progress(client.done as u64));
+            coordinator.send(&FromParticipant::Progress(client.done as u64));
         }
     }
-    parent.tell(&FromEnd::Posted(client.report()));
+    coordinator.send(&FromParticipant::Posted(client.report()));
     // The peer may still need an answer.
-    while parent.try_next().is_none() {
+    while coordinator.try_receive().is_none() {
         client.turn()?;
     }
     client.rails.vqp.close()?;

@@ -1,10 +1,10 @@
 //! `mitra demo`: two processes, two rails, operations of every kind in flight; a rail dies in mid-stream.
 
 mod client;
+mod coordinator;
 mod oracle;
-mod parent;
+mod participant;
 mod plan;
-mod process;
 mod progress;
 mod protocol;
 mod rails;
@@ -21,14 +21,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context;
+use mitra_peer_process::PeerConnection;
 use mitra_transport::fault::{Failure, ScriptError, Trigger};
 use nix::sys::signal::{SigSet, Signal};
 
-use parent::{Interrupted, Settings};
-use plan::Side;
-use process::Parent;
+use coordinator::{Interrupted, Settings};
+use participant::Coordinator;
+pub(crate) use plan::Side;
 use progress::Progress;
-use protocol::{FromEnd, ToEnd};
+use protocol::ToParticipant;
 use summary::Summary;
 
 /// Lose a rail with operations in flight, and see that each was executed exactly once
@@ -75,12 +76,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// An end of the demo: started by `mitra demo`, not by people
-#[derive(clap::Args)]
-pub(crate) struct EndArgs {
-    side: String,
-}
-
 /// A fault that a rail dies of.
 fn failure(script: &str) -> Result<Trigger, String> {
     let trigger: Trigger = script.parse().map_err(|error: ScriptError| error.to_string())?;
@@ -106,7 +101,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let began = Instant::now();
     let progress = Progress::new(settings.policies.len() * settings.rounds, settings.ops);
-    let played = parent::play(&settings, &progress);
+    let played = coordinator::play(&settings, &progress);
     drop(progress);
     let runs = match played {
         Err(error) if error.is::<Interrupted>() => {
@@ -154,21 +149,16 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     })
 }
 
-/// An end: plays round after round until its standard input is closed.
-pub(crate) fn run_end(args: &EndArgs) -> anyhow::Result<ExitCode> {
-    // The first process blocks both and answers for Ctrl-C; a request to terminate that is meant for this one ends it.
+/// Runs the client or the server process: plays one round after another until the coordinator ends.
+pub(crate) fn run_participant(side: Side, connection: &PeerConnection) -> anyhow::Result<()> {
+    // The coordinator blocks SIGINT and SIGTERM before it starts this process, and handles Ctrl-C for both. SIGTERM ends this process.
     SigSet::from(Signal::SIGTERM).thread_unblock()?;
-    let side = Side::BOTH.into_iter().find(|side| side.name() == args.side);
-    let side = side.context("`mitra demo-end` is started by `mitra demo` only")?;
-    let parent = Parent::hear();
+    let mut coordinator = Coordinator::new(connection)?;
     loop {
-        let ToEnd::Round(round) = parent.next() else { continue };
-        let done = match side {
-            Side::Client => client::round(&parent, &round),
-            Side::Server => server::round(&parent, &round),
-        };
-        if let Err(error) = done {
-            parent.tell(&FromEnd::Failed(format!("{error:#}")));
+        let ToParticipant::Round(round) = coordinator.receive() else { continue };
+        match side {
+            Side::Client => client::round(&mut coordinator, &round)?,
+            Side::Server => server::round(&mut coordinator, &round)?,
         }
     }
 }

@@ -6,7 +6,7 @@ use super::workload::{Dice, Kind, Workload};
 
 /// An end of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Side {
+pub(crate) enum Side {
     /// It posts.
     Client,
     /// It lends its memory, and receives.
@@ -18,6 +18,14 @@ impl Side {
 
     pub(super) fn name(self) -> &'static str {
         ["client", "server"][self as usize]
+    }
+
+    /// The role of this side's process on the command line of `mitra peer`.
+    pub(crate) const fn peer_role(self) -> &'static str {
+        match self {
+            Side::Client => "demo-client",
+            Side::Server => "demo-server",
+        }
     }
 }
 

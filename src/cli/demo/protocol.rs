@@ -9,7 +9,7 @@ use super::workload::Kind;
 
 /// To an end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum ToEnd {
+pub(super) enum ToParticipant {
     /// Open the NICs, make the memory and the vQP.
     Round(Round),
     /// Connect to this peer.
@@ -22,7 +22,7 @@ pub(super) enum ToEnd {
 
 /// From an end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum FromEnd {
+pub(super) enum FromParticipant {
     /// What the peer needs to know.
     Introduction(Introduction),
     /// Connected. From the server once more, when its fault is armed.
@@ -33,8 +33,6 @@ pub(super) enum FromEnd {
     Posted(Posted),
     /// The server's report.
     Seen(Seen),
-    /// It cannot go on.
-    Failed(String),
 }
 
 /// One round.

@@ -8,9 +8,9 @@ use anyhow::bail;
 use mitra_failover::{Completion, VirtualMr};
 use mitra_verbs::{Access, Buffer, RecvWr};
 
+use super::participant::Coordinator;
 use super::plan::Side;
-use super::process::Parent;
-use super::protocol::{Entry, FromEnd, Round, Seen, ToEnd};
+use super::protocol::{Entry, FromParticipant, Round, Seen, ToParticipant};
 use super::rails::{Rails, receives};
 use super::workload::{COUNTER, Kind, LONGEST, PATTERN_LEN, Workload, is_whole, pattern};
 
@@ -32,7 +32,7 @@ struct Server {
 }
 
 /// One round, from its announcement to the report.
-pub(super) fn round(parent: &Parent, round: &Round) -> anyhow::Result<()> {
+pub(super) fn round(coordinator: &mut Coordinator, round: &Round) -> anyhow::Result<()> {
     let mut rails = Rails::open(Side::Server, round)?;
     let workload = Workload::new(round.seed, round.ops);
     let memory = Arc::new(Buffer::new(workload.memory_len as usize));
@@ -49,13 +49,13 @@ pub(super) fn round(parent: &Parent, round: &Round) -> anyhow::Result<()> {
         rails.vqp.post_recv(receive(&inbox_mr, slot.into()))?;
     }
     let regions = vec![memory_mr.remote().encode(), source_mr.remote().encode()];
-    parent.tell(&FromEnd::Introduction(rails.introduce(regions)?));
-    let ToEnd::Peer(peer) = parent.next() else { bail!("expected the peer") };
+    coordinator.send(&FromParticipant::Introduction(rails.introduce(regions)?));
+    let ToParticipant::Peer(peer) = coordinator.receive() else { bail!("expected the peer") };
     rails.connect(&peer)?;
-    parent.tell(&FromEnd::Ready);
-    let ToEnd::Go = parent.next() else { bail!("expected to go") };
+    coordinator.send(&FromParticipant::Ready);
+    let ToParticipant::Go = coordinator.receive() else { bail!("expected to go") };
     rails.arm(round.fault.as_deref())?;
-    parent.tell(&FromEnd::Ready);
+    coordinator.send(&FromParticipant::Ready);
 
     let words = workload.ops.iter().enumerate();
     let words = words.filter_map(|(n, op)| Some((n, op.word()? as usize))).collect();
@@ -67,15 +67,15 @@ pub(super) fn round(parent: &Parent, round: &Round) -> anyhow::Result<()> {
         server.turn()?;
         turns = turns.wrapping_add(1);
         if turns.is_multiple_of(64)
-            && let Some(told) = parent.try_next()
+            && let Some(told) = coordinator.try_receive()
         {
             break told;
         }
     };
-    let ToEnd::Finish = told else { bail!("expected to finish") };
+    let ToParticipant::Finish = told else { bail!("expected to finish") };
     let since = Instant::now();
     while server.turn()? > 0 || since.elapsed() < GRACE {}
-    parent.tell(&FromEnd::Seen(server.report()));
+    coordinator.send(&FromParticipant::Seen(server.report()));
     server.rails.vqp.close()?;
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
+use super::coordinator::{Played, Run, Settings};
 use super::oracle::Counts;
-use super::parent::{Played, Run, Settings};
 use super::protocol::Way;
 use super::workload::Kind;
 

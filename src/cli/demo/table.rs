@@ -2,8 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use super::coordinator::Run;
 use super::oracle::Counts;
-use super::parent::Run;
 use super::summary::{PolicySummary, Spread, Summary};
 use super::workload::Kind;
 

@@ -4,8 +4,8 @@ mod axis;
 mod phases;
 mod timeline;
 
+use super::coordinator::{Played, Run};
 use super::oracle::Counts;
-use super::parent::{Played, Run};
 use super::plan::ROUNDS;
 use super::summary::{Moments, PolicySummary, Summary};
 use super::table::{grouped, motto, operations, sentence, time, title};

@@ -1,6 +1,6 @@
 //! How long each failover took, in its phases: a bar a failure.
 
-use super::super::parent::Run;
+use super::super::coordinator::Run;
 use super::super::summary::Moments;
 use super::axis::{Axis, span};
 

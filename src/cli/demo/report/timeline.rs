@@ -1,7 +1,7 @@
 //! One failure, operation by operation: a bar from post to completion, a dot where the server's processor saw it executed.
 
+use super::super::coordinator::Played;
 use super::super::oracle::Faults;
-use super::super::parent::Played;
 use super::super::protocol::{Ending, Record, Way};
 use super::super::summary::Moments;
 use super::super::table::title;

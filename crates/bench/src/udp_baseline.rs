@@ -21,14 +21,14 @@ const BUFFER: usize = 8 << 20;
 const MAX_DATAGRAM: usize = 65_507;
 
 /// A spinning, non-blocking, unconnected UDP socket: what a NIC that may talk to many peers uses.
-pub(crate) struct Floor {
+pub(crate) struct UdpBaseline {
     socket: UdpSocket,
     peer: SocketAddr,
     buffer: Vec<u8>,
 }
 
-impl Floor {
-    pub(crate) fn open() -> anyhow::Result<Floor> {
+impl UdpBaseline {
+    pub(crate) fn open() -> anyhow::Result<UdpBaseline> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot bind a UDP socket")?;
         socket.set_nonblocking(true)?;
         setsockopt(&socket, sockopt::RcvBuf, &BUFFER)?;
@@ -36,7 +36,7 @@ impl Floor {
         // Before Linux 5.0 there is none: then runs arrive one by one.
         let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
         let peer = socket.local_addr()?;
-        Ok(Floor { socket, peer, buffer: vec![0; 1 << 16] })
+        Ok(UdpBaseline { socket, peer, buffer: vec![0; 1 << 16] })
     }
 
     pub(crate) fn address(&self) -> anyhow::Result<SocketAddr> {

@@ -12,12 +12,12 @@ use mitra_failover::Domain;
 use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
 
-use super::super::Task;
-use super::super::clock::Deadline;
-use super::super::station::Place;
 use super::instances::Instances;
-use super::{BEAT, LEADER, PROCESSES, ROOM, Setup, Value, memories};
-use crate::cli::pair::{Link, Pair, Role};
+use super::{BEAT, LEADER, PROCESSES, ROOM, Setup, Value, memory_processes};
+use crate::clock::Deadline;
+use crate::endpoint::NicPlacement;
+use crate::{PEER_ROLE, Task};
+use mitra_peer_process::{PeerConnection, PeerProcess};
 
 pub(super) type Paxoses = ProcessNode<Instances<Paxos<Value>>>;
 
@@ -29,16 +29,16 @@ pub(crate) struct Acceptor {
 }
 
 /// The leader, connected to all acceptors, which live as long as what comes beside it.
-pub(super) fn paxos(domain: &Arc<Domain>) -> anyhow::Result<(Paxoses, Vec<Pair>)> {
+pub(super) fn paxos(domain: &Arc<Domain>) -> anyhow::Result<(Paxoses, Vec<PeerProcess>)> {
     let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
     let mut doors = vec![door.local_addr()?];
     let mut acceptors = Vec::new();
     for p in 1..PROCESSES {
-        let mut pair = Pair::start(Role::Bench)?;
+        let mut peer = PeerProcess::start(PEER_ROLE)?;
         let acceptor = Acceptor { me: ProcessId(p), before: doors.clone() };
-        pair.link.send(&Task::Agreement(Setup::Acceptor(acceptor)))?;
-        doors.push(pair.link.receive()?);
-        acceptors.push(pair);
+        peer.connection.send(&Task::Consensus(Setup::Acceptor(acceptor)))?;
+        doors.push(peer.connection.receive()?);
+        acceptors.push(peer);
     }
     let mut node = node(domain, door, LEADER, doors)?;
     let mut deadline = Deadline::patient();
@@ -61,23 +61,23 @@ fn node(
     let process = Instances::new(Paxos::new(me, PROCESSES, Value::new()), 0, &[]);
     let config = ProcessConfig {
         id: me,
-        tokens: memories::tokens(PROCESSES),
+        tokens: memory_processes::tokens(PROCESSES),
         processes: doors,
         memories: Vec::new(),
         register_capacity: ROOM,
         max_message_bytes: 2 * ROOM,
         wake_delay: BEAT,
-        failover: memories::config(),
+        failover: memory_processes::config(),
     };
     Ok(ProcessNode::new(process, domain, door, &config)?)
 }
 
 /// An acceptor's process: it answers until it is ended.
-pub(super) fn peer(acceptor: &Acceptor, link: &mut Link) -> anyhow::Result<()> {
-    let nics = Place::default().open()?;
+pub(super) fn peer(acceptor: &Acceptor, connection: &mut PeerConnection) -> anyhow::Result<()> {
+    let nics = NicPlacement::default().open()?;
     let domain = Domain::notifying(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
     let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
-    link.send(&door.local_addr()?)?;
+    connection.send(&door.local_addr()?)?;
     let mut node = node(&domain, door, acceptor.me, acceptor.before.clone())?;
     loop {
         node.wait(Duration::from_millis(1));

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 
 use super::progress;
-use super::rows::{Blocks, Machine, Report};
+use super::report::{Blocks, Machine, Report};
 
 /// Programs of perftest and UCX under `mitra run`, beside `mitra bench` and beside UCX over TCP
-#[derive(clap::Args)]
+#[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Needs Debian's perftest and ucx-utils. Each program takes turns, as two processes, with what it is compared with; each row's
 ratio is the median over the rounds. Latencies are half of a round trip. Rows: ib_send_lat/8, ucx_tag_lat/8, and so on.
@@ -113,7 +113,7 @@ const CASES: [Case; 8] = [
 ];
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let machine = Machine::look();
+    let machine = Machine::detect();
     let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(&args.only)).collect();
     ensure!(!cases.is_empty(), "no row has {:?} in its name", args.only);
     let bar = progress(cases.len() as u64 * u64::from(args.blocks) * 2);

@@ -10,26 +10,26 @@ use mitra_softnic::SoftNic;
 use mitra_verbs::{Mtu, Provider, RecvWr};
 use serde::{Deserialize, Serialize};
 
+use super::bench_qp::{BenchQp, DEPTH, Op, RD_ATOMIC, RcQp, RcQpInfo, VqpInfo, VqpUnderTest, request};
 use super::clock::Deadline;
-use super::floor::Floor;
-use super::lane::{Bare, BareInfo, DEPTH, Lane, Op, RD_ATOMIC, Virtual, VirtualInfo, request};
-use crate::cli::pair::Link;
+use super::udp_baseline::UdpBaseline;
+use mitra_peer_process::PeerConnection;
 
-/// Receives that each lane keeps posted.
+/// Receives that each qp keeps posted.
 const RECVS: u32 = 32;
-/// Words behind the two halves of a lane's memory.
+/// Words behind the two halves of a qp's memory.
 const WORDS: usize = 64;
 
 /// Where the NICs of a process are to be, and the bound on their MTU.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct NicPlacement {
     /// One for each rail; none takes free loopback addresses.
     pub(crate) addresses: Option<[IpAddr; 2]>,
     /// In bytes.
     pub(crate) mtu: Option<usize>,
 }
 
-impl Place {
+impl NicPlacement {
     /// Opens a NIC for each rail.
     pub(crate) fn open(&self) -> anyhow::Result<[Arc<SoftNic>; 2]> {
         let open = |rail: usize| -> anyhow::Result<Arc<SoftNic>> {
@@ -44,7 +44,7 @@ impl Place {
     }
 }
 
-/// The halves and words of a lane's memory: what comes, what goes, and what is said on the side.
+/// The halves and words of a qp's memory: what comes, what goes, and what is said on the side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// Bytes of each half.
@@ -88,32 +88,36 @@ impl Layout {
 }
 
 /// One process's end of everything.
-pub(crate) struct Station {
+pub(crate) struct Endpoint {
     /// Rail 0's NIC carries the bare queue pairs too.
     pub(crate) nics: [Arc<SoftNic>; 2],
     pub(crate) layout: Layout,
-    pub(crate) floor: Floor,
-    pub(crate) qp: Bare,
+    pub(crate) udp: UdpBaseline,
+    pub(crate) qp: RcQp,
     /// The same once more: what differs between equals.
-    pub(crate) aa: Bare,
-    pub(crate) vqp: Virtual,
-    pub(crate) vqp_log: Virtual,
+    pub(crate) aa: RcQp,
+    pub(crate) vqp: VqpUnderTest,
+    pub(crate) vqp_log: VqpUnderTest,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Infos {
-    floor: SocketAddr,
-    qp: BareInfo,
-    aa: BareInfo,
-    vqp: VirtualInfo,
-    vqp_log: VirtualInfo,
+    udp: SocketAddr,
+    qp: RcQpInfo,
+    aa: RcQpInfo,
+    vqp: VqpInfo,
+    vqp_log: VqpInfo,
 }
 
-impl Station {
+impl Endpoint {
     /// Opens this end and connects it with the other, which does the same. `half`: bytes each way.
-    pub(crate) fn open(place: &Place, half: usize, link: &mut Link) -> anyhow::Result<Station> {
+    pub(crate) fn open(
+        placement: &NicPlacement,
+        half: usize,
+        connection: &mut PeerConnection,
+    ) -> anyhow::Result<Endpoint> {
         let layout = Layout::new(half);
-        let nics = place.open()?;
+        let nics = placement.open()?;
         let providers: [Arc<dyn Provider>; 2] =
             nics.each_ref().map(|nic| Arc::clone(nic) as Arc<dyn Provider>);
         let domain = Domain::new(providers.to_vec())?;
@@ -124,45 +128,45 @@ impl Station {
             detector: detector(),
             ..mitra_failover::Config::default()
         };
-        let virtual_qp = |log: bool| -> anyhow::Result<Virtual> {
-            Virtual::new(
+        let virtual_qp = |log: bool| -> anyhow::Result<VqpUnderTest> {
+            VqpUnderTest::new(
                 &domain,
                 mitra_failover::Config { log, ..config },
                 layout.len(),
                 [random()?, random()?],
             )
         };
-        let mut station = Station {
-            floor: Floor::open()?,
-            qp: Bare::new(&providers[0], layout.len(), random()? as u32)?,
-            aa: Bare::new(&providers[0], layout.len(), random()? as u32)?,
+        let mut endpoint = Endpoint {
+            udp: UdpBaseline::open()?,
+            qp: RcQp::new(&providers[0], layout.len(), random()? as u32)?,
+            aa: RcQp::new(&providers[0], layout.len(), random()? as u32)?,
             vqp: virtual_qp(false)?,
             vqp_log: virtual_qp(true)?,
             layout,
             nics,
         };
-        link.send(&station.infos()?)?;
-        let peer: Infos = link.receive()?;
-        station.floor.connect(peer.floor);
-        station.qp.connect(&peer.qp)?;
-        station.aa.connect(&peer.aa)?;
-        station.vqp.connect(&peer.vqp)?;
-        station.vqp_log.connect(&peer.vqp_log)?;
+        connection.send(&endpoint.infos()?)?;
+        let peer: Infos = connection.receive()?;
+        endpoint.udp.connect(peer.udp);
+        endpoint.qp.connect(&peer.qp)?;
+        endpoint.aa.connect(&peer.aa)?;
+        endpoint.vqp.connect(&peer.vqp)?;
+        endpoint.vqp_log.connect(&peer.vqp_log)?;
         for _ in 0..RECVS {
-            post_recv(&mut station.qp, layout)?;
-            post_recv(&mut station.aa, layout)?;
-            post_recv(&mut station.vqp, layout)?;
-            post_recv(&mut station.vqp_log, layout)?;
+            post_recv(&mut endpoint.qp, layout)?;
+            post_recv(&mut endpoint.aa, layout)?;
+            post_recv(&mut endpoint.vqp, layout)?;
+            post_recv(&mut endpoint.vqp_log, layout)?;
         }
         // Neither posts before both are connected.
-        link.send(&())?;
-        link.receive::<()>()?;
-        Ok(station)
+        connection.send(&())?;
+        connection.receive::<()>()?;
+        Ok(endpoint)
     }
 
     fn infos(&self) -> anyhow::Result<Infos> {
         Ok(Infos {
-            floor: self.floor.address()?,
+            udp: self.udp.address()?,
             qp: self.qp.info()?,
             aa: self.aa.info()?,
             vqp: self.vqp.info()?,
@@ -176,29 +180,33 @@ impl Station {
     }
 }
 
-/// What one process does in a block, on a lane, whichever it is, or on the plain socket.
-pub(crate) trait InBlock {
+/// What one process does in a block, on a qp, whichever it is, or on the plain socket.
+pub(crate) trait BlockTask {
     /// What comes of it.
     type Output;
-    fn on_lane<L: Lane>(&self, lane: &mut L, layout: Layout, link: &mut Link)
-    -> anyhow::Result<Self::Output>;
-    fn on_floor(&self, floor: &mut Floor, link: &mut Link) -> anyhow::Result<Self::Output>;
+    fn on_qp<L: BenchQp>(
+        &self,
+        qp: &mut L,
+        layout: Layout,
+        connection: &mut PeerConnection,
+    ) -> anyhow::Result<Self::Output>;
+    fn on_udp(&self, udp: &mut UdpBaseline, connection: &mut PeerConnection) -> anyhow::Result<Self::Output>;
 }
 
-impl Station {
+impl Endpoint {
     /// Does it on what the variant names.
-    pub(crate) fn run<T: InBlock>(
+    pub(crate) fn run<T: BlockTask>(
         &mut self,
         variant: Variant,
         task: &T,
-        link: &mut Link,
+        connection: &mut PeerConnection,
     ) -> anyhow::Result<T::Output> {
         match variant {
-            Variant::Floor => task.on_floor(&mut self.floor, link),
-            Variant::Qp => task.on_lane(&mut self.qp, self.layout, link),
-            Variant::Aa => task.on_lane(&mut self.aa, self.layout, link),
-            Variant::Vqp => task.on_lane(&mut self.vqp, self.layout, link),
-            Variant::VqpLog => task.on_lane(&mut self.vqp_log, self.layout, link),
+            Variant::UdpBaseline => task.on_udp(&mut self.udp, connection),
+            Variant::Qp => task.on_qp(&mut self.qp, self.layout, connection),
+            Variant::Aa => task.on_qp(&mut self.aa, self.layout, connection),
+            Variant::Vqp => task.on_qp(&mut self.vqp, self.layout, connection),
+            Variant::VqpLog => task.on_qp(&mut self.vqp_log, self.layout, connection),
         }
     }
 
@@ -211,18 +219,18 @@ impl Station {
     }
 }
 
-/// Tells the peer, which lends its memory and waits in [`until_stop`], that the block is over.
-pub(crate) fn say_stop<L: Lane>(lane: &mut L, layout: Layout, word: u64) -> anyhow::Result<()> {
-    lane.memory().store(layout.word(), word);
-    let stop = request(lane, Op::Write, layout.word(), layout.stop(), 8);
-    lane.post_when_room(stop)
+/// Tells the peer, which lends its memory and waits in [`serve_until_stop`], that the block is over.
+pub(crate) fn signal_stop<L: BenchQp>(qp: &mut L, layout: Layout, word: u64) -> anyhow::Result<()> {
+    qp.memory().store(layout.word(), word);
+    let stop = request(qp, Op::Write, layout.word(), layout.stop(), 8);
+    qp.post_when_room(stop)
 }
 
-/// Drives a lane until the peer says that the block is over.
-pub(crate) fn until_stop<L: Lane>(lane: &mut L, layout: Layout, word: u64) -> anyhow::Result<()> {
+/// Drives a qp until the peer says that the block is over.
+pub(crate) fn serve_until_stop<L: BenchQp>(qp: &mut L, layout: Layout, word: u64) -> anyhow::Result<()> {
     let mut deadline = Deadline::patient();
-    while lane.memory().load(layout.stop()) != word {
-        lane.poll()?;
+    while qp.memory().load(layout.stop()) != word {
+        qp.poll()?;
         deadline.check()?;
     }
     Ok(())
@@ -234,9 +242,9 @@ pub(crate) fn detector() -> Detector {
 }
 
 /// Posts a receive for anything that fits half of the memory.
-pub(crate) fn post_recv<L: Lane>(lane: &mut L, layout: Layout) -> anyhow::Result<()> {
-    let sges = lane.local(layout.inbox(), layout.half);
-    lane.post_recv(RecvWr { wr_id: 0, sges })
+pub(crate) fn post_recv<L: BenchQp>(qp: &mut L, layout: Layout) -> anyhow::Result<()> {
+    let sges = qp.local(layout.inbox(), layout.half);
+    qp.post_recv(RecvWr { wr_id: 0, sges })
 }
 
 /// What is measured against what.
@@ -244,7 +252,7 @@ pub(crate) fn post_recv<L: Lane>(lane: &mut L, layout: Layout) -> anyhow::Result
 pub(crate) enum Variant {
     /// A plain UDP socket
     #[value(name = "udp_floor")]
-    Floor,
+    UdpBaseline,
     /// A bare queue pair
     Qp,
     /// A virtual queue pair: `exact`, PSN evidence
@@ -260,7 +268,7 @@ impl Variant {
     /// As on the command line and in the rows.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Variant::Floor => "udp_floor",
+            Variant::UdpBaseline => "udp_floor",
             Variant::Qp => "qp",
             Variant::Aa => "aa",
             Variant::Vqp => "vqp",
@@ -279,17 +287,17 @@ pub(crate) fn random() -> anyhow::Result<u64> {
 }
 
 /// Fills `len` bytes with what only this block has, and with `last` in the last word.
-pub(crate) fn fill(lane: &impl Lane, offset: usize, len: usize, block: u32, last: u64) {
+pub(crate) fn fill(qp: &impl BenchQp, offset: usize, len: usize, block: u32, last: u64) {
     for at in (0..len - 8).step_by(8) {
-        lane.memory().store(offset + at, pattern(block, at));
+        qp.memory().store(offset + at, pattern(block, at));
     }
-    lane.memory().store(offset + len - 8, last);
+    qp.memory().store(offset + len - 8, last);
 }
 
 /// Checks all but the last word.
-pub(crate) fn check(lane: &impl Lane, offset: usize, len: usize, block: u32) -> anyhow::Result<()> {
+pub(crate) fn check(qp: &impl BenchQp, offset: usize, len: usize, block: u32) -> anyhow::Result<()> {
     for at in (0..len - 8).step_by(8) {
-        let (is, should) = (lane.memory().load(offset + at), pattern(block, at));
+        let (is, should) = (qp.memory().load(offset + at), pattern(block, at));
         ensure!(is == should, "wrong data at byte {at} of {len}: {is:#x} instead of {should:#x}");
     }
     Ok(())

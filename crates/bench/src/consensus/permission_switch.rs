@@ -9,9 +9,9 @@ use mitra_verbs::{
     Access, Buffer, CqId, Data, Mr, Provider, QpAttr, QpState, Qpn, SendOp, SendWr, Wc, WcStatus, WindowBind,
 };
 
-use super::super::lane::Bare;
-use super::super::rows::{Blocks, Row, quantile};
-use super::super::station::random;
+use crate::bench_qp::RcQp;
+use crate::endpoint::random;
+use crate::report::{Blocks, Row, quantile};
 
 /// Bytes of the region.
 const REGION: usize = 1 << 20;
@@ -22,13 +22,13 @@ pub(super) fn rows(blocks: u32) -> anyhow::Result<Vec<Row>> {
     let mut ends = Vec::new();
     for _ in 0..2 {
         let (mut here, mut there) =
-            (Bare::new(&nic, 64, random()? as u32)?, Bare::new(&nic, 64, random()? as u32)?);
+            (RcQp::new(&nic, 64, random()? as u32)?, RcQp::new(&nic, 64, random()? as u32)?);
         let (ours, theirs) = (here.info()?, there.info()?);
         here.connect(&theirs)?;
         there.connect(&ours)?;
         ends.push((here, there));
     }
-    let qps = [ends[0].0.place(), ends[1].0.place()];
+    let qps = [ends[0].0.qp_cq_pd(), ends[1].0.qp_cq_pd()];
     let pd = nic.alloc_pd()?;
     let memory = Arc::new(Buffer::new(REGION));
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -73,13 +73,13 @@ type Timed<'a> = dyn Fn(&mut dyn FnMut(usize) -> anyhow::Result<()>) -> anyhow::
 /// A window for each process, bound to its queue pair: the old one is invalidated, the new one bound.
 fn windows(
     nic: &Arc<dyn Provider>,
-    ends: &[(Bare, Bare)],
+    ends: &[(RcQp, RcQp)],
     memory: &Arc<Buffer>,
     timed: &Timed<'_>,
 ) -> anyhow::Result<Blocks> {
     let mut made = Vec::new();
     for (bare, _) in ends {
-        let (qpn, cq, pd) = bare.place();
+        let (qpn, cq, pd) = bare.qp_cq_pd();
         let mr = nic.reg_mr(pd, Arc::clone(memory), Access::LOCAL_WRITE | Access::WINDOW_BIND)?;
         made.push(Window { qpn, cq, mr, mw: nic.alloc_mw(pd)? });
     }

@@ -31,7 +31,7 @@ pub(crate) struct Polled {
 
 /// A connection under test with a piece of memory at each end. Calls are not through `dyn`, so that what is compared
 /// is the queue pairs.
-pub(crate) trait Lane {
+pub(crate) trait BenchQp {
     /// Our piece, which the peer can reach.
     fn memory(&self) -> &Buffer;
     /// Entries of our piece.
@@ -76,7 +76,7 @@ pub(crate) trait Lane {
 
 /// What the ends of a bare connection tell each other.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct BareInfo {
+pub(crate) struct RcQpInfo {
     gid: [u8; 16],
     mtu: usize,
     qpn: u32,
@@ -86,7 +86,7 @@ pub(crate) struct BareInfo {
 }
 
 /// A bare RC queue pair.
-pub(crate) struct Bare {
+pub(crate) struct RcQp {
     nic: Arc<dyn Provider>,
     pd: PdId,
     cq: CqId,
@@ -99,8 +99,8 @@ pub(crate) struct Bare {
     wcs: Vec<Wc>,
 }
 
-impl Bare {
-    pub(crate) fn new(nic: &Arc<dyn Provider>, memory: usize, psn: u32) -> anyhow::Result<Bare> {
+impl RcQp {
+    pub(crate) fn new(nic: &Arc<dyn Provider>, memory: usize, psn: u32) -> anyhow::Result<RcQp> {
         let pd = nic.alloc_pd()?;
         let memory = Arc::new(Buffer::new(memory));
         let mr = nic.reg_mr(pd, Arc::clone(&memory), REMOTE)?;
@@ -118,13 +118,13 @@ impl Bare {
         let nic = Arc::clone(nic);
         let peer = RemoteAddr { addr: 0, rkey: Key(0) };
         let wcs = Vec::with_capacity(64);
-        Ok(Bare { nic, pd, cq, qpn, psn: Psn::new(psn), memory, mr, peer, book: Book::default(), wcs })
+        Ok(RcQp { nic, pd, cq, qpn, psn: Psn::new(psn), memory, mr, peer, book: Book::default(), wcs })
     }
 
-    pub(crate) fn info(&self) -> anyhow::Result<BareInfo> {
+    pub(crate) fn info(&self) -> anyhow::Result<RcQpInfo> {
         let port = self.nic.query_port()?;
         let RemoteAddr { addr, rkey } = self.mr.remote(0);
-        Ok(BareInfo {
+        Ok(RcQpInfo {
             gid: port.gid.0,
             mtu: port.max_mtu.bytes(),
             qpn: self.qpn.value(),
@@ -135,15 +135,15 @@ impl Bare {
     }
 
     /// Its number, its completion queue and its protection domain, for who asks the NIC itself.
-    pub(crate) fn place(&self) -> (Qpn, CqId, PdId) {
+    pub(crate) fn qp_cq_pd(&self) -> (Qpn, CqId, PdId) {
         (self.qpn, self.cq, self.pd)
     }
 
-    pub(crate) fn connect(&mut self, peer: &BareInfo) -> anyhow::Result<()> {
+    pub(crate) fn connect(&mut self, peer: &RcQpInfo) -> anyhow::Result<()> {
         self.peer = RemoteAddr { addr: peer.addr, rkey: Key(peer.rkey) };
         let theirs = Mtu::from_bytes(peer.mtu).context("the peer has an MTU that is none")?;
         let mtu = self.nic.query_port()?.max_mtu.min(theirs);
-        let detector = super::station::detector();
+        let detector = super::endpoint::detector();
         for attr in [
             QpAttr {
                 pkey_index: Some(0),
@@ -175,7 +175,7 @@ impl Bare {
     }
 }
 
-impl Lane for Bare {
+impl BenchQp for RcQp {
     fn memory(&self) -> &Buffer {
         &self.memory
     }
@@ -220,13 +220,13 @@ impl Lane for Bare {
 
 /// What the ends of a virtual queue pair tell each other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct VirtualInfo {
+pub(crate) struct VqpInfo {
     connect: Vec<u8>,
     region: Vec<u8>,
 }
 
 /// A virtual queue pair.
-pub(crate) struct Virtual {
+pub(crate) struct VqpUnderTest {
     pub(crate) vqp: VirtualQp,
     memory: Arc<Buffer>,
     mr: VirtualMr,
@@ -235,17 +235,17 @@ pub(crate) struct Virtual {
     completions: Vec<Completion>,
 }
 
-impl Virtual {
+impl VqpUnderTest {
     pub(crate) fn new(
         domain: &Arc<Domain>,
         config: mitra_failover::Config,
         memory: usize,
         secret: [u64; 2],
-    ) -> anyhow::Result<Virtual> {
+    ) -> anyhow::Result<VqpUnderTest> {
         let memory = Arc::new(Buffer::new(memory));
         let mr = domain.register(&memory, REMOTE)?;
         let vqp = VirtualQp::new(Arc::clone(domain), config, secret)?;
-        Ok(Virtual {
+        Ok(VqpUnderTest {
             vqp,
             memory,
             mr,
@@ -255,11 +255,11 @@ impl Virtual {
         })
     }
 
-    pub(crate) fn info(&self) -> anyhow::Result<VirtualInfo> {
-        Ok(VirtualInfo { connect: self.vqp.local_info()?.encode(), region: self.mr.remote().encode() })
+    pub(crate) fn info(&self) -> anyhow::Result<VqpInfo> {
+        Ok(VqpInfo { connect: self.vqp.local_info()?.encode(), region: self.mr.remote().encode() })
     }
 
-    pub(crate) fn connect(&mut self, peer: &VirtualInfo) -> anyhow::Result<()> {
+    pub(crate) fn connect(&mut self, peer: &VqpInfo) -> anyhow::Result<()> {
         self.vqp.connect(&ConnectInfo::decode(&peer.connect)?)?;
         let region = RemoteRegion::decode(&peer.region)?;
         self.vqp.import(&region)?;
@@ -275,7 +275,7 @@ impl Virtual {
     }
 }
 
-impl Lane for Virtual {
+impl BenchQp for VqpUnderTest {
     fn memory(&self) -> &Buffer {
         &self.memory
     }
@@ -350,13 +350,13 @@ impl Book {
 }
 
 /// A signalled request that works on `len` bytes at `offset` of our piece and of the peer's `at`.
-pub(crate) fn request<L: Lane>(lane: &L, op: Op, offset: usize, at: usize, len: usize) -> SendWr {
-    let remote = lane.remote(at);
+pub(crate) fn request<L: BenchQp>(qp: &L, op: Op, offset: usize, at: usize, len: usize) -> SendWr {
+    let remote = qp.remote(at);
     match op {
-        Op::Write => SendWr::new(0, SendOp::Write(remote), lane.payload(offset, len)),
-        Op::Send => SendWr::new(0, SendOp::Send, lane.payload(offset, len)),
-        Op::Read => SendWr::new(0, SendOp::Read(remote), Data::Sges(lane.local(offset, len))),
-        Op::Faa => SendWr::new(0, SendOp::FetchAdd { remote, add: 1 }, Data::Sges(lane.local(offset, 8))),
+        Op::Write => SendWr::new(0, SendOp::Write(remote), qp.payload(offset, len)),
+        Op::Send => SendWr::new(0, SendOp::Send, qp.payload(offset, len)),
+        Op::Read => SendWr::new(0, SendOp::Read(remote), Data::Sges(qp.local(offset, len))),
+        Op::Faa => SendWr::new(0, SendOp::FetchAdd { remote, add: 1 }, Data::Sges(qp.local(offset, 8))),
     }
 }
 

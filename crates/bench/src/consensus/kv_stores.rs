@@ -12,7 +12,7 @@ use mitra_kv::resp::Reply;
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 
-use crate::cli::pair::PATIENCE;
+use mitra_peer_process::RECEIVE_TIMEOUT;
 
 /// Processes of a replicated store, and memories of ours.
 const PROCESSES: u16 = 3;
@@ -195,12 +195,12 @@ fn leader(servers: &[SocketAddr]) -> anyhow::Result<SocketAddr> {
 }
 
 fn until<T>(mut look: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + RECEIVE_TIMEOUT;
     loop {
         if let Some(found) = look() {
             return Ok(found);
         }
-        ensure!(Instant::now() < end, "not in {PATIENCE:?}");
+        ensure!(Instant::now() < end, "not in {RECEIVE_TIMEOUT:?}");
         sleep(Duration::from_millis(5));
     }
 }

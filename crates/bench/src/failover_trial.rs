@@ -11,10 +11,10 @@ use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
 use mitra_verbs::{Mtu, PortState, Provider, QpState, Time, WcOpcode};
 use serde::{Deserialize, Serialize};
 
+use super::bench_qp::{BenchQp, DEPTH, Op, RD_ATOMIC, VqpInfo, VqpUnderTest, request};
 use super::clock::{Deadline, Stopwatch};
-use super::lane::{DEPTH, Lane, Op, RD_ATOMIC, Virtual, VirtualInfo, request};
-use super::station::{Layout, Place, post_recv, random};
-use crate::cli::pair::Link;
+use super::endpoint::{Layout, NicPlacement, post_recv, random};
+use mitra_peer_process::PeerConnection;
 
 /// What is posted, again and again: a quarter of it returns data, so that `RD_ATOMIC` of them allow 64 in flight.
 const MIX: [Op; 8] = [Op::Write, Op::Send, Op::Write, Op::Read, Op::Send, Op::Write, Op::Send, Op::Faa];
@@ -52,7 +52,7 @@ impl Fault {
 /// One round, for both ends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    pub(crate) place: Place,
+    pub(crate) placement: NicPlacement,
     /// `blanket` instead of `exact`.
     pub(crate) blanket: bool,
     pub(crate) log: bool,
@@ -111,25 +111,25 @@ struct Told {
 /// One end, connected.
 struct End {
     nics: [Arc<SoftNic>; 2],
-    lane: Virtual,
+    qp: VqpUnderTest,
     layout: Layout,
     struck: Option<Time>,
 }
 
 impl End {
-    fn open(plan: &Plan, place: &Place, link: &mut Link) -> anyhow::Result<End> {
-        let nics = place.open()?;
+    fn open(plan: &Plan, placement: &NicPlacement, connection: &mut PeerConnection) -> anyhow::Result<End> {
+        let nics = placement.open()?;
         let providers = nics.each_ref().map(|nic| Arc::clone(nic) as Arc<dyn Provider>);
         let domain = Domain::new(providers.to_vec())?;
         let layout = plan.layout();
-        let mut lane = Virtual::new(&domain, plan.config(), layout.len(), [random()?, random()?])?;
-        link.send(&lane.info()?)?;
-        let peer: VirtualInfo = link.receive()?;
-        lane.connect(&peer)?;
+        let mut qp = VqpUnderTest::new(&domain, plan.config(), layout.len(), [random()?, random()?])?;
+        connection.send(&qp.info()?)?;
+        let peer: VqpInfo = connection.receive()?;
+        qp.connect(&peer)?;
         for _ in 0..RECVS {
-            post_recv(&mut lane, layout)?;
+            post_recv(&mut qp, layout)?;
         }
-        Ok(End { nics, lane, layout, struck: None })
+        Ok(End { nics, qp, layout, struck: None })
     }
 
     fn arm(&self, fault: Fault) -> anyhow::Result<()> {
@@ -154,27 +154,31 @@ impl End {
         {
             let now = self.nics[0].now();
             // The vQP may have seen it within the same poll.
-            let detected = self.lane.vqp.last_failover().map_or(now, |report| report.detected);
+            let detected = self.qp.vqp.last_failover().map_or(now, |report| report.detected);
             self.struck = Some(now.min(detected));
         }
     }
 }
 
 /// The requester's end of a round; none if the fault did not strike.
-pub(crate) fn requester(plan: &Plan, place: &Place, link: &mut Link) -> anyhow::Result<Option<Seen>> {
+pub(crate) fn requester(
+    plan: &Plan,
+    placement: &NicPlacement,
+    connection: &mut PeerConnection,
+) -> anyhow::Result<Option<Seen>> {
     let Ok(fault) = plan.fault else { bail!("this round has no fault") };
-    let end = End::open(plan, place, link)?;
-    link.receive::<()>()?;
+    let end = End::open(plan, placement, connection)?;
+    connection.receive::<()>()?;
     if fault.at_requester() {
         end.arm(fault)?;
     }
     let mut run = Run { end, plan, fault, posted: 0, open: VecDeque::new(), completions: Vec::new() };
     run.until_recovered()?;
-    link.send(&())?;
-    let told: Told = link.receive()?;
+    connection.send(&())?;
+    let told: Told = connection.receive()?;
     let seen = run.judge(&told)?;
     // The responder lets go first: it is not to see this end go.
-    run.end.lane.vqp.close()?;
+    run.end.qp.vqp.close()?;
     Ok(seen)
 }
 
@@ -193,11 +197,10 @@ impl Run<'_> {
     fn until_recovered(&mut self) -> anyhow::Result<()> {
         let mut deadline = Deadline::default();
         loop {
-            let recovered =
-                self.end.lane.vqp.last_failover().is_some_and(|report| report.completed.is_some());
+            let recovered = self.end.qp.vqp.last_failover().is_some_and(|report| report.completed.is_some());
             let over = recovered || self.posted >= ENOUGH;
             // The peer delivers what it received when it knows that the move is complete.
-            if over && self.open.is_empty() && self.end.lane.vqp.is_settled() {
+            if over && self.open.is_empty() && self.end.qp.vqp.is_settled() {
                 return Ok(());
             }
             while !over && self.open.len() < self.plan.in_flight as usize && self.post()? {}
@@ -208,14 +211,14 @@ impl Run<'_> {
 
     /// Posts the next operation; false if the vQP has stopped at an error.
     fn post(&mut self) -> anyhow::Result<bool> {
-        let (layout, lane) = (self.end.layout, &mut self.end.lane);
+        let (layout, qp) = (self.end.layout, &mut self.end.qp);
         let op = MIX[(self.posted % MIX.len() as u64) as usize];
         let (len, at) = match op {
             Op::Write | Op::Send => (self.plan.size, layout.inbox()),
             Op::Read => (self.plan.size, layout.outbox()),
             Op::Faa => (8, layout.counter()),
         };
-        if lane.vqp.is_halted() || lane.vqp.ended().is_some() {
+        if qp.vqp.is_halted() || qp.vqp.ended().is_some() {
             return Ok(false);
         }
         let from = match op {
@@ -223,8 +226,8 @@ impl Run<'_> {
             Op::Read => layout.inbox(),
             Op::Faa => layout.word(),
         };
-        let wr = request(lane, op, from, at, len);
-        let seq = lane.vqp.post_send(wr)?;
+        let wr = request(qp, op, from, at, len);
+        let seq = qp.vqp.post_send(wr)?;
         ensure!(seq == self.posted, "operation {} has the number {seq}", self.posted);
         self.open.push_back(seq);
         self.posted += 1;
@@ -232,7 +235,7 @@ impl Run<'_> {
     }
 
     fn poll(&mut self) -> anyhow::Result<()> {
-        for completion in self.end.lane.poll_raw() {
+        for completion in self.end.qp.poll_raw() {
             if completion.opcode == WcOpcode::Recv {
                 continue;
             }
@@ -240,7 +243,7 @@ impl Run<'_> {
             ensure!(due == Some(completion.seq), "{} completed where {due:?} was due", completion.seq);
             self.completions.push(*completion);
         }
-        if let Some(ended) = self.end.lane.vqp.ended() {
+        if let Some(ended) = self.end.qp.vqp.ended() {
             bail!("the virtual queue pair ended: {ended:?}");
         }
         match self.fault {
@@ -256,7 +259,7 @@ impl Run<'_> {
     }
 
     fn judge(&self, told: &Told) -> anyhow::Result<Option<Seen>> {
-        let Some(report) = self.end.lane.vqp.last_failover() else { return Ok(None) };
+        let Some(report) = self.end.qp.vqp.last_failover() else { return Ok(None) };
         let struck = match (self.end.struck, told.struck) {
             (Some(here), _) => here,
             (None, Some(there)) => Time::from_nanos(there.min(told.detected.unwrap_or(there))),
@@ -297,28 +300,27 @@ impl Run<'_> {
 }
 
 /// The responder's end of a round.
-pub(crate) fn responder(plan: &Plan, link: &mut Link) -> anyhow::Result<()> {
-    let mut end = End::open(plan, &plan.place, link)?;
-    let old = end.lane.vqp.qpn();
+pub(crate) fn responder(plan: &Plan, connection: &mut PeerConnection) -> anyhow::Result<()> {
+    let mut end = End::open(plan, &plan.placement, connection)?;
+    let old = end.qp.vqp.qpn();
     let first = end.nics[0].query_qp(old).context("cannot ask for the first PSN")?.rq_psn;
     let fault = plan.fault.ok().filter(|fault| !fault.at_requester());
     if let Some(fault) = fault {
         end.arm(fault)?;
     }
-    link.send(&())?;
+    connection.send(&())?;
     let (mut polls, mut received) = (0_u32, 0);
     let (mut at_move, mut over) = (None, false);
     loop {
-        let came =
-            end.lane.poll_raw().iter().filter(|c| c.opcode == WcOpcode::Recv && c.is_success()).count();
+        let came = end.qp.poll_raw().iter().filter(|c| c.opcode == WcOpcode::Recv && c.is_success()).count();
         received += came as u64;
         for _ in 0..came {
-            post_recv(&mut end.lane, end.layout)?;
+            post_recv(&mut end.qp, end.layout)?;
         }
         if fault.is_some() {
             end.watch();
         }
-        if at_move.is_none() && !end.lane.vqp.is_active() {
+        if at_move.is_none() && !end.qp.vqp.is_active() {
             // Nothing passes on the old rail any more, so this is what it came to.
             at_move = end.nics[0].query_qp(old).ok().map(|status| status.rq_psn);
         }
@@ -327,39 +329,43 @@ pub(crate) fn responder(plan: &Plan, link: &mut Link) -> anyhow::Result<()> {
         if over && came == 0 {
             break;
         }
-        over = over || polls.is_multiple_of(POLLS) && link.is_readable()?;
+        over = over || polls.is_multiple_of(POLLS) && connection.is_readable()?;
     }
-    link.receive::<()>()?;
+    connection.receive::<()>()?;
     // Where nothing moved it is still there; where something did, it has been reset since, to make room for the rail's return.
     let still = || end.nics[0].query_qp(old).ok().filter(|status| status.state != QpState::Reset);
     let now = at_move
         .or_else(|| still().map(|status| status.rq_psn))
         .context("the old rail's NIC does not tell what it executed")?;
-    link.send(&Told {
+    connection.send(&Told {
         executed: now.value().wrapping_sub(first.value()) & 0xff_ffff,
         struck: end.struck.map(Time::as_nanos),
-        detected: end.lane.vqp.last_failover().map(|report| report.detected.as_nanos()),
-        counter: end.lane.memory().load(end.layout.counter()),
+        detected: end.qp.vqp.last_failover().map(|report| report.detected.as_nanos()),
+        counter: end.qp.memory().load(end.layout.counter()),
         received,
     })?;
-    end.lane.vqp.close()?;
+    end.qp.vqp.close()?;
     Ok(())
 }
 
 /// The round trip of rail 0, in nanoseconds: the median of READs of 8 bytes through a vQP.
-pub(crate) fn round_trip(plan: &Plan, place: &Place, link: &mut Link) -> anyhow::Result<f64> {
+pub(crate) fn round_trip(
+    plan: &Plan,
+    placement: &NicPlacement,
+    connection: &mut PeerConnection,
+) -> anyhow::Result<f64> {
     let Err(times) = plan.fault else { bail!("this round has a fault") };
-    let mut end = End::open(plan, place, link)?;
-    link.receive::<()>()?;
+    let mut end = End::open(plan, placement, connection)?;
+    connection.receive::<()>()?;
     let mut watch = Stopwatch::start(times);
     for _ in 0..watch.rounds() {
-        let wr = request(&end.lane, Op::Read, end.layout.inbox(), end.layout.outbox(), 8);
-        end.lane.post(wr)?;
-        end.lane.drain()?;
+        let wr = request(&end.qp, Op::Read, end.layout.inbox(), end.layout.outbox(), 8);
+        end.qp.post(wr)?;
+        end.qp.drain()?;
         watch.lap();
     }
-    link.send(&())?;
-    link.receive::<Told>()?;
-    end.lane.vqp.close()?;
+    connection.send(&())?;
+    connection.receive::<Told>()?;
+    end.qp.vqp.close()?;
     Ok(watch.done().value_at_quantile(0.5) as f64)
 }

@@ -1,8 +1,8 @@
 //! Things that take turns, block by block, and the rows that come of it.
 
-use super::lane::Op;
-use super::rows::{Blocks, Row};
-use super::station::Variant;
+use super::bench_qp::Op;
+use super::endpoint::Variant;
+use super::report::{Blocks, Row};
 
 /// Measures each variant once a round, `rounds` times. `measure` gives a block's median and 99th percentile.
 pub(crate) fn alternate(
@@ -36,8 +36,8 @@ pub(crate) fn rows(
     let row = |(&variant, blocks): (&Variant, &Blocks)| {
         let row = blocks.row(name(variant), unit);
         let floor = match variant {
-            Variant::Floor => return row,
-            Variant::Qp => Variant::Floor,
+            Variant::UdpBaseline => return row,
+            Variant::Qp => Variant::UdpBaseline,
             Variant::Aa | Variant::Vqp | Variant::VqpLog => Variant::Qp,
         };
         let aa_ratio = aa.filter(|_| matches!(variant, Variant::Vqp | Variant::VqpLog));

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::round::{self, Fault, Plan, Seen};
-use super::rows::{Machine, Report, Row, median, quantile};
-use super::{Common, Task, progress};
-use crate::cli::pair::{Link, Pair, Role};
+use super::failover_trial::{self, Fault, Plan, Seen};
+use super::report::{Machine, Report, Row, median, quantile};
+use super::{Common, PEER_ROLE, Task, progress, run_error};
+use mitra_peer_process::{PeerConnection, PeerProcess};
 
 /// READs that measure the rail's round trip.
 const ROUND_TRIPS: u64 = 5000;
 
 /// Time from a failure to the last completion, and bytes sent again, `exact` beside `blanket`
-#[derive(clap::Args)]
+#[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Each round connects a fresh vQP over two rails between two processes, keeps a mix of WRITEs, SENDs, READs and FAAs in
 flight, and takes the link of rail 0 down when a random packet reaches a random stage (docs/faults.md) at either end.
@@ -53,10 +53,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let machine = Machine::look();
-    let [ours, theirs] = args.common.places();
+    let machine = Machine::detect();
+    let [ours, theirs] = args.common.placements();
     let plan = Plan {
-        place: theirs,
+        placement: theirs,
         blanket: false,
         log: args.log,
         in_flight: args.in_flight,
@@ -65,11 +65,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         misses: args.misses,
         fault: Err(ROUND_TRIPS),
     };
-    let mut pair = Pair::start(Role::Bench)?;
-    pair.link.send(&Task::Failover)?;
+    let mut peer = PeerProcess::start(PEER_ROLE)?;
+    peer.connection.send(&Task::Failover)?;
     let bar = progress(u64::from(2 * args.rounds + args.silent_rounds));
-    pair.link.send(&Some(&plan))?;
-    let rtt = round::round_trip(&plan, &ours, &mut pair.link)? / 1000.0;
+    peer.connection.send(&Some(&plan))?;
+    let rtt = failover_trial::round_trip(&plan, &ours, &mut peer.connection)? / 1000.0;
 
     let mut exact = Policy::new("exact");
     let mut blanket = Policy::new("blanket");
@@ -80,19 +80,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let fault = random.fault(args);
         for policy in [&mut exact, &mut blanket] {
             let plan = Plan { blanket: policy.name == "blanket", fault: Ok(fault), ..plan.clone() };
-            policy.round(&plan, &ours, &mut pair)?;
+            policy.round(&plan, &ours, &mut peer)?;
             bar.inc(1);
         }
     }
     for _ in 0..args.silent_rounds {
         let after = 100 + random.below(100);
         let plan = Plan { fault: Ok(Fault::Silent(after)), ..plan.clone() };
-        silent.round(&plan, &ours, &mut pair)?;
+        silent.round(&plan, &ours, &mut peer)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
-    pair.link.send(&None::<Plan>)?;
-    pair.finish()?;
+    peer.connection.send(&None::<Plan>)?;
+    peer.wait()?;
 
     let mut rows = vec![Row { median: rtt, p99: rtt, ..row("rail_round_trip", "us", &[rtt]) }];
     rows.extend(exact.times(rtt));
@@ -133,9 +133,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The second process.
-pub(crate) fn peer(link: &mut Link) -> anyhow::Result<()> {
-    while let Some(plan) = link.receive::<Option<Plan>>()? {
-        round::responder(&plan, link)?;
+pub(crate) fn peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
+    while let Some(plan) = connection.receive::<Option<Plan>>()? {
+        failover_trial::responder(&plan, connection)?;
     }
     Ok(())
 }
@@ -153,10 +153,15 @@ impl Policy {
         Policy { name, seen: Vec::new(), missed: 0 }
     }
 
-    fn round(&mut self, plan: &Plan, place: &super::station::Place, pair: &mut Pair) -> anyhow::Result<()> {
-        pair.link.send(&Some(plan))?;
-        let seen = round::requester(plan, place, &mut pair.link)
-            .map_err(|error| pair.explain(error))
+    fn round(
+        &mut self,
+        plan: &Plan,
+        placement: &super::endpoint::NicPlacement,
+        peer: &mut PeerProcess,
+    ) -> anyhow::Result<()> {
+        peer.connection.send(&Some(plan))?;
+        let seen = failover_trial::requester(plan, placement, &mut peer.connection)
+            .map_err(|error| run_error(peer, error))
             .with_context(|| format!("in a round under {} with {:?}", self.name, plan.fault))?;
         match seen {
             Some(seen) => self.seen.push(seen),

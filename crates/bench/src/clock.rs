@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use hdrhistogram::Histogram;
 
-use crate::cli::pair::PATIENCE;
+use mitra_peer_process::RECEIVE_TIMEOUT;
 
 /// Spins between two looks at the clock.
 const SPINS: u32 = 1 << 14;
@@ -62,14 +62,14 @@ pub(crate) struct Deadline {
 impl Default for Deadline {
     /// For one message.
     fn default() -> Deadline {
-        Deadline { spins: 0, since: None, patience: PATIENCE }
+        Deadline { spins: 0, since: None, patience: RECEIVE_TIMEOUT }
     }
 }
 
 impl Deadline {
     /// For a whole block.
     pub(crate) fn patient() -> Deadline {
-        Deadline { patience: 20 * PATIENCE, ..Deadline::default() }
+        Deadline { patience: 20 * RECEIVE_TIMEOUT, ..Deadline::default() }
     }
 
     #[inline]

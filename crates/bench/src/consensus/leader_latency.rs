@@ -13,11 +13,11 @@ use mitra_failover::Domain;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::super::clock::{Deadline, Stopwatch};
-use super::super::lane::{Lane, Op, request};
 use super::instances::Instances;
-use super::memories::{self, Memory};
+use super::memory_processes::{self, Memory};
 use super::{Args, BEAT, LEADER, PROCESSES, ROOM, Value, protocols};
+use crate::bench_qp::{BenchQp, Op, request};
+use crate::clock::{Deadline, Stopwatch};
 
 /// The leader of a protocol with an instance for each decision.
 pub(super) fn leader<P>(
@@ -52,13 +52,13 @@ where
     let regions = protocols(PROCESSES, memories.len() as u8).swap_remove(protocol);
     let config = ProcessConfig {
         id: me,
-        tokens: memories::tokens(PROCESSES),
+        tokens: memory_processes::tokens(PROCESSES),
         processes: vec![door.local_addr()?; PROCESSES.into()],
         memories: memories.iter().map(|memory| (memory.doors[protocol], regions.clone())).collect(),
         register_capacity: ROOM,
         max_message_bytes: 512,
         wake_delay: BEAT,
-        failover: memories::config(),
+        failover: memory_processes::config(),
     };
     let mut node = ProcessNode::new(process, domain, door, &config)?;
     let mut deadline = Deadline::patient();

@@ -6,7 +6,7 @@ use mitra_consensus::{ProcessId, ProcessSet, Sound};
 use mitra_consensus_check::{Limits, Step, effort, worlds};
 use mitra_topology::{Graph, Measures, family};
 
-use super::super::rows::{Blocks, Row, quantile};
+use crate::report::{Blocks, Row, quantile};
 
 /// The graphs, by family and size.
 const GRAPHS: [(&str, &[usize]); 4] =

@@ -1,22 +1,21 @@
-//! `mitra bench`: what the NICs and the virtual queue pairs cost, measured on this machine.
-//!
-//! Two processes on loopback. What is compared takes turns in blocks within one run, equal things are compared too (A/A),
-//! and everything that arrives is checked: a figure with wrong data is none.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
 
-mod agreement;
 mod bandwidth;
+mod bench_qp;
 mod clock;
+mod consensus;
+mod endpoint;
 mod failover;
-mod floor;
-mod lane;
+mod failover_trial;
+mod interleave;
 mod latency;
-mod memory;
 mod programs;
-mod round;
-mod rows;
-mod station;
-mod turns;
+mod report;
+mod resident_memory;
+mod udp_baseline;
 
+use std::fmt;
 use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -24,27 +23,30 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::{Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use mitra_peer_process::{PeerConnection, PeerProcess};
 use mitra_verbs::Mtu;
 use serde::{Deserialize, Serialize};
 
-use super::pair::{Failed, Link};
-use lane::Op;
-use station::Place;
+use bench_qp::Op;
+use endpoint::NicPlacement;
 
-/// Measure latency, bandwidth, failover, memory and agreement on this machine
-#[derive(clap::Args)]
-pub(crate) struct Args {
+/// The role that `mitra peer` gets on its command line when a benchmark starts it.
+pub const PEER_ROLE: &str = "bench";
+
+/// Measure latency, bandwidth, failover, memory and consensus on this machine
+#[derive(clap::Args, Debug)]
+pub struct Args {
     #[command(subcommand)]
-    what: What,
+    command: BenchCommand,
 }
 
-#[derive(Subcommand)]
-enum What {
-    Agreement(agreement::Args),
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    Consensus(consensus::Args),
     Latency(latency::Args),
     Bandwidth(bandwidth::Args),
     Failover(failover::Args),
-    Memory(memory::Args),
+    Memory(resident_memory::Args),
     Programs(programs::Args),
 }
 
@@ -64,22 +66,27 @@ pub(crate) struct Common {
 
 impl Common {
     /// Ours and the peer's.
-    fn places(&self) -> [Place; 2] {
-        [0, 1].map(|end| Place { addresses: self.addresses.map(|ends| ends[end]), mtu: self.mtu })
+    fn placements(&self) -> [NicPlacement; 2] {
+        [0, 1].map(|end| NicPlacement { addresses: self.addresses.map(|ends| ends[end]), mtu: self.mtu })
     }
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let done = match &args.what {
-        What::Agreement(args) => agreement::run(args),
-        What::Latency(args) => latency::run(args),
-        What::Bandwidth(args) => bandwidth::run(args),
-        What::Failover(args) => failover::run(args),
-        What::Memory(args) => memory::run(args),
-        What::Programs(args) => programs::run(args),
+/// Runs the benchmark that the command line names, and prints its report.
+///
+/// # Errors
+///
+/// An error of the arguments or of this machine. If the run itself failed, the function prints the error and returns exit code 1.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let done = match &args.command {
+        BenchCommand::Consensus(args) => consensus::run(args),
+        BenchCommand::Latency(args) => latency::run(args),
+        BenchCommand::Bandwidth(args) => bandwidth::run(args),
+        BenchCommand::Failover(args) => failover::run(args),
+        BenchCommand::Memory(args) => resident_memory::run(args),
+        BenchCommand::Programs(args) => programs::run(args),
     };
     match done {
-        Err(error) if error.is::<Failed>() => {
+        Err(error) if error.is::<RunFailed>() => {
             eprintln!("mitra: {error:#}");
             Ok(ExitCode::FAILURE)
         }
@@ -90,21 +97,43 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// What the second process of a bench is to do.
 #[derive(Serialize, Deserialize)]
 enum Task {
-    Agreement(agreement::Setup),
+    Consensus(consensus::Setup),
     Latency(latency::Setup),
     Bandwidth(bandwidth::Setup),
     Failover,
-    Memory(memory::Setup),
+    Memory(resident_memory::Setup),
 }
 
-/// The second process.
-pub(crate) fn peer(link: &mut Link) -> anyhow::Result<()> {
-    match link.receive()? {
-        Task::Agreement(setup) => agreement::peer(&setup, link),
-        Task::Latency(setup) => latency::peer(&setup, link),
-        Task::Bandwidth(setup) => bandwidth::peer(&setup, link),
-        Task::Failover => failover::peer(link),
-        Task::Memory(setup) => memory::peer(&setup, link),
+/// Does the work of the second process, which the first one describes in its first message.
+///
+/// # Errors
+///
+/// Any error of the benchmark. The caller reports it to the first process.
+pub fn run_peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
+    match connection.receive()? {
+        Task::Consensus(setup) => consensus::peer(&setup, connection),
+        Task::Latency(setup) => latency::peer(&setup, connection),
+        Task::Bandwidth(setup) => bandwidth::peer(&setup, connection),
+        Task::Failover => failover::peer(connection),
+        Task::Memory(setup) => resident_memory::peer(&setup, connection),
+    }
+}
+
+/// Marks an error of what the two processes did, as opposed to an error of the arguments or of this machine.
+#[derive(Clone, Copy, Debug)]
+struct RunFailed;
+
+impl fmt::Display for RunFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the run failed")
+    }
+}
+
+/// Marks `error` as [`RunFailed`] and adds the error that the second process reported, if it reported one.
+fn run_error(peer: &mut PeerProcess, error: anyhow::Error) -> anyhow::Error {
+    match peer.reported_error() {
+        Some(reported) => error.context(reported).context(RunFailed),
+        None => error.context(RunFailed),
     }
 }
 

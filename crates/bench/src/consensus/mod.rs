@@ -1,15 +1,15 @@
-//! `mitra bench agreement`: what it costs to decide, over what it costs to write to a majority.
+//! `mitra bench consensus`: what it costs to decide, over what it costs to write to a majority.
 
-mod acceptors;
-mod counts;
 mod instances;
-mod kv;
-mod leader;
-mod memories;
-mod permission;
-mod stores;
-mod switch;
-mod unsigned;
+mod kv_stores;
+mod leader_change;
+mod leader_latency;
+mod memory_processes;
+mod paxos_acceptors;
+mod permission_switch;
+mod redis_benchmark;
+mod signers;
+mod simulated_counts;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,14 +29,14 @@ use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
 
 use super::clock::micros;
-use super::progress;
-use super::rows::{Blocks, Machine, Report};
-use super::station::Place;
-use crate::cli::pair::{Failed, Link};
+use super::endpoint::NicPlacement;
+use super::report::{Blocks, Machine, Report};
+use super::{RunFailed, progress};
 use instances::Instances;
-use leader::{append, connect, decide, fan_out, lead, leader};
-use switch::Taker;
-use unsigned::Unsigned;
+use leader_change::Taker;
+use leader_latency::{append, connect, decide, fan_out, lead, leader};
+use mitra_peer_process::PeerConnection;
+use signers::Unsigned;
 
 /// Bytes of a register's contents, at most.
 const ROOM: usize = 256;
@@ -54,7 +54,7 @@ const SWITCHES: usize = 20;
 const BLOCKS_OF_STORE: u32 = 3;
 
 /// Decisions over memories, against raw WRITEs to a majority of them
-#[derive(clap::Args)]
+#[derive(clap::Args, Debug)]
 #[command(after_help = "\
 The leader is this process; each memory is a process of its own, which serves every protocol and one bare queue pair from the
 same NICs. What is compared takes turns in blocks. `fanout_floor` writes as many bytes to all memories by bare queue pairs and waits for a
@@ -101,15 +101,15 @@ fn protocols(processes: u8, memories: u8) -> Vec<Vec<Region>> {
 /// What another process of a bench is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Setup {
-    Memory(memories::Shared),
-    Acceptor(acceptors::Acceptor),
+    Memory(memory_processes::Shared),
+    Acceptor(paxos_acceptors::Acceptor),
 }
 
 /// Another process of a bench.
-pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
+pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     match setup {
-        Setup::Memory(shared) => memories::peer(shared, link),
-        Setup::Acceptor(acceptor) => acceptors::peer(acceptor, link),
+        Setup::Memory(shared) => memory_processes::peer(shared, connection),
+        Setup::Acceptor(acceptor) => paxos_acceptors::peer(acceptor, connection),
     }
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.iters * u64::from(args.blocks) * 11 / 10 < INSTANCES.into(),
         "iters times blocks is to be below {INSTANCES}, less a tenth to warm up"
     );
-    let machine = Machine::look();
+    let machine = Machine::detect();
     const NAMES: [&str; 7] = [
         "fanout_floor",
         "round_trip",
@@ -151,20 +151,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "fast-and-robust/decide",
     ];
     let store_blocks = args.blocks.div_ceil(BLOCKS_OF_STORE);
-    let bar = progress(u64::from(args.blocks) * NAMES.len() as u64 + kv::steps(store_blocks));
+    let bar = progress(u64::from(args.blocks) * NAMES.len() as u64 + redis_benchmark::steps(store_blocks));
     // Before anything else runs that would take processors from them.
-    let (stores, notes) = kv::rows(args.requests, store_blocks, &bar).context(Failed)?;
+    let (stores, notes) = redis_benchmark::rows(args.requests, store_blocks, &bar).context(RunFailed)?;
 
-    let nics = Place::default().open()?;
+    let nics = NicPlacement::default().open()?;
     let domain = Domain::notifying(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
-    let mut memories = memories::start(args.memories, PROCESSES, &nics[0])?;
+    let mut memories = memory_processes::start(args.memories, PROCESSES, &nics[0])?;
     let m = args.memories;
     let value = vec![7; args.size.into()];
     let new_pmp = || Pmp::new(LEADER, PROCESSES, m, value.clone());
     let new_disk = || Disk::new(LEADER, PROCESSES, m, value.clone());
     let mut pmp = leader(&domain, &memories, 0, new_pmp(), &Pmp::regions(PROCESSES))?;
     let mut disk = leader(&domain, &memories, 1, new_disk(), &Disk::regions(PROCESSES))?;
-    let signer = unsigned::ed25519();
+    let signer = signers::ed25519();
     let new_bare = || Fast::new(LEADER, (PROCESSES, m), PATIENT, TURNS, Unsigned, value.clone());
     let new_fast = || Fast::new(LEADER, (PROCESSES, m), PATIENT, TURNS, signer.clone(), value.clone());
     let mut bare = leader(&domain, &memories, 5, new_bare(), &Fast::<Unsigned>::regions(PROCESSES, TURNS))?;
@@ -203,15 +203,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut beats = [beat(0)?, beat(1)?];
     for _ in 0..args.blocks {
         let all = [
-            switch::permission(&mut takers, SWITCHES)?,
-            switch::takeover(&mut logs, SWITCHES)?,
-            switch::detection(&mut beats, BEAT, SWITCHES / 5)?,
+            leader_change::permission(&mut takers, SWITCHES)?,
+            leader_change::takeover(&mut logs, SWITCHES)?,
+            leader_change::detection(&mut beats, BEAT, SWITCHES / 5)?,
         ];
         switches.iter_mut().zip(all).for_each(|(blocks, (median, p99))| blocks.push(median, p99));
     }
     bar.set_message("paxos/decide");
     let mut by_messages = Blocks::default();
-    let (mut paxos, acceptors) = acceptors::paxos(&domain)?;
+    let (mut paxos, acceptors) = paxos_acceptors::paxos(&domain)?;
     for _ in 0..args.blocks {
         let laps = decide(&mut paxos, args.iters, &value, || Paxos::new(LEADER, PROCESSES, value.clone()))?;
         by_messages.push(micros(laps.value_at_quantile(0.5)), micros(laps.value_at_quantile(0.99)));
@@ -231,9 +231,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let paxos = by_messages.row("paxos/decide".into(), "us");
     rows.push(paxos.beside(&by_messages, NAMES[0].into(), &blocks[0]));
-    rows.extend(permission::rows(args.blocks)?);
-    rows.extend(counts::hbo()?);
-    rows.push(counts::omega()?);
+    rows.extend(permission_switch::rows(args.blocks)?);
+    rows.extend(simulated_counts::hbo()?);
+    rows.push(simulated_counts::omega()?);
     rows.extend(stores);
     let notes = [machine.warnings(), notes].concat();
     let settings = serde_json::json!({

@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
+use super::bench_qp::{BenchQp, DEPTH, Op, request};
 use super::clock::Deadline;
-use super::floor::{Floor, StreamPlan};
-use super::lane::{DEPTH, Lane, Op, request};
-use super::rows::{Machine, Report, Row, quantile};
-use super::station::{InBlock, Layout, Place, Station, Variant, check, fill, say_stop, until_stop};
-use super::turns::{self, alternate};
-use super::{Common, Task, progress};
-use crate::cli::pair::{Link, Pair, Role};
+use super::endpoint::{
+    BlockTask, Endpoint, Layout, NicPlacement, Variant, check, fill, serve_until_stop, signal_stop,
+};
+use super::interleave::{self, alternate};
+use super::report::{Machine, Report, Row, quantile};
+use super::udp_baseline::{StreamPlan, UdpBaseline};
+use super::{Common, PEER_ROLE, Task, progress, run_error};
+use mitra_peer_process::{PeerConnection, PeerProcess};
 
 /// Bytes a second: a bare queue pair against a plain UDP stream with GSO, a virtual one against the bare one
-#[derive(clap::Args)]
+#[derive(clap::Args, Debug)]
 #[command(after_help = "\
 A window of messages is outstanding between two processes on this machine; every byte that came is checked after each
 block, outside the measured time. Beside it runs a plain UDP stream in datagrams of the same size, in runs (UDP_SEGMENT,
@@ -100,18 +102,18 @@ impl Block {
 /// What this process opens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    place: Place,
+    placement: NicPlacement,
     half: usize,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let machine = Machine::look();
+    let machine = Machine::detect();
     let half = args.size.iter().copied().max().unwrap_or(8) * args.window as usize;
-    let mut pair = Pair::start(Role::Bench)?;
-    let [ours, theirs] = args.common.places();
-    pair.link.send(&Task::Bandwidth(Setup { place: theirs, half }))?;
-    let mut station = Station::open(&ours, half, &mut pair.link)?;
-    let mtu = station.mtu()?;
+    let mut peer = PeerProcess::start(PEER_ROLE)?;
+    let [ours, theirs] = args.common.placements();
+    peer.connection.send(&Task::Bandwidth(Setup { placement: theirs, half }))?;
+    let mut endpoint = Endpoint::open(&ours, half, &mut peer.connection)?;
+    let mtu = endpoint.mtu()?;
     let cases: Vec<(Op, usize)> =
         args.op.0.iter().flat_map(|&op| args.size.iter().map(move |&len| (op, len))).collect();
     let bar = progress((cases.len() * args.only.len()) as u64 * u64::from(args.blocks));
@@ -122,23 +124,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             number += 1;
             let (messages, window) = (args.iters, args.window);
             let block = Block { number, variant, op, len, messages, window, mtu };
-            pair.link.send(&Some(block))?;
-            let rate = station
-                .run(variant, &Client(&block), &mut pair.link)
-                .and_then(|rate| pair.link.receive::<()>().map(|()| rate))
-                .map_err(|error| pair.explain(error))?;
+            peer.connection.send(&Some(block))?;
+            let rate = endpoint
+                .run(variant, &Client(&block), &mut peer.connection)
+                .and_then(|rate| Ok(peer.connection.receive::<()>().map(|()| rate)?))
+                .map_err(|error| run_error(&mut peer, error))?;
             bar.inc(1);
             Ok((rate, rate))
         })?;
-        for (row, blocks) in turns::rows(op, len, "GB/s", &args.only, &results).into_iter().zip(&results) {
+        for (row, blocks) in interleave::rows(op, len, "GB/s", &args.only, &results).into_iter().zip(&results)
+        {
             // Higher is better: the worse end is the lower one.
             rows.push(Row { p99: quantile(&blocks.medians, 0.01), ..row });
         }
     }
     bar.finish_and_clear();
-    let counters = station.counters();
-    pair.link.send(&None::<Block>)?;
-    pair.finish()?;
+    let counters = endpoint.counters();
+    peer.connection.send(&None::<Block>)?;
+    peer.wait()?;
     let mut notes = machine.warnings();
     notes.push(
         "GB/s of payload, ICRC on. Medians of blocks; ratios are medians of the rounds' ratios.".into(),
@@ -152,11 +155,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The second process.
-pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
-    let mut station = Station::open(&setup.place, setup.half, link)?;
-    while let Some(block) = link.receive::<Option<Block>>()? {
-        station.run(block.variant, &Server(&block), link)?;
-        link.send(&())?;
+pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
+    let mut endpoint = Endpoint::open(&setup.placement, setup.half, connection)?;
+    while let Some(block) = connection.receive::<Option<Block>>()? {
+        endpoint.run(block.variant, &Server(&block), connection)?;
+        connection.send(&())?;
     }
     Ok(())
 }
@@ -168,16 +171,21 @@ fn rate(bytes: u64, time: Duration) -> f64 {
 /// The end that posts, and measures; its output is GB/s.
 struct Client<'a>(&'a Block);
 
-impl InBlock for Client<'_> {
+impl BlockTask for Client<'_> {
     type Output = f64;
 
-    fn on_floor(&self, floor: &mut Floor, link: &mut Link) -> anyhow::Result<f64> {
+    fn on_udp(&self, udp: &mut UdpBaseline, connection: &mut PeerConnection) -> anyhow::Result<f64> {
         let plan = self.0.plan();
-        link.receive::<()>()?;
-        Ok(rate(plan.bytes, floor.stream(&plan)?))
+        connection.receive::<()>()?;
+        Ok(rate(plan.bytes, udp.stream(&plan)?))
     }
 
-    fn on_lane<L: Lane>(&self, lane: &mut L, layout: Layout, link: &mut Link) -> anyhow::Result<f64> {
+    fn on_qp<L: BenchQp>(
+        &self,
+        qp: &mut L,
+        layout: Layout,
+        connection: &mut PeerConnection,
+    ) -> anyhow::Result<f64> {
         let block = self.0;
         let (near, far) = match block.op {
             Op::Read => (layout.inbox(), layout.outbox()),
@@ -186,9 +194,9 @@ impl InBlock for Client<'_> {
         for slot in 0..block.window as usize {
             // What is to be overwritten by a READ must not look like it.
             let number = if block.op == Op::Read { 0 } else { block.number };
-            fill(lane, near + slot * block.len, block.len, number, 0);
+            fill(qp, near + slot * block.len, block.len, number, 0);
         }
-        link.receive::<()>()?;
+        connection.receive::<()>()?;
         let begin = Instant::now();
         let (mut posted, mut completed) = (0, 0);
         let mut deadline = Deadline::default();
@@ -196,13 +204,13 @@ impl InBlock for Client<'_> {
             while posted < block.messages && posted - completed < u64::from(block.window) {
                 let slot = block.slot(posted);
                 if block.op == Op::Write {
-                    lane.memory().store(near + slot + block.len - 8, block.tag(posted));
+                    qp.memory().store(near + slot + block.len - 8, block.tag(posted));
                 }
-                let wr = request(lane, block.op, near + slot, far + slot, block.len);
-                lane.post(wr)?;
+                let wr = request(qp, block.op, near + slot, far + slot, block.len);
+                qp.post(wr)?;
                 posted += 1;
             }
-            let sent = lane.poll()?.sent;
+            let sent = qp.poll()?.sent;
             completed += u64::from(sent);
             if sent > 0 {
                 deadline = Deadline::default();
@@ -211,20 +219,20 @@ impl InBlock for Client<'_> {
         }
         let time = begin.elapsed();
         if block.op == Op::Read {
-            came(lane, near, block, |i| block.tag(i % u64::from(block.window)))?;
+            came(qp, near, block, |i| block.tag(i % u64::from(block.window)))?;
         }
-        say_stop(lane, layout, block.tag(0))?;
-        lane.drain()?;
+        signal_stop(qp, layout, block.tag(0))?;
+        qp.drain()?;
         Ok(rate(block.messages * block.len as u64, time))
     }
 }
 
 /// Checks every byte of the last message of each slot.
-fn came<L: Lane>(lane: &L, half: usize, block: &Block, last: impl Fn(u64) -> u64) -> anyhow::Result<()> {
+fn came<L: BenchQp>(qp: &L, half: usize, block: &Block, last: impl Fn(u64) -> u64) -> anyhow::Result<()> {
     for i in block.last_messages() {
         let at = half + block.slot(i);
-        check(lane, at, block.len, block.number)?;
-        let (word, expected) = (lane.memory().load(at + block.len - 8), last(i));
+        check(qp, at, block.len, block.number)?;
+        let (word, expected) = (qp.memory().load(at + block.len - 8), last(i));
         ensure!(word == expected, "message {i} ends in {word:#x} instead of {expected:#x}");
     }
     Ok(())
@@ -233,27 +241,32 @@ fn came<L: Lane>(lane: &L, half: usize, block: &Block, last: impl Fn(u64) -> u64
 /// The end that lends its memory.
 struct Server<'a>(&'a Block);
 
-impl InBlock for Server<'_> {
+impl BlockTask for Server<'_> {
     type Output = ();
 
-    fn on_floor(&self, floor: &mut Floor, link: &mut Link) -> anyhow::Result<()> {
-        link.send(&())?;
-        floor.sink(&self.0.plan())
+    fn on_udp(&self, udp: &mut UdpBaseline, connection: &mut PeerConnection) -> anyhow::Result<()> {
+        connection.send(&())?;
+        udp.sink(&self.0.plan())
     }
 
-    fn on_lane<L: Lane>(&self, lane: &mut L, layout: Layout, link: &mut Link) -> anyhow::Result<()> {
+    fn on_qp<L: BenchQp>(
+        &self,
+        qp: &mut L,
+        layout: Layout,
+        connection: &mut PeerConnection,
+    ) -> anyhow::Result<()> {
         let block = self.0;
         if block.op == Op::Read {
             for i in 0..u64::from(block.window) {
                 let at = layout.outbox() + block.slot(i);
-                fill(lane, at, block.len, block.number, block.tag(i));
+                fill(qp, at, block.len, block.number, block.tag(i));
             }
         }
-        link.send(&())?;
-        until_stop(lane, layout, block.tag(0))?;
+        connection.send(&())?;
+        serve_until_stop(qp, layout, block.tag(0))?;
         if block.op == Op::Write {
-            came(lane, layout.inbox(), block, |i| block.tag(i))?;
+            came(qp, layout.inbox(), block, |i| block.tag(i))?;
         }
-        lane.drain()
+        qp.drain()
     }
 }

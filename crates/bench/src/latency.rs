@@ -7,19 +7,19 @@ use hdrhistogram::Histogram;
 use mitra_verbs::SendFlags;
 use serde::{Deserialize, Serialize};
 
+use super::bench_qp::{BenchQp, DEPTH, Op, request};
 use super::clock::{Deadline, Stopwatch, micros};
-use super::floor::Floor;
-use super::lane::{DEPTH, Lane, Op, request};
-use super::rows::{Machine, Report};
-use super::station::{
-    InBlock, Layout, Place, Station, Variant, check, fill, post_recv, say_stop, until_stop,
+use super::endpoint::{
+    BlockTask, Endpoint, Layout, NicPlacement, Variant, check, fill, post_recv, serve_until_stop, signal_stop,
 };
-use super::turns::{self, alternate};
-use super::{Common, Task, progress};
-use crate::cli::pair::{Link, Pair, Role};
+use super::interleave::{self, alternate};
+use super::report::{Machine, Report};
+use super::udp_baseline::UdpBaseline;
+use super::{Common, PEER_ROLE, Task, progress, run_error};
+use mitra_peer_process::{PeerConnection, PeerProcess};
 
 /// One-way latency: a bare queue pair against a plain UDP socket, a virtual one against the bare one
-#[derive(clap::Args)]
+#[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Two processes on this machine play ping-pong; what is compared takes turns within each round (blocks), and each row's
 ratio is the median over the rounds. `aa` is a second bare queue pair: what its ratio is off 1 is noise.
@@ -70,19 +70,19 @@ impl Block {
 /// What this process opens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
-    place: Place,
+    placement: NicPlacement,
     half: usize,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let machine = Machine::look();
+    let machine = Machine::detect();
     let ops = args.op.clone().unwrap_or_default().0;
     let half = args.size.iter().copied().max().unwrap_or(8);
-    let mut pair = Pair::start(Role::Bench)?;
-    let [ours, theirs] = args.common.places();
-    pair.link.send(&Task::Latency(Setup { place: theirs, half }))?;
-    let mut station = Station::open(&ours, half, &mut pair.link)?;
-    let mtu = station.mtu()?;
+    let mut peer = PeerProcess::start(PEER_ROLE)?;
+    let [ours, theirs] = args.common.placements();
+    peer.connection.send(&Task::Latency(Setup { placement: theirs, half }))?;
+    let mut endpoint = Endpoint::open(&ours, half, &mut peer.connection)?;
+    let mtu = endpoint.mtu()?;
 
     let mut cases = Vec::new();
     for &op in &ops {
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     // What takes several packets has no plain datagram beside it.
     let variants = |len: usize| -> Vec<Variant> {
-        args.only.iter().copied().filter(|&variant| variant != Variant::Floor || len <= mtu).collect()
+        args.only.iter().copied().filter(|&variant| variant != Variant::UdpBaseline || len <= mtu).collect()
     };
     let total: u64 = cases.iter().map(|&(_, len)| variants(len).len() as u64 * u64::from(args.blocks)).sum();
     let bar = progress(total);
@@ -104,20 +104,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             number += 1;
             let signal_every = args.signal_every;
             let block = Block { number, variant, op, len, rounds, signal_every };
-            pair.link.send(&Some(block))?;
-            let laps = station
-                .run(variant, &Client(&block), &mut pair.link)
-                .and_then(|laps| pair.link.receive::<()>().map(|()| laps))
-                .map_err(|error| pair.explain(error))?;
+            peer.connection.send(&Some(block))?;
+            let laps = endpoint
+                .run(variant, &Client(&block), &mut peer.connection)
+                .and_then(|laps| Ok(peer.connection.receive::<()>().map(|()| laps)?))
+                .map_err(|error| run_error(&mut peer, error))?;
             bar.inc(1);
             let one_way = |quantile| micros(laps.value_at_quantile(quantile)) / 2.0;
             Ok((one_way(0.5), one_way(0.99)))
         })?;
-        rows.extend(turns::rows(op, len, "us", &variants, &results));
+        rows.extend(interleave::rows(op, len, "us", &variants, &results));
     }
     bar.finish_and_clear();
-    pair.link.send(&None::<Block>)?;
-    pair.finish()?;
+    peer.connection.send(&None::<Block>)?;
+    peer.wait()?;
     let mut notes = machine.warnings();
     notes.push(
         "One way: half of a round trip. Medians of blocks; ratios are medians of the rounds' ratios.".into(),
@@ -140,53 +140,53 @@ fn rarer(len: usize) -> u64 {
 }
 
 /// The second process.
-pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
-    let mut station = Station::open(&setup.place, setup.half, link)?;
-    while let Some(block) = link.receive::<Option<Block>>()? {
-        station.run(block.variant, &Server(&block), link)?;
-        link.send(&())?;
+pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
+    let mut endpoint = Endpoint::open(&setup.placement, setup.half, connection)?;
+    while let Some(block) = connection.receive::<Option<Block>>()? {
+        endpoint.run(block.variant, &Server(&block), connection)?;
+        connection.send(&())?;
     }
     Ok(())
 }
 
 /// Sends one message and waits for one, in the ways of WRITE and of SEND.
-struct Ball<'a, L> {
-    lane: &'a mut L,
+struct PingPong<'a, L> {
+    qp: &'a mut L,
     layout: Layout,
     block: &'a Block,
     /// The last word that came.
     last: u64,
 }
 
-impl<L: Lane> Ball<'_, L> {
+impl<L: BenchQp> PingPong<'_, L> {
     #[inline]
-    fn throw(&mut self, i: u64) -> anyhow::Result<()> {
+    fn send(&mut self, i: u64) -> anyhow::Result<()> {
         let (from, len) = (self.layout.outbox(), self.block.len);
-        self.lane.memory().store(from + len - 8, self.block.tag(i));
-        let mut wr = request(self.lane, self.block.op, from, self.layout.inbox(), len);
+        self.qp.memory().store(from + len - 8, self.block.tag(i));
+        let mut wr = request(self.qp, self.block.op, from, self.layout.inbox(), len);
         if !i.is_multiple_of(self.block.signal_every) && i != Stopwatch::rounds_of(self.block.rounds) {
             wr.flags = SendFlags::empty();
         }
-        self.lane.post_when_room(wr)
+        self.qp.post_when_room(wr)
     }
 
     #[inline]
-    fn catch(&mut self, i: u64) -> anyhow::Result<()> {
+    fn receive(&mut self, i: u64) -> anyhow::Result<()> {
         let (at, expected) = (self.layout.inbox() + self.block.len - 8, self.block.tag(i));
         let mut deadline = Deadline::default();
         if self.block.op == Op::Send {
-            while self.lane.poll()?.received == 0 {
+            while self.qp.poll()?.received == 0 {
                 deadline.check()?;
             }
-            ensure!(self.lane.memory().load(at) == expected, "a SEND brought something else than was sent");
+            ensure!(self.qp.memory().load(at) == expected, "a SEND brought something else than was sent");
         } else {
             loop {
-                let word = self.lane.memory().load(at);
+                let word = self.qp.memory().load(at);
                 if word == expected {
                     break;
                 }
                 ensure!(word == self.last, "a WRITE placed {word:#x} where {expected:#x} was due");
-                self.lane.poll()?;
+                self.qp.poll()?;
                 deadline.check()?;
             }
         }
@@ -197,78 +197,82 @@ impl<L: Lane> Ball<'_, L> {
     /// Puts back the receive that a SEND took; not on the way of the next message.
     #[inline]
     fn refill(&mut self) -> anyhow::Result<()> {
-        if self.block.op == Op::Send { post_recv(self.lane, self.layout) } else { Ok(()) }
+        if self.block.op == Op::Send { post_recv(self.qp, self.layout) } else { Ok(()) }
     }
 }
 
 /// The end that begins, and measures.
 struct Client<'a>(&'a Block);
 
-impl InBlock for Client<'_> {
+impl BlockTask for Client<'_> {
     type Output = Histogram<u64>;
 
-    fn on_floor(&self, floor: &mut Floor, link: &mut Link) -> anyhow::Result<Histogram<u64>> {
-        link.receive::<()>()?;
-        floor.ping(self.0.op.datagrams(self.0.len)[0], self.0.rounds)
+    fn on_udp(
+        &self,
+        udp: &mut UdpBaseline,
+        connection: &mut PeerConnection,
+    ) -> anyhow::Result<Histogram<u64>> {
+        connection.receive::<()>()?;
+        udp.ping(self.0.op.datagrams(self.0.len)[0], self.0.rounds)
     }
 
-    fn on_lane<L: Lane>(
+    fn on_qp<L: BenchQp>(
         &self,
-        lane: &mut L,
+        qp: &mut L,
         layout: Layout,
-        link: &mut Link,
+        connection: &mut PeerConnection,
     ) -> anyhow::Result<Histogram<u64>> {
         let block = self.0;
         let mut watch;
         match block.op {
             Op::Write | Op::Send => {
-                fill(lane, layout.outbox(), block.len, block.number, 0);
-                let last = lane.memory().load(layout.inbox() + block.len - 8);
-                let mut ball = Ball { lane, layout, block, last };
-                link.receive::<()>()?;
+                fill(qp, layout.outbox(), block.len, block.number, 0);
+                let last = qp.memory().load(layout.inbox() + block.len - 8);
+                let mut ping_pong = PingPong { qp, layout, block, last };
+                connection.receive::<()>()?;
                 watch = Stopwatch::start(block.rounds);
                 for i in 1..=watch.rounds() {
-                    ball.throw(i)?;
+                    ping_pong.send(i)?;
                     if i > 1 {
-                        ball.refill()?;
+                        ping_pong.refill()?;
                     }
-                    ball.catch(i)?;
+                    ping_pong.receive(i)?;
                     watch.lap();
                 }
-                ball.refill()?;
-                check(lane, layout.inbox(), block.len, block.number)?;
+                ping_pong.refill()?;
+                check(qp, layout.inbox(), block.len, block.number)?;
             }
             Op::Read | Op::Faa => {
-                link.receive::<()>()?;
+                connection.receive::<()>()?;
                 watch = Stopwatch::start(block.rounds);
                 for i in 1..=watch.rounds() {
-                    fetch(lane, layout, block, i)?;
+                    fetch(qp, layout, block, i)?;
                     watch.lap();
                 }
                 if block.op == Op::Read {
-                    check(lane, layout.inbox(), block.len, block.number)?;
+                    check(qp, layout.inbox(), block.len, block.number)?;
                 }
-                say_stop(lane, layout, block.tag(0))?;
+                signal_stop(qp, layout, block.tag(0))?;
             }
         }
-        lane.drain()?;
+        qp.drain()?;
         Ok(watch.done())
     }
 }
 
 /// Fetches once, by READ or FAA.
 #[inline]
-fn fetch<L: Lane>(lane: &mut L, layout: Layout, block: &Block, i: u64) -> anyhow::Result<()> {
+fn fetch<L: BenchQp>(qp: &mut L, layout: Layout, block: &Block, i: u64) -> anyhow::Result<()> {
     let (len, last) = (block.len, layout.inbox() + block.len - 8);
     let (at, expected) = match block.op {
         Op::Faa => (layout.counter(), block.tag(i - 1)),
         _ => (layout.outbox(), block.tag(0)),
     };
-    lane.memory().store(last, 0);
-    let wr = request(lane, block.op, layout.inbox(), at, len);
-    lane.post(wr)?;
-    lane.drain()?;
-    let got = lane.memory().load(last);
+    qp.memory().store(last, 0);
+    let wr = request(qp, block.op, layout.inbox(), at, len);
+    qp.post(wr)?;
+    qp.drain()?;
+    let got = qp.memory().load(last);
     ensure!(got == expected, "{} gave {got:#x} where {expected:#x} was due", block.op.name());
     Ok(())
 }
@@ -276,34 +280,39 @@ fn fetch<L: Lane>(lane: &mut L, layout: Layout, block: &Block, i: u64) -> anyhow
 /// The end that answers.
 struct Server<'a>(&'a Block);
 
-impl InBlock for Server<'_> {
+impl BlockTask for Server<'_> {
     type Output = ();
 
-    fn on_floor(&self, floor: &mut Floor, link: &mut Link) -> anyhow::Result<()> {
-        link.send(&())?;
-        floor.pong(self.0.op.datagrams(self.0.len)[1], self.0.rounds)
+    fn on_udp(&self, udp: &mut UdpBaseline, connection: &mut PeerConnection) -> anyhow::Result<()> {
+        connection.send(&())?;
+        udp.pong(self.0.op.datagrams(self.0.len)[1], self.0.rounds)
     }
 
-    fn on_lane<L: Lane>(&self, lane: &mut L, layout: Layout, link: &mut Link) -> anyhow::Result<()> {
+    fn on_qp<L: BenchQp>(
+        &self,
+        qp: &mut L,
+        layout: Layout,
+        connection: &mut PeerConnection,
+    ) -> anyhow::Result<()> {
         let block = self.0;
-        fill(lane, layout.outbox(), block.len, block.number, block.tag(0));
-        lane.memory().store(layout.counter(), block.tag(0));
+        fill(qp, layout.outbox(), block.len, block.number, block.tag(0));
+        qp.memory().store(layout.counter(), block.tag(0));
         match block.op {
             Op::Write | Op::Send => {
-                let last = lane.memory().load(layout.inbox() + block.len - 8);
-                let mut ball = Ball { lane, layout, block, last };
-                link.send(&())?;
+                let last = qp.memory().load(layout.inbox() + block.len - 8);
+                let mut ping_pong = PingPong { qp, layout, block, last };
+                connection.send(&())?;
                 for i in 1..=Stopwatch::rounds_of(block.rounds) {
-                    ball.catch(i)?;
-                    ball.throw(i)?;
-                    ball.refill()?;
+                    ping_pong.receive(i)?;
+                    ping_pong.send(i)?;
+                    ping_pong.refill()?;
                 }
-                check(lane, layout.inbox(), block.len, block.number)?;
+                check(qp, layout.inbox(), block.len, block.number)?;
             }
             Op::Read | Op::Faa => {
-                link.send(&())?;
-                until_stop(lane, layout, block.tag(0))?;
-                let count = lane.memory().load(layout.counter());
+                connection.send(&())?;
+                serve_until_stop(qp, layout, block.tag(0))?;
+                let count = qp.memory().load(layout.counter());
                 let expected = block.tag(Stopwatch::rounds_of(block.rounds));
                 ensure!(
                     block.op != Op::Faa || count == expected,
@@ -311,6 +320,6 @@ impl InBlock for Server<'_> {
                 );
             }
         }
-        lane.drain()
+        qp.drain()
     }
 }

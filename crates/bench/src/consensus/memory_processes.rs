@@ -12,11 +12,11 @@ use mitra_softnic::SoftNic;
 use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
 
-use super::super::Task;
-use super::super::lane::{Bare, BareInfo};
-use super::super::station::{Layout, Place, detector, random};
 use super::{ROOM, Setup, protocols};
-use crate::cli::pair::{Link, Pair, Role};
+use crate::bench_qp::{RcQp, RcQpInfo};
+use crate::endpoint::{Layout, NicPlacement, detector, random};
+use crate::{PEER_ROLE, Task};
+use mitra_peer_process::{PeerConnection, PeerProcess};
 
 /// How often a memory sees to what does not wake it, as `mitra memory` does.
 const NAP: Duration = Duration::from_millis(1);
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
 #[derive(Serialize, Deserialize)]
 struct Served {
     doors: Vec<SocketAddr>,
-    floor: BareInfo,
+    floor: RcQpInfo,
 }
 
 /// How connections behave here.
@@ -46,34 +46,34 @@ pub(super) fn tokens(processes: u8) -> Vec<mitra_consensus_rdma::Token> {
 
 /// A memory, as the leader sees it.
 pub(super) struct Memory {
-    _process: Pair,
+    _process: PeerProcess,
     /// Its door for each protocol.
     pub(super) doors: Vec<SocketAddr>,
     /// The bare queue pair to it.
-    pub(super) floor: Bare,
+    pub(super) floor: RcQp,
 }
 
 /// Starts so many.
 pub(super) fn start(count: u8, processes: u8, nic: &Arc<SoftNic>) -> anyhow::Result<Vec<Memory>> {
     let one = |_| -> anyhow::Result<Memory> {
-        let mut pair = Pair::start(Role::Bench)?;
-        pair.link.send(&Task::Agreement(Setup::Memory(Shared { processes, memories: count })))?;
+        let mut peer = PeerProcess::start(PEER_ROLE)?;
+        peer.connection.send(&Task::Consensus(Setup::Memory(Shared { processes, memories: count })))?;
         let mut floor =
-            Bare::new(&(Arc::clone(nic) as Arc<dyn Provider>), Layout::new(ROOM).len(), random()? as u32)?;
-        pair.link.send(&floor.info()?)?;
-        let served: Served = pair.link.receive()?;
+            RcQp::new(&(Arc::clone(nic) as Arc<dyn Provider>), Layout::new(ROOM).len(), random()? as u32)?;
+        peer.connection.send(&floor.info()?)?;
+        let served: Served = peer.connection.receive()?;
         floor.connect(&served.floor)?;
-        Ok(Memory { _process: pair, doors: served.doors, floor })
+        Ok(Memory { _process: peer, doors: served.doors, floor })
     };
     (0..count).map(one).collect()
 }
 
 /// A memory's process: it serves until it is ended.
-pub(super) fn peer(setup: &Shared, link: &mut Link) -> anyhow::Result<()> {
-    let nics = Place::default().open()?;
+pub(super) fn peer(setup: &Shared, connection: &mut PeerConnection) -> anyhow::Result<()> {
+    let nics = NicPlacement::default().open()?;
     let providers: Vec<_> = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
-    let mut floor = Bare::new(&providers[0], Layout::new(ROOM).len(), random()? as u32)?;
-    floor.connect(&link.receive()?)?;
+    let mut floor = RcQp::new(&providers[0], Layout::new(ROOM).len(), random()? as u32)?;
+    floor.connect(&connection.receive()?)?;
     let domain = Domain::notifying(providers)?;
     let serve = |regions: Vec<Region>| -> anyhow::Result<MemoryNode> {
         let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
@@ -90,7 +90,7 @@ pub(super) fn peer(setup: &Shared, link: &mut Link) -> anyhow::Result<()> {
     let mut memories =
         protocols(setup.processes, setup.memories).into_iter().map(serve).collect::<Result<Vec<_>, _>>()?;
     let doors = memories.iter().map(MemoryNode::address).collect();
-    link.send(&Served { doors, floor: floor.info()? })?;
+    connection.send(&Served { doors, floor: floor.info()? })?;
     loop {
         memories.iter_mut().for_each(MemoryNode::poll);
         let until = Instant::now() + NAP;

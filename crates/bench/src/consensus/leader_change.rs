@@ -11,9 +11,9 @@ use mitra_consensus::{
 };
 use mitra_consensus_rdma::ProcessNode;
 
-use super::super::clock::Deadline;
-use super::super::rows::quantile;
 use super::PROCESSES;
+use crate::clock::Deadline;
+use crate::report::quantile;
 
 /// A process that takes the right to write, each time it is told to, and decides when a majority has given it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -9,11 +9,11 @@ use mitra_failover::{Config, Domain};
 use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
 
-use super::lane::{Bare, DEPTH, INLINE, Lane, Op, RD_ATOMIC, Virtual, request};
-use super::rows::{Blocks, Machine, Report, Row};
-use super::station::{Layout, Place, random};
-use super::{Common, Task, progress};
-use crate::cli::pair::{Link, Pair, Role};
+use super::bench_qp::{BenchQp, DEPTH, INLINE, Op, RD_ATOMIC, RcQp, VqpUnderTest, request};
+use super::endpoint::{Layout, NicPlacement, random};
+use super::report::{Blocks, Machine, Report, Row};
+use super::{Common, PEER_ROLE, Task, progress};
+use mitra_peer_process::{PeerConnection, PeerProcess};
 
 /// Processes that each measure once.
 const SAMPLES: u32 = 3;
@@ -21,7 +21,7 @@ const SAMPLES: u32 = 3;
 const BURST: usize = 64;
 
 /// Resident bytes of a queue pair, and of a virtual one over two rails
-#[derive(clap::Args)]
+#[derive(clap::Args, Debug)]
 #[command(after_help = "\
 A fresh process makes so many connected queue pairs, each with its completion queue and a region of a few words, and
 looks at its resident memory before and after; then each sends 64 WRITEs, which fills what fills on demand, and it looks
@@ -48,7 +48,7 @@ enum What {
 pub(crate) struct Setup {
     what: What,
     count: u32,
-    place: Place,
+    placement: NicPlacement,
 }
 
 /// What it found: bytes of each.
@@ -59,18 +59,22 @@ struct Found {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let machine = Machine::look();
+    let machine = Machine::detect();
     let kinds = [(What::Qp, "qp"), (What::Vqp, "vqp"), (What::VqpLog, "vqp+log")];
     let bar = progress(u64::from(SAMPLES) * kinds.len() as u64);
-    let [place, _] = args.common.places();
+    let [placement, _] = args.common.placements();
     let mut rows: Vec<Row> = Vec::new();
     for (what, name) in kinds {
         let (mut idle, mut used) = (Blocks::default(), Blocks::default());
         for _ in 0..SAMPLES {
-            let mut pair = Pair::start(Role::Bench)?;
-            pair.link.send(&Task::Memory(Setup { what, count: args.count, place: place.clone() }))?;
-            let found: Found = pair.link.receive()?;
-            pair.finish()?;
+            let mut peer = PeerProcess::start(PEER_ROLE)?;
+            peer.connection.send(&Task::Memory(Setup {
+                what,
+                count: args.count,
+                placement: placement.clone(),
+            }))?;
+            let found: Found = peer.connection.receive()?;
+            peer.wait()?;
             idle.push(found.idle, found.idle);
             used.push(found.used, found.used);
             bar.inc(1);
@@ -93,8 +97,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The second process.
-pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
-    let nics = setup.place.open()?.map(|nic| nic as Arc<dyn Provider>);
+pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
+    let nics = setup.placement.open()?.map(|nic| nic as Arc<dyn Provider>);
     let domain = Domain::new(nics.to_vec())?;
     let layout = Layout::new(INLINE);
     let config = Config {
@@ -107,7 +111,7 @@ pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
     let pairs = setup.count / 2;
     let found = match setup.what {
         What::Qp => measure(pairs, layout, || {
-            let make = || Bare::new(&nics[0], layout.len(), random()? as u32);
+            let make = || RcQp::new(&nics[0], layout.len(), random()? as u32);
             let (mut a, mut b) = (make()?, make()?);
             let (of_a, of_b) = (a.info()?, b.info()?);
             a.connect(&of_b)?;
@@ -115,7 +119,7 @@ pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
             Ok([a, b])
         }),
         What::Vqp | What::VqpLog => measure(pairs, layout, || {
-            let make = || Virtual::new(&domain, config, layout.len(), [random()?, random()?]);
+            let make = || VqpUnderTest::new(&domain, config, layout.len(), [random()?, random()?]);
             let (mut a, mut b) = (make()?, make()?);
             let (of_a, of_b) = (a.info()?, b.info()?);
             a.connect(&of_b)?;
@@ -123,10 +127,10 @@ pub(crate) fn peer(setup: &Setup, link: &mut Link) -> anyhow::Result<()> {
             Ok([a, b])
         }),
     }?;
-    link.send(&found)
+    Ok(connection.send(&found)?)
 }
 
-fn measure<L: Lane>(
+fn measure<L: BenchQp>(
     pairs: u32,
     layout: Layout,
     mut connected: impl FnMut() -> anyhow::Result<[L; 2]>,
@@ -140,12 +144,12 @@ fn measure<L: Lane>(
     }
     let idle = resident()?;
     for [a, b] in &mut all {
-        for lane in [a, b] {
+        for qp in [a, b] {
             for _ in 0..BURST {
-                let wr = request(lane, Op::Write, layout.outbox(), layout.inbox(), 8);
-                lane.post_when_room(wr)?;
+                let wr = request(qp, Op::Write, layout.outbox(), layout.inbox(), 8);
+                qp.post_when_room(wr)?;
             }
-            lane.drain()?;
+            qp.drain()?;
         }
     }
     let used = resident()?;

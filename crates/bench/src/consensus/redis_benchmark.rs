@@ -5,8 +5,8 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use indicatif::ProgressBar;
 
-use super::stores::{Kind, Store, starts};
-use crate::cli::bench::rows::{Blocks, Row};
+use super::kv_stores::{Kind, Store, starts};
+use crate::report::{Blocks, Row};
 
 /// Bytes of a value.
 const SIZE: usize = 64;

@@ -11,15 +11,15 @@ use mitra_transport::fault::{Stage, Trigger};
 use nix::sys::signal::{SigSet, Signal};
 
 use super::oracle::{Judgement, Known, judge};
+use super::participant::{Event, Participant};
 use super::plan::{Fault, Side, fault};
-use super::process::{End, Event};
 use super::progress::Progress;
-use super::protocol::{FromEnd, Introduction, Posted, Round, Seen, ToEnd};
+use super::protocol::{FromParticipant, Introduction, Posted, Round, Seen, ToParticipant};
 use super::table::title;
 use super::workload::{Dice, Workload, mix};
 
-/// An end that says nothing for so long is stuck.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the coordinator waits for a message. A participant that sends nothing for this long is stuck.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is to be played.
 #[derive(Clone, Debug)]
@@ -60,13 +60,13 @@ pub(super) struct Interrupted;
 
 /// Plays all rounds under all policies; the same workloads and faults under each.
 pub(super) fn play(settings: &Settings, progress: &Progress) -> anyhow::Result<Vec<Run>> {
-    let mut cast = Cast::meet()?;
+    let mut participants = Participants::start()?;
     let mut runs = Vec::new();
     for policy in &settings.policies {
         let mut rounds = Vec::new();
         for round in 0..settings.rounds {
             progress.round(policy, runs.len() * settings.rounds + round);
-            rounds.push(cast.round(settings, policy, round, progress)?);
+            rounds.push(participants.round(settings, policy, round, progress)?);
         }
         runs.push(Run { policy: policy.clone(), rounds });
     }
@@ -74,14 +74,14 @@ pub(super) fn play(settings: &Settings, progress: &Progress) -> anyhow::Result<V
 }
 
 /// The two ends, and what they have said that nobody has asked for yet.
-struct Cast {
-    ends: [End; 2],
-    said: [VecDeque<FromEnd>; 2],
+struct Participants {
+    processes: [Participant; 2],
+    queued: [VecDeque<FromParticipant>; 2],
     events: Receiver<Event>,
 }
 
-impl Cast {
-    fn meet() -> anyhow::Result<Cast> {
+impl Participants {
+    fn start() -> anyhow::Result<Participants> {
         let (sender, events) = channel();
         // Before any thread starts: they inherit it, and so do the ends, which go when their input is closed.
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
@@ -94,46 +94,44 @@ impl Cast {
                 }
             }
         });
-        let ends = [End::start(Side::Client, sender.clone())?, End::start(Side::Server, sender)?];
-        Ok(Cast { ends, said: Default::default(), events })
+        let processes =
+            [Participant::start(Side::Client, sender.clone())?, Participant::start(Side::Server, sender)?];
+        Ok(Participants { processes, queued: Default::default(), events })
     }
 
-    fn tell(&mut self, side: Side, message: &ToEnd) -> anyhow::Result<()> {
-        self.ends[side as usize].tell(message)
+    fn send(&mut self, side: Side, message: &ToParticipant) -> anyhow::Result<()> {
+        self.processes[side as usize].send(message)
     }
 
     /// The next message of an end, which is one that was asked for.
-    fn hear(&mut self, side: Side, progress: &Progress) -> anyhow::Result<FromEnd> {
+    fn receive(&mut self, side: Side, progress: &Progress) -> anyhow::Result<FromParticipant> {
         loop {
-            if let Some(message) = self.said[side as usize].pop_front() {
+            if let Some(message) = self.queued[side as usize].pop_front() {
                 return Ok(message);
             }
-            match self.events.recv_timeout(PATIENCE) {
+            match self.events.recv_timeout(MESSAGE_TIMEOUT) {
                 Ok(Event::Interrupted) => return Err(Interrupted.into()),
-                Ok(Event::End(_, Some(FromEnd::Progress(done)))) => progress.done(done),
-                Ok(Event::End(side, Some(FromEnd::Failed(why)))) => {
-                    bail!("the {} process: {why}", side.name())
-                }
-                Ok(Event::End(side, Some(message))) => self.said[side as usize].push_back(message),
-                Ok(Event::End(side, None)) => bail!("the {} process ended before its time", side.name()),
+                Ok(Event::Message(_, FromParticipant::Progress(completed))) => progress.done(completed),
+                Ok(Event::Message(side, message)) => self.queued[side as usize].push_back(message),
+                Ok(Event::Failed(side, error)) => return Err(side.process_error(error)),
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("the {} process says nothing for {PATIENCE:?}", side.name())
+                    bail!("the {} process sent nothing for {MESSAGE_TIMEOUT:?}", side.name())
                 }
-                Err(RecvTimeoutError::Disconnected) => bail!("both processes ended before their time"),
+                Err(RecvTimeoutError::Disconnected) => bail!("both processes ended before the demo did"),
             }
         }
     }
 
-    fn hear_introduction(&mut self, side: Side, progress: &Progress) -> anyhow::Result<Introduction> {
-        match self.hear(side, progress)? {
-            FromEnd::Introduction(introduction) => Ok(introduction),
+    fn receive_introduction(&mut self, side: Side, progress: &Progress) -> anyhow::Result<Introduction> {
+        match self.receive(side, progress)? {
+            FromParticipant::Introduction(introduction) => Ok(introduction),
             other => Err(unexpected(side, &other)),
         }
     }
 
-    fn hear_ready(&mut self, side: Side, progress: &Progress) -> anyhow::Result<()> {
-        match self.hear(side, progress)? {
-            FromEnd::Ready => Ok(()),
+    fn receive_ready(&mut self, side: Side, progress: &Progress) -> anyhow::Result<()> {
+        match self.receive(side, progress)? {
+            FromParticipant::Ready => Ok(()),
             other => Err(unexpected(side, &other)),
         }
     }
@@ -162,29 +160,29 @@ impl Cast {
                 lies: fault.trigger.stage == Stage::NotPlaced,
                 pcap: settings.pcap.as_ref().map(|dir| dir.join(format!("{policy}-{number:02}"))),
             };
-            self.tell(side, &ToEnd::Round(round))?;
+            self.send(side, &ToParticipant::Round(round))?;
         }
-        let client = self.hear_introduction(Side::Client, progress)?;
-        let server = self.hear_introduction(Side::Server, progress)?;
+        let client = self.receive_introduction(Side::Client, progress)?;
+        let server = self.receive_introduction(Side::Server, progress)?;
         let addresses = [client.addresses.clone(), server.addresses.clone()];
-        self.tell(Side::Client, &ToEnd::Peer(server))?;
-        self.tell(Side::Server, &ToEnd::Peer(client))?;
+        self.send(Side::Client, &ToParticipant::Peer(server))?;
+        self.send(Side::Server, &ToParticipant::Peer(client))?;
         for side in Side::BOTH {
-            self.hear_ready(side, progress)?;
+            self.receive_ready(side, progress)?;
         }
-        self.tell(Side::Server, &ToEnd::Go)?;
-        self.hear_ready(Side::Server, progress)?;
-        self.tell(Side::Client, &ToEnd::Go)?;
-        let posted = match self.hear(Side::Client, progress)? {
-            FromEnd::Posted(posted) => posted,
+        self.send(Side::Server, &ToParticipant::Go)?;
+        self.receive_ready(Side::Server, progress)?;
+        self.send(Side::Client, &ToParticipant::Go)?;
+        let posted = match self.receive(Side::Client, progress)? {
+            FromParticipant::Posted(posted) => posted,
             other => return Err(unexpected(Side::Client, &other)),
         };
-        self.tell(Side::Server, &ToEnd::Finish)?;
-        let seen = match self.hear(Side::Server, progress)? {
-            FromEnd::Seen(seen) => seen,
+        self.send(Side::Server, &ToParticipant::Finish)?;
+        let seen = match self.receive(Side::Server, progress)? {
+            FromParticipant::Seen(seen) => seen,
             other => return Err(unexpected(Side::Server, &other)),
         };
-        self.tell(Side::Client, &ToEnd::Finish)?;
+        self.send(Side::Client, &ToParticipant::Finish)?;
         let struck = if fault.at == Side::Client { posted.struck } else { seen.struck };
         let known =
             Known { victim: fault.victim.filter(|_| struck.is_some()), flushed_is_a_word: policy == "exact" };
@@ -193,7 +191,7 @@ impl Cast {
     }
 }
 
-fn unexpected(side: Side, message: &FromEnd) -> anyhow::Error {
+fn unexpected(side: Side, message: &FromParticipant) -> anyhow::Error {
     anyhow!("the {} process said what was not expected: {:.100}", side.name(), format!("{message:?}"))
 }
 

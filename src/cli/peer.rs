@@ -1,0 +1,44 @@
+//! `mitra peer`: the second process of `mitra bench`, and the two processes that `mitra demo` connects.
+
+use std::process::ExitCode;
+
+use super::demo::Side;
+
+/// The second process of another `mitra` command, which starts it
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The command and side that this process serves
+    role: Role,
+    /// The id of the process that started this one
+    parent: i32,
+}
+
+/// The command and side that a second process serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Role {
+    /// The responder of `mitra bench`
+    #[value(name = mitra_bench::PEER_ROLE)]
+    Bench,
+    /// The client of `mitra demo`
+    #[value(name = Side::Client.peer_role())]
+    DemoClient,
+    /// The server of `mitra demo`
+    #[value(name = Side::Server.peer_role())]
+    DemoServer,
+}
+
+/// Runs the second process until its work is done or the process that started it ends.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut connection = mitra_peer_process::connect_to_parent(args.parent)?;
+    let result = match args.role {
+        Role::Bench => mitra_bench::run_peer(&mut connection),
+        Role::DemoClient => super::demo::run_participant(Side::Client, &connection),
+        Role::DemoServer => super::demo::run_participant(Side::Server, &connection),
+    };
+    if let Err(error) = result {
+        // The first process reports the error to the user. If that process has ended, nobody waits for the error.
+        let _ = connection.send_error(&format!("{error:#}"));
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
