@@ -44,7 +44,7 @@ pub(crate) fn run(data: &[u8]) {
                     break match (reader.is_recognised(), visible.is_empty()) {
                         (false, _) => Some(FileError::NotACapture),
                         (true, true) => None,
-                        (true, false) => Some(FileError::Cut),
+                        (true, false) => Some(FileError::Truncated),
                     };
                 }
                 window = n;

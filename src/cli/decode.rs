@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     match read {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(Stop::File(error @ FileError::Cut)) => {
+        Err(Stop::File(error @ FileError::Truncated)) => {
             eprintln!("mitra: {name}: {error}; what came before it is decoded");
             Ok(ExitCode::SUCCESS)
         }
@@ -143,7 +143,7 @@ fn read_records(mut input: impl Read, out: &mut Output<impl Write>) -> Result<()
                         (true, 0) => Ok(()),
                         (true, _) => {
                             out.totals.malformed += 1;
-                            Err(Stop::File(FileError::Cut))
+                            Err(Stop::File(FileError::Truncated))
                         }
                     };
                 }

@@ -115,7 +115,7 @@ fn limits(limits: &Limits) -> Vec<Item<u64>> {
         mcast_qps,
         mcast_attached,
         rd_atomic,
-        message,
+        message_bytes,
     } = *limits;
     vec![
         item("pds", "protection domains", pds.into()),
@@ -133,7 +133,7 @@ fn limits(limits: &Limits) -> Vec<Item<u64>> {
         item("mcast_qps", "queue pairs of a multicast group", mcast_qps.into()),
         item("mcast_attached", "attachments to multicast groups", mcast_attached.into()),
         item("rd_atomic", "READs and atomics outstanding", rd_atomic.into()),
-        item("message", "bytes of a message", message.into()),
+        item("message", "bytes of a message", message_bytes.into()),
     ]
 }
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use mitra_consensus::ProcessId;
-use mitra_verbs::{Buffer, LentMemory, Unmapped};
+use mitra_verbs::{Buffer, ForeignMemory, Unmapped};
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use serde::{Deserialize, Serialize};
 
@@ -121,7 +121,7 @@ impl Files {
             let (path, len) = (at(&format!("region-{region}")), layout.len(region));
             let file = options(disk).open(&path).map_err(named(&path))?;
             room(&file, len).map_err(named(&path))?;
-            Ok(Arc::new(Buffer::lent(Box::new(InFile { file, works: RwLock::new(true) }), 0, len)))
+            Ok(Arc::new(Buffer::from_foreign(Box::new(InFile { file, works: RwLock::new(true) }), 0, len)))
         };
         let buffers = (0..layout.regions() as u8).map(region).collect::<Result<_, _>>()?;
         let bytes = fs::read(at("lives")).map_err(named(&at("lives")))?;
@@ -214,7 +214,7 @@ impl InFile {
     }
 }
 
-impl LentMemory for InFile {
+impl ForeignMemory for InFile {
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
         match *self.works.read().unwrap_or_else(PoisonError::into_inner) {
             true => self.file.read_exact_at(out, offset as u64).map_err(|_| Unmapped),

@@ -11,9 +11,9 @@ use std::time::Instant;
 use mitra_failover::{Completion, Config, Detector, Domain, VirtualQp};
 use mitra_verbs::{
     Access, AhId, AsyncEvent, AtomicScope, Buffer, Capabilities, CompletionChannel, Counter, CqId, Data,
-    DeviceAttr, Drain, Error, Gid, Key, Limits, Mr, MrId, Mtu, Mw, MwId, PdId, PortAttr, PortState,
-    PostError, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, Result,
-    SavedResult, SendFlags, SendOp, SendWr, SrqId, Time, Wc, WcOpcode, WcStatus,
+    DeviceAttr, Error, Gid, Key, Limits, Mr, MrId, Mtu, Mw, MwId, PdId, PortAttr, PortState, PostError,
+    Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, Result, SavedResult,
+    SendFlags, SendOp, SendWr, SqDrain, SrqId, Time, Wc, WcOpcode, WcStatus,
 };
 
 /// Completes what is posted at once.
@@ -48,7 +48,7 @@ impl Null {
             mcast_qps: 0,
             mcast_attached: 0,
             rd_atomic: 16,
-            message: 1 << 30,
+            message_bytes: 1 << 30,
         };
         let capabilities = Capabilities {
             atomic_scope: AtomicScope::Nic,
@@ -180,7 +180,7 @@ impl Provider for Null {
             attr: QpAttr::default(),
             rq_psn: Psn::new(0),
             sq_psn: Psn::new(0),
-            drain: Drain::None,
+            sq_drain: SqDrain::NotInSqd,
         })
     }
     fn destroy_qp(&self, _: Qpn) -> Result<()> {

@@ -181,8 +181,8 @@ impl Domain {
     ) -> Result<Arc<Domain>> {
         if !(1..=MAX_RAILS).contains(&providers.len()) {
             return Err(Error::Limit {
-                what: "rails",
-                asked: providers.len() as u64,
+                attribute: "rails",
+                requested: providers.len() as u64,
                 limit: MAX_RAILS as u64,
             });
         }
@@ -229,7 +229,7 @@ impl Domain {
             wrs: least(|limits| limits.wrs).saturating_sub(rail::SPARE),
             sges: least(|limits| limits.sges).min(rail::WIDTH.send_sges),
             inline: least(|limits| limits.inline).min(rail::WIDTH.inline),
-            message: least(|limits| limits.message),
+            message_bytes: least(|limits| limits.message_bytes),
             ..self.nics[0].provider.attr().limits
         }
     }

@@ -224,7 +224,7 @@ impl Ledger {
         }
         let last_chance = self.depth as u32 / 4;
         let op = self.ops.get_mut(self.cursor)?;
-        let fetch = op.wr.op.fetches();
+        let fetch = op.wr.op.is_read_or_atomic();
         if fetch && self.fetches_out >= self.rd_atomic {
             return None;
         }
@@ -363,7 +363,7 @@ impl Ledger {
                 return Some(Completion {
                     wr_id: op.app_wr_id,
                     seq: op.wr.wr_id,
-                    opcode: op.wr.op.completes_as(),
+                    opcode: op.wr.op.wc_opcode(),
                     outcome,
                     route: op.route,
                     byte_len: op.byte_len,
@@ -381,7 +381,7 @@ impl Ledger {
             return; // counted when it was decided
         }
         self.packets_out = self.packets_out.saturating_sub(op.packets);
-        if op.wr.op.fetches() {
+        if op.wr.op.is_read_or_atomic() {
             self.fetches_out = self.fetches_out.saturating_sub(1);
         }
         if outcome == Outcome::Success {

@@ -38,7 +38,7 @@ impl RemoteKeys {
 
 /// Refuses what exceeds a limit of the rails.
 pub(crate) fn within(what: &'static str, asked: u64, limit: u64) -> Result<()> {
-    if asked > limit { Err(Error::Limit { what, asked, limit }) } else { Ok(()) }
+    if asked > limit { Err(Error::Limit { attribute: what, requested: asked, limit }) } else { Ok(()) }
 }
 
 /// Refuses a request that no rail's queue pair would take: posted later, with others, it could only end everything.
@@ -47,7 +47,7 @@ pub(crate) fn limits(wr: &SendWr, cap: &QpCap, longest: u64) -> Result<()> {
         return Err(Error::Invalid("only UD sends have a destination; leave `SendWr::ud` empty"));
     }
     match &wr.data {
-        Data::Inline(_) if wr.op.fetches() => {
+        Data::Inline(_) if wr.op.is_read_or_atomic() => {
             return Err(Error::Invalid("what is fetched needs registered memory to go to, not inline data"));
         }
         Data::Sges(list) if wr.op.is_atomic() && (list.len() != 1 || list[0].len != 8) => {

@@ -141,14 +141,14 @@ impl VirtualQp {
         let limits = domain.nics().iter().map(|n| n.provider.attr().limits.rd_atomic).min().unwrap_or(0);
         if config.rd_atomic == 0 || usize::from(config.rd_atomic) > MAX_SAVED || config.rd_atomic > limits {
             let limit = u64::from(limits).min(MAX_SAVED as u64);
-            return Err(Error::Limit { what: "rd_atomic", asked: config.rd_atomic.into(), limit });
+            return Err(Error::Limit { attribute: "rd_atomic", requested: config.rd_atomic.into(), limit });
         }
         if config.log && domain.nics().iter().any(|nic| !nic.provider.attr().capabilities.write_order) {
             return Err(Error::Unsupported(
                 "a completion log: it does not keep the order between work requests",
             ));
         }
-        let longest = most.message.into();
+        let longest = most.message_bytes.into();
         let mut rails = Vec::new();
         let log = match make(&domain, &config, secret[1], &mut rails) {
             Ok(log) => log,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use mitra_verbs::{Buffer, LentMemory, Unmapped};
+use mitra_verbs::{Buffer, ForeignMemory, Unmapped};
 
 #[cfg(target_arch = "x86_64")]
 use crate::copy_nofault as access;
@@ -23,7 +23,7 @@ use crate::process_vm as access;
 pub(crate) unsafe fn lend(start: *mut u8, len: usize, iova: u64) -> Arc<Buffer> {
     #[cfg(target_arch = "x86_64")]
     crate::copy_nofault::install_handler();
-    Arc::new(Buffer::lent(Box::new(ProgramMemory { start }), iova, len))
+    Arc::new(Buffer::from_foreign(Box::new(ProgramMemory { start }), iova, len))
 }
 
 struct ProgramMemory {
@@ -36,7 +36,7 @@ unsafe impl Send for ProgramMemory {}
 // SAFETY: as above.
 unsafe impl Sync for ProgramMemory {}
 
-impl LentMemory for ProgramMemory {
+impl ForeignMemory for ProgramMemory {
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
         // SAFETY: the bytes lie in what `lend`'s caller granted, or nothing is there.
         unsafe { access::read(self.start.wrapping_add(offset), out) }

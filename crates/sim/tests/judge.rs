@@ -122,14 +122,14 @@ impl End {
 impl Endpoint for End {
     fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
         let mischief = if wr.wr_id == self.target { self.mischief } else { Mischief::None };
-        let bytes = if wr.op.fetches() { Vec::new() } else { self.gather(&wr.data) };
+        let bytes = if wr.op.is_read_or_atomic() { Vec::new() } else { self.gather(&wr.data) };
         if mischief != Mischief::Lose {
             self.execute(&wr, bytes.clone(), mischief == Mischief::Change);
         }
         let again = |bytes: &[u8]| SendWr { data: Data::inline(bytes), ..wr.clone() };
         let mut wire = self.wires[self.me].borrow_mut();
         match mischief {
-            Mischief::Twice if wr.op.fetches() => wire.late.push_back((40, wr.clone())),
+            Mischief::Twice if wr.op.is_read_or_atomic() => wire.late.push_back((40, wr.clone())),
             Mischief::Twice => wire.late.push_back((40, again(&bytes))),
             Mischief::HalfAgain => wire.late.push_back((40, again(&bytes[..bytes.len() / 2]))),
             Mischief::TouchLate => wire.late.push_back((40, SendWr::new(0, SendOp::Send, wr.data.clone()))),
@@ -173,7 +173,7 @@ impl Endpoint for End {
                 let at = (self.local(&wr.data).addr - BASE) as usize;
                 self.memory[self.me].write_at(at, &[1]);
             } else {
-                let bytes = if wr.op.fetches() { Vec::new() } else { self.gather(&wr.data) };
+                let bytes = if wr.op.is_read_or_atomic() { Vec::new() } else { self.gather(&wr.data) };
                 self.execute(&wr, bytes, false);
             }
         }

@@ -24,7 +24,10 @@ impl Engine {
                 Ok(socket) => self.groups.push(Group { gid, socket: Arc::new(socket) }),
                 Err(e) => {
                     self.nic.detach_mcast(qp, gid)?;
-                    return Err(Error::System { what: "joining a multicast group", message: e.to_string() });
+                    return Err(Error::System {
+                        operation: "joining a multicast group",
+                        message: e.to_string(),
+                    });
                 }
             }
         }

@@ -165,7 +165,7 @@ fn gone(_: Unmapped) -> MemoryFault {
 
 #[cfg(test)]
 mod tests {
-    use mitra_verbs::LentMemory;
+    use mitra_verbs::ForeignMemory;
 
     use super::*;
 
@@ -231,7 +231,7 @@ mod tests {
     /// Lent memory that is gone.
     struct Gone;
 
-    impl LentMemory for Gone {
+    impl ForeignMemory for Gone {
         fn read(&self, _: usize, _: &mut [u8]) -> Result<(), Unmapped> {
             Err(Unmapped)
         }
@@ -249,7 +249,7 @@ mod tests {
     fn memory_that_is_gone_faults() {
         for global_atomics in [false, true] {
             let mut regions = Regions::new(global_atomics);
-            let region = regions.insert(Arc::new(Buffer::lent(Box::new(Gone), 0x1003, 64)));
+            let region = regions.insert(Arc::new(Buffer::from_foreign(Box::new(Gone), 0x1003, 64)));
             assert_eq!(regions.place(region, 0, &[1]), Err(MemoryFault));
             assert_eq!(regions.fetch(region, 0, &mut [0]), Err(MemoryFault));
             assert_eq!(regions.atomic(region, 5, AtomicOp::FetchAdd { add: 1 }), Err(MemoryFault));
@@ -262,7 +262,7 @@ mod tests {
     /// Lends what may begin at any byte.
     struct Lent(Buffer, usize);
 
-    impl LentMemory for Lent {
+    impl ForeignMemory for Lent {
         fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
             self.0.try_read_at(self.1 + offset, out)
         }
@@ -285,8 +285,11 @@ mod tests {
     fn atomics_are_aligned_by_address() {
         for global_atomics in [false, true] {
             let mut regions = Regions::new(global_atomics);
-            let region =
-                regions.insert(Arc::new(Buffer::lent(Box::new(Lent(Buffer::new(64), 3)), 0x1003, 32)));
+            let region = regions.insert(Arc::new(Buffer::from_foreign(
+                Box::new(Lent(Buffer::new(64), 3)),
+                0x1003,
+                32,
+            )));
             let add = AtomicOp::FetchAdd { add: 7 };
             assert_eq!(regions.atomic(region, 0, add), Err(MemoryFault));
             assert_eq!(regions.atomic(region, 5, add), Ok(0));

@@ -278,7 +278,7 @@ impl Provider for SoftNic {
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
         self.call(|engine, _| {
             let channel = Channel::new()
-                .map_err(|e| Error::System { what: "making an eventfd", message: e.to_string() })?;
+                .map_err(|e| Error::System { operation: "making an eventfd", message: e.to_string() })?;
             let channel = Arc::new(channel);
             engine.completions.add_channel(&channel);
             Ok(channel as Arc<dyn CompletionChannel>)

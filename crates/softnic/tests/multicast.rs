@@ -231,7 +231,7 @@ fn what_cannot_be_joined_is_refused_and_nobody_is_attached() {
     // Somebody has the port of the group for himself.
     let taken = UdpSocket::bind((group, ROCE_PORT)).unwrap();
     let refused = nic.attach_mcast(member.qp, group.into(), true).unwrap_err();
-    assert!(matches!(refused, Error::System { what: "joining a multicast group", .. }), "{refused}");
+    assert!(matches!(refused, Error::System { operation: "joining a multicast group", .. }), "{refused}");
     drop(taken);
     assert!(matches!(nic.detach_mcast(member.qp, group.into()), Err(Error::Invalid(_))));
     nic.attach_mcast(member.qp, group.into(), true).unwrap();

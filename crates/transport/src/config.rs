@@ -76,7 +76,7 @@ impl NicConfig {
                 mcast_qps: 64,
                 mcast_attached: 1 << 10,
                 rd_atomic: 16,
-                message: 1 << 30,
+                message_bytes: 1 << 30,
             },
             capabilities: Capabilities {
                 atomic_scope: AtomicScope::Nic,

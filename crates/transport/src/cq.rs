@@ -54,8 +54,8 @@ impl Cqs {
         }
         if depth > self.max_depth {
             return Err(Error::Limit {
-                what: "completion queue entries",
-                asked: depth.into(),
+                attribute: "completion queue entries",
+                requested: depth.into(),
                 limit: self.max_depth.into(),
             });
         }

@@ -155,7 +155,11 @@ impl Count {
         if self.live < self.limit {
             return Ok(());
         }
-        Err(Error::Limit { what: self.what, asked: u64::from(self.live) + 1, limit: self.limit.into() })
+        Err(Error::Limit {
+            attribute: self.what,
+            requested: u64::from(self.live) + 1,
+            limit: self.limit.into(),
+        })
     }
 }
 
@@ -393,7 +397,7 @@ impl Keys {
         let (used, most) = (self.slots.len(), 1 << self.index_bits);
         if used == most {
             let what = "memory regions and windows, with those whose revoked keys are still quarantined,";
-            return Err(Error::Limit { what, asked: used as u64 + 1, limit: most as u64 });
+            return Err(Error::Limit { attribute: what, requested: used as u64 + 1, limit: most as u64 });
         }
         self.slots.push(Slot { generation: 0, object: Object::None });
         Ok(used as u32)

@@ -30,7 +30,11 @@ pub(crate) struct Groups {
 
 fn limit(what: &'static str, taken: usize, limit: u32) -> Result<()> {
     let asked = taken as u64 + 1;
-    if asked > limit.into() { Err(Error::Limit { what, asked, limit: limit.into() }) } else { Ok(()) }
+    if asked > limit.into() {
+        Err(Error::Limit { attribute: what, requested: asked, limit: limit.into() })
+    } else {
+        Ok(())
+    }
 }
 
 impl Groups {

@@ -78,7 +78,7 @@ impl Nic {
     pub fn new(config: NicConfig) -> Nic {
         let mut rng = ChaCha8Rng::from_seed(config.seed);
         let mut config = config;
-        config.limits.message = config.limits.message.min(MAX_MESSAGE);
+        config.limits.message_bytes = config.limits.message_bytes.min(MAX_MESSAGE);
         let tuning = &mut config.tuning;
         tuning.send_window = tuning.send_window.min(MAX_SEND_WINDOW);
         let (limits, quarantine) = (config.limits, config.tuning.quarantine);
@@ -423,7 +423,7 @@ impl Nic {
 
 fn check_limit(what: &'static str, asked: u32, limit: u32) -> Result<()> {
     if asked > limit {
-        return Err(Error::Limit { what, asked: asked.into(), limit: limit.into() });
+        return Err(Error::Limit { attribute: what, requested: asked.into(), limit: limit.into() });
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::qp::{Common, Qp};
 use crate::table::Table;
 
 fn limit(what: &'static str, asked: u64, limit: u64) -> Result<()> {
-    if asked > limit { Err(Error::Limit { what, asked, limit }) } else { Ok(()) }
+    if asked > limit { Err(Error::Limit { attribute: what, requested: asked, limit }) } else { Ok(()) }
 }
 
 /// Whether a send may be posted behind `ahead` others that are still to be; keys and bounds are judged when it is executed.
@@ -36,7 +36,7 @@ pub(crate) fn admit(
 
 fn check(c: &Common, limits: &Limits, capabilities: &Capabilities, wr: &SendWr) -> Result<()> {
     let qp_type = c.init.qp_type;
-    let fetches = wr.op.fetches();
+    let fetches = wr.op.is_read_or_atomic();
     let local = matches!(wr.op, SendOp::BindWindow(_) | SendOp::LocalInvalidate(_));
     match qp_type {
         QpType::Uc if fetches || matches!(wr.op, SendOp::SendWithInvalidate(_)) => {
@@ -81,7 +81,7 @@ fn check(c: &Common, limits: &Limits, capabilities: &Capabilities, wr: &SendWr) 
     if qp_type.is_datagram() {
         limit("bytes of a datagram", wr.data.len(), c.mtu as u64)?;
     }
-    limit("bytes of a message", wr.data.len(), limits.message.into())
+    limit("bytes of a message", wr.data.len(), limits.message_bytes.into())
 }
 
 /// Where a datagram goes.

@@ -1,8 +1,8 @@
 //! A queue pair: its state, and what its service makes of posts, packets and time.
 
 use mitra_verbs::{
-    Access, AsyncEvent, Attribute, Drain, Gid, ModifyError, PdId, QpAttr, QpInitAttr, QpState, QpStatus,
-    QpType, Qpn, RecvWr, Result, SavedResult, SendWr, Time, WcOpcode, WcStatus, check_modify,
+    Access, AsyncEvent, Gid, ModifyError, PdId, QpAttr, QpAttribute, QpInitAttr, QpState, QpStatus, QpType,
+    Qpn, RecvWr, Result, SavedResult, SendWr, SqDrain, Time, WcOpcode, WcStatus, check_modify,
 };
 use mitra_wire::{Packet, Psn, Transport};
 
@@ -105,7 +105,7 @@ pub(crate) struct Qp {
     pub(crate) common: Common,
     pub(crate) receives: Receives,
     service: Service,
-    drain: Drain,
+    drain: SqDrain,
     /// Whether a first packet was seen in RTR.
     established: bool,
     /// Whether it is in the NIC's queue of those with something to send.
@@ -132,7 +132,7 @@ impl Qp {
             common,
             receives,
             service: Service::new(init.qp_type),
-            drain: Drain::None,
+            drain: SqDrain::NotInSqd,
             established: false,
             queued: false,
             owing: false,
@@ -152,7 +152,7 @@ impl Qp {
             attr: QpAttr { state: None, rq_psn: None, sq_psn: None, ..self.common.attr },
             rq_psn,
             sq_psn,
-            drain: self.drain,
+            sq_drain: self.drain,
         }
     }
 
@@ -172,7 +172,7 @@ impl Qp {
             && matches!(&self.service, Service::Rc { requester, .. } if requester.has_fetches())
         {
             let rule = "at least 1 while READs or atomics are posted";
-            return Err(ModifyError::OutOfRange { attribute: Attribute::MaxRdAtomic, rule }.into());
+            return Err(ModifyError::OutOfRange { attribute: QpAttribute::MaxRdAtomic, rule }.into());
         }
         let c = &mut self.common;
         c.attr.update(attr);
@@ -198,9 +198,9 @@ impl Qp {
         }
         self.common.state = to;
         self.drain = match to {
-            QpState::Sqd if from != to => Drain::Draining,
+            QpState::Sqd if from != to => SqDrain::Draining,
             QpState::Sqd => self.drain,
-            _ => Drain::None,
+            _ => SqDrain::NotInSqd,
         };
         self.check_drained(host);
         Ok(())
@@ -241,7 +241,7 @@ impl Qp {
     pub(crate) fn fail(&mut self, host: &mut Host, send: Option<WcStatus>, receive: Option<WcStatus>) {
         let was = self.common.state;
         self.common.state = QpState::Err;
-        self.drain = Drain::None;
+        self.drain = SqDrain::NotInSqd;
         self.fail_sends(host, send);
         let mut status = receive.unwrap_or(WcStatus::Flushed);
         let unfinished = match &mut self.service {
@@ -299,8 +299,8 @@ impl Qp {
             Service::Rc { requester, .. } => requester.drained(),
             Service::Uc { sender, .. } | Service::Ud { sender } => sender.drained(),
         };
-        if self.drain == Drain::Draining && drained {
-            self.drain = Drain::Drained;
+        if self.drain == SqDrain::Draining && drained {
+            self.drain = SqDrain::Drained;
             host.events.raise(AsyncEvent::SqDrained(self.common.qpn));
         }
     }
@@ -338,7 +338,7 @@ impl Qp {
             Service::Uc { .. } | Service::Ud { .. } => {
                 self.fail_sends(host, Some(status));
                 self.common.state = QpState::Sqe;
-                self.drain = Drain::None;
+                self.drain = SqDrain::NotInSqd;
             }
         }
     }
@@ -513,7 +513,7 @@ impl Qp {
 
 /// What a device can judge of a modification that the state table cannot.
 fn check_limits(attr: &QpAttr, host: &Host) -> Result<(), ModifyError> {
-    use Attribute as A;
+    use QpAttribute as A;
     let most = host.config.limits.rd_atomic;
     let ranges = [
         (

@@ -96,8 +96,8 @@ impl Qps {
             }
             _ => {
                 return Err(Error::Limit {
-                    what: "queue pairs, with destroyed ones whose numbers are quarantined,",
-                    asked: self.slots.len() as u64 + 1,
+                    attribute: "queue pairs, with destroyed ones whose numbers are quarantined,",
+                    requested: self.slots.len() as u64 + 1,
                     limit: self.slots.len() as u64,
                 });
             }
@@ -113,7 +113,7 @@ impl Qps {
             return Ok(());
         }
         let asked = u64::from(self.live) + 1;
-        Err(Error::Limit { what: "queue pairs", asked, limit: self.limit.into() })
+        Err(Error::Limit { attribute: "queue pairs", requested: asked, limit: self.limit.into() })
     }
 
     /// Puts a queue pair into the slot just reserved.

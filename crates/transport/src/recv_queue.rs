@@ -28,18 +28,18 @@ impl RecvQueue {
     pub(crate) fn post(&mut self, wr: &RecvWr, limits: &Limits) -> core::result::Result<(), Refused> {
         if wr.sges.len() > self.max_sges as usize {
             return Err(Refused::Error(Error::Limit {
-                what: "scatter entries of a receive",
-                asked: wr.sges.len() as u64,
+                attribute: "scatter entries of a receive",
+                requested: wr.sges.len() as u64,
                 limit: self.max_sges.into(),
             }));
         }
         let bytes = crate::sges::total(&wr.sges);
         // The GRH area of a UD receive comes on top of the message.
-        if bytes > u64::from(limits.message) + crate::ud::GRH_LEN as u64 {
+        if bytes > u64::from(limits.message_bytes) + crate::ud::GRH_LEN as u64 {
             return Err(Refused::Error(Error::Limit {
-                what: "bytes of a receive",
-                asked: bytes,
-                limit: limits.message.into(),
+                attribute: "bytes of a receive",
+                requested: bytes,
+                limit: limits.message_bytes.into(),
             }));
         }
         if self.wrs.len() >= self.depth as usize {

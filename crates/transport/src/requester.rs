@@ -38,7 +38,7 @@ struct Request {
 impl Request {
     /// Window cost of its first `packets` packets.
     fn cost_of(&self, packets: u32, mtu: usize) -> u64 {
-        if self.wr.op.fetches() {
+        if self.wr.op.is_read_or_atomic() {
             return 0;
         }
         let bytes = (u64::from(packets) * mtu as u64).min(self.len.into());
@@ -136,7 +136,7 @@ impl Requester {
 
     /// Whether a READ or an atomic is posted and not completed.
     pub(crate) fn has_fetches(&self) -> bool {
-        self.queue.iter().any(|request| request.wr.op.fetches())
+        self.queue.iter().any(|request| request.wr.op.is_read_or_atomic())
     }
 
     pub(crate) fn push(&mut self, wr: SendWr) {
@@ -339,7 +339,7 @@ impl Requester {
         } else {
             out.bare(&packet);
         }
-        if request.wr.op.fetches() {
+        if request.wr.op.is_read_or_atomic() {
             self.fetches.push_back(Fetch { psn, end: psn.add(covers) });
         }
         if ack_req {
@@ -423,7 +423,7 @@ impl Requester {
         while self.una() != psn {
             let una = self.una();
             let Some(front) = self.queue.front().filter(|_| self.head < self.begun) else { break };
-            if front.wr.op.fetches() {
+            if front.wr.op.is_read_or_atomic() {
                 reached = false;
                 break;
             }
@@ -543,7 +543,7 @@ impl Requester {
         // `outstanding` saw to it that the front request has begun.
         let Some(front) = self.queue.front() else { return Ok(()) };
         let atomic = front.wr.op.is_atomic();
-        if !front.wr.op.fetches() || atomic != value.is_some() {
+        if !front.wr.op.is_read_or_atomic() || atomic != value.is_some() {
             return Err(Failed(WcStatus::BadResponse));
         }
         let offset = u64::from(self.answered) * c.mtu as u64;
@@ -645,7 +645,7 @@ pub(crate) fn execute_local(c: &Common, host: &mut Host, op: &SendOp) -> Option<
 }
 
 fn complete(c: &Common, host: &mut Host, request: &Request, status: WcStatus) {
-    let mut wc = completion(request.wr.wr_id, status, request.wr.op.completes_as(), c.qpn);
+    let mut wc = completion(request.wr.wr_id, status, request.wr.op.wc_opcode(), c.qpn);
     wc.byte_len = request.len;
     host.complete(c.init.send_cq, wc, false);
 }

@@ -41,8 +41,8 @@ impl<T> Table<T> {
     pub(crate) fn insert(&mut self, value: T) -> Result<u32> {
         if self.live == self.limit {
             return Err(Error::Limit {
-                what: self.plural,
-                asked: u64::from(self.live) + 1,
+                attribute: self.plural,
+                requested: u64::from(self.live) + 1,
                 limit: u64::from(self.limit),
             });
         }

@@ -149,7 +149,7 @@ fn address(c: &Common, wr: &SendWr) -> (Transport, Qpn) {
 }
 
 fn complete(c: &Common, host: &mut Host, wr: &SendWr, status: WcStatus) {
-    let mut wc = completion(wr.wr_id, status, wr.op.completes_as(), c.qpn);
+    let mut wc = completion(wr.wr_id, status, wr.op.wc_opcode(), c.qpn);
     wc.byte_len = wr.data.len() as u32;
     host.complete(c.init.send_cq, wc, false);
 }

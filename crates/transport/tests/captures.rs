@@ -207,7 +207,7 @@ fn work(p: &mut Pair, requests: &[&Record], keys: &Keys) -> Vec<SendWr> {
         };
         let op = message.unwrap();
         // What is fetched goes elsewhere.
-        let at = if op.fetches() { SIZE - 0x10000 } else { from };
+        let at = if op.is_read_or_atomic() { SIZE - 0x10000 } else { from };
         let flags = if packet.solicited { SendFlags::SOLICITED } else { SendFlags::empty() };
         let wr = SendWr::new(wr_id, op, Data::sge(p.sge(0, at as u64, local)));
         wrs.push(wr.with_flags(flags | SendFlags::SIGNALED));

@@ -442,7 +442,7 @@ fn inline_data_is_taken_at_posting_and_scattered_lists_are_gathered() {
         data
     );
     let refused = p.post_on(0, &[SendWr::new(3, SendOp::Send, Data::inline(&[0; 65]))]).unwrap_err();
-    assert!(matches!(refused.error, Error::Limit { asked: 65, limit: 64, .. }));
+    assert!(matches!(refused.error, Error::Limit { requested: 65, limit: 64, .. }));
 }
 
 #[test]

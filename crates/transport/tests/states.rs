@@ -83,22 +83,22 @@ fn draining_lets_what_has_begun_finish_and_holds_the_rest() {
     }
     p.pump();
     p.modify(0, &QpAttr::to(QpState::Sqd));
-    assert_eq!(p.status(0).drain, Drain::Draining);
+    assert_eq!(p.status(0).sq_drain, SqDrain::Draining);
     p.post(write(&p, 3, 8));
     p.run();
     assert_eq!(statuses(&p.sends(0)), [(0, WcStatus::Success)]);
-    assert_eq!((p.status(0).drain, p.events(0)), (Drain::Drained, vec![AsyncEvent::SqDrained(qp)]));
+    assert_eq!((p.status(0).sq_drain, p.events(0)), (SqDrain::Drained, vec![AsyncEvent::SqDrained(qp)]));
     // It still answers.
     let remote = p.nodes[0].mr.remote(0x1000);
     p.post_on(1, &[SendWr::new(7, SendOp::Write(remote), Data::inline(b"still"))]).unwrap();
     p.run();
     assert_eq!(&p.bytes(0)[0x1000..0x1005], b"still");
     p.modify(0, &QpAttr { timeout: Some(9), ..QpAttr::to(QpState::Sqd) });
-    assert_eq!(p.status(0).drain, Drain::Drained);
+    assert_eq!(p.status(0).sq_drain, SqDrain::Drained);
     p.modify(0, &QpAttr::to(QpState::Rts));
     p.run();
     assert_eq!(p.sends(0).len(), 3);
-    assert_eq!(p.status(0).drain, Drain::None);
+    assert_eq!(p.status(0).sq_drain, SqDrain::NotInSqd);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn draining_retransmits() {
     p.modify(0, &QpAttr::to(QpState::Sqd));
     p.run();
     assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
-    assert_eq!(p.status(0).drain, Drain::Drained);
+    assert_eq!(p.status(0).sq_drain, SqDrain::Drained);
 }
 
 #[test]

@@ -193,10 +193,10 @@ fn a_local_error_while_draining_ends_the_draining() {
     let node = &mut p.nodes[0];
     assert!(node.nic.poll_transmit(p.now, &mut node.memory, &mut TxBatch::new()));
     p.modify(0, &QpAttr::to(QpState::Sqd));
-    assert_eq!(p.status(0).drain, Drain::Draining);
+    assert_eq!(p.status(0).sq_drain, SqDrain::Draining);
     p.run();
     assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::LocalProtection)]);
-    assert_eq!((p.state(0), p.status(0).drain), (QpState::Sqe, Drain::None));
+    assert_eq!((p.state(0), p.status(0).sq_drain), (QpState::Sqe, SqDrain::NotInSqd));
     assert!(p.events(0).is_empty(), "not drained: broken");
 }
 

@@ -1,7 +1,7 @@
 use core::fmt;
 
-use crate::words::{WORD, Words};
-use crate::{LentMemory, Unmapped};
+use crate::atomic_words::{AtomicWords, WORD};
+use crate::{ForeignMemory, Unmapped};
 
 /// Memory that may be registered with NICs: its own, or lent by its owner.
 ///
@@ -19,21 +19,21 @@ pub struct Buffer {
 }
 
 enum Place {
-    Own(Words),
-    Lent(Box<dyn LentMemory>),
+    Own(AtomicWords),
+    Foreign(Box<dyn ForeignMemory>),
 }
 
 impl Buffer {
     /// A zeroed buffer of `len` bytes of its own.
     pub fn new(len: usize) -> Buffer {
-        let words = Words::new(len);
+        let words = AtomicWords::new(len);
         Buffer { addr: words.addr(), place: Place::Own(words), len }
     }
 
     /// The first `len` bytes of memory of another owner. Work requests name the first byte by `addr`, which need not
     /// be where it lies (`ibv_reg_mr_iova2`).
-    pub fn lent(memory: Box<dyn LentMemory>, addr: u64, len: usize) -> Buffer {
-        Buffer { place: Place::Lent(memory), addr, len }
+    pub fn from_foreign(memory: Box<dyn ForeignMemory>, addr: u64, len: usize) -> Buffer {
+        Buffer { place: Place::Foreign(memory), addr, len }
     }
 
     /// Its length in bytes.
@@ -63,7 +63,7 @@ impl Buffer {
         self.check(offset, out.len());
         match &self.place {
             Place::Own(words) => words.read(offset, out),
-            Place::Lent(memory) => memory.read(offset, out)?,
+            Place::Foreign(memory) => memory.read(offset, out)?,
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Buffer {
         self.check(offset, data.len());
         match &self.place {
             Place::Own(words) => words.write(offset, data),
-            Place::Lent(memory) => memory.write(offset, data)?,
+            Place::Foreign(memory) => memory.write(offset, data)?,
         }
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Buffer {
         self.check_word(offset);
         match &self.place {
             Place::Own(words) => Ok(words.load(offset)),
-            Place::Lent(memory) => {
+            Place::Foreign(memory) => {
                 let mut word = [0; WORD];
                 memory.read(offset, &mut word)?;
                 Ok(u64::from_ne_bytes(word))
@@ -120,7 +120,7 @@ impl Buffer {
         self.check_word(offset);
         match &self.place {
             Place::Own(words) => Ok(words.compare_exchange(offset, current, new)),
-            Place::Lent(memory) => memory.compare_exchange(offset, current, new),
+            Place::Foreign(memory) => memory.compare_exchange(offset, current, new),
         }
     }
 
@@ -156,7 +156,7 @@ impl Buffer {
         self.check_word(offset);
         match &self.place {
             Place::Own(words) => words.store(offset, value),
-            Place::Lent(memory) => there(memory.write(offset, &value.to_ne_bytes())),
+            Place::Foreign(memory) => there(memory.write(offset, &value.to_ne_bytes())),
         }
     }
 
@@ -169,7 +169,7 @@ impl Buffer {
         self.check_word(offset);
         match &self.place {
             Place::Own(words) => words.swap(offset, value),
-            Place::Lent(_) => {
+            Place::Foreign(_) => {
                 let mut old = self.load(offset);
                 while let Err(now) = self.compare_exchange(offset, old, value) {
                     old = now;
@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    impl LentMemory for HalfGone {
+    impl ForeignMemory for HalfGone {
         fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
             self.reach(offset, out.len())?.try_read_at(offset, out)
         }
@@ -293,7 +293,7 @@ mod tests {
     }
 
     fn half_gone(addr: u64) -> Buffer {
-        Buffer::lent(Box::new(HalfGone(Buffer::new(32))), addr, 32)
+        Buffer::from_foreign(Box::new(HalfGone(Buffer::new(32))), addr, 32)
     }
 
     #[test]

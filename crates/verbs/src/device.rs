@@ -144,7 +144,7 @@ pub struct Limits {
     /// READs and atomics outstanding on a queue pair, at either end.
     pub rd_atomic: u8,
     /// Bytes of a message.
-    pub message: u32,
+    pub message_bytes: u32,
 }
 
 /// What a NIC is.

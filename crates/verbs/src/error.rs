@@ -29,12 +29,12 @@ pub enum Error {
         user: &'static str,
     },
     /// A limit of the device is exceeded ([`crate::Limits`] has them all).
-    #[error("{what} is {asked}, this device's limit is {limit}")]
+    #[error("{attribute} is {requested}, this device's limit is {limit}")]
     Limit {
         /// The attribute.
-        what: &'static str,
+        attribute: &'static str,
         /// What was asked for.
-        asked: u64,
+        requested: u64,
         /// What there is.
         limit: u64,
     },
@@ -70,10 +70,10 @@ pub enum Error {
     #[error("this device does not support {0}")]
     Unsupported(&'static str),
     /// The operating system refused.
-    #[error("{what}: {message}")]
+    #[error("{operation}: {message}")]
     System {
         /// What was tried.
-        what: &'static str,
+        operation: &'static str,
         /// The system's word.
         message: String,
     },

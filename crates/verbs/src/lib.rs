@@ -9,33 +9,33 @@
 //! [`Provider::create_qp`], [`Provider::modify_qp`] to RTS, [`Provider::post_send`], [`Provider::poll_cq`].
 #![forbid(unsafe_code)]
 
+mod atomic_words;
 mod buffer;
 mod device;
 mod error;
 mod event;
+mod foreign_memory;
 mod handle;
-mod lent;
 mod mr;
 mod provider;
 mod qp;
 mod time;
 mod wc;
-mod words;
 mod wr;
 
 pub use buffer::Buffer;
 pub use device::{AtomicScope, Capabilities, Counter, DeviceAttr, Gid, Limits, Mtu, PortAttr, PortState};
 pub use error::{Error, PostError, Result};
 pub use event::AsyncEvent;
+pub use foreign_memory::{ForeignMemory, Unmapped};
 pub use handle::{AhId, CqId, Key, MrId, MwId, PdId, RegionId, SrqId};
-pub use lent::{LentMemory, Unmapped};
 pub use mitra_wire::{Psn, Qpn};
 pub use mr::{Access, Mr, Mw, WindowBind};
 pub use provider::{CompletionChannel, Provider, SavedResult};
 pub use qp::{
-    Attribute, Drain, GSI_QKEY, ModifyError, QpAttr, QpCap, QpInitAttr, QpState, QpStatus, QpType,
+    GSI_QKEY, ModifyError, QpAttr, QpAttribute, QpCap, QpInitAttr, QpState, QpStatus, QpType, SqDrain,
     check_modify, required_attributes,
 };
 pub use time::Time;
 pub use wc::{Wc, WcOpcode, WcStatus};
-pub use wr::{Data, Inline, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, SgeList, UdDestination};
+pub use wr::{Data, InlineData, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, SgeList, UdDestination};

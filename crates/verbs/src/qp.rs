@@ -142,14 +142,14 @@ pub struct QpStatus {
     /// As requester, the PSN of the next new packet.
     pub sq_psn: Psn,
     /// Whether a send queue in SQD has drained.
-    pub drain: Drain,
+    pub sq_drain: SqDrain,
 }
 
 /// How far a send queue in SQD is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Drain {
+pub enum SqDrain {
     /// Not in SQD.
-    None,
+    NotInSqd,
     /// Requests that had begun are still outstanding.
     Draining,
     /// All that had begun has completed.
@@ -159,7 +159,7 @@ pub enum Drain {
 /// An attribute's name, for tables and errors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)] // each is the field of `QpAttr` with that name
-pub enum Attribute {
+pub enum QpAttribute {
     PkeyIndex,
     Port,
     Access,
@@ -177,24 +177,24 @@ pub enum Attribute {
     RnrRetry,
 }
 
-impl fmt::Display for Attribute {
+impl fmt::Display for QpAttribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Attribute::PkeyIndex => "pkey_index",
-            Attribute::Port => "port",
-            Attribute::Access => "access",
-            Attribute::Qkey => "qkey",
-            Attribute::DestGid => "dest_gid",
-            Attribute::DestQpn => "dest_qpn",
-            Attribute::PathMtu => "path_mtu",
-            Attribute::RqPsn => "rq_psn",
-            Attribute::SqPsn => "sq_psn",
-            Attribute::MaxRdAtomic => "max_rd_atomic",
-            Attribute::MaxDestRdAtomic => "max_dest_rd_atomic",
-            Attribute::MinRnrTimer => "min_rnr_timer",
-            Attribute::Timeout => "timeout",
-            Attribute::RetryCnt => "retry_cnt",
-            Attribute::RnrRetry => "rnr_retry",
+            QpAttribute::PkeyIndex => "pkey_index",
+            QpAttribute::Port => "port",
+            QpAttribute::Access => "access",
+            QpAttribute::Qkey => "qkey",
+            QpAttribute::DestGid => "dest_gid",
+            QpAttribute::DestQpn => "dest_qpn",
+            QpAttribute::PathMtu => "path_mtu",
+            QpAttribute::RqPsn => "rq_psn",
+            QpAttribute::SqPsn => "sq_psn",
+            QpAttribute::MaxRdAtomic => "max_rd_atomic",
+            QpAttribute::MaxDestRdAtomic => "max_dest_rd_atomic",
+            QpAttribute::MinRnrTimer => "min_rnr_timer",
+            QpAttribute::Timeout => "timeout",
+            QpAttribute::RetryCnt => "retry_cnt",
+            QpAttribute::RnrRetry => "rnr_retry",
         })
     }
 }
@@ -239,28 +239,28 @@ pub enum ModifyError {
         /// The state asked for.
         to: QpState,
         /// The attribute.
-        attribute: Attribute,
+        attribute: QpAttribute,
     },
     /// An attribute's value is out of range.
     #[error("{attribute} must be {rule}")]
     OutOfRange {
         /// The attribute.
-        attribute: Attribute,
+        attribute: QpAttribute,
         /// What it must be.
         rule: &'static str,
     },
 }
 
-use Attribute as A;
+use QpAttribute as A;
 use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use QpType::{Gsi, Rc, Uc, Ud};
 
 /// Required and optional attributes of one transition.
-type Row = (&'static [Attribute], &'static [Attribute]);
+type Row = (&'static [QpAttribute], &'static [QpAttribute]);
 
 /// The table of `ibv_modify_qp(3)` and IBTA volume 1, table 91. `None`: there is no such transition.
 fn row(qp_type: QpType, from: QpState, to: QpState) -> Option<Row> {
-    const NONE: &[Attribute] = &[];
+    const NONE: &[QpAttribute] = &[];
     Some(match (qp_type, from, to) {
         (_, _, Reset | Err) => (NONE, NONE),
         (Rc | Uc, Reset, Init) => (&[A::PkeyIndex, A::Port, A::Access], NONE),
@@ -303,7 +303,7 @@ fn row(qp_type: QpType, from: QpState, to: QpState) -> Option<Row> {
 }
 
 /// The attributes that a transition needs, or `None` if there is no such transition.
-pub fn required_attributes(qp_type: QpType, from: QpState, to: QpState) -> Option<&'static [Attribute]> {
+pub fn required_attributes(qp_type: QpType, from: QpState, to: QpState) -> Option<&'static [QpAttribute]> {
     row(qp_type, from, to).map(|(required, _)| required)
 }
 
@@ -323,7 +323,7 @@ impl QpAttr {
     }
 
     /// The attributes that are set, except the state.
-    pub fn set(&self) -> impl Iterator<Item = Attribute> {
+    pub fn attributes(&self) -> impl Iterator<Item = QpAttribute> {
         [
             (self.pkey_index.is_some(), A::PkeyIndex),
             (self.port.is_some(), A::Port),
@@ -359,14 +359,14 @@ pub fn check_modify(qp_type: QpType, from: QpState, attr: &QpAttr) -> Result<QpS
         return Result::Err(ModifyError::NoSuchTransition { qp_type, from, to, allowed: allowed.join(", ") });
     };
     let missing: Vec<String> =
-        required.iter().filter(|a| !attr.set().any(|s| s == **a)).map(ToString::to_string).collect();
+        required.iter().filter(|a| !attr.attributes().any(|s| s == **a)).map(ToString::to_string).collect();
     if !missing.is_empty() {
         return Result::Err(ModifyError::Missing { qp_type, from, to, missing: missing.join(", ") });
     }
-    if let Some(attribute) = attr.set().find(|a| !required.contains(a) && !optional.contains(a)) {
+    if let Some(attribute) = attr.attributes().find(|a| !required.contains(a) && !optional.contains(a)) {
         return Result::Err(ModifyError::NotAllowed { qp_type, from, to, attribute });
     }
-    let ranges: [(bool, Attribute, &'static str); 7] = [
+    let ranges: [(bool, QpAttribute, &'static str); 7] = [
         (attr.pkey_index.is_some_and(|v| v != 0), A::PkeyIndex, "0, the only P_Key of this port"),
         (attr.port.is_some_and(|v| v != 1), A::Port, "1, the only port of this device"),
         (qp_type == Gsi && attr.qkey.is_some_and(|v| v != GSI_QKEY), A::Qkey, "0x80010000 on queue pair 1"),

@@ -19,7 +19,7 @@ pub type SgeList = SmallVec<[Sge; 2]>;
 
 /// Payload carried in the work request itself: copied at posting, so its memory needs no key and may be
 /// reused at once (`IBV_SEND_INLINE`). Up to 32 bytes need no allocation.
-pub type Inline = SmallVec<[u8; 32]>;
+pub type InlineData = SmallVec<[u8; 32]>;
 
 /// Remote memory by address and key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -79,12 +79,12 @@ impl SendOp {
     }
 
     /// Whether it returns data from the peer (READ, CAS, FAA), and so counts against `max_rd_atomic`.
-    pub fn fetches(&self) -> bool {
+    pub fn is_read_or_atomic(&self) -> bool {
         matches!(self, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
     /// The opcode of its completion.
-    pub fn completes_as(&self) -> WcOpcode {
+    pub fn wc_opcode(&self) -> WcOpcode {
         match self {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => WcOpcode::Send,
             SendOp::Write(_) | SendOp::WriteWithImm(..) => WcOpcode::Write,
@@ -108,7 +108,7 @@ pub enum Data {
     /// In registered memory.
     Sges(SgeList),
     /// In the request.
-    Inline(Inline),
+    Inline(InlineData),
 }
 
 impl Clone for Data {
@@ -116,7 +116,7 @@ impl Clone for Data {
         // `SmallVec::clone` goes element by element; this copies.
         match self {
             Data::Sges(list) => Data::Sges(SgeList::from_slice(list)),
-            Data::Inline(bytes) => Data::Inline(Inline::from_slice(bytes)),
+            Data::Inline(bytes) => Data::Inline(InlineData::from_slice(bytes)),
         }
     }
 }
@@ -134,7 +134,7 @@ impl Data {
 
     /// Bytes to carry along.
     pub fn inline(bytes: &[u8]) -> Data {
-        Data::Inline(Inline::from_slice(bytes))
+        Data::Inline(InlineData::from_slice(bytes))
     }
 
     /// Bytes in all.

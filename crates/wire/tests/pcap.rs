@@ -66,7 +66,7 @@ fn classic_files_of_either_byte_order_and_resolution() {
             };
             assert_eq!(read(&file), Ok(vec![expected]));
             for len in 25..file.len() {
-                assert_eq!(read(&file[..len]), Err(FileError::Cut), "{len} bytes");
+                assert_eq!(read(&file[..len]), Err(FileError::Truncated), "{len} bytes");
             }
             assert_eq!(read(&file[..24]), Ok(vec![]));
             assert_eq!(read(&file[..23]), Err(FileError::NotACapture));
@@ -116,7 +116,7 @@ fn pcapng_files() {
             record(0, 101, 9, b"z"),
         ];
         assert_eq!(read(&file), Ok(expected));
-        assert_eq!(read(&file[..file.len() - 1]), Err(FileError::Cut));
+        assert_eq!(read(&file[..file.len() - 1]), Err(FileError::Truncated));
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use mitra_verbs::{Data, Error, Inline, Key, RemoteAddr, SendOp, SendWr};
+use mitra_verbs::{Data, Error, InlineData, Key, RemoteAddr, SendOp, SendWr};
 
 use super::abi_object::AbiObject;
 use super::post;
@@ -236,10 +236,10 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize,
 ///
 /// # Safety
 /// What the list points to is there to be read.
-unsafe fn inline(list: &[ibv_data_buf]) -> Result<Inline, Error> {
+unsafe fn inline(list: &[ibv_data_buf]) -> Result<InlineData, Error> {
     let total = list.iter().fold(0, |sum: usize, buf| sum.saturating_add(buf.length));
     post::inline_room(total)?;
-    let mut bytes = Inline::with_capacity(total);
+    let mut bytes = InlineData::with_capacity(total);
     for buf in list.iter().filter(|buf| buf.length > 0) {
         // SAFETY: the caller's promise.
         bytes.extend_from_slice(unsafe { slice::from_raw_parts(buf.addr.cast(), buf.length) });

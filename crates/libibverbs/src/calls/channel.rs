@@ -71,7 +71,7 @@ fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
         .and_then(|mode| {
             fcntl(fd, FcntlArg::F_SETFL(OFlag::from_bits_retain(mode).difference(OFlag::O_NONBLOCK)))
         })
-        .map_err(|e| Error::System { what: "making a descriptor blocking", message: e.to_string() })?;
+        .map_err(|e| Error::System { operation: "making a descriptor blocking", message: e.to_string() })?;
     let face = ibv_comp_channel { context: context.address(), fd: fd.as_raw_fd(), refcnt: 0 };
     Ok(Channel { face: AbiHeader::new(face), source, rails: Arc::clone(&context.rails) }.give())
 }

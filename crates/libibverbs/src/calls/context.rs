@@ -241,7 +241,7 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     out.active_mtu = mtu_code(port.map_or(Mtu::M1024, |port| port.max_mtu));
     out.gid_tbl_len = 1;
     out.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
-    out.max_msg_sz = context.nic().attr().limits.message;
+    out.max_msg_sz = context.nic().attr().limits.message_bytes;
     out.pkey_tbl_len = 1;
     out.max_vl_num = 1;
     out.active_width = ONE_LANE;

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::{ptr, slice};
 
 use mitra_verbs::{
-    Data, Error, Inline, Key, PostError, Provider, QpType, Qpn, RecvWr, RemoteAddr, Result, SendFlags,
+    Data, Error, InlineData, Key, PostError, Provider, QpType, Qpn, RecvWr, RemoteAddr, Result, SendFlags,
     SendOp, SendWr, Sge, UdDestination, WindowBind,
 };
 use smallvec::SmallVec;
@@ -153,8 +153,8 @@ pub(crate) unsafe fn list<'a, T>(first: *const T, n: usize) -> Result<&'a [T]> {
     match n {
         0 => Ok(&[]),
         n if n > ENTRIES_AT_MOST => Err(Error::Limit {
-            what: "scatter/gather entries",
-            asked: n as u64,
+            attribute: "scatter/gather entries",
+            requested: n as u64,
             limit: ENTRIES_AT_MOST as u64,
         }),
         _ if first.is_null() => Err(Error::Invalid("there is no list of so many entries")),
@@ -183,7 +183,11 @@ const INLINE_AT_MOST: usize = 1 << 12;
 /// Refuses inline data that no device takes, before it is copied.
 pub(crate) fn inline_room(bytes: usize) -> Result<()> {
     if bytes > INLINE_AT_MOST {
-        return Err(Error::Limit { what: "inline bytes", asked: bytes as u64, limit: INLINE_AT_MOST as u64 });
+        return Err(Error::Limit {
+            attribute: "inline bytes",
+            requested: bytes as u64,
+            limit: INLINE_AT_MOST as u64,
+        });
     }
     Ok(())
 }
@@ -192,10 +196,10 @@ pub(crate) fn inline_room(bytes: usize) -> Result<()> {
 ///
 /// # Safety
 /// The list's memory is there to be read.
-unsafe fn inline(list: &[ibv_sge]) -> Result<Inline> {
+unsafe fn inline(list: &[ibv_sge]) -> Result<InlineData> {
     let total = list.iter().map(|sge| sge.length as usize).sum();
     inline_room(total)?;
-    let mut bytes = Inline::with_capacity(total);
+    let mut bytes = InlineData::with_capacity(total);
     for sge in list.iter().filter(|sge| sge.length > 0) {
         // SAFETY: the caller's promise.
         bytes.extend_from_slice(unsafe {

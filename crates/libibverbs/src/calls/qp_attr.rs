@@ -1,6 +1,6 @@
 //! The attributes of queue pairs, from C and back.
 
-use mitra_verbs::{Access, Drain, Error, Gid, Mtu, Psn, QpAttr, QpState, QpStatus, Qpn, Result};
+use mitra_verbs::{Access, Error, Gid, Mtu, Psn, QpAttr, QpState, QpStatus, Qpn, Result, SqDrain};
 
 use super::context::mtu_code;
 use super::{ah, mr};
@@ -107,7 +107,7 @@ pub(crate) fn answer(status: &QpStatus) -> ibv_qp_attr {
     out.ah_attr.port_num = 1;
     out.ah_attr.grh.dgid = ibv_gid { raw: attr.dest_gid.unwrap_or(Gid([0; 16])).0 };
     out.pkey_index = attr.pkey_index.unwrap_or(0);
-    out.sq_draining = (status.drain == Drain::Draining).into();
+    out.sq_draining = (status.sq_drain == SqDrain::Draining).into();
     out.max_rd_atomic = attr.max_rd_atomic.unwrap_or(0);
     out.max_dest_rd_atomic = attr.max_dest_rd_atomic.unwrap_or(0);
     out.min_rnr_timer = attr.min_rnr_timer.unwrap_or(0);

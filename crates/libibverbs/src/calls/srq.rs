@@ -74,8 +74,8 @@ unsafe fn create(
     let limits = &context.nic().attr().limits;
     if attr.max_sge > limits.sges {
         return Err(Error::Limit {
-            what: "scatter/gather entries of a receive",
-            asked: attr.max_sge.into(),
+            attribute: "scatter/gather entries of a receive",
+            requested: attr.max_sge.into(),
             limit: limits.sges.into(),
         });
     }

@@ -56,5 +56,5 @@ pub(crate) fn set_errno(errno: c_int) {
 
 /// Converts an error of the operating system. `action` is what failed, as in "opening a socket".
 pub(crate) fn system_error(action: &'static str) -> impl Fn(&dyn Display) -> Error {
-    move |error| Error::System { what: action, message: error.to_string() }
+    move |error| Error::System { operation: action, message: error.to_string() }
 }

@@ -30,7 +30,7 @@ impl<T> EventQueue<T> {
     /// `System` if the process has no file descriptor left.
     pub(crate) fn new() -> Result<EventQueue<T>> {
         let eventfd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)
-            .map_err(|e| Error::System { what: "making an eventfd", message: e.to_string() })?;
+            .map_err(|e| Error::System { operation: "making an eventfd", message: e.to_string() })?;
         Ok(EventQueue { pending: Mutex::default(), eventfd })
     }
 

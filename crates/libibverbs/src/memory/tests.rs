@@ -74,7 +74,7 @@ unsafe impl Send for ByTheKernel {}
 // SAFETY: as for `ProgramMemory`.
 unsafe impl Sync for ByTheKernel {}
 
-impl LentMemory for ByTheKernel {
+impl ForeignMemory for ByTheKernel {
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
         // SAFETY: the test's own pages.
         unsafe { crate::process_vm::read(self.0.wrapping_add(offset), out) }
@@ -94,7 +94,7 @@ impl LentMemory for ByTheKernel {
 /// The pages, lent each way.
 fn both_ways(pages: &Pages) -> [Arc<Buffer>; 2] {
     let by_the_kernel = Box::new(ByTheKernel(pages.start));
-    [pages.lend(0), Arc::new(Buffer::lent(by_the_kernel, pages.start.addr() as u64, pages.len))]
+    [pages.lend(0), Arc::new(Buffer::from_foreign(by_the_kernel, pages.start.addr() as u64, pages.len))]
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn no_address_ends_the_process() {
         let start = ptr::without_provenance_mut(start);
         // SAFETY: nothing of ours is there.
         let memory = unsafe { lend(start, 1 << 20, 0) };
-        let by_the_kernel = Buffer::lent(Box::new(ByTheKernel(start)), 0, 1 << 20);
+        let by_the_kernel = Buffer::from_foreign(Box::new(ByTheKernel(start)), 0, 1 << 20);
         for memory in [&*memory, &by_the_kernel] {
             assert_eq!(memory.try_write_at(3, &[1; 300]), Err(Unmapped), "{start:?}");
             assert_eq!(memory.try_read_at(0, &mut [0; 8]), Err(Unmapped), "{start:?}");

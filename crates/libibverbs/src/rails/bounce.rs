@@ -34,7 +34,7 @@ impl Bounce {
         shared: &SharedReceives,
         vqp: &mut VirtualQp,
     ) -> Result<Bounce> {
-        let longest = spanning.domain.limits().message as usize;
+        let longest = spanning.domain.limits().message_bytes as usize;
         let slot = shared.longest().clamp(1, longest).next_multiple_of(8);
         let slots = (BYTES / slot).clamp(FEWEST, SLOTS);
         let buffer = Arc::new(Buffer::new(slot * slots));

@@ -154,7 +154,7 @@ impl Pair {
             rq_psn: psn(inner.attr.rq_psn),
             sq_psn: psn(inner.attr.sq_psn),
             attr: inner.attr,
-            drain: mitra_verbs::Drain::None,
+            sq_drain: mitra_verbs::SqDrain::NotInSqd,
         }
     }
 
@@ -232,7 +232,7 @@ impl Pair {
     }
 
     fn flush_at_once(&self, wr: &SendWr) {
-        self.made.sends.push(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.completes_as()));
+        self.made.sends.push(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.wc_opcode()));
     }
 
     pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {

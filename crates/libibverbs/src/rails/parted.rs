@@ -38,7 +38,7 @@ impl Parted {
 
     /// A send that is posted now. On a queue pair that does not signal it, it fails all the same.
     pub(super) fn post_send(&mut self, wr: &SendWr, wc: impl FnOnce(u64, WcOpcode) -> Wc) {
-        self.keep_send(wc(wr.wr_id, wr.op.completes_as()));
+        self.keep_send(wc(wr.wr_id, wr.op.wc_opcode()));
     }
 
     /// A receive that is posted now.

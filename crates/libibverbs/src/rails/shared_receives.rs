@@ -107,7 +107,7 @@ impl SharedReceives {
     pub(crate) fn arm(&self, limit: u32) -> Result<()> {
         if limit as usize > self.depth {
             let what = "limit of a shared receive queue";
-            return Err(Error::Limit { what, asked: limit.into(), limit: self.depth as u64 });
+            return Err(Error::Limit { attribute: what, requested: limit.into(), limit: self.depth as u64 });
         }
         let due = {
             let mut state = lock(&self.state);

@@ -107,7 +107,7 @@ impl Spanning {
             ("bytes of inline data", cap.inline, limits.inline),
         ] {
             if asked > limit {
-                return Err(Error::Limit { what, asked: asked.into(), limit: limit.into() });
+                return Err(Error::Limit { attribute: what, requested: asked.into(), limit: limit.into() });
             }
         }
         let config = Config {

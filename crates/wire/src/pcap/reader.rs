@@ -16,7 +16,7 @@ pub enum FileError {
     NotACapture,
     /// The file ends within a record.
     #[error("the file ends in the middle of a record")]
-    Cut,
+    Truncated,
     /// A record or block claims more than 16 MiB.
     #[error("a record claims {0} bytes, more than any frame has")]
     TooLong(u32),
@@ -89,7 +89,7 @@ impl Reader {
     /// Looks at the front of the unread bytes.
     ///
     /// # Errors
-    /// See [`FileError`]; never [`FileError::Cut`], which only the caller can know. After an error the reader
+    /// See [`FileError`]; never [`FileError::Truncated`], which only the caller can know. After an error the reader
     /// cannot go on.
     pub fn step<'a>(&mut self, buf: &'a [u8]) -> Result<Step<'a>, FileError> {
         match &mut self.format {
@@ -166,7 +166,7 @@ impl<'a> Iterator for Records<'a> {
                     if !self.reader.is_recognised() {
                         return Some(Err(FileError::NotACapture));
                     }
-                    return (!self.rest.is_empty()).then_some(Err(FileError::Cut));
+                    return (!self.rest.is_empty()).then_some(Err(FileError::Truncated));
                 }
                 Err(error) => {
                     self.done = true;

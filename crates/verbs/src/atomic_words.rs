@@ -5,12 +5,12 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 pub(crate) const WORD: usize = size_of::<u64>();
 
 /// Zeroed words. Ranges are checked by who calls.
-pub(crate) struct Words(Box<[AtomicU64]>);
+pub(crate) struct AtomicWords(Box<[AtomicU64]>);
 
-impl Words {
+impl AtomicWords {
     /// Room for `len` bytes.
-    pub(crate) fn new(len: usize) -> Words {
-        Words((0..len.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect())
+    pub(crate) fn new(len: usize) -> AtomicWords {
+        AtomicWords((0..len.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect())
     }
 
     pub(crate) fn addr(&self) -> u64 {
@@ -111,7 +111,7 @@ fn word_of(chunk: &[u8]) -> u64 {
     u64::from_le_bytes(chunk.try_into().expect("chunks_exact gives whole words"))
 }
 
-/// Words hold their bytes in ascending order, whatever the machine's.
+/// AtomicWords hold their bytes in ascending order, whatever the machine's.
 fn stored(value: u64) -> u64 {
     u64::from_le_bytes(value.to_ne_bytes())
 }

@@ -4,9 +4,9 @@ use core::fmt;
 ///
 /// Offsets and lengths are checked by [`Buffer`](crate::Buffer) before: they lie within the length that it was told.
 /// What it has in common with own memory: bytes are copied in ascending order, eight bytes at an aligned address by
-/// one load or store; of [`write`](LentMemory::write) the last byte is stored last with release, of
-/// [`read`](LentMemory::read) the first is loaded with acquire ordering.
-pub trait LentMemory: Send + Sync {
+/// one load or store; of [`write`](ForeignMemory::write) the last byte is stored last with release, of
+/// [`read`](ForeignMemory::read) the first is loaded with acquire ordering.
+pub trait ForeignMemory: Send + Sync {
     /// Copies bytes out, starting at `offset`.
     ///
     /// # Errors
