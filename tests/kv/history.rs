@@ -102,7 +102,7 @@ fn run_client(id: usize, mut client: Client, play: &Play) -> Histories {
         };
         let returned = match told {
             Ok(told) => Some((play.clock.fetch_add(1, Ordering::SeqCst), told)),
-            Err(ClientError::NoLeader(..) | ClientError::Expired) => None,
+            Err(ClientError::NoLeader(..) | ClientError::SessionExpired) => None,
             Err(other) => panic!("client {id}: {other}"),
         };
         histories.entry(key).or_default().push(Operation { what: ask, called, returned });

@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use cluster::Cluster;
-use mitra_kv::resp::{Reply, write_request};
+use mitra_kv::resp::{Reply, encode_request};
 
 /// Runs clients of three processes over three memories while `faults` happen, and judges what they were told.
 fn under(faults: impl FnOnce(&mut Cluster)) {
@@ -58,7 +58,7 @@ fn what_is_asked_for_in_one_go_is_done_in_order() {
     ];
     let mut request = Vec::new();
     for words in asked {
-        write_request(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>(), &mut request);
+        encode_request(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>(), &mut request);
     }
     let mut stream = TcpStream::connect(cluster.clients_of(cluster.leader())).expect("it serves");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
@@ -70,7 +70,7 @@ fn what_is_asked_for_in_one_go_is_done_in_order() {
             let len = stream.read(&mut chunk).expect("replies");
             assert!(len > 0, "it hung up after {replies:?}");
             bytes.extend_from_slice(&chunk[..len]);
-            while let Some((reply, used)) = Reply::read(&bytes).expect("RESP") {
+            while let Some((reply, used)) = Reply::parse(&bytes).expect("RESP") {
                 bytes.drain(..used);
                 replies.push(reply);
             }
@@ -80,7 +80,7 @@ fn what_is_asked_for_in_one_go_is_done_in_order() {
         let none = Reply::Bulk(None);
         let (too_long, rest) = (replies.remove(7), replies);
         assert!(matches!(&too_long, Reply::Error(why) if why.starts_with("ERR a key")), "{too_long:?}");
-        let one = Reply::Number(1);
+        let one = Reply::Integer(1);
         assert_eq!(rest, [ok.clone(), value("1"), ok, value("2"), one.clone(), one, none.clone(), none]);
     }
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Child;
 use std::time::Duration;
 
-use mitra_kv::resp::{Reply, write_request};
+use mitra_kv::resp::{Reply, encode_request};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
@@ -46,13 +46,13 @@ pub fn ask(at: SocketAddr, words: &[&str], patience: Duration) -> Option<Reply> 
     stream.set_read_timeout(Some(patience)).ok()?;
     let words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
     let mut request = Vec::new();
-    write_request(&words, &mut request);
+    encode_request(&words, &mut request);
     stream.write_all(&request).ok()?;
     let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
     loop {
         let len = stream.read(&mut chunk).ok().filter(|&len| len > 0)?;
         bytes.extend_from_slice(&chunk[..len]);
-        if let Some((reply, _)) = Reply::read(&bytes).ok()? {
+        if let Some((reply, _)) = Reply::parse(&bytes).ok()? {
             return Some(reply);
         }
     }

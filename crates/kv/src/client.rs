@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::resp::{Malformed, Reply, write_request};
+use crate::resp::{Reply, RespError, encode_request};
 
 /// How long a server may be silent before another is asked.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -19,19 +19,19 @@ pub enum ClientError {
     NoLeader(Duration, String),
     /// The session has ended, because it was not used while many others were opened. The change may have been made before that, and will not be now.
     #[error("the session has ended; the change may have been made before that")]
-    Expired,
+    SessionExpired,
     /// The store has no room for it.
     #[error("the store has no room for it: delete something first")]
-    Full,
+    StoreFull,
     /// The server says that the request is wrong.
     #[error("{0}")]
-    Refused(String),
+    Rejected(String),
     /// The server does not speak as it should.
     #[error("the server does not speak as it should: {0}")]
-    Protocol(#[from] Malformed),
+    Protocol(#[from] RespError),
     /// A watched connection ended.
     #[error("the connection ended: {0}")]
-    Ended(#[from] io::Error),
+    ConnectionClosed(#[from] io::Error),
 }
 
 /// A client of a store. It finds the leader, and goes on asking until it is answered; a change that it asks for again is not made again.
@@ -39,37 +39,37 @@ pub enum ClientError {
 pub struct Client {
     servers: Vec<SocketAddr>,
     at: usize,
-    patience: Duration,
-    connection: Option<Connection>,
+    timeout: Duration,
+    connection: Option<RespConnection>,
     session: Option<u64>,
     sequence: u64,
 }
 
 /// A connection to a server that speaks RESP, and no more than that: it knows of no leader, and retries nothing.
 #[derive(Debug)]
-pub struct Connection {
+pub struct RespConnection {
     stream: TcpStream,
     input: Vec<u8>,
 }
 
-impl Connection {
+impl RespConnection {
     /// Connects.
     ///
     /// # Errors
     /// Nobody is there, or says so in time.
-    pub fn open(at: SocketAddr) -> io::Result<Connection> {
+    pub fn connect(at: SocketAddr) -> io::Result<RespConnection> {
         let stream = TcpStream::connect_timeout(&at, SILENCE)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(SILENCE))?;
-        Ok(Connection { stream, input: Vec::new() })
+        Ok(RespConnection { stream, input: Vec::new() })
     }
 
     /// What the server replies to a request.
     ///
     /// # Errors
     /// The connection has ended, nothing came in time, or what came is no reply. Then it is of no use any more.
-    pub fn ask(&mut self, words: &[&[u8]]) -> io::Result<Reply> {
+    pub fn request(&mut self, words: &[&[u8]]) -> io::Result<Reply> {
         self.send(&[words])?;
         self.reply()
     }
@@ -77,21 +77,22 @@ impl Connection {
     /// What the server replies to requests that are sent at once.
     ///
     /// # Errors
-    /// As of [`Connection::ask`].
-    pub fn ask_all(&mut self, requests: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
+    /// As of [`RespConnection::request`].
+    pub fn pipeline(&mut self, requests: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
         self.send(requests)?;
         requests.iter().map(|_| self.reply()).collect()
     }
 
     fn send(&mut self, requests: &[&[&[u8]]]) -> io::Result<()> {
         let mut bytes = Vec::new();
-        requests.iter().for_each(|words| write_request(words, &mut bytes));
+        requests.iter().for_each(|words| encode_request(words, &mut bytes));
         self.stream.write_all(&bytes)
     }
 
     fn reply(&mut self) -> io::Result<Reply> {
         loop {
-            let read = Reply::read(&self.input).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+            let read =
+                Reply::parse(&self.input).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
             if let Some((reply, len)) = read {
                 self.input.drain(..len);
                 return Ok(reply);
@@ -106,9 +107,9 @@ impl Connection {
 }
 
 impl Client {
-    /// A client of the store that these processes serve; each thing that it asks for it asks for until `patience` ends.
-    pub fn new(servers: Vec<SocketAddr>, patience: Duration) -> Client {
-        Client { servers, at: 0, patience, connection: None, session: None, sequence: 0 }
+    /// A client of the store that these processes serve; each thing that it asks for it asks for until `timeout` ends.
+    pub fn new(servers: Vec<SocketAddr>, timeout: Duration) -> Client {
+        Client { servers, at: 0, timeout, connection: None, session: None, sequence: 0 }
     }
 
     /// A key's value, and the entry that changed it last: at some time between the call and the return.
@@ -118,8 +119,8 @@ impl Client {
     pub fn get(&mut self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>, ClientError> {
         match self.until_answered(&[b"MITRA.GET", key])? {
             Reply::Array(found) => match <[Reply; 2]>::try_from(found) {
-                Ok([Reply::Bulk(Some(value)), Reply::Number(index)]) => Ok(Some((value, index as u64))),
-                _ => Err(Malformed::Shape.into()),
+                Ok([Reply::Bulk(Some(value)), Reply::Integer(index)]) => Ok(Some((value, index as u64))),
+                _ => Err(RespError::Syntax.into()),
             },
             Reply::Bulk(None) => Ok(None),
             other => Err(refusal(other)),
@@ -163,8 +164,8 @@ impl Client {
     pub fn watch(&self, key: &[u8]) -> Result<Watch, ClientError> {
         let mut last = io::Error::from(io::ErrorKind::NotConnected);
         for &server in &self.servers {
-            let opened = Connection::open(server).and_then(|mut connection| {
-                connection.ask(&[b"MITRA.WATCH", key])?;
+            let opened = RespConnection::connect(server).and_then(|mut connection| {
+                connection.request(&[b"MITRA.WATCH", key])?;
                 connection.stream.set_read_timeout(None)?;
                 Ok(connection)
             });
@@ -180,7 +181,7 @@ impl Client {
         let session = match self.session {
             Some(session) => session,
             None => match self.until_answered(&[b"MITRA.OPEN"])? {
-                Reply::Number(session) => *self.session.insert(session as u64),
+                Reply::Integer(session) => *self.session.insert(session as u64),
                 other => return Err(refusal(other)),
             },
         };
@@ -189,10 +190,10 @@ impl Client {
         let mut words: Vec<&[u8]> = vec![b"MITRA.DO", session.as_bytes(), sequence.as_bytes()];
         words.extend_from_slice(change);
         match self.until_answered(&words)? {
-            Reply::Number(made) => Ok(made != 0),
+            Reply::Integer(made) => Ok(made != 0),
             other => {
                 let error = refusal(other);
-                if matches!(error, ClientError::Expired) {
+                if matches!(error, ClientError::SessionExpired) {
                     (self.session, self.sequence) = (None, 0);
                 }
                 Err(error)
@@ -202,14 +203,14 @@ impl Client {
 
     /// Asks until somebody who leads answers.
     fn until_answered(&mut self, words: &[&[u8]]) -> Result<Reply, ClientError> {
-        let end = Instant::now() + self.patience;
+        let end = Instant::now() + self.timeout;
         let mut why = "none was asked".to_owned();
         while Instant::now() < end {
             let connection = match self.connection.take() {
                 Some(connection) => Ok(connection),
-                None => Connection::open(self.servers[self.at % self.servers.len()]),
+                None => RespConnection::connect(self.servers[self.at % self.servers.len()]),
             };
-            let answered = connection.and_then(|mut c| c.ask(words).map(|reply| (c, reply)));
+            let answered = connection.and_then(|mut c| c.request(words).map(|reply| (c, reply)));
             match answered {
                 Ok((_, Reply::Error(text))) if text.starts_with("MOVED ") => {
                     let leader = text.rsplit(' ').next().and_then(|at| at.parse().ok());
@@ -237,23 +238,23 @@ impl Client {
                 }
             }
         }
-        Err(ClientError::NoLeader(self.patience, why))
+        Err(ClientError::NoLeader(self.timeout, why))
     }
 }
 
 fn refusal(reply: Reply) -> ClientError {
     match reply {
-        Reply::Error(text) if text.starts_with("EXPIRED") => ClientError::Expired,
-        Reply::Error(text) if text.starts_with("OOM") => ClientError::Full,
-        Reply::Error(text) => ClientError::Refused(text),
-        _ => Malformed::Shape.into(),
+        Reply::Error(text) if text.starts_with("EXPIRED") => ClientError::SessionExpired,
+        Reply::Error(text) if text.starts_with("OOM") => ClientError::StoreFull,
+        Reply::Error(text) => ClientError::Rejected(text),
+        _ => RespError::Syntax.into(),
     }
 }
 
 /// Changes of a key, as they are made.
 #[derive(Debug)]
 pub struct Watch {
-    connection: Connection,
+    connection: RespConnection,
 }
 
 impl Iterator for Watch {
@@ -263,10 +264,10 @@ impl Iterator for Watch {
     fn next(&mut self) -> Option<Self::Item> {
         Some(match self.connection.reply() {
             Ok(Reply::Array(change)) => match <[Reply; 4]>::try_from(change) {
-                Ok([_, _, Reply::Bulk(value), Reply::Number(index)]) => Ok((value, index as u64)),
-                _ => Err(Malformed::Shape.into()),
+                Ok([_, _, Reply::Bulk(value), Reply::Integer(index)]) => Ok((value, index as u64)),
+                _ => Err(RespError::Syntax.into()),
             },
-            Ok(_) => Err(Malformed::Shape.into()),
+            Ok(_) => Err(RespError::Syntax.into()),
             Err(error) => Err(error.into()),
         })
     }

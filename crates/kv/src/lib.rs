@@ -3,13 +3,13 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod client_connection;
 mod command;
-mod connection;
 pub mod resp;
 mod server;
-mod sizes;
 mod store;
+mod store_config;
 
-pub use client::{Client, ClientError, Connection, Watch};
+pub use client::{Client, ClientError, RespConnection, Watch};
 pub use server::{Server, ServerConfig};
-pub use sizes::{MEGABYTES, Sizes};
+pub use store_config::{MAX_CAPACITY_MIB, StoreConfig};

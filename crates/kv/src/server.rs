@@ -15,9 +15,9 @@ use mitra_consensus::log::{Log, Refused};
 use mitra_consensus_rdma::{ProcessConfig, ProcessNode, StartError};
 use mitra_failover::Domain;
 
-use crate::Sizes;
+use crate::StoreConfig;
+use crate::client_connection::ClientConnection;
 use crate::command::{Command, Told, parse};
-use crate::connection::Connection;
 use crate::resp::Reply;
 use crate::store::{Member, Outcome, Store, Waiter};
 
@@ -36,9 +36,9 @@ const MESSAGE: usize = 256;
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// How large the store is.
-    pub sizes: Sizes,
+    pub store: StoreConfig,
     /// Which process it is.
-    pub me: ProcessId,
+    pub id: ProcessId,
     /// The word by which each process is known.
     pub tokens: Vec<mitra_consensus_rdma::Token>,
     /// Where the processes let each other in.
@@ -46,9 +46,9 @@ pub struct ServerConfig {
     /// Where the memories are.
     pub memories: Vec<SocketAddr>,
     /// Where the processes serve clients: who does not lead sends them to who does.
-    pub clients: Vec<SocketAddr>,
+    pub client_addresses: Vec<SocketAddr>,
     /// Time between two heartbeats. A leader counts as dead after thirteen without one.
-    pub heartbeat: Duration,
+    pub heartbeat_interval: Duration,
     /// How connections behave. Both ends must have the same.
     pub failover: mitra_failover::Config,
 }
@@ -88,7 +88,7 @@ impl Gather {
             Some(_) if self.refused && self.begun => Gathered::InPart,
             Some(error) => Gathered::All(error),
             None => Gathered::All(match self.told {
-                Told::Count => Reply::Number(self.count),
+                Told::Count => Reply::Integer(self.count),
                 Told::OkOrNothing if self.count == 0 => Reply::Bulk(None),
                 Told::Ok | Told::OkOrNothing => Reply::Simple("OK"),
             }),
@@ -112,7 +112,7 @@ pub struct Server {
     poll: Poll,
     events: Events,
     listener: mio::net::TcpListener,
-    connections: HashMap<usize, Connection>,
+    connections: HashMap<usize, ClientConnection>,
     next: usize,
     gathers: HashMap<(usize, u64), Gather>,
     active: Instant,
@@ -130,20 +130,21 @@ impl Server {
         clients: TcpListener,
         config: ServerConfig,
     ) -> Result<Server, StartError> {
-        let sizes = config.sizes;
+        let sizes = config.store;
         let node_config = ProcessConfig {
-            id: config.me,
+            id: config.id,
             tokens: config.tokens.clone(),
             processes: config.processes.clone(),
             memories: config.memories.iter().map(|&at| (at, sizes.regions())).collect(),
-            register_capacity: sizes.room(),
+            register_capacity: sizes.register_capacity(),
             max_message_bytes: MESSAGE,
-            wake_delay: config.heartbeat,
+            wake_delay: config.heartbeat_interval,
             failover: config.failover,
         };
-        let log = Log::new(config.me, sizes.log()).ok_or(StartError::ProcessCount(config.processes.len()))?;
-        let heartbeat = Heartbeat::new(config.me, sizes.processes, sizes.memories);
-        let member = Member::new(log, heartbeat, sizes.log().regions().len() as u8, sizes.memories);
+        let log = Log::new(config.id, sizes.log_config())
+            .ok_or(StartError::ProcessCount(config.processes.len()))?;
+        let heartbeat = Heartbeat::new(config.id, sizes.processes, sizes.memories);
+        let member = Member::new(log, heartbeat, sizes.log_config().regions().len() as u8, sizes.memories);
         let node = ProcessNode::new(member, domain, door, &node_config)?;
         clients.set_nonblocking(true)?;
         let mut listener = mio::net::TcpListener::from_std(clients);
@@ -154,7 +155,7 @@ impl Server {
         }
         Ok(Server {
             node,
-            store: Store::new(Kv::new(sizes.limits())),
+            store: Store::new(Kv::new(sizes.kv_limits())),
             poll,
             events: Events::with_capacity(256),
             listener,
@@ -168,7 +169,7 @@ impl Server {
     }
 
     /// Where clients come in.
-    pub fn address(&self) -> std::io::Result<SocketAddr> {
+    pub fn client_address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
@@ -178,7 +179,7 @@ impl Server {
     }
 
     /// Whether this process leads, and can make changes.
-    pub fn leads(&self) -> bool {
+    pub fn is_leader(&self) -> bool {
         self.node.process().one.leads()
     }
 
@@ -186,8 +187,8 @@ impl Server {
     ///
     /// # Errors
     /// The system cannot wait, or a snapshot in the memories cannot be read.
-    pub fn turn(&mut self) -> std::io::Result<()> {
-        let waiting = self.connections.values().any(Connection::is_waiting);
+    pub fn run_once(&mut self) -> std::io::Result<()> {
+        let waiting = self.connections.values().any(ClientConnection::is_waiting);
         let sleep = if waiting || self.active.elapsed() < SPIN {
             Duration::ZERO
         } else {
@@ -239,7 +240,7 @@ impl Server {
             self.tell(waiter, &outcome);
         }
         self.tell_watchers(&changes);
-        self.connections.values_mut().for_each(Connection::write);
+        self.connections.values_mut().for_each(ClientConnection::write);
         let over: Vec<usize> =
             self.connections.iter().filter(|(_, c)| c.is_over()).map(|(&id, _)| id).collect();
         for id in over {
@@ -265,7 +266,7 @@ impl Server {
             let _ = stream.set_nodelay(true);
             if self.poll.registry().register(&mut stream, Token(id), interest).is_ok() {
                 self.next += 1;
-                self.connections.insert(id, Connection::new(stream));
+                self.connections.insert(id, ClientConnection::new(stream));
             }
         }
     }
@@ -290,7 +291,7 @@ impl Server {
             Command::Local(reply) => self.answer(connection, request, reply),
             Command::Quit => {
                 self.answer(connection, request, Reply::Simple("OK"));
-                self.connections.get_mut(&connection).into_iter().for_each(Connection::close);
+                self.connections.get_mut(&connection).into_iter().for_each(ClientConnection::close);
             }
             Command::Info => {
                 let info = self.info();
@@ -352,15 +353,15 @@ impl Server {
             Outcome::Reply(_) => return None,
             Outcome::Unknown => "UNKNOWN this process lost the lead: it may have been done, and may yet be; in a session, ask again".into(),
             Outcome::Refused(Refused::NotLeader) => match self.store.leader() {
-                Some(leader) if leader != self.config.me => {
-                    let at = self.config.clients[usize::from(leader.0)];
+                Some(leader) if leader != self.config.id => {
+                    let at = self.config.client_addresses[usize::from(leader.0)];
                     // As Redis' clusters say it; ours have one slot.
                     format!("MOVED 0 {at}")
                 }
                 _ => "TRYAGAIN nobody leads yet".into(),
             },
             Outcome::Refused(Refused::TooLarge) => {
-                let most = self.config.sizes.log().most_command_bytes();
+                let most = self.config.store.log_config().most_command_bytes();
                 format!("ERR a key and its value may have about {most} bytes")
             }
             Outcome::Refused(_) => "TRYAGAIN too much is waiting already".into(),
@@ -381,19 +382,19 @@ impl Server {
                     Reply::Bulk(Some(b"change".to_vec())),
                     Reply::Bulk(Some(key.clone())),
                     Reply::Bulk(value.clone()),
-                    Reply::Number(*index as i64),
+                    Reply::Integer(*index as i64),
                 ]));
             }
         }
     }
 
     fn info(&self) -> String {
-        let me = self.config.me;
+        let me = self.config.id;
         let leader = self.store.leader().map_or("nobody".into(), |p| p.to_string());
         format!(
             "# Mitra\r\nprocess:{me}\r\nleader:{leader}\r\nleads:{}\r\napplied:{}\r\nmemories:{}\r\nlost_memories:{}\r\n\
              processes:{}\r\nclients:{}\r\ncommands:{}\r\n",
-            u8::from(self.leads()),
+            u8::from(self.is_leader()),
             self.store.applied(),
             self.node.connected_memories(),
             self.node.crashed_memories().count(),
@@ -408,10 +409,10 @@ impl Server {
 fn single(outcome: &Outcome, ours: bool) -> Reply {
     let Outcome::Reply(said) = outcome else { return Reply::Bulk(None) };
     match said {
-        Said::Opened(session) => Reply::Number(session.0 as i64),
-        Said::Changed(made) => Reply::Number(i64::from(*made)),
+        Said::Opened(session) => Reply::Integer(session.0 as i64),
+        Said::Changed(made) => Reply::Integer(i64::from(*made)),
         Said::Value(Some((value, index))) if ours => {
-            Reply::Array(vec![Reply::Bulk(Some(value.clone())), Reply::Number(*index as i64)])
+            Reply::Array(vec![Reply::Bulk(Some(value.clone())), Reply::Integer(*index as i64)])
         }
         Said::Value(found) => Reply::Bulk(found.as_ref().map(|(value, _)| value.clone())),
         _ => Reply::Bulk(None),
@@ -442,6 +443,6 @@ mod tests {
         }
         let moved = Gathered::All(Reply::Error("MOVED".into()));
         assert_eq!(gathered(&[refused.clone(), refused]), Some(moved));
-        assert_eq!(gathered(&[done.clone(), done]), Some(Gathered::All(Reply::Number(2))));
+        assert_eq!(gathered(&[done.clone(), done]), Some(Gathered::All(Reply::Integer(2))));
     }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_kv::resp::{Reply, request};
+use mitra_kv::resp::{Reply, parse_request};
 use openraft::error::{CheckIsLeaderError, ClientWriteError, ForwardToLeader, RaftError};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
@@ -103,7 +103,7 @@ impl Clients {
         // Less than there is room for is all that there was: then tokio does not look again in vain.
         while from.read_buf(&mut input).await? > 0 {
             let mut at = 0;
-            while let Some((words, len)) = request(&input[at..]).map_err(io::Error::other)? {
+            while let Some((words, len)) = parse_request(&input[at..]).map_err(io::Error::other)? {
                 self.take(client, &words);
                 at += len;
             }
@@ -156,7 +156,7 @@ impl Clients {
                     (Told::Value, Ok(values)) => Reply::Bulk(values.next().flatten()),
                     (_, Err(error)) => error.clone(),
                 };
-                reply.write(&mut client.output.borrow_mut());
+                reply.encode(&mut client.output.borrow_mut());
                 if let Some(last) = last.replace(Rc::clone(&client)).filter(|last| !Rc::ptr_eq(last, &client))
                 {
                     last.send();

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use mitra_kv::Connection;
+use mitra_kv::RespConnection;
 use mitra_kv::resp::Reply;
 
 /// A process that is ended when this is.
@@ -33,7 +33,7 @@ fn start(id: usize, processes: &[SocketAddr], clients: &[SocketAddr]) -> Process
 
 /// What a process says to requests that are sent at once; none if it is not there, or says nothing.
 fn ask(at: SocketAddr, requests: &[&[&[u8]]]) -> Option<Vec<Reply>> {
-    Connection::open(at).and_then(|mut connection| connection.ask_all(requests)).ok()
+    RespConnection::connect(at).and_then(|mut connection| connection.pipeline(requests)).ok()
 }
 
 /// Asks until a look finds something.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Subcommand;
 use mitra_consensus::ProcessId;
-use mitra_kv::{Client, ClientError, Server, ServerConfig, Sizes};
+use mitra_kv::{Client, ClientError, Server, ServerConfig, StoreConfig};
 
 use super::Place;
 
@@ -85,7 +85,7 @@ struct Serve {
     #[arg(long, value_name = "ADDRESS:PORT,...", value_delimiter = ',', required = true)]
     memories: Vec<SocketAddr>,
     /// MiB that all keys and values may take, as the memories have it
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=mitra_kv::MEGABYTES.into()))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=mitra_kv::MAX_CAPACITY_MIB.into()))]
     megabytes: u8,
     /// Milliseconds between two heartbeats: a leader counts as dead after thirteen without one
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -167,31 +167,31 @@ fn serve(args: &Serve) -> anyhow::Result<ExitCode> {
     ensure!(n <= 64 && m <= 64, "at most 64 processes and 64 memories");
     ensure!(args.clients.len() == n, "--processes names {n} processes, --clients {}", args.clients.len());
     ensure!(usize::from(args.id) < n, "--id {} is none of the {n} processes", args.id);
-    let sizes = Sizes { processes: n as u8, memories: m as u8, megabytes: args.megabytes };
+    let sizes = StoreConfig { processes: n as u8, memories: m as u8, capacity_mib: args.megabytes };
     let config = ServerConfig {
-        sizes,
-        me: ProcessId(args.id),
+        store: sizes,
+        id: ProcessId(args.id),
         tokens: args.place.tokens(n as u8)?,
         processes: args.processes.clone(),
         memories: args.memories.clone(),
-        clients: args.clients.clone(),
-        heartbeat: Duration::from_millis(args.heartbeat),
+        client_addresses: args.clients.clone(),
+        heartbeat_interval: Duration::from_millis(args.heartbeat),
         failover: mitra_failover::Config::default(),
     };
     let door = args.place.listen(args.processes[usize::from(args.id)])?;
     let clients = args.place.listen(args.clients[usize::from(args.id)])?;
     let (domain, _faults) = args.place.open()?;
     let mut server = Server::new(&domain, door, clients, config)?;
-    eprintln!("mitra: process {} serves clients at {}", args.id, server.address()?);
+    eprintln!("mitra: process {} serves clients at {}", args.id, server.client_address()?);
     let (mut leader, mut leads) = (None, false);
     loop {
-        server.turn()?;
+        server.run_once()?;
         if server.leader() != leader {
             leader = server.leader();
             eprintln!("mitra: the leader is {}", leader.map_or("nobody".into(), |p| p.to_string()));
         }
-        if server.leads() != leads {
-            leads = server.leads();
+        if server.is_leader() != leads {
+            leads = server.is_leader();
             eprintln!("mitra: process {} {}", args.id, if leads { "leads" } else { "leads no more" });
         }
     }

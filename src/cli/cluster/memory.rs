@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use mitra_consensus_rdma::{MemoryConfig, MemoryNode, StorageConfig};
-use mitra_kv::Sizes;
+use mitra_kv::StoreConfig;
 use serde::Serialize;
 
 use super::protocol::Protocol;
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0)]
     id: u8,
     /// Of kv: MiB that all keys and values may take
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=mitra_kv::MEGABYTES.into()))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=mitra_kv::MAX_CAPACITY_MIB.into()))]
     megabytes: u8,
     /// Of a protocol: bytes that a register has room for
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
@@ -97,8 +97,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Purpose::Elect => (elect::regions(args.processes), elect::ROOM),
         Purpose::Kv => {
             let Args { processes, memories, megabytes, .. } = *args;
-            let sizes = Sizes { processes, memories, megabytes };
-            (sizes.regions(), sizes.room())
+            let sizes = StoreConfig { processes, memories, capacity_mib: megabytes };
+            (sizes.regions(), sizes.register_capacity())
         }
     };
     let config = MemoryConfig {

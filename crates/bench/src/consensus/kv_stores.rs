@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use mitra_kv::Connection;
+use mitra_kv::RespConnection;
 use mitra_kv::resp::Reply;
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
@@ -123,12 +123,12 @@ impl Store {
     /// Whether its values are what was written: of the keys that `redis-benchmark` writes, nearly all are there, with values of this length.
     pub(super) fn check(&self, keys: u32, size: usize) -> anyhow::Result<()> {
         let names: Vec<String> = (0..keys).map(|key| format!("key:{key:012}")).collect();
-        let mut connection = Connection::open(self.at)?;
+        let mut connection = RespConnection::connect(self.at)?;
         let mut found = 0;
         for names in names.chunks(100) {
             let gets: Vec<[&[u8]; 2]> = names.iter().map(|name| [&b"GET"[..], name.as_bytes()]).collect();
             let gets: Vec<&[&[u8]]> = gets.iter().map(|get| &get[..]).collect();
-            for reply in connection.ask_all(&gets)? {
+            for reply in connection.pipeline(&gets)? {
                 match reply {
                     Reply::Bulk(Some(value)) => {
                         ensure!(value.len() == size, "a value of {} bytes, not {size}", value.len());
@@ -188,7 +188,8 @@ fn until_open(at: SocketAddr) -> anyhow::Result<()> {
 /// Where the process is that takes a write.
 fn leader(servers: &[SocketAddr]) -> anyhow::Result<SocketAddr> {
     let takes = |&&at: &&SocketAddr| {
-        let said = Connection::open(at).and_then(|mut server| server.ask(&[b"SET", b"key", b"value"]));
+        let said =
+            RespConnection::connect(at).and_then(|mut server| server.request(&[b"SET", b"key", b"value"]));
         said.is_ok_and(|reply| reply == Reply::Simple("OK"))
     };
     until(|| servers.iter().find(takes).copied())

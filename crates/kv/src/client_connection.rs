@@ -5,15 +5,15 @@ use std::io::{self, Read, Write};
 
 use mio::net::TcpStream;
 
-use crate::resp::{LONGEST, Malformed, Reply, request};
+use crate::resp::{MAX_ARGUMENT_BYTES, Reply, RespError, parse_request};
 
 /// Bytes that wait to be parsed, and to be sent, at most.
-const INPUT: usize = 4 * LONGEST;
+const INPUT: usize = 4 * MAX_ARGUMENT_BYTES;
 const OUTPUT: usize = 16 << 20;
 /// Requests under way, at most: more are not read.
 const REQUESTS: usize = 1024;
 
-pub(crate) struct Connection {
+pub(crate) struct ClientConnection {
     stream: TcpStream,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -33,9 +33,9 @@ pub(crate) struct Connection {
     partial: bool,
 }
 
-impl Connection {
-    pub(crate) fn new(stream: TcpStream) -> Connection {
-        Connection {
+impl ClientConnection {
+    pub(crate) fn new(stream: TcpStream) -> ClientConnection {
+        ClientConnection {
             stream,
             input: Vec::new(),
             output: Vec::new(),
@@ -80,7 +80,7 @@ impl Connection {
     pub(crate) fn requests(&mut self, mut take: impl FnMut(u64, &[&[u8]])) {
         let mut at = 0;
         while !self.closing && self.answers.len() < REQUESTS {
-            match request(&self.input[at..]) {
+            match parse_request(&self.input[at..]) {
                 Ok(Some((arguments, len))) => {
                     at += len;
                     if !arguments.is_empty() {
@@ -93,14 +93,14 @@ impl Connection {
                     self.partial = true;
                     break;
                 }
-                Ok(None) => self.fail(Malformed::TooLarge),
+                Ok(None) => self.fail(RespError::TooLarge),
                 Err(malformed) => self.fail(malformed),
             }
         }
         self.input.drain(..at);
     }
 
-    fn fail(&mut self, malformed: Malformed) {
+    fn fail(&mut self, malformed: RespError) {
         self.answers.push_back(Some(Reply::Error(format!("ERR {malformed}"))));
         self.closing = true;
     }
@@ -125,7 +125,7 @@ impl Connection {
 
     /// Says something that was not asked for.
     pub(crate) fn tell(&mut self, reply: &Reply) {
-        reply.write(&mut self.output);
+        reply.encode(&mut self.output);
     }
 
     /// No more is answered than was asked for so far.
@@ -136,7 +136,7 @@ impl Connection {
     /// Sends what can be sent.
     pub(crate) fn write(&mut self) {
         while let Some(Some(reply)) = self.answers.front() {
-            reply.write(&mut self.output);
+            reply.encode(&mut self.output);
             self.answers.pop_front();
             self.first += 1;
         }
@@ -171,16 +171,16 @@ mod tests {
     use super::*;
 
     /// A connection, and its client's end.
-    fn pair() -> (Connection, std::net::TcpStream) {
+    fn pair() -> (ClientConnection, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let client = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("a listener");
         let (stream, _) = listener.accept().expect("a client");
         stream.set_nonblocking(true).expect("a socket");
-        (Connection::new(TcpStream::from_std(stream)), client)
+        (ClientConnection::new(TcpStream::from_std(stream)), client)
     }
 
     /// Reads until there is nothing more; the requests that came.
-    fn serve(connection: &mut Connection, bytes: usize) -> usize {
+    fn serve(connection: &mut ClientConnection, bytes: usize) -> usize {
         let mut requests = 0;
         let mut came = 0;
         while came < bytes {
@@ -221,7 +221,7 @@ mod tests {
         connection.answer(1, Reply::Simple("OK"));
         connection.write();
         assert!(!connection.hears_of(b"key"), "the one before it is not answered yet");
-        connection.answer(0, Reply::Number(1));
+        connection.answer(0, Reply::Integer(1));
         connection.write();
         assert!(connection.hears_of(b"key") && !connection.hears_of(b"other"));
     }

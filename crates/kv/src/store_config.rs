@@ -18,23 +18,23 @@ const QUEUE: u16 = 4096;
 /// Sessions kept.
 const SESSIONS: u16 = 1024;
 /// What all keys and values may take, in MiB, at most: a region has at most 65,535 registers.
-pub const MEGABYTES: u8 = 122;
+pub const MAX_CAPACITY_MIB: u8 = 122;
 
 /// How large a store is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sizes {
+pub struct StoreConfig {
     /// Processes, 1 to 64.
     pub processes: u8,
     /// Memories, 1 to 64.
     pub memories: u8,
-    /// What all keys and values may take, in MiB: 1 to [`MEGABYTES`].
-    pub megabytes: u8,
+    /// What all keys and values may take, in MiB: 1 to [`MAX_CAPACITY_MIB`].
+    pub capacity_mib: u8,
 }
 
-impl Sizes {
+impl StoreConfig {
     /// Those of its log.
-    pub fn log(&self) -> log::Config {
-        let bytes = usize::from(self.megabytes.clamp(1, MEGABYTES)) << 20;
+    pub fn log_config(&self) -> log::Config {
+        let bytes = usize::from(self.capacity_mib.clamp(1, MAX_CAPACITY_MIB)) << 20;
         log::Config {
             processes: self.processes,
             memories: self.memories,
@@ -49,19 +49,19 @@ impl Sizes {
     }
 
     /// Those of what it holds.
-    pub fn limits(&self) -> Limits {
-        Limits { sessions: SESSIONS, bytes: self.log().most_snapshot_bytes() as u32 }
+    pub fn kv_limits(&self) -> Limits {
+        Limits { sessions: SESSIONS, bytes: self.log_config().most_snapshot_bytes() as u32 }
     }
 
     /// The regions of each memory: the log's, then the heartbeats'.
     pub fn regions(&self) -> Vec<Region> {
-        let mut regions = self.log().regions();
+        let mut regions = self.log_config().regions();
         regions.extend(Heartbeat::regions(self.processes));
         regions
     }
 
     /// Bytes that a memory's registers have room for: a register's contents, and whose it is.
-    pub fn room(&self) -> usize {
+    pub fn register_capacity(&self) -> usize {
         ROOM + 8
     }
 }
@@ -73,10 +73,10 @@ mod tests {
     #[test]
     fn all_sizes_fit() {
         for megabytes in 0..=u8::MAX {
-            let sizes = Sizes { processes: 64, memories: 64, megabytes };
-            assert!(sizes.log().fits(), "{megabytes} MiB");
-            let least = usize::from(megabytes.clamp(1, MEGABYTES)) << 20;
-            assert!(sizes.log().most_snapshot_bytes() >= least, "{megabytes} MiB");
+            let sizes = StoreConfig { processes: 64, memories: 64, capacity_mib: megabytes };
+            assert!(sizes.log_config().fits(), "{megabytes} MiB");
+            let least = usize::from(megabytes.clamp(1, MAX_CAPACITY_MIB)) << 20;
+            assert!(sizes.log_config().most_snapshot_bytes() >= least, "{megabytes} MiB");
         }
     }
 }
