@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         limits: limits(&attr.limits),
         capabilities: capabilities(&attr.capabilities),
     };
-    let buffers = Buffers::look(nic.receive_buffer());
+    let buffers = Buffers::look(nic.receive_buffer_size());
     drop(nic);
     let mut report = Report {
         soft,

@@ -16,7 +16,7 @@ pub struct Config {
     pub max_mtu: Option<Mtu>,
     /// Against whom its atomics are atomic. By default [`AtomicScope::Nic`], as on real NICs: load, compute and store
     /// under this NIC's lock. [`AtomicScope::Global`] uses the processor's atomic instructions.
-    pub atomics: AtomicScope,
+    pub atomic_scope: AtomicScope,
     /// What [`Capabilities::ack_after_placement`](mitra_verbs::Capabilities) reports: whether an acknowledgement proves
     /// that the data is in memory. True unless [`Failure::NotPlaced`](mitra_transport::fault::Failure) makes it a lie,
     /// which an honest device would have said beforehand: here.
@@ -49,7 +49,7 @@ impl Config {
             address: None,
             name: None,
             max_mtu: None,
-            atomics: AtomicScope::Nic,
+            atomic_scope: AtomicScope::Nic,
             ack_after_placement: true,
             limits: defaults.limits,
             tuning: Tuning { send_window: 1 << 20, ..defaults.tuning },

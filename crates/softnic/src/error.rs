@@ -10,7 +10,7 @@ use mitra_wire::ROCE_PORT;
 pub enum OpenError {
     /// No interface of this machine has the address.
     #[error("{address} is not an address of this machine; use one in 127.0.0.0/8, or one of: {local}")]
-    NotLocal {
+    AddressNotLocal {
         /// What was asked for.
         address: IpAddr,
         /// What there is, comma-separated.
@@ -49,7 +49,7 @@ pub enum OpenError {
     },
     /// A kind of address that a NIC cannot have.
     #[error("{address} cannot be a NIC's address: {why}")]
-    Unusable {
+    UnusableAddress {
         /// What was asked for.
         address: IpAddr,
         /// Why not, and what to use instead.

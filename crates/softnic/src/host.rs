@@ -111,16 +111,16 @@ fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
 
 /// Who has the RoCE port of an address.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PortUser {
+pub struct RocePortOwner {
     /// The address; the unspecified one stands for all.
     pub address: IpAddr,
     /// Its socket, as `/proc` numbers them.
     inode: u64,
 }
 
-impl PortUser {
+impl RocePortOwner {
     /// The process, as far as `/proc` tells this user.
-    pub fn holder(&self) -> String {
+    pub fn process(&self) -> String {
         let link = format!("socket:[{}]", self.inode);
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -140,7 +140,7 @@ impl PortUser {
 }
 
 /// Who has the RoCE port, of which addresses of this machine.
-pub fn port_users() -> Vec<PortUser> {
+pub fn roce_port_owners() -> Vec<RocePortOwner> {
     let tables = ["/proc/self/net/udp", "/proc/self/net/udp6"].map(fs::read_to_string);
     let lines = tables.iter().flatten().flat_map(|table| table.lines().skip(1));
     lines.filter_map(roce_socket).collect()
@@ -148,16 +148,16 @@ pub fn port_users() -> Vec<PortUser> {
 
 /// Who has the RoCE port of an address, or of all addresses.
 pub(crate) fn port_holder(address: IpAddr) -> String {
-    let stands_for_it = |user: &PortUser| user.address == address || user.address.is_unspecified();
-    let users = port_users();
+    let stands_for_it = |user: &RocePortOwner| user.address == address || user.address.is_unspecified();
+    let users = roce_port_owners();
     users
         .iter()
         .find(|user| stands_for_it(user))
-        .map_or_else(|| "another process".to_owned(), PortUser::holder)
+        .map_or_else(|| "another process".to_owned(), RocePortOwner::process)
 }
 
 /// The socket in a line of `/proc/net/udp` or `udp6`, if it has the RoCE port.
-fn roce_socket(line: &str) -> Option<PortUser> {
+fn roce_socket(line: &str) -> Option<RocePortOwner> {
     let mut fields = line.split_ascii_whitespace();
     let (ip, port) = fields.nth(1)?.split_once(':')?;
     if u16::from_str_radix(port, 16).ok()? != ROCE_PORT {
@@ -172,7 +172,7 @@ fn roce_socket(line: &str) -> Option<PortUser> {
             IpAddr::from(<[u8; 16]>::try_from(words.as_flattened()).ok()?)
         }
     };
-    Some(PortUser { address, inode: fields.nth(7)?.parse().ok()? })
+    Some(RocePortOwner { address, inode: fields.nth(7)?.parse().ok()? })
 }
 
 /// 32 unpredictable bytes.
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_line_of_proc_net_udp_names_its_socket() {
         let line = " 1234: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 98765 2 0 0";
-        let user = |address: &str| Some(PortUser { address: address.parse().unwrap(), inode: 98765 });
+        let user = |address: &str| Some(RocePortOwner { address: address.parse().unwrap(), inode: 98765 });
         assert_eq!(roce_socket(line), user("127.0.0.1"));
         assert_eq!(roce_socket(&line.replace("0100007F", "00000000")), user("0.0.0.0"));
         assert_eq!(

@@ -58,7 +58,7 @@ impl SoftNic {
         let mut nic = NicConfig::new(&name, Gid::from(ip), seed);
         nic.max_mtu = max_mtu;
         nic.limits = config.limits;
-        nic.capabilities.atomic_scope = config.atomics;
+        nic.capabilities.atomic_scope = config.atomic_scope;
         nic.capabilities.ack_after_placement = config.ack_after_placement;
         nic.tuning = config.tuning;
         let receive_buffer = socket.receive_buffer();
@@ -109,13 +109,13 @@ impl SoftNic {
     }
 
     /// Bytes that the kernel queues for this NIC, counted with their overhead.
-    pub fn receive_buffer(&self) -> usize {
+    pub fn receive_buffer_size(&self) -> usize {
         self.receive_buffer
     }
 
     /// Sends the acknowledgements that it owes: for a process that is about to end without dropping its NIC. Does nothing if the
     /// NIC is busy, which its caller may have interrupted.
-    pub fn farewell(&self) {
+    pub fn flush_acks(&self) {
         if let Some(mut engine) = self.shared.try_lock() {
             engine.last_words(clock::now());
         }
@@ -203,7 +203,7 @@ impl From<Refused> for PostError {
 fn port_mtu(ip: IpAddr, bound: Option<Mtu>) -> Result<Mtu, OpenError> {
     let interface = host::interface_of(ip).tried("listing the interfaces")?;
     let Some(interface) = interface else {
-        return Err(OpenError::NotLocal { address: ip, local: host::local_addresses() });
+        return Err(OpenError::AddressNotLocal { address: ip, local: host::local_addresses() });
     };
     let largest = Mtu::for_interface(interface.mtu, ip.is_ipv6())
         .ok_or(OpenError::MtuTooSmall { interface: interface.name, mtu: interface.mtu })?;

@@ -39,7 +39,7 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// To be called in the child of a fork (`pthread_atfork`). The NICs that it inherited are its parent's: their threads are not here, and may
 /// have held their locks. In the child they are dead.
-pub fn forked() {
+pub fn after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 

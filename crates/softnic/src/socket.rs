@@ -274,14 +274,14 @@ impl AsFd for Socket {
 }
 
 fn bind(address: IpAddr) -> Result<socket2::Socket, OpenError> {
-    host::usable(address).map_err(|why| OpenError::Unusable { address, why })?;
+    host::usable(address).map_err(|why| OpenError::UnusableAddress { address, why })?;
     let to = SocketAddr::new(address, ROCE_PORT);
     let socket = socket2::Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))
         .tried("making a UDP socket")?;
     match socket.bind(&to.into()) {
         Ok(()) => Ok(socket),
         Err(e) => Err(match e.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EADDRNOTAVAIL) => OpenError::NotLocal { address, local: host::local_addresses() },
+            Some(Errno::EADDRNOTAVAIL) => OpenError::AddressNotLocal { address, local: host::local_addresses() },
             Some(Errno::EADDRINUSE) => OpenError::PortTaken { address, holder: host::port_holder(address) },
             _ => OpenError::System { what: "binding the UDP socket", source: e },
         }),

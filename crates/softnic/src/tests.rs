@@ -20,7 +20,7 @@ struct Rail {
 
 impl Rail {
     fn new(memory: &Arc<Buffer>, atomics: AtomicScope) -> Rail {
-        let nic = SoftNic::open(Config { atomics, ..Config::loopback() }).unwrap();
+        let nic = SoftNic::open(Config { atomic_scope: atomics, ..Config::loopback() }).unwrap();
         let pd = nic.alloc_pd().unwrap();
         let mr = nic.reg_mr(pd, Arc::clone(memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let channel = nic.create_completion_channel().unwrap();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use common::{PATIENCE, asleep_until, open, until};
-use mitra_softnic::{Config, OpenError, SoftNic, interfaces, port_users};
+use mitra_softnic::{Config, OpenError, SoftNic, interfaces, roce_port_owners};
 use mitra_transport::fault::{Failure, Noise};
 use mitra_verbs::*;
 use mitra_wire::frame::{Frame, LinkType};
@@ -118,7 +118,7 @@ fn nic() -> Arc<SoftNic> {
 
 /// Whether some socket of this machine listens to a group.
 fn is_open(group: IpAddr) -> bool {
-    port_users().iter().any(|user| user.address == group)
+    roce_port_owners().iter().any(|user| user.address == group)
 }
 
 #[test]

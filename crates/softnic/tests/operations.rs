@@ -180,7 +180,7 @@ fn ipv6_works_like_ipv4() {
     // IPv6 has one loopback address, which only one test at a time can have.
     let nic = match SoftNic::open(Config::at("::1".parse().unwrap())) {
         Ok(nic) => nic,
-        Err(OpenError::NotLocal { .. } | OpenError::System { .. }) => return, // no IPv6 on this machine
+        Err(OpenError::AddressNotLocal { .. } | OpenError::System { .. }) => return, // no IPv6 on this machine
         Err(OpenError::PortTaken { .. }) => return,
         Err(e) => panic!("{e}"),
     };

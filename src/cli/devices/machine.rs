@@ -93,15 +93,15 @@ pub(super) struct PortUse {
 }
 
 pub(super) fn port_users() -> Vec<PortUse> {
-    let of = |user: mitra_softnic::PortUser| PortUse {
+    let of = |user: mitra_softnic::RocePortOwner| PortUse {
         address: if user.address.is_unspecified() {
             format!("{} (all)", user.address)
         } else {
             user.address.to_string()
         },
-        holder: user.holder(),
+        holder: user.process(),
     };
-    mitra_softnic::port_users().into_iter().map(of).collect()
+    mitra_softnic::roce_port_owners().into_iter().map(of).collect()
 }
 
 /// An RDMA device that the kernel knows.

@@ -57,7 +57,7 @@ static OPENED: AtomicU32 = AtomicU32::new(0);
 
 /// Runs in the child of a fork.
 unsafe extern "C" fn forked() {
-    mitra_softnic::forked();
+    mitra_softnic::after_fork_in_child();
 }
 
 impl Rails {
@@ -158,7 +158,7 @@ extern "C" fn farewell() {
         if let Some(spanning) = &rails.spanning {
             spanning.farewell();
         }
-        rails.nics.iter().for_each(|nic| nic.farewell());
+        rails.nics.iter().for_each(|nic| nic.flush_acks());
     }
 }
 
