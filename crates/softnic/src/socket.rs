@@ -281,7 +281,9 @@ fn bind(address: IpAddr) -> Result<socket2::Socket, OpenError> {
     match socket.bind(&to.into()) {
         Ok(()) => Ok(socket),
         Err(e) => Err(match e.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EADDRNOTAVAIL) => OpenError::AddressNotLocal { address, local: host::local_addresses() },
+            Some(Errno::EADDRNOTAVAIL) => {
+                OpenError::AddressNotLocal { address, local: host::local_addresses() }
+            }
             Some(Errno::EADDRINUSE) => OpenError::PortTaken { address, holder: host::port_holder(address) },
             _ => OpenError::System { what: "binding the UDP socket", source: e },
         }),
