@@ -70,13 +70,13 @@ impl Graph {
     }
 
     /// The number of vertices.
-    pub fn n(&self) -> usize {
+    pub fn vertex_count(&self) -> usize {
         self.starts.len() - 1
     }
 
     /// The vertices.
     pub fn vertices(&self) -> std::ops::Range<u32> {
-        0..self.n() as u32
+        0..self.vertex_count() as u32
     }
 
     /// The neighbours of `v`, in ascending order.
@@ -85,7 +85,7 @@ impl Graph {
     }
 
     /// N\[v\]: `v` and its neighbours.
-    pub fn closed(&self, v: u32) -> impl Iterator<Item = u32> + '_ {
+    pub fn closed_neighbourhood(&self, v: u32) -> impl Iterator<Item = u32> + '_ {
         std::iter::once(v).chain(self.neighbours(v).iter().copied())
     }
 
@@ -105,23 +105,23 @@ impl Graph {
     }
 
     /// The least and the greatest degree.
-    pub fn degrees(&self) -> (usize, usize) {
+    pub fn degree_range(&self) -> (usize, usize) {
         let degrees = || self.vertices().map(|v| self.degree(v));
         (degrees().min().unwrap_or(0), degrees().max().unwrap_or(0))
     }
 
     /// N\[S\], in ascending order: what the processes of `set` represent, namely themselves and their neighbours.
     pub fn represented(&self, set: &[u32]) -> Vec<u32> {
-        let mut within = vec![false; self.n()];
-        for w in set.iter().flat_map(|&v| self.closed(v)) {
+        let mut within = vec![false; self.vertex_count()];
+        for w in set.iter().flat_map(|&v| self.closed_neighbourhood(v)) {
             within[w as usize] = true;
         }
         self.vertices().filter(|&v| within[v as usize]).collect()
     }
 
     /// The vertices in breadth-first order from `start`; those that cannot be reached are left out.
-    pub fn breadth_first(&self, start: u32) -> Vec<u32> {
-        let mut seen = vec![false; self.n()];
+    pub fn bfs_order(&self, start: u32) -> Vec<u32> {
+        let mut seen = vec![false; self.vertex_count()];
         seen[start as usize] = true;
         let (mut queue, mut order) = (VecDeque::from([start]), Vec::new());
         while let Some(v) = queue.pop_front() {
@@ -137,6 +137,6 @@ impl Graph {
 
     /// Whether every vertex can be reached from every other.
     pub fn is_connected(&self) -> bool {
-        self.breadth_first(0).len() == self.n()
+        self.bfs_order(0).len() == self.vertex_count()
     }
 }

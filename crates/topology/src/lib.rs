@@ -11,21 +11,21 @@
 #![forbid(unsafe_code)]
 
 mod chance;
-pub mod edges;
-pub mod family;
-mod floor;
-mod found;
+pub mod edge_list;
+mod exact_search;
+mod expansion_ratio;
+pub mod generators;
 mod graph;
-mod measure;
-mod probe;
-mod ratio;
-mod search;
-mod spectral;
-mod suggest;
+mod heuristic_search;
+mod lower_bounds;
+mod measures;
+mod spectral_bounds;
+mod suggestion;
+mod witnesses;
 
-pub use found::Found;
+pub use exact_search::MAX_SEARCH_VERTICES;
+pub use expansion_ratio::ExpansionRatio;
 pub use graph::{Graph, GraphError, MAX_EDGES, MAX_VERTICES};
-pub use measure::{ALWAYS_EXACT, Between, EFFORT, Measures, Stage};
-pub use ratio::Ratio;
-pub use search::MAX_SEARCHED;
-pub use suggest::{Impossible, Suggestion, suggest};
+pub use measures::{BRANCH_LIMIT, Bounds, Measures, Stage, UNLIMITED_SEARCH_VERTICES};
+pub use suggestion::{SuggestError, Suggestion, suggest};
+pub use witnesses::Witnesses;

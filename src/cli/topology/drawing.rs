@@ -17,7 +17,7 @@ const WIDTH: f64 = SIDE + 2.0 * MARGIN;
 const HEIGHT: f64 = HEAD + SIDE + 2.0 * MARGIN + FOOT;
 
 pub(super) fn is_drawable(graph: &Graph) -> bool {
-    graph.n() <= 300 && graph.edge_count() <= 3000
+    graph.vertex_count() <= 300 && graph.edge_count() <= 3000
 }
 
 /// What a panel says, and the class of each vertex.
@@ -46,16 +46,20 @@ pub(super) fn draw(graph: &Graph, measures: &Measures) -> String {
 }
 
 fn minority(graph: &Graph, measures: &Measures) -> Panel {
-    let left = &measures.found.minority;
+    let left = &measures.witnesses.hbo_minority;
     let represented = graph.represented(left);
-    let mut classes = vec!["lost"; graph.n()];
+    let mut classes = vec!["lost"; graph.vertex_count()];
     mark(&mut classes, &represented, "seen");
     mark(&mut classes, left, "live");
     let (title, text) = match left.len() {
         0 => ("Nothing defeats HBO".to_owned(), "each process alone represents a majority".to_owned()),
         size => (
-            format!("HBO waits for ever at f = {}", graph.n() - size),
-            format!("{size} are left and represent {} of {}: no majority", represented.len(), graph.n()),
+            format!("HBO waits for ever at f = {}", graph.vertex_count() - size),
+            format!(
+                "{size} are left and represent {} of {}: no majority",
+                represented.len(),
+                graph.vertex_count()
+            ),
         ),
     };
     let legend = &[("live", "alive"), ("seen", "crashed, represented"), ("lost", "crashed")];
@@ -63,8 +67,8 @@ fn minority(graph: &Graph, measures: &Measures) -> Panel {
 }
 
 fn cut(graph: &Graph, measures: &Measures) -> Panel {
-    let [s, t] = &measures.found.cut;
-    let mut classes = vec!["lost"; graph.n()];
+    let [s, t] = &measures.witnesses.sm_cut;
+    let mut classes = vec!["lost"; graph.vertex_count()];
     mark(&mut classes, s, "live");
     mark(&mut classes, t, "other");
     let (title, text) = match s.len() {
@@ -73,7 +77,7 @@ fn cut(graph: &Graph, measures: &Measures) -> Panel {
         }
         0 => ("No SM-cut was found".to_owned(), "there may be one".to_owned()),
         half => (
-            format!("Nobody can decide at f = {}", graph.n() - half),
+            format!("Nobody can decide at f = {}", graph.vertex_count() - half),
             format!("either {half} may be all that is left: at distance 3 or more, neither can tell"),
         ),
     };
@@ -106,7 +110,7 @@ fn draw_panel(out: &mut String, graph: &Graph, places: &[Point], panel: &Panel) 
             "<line class=\"edge\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>\n"
         ));
     }
-    let radius = (SIDE / (graph.n() as f64).sqrt() * 0.2).clamp(3.5, 14.0);
+    let radius = (SIDE / (graph.vertex_count() as f64).sqrt() * 0.2).clamp(3.5, 14.0);
     for v in graph.vertices() {
         let ((x, y), class) = (at(v), panel.classes[v as usize]);
         out.push_str(&format!(

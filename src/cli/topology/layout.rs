@@ -20,13 +20,13 @@ pub(super) fn layout(graph: &Graph) -> Vec<Point> {
 
 /// Steps between all pairs; parts that are not connected stand a little further apart than anything within them.
 fn steps(graph: &Graph) -> Vec<Vec<f64>> {
-    let n = graph.n();
+    let n = graph.vertex_count();
     let mut all = vec![vec![f64::INFINITY; n]; n];
     let mut farthest = 0.0f64;
     for start in graph.vertices() {
         let row = &mut all[start as usize];
         row[start as usize] = 0.0;
-        for v in graph.breadth_first(start) {
+        for v in graph.bfs_order(start) {
             let next = row[v as usize] + 1.0;
             farthest = farthest.max(next - 1.0);
             for &w in graph.neighbours(v) {

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use mitra_topology::edges::{self, MAX_BYTES};
-use mitra_topology::{Graph, Stage, Suggestion, family, suggest};
+use mitra_topology::edge_list::{self, MAX_BYTES};
+use mitra_topology::{Graph, Stage, Suggestion, generators, suggest};
 
 use summary::Summary;
 
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     drop(progress);
     let summary = Summary::new(&graph, &measures, suggestion.as_ref());
     if let Some(file) = write {
-        save(file, &edges::text(&graph))?;
+        save(file, &edge_list::format(&graph))?;
     }
     if let Some(file) = svg {
         save(file, &drawing::draw(&graph, &measures))?;
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn graph(args: &Args, progress: &Progress) -> anyhow::Result<(String, Graph, Option<Suggestion>)> {
     if let Some(path) = &args.edges {
         let name = path.display().to_string();
-        let graph = edges::parse(&read(path)?).with_context(|| name.clone())?;
+        let graph = edge_list::parse(&read(path)?).with_context(|| name.clone())?;
         return Ok((name, graph, None));
     }
     if let Some([name, sizes @ ..]) = args.family.as_deref() {
@@ -111,7 +111,7 @@ fn graph(args: &Args, progress: &Progress) -> anyhow::Result<(String, Graph, Opt
                 .map_err(|_| anyhow::anyhow!("a size of {name} is a whole number, not '{size}'"))
         };
         let sizes = sizes.iter().map(number).collect::<anyhow::Result<Vec<_>>>()?;
-        let graph = family::build(name, &sizes, args.seed)?;
+        let graph = generators::generate(name, &sizes, args.seed)?;
         let sizes: String = sizes.iter().map(|size| format!(" {size}")).collect();
         return Ok((format!("{name}{sizes}"), graph, None));
     }
@@ -172,9 +172,9 @@ impl Progress {
 
     fn stage(&self, stage: Stage) {
         self.say(match stage {
-            Stage::Probing => "growing sets that may defeat the graph".to_owned(),
-            Stage::Searching(measure) => format!("searching all sets for {measure}"),
-            Stage::Eigenvalues => "bounding the eigenvalues".to_owned(),
+            Stage::HeuristicSearch => "growing sets that may defeat the graph".to_owned(),
+            Stage::ExactSearch(measure) => format!("searching all sets for {measure}"),
+            Stage::EigenvalueBounds => "bounding the eigenvalues".to_owned(),
         });
     }
 }

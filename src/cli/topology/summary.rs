@@ -1,6 +1,6 @@
 //! The numbers, with the names that scripts rely on.
 
-use mitra_topology::{Between, Graph, Measures, Suggestion};
+use mitra_topology::{Bounds, Graph, Measures, Suggestion};
 use serde::Serialize;
 
 /// One JSON object; docs/topology.md describes the fields.
@@ -59,8 +59,8 @@ pub(super) struct Suggested {
 
 impl Summary {
     pub(super) fn new(graph: &Graph, measures: &Measures, suggestion: Option<&Suggestion>) -> Summary {
-        let Measures { expansion, bound_f, hbo_f, best_f, ref found, spectral } = *measures;
-        let (n, edges, (least, most)) = (graph.n(), graph.edge_count(), graph.degrees());
+        let Measures { expansion, bound_f, hbo_f, best_f, ref witnesses, spectral } = *measures;
+        let (n, edges, (least, most)) = (graph.vertex_count(), graph.edge_count(), graph.degree_range());
         let exact = measures.is_exact();
         let h = expansion.map(|h| h.at_least);
         Summary {
@@ -70,7 +70,7 @@ impl Summary {
             expansion: h.map(|h| h.value()),
             expansion_ratio: h.map(|h| h.to_string()),
             bound_f: bound_f.at_least,
-            slide_f: h.and_then(|h| h.slide_f(n)),
+            slide_f: h.and_then(|h| h.misread_bound(n)),
             hbo_f: hbo_f.at_least,
             best_f: best_f.at_least,
             exact,
@@ -81,9 +81,9 @@ impl Summary {
                 best_f_at_most: best_f.at_most,
             }),
             spectral,
-            expansion_set: found.thin.as_ref().map(|(_, set)| set.clone()),
-            hbo_minority: found.minority.clone(),
-            sm_cut: found.cut.clone(),
+            expansion_set: witnesses.expansion_set.as_ref().map(|(_, set)| set.clone()),
+            hbo_minority: witnesses.hbo_minority.clone(),
+            sm_cut: witnesses.sm_cut.clone(),
             suggestion: suggestion.map(|suggestion| Suggested {
                 f: suggestion.f,
                 degree: suggestion.degree,
@@ -96,7 +96,7 @@ impl Summary {
 }
 
 /// A number, or what it lies between.
-pub(super) fn shown<T: PartialEq + ToString>(between: &Between<T>) -> String {
+pub(super) fn shown<T: PartialEq + ToString>(between: &Bounds<T>) -> String {
     if between.is_exact() {
         between.at_least.to_string()
     } else {

@@ -51,7 +51,7 @@ pub(super) fn rows(
     measures: &Measures,
     summary: &Summary,
 ) -> [(&'static str, String, String); 5] {
-    let n = graph.n();
+    let n = graph.vertex_count();
     let expansion = measures.expansion.map_or("none".to_owned(), |h| {
         if h.is_exact() {
             h.at_least.to_string()
@@ -59,10 +59,10 @@ pub(super) fn rows(
             format!("{:.4} … {:.4}", h.at_least.value(), h.at_most.value())
         }
     });
-    let thinnest = measures.found.thin.as_ref().map_or(String::new(), |(ratio, s)| {
+    let thinnest = measures.witnesses.expansion_set.as_ref().map_or(String::new(), |(ratio, s)| {
         format!("{} around the {} of {}", ratio.boundary, ratio.size, set(s))
     });
-    let minority = &measures.found.minority;
+    let minority = &measures.witnesses.hbo_minority;
     let hbo = match minority.len() {
         0 => "nothing defeats it: each process represents a majority".to_owned(),
         left => {
@@ -70,7 +70,7 @@ pub(super) fn rows(
             format!("f = {}: {} left, {represented} of {n} represented", n - left, set(minority))
         }
     };
-    let [s, t] = &measures.found.cut;
+    let [s, t] = &measures.witnesses.sm_cut;
     let best = match s.len() {
         0 if measures.best_f.is_exact() => {
             "nothing defeats it: no two processes are at distance 3 or more".to_owned()

@@ -4,7 +4,7 @@ use anyhow::{Context, ensure};
 use mitra_consensus::omega::Omega;
 use mitra_consensus::{ProcessId, ProcessSet, Sound};
 use mitra_consensus_check::{Limits, Step, effort, worlds};
-use mitra_topology::{Graph, Measures, family};
+use mitra_topology::{Graph, Measures, generators};
 
 use crate::report::{Blocks, Row, quantile};
 
@@ -21,7 +21,7 @@ const PATIENCE: u32 = 1_000_000;
 pub(super) fn hbo() -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, sizes) in GRAPHS {
-        let graph = family::build(name, sizes, 0)?;
+        let graph = generators::generate(name, sizes, 0)?;
         let most = Measures::of(&graph, 0, &|_| ()).hbo_f.at_least;
         let sized = match sizes {
             [n] => format!("{name}-{n}"),

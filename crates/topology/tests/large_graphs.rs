@@ -1,18 +1,18 @@
 //! Graphs that no search can finish: bounds that are true, tell something, and end.
 
-use mitra_topology::{Graph, MAX_VERTICES, Measures, family};
+use mitra_topology::{Graph, MAX_VERTICES, Measures, generators};
 
 /// The sets that show the upper bounds, by their definitions.
 fn check_examples(graph: &Graph, measures: &Measures) {
-    let n = graph.n();
-    let (ratio, thin) = measures.found.thin.as_ref().unwrap();
+    let n = graph.vertex_count();
+    let (ratio, thin) = measures.witnesses.expansion_set.as_ref().unwrap();
     assert_eq!(*ratio, measures.expansion.unwrap().at_most);
     assert!(2 * thin.len() <= n && thin.len() as u64 == ratio.size);
     assert_eq!(graph.represented(thin).len() - thin.len(), ratio.boundary as usize);
-    let minority = &measures.found.minority;
+    let minority = &measures.witnesses.hbo_minority;
     assert!(2 * graph.represented(minority).len() <= n);
     assert_eq!(n - minority.len() - 1, measures.hbo_f.at_most);
-    let [s, t] = &measures.found.cut;
+    let [s, t] = &measures.witnesses.sm_cut;
     assert_eq!([s.len(), t.len()], [n - 1 - measures.best_f.at_most; 2]);
     let near = graph.represented(&graph.represented(s));
     assert!(t.iter().all(|v| near.binary_search(v).is_err()));
@@ -20,7 +20,7 @@ fn check_examples(graph: &Graph, measures: &Measures) {
 
 #[test]
 fn the_largest_sparse_graph_has_bounds_above_a_majority() {
-    let graph = family::build("random-regular", &[MAX_VERTICES, 3], 5).unwrap();
+    let graph = generators::generate("random-regular", &[MAX_VERTICES, 3], 5).unwrap();
     let measures = Measures::of(&graph, 5, &|_| ());
     check_examples(&graph, &measures);
     assert!(measures.spectral && !measures.is_exact());
@@ -40,7 +40,7 @@ fn what_is_plain_to_see_is_exact_at_any_size() {
         ("empty", (0, 1), [49_999, 49_999, 49_999]),
     ];
     for (name, (boundary, size), f) in cases {
-        let graph = family::build(name, &[MAX_VERTICES], 0).unwrap();
+        let graph = generators::generate(name, &[MAX_VERTICES], 0).unwrap();
         let measures = Measures::of(&graph, 0, &|_| ());
         assert!(measures.is_exact() && !measures.spectral, "{name}");
         let h = measures.expansion.unwrap().at_least;
@@ -52,7 +52,7 @@ fn what_is_plain_to_see_is_exact_at_any_size() {
 
 #[test]
 fn a_large_complete_graph_tolerates_all_but_one() {
-    let graph = family::build("complete", &[600], 0).unwrap();
+    let graph = generators::generate("complete", &[600], 0).unwrap();
     let measures = Measures::of(&graph, 0, &|_| ());
     assert!(measures.is_exact());
     assert_eq!([measures.bound_f, measures.hbo_f, measures.best_f].map(|f| f.at_least), [449, 599, 599]);
@@ -61,10 +61,10 @@ fn a_large_complete_graph_tolerates_all_but_one() {
 /// One search too many for its effort: the bounds are those of a graph that is not searched, or better, never worse.
 #[test]
 fn a_search_that_is_given_up_costs_no_truth() {
-    let graph = family::build("random-regular", &[64, 4], 9).unwrap();
-    let none = Measures::with_effort(&graph, 9, 0, &|_| ());
+    let graph = generators::generate("random-regular", &[64, 4], 9).unwrap();
+    let none = Measures::with_branch_limit(&graph, 9, 0, &|_| ());
     for effort in [1, 100, 10_000] {
-        let some = Measures::with_effort(&graph, 9, effort, &|_| ());
+        let some = Measures::with_branch_limit(&graph, 9, effort, &|_| ());
         check_examples(&graph, &some);
         for (some, none) in [(some.hbo_f, none.hbo_f), (some.best_f, none.best_f)] {
             assert!(
@@ -79,8 +79,12 @@ fn a_search_that_is_given_up_costs_no_truth() {
 /// The same seed, the same answer.
 #[test]
 fn chance_comes_from_the_seed_alone() {
-    let of = |seed| Measures::of(&family::build("random-regular", &[400, 5], seed).unwrap(), seed, &|_| ());
+    let of =
+        |seed| Measures::of(&generators::generate("random-regular", &[400, 5], seed).unwrap(), seed, &|_| ());
     let (first, again, other) = (of(1), of(1), of(2));
-    assert_eq!((&first.found, first.hbo_f, first.expansion), (&again.found, again.hbo_f, again.expansion));
-    assert_ne!(first.found, other.found);
+    assert_eq!(
+        (&first.witnesses, first.hbo_f, first.expansion),
+        (&again.witnesses, again.hbo_f, again.expansion)
+    );
+    assert_ne!(first.witnesses, other.witnesses);
 }

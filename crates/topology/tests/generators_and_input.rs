@@ -1,15 +1,15 @@
 //! Where graphs come from: text, names, suggestions; and what is refused.
 
-use mitra_topology::edges::{self, EdgeListError};
-use mitra_topology::family::{self, FamilyError};
-use mitra_topology::{Graph, GraphError, Impossible, MAX_EDGES, MAX_VERTICES, Measures, suggest};
+use mitra_topology::edge_list::{self, EdgeListError};
+use mitra_topology::generators::{self, GeneratorError};
+use mitra_topology::{Graph, GraphError, MAX_EDGES, MAX_VERTICES, Measures, SuggestError, suggest};
 use proptest::prelude::*;
 
 #[test]
 fn edge_lists_have_comments_blanks_isolated_vertices_and_repeated_edges() {
-    let graph = edges::parse(b"# three and one\n\n0 1\r\n1\t2 # the last\n 2 1 \n3\n").unwrap();
+    let graph = edge_list::parse(b"# three and one\n\n0 1\r\n1\t2 # the last\n 2 1 \n3\n").unwrap();
     assert_eq!(graph, Graph::new(4, &[(0, 1), (1, 2)]).unwrap());
-    assert_eq!(edges::parse(b"0").unwrap().n(), 1);
+    assert_eq!(edge_list::parse(b"0").unwrap().vertex_count(), 1);
 }
 
 #[test]
@@ -27,28 +27,28 @@ fn what_is_no_edge_list_is_refused_with_its_line() {
         (b"", "at least one"),
         (b"# nothing\n", "at least one"),
     ] {
-        let error = edges::parse(text).unwrap_err().to_string();
+        let error = edge_list::parse(text).unwrap_err().to_string();
         assert!(error.contains(says), "{error:?} should say {says:?}");
     }
     let word = "1".repeat(100_000);
-    assert!(edges::parse(word.as_bytes()).unwrap_err().to_string().len() < 120);
-    assert_eq!(edges::parse(&vec![b'\n'; edges::MAX_BYTES + 1]), Err(EdgeListError::TooLong));
+    assert!(edge_list::parse(word.as_bytes()).unwrap_err().to_string().len() < 120);
+    assert_eq!(edge_list::parse(&vec![b'\n'; edge_list::MAX_BYTES + 1]), Err(EdgeListError::TooLong));
     let many = "0 1\n".repeat(MAX_EDGES + 1);
-    assert!(edges::parse(many.as_bytes()).unwrap_err().to_string().contains("limit of 5000000 edges"));
+    assert!(edge_list::parse(many.as_bytes()).unwrap_err().to_string().contains("limit of 5000000 edges"));
 }
 
 proptest! {
     #[test]
     fn any_bytes_are_a_graph_or_an_error(text in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = edges::parse(&text);
+        let _ = edge_list::parse(&text);
     }
 
     #[test]
     fn what_is_written_is_read_again(n in 1usize..40, degree in 0usize..8, seed: u64) {
         prop_assume!(degree < n && n * degree % 2 == 0);
-        let graph = family::build("random-regular", &[n, degree], seed).unwrap();
-        prop_assert_eq!(graph.degrees(), (degree, degree));
-        prop_assert_eq!(edges::parse(edges::text(&graph).as_bytes()), Ok(graph));
+        let graph = generators::generate("random-regular", &[n, degree], seed).unwrap();
+        prop_assert_eq!(graph.degree_range(), (degree, degree));
+        prop_assert_eq!(edge_list::parse(edge_list::format(&graph).as_bytes()), Ok(graph));
     }
 }
 
@@ -79,22 +79,26 @@ fn families_are_what_they_are_called() {
         ("random-regular", &[50, 7], 50, 175, (7, 7)),
     ];
     for (name, sizes, n, edges, degrees) in cases {
-        let graph = family::build(name, sizes, 3).unwrap();
-        assert_eq!((graph.n(), graph.edge_count(), graph.degrees()), (n, edges, degrees), "{name} {sizes:?}");
+        let graph = generators::generate(name, sizes, 3).unwrap();
+        assert_eq!(
+            (graph.vertex_count(), graph.edge_count(), graph.degree_range()),
+            (n, edges, degrees),
+            "{name} {sizes:?}"
+        );
     }
     // No triangle, no square, five steps around: that is Petersen's graph and no other of its degree.
-    let petersen = family::build("petersen", &[], 0).unwrap();
+    let petersen = generators::generate("petersen", &[], 0).unwrap();
     assert!(petersen.vertices().all(|v| petersen.represented(&petersen.represented(&[v])).len() == 10));
     assert_ne!(
-        family::build("random-regular", &[40, 3], 1).unwrap(),
-        family::build("random-regular", &[40, 3], 2).unwrap()
+        generators::generate("random-regular", &[40, 3], 1).unwrap(),
+        generators::generate("random-regular", &[40, 3], 2).unwrap()
     );
 }
 
 #[test]
 fn families_refuse_sizes_that_make_none() {
     let refused = |name: &str, sizes: &[usize], says: &str| {
-        let error = family::build(name, sizes, 0).unwrap_err().to_string();
+        let error = generators::generate(name, sizes, 0).unwrap_err().to_string();
         assert!(error.contains(says), "{name} {sizes:?}: {error:?}");
     };
     refused("wheel", &[5], "no family `wheel`: there are ring, complete");
@@ -111,7 +115,7 @@ fn families_refuse_sizes_that_make_none() {
     refused("random-regular", &[100_000, 99_999], "limit of 5000000 edges");
     refused("complete", &[100_000], "limit of 5000000 edges");
     assert!(
-        matches!(family::build(&"x".repeat(1 << 20), &[], 0), Err(FamilyError::Unknown(name)) if name.len() == 40)
+        matches!(generators::generate(&"x".repeat(1 << 20), &[], 0), Err(GeneratorError::Unknown(name)) if name.len() == 40)
     );
 }
 
@@ -121,7 +125,7 @@ fn suggestions_tolerate_what_was_asked_for() {
         let suggestion = suggest(n, f, 4, &|_| ()).unwrap();
         let measures = Measures::of(&suggestion.graph, 4, &|_| ());
         assert!(measures.hbo_f.is_exact() && measures.hbo_f.at_least >= f, "{n} {f}: {:?}", measures.hbo_f);
-        assert_eq!(suggestion.graph.degrees().1, suggestion.degree);
+        assert_eq!(suggestion.graph.degree_range().1, suggestion.degree);
         assert!(suggestion.least_degree <= suggestion.degree);
     }
     // A majority needs no shared memory; one process of five must see two others; one of ten, five: Petersen has only three.
@@ -139,8 +143,8 @@ fn a_large_suggestion_is_proved_by_its_lower_bound() {
 
 #[test]
 fn nothing_is_suggested_for_what_nothing_tolerates() {
-    assert_eq!(suggest(5, 5, 1, &|_| ()).unwrap_err(), Impossible::All { n: 5, f: 5 });
-    assert_eq!(suggest(0, 0, 1, &|_| ()).unwrap_err(), Impossible::All { n: 0, f: 0 });
+    assert_eq!(suggest(5, 5, 1, &|_| ()).unwrap_err(), SuggestError::TooManyCrashes { n: 5, f: 5 });
+    assert_eq!(suggest(0, 0, 1, &|_| ()).unwrap_err(), SuggestError::TooManyCrashes { n: 0, f: 0 });
     assert_eq!(
         suggest(usize::MAX, 1, 1, &|_| ()).unwrap_err(),
         GraphError::TooManyVertices(usize::MAX).into()

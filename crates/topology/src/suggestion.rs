@@ -1,25 +1,25 @@
 //! A sparse graph that tolerates f crashes under HBO: candidates are drawn, and each is checked before it is believed.
 
-use crate::family::random_edges;
-use crate::floor::Floor;
-use crate::found::Found;
+use crate::exact_search::{ExactSearch, MAX_SEARCH_VERTICES};
+use crate::generators::random_edges;
 use crate::graph::{Graph, GraphError, MAX_EDGES, MAX_VERTICES};
-use crate::measure::{ALWAYS_EXACT, EFFORT, Measures, Stage};
-use crate::probe::probe;
-use crate::search::{MAX_SEARCHED, Search};
-use crate::spectral::Spectrum;
+use crate::heuristic_search::grow_sets;
+use crate::lower_bounds::LowerBounds;
+use crate::measures::{BRANCH_LIMIT, Measures, Stage, UNLIMITED_SEARCH_VERTICES};
+use crate::spectral_bounds::Spectrum;
+use crate::witnesses::Witnesses;
 
 /// Candidates of each degree while a search always tells them apart exactly, and while it may.
 const DRAWS: [u64; 2] = [100, 20];
 /// Branches that the search of larger ones may take for all candidates of a degree together.
-const EFFORT_PER_DEGREE: u64 = EFFORT / 8;
+const BRANCH_LIMIT_PER_DEGREE: u64 = BRANCH_LIMIT / 8;
 
 /// Why there is no suggestion.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Impossible {
+pub enum SuggestError {
     /// All processes, or more.
     #[error("{f} of {n} processes: at most {} can crash, one must be left to decide", n.saturating_sub(1))]
-    All {
+    TooManyCrashes {
         /// Processes.
         n: usize,
         /// Crashes.
@@ -56,9 +56,9 @@ impl Suggestion {
 
 /// A graph of `n` processes that tolerates `f` crashes under HBO, with the least degree found. `tell` hears each degree
 /// that is tried.
-pub fn suggest(n: usize, f: usize, seed: u64, tell: &dyn Fn(usize)) -> Result<Suggestion, Impossible> {
+pub fn suggest(n: usize, f: usize, seed: u64, tell: &dyn Fn(usize)) -> Result<Suggestion, SuggestError> {
     if f >= n {
-        return Err(Impossible::All { n, f });
+        return Err(SuggestError::TooManyCrashes { n, f });
     }
     if n > MAX_VERTICES {
         return Err(GraphError::TooManyVertices(n).into());
@@ -71,7 +71,7 @@ pub fn suggest(n: usize, f: usize, seed: u64, tell: &dyn Fn(usize)) -> Result<Su
     }
     let try_degree = |degree: usize, draws: u64| -> Result<Option<Graph>, GraphError> {
         tell(degree);
-        let mut effort = if n <= ALWAYS_EXACT { u64::MAX } else { EFFORT_PER_DEGREE };
+        let mut effort = if n <= UNLIMITED_SEARCH_VERTICES { u64::MAX } else { BRANCH_LIMIT_PER_DEGREE };
         for draw in 0..draws {
             let graph = Graph::new(n, &random_edges(n, degree, seed.wrapping_add(draw)))?;
             if tolerates(&graph, f, seed, &mut effort) {
@@ -81,9 +81,9 @@ pub fn suggest(n: usize, f: usize, seed: u64, tell: &dyn Fn(usize)) -> Result<Su
         Ok(None)
     };
     let found = |degree, graph| Ok(Suggestion { graph, f, degree, least_degree });
-    if n <= MAX_SEARCHED {
+    if n <= MAX_SEARCH_VERTICES {
         for degree in least_degree..n {
-            if let Some(graph) = try_degree(degree, DRAWS[usize::from(n > ALWAYS_EXACT)])? {
+            if let Some(graph) = try_degree(degree, DRAWS[usize::from(n > UNLIMITED_SEARCH_VERTICES)])? {
                 return found(degree, graph);
             }
         }
@@ -109,26 +109,26 @@ pub fn suggest(n: usize, f: usize, seed: u64, tell: &dyn Fn(usize)) -> Result<Su
 
 /// Whether it is certain that every set of n − f processes represents more than n/2. Spends of `effort` while there is some.
 fn tolerates(graph: &Graph, f: usize, seed: u64, effort: &mut u64) -> bool {
-    let n = graph.n();
+    let n = graph.vertex_count();
     let left = n - f;
-    let mut floor = Floor::simple(graph);
-    if floor.minority < left {
+    let mut lower = LowerBounds::from_degrees(graph);
+    if lower.minority < left {
         return true;
     }
-    if n <= MAX_SEARCHED {
-        let mut found = Found::default();
-        probe(graph, seed, &mut found);
-        if found.minority.len() >= left {
+    if n <= MAX_SEARCH_VERTICES {
+        let mut found = Witnesses::default();
+        grow_sets(graph, seed, &mut found);
+        if found.hbo_minority.len() >= left {
             return false;
         }
-        if let Ok(set) = Search::new(graph, effort).find(left, n / 2) {
+        if let Ok(set) = ExactSearch::new(graph, effort).find(left, n / 2) {
             return set.is_none();
         }
     }
     if graph.is_connected() {
-        floor.raise(n, &Spectrum::of(graph, seed));
+        lower.tighten(n, &Spectrum::of(graph, seed));
     }
-    floor.minority < left
+    lower.minority < left
 }
 
 #[cfg(test)]
@@ -141,11 +141,11 @@ mod tests {
         let n = 40;
         let missed = (0..40).any(|seed| {
             let graph = Graph::new(n, &random_edges(n, 4, seed)).unwrap();
-            let mut grown = Found::default();
-            probe(&graph, seed, &mut grown);
+            let mut grown = Witnesses::default();
+            grow_sets(&graph, seed, &mut grown);
             // A crash fewer than what grown sets defeat.
-            let f = n - grown.minority.len() - 1;
-            let set = Search::new(&graph, &mut { u64::MAX }).find(n - f, n / 2).unwrap();
+            let f = n - grown.hbo_minority.len() - 1;
+            let set = ExactSearch::new(&graph, &mut { u64::MAX }).find(n - f, n / 2).unwrap();
             assert_eq!(tolerates(&graph, f, seed, &mut { u64::MAX }), set.is_none());
             set.is_some()
         });

@@ -21,7 +21,7 @@ pub const FAMILIES: [(&str, &[&str]); 9] = [
 
 /// Why there is no such graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FamilyError {
+pub enum GeneratorError {
     /// No family of this name.
     #[error("no family `{}`: there are {}", .0.escape_debug(), names())]
     Unknown(String),
@@ -41,20 +41,20 @@ fn names() -> String {
 }
 
 /// The graph of this family and these sizes; `seed` chooses among the random ones.
-pub fn build(name: &str, sizes: &[usize], seed: u64) -> Result<Graph, FamilyError> {
+pub fn generate(name: &str, sizes: &[usize], seed: u64) -> Result<Graph, GeneratorError> {
     let &(name, wanted) = FAMILIES
         .iter()
         .find(|(known, _)| *known == name)
-        .ok_or_else(|| FamilyError::Unknown(name.chars().take(40).collect()))?;
+        .ok_or_else(|| GeneratorError::Unknown(name.chars().take(40).collect()))?;
     if sizes.len() != wanted.len() {
         let usage = wanted.iter().map(|size| format!(" {size}")).collect();
-        return Err(FamilyError::Sizes(name, wanted.len(), usage));
+        return Err(GeneratorError::Sizes(name, wanted.len(), usage));
     }
     let size = |i: usize| sizes.get(i).copied().unwrap_or(0);
     let (a, b) = (size(0), size(1));
     let (n, edges) = match name {
         "hypercube" if a > MAX_VERTICES.ilog2() as usize => {
-            return Err(FamilyError::Size("a hypercube of dimension 0 to 16"));
+            return Err(GeneratorError::Size("a hypercube of dimension 0 to 16"));
         }
         "hypercube" => (1 << a, a << a >> 1),
         "petersen" => (10, 15),
@@ -72,7 +72,7 @@ pub fn build(name: &str, sizes: &[usize], seed: u64) -> Result<Graph, FamilyErro
     }
     let vertex = |v: usize| v as u32;
     let edges: Vec<(u32, u32)> = match name {
-        "ring" if n < 3 => return Err(FamilyError::Size("a ring has at least 3 vertices")),
+        "ring" if n < 3 => return Err(GeneratorError::Size("a ring has at least 3 vertices")),
         "ring" => (0..n).map(|v| (vertex(v), vertex((v + 1) % n))).collect(),
         "complete" => (0..n).flat_map(|u| (u + 1..n).map(move |v| (vertex(u), vertex(v)))).collect(),
         "star" => (1..n).map(|v| (0, vertex(v))).collect(),
@@ -83,14 +83,16 @@ pub fn build(name: &str, sizes: &[usize], seed: u64) -> Result<Graph, FamilyErro
             .collect(),
         "petersen" => (0..5).flat_map(|v| [(v, (v + 1) % 5), (v, v + 5), (v + 5, (v + 2) % 5 + 5)]).collect(),
         "torus" if a < 3 || b < 3 => {
-            return Err(FamilyError::Size("a torus has at least 3 rows and 3 columns"));
+            return Err(GeneratorError::Size("a torus has at least 3 rows and 3 columns"));
         }
         "grid" | "torus" => lattice(a, b, name == "torus"),
         "random-regular" if b >= n => {
-            return Err(FamilyError::Size("in a regular graph, the degree is below the number of vertices"));
+            return Err(GeneratorError::Size(
+                "in a regular graph, the degree is below the number of vertices",
+            ));
         }
         "random-regular" if n * b % 2 == 1 => {
-            return Err(FamilyError::Size("in a regular graph, vertices times degree is even"));
+            return Err(GeneratorError::Size("in a regular graph, vertices times degree is even"));
         }
         "random-regular" => random_edges(n, b, seed),
         _ => Vec::new(),

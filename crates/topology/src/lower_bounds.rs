@@ -1,40 +1,40 @@
 //! What is certain without any search: lower bounds from degrees and connectivity.
 
+use crate::expansion_ratio::ExpansionRatio;
 use crate::graph::Graph;
-use crate::ratio::Ratio;
-use crate::spectral::Spectrum;
+use crate::spectral_bounds::Spectrum;
 
-/// Upper bounds on the sets that [`Found`](crate::found::Found) holds examples of: no worse ones exist.
+/// Upper bounds on the sets that [`Witnesses`](crate::witnesses::Witnesses) holds examples of: no worse ones exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Floor {
+pub(crate) struct LowerBounds {
     /// The expansion is at least this; none for a single vertex, which has no set to measure.
-    pub(crate) expansion: Option<Ratio>,
+    pub(crate) expansion: Option<ExpansionRatio>,
     /// No set of more processes represents at most n/2.
     pub(crate) minority: usize,
     /// No SM-cut has more on each side.
     pub(crate) cut: usize,
 }
 
-impl Floor {
+impl LowerBounds {
     /// From degrees and connectivity.
     ///
     /// Of S with |S| ≤ n/2, |∂S| is at least the connectivity, and at least (least degree + 1) − |S|: what one of its
     /// vertices represents, without S. The two sides of an SM-cut represent disjoint sets, of which one has at most n/2;
     /// and one of them touches no neighbour of the vertex of greatest degree, or they would be joined by it.
-    pub(crate) fn simple(graph: &Graph) -> Floor {
-        let n = graph.n();
-        let (least, most) = graph.degrees();
+    pub(crate) fn from_degrees(graph: &Graph) -> LowerBounds {
+        let n = graph.vertex_count();
+        let (least, most) = graph.degree_range();
         let connected = connectivity(graph);
         let boundary = connected.max((least + 1).saturating_sub(n / 2));
-        let expansion = (n > 1).then_some(Ratio { boundary: boundary as u64, size: n as u64 / 2 });
+        let expansion = (n > 1).then_some(ExpansionRatio { boundary: boundary as u64, size: n as u64 / 2 });
         let minority = if 2 * (least + 1) > n { 0 } else { n / 2 - boundary };
-        Floor { expansion, minority, cut: minority.min(n - 1 - most) }
+        LowerBounds { expansion, minority, cut: minority.min(n - 1 - most) }
     }
 
     /// With what the eigenvalues say.
-    pub(crate) fn raise(&mut self, n: usize, spectrum: &Spectrum) {
+    pub(crate) fn tighten(&mut self, n: usize, spectrum: &Spectrum) {
         const UNIT: u64 = 1 << 20;
-        let expansion = Ratio { boundary: (spectrum.expansion() * UNIT as f64) as u64, size: UNIT };
+        let expansion = ExpansionRatio { boundary: (spectrum.expansion() * UNIT as f64) as u64, size: UNIT };
         self.expansion = self.expansion.max(Some(expansion));
         self.minority = self.minority.min(spectrum.minority(n));
         self.cut = self.cut.min(spectrum.cut(n)).min(self.minority);
@@ -45,13 +45,13 @@ impl Floor {
 fn connectivity(graph: &Graph) -> usize {
     match graph.is_connected() {
         false => 0,
-        true => 1 + usize::from(graph.n() > 2 && !has_cut_vertex(graph)),
+        true => 1 + usize::from(graph.vertex_count() > 2 && !has_cut_vertex(graph)),
     }
 }
 
 /// Whether a connected graph has a vertex without which it would not be (Hopcroft and Tarjan 1973).
 fn has_cut_vertex(graph: &Graph) -> bool {
-    let n = graph.n();
+    let n = graph.vertex_count();
     // When a vertex was entered, from 1, and the earliest that it or what is below it touches.
     let (mut entered, mut earliest) = (vec![0; n], vec![0; n]);
     let mut children_of_root = 0;

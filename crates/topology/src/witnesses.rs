@@ -1,30 +1,30 @@
 //! Sets that show what a graph does *not* tolerate: whatever finds them, each proves an upper bound.
 
+use crate::expansion_ratio::ExpansionRatio;
 use crate::graph::Graph;
-use crate::ratio::Ratio;
 
 /// The worst sets found so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct Witnesses {
     /// S with 1 ≤ |S| ≤ n/2 and its ratio |∂S|/|S|: the expansion is at most that.
-    pub thin: Option<(Ratio, Vec<u32>)>,
+    pub expansion_set: Option<(ExpansionRatio, Vec<u32>)>,
     /// A set of processes that represents at most n/2: HBO decides nothing when these alone are left.
-    pub minority: Vec<u32>,
+    pub hbo_minority: Vec<u32>,
     /// An SM-cut: two sets of the same size at distance 3 or more, so that each must think the other crashed.
-    pub cut: [Vec<u32>; 2],
+    pub sm_cut: [Vec<u32>; 2],
 }
 
-impl Found {
+impl Witnesses {
     /// Tries every beginning of `order` (distinct vertices).
     pub(crate) fn try_order(&mut self, graph: &Graph, order: &[u32]) {
-        let n = graph.n();
+        let n = graph.vertex_count();
         // 0: unseen, 1: within two steps, 2: represented.
         let mut near = vec![0u8; n];
         let (mut represented, mut within_two) = (0, 0);
         let (mut thinnest, mut minority, mut cut) = (None, 0, (0, 0));
         for (i, &v) in order.iter().enumerate() {
             let size = i + 1;
-            for w in graph.closed(v) {
+            for w in graph.closed_neighbourhood(v) {
                 if near[w as usize] == 2 {
                     continue;
                 }
@@ -39,7 +39,7 @@ impl Found {
                 }
             }
             if size <= n / 2 {
-                let ratio = Ratio { boundary: (represented - size) as u64, size: size as u64 };
+                let ratio = ExpansionRatio { boundary: (represented - size) as u64, size: size as u64 };
                 if thinnest.is_none_or(|(least, _)| ratio < least) {
                     thinnest = Some((ratio, size));
                 }
@@ -53,15 +53,15 @@ impl Found {
             }
         }
         if let Some((ratio, size)) = thinnest
-            && self.thin.as_ref().is_none_or(|(least, _)| ratio < *least)
+            && self.expansion_set.as_ref().is_none_or(|(least, _)| ratio < *least)
         {
-            self.thin = Some((ratio, order[..size].to_vec()));
+            self.expansion_set = Some((ratio, order[..size].to_vec()));
         }
-        if minority > self.minority.len() {
-            self.minority = order[..minority].to_vec();
+        if minority > self.hbo_minority.len() {
+            self.hbo_minority = order[..minority].to_vec();
         }
-        if cut.0 > self.cut[0].len() {
-            self.cut = sm_cut(graph, &order[..cut.1], cut.0);
+        if cut.0 > self.sm_cut[0].len() {
+            self.sm_cut = sm_cut(graph, &order[..cut.1], cut.0);
         }
     }
 
@@ -73,7 +73,7 @@ impl Found {
 
 /// `half` of `set`, and as many of those that are 3 or more steps away from it.
 fn sm_cut(graph: &Graph, set: &[u32], half: usize) -> [Vec<u32>; 2] {
-    let mut near = vec![false; graph.n()];
+    let mut near = vec![false; graph.vertex_count()];
     for v in graph.represented(&graph.represented(set)) {
         near[v as usize] = true;
     }

@@ -13,7 +13,7 @@
 use crate::graph::Graph;
 
 /// Vertices in a set of bits, and so of the graphs that are searched.
-pub const MAX_SEARCHED: usize = 128;
+pub const MAX_SEARCH_VERTICES: usize = 128;
 
 /// A set of vertices.
 pub(crate) type Bits = u128;
@@ -34,10 +34,10 @@ pub(crate) fn vertices(mut set: Bits) -> impl Iterator<Item = u32> {
 
 /// The effort was spent before there was an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spent;
+pub(crate) struct BranchLimitReached;
 
 /// N\[v\] of every vertex, and the effort that is left.
-pub(crate) struct Search<'a> {
+pub(crate) struct ExactSearch<'a> {
     closed: Vec<Bits>,
     effort: &'a mut u64,
 }
@@ -49,26 +49,29 @@ struct Wanted {
     most: u32,
 }
 
-impl<'a> Search<'a> {
-    /// Over a graph of at most [`MAX_SEARCHED`] vertices; each branch costs one of `effort`.
-    pub(crate) fn new(graph: &Graph, effort: &'a mut u64) -> Search<'a> {
-        Search { closed: graph.vertices().map(|v| bits(graph.closed(v))).collect(), effort }
+impl<'a> ExactSearch<'a> {
+    /// Over a graph of at most [`MAX_SEARCH_VERTICES`] vertices; each branch costs one of `effort`.
+    pub(crate) fn new(graph: &Graph, effort: &'a mut u64) -> ExactSearch<'a> {
+        ExactSearch {
+            closed: graph.vertices().map(|v| bits(graph.closed_neighbourhood(v))).collect(),
+            effort,
+        }
     }
 
     /// Over the square of the graph, where neighbours are at distance 1 or 2.
-    pub(crate) fn of_square(graph: &Graph, effort: &'a mut u64) -> Search<'a> {
-        let Search { closed, effort } = Search::new(graph, effort);
+    pub(crate) fn of_square(graph: &Graph, effort: &'a mut u64) -> ExactSearch<'a> {
+        let ExactSearch { closed, effort } = ExactSearch::new(graph, effort);
         let of = |&set: &Bits| vertices(set).fold(0, |all, v| all | closed[v as usize]);
-        Search { closed: closed.iter().map(of).collect(), effort }
+        ExactSearch { closed: closed.iter().map(of).collect(), effort }
     }
 
     /// At least `size` vertices S with |N\[S\]| ≤ `most`, or none if there is no such set.
-    pub(crate) fn find(&mut self, size: usize, most: usize) -> Result<Option<Bits>, Spent> {
+    pub(crate) fn find(&mut self, size: usize, most: usize) -> Result<Option<Bits>, BranchLimitReached> {
         self.grow(Wanted { size: size as u32, most: most as u32 }, 0, 0, 0)
     }
 
     fn all(&self) -> Bits {
-        Bits::MAX >> (MAX_SEARCHED - self.closed.len())
+        Bits::MAX >> (MAX_SEARCH_VERTICES - self.closed.len())
     }
 
     fn grow(
@@ -77,9 +80,9 @@ impl<'a> Search<'a> {
         mut set: Bits,
         represented: Bits,
         mut outside: Bits,
-    ) -> Result<Option<Bits>, Spent> {
+    ) -> Result<Option<Bits>, BranchLimitReached> {
         loop {
-            *self.effort = self.effort.checked_sub(1).ok_or(Spent)?;
+            *self.effort = self.effort.checked_sub(1).ok_or(BranchLimitReached)?;
             if vertices(outside & represented).any(|v| self.closed[v as usize] & !represented == 0) {
                 return Ok(None);
             }
@@ -136,7 +139,7 @@ mod tests {
                 let represented = |set| if squared { twice(set) } else { once(set) };
                 for (size, most) in (1..=n).flat_map(|size| (0..=n).map(move |most| (size, most))) {
                     let fits = |set: Bits| set.count_ones() as usize >= size && represented(set).count_ones() as usize <= most;
-                    let mut search = if squared { Search::of_square(&graph, &mut effort) } else { Search::new(&graph, &mut effort) };
+                    let mut search = if squared { ExactSearch::of_square(&graph, &mut effort) } else { ExactSearch::new(&graph, &mut effort) };
                     let found = search.find(size, most).unwrap();
                     prop_assert!(found.is_none_or(fits), "{size} {most}: {found:?}");
                     prop_assert_eq!(found.is_some(), (1..1 << n).any(fits), "{} {}", size, most);
@@ -148,13 +151,13 @@ mod tests {
     #[test]
     fn all_bits_can_be_used_and_the_effort_ends() {
         let ring: Vec<_> = (0..128).map(|v| (v, (v + 1) % 128)).collect();
-        let graph = Graph::new(MAX_SEARCHED, &ring).unwrap();
+        let graph = Graph::new(MAX_SEARCH_VERTICES, &ring).unwrap();
         let mut effort = 1_000_000;
-        let mut search = Search::new(&graph, &mut effort);
+        let mut search = ExactSearch::new(&graph, &mut effort);
         assert_eq!(search.find(62, 64).unwrap().map(Bits::count_ones), Some(62));
         assert_eq!(search.find(63, 64), Ok(None));
         effort = 3;
-        assert_eq!(Search::new(&graph, &mut effort).find(63, 64), Err(Spent));
+        assert_eq!(ExactSearch::new(&graph, &mut effort).find(63, 64), Err(BranchLimitReached));
         assert_eq!(effort, 0);
     }
 }

@@ -88,8 +88,8 @@ fn shown(word: &str) -> String {
 }
 
 /// The text of a graph, which [`parse`] reads.
-pub fn text(graph: &Graph) -> String {
-    let mut out = format!("# {} vertices, {} edges\n", graph.n(), graph.edge_count());
+pub fn format(graph: &Graph) -> String {
+    let mut out = format!("# {} vertices, {} edges\n", graph.vertex_count(), graph.edge_count());
     for v in graph.vertices().filter(|&v| graph.degree(v) == 0) {
         out.push_str(&format!("{v}\n"));
     }

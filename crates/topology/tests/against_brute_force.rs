@@ -1,6 +1,6 @@
 //! Measures against implementations that share nothing with them: every subset, by the definition, as slowly as it takes.
 
-use mitra_topology::{Graph, Measures, family};
+use mitra_topology::{Graph, Measures, generators};
 use proptest::prelude::*;
 
 type Edge = (u32, u32);
@@ -76,17 +76,18 @@ fn check_examples(n: usize, edges: &[Edge], measures: &Measures) {
     let steps = distances(n, edges);
     let represented =
         |set: &[u32]| (0..n).filter(|&v| set.iter().any(|&u| steps[u as usize][v] <= 1)).count();
-    let found = &measures.found;
-    if let Some((ratio, set)) = &found.thin {
+    let found = &measures.witnesses;
+    if let Some((ratio, set)) = &found.expansion_set {
         assert!(!set.is_empty() && 2 * set.len() <= n);
         assert_eq!((ratio.boundary as usize, ratio.size as usize), (represented(set) - set.len(), set.len()));
     }
-    assert!(2 * represented(&found.minority) <= n);
-    assert_eq!(found.minority.len(), n - 1 - measures.hbo_f.at_most);
-    let [s, t] = &found.cut;
+    assert!(2 * represented(&found.hbo_minority) <= n);
+    assert_eq!(found.hbo_minority.len(), n - 1 - measures.hbo_f.at_most);
+    let [s, t] = &found.sm_cut;
     assert_eq!([s.len(), t.len()], [n - 1 - measures.best_f.at_most; 2]);
     assert!(s.iter().all(|&u| t.iter().all(|&v| steps[u as usize][v as usize] >= 3)));
-    for set in [&found.minority, s, t].into_iter().chain(found.thin.as_ref().map(|(_, set)| set)) {
+    for set in [&found.hbo_minority, s, t].into_iter().chain(found.expansion_set.as_ref().map(|(_, set)| set))
+    {
         let mut distinct = set.clone();
         distinct.sort_unstable();
         distinct.dedup();
@@ -117,10 +118,10 @@ proptest! {
     /// Without any search, as for a large graph: the true values lie between the bounds.
     #[test]
     fn bounds_hold_what_every_subset_shows((n, edges) in graphs()) {
-        let measures = Measures::with_effort(&Graph::new(n, &edges).unwrap(), 1, 0, &|_| ());
+        let measures = Measures::with_branch_limit(&Graph::new(n, &edges).unwrap(), 1, 0, &|_| ());
         let naive = naive(n, &edges);
         if let Some(((b, s), h)) = naive.expansion.zip(measures.expansion) {
-            let naive = mitra_topology::Ratio { boundary: b as u64, size: s as u64 };
+            let naive = mitra_topology::ExpansionRatio { boundary: b as u64, size: s as u64 };
             prop_assert!(h.at_least <= naive && naive <= h.at_most, "{:?} {:?}", h, naive);
         }
         for (f, bounds) in
@@ -146,10 +147,10 @@ fn bounds_never_contradict_the_exact_search() {
         ])
         .chain([("ring", vec![24], 0), ("complete", vec![21], 0), ("empty", vec![20], 0)]);
     for (name, sizes, seed) in graphs {
-        let graph = family::build(name, &sizes, seed).unwrap();
+        let graph = generators::generate(name, &sizes, seed).unwrap();
         let exact = Measures::of(&graph, seed, &|_| ());
         assert!(exact.is_exact(), "{name} {sizes:?}");
-        let bounds = Measures::with_effort(&graph, seed, 0, &|_| ());
+        let bounds = Measures::with_branch_limit(&graph, seed, 0, &|_| ());
         spectral += u32::from(bounds.spectral);
         let (h, among) = (exact.expansion.unwrap().at_least, bounds.expansion.unwrap());
         assert!(among.at_least <= h && h <= among.at_most, "{name} {sizes:?}: {h} {among:?}");

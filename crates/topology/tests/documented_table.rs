@@ -1,6 +1,6 @@
 //! Every row and column of the table in docs/topology.md, which corrects the slide's bound.
 
-use mitra_topology::{Graph, Measures, Ratio, family};
+use mitra_topology::{ExpansionRatio, Graph, Measures, generators};
 
 /// h, and the greatest f by the theorem, the slide, HBO, and at best.
 type Row<'a> = (&'a str, usize, Option<usize>, usize, usize);
@@ -8,14 +8,14 @@ type Row<'a> = (&'a str, usize, Option<usize>, usize, usize);
 fn check(graph: &Graph, expected: Row<'_>) {
     let measures = Measures::of(graph, 0, &|_| ());
     assert!(measures.is_exact());
-    let h: Ratio = measures.expansion.unwrap().at_least;
+    let h: ExpansionRatio = measures.expansion.unwrap().at_least;
     let [bound, hbo, best] = [measures.bound_f, measures.hbo_f, measures.best_f].map(|f| f.at_least);
-    assert_eq!((h.to_string().as_str(), bound, h.slide_f(graph.n()), hbo, best), expected);
+    assert_eq!((h.to_string().as_str(), bound, h.misread_bound(graph.vertex_count()), hbo, best), expected);
 }
 
 #[test]
 fn every_row_of_the_table() {
-    let family = |name, sizes: &[usize]| family::build(name, sizes, 0).unwrap();
+    let family = |name, sizes: &[usize]| generators::generate(name, sizes, 0).unwrap();
     check(&family("complete", &[4]), ("1", 2, Some(1), 3, 3));
     check(&family("complete", &[6]), ("1", 4, Some(2), 5, 5));
     check(&family("ring", &[6]), ("2/3", 4, Some(1), 4, 4));
@@ -36,15 +36,15 @@ fn a_single_process_has_no_set_to_measure_and_cannot_be_lost() {
 /// The theorem's bound is strict: where (1 − 1/(2(1+h)))·n is whole, f is one less; no rounding may hide that.
 #[test]
 fn bounds_on_f_are_strict_and_exact() {
-    let h = |boundary, size| Ratio { boundary, size };
+    let h = |boundary, size| ExpansionRatio { boundary, size };
     assert_eq!(h(0, 1).bound_f(4), 1);
     assert_eq!(h(0, 1).bound_f(5), 2);
     assert_eq!(h(1, 1).bound_f(100_000), 74_999);
     assert_eq!(h(1, 2).bound_f(99_999), 66_665);
     // 2/3 + 1/(9·10⁹): just above, so the bound is just above two thirds of n.
     assert_eq!(h(500_000_001, 1_000_000_000).bound_f(99_999), 66_666);
-    assert_eq!(h(1, 2).slide_f(99_999), None);
-    assert_eq!(h(500_000_001, 1_000_000_000).slide_f(99_999), Some(0));
-    assert_eq!(h(1, 1).slide_f(100), Some(49));
+    assert_eq!(h(1, 2).misread_bound(99_999), None);
+    assert_eq!(h(500_000_001, 1_000_000_000).misread_bound(99_999), Some(0));
+    assert_eq!(h(1, 1).misread_bound(100), Some(49));
     assert!(h(1, 3) < h(333_334, 1_000_000) && h(2, 6) == h(1, 3));
 }

@@ -4,14 +4,14 @@ use std::cmp::Ordering;
 
 /// A vertex expansion: `boundary` vertices around `size` of them. Ordered by value.
 #[derive(Clone, Copy, Debug)]
-pub struct Ratio {
+pub struct ExpansionRatio {
     /// |∂S|.
     pub boundary: u64,
     /// |S|, at least 1.
     pub size: u64,
 }
 
-impl Ratio {
+impl ExpansionRatio {
     /// The nearest `f64`, for eyes and for JSON.
     pub fn value(self) -> f64 {
         self.boundary as f64 / self.size as f64
@@ -25,18 +25,18 @@ impl Ratio {
     }
 
     /// The bound as the slide writes it: the greatest f strictly below (1 − 1/(2h))·n; none if not even 0 is.
-    pub fn slide_f(self, n: usize) -> Option<usize> {
+    pub fn misread_bound(self, n: usize) -> Option<usize> {
         let (a, b) = (u128::from(self.boundary), u128::from(self.size));
         below((2 * a).checked_sub(b)? * n as u128, 2 * a)
     }
 
     /// The ratio in lowest terms.
-    pub fn reduced(self) -> Ratio {
+    pub fn in_lowest_terms(self) -> ExpansionRatio {
         let mut gcd = (self.size, self.boundary);
         while gcd.1 != 0 {
             gcd = (gcd.1, gcd.0 % gcd.1);
         }
-        Ratio { boundary: self.boundary / gcd.0, size: self.size / gcd.0 }
+        ExpansionRatio { boundary: self.boundary / gcd.0, size: self.size / gcd.0 }
     }
 }
 
@@ -48,30 +48,30 @@ fn below(numerator: u128, denominator: u128) -> Option<usize> {
     numerator.div_ceil(denominator).checked_sub(1).map(|f| f as usize)
 }
 
-impl Ord for Ratio {
-    fn cmp(&self, other: &Ratio) -> Ordering {
-        let cross = |a: Ratio, b: Ratio| u128::from(a.boundary) * u128::from(b.size);
+impl Ord for ExpansionRatio {
+    fn cmp(&self, other: &ExpansionRatio) -> Ordering {
+        let cross = |a: ExpansionRatio, b: ExpansionRatio| u128::from(a.boundary) * u128::from(b.size);
         cross(*self, *other).cmp(&cross(*other, *self))
     }
 }
 
-impl PartialOrd for Ratio {
-    fn partial_cmp(&self, other: &Ratio) -> Option<Ordering> {
+impl PartialOrd for ExpansionRatio {
+    fn partial_cmp(&self, other: &ExpansionRatio) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Ratio {
-    fn eq(&self, other: &Ratio) -> bool {
+impl PartialEq for ExpansionRatio {
+    fn eq(&self, other: &ExpansionRatio) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Ratio {}
+impl Eq for ExpansionRatio {}
 
-impl std::fmt::Display for Ratio {
+impl std::fmt::Display for ExpansionRatio {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Ratio { boundary, size } = self.reduced();
+        let ExpansionRatio { boundary, size } = self.in_lowest_terms();
         if size == 1 { write!(f, "{boundary}") } else { write!(f, "{boundary}/{size}") }
     }
 }

@@ -6,17 +6,17 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
 use crate::chance::below;
-use crate::found::Found;
 use crate::graph::Graph;
+use crate::witnesses::Witnesses;
 
 /// Beginnings that are drawn in a large graph: one of more than ten times as many vertices.
 const BEGINNINGS: usize = 24;
 
 /// Grows sets from single vertices: from each of a small graph; of a large one, from `seed`'s choice and from one of the
 /// least degree, so that if any single process represents a minority, one is found.
-pub(crate) fn probe(graph: &Graph, seed: u64, found: &mut Found) {
+pub(crate) fn grow_sets(graph: &Graph, seed: u64, witnesses: &mut Witnesses) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let n = graph.n();
+    let n = graph.vertex_count();
     let starts: Vec<u32> = if n <= 10 * BEGINNINGS {
         graph.vertices().collect()
     } else {
@@ -25,18 +25,18 @@ pub(crate) fn probe(graph: &Graph, seed: u64, found: &mut Found) {
     };
     for start in starts {
         for oldest_first in [true, false] {
-            found.try_order(graph, &greedy(graph, start, oldest_first));
+            witnesses.try_order(graph, &greedy(graph, start, oldest_first));
         }
-        found.try_order(graph, &graph.breadth_first(start));
+        witnesses.try_order(graph, &graph.bfs_order(start));
     }
 }
 
 /// Half of the vertices, beginning with `start`: next comes always one that adds least to what is represented, of these
 /// the one that became so cheap first or last.
 fn greedy(graph: &Graph, start: u32, oldest_first: bool) -> Vec<u32> {
-    let n = graph.n();
+    let n = graph.vertex_count();
     let mut cost: Vec<u32> = graph.vertices().map(|v| graph.degree(v) as u32 + 1).collect();
-    let mut queues = vec![VecDeque::new(); graph.degrees().1 + 2];
+    let mut queues = vec![VecDeque::new(); graph.degree_range().1 + 2];
     for v in graph.vertices() {
         queues[cost[v as usize] as usize].push_back(v);
     }
@@ -61,11 +61,11 @@ fn greedy(graph: &Graph, start: u32, oldest_first: bool) -> Vec<u32> {
         };
         taken[v as usize] = true;
         order.push(v);
-        for w in graph.closed(v) {
+        for w in graph.closed_neighbourhood(v) {
             if std::mem::replace(&mut represented[w as usize], true) {
                 continue;
             }
-            for u in graph.closed(w).filter(|&u| !taken[u as usize]) {
+            for u in graph.closed_neighbourhood(w).filter(|&u| !taken[u as usize]) {
                 cost[u as usize] -= 1;
                 let now = cost[u as usize] as usize;
                 queues[now].push_back(u);
@@ -84,10 +84,10 @@ mod tests {
     #[test]
     fn a_single_process_that_is_a_minority_is_always_found() {
         let n = 601;
-        let clique = crate::family::build("complete", &[n - 1], 0).unwrap();
+        let clique = crate::generators::generate("complete", &[n - 1], 0).unwrap();
         let edges: Vec<_> = clique.edges().chain([(17, n as u32 - 1)]).collect();
-        let mut found = Found::default();
-        probe(&Graph::new(n, &edges).unwrap(), 0, &mut found);
-        assert_eq!(found.minority, [n as u32 - 1]);
+        let mut witnesses = Witnesses::default();
+        grow_sets(&Graph::new(n, &edges).unwrap(), 0, &mut witnesses);
+        assert_eq!(witnesses.hbo_minority, [n as u32 - 1]);
     }
 }

@@ -74,7 +74,7 @@ struct Laplacian<'a>(&'a Graph);
 impl Laplacian<'_> {
     /// A random vector without its constant part.
     fn start(&self, seed: u64) -> Vec<f64> {
-        let mut x = normal(&mut ChaCha8Rng::seed_from_u64(seed), self.0.n());
+        let mut x = normal(&mut ChaCha8Rng::seed_from_u64(seed), self.0.vertex_count());
         centre(&mut x);
         x
     }
@@ -149,12 +149,12 @@ fn centre(x: &mut [f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::family::build;
+    use crate::generators::generate;
 
     /// Graphs whose eigenvalues are known: the least positive one and the greatest.
     fn known() -> [(Graph, f64, f64); 5] {
         let turn = |n: f64| std::f64::consts::TAU / n;
-        let graph = |name, sizes: &[usize]| build(name, sizes, 0).unwrap();
+        let graph = |name, sizes: &[usize]| generate(name, sizes, 0).unwrap();
         [
             (graph("hypercube", &[7]), 2.0, 14.0),
             (graph("petersen", &[]), 2.0, 5.0),
