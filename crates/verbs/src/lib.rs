@@ -20,6 +20,7 @@ mod mr;
 mod provider;
 mod qp;
 mod time;
+mod timer_codes;
 mod wc;
 mod wr;
 
@@ -37,5 +38,6 @@ pub use qp::{
     check_modify, required_attributes,
 };
 pub use time::Time;
+pub use timer_codes::{LocalAckTimeout, RnrTimer};
 pub use wc::{Wc, WcOpcode, WcStatus};
 pub use wr::{Data, InlineData, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, SgeList, UdDestination};
