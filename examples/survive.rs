@@ -50,7 +50,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
         a.poll(&mut done);
-        b.attend(); // the peer only lends its memory, but must take part in the recovery
+        b.progress(); // the peer only lends its memory, but must take part in the recovery
     }
 
     assert!(done.iter().all(|c| c.outcome == Outcome::Success));
@@ -63,9 +63,9 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{ADDS} fetch-and-adds, the counter is {}. Rail {} died with {} of them in flight: {} had been executed, {} were replayed on rail {}.",
         counter.load(0),
         report.from,
-        report.tally.in_flight,
-        report.tally.executed,
-        report.tally.replayed,
+        report.stats.in_flight,
+        report.stats.executed,
+        report.stats.replayed,
         report.to
     );
     Ok(())

@@ -162,7 +162,7 @@ impl RcQp {
             },
             QpAttr {
                 sq_psn: Some(self.psn),
-                timeout: Some(detector.timeout),
+                timeout: Some(detector.local_ack_timeout.code()),
                 retry_cnt: Some(detector.retry_cnt),
                 rnr_retry: Some(7),
                 max_rd_atomic: Some(RD_ATOMIC),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use mitra_failover::{Detector, Domain};
+use mitra_failover::{DetectorConfig, Domain};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Mtu, Provider, RecvWr};
 use serde::{Deserialize, Serialize};
@@ -131,7 +131,7 @@ impl Endpoint {
         let virtual_qp = |log: bool| -> anyhow::Result<VqpUnderTest> {
             VqpUnderTest::new(
                 &domain,
-                mitra_failover::Config { log, ..config },
+                mitra_failover::Config { completion_log: log, ..config },
                 layout.len(),
                 [random()?, random()?],
             )
@@ -237,8 +237,12 @@ pub(crate) fn serve_until_stop<L: BenchQp>(qp: &mut L, layout: Layout, word: u64
 }
 
 /// Heartbeats as always, but nothing is to be given up because the machine is busy: nothing fails in a bench of speed.
-pub(crate) fn detector() -> Detector {
-    Detector { misses: 250, timeout: 17, ..Detector::default() }
+pub(crate) fn detector() -> DetectorConfig {
+    DetectorConfig {
+        max_missed_heartbeats: 250,
+        local_ack_timeout: mitra_verbs::LocalAckTimeout::from_code(17),
+        ..DetectorConfig::default()
+    }
 }
 
 /// Posts a receive for anything that fits half of the memory.

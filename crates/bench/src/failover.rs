@@ -182,25 +182,25 @@ impl Policy {
 
     fn times(&self, rtt: f64) -> Vec<Row> {
         let us = |duration: Duration| duration.as_secs_f64() * 1e6;
-        let done = |seen: &Seen| seen.report.completed.unwrap_or(seen.report.decided);
-        let total = move |seen: &Seen| us(done(seen) - seen.report.detected);
+        let done = |seen: &Seen| seen.report.completed_at.unwrap_or(seen.report.decided_at);
+        let total = move |seen: &Seen| us(done(seen) - seen.report.detected_at);
         vec![
             self.row("detected_to_last", "us", total),
             self.row("detected_to_last_in_round_trips", "rtt", |seen| total(seen) / rtt),
-            self.row("detected_to_fenced", "us", |seen| us(seen.report.fenced - seen.report.detected)),
-            self.row("fenced_to_decided", "us", |seen| us(seen.report.decided - seen.report.fenced)),
-            self.row("decided_to_last", "us", |seen| us(done(seen) - seen.report.decided)),
-            self.row("fault_to_detected", "us", |seen| us(seen.report.detected - seen.struck)),
+            self.row("detected_to_fenced", "us", |seen| us(seen.report.fenced_at - seen.report.detected_at)),
+            self.row("fenced_to_decided", "us", |seen| us(seen.report.decided_at - seen.report.fenced_at)),
+            self.row("decided_to_last", "us", |seen| us(done(seen) - seen.report.decided_at)),
+            self.row("fault_to_detected", "us", |seen| us(seen.report.detected_at - seen.struck)),
             self.row("fault_to_last", "us", |seen| us(done(seen) - seen.struck)),
         ]
     }
 
     fn costs(&self) -> Vec<Row> {
         vec![
-            self.row("in_flight", "ops", |seen| seen.report.tally.in_flight.into()),
-            self.row("replayed", "ops", |seen| seen.report.tally.replayed.into()),
-            self.row("bytes_in_flight", "B", |seen| seen.report.tally.bytes_in_flight as f64),
-            self.row("bytes_resent", "B", |seen| seen.report.tally.bytes_replayed as f64),
+            self.row("in_flight", "ops", |seen| seen.report.stats.in_flight.into()),
+            self.row("replayed", "ops", |seen| seen.report.stats.replayed.into()),
+            self.row("bytes_in_flight", "B", |seen| seen.report.stats.bytes_in_flight as f64),
+            self.row("bytes_resent", "B", |seen| seen.report.stats.bytes_replayed as f64),
             self.row("post_failure_resent", "ops", |seen| seen.resent as f64),
             self.row("doubled", "ops", |seen| seen.doubled as f64),
             self.row("failed", "ops", |seen| seen.failed as f64),
@@ -210,7 +210,7 @@ impl Policy {
     /// Bytes sent again in all, to those of another policy.
     fn beside(&self, other: &Policy) -> f64 {
         let bytes = |policy: &Policy| -> u64 {
-            policy.seen.iter().map(|seen| seen.report.tally.bytes_replayed).sum()
+            policy.seen.iter().map(|seen| seen.report.stats.bytes_replayed).sum()
         };
         bytes(self) as f64 / bytes(other).max(1) as f64
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use mitra_failover::{Completion, Config, Detector, Domain, FailoverReport, Outcome, Policy, Route};
+use mitra_failover::{
+    Completion, Config, DetectorConfig, Domain, FailoverReport, Outcome, Policy, Resolution,
+};
 use mitra_softnic::SoftNic;
 use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
 use mitra_verbs::{Mtu, PortState, Provider, QpState, Time, WcOpcode};
@@ -68,8 +70,12 @@ impl Plan {
     fn config(&self) -> Config {
         Config {
             policy: if self.blanket { Policy::Blanket } else { Policy::Exact },
-            log: self.log,
-            detector: Detector { heartbeat: self.heartbeat, misses: self.misses, ..Detector::default() },
+            completion_log: self.log,
+            detector: DetectorConfig {
+                heartbeat_interval: self.heartbeat,
+                max_missed_heartbeats: self.misses,
+                ..DetectorConfig::default()
+            },
             send_wrs: self.in_flight,
             recv_wrs: DEPTH,
             rd_atomic: RD_ATOMIC,
@@ -154,7 +160,7 @@ impl End {
         {
             let now = self.nics[0].now();
             // The vQP may have seen it within the same poll.
-            let detected = self.qp.vqp.last_failover().map_or(now, |report| report.detected);
+            let detected = self.qp.vqp.last_failover().map_or(now, |report| report.detected_at);
             self.struck = Some(now.min(detected));
         }
     }
@@ -197,10 +203,11 @@ impl Run<'_> {
     fn until_recovered(&mut self) -> anyhow::Result<()> {
         let mut deadline = Deadline::default();
         loop {
-            let recovered = self.end.qp.vqp.last_failover().is_some_and(|report| report.completed.is_some());
+            let recovered =
+                self.end.qp.vqp.last_failover().is_some_and(|report| report.completed_at.is_some());
             let over = recovered || self.posted >= ENOUGH;
             // The peer delivers what it received when it knows that the move is complete.
-            if over && self.open.is_empty() && self.end.qp.vqp.is_settled() {
+            if over && self.open.is_empty() && self.end.qp.vqp.is_move_confirmed() {
                 return Ok(());
             }
             while !over && self.open.len() < self.plan.in_flight as usize && self.post()? {}
@@ -218,7 +225,7 @@ impl Run<'_> {
             Op::Read => (self.plan.size, layout.outbox()),
             Op::Faa => (8, layout.counter()),
         };
-        if qp.vqp.is_halted() || qp.vqp.ended().is_some() {
+        if qp.vqp.is_halted() || qp.vqp.close_reason().is_some() {
             return Ok(false);
         }
         let from = match op {
@@ -243,7 +250,7 @@ impl Run<'_> {
             ensure!(due == Some(completion.seq), "{} completed where {due:?} was due", completion.seq);
             self.completions.push(*completion);
         }
-        if let Some(ended) = self.end.qp.vqp.ended() {
+        if let Some(ended) = self.end.qp.vqp.close_reason() {
             bail!("the virtual queue pair ended: {ended:?}");
         }
         match self.fault {
@@ -279,7 +286,8 @@ impl Run<'_> {
             whole
         };
         let before: Vec<&Completion> = self.completions.iter().take_while(executed_before).collect();
-        let resent = before.iter().filter(|c| c.route == Route::Replayed && c.opcode != WcOpcode::Read);
+        let resent =
+            before.iter().filter(|c| c.resolution == Resolution::Replayed && c.opcode != WcOpcode::Read);
         let posted =
             |op: Op| (0..self.posted).filter(|i| MIX[(i % MIX.len() as u64) as usize] == op).count() as u64;
         let doubled =
@@ -340,7 +348,7 @@ pub(crate) fn responder(plan: &Plan, connection: &mut PeerConnection) -> anyhow:
     connection.send(&Told {
         executed: now.value().wrapping_sub(first.value()) & 0xff_ffff,
         struck: end.struck.map(Time::as_nanos),
-        detected: end.qp.vqp.last_failover().map(|report| report.detected.as_nanos()),
+        detected: end.qp.vqp.last_failover().map(|report| report.detected_at.as_nanos()),
         counter: end.qp.memory().load(end.layout.counter()),
         received,
     })?;

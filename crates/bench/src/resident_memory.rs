@@ -105,7 +105,7 @@ pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Re
         send_wrs: DEPTH,
         recv_wrs: DEPTH,
         rd_atomic: RD_ATOMIC,
-        log: setup.what == What::VqpLog,
+        completion_log: setup.what == What::VqpLog,
         ..Config::default()
     };
     let pairs = setup.count / 2;

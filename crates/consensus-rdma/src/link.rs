@@ -84,7 +84,7 @@ impl Link {
     /// Posts a request. Its completion comes back with this number.
     pub(crate) fn post(&mut self, number: u64, op: SendOp, data: Data) -> Result<()> {
         // What is written is read by its checksum, and nobody else writes it: writing it again does no harm.
-        let writes = mitra_failover::Writes::Repeatable;
+        let writes = mitra_failover::WritePolicy::Repeatable;
         self.vqp.post_send_with(SendWr::new(number + MESSAGES, op, data), writes).map(|_| ())
     }
 
@@ -158,7 +158,7 @@ impl Link {
 
     /// Whether it is of no use any more: a request was refused or ended in an error, or nothing reaches the peer.
     pub(crate) fn is_broken(&self) -> bool {
-        self.vqp.ended().is_some() || self.vqp.is_halted()
+        self.vqp.close_reason().is_some() || self.vqp.is_halted()
     }
 
     /// Its last move from one rail to another.

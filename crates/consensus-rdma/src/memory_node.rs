@@ -164,7 +164,7 @@ impl MemoryNode {
             door: Door::open(listener, move || bell.ring())?,
             rest,
             layout,
-            domains: (0..n).map(|_| domain.apart()).collect::<Result<_, _>>()?,
+            domains: (0..n).map(|_| domain.with_own_pds()).collect::<Result<_, _>>()?,
             config,
             doubtful: Vec::new(),
         })
@@ -394,7 +394,8 @@ mod tests {
     use crate::pending_connect::Identity;
 
     fn domain() -> Arc<Domain> {
-        Domain::notifying(vec![SoftNic::open(Config::loopback()).expect("a NIC")]).expect("a domain")
+        Domain::with_completion_channels(vec![SoftNic::open(Config::loopback()).expect("a NIC")])
+            .expect("a domain")
     }
 
     /// A memory, and what lets the process of this life come to it: whether it is let in.

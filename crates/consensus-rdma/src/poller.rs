@@ -25,7 +25,7 @@ pub struct ReadyCqs(Vec<(usize, CqId)>);
 impl ReadyCqs {
     /// Whether one of them is this queue pair's.
     pub(crate) fn is_about(&self, vqp: &VirtualQp) -> bool {
-        self.0.iter().any(|&(rail, cq)| vqp.hears(rail, cq))
+        self.0.iter().any(|&(rail, cq)| vqp.uses_cq(rail, cq))
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use mitra_consensus::{Op, Region, Response};
-use mitra_failover::{Completion, FailoverReport, NamedError, Outcome, RemoteRegion, VirtualMr};
+use mitra_failover::{Completion, FailoverReport, Outcome, RemoteRegion, UnresolvedError, VirtualMr};
 use mitra_verbs::{Access, Buffer, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -320,7 +320,9 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
             (Op::Write { .. }, true) => self.answer(at, Response::Ack, answers),
             (Op::Write { .. }, false) if refused => self.answer(at, Response::Nak, answers),
             // It was executed, with something before it refused: the link is made anew.
-            (Op::Write { .. }, false) if done.outcome == Outcome::Named(NamedError::ExecutedBehindError) => {
+            (Op::Write { .. }, false)
+                if done.outcome == Outcome::Unresolved(UnresolvedError::ExecutedBehindError) =>
+            {
                 self.answer(at, Response::Ack, answers);
             }
             (Op::Write { .. }, false) => self.pending[at].stage = Stage::Unknown,
@@ -393,7 +395,8 @@ mod tests {
     use crate::memory_node::{MemoryConfig, MemoryNode};
 
     fn domain() -> Arc<Domain> {
-        Domain::notifying(vec![SoftNic::open(Config::loopback()).expect("a NIC")]).expect("a domain")
+        Domain::with_completion_channels(vec![SoftNic::open(Config::loopback()).expect("a NIC")])
+            .expect("a domain")
     }
 
     /// Queue pairs run out for a while, just as the connection to a memory breaks.

@@ -95,7 +95,7 @@ impl Raw {
 
     /// Writes where nobody has said that he may.
     fn write_at(&mut self, to: RemoteAddr, bytes: &[u8]) -> Outcome {
-        self.vqp.import(&RemoteRegion::unknown(to, 1)).expect("connected");
+        self.vqp.import(&RemoteRegion::with_unknown_key(to, 1)).expect("connected");
         self.post(SendOp::Write(to), bytes)
     }
 

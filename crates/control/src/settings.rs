@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use mitra_failover::{Policy, Writes};
+use mitra_failover::{Policy, WritePolicy};
 
 use crate::{FaultScript, RailsConfig};
 
@@ -26,7 +26,7 @@ pub struct Settings {
     /// `MITRA_POLICY`: how failover treats the operations that were in flight on the failed rail. Default: `exact`.
     pub policy: Policy,
     /// `MITRA_WRITES`: how failover treats a WRITE if it cannot tell whether the responder executed it. Default: `strict`.
-    pub writes: Writes,
+    pub writes: WritePolicy,
     /// `MITRA_LOG`: whether virtual queue pairs keep a completion log. Default: 0.
     pub completion_log: bool,
     /// `MITRA_VERBOSE`: whether the library prints the reason of each failed verbs call on standard error. Default: 0.
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(parse_pairs(&[(RAILS, ""), (FAULTS, ""), (RUN_DIR, "")]), Ok(Settings::default()));
         let Settings { rails, policy, writes, completion_log, verbose, faults, run_dir } =
             Settings::default();
-        assert_eq!((rails, policy, writes), (RailsConfig::Count(1), Policy::Exact, Writes::Strict));
+        assert_eq!((rails, policy, writes), (RailsConfig::Count(1), Policy::Exact, WritePolicy::Strict));
         assert!(faults.0.is_empty() && run_dir.is_none() && !completion_log && !verbose);
     }
 
@@ -146,7 +146,7 @@ mod tests {
         let settings = Settings {
             rails: "10.0.0.1,10.1.0.1".parse().unwrap(),
             policy: Policy::Blanket,
-            writes: Writes::Repeatable,
+            writes: WritePolicy::Repeatable,
             completion_log: true,
             verbose: true,
             faults: "rail1 down at 2s; rail1 up at 3s".parse().unwrap(),

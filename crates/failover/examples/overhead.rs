@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use mitra_failover::{Completion, Config, Detector, Domain, VirtualQp};
+use mitra_failover::{Completion, Config, DetectorConfig, Domain, VirtualQp};
 use mitra_verbs::{
     Access, AhId, AsyncEvent, AtomicScope, Buffer, Capabilities, CompletionChannel, Counter, CqId, Data,
     DeviceAttr, Error, Gid, Key, Limits, Mr, MrId, Mtu, Mw, MwId, PdId, PortAttr, PortState, PostError,
@@ -236,8 +236,8 @@ fn main() -> Result<()> {
     println!("ns, the least of 7 runs of {TIMES}      bare   vqp  vqp - bare");
     for log in [false, true] {
         // Nobody answers heartbeats here.
-        let detector = Detector { misses: 1 << 20, ..Detector::default() };
-        let config = Config { log, detector, ..Config::default() };
+        let detector = DetectorConfig { max_missed_heartbeats: 1 << 20, ..DetectorConfig::default() };
+        let config = Config { completion_log: log, detector, ..Config::default() };
         let mut a = VirtualQp::new(Arc::clone(&domain), config, [1, 2])?;
         let mut b = VirtualQp::new(Arc::clone(&domain), config, [3, 4])?;
         let memory = Arc::new(Buffer::new(1 << 16));

@@ -22,7 +22,7 @@ const ASKS: u32 = 32;
 
 /// Why a vQP ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Ended {
+pub enum CloseReason {
     /// No rail is left that both ends can use.
     NoRail,
     /// The peer did not answer on any rail: it cannot be fenced, so nothing is decided.
@@ -66,7 +66,7 @@ pub enum Action {
         torn: u32,
     },
     /// The vQP has ended.
-    End(Ended),
+    End(CloseReason),
 }
 
 /// Where an end stands.
@@ -74,7 +74,7 @@ pub enum Action {
 enum Phase {
     Active,
     Moving(Moving),
-    Ended,
+    Closed,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -188,7 +188,7 @@ impl Agreement {
     }
 
     /// Whether the last move has been confirmed by the peer.
-    pub fn is_settled(&self) -> bool {
+    pub fn is_move_confirmed(&self) -> bool {
         self.is_active() && self.tail.is_none()
     }
 
@@ -209,8 +209,8 @@ impl Agreement {
         match &self.phase {
             Phase::Active if rail == self.active() || self.stranded.is_some() => self.propose(now),
             // The move goes on as long as the peer can be heard, and the next begins when it is confirmed.
-            Phase::Moving(_) if self.all() & !self.broken == 0 => self.end(Ended::FailedDuringRecovery),
-            Phase::Ended | Phase::Active | Phase::Moving(_) => {}
+            Phase::Moving(_) if self.all() & !self.broken == 0 => self.end(CloseReason::FailedDuringRecovery),
+            Phase::Closed | Phase::Active | Phase::Moving(_) => {}
         }
     }
 
@@ -244,7 +244,7 @@ impl Agreement {
 
     /// The driver could not fence its old NIC.
     pub fn unfenced(&mut self) {
-        self.end(Ended::Unfenced);
+        self.end(CloseReason::Unfenced);
     }
 
     /// The driver has decided and replays on the new rail: operations may be posted again. `torn` bytes of a
@@ -272,14 +272,14 @@ impl Agreement {
     }
 
     /// Ends the vQP from above (its driver met a contradiction, or its user closed it).
-    pub fn end(&mut self, why: Ended) {
-        if self.phase == Phase::Ended {
+    pub fn end(&mut self, why: CloseReason) {
+        if self.phase == Phase::Closed {
             return;
         }
-        if why != Ended::PeerClosed {
+        if why != CloseReason::PeerClosed {
             self.say(self.promised, Body::Closed);
         }
-        self.phase = Phase::Ended;
+        self.phase = Phase::Closed;
         self.tail = None;
         self.next_send = None;
         self.actions.push(Action::End(why));
@@ -290,12 +290,12 @@ impl Agreement {
         let ballot = message.ballot;
         match message.body {
             Body::Closed => {
-                if self.phase != Phase::Ended && ballot >= self.current {
-                    self.end(Ended::PeerClosed);
+                if self.phase != Phase::Closed && ballot >= self.current {
+                    self.end(CloseReason::PeerClosed);
                 }
             }
             // It may not have heard that this end has ended.
-            _ if self.phase == Phase::Ended => self.say(self.promised, Body::Closed),
+            _ if self.phase == Phase::Closed => self.say(self.promised, Body::Closed),
             // A path is the driver's to make.
             Body::Heartbeat | Body::Path(_) => {}
             Body::Propose { rail } => self.on_propose(now, ballot, rail),
@@ -348,7 +348,7 @@ impl Agreement {
         }
         match &self.phase {
             Phase::Moving(m) if now.saturating_since(m.since) >= self.give_up => {
-                self.end(if self.is_refused() { Ended::NoRail } else { Ended::PeerUnreachable })
+                self.end(if self.is_refused() { CloseReason::NoRail } else { CloseReason::PeerUnreachable })
             }
             // What the peer could not use then it may be able to use now: a new ballot asks.
             Phase::Moving(m) if now.saturating_since(m.begun) >= self.give_up / ASKS && self.is_refused() => {
@@ -370,7 +370,7 @@ impl Agreement {
                 let ballot = tail.ballot;
                 self.say(ballot, Body::Resume { seen: false, torn: self.torn });
             }
-            Phase::Ended => self.next_send = None,
+            Phase::Closed => self.next_send = None,
         }
     }
 
@@ -392,7 +392,9 @@ impl Agreement {
         match candidate {
             // With a move unconfirmed the peer may still be moving to the rail that failed now.
             Some(rail) if self.tail.is_none() => {
-                let Some(ballot) = self.promised.next(self.me) else { return self.end(Ended::EpochsUsedUp) };
+                let Some(ballot) = self.promised.next(self.me) else {
+                    return self.end(CloseReason::EpochsUsedUp);
+                };
                 self.adopt(now, ballot, rail, true);
                 self.send_progress(now);
             }

@@ -2,9 +2,9 @@
 
 use mitra_verbs::SavedResult;
 
-use crate::config::{Policy, Writes};
+use crate::config::{Policy, WritePolicy};
 use crate::evidence::{InFlight, Kind, Verdict};
-use crate::outcome::{NamedError, Outcome};
+use crate::outcome::{Outcome, UnresolvedError};
 
 /// What is done with an operation that was in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,7 +30,7 @@ pub struct Case {
     /// Whether it was posted with FENCE.
     pub fence: bool,
     /// Whether its target may be written again.
-    pub writes: Writes,
+    pub writes: WritePolicy,
 }
 
 /// Plans what becomes of the operations in flight, in posting order (`exact`).
@@ -57,7 +57,7 @@ pub fn exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> Vec<P
         .zip(fenced_behind)
         .map(|(case, fenced)| {
             let plan = if failed { behind_error(case) } else { one(case, fenced, saved, local_placed) };
-            failed |= matches!(plan, Plan::End(Outcome::Failed(_) | Outcome::Named(_)));
+            failed |= matches!(plan, Plan::End(Outcome::Failed(_) | Outcome::Unresolved(_)));
             plan
         })
         .collect()
@@ -72,7 +72,7 @@ struct Behind {
 
 fn one(case: &Case, fenced: Behind, saved: &[SavedResult], local_placed: bool) -> Plan {
     let again = Plan::Replay { skip_packets: 0 };
-    let repeatable = case.writes == Writes::Repeatable;
+    let repeatable = case.writes == WritePolicy::Repeatable;
     match (case.op.kind, case.verdict) {
         (_, Verdict::NotExecuted) => again,
         // A READ changes nothing: it may be read again unless the application said, by a fence, that what follows
@@ -81,19 +81,19 @@ fn one(case: &Case, fenced: Behind, saved: &[SavedResult], local_placed: bool) -
             Behind { began: false, may_have: false } => again,
             // The fenced operation began, so the READ's response had reached this end whole.
             Behind { began: true, .. } if local_placed => Plan::End(Outcome::Success),
-            _ => named(NamedError::ValueLost),
+            _ => named(UnresolvedError::ValueLost),
         },
         (Kind::Atomic, Verdict::Executed) => saved
             .iter()
             .find(|s| s.psn == case.op.first)
-            .map_or(named(NamedError::ValueLost), |s| Plan::Value(s.value)),
+            .map_or(named(UnresolvedError::ValueLost), |s| Plan::Value(s.value)),
         (_, Verdict::Executed) => Plan::End(Outcome::Success),
         (Kind::Write | Kind::WriteImm, Verdict::Torn(packets)) => Plan::Replay { skip_packets: packets },
         (Kind::Write | Kind::WriteImm, Verdict::Ambiguous) if repeatable => again,
         // A SEND counts when its receive completes; half of one is not seen, and its buffer is posted again.
         (Kind::Send, Verdict::Torn(_) | Verdict::Ambiguous) => again,
         (Kind::Write | Kind::WriteImm, Verdict::Ambiguous)
-        | (Kind::Atomic, Verdict::Torn(_) | Verdict::Ambiguous) => named(NamedError::Indeterminate),
+        | (Kind::Atomic, Verdict::Torn(_) | Verdict::Ambiguous) => named(UnresolvedError::Indeterminate),
     }
 }
 
@@ -103,8 +103,8 @@ fn behind_error(case: &Case) -> Plan {
         (Kind::Read, _) | (_, Verdict::NotExecuted) | (Kind::Send, Verdict::Torn(_)) => {
             Plan::End(Outcome::Failed(mitra_verbs::WcStatus::Flushed))
         }
-        (_, Verdict::Executed) => named(NamedError::ExecutedBehindError),
-        (_, Verdict::Torn(_) | Verdict::Ambiguous) => named(NamedError::Indeterminate),
+        (_, Verdict::Executed) => named(UnresolvedError::ExecutedBehindError),
+        (_, Verdict::Torn(_) | Verdict::Ambiguous) => named(UnresolvedError::Indeterminate),
     }
 }
 
@@ -119,7 +119,7 @@ pub fn baseline(policy: Policy, kinds: &[Kind]) -> Vec<Plan> {
                 _ if failed => flushed,
                 Policy::Transparent if *kind == Kind::Atomic => {
                     failed = true;
-                    named(NamedError::Indeterminate)
+                    named(UnresolvedError::Indeterminate)
                 }
                 Policy::None => flushed,
                 _ => Plan::Replay { skip_packets: 0 },
@@ -128,8 +128,8 @@ pub fn baseline(policy: Policy, kinds: &[Kind]) -> Vec<Plan> {
         .collect()
 }
 
-fn named(error: NamedError) -> Plan {
-    Plan::End(Outcome::Named(error))
+fn named(error: UnresolvedError) -> Plan {
+    Plan::End(Outcome::Unresolved(error))
 }
 
 #[cfg(test)]
@@ -139,7 +139,7 @@ mod tests {
 
     fn case(kind: Kind, verdict: Verdict) -> Case {
         let op = InFlight { seq: 0, kind, first: Psn::new(5), packets: 4 };
-        Case { op, verdict, fence: false, writes: Writes::Strict }
+        Case { op, verdict, fence: false, writes: WritePolicy::Strict }
     }
     const FLUSHED: Plan = Plan::End(Outcome::Failed(WcStatus::Flushed));
     const OK: Plan = Plan::End(Outcome::Success);
@@ -168,9 +168,9 @@ mod tests {
             plans,
             [
                 OK,
-                named(NamedError::ValueLost),
-                named(NamedError::ExecutedBehindError),
-                named(NamedError::Indeterminate),
+                named(UnresolvedError::ValueLost),
+                named(UnresolvedError::ExecutedBehindError),
+                named(UnresolvedError::Indeterminate),
                 FLUSHED
             ]
         );
@@ -182,7 +182,7 @@ mod tests {
         let other = SavedResult { psn: Psn::new(6), value: 78 };
         let atomic = [case(Kind::Atomic, Verdict::Executed)];
         assert_eq!(exact(&atomic, &[other, own], true), [Plan::Value(77)]);
-        assert_eq!(exact(&atomic, &[other], true), [named(NamedError::ValueLost)]);
+        assert_eq!(exact(&atomic, &[other], true), [named(UnresolvedError::ValueLost)]);
     }
 
     #[test]
@@ -196,19 +196,19 @@ mod tests {
         let fenced_read = Case { fence: true, ..case(Kind::Read, Verdict::Executed) };
         assert_eq!(first(&[read, fenced_read], true), AGAIN);
         let behind_it = [read, fenced_read, case(Kind::Send, Verdict::Executed)];
-        assert_eq!(first(&behind_it, false), named(NamedError::ValueLost));
+        assert_eq!(first(&behind_it, false), named(UnresolvedError::ValueLost));
         assert_eq!(first(&[read, fenced(Verdict::Executed)], true), OK);
-        assert_eq!(first(&[read, fenced(Verdict::Executed)], false), named(NamedError::ValueLost));
-        assert_eq!(first(&[read, fenced(Verdict::Ambiguous)], true), named(NamedError::ValueLost));
+        assert_eq!(first(&[read, fenced(Verdict::Executed)], false), named(UnresolvedError::ValueLost));
+        assert_eq!(first(&[read, fenced(Verdict::Ambiguous)], true), named(UnresolvedError::ValueLost));
     }
 
     #[test]
     fn the_edge_write_is_repeated_only_when_declared_repeatable() {
         let edge = case(Kind::Write, Verdict::Ambiguous);
-        assert_eq!(exact(&[edge], &[], true), [named(NamedError::Indeterminate)]);
-        assert_eq!(exact(&[Case { writes: Writes::Repeatable, ..edge }], &[], true), [AGAIN]);
-        let atomic = Case { writes: Writes::Repeatable, ..case(Kind::Atomic, Verdict::Ambiguous) };
-        assert_eq!(exact(&[atomic], &[], true), [named(NamedError::Indeterminate)]);
+        assert_eq!(exact(&[edge], &[], true), [named(UnresolvedError::Indeterminate)]);
+        assert_eq!(exact(&[Case { writes: WritePolicy::Repeatable, ..edge }], &[], true), [AGAIN]);
+        let atomic = Case { writes: WritePolicy::Repeatable, ..case(Kind::Atomic, Verdict::Ambiguous) };
+        assert_eq!(exact(&[atomic], &[], true), [named(UnresolvedError::Indeterminate)]);
     }
 
     #[test]
@@ -216,6 +216,9 @@ mod tests {
         let kinds = [Kind::Write, Kind::Atomic, Kind::Send];
         assert_eq!(baseline(Policy::Blanket, &kinds), [AGAIN; 3]);
         assert_eq!(baseline(Policy::None, &kinds), [FLUSHED; 3]);
-        assert_eq!(baseline(Policy::Transparent, &kinds), [AGAIN, named(NamedError::Indeterminate), FLUSHED]);
+        assert_eq!(
+            baseline(Policy::Transparent, &kinds),
+            [AGAIN, named(UnresolvedError::Indeterminate), FLUSHED]
+        );
     }
 }

@@ -16,7 +16,7 @@ use crate::rail;
 /// The NICs that virtual queue pairs of this process use, one for each rail, in the same order at both ends.
 ///
 /// A domain takes the asynchronous events of its NICs: nobody else sees them. So let no NIC be in two domains at a time, or each
-/// takes events that the other waits for; several virtual queue pairs share one domain, or domains that are [`Domain::apart`].
+/// takes events that the other waits for; several virtual queue pairs share one domain, or domains that are [`Domain::with_own_pds`].
 #[derive(Debug)]
 pub struct Domain {
     nics: Vec<LocalNic>,
@@ -70,7 +70,7 @@ impl VirtualMr {
     }
 
     /// The region by the name that work requests use.
-    pub fn named(&self) -> Mr {
+    pub fn primary(&self) -> Mr {
         self.named
     }
 
@@ -101,7 +101,7 @@ pub struct RemoteRegion {
 
 impl RemoteRegion {
     /// Memory that the peer does not know, under its one name: for a request that the peer's NIC is to refuse.
-    pub fn unknown(named: RemoteAddr, rails: usize) -> RemoteRegion {
+    pub fn with_unknown_key(named: RemoteAddr, rails: usize) -> RemoteRegion {
         let everywhere = RemoteAddr { addr: 0, rkey: named.rkey };
         RemoteRegion { len: u64::MAX, rails: core::iter::repeat_n(everywhere, rails).collect() }
     }
@@ -171,7 +171,7 @@ impl Domain {
     ///
     /// # Errors
     /// As [`Domain::new`], or a NIC has no channels.
-    pub fn notifying(providers: Vec<Arc<dyn Provider>>) -> Result<Arc<Domain>> {
+    pub fn with_completion_channels(providers: Vec<Arc<dyn Provider>>) -> Result<Arc<Domain>> {
         Domain::make(providers, |provider| provider.create_completion_channel().map(Some))
     }
 
@@ -205,7 +205,7 @@ impl Domain {
     ///
     /// # Errors
     /// A NIC has no protection domain left.
-    pub fn apart(&self) -> Result<Arc<Domain>> {
+    pub fn with_own_pds(&self) -> Result<Arc<Domain>> {
         let again = |nic: &LocalNic| Ok(LocalNic { pd: nic.provider.alloc_pd()?, ..nic.clone() });
         Ok(Arc::new(Domain {
             nics: self.nics.iter().map(again).collect::<Result<_>>()?,

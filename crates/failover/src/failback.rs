@@ -19,7 +19,7 @@ impl VirtualQp {
         if waiting == 0 || now < self.next_probe {
             return;
         }
-        self.next_probe = now + self.config.detector.heartbeat;
+        self.next_probe = now + self.config.detector.heartbeat_interval;
         for rail in (0..self.rails.len()).filter(|rail| waiting & (1 << rail) != 0) {
             if let Some(left) = self.renewed(rail) {
                 self.send_path(rail, left, true);

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 
 use mitra_verbs::{Data, Mtu, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
 
-use crate::config::{Policy, Writes};
+use crate::config::{Policy, WritePolicy};
 use crate::decide::{self, Case, Plan};
 use crate::evidence::{Completed, Contradiction, Evidence, InFlight, Kind, Verdict, judge};
-use crate::outcome::{Completion, NamedError, Outcome, Route};
+use crate::outcome::{Completion, Outcome, Resolution, UnresolvedError};
 
 /// The most packets in flight: half of the PSN's duplicate region, so that serial comparison never wraps.
 const MAX_PACKETS: u32 = 1 << 22;
@@ -21,7 +21,7 @@ enum State {
     Held,
     /// Posted on the active rail.
     InFlight,
-    /// Ended; waits for those before it.
+    /// CloseReason; waits for those before it.
     Done(Outcome),
 }
 
@@ -32,12 +32,12 @@ struct Op {
     wr: SendWr,
     app_wr_id: u64,
     app_signaled: bool,
-    writes: Writes,
+    writes: WritePolicy,
     kind: Kind,
     first: Psn,
     packets: u32,
     state: State,
-    route: Route,
+    resolution: Resolution,
     byte_len: u32,
     /// Bytes at its front that were executed on earlier rails, and are cut off.
     skipped: u64,
@@ -47,8 +47,8 @@ struct Op {
 
 impl Op {
     /// What it ends in if it is not sent (again).
-    fn unsent(&self, otherwise: NamedError) -> Outcome {
-        if self.touched { Outcome::Named(otherwise) } else { Outcome::Failed(WcStatus::Flushed) }
+    fn unsent(&self, otherwise: UnresolvedError) -> Outcome {
+        if self.touched { Outcome::Unresolved(otherwise) } else { Outcome::Failed(WcStatus::Flushed) }
     }
 }
 
@@ -74,7 +74,7 @@ pub struct Recovered {
 
 /// What a decision led to, for the report.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Tally {
+pub struct RecoveryStats {
     /// Operations in flight on the old rail.
     pub in_flight: u32,
     /// Of them, executed before the failure.
@@ -85,7 +85,7 @@ pub struct Tally {
     pub ambiguous: u32,
     /// Sent again, wholly or in part.
     pub replayed: u32,
-    /// Ended in a named error or were flushed.
+    /// CloseReason in a named error or were flushed.
     pub failed: u32,
     /// Payload bytes of what was in flight.
     pub bytes_in_flight: u64,
@@ -181,7 +181,7 @@ impl Ledger {
     /// Enters an operation. The caller has checked [`Ledger::has_room`] and that it is not halted.
     ///
     /// Gives the request back if vQPs do not carry its kind.
-    pub fn push(&mut self, mut wr: SendWr, writes: Writes) -> Result<u64, SendWr> {
+    pub fn push(&mut self, mut wr: SendWr, writes: WritePolicy) -> Result<u64, SendWr> {
         let kind = match wr.op {
             SendOp::Send | SendOp::SendWithImm(_) => Kind::Send,
             SendOp::Write(_) => Kind::Write,
@@ -205,7 +205,7 @@ impl Ledger {
             first: Psn::default(),
             packets,
             state: State::Held,
-            route: Route::Direct,
+            resolution: Resolution::Direct,
             byte_len: 0,
             skipped: 0,
             touched: false,
@@ -234,7 +234,10 @@ impl Ledger {
         // READs and atomics complete one by one, so that saved results stay valid; the others often enough that
         // the rail's queue never fills with operations that nobody will complete.
         self.unsignaled += 1;
-        let signal = op.app_signaled || fetch || self.unsignaled > last_chance || op.route == Route::Replayed;
+        let signal = op.app_signaled
+            || fetch
+            || self.unsignaled > last_chance
+            || op.resolution == Resolution::Replayed;
         op.wr.flags.set(SendFlags::SIGNALED, signal);
         if signal {
             self.unsignaled = 0;
@@ -262,7 +265,7 @@ impl Ledger {
         for i in (0..=index).rev() {
             match self.ops[i].state {
                 State::InFlight => self.ops[i].state = State::Done(Outcome::Success),
-                State::Done(_) if self.ops[i].route != Route::Recovered => break,
+                State::Done(_) if self.ops[i].resolution != Resolution::Recovered => break,
                 _ => {}
             }
         }
@@ -273,7 +276,7 @@ impl Ledger {
     ///
     /// What the responder refuses it does not execute, nor anything behind it. An error of this end's own (its memory refused
     /// a response) says nothing of what was sent behind: that ends in `undecided`.
-    pub fn failed(&mut self, seq: u64, status: WcStatus, undecided: NamedError) {
+    pub fn failed(&mut self, seq: u64, status: WcStatus, undecided: UnresolvedError) {
         let Some(index) = seq.checked_sub(self.base).map(|i| i as usize) else { return };
         let refused = matches!(
             status,
@@ -289,7 +292,7 @@ impl Ledger {
                 // A failed request completes those before it: RC answers in order.
                 _ if i < index => op.state = State::Done(Outcome::Success),
                 _ if i == index => op.state = State::Done(Outcome::Failed(status)),
-                State::InFlight if !refused => op.state = State::Done(Outcome::Named(undecided)),
+                State::InFlight if !refused => op.state = State::Done(Outcome::Unresolved(undecided)),
                 _ => op.state = State::Done(op.unsent(undecided)),
             }
         }
@@ -313,7 +316,7 @@ impl Ledger {
 
     /// The operation's recovered value could not be put where it belongs. The vQP must end now.
     pub fn value_lost(&mut self, seq: u64) {
-        self.finish(seq, Outcome::Named(NamedError::ValueLost));
+        self.finish(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
     }
 
     fn finish(&mut self, seq: u64, outcome: Outcome) {
@@ -324,10 +327,10 @@ impl Ledger {
     }
 
     /// The vQP ended: what was posted is undecided, what was not is flushed.
-    pub fn abandon(&mut self, error: NamedError) {
+    pub fn abandon(&mut self, error: UnresolvedError) {
         for op in &mut self.ops {
             match op.state {
-                State::InFlight => op.state = State::Done(Outcome::Named(error)),
+                State::InFlight => op.state = State::Done(Outcome::Unresolved(error)),
                 State::Held => op.state = State::Done(op.unsent(error)),
                 State::Done(_) => {}
             }
@@ -365,7 +368,7 @@ impl Ledger {
                     seq: op.wr.wr_id,
                     opcode: op.wr.op.wc_opcode(),
                     outcome,
-                    route: op.route,
+                    resolution: op.resolution,
                     byte_len: op.byte_len,
                     imm: None,
                     invalidated: None,
@@ -377,7 +380,7 @@ impl Ledger {
 
     /// Book-keeping of an operation that leaves: it is host-visible now.
     fn retire(&mut self, op: &Op, outcome: Outcome) {
-        if op.route == Route::Recovered {
+        if op.resolution == Resolution::Recovered {
             return; // counted when it was decided
         }
         self.packets_out = self.packets_out.saturating_sub(op.packets);
@@ -421,7 +424,7 @@ impl Ledger {
         placed_acks: bool,
         psn: Psn,
         values: &mut Vec<Recovered>,
-    ) -> Result<Tally, Contradiction> {
+    ) -> Result<RecoveryStats, Contradiction> {
         let in_flight = self.in_flight();
         let ops: Vec<InFlight> = in_flight.iter().map(|(_, op)| *op).collect();
         let (verdicts, plans) = match policy {
@@ -443,7 +446,8 @@ impl Ledger {
             }
         };
         let mut tally = self.tally(&in_flight, &verdicts, &plans);
-        let halted = plans.iter().any(|p| matches!(p, Plan::End(Outcome::Failed(_) | Outcome::Named(_))));
+        let halted =
+            plans.iter().any(|p| matches!(p, Plan::End(Outcome::Failed(_) | Outcome::Unresolved(_))));
         for (n, (&(i, _), plan)) in in_flight.iter().zip(&plans).enumerate() {
             let began = matches!(verdicts.get(n), Some(Verdict::Torn(_) | Verdict::Ambiguous));
             let op = &mut self.ops[i];
@@ -453,8 +457,8 @@ impl Ledger {
         if halted {
             self.halted = true;
             for op in self.ops.iter_mut().filter(|op| op.state == State::Held) {
-                op.state = State::Done(op.unsent(NamedError::Indeterminate));
-                op.route = Route::Recovered;
+                op.state = State::Done(op.unsent(UnresolvedError::Indeterminate));
+                op.resolution = Resolution::Recovered;
             }
         }
         // What the peer receives first on the new rail. If its first part went over earlier rails, however many, the
@@ -465,14 +469,14 @@ impl Ledger {
         Ok(tally)
     }
 
-    fn tally(&self, in_flight: &[(usize, InFlight)], verdicts: &[Verdict], plans: &[Plan]) -> Tally {
+    fn tally(&self, in_flight: &[(usize, InFlight)], verdicts: &[Verdict], plans: &[Plan]) -> RecoveryStats {
         let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count() as u32;
-        let mut tally = Tally {
+        let mut tally = RecoveryStats {
             in_flight: in_flight.len() as u32,
             executed: count(|v| *v == Verdict::Executed),
             torn: count(|v| matches!(v, Verdict::Torn(_))),
             ambiguous: count(|v| *v == Verdict::Ambiguous),
-            ..Tally::default()
+            ..RecoveryStats::default()
         };
         for (&(i, _), plan) in in_flight.iter().zip(plans) {
             let bytes = self.ops[i].wr.data.len();
@@ -501,7 +505,7 @@ impl Ledger {
                     op.skipped += bytes;
                 }
                 op.state = State::Held;
-                op.route = Route::Replayed;
+                op.resolution = Resolution::Replayed;
             }
             Plan::Value(value) => {
                 if let Data::Sges(list) = &op.wr.data
@@ -510,15 +514,15 @@ impl Ledger {
                     values.push(Recovered { seq: op.wr.wr_id, at, value });
                 }
                 op.byte_len = 8;
-                (op.state, op.route) = (State::Done(Outcome::Success), Route::Recovered);
+                (op.state, op.resolution) = (State::Done(Outcome::Success), Resolution::Recovered);
             }
             Plan::End(outcome) => {
                 if op.kind == Kind::Read {
                     op.byte_len = op.wr.data.len() as u32;
                 }
                 let flushed = outcome == Outcome::Failed(WcStatus::Flushed);
-                let outcome = if flushed { op.unsent(NamedError::Indeterminate) } else { outcome };
-                (op.state, op.route) = (State::Done(outcome), Route::Recovered);
+                let outcome = if flushed { op.unsent(UnresolvedError::Indeterminate) } else { outcome };
+                (op.state, op.resolution) = (State::Done(outcome), Resolution::Recovered);
             }
         }
     }

@@ -1,11 +1,11 @@
 use mitra_verbs::{Key, WcOpcode, WcStatus};
 
-use crate::agreement::Ended;
+use crate::agreement::CloseReason;
 
 /// What cannot be known or recovered, said instead of guessed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NamedError {
+pub enum UnresolvedError {
     /// The operation was not, partly or fully executed; no evidence tells.
     #[error("not, partly or fully executed: no evidence tells which")]
     Indeterminate,
@@ -17,7 +17,7 @@ pub enum NamedError {
     ExecutedBehindError,
     /// The vQP ended before anything could be decided about this operation.
     #[error("the queue pair ended before this could be decided: {0:?}")]
-    Undecided(Ended),
+    Undecided(CloseReason),
 }
 
 /// How an operation ended.
@@ -28,12 +28,12 @@ pub enum Outcome {
     /// As a queue pair without failover would report it.
     Failed(WcStatus),
     /// Something could not be known or recovered.
-    Named(NamedError),
+    Unresolved(UnresolvedError),
 }
 
 /// How the outcome came about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Route {
+pub enum Resolution {
     /// The rail that it was posted on completed it.
     Direct,
     /// It had been executed when the rail failed; the evidence said so and recovered its value.
@@ -54,7 +54,7 @@ pub struct Completion {
     /// How it ended.
     pub outcome: Outcome,
     /// How that came about.
-    pub route: Route,
+    pub resolution: Resolution,
     /// Bytes received or read.
     pub byte_len: u32,
     /// Immediate data, of a receive.

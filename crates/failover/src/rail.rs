@@ -211,7 +211,7 @@ impl Rail {
                 path_mtu: Some(mtu),
                 rq_psn: Some(peer.psn),
                 max_dest_rd_atomic: Some(config.rd_atomic),
-                min_rnr_timer: Some(config.min_rnr_timer),
+                min_rnr_timer: Some(config.min_rnr_timer.code()),
                 ..QpAttr::to(QpState::Rtr)
             },
         )?;
@@ -233,7 +233,7 @@ impl Rail {
             self.qpn,
             &QpAttr {
                 sq_psn: Some(self.first_psn),
-                timeout: Some(config.detector.timeout),
+                timeout: Some(config.detector.local_ack_timeout.code()),
                 retry_cnt: Some(config.detector.retry_cnt),
                 rnr_retry: Some(config.rnr_retry),
                 max_rd_atomic: Some(config.rd_atomic),
@@ -310,7 +310,7 @@ impl Rail {
 /// A queue pair for operations, and the queue that it completes in.
 fn queue_pair(nic: &LocalNic, config: &Config) -> Result<(CqId, Qpn)> {
     let p = &nic.provider;
-    let per_op = if config.log { 2 } else { 1 };
+    let per_op = if config.completion_log { 2 } else { 1 };
     let send_wrs = config.send_wrs * per_op + SPARE;
     let cq = p.create_cq(send_wrs + config.recv_wrs + SPARE, nic.channel.as_ref())?;
     let qpn = p.create_qp(&QpInitAttr {

@@ -8,13 +8,13 @@ use mitra_verbs::{
     AsyncEvent, Data, Error, QpAttr, QpState, RecvWr, SendOp, SendWr, SgeList, Time, WcOpcode, WcStatus,
 };
 
-use crate::agreement::{Action, Ended};
+use crate::agreement::{Action, CloseReason};
 use crate::ballot::Role;
 use crate::config::{Fencing, Policy};
 use crate::evidence::Evidence;
-use crate::ledger::Tally;
+use crate::ledger::RecoveryStats;
 use crate::message::{Body, Message};
-use crate::outcome::{Completion, NamedError, Outcome};
+use crate::outcome::{Completion, Outcome, UnresolvedError};
 use crate::traffic::{DRAIN, RECV};
 use crate::vqp::VirtualQp;
 
@@ -43,15 +43,15 @@ pub struct FailoverReport {
     /// The detector.
     pub cause: Cause,
     /// What became of the operations that were in flight at this end.
-    pub tally: Tally,
+    pub stats: RecoveryStats,
     /// When this end learnt of it.
-    pub detected: Time,
+    pub detected_at: Time,
     /// When this end's fence was confirmed.
-    pub fenced: Time,
+    pub fenced_at: Time,
     /// When everything was decided, and the replay began.
-    pub decided: Time,
+    pub decided_at: Time,
     /// When the last operation that was in flight had completed.
-    pub completed: Option<Time>,
+    pub completed_at: Option<Time>,
 }
 
 /// A marker posted behind everything in a queue that is in ERR: when it comes back, so has everything before it.
@@ -134,9 +134,9 @@ impl VirtualQp {
         let active = peer.agreement.is_active() && peer.agreement.active() == rail;
         let in_vain = active
             && cause == Cause::Completion(WcStatus::RetryExceeded)
-            && self.fruitless.again(now, self.ledger.progress(), self.rails.len(), self.config.give_up);
+            && self.fruitless.again(now, self.ledger.progress(), self.rails.len(), self.config.peer_timeout);
         if in_vain || active && self.config.policy == Policy::None {
-            return self.end(Ended::NoRail);
+            return self.end(CloseReason::NoRail);
         }
         if active {
             self.moving.get_or_insert_with(|| report(rail, cause, now));
@@ -164,8 +164,9 @@ impl VirtualQp {
             return;
         }
         self.looks = self.looks.wrapping_add(1);
-        let wide =
-            !self.is_settled() || unseen >= SELDOM || self.looks.is_multiple_of(LOOKS_BETWEEN_WIDE_ONES);
+        let wide = !self.is_move_confirmed()
+            || unseen >= SELDOM
+            || self.looks.is_multiple_of(LOOKS_BETWEEN_WIDE_ONES);
         let active = self.active_rail();
         for rail in (0..self.rails.len()).filter(|&rail| wide || rail == active) {
             self.look_at_device(rail, wide);
@@ -214,7 +215,7 @@ impl VirtualQp {
             AsyncEvent::QpRequestError(_) => AsyncEvent::QpRequestError(self.qpn),
             _ => AsyncEvent::QpFatal(self.qpn),
         });
-        self.end(Ended::RequestError);
+        self.end(CloseReason::RequestError);
         true
     }
 
@@ -259,25 +260,25 @@ impl VirtualQp {
 
     fn heartbeats(&mut self, now: Time, unseen: Duration) {
         let detector = self.config.detector;
-        if detector.misses == 0 {
+        if detector.max_missed_heartbeats == 0 {
             return;
         }
-        if unseen > detector.heartbeat * detector.misses / 2 {
+        if unseen > detector.heartbeat_interval * detector.max_missed_heartbeats / 2 {
             // This end was not running: the silence may be its own.
             for rail in &mut self.rails {
                 rail.heard = now;
             }
         }
         if now >= self.next_heartbeat {
-            self.next_heartbeat = now + detector.heartbeat;
+            self.next_heartbeat = now + detector.heartbeat_interval;
             let Some(peer) = &self.peer else { return };
             let message = Message { ballot: peer.agreement.ballot(), body: Body::Heartbeat };
             self.send_everywhere(&message);
         }
         let active = self.active_rail();
         let silent = now.saturating_since(self.rails[active].heard);
-        let patience = detector.heartbeat * detector.misses;
-        let patience = if self.met { patience } else { patience.max(detector.meet_within) };
+        let patience = detector.heartbeat_interval * detector.max_missed_heartbeats;
+        let patience = if self.met { patience } else { patience.max(detector.first_contact_timeout) };
         if self.is_active() && silent > patience {
             self.rail_failed(active, Cause::Heartbeat);
         }
@@ -399,7 +400,7 @@ impl VirtualQp {
             }
         }
         if let Some(moving) = &mut self.moving {
-            moving.fenced = now;
+            moving.fenced_at = now;
         }
         self.posted_recvs = 0;
         peer.agreement.fenced(now, evidence);
@@ -421,7 +422,7 @@ impl VirtualQp {
                 Ok(tally) => tally,
                 Err(contradiction) => {
                     self.contradiction = Some(contradiction);
-                    return self.end(Ended::Contradiction);
+                    return self.end(CloseReason::Contradiction);
                 }
             };
         let mut stored = true;
@@ -432,7 +433,7 @@ impl VirtualQp {
             }
         }
         if !stored {
-            return self.end(Ended::RequestError);
+            return self.end(CloseReason::RequestError);
         }
         let now = self.now();
         let Some(peer) = &mut self.peer else { return };
@@ -443,7 +444,8 @@ impl VirtualQp {
         (self.held, self.torn_in) = (Some(VecDeque::new()), 0);
         self.rails[rail].heard = now;
         if let Some(moving) = self.moving.take() {
-            let report = FailoverReport { epoch, from: old, to: rail, tally, decided: now, ..moving };
+            let report =
+                FailoverReport { epoch, from: old, to: rail, stats: tally, decided_at: now, ..moving };
             self.last = Some((report, below));
         }
         self.post_recvs_on(rail);
@@ -458,7 +460,7 @@ impl VirtualQp {
         let Some(mut held) = self.held.take() else { return };
         match (held.front_mut(), torn) {
             (Some(first), Some(torn)) => first.byte_len = first.byte_len.saturating_add(torn),
-            (Some(first), None) => first.outcome = Outcome::Named(NamedError::ValueLost),
+            (Some(first), None) => first.outcome = Outcome::Unresolved(UnresolvedError::ValueLost),
             (None, torn) => self.torn_in = torn.unwrap_or(0),
         }
         self.ready.append(&mut held);
@@ -480,14 +482,14 @@ impl VirtualQp {
         self.ready.push_back(completion);
     }
 
-    pub(crate) fn end(&mut self, why: Ended) {
+    pub(crate) fn end(&mut self, why: CloseReason) {
         if let Some(peer) = &mut self.peer {
             peer.agreement.end(why);
         }
         self.run_actions();
     }
 
-    fn on_end(&mut self, why: Ended) {
+    fn on_end(&mut self, why: CloseReason) {
         if self.ended.is_some() {
             return;
         }
@@ -499,7 +501,7 @@ impl VirtualQp {
                 fenced &= rail.provider().reset().is_ok() || i != self.active_rail();
             }
         }
-        self.ended = Some(if fenced { why } else { Ended::Unfenced });
+        self.ended = Some(if fenced { why } else { CloseReason::Unfenced });
         self.moving = None;
         self.ending = true;
         if !self.polling {
@@ -522,7 +524,7 @@ impl VirtualQp {
             (self.held, self.torn_in) = (Some(VecDeque::new()), 0);
             self.take_completions(self.recv_rail);
         }
-        self.ledger.abandon(NamedError::Undecided(why));
+        self.ledger.abandon(UnresolvedError::Undecided(why));
         while let Some(completion) = self.ledger.pop() {
             self.ready.push_back(completion);
         }
@@ -552,10 +554,10 @@ fn report(rail: usize, cause: Cause, now: Time) -> FailoverReport {
         from: rail,
         to: rail,
         cause,
-        tally: Tally::default(),
-        detected: now,
-        fenced: now,
-        decided: now,
-        completed: None,
+        stats: RecoveryStats::default(),
+        detected_at: now,
+        fenced_at: now,
+        decided_at: now,
+        completed_at: None,
     }
 }

@@ -3,9 +3,9 @@
 use mitra_verbs::{Error, RecvWr, Wc, WcOpcode, WcStatus};
 use smallvec::SmallVec;
 
-use crate::agreement::Ended;
+use crate::agreement::CloseReason;
 use crate::log;
-use crate::outcome::{Completion, NamedError, Outcome, Route};
+use crate::outcome::{Completion, Outcome, Resolution, UnresolvedError};
 use crate::recovery::{Cause, Fence};
 use crate::translate;
 use crate::vqp::VirtualQp;
@@ -50,10 +50,10 @@ impl VirtualQp {
             }
         }
         if let Some((report, below)) = &mut self.last
-            && report.completed.is_none()
+            && report.completed_at.is_none()
             && self.ledger.first_seq() >= *below
         {
-            report.completed = Some(self.rails[0].provider().now());
+            report.completed_at = Some(self.rails[0].provider().now());
         }
         if self.ledger.to_post() > 0 {
             self.pump();
@@ -97,7 +97,7 @@ impl VirtualQp {
                 if let Some(wr) = self.recvs.pop_front() {
                     self.ready.push_back(self.recv_completion(&wr, wc, Outcome::Failed(status)));
                 }
-                self.end(Ended::RequestError);
+                self.end(CloseReason::RequestError);
             }
         }
     }
@@ -111,7 +111,7 @@ impl VirtualQp {
         let (index, epoch) = (peer.agreement.active(), peer.agreement.ballot().epoch);
         let rail = &self.rails[index];
         let mut failed = None;
-        let posted = if index == 0 && !self.config.log && self.ledger.to_post() == 1 {
+        let posted = if index == 0 && !self.config.completion_log && self.ledger.to_post() == 1 {
             // The usual case: one request, by the names that it has.
             self.ledger.next_posting().map_or(Ok(()), |posting| {
                 let one = core::slice::from_ref(posting.wr);
@@ -153,7 +153,7 @@ impl VirtualQp {
                 } else {
                     self.ledger.unposted_behind(wr_id & !LOG);
                 }
-                self.end(Ended::RequestError);
+                self.end(CloseReason::RequestError);
             }
         }
     }
@@ -179,7 +179,7 @@ impl VirtualQp {
                 Err(_) => {
                     let gone = self.recvs.remove(i);
                     self.ready.extend(gone.map(|wr| self.unreceived(&wr, 0, WcStatus::LocalProtection)));
-                    return self.end(Ended::RequestError);
+                    return self.end(CloseReason::RequestError);
                 }
             }
         }
@@ -196,7 +196,7 @@ impl VirtualQp {
             seq: self.received_total + behind,
             opcode: WcOpcode::Recv,
             outcome: Outcome::Failed(status),
-            route: Route::Direct,
+            resolution: Resolution::Direct,
             byte_len: 0,
             imm: None,
             invalidated: None,
@@ -210,7 +210,7 @@ impl VirtualQp {
             seq: self.received_total,
             opcode: wc.opcode,
             outcome,
-            route: Route::Direct,
+            resolution: Resolution::Direct,
             byte_len: wc.byte_len,
             imm: wc.imm,
             invalidated: wc.invalidated,
@@ -234,9 +234,9 @@ impl VirtualQp {
             status => {
                 let seq = wc.wr_id & !LOG;
                 if wc.wr_id & LOG == 0 {
-                    self.ledger.failed(seq, status, NamedError::Undecided(Ended::RequestError));
+                    self.ledger.failed(seq, status, UnresolvedError::Undecided(CloseReason::RequestError));
                 }
-                self.end(Ended::RequestError);
+                self.end(CloseReason::RequestError);
             }
         }
     }

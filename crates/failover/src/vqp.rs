@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mitra_verbs::{
-    Access, AsyncEvent, Buffer, CqId, Data, Error, Mtu, PostError, Qpn, RecvWr, Result, SendOp, SendWr, Time,
-    Wc,
+    Access, AsyncEvent, Buffer, CqId, Data, Error, Mtu, PostError, Qpn, RecvWr, Result, RnrTimer, SendOp,
+    SendWr, Time, Wc,
 };
 
-use crate::agreement::{Agreement, Ended};
+use crate::agreement::{Agreement, CloseReason};
 use crate::ballot::Role;
-use crate::config::{Config, Writes};
+use crate::config::{Config, WritePolicy};
 use crate::connect::ConnectInfo;
 use crate::domain::{Domain, RemoteRegion};
 use crate::evidence::Contradiction;
@@ -69,7 +69,7 @@ pub struct VirtualQp {
     pub(crate) moving: Option<FailoverReport>,
     /// The last move; its `completed` is open while operations below this sequence number are.
     pub(crate) last: Option<(FailoverReport, u64)>,
-    pub(crate) ended: Option<Ended>,
+    pub(crate) ended: Option<CloseReason>,
     /// The event of a NIC's that ended it, under its own number.
     pub(crate) broken_rule: Option<AsyncEvent>,
     /// It has ended, and what that means for each request is still to be said.
@@ -122,10 +122,11 @@ fn make(domain: &Domain, config: &Config, secret: u64, rails: &mut Vec<Rail>) ->
     for (i, nic) in domain.nics().iter().enumerate() {
         rails.push(Rail::new(nic, config, mix(secret, i as u64))?);
     }
-    if !config.log {
+    if !config.completion_log {
         return Ok(None);
     }
-    let memory = Arc::new(Buffer::new(log::slots(config.log_wrs.unwrap_or(config.send_wrs)) * 8));
+    let memory =
+        Arc::new(Buffer::new(log::slots(config.completion_log_entries.unwrap_or(config.send_wrs)) * 8));
     let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     Ok(Some(Log { memory, mr }))
 }
@@ -135,7 +136,7 @@ impl VirtualQp {
     /// connection's cookie, Q_Keys and first PSNs come from it.
     pub fn new(domain: Arc<Domain>, config: Config, secret: [u64; 2]) -> Result<VirtualQp> {
         let most = domain.limits();
-        let per_op = if config.log { 2 } else { 1 };
+        let per_op = if config.completion_log { 2 } else { 1 };
         translate::within("send queue entries", u64::from(config.send_wrs) * per_op, most.wrs.into())?;
         translate::within("receive queue entries", config.recv_wrs.into(), most.wrs.into())?;
         let limits = domain.nics().iter().map(|n| n.provider.attr().limits.rd_atomic).min().unwrap_or(0);
@@ -143,7 +144,9 @@ impl VirtualQp {
             let limit = u64::from(limits).min(MAX_SAVED as u64);
             return Err(Error::Limit { attribute: "rd_atomic", requested: config.rd_atomic.into(), limit });
         }
-        if config.log && domain.nics().iter().any(|nic| !nic.provider.attr().capabilities.write_order) {
+        if config.completion_log
+            && domain.nics().iter().any(|nic| !nic.provider.attr().capabilities.write_order)
+        {
             return Err(Error::Unsupported(
                 "a completion log: it does not keep the order between work requests",
             ));
@@ -159,8 +162,13 @@ impl VirtualQp {
                 return Err(e);
             }
         };
-        let ledger =
-            Ledger::new(config.send_wrs, config.rd_atomic, config.log, Mtu::M256, rails[0].first_psn);
+        let ledger = Ledger::new(
+            config.send_wrs,
+            config.rd_atomic,
+            config.completion_log,
+            Mtu::M256,
+            rails[0].first_psn,
+        );
         Ok(VirtualQp {
             domain,
             config,
@@ -228,7 +236,7 @@ impl VirtualQp {
         Ok(ConnectInfo {
             cookie: self.cookie,
             policy: self.config.policy,
-            log: self.config.log,
+            log: self.config.completion_log,
             rd_atomic: self.config.rd_atomic,
             rails: self.rails.iter().map(Rail::info).collect::<Result<_>>()?,
             log_region: self.log.as_ref().map(|log| log.mr.remote()),
@@ -240,13 +248,13 @@ impl VirtualQp {
     /// # Errors
     /// `Invalid` if the two ends do not agree on what the configuration says they must.
     pub fn connect(&mut self, peer: &ConnectInfo) -> Result<()> {
-        self.receive_from(peer, self.config.min_rnr_timer)?;
-        self.start(self.config.rnr_retry)
+        self.modify_to_rtr(peer, self.config.min_rnr_timer)?;
+        self.modify_to_rts(self.config.rnr_retry)
     }
 
     /// The second half of [`VirtualQp::connect`], as from RTR to RTS: from here on it sends, so often again to a receiver that is not
     /// ready (7 is for ever).
-    pub fn start(&mut self, rnr_retry: u8) -> Result<()> {
+    pub fn modify_to_rts(&mut self, rnr_retry: u8) -> Result<()> {
         self.config.rnr_retry = rnr_retry;
         self.rails.iter_mut().try_for_each(|rail| rail.start(&self.config))
     }
@@ -256,7 +264,7 @@ impl VirtualQp {
     ///
     /// # Errors
     /// As [`VirtualQp::connect`].
-    pub fn receive_from(&mut self, peer: &ConnectInfo, min_rnr_timer: u8) -> Result<()> {
+    pub fn modify_to_rtr(&mut self, peer: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<()> {
         if self.peer.is_some() {
             return Err(Error::Invalid("this virtual queue pair is connected already"));
         }
@@ -288,11 +296,11 @@ impl VirtualQp {
         }
         let role = if mine.cookie < peer.cookie { Role::Zero } else { Role::One };
         let (depth, c) = (self.config.send_wrs, &self.config);
-        self.ledger = Ledger::new(depth, c.rd_atomic, c.log, mtu, self.rails[0].first_psn);
+        self.ledger = Ledger::new(depth, c.rd_atomic, c.completion_log, mtu, self.rails[0].first_psn);
         self.peer = Some(Peer {
             role,
             cookie: peer.cookie,
-            agreement: Agreement::new(role, self.rails.len(), c.control_retry, c.give_up),
+            agreement: Agreement::new(role, self.rails.len(), c.control_retry_interval, c.peer_timeout),
             log_region: peer.log_region.clone(),
             keys: RemoteKeys::default(),
             placed_acks: peer.rails.iter().map(|r| r.placed_acks).collect(),
@@ -317,7 +325,7 @@ impl VirtualQp {
 
     /// Posts a send, with the vQP's own rule for WRITEs at the edge of a failure.
     pub fn post_send(&mut self, wr: SendWr) -> Result<u64> {
-        self.post_send_with(wr, self.config.writes)
+        self.post_send_with(wr, self.config.write_policy)
     }
 
     /// Posts a send. Its sequence number is returned. During a recovery it waits; its place in the order is kept.
@@ -325,7 +333,7 @@ impl VirtualQp {
     /// # Errors
     /// Nothing is posted when the queue is full, when the vQP has ended or halted, when a key has no name on some rail,
     /// or when a limit of the queue pairs is exceeded.
-    pub fn post_send_with(&mut self, wr: SendWr, writes: Writes) -> Result<u64> {
+    pub fn post_send_with(&mut self, wr: SendWr, writes: WritePolicy) -> Result<u64> {
         let seq = self.enter(wr, writes)?;
         self.entered();
         Ok(seq)
@@ -338,7 +346,7 @@ impl VirtualQp {
     pub fn post_send_all(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
         let first = self.ledger.next_seq();
         for (index, wr) in wrs.into_iter().enumerate() {
-            if let Err(error) = self.enter(wr, self.config.writes) {
+            if let Err(error) = self.enter(wr, self.config.write_policy) {
                 self.ledger.take_back(first);
                 return Err(PostError { index, error });
             }
@@ -348,7 +356,7 @@ impl VirtualQp {
     }
 
     /// Enters a send in the ledger, if it may be posted.
-    fn enter(&mut self, wr: SendWr, writes: Writes) -> Result<u64> {
+    fn enter(&mut self, wr: SendWr, writes: WritePolicy) -> Result<u64> {
         let Some(peer) = &self.peer else { return Err(NOT_CONNECTED) };
         if self.ended.is_some() {
             return Err(Error::Invalid("this virtual queue pair has ended"));
@@ -440,16 +448,16 @@ impl VirtualQp {
     }
 
     /// Why it ended, if it has.
-    pub fn ended(&self) -> Option<Ended> {
+    pub fn close_reason(&self) -> Option<CloseReason> {
         self.ended
     }
 
     /// The event that its NIC raised when the peer's request broke a rule, if that ended it: as a queue pair's own, by its number.
-    pub fn broken_rule(&self) -> Option<AsyncEvent> {
+    pub fn qp_error_event(&self) -> Option<AsyncEvent> {
         self.broken_rule
     }
 
-    /// What contradicted what, if it ended in [`Ended::Contradiction`].
+    /// What contradicted what, if it ended in [`CloseReason::Contradiction`].
     pub fn contradiction(&self) -> Option<Contradiction> {
         self.contradiction
     }
@@ -470,13 +478,13 @@ impl VirtualQp {
     }
 
     /// Whether the peer has confirmed the last move.
-    pub fn is_settled(&self) -> bool {
-        self.ended.is_none() && self.peer.as_ref().is_some_and(|p| p.agreement.is_settled())
+    pub fn is_move_confirmed(&self) -> bool {
+        self.ended.is_none() && self.peer.as_ref().is_some_and(|p| p.agreement.is_move_confirmed())
     }
 
     /// Whether something that was in flight at the last failure has not completed.
     fn is_replaying(&self) -> bool {
-        self.last.is_some_and(|(report, _)| report.completed.is_none())
+        self.last.is_some_and(|(report, _)| report.completed_at.is_none())
     }
 
     /// Sends that have not completed.
@@ -497,7 +505,8 @@ impl VirtualQp {
     /// When [`VirtualQp::poll`] has something to do by itself, at the latest.
     pub fn poll_timeout(&self) -> Option<Time> {
         let agreement = self.peer.as_ref().and_then(|p| p.agreement.poll_timeout());
-        let heartbeat = (self.config.detector.misses > 0 && self.is_active()).then_some(self.next_heartbeat);
+        let heartbeat = (self.config.detector.max_missed_heartbeats > 0 && self.is_active())
+            .then_some(self.next_heartbeat);
         let probe = self.peer.as_ref().is_some_and(|p| {
             (0..self.rails.len()).any(|rail| self.down & (1 << rail) == 0 && p.agreement.is_waiting(rail))
         });
@@ -561,7 +570,7 @@ impl VirtualQp {
 
     /// Drives everything and keeps the completions for the next [`VirtualQp::poll`]: for an end that only lends its memory,
     /// and must still take part in a recovery. Call it every few hundred microseconds, or as soon as a recovery should go.
-    pub fn attend(&mut self) {
+    pub fn progress(&mut self) {
         if !self.closed {
             self.poll_rail();
             self.housekeeping();
@@ -569,7 +578,7 @@ impl VirtualQp {
     }
 
     /// Asks for an event on the channel of the domain's NIC, in use or to be used, at the next completion. Poll once more after
-    /// that. Without [`Domain::notifying`] nobody hears of it.
+    /// that. Without [`Domain::with_completion_channels`] nobody hears of it.
     pub fn arm(&self) -> Result<()> {
         let rails = [self.active_rail(), self.recv_rail];
         for &rail in &rails[..1 + usize::from(rails[0] != rails[1])] {
@@ -583,7 +592,7 @@ impl VirtualQp {
     }
 
     /// Whether an event of this completion queue, of the domain's NIC `rail`, is about this queue pair.
-    pub fn hears(&self, rail: usize, cq: CqId) -> bool {
+    pub fn uses_cq(&self, rail: usize, cq: CqId) -> bool {
         self.rails.get(rail).is_some_and(|rail| rail.cq == cq)
     }
 
@@ -592,7 +601,7 @@ impl VirtualQp {
     ///
     /// # Errors
     /// As [`VirtualQp::new`].
-    pub fn heir(&mut self, secret: [u64; 2]) -> Result<VirtualQp> {
+    pub fn reset_replacement(&mut self, secret: [u64; 2]) -> Result<VirtualQp> {
         let mut heir = VirtualQp::new(Arc::clone(&self.domain), self.config, secret)?;
         self.shutdown();
         if let Err(error) = self.rails[0].bequeath(&mut heir.rails[0]) {
@@ -606,7 +615,7 @@ impl VirtualQp {
     /// Ends it: what is in flight ends undecided, and the peer is told. As long as it is polled, a peer that has not heard
     /// is told again.
     pub fn shutdown(&mut self) {
-        self.end(Ended::Closed);
+        self.end(CloseReason::Closed);
     }
 
     /// Ends it as [`VirtualQp::shutdown`] does and frees the rails. What is freed at once may take its last message with it:
@@ -615,7 +624,7 @@ impl VirtualQp {
         if core::mem::replace(&mut self.closed, true) {
             return Ok(());
         }
-        self.end(Ended::Closed);
+        self.end(CloseReason::Closed);
         let mut first = Ok(());
         for (i, rail) in self.rails.iter().enumerate() {
             first = first.and(rail.destroy());

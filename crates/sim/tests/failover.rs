@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Config, Contradiction, Ended, Fencing, NamedError, Outcome, Policy, Writes};
+use mitra_failover::{
+    CloseReason, Config, Contradiction, Fencing, Outcome, Policy, UnresolvedError, WritePolicy,
+};
 use mitra_sim::workload::{Kind, Party, Plan, Verdict, VqpEndpoint, connect_vqp, judge};
 use mitra_sim::{App, Case, Ctx, PartyApp, Rig, Stage, What, seeds};
 use mitra_verbs::Provider;
@@ -34,9 +36,9 @@ struct Setup {
 impl Setup {
     fn exact() -> Setup {
         let mut config = Config::default();
-        config.detector.timeout = 9;
-        config.detector.heartbeat = Duration::from_millis(1);
-        config.detector.misses = 8;
+        config.detector.local_ack_timeout = mitra_verbs::LocalAckTimeout::from_code(9);
+        config.detector.heartbeat_interval = Duration::from_millis(1);
+        config.detector.max_missed_heartbeats = 8;
         config.send_wrs = 64;
         config.recv_wrs = 64;
         config.rnr_retry = 7;
@@ -141,7 +143,7 @@ fn assert_complete(seed: u64, what: &str, run: &Run) {
         assert!(
             v.is_complete(),
             "seed {seed}, {what}: {:?} {:?}\n{v}\n{:?}\n{}",
-            end.vqp.ended(),
+            end.vqp.close_reason(),
             end.vqp.contradiction(),
             end.failures,
             mitra_sim::reproduce(seed)
@@ -161,7 +163,7 @@ fn a_lost_link_loses_nothing_and_doubles_nothing() {
 fn with_the_log_too() {
     for seed in seeds(300) {
         let mut setup = Setup::exact();
-        setup.config.log = true;
+        setup.config.completion_log = true;
         let run = run(seed, None, setup, |_| {});
         assert_complete(seed, "link, with log", &run);
     }
@@ -176,9 +178,9 @@ fn every_stage_failure_and_kind_keeps_the_table() {
     for seed in seeds(rounds * cases.len() as u64) {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut setup = Setup::exact();
-        setup.config.log = true;
+        setup.config.completion_log = true;
         if seed % 3 == 0 {
-            setup.config.writes = Writes::Repeatable;
+            setup.config.write_policy = WritePolicy::Repeatable;
         }
         let run = run(seed, Some(case), setup, |_| {});
         let what = case.to_string();
@@ -186,7 +188,7 @@ fn every_stage_failure_and_kind_keeps_the_table() {
             *struck.entry((case.stage.number(), format!("{:?}", case.what))).or_default() += 1;
         }
         // Who declares a WRITE repeatable, and consumes its target all the same, may see the one at the edge twice.
-        let repeated = setup.config.writes == Writes::Repeatable
+        let repeated = setup.config.write_policy == WritePolicy::Repeatable
             && matches!(case.kind, Kind::Write | Kind::Block | Kind::WriteImm)
             && matches!(case.what, What::Responder | What::Both | What::ResponderHung);
         if repeated {
@@ -203,12 +205,17 @@ fn every_stage_failure_and_kind_keeps_the_table() {
                 let indeterminate = end
                     .failures
                     .iter()
-                    .filter(|c| c.outcome == Outcome::Named(NamedError::Indeterminate))
+                    .filter(|c| c.outcome == Outcome::Unresolved(UnresolvedError::Indeterminate))
                     .count();
                 assert!(indeterminate <= 1, "seed {seed}, {what}: {:?}", end.failures);
-                assert_eq!(end.vqp.ended(), None, "seed {seed}, {what}: {:?}", end.vqp.contradiction());
+                assert_eq!(
+                    end.vqp.close_reason(),
+                    None,
+                    "seed {seed}, {what}: {:?}",
+                    end.vqp.contradiction()
+                );
                 let never_fails = matches!(case.kind, Kind::Send | Kind::Read)
-                    || setup.config.writes == Writes::Repeatable
+                    || setup.config.write_policy == WritePolicy::Repeatable
                         && matches!(case.kind, Kind::Write | Kind::Block | Kind::WriteImm);
                 if never_fails {
                     assert!(end.failures.is_empty(), "seed {seed}, {what}: {:?}", end.failures);
@@ -230,15 +237,15 @@ fn what_was_acknowledged_and_never_placed_is_reported() {
     for seed in seeds(20 * cases.len() as u64) {
         let case = cases[(seed % cases.len() as u64) as usize];
         let mut setup = Setup { honest_ack: false, ..Setup::exact() };
-        setup.config.log = true;
+        setup.config.completion_log = true;
         let run = run(seed, Some(case), setup, |_| {});
         let end = run.ends[0].borrow();
-        match (end.vqp.ended(), end.vqp.contradiction()) {
-            (Some(Ended::Contradiction), Some(Contradiction::LostAfterAck { .. })) => found += 1,
+        match (end.vqp.close_reason(), end.vqp.contradiction()) {
+            (Some(CloseReason::Contradiction), Some(Contradiction::LostAfterAck { .. })) => found += 1,
             (None, None) => assert_exact(seed, &case.to_string(), &run),
             // The responder's end may have met it first, and closed.
-            (Some(Ended::PeerClosed), _) if run.ends[1].borrow().vqp.contradiction().is_some() => {}
-            other => panic!("seed {seed}, {case}: {other:?}, {:?}", run.ends[1].borrow().vqp.ended()),
+            (Some(CloseReason::PeerClosed), _) if run.ends[1].borrow().vqp.contradiction().is_some() => {}
+            other => panic!("seed {seed}, {case}: {other:?}, {:?}", run.ends[1].borrow().vqp.close_reason()),
         }
     }
     assert!(found > 0, "no seed lost anything after its acknowledgement");

@@ -5,7 +5,7 @@ mod duo;
 
 use std::sync::Arc;
 
-use mitra_failover::{Config, Ended, NamedError, Outcome};
+use mitra_failover::{CloseReason, Config, Outcome, UnresolvedError};
 use mitra_verbs::{
     CqId, Data, Gid, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, SendFlags, SendOp,
     SendWr, UdDestination, WcOpcode, WcStatus,
@@ -154,7 +154,7 @@ fn hostile(promised: bool) {
         sizes.push(format!("{:?}", d.v[1]).len());
     }
     assert!(sizes.iter().all(|&n| n < sizes[0] + 500), "it grows: {sizes:?}");
-    assert_eq!([d.v[0].ended(), d.v[1].ended()], [None, None]);
+    assert_eq!([d.v[0].close_reason(), d.v[1].close_reason()], [None, None]);
     assert_eq!([d.v[0].last_failover(), d.v[1].last_failover()], [None, None]);
     d.message(100, 1);
     d.turns(&[0, 1], 20);
@@ -167,7 +167,7 @@ fn hostile(promised: bool) {
     d.message(101, 2);
     d.turns(&[0, 1], 400);
     assert_eq!(d.received(), [0, 1]);
-    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], moves, "{:?}", d.v[1].ended());
+    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], moves, "{:?}", d.v[1].close_reason());
 }
 
 #[test]
@@ -179,15 +179,15 @@ fn when_the_epochs_are_used_up_both_ends_end_named() {
         let f = Forger::new(&d);
         f.say(&f.message(PROPOSE, u16::MAX, 1, &[0]));
         d.turns(&[0, 1], 20);
-        assert_eq!(d.v[1].ended(), None);
+        assert_eq!(d.v[1].close_reason(), None);
         let nic = d.rig.nics[1][0].id();
         if struck == 1 {
             d.write(1, 0, 7);
             d.rig.world.set_link(nic, false);
             d.turns(&[0, 1], 2000);
-            assert_eq!(d.v[1].ended(), Some(Ended::EpochsUsedUp));
-            assert_eq!(d.v[0].ended(), Some(Ended::PeerClosed));
-            let undecided = Outcome::Named(NamedError::Undecided(Ended::PeerClosed));
+            assert_eq!(d.v[1].close_reason(), Some(CloseReason::EpochsUsedUp));
+            assert_eq!(d.v[0].close_reason(), Some(CloseReason::PeerClosed));
+            let undecided = Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::PeerClosed));
             assert!(matches!(d.outcome(0, 1, false), Some(o) if o == undecided || d.memory[1].load(0) == 7));
         } else {
             // Only the first end notices. Its ballots are all below the one that was promised: it gives up, and says so.
@@ -197,12 +197,12 @@ fn when_the_epochs_are_used_up_both_ends_end_named() {
             for _ in 0..6 {
                 d.turns(&[0, 1], 40_000);
             }
-            assert_eq!(d.v[0].ended(), Some(Ended::PeerUnreachable));
+            assert_eq!(d.v[0].close_reason(), Some(CloseReason::PeerUnreachable));
             assert_eq!(
                 d.outcome(0, 1, false),
-                Some(Outcome::Named(NamedError::Undecided(Ended::PeerUnreachable)))
+                Some(Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::PeerUnreachable)))
             );
-            assert_eq!(d.v[1].ended(), Some(Ended::PeerClosed));
+            assert_eq!(d.v[1].close_reason(), Some(CloseReason::PeerClosed));
         }
     }
 }
@@ -231,7 +231,7 @@ fn a_message_waits_for_its_receive() {
 #[test]
 fn a_message_that_waits_for_its_receive_moves_with_the_rail() {
     for log in [false, true] {
-        let mut d = Duo::new(2, Config { log, ..config() });
+        let mut d = Duo::new(2, Config { completion_log: log, ..config() });
         d.recv(1, 0, 64);
         d.turns(&[0, 1], 10);
         (0..4).for_each(|i| d.message(100 + i, 1000 + i));
@@ -241,7 +241,7 @@ fn a_message_that_waits_for_its_receive_moves_with_the_rail() {
         let nic = d.rig.nics[0][0].id();
         d.rig.world.set_link(nic, false);
         d.turns(&[0, 1], 400);
-        assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1, 1], "{:?}", d.v[0].ended());
+        assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1, 1], "{:?}", d.v[0].close_reason());
         (1..4).for_each(|i| d.recv(1, i, 64));
         d.turns(&[0, 1], 400);
         assert_eq!(d.received(), [0, 1, 2, 3]);
@@ -265,6 +265,9 @@ fn a_receiver_that_is_never_ready_ends_the_request_not_the_rail() {
     assert_eq!(d.outcome(0, 102, false), Some(Outcome::Failed(WcStatus::Flushed)));
     assert_eq!(d.outcome(0, 200, false), Some(Outcome::Failed(WcStatus::Flushed)));
     assert_eq!(d.memory[1].load(8192), 0);
-    assert_eq!((d.v[0].ended(), d.v[1].ended()), (Some(Ended::RequestError), Some(Ended::PeerClosed)));
+    assert_eq!(
+        (d.v[0].close_reason(), d.v[1].close_reason()),
+        (Some(CloseReason::RequestError), Some(CloseReason::PeerClosed))
+    );
     assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [0, 0]);
 }

@@ -5,7 +5,7 @@ mod duo;
 
 use core::time::Duration;
 
-use mitra_failover::{Ended, NamedError, Outcome};
+use mitra_failover::{CloseReason, Outcome, UnresolvedError};
 use mitra_sim::Failure;
 use mitra_verbs::{Data, SendOp};
 
@@ -105,7 +105,12 @@ fn a_move_waits_for_a_rail_that_is_just_coming_back() {
         d.exchange(0);
         d.unplug(0, 1);
         d.turns(&[0, 1], 2 * WHILE);
-        assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [0; 2], "gap {gap}: {:?}", d.v[0].ended());
+        assert_eq!(
+            [d.v[0].active_rail(), d.v[1].active_rail()],
+            [0; 2],
+            "gap {gap}: {:?}",
+            d.v[0].close_reason()
+        );
         d.assert_done(1);
     }
 }
@@ -121,7 +126,12 @@ fn a_rail_that_fails_while_it_is_moved_to_is_left_for_the_next() {
         d.turns(&[0, 1], gap / 2);
         d.unplug(0, 1);
         d.turns(&[0, 1], 2 * WHILE);
-        assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [2; 2], "gap {gap}: {:?}", d.v[0].ended());
+        assert_eq!(
+            [d.v[0].active_rail(), d.v[1].active_rail()],
+            [2; 2],
+            "gap {gap}: {:?}",
+            d.v[0].close_reason()
+        );
         d.assert_done(1);
     }
 }
@@ -168,14 +178,14 @@ fn without_a_nic_it_ends_at_once() {
         d.rig.world.fail(nic, Failure::NicDead);
         d.turns(&[0, 1], 100);
     }
-    assert!(d.v[0].ended().is_some());
+    assert!(d.v[0].close_reason().is_some());
 }
 
 /// The rail that is proposed is down at the peer; when it is up again the move goes on, by another ballot.
 #[test]
 fn a_peer_that_declines_is_asked_again() {
     let mut c = config();
-    c.give_up = Duration::from_secs(1);
+    c.peer_timeout = Duration::from_secs(1);
     let mut d = Duo::new(2, c);
     d.turns(&[0, 1], 20);
     d.unplug(1, 1);
@@ -196,7 +206,7 @@ fn a_peer_that_declines_is_asked_again() {
 #[test]
 fn a_wait_for_a_rail_that_never_comes_back_ends() {
     let mut c = config();
-    c.give_up = Duration::from_millis(20);
+    c.peer_timeout = Duration::from_millis(20);
     let mut d = Duo::new(2, c);
     d.turns(&[0, 1], 20);
     d.unplug(1, 0);
@@ -205,7 +215,7 @@ fn a_wait_for_a_rail_that_never_comes_back_ends() {
     d.exchange(0);
     d.unplug(0, 1);
     d.turns(&[0, 1], 4 * WHILE);
-    assert_eq!(d.v[0].ended(), Some(Ended::NoRail));
+    assert_eq!(d.v[0].close_reason(), Some(CloseReason::NoRail));
 }
 
 /// A NIC that died stays dead, whatever its cable does.
@@ -223,7 +233,7 @@ fn a_dead_nic_does_not_come_back() {
     let nic = d.rig.nics[0][1].id();
     d.rig.world.fail(nic, Failure::NicDead);
     d.turns(&[0, 1], WHILE);
-    assert!(d.v[0].ended().is_some());
+    assert!(d.v[0].close_reason().is_some());
 }
 
 /// A rail that flaps for days leaves nothing behind at either end, but what it counts.
@@ -262,7 +272,7 @@ fn a_move_that_was_not_confirmed_in_time_is_confirmed_later() {
     let mut unsettled = 0;
     for gap in 0..60 {
         let mut c = config();
-        c.give_up = Duration::from_millis(20);
+        c.peer_timeout = Duration::from_millis(20);
         let mut d = Duo::new(2, c);
         d.turns(&[0, 1], 20);
         d.unplug(0, 0);
@@ -270,13 +280,13 @@ fn a_move_that_was_not_confirmed_in_time_is_confirmed_later() {
         d.unplug(0, 1);
         d.turns(&[0, 1], 40);
         let moved = d.v.iter().all(|v| v.active_rail() == 1 && v.is_active());
-        unsettled += u32::from(moved && d.v.iter().all(|v| !v.is_settled()));
+        unsettled += u32::from(moved && d.v.iter().all(|v| !v.is_move_confirmed()));
         d.turns(&[0, 1], 1600); // more than both ask often
         d.plug(0, 0);
         d.plug(0, 1);
         d.turns(&[0, 1], WHILE);
         if moved {
-            assert!(d.v.iter().all(|v| v.is_settled()), "gap {gap}: {:?}", d.v[0].ended());
+            assert!(d.v.iter().all(|v| v.is_move_confirmed()), "gap {gap}: {:?}", d.v[0].close_reason());
             d.exchange(0);
             d.unplug(0, 1);
             d.turns(&[0, 1], WHILE);
@@ -291,7 +301,7 @@ fn a_move_that_was_not_confirmed_in_time_is_confirmed_later() {
 #[test]
 fn rails_that_only_seem_to_be_well_are_not_tried_for_ever() {
     let mut c = config();
-    c.give_up = Duration::from_millis(200);
+    c.peer_timeout = Duration::from_millis(200);
     let mut world = mitra_sim::Config::calm();
     world.wire.longest = 600;
     let mut d = Duo::over(2, c, world);
@@ -304,12 +314,15 @@ fn rails_that_only_seem_to_be_well_are_not_tried_for_ever() {
     d.send(0, 7, SendOp::Write(to), Data::sge(sge));
     d.turns(&[0, 1], 40 * WHILE);
     assert_eq!(
-        [d.v[0].ended(), d.v[1].ended()],
-        [Some(Ended::NoRail), Some(Ended::PeerClosed)],
+        [d.v[0].close_reason(), d.v[1].close_reason()],
+        [Some(CloseReason::NoRail), Some(CloseReason::PeerClosed)],
         "{:?}",
         d.v[0].last_failover()
     );
-    assert_eq!(d.outcome(0, 7, false), Some(Outcome::Named(NamedError::Undecided(Ended::NoRail))));
+    assert_eq!(
+        d.outcome(0, 7, false),
+        Some(Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::NoRail)))
+    );
 }
 
 /// Each rail's queue pair is lost while its cable is out, one after the other: that is no reason to end before the patience is over.
@@ -331,7 +344,7 @@ fn queue_pairs_that_are_lost_with_their_cables_are_replaced_when_those_are_back(
         d.turns(&[0, 1], 2 * WHILE); // and now rail 0's
         d.plug(h, 1);
         d.turns(&[0, 1], WHILE);
-        assert_eq!([d.v[0].ended(), d.v[1].ended()], [None; 2], "end {h}");
+        assert_eq!([d.v[0].close_reason(), d.v[1].close_reason()], [None; 2], "end {h}");
         d.assert_done(2);
     }
 }
@@ -351,6 +364,6 @@ fn a_nic_that_dies_while_its_cable_is_out_is_not_waited_for() {
             d.rig.world.fail(nic, Failure::NicDead);
             d.turns(&[0, 1], 100);
         }
-        assert!(d.v[0].ended().is_some(), "rail {first} first: {:?}", d.v[0]);
+        assert!(d.v[0].close_reason().is_some(), "rail {first} first: {:?}", d.v[0]);
     }
 }

@@ -6,7 +6,7 @@ mod duo;
 use core::time::Duration;
 use std::sync::Arc;
 
-use mitra_failover::{Cause, Config, Domain, Ended, LocalNic, NamedError, Outcome, VirtualQp};
+use mitra_failover::{Cause, CloseReason, Config, Domain, LocalNic, Outcome, UnresolvedError, VirtualQp};
 use mitra_sim::{Failure, Rig};
 use mitra_verbs::{
     AhId, Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, SendFlags, SendOp, SendWr,
@@ -47,7 +47,7 @@ fn receives_follow_to_the_rail_that_is_taken_not_the_one_that_was_refused() {
         d.unplug(0, rail);
         d.turns(&[0, 1], 200);
     }
-    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1, 1], "{:?}", d.v[0].ended());
+    assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1, 1], "{:?}", d.v[0].close_reason());
     for i in 4..16 {
         d.send(1, 100 + i, SendOp::Send, inline(1000 + i));
         d.turns(&[0, 1], 20);
@@ -72,7 +72,7 @@ fn messages_that_arrived_before_the_peer_closed_are_received() {
     d.turns(&[0], 4);
     d.v[0].close().expect("close");
     d.turns(&[1], 40);
-    assert_eq!(d.v[1].ended(), Some(Ended::PeerClosed));
+    assert_eq!(d.v[1].close_reason(), Some(CloseReason::PeerClosed));
     let received = (0..60).filter(|&i| d.outcome(1, i, true) == Some(Outcome::Success)).count();
     assert_eq!(received, 60);
 }
@@ -93,7 +93,7 @@ fn an_operation_that_cannot_be_posted_claims_nothing_for_those_before_it() {
     d.send(0, 2, SendOp::Write(d.remote(1, 8)), Data::sge(mr.sge(0, 8)));
     domain.deregister(&mr).expect("deregister");
     d.turns(&[0, 1], 400);
-    assert_eq!(d.v[0].ended(), Some(Ended::RequestError));
+    assert_eq!(d.v[0].close_reason(), Some(CloseReason::RequestError));
     let (first, second) = (d.outcome(0, 1, false), d.outcome(0, 2, false));
     assert_eq!(second, Some(Outcome::Failed(WcStatus::LocalProtection)));
     if first == Some(Outcome::Success) {
@@ -114,7 +114,7 @@ fn behind_a_local_error_nothing_is_called_flushed_that_was_executed() {
     d.send(0, 2, SendOp::Write(d.remote(1, 0)), inline(7));
     domain.deregister(&mr).expect("deregister");
     d.turns(&[0, 1], 100);
-    assert_eq!(d.v[0].ended(), Some(Ended::RequestError));
+    assert_eq!(d.v[0].close_reason(), Some(CloseReason::RequestError));
     assert_eq!(d.outcome(0, 1, false), Some(Outcome::Failed(WcStatus::LocalProtection)));
     let behind = d.outcome(0, 2, false);
     let executed = d.memory[1].load(0) == 7;
@@ -137,7 +137,7 @@ fn a_receive_without_memory_does_not_hang_the_sender() {
     d.turns(&[0, 1], 2000);
     assert!(d.outcome(1, 9, false).is_some(), "the sender waits for ever");
     assert_eq!(d.outcome(0, 1, true), Some(Outcome::Failed(WcStatus::LocalProtection)));
-    assert_eq!(d.v[0].ended(), Some(Ended::RequestError));
+    assert_eq!(d.v[0].close_reason(), Some(CloseReason::RequestError));
 }
 
 /// A host that sleeps in the middle of its fence, between two polls or inside one, has not seen a NIC stall: it must not
@@ -194,8 +194,12 @@ fn a_bad_key_ends_both_ends_and_moves_neither() {
     assert_eq!(d.outcome(0, 2, false), Some(Outcome::Failed(WcStatus::RemoteAccess)));
     assert_eq!(d.outcome(0, 3, false), Some(Outcome::Failed(WcStatus::Flushed)));
     assert_eq!([d.memory[1].load(0), d.memory[1].load(8)], [7, 0]);
-    assert_eq!(d.v[0].ended(), Some(Ended::RequestError));
-    assert!(matches!(d.v[1].ended(), Some(Ended::RequestError | Ended::PeerClosed)), "{:?}", d.v[1].ended());
+    assert_eq!(d.v[0].close_reason(), Some(CloseReason::RequestError));
+    assert!(
+        matches!(d.v[1].close_reason(), Some(CloseReason::RequestError | CloseReason::PeerClosed)),
+        "{:?}",
+        d.v[1].close_reason()
+    );
     assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [0, 0]);
 }
 
@@ -211,9 +215,9 @@ fn a_failover_is_timed_by_one_clock() {
     d.turns(&[0, 1], 400);
     let report = d.v[0].last_failover().expect("moved");
     assert_eq!((report.cause, report.from, report.to), (Cause::Device, 0, 1));
-    let completed = report.completed.expect("completed");
-    assert!(report.detected <= report.fenced && report.fenced <= report.decided, "{report:?}");
-    assert!(report.decided <= completed, "{report:?}");
+    let completed = report.completed_at.expect("completed");
+    assert!(report.detected_at <= report.fenced_at && report.fenced_at <= report.decided_at, "{report:?}");
+    assert!(report.decided_at <= completed, "{report:?}");
 }
 
 /// Both links fail one after the other, at once or later: each end ends in a word, and soon.
@@ -222,9 +226,9 @@ fn when_both_rails_fail_both_ends_end_named_and_in_time() {
     for gap in [0, 1, 2, 3, 5, 10, 40, 100, 400] {
         for second in [0, 1] {
             let mut c = config();
-            c.detector.misses = 5;
-            c.detector.heartbeat = Duration::from_millis(1);
-            c.give_up = Duration::from_millis(200);
+            c.detector.max_missed_heartbeats = 5;
+            c.detector.heartbeat_interval = Duration::from_millis(1);
+            c.peer_timeout = Duration::from_millis(200);
             let mut d = Duo::new(2, c);
             d.turns(&[0, 1], 5);
             for i in 0..40 {
@@ -234,7 +238,7 @@ fn when_both_rails_fail_both_ends_end_named_and_in_time() {
             d.turns(&[0, 1], gap);
             d.unplug(second, 1);
             d.turns(&[0, 1], 40 * 600);
-            let ended = [d.v[0].ended(), d.v[1].ended()];
+            let ended = [d.v[0].close_reason(), d.v[1].close_reason()];
             assert!(ended.iter().all(Option::is_some), "gap {gap}: {ended:?}");
             for i in 0..40 {
                 let outcome = d.outcome(0, i, false);
@@ -242,7 +246,7 @@ fn when_both_rails_fail_both_ends_end_named_and_in_time() {
                 match outcome {
                     Some(Outcome::Success) => assert_eq!(there, i + 1),
                     Some(Outcome::Failed(WcStatus::Flushed)) => assert_eq!(there, 0),
-                    Some(Outcome::Named(NamedError::Undecided(_))) => {}
+                    Some(Outcome::Unresolved(UnresolvedError::Undecided(_))) => {}
                     other => panic!("gap {gap}: operation {i} ended in {other:?}"),
                 }
             }
@@ -290,15 +294,15 @@ fn a_torn_message_whose_rest_came_before_the_end_claims_no_length() {
     d.v[1].shutdown();
     d.turns(&[1], 4);
     assert_eq!(d.memory[1].load(8192 + LEN - 8), 0x5555_5555_5555_5555);
-    assert_eq!(d.outcome(1, 7, true), Some(Outcome::Named(NamedError::ValueLost)));
+    assert_eq!(d.outcome(1, 7, true), Some(Outcome::Unresolved(UnresolvedError::ValueLost)));
 }
 
 /// An end that polls as often as it is to be heard of is not silent.
 #[test]
 fn an_end_that_polls_once_for_each_heartbeat_is_not_silent() {
     let mut c = config();
-    c.detector.heartbeat = Duration::from_millis(1);
-    c.detector.misses = 3;
+    c.detector.heartbeat_interval = Duration::from_millis(1);
+    c.detector.max_missed_heartbeats = 3;
     let mut d = Duo::new(2, c);
     d.turns(&[0, 1], 10);
     for _ in 0..100 {
@@ -314,7 +318,7 @@ fn an_end_that_polls_once_for_each_heartbeat_is_not_silent() {
 #[test]
 fn an_end_that_polls_seldom_answers_a_proposal() {
     let mut c = config();
-    c.give_up = Duration::from_millis(100);
+    c.peer_timeout = Duration::from_millis(100);
     let mut d = Duo::new(2, c);
     d.turns(&[0, 1], 16);
     d.unplug(0, 0);
@@ -322,7 +326,7 @@ fn an_end_that_polls_seldom_answers_a_proposal() {
         d.turns(&[0], 400);
         d.turn(&[1]);
     }
-    assert_eq!([d.v[0].ended(), d.v[1].ended()], [None, None]);
+    assert_eq!([d.v[0].close_reason(), d.v[1].close_reason()], [None, None]);
     assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1, 1]);
 }
 
@@ -330,15 +334,15 @@ fn an_end_that_polls_seldom_answers_a_proposal() {
 #[test]
 fn an_end_that_attends_seldom_answers_a_proposal() {
     let mut c = config();
-    c.give_up = Duration::from_millis(35);
+    c.peer_timeout = Duration::from_millis(35);
     let mut d = Duo::new(2, c);
     d.turns(&[0, 1], 16);
     d.unplug(0, 0);
     for _ in 0..40 {
         d.turns(&[0], 400);
-        d.v[1].attend();
+        d.v[1].progress();
     }
-    assert_eq!([d.v[0].ended(), d.v[1].ended()], [None, None]);
+    assert_eq!([d.v[0].close_reason(), d.v[1].close_reason()], [None, None]);
     assert_eq!([d.v[0].active_rail(), d.v[1].active_rail()], [1, 1]);
 }
 
@@ -355,13 +359,13 @@ fn an_end_that_only_attends_sends_what_waited_for_the_replay() {
     d.unplug(0, 0);
     (0..5).for_each(|i| unsignaled(&mut d, i));
     for _ in 0..400 {
-        d.v[0].attend();
+        d.v[0].progress();
         d.turn(&[1]);
     }
     assert_eq!(d.v[0].active_rail(), 1);
     (5..45).for_each(|i| unsignaled(&mut d, i));
     for _ in 0..400 {
-        d.v[0].attend();
+        d.v[0].progress();
         d.turn(&[1]);
     }
     for i in 0..45 {
@@ -410,7 +414,7 @@ fn memory_is_registered_on_the_rails_that_live() {
         let memory = [0, 1].map(|_| Arc::new(Buffer::new(4096)));
         let domains = [0, 1].map(|h: usize| Arc::clone(d.v[h].domain()));
         let mr = [0, 1].map(|h: usize| domains[h].register(&memory[h], ALL).expect("one NIC lives"));
-        assert_ne!(mr[0].named().lkey, d.mr[0].named().lkey);
+        assert_ne!(mr[0].primary().lkey, d.mr[0].primary().lkey);
         d.v[0].import(&mr[1].remote()).expect("import");
         memory[0].store(8, 4711);
         d.send(0, 1, SendOp::Write(mr[1].remote().at(16)), Data::sge(mr[0].sge(8, 8)));
@@ -438,7 +442,7 @@ fn no_two_regions_have_one_name() {
     let before: Vec<_> = (0..64).map(|_| domain.register(&memory, ALL).expect("register")).collect();
     rig.world.fail(dead, Failure::NicDead);
     let behind: Vec<_> = (0..64).map(|_| domain.register(&memory, ALL).expect("register")).collect();
-    let mut names: Vec<_> = before.iter().chain(&behind).map(|mr| mr.named().lkey).collect();
+    let mut names: Vec<_> = before.iter().chain(&behind).map(|mr| mr.primary().lkey).collect();
     names.sort();
     names.dedup();
     assert_eq!(names.len(), 128);
@@ -457,13 +461,15 @@ fn what_cannot_be_made_whole_leaves_nothing_behind() {
 #[test]
 fn a_log_is_as_deep_as_the_peer_needs() {
     let (_rig, domain) = nics(true);
-    let end = |secret, send_wrs, log_wrs| {
-        let config = Config { log: true, send_wrs, log_wrs, ..config() };
+    let end = |secret, send_wrs, completion_log_entries| {
+        let config = Config { completion_log: true, send_wrs, completion_log_entries, ..config() };
         VirtualQp::new(Arc::clone(&domain), config, [secret, 9]).expect("make")
     };
     let info = |vqp: &VirtualQp| vqp.local_info().expect("it lives");
     let (mut deep, flat, other) = (end(1, 64, None), end(2, 8, None), end(3, 8, Some(64)));
-    assert!(matches!(deep.connect(&info(&flat)), Err(Error::Invalid(why)) if why.contains("log_wrs")));
+    assert!(
+        matches!(deep.connect(&info(&flat)), Err(Error::Invalid(why)) if why.contains("completion_log_entries"))
+    );
     deep.connect(&info(&other)).expect("there is room");
 }
 
@@ -499,7 +505,7 @@ fn what_no_rail_would_take_is_refused_at_once() {
     ] {
         assert!(d.v[0].post_send(wr).is_err());
         d.turns(&[0, 1], 5);
-        assert_eq!([d.v[0].ended(), d.v[1].ended()], [None, None]);
+        assert_eq!([d.v[0].close_reason(), d.v[1].close_reason()], [None, None]);
     }
     let many = RecvWr { wr_id: 1, sges: [own; 17].into_iter().collect() };
     assert!(d.v[0].post_recv(many).is_err(), "it is in the way of all receives behind it");

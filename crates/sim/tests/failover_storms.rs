@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mitra_failover::{Config, Contradiction, Domain, Ended, FailoverReport};
+use mitra_failover::{CloseReason, Config, Contradiction, Domain, FailoverReport};
 use mitra_sim::workload::{Kind, Party, Plan, Verdict, VqpEndpoint, connect_vqp_in, judge};
 use mitra_sim::{App, Case, Ctx, Failure, PartyApp, Range, Rig, SimRng, World, reproduce, seeds};
 use mitra_verbs::Provider;
 
 fn config() -> Config {
     let mut config = Config { send_wrs: 64, recv_wrs: 64, ..Config::default() };
-    config.detector.timeout = 9;
-    config.detector.heartbeat = Duration::from_millis(1);
-    config.detector.misses = 8;
-    config.give_up = Duration::from_millis(300);
+    config.detector.local_ack_timeout = mitra_verbs::LocalAckTimeout::from_code(9);
+    config.detector.heartbeat_interval = Duration::from_millis(1);
+    config.detector.max_missed_heartbeats = 8;
+    config.peer_timeout = Duration::from_millis(300);
     config
 }
 
@@ -44,7 +44,7 @@ impl Setup {
         setup.world.wire.survivor_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
         setup.world.wire.straggler_ppm = *rng.pick(&[0, 5_000, 50_000]);
         setup.world.wire.straggle = Range::micros(500, 40_000);
-        setup.failover.log = rng.below(2) == 0;
+        setup.failover.completion_log = rng.below(2) == 0;
         setup
     }
 }
@@ -52,7 +52,7 @@ impl Setup {
 /// What became of a storm: per vQP, both directions and both ends.
 struct Outcome {
     verdicts: Vec<[Verdict; 2]>,
-    ended: Vec<[Option<Ended>; 2]>,
+    ended: Vec<[Option<CloseReason>; 2]>,
     moves: Vec<u16>,
     causes: Vec<[Option<FailoverReport>; 2]>,
     contradictions: Vec<[Option<Contradiction>; 2]>,
@@ -125,7 +125,7 @@ fn run(
     // now has still to find out, by requests that are retried in vain, before it gives up (seed 142 of those that sleep: 120 ms).
     rig.world.calm();
     rig.hosts.iter().for_each(|&host| rig.world.resume(host));
-    rig.world.run_for(setup.failover.give_up + Duration::from_millis(500));
+    rig.world.run_for(setup.failover.peer_timeout + Duration::from_millis(500));
     stopped.set(true);
     rig.world.run_for(Duration::from_millis(5));
     rig.world.settle().unwrap_or_else(|stuck| panic!("{stuck}"));
@@ -142,7 +142,7 @@ fn run(
         let [a, b] = [parties[0].borrow(), parties[1].borrow()];
         out.verdicts.push([judge(&plans[0], a.asked(), b.seen()), judge(&plans[1], b.asked(), a.seen())]);
         let [a, b] = [ends[0].borrow(), ends[1].borrow()];
-        out.ended.push([a.vqp.ended(), b.vqp.ended()]);
+        out.ended.push([a.vqp.close_reason(), b.vqp.close_reason()]);
         out.causes.push([a.vqp.last_failover(), b.vqp.last_failover()]);
         out.contradictions.push([a.vqp.contradiction(), b.vqp.contradiction()]);
         out.moves.push(a.vqp.last_failover().map_or(0, |r| r.epoch));
@@ -186,7 +186,7 @@ fn two_failures_on_three_rails() {
     let (mut survived, mut ended) = (0, 0);
     for seed in seeds(400) {
         let mut setup = Setup::new(seed, 3);
-        setup.failover.log = seed % 2 == 0;
+        setup.failover.completion_log = seed % 2 == 0;
         let kinds: &[Kind] = match seed % 4 {
             0 | 1 => &Kind::ALL,
             2 => &[Kind::WriteImm, Kind::Send],
@@ -224,7 +224,7 @@ fn failures_upon_failures() {
         let rng = &mut SimRng::new(seed, "setup");
         let mut setup = Setup::late(seed, 3, rng);
         setup.ops = [60, 60];
-        let mut what = format!("log {}", setup.failover.log);
+        let mut what = format!("log {}", setup.failover.completion_log);
         let out = run(
             seed,
             setup,
@@ -357,8 +357,8 @@ fn everything_at_once() {
         setup.world.host.pause = Range::micros(50, 30_000);
         setup.world.capabilities.psn_query = rng.below(3) > 0;
         setup.world.capabilities.saved_results = rng.below(3) > 0;
-        setup.failover.detector.misses = *rng.pick(&[0, 8, 40]);
-        let mut what = format!("{rails} rails, log {}", setup.failover.log);
+        setup.failover.detector.max_missed_heartbeats = *rng.pick(&[0, 8, 40]);
+        let mut what = format!("{rails} rails, log {}", setup.failover.completion_log);
         let out = run(
             seed,
             setup,
@@ -429,8 +429,8 @@ fn poorer_devices() {
         let ordered = rng.below(2) == 0;
         capabilities.write_order = ordered;
         capabilities.reset = rng.below(4) > 0;
-        setup.failover.log &= ordered;
-        let log = setup.failover.log;
+        setup.failover.completion_log &= ordered;
+        let log = setup.failover.completion_log;
         let mut what = format!("log {log}, {capabilities:?}");
         let out = run(
             seed,
@@ -448,7 +448,7 @@ fn poorer_devices() {
         // Words that release: a hung NIC that nothing can stop may go on receiving; and the log of a device that acknowledges
         // what it has not placed does not prove that it has.
         let told = |c: &Option<Contradiction>| matches!(c, Some(Contradiction::LostAfterAck { .. }));
-        let named = out.ended[0].contains(&Some(Ended::Unfenced))
+        let named = out.ended[0].contains(&Some(CloseReason::Unfenced))
             || !promised && out.contradictions[0].iter().any(told);
         // Without a log nobody can know what such a device takes to its grave.
         let unknowable = !promised && !log && out.lost > 0;
@@ -552,8 +552,8 @@ fn several_queue_pairs_share_their_nics() {
     let cases: Vec<Case> = Case::all().into_iter().filter(|c| !c.breaks_promise()).collect();
     for seed in seeds(150) {
         let mut setup = Setup { vqps: 3, ..Setup::new(seed, 2) };
-        setup.failover.log = true;
-        setup.failover.detector.misses = 40; // longer than the hosts' pauses: only one rail is to fail
+        setup.failover.completion_log = true;
+        setup.failover.detector.max_missed_heartbeats = 40; // longer than the hosts' pauses: only one rail is to fail
         let case = cases[(seed as usize * 7) % cases.len()];
         let out = run(
             seed,

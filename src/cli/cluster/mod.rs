@@ -71,7 +71,10 @@ impl Place {
             Settings { rails: self.rails.clone(), faults, run_dir: Some(run_dir), ..Settings::default() };
         let server =
             ControlServer::start(&settings, Nics(nics.clone())).context("cannot listen for mitra fault")?;
-        Ok((Domain::notifying(nics.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?, server))
+        Ok((
+            Domain::with_completion_channels(nics.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?,
+            server,
+        ))
     }
 
     /// Opens a door.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use mitra_failover::{Completion, NamedError, Outcome, RemoteRegion, Route, VirtualMr};
+use mitra_failover::{Completion, Outcome, RemoteRegion, Resolution, UnresolvedError, VirtualMr};
 use mitra_verbs::{Access, Buffer, Data, SendOp, SendWr, WcStatus};
 
 use super::participant::Coordinator;
@@ -75,8 +75,8 @@ impl Client {
     fn has_done(&self) -> bool {
         let vqp = &self.rails.vqp;
         // The server hands out what it received after a move when it knows that the move is complete.
-        let all = self.done == self.workload.ops.len() && vqp.is_settled();
-        all || vqp.ended().is_some() && self.done == self.posted.ops.len()
+        let all = self.done == self.workload.ops.len() && vqp.is_move_confirmed();
+        all || vqp.close_reason().is_some() && self.done == self.posted.ops.len()
     }
 
     fn turn(&mut self) -> anyhow::Result<()> {
@@ -100,7 +100,7 @@ impl Client {
         while self.posted.ops.len() < self.workload.ops.len()
             && self.posted.ops.len() - self.done < self.in_flight
             && !self.rails.vqp.is_halted()
-            && self.rails.vqp.ended().is_none()
+            && self.rails.vqp.close_reason().is_none()
         {
             let n = self.posted.ops.len();
             let request = self.request(n);
@@ -155,10 +155,10 @@ impl Client {
         self.posted.ops[n].done = Some(Done {
             at: self.rails.now(),
             ending: ending(completion.outcome),
-            way: match completion.route {
-                Route::Direct => Way::Direct,
-                Route::Recovered => Way::Recovered,
-                Route::Replayed => Way::Replayed,
+            way: match completion.resolution {
+                Resolution::Direct => Way::Direct,
+                Resolution::Recovered => Way::Recovered,
+                Resolution::Replayed => Way::Replayed,
             },
             value,
         });
@@ -189,11 +189,11 @@ impl Client {
 fn ending(outcome: Outcome) -> Ending {
     match outcome {
         Outcome::Success => Ending::Success,
-        Outcome::Named(NamedError::Indeterminate) => Ending::Indeterminate,
-        Outcome::Named(NamedError::ValueLost) => Ending::ValueLost,
-        Outcome::Named(NamedError::ExecutedBehindError) => Ending::ExecutedBehindError,
-        Outcome::Named(NamedError::Undecided(_)) => Ending::Undecided,
+        Outcome::Unresolved(UnresolvedError::Indeterminate) => Ending::Indeterminate,
+        Outcome::Unresolved(UnresolvedError::ValueLost) => Ending::ValueLost,
+        Outcome::Unresolved(UnresolvedError::ExecutedBehindError) => Ending::ExecutedBehindError,
+        Outcome::Unresolved(UnresolvedError::Undecided(_)) => Ending::Undecided,
         Outcome::Failed(WcStatus::Flushed) => Ending::Flushed,
-        Outcome::Named(_) | Outcome::Failed(_) => Ending::Failed,
+        Outcome::Unresolved(_) | Outcome::Failed(_) => Ending::Failed,
     }
 }

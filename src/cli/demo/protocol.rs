@@ -77,7 +77,7 @@ pub(super) enum Ending {
     Failed,
 }
 
-/// How its completion came about (`mitra_failover::Route`).
+/// How its completion came about (`mitra_failover::Resolution`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Way {
     Direct,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use mitra_failover::{Cause, Config, ConnectInfo, Detector, Domain, VirtualQp};
+use mitra_failover::{Cause, Config, ConnectInfo, DetectorConfig, Domain, VirtualQp};
 use mitra_softnic::SoftNic;
-use mitra_verbs::{PortState, Provider};
+use mitra_verbs::{LocalAckTimeout, PortState, Provider};
 
 use super::plan::Side;
 use super::protocol::{Failover, Introduction, Round};
@@ -48,17 +48,17 @@ impl Rails {
         let domain = Domain::new(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
         let config = Config {
             policy: round.policy.parse()?,
-            log: round.log,
+            completion_log: round.log,
             send_wrs: round.in_flight,
             recv_wrs: receives(round.in_flight),
             rd_atomic: RD_ATOMIC,
             // Links and NICs that fail say so. A process that waits for its turn on a busy machine must not look
             // like one that has failed.
-            detector: Detector {
-                heartbeat: Duration::from_millis(100),
-                misses: 30,
-                timeout: 17,
-                ..Detector::default()
+            detector: DetectorConfig {
+                heartbeat_interval: Duration::from_millis(100),
+                max_missed_heartbeats: 30,
+                local_ack_timeout: LocalAckTimeout::from_code(17),
+                ..DetectorConfig::default()
             },
             ..Config::default()
         };
@@ -113,17 +113,17 @@ impl Rails {
         Some(Failover {
             moves: report.epoch - 1,
             cause,
-            detected: report.detected.as_nanos(),
-            fenced: report.fenced.as_nanos(),
-            decided: report.decided.as_nanos(),
-            bytes_in_flight: report.tally.bytes_in_flight,
-            bytes_replayed: report.tally.bytes_replayed,
+            detected: report.detected_at.as_nanos(),
+            fenced: report.fenced_at.as_nanos(),
+            decided: report.decided_at.as_nanos(),
+            bytes_in_flight: report.stats.bytes_in_flight,
+            bytes_replayed: report.stats.bytes_replayed,
         })
     }
 
     /// Why the vQP ended, if it did.
     pub(super) fn ended(&self) -> Option<String> {
-        let why = self.vqp.ended()?;
+        let why = self.vqp.close_reason()?;
         Some(match self.vqp.contradiction() {
             Some(contradiction) => format!("{why:?}: {contradiction:?}"),
             None => format!("{why:?}"),

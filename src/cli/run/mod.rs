@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::Context;
 use mitra_control::{FaultScript, RailsConfig, Settings, run_dir};
-use mitra_failover::{Policy, Writes};
+use mitra_failover::{Policy, WritePolicy};
 
 use program::{Program, Refusal};
 
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// A WRITE that may or may not have been executed ends in an error (strict) or is written again (repeatable)
     /// [default: strict]
     #[arg(long)]
-    writes: Option<Writes>,
+    writes: Option<WritePolicy>,
     /// Keep a completion log of connections that span rails, for one more small packet per WRITE and atomic: then what a NIC that
     /// died had executed is known but for one request. Both ends need it
     #[arg(long)]

@@ -74,7 +74,7 @@ pub(super) fn peer(setup: &Shared, connection: &mut PeerConnection) -> anyhow::R
     let providers: Vec<_> = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
     let mut floor = RcQp::new(&providers[0], Layout::new(ROOM).len(), random()? as u32)?;
     floor.connect(&connection.receive()?)?;
-    let domain = Domain::notifying(providers)?;
+    let domain = Domain::with_completion_channels(providers)?;
     let serve = |regions: Vec<Region>| -> anyhow::Result<MemoryNode> {
         let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
         let config = MemoryConfig {

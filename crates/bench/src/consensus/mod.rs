@@ -156,7 +156,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (stores, notes) = redis_benchmark::rows(args.requests, store_blocks, &bar).context(RunFailed)?;
 
     let nics = NicPlacement::default().open()?;
-    let domain = Domain::notifying(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
+    let domain = Domain::with_completion_channels(
+        nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect(),
+    )?;
     let mut memories = memory_processes::start(args.memories, PROCESSES, &nics[0])?;
     let m = args.memories;
     let value = vec![7; args.size.into()];

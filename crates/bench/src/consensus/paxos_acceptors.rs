@@ -75,7 +75,9 @@ fn node(
 /// An acceptor's process: it answers until it is ended.
 pub(super) fn peer(acceptor: &Acceptor, connection: &mut PeerConnection) -> anyhow::Result<()> {
     let nics = NicPlacement::default().open()?;
-    let domain = Domain::notifying(nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect())?;
+    let domain = Domain::with_completion_channels(
+        nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect(),
+    )?;
     let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
     connection.send(&door.local_addr()?)?;
     let mut node = node(&domain, door, acceptor.me, acceptor.before.clone())?;

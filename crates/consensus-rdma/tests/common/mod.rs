@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub fn nics(rails: usize) -> (Arc<Domain>, Vec<Arc<SoftNic>>) {
     let nics: Vec<_> = (0..rails).map(|_| SoftNic::open(Config::loopback()).expect("a NIC")).collect();
     let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
-    (Domain::notifying(providers).expect("a domain"), nics)
+    (Domain::with_completion_channels(providers).expect("a domain"), nics)
 }
 
 fn listener() -> TcpListener {

@@ -6,13 +6,13 @@
 
 use mitra_verbs::Time;
 
-use super::{Agreement, Ended, Phase};
+use super::{Agreement, CloseReason, Phase};
 use crate::ballot::Ballot;
 
 impl Agreement {
     /// The ballot by which a rail was left last, if the peer has confirmed it: then nothing of the old queue pair is needed.
     pub fn left(&self, rail: usize) -> Option<Ballot> {
-        self.left[rail].filter(|_| self.tail.is_none() && self.phase != Phase::Ended)
+        self.left[rail].filter(|_| self.tail.is_none() && self.phase != Phase::Closed)
     }
 
     /// Whether the active rail has failed, and no move could begin yet.
@@ -62,7 +62,7 @@ impl Agreement {
     }
 
     /// Why there is nowhere to go.
-    pub(super) fn nowhere(&self) -> Ended {
-        if self.tail.is_some() { Ended::FailedDuringRecovery } else { Ended::NoRail }
+    pub(super) fn nowhere(&self) -> CloseReason {
+        if self.tail.is_some() { CloseReason::FailedDuringRecovery } else { CloseReason::NoRail }
     }
 }

@@ -16,7 +16,7 @@ struct End {
     moves: Vec<(Ballot, usize)>,
     /// By rail: the ballot that its queue pair was made for, and whether it is connected to the peer's for the same.
     made: [(Option<Ballot>, bool); RAILS],
-    ended: Option<Ended>,
+    ended: Option<CloseReason>,
 }
 
 struct Net {
@@ -200,7 +200,7 @@ fn rails_that_come_and_go_never_part_the_two_ends() {
             }
         }
         let is_over = |net: &Net| {
-            let calm = |end: &End| end.agreement.is_settled() && !end.agreement.is_stranded();
+            let calm = |end: &End| end.agreement.is_move_confirmed() && !end.agreement.is_stranded();
             net.ends.iter().all(calm) && net.ends[0].moves == net.ends[1].moves
         };
         for _ in 0..60_000 {

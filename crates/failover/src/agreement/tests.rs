@@ -22,7 +22,7 @@ struct End {
     fencing: bool,
     fenced: bool,
     decided: Option<(u8, Evidence)>,
-    ended: Option<Ended>,
+    ended: Option<CloseReason>,
 }
 
 struct Net {
@@ -107,7 +107,8 @@ impl Net {
     fn settle(&mut self) {
         for _ in 0..20_000 {
             self.step();
-            let settled = |e: &End| e.ended.is_some() || (e.decided.is_some() && e.agreement.is_settled());
+            let settled =
+                |e: &End| e.ended.is_some() || (e.decided.is_some() && e.agreement.is_move_confirmed());
             if self.ends.iter().all(settled) {
                 return;
             }
@@ -170,7 +171,7 @@ fn without_a_usable_rail_both_ends_end() {
         for _ in 0..200 {
             net.step();
         }
-        assert_eq!(net.ends[0].ended, Some(Ended::NoRail), "seed {seed}");
+        assert_eq!(net.ends[0].ended, Some(CloseReason::NoRail), "seed {seed}");
         assert!(net.ends.iter().all(|e| e.decided.is_none()), "seed {seed}");
     }
 }
@@ -231,7 +232,7 @@ fn a_silent_peer_is_given_up_and_nothing_is_decided() {
             }
         }
     }
-    assert_eq!(ended, Some(Ended::PeerUnreachable));
+    assert_eq!(ended, Some(CloseReason::PeerUnreachable));
     assert!(now.as_nanos() >= 50_000_000);
 }
 
@@ -302,7 +303,7 @@ fn two_ends_that_have_both_moved_do_not_answer_each_other_for_ever() {
 #[test]
 fn an_end_that_has_ended_says_so_again_when_asked_and_no_more() {
     let (mut a, ballot) = unconfirmed();
-    a.end(Ended::RequestError);
+    a.end(CloseReason::RequestError);
     while a.poll_action().is_some() {}
     a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 2 } });
     assert!(matches!(a.poll_action(), Some(Action::Send(Message { body: Body::Closed, .. }))));

@@ -41,7 +41,7 @@ impl Registered {
     pub(crate) fn named(&self) -> mitra_verbs::Mr {
         match self {
             Registered::Nic(mr) => *mr,
-            Registered::Spanning(mr) => mr.named(),
+            Registered::Spanning(mr) => mr.primary(),
         }
     }
 

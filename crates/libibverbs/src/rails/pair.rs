@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use mitra_failover::{Completion, ConnectInfo, Ended, NamedError, Outcome, RemoteRegion, VirtualQp};
+use mitra_failover::{
+    CloseReason, Completion, ConnectInfo, Outcome, RemoteRegion, UnresolvedError, VirtualQp,
+};
 use mitra_verbs::{
     AsyncEvent, Error, Gid, PostError, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, Result,
-    SendWr, Wc, WcOpcode, WcStatus, check_modify,
+    RnrTimer, SendWr, Wc, WcOpcode, WcStatus, check_modify,
 };
 
 use super::bounce::Bounce;
@@ -82,7 +84,7 @@ impl Pair {
 
     /// Whether it was connected, and is not any more: who asks how to connect to it waits until it is reset.
     pub(super) fn has_ended(&self) -> bool {
-        lock(&self.inner).vqp.ended().is_some()
+        lock(&self.inner).vqp.close_reason().is_some()
     }
 
     /// `ibv_modify_qp`. To RTR it asks the peer how to reach all its rails, and waits for the answer.
@@ -99,13 +101,13 @@ impl Pair {
             && let (Some(gid), Some(qpn)) = (attr.dest_gid, attr.dest_qpn)
         {
             *lock(&self.peer) = vec![gid];
-            let min_rnr_timer = attr.min_rnr_timer.unwrap_or_default();
+            let min_rnr_timer = RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default());
             let connected = if qpn == self.qpn && self.local_info()?.gids().any(|own| own == gid) {
                 lock(&self.inner).connect_to_itself(&self.spanning, min_rnr_timer)
             } else {
                 // Without the lock: the peer may ask this end the same.
                 self.spanning.meeting.connection(gid, qpn).and_then(|info| {
-                    lock(&self.inner).vqp.receive_from(&info, min_rnr_timer)?;
+                    lock(&self.inner).vqp.modify_to_rtr(&info, min_rnr_timer)?;
                     Ok(info)
                 })
             };
@@ -116,7 +118,7 @@ impl Pair {
         let mut inner = lock(&self.inner);
         if (from, to) == (QpState::Rtr, QpState::Rts) {
             let rnr_retry = attr.rnr_retry.unwrap_or_default();
-            inner.halves().try_for_each(|half| half.start(rnr_retry))?;
+            inner.halves().try_for_each(|half| half.modify_to_rts(rnr_retry))?;
         }
         inner.attr.update(&QpAttr { state: None, ..*attr });
         inner.state = to;
@@ -137,7 +139,7 @@ impl Pair {
         if inner.state == QpState::Reset {
             return Ok(());
         }
-        let heir = inner.vqp.heir([spanning::random()?, spanning::random()?])?;
+        let heir = inner.vqp.reset_replacement([spanning::random()?, spanning::random()?])?;
         let Inner { vqp, sender, .. } = std::mem::replace(&mut *inner, Inner::new(heir));
         [Some(vqp), sender].into_iter().flatten().for_each(|former| self.spanning.part_with(former));
         lock(&self.peer).clear();
@@ -218,7 +220,7 @@ impl Pair {
                 inner.known.insert(remote.rkey);
             }
             // The peer's NIC is to say that there is no such memory, and the next request asks anew.
-            None => inner.sender().import(&RemoteRegion::unknown(remote, peer.len()))?,
+            None => inner.sender().import(&RemoteRegion::with_unknown_key(remote, peer.len()))?,
         }
         Ok(inner)
     }
@@ -281,7 +283,7 @@ impl Pair {
     fn give_messages(&self, inner: &mut Inner, shared: &SharedReceives) {
         if inner.bounce.is_none()
             && matches!(inner.state, QpState::Rtr | QpState::Rts)
-            && inner.vqp.ended().is_none()
+            && inner.vqp.close_reason().is_none()
             && shared.longest() > 0
         {
             // Without room for it no message is taken: the peer is told to try again.
@@ -343,7 +345,7 @@ impl Pair {
     /// Takes its part in a recovery, if nobody else is just driving it.
     pub(super) fn attend(&self) {
         if let Ok(mut inner) = self.inner.try_lock() {
-            inner.halves().for_each(VirtualQp::attend);
+            inner.halves().for_each(VirtualQp::progress);
             self.collect(&mut inner);
         }
     }
@@ -362,18 +364,18 @@ impl Pair {
         }
         inner.scratch = scratch;
         self.hand_over(inner);
-        if let Some(event) = inner.vqp.broken_rule()
+        if let Some(event) = inner.vqp.qp_error_event()
             && !std::mem::replace(&mut inner.told_rule, true)
         {
             self.fail(inner);
             (self.made.on_event)(event);
         }
-        match inner.vqp.ended() {
-            Some(Ended::PeerClosed) if inner.state != QpState::Err => {
+        match inner.vqp.close_reason() {
+            Some(CloseReason::PeerClosed) if inner.state != QpState::Err => {
                 inner.parted.get_or_insert_default();
             }
             // Without a completion that says so: what is posted from here on is flushed.
-            Some(why) if why != Ended::Closed && inner.state == QpState::Rts => {
+            Some(why) if why != CloseReason::Closed && inner.state == QpState::Rts => {
                 tracing::warn!("queue pair {}: the connection has ended: {why:?}", self.qpn);
                 self.fail(inner);
                 (self.made.on_event)(AsyncEvent::QpFatal(self.qpn));
@@ -392,7 +394,7 @@ impl Pair {
         let received = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
         let (status, vendor_err) = status(completion.outcome);
         if status != WcStatus::Success
-            && inner.vqp.ended() == Some(Ended::PeerClosed)
+            && inner.vqp.close_reason() == Some(CloseReason::PeerClosed)
             && inner.state != QpState::Err
         {
             let wc = self.wc(completion.wr_id, status, completion.opcode);
@@ -405,8 +407,8 @@ impl Pair {
             }
             return;
         }
-        if let Outcome::Named(error) = completion.outcome
-            && !matches!(error, NamedError::Undecided(Ended::Closed))
+        if let Outcome::Unresolved(error) = completion.outcome
+            && !matches!(error, UnresolvedError::Undecided(CloseReason::Closed))
             && inner.lines < LINES
         {
             inner.lines += 1;
@@ -438,7 +440,7 @@ impl Pair {
         }
         inner.told_epoch = Some(report.epoch);
         self.failovers.fetch_add(1, Ordering::Relaxed);
-        let tally = report.tally;
+        let tally = report.stats;
         tracing::warn!(
             "queue pair {} moved from rail {} to rail {} ({:?}) in {:.1?}: of {} in flight, {} had been executed, {} \
              are sent again",
@@ -446,7 +448,7 @@ impl Pair {
             report.from,
             report.to,
             report.cause,
-            report.decided.saturating_since(report.detected),
+            report.decided_at.saturating_since(report.detected_at),
             tally.in_flight,
             tally.executed,
             tally.replayed
@@ -500,7 +502,7 @@ impl Pair {
         let mut inner = lock(&self.inner);
         let mut scratch = std::mem::take(&mut inner.scratch);
         for half in inner.halves() {
-            half.attend();
+            half.progress();
             half.poll(&mut scratch);
             scratch.clear();
         }
@@ -533,11 +535,11 @@ fn status(outcome: Outcome) -> (WcStatus, u32) {
     match outcome {
         Outcome::Success => (WcStatus::Success, 0),
         Outcome::Failed(status) => (status, 0),
-        Outcome::Named(NamedError::Undecided(Ended::Closed)) => (WcStatus::Flushed, 0),
-        Outcome::Named(NamedError::Indeterminate) => (WcStatus::RetryExceeded, 1),
-        Outcome::Named(NamedError::Undecided(_)) => (WcStatus::RetryExceeded, 2),
-        Outcome::Named(NamedError::ValueLost) => (WcStatus::RemoteOperation, 3),
-        Outcome::Named(_) => (WcStatus::RemoteOperation, 4),
+        Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::Closed)) => (WcStatus::Flushed, 0),
+        Outcome::Unresolved(UnresolvedError::Indeterminate) => (WcStatus::RetryExceeded, 1),
+        Outcome::Unresolved(UnresolvedError::Undecided(_)) => (WcStatus::RetryExceeded, 2),
+        Outcome::Unresolved(UnresolvedError::ValueLost) => (WcStatus::RemoteOperation, 3),
+        Outcome::Unresolved(_) => (WcStatus::RemoteOperation, 4),
     }
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mitra_control::Settings;
-use mitra_failover::{Config, Detector, Domain, RemoteRegion, VirtualMr, VirtualQp};
+use mitra_failover::{Config, DetectorConfig, Domain, RemoteRegion, VirtualMr, VirtualQp};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Access, Buffer, CompletionChannel, Error, Key, Limits, PdId, Provider, Qpn, Result};
 
@@ -54,18 +54,18 @@ impl Spanning {
     pub(super) fn new(nics: &[Arc<SoftNic>], settings: &Settings) -> Result<Arc<Spanning>> {
         let providers: Vec<Arc<dyn Provider>> =
             nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
-        let domain = Domain::notifying(providers)?;
+        let domain = Domain::with_completion_channels(providers)?;
         let meeting = Meeting::new(domain.nics())?;
         let config = Config {
             policy: settings.policy,
-            writes: settings.writes,
-            log: settings.completion_log,
-            log_wrs: Some(limits(&domain, settings.completion_log).wrs),
-            detector: Detector {
-                heartbeat: HEARTBEAT,
-                misses: MISSES,
-                meet_within: MEET_WITHIN,
-                ..Detector::default()
+            write_policy: settings.writes,
+            completion_log: settings.completion_log,
+            completion_log_entries: Some(limits(&domain, settings.completion_log).wrs),
+            detector: DetectorConfig {
+                heartbeat_interval: HEARTBEAT,
+                max_missed_heartbeats: MISSES,
+                first_contact_timeout: MEET_WITHIN,
+                ..DetectorConfig::default()
             },
             ..Config::default()
         };
@@ -84,7 +84,7 @@ impl Spanning {
 
     /// What its queue pairs may be asked for.
     pub(super) fn limits(&self) -> Limits {
-        limits(&self.domain, self.config.log)
+        limits(&self.domain, self.config.completion_log)
     }
 
     /// The protection domain of rail 0. There is one for the whole device: a domain of the program's is a name for it.
@@ -155,13 +155,13 @@ impl Spanning {
     /// Registers memory on all rails.
     pub(crate) fn register(&self, memory: &Arc<Buffer>, access: Access) -> Result<VirtualMr> {
         let mr = self.domain.register(memory, access)?;
-        lock(&self.regions).insert(mr.named().rkey, mr.remote());
+        lock(&self.regions).insert(mr.primary().rkey, mr.remote());
         Ok(mr)
     }
 
     /// Revokes it on all rails.
     pub(crate) fn deregister(&self, mr: &VirtualMr) -> Result<()> {
-        lock(&self.regions).remove(&mr.named().rkey);
+        lock(&self.regions).remove(&mr.primary().rkey);
         self.domain.deregister(mr)
     }
 
@@ -177,7 +177,7 @@ impl Spanning {
             let _ = pair.close();
         }
         let mut former = lock(&self.former);
-        former.iter_mut().for_each(|(_, vqp)| vqp.attend());
+        former.iter_mut().for_each(|(_, vqp)| vqp.progress());
         for (_, mut vqp) in former.extract_if(.., |(since, _)| since.elapsed() > LINGER) {
             let _ = vqp.close(); // as above
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mitra_failover::{Completion, Config, Domain, NamedError, Outcome, VirtualQp};
+use mitra_failover::{Completion, Config, Domain, Outcome, UnresolvedError, VirtualQp};
 use mitra_verbs::{Error, PostError, Provider, RecvWr, Result, SendWr, WcStatus};
 
 use super::{Done, Ending, Endpoint, Party, RECEIVE};
@@ -34,7 +34,7 @@ impl VqpEndpoint {
 
 impl Endpoint for VqpEndpoint {
     fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
-        if self.vqp.is_halted() && self.vqp.ended().is_none() {
+        if self.vqp.is_halted() && self.vqp.close_reason().is_none() {
             if self.vqp.outstanding() > 0 {
                 let (queue, qpn) = ("send queue", self.vqp.qpn());
                 return Err(PostError { index: 0, error: Error::QueueFull { queue, qpn, depth: 0 } });
@@ -70,8 +70,10 @@ fn ending(outcome: Outcome) -> Ending {
     match outcome {
         Outcome::Success => Ending::Success,
         Outcome::Failed(WcStatus::Flushed) => Ending::NotExecuted,
-        Outcome::Named(NamedError::ValueLost | NamedError::ExecutedBehindError) => Ending::Executed,
-        Outcome::Failed(_) | Outcome::Named(_) => Ending::Unknown,
+        Outcome::Unresolved(UnresolvedError::ValueLost | UnresolvedError::ExecutedBehindError) => {
+            Ending::Executed
+        }
+        Outcome::Failed(_) | Outcome::Unresolved(_) => Ending::Unknown,
     }
 }
 
@@ -110,7 +112,7 @@ pub fn connect_vqp_in(
     let at_b = b.vqp.domain().register(second.memory(), Party::ACCESS)?;
     a.vqp.import(&at_b.remote())?;
     b.vqp.import(&at_a.remote())?;
-    first.connect(at_a.named(), at_b.remote().at(0));
-    second.connect(at_b.named(), at_a.remote().at(0));
+    first.connect(at_a.primary(), at_b.remote().at(0));
+    second.connect(at_b.primary(), at_a.remote().at(0));
     Ok([a, b])
 }

@@ -22,8 +22,8 @@ pub struct Duo {
 
 pub fn config() -> Config {
     let mut config = Config { send_wrs: 64, recv_wrs: 64, ..Config::default() };
-    config.detector.timeout = 9;
-    config.detector.misses = 0;
+    config.detector.local_ack_timeout = mitra_verbs::LocalAckTimeout::from_code(9);
+    config.detector.max_missed_heartbeats = 0;
     config
 }
 

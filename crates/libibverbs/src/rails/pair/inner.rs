@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use mitra_failover::{Completion, ConnectInfo, VirtualQp};
-use mitra_verbs::{Key, QpAttr, QpState, Result};
+use mitra_verbs::{Key, QpAttr, QpState, Result, RnrTimer};
 
 use crate::rails::bounce::Bounce;
 use crate::rails::parted::Parted;
@@ -72,12 +72,12 @@ impl Inner {
     pub(super) fn connect_to_itself(
         &mut self,
         spanning: &Spanning,
-        min_rnr_timer: u8,
+        min_rnr_timer: RnrTimer,
     ) -> Result<ConnectInfo> {
         let mut sender = spanning.twin(&self.vqp)?;
         let info = self.vqp.local_info()?;
-        self.vqp.receive_from(&sender.local_info()?, min_rnr_timer)?;
-        sender.receive_from(&info, min_rnr_timer)?;
+        self.vqp.modify_to_rtr(&sender.local_info()?, min_rnr_timer)?;
+        sender.modify_to_rtr(&info, min_rnr_timer)?;
         self.sender = Some(sender);
         Ok(info)
     }
