@@ -1,6 +1,5 @@
 //! Each process's end of what is compared: two NICs, a plain socket, bare and virtual queue pairs, one peer.
 
-use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -283,11 +282,7 @@ impl Variant {
 
 /// 64 unpredictable bits.
 pub(crate) fn random() -> anyhow::Result<u64> {
-    let mut bytes = [0; 8];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .context("cannot read /dev/urandom")?;
-    Ok(u64::from_ne_bytes(bytes))
+    Ok(getrandom::u64()?)
 }
 
 /// Fills `len` bytes with what only this block has, and with `last` in the last word.

@@ -1,8 +1,7 @@
 //! Runs from a seed: an adversary that rolls dice, then calm, in which everybody must decide.
 
 use mitra_consensus::{MemoryId, Process, ProcessId};
-use rand_chacha::ChaCha8Rng;
-use rand_core::{RngCore, SeedableRng};
+use mitra_prng::Prng;
 
 use crate::{Step, World};
 
@@ -247,16 +246,16 @@ impl Pace {
     }
 }
 
-pub(crate) struct Dice(ChaCha8Rng);
+pub(crate) struct Dice(Prng);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Dice {
-        Dice(ChaCha8Rng::seed_from_u64(seed))
+        Dice(Prng::new(seed))
     }
 
     /// Less than `n`; 0 if that is 0.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.0.next_u64() % n.max(1)
+        self.0.bits() % n.max(1)
     }
 
     pub(crate) fn weighted(&mut self, steps: &[Step], weight: impl Fn(Step) -> u64) -> Option<Step> {

@@ -7,8 +7,7 @@ use mitra_consensus::fast_and_robust::{Cell, FastAndRobust, moved, narrowed};
 use mitra_consensus::signature::{Ed25519, Ed25519Signature};
 use mitra_consensus::{Action, Actions, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Response};
 use mitra_consensus_check::{Chaos, Limits, World, run};
-use rand_chacha::ChaCha8Rng;
-use rand_core::{RngCore, SeedableRng};
+use mitra_prng::Prng;
 
 const TURNS: u16 = 12;
 /// As much as a register can need: the turn in copy, witness and proof, each of at most a claim with three signatures and 31 events more, and five
@@ -45,10 +44,10 @@ impl From<Slot> for Bytes {
 }
 
 /// Something of what it has read, cut and with some of it changed.
-fn garbage(seed: &mut u64, good: &[Bytes]) -> (ChaCha8Rng, Bytes) {
+fn garbage(seed: &mut u64, good: &[Bytes]) -> (Prng, Bytes) {
     *seed = seed.wrapping_add(1);
-    let mut dice = ChaCha8Rng::seed_from_u64(*seed);
-    let mut below = |n: usize| dice.next_u64() as usize % n.max(1);
+    let mut dice = Prng::new(*seed);
+    let mut below = |n: usize| dice.bits() as usize % n.max(1);
     let Bytes(mut bytes) = good.get(below(good.len())).cloned().unwrap_or_default();
     bytes.truncate(below(2 * bytes.len() + 1));
     for _ in 0..below(6) {
@@ -64,7 +63,7 @@ fn garbage(seed: &mut u64, good: &[Bytes]) -> (ChaCha8Rng, Bytes) {
 impl OverBytes {
     fn scribble(regions: u8, seed: &mut u64, good: &[Bytes], out: &mut Actions<OverBytes>) {
         let (mut dice, cell) = garbage(seed, good);
-        let mut below = |n: u64| (dice.next_u64() % n) as u8;
+        let mut below = |n: u64| (dice.bits() % n) as u8;
         let (memory, region) = (MemoryId(below(3)), below(regions.into()));
         let register = if region <= 3 { 0 } else { below(3 * u64::from(TURNS)).into() };
         let op = match below(2) {

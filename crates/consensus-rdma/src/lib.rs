@@ -13,7 +13,6 @@ mod poller;
 mod port;
 mod process_node;
 mod register;
-mod secret;
 mod storage;
 
 pub use handshake::Token;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mitra_failover::{Completion, ConnectInfo, Domain, FailoverReport, RemoteRegion, VirtualMr, VirtualQp};
-use mitra_verbs::{Buffer, Data, RecvWr, Result, SendOp, SendWr, WcOpcode};
+use mitra_verbs::{Buffer, Data, Error, RecvWr, Result, SendOp, SendWr, WcOpcode};
 
 use crate::poller::ReadyCqs;
 
@@ -46,12 +46,14 @@ pub(crate) struct Link {
 
 impl Link {
     /// One end, unconnected, for messages of at most `longest` bytes.
-    pub(crate) fn new(
-        domain: &Arc<Domain>,
-        config: mitra_failover::Config,
-        longest: usize,
-        secret: [u64; 2],
-    ) -> Result<Link> {
+    pub(crate) fn new(domain: &Arc<Domain>, config: mitra_failover::Config, longest: usize) -> Result<Link> {
+        let random = || {
+            getrandom::u64().map_err(|e| Error::System {
+                operation: "reading the system's random source",
+                message: e.to_string(),
+            })
+        };
+        let secret = [random()?, random()?];
         let vqp = VirtualQp::new(Arc::clone(domain), config, secret)?;
         let memory = Arc::new(Buffer::new(2 * MESSAGES as usize * longest));
         let mr = domain.register(&memory, mitra_verbs::Access::LOCAL_WRITE)?;

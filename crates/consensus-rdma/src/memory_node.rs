@@ -19,7 +19,6 @@ use crate::layout::Layout;
 use crate::link::Link;
 use crate::poller::{ReadyCqs, Rest};
 use crate::register;
-use crate::secret::secret;
 use crate::storage::{Files, StorageConfig, StorageError};
 
 /// What a process asks of a memory's processor.
@@ -85,6 +84,12 @@ pub enum StartError {
     ProcessCount(usize),
 }
 
+impl From<getrandom::Error> for StartError {
+    fn from(error: getrandom::Error) -> StartError {
+        StartError::Io(error.into())
+    }
+}
+
 impl From<nix::Error> for StartError {
     fn from(error: nix::Error) -> StartError {
         StartError::Io(error.into())
@@ -142,7 +147,7 @@ impl MemoryNode {
             return Err(StartError::ProcessCount(n));
         }
         let layout = Layout::new(&config.regions, config.register_capacity);
-        let [life, _] = secret()?;
+        let life = getrandom::u64()?;
         let files = config.storage.as_ref().map(|disk| Files::open(disk, &layout, life)).transpose()?;
         let mut lives = vec![Vec::new(); n];
         for &(p, life) in files.iter().flat_map(|files| &files.lives) {
@@ -274,7 +279,7 @@ impl MemoryNode {
         if !self.doubtful.is_empty() {
             return Ok(());
         }
-        let mut link = Link::new(&self.domains[usize::from(p.0)], self.config.failover, MESSAGE, secret()?)?;
+        let mut link = Link::new(&self.domains[usize::from(p.0)], self.config.failover, MESSAGE)?;
         let info = link.info()?;
         link.connect(&guest.hello.info)?;
         link.arm();

@@ -12,7 +12,6 @@ use mitra_verbs::Error;
 
 use crate::handshake::{Hello, Token, VERSION, Welcome, knock};
 use crate::link::Link;
-use crate::secret::secret;
 
 /// How long to wait before a door is knocked at again.
 pub(crate) const AGAIN: Duration = Duration::from_millis(50);
@@ -30,8 +29,7 @@ pub(crate) struct Identity {
 impl Identity {
     /// One end of a connection.
     pub(crate) fn link(&self, longest: usize) -> Result<Link, Error> {
-        let secret = secret().map_err(|_| Error::Invalid("/dev/urandom cannot be read"))?;
-        Link::new(&self.domain, self.failover, longest, secret)
+        Link::new(&self.domain, self.failover, longest)
     }
 
     /// Asks somebody to be its other end.

@@ -1,7 +1,5 @@
 //! The driver of a process: carries out what a state machine asks for, and tells it what came of it.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,7 +16,6 @@ use crate::peer::Peer;
 use crate::pending_connect::Identity;
 use crate::poller::Rest;
 use crate::port::Port;
-use crate::secret::secret;
 
 /// Where a process is, and whom it knows.
 #[derive(Clone, Debug)]
@@ -51,7 +48,6 @@ pub struct ProcessNode<P: Process> {
     rest: Rest,
     wake: Duration,
     awake_at: Option<Instant>,
-    chance: File,
     actions: Vec<Action<P::Cell, P::Message>>,
     /// What it is to be told next.
     inputs: Vec<Input<P::Cell, P::Message>>,
@@ -80,7 +76,7 @@ where
             return Err(StartError::ProcessCount(n));
         }
         let token = config.tokens[usize::from(config.id.0)];
-        let [life, _] = secret()?;
+        let life = getrandom::u64()?;
         let identity =
             Identity { me: config.id, domain: Arc::clone(domain), failover: config.failover, token, life };
         let ports = config.memories.iter().map(|(address, regions)| {
@@ -104,7 +100,6 @@ where
             rest,
             wake: config.wake_delay,
             awake_at: None,
-            chance: File::open("/dev/urandom")?,
             actions: Vec::new(),
             inputs: vec![Input::Start],
             answers: Vec::new(),
@@ -252,8 +247,8 @@ where
                 Action::Wake => self.awake_at = Some(Instant::now() + self.wake),
                 Action::Toss => {
                     let mut byte = [0];
-                    // The system's generator does not end.
-                    let _ = self.chance.read_exact(&mut byte);
+                    // The system's generator fails only before it is seeded at boot; the coin is then tails.
+                    let _ = getrandom::fill(&mut byte);
                     self.inputs.push(Input::Coin(byte[0] & 1 == 1));
                 }
             }

@@ -9,7 +9,6 @@ pub mod run_dir;
 mod server;
 mod settings;
 mod soft_nic;
-pub mod thread;
 
 pub use client::{ControlledProcess, RequestError, list_processes};
 pub use fault_script::{FaultAction, FaultScript, ScheduledFault};

@@ -60,7 +60,7 @@ impl ControlServer {
             stop_requested,
         };
         server.schedule(&settings.faults.0);
-        let thread = crate::thread::start("mitra-control", move || server.run())?;
+        let thread = mitra_os_util::thread::spawn("mitra-control", move || server.run())?;
         Ok(ControlServer { thread: Some(thread), stop_signal: Some(stop_signal), socket, pid: process::id() })
     }
 }

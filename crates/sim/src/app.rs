@@ -4,7 +4,7 @@ use core::time::Duration;
 use mitra_verbs::Time;
 
 use crate::fabric::{Shared, lock};
-use crate::{HostId, SimRng};
+use crate::{HostId, Prng};
 
 /// A program on a host: takes a turn at times that the seed chooses.
 ///
@@ -25,7 +25,7 @@ impl<F: FnMut(&mut Ctx<'_>)> App for F {
 pub struct Ctx<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) host: HostId,
-    pub(crate) rng: &'a mut SimRng,
+    pub(crate) rng: &'a mut Prng,
     pub(crate) wish: Wish,
 }
 
@@ -44,7 +44,7 @@ impl Ctx<'_> {
     }
 
     /// The application's own chance.
-    pub fn rng(&mut self) -> &mut SimRng {
+    pub fn rng(&mut self) -> &mut Prng {
         self.rng
     }
 

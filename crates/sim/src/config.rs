@@ -4,7 +4,7 @@ use mitra_transport::fault::Noise;
 use mitra_transport::{NicConfig, Tuning};
 use mitra_verbs::{Capabilities, Gid};
 
-use crate::{Range, SimRng};
+use crate::{Prng, Range};
 
 /// How a world behaves: everything that a seed may choose, in one place, printed with every failure.
 #[derive(Clone, PartialEq, Debug)]
@@ -136,11 +136,11 @@ impl Config {
     /// A fabric whose faults and speeds the seed chooses. Each kind of fault is on in only some seeds, so that
     /// none hides another.
     pub fn swarm(seed: u64) -> Config {
-        let rng = &mut SimRng::new(seed, "swarm");
+        let rng = &mut Prng::stream(seed, "swarm");
         let mut c = Config::calm();
-        let half = |rng: &mut SimRng| rng.below(2) == 0;
+        let half = |rng: &mut Prng| rng.below(2) == 0;
         // From rare to frequent, evenly by order of magnitude.
-        let rate = |rng: &mut SimRng| 300 << rng.below(8);
+        let rate = |rng: &mut Prng| 300 << rng.below(8);
         if half(rng) {
             c.wire.noise.drop_ppm = rate(rng);
         }

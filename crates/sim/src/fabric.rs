@@ -14,7 +14,7 @@ use crate::pcap::Pcap;
 use crate::pipeline::{Pipeline, Release};
 use crate::queue::Queue;
 use crate::wire::Flight;
-use crate::{Config, SimRng, Trace};
+use crate::{Config, Prng, Trace};
 
 /// Something that will happen.
 pub(crate) enum Event {
@@ -100,9 +100,9 @@ pub(crate) struct Core {
     pub(crate) routes: BTreeMap<(u8, Gid), usize>,
     /// Of the packets from one NIC to another, the last one's arrival.
     pub(crate) last_arrival: BTreeMap<(usize, usize), Time>,
-    pub(crate) wire_rng: SimRng,
-    pub(crate) nic_rng: SimRng,
-    pub(crate) host_rng: SimRng,
+    pub(crate) wire_rng: Prng,
+    pub(crate) nic_rng: Prng,
+    pub(crate) host_rng: Prng,
     pub(crate) pcap: Option<Pcap>,
     pub(crate) events: u64,
     /// Packets between NICs.
@@ -123,16 +123,16 @@ impl Core {
             seed,
             now: Time::ZERO,
             config,
-            queue: Queue::new(SimRng::new(seed, "ties")),
+            queue: Queue::new(Prng::stream(seed, "ties")),
             trace,
             nics: Vec::new(),
             hosts: Vec::new(),
             apps: Vec::new(),
             routes: BTreeMap::new(),
             last_arrival: BTreeMap::new(),
-            wire_rng: SimRng::new(seed, "wire"),
-            nic_rng: SimRng::new(seed, "nic"),
-            host_rng: SimRng::new(seed, "host"),
+            wire_rng: Prng::stream(seed, "wire"),
+            nic_rng: Prng::stream(seed, "nic"),
+            host_rng: Prng::stream(seed, "host"),
             pcap,
             events: 0,
             in_flight: 0,
@@ -158,7 +158,7 @@ impl Core {
         };
         let mut faults = Faults::new(self.nic_rng.key());
         faults.set_noise_tx(self.config.wire.noise);
-        let memory_rng = SimRng::new(self.seed, &format!("memory {number}"));
+        let memory_rng = Prng::stream(self.seed, &format!("memory {number}"));
         self.trace.name(number, &name);
         self.nics.push(NicState {
             host,
@@ -258,7 +258,7 @@ impl Core {
         if let Some(due) = due
             && nic.timer.is_none_or(|(set, _)| due < set)
         {
-            let at = due.max(self.now) + self.nic_rng.time(self.config.nic.lateness);
+            let at = due.max(self.now) + self.config.nic.lateness.sample(&mut self.nic_rng);
             nic.timer = Some((due, at));
             self.queue.push(at, Event::Timer(n));
         }
@@ -349,7 +349,7 @@ impl Core {
     /// The NIC shall look soon at what there is to send.
     pub(crate) fn ring(&mut self, n: usize) {
         if self.nics[n].pump_at.is_none() {
-            let at = self.now + self.nic_rng.time(self.config.nic.doorbell);
+            let at = self.now + self.config.nic.doorbell.sample(&mut self.nic_rng);
             let at = at.max(self.nics[n].egress_free);
             self.nics[n].pump_at = Some(at);
             self.queue.push(at, Event::Pump(n));
@@ -362,7 +362,7 @@ impl Core {
             if self.apps[app].host != host || self.apps[app].exited || self.hosts[host].paused {
                 continue;
             }
-            let at = self.now + self.host_rng.time(self.config.host.step);
+            let at = self.now + self.config.host.step.sample(&mut self.host_rng);
             if at < self.apps[app].next_at {
                 self.plan(app, at);
             }
@@ -395,7 +395,7 @@ impl Core {
         self.trace.note(self.now, format!("{} wakes", self.hosts[host].name));
         for app in 0..self.apps.len() {
             if self.apps[app].host == host && !self.apps[app].exited {
-                let at = self.now + self.host_rng.time(self.config.host.step);
+                let at = self.now + self.config.host.step.sample(&mut self.host_rng);
                 self.plan(app, at);
             }
         }

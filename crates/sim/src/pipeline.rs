@@ -11,7 +11,7 @@ use std::sync::Arc;
 use mitra_transport::{AtomicOp, Memory, MemoryFault};
 use mitra_verbs::{Buffer, CqId, Gid, RegionId, Time};
 
-use crate::SimRng;
+use crate::Prng;
 use crate::config::MemoryTiming;
 
 /// The way from one NIC to its host's memory.
@@ -20,7 +20,7 @@ pub(crate) struct Pipeline {
     items: VecDeque<Item>,
     released: Vec<Release>,
     timing: MemoryTiming,
-    rng: SimRng,
+    rng: Prng,
     /// No later item is due before this.
     tail: Time,
     in_order: bool,
@@ -70,7 +70,7 @@ impl Chunk {
 
 impl Pipeline {
     /// `in_order`: placements of different requests stay in order ([`mitra_verbs::Capabilities::write_order`]).
-    pub(crate) fn new(timing: MemoryTiming, rng: SimRng, in_order: bool) -> Pipeline {
+    pub(crate) fn new(timing: MemoryTiming, rng: Prng, in_order: bool) -> Pipeline {
         let (items, released) = (VecDeque::new(), Vec::new());
         Pipeline { items, released, timing, rng, tail: Time::ZERO, in_order, frozen: false, placed: 0 }
     }
@@ -186,7 +186,7 @@ impl Pipeline {
         }
         let mut at = if self.in_order { self.tail.max(now) } else { now };
         for chunk in chunks {
-            at += self.rng.time(self.timing.delay);
+            at += self.timing.delay.sample(&mut self.rng);
             self.insert(at, chunk);
         }
     }
@@ -236,7 +236,7 @@ impl Pipeline {
             buffer.store(offset, new);
         } else if new != old {
             // Load now, store later: meanwhile others, who do not take this NIC's lock, do as they please.
-            let at = now + self.rng.time(self.timing.atomic);
+            let at = now + self.timing.atomic.sample(&mut self.rng);
             let (data, buffer) = (new.to_ne_bytes().as_slice().into(), Arc::clone(buffer));
             self.insert(at, Chunk { buffer, offset, data, from: 0, to: 8 });
         }
@@ -307,7 +307,7 @@ mod tests {
     impl Bench {
         fn new(seed: u64, in_order: bool) -> Bench {
             let timing = MemoryTiming { chunk_min: 8, chunk_max: 64, ..Config::swarm(seed).memory };
-            let pipeline = Pipeline::new(timing, SimRng::new(seed, "memory"), in_order);
+            let pipeline = Pipeline::new(timing, Prng::stream(seed, "memory"), in_order);
             Bench { pipeline, regions: vec![Some(Arc::new(Buffer::new(4096)))] }
         }
 

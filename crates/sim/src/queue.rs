@@ -3,12 +3,12 @@ use std::collections::BinaryHeap;
 
 use mitra_verbs::Time;
 
-use crate::SimRng;
+use crate::Prng;
 
 /// What happens next: one queue for the whole world. Events of the same time come in an order that the seed chooses.
 pub(crate) struct Queue<E> {
     heap: BinaryHeap<Entry<E>>,
-    rng: SimRng,
+    rng: Prng,
     /// Makes the order total even where the seed's tie-break ties.
     count: u64,
 }
@@ -21,7 +21,7 @@ struct Entry<E> {
 }
 
 impl<E> Queue<E> {
-    pub(crate) fn new(rng: SimRng) -> Queue<E> {
+    pub(crate) fn new(rng: Prng) -> Queue<E> {
         Queue { heap: BinaryHeap::new(), rng, count: 0 }
     }
 
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn earliest_first_and_ties_by_seed() {
         let order = |seed| {
-            let mut q = Queue::new(SimRng::new(seed, "ties"));
+            let mut q = Queue::new(Prng::stream(seed, "ties"));
             for i in 0..20 {
                 q.push(Time::from_nanos(u64::from(i >= 10)), i);
             }

@@ -91,7 +91,7 @@ impl Core {
             return self.trace.packet(self.now, "loses", n, &datagram);
         }
         if self.wire_rng.chance(self.config.wire.straggler_ppm) {
-            let by = self.wire_rng.time(self.config.wire.straggle);
+            let by = self.config.wire.straggle.sample(&mut self.wire_rng);
             return self.send_late(n, destination, datagram, by);
         }
         let Some((to, arrival)) = self.on_cable(n, destination, &datagram) else { return };
@@ -124,7 +124,7 @@ impl Core {
             nic.stats.undeliverable += 1;
             self.trace.packet(self.now, "has no way for", n, datagram);
         }
-        Some((to?, nic.egress_free + self.wire_rng.time(self.config.wire.latency)))
+        Some((to?, nic.egress_free + self.config.wire.latency.sample(&mut self.wire_rng)))
     }
 
     fn fly(&mut self, from: usize, to: usize, at: Time, datagram: Vec<u8>) {
@@ -154,7 +154,7 @@ impl Core {
                 return self.trace.packet(self.now, "lost at", n, &flight.datagram);
             }
             if flight.held == 0 || !link_up {
-                let by = self.wire_rng.time(self.config.wire.straggle);
+                let by = self.config.wire.straggle.sample(&mut self.wire_rng);
                 flight.held += 1;
                 return self.arrive_at(self.now + by, flight);
             }
@@ -178,7 +178,7 @@ impl Core {
             Verdict::Pass => self.execute(n, &flight),
             Verdict::Drop | Verdict::Corrupt(_) => self.trace.packet(self.now, "drops", n, &flight.datagram),
             Verdict::Duplicate => {
-                let by = self.wire_rng.time(self.config.wire.latency);
+                let by = self.config.wire.latency.sample(&mut self.wire_rng);
                 self.arrive_at(self.now + by, flight.clone());
                 self.execute(n, &flight);
             }
@@ -209,7 +209,7 @@ impl Core {
             strikes = self.nics[n].executed(n, &packet);
         }
         self.ring(n);
-        let idle = now + self.nic_rng.time(self.config.nic.idle);
+        let idle = now + self.config.nic.idle.sample(&mut self.nic_rng);
         if self.nics[n].idle_at.is_none_or(|t| t < idle) {
             self.nics[n].idle_at = Some(idle);
             self.queue.push(idle, Event::Idle(n));
@@ -337,7 +337,7 @@ impl Core {
 
     fn report_fatal(&mut self, n: usize) {
         if self.nic_rng.chance(self.config.nic.fatal_event_ppm) {
-            let at = self.now + self.nic_rng.time(self.config.nic.fatal_event);
+            let at = self.now + self.config.nic.fatal_event.sample(&mut self.nic_rng);
             self.queue.push(at, Event::Report(n, AsyncEvent::DeviceFatal));
         }
     }

@@ -11,7 +11,7 @@ use crate::app::Wish;
 use crate::fabric::{AppState, Core, Event, HostState, Shared, lock};
 use crate::nic::{Probe, Strike};
 use crate::pcap::Pcap;
-use crate::{App, Config, Ctx, NicStats, SimNic, SimRng, Trace, harness};
+use crate::{App, Config, Ctx, NicStats, Prng, SimNic, Trace, harness};
 
 /// Names a host of a world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -30,7 +30,7 @@ type Script = Box<dyn FnOnce(&mut World)>;
 pub struct World {
     pub(crate) shared: Shared,
     apps: Vec<Option<Box<dyn App>>>,
-    app_rngs: Vec<SimRng>,
+    app_rngs: Vec<Prng>,
     scripts: BTreeMap<u64, Script>,
     next_script: u64,
     pub(crate) quiet: Cell<bool>,
@@ -103,8 +103,8 @@ impl World {
     }
 
     /// A stream of chance for the test itself.
-    pub fn rng(&self, name: &str) -> SimRng {
-        SimRng::new(self.seed(), &format!("test {name}"))
+    pub fn rng(&self, name: &str) -> Prng {
+        Prng::stream(self.seed(), &format!("test {name}"))
     }
 
     /// The time, from zero.
@@ -138,7 +138,7 @@ impl World {
         let mut core = lock(&self.shared);
         let number = self.apps.len();
         self.apps.push(Some(Box::new(app)));
-        self.app_rngs.push(SimRng::new(core.seed, &format!("app {number}")));
+        self.app_rngs.push(Prng::stream(core.seed, &format!("app {number}")));
         core.apps.push(AppState {
             host: host.0,
             turn: 0,
@@ -384,7 +384,7 @@ impl World {
 
 impl Core {
     fn host_rng_step(&mut self) -> Duration {
-        self.host_rng.time(self.config.host.step)
+        self.config.host.step.sample(&mut self.host_rng)
     }
 
     fn set_link(&mut self, n: usize, up: bool) {
@@ -400,7 +400,7 @@ impl Core {
         let host = self.apps[app].host;
         let active = self.hosts[host].activity != before;
         if self.host_rng.chance(self.config.host.pause_ppm) {
-            let until = self.now + self.host_rng.time(self.config.host.pause);
+            let until = self.now + self.config.host.pause.sample(&mut self.host_rng);
             self.pause(host, Some(until));
         }
         let step = self.host_rng_step();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use mitra_failover::{CloseReason, Config, Contradiction, Domain, FailoverReport};
 use mitra_sim::workload::{Kind, Party, Plan, Verdict, VqpEndpoint, connect_vqp_in, judge};
-use mitra_sim::{App, Case, Ctx, Failure, PartyApp, Range, Rig, SimRng, World, reproduce, seeds};
+use mitra_sim::{App, Case, Ctx, Failure, PartyApp, Prng, Range, Rig, World, reproduce, seeds};
 use mitra_verbs::Provider;
 
 fn config() -> Config {
@@ -39,7 +39,7 @@ impl Setup {
     }
 
     /// With stragglers that outlast a failover, packets that survive their cable, and a log or not.
-    fn late(seed: u64, rails: u8, rng: &mut SimRng) -> Setup {
+    fn late(seed: u64, rails: u8, rng: &mut Prng) -> Setup {
         let mut setup = Setup::new(seed, rails);
         setup.world.wire.survivor_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
         setup.world.wire.straggler_ppm = *rng.pick(&[0, 5_000, 50_000]);
@@ -81,7 +81,7 @@ fn run(
     seed: u64,
     setup: Setup,
     plan: impl Fn(Plan) -> Plan,
-    storm: impl FnOnce(&mut Rig, &mut SimRng),
+    storm: impl FnOnce(&mut Rig, &mut Prng),
 ) -> Outcome {
     let mut rig = Rig::with(seed, setup.world, setup.rails);
     let domains = [0, 1].map(|h| {
@@ -151,13 +151,13 @@ fn run(
 }
 
 /// Takes out one of the two cables of a rail.
-fn cut(rig: &mut Rig, rng: &mut SimRng, rail: usize, after: Duration) {
+fn cut(rig: &mut Rig, rng: &mut Prng, rail: usize, after: Duration) {
     let nic = rig.rail(rail)[rng.index(2)];
     rig.world.after(after, move |w| w.set_link(nic, false));
 }
 
 /// A time from a microsecond up to some nanoseconds, doubled up to so often.
-fn span(rng: &mut SimRng, nanos: u64, doublings: u64) -> Duration {
+fn span(rng: &mut Prng, nanos: u64, doublings: u64) -> Duration {
     let most = nanos << rng.below(doublings);
     Duration::from_nanos(rng.between(1_000, most))
 }
@@ -176,7 +176,7 @@ impl Endings {
     }
 }
 
-fn micros(rng: &mut SimRng, low: u64, high: u64) -> Duration {
+fn micros(rng: &mut Prng, low: u64, high: u64) -> Duration {
     Duration::from_nanos(rng.between(low * 1000, high * 1000))
 }
 
@@ -221,7 +221,7 @@ fn two_failures_on_three_rails() {
 fn failures_upon_failures() {
     let mut endings = Endings::default();
     for seed in seeds(400) {
-        let rng = &mut SimRng::new(seed, "setup");
+        let rng = &mut Prng::stream(seed, "setup");
         let mut setup = Setup::late(seed, 3, rng);
         setup.ops = [60, 60];
         let mut what = format!("log {}", setup.failover.completion_log);
@@ -251,7 +251,7 @@ fn failures_upon_failures() {
 #[test]
 fn cables_that_come_and_go() {
     for seed in seeds(400) {
-        let mut setup = Setup::late(seed, 2, &mut SimRng::new(seed, "setup"));
+        let mut setup = Setup::late(seed, 2, &mut Prng::stream(seed, "setup"));
         setup.ops = [80, 80];
         let out = run(
             seed,
@@ -278,7 +278,7 @@ fn rails_that_flap_in_turn_end_nothing() {
     let mut moves = BTreeMap::<u16, u32>::new();
     // 541: a ballot that was declined, and accepted when its proposer had gone on to another.
     for seed in seeds(300).chain([541]) {
-        let rng = &mut SimRng::new(seed, "setup");
+        let rng = &mut Prng::stream(seed, "setup");
         let rails = 2 + (seed % 2) as usize;
         let mut setup = Setup::late(seed, rails as u8, rng);
         setup.ops = [300, 150];
@@ -311,7 +311,7 @@ fn rails_that_flap_in_turn_end_nothing() {
 fn cables_that_are_all_back_in_time_end_nothing() {
     let mut moves = BTreeMap::<u16, u32>::new();
     for seed in seeds(300) {
-        let rng = &mut SimRng::new(seed, "setup");
+        let rng = &mut Prng::stream(seed, "setup");
         let rails = rng.between(2, 3) as usize;
         let mut setup = Setup::late(seed, rails as u8, rng);
         setup.ops = [200, 100];
@@ -348,7 +348,7 @@ fn everything_at_once() {
     let mut endings = Endings::default();
     let mut moves = BTreeMap::<u16, u32>::new();
     for seed in seeds(300) {
-        let rng = &mut SimRng::new(seed, "setup");
+        let rng = &mut Prng::stream(seed, "setup");
         let rails = rng.between(2, 4) as usize;
         let mut setup = Setup::late(seed, rails as u8, rng);
         setup.vqps = rng.between(1, 2);
@@ -397,7 +397,7 @@ fn every_case_with_late_packets_and_pauses() {
     let cases: Vec<Case> = Case::all().into_iter().filter(|c| !c.breaks_promise()).collect();
     for seed in seeds(2 * cases.len() as u64) {
         let case = cases[(seed % cases.len() as u64) as usize];
-        let rng = &mut SimRng::new(seed, "setup");
+        let rng = &mut Prng::stream(seed, "setup");
         let mut setup = Setup::late(seed, 2, rng);
         setup.world.host.pause_ppm = *rng.pick(&[0, 5_000]);
         setup.world.host.pause = Range::micros(50, 30_000);
@@ -418,7 +418,7 @@ fn every_case_with_late_packets_and_pauses() {
 fn poorer_devices() {
     let mut endings = Endings::default();
     for seed in seeds(300) {
-        let rng = &mut SimRng::new(seed, "setup");
+        let rng = &mut Prng::stream(seed, "setup");
         let mut setup = Setup::late(seed, 2, rng);
         setup.ops = [60, 60];
         let capabilities = &mut setup.world.capabilities;

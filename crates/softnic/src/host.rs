@@ -1,7 +1,7 @@
 //! What the machine has: addresses, interface MTUs, who holds a port, randomness.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::net::IpAddr;
 
 use mitra_wire::ROCE_PORT;
@@ -175,13 +175,6 @@ fn roce_socket(line: &str) -> Option<RocePortOwner> {
     Some(RocePortOwner { address, inode: fields.nth(7)?.parse().ok()? })
 }
 
-/// 32 unpredictable bytes.
-pub(crate) fn seed() -> io::Result<[u8; 32]> {
-    let mut seed = [0; 32];
-    File::open("/dev/urandom")?.read_exact(&mut seed)?;
-    Ok(seed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,10 +197,5 @@ mod tests {
             user("fd00::2")
         );
         assert_eq!(roce_socket(&line.replace("12B7", "12B8")), None);
-    }
-
-    #[test]
-    fn seeds_differ() {
-        assert_ne!(seed().unwrap(), seed().unwrap());
     }
 }

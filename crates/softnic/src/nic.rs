@@ -54,7 +54,8 @@ impl SoftNic {
         let ip = socket.address().ip();
         let max_mtu = port_mtu(ip, config.max_mtu)?;
         let name = config.name.unwrap_or_else(|| format!("mitra-{ip}"));
-        let seed = host::seed().tried("reading /dev/urandom")?;
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).tried("reading the system's random source")?;
         let mut nic = NicConfig::new(&name, Gid::from(ip), seed);
         nic.max_mtu = max_mtu;
         nic.limits = config.limits;

@@ -12,13 +12,12 @@ use core::time::Duration;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::{self, JoinHandle};
 
 use mitra_verbs::{AsyncEvent, Error, Result, Time};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::signal::{SigSet, Signal};
 use nix::sys::time::TimeSpec;
 
 use crate::attention::Runner;
@@ -98,16 +97,6 @@ impl Drop for Obituary<'_> {
             self.0.events.push_once(AsyncEvent::DeviceFatal);
         }
     }
-}
-
-/// Signals are for the application's own threads. All but those of a fault of this thread itself: the kernel ends a
-/// process that faults while it blocks them (sigprocmask(2)), and a fault on lent memory is one to survive.
-fn not_ours() -> SigSet {
-    let mut signals = SigSet::all();
-    for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL] {
-        signals.remove(fault);
-    }
-    signals
 }
 
 /// What the thread sleeps on.
@@ -201,14 +190,7 @@ impl Shared {
         let shared = Arc::clone(self);
         // The kernel cuts thread names at 15 bytes: the end of an address says more than its beginning.
         let tail = name.char_indices().rev().nth(14).map_or(0, |(at, _)| at);
-        let (started, has_started) = mpsc::sync_channel(1);
-        let thread = thread::Builder::new().name(name[tail..].to_owned()).spawn(move || {
-            let _ = started.send(());
-            shared.run();
-        })?;
-        // Programs that rewrite functions of the C library while they load (libfabric) must not find it just beginning.
-        let _ = has_started.recv();
-        Ok(thread)
+        mitra_os_util::thread::spawn(&name[tail..], move || shared.run())
     }
 
     /// Ends the thread; after that the caller joins it.
@@ -218,8 +200,6 @@ impl Shared {
     }
 
     fn run(&self) {
-        // It can only fail on a wrong argument.
-        let _ = not_ours().thread_block();
         let _obituary = Obituary(self);
         while !self.stop.load(Ordering::Acquire) {
             let Ok(mut engine) = self.lock() else { return };

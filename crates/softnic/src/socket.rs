@@ -291,7 +291,8 @@ fn bind(address: IpAddr) -> Result<socket2::Socket, OpenError> {
 }
 
 fn bind_free() -> Result<socket2::Socket, OpenError> {
-    let seed = host::seed().tried("reading /dev/urandom")?;
+    let mut seed = [0; 3];
+    getrandom::fill(&mut seed).tried("reading the system's random source")?;
     let mut last = IpAddr::from([127, 0, 0, 1]);
     for attempt in 0..ATTEMPTS {
         // Below 127.1 people choose by hand; the last byte avoids what looks like a network or broadcast address.

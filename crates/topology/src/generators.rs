@@ -1,9 +1,7 @@
 //! Graphs by name.
 
-use rand_chacha::ChaCha8Rng;
-use rand_core::SeedableRng;
+use mitra_prng::Prng;
 
-use crate::chance::{below, shuffle};
 use crate::graph::{Graph, GraphError, MAX_EDGES, MAX_VERTICES};
 
 /// A family's name, and the names of its sizes.
@@ -119,7 +117,7 @@ fn lattice(rows: usize, columns: usize, wrapped: bool) -> Vec<(u32, u32)> {
 /// The edges of a random graph in which all degrees are `degree` < `n`, but for one less at the last vertex if `n`·`degree`
 /// is odd. (Nearly uniform: stubs are paired at random, and pairs that make no simple graph are switched with others.)
 pub(crate) fn random_edges(n: usize, degree: usize, seed: u64) -> Vec<(u32, u32)> {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = Prng::new(seed);
     let odd = n * degree % 2;
     // A dense graph is what a sparse one lacks.
     let dense = 2 * degree > n;
@@ -146,10 +144,10 @@ pub(crate) fn random_edges(n: usize, degree: usize, seed: u64) -> Vec<(u32, u32)
 }
 
 /// The neighbours of each vertex in a simple graph of these degrees; none if this attempt failed.
-fn pair(degrees: &[usize], rng: &mut ChaCha8Rng) -> Option<Vec<Vec<u32>>> {
+fn pair(degrees: &[usize], rng: &mut Prng) -> Option<Vec<Vec<u32>>> {
     let mut stubs: Vec<u32> =
         degrees.iter().enumerate().flat_map(|(v, &d)| std::iter::repeat_n(v as u32, d)).collect();
-    shuffle(rng, &mut stubs);
+    rng.shuffle(&mut stubs);
     let mut near: Vec<Vec<u32>> = vec![Vec::new(); degrees.len()];
     let free = |near: &[Vec<u32>], u: u32, v: u32| u != v && !near[u as usize].contains(&v);
     fn join(near: &mut [Vec<u32>], u: u32, v: u32) {
@@ -172,8 +170,8 @@ fn pair(degrees: &[usize], rng: &mut ChaCha8Rng) -> Option<Vec<Vec<u32>>> {
     }
     'unfit: for (u, v) in unfit {
         for _ in 0..1000.min(100 * edges.len()) {
-            let i = below(rng, edges.len());
-            let (x, y) = if below(rng, 2) == 0 { edges[i] } else { (edges[i].1, edges[i].0) };
+            let i = rng.index(edges.len());
+            let (x, y) = if rng.index(2) == 0 { edges[i] } else { (edges[i].1, edges[i].0) };
             if free(&near, u, x) && free(&near, v, y) && (u, x) != (y, v) {
                 part(&mut near, x, y);
                 join(&mut near, u, x);

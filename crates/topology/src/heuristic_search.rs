@@ -2,10 +2,8 @@
 
 use std::collections::VecDeque;
 
-use rand_chacha::ChaCha8Rng;
-use rand_core::SeedableRng;
+use mitra_prng::Prng;
 
-use crate::chance::below;
 use crate::graph::Graph;
 use crate::witnesses::Witnesses;
 
@@ -15,13 +13,13 @@ const BEGINNINGS: usize = 24;
 /// Grows sets from single vertices: from each of a small graph; of a large one, from `seed`'s choice and from one of the
 /// least degree, so that if any single process represents a minority, one is found.
 pub(crate) fn grow_sets(graph: &Graph, seed: u64, witnesses: &mut Witnesses) {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = Prng::new(seed);
     let n = graph.vertex_count();
     let starts: Vec<u32> = if n <= 10 * BEGINNINGS {
         graph.vertices().collect()
     } else {
         let least = graph.vertices().min_by_key(|&v| graph.degree(v));
-        least.into_iter().chain((0..BEGINNINGS).map(|_| below(&mut rng, n) as u32)).collect()
+        least.into_iter().chain((0..BEGINNINGS).map(|_| rng.index(n) as u32)).collect()
     };
     for start in starts {
         for oldest_first in [true, false] {

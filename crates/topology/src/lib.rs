@@ -10,7 +10,6 @@
 //! `docs/topology.md` defines each measure with its source.
 #![forbid(unsafe_code)]
 
-mod chance;
 pub mod edge_list;
 mod exact_search;
 mod expansion_ratio;

@@ -16,10 +16,8 @@
 //! of it. Needed for two eigenvectors, those of lo and hi: the bounds fail with a probability below 2⁻³⁹, over the seed.
 //! A bad guess costs sharpness, not truth.
 
-use rand_chacha::ChaCha8Rng;
-use rand_core::SeedableRng;
+use mitra_prng::Prng;
 
-use crate::chance::normal;
 use crate::graph::Graph;
 
 /// Multiplications by L for the certificate: the interval is at most 1 % wider than it need be, for 100,000 vertices.
@@ -74,7 +72,7 @@ struct Laplacian<'a>(&'a Graph);
 impl Laplacian<'_> {
     /// A random vector without its constant part.
     fn start(&self, seed: u64) -> Vec<f64> {
-        let mut x = normal(&mut ChaCha8Rng::seed_from_u64(seed), self.0.vertex_count());
+        let mut x = normal(&mut Prng::new(seed), self.0.vertex_count());
         centre(&mut x);
         x
     }
@@ -144,6 +142,16 @@ fn norm(x: &[f64]) -> f64 {
 fn centre(x: &mut [f64]) {
     let mean = x.iter().sum::<f64>() / x.len() as f64;
     x.iter_mut().for_each(|x| *x -= mean);
+}
+
+/// Returns `n` independent standard normal numbers (Box and Muller).
+fn normal(rng: &mut Prng, n: usize) -> Vec<f64> {
+    (0..n)
+        .map(|_| {
+            let (radius, angle) = (rng.unit(), rng.unit());
+            (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `mitra key`: what a process signs with, where processes lie.
 
 use std::fs::OpenOptions;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut secret = [0; 32];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
+    getrandom::fill(&mut secret)?;
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)

@@ -1,7 +1,5 @@
 //! One end of the rails: two software NICs on loopback addresses of their own, the vQP over them, and the fault.
 
-use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -137,10 +135,5 @@ pub(super) fn receives(in_flight: u32) -> u32 {
 }
 
 pub(super) fn secret() -> anyhow::Result<[u64; 2]> {
-    let mut bytes = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .context("cannot read /dev/urandom")?;
-    let [a, b] = [0, 8].map(|i| u64::from_ne_bytes(bytes[i..i + 8].try_into().expect("8 bytes")));
-    Ok([a, b])
+    Ok([getrandom::u64()?, getrandom::u64()?])
 }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::io;
 use std::sync::Arc;
 
-use mitra_control::thread;
+use mitra_os_util::thread;
 use mitra_verbs::{AsyncEvent, Provider};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -29,7 +29,7 @@ pub(crate) struct Queued {
 /// Starts the thread that hands on the asynchronous events of a NIC, as long as the process lives.
 pub(crate) fn start(rails: &Arc<Rails>) -> io::Result<()> {
     let rails = Arc::clone(rails);
-    thread::start("mitra-events", move || {
+    thread::spawn("mitra-events", move || {
         let nic = rails.nic();
         loop {
             let mut ready = [PollFd::new(nic.async_event_fd(), PollFlags::POLLIN)];

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 
-use mitra_control::thread;
+use mitra_os_util::thread;
 use mitra_verbs::{AsyncEvent, CompletionChannel, Provider};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -22,7 +22,7 @@ const NAP: u16 = 1;
 pub(super) fn start(rails: &Arc<Rails>, spanning: &Arc<Spanning>) -> io::Result<()> {
     let (rails, spanning) = (Arc::downgrade(rails), Arc::clone(spanning));
     let mut port = Port { up: true, alive: true };
-    thread::start("mitra-attendant", move || while round(&rails, &spanning, &mut port) {})?;
+    thread::spawn("mitra-attendant", move || while round(&rails, &spanning, &mut port) {})?;
     Ok(())
 }
 

@@ -210,10 +210,5 @@ fn limits(domain: &Domain, log: bool) -> Limits {
 
 /// Eight unpredictable bytes.
 pub(super) fn random() -> Result<u64> {
-    use std::io::Read;
-    let mut bytes = [0; 8];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(|e| system_error("reading /dev/urandom")(&e))?;
-    Ok(u64::from_ne_bytes(bytes))
+    getrandom::u64().map_err(|e| system_error("reading the system's random source")(&e))
 }

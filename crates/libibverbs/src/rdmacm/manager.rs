@@ -13,7 +13,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::device::Device;
 use super::fork::{self, Held};
 use super::state::State;
-use mitra_control::thread;
+use mitra_os_util::thread;
 
 /// The manager; null until it is needed.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
@@ -100,7 +100,7 @@ impl Manager {
     pub fn attend(&'static self) -> Result<(), Errno> {
         let mut state = self.lock();
         if !state.has_thread {
-            thread::start("mitra-rdmacm", || self.run()).map_err(super::socket::errno_of)?;
+            thread::spawn("mitra-rdmacm", || self.run()).map_err(super::socket::errno_of)?;
             state.has_thread = true;
         }
         drop(state);

@@ -59,8 +59,6 @@ fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
 
 /// A number that nobody can guess.
 fn random() -> u64 {
-    let mut bytes = [0; 8];
-    // SAFETY: writes at most as many bytes as there are. So few never fail once the kernel has booted.
-    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    u64::from_ne_bytes(bytes)
+    // getrandom(2) does not fail for eight bytes once the kernel has booted.
+    getrandom::u64().unwrap_or_default()
 }

@@ -5,14 +5,14 @@ use mitra_verbs::{Access, Buffer, Mr, RemoteAddr};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::{Asked, Endpoint, Plan, RECEIVE, Seen};
-use crate::SimRng;
+use crate::Prng;
 
 /// One end of a connection: posts its own plan, serves its peer's.
 pub struct Party {
     requester: Requester,
     responder: Responder,
     memory: Arc<Buffer>,
-    rng: SimRng,
+    rng: Prng,
     done: Vec<super::Done>,
 }
 
@@ -28,7 +28,7 @@ impl Party {
             requester: Requester::new(mine, Arc::clone(&memory), served),
             responder: Responder::new(theirs, Arc::clone(&memory)),
             memory,
-            rng: SimRng::new(mine.seed, "party"),
+            rng: Prng::stream(mine.seed, "party"),
             done: Vec::new(),
         }
     }

@@ -2,7 +2,7 @@
 
 use mitra_verbs::SendFlags;
 
-use crate::SimRng;
+use crate::Prng;
 
 /// The kinds of operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -101,7 +101,7 @@ impl Plan {
 
     /// The operations, in posting order.
     pub fn ops(&self) -> Vec<Op> {
-        let rng = &mut SimRng::new(self.seed, "plan");
+        let rng = &mut Prng::stream(self.seed, "plan");
         let total: u32 = self.mix.iter().sum();
         let mut unsignalled = 0;
         let mut block_end = Layout::blocks_at(self.ops);
