@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use mitra::softnic::{Config, SoftNic};
 use mitra::verbs::{
-    Access, Buffer, CqId, Data, Gid, Mr, PdId, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
-    Qpn, SendOp, SendWr, WcStatus,
+    Access, Buffer, CqId, Data, Gid, Mr, PdId, Provider, QpCap, QpInitAttr, QpType, Qpn, RcConnection,
+    SendOp, SendWr, WcStatus,
 };
 
 /// One end of the connection.
@@ -42,40 +42,9 @@ impl End {
 
     /// RESET → INIT → RTR → RTS. In a real program, the peer's address, number and first PSN come over a socket.
     fn connect(&self, peer_gid: Gid, peer_qpn: Qpn) -> mitra::verbs::Result<()> {
-        let mtu = self.nic.query_port()?.max_mtu;
-        let psn = Psn::new(1000);
-        self.nic.modify_qp(
-            self.qpn,
-            &QpAttr {
-                pkey_index: Some(0),
-                port: Some(1),
-                access: Some(Access::REMOTE_WRITE),
-                ..QpAttr::to(QpState::Init)
-            },
-        )?;
-        self.nic.modify_qp(
-            self.qpn,
-            &QpAttr {
-                dest_gid: Some(peer_gid),
-                dest_qpn: Some(peer_qpn),
-                path_mtu: Some(mtu),
-                rq_psn: Some(psn),
-                max_dest_rd_atomic: Some(1),
-                min_rnr_timer: Some(1),
-                ..QpAttr::to(QpState::Rtr)
-            },
-        )?;
-        self.nic.modify_qp(
-            self.qpn,
-            &QpAttr {
-                sq_psn: Some(psn),
-                timeout: Some(14),
-                retry_cnt: Some(7),
-                rnr_retry: Some(7),
-                max_rd_atomic: Some(1),
-                ..QpAttr::to(QpState::Rts)
-            },
-        )
+        let path_mtu = self.nic.query_port()?.max_mtu;
+        let connection = RcConnection { path_mtu, ..RcConnection::to(peer_gid, peer_qpn) };
+        connection.connect(&*self.nic, self.qpn)
     }
 }
 

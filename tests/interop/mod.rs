@@ -102,13 +102,10 @@ pub(crate) fn samples() -> Vec<Sample> {
 
 /// A capture file of the samples, a microsecond and a nanosecond apart.
 pub(crate) fn write_pcap(samples: &[Sample]) -> tempfile::TempPath {
-    let mut bytes = pcap::file_header().to_vec();
+    let mut bytes = Vec::new();
+    let mut writer = pcap::Writer::new(&mut bytes).unwrap();
     for (n, sample) in samples.iter().enumerate() {
-        bytes.extend_from_slice(&pcap::record(
-            1_795_226_566_000_000_000 + n as u64 * 1001,
-            sample.frame.len(),
-        ));
-        bytes.extend_from_slice(&sample.frame);
+        writer.frame(1_795_226_566_000_000_000 + n as u64 * 1001, &sample.frame).unwrap();
     }
     let path = tempfile::Builder::new().suffix(".pcap").tempfile().unwrap().into_temp_path();
     std::fs::write(&path, bytes).unwrap();

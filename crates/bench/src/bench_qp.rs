@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use mitra_failover::{Completion, ConnectInfo, Domain, RemoteRegion, VirtualMr, VirtualQp};
 use mitra_verbs::{
-    Access, Buffer, CqId, Data, Gid, Key, Mr, Mtu, PdId, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState,
-    QpType, Qpn, RecvWr, RemoteAddr, SendOp, SendWr, SgeList, Wc, WcOpcode, WcStatus,
+    Access, Buffer, CqId, Data, Gid, Key, Mr, Mtu, PdId, Provider, Psn, QpCap, QpInitAttr, QpType, Qpn,
+    RcConnection, RecvWr, RemoteAddr, SendOp, SendWr, SgeList, Wc, WcOpcode, WcStatus,
 };
 use serde::{Deserialize, Serialize};
 
@@ -144,34 +144,16 @@ impl RcQp {
         let theirs = Mtu::from_bytes(peer.mtu).context("the peer has an MTU that is none")?;
         let mtu = self.nic.query_port()?.max_mtu.min(theirs);
         let detector = super::endpoint::detector();
-        for attr in [
-            QpAttr {
-                pkey_index: Some(0),
-                port: Some(1),
-                access: Some(Access::LOCAL_WRITE | Access::REMOTE),
-                ..QpAttr::to(QpState::Init)
-            },
-            QpAttr {
-                dest_gid: Some(Gid(peer.gid)),
-                dest_qpn: Some(Qpn::new(peer.qpn)),
-                path_mtu: Some(mtu),
-                rq_psn: Some(Psn::new(peer.psn)),
-                max_dest_rd_atomic: Some(RD_ATOMIC),
-                min_rnr_timer: Some(1),
-                ..QpAttr::to(QpState::Rtr)
-            },
-            QpAttr {
-                sq_psn: Some(self.psn),
-                timeout: Some(detector.local_ack_timeout.code()),
-                retry_cnt: Some(detector.retry_cnt),
-                rnr_retry: Some(7),
-                max_rd_atomic: Some(RD_ATOMIC),
-                ..QpAttr::to(QpState::Rts)
-            },
-        ] {
-            self.nic.modify_qp(self.qpn, &attr)?;
-        }
-        Ok(())
+        let connection = RcConnection {
+            path_mtu: mtu,
+            rq_psn: Psn::new(peer.psn),
+            sq_psn: self.psn,
+            rd_atomic: RD_ATOMIC,
+            local_ack_timeout: detector.local_ack_timeout,
+            retry_cnt: detector.retry_cnt,
+            ..RcConnection::to(Gid(peer.gid), Qpn::new(peer.qpn))
+        };
+        Ok(connection.connect(&*self.nic, self.qpn)?)
     }
 }
 

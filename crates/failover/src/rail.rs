@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use mitra_verbs::{
     Access, AhId, Buffer, CqId, Data, Error, Mr, Mtu, PostError, Provider, Psn, QpAttr, QpCap, QpInitAttr,
-    QpState, QpType, Qpn, RecvWr, Result, SendOp, SendWr, Time, UdDestination, Wc, WcOpcode, WcStatus,
+    QpState, QpType, Qpn, RcConnection, RecvWr, Result, SendOp, SendWr, Time, UdDestination, Wc, WcOpcode,
+    WcStatus,
 };
 
 use crate::ballot::Ballot;
@@ -199,22 +200,9 @@ impl Rail {
 
     fn arm(&self, config: &Config) -> Result<()> {
         let Some((peer, mtu)) = self.peer else { return Ok(()) };
-        let p = &self.nic.provider;
-        let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
-        let access = Access::LOCAL_WRITE | Access::REMOTE;
-        p.modify_qp(self.qpn, &QpAttr { access: Some(access), ..init })?;
-        p.modify_qp(
-            self.qpn,
-            &QpAttr {
-                dest_gid: Some(peer.gid),
-                dest_qpn: Some(peer.qpn),
-                path_mtu: Some(mtu),
-                rq_psn: Some(peer.psn),
-                max_dest_rd_atomic: Some(config.rd_atomic),
-                min_rnr_timer: Some(config.min_rnr_timer.code()),
-                ..QpAttr::to(QpState::Rtr)
-            },
-        )?;
+        let connection = self.connection(peer, mtu, config);
+        self.nic.provider.modify_qp(self.qpn, &connection.init())?;
+        self.nic.provider.modify_qp(self.qpn, &connection.rtr())?;
         if self.sends { self.to_rts(config) } else { Ok(()) }
     }
 
@@ -229,17 +217,23 @@ impl Rail {
     }
 
     fn to_rts(&self, config: &Config) -> Result<()> {
-        self.nic.provider.modify_qp(
-            self.qpn,
-            &QpAttr {
-                sq_psn: Some(self.first_psn),
-                timeout: Some(config.detector.local_ack_timeout.code()),
-                retry_cnt: Some(config.detector.retry_cnt),
-                rnr_retry: Some(config.rnr_retry),
-                max_rd_atomic: Some(config.rd_atomic),
-                ..QpAttr::to(QpState::Rts)
-            },
-        )
+        let Some((peer, mtu)) = self.peer else { return Ok(()) };
+        self.nic.provider.modify_qp(self.qpn, &self.connection(peer, mtu, config).rts())
+    }
+
+    /// The attributes of the connection to the peer's queue pair.
+    fn connection(&self, peer: RailInfo, path_mtu: Mtu, config: &Config) -> RcConnection {
+        RcConnection {
+            path_mtu,
+            sq_psn: self.first_psn,
+            rq_psn: peer.psn,
+            rd_atomic: config.rd_atomic,
+            min_rnr_timer: config.min_rnr_timer,
+            local_ack_timeout: config.detector.local_ack_timeout,
+            retry_cnt: config.detector.retry_cnt,
+            rnr_retry: config.rnr_retry,
+            ..RcConnection::to(peer.gid, peer.qpn)
+        }
     }
 
     pub(crate) fn provider(&self) -> &dyn Provider {

@@ -1,52 +1,41 @@
-//! What is on the cables, as a capture file to look at in Wireshark.
+//! The capture of a simulated run's packets in a pcap file.
 
 use core::net::SocketAddr;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter};
 
 use mitra_verbs::Time;
-use mitra_wire::{frame, pcap};
+use mitra_wire::pcap::Writer;
 
-/// An open capture file. Errors end it: a simulation does not fail for want of disk.
+/// An open capture file. A write error ends the capture, never the simulation.
 pub(crate) struct Pcap {
-    file: Option<BufWriter<File>>,
-    frame: Vec<u8>,
+    writer: Option<Writer<BufWriter<File>>>,
 }
 
 impl Pcap {
-    /// Creates the file that `MITRA_SIM_PCAP` names, if it names one; `{seed}` in it is replaced.
+    /// Creates the file that the environment variable `MITRA_SIM_PCAP` names, if it is set. `{seed}` in the name is replaced.
     pub(crate) fn from_env(seed: u64) -> Option<Pcap> {
         let name = std::env::var("MITRA_SIM_PCAP").ok()?.replace("{seed}", &seed.to_string());
-        match File::create(&name) {
-            Ok(file) => Some(Pcap::new(file)),
+        match File::create(&name).and_then(|file| Writer::new(BufWriter::new(file))) {
+            Ok(writer) => Some(Pcap { writer: Some(writer) }),
             Err(e) => {
-                eprintln!("MITRA_SIM_PCAP={name}: {e}; nothing is captured");
+                eprintln!("MITRA_SIM_PCAP={name}: {e}; no packets are captured");
                 None
             }
         }
     }
 
-    fn new(file: File) -> Pcap {
-        let mut pcap = Pcap { file: Some(BufWriter::new(file)), frame: Vec::new() };
-        pcap.put(&pcap::file_header());
-        pcap
-    }
-
+    /// Writes a datagram, which includes its ICRC.
     pub(crate) fn write(&mut self, at: Time, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
-        let mut frame = core::mem::take(&mut self.frame);
-        frame.clear();
-        frame::encode(from, to, 0, datagram, &mut frame);
-        self.put(&pcap::record(at.as_nanos(), frame.len()));
-        self.put(&frame);
-        self.frame = frame;
+        let written =
+            self.writer.as_mut().map(|writer| writer.datagram(at.as_nanos(), from, to, 0, datagram));
+        if let Some(Err(e)) = written {
+            self.end(&e);
+        }
     }
 
-    fn put(&mut self, bytes: &[u8]) {
-        if let Some(file) = &mut self.file
-            && let Err(e) = file.write_all(bytes)
-        {
-            eprintln!("the capture ends here: {e}");
-            self.file = None;
-        }
+    fn end(&mut self, error: &io::Error) {
+        eprintln!("the capture ends here: {error}");
+        self.writer = None;
     }
 }

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use mitra_softnic::{Config, Offload, SoftNic};
 use mitra_verbs::{
-    Access, Buffer, CqId, Data, Gid, Key, Mr, Mtu, PortAttr, Provider, Psn, QpAttr, QpCap, QpInitAttr,
-    QpState, QpType, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Wc, WcStatus,
+    Access, Buffer, CqId, Data, Gid, Key, Mr, Mtu, PortAttr, Provider, QpCap, QpInitAttr, QpType, Qpn,
+    RcConnection, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Wc, WcStatus,
 };
 
 const LATENCY: [&str; 8] =
@@ -171,32 +171,12 @@ impl Side {
         from.read_line(&mut line).unwrap();
         let fields: Vec<&str> = line.split_whitespace().collect();
         let peer_ip: std::net::IpAddr = fields[0].parse().unwrap();
-        let attr = QpAttr {
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::REMOTE),
-            ..QpAttr::to(QpState::Init)
+        let connection = RcConnection {
+            path_mtu: Mtu::M4096,
+            rd_atomic: 16,
+            ..RcConnection::to(Gid::from(peer_ip), Qpn::new(fields[1].parse().unwrap()))
         };
-        nic.modify_qp(qp, &attr).unwrap();
-        let attr = QpAttr {
-            dest_gid: Some(Gid::from(peer_ip)),
-            path_mtu: Some(Mtu::M4096),
-            dest_qpn: Some(Qpn::new(fields[1].parse().unwrap())),
-            rq_psn: Some(Psn::new(77)),
-            max_dest_rd_atomic: Some(16),
-            min_rnr_timer: Some(1),
-            ..QpAttr::to(QpState::Rtr)
-        };
-        nic.modify_qp(qp, &attr).unwrap();
-        let attr = QpAttr {
-            sq_psn: Some(Psn::new(77)),
-            timeout: Some(14),
-            retry_cnt: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(16),
-            ..QpAttr::to(QpState::Rts)
-        };
-        nic.modify_qp(qp, &attr).unwrap();
+        connection.connect(&*nic, qp).unwrap();
         let peer = RemoteAddr { addr: fields[2].parse().unwrap(), rkey: Key(fields[3].parse().unwrap()) };
         let udp_peer = fields[4].parse().unwrap();
         connected.connect(fields[5].parse::<SocketAddr>().unwrap()).unwrap();

@@ -32,28 +32,13 @@ impl End {
     }
 
     fn connect_to(&self, peer: &End) {
-        let access = Some(Access::REMOTE);
-        let init = QpAttr { pkey_index: Some(0), port: Some(1), access, ..QpAttr::to(QpState::Init) };
-        let rtr = QpAttr {
-            dest_gid: Some(peer.nic.query_port().unwrap().gid),
-            dest_qpn: Some(peer.qp),
-            path_mtu: Some(Mtu::M4096),
-            rq_psn: Some(Psn::new(1)),
-            max_dest_rd_atomic: Some(16),
-            min_rnr_timer: Some(1),
-            ..QpAttr::to(QpState::Rtr)
+        let connection = RcConnection {
+            path_mtu: Mtu::M4096,
+            rd_atomic: 16,
+            local_ack_timeout: LocalAckTimeout::from_code(16),
+            ..RcConnection::to(peer.nic.query_port().unwrap().gid, peer.qp)
         };
-        let rts = QpAttr {
-            sq_psn: Some(Psn::new(1)),
-            timeout: Some(16),
-            retry_cnt: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(16),
-            ..QpAttr::to(QpState::Rts)
-        };
-        for attr in [init, rtr, rts] {
-            self.nic.modify_qp(self.qp, &attr).unwrap();
-        }
+        connection.connect(&*self.nic, self.qp).unwrap();
     }
 
     fn poll(&self, wcs: &mut Vec<Wc>) -> usize {

@@ -1,42 +1,37 @@
-//! Every packet that crosses the rail, into a pcap file.
+//! The capture of a NIC's packets in a pcap file.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mitra_wire::{frame, pcap};
+use mitra_wire::pcap::Writer;
 
-/// A capture file being written. It never stands in the way: what cannot be written ends the capture.
+/// An open capture file. The first write error ends the capture, never the NIC.
 pub(crate) struct Capture {
-    file: Option<BufWriter<File>>,
-    frame: Vec<u8>,
+    writer: Option<Writer<BufWriter<File>>>,
 }
 
 impl Capture {
+    /// Creates the file, or truncates an existing one.
     pub(crate) fn create(path: &Path) -> io::Result<Capture> {
-        let mut file = BufWriter::new(File::create(path)?);
-        file.write_all(&pcap::file_header())?;
-        Ok(Capture { file: Some(file), frame: Vec::new() })
+        Ok(Capture { writer: Some(Writer::new(BufWriter::new(File::create(path)?))?) })
     }
 
-    /// Writes a datagram with its ICRC.
+    /// Writes a datagram, which includes its ICRC, with the current time.
     pub(crate) fn packet(&mut self, from: SocketAddr, to: SocketAddr, ident: u16, datagram: &[u8]) {
-        let Some(file) = &mut self.file else { return };
+        let Some(writer) = &mut self.writer else { return };
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.frame.clear();
-        frame::encode(from, to, ident, datagram, &mut self.frame);
-        let record = pcap::record(since_epoch.as_nanos() as u64, self.frame.len());
-        if file.write_all(&record).and_then(|()| file.write_all(&self.frame)).is_err() {
-            self.file = None;
+        if writer.datagram(since_epoch.as_nanos() as u64, from, to, ident, datagram).is_err() {
+            self.writer = None;
         }
     }
 
-    /// Brings the file up to date.
+    /// Writes buffered packets to the file.
     pub(crate) fn flush(&mut self) {
-        if self.file.as_mut().is_some_and(|file| file.flush().is_err()) {
-            self.file = None;
+        if self.writer.as_mut().is_some_and(|writer| writer.flush().is_err()) {
+            self.writer = None;
         }
     }
 }

@@ -29,28 +29,12 @@ impl Rail {
         let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
         let qp = nic.create_qp(&init).unwrap();
         // Each rail's requester is its own responder.
-        let access = Some(Access::REMOTE);
-        let init = QpAttr { pkey_index: Some(0), port: Some(1), access, ..QpAttr::to(QpState::Init) };
-        let rtr = QpAttr {
-            dest_gid: Some(nic.query_port().unwrap().gid),
-            dest_qpn: Some(qp),
-            path_mtu: Some(Mtu::M1024),
-            rq_psn: Some(Psn::new(1)),
-            max_dest_rd_atomic: Some(4),
-            min_rnr_timer: Some(1),
-            ..QpAttr::to(QpState::Rtr)
+        let connection = RcConnection {
+            rd_atomic: 4,
+            local_ack_timeout: LocalAckTimeout::from_code(18),
+            ..RcConnection::to(nic.query_port().unwrap().gid, qp)
         };
-        let rts = QpAttr {
-            sq_psn: Some(Psn::new(1)),
-            timeout: Some(18),
-            retry_cnt: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(4),
-            ..QpAttr::to(QpState::Rts)
-        };
-        for attr in [init, rtr, rts] {
-            nic.modify_qp(qp, &attr).unwrap();
-        }
+        connection.connect(&*nic, qp).unwrap();
         Rail { nic, mr, channel, cq, qp }
     }
 

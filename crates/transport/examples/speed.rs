@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use mitra_transport::{AtomicOp, Memory, MemoryFault, Nic, NicConfig, TxBatch};
 use mitra_verbs::{
-    Access, CqId, Data, Gid, Mr, Mtu, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, RegionId, SendOp,
-    SendWr, Time, Wc,
+    Access, CqId, Data, Gid, Mr, Mtu, QpCap, QpInitAttr, QpType, Qpn, RcConnection, RegionId, SendOp, SendWr,
+    Time, Wc,
 };
 use mitra_wire::{ICRC_LEN, Packet};
 
@@ -62,32 +62,10 @@ fn end(i: u8) -> mitra_verbs::Result<End> {
 }
 
 fn connect(a: &mut End, b: &End) -> mitra_verbs::Result<()> {
-    let attrs = [
-        QpAttr {
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::REMOTE),
-            ..QpAttr::to(QpState::Init)
-        },
-        QpAttr {
-            dest_gid: Some(b.gid),
-            dest_qpn: Some(b.qp),
-            path_mtu: Some(Mtu::M4096),
-            rq_psn: Some(Psn::new(0)),
-            max_dest_rd_atomic: Some(16),
-            min_rnr_timer: Some(1),
-            ..QpAttr::to(QpState::Rtr)
-        },
-        QpAttr {
-            sq_psn: Some(Psn::new(0)),
-            timeout: Some(14),
-            retry_cnt: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(16),
-            ..QpAttr::to(QpState::Rts)
-        },
-    ];
-    attrs.iter().try_for_each(|attr| a.nic.modify_qp(Time::ZERO, a.qp, attr))
+    let connection = RcConnection { path_mtu: Mtu::M4096, rd_atomic: 16, ..RcConnection::to(b.gid, b.qp) };
+    [connection.init(), connection.rtr(), connection.rts()]
+        .iter()
+        .try_for_each(|attr| a.nic.modify_qp(Time::ZERO, a.qp, attr))
 }
 
 /// Delivers all that `from` has to send now.

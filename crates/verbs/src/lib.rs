@@ -19,6 +19,7 @@ mod handle;
 mod mr;
 mod provider;
 mod qp;
+mod rc_connection;
 mod time;
 mod timer_codes;
 mod wc;
@@ -37,6 +38,7 @@ pub use qp::{
     GSI_QKEY, ModifyError, QpAttr, QpAttribute, QpCap, QpInitAttr, QpState, QpStatus, QpType, SqDrain,
     check_modify, required_attributes,
 };
+pub use rc_connection::RcConnection;
 pub use time::Time;
 pub use timer_codes::{LocalAckTimeout, RnrTimer};
 pub use wc::{Wc, WcOpcode, WcStatus};

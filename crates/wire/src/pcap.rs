@@ -4,8 +4,10 @@
 
 mod ng;
 mod reader;
+mod writer;
 
 pub use reader::{FileError, Reader, Record, Records, Step, records};
+pub use writer::Writer;
 
 /// Bytes of [`file_header`].
 pub const FILE_HEADER_LEN: usize = 24;

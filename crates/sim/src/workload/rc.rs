@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use mitra_verbs::{
-    Access, CqId, Mr, Mtu, PdId, PostError, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn,
-    RecvWr, Result, SendWr, Wc, WcStatus,
+    CqId, LocalAckTimeout, Mr, Mtu, PdId, PostError, Provider, Psn, QpCap, QpInitAttr, QpType, Qpn,
+    RcConnection, RecvWr, Result, SendWr, Wc, WcStatus,
 };
 
 use super::{Done, Ending, Endpoint, Party};
@@ -84,32 +84,17 @@ impl RcEndpoint {
     /// What the NIC refuses.
     pub fn connect(&self, peer: &RcEndpoint, options: &RcOptions, first: bool) -> Result<()> {
         let [mine, theirs] = if first { options.psns } else { [options.psns[1], options.psns[0]] };
-        let init = QpAttr {
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::REMOTE),
-            ..QpAttr::to(QpState::Init)
+        let connection = RcConnection {
+            path_mtu: options.mtu,
+            rq_psn: theirs,
+            sq_psn: mine,
+            rd_atomic: options.rd_atomic,
+            local_ack_timeout: LocalAckTimeout::from_code(options.timeout),
+            retry_cnt: options.retry_cnt,
+            rnr_retry: options.rnr_retry,
+            ..RcConnection::to(peer.nic.query_port()?.gid, peer.qpn)
         };
-        self.nic.modify_qp(self.qpn, &init)?;
-        let rtr = QpAttr {
-            dest_gid: Some(peer.nic.query_port()?.gid),
-            dest_qpn: Some(peer.qpn),
-            path_mtu: Some(options.mtu),
-            rq_psn: Some(theirs),
-            max_dest_rd_atomic: Some(options.rd_atomic),
-            min_rnr_timer: Some(1),
-            ..QpAttr::to(QpState::Rtr)
-        };
-        self.nic.modify_qp(self.qpn, &rtr)?;
-        let rts = QpAttr {
-            sq_psn: Some(mine),
-            max_rd_atomic: Some(options.rd_atomic),
-            timeout: Some(options.timeout),
-            retry_cnt: Some(options.retry_cnt),
-            rnr_retry: Some(options.rnr_retry),
-            ..QpAttr::to(QpState::Rts)
-        };
-        self.nic.modify_qp(self.qpn, &rts)
+        connection.connect(&*self.nic, self.qpn)
     }
 
     /// The NIC that it is on.

@@ -89,28 +89,16 @@ impl End {
     }
 
     pub fn connect_to(&self, gid: Gid, qpn: Qpn, link: Link) {
-        let access = Some(Access::REMOTE);
-        let init = QpAttr { pkey_index: Some(0), port: Some(1), access, ..QpAttr::to(QpState::Init) };
-        let rtr = QpAttr {
-            dest_gid: Some(gid),
-            dest_qpn: Some(qpn),
-            path_mtu: Some(link.mtu),
-            rq_psn: Some(Psn::new(0xff_fff0)),
-            max_dest_rd_atomic: Some(16),
-            min_rnr_timer: Some(1),
-            ..QpAttr::to(QpState::Rtr)
+        let connection = RcConnection {
+            path_mtu: link.mtu,
+            rq_psn: Psn::new(0xff_fff0),
+            sq_psn: Psn::new(0xff_fff0),
+            rd_atomic: 16,
+            local_ack_timeout: LocalAckTimeout::from_code(link.timeout),
+            retry_cnt: link.retry_cnt,
+            ..RcConnection::to(gid, qpn)
         };
-        let rts = QpAttr {
-            sq_psn: Some(Psn::new(0xff_fff0)),
-            timeout: Some(link.timeout),
-            retry_cnt: Some(link.retry_cnt),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(16),
-            ..QpAttr::to(QpState::Rts)
-        };
-        for attr in [init, rtr, rts] {
-            self.nic.modify_qp(self.qp, &attr).unwrap();
-        }
+        connection.connect(&*self.nic, self.qp).unwrap();
     }
 
     /// A whole send request on this end's memory.

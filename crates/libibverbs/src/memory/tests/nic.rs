@@ -46,28 +46,9 @@ impl End {
     }
 
     fn connect_to(&self, peer: &End) {
-        let access = Some(Access::REMOTE);
-        let init = QpAttr { pkey_index: Some(0), port: Some(1), access, ..QpAttr::to(QpState::Init) };
-        let rtr = QpAttr {
-            dest_gid: Some(peer.nic.query_port().unwrap().gid),
-            dest_qpn: Some(peer.qp),
-            path_mtu: Some(Mtu::M1024),
-            rq_psn: Some(Psn::new(0)),
-            max_dest_rd_atomic: Some(4),
-            min_rnr_timer: Some(1),
-            ..QpAttr::to(QpState::Rtr)
-        };
-        let rts = QpAttr {
-            sq_psn: Some(Psn::new(0)),
-            timeout: Some(14),
-            retry_cnt: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(4),
-            ..QpAttr::to(QpState::Rts)
-        };
-        for attr in [init, rtr, rts] {
-            self.nic.modify_qp(self.qp, &attr).unwrap();
-        }
+        let connection =
+            RcConnection { rd_atomic: 4, ..RcConnection::to(peer.nic.query_port().unwrap().gid, peer.qp) };
+        connection.connect(&*self.nic, self.qp).unwrap();
     }
 
     fn run(&self, op: SendOp, len: u32) -> WcStatus {
