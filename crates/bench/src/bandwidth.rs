@@ -1,4 +1,4 @@
-//! `mitra bench bandwidth`: bytes a second with a window of requests outstanding.
+//! `mitra bench bandwidth`: payload bytes per second with a window of outstanding requests.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -6,48 +6,51 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
-use super::bench_qp::{BenchQp, DEPTH, Op, request};
+use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, request};
 use super::clock::Deadline;
 use super::endpoint::{
-    BlockTask, Endpoint, Layout, NicPlacement, Variant, check, fill, serve_until_stop, signal_stop,
+    BlockTask, Endpoint, Layout, NicPlacement, Variant, check_pattern, fill_pattern, serve_until_stop,
+    signal_stop,
 };
-use super::interleave::{self, alternate};
+use super::interleave::{self, interleave_blocks};
 use super::report::{Machine, Report, Row, quantile};
 use super::udp_baseline::{StreamPlan, UdpBaseline};
 use super::{Common, PEER_ROLE, Task, progress, run_error};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
-/// Bytes a second: a bare queue pair against a plain UDP stream with GSO, a virtual one against the bare one
+/// Payload bytes per second: an RC queue pair against a UDP stream with GSO, a virtual queue pair against the RC queue
+/// pair
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-A window of messages is outstanding between two processes on this machine; every byte that came is checked after each
-block, outside the measured time. Beside it runs a plain UDP stream in datagrams of the same size, in runs (UDP_SEGMENT,
-UDP_GRO), with the same window. GB is 10^9 bytes of payload. p99 is the figure that 99 % of the blocks reach.
-Fields of --json, and figures: docs/benchmarks.md. Exit codes: 0 done, 1 data was wrong or lost, 2 bad arguments.")]
+Two processes on this machine keep a window of messages outstanding and check every received byte after each block,
+outside the measured time. The baseline is a plain UDP stream with datagrams of the same size, segmentation offload
+(UDP_SEGMENT, UDP_GRO) and the same window. GB is 10^9 bytes of payload. 99 % of the blocks reach the value of p99.
+docs/benchmarks.md describes the fields of --json and reports figures.
+Exit codes: 0 success, 1 data was wrong or lost, 2 bad arguments.")]
 pub(crate) struct Args {
-    /// What to measure: write, read, or all
-    #[arg(long, value_parser = streams, default_value = "all")]
+    /// Operation to measure: write, read or all
+    #[arg(long, value_parser = parse_ops, default_value = "all")]
     op: super::Ops,
-    /// Bytes of a message, a multiple of 8; several are separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "65536", value_parser = super::size)]
+    /// Message sizes in bytes, multiples of 8, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "65536", value_parser = super::parse_size)]
     size: Vec<usize>,
-    /// Messages outstanding
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH)))]
+    /// Outstanding messages
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(QUEUE_DEPTH)))]
     window: u32,
-    /// Messages in a block
+    /// Messages per block
     #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     iters: u64,
-    /// Blocks of each thing
+    /// Blocks per variant
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     blocks: u32,
-    /// What takes turns
+    /// Variants to interleave, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "udp_floor,qp,vqp,aa,vqp+log")]
     only: Vec<Variant>,
     #[command(flatten)]
     common: Common,
 }
 
-fn streams(text: &str) -> Result<super::Ops, String> {
+fn parse_ops(text: &str) -> Result<super::Ops, String> {
     match text {
         "write" => Ok(super::Ops(vec![Op::Write])),
         "read" => Ok(super::Ops(vec![Op::Read])),
@@ -56,10 +59,10 @@ fn streams(text: &str) -> Result<super::Ops, String> {
     }
 }
 
-/// What both ends do next.
+/// One block, as the first process describes it to the second.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Block {
-    /// From 1; in all that is sent, so that nothing old passes for new.
+    /// The block number, from 1. Every payload contains it, so that data of an earlier block is detected.
     number: u32,
     variant: Variant,
     op: Op,
@@ -70,27 +73,28 @@ struct Block {
 }
 
 impl Block {
-    /// Message `i` lies here in its half of the memory: nothing is written to before what it held is acknowledged.
+    /// Returns the offset of message `i` in its half of the memory. Message `i` reuses the slot of message `i -
+    /// window`, which has completed.
     fn slot(&self, i: u64) -> usize {
         (i % u64::from(self.window)) as usize * self.len
     }
 
-    /// The last word of message `i`.
+    /// Returns the last word of message `i`.
     fn tag(&self, i: u64) -> u64 {
         u64::from(self.number) << 32 | i
     }
 
-    /// Messages whose bytes are there at the end: the last of each slot.
+    /// Returns the messages whose bytes remain in memory at the end: the last one of each slot.
     fn last_messages(&self) -> std::ops::Range<u64> {
         self.messages.saturating_sub(self.window.into())..self.messages
     }
 
-    /// The same payload through a plain socket.
-    fn plan(&self) -> StreamPlan {
+    /// Returns the UDP stream with the same payload.
+    fn udp_plan(&self) -> StreamPlan {
         let payload = self.mtu.min(self.len);
         StreamPlan {
             bytes: self.messages * self.len as u64,
-            // What a packet in the middle of a message has: BTH, payload, ICRC.
+            // The size of a MIDDLE packet: BTH, payload, ICRC.
             datagram: 12 + payload + 4,
             payload,
             window: u64::from(self.window) * self.len as u64,
@@ -99,7 +103,7 @@ impl Block {
     }
 }
 
-/// What this process opens.
+/// What the second process opens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
     placement: NicPlacement,
@@ -120,7 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (mut rows, mut number) = (Vec::new(), 0);
     for (op, len) in cases {
         bar.set_message(format!("{} of {len} bytes", op.name()));
-        let results = alternate(&args.only, args.blocks, |variant| {
+        let results = interleave_blocks(&args.only, args.blocks, |variant| {
             number += 1;
             let (messages, window) = (args.iters, args.window);
             let block = Block { number, variant, op, len, messages, window, mtu };
@@ -134,7 +138,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         })?;
         for (row, blocks) in interleave::rows(op, len, "GB/s", &args.only, &results).into_iter().zip(&results)
         {
-            // Higher is better: the worse end is the lower one.
+            // The p99 of a rate is the value that 99 % of the blocks reach.
             rows.push(Row { p99: quantile(&blocks.medians, 0.01), ..row });
         }
     }
@@ -144,17 +148,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     peer.wait()?;
     let mut notes = machine.warnings();
     notes.push(
-        "GB/s of payload, ICRC on. Medians of blocks; ratios are medians of the rounds' ratios.".into(),
+        "GB/s of payload, ICRC on. Values are medians of blocks, ratios are medians over the rounds.".into(),
     );
     let settings = serde_json::json!({
         "iters": args.iters, "blocks": args.blocks, "window": args.window, "mtu": mtu, "rails": 2,
-        "send_wrs": DEPTH, "policy": "exact", "progress": "inline polling", "counters": counters,
+        "send_wrs": QUEUE_DEPTH, "policy": "exact", "progress": "inline polling", "counters": counters,
     });
     Report { name: "bandwidth", unit: "GB/s", machine, settings, rows, notes }.print(args.common.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The second process.
+/// Runs the second process.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     let mut endpoint = Endpoint::open(&setup.placement, setup.half, connection)?;
     while let Some(block) = connection.receive::<Option<Block>>()? {
@@ -168,14 +172,14 @@ fn rate(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / time.as_secs_f64() / 1e9
 }
 
-/// The end that posts, and measures; its output is GB/s.
+/// The process that posts and measures. Its output is GB/s.
 struct Client<'a>(&'a Block);
 
 impl BlockTask for Client<'_> {
     type Output = f64;
 
     fn on_udp(&self, udp: &mut UdpBaseline, connection: &mut PeerConnection) -> anyhow::Result<f64> {
-        let plan = self.0.plan();
+        let plan = self.0.udp_plan();
         connection.receive::<()>()?;
         Ok(rate(plan.bytes, udp.stream(&plan)?))
     }
@@ -192,9 +196,9 @@ impl BlockTask for Client<'_> {
             _ => (layout.outbox(), layout.inbox()),
         };
         for slot in 0..block.window as usize {
-            // What is to be overwritten by a READ must not look like it.
+            // Block number 0 marks the buffer of a READ as not yet overwritten.
             let number = if block.op == Op::Read { 0 } else { block.number };
-            fill(qp, near + slot * block.len, block.len, number, 0);
+            fill_pattern(qp, near + slot * block.len, block.len, number, 0);
         }
         connection.receive::<()>()?;
         let begin = Instant::now();
@@ -219,7 +223,7 @@ impl BlockTask for Client<'_> {
         }
         let time = begin.elapsed();
         if block.op == Op::Read {
-            came(qp, near, block, |i| block.tag(i % u64::from(block.window)))?;
+            check_received(qp, near, block, |i| block.tag(i % u64::from(block.window)))?;
         }
         signal_stop(qp, layout, block.tag(0))?;
         qp.drain()?;
@@ -228,17 +232,22 @@ impl BlockTask for Client<'_> {
 }
 
 /// Checks every byte of the last message of each slot.
-fn came<L: BenchQp>(qp: &L, half: usize, block: &Block, last: impl Fn(u64) -> u64) -> anyhow::Result<()> {
+fn check_received<L: BenchQp>(
+    qp: &L,
+    half: usize,
+    block: &Block,
+    last: impl Fn(u64) -> u64,
+) -> anyhow::Result<()> {
     for i in block.last_messages() {
         let at = half + block.slot(i);
-        check(qp, at, block.len, block.number)?;
+        check_pattern(qp, at, block.len, block.number)?;
         let (word, expected) = (qp.memory().load(at + block.len - 8), last(i));
         ensure!(word == expected, "message {i} ends in {word:#x} instead of {expected:#x}");
     }
     Ok(())
 }
 
-/// The end that lends its memory.
+/// The process whose memory the client writes and reads.
 struct Server<'a>(&'a Block);
 
 impl BlockTask for Server<'_> {
@@ -246,7 +255,7 @@ impl BlockTask for Server<'_> {
 
     fn on_udp(&self, udp: &mut UdpBaseline, connection: &mut PeerConnection) -> anyhow::Result<()> {
         connection.send(&())?;
-        udp.sink(&self.0.plan())
+        udp.sink(&self.0.udp_plan())
     }
 
     fn on_qp<L: BenchQp>(
@@ -259,13 +268,13 @@ impl BlockTask for Server<'_> {
         if block.op == Op::Read {
             for i in 0..u64::from(block.window) {
                 let at = layout.outbox() + block.slot(i);
-                fill(qp, at, block.len, block.number, block.tag(i));
+                fill_pattern(qp, at, block.len, block.number, block.tag(i));
             }
         }
         connection.send(&())?;
         serve_until_stop(qp, layout, block.tag(0))?;
         if block.op == Op::Write {
-            came(qp, layout.inbox(), block, |i| block.tag(i))?;
+            check_received(qp, layout.inbox(), block, |i| block.tag(i))?;
         }
         qp.drain()
     }

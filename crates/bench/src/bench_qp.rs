@@ -1,4 +1,4 @@
-//! The two things that are compared: a bare queue pair and a virtual one, behind the same few calls.
+//! The two kinds of queue pair that the benchmarks compare, RC and virtual, behind one trait.
 
 use std::sync::Arc;
 
@@ -12,48 +12,49 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::Deadline;
 
-/// Send requests that may be outstanding on either, and receives.
-pub(crate) const DEPTH: u32 = 128;
-/// READs and atomics outstanding.
+/// Outstanding send requests per queue pair, and posted receives.
+pub(crate) const QUEUE_DEPTH: u32 = 128;
+/// Outstanding READs and atomics per queue pair.
 pub(crate) const RD_ATOMIC: u8 = 16;
-/// Payload that travels in the work request.
-pub(crate) const INLINE: usize = 64;
+/// Largest payload that a work request carries inline, in bytes.
+pub(crate) const MAX_INLINE: usize = 64;
 
-/// Memory that the peer may write, read and count in.
+/// Access rights of the memory that the peer reads, writes and updates atomically.
 const REMOTE: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
-/// What a poll found.
+/// Completions that one poll returned.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Polled {
+pub(crate) struct PollCounts {
     pub(crate) sent: u32,
     pub(crate) received: u32,
 }
 
-/// A connection under test with a piece of memory at each end. Calls are not through `dyn`, so that what is compared
-/// is the queue pairs.
+/// A connected queue pair under test, with registered memory at each end. Benchmarks are generic over this trait:
+/// dynamic dispatch would be part of the measurement.
 pub(crate) trait BenchQp {
-    /// Our piece, which the peer can reach.
+    /// The local memory, which the peer can access.
     fn memory(&self) -> &Buffer;
-    /// Entries of our piece.
+    /// Returns scatter/gather entries for a range of the local memory.
     fn local(&self, offset: usize, len: usize) -> SgeList;
-    /// A place in the peer's piece.
+    /// Returns the address and key of a byte in the peer's memory.
     fn remote(&self, offset: usize) -> RemoteAddr;
     fn post(&mut self, wr: SendWr) -> anyhow::Result<()>;
     fn post_recv(&mut self, wr: RecvWr) -> anyhow::Result<()>;
-    /// Drives it. A completion that is no success is an error: nothing fails in a bench of speed.
-    fn poll(&mut self) -> anyhow::Result<Polled>;
-    /// Posted and not known to have completed.
+    /// Polls the completion queue. A completion with an error status is an error, because a speed benchmark injects no
+    /// fault.
+    fn poll(&mut self) -> anyhow::Result<PollCounts>;
+    /// Returns how many posted send requests have no known completion.
     fn outstanding(&self) -> u32;
-    /// Posts, as soon as there is room.
+    /// Polls until the send queue has room, then posts.
     fn post_when_room(&mut self, wr: SendWr) -> anyhow::Result<()> {
         let mut deadline = Deadline::default();
-        while self.outstanding() >= DEPTH {
+        while self.outstanding() >= QUEUE_DEPTH {
             self.poll()?;
             deadline.check()?;
         }
         self.post(wr)
     }
-    /// Polls until all that was posted has completed.
+    /// Polls until every posted send request has completed.
     fn drain(&mut self) -> anyhow::Result<()> {
         let mut deadline = Deadline::default();
         while self.outstanding() > 0 {
@@ -62,10 +63,10 @@ pub(crate) trait BenchQp {
         }
         Ok(())
     }
-    /// Payload at `offset` of our piece; small payload is carried in the request.
+    /// Returns the payload at `offset` of the local memory, inline if it is at most [`MAX_INLINE`] bytes.
     fn payload(&self, offset: usize, len: usize) -> Data {
-        if len <= INLINE {
-            let mut bytes = [0; INLINE];
+        if len <= MAX_INLINE {
+            let mut bytes = [0; MAX_INLINE];
             self.memory().read_at(offset, &mut bytes[..len]);
             Data::inline(&bytes[..len])
         } else {
@@ -74,7 +75,7 @@ pub(crate) trait BenchQp {
     }
 }
 
-/// What the ends of a bare connection tell each other.
+/// What the peer needs to connect an RC queue pair.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct RcQpInfo {
     gid: [u8; 16],
@@ -85,8 +86,8 @@ pub(crate) struct RcQpInfo {
     rkey: u32,
 }
 
-/// A bare RC queue pair.
-pub(crate) struct RcQp {
+/// An RC queue pair.
+pub(crate) struct RcBenchQp {
     nic: Arc<dyn Provider>,
     pd: PdId,
     cq: CqId,
@@ -95,30 +96,41 @@ pub(crate) struct RcQp {
     memory: Arc<Buffer>,
     mr: Mr,
     peer: RemoteAddr,
-    book: Book,
+    counter: CompletionCounter,
     wcs: Vec<Wc>,
 }
 
-impl RcQp {
-    pub(crate) fn new(nic: &Arc<dyn Provider>, memory: usize, psn: u32) -> anyhow::Result<RcQp> {
+impl RcBenchQp {
+    pub(crate) fn new(nic: &Arc<dyn Provider>, memory: usize, psn: u32) -> anyhow::Result<RcBenchQp> {
         let pd = nic.alloc_pd()?;
         let memory = Arc::new(Buffer::new(memory));
         let mr = nic.reg_mr(pd, Arc::clone(&memory), REMOTE)?;
-        // As large as a virtual queue pair makes its own.
-        let cq = nic.create_cq(2 * DEPTH + 16, None)?;
+        // `VirtualQp` creates completion queues of the same size.
+        let cq = nic.create_cq(2 * QUEUE_DEPTH + 16, None)?;
         let qpn = nic.create_qp(&QpInitAttr {
             qp_type: QpType::Rc,
             pd,
             send_cq: cq,
             recv_cq: cq,
             srq: None,
-            cap: QpCap { send_wrs: DEPTH + 8, recv_wrs: DEPTH + 1, ..QpCap::default() },
+            cap: QpCap { send_wrs: QUEUE_DEPTH + 8, recv_wrs: QUEUE_DEPTH + 1, ..QpCap::default() },
             sq_sig_all: false,
         })?;
         let nic = Arc::clone(nic);
         let peer = RemoteAddr { addr: 0, rkey: Key(0) };
         let wcs = Vec::with_capacity(64);
-        Ok(RcQp { nic, pd, cq, qpn, psn: Psn::new(psn), memory, mr, peer, book: Book::default(), wcs })
+        Ok(RcBenchQp {
+            nic,
+            pd,
+            cq,
+            qpn,
+            psn: Psn::new(psn),
+            memory,
+            mr,
+            peer,
+            counter: CompletionCounter::default(),
+            wcs,
+        })
     }
 
     pub(crate) fn info(&self) -> anyhow::Result<RcQpInfo> {
@@ -134,14 +146,15 @@ impl RcQp {
         })
     }
 
-    /// Its number, its completion queue and its protection domain, for who asks the NIC itself.
-    pub(crate) fn qp_cq_pd(&self) -> (Qpn, CqId, PdId) {
+    /// Returns the ids of the queue pair, its completion queue and its protection domain, for direct calls to the
+    /// provider.
+    pub(crate) fn ids(&self) -> (Qpn, CqId, PdId) {
         (self.qpn, self.cq, self.pd)
     }
 
     pub(crate) fn connect(&mut self, peer: &RcQpInfo) -> anyhow::Result<()> {
         self.peer = RemoteAddr { addr: peer.addr, rkey: Key(peer.rkey) };
-        let theirs = Mtu::from_bytes(peer.mtu).context("the peer has an MTU that is none")?;
+        let theirs = Mtu::from_bytes(peer.mtu).context("the peer's MTU is not an MTU of RoCEv2")?;
         let mtu = self.nic.query_port()?.max_mtu.min(theirs);
         let detector = super::endpoint::detector();
         let connection = RcConnection {
@@ -157,7 +170,7 @@ impl RcQp {
     }
 }
 
-impl BenchQp for RcQp {
+impl BenchQp for RcBenchQp {
     fn memory(&self) -> &Buffer {
         &self.memory
     }
@@ -172,7 +185,7 @@ impl BenchQp for RcQp {
 
     #[inline]
     fn post(&mut self, mut wr: SendWr) -> anyhow::Result<()> {
-        wr.wr_id = self.book.post();
+        wr.wr_id = self.counter.post();
         Ok(self.nic.post_send(self.qpn, &[wr])?)
     }
 
@@ -182,25 +195,25 @@ impl BenchQp for RcQp {
     }
 
     #[inline]
-    fn poll(&mut self) -> anyhow::Result<Polled> {
+    fn poll(&mut self) -> anyhow::Result<PollCounts> {
         self.wcs.clear();
         self.nic.poll_cq(self.cq, 32, &mut self.wcs)?;
-        let mut polled = Polled::default();
+        let mut polled = PollCounts::default();
         for wc in &self.wcs {
             if wc.status != WcStatus::Success {
-                bail!("a request on the bare queue pair ended with {:?}", wc.status);
+                bail!("a request on the RC queue pair completed with {:?}", wc.status);
             }
-            self.book.complete(&mut polled, wc.opcode, wc.wr_id);
+            self.counter.complete(&mut polled, wc.opcode, wc.wr_id);
         }
         Ok(polled)
     }
 
     fn outstanding(&self) -> u32 {
-        self.book.outstanding()
+        self.counter.outstanding()
     }
 }
 
-/// What the ends of a virtual queue pair tell each other.
+/// What the peer needs to connect a virtual queue pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct VqpInfo {
     connect: Vec<u8>,
@@ -208,31 +221,31 @@ pub(crate) struct VqpInfo {
 }
 
 /// A virtual queue pair.
-pub(crate) struct VqpUnderTest {
+pub(crate) struct VirtualBenchQp {
     pub(crate) vqp: VirtualQp,
     memory: Arc<Buffer>,
     mr: VirtualMr,
     peer: Option<RemoteRegion>,
-    book: Book,
+    counter: CompletionCounter,
     completions: Vec<Completion>,
 }
 
-impl VqpUnderTest {
+impl VirtualBenchQp {
     pub(crate) fn new(
         domain: &Arc<Domain>,
         config: mitra_failover::Config,
         memory: usize,
         secret: [u64; 2],
-    ) -> anyhow::Result<VqpUnderTest> {
+    ) -> anyhow::Result<VirtualBenchQp> {
         let memory = Arc::new(Buffer::new(memory));
         let mr = domain.register(&memory, REMOTE)?;
         let vqp = VirtualQp::new(Arc::clone(domain), config, secret)?;
-        Ok(VqpUnderTest {
+        Ok(VirtualBenchQp {
             vqp,
             memory,
             mr,
             peer: None,
-            book: Book::default(),
+            counter: CompletionCounter::default(),
             completions: Vec::with_capacity(64),
         })
     }
@@ -249,7 +262,7 @@ impl VqpUnderTest {
         Ok(())
     }
 
-    /// Drives it and gives the completions as they are.
+    /// Polls and returns the completions without checking their status.
     pub(crate) fn poll_raw(&mut self) -> &[Completion] {
         self.completions.clear();
         self.vqp.poll(&mut self.completions);
@@ -257,7 +270,7 @@ impl VqpUnderTest {
     }
 }
 
-impl BenchQp for VqpUnderTest {
+impl BenchQp for VirtualBenchQp {
     fn memory(&self) -> &Buffer {
         &self.memory
     }
@@ -272,7 +285,7 @@ impl BenchQp for VqpUnderTest {
 
     #[inline]
     fn post(&mut self, mut wr: SendWr) -> anyhow::Result<()> {
-        wr.wr_id = self.book.post();
+        wr.wr_id = self.counter.post();
         self.vqp.post_send(wr)?;
         Ok(())
     }
@@ -283,33 +296,33 @@ impl BenchQp for VqpUnderTest {
     }
 
     #[inline]
-    fn poll(&mut self) -> anyhow::Result<Polled> {
+    fn poll(&mut self) -> anyhow::Result<PollCounts> {
         self.completions.clear();
         self.vqp.poll(&mut self.completions);
-        let mut polled = Polled::default();
+        let mut polled = PollCounts::default();
         for completion in &self.completions {
             if !completion.is_success() {
-                bail!("a request on the virtual queue pair ended with {:?}", completion.outcome);
+                bail!("a request on the virtual queue pair completed with {:?}", completion.outcome);
             }
-            self.book.complete(&mut polled, completion.opcode, completion.wr_id);
+            self.counter.complete(&mut polled, completion.opcode, completion.wr_id);
         }
         Ok(polled)
     }
 
     fn outstanding(&self) -> u32 {
-        self.book.outstanding()
+        self.counter.outstanding()
     }
 }
 
-/// What was posted and has completed. A request's `wr_id` is its number, so that a completion tells of all before it:
-/// those that asked for none.
+/// Counts posted and completed send requests. A request's `wr_id` is its position, so one completion also completes
+/// the unsignalled requests before it.
 #[derive(Clone, Copy, Default, Debug)]
-struct Book {
+struct CompletionCounter {
     posted: u64,
     completed: u64,
 }
 
-impl Book {
+impl CompletionCounter {
     #[inline]
     fn post(&mut self) -> u64 {
         self.posted += 1;
@@ -317,7 +330,7 @@ impl Book {
     }
 
     #[inline]
-    fn complete(&mut self, polled: &mut Polled, opcode: WcOpcode, wr_id: u64) {
+    fn complete(&mut self, polled: &mut PollCounts, opcode: WcOpcode, wr_id: u64) {
         if matches!(opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) {
             polled.received += 1;
         } else {
@@ -331,7 +344,7 @@ impl Book {
     }
 }
 
-/// A signalled request that works on `len` bytes at `offset` of our piece and of the peer's `at`.
+/// Returns a signalled request that moves `len` bytes between `offset` of the local memory and `at` of the peer's.
 pub(crate) fn request<L: BenchQp>(qp: &L, op: Op, offset: usize, at: usize, len: usize) -> SendWr {
     let remote = qp.remote(at);
     match op {
@@ -342,11 +355,11 @@ pub(crate) fn request<L: BenchQp>(qp: &L, op: Op, offset: usize, at: usize, len:
     }
 }
 
-/// What is measured.
+/// The operation that a benchmark measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Op {
-    /// RDMA WRITE, both ends spin on memory
+    /// RDMA WRITE; both processes poll memory
     Write,
     /// RDMA READ
     Read,
@@ -368,8 +381,8 @@ impl Op {
         }
     }
 
-    /// UDP payload of the two datagrams of one round trip with so many bytes of its own (in one packet each way): BTH,
-    /// extended headers, payload, ICRC.
+    /// Returns the UDP payload sizes of the two datagrams of one round trip that carries `len` bytes in one packet
+    /// each way: BTH, extended headers, payload, ICRC.
     pub(crate) fn datagrams(self, len: usize) -> [usize; 2] {
         const BTH_ICRC: usize = 12 + 4;
         match self {

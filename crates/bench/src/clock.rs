@@ -1,4 +1,4 @@
-//! Time in loops that spin: laps into a histogram, and the end of patience.
+//! Time measurement in busy-polling loops: a histogram of laps, and a deadline that is cheap to check.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use hdrhistogram::Histogram;
 
 use mitra_peer_process::RECEIVE_TIMEOUT;
 
-/// Spins between two looks at the clock.
-const SPINS: u32 = 1 << 14;
+/// Spins between two reads of the clock.
+const SPINS_PER_CHECK: u32 = 1 << 14;
 
-/// Laps of a loop, the first tenth of them to warm up.
+/// A histogram of the laps of a loop, without the first tenth, which warms up.
 pub(crate) struct Stopwatch {
     laps: Histogram<u64>,
     warm_up: u64,
@@ -20,21 +20,22 @@ pub(crate) struct Stopwatch {
 
 impl Stopwatch {
     pub(crate) fn start(rounds: u64) -> Stopwatch {
-        let laps = Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("these bounds are valid");
-        Stopwatch { laps, warm_up: Self::rounds_of(rounds) - rounds, rounds, last: Instant::now() }
+        let laps =
+            Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds of the histogram are valid");
+        Stopwatch { laps, warm_up: Self::with_warm_up(rounds) - rounds, rounds, last: Instant::now() }
     }
 
-    /// Laps to run so that `rounds` are counted.
-    pub(crate) fn rounds_of(rounds: u64) -> u64 {
+    /// Returns the number of laps to run so that `rounds` of them are counted.
+    pub(crate) fn with_warm_up(rounds: u64) -> u64 {
         rounds + rounds / 10
     }
 
-    /// The same of this one.
+    /// Returns the number of laps to run, warm-up included.
     pub(crate) fn rounds(&self) -> u64 {
-        Self::rounds_of(self.rounds)
+        Self::with_warm_up(self.rounds)
     }
 
-    /// A lap is over and the next begins.
+    /// Ends a lap and begins the next one.
     #[inline]
     pub(crate) fn lap(&mut self) {
         let now = Instant::now();
@@ -47,48 +48,49 @@ impl Stopwatch {
         }
     }
 
-    pub(crate) fn done(self) -> Histogram<u64> {
+    pub(crate) fn into_histogram(self) -> Histogram<u64> {
         self.laps
     }
 }
 
-/// When waiting is over: so long after the first few thousand spins. Cheap enough to ask at every spin.
+/// A timeout for busy-polling loops. The timeout starts at the first clock read, after [`SPINS_PER_CHECK`] calls of
+/// [`Deadline::check`].
 pub(crate) struct Deadline {
     spins: u32,
     since: Option<Instant>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Default for Deadline {
-    /// For one message.
+    /// Returns the deadline for one message.
     fn default() -> Deadline {
-        Deadline { spins: 0, since: None, patience: RECEIVE_TIMEOUT }
+        Deadline { spins: 0, since: None, timeout: RECEIVE_TIMEOUT }
     }
 }
 
 impl Deadline {
-    /// For a whole block.
-    pub(crate) fn patient() -> Deadline {
-        Deadline { patience: 20 * RECEIVE_TIMEOUT, ..Deadline::default() }
+    /// Returns the deadline for a whole block.
+    pub(crate) fn for_block() -> Deadline {
+        Deadline { timeout: 20 * RECEIVE_TIMEOUT, ..Deadline::default() }
     }
 
     #[inline]
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         std::hint::spin_loop();
         self.spins += 1;
-        if self.spins < SPINS { Ok(()) } else { self.look() }
+        if self.spins < SPINS_PER_CHECK { Ok(()) } else { self.check_clock() }
     }
 
     #[cold]
-    fn look(&mut self) -> anyhow::Result<()> {
+    fn check_clock(&mut self) -> anyhow::Result<()> {
         self.spins = 0;
         let since = self.since.get_or_insert_with(Instant::now);
-        ensure!(since.elapsed() < self.patience, "nothing came for {:?}", self.patience);
+        ensure!(since.elapsed() < self.timeout, "timed out after {:?}", self.timeout);
         Ok(())
     }
 }
 
-/// Nanoseconds as microseconds.
+/// Converts nanoseconds to microseconds.
 pub(crate) fn micros(nanos: u64) -> f64 {
     Duration::from_nanos(nanos).as_secs_f64() * 1e6
 }

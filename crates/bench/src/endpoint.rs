@@ -1,4 +1,5 @@
-//! Each process's end of what is compared: two NICs, a plain socket, bare and virtual queue pairs, one peer.
+//! One process's side of a comparison: two NICs, a UDP socket, two RC and two virtual queue pairs, all connected to
+//! one peer.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -9,22 +10,24 @@ use mitra_softnic::SoftNic;
 use mitra_verbs::{Mtu, Provider, RecvWr};
 use serde::{Deserialize, Serialize};
 
-use super::bench_qp::{BenchQp, DEPTH, Op, RD_ATOMIC, RcQp, RcQpInfo, VqpInfo, VqpUnderTest, request};
+use super::bench_qp::{
+    BenchQp, Op, QUEUE_DEPTH, RD_ATOMIC, RcBenchQp, RcQpInfo, VirtualBenchQp, VqpInfo, request,
+};
 use super::clock::Deadline;
 use super::udp_baseline::UdpBaseline;
 use mitra_peer_process::PeerConnection;
 
-/// Receives that each qp keeps posted.
+/// Receives that each queue pair keeps posted.
 const RECVS: u32 = 32;
-/// Words behind the two halves of a qp's memory.
+/// Bytes for control words behind the two halves of a queue pair's memory.
 const WORDS: usize = 64;
 
-/// Where the NICs of a process are to be, and the bound on their MTU.
+/// The addresses and the MTU limit of a process's NICs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct NicPlacement {
-    /// One for each rail; none takes free loopback addresses.
+    /// The address of each rail's NIC. `None` takes free loopback addresses.
     pub(crate) addresses: Option<[IpAddr; 2]>,
-    /// In bytes.
+    /// The largest MTU, in bytes. `None` takes the MTU of the interface.
     pub(crate) mtu: Option<usize>,
 }
 
@@ -43,10 +46,11 @@ impl NicPlacement {
     }
 }
 
-/// The halves and words of a qp's memory: what comes, what goes, and what is said on the side.
+/// The layout of a queue pair's memory: a half that the peer writes, a half that the local process fills, and control
+/// words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// Bytes of each half.
+    /// The length of each half in bytes.
     pub(crate) half: usize,
 }
 
@@ -55,52 +59,52 @@ impl Layout {
         Layout { half: half.next_multiple_of(64) }
     }
 
-    /// Where the peer's bytes come.
+    /// The offset of the half that the peer writes.
     pub(crate) fn inbox(self) -> usize {
         0
     }
 
-    /// Where our bytes go from.
+    /// The offset of the half that this process sends from.
     pub(crate) fn outbox(self) -> usize {
         self.half
     }
 
-    /// The peer writes here that the block is over.
+    /// The offset of the word that the peer writes when a block is over.
     pub(crate) fn stop(self) -> usize {
         2 * self.half
     }
 
-    /// The word that FAA counts in.
+    /// The offset of the word that FAA increments.
     pub(crate) fn counter(self) -> usize {
         2 * self.half + 8
     }
 
-    /// Where the words that we write come from.
+    /// The offset of the word from which this process writes the peer's stop word.
     pub(crate) fn word(self) -> usize {
         2 * self.half + 16
     }
 
-    /// All of it.
+    /// The length of the memory in bytes.
     pub(crate) fn len(self) -> usize {
         2 * self.half + WORDS
     }
 }
 
-/// One process's end of everything.
+/// One process's side of every variant.
 pub(crate) struct Endpoint {
-    /// Rail 0's NIC carries the bare queue pairs too.
+    /// The NIC of each rail. The NIC of rail 0 also carries the RC queue pairs.
     pub(crate) nics: [Arc<SoftNic>; 2],
     pub(crate) layout: Layout,
     pub(crate) udp: UdpBaseline,
-    pub(crate) qp: RcQp,
-    /// The same once more: what differs between equals.
-    pub(crate) aa: RcQp,
-    pub(crate) vqp: VqpUnderTest,
-    pub(crate) vqp_log: VqpUnderTest,
+    pub(crate) qp: RcBenchQp,
+    /// A second RC queue pair. Its ratio to `qp` is the noise of the measurement.
+    pub(crate) aa: RcBenchQp,
+    pub(crate) vqp: VirtualBenchQp,
+    pub(crate) vqp_log: VirtualBenchQp,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Infos {
+struct EndpointInfo {
     udp: SocketAddr,
     qp: RcQpInfo,
     aa: RcQpInfo,
@@ -109,7 +113,8 @@ struct Infos {
 }
 
 impl Endpoint {
-    /// Opens this end and connects it with the other, which does the same. `half`: bytes each way.
+    /// Opens this side and connects it to the peer, which makes the same call. `half` is the length of each half in
+    /// bytes.
     pub(crate) fn open(
         placement: &NicPlacement,
         half: usize,
@@ -121,14 +126,14 @@ impl Endpoint {
             nics.each_ref().map(|nic| Arc::clone(nic) as Arc<dyn Provider>);
         let domain = Domain::new(providers.to_vec())?;
         let config = mitra_failover::Config {
-            send_wrs: DEPTH,
-            recv_wrs: DEPTH,
+            send_wrs: QUEUE_DEPTH,
+            recv_wrs: QUEUE_DEPTH,
             rd_atomic: RD_ATOMIC,
             detector: detector(),
             ..mitra_failover::Config::default()
         };
-        let virtual_qp = |log: bool| -> anyhow::Result<VqpUnderTest> {
-            VqpUnderTest::new(
+        let virtual_qp = |log: bool| -> anyhow::Result<VirtualBenchQp> {
+            VirtualBenchQp::new(
                 &domain,
                 mitra_failover::Config { completion_log: log, ..config },
                 layout.len(),
@@ -137,15 +142,15 @@ impl Endpoint {
         };
         let mut endpoint = Endpoint {
             udp: UdpBaseline::open()?,
-            qp: RcQp::new(&providers[0], layout.len(), random()? as u32)?,
-            aa: RcQp::new(&providers[0], layout.len(), random()? as u32)?,
+            qp: RcBenchQp::new(&providers[0], layout.len(), random()? as u32)?,
+            aa: RcBenchQp::new(&providers[0], layout.len(), random()? as u32)?,
             vqp: virtual_qp(false)?,
             vqp_log: virtual_qp(true)?,
             layout,
             nics,
         };
-        connection.send(&endpoint.infos()?)?;
-        let peer: Infos = connection.receive()?;
+        connection.send(&endpoint.info()?)?;
+        let peer: EndpointInfo = connection.receive()?;
         endpoint.udp.connect(peer.udp);
         endpoint.qp.connect(&peer.qp)?;
         endpoint.aa.connect(&peer.aa)?;
@@ -157,14 +162,14 @@ impl Endpoint {
             post_recv(&mut endpoint.vqp, layout)?;
             post_recv(&mut endpoint.vqp_log, layout)?;
         }
-        // Neither posts before both are connected.
+        // Neither side posts before both are connected.
         connection.send(&())?;
         connection.receive::<()>()?;
         Ok(endpoint)
     }
 
-    fn infos(&self) -> anyhow::Result<Infos> {
-        Ok(Infos {
+    fn info(&self) -> anyhow::Result<EndpointInfo> {
+        Ok(EndpointInfo {
             udp: self.udp.address()?,
             qp: self.qp.info()?,
             aa: self.aa.info()?,
@@ -173,15 +178,15 @@ impl Endpoint {
         })
     }
 
-    /// The MTU of rail 0.
+    /// Returns the MTU of rail 0 in bytes.
     pub(crate) fn mtu(&self) -> anyhow::Result<usize> {
         Ok(self.nics[0].query_port()?.max_mtu.bytes())
     }
 }
 
-/// What one process does in a block, on a qp, whichever it is, or on the plain socket.
+/// What one process does in a block, over any kind of queue pair or over UDP.
 pub(crate) trait BlockTask {
-    /// What comes of it.
+    /// The measured value of a block, or nothing for the responding process.
     type Output;
     fn on_qp<L: BenchQp>(
         &self,
@@ -193,7 +198,7 @@ pub(crate) trait BlockTask {
 }
 
 impl Endpoint {
-    /// Does it on what the variant names.
+    /// Runs `task` on the queue pair or socket of `variant`.
     pub(crate) fn run<T: BlockTask>(
         &mut self,
         variant: Variant,
@@ -209,7 +214,7 @@ impl Endpoint {
         }
     }
 
-    /// What our NICs have counted, without the zeros.
+    /// Returns the nonzero counters of this process's NICs.
     pub(crate) fn counters(&self) -> serde_json::Value {
         let of = |nic: &Arc<SoftNic>| -> serde_json::Value {
             nic.counters().into_iter().filter(|c| c.value > 0).map(|c| (c.name, c.value)).collect()
@@ -218,16 +223,16 @@ impl Endpoint {
     }
 }
 
-/// Tells the peer, which lends its memory and waits in [`serve_until_stop`], that the block is over.
+/// Writes the peer's stop word, which ends its [`serve_until_stop`].
 pub(crate) fn signal_stop<L: BenchQp>(qp: &mut L, layout: Layout, word: u64) -> anyhow::Result<()> {
     qp.memory().store(layout.word(), word);
     let stop = request(qp, Op::Write, layout.word(), layout.stop(), 8);
     qp.post_when_room(stop)
 }
 
-/// Drives a qp until the peer says that the block is over.
+/// Polls a queue pair until the peer writes the stop word.
 pub(crate) fn serve_until_stop<L: BenchQp>(qp: &mut L, layout: Layout, word: u64) -> anyhow::Result<()> {
-    let mut deadline = Deadline::patient();
+    let mut deadline = Deadline::for_block();
     while qp.memory().load(layout.stop()) != word {
         qp.poll()?;
         deadline.check()?;
@@ -235,7 +240,8 @@ pub(crate) fn serve_until_stop<L: BenchQp>(qp: &mut L, layout: Layout, word: u64
     Ok(())
 }
 
-/// Heartbeats as always, but nothing is to be given up because the machine is busy: nothing fails in a bench of speed.
+/// Returns a detector that tolerates a busy machine: a missed heartbeat is not a failure, because a speed benchmark
+/// injects no fault.
 pub(crate) fn detector() -> DetectorConfig {
     DetectorConfig {
         max_missed_heartbeats: 250,
@@ -244,23 +250,23 @@ pub(crate) fn detector() -> DetectorConfig {
     }
 }
 
-/// Posts a receive for anything that fits half of the memory.
+/// Posts a receive for any message that fits a half of the memory.
 pub(crate) fn post_recv<L: BenchQp>(qp: &mut L, layout: Layout) -> anyhow::Result<()> {
     let sges = qp.local(layout.inbox(), layout.half);
     qp.post_recv(RecvWr { wr_id: 0, sges })
 }
 
-/// What is measured against what.
+/// What a benchmark compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
 pub(crate) enum Variant {
     /// A plain UDP socket
     #[value(name = "udp_floor")]
     UdpBaseline,
-    /// A bare queue pair
+    /// An RC queue pair
     Qp,
-    /// A virtual queue pair: `exact`, PSN evidence
+    /// A virtual queue pair with policy `exact` and PSN evidence
     Vqp,
-    /// Another bare queue pair
+    /// A second RC queue pair
     Aa,
     /// A virtual queue pair with a completion log
     #[value(name = "vqp+log")]
@@ -268,7 +274,7 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
-    /// As on the command line and in the rows.
+    /// Returns the name on the command line and in the rows.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Variant::UdpBaseline => "udp_floor",
@@ -280,21 +286,20 @@ impl Variant {
     }
 }
 
-/// 64 unpredictable bits.
 pub(crate) fn random() -> anyhow::Result<u64> {
     Ok(getrandom::u64()?)
 }
 
-/// Fills `len` bytes with what only this block has, and with `last` in the last word.
-pub(crate) fn fill(qp: &impl BenchQp, offset: usize, len: usize, block: u32, last: u64) {
+/// Fills `len` bytes with the pattern of a block, and the last word with `last`.
+pub(crate) fn fill_pattern(qp: &impl BenchQp, offset: usize, len: usize, block: u32, last: u64) {
     for at in (0..len - 8).step_by(8) {
         qp.memory().store(offset + at, pattern(block, at));
     }
     qp.memory().store(offset + len - 8, last);
 }
 
-/// Checks all but the last word.
-pub(crate) fn check(qp: &impl BenchQp, offset: usize, len: usize, block: u32) -> anyhow::Result<()> {
+/// Checks the pattern of a block in all words but the last.
+pub(crate) fn check_pattern(qp: &impl BenchQp, offset: usize, len: usize, block: u32) -> anyhow::Result<()> {
     for at in (0..len - 8).step_by(8) {
         let (is, should) = (qp.memory().load(offset + at), pattern(block, at));
         ensure!(is == should, "wrong data at byte {at} of {len}: {is:#x} instead of {should:#x}");

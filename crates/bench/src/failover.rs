@@ -1,48 +1,48 @@
-//! `mitra bench failover`: how long the operations in flight take to survive a rail, and what is sent again.
+//! `mitra bench failover`: how long a failover takes for the operations in flight, and which bytes are sent again.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
 
-use super::failover_trial::{self, Fault, Plan, Seen};
+use super::failover_trial::{self, Fault, TrialPlan, TrialResult};
 use super::report::{Machine, Report, Row, median, quantile};
 use super::{Common, PEER_ROLE, Task, progress, run_error};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
-/// READs that measure the rail's round trip.
+/// READs that measure the round-trip time of the rail.
 const ROUND_TRIPS: u64 = 5000;
 
-/// Time from a failure to the last completion, and bytes sent again, `exact` beside `blanket`
+/// Time from a failure to the last completion, and bytes sent again, under `exact` and `blanket`
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Each round connects a fresh vQP over two rails between two processes, keeps a mix of WRITEs, SENDs, READs and FAAs in
+Each trial connects a new vQP over two rails between two processes, keeps a mix of WRITEs, SENDs, READs and FAAs in
 flight, and takes the link of rail 0 down when a random packet reaches a random stage (docs/faults.md) at either end.
-Rows begin with the policy; `silent` rounds lose every packet without a port event, so that heartbeats must tell.
-post_failure_resent counts operations that the responder had executed and that were sent again (READs apart: reading
-again is how their data is recovered); under exact it must be 0, and the highest value in `spread` shows that it is.
-Fields of --json, and figures: docs/benchmarks.md. Exit codes: 0 done, 1 data was wrong, lost or doubled under exact,
-2 bad arguments.")]
+Row names begin with the policy. In `silent` trials the rail loses every packet without a port event, so that only
+heartbeats detect the failure. post_failure_resent counts operations that the responder had executed and that were
+sent again, except READs, whose data is recovered by reading again. Under exact it must be 0, and the highest value in
+`spread` shows that it is. docs/benchmarks.md describes the fields of --json and reports figures.
+Exit codes: 0 success, 1 data was wrong, lost or duplicated under exact, 2 bad arguments.")]
 pub(crate) struct Args {
     /// Failures under each policy
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
-    /// Failures that nobody reports, under exact; each takes as long as the detector
+    /// Failures without a port event, under exact; each takes as long as the heartbeat timeout
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     silent_rounds: u32,
     /// Operations in flight
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100))]
     in_flight: u32,
     /// Bytes of a WRITE, SEND or READ, a multiple of 8
-    #[arg(long, default_value = "4096", value_parser = super::size)]
+    #[arg(long, default_value = "4096", value_parser = super::parse_size)]
     size: usize,
-    /// Of the stages and packets; the same seed makes the same failures
+    /// Seed of the failure stages and packets; one seed always gives the same failures
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Time between two heartbeats
+    /// Milliseconds between two heartbeats
     #[arg(long, default_value_t = 20, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     heartbeat: u64,
-    /// Heartbeats missed in a row that fail a rail
+    /// Consecutive missed heartbeats that fail a rail
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     misses: u32,
     /// Keep a completion log
@@ -55,7 +55,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = Machine::detect();
     let [ours, theirs] = args.common.placements();
-    let plan = Plan {
+    let plan = TrialPlan {
         placement: theirs,
         blanket: false,
         log: args.log,
@@ -69,29 +69,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     peer.connection.send(&Task::Failover)?;
     let bar = progress(u64::from(2 * args.rounds + args.silent_rounds));
     peer.connection.send(&Some(&plan))?;
-    let rtt = failover_trial::round_trip(&plan, &ours, &mut peer.connection)? / 1000.0;
+    let rtt = failover_trial::measure_round_trip(&plan, &ours, &mut peer.connection)? / 1000.0;
 
-    let mut exact = Policy::new("exact");
-    let mut blanket = Policy::new("blanket");
-    let mut silent = Policy::new("exact/silent");
+    let mut exact = PolicyTrials::new("exact");
+    let mut blanket = PolicyTrials::new("blanket");
+    let mut silent = PolicyTrials::new("exact/silent");
     let mut random = Random(args.seed);
     for _ in 0..args.rounds {
-        // The same failures under both policies, one after the other.
+        // Both policies get the same failure, one after the other.
         let fault = random.fault(args);
         for policy in [&mut exact, &mut blanket] {
-            let plan = Plan { blanket: policy.name == "blanket", fault: Ok(fault), ..plan.clone() };
-            policy.round(&plan, &ours, &mut peer)?;
+            let plan = TrialPlan { blanket: policy.name == "blanket", fault: Ok(fault), ..plan.clone() };
+            policy.run_trial(&plan, &ours, &mut peer)?;
             bar.inc(1);
         }
     }
     for _ in 0..args.silent_rounds {
         let after = 100 + random.below(100);
-        let plan = Plan { fault: Ok(Fault::Silent(after)), ..plan.clone() };
-        silent.round(&plan, &ours, &mut peer)?;
+        let plan = TrialPlan { fault: Ok(Fault::Silent(after)), ..plan.clone() };
+        silent.run_trial(&plan, &ours, &mut peer)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
-    peer.connection.send(&None::<Plan>)?;
+    peer.connection.send(&None::<TrialPlan>)?;
     peer.wait()?;
 
     let mut rows = vec![Row { median: rtt, p99: rtt, ..row("rail_round_trip", "us", &[rtt]) }];
@@ -99,99 +99,100 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     rows.extend(exact.costs());
     rows.extend(blanket.costs());
     if let Some(resent) = rows.iter().find(|row| row.name == "blanket/bytes_resent").map(|row| row.median) {
-        let share = exact.beside(&blanket);
+        let share = exact.resent_bytes_ratio(&blanket);
         if let Some(row) = rows.iter_mut().find(|row| row.name == "exact/bytes_resent") {
-            (row.floor, row.floor_median, row.ratio) =
+            (row.baseline, row.baseline_median, row.ratio) =
                 (Some("blanket/bytes_resent".to_owned()), Some(resent), Some(share));
         }
     }
-    if !silent.seen.is_empty() {
+    if !silent.trials.is_empty() {
         rows.extend(silent.times(rtt));
     }
     let mut notes = machine.warnings();
     notes.push(format!(
-        "{} rounds under each policy, {} without the failure having struck; {} silent ones.",
+        "{} trials under each policy, {} of which ended before the fault triggered; {} silent trials.",
         args.rounds,
-        exact.missed + blanket.missed,
-        silent.seen.len()
+        exact.untriggered + blanket.untriggered,
+        silent.trials.len()
     ));
     notes.push(format!(
-        "Detector: the port's event; in silent rounds {} heartbeats of {} ms missed.",
+        "Detector: the port event; in silent trials, {} missed heartbeats at intervals of {} ms.",
         args.misses, args.heartbeat
     ));
     let broken = exact.broken() + silent.broken();
     if broken > 0 {
-        notes.push(format!("exact BROKE ITS WORD for {broken} operations"));
+        notes.push(format!("exact VIOLATED exactly-once for {broken} operations"));
     }
     let settings = serde_json::json!({
         "rounds": args.rounds, "silent_rounds": args.silent_rounds, "in_flight": args.in_flight,
         "size": args.size, "seed": args.seed, "heartbeat_ms": args.heartbeat, "misses": args.misses,
-        "log": args.log, "mix": "3 WRITE : 3 SEND : 1 READ : 1 FAA", "missed": exact.missed + blanket.missed,
+        "log": args.log, "mix": "3 WRITE : 3 SEND : 1 READ : 1 FAA", "missed": exact.untriggered + blanket.untriggered,
     });
     Report { name: "failover", unit: "us", machine, settings, rows, notes }.print(args.common.json)?;
     Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The second process.
+/// Runs the second process.
 pub(crate) fn peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
-    while let Some(plan) = connection.receive::<Option<Plan>>()? {
-        failover_trial::responder(&plan, connection)?;
+    while let Some(plan) = connection.receive::<Option<TrialPlan>>()? {
+        failover_trial::run_responder(&plan, connection)?;
     }
     Ok(())
 }
 
-/// The rounds under one policy.
-struct Policy {
+/// The trials under one policy.
+struct PolicyTrials {
     name: &'static str,
-    seen: Vec<Seen>,
-    /// Rounds that ended before the failure struck.
-    missed: u32,
+    trials: Vec<TrialResult>,
+    /// Trials that ended before the fault triggered.
+    untriggered: u32,
 }
 
-impl Policy {
-    fn new(name: &'static str) -> Policy {
-        Policy { name, seen: Vec::new(), missed: 0 }
+impl PolicyTrials {
+    fn new(name: &'static str) -> PolicyTrials {
+        PolicyTrials { name, trials: Vec::new(), untriggered: 0 }
     }
 
-    fn round(
+    fn run_trial(
         &mut self,
-        plan: &Plan,
+        plan: &TrialPlan,
         placement: &super::endpoint::NicPlacement,
         peer: &mut PeerProcess,
     ) -> anyhow::Result<()> {
         peer.connection.send(&Some(plan))?;
-        let seen = failover_trial::requester(plan, placement, &mut peer.connection)
+        let seen = failover_trial::run_requester(plan, placement, &mut peer.connection)
             .map_err(|error| run_error(peer, error))
-            .with_context(|| format!("in a round under {} with {:?}", self.name, plan.fault))?;
+            .with_context(|| format!("in a trial under {} with {:?}", self.name, plan.fault))?;
         match seen {
-            Some(seen) => self.seen.push(seen),
-            None => self.missed += 1,
+            Some(trials) => self.trials.push(trials),
+            None => self.untriggered += 1,
         }
         Ok(())
     }
 
-    /// What must not be, under `exact`.
+    /// Counts what must not happen under `exact`: executed operations that were sent again, duplicates, and failed
+    /// operations.
     fn broken(&self) -> u64 {
-        self.seen.iter().map(|seen| seen.resent + seen.doubled + seen.failed).sum()
+        self.trials.iter().map(|trials| trials.resent + trials.doubled + trials.failed).sum()
     }
 
-    fn row(&self, what: &str, unit: &'static str, of: impl Fn(&Seen) -> f64) -> Row {
-        let values: Vec<f64> = self.seen.iter().map(of).collect();
+    fn row(&self, what: &str, unit: &'static str, of: impl Fn(&TrialResult) -> f64) -> Row {
+        let values: Vec<f64> = self.trials.iter().map(of).collect();
         row(&format!("{}/{what}", self.name), unit, &values)
     }
 
     fn times(&self, rtt: f64) -> Vec<Row> {
         let us = |duration: Duration| duration.as_secs_f64() * 1e6;
-        let done = |seen: &Seen| seen.report.completed_at.unwrap_or(seen.report.decided_at);
-        let total = move |seen: &Seen| us(done(seen) - seen.report.detected_at);
+        let done = |trials: &TrialResult| trials.report.completed_at.unwrap_or(trials.report.decided_at);
+        let total = move |trials: &TrialResult| us(done(trials) - trials.report.detected_at);
         vec![
             self.row("detected_to_last", "us", total),
             self.row("detected_to_last_in_round_trips", "rtt", |seen| total(seen) / rtt),
             self.row("detected_to_fenced", "us", |seen| us(seen.report.fenced_at - seen.report.detected_at)),
             self.row("fenced_to_decided", "us", |seen| us(seen.report.decided_at - seen.report.fenced_at)),
             self.row("decided_to_last", "us", |seen| us(done(seen) - seen.report.decided_at)),
-            self.row("fault_to_detected", "us", |seen| us(seen.report.detected_at - seen.struck)),
-            self.row("fault_to_last", "us", |seen| us(done(seen) - seen.struck)),
+            self.row("fault_to_detected", "us", |seen| us(seen.report.detected_at - seen.fault_at)),
+            self.row("fault_to_last", "us", |seen| us(done(seen) - seen.fault_at)),
         ]
     }
 
@@ -207,16 +208,16 @@ impl Policy {
         ]
     }
 
-    /// Bytes sent again in all, to those of another policy.
-    fn beside(&self, other: &Policy) -> f64 {
-        let bytes = |policy: &Policy| -> u64 {
-            policy.seen.iter().map(|seen| seen.report.stats.bytes_replayed).sum()
+    /// Returns the ratio of all resent bytes under this policy to those under `other`.
+    fn resent_bytes_ratio(&self, other: &PolicyTrials) -> f64 {
+        let bytes = |policy: &PolicyTrials| -> u64 {
+            policy.trials.iter().map(|trials| trials.report.stats.bytes_replayed).sum()
         };
         bytes(self) as f64 / bytes(other).max(1) as f64
     }
 }
 
-/// A row of values that are not blocks; `spread` is the lowest and the highest.
+/// Returns a row of single values, without blocks. `spread` is the lowest and the highest value.
 fn row(name: &str, unit: &'static str, values: &[f64]) -> Row {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min).min(f64::MAX);
     let high = values.iter().copied().fold(0.0, f64::max);
@@ -230,7 +231,7 @@ fn row(name: &str, unit: &'static str, values: &[f64]) -> Row {
     }
 }
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 struct Random(u64);
 
 impl Random {
@@ -246,14 +247,14 @@ impl Random {
         self.next() % bound
     }
 
-    /// A stage that a packet of this size meets, and a packet after the pipe has filled.
+    /// Draws a stage that a packet of this size passes, and a packet that comes after the pipe is full.
     fn fault(&mut self, args: &Args) -> Fault {
-        // Stage 4 is between two packets of a message.
+        // Stage 4 lies between two packets of one message.
         let mtu = args.common.mtu.unwrap_or(4096);
         let stages: &[u8] = if args.size > mtu { &[1, 2, 3, 4, 5, 6, 7] } else { &[1, 2, 3, 5, 6, 7] };
         let stage = stages[self.below(stages.len() as u64) as usize];
         let fill = u64::from(args.in_flight) * (args.size.div_ceil(mtu) as u64);
-        // Acknowledgements are fewer than requests: a quarter of the operations has an answer of its own.
+        // There are fewer ACKs than requests: in the mix, a quarter of the operations has a response of its own.
         let count = if matches!(stage, 6 | 7) { fill.div_ceil(4) } else { fill };
         Fault::Link { stage, nth: (count + self.below(2 * count)) as u32 }
     }

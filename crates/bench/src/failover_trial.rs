@@ -1,4 +1,5 @@
-//! One failover between two processes: operations in flight, a rail that fails, and what became of every one of them.
+//! One failover trial between two processes: operations in flight, a rail that fails, and the outcome of every
+//! operation.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,36 +14,39 @@ use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
 use mitra_verbs::{Mtu, PortState, Provider, QpState, Time, WcOpcode};
 use serde::{Deserialize, Serialize};
 
-use super::bench_qp::{BenchQp, DEPTH, Op, RD_ATOMIC, VqpInfo, VqpUnderTest, request};
+use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, RD_ATOMIC, VirtualBenchQp, VqpInfo, request};
 use super::clock::{Deadline, Stopwatch};
 use super::endpoint::{Layout, NicPlacement, post_recv, random};
 use mitra_peer_process::PeerConnection;
 
-/// What is posted, again and again: a quarter of it returns data, so that `RD_ATOMIC` of them allow 64 in flight.
+/// The operations that the requester posts in turn. A quarter of them returns data, so `RD_ATOMIC` outstanding ones
+/// allow 64 operations in flight.
 const MIX: [Op; 8] = [Op::Write, Op::Send, Op::Write, Op::Read, Op::Send, Op::Write, Op::Send, Op::Faa];
-/// Receives that the peer keeps posted.
-const RECVS: u32 = DEPTH;
-/// Polls between two looks for a message of the other process.
-const POLLS: u32 = 256;
-/// Operations that end a round in which the failure did not strike.
-const ENOUGH: u64 = 100_000;
+/// Receives that each side keeps posted.
+const POSTED_RECVS: u32 = QUEUE_DEPTH;
+/// Polls between two checks for a message of the other process.
+const POLLS_PER_CHECK: u32 = 256;
+/// Operations after which a trial ends if the fault has not triggered.
+const MAX_OPS: u64 = 100_000;
 
 /// How the rail fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Fault {
-    /// The link goes down when the `nth` packet reaches a stage (of `docs/faults.md`) at the end where that stage is.
+    /// The link goes down when the `nth` packet reaches a stage of `docs/faults.md`, at the process where the stage
+    /// is.
     Link {
-        /// 1 to 7.
+        /// The stage, 1 to 7.
         stage: u8,
-        /// From 1.
+        /// The packet number, from 1.
         nth: u32,
     },
-    /// Every packet of the requester's NIC is lost, both ways, and nobody is told; after so many completions.
+    /// After this many completions the requester's NIC of rail 0 loses every packet in both directions. No port event
+    /// reports the loss.
     Silent(u64),
 }
 
 impl Fault {
-    /// Whether it strikes at the end that posts.
+    /// Returns whether the fault is injected at the requester.
     fn at_requester(self) -> bool {
         match self {
             Fault::Link { stage, .. } => matches!(stage, 1 | 2 | 7),
@@ -51,22 +55,22 @@ impl Fault {
     }
 }
 
-/// One round, for both ends.
+/// One trial, as both processes know it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct TrialPlan {
     pub(crate) placement: NicPlacement,
-    /// `blanket` instead of `exact`.
+    /// Use policy `blanket` instead of `exact`.
     pub(crate) blanket: bool,
     pub(crate) log: bool,
     pub(crate) in_flight: u32,
     pub(crate) size: usize,
     pub(crate) heartbeat: Duration,
     pub(crate) misses: u32,
-    /// None: measure the rail's round trip, so many times.
+    /// The fault, or the number of round trips to measure on the rail.
     pub(crate) fault: Result<Fault, u64>,
 }
 
-impl Plan {
+impl TrialPlan {
     fn config(&self) -> Config {
         Config {
             policy: if self.blanket { Policy::Blanket } else { Policy::Exact },
@@ -77,7 +81,7 @@ impl Plan {
                 ..DetectorConfig::default()
             },
             send_wrs: self.in_flight,
-            recv_wrs: DEPTH,
+            recv_wrs: QUEUE_DEPTH,
             rd_atomic: RD_ATOMIC,
             ..Config::default()
         }
@@ -88,54 +92,58 @@ impl Plan {
     }
 }
 
-/// What the requester's end saw.
-pub(crate) struct Seen {
+/// What the requester observed.
+pub(crate) struct TrialResult {
     pub(crate) report: FailoverReport,
-    /// When the fault struck, to within a poll.
-    pub(crate) struck: Time,
-    /// Operations that were executed before the failure, had not completed, and were sent again all the same. READs do
-    /// not count: to read again is how their data is recovered.
+    /// When the fault triggered; precise to one poll.
+    pub(crate) fault_at: Time,
+    /// Operations that the responder had executed, that had not completed, and that were sent again. READs do not
+    /// count, because a READ is recovered by reading again.
     pub(crate) resent: u64,
     /// FAAs and SENDs that the responder executed more often than they were posted.
     pub(crate) doubled: u64,
-    /// Operations that did not end in success.
+    /// Operations that did not complete with success.
     pub(crate) failed: u64,
 }
 
-/// What the responder's end tells at last.
+/// What the responder reports at the end of a trial.
 #[derive(Debug, Serialize, Deserialize)]
-struct Told {
-    /// Request packets that the old rail executed.
+struct ResponderReport {
+    /// Request packets that the responder's QP on the old rail executed.
     executed: u32,
-    /// When the fault struck here, in nanoseconds.
-    struck: Option<u64>,
+    /// When the fault triggered at the responder, in nanoseconds.
+    fault_at: Option<u64>,
     detected: Option<u64>,
     counter: u64,
     received: u64,
 }
 
-/// One end, connected.
-struct End {
+/// One side of a trial, connected to the other.
+struct TrialEndpoint {
     nics: [Arc<SoftNic>; 2],
-    qp: VqpUnderTest,
+    qp: VirtualBenchQp,
     layout: Layout,
-    struck: Option<Time>,
+    fault_at: Option<Time>,
 }
 
-impl End {
-    fn open(plan: &Plan, placement: &NicPlacement, connection: &mut PeerConnection) -> anyhow::Result<End> {
+impl TrialEndpoint {
+    fn open(
+        plan: &TrialPlan,
+        placement: &NicPlacement,
+        connection: &mut PeerConnection,
+    ) -> anyhow::Result<TrialEndpoint> {
         let nics = placement.open()?;
         let providers = nics.each_ref().map(|nic| Arc::clone(nic) as Arc<dyn Provider>);
         let domain = Domain::new(providers.to_vec())?;
         let layout = plan.layout();
-        let mut qp = VqpUnderTest::new(&domain, plan.config(), layout.len(), [random()?, random()?])?;
+        let mut qp = VirtualBenchQp::new(&domain, plan.config(), layout.len(), [random()?, random()?])?;
         connection.send(&qp.info()?)?;
         let peer: VqpInfo = connection.receive()?;
         qp.connect(&peer)?;
-        for _ in 0..RECVS {
+        for _ in 0..POSTED_RECVS {
             post_recv(&mut qp, layout)?;
         }
-        Ok(End { nics, qp, layout, struck: None })
+        Ok(TrialEndpoint { nics, qp, layout, fault_at: None })
     }
 
     fn arm(&self, fault: Fault) -> anyhow::Result<()> {
@@ -148,75 +156,77 @@ impl End {
             5 => Stage::Executed,
             6 => Stage::AckOnWire,
             7 => Stage::Acknowledged,
-            _ => bail!("no such stage"),
+            _ => bail!("the fault has no such stage"),
         };
         self.nics[0].faults().arm(Trigger { stage, nth, failure: Failure::LinkDown });
         Ok(())
     }
 
-    /// Notes when the link of rail 0 went down.
-    fn watch(&mut self) {
-        if self.struck.is_none() && self.nics[0].query_port().is_ok_and(|port| port.state == PortState::Down)
+    /// Records the time when the link of rail 0 goes down.
+    fn detect_link_down(&mut self) {
+        if self.fault_at.is_none()
+            && self.nics[0].query_port().is_ok_and(|port| port.state == PortState::Down)
         {
             let now = self.nics[0].now();
-            // The vQP may have seen it within the same poll.
+            // The vQP may have detected the failure within the same poll.
             let detected = self.qp.vqp.last_failover().map_or(now, |report| report.detected_at);
-            self.struck = Some(now.min(detected));
+            self.fault_at = Some(now.min(detected));
         }
     }
 }
 
-/// The requester's end of a round; none if the fault did not strike.
-pub(crate) fn requester(
-    plan: &Plan,
+/// Runs the requester of a trial. Returns `None` if the fault did not trigger.
+pub(crate) fn run_requester(
+    plan: &TrialPlan,
     placement: &NicPlacement,
     connection: &mut PeerConnection,
-) -> anyhow::Result<Option<Seen>> {
-    let Ok(fault) = plan.fault else { bail!("this round has no fault") };
-    let end = End::open(plan, placement, connection)?;
+) -> anyhow::Result<Option<TrialResult>> {
+    let Ok(fault) = plan.fault else { bail!("the plan of this trial has no fault") };
+    let end = TrialEndpoint::open(plan, placement, connection)?;
     connection.receive::<()>()?;
     if fault.at_requester() {
         end.arm(fault)?;
     }
-    let mut run = Run { end, plan, fault, posted: 0, open: VecDeque::new(), completions: Vec::new() };
-    run.until_recovered()?;
+    let mut run =
+        RequesterRun { end, plan, fault, posted: 0, outstanding: VecDeque::new(), completions: Vec::new() };
+    run.run_until_recovered()?;
     connection.send(&())?;
-    let told: Told = connection.receive()?;
-    let seen = run.judge(&told)?;
-    // The responder lets go first: it is not to see this end go.
+    let responder: ResponderReport = connection.receive()?;
+    let seen = run.evaluate(&responder)?;
+    // The responder closes first, so that it does not detect the close of this side as a failure.
     run.end.qp.vqp.close()?;
     Ok(seen)
 }
 
-/// The requester's work.
-struct Run<'a> {
-    end: End,
-    plan: &'a Plan,
+/// The work of the requester.
+struct RequesterRun<'a> {
+    end: TrialEndpoint,
+    plan: &'a TrialPlan,
     fault: Fault,
     posted: u64,
-    /// Sequence numbers that have not completed.
-    open: VecDeque<u64>,
+    /// Sequence numbers of the operations that have not completed, in posting order.
+    outstanding: VecDeque<u64>,
     completions: Vec<Completion>,
 }
 
-impl Run<'_> {
-    fn until_recovered(&mut self) -> anyhow::Result<()> {
+impl RequesterRun<'_> {
+    fn run_until_recovered(&mut self) -> anyhow::Result<()> {
         let mut deadline = Deadline::default();
         loop {
             let recovered =
                 self.end.qp.vqp.last_failover().is_some_and(|report| report.completed_at.is_some());
-            let over = recovered || self.posted >= ENOUGH;
-            // The peer delivers what it received when it knows that the move is complete.
-            if over && self.open.is_empty() && self.end.qp.vqp.is_move_confirmed() {
+            let over = recovered || self.posted >= MAX_OPS;
+            // The peer delivers its receives when it knows that the move is complete.
+            if over && self.outstanding.is_empty() && self.end.qp.vqp.is_move_confirmed() {
                 return Ok(());
             }
-            while !over && self.open.len() < self.plan.in_flight as usize && self.post()? {}
+            while !over && self.outstanding.len() < self.plan.in_flight as usize && self.post()? {}
             self.poll()?;
             deadline.check()?;
         }
     }
 
-    /// Posts the next operation; false if the vQP has stopped at an error.
+    /// Posts the next operation. Returns false if an error stopped the vQP.
     fn post(&mut self) -> anyhow::Result<bool> {
         let (layout, qp) = (self.end.layout, &mut self.end.qp);
         let op = MIX[(self.posted % MIX.len() as u64) as usize];
@@ -235,8 +245,8 @@ impl Run<'_> {
         };
         let wr = request(qp, op, from, at, len);
         let seq = qp.vqp.post_send(wr)?;
-        ensure!(seq == self.posted, "operation {} has the number {seq}", self.posted);
-        self.open.push_back(seq);
+        ensure!(seq == self.posted, "operation {} has sequence number {seq}", self.posted);
+        self.outstanding.push_back(seq);
         self.posted += 1;
         Ok(true)
     }
@@ -246,35 +256,39 @@ impl Run<'_> {
             if completion.opcode == WcOpcode::Recv {
                 continue;
             }
-            let due = self.open.pop_front();
-            ensure!(due == Some(completion.seq), "{} completed where {due:?} was due", completion.seq);
+            let due = self.outstanding.pop_front();
+            ensure!(
+                due == Some(completion.seq),
+                "operation {} completed where {due:?} was expected",
+                completion.seq
+            );
             self.completions.push(*completion);
         }
         if let Some(ended) = self.end.qp.vqp.close_reason() {
             bail!("the virtual queue pair ended: {ended:?}");
         }
         match self.fault {
-            Fault::Silent(after) if self.end.struck.is_none() && self.completions.len() as u64 >= after => {
+            Fault::Silent(after) if self.end.fault_at.is_none() && self.completions.len() as u64 >= after => {
                 let all = Noise { drop_ppm: 1_000_000, ..Noise::default() };
                 self.end.nics[0].faults().set_noise(all, all);
-                self.end.struck = Some(self.end.nics[0].now());
+                self.end.fault_at = Some(self.end.nics[0].now());
             }
-            Fault::Link { .. } if self.fault.at_requester() => self.end.watch(),
+            Fault::Link { .. } if self.fault.at_requester() => self.end.detect_link_down(),
             _ => {}
         }
         Ok(())
     }
 
-    fn judge(&self, told: &Told) -> anyhow::Result<Option<Seen>> {
+    fn evaluate(&self, responder: &ResponderReport) -> anyhow::Result<Option<TrialResult>> {
         let Some(report) = self.end.qp.vqp.last_failover() else { return Ok(None) };
-        let struck = match (self.end.struck, told.struck) {
+        let fault_at = match (self.end.fault_at, responder.fault_at) {
             (Some(here), _) => here,
-            (None, Some(there)) => Time::from_nanos(there.min(told.detected.unwrap_or(there))),
-            (None, None) => bail!("a rail was given up that nobody had failed ({:?})", report.cause),
+            (None, Some(there)) => Time::from_nanos(there.min(responder.detected.unwrap_or(there))),
+            (None, None) => bail!("the vQP left a rail that had not failed ({:?})", report.cause),
         };
-        // What the old rail's responder had executed, whatever the evidence and the decisions made of it.
+        // Counts what the responder's QP on the old rail executed, independent of the evidence that the vQP read.
         let mtu = self.end.nics[0].query_port().map_or(Mtu::M4096, |port| port.max_mtu);
-        let mut left = u64::from(told.executed);
+        let mut left = u64::from(responder.executed);
         let executed_before = |completion: &&Completion| {
             let packets = match MIX[(completion.seq % MIX.len() as u64) as usize] {
                 Op::Faa => 1,
@@ -290,64 +304,67 @@ impl Run<'_> {
             before.iter().filter(|c| c.resolution == Resolution::Replayed && c.opcode != WcOpcode::Read);
         let posted =
             |op: Op| (0..self.posted).filter(|i| MIX[(i % MIX.len() as u64) as usize] == op).count() as u64;
-        let doubled =
-            told.counter.saturating_sub(posted(Op::Faa)) + told.received.saturating_sub(posted(Op::Send));
+        let doubled = responder.counter.saturating_sub(posted(Op::Faa))
+            + responder.received.saturating_sub(posted(Op::Send));
         let failed = self.completions.iter().filter(|c| c.outcome != Outcome::Success).count() as u64;
         if !self.plan.blanket && failed == 0 {
             ensure!(
-                told.counter == posted(Op::Faa) && told.received == posted(Op::Send),
-                "the responder counted to {} and received {}, of {} and {}",
-                told.counter,
-                told.received,
+                responder.counter == posted(Op::Faa) && responder.received == posted(Op::Send),
+                "the responder executed {} FAAs and received {} SENDs, but {} and {} were posted",
+                responder.counter,
+                responder.received,
                 posted(Op::Faa),
                 posted(Op::Send)
             );
         }
-        Ok(Some(Seen { report, struck, resent: resent.count() as u64, doubled, failed }))
+        Ok(Some(TrialResult { report, fault_at, resent: resent.count() as u64, doubled, failed }))
     }
 }
 
-/// The responder's end of a round.
-pub(crate) fn responder(plan: &Plan, connection: &mut PeerConnection) -> anyhow::Result<()> {
-    let mut end = End::open(plan, &plan.placement, connection)?;
+/// Runs the responder of a trial.
+pub(crate) fn run_responder(plan: &TrialPlan, connection: &mut PeerConnection) -> anyhow::Result<()> {
+    let mut end = TrialEndpoint::open(plan, &plan.placement, connection)?;
     let old = end.qp.vqp.qpn();
-    let first = end.nics[0].query_qp(old).context("cannot ask for the first PSN")?.rq_psn;
+    let first =
+        end.nics[0].query_qp(old).context("cannot query the first PSN of the rail's queue pair")?.rq_psn;
     let fault = plan.fault.ok().filter(|fault| !fault.at_requester());
     if let Some(fault) = fault {
         end.arm(fault)?;
     }
     connection.send(&())?;
     let (mut polls, mut received) = (0_u32, 0);
-    let (mut at_move, mut over) = (None, false);
+    let (mut psn_at_move, mut over) = (None, false);
     loop {
-        let came = end.qp.poll_raw().iter().filter(|c| c.opcode == WcOpcode::Recv && c.is_success()).count();
-        received += came as u64;
-        for _ in 0..came {
+        let received_now =
+            end.qp.poll_raw().iter().filter(|c| c.opcode == WcOpcode::Recv && c.is_success()).count();
+        received += received_now as u64;
+        for _ in 0..received_now {
             post_recv(&mut end.qp, end.layout)?;
         }
         if fault.is_some() {
-            end.watch();
+            end.detect_link_down();
         }
-        if at_move.is_none() && !end.qp.vqp.is_active() {
-            // Nothing passes on the old rail any more, so this is what it came to.
-            at_move = end.nics[0].query_qp(old).ok().map(|status| status.rq_psn);
+        if psn_at_move.is_none() && !end.qp.vqp.is_active() {
+            // The old rail is fenced, so its PSN is final.
+            psn_at_move = end.nics[0].query_qp(old).ok().map(|status| status.rq_psn);
         }
         polls = polls.wrapping_add(1);
-        // What the requester saw complete has been received; it may still wait to be polled.
-        if over && came == 0 {
+        // The requester has seen all completions, so every receive has arrived; some may not have been polled yet.
+        if over && received_now == 0 {
             break;
         }
-        over = over || polls.is_multiple_of(POLLS) && connection.is_readable()?;
+        over = over || polls.is_multiple_of(POLLS_PER_CHECK) && connection.is_readable()?;
     }
     connection.receive::<()>()?;
-    // Where nothing moved it is still there; where something did, it has been reset since, to make room for the rail's return.
+    // Without a move, the old rail's QP is still in use. After a move, the vQP may have reset it for failback, and
+    // `psn_at_move` holds the PSN.
     let still = || end.nics[0].query_qp(old).ok().filter(|status| status.state != QpState::Reset);
-    let now = at_move
+    let now = psn_at_move
         .or_else(|| still().map(|status| status.rq_psn))
-        .context("the old rail's NIC does not tell what it executed")?;
-    connection.send(&Told {
+        .context("cannot query what the old rail's queue pair executed")?;
+    connection.send(&ResponderReport {
         executed: now.value().wrapping_sub(first.value()) & 0xff_ffff,
-        struck: end.struck.map(Time::as_nanos),
+        fault_at: end.fault_at.map(Time::as_nanos),
         detected: end.qp.vqp.last_failover().map(|report| report.detected_at.as_nanos()),
         counter: end.qp.memory().load(end.layout.counter()),
         received,
@@ -356,14 +373,14 @@ pub(crate) fn responder(plan: &Plan, connection: &mut PeerConnection) -> anyhow:
     Ok(())
 }
 
-/// The round trip of rail 0, in nanoseconds: the median of READs of 8 bytes through a vQP.
-pub(crate) fn round_trip(
-    plan: &Plan,
+/// Measures the round-trip time of rail 0 in nanoseconds: the median of 8-byte READs through a vQP.
+pub(crate) fn measure_round_trip(
+    plan: &TrialPlan,
     placement: &NicPlacement,
     connection: &mut PeerConnection,
 ) -> anyhow::Result<f64> {
-    let Err(times) = plan.fault else { bail!("this round has a fault") };
-    let mut end = End::open(plan, placement, connection)?;
+    let Err(times) = plan.fault else { bail!("the plan of a round-trip measurement has a fault") };
+    let mut end = TrialEndpoint::open(plan, placement, connection)?;
     connection.receive::<()>()?;
     let mut watch = Stopwatch::start(times);
     for _ in 0..watch.rounds() {
@@ -373,7 +390,7 @@ pub(crate) fn round_trip(
         watch.lap();
     }
     connection.send(&())?;
-    connection.receive::<Told>()?;
+    connection.receive::<ResponderReport>()?;
     end.qp.vqp.close()?;
-    Ok(watch.done().value_at_quantile(0.5) as f64)
+    Ok(watch.into_histogram().value_at_quantile(0.5) as f64)
 }

@@ -1,11 +1,12 @@
-//! Things that take turns, block by block, and the rows that come of it.
+//! Interleaved measurement of variants, block by block, and the rows that result.
 
 use super::bench_qp::Op;
 use super::endpoint::Variant;
 use super::report::{Blocks, Row};
 
-/// Measures each variant once a round, `rounds` times. `measure` gives a block's median and 99th percentile.
-pub(crate) fn alternate(
+/// Measures each variant once per round, in `rounds` rounds. `measure` returns the median and the 99th percentile of a
+/// block.
+pub(crate) fn interleave_blocks(
     variants: &[Variant],
     rounds: u32,
     mut measure: impl FnMut(Variant) -> anyhow::Result<(f64, f64)>,
@@ -13,7 +14,7 @@ pub(crate) fn alternate(
     let mut results = vec![Blocks::default(); variants.len()];
     for round in 0..rounds as usize {
         for at in 0..variants.len() {
-            // Each begins a round equally often.
+            // The first variant rotates, so that each variant begins equally often.
             let at = (at + round) % variants.len();
             let (median, p99) = measure(variants[at])?;
             results[at].push(median, p99);
@@ -22,7 +23,8 @@ pub(crate) fn alternate(
     Ok(results)
 }
 
-/// A row for each variant: the bare queue pair beside the plain socket, the others beside the bare queue pair.
+/// Returns a row for each variant. The baseline of the RC queue pair is the UDP socket; the baseline of the others is
+/// the RC queue pair.
 pub(crate) fn rows(
     op: Op,
     len: usize,
@@ -35,14 +37,16 @@ pub(crate) fn rows(
     let aa = of(Variant::Aa).zip(of(Variant::Qp)).map(|(aa, qp)| aa.ratio_to(qp));
     let row = |(&variant, blocks): (&Variant, &Blocks)| {
         let row = blocks.row(name(variant), unit);
-        let floor = match variant {
+        let baseline = match variant {
             Variant::UdpBaseline => return row,
             Variant::Qp => Variant::UdpBaseline,
             Variant::Aa | Variant::Vqp | Variant::VqpLog => Variant::Qp,
         };
         let aa_ratio = aa.filter(|_| matches!(variant, Variant::Vqp | Variant::VqpLog));
-        match of(floor) {
-            Some(beside) => Row { aa_ratio, ..row.beside(blocks, name(floor), beside) },
+        match of(baseline) {
+            Some(baseline_blocks) => {
+                Row { aa_ratio, ..row.with_baseline(blocks, name(baseline), baseline_blocks) }
+            }
             None => row,
         }
     };

@@ -1,4 +1,4 @@
-//! `mitra bench latency`: half of a round trip.
+//! `mitra bench latency`: half of a round-trip time.
 
 use std::process::ExitCode;
 
@@ -7,51 +7,53 @@ use hdrhistogram::Histogram;
 use mitra_verbs::SendFlags;
 use serde::{Deserialize, Serialize};
 
-use super::bench_qp::{BenchQp, DEPTH, Op, request};
+use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, request};
 use super::clock::{Deadline, Stopwatch, micros};
 use super::endpoint::{
-    BlockTask, Endpoint, Layout, NicPlacement, Variant, check, fill, post_recv, serve_until_stop, signal_stop,
+    BlockTask, Endpoint, Layout, NicPlacement, Variant, check_pattern, fill_pattern, post_recv,
+    serve_until_stop, signal_stop,
 };
-use super::interleave::{self, alternate};
+use super::interleave::{self, interleave_blocks};
 use super::report::{Machine, Report};
 use super::udp_baseline::UdpBaseline;
 use super::{Common, PEER_ROLE, Task, progress, run_error};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
-/// One-way latency: a bare queue pair against a plain UDP socket, a virtual one against the bare one
+/// One-way latency: an RC queue pair against a UDP socket, a virtual queue pair against the RC queue pair
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Two processes on this machine play ping-pong; what is compared takes turns within each round (blocks), and each row's
-ratio is the median over the rounds. `aa` is a second bare queue pair: what its ratio is off 1 is noise.
+Two processes on this machine play ping-pong. Each round measures one block of every variant, and a row's ratio is the
+median over the rounds. `aa` is a second RC queue pair: the distance of its ratio from 1 is the noise.
 Rows: write/8/qp, write/8/vqp, write/8/vqp+log, write/8/aa, write/8/udp_floor, and so on; us is microseconds, one way.
-Fields of --json, and figures: docs/benchmarks.md. Exit codes: 0 done, 1 data was wrong or lost, 2 bad arguments.")]
+docs/benchmarks.md describes the fields of --json and reports figures.
+Exit codes: 0 success, 1 data was wrong or lost, 2 bad arguments.")]
 pub(crate) struct Args {
-    /// What to measure; `all` by default
-    #[arg(long, value_parser = super::ops)]
+    /// Operations to measure: write, read, send, faa, separated by commas, or all [default: all]
+    #[arg(long, value_parser = super::parse_ops)]
     op: Option<super::Ops>,
-    /// Bytes of a message, a multiple of 8; several are separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "8,4096,65536", value_parser = super::size)]
+    /// Message sizes in bytes, multiples of 8, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "8,4096,65536", value_parser = super::parse_size)]
     size: Vec<usize>,
-    /// Round trips of 8 bytes in a block; half as many of 4 KiB, a tenth of 64 KiB
+    /// Round trips per block for 8 bytes; half as many for 4 KiB, a tenth for 64 KiB
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(10..=10_000_000))]
     iters: u64,
-    /// Blocks of each thing
+    /// Blocks per variant
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     blocks: u32,
-    /// WRITEs and SENDs that ask for a completion: every so manieth. Who waits for the answer needs no more
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=u64::from(DEPTH / 4)))]
+    /// Request a completion for every Nth WRITE and SEND
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=u64::from(QUEUE_DEPTH / 4)))]
     signal_every: u64,
-    /// What takes turns
+    /// Variants to interleave, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "udp_floor,qp,vqp,aa,vqp+log")]
     only: Vec<Variant>,
     #[command(flatten)]
     common: Common,
 }
 
-/// What both ends do next.
+/// One block, as the first process describes it to the second.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Block {
-    /// From 1; in all that is sent, so that nothing old passes for new.
+    /// The block number, from 1. Every payload contains it, so that data of an earlier block is detected.
     number: u32,
     variant: Variant,
     op: Op,
@@ -61,13 +63,13 @@ struct Block {
 }
 
 impl Block {
-    /// The last word of message `i`.
+    /// Returns the last word of message `i`.
     fn tag(&self, i: u64) -> u64 {
         u64::from(self.number) << 32 | i
     }
 }
 
-/// What this process opens.
+/// What the second process opens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
     placement: NicPlacement,
@@ -89,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let sizes: &[usize] = if op == Op::Faa { &[8] } else { &args.size };
         cases.extend(sizes.iter().map(|&len| (op, len)));
     }
-    // What takes several packets has no plain datagram beside it.
+    // A message of several packets has no single datagram to compare with.
     let variants = |len: usize| -> Vec<Variant> {
         args.only.iter().copied().filter(|&variant| variant != Variant::UdpBaseline || len <= mtu).collect()
     };
@@ -99,8 +101,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for (op, len) in cases {
         bar.set_message(format!("{} of {len} bytes", op.name()));
         let variants = variants(len);
-        let rounds = (args.iters / rarer(len)).max(10);
-        let results = alternate(&variants, args.blocks, |variant| {
+        let rounds = (args.iters / iteration_divisor(len)).max(10);
+        let results = interleave_blocks(&variants, args.blocks, |variant| {
             number += 1;
             let signal_every = args.signal_every;
             let block = Block { number, variant, op, len, rounds, signal_every };
@@ -120,18 +122,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     peer.wait()?;
     let mut notes = machine.warnings();
     notes.push(
-        "One way: half of a round trip. Medians of blocks; ratios are medians of the rounds' ratios.".into(),
+        "One way: half of a round trip. Values are medians of blocks, ratios are medians over the rounds."
+            .into(),
     );
     let settings = serde_json::json!({
         "iters": args.iters, "blocks": args.blocks, "mtu": mtu, "rails": 2,
-        "signal_every": args.signal_every, "send_wrs": DEPTH, "policy": "exact", "progress": "inline polling",
+        "signal_every": args.signal_every, "send_wrs": QUEUE_DEPTH, "policy": "exact", "progress": "inline polling",
     });
     Report { name: "latency", unit: "us", machine, settings, rows, notes }.print(args.common.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// How much rarer than messages of 8 bytes those of this length are.
-fn rarer(len: usize) -> u64 {
+/// Returns by how much the round trips of this length are fewer than those of 8 bytes.
+fn iteration_divisor(len: usize) -> u64 {
     match len {
         0..1024 => 1,
         1024..=16384 => 2,
@@ -139,7 +142,7 @@ fn rarer(len: usize) -> u64 {
     }
 }
 
-/// The second process.
+/// Runs the second process.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     let mut endpoint = Endpoint::open(&setup.placement, setup.half, connection)?;
     while let Some(block) = connection.receive::<Option<Block>>()? {
@@ -149,12 +152,12 @@ pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Re
     Ok(())
 }
 
-/// Sends one message and waits for one, in the ways of WRITE and of SEND.
+/// One side of a ping-pong with WRITEs or SENDs.
 struct PingPong<'a, L> {
     qp: &'a mut L,
     layout: Layout,
     block: &'a Block,
-    /// The last word that came.
+    /// The last word of the previous message.
     last: u64,
 }
 
@@ -164,7 +167,7 @@ impl<L: BenchQp> PingPong<'_, L> {
         let (from, len) = (self.layout.outbox(), self.block.len);
         self.qp.memory().store(from + len - 8, self.block.tag(i));
         let mut wr = request(self.qp, self.block.op, from, self.layout.inbox(), len);
-        if !i.is_multiple_of(self.block.signal_every) && i != Stopwatch::rounds_of(self.block.rounds) {
+        if !i.is_multiple_of(self.block.signal_every) && i != Stopwatch::with_warm_up(self.block.rounds) {
             wr.flags = SendFlags::empty();
         }
         self.qp.post_when_room(wr)
@@ -178,14 +181,14 @@ impl<L: BenchQp> PingPong<'_, L> {
             while self.qp.poll()?.received == 0 {
                 deadline.check()?;
             }
-            ensure!(self.qp.memory().load(at) == expected, "a SEND brought something else than was sent");
+            ensure!(self.qp.memory().load(at) == expected, "a SEND delivered other data than was sent");
         } else {
             loop {
                 let word = self.qp.memory().load(at);
                 if word == expected {
                     break;
                 }
-                ensure!(word == self.last, "a WRITE placed {word:#x} where {expected:#x} was due");
+                ensure!(word == self.last, "a WRITE placed {word:#x} instead of {expected:#x}");
                 self.qp.poll()?;
                 deadline.check()?;
             }
@@ -194,14 +197,15 @@ impl<L: BenchQp> PingPong<'_, L> {
         Ok(())
     }
 
-    /// Puts back the receive that a SEND took; not on the way of the next message.
+    /// Posts the receive again that a SEND consumed. Called after the next message was sent, so that it adds no
+    /// latency.
     #[inline]
-    fn refill(&mut self) -> anyhow::Result<()> {
+    fn repost_receive(&mut self) -> anyhow::Result<()> {
         if self.block.op == Op::Send { post_recv(self.qp, self.layout) } else { Ok(()) }
     }
 }
 
-/// The end that begins, and measures.
+/// The process that sends first and measures.
 struct Client<'a>(&'a Block);
 
 impl BlockTask for Client<'_> {
@@ -226,7 +230,7 @@ impl BlockTask for Client<'_> {
         let mut watch;
         match block.op {
             Op::Write | Op::Send => {
-                fill(qp, layout.outbox(), block.len, block.number, 0);
+                fill_pattern(qp, layout.outbox(), block.len, block.number, 0);
                 let last = qp.memory().load(layout.inbox() + block.len - 8);
                 let mut ping_pong = PingPong { qp, layout, block, last };
                 connection.receive::<()>()?;
@@ -234,35 +238,35 @@ impl BlockTask for Client<'_> {
                 for i in 1..=watch.rounds() {
                     ping_pong.send(i)?;
                     if i > 1 {
-                        ping_pong.refill()?;
+                        ping_pong.repost_receive()?;
                     }
                     ping_pong.receive(i)?;
                     watch.lap();
                 }
-                ping_pong.refill()?;
-                check(qp, layout.inbox(), block.len, block.number)?;
+                ping_pong.repost_receive()?;
+                check_pattern(qp, layout.inbox(), block.len, block.number)?;
             }
             Op::Read | Op::Faa => {
                 connection.receive::<()>()?;
                 watch = Stopwatch::start(block.rounds);
                 for i in 1..=watch.rounds() {
-                    fetch(qp, layout, block, i)?;
+                    fetch_once(qp, layout, block, i)?;
                     watch.lap();
                 }
                 if block.op == Op::Read {
-                    check(qp, layout.inbox(), block.len, block.number)?;
+                    check_pattern(qp, layout.inbox(), block.len, block.number)?;
                 }
                 signal_stop(qp, layout, block.tag(0))?;
             }
         }
         qp.drain()?;
-        Ok(watch.done())
+        Ok(watch.into_histogram())
     }
 }
 
-/// Fetches once, by READ or FAA.
+/// Fetches once by READ or FAA, and checks the value.
 #[inline]
-fn fetch<L: BenchQp>(qp: &mut L, layout: Layout, block: &Block, i: u64) -> anyhow::Result<()> {
+fn fetch_once<L: BenchQp>(qp: &mut L, layout: Layout, block: &Block, i: u64) -> anyhow::Result<()> {
     let (len, last) = (block.len, layout.inbox() + block.len - 8);
     let (at, expected) = match block.op {
         Op::Faa => (layout.counter(), block.tag(i - 1)),
@@ -273,11 +277,11 @@ fn fetch<L: BenchQp>(qp: &mut L, layout: Layout, block: &Block, i: u64) -> anyho
     qp.post(wr)?;
     qp.drain()?;
     let got = qp.memory().load(last);
-    ensure!(got == expected, "{} gave {got:#x} where {expected:#x} was due", block.op.name());
+    ensure!(got == expected, "{} returned {got:#x} instead of {expected:#x}", block.op.name());
     Ok(())
 }
 
-/// The end that answers.
+/// The process that answers.
 struct Server<'a>(&'a Block);
 
 impl BlockTask for Server<'_> {
@@ -295,28 +299,28 @@ impl BlockTask for Server<'_> {
         connection: &mut PeerConnection,
     ) -> anyhow::Result<()> {
         let block = self.0;
-        fill(qp, layout.outbox(), block.len, block.number, block.tag(0));
+        fill_pattern(qp, layout.outbox(), block.len, block.number, block.tag(0));
         qp.memory().store(layout.counter(), block.tag(0));
         match block.op {
             Op::Write | Op::Send => {
                 let last = qp.memory().load(layout.inbox() + block.len - 8);
                 let mut ping_pong = PingPong { qp, layout, block, last };
                 connection.send(&())?;
-                for i in 1..=Stopwatch::rounds_of(block.rounds) {
+                for i in 1..=Stopwatch::with_warm_up(block.rounds) {
                     ping_pong.receive(i)?;
                     ping_pong.send(i)?;
-                    ping_pong.refill()?;
+                    ping_pong.repost_receive()?;
                 }
-                check(qp, layout.inbox(), block.len, block.number)?;
+                check_pattern(qp, layout.inbox(), block.len, block.number)?;
             }
             Op::Read | Op::Faa => {
                 connection.send(&())?;
                 serve_until_stop(qp, layout, block.tag(0))?;
                 let count = qp.memory().load(layout.counter());
-                let expected = block.tag(Stopwatch::rounds_of(block.rounds));
+                let expected = block.tag(Stopwatch::with_warm_up(block.rounds));
                 ensure!(
                     block.op != Op::Faa || count == expected,
-                    "the counter stands at {count:#x} instead of {expected:#x}"
+                    "the counter is {count:#x} instead of {expected:#x}"
                 );
             }
         }

@@ -30,10 +30,10 @@ use serde::{Deserialize, Serialize};
 use bench_qp::Op;
 use endpoint::NicPlacement;
 
-/// The role that `mitra peer` gets on its command line when a benchmark starts it.
+/// The role of the second process on the command line of `mitra peer`.
 pub const PEER_ROLE: &str = "bench";
 
-/// Measure latency, bandwidth, failover, memory and consensus on this machine
+/// Measure latency, bandwidth, failover, memory use and consensus on this machine
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -50,22 +50,23 @@ enum BenchCommand {
     Programs(programs::Args),
 }
 
-/// What all benches take.
+/// Options of every benchmark that opens NICs.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Common {
-    /// One JSON object instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
-    /// The addresses of the four NICs: ours on rail 0 and 1, the peer's on rail 0 and 1. Free loopback addresses by default
-    #[arg(long, value_name = "A,B,C,D", value_parser = addresses)]
+    /// Addresses of the four NICs: this process on rails 0 and 1, the peer on rails 0 and 1 [default: free loopback
+    /// addresses]
+    #[arg(long, value_name = "A,B,C,D", value_parser = parse_addresses)]
     addresses: Option<[[IpAddr; 2]; 2]>,
-    /// Payload bytes of a packet, at most: 256, 512, 1024, 2048 or 4096. By default what the interfaces carry
-    #[arg(long, value_parser = mtu)]
+    /// Largest payload of a packet in bytes: 256, 512, 1024, 2048 or 4096 [default: the MTU of the interfaces]
+    #[arg(long, value_parser = parse_mtu)]
     mtu: Option<usize>,
 }
 
 impl Common {
-    /// Ours and the peer's.
+    /// Returns the placement of this process's NICs and of the peer's.
     fn placements(&self) -> [NicPlacement; 2] {
         [0, 1].map(|end| NicPlacement { addresses: self.addresses.map(|ends| ends[end]), mtu: self.mtu })
     }
@@ -94,7 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What the second process of a bench is to do.
+/// What the second process does.
 #[derive(Serialize, Deserialize)]
 enum Task {
     Consensus(consensus::Setup),
@@ -125,7 +126,7 @@ struct RunFailed;
 
 impl fmt::Display for RunFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the run failed")
+        f.write_str("the benchmark failed")
     }
 }
 
@@ -147,7 +148,7 @@ impl Default for Ops {
     }
 }
 
-fn ops(text: &str) -> Result<Ops, String> {
+fn parse_ops(text: &str) -> Result<Ops, String> {
     if text == "all" {
         return Ok(Ops::default());
     }
@@ -155,35 +156,35 @@ fn ops(text: &str) -> Result<Ops, String> {
         .map(|name| Op::from_str(name, false))
         .collect::<Result<_, _>>()
         .map(Ops)
-        .map_err(|_| "use write, read, send, faa, several of them separated by commas, or all".to_owned())
+        .map_err(|_| "use write, read, send or faa, several separated by commas, or all".to_owned())
 }
 
-/// The longest message of a bench.
+/// The longest message, in bytes.
 const MAX_SIZE: usize = 1 << 20;
 
-fn size(text: &str) -> anyhow::Result<usize> {
+fn parse_size(text: &str) -> anyhow::Result<usize> {
     match text.parse() {
         Ok(len @ 8..=MAX_SIZE) if len % 8 == 0 => Ok(len),
-        _ => bail!("a message has 8 to {MAX_SIZE} bytes, a multiple of 8"),
+        _ => bail!("a message size is a multiple of 8 from 8 to {MAX_SIZE} bytes"),
     }
 }
 
-fn mtu(text: &str) -> anyhow::Result<usize> {
+fn parse_mtu(text: &str) -> anyhow::Result<usize> {
     match text.parse().ok().and_then(Mtu::from_bytes) {
         Some(mtu) => Ok(mtu.bytes()),
-        None => bail!("RoCEv2 has the MTUs 256, 512, 1024, 2048 and 4096"),
+        None => bail!("the MTUs of RoCEv2 are 256, 512, 1024, 2048 and 4096"),
     }
 }
 
-fn addresses(text: &str) -> anyhow::Result<[[IpAddr; 2]; 2]> {
-    let part = |part: &str| part.parse().with_context(|| format!("'{part}' is no IP address"));
+fn parse_addresses(text: &str) -> anyhow::Result<[[IpAddr; 2]; 2]> {
+    let part = |part: &str| part.parse().with_context(|| format!("'{part}' is not an IP address"));
     match text.split(',').map(part).collect::<anyhow::Result<Vec<IpAddr>>>()?[..] {
         [a, b, c, d] => Ok([[a, b], [c, d]]),
-        _ => bail!("four addresses are needed, separated by commas"),
+        _ => bail!("give four addresses, separated by commas"),
     }
 }
 
-/// Progress on stderr, if somebody sees it.
+/// Returns a progress bar on standard error, hidden if that is no terminal.
 fn progress(steps: u64) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()

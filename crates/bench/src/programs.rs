@@ -1,4 +1,5 @@
-//! `mitra bench programs`: programs written for libibverbs, under `mitra run`, beside what they could have at best.
+//! `mitra bench programs`: libibverbs programs under `mitra run`, beside the same operations of `mitra bench` and
+//! beside UCX over TCP.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
@@ -9,55 +10,56 @@ use anyhow::{Context, bail, ensure};
 use super::progress;
 use super::report::{Blocks, Machine, Report};
 
-/// Programs of perftest and UCX under `mitra run`, beside `mitra bench` and beside UCX over TCP
+/// Programs of perftest and UCX under `mitra run`, beside `mitra bench` and UCX over TCP
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Needs Debian's perftest and ucx-utils. Each program takes turns, as two processes, with what it is compared with; each row's
-ratio is the median over the rounds. Latencies are half of a round trip. Rows: ib_send_lat/8, ucx_tag_lat/8, and so on.
-Fields of --json, and figures: docs/benchmarks.md. Exit codes: 0 done, 1 a program failed, 2 bad arguments.")]
+Needs Debian's perftest and ucx-utils. Each program runs as two processes, alternating with its baseline; a row's ratio
+is the median over the rounds. Latencies are half of a round trip. Rows: ib_send_lat/8, ucx_tag_lat/8, and so on.
+docs/benchmarks.md describes the fields of --json and reports figures.
+Exit codes: 0 success, 1 a program failed, 2 bad arguments.")]
 pub(crate) struct Args {
-    /// Rounds
+    /// Blocks per program
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     blocks: u32,
-    /// Iterations of a latency; a tenth of a bandwidth
+    /// Iterations of a latency test; a bandwidth test takes a tenth
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     iters: u64,
-    /// Only rows with this in their name
+    /// Run only the rows whose name contains this text
     #[arg(long, default_value = "")]
     only: String,
-    /// One JSON object instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
 }
 
-/// Longer than a program takes: then it hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// A program that runs longer is stuck.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A program, and what it is compared with.
+/// A program and its baseline.
 struct Case {
     name: &'static str,
     unit: &'static str,
     program: Measure,
-    beside: Measure,
+    baseline: Measure,
 }
 
-/// A way to get a figure.
+/// How to measure a value.
 #[derive(Clone, Copy)]
 enum Measure {
-    /// A row of another bench: which, and the operation.
+    /// A row of another benchmark: its subcommand, operation and message size.
     Bench(&'static str, &'static str, &'static str),
-    /// A latency of perftest; of which its figure is this part of a round trip.
+    /// A latency program of perftest, and the factor that turns its figure into one-way latency.
     Latency(&'static str, f64),
-    /// A bandwidth of perftest.
+    /// A bandwidth program of perftest.
     Bandwidth(&'static str),
-    /// A latency, or a bandwidth, of UCX over these transports.
+    /// A latency or bandwidth test of UCX: the transports, and the name of the test.
     UcxLatency(&'static str, &'static str),
     UcxBandwidth(&'static str, &'static str),
 }
 
-/// UCX over Mitra: RC, and UD to find each other.
+/// UCX over Mitra: RC. UCX adds UD for the connection set-up.
 const RC: &str = "rc_v";
-/// UCX's own way between processes that share nothing.
+/// UCX over TCP sockets.
 const TCP: &str = "tcp";
 
 const CASES: [Case; 8] = [
@@ -65,81 +67,81 @@ const CASES: [Case; 8] = [
         name: "ib_send_lat/8",
         unit: "us",
         program: Measure::Latency("ib_send_lat", 1.0),
-        beside: Measure::Bench("latency", "send", "8"),
+        baseline: Measure::Bench("latency", "send", "8"),
     },
-    // perftest gives round trips of what is answered, and halves of what is not.
+    // perftest reports a full round trip for READ and atomics, and half of one for SEND and WRITE.
     Case {
         name: "ib_read_lat/8",
         unit: "us",
         program: Measure::Latency("ib_read_lat", 0.5),
-        beside: Measure::Bench("latency", "read", "8"),
+        baseline: Measure::Bench("latency", "read", "8"),
     },
     Case {
         name: "ib_atomic_lat/8",
         unit: "us",
         program: Measure::Latency("ib_atomic_lat", 0.5),
-        beside: Measure::Bench("latency", "faa", "8"),
+        baseline: Measure::Bench("latency", "faa", "8"),
     },
     Case {
         name: "ib_write_lat/8",
         unit: "us",
         program: Measure::Latency("ib_write_lat", 1.0),
-        beside: Measure::Bench("latency", "write", "8"),
+        baseline: Measure::Bench("latency", "write", "8"),
     },
     Case {
         name: "ib_write_bw/65536",
         unit: "GB/s",
         program: Measure::Bandwidth("ib_write_bw"),
-        beside: Measure::Bench("bandwidth", "write", "65536"),
+        baseline: Measure::Bench("bandwidth", "write", "65536"),
     },
     Case {
         name: "ucx_tag_lat/8",
         unit: "us",
         program: Measure::UcxLatency(RC, "tag_lat"),
-        beside: Measure::UcxLatency(TCP, "tag_lat"),
+        baseline: Measure::UcxLatency(TCP, "tag_lat"),
     },
     Case {
         name: "ucx_ucp_fadd/8",
         unit: "us",
         program: Measure::UcxLatency(RC, "ucp_fadd"),
-        beside: Measure::UcxLatency(TCP, "ucp_fadd"),
+        baseline: Measure::UcxLatency(TCP, "ucp_fadd"),
     },
     Case {
         name: "ucx_ucp_put_bw/65536",
         unit: "GB/s",
         program: Measure::UcxBandwidth(RC, "ucp_put_bw"),
-        beside: Measure::UcxBandwidth(TCP, "ucp_put_bw"),
+        baseline: Measure::UcxBandwidth(TCP, "ucp_put_bw"),
     },
 ];
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = Machine::detect();
     let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(&args.only)).collect();
-    ensure!(!cases.is_empty(), "no row has {:?} in its name", args.only);
+    ensure!(!cases.is_empty(), "no row name contains {:?}", args.only);
     let bar = progress(cases.len() as u64 * u64::from(args.blocks) * 2);
     let mut rows = Vec::new();
     for case in cases {
         bar.set_message(case.name);
-        let (mut program, mut beside) = (Blocks::default(), Blocks::default());
+        let (mut program, mut baseline) = (Blocks::default(), Blocks::default());
         for round in 0..args.blocks {
-            // Each begins a round equally often.
-            let mut turns = [(case.program, &mut program), (case.beside, &mut beside)];
+            // The first of the two alternates, so that each begins equally often.
+            let mut turns = [(case.program, &mut program), (case.baseline, &mut baseline)];
             if round % 2 == 1 {
                 turns.reverse();
             }
             for (measure, blocks) in turns {
-                let (median, p99) = measure.take(args.iters).with_context(|| case.name.to_owned())?;
+                let (median, p99) = measure.run(args.iters).with_context(|| case.name.to_owned())?;
                 blocks.push(median, p99);
                 bar.inc(1);
             }
         }
         let row = program.row(case.name.to_owned(), case.unit);
-        rows.push(row.beside(&program, case.beside.name(), &beside));
+        rows.push(row.with_baseline(&program, case.baseline.name(), &baseline));
     }
     bar.finish_and_clear();
     let mut notes = machine.warnings();
     notes.push(
-        "Latencies: half of a round trip. A ratio above 1 is slower of a latency, faster of a bandwidth."
+        "Latencies are half of a round trip. A ratio above 1 means a higher latency or a higher bandwidth than the baseline."
             .into(),
     );
     let settings = serde_json::json!({ "iters": args.iters, "blocks": args.blocks });
@@ -158,8 +160,8 @@ impl Measure {
         }
     }
 
-    /// The median and the 99th percentile; of a bandwidth its mean, twice.
-    fn take(self, iters: u64) -> anyhow::Result<(f64, f64)> {
+    /// Returns the median and the 99th percentile of a latency, or the mean bandwidth twice.
+    fn run(self, iters: u64) -> anyhow::Result<(f64, f64)> {
         let (lat, bw) = (iters.to_string(), (iters / 10).to_string());
         match self {
             Measure::Bench(bench, op, size) => {
@@ -169,24 +171,26 @@ impl Measure {
                 let output = mitra().args(args).args(["--iters", &n]).output()?;
                 ensure!(output.status.success(), "mitra bench {bench}: {}", output.status);
                 let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-                let of = |field: &str| report["rows"][0][field].as_f64().context("no such figure");
+                let of = |field: &str| {
+                    report["rows"][0][field].as_f64().context("the report of `mitra bench` lacks a value")
+                };
                 Ok((of("median")?, of("p99")?))
             }
             Measure::Latency(program, part) => {
                 let figures = perftest(&[program, "-F", "-s", "8", "-n", &lat])?;
-                // #bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%
+                // perftest columns: #bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%
                 let [_, _, _, _, typical, _, _, p99, ..] = figures[..] else { bail!("{figures:?}") };
                 Ok((typical * part, p99 * part))
             }
             Measure::Bandwidth(program) => {
                 let figures = perftest(&[program, "-F", "-s", "65536", "-n", &bw])?;
-                // #bytes #iterations peak average message-rate, in 2^20 bytes a second
+                // perftest columns: #bytes #iterations peak average message-rate; rates in 2^20 bytes per second
                 let [_, _, _, average, ..] = figures[..] else { bail!("{figures:?}") };
                 let rate = average * f64::from(1 << 20) / 1e9;
                 Ok((rate, rate))
             }
             Measure::UcxLatency(transport, test) => {
-                // iterations, 50 % latency, average latency, ...: half of a round trip of what is not answered
+                // UCX columns: iterations, median latency, average latency, ...: half of a round trip, except for fadd
                 let figures = ucx(transport, test, "8", &lat)?;
                 let half = if test.contains("fadd") { 0.5 } else { 1.0 };
                 let [_, median, average, ..] = figures[..] else { bail!("{figures:?}") };
@@ -202,7 +206,7 @@ impl Measure {
     }
 }
 
-/// This very program.
+/// Returns a command that runs this program.
 fn mitra() -> Command {
     Command::new(std::env::current_exe().unwrap_or_else(|_| "mitra".into()))
 }
@@ -213,7 +217,7 @@ fn under_mitra() -> Command {
     command
 }
 
-/// The figures in the last line of what a program of perftest prints.
+/// Runs a perftest program and returns the figures in the last line of its output.
 fn perftest(words: &[&str]) -> anyhow::Result<Vec<f64>> {
     let port = free_port()?.to_string();
     let start = |host: Option<&str>| {
@@ -221,7 +225,7 @@ fn perftest(words: &[&str]) -> anyhow::Result<Vec<f64>> {
         command.args(words).args(["-p", &port]).args(host);
         command
     };
-    let printed = pair(start(None), start(Some("127.0.0.1")), &port)?;
+    let printed = run_pair(start(None), start(Some("127.0.0.1")), &port)?;
     figures(&printed, char::is_whitespace)
 }
 
@@ -236,27 +240,27 @@ fn ucx(transport: &str, test: &str, size: &str, iters: &str) -> anyhow::Result<V
             .args(host);
         command
     };
-    let printed = pair(start(None), start(Some("127.0.0.1")), &port)?;
+    let printed = run_pair(start(None), start(Some("127.0.0.1")), &port)?;
     figures(&printed, |c| c == ',')
 }
 
-/// The last line that is all figures.
+/// Returns the last line that consists of more than three numbers.
 fn figures(printed: &str, separator: impl Fn(char) -> bool) -> anyhow::Result<Vec<f64>> {
     let line = |line: &str| -> Option<Vec<f64>> {
         let words = line.trim().split(&separator).filter(|word| !word.is_empty());
         words.map(|word| word.parse().ok()).collect()
     };
     let found = printed.lines().rev().filter_map(line).find(|figures: &Vec<f64>| figures.len() > 3);
-    found.with_context(|| format!("no figures in what the program printed:\n{printed}"))
+    found.with_context(|| format!("no figures in the output of the program:\n{printed}"))
 }
 
-/// A port that nobody has at this moment.
+/// Returns a TCP port that is free at the time of the call.
 fn free_port() -> anyhow::Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Runs a server, and a client when it listens; what the client printed.
-fn pair(mut server: Command, mut client: Command, port: &str) -> anyhow::Result<String> {
+/// Starts a server, and a client as soon as the server listens. Returns the output of the client.
+fn run_pair(mut server: Command, mut client: Command, port: &str) -> anyhow::Result<String> {
     let quiet = |command: &mut Command| -> anyhow::Result<Child> {
         command
             .stdout(Stdio::piped())
@@ -265,7 +269,7 @@ fn pair(mut server: Command, mut client: Command, port: &str) -> anyhow::Result<
             .with_context(|| format!("cannot start {command:?}"))
     };
     let mut serving = quiet(&mut server)?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + PROGRAM_TIMEOUT;
     let port: u16 = port.parse()?;
     while !is_listening(port) && serving.try_wait()?.is_none() && Instant::now() < until {
         sleep(Duration::from_millis(5));
@@ -273,13 +277,13 @@ fn pair(mut server: Command, mut client: Command, port: &str) -> anyhow::Result<
     let mut calling = quiet(&mut client)?;
     while calling.try_wait()?.is_none() {
         if Instant::now() > until {
-            let _ = (calling.kill(), serving.kill()); // they may just have ended
+            let _ = (calling.kill(), serving.kill()); // fails if the process has just ended
             bail!("{client:?} hangs");
         }
         sleep(Duration::from_millis(5));
     }
     let called = calling.wait_with_output()?;
-    let _ = serving.kill(); // a server that waits for another client; its end is not measured
+    let _ = serving.kill(); // some servers wait for another client; the server's end is not measured
     serving.wait()?;
     ensure!(
         called.status.success(),
@@ -290,9 +294,9 @@ fn pair(mut server: Command, mut client: Command, port: &str) -> anyhow::Result<
     Ok(String::from_utf8_lossy(&called.stdout).into_owned())
 }
 
-/// Whether some process listens at this TCP port.
+/// Returns whether a process listens at this TCP port.
 fn is_listening(port: u16) -> bool {
-    // proc(5): sl local_address rem_address st; 0A is LISTEN.
+    // proc(5): columns sl, local_address, rem_address, st; state 0A is LISTEN.
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
         std::fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
             let columns: Vec<&str> = line.split_whitespace().collect();
@@ -307,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_in_the_last_line_of_figures() {
+    fn figures_come_from_the_last_line_of_numbers() {
         let perftest =
             " #bytes #iterations t_min\n 8  5000   3.43  150.12  4.17  4.80  4.28  17.96 80.07 \n------\n";
         assert_eq!(figures(perftest, char::is_whitespace).unwrap()[4], 4.17);

@@ -1,34 +1,34 @@
-//! What a bench found: rows, as a table and as JSON, with the machine beside them.
+//! The result of a benchmark: rows, printed as a table or as JSON, with a description of the machine.
 
 use std::fs;
 use std::io::{self, Write};
 
 use serde::{Serialize, Serializer};
 
-/// What a bench prints.
+/// The result of a benchmark.
 #[derive(Serialize)]
 pub(crate) struct Report {
-    /// Which bench.
+    /// The name of the benchmark in JSON.
     pub(crate) name: &'static str,
-    /// Of the rows that do not name another.
+    /// The unit of the rows that have no unit of their own.
     pub(crate) unit: &'static str,
     pub(crate) machine: Machine,
-    /// What was asked for, and what it came to.
+    /// The options of the run and derived values.
     pub(crate) settings: serde_json::Value,
     pub(crate) rows: Vec<Row>,
-    /// What a reader should know about these figures.
+    /// Warnings and explanations for the reader.
     pub(crate) notes: Vec<String>,
 }
 
-/// One figure.
+/// One measured value.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Row {
-    /// Stable: scripts look for it.
+    /// The row name. It is stable, because scripts search for it.
     pub(crate) name: String,
     pub(crate) unit: &'static str,
     #[serde(serialize_with = "rounded")]
     pub(crate) median: f64,
-    /// The 99th percentile; of what is better when higher, the 1st.
+    /// The 99th percentile, or the 1st if a higher value is better.
     #[serde(serialize_with = "rounded")]
     pub(crate) p99: f64,
     /// The lowest and the highest median of a block.
@@ -37,21 +37,25 @@ pub(crate) struct Row {
     /// The median of each block, in the order of the rounds.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "rounded_list")]
     pub(crate) blocks: Vec<f64>,
-    /// The row that was measured beside it, in the same rounds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) floor: Option<String>,
-    /// Its median.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
-    pub(crate) floor_median: Option<f64>,
-    /// The median over the rounds of this row's block to the floor's block of the same round.
+    /// The name of the baseline row, measured in the same rounds. JSON calls it `floor`.
+    #[serde(rename = "floor", skip_serializing_if = "Option::is_none")]
+    pub(crate) baseline: Option<String>,
+    /// The median of the baseline row.
+    #[serde(
+        rename = "floor_median",
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "rounded_some"
+    )]
+    pub(crate) baseline_median: Option<f64>,
+    /// The median over the rounds of this row's block divided by the baseline's block of the same round.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
     pub(crate) ratio: Option<f64>,
-    /// The same ratio of two equal things: what noise alone makes.
+    /// The same ratio for two identical variants: the noise of the measurement.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
     pub(crate) aa_ratio: Option<f64>,
 }
 
-/// Four decimals: no clock here says more, and scripts compare text.
+/// Rounds to four decimals: the clocks are not more precise, and scripts compare text.
 fn round(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
@@ -72,14 +76,13 @@ fn rounded_list<S: Serializer>(values: &[f64], to: S) -> Result<S::Ok, S::Error>
     to.collect_seq(values.iter().copied().map(round))
 }
 
-/// The machine, as far as it bears on the figures.
+/// The machine, as far as it affects the figures.
 #[derive(Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cpus: usize,
     pub(crate) kernel: String,
-    /// The one-minute load average when the bench began: above what the bench itself needs, the figures are worth
-    /// little.
+    /// The one-minute load average when the benchmark began.
     pub(crate) load: f64,
     pub(crate) rmem_max: Option<u64>,
 }
@@ -101,15 +104,15 @@ impl Machine {
         }
     }
 
-    /// What about it spoils figures, if anything.
+    /// Returns what makes figures of this machine unreliable.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut list = Vec::new();
         if self.cpus < 2 {
-            list.push("two processes spin on one processor: latencies are those of the scheduler".to_owned());
+            list.push("two processes busy-poll on one CPU: latencies are those of the scheduler".to_owned());
         }
         if self.load > 0.5 * self.cpus as f64 {
             list.push(format!(
-                "the machine is busy (load {:.1} on {} processors): run it again when it is calm",
+                "the machine is busy (load {:.1} on {} CPUs): run the benchmark again when it is idle",
                 self.load, self.cpus
             ));
         }
@@ -144,10 +147,10 @@ impl Report {
             lines.push([
                 row.name.clone(),
                 row.unit.to_owned(),
-                number(row.median),
-                number(row.p99),
-                row.floor.clone().unwrap_or_default(),
-                row.floor_median.map(number).unwrap_or_default(),
+                format_figure(row.median),
+                format_figure(row.p99),
+                row.baseline.clone().unwrap_or_default(),
+                row.baseline_median.map(format_figure).unwrap_or_default(),
                 ratio,
             ]);
         }
@@ -156,7 +159,6 @@ impl Report {
         for line in &lines {
             let mut text = String::new();
             for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {
-                // Figures to the right, words to the left.
                 if matches!(column, 2 | 3 | 5) {
                     text.push_str(&format!("{cell:>width$}  "));
                 } else {
@@ -174,8 +176,8 @@ impl Report {
     }
 }
 
-/// Three digits that count, and no more than three decimals.
-fn number(value: f64) -> String {
+/// Formats a number with three significant digits and at most three decimals.
+fn format_figure(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 || v == v.trunc() => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
@@ -184,12 +186,13 @@ fn number(value: f64) -> String {
     }
 }
 
-/// The median; 0 of nothing.
+/// Returns the median, or 0 for an empty slice.
 pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// A quantile between 0 and 1, of the value at or below it; the median of an even number is the mean of the middle two.
+/// Returns the quantile `q` between 0 and 1, rounded to an element. The median of an even number of values is the mean
+/// of the middle two.
 pub(crate) fn quantile(values: &[f64], q: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -202,12 +205,12 @@ pub(crate) fn quantile(values: &[f64], q: f64) -> f64 {
     }
 }
 
-/// The blocks of one row, one a round.
+/// The blocks of one row, one per round.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Blocks {
-    /// Each block's median.
+    /// The median of each block.
     pub(crate) medians: Vec<f64>,
-    /// Each block's 99th percentile.
+    /// The 99th percentile of each block.
     pub(crate) p99s: Vec<f64>,
 }
 
@@ -217,7 +220,7 @@ impl Blocks {
         self.p99s.push(p99);
     }
 
-    /// The median over the rounds of this one's block to the other's block of the same round.
+    /// Returns the median over the rounds of this variant's block divided by the block of `other` of the same round.
     pub(crate) fn ratio_to(&self, other: &Blocks) -> f64 {
         let ratios: Vec<f64> = self.medians.iter().zip(&other.medians).map(|(a, b)| a / b).collect();
         median(&ratios)
@@ -239,11 +242,11 @@ impl Blocks {
 }
 
 impl Row {
-    /// The same, with what was measured beside it.
-    pub(crate) fn beside(mut self, blocks: &Blocks, name: String, floor: &Blocks) -> Row {
-        self.ratio = Some(blocks.ratio_to(floor));
-        self.floor_median = Some(median(&floor.medians));
-        self.floor = Some(name);
+    /// Adds the baseline that was measured in the same rounds.
+    pub(crate) fn with_baseline(mut self, blocks: &Blocks, name: String, baseline: &Blocks) -> Row {
+        self.ratio = Some(blocks.ratio_to(baseline));
+        self.baseline_median = Some(median(&baseline.medians));
+        self.baseline = Some(name);
         self
     }
 }
@@ -262,16 +265,16 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_of_blocks_of_the_same_round() {
-        // The machine became twice as slow half way through: the ratio is what it was.
+    fn ratio_compares_blocks_of_the_same_round() {
+        // The machine slows down by half after two rounds; the ratio does not change.
         let slow = |f: f64| Blocks { medians: vec![f, f, 2.0 * f, 2.0 * f, 2.0 * f], p99s: vec![f; 5] };
         assert_eq!(slow(3.0).ratio_to(&slow(2.0)), 1.5);
     }
 
     #[test]
-    fn figures_have_three_digits_that_count() {
+    fn figures_have_three_significant_digits() {
         assert_eq!(
-            [1234.5, 12.345, 1.2345, 0.12345, 0.0].map(number),
+            [1234.5, 12.345, 1.2345, 0.12345, 0.0].map(format_figure),
             ["1234", "12.3", "1.23", "0.123", "0"]
         );
     }

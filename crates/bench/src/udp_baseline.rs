@@ -1,4 +1,4 @@
-//! What a plain UDP socket does on this machine: the floor under every figure of a NIC that is made of one.
+//! A plain UDP socket, measured as the baseline of the software NIC, which is built on one.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -15,12 +15,12 @@ use std::io::{IoSlice, IoSliceMut};
 
 use super::clock::{Deadline, Stopwatch};
 
-/// Asked of the kernel for each buffer, as the NICs do.
+/// The socket buffer sizes in bytes. The software NICs ask the kernel for the same sizes.
 const BUFFER: usize = 8 << 20;
-/// The payload of a UDP datagram, and of a run of segments in one piece.
+/// The largest payload of a UDP datagram in bytes, which also bounds a GSO run.
 const MAX_DATAGRAM: usize = 65_507;
 
-/// A spinning, non-blocking, unconnected UDP socket: what a NIC that may talk to many peers uses.
+/// A busy-polling, non-blocking, unconnected UDP socket, like the socket of a software NIC.
 pub(crate) struct UdpBaseline {
     socket: UdpSocket,
     peer: SocketAddr,
@@ -33,7 +33,7 @@ impl UdpBaseline {
         socket.set_nonblocking(true)?;
         setsockopt(&socket, sockopt::RcvBuf, &BUFFER)?;
         setsockopt(&socket, sockopt::SndBuf, &BUFFER)?;
-        // Before Linux 5.0 there is none: then runs arrive one by one.
+        // Linux before 5.0 has no UDP_GRO and delivers each datagram of a run separately.
         let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
         let peer = socket.local_addr()?;
         Ok(UdpBaseline { socket, peer, buffer: vec![0; 1 << 16] })
@@ -47,20 +47,20 @@ impl UdpBaseline {
         self.peer = peer;
     }
 
-    /// Sends `request` bytes, waits for the answer, `rounds` times; the first tenth is not counted.
+    /// Sends `request` bytes and waits for the echo, `rounds` times after a warm-up of one tenth.
     pub(crate) fn ping(&mut self, request: usize, rounds: u64) -> anyhow::Result<Histogram<u64>> {
         let mut watch = Stopwatch::start(rounds);
         for i in 0..watch.rounds() {
             self.send(i, request)?;
-            ensure!(self.receive()? == i, "the UDP echo answers something else");
+            ensure!(self.receive()? == i, "the UDP echo does not match the request");
             watch.lap();
         }
-        Ok(watch.done())
+        Ok(watch.into_histogram())
     }
 
-    /// Answers as many with `response` bytes.
+    /// Answers the datagrams of [`UdpBaseline::ping`] with `response` bytes each.
     pub(crate) fn pong(&mut self, response: usize, rounds: u64) -> anyhow::Result<()> {
-        for _ in 0..Stopwatch::rounds_of(rounds) {
+        for _ in 0..Stopwatch::with_warm_up(rounds) {
             let i = self.receive()?;
             self.send(i, response)?;
         }
@@ -87,8 +87,8 @@ impl UdpBaseline {
         }
     }
 
-    /// Sends `bytes` of payload in datagrams of `datagram` bytes that each carry `payload` of it, in runs as long as the
-    /// kernel takes; at most `window` bytes of payload are unanswered. Says how long it took.
+    /// Sends the stream of `plan` in GSO runs, with at most `window` unacknowledged payload bytes. Returns the
+    /// duration.
     pub(crate) fn stream(&mut self, plan: &StreamPlan) -> anyhow::Result<Duration> {
         let begin = std::time::Instant::now();
         let (mut sent, mut answered) = (0_u64, 0_u64);
@@ -122,25 +122,26 @@ impl UdpBaseline {
         match sendmsg(self.socket.as_raw_fd(), &run, &control, MsgFlags::MSG_DONTWAIT, Some(to)) {
             Ok(_) => Ok(true),
             Err(Errno::EAGAIN) => Ok(false),
-            Err(error) => Err(error).context("this kernel does not send runs of UDP datagrams (UDP_SEGMENT)"),
+            Err(error) => Err(error).context("cannot send with UDP segmentation offload (UDP_SEGMENT)"),
         }
     }
 
-    /// Receives such a stream, answers each run with what has come so far, and gives the bytes no second look.
+    /// Receives the stream of `plan` and acknowledges each run with the number of payload bytes so far. The payload is
+    /// not read.
     pub(crate) fn sink(&mut self, plan: &StreamPlan) -> anyhow::Result<()> {
         let mut datagrams = 0_u64;
         let total = plan.bytes.div_ceil(plan.payload as u64);
         let mut deadline = Deadline::default();
         while datagrams < total {
             match self.receive_run() {
-                Ok(0) => bail!("an empty datagram in the stream"),
+                Ok(0) => bail!("the UDP stream contains an empty datagram"),
                 Ok(len) => {
                     datagrams += len.div_ceil(plan.datagram) as u64;
                     let answer = (datagrams * plan.payload as u64).to_le_bytes();
                     self.socket.send_to(&answer, self.peer)?;
                 }
                 Err(Errno::EAGAIN) => {
-                    deadline.check().context("datagrams of the plain UDP stream were lost")?;
+                    deadline.check().context("the UDP stream lost datagrams")?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -153,7 +154,7 @@ impl UdpBaseline {
         let mut iov = [IoSliceMut::new(&mut self.buffer)];
         let fd = self.socket.as_raw_fd();
         let message = recvmsg::<SockaddrStorage>(fd, &mut iov, Some(&mut control), MsgFlags::MSG_DONTWAIT)?;
-        // Taken apart as a NIC would have to.
+        // The NIC reads the segment size of each run too.
         if let Some(ControlMessageOwned::UdpGroSegments(segment)) = message.cmsgs()?.next() {
             std::hint::black_box(segment);
         }
@@ -161,26 +162,26 @@ impl UdpBaseline {
     }
 }
 
-/// A plain UDP stream.
+/// A UDP stream.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct StreamPlan {
-    /// Payload in all: a multiple of a run's.
+    /// Payload bytes, a multiple of the payload of a run.
     pub(crate) bytes: u64,
-    /// Of each datagram.
+    /// Bytes per datagram.
     pub(crate) datagram: usize,
-    /// Its part that counts.
+    /// Payload bytes per datagram.
     pub(crate) payload: usize,
-    /// Payload that may be unanswered.
+    /// The largest number of unacknowledged payload bytes.
     pub(crate) window: u64,
 }
 
 impl StreamPlan {
-    /// Datagrams in one piece.
+    /// Returns the number of datagrams per GSO run.
     pub(crate) fn run_datagrams(&self) -> usize {
         (MAX_DATAGRAM / self.datagram).clamp(1, 64)
     }
 
-    /// The same, with `bytes` rounded up to whole runs.
+    /// Returns the plan with `bytes` rounded up to whole runs.
     pub(crate) fn whole_runs(mut self) -> StreamPlan {
         self.bytes = self.bytes.next_multiple_of((self.run_datagrams() * self.payload) as u64);
         self

@@ -1,28 +1,28 @@
-//! One decision after another: a process that begins a new instance of its protocol for each, on registers of its own.
+//! Repeated decisions: a process that starts a new instance of its protocol for each decision, on separate registers.
 
 use mitra_consensus::{Action, Actions, Input, MemoryId, Op, Owners, Process, ProcessId, Region, Response};
 
-/// A process of many instances, of which the last one goes on.
+/// A process of many protocol instances, of which the last one is active.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Instances<P: Process> {
     current: P,
-    /// What an instance is that another process begins.
+    /// The initial state of an instance that another process starts.
     fresh: P,
-    /// Its number, and how many registers each has in each region.
+    /// The number of the active instance, and the registers per instance in each region.
     number: u32,
     strides: Vec<u16>,
-    /// Of which instance each outstanding operation is, by memory.
+    /// The instance of each outstanding operation, per memory.
     owners: Owners<u32>,
 }
 
 impl<P: Process> Instances<P> {
-    /// Begins with an instance on the first registers of its regions.
+    /// Creates the process with instance 0, on the first registers of its regions.
     pub(super) fn new(first: P, memories: u8, of_one: &[Region]) -> Instances<P> {
         let strides = of_one.iter().map(|region| region.registers).collect();
         Instances { fresh: first.clone(), current: first, number: 0, strides, owners: Owners::new(memories) }
     }
 
-    /// The region of a protocol, with room for so many instances.
+    /// Returns the regions of a protocol, enlarged for this number of instances.
     pub(super) fn regions(of_one: Vec<Region>, instances: u16) -> Vec<Region> {
         of_one
             .into_iter()
@@ -30,7 +30,7 @@ impl<P: Process> Instances<P> {
             .collect()
     }
 
-    /// The next decision is to be made, by this process.
+    /// Starts the next instance with `process`, and makes `me` its leader.
     pub(super) fn next(&mut self, process: P, me: ProcessId, out: &mut Actions<Self>) {
         self.begin(self.number + 1, process, out);
         self.handle_in_current(Input::Leader(me), out);
@@ -42,14 +42,14 @@ impl<P: Process> Instances<P> {
     }
 
     fn handle_in_current(&mut self, input: Input<P::Cell, P::Message>, out: &mut Actions<Self>) {
-        let mut asked = Vec::new();
-        self.current.handle(input, &mut asked);
-        for action in asked {
+        let mut actions = Vec::new();
+        self.current.handle(input, &mut actions);
+        for action in actions {
             out.push(match action {
                 Action::Send { to, message } => Action::Send { to, message: (self.number, message) },
                 Action::Ask { memory, op } => {
                     self.owners.asked(memory, self.number);
-                    Action::Ask { memory, op: self.moved(op) }
+                    Action::Ask { memory, op: self.relocate(op) }
                 }
                 Action::Wake => Action::Wake,
                 Action::Toss => Action::Toss,
@@ -57,8 +57,8 @@ impl<P: Process> Instances<P> {
         }
     }
 
-    /// An operation of the current instance, on its own registers.
-    fn moved<C>(&self, op: Op<C>) -> Op<C> {
+    /// Moves an operation of the active instance to the registers of that instance.
+    fn relocate<C>(&self, op: Op<C>) -> Op<C> {
         let first = |region: u8| self.number as u16 * self.strides[usize::from(region)];
         match op {
             Op::Read { region, first: register, count } => {
@@ -74,7 +74,7 @@ impl<P: Process> Instances<P> {
         }
     }
 
-    fn answered(
+    fn on_response(
         &mut self,
         memory: MemoryId,
         nth: usize,
@@ -104,7 +104,7 @@ impl<P: Process> Process for Instances<P> {
                     self.handle_in_current(Input::Message { from, message }, out);
                 }
             }
-            Input::Response { memory, nth, response } => self.answered(memory, nth, response, out),
+            Input::Response { memory, nth, response } => self.on_response(memory, nth, response, out),
             Input::Start => self.handle_in_current(Input::Start, out),
             Input::Leader(p) => self.handle_in_current(Input::Leader(p), out),
             Input::Wake => self.handle_in_current(Input::Wake, out),

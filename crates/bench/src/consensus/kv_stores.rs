@@ -1,4 +1,4 @@
-//! Key-value stores whose clients are Redis': processes on this machine, started for a block and ended behind it.
+//! Key-value stores that speak the Redis protocol: their processes run on this machine during a block.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -12,46 +12,47 @@ use mitra_kv::resp::Reply;
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 
-use mitra_peer_process::RECEIVE_TIMEOUT;
-
-/// Processes of a replicated store, and memories of ours.
+/// How long a store may take until it serves clients.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Processes of a replicated store, and memory nodes of `mitra kv`.
 const PROCESSES: u16 = 3;
-/// Milliseconds between two heartbeats. Raft's are as far apart; as with Raft, it takes somewhat above a second to miss a leader.
+/// Milliseconds between two heartbeats of `mitra kv`. Raft uses the same interval; both detect a failed leader after
+/// slightly more than a second.
 const HEARTBEAT: &str = "100";
 
-/// A kind of store.
+/// A store to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum StoreKind {
     Kv,
     Raft,
     Redis,
 }
 
-impl Kind {
-    pub(super) const ALL: [Kind; 3] = [Kind::Kv, Kind::Raft, Kind::Redis];
+impl StoreKind {
+    pub(super) const ALL: [StoreKind; 3] = [StoreKind::Kv, StoreKind::Raft, StoreKind::Redis];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Kv => "kv",
-            Kind::Raft => "raft",
-            Kind::Redis => "redis",
+            StoreKind::Kv => "kv",
+            StoreKind::Raft => "raft",
+            StoreKind::Redis => "redis",
         }
     }
 
-    /// What is to be done so that there are figures of it, if it is not here.
-    pub(super) fn lacks(self) -> Option<&'static str> {
+    /// Returns the note that tells the user how to get this store, if it is not installed.
+    pub(super) fn missing_note(self) -> Option<&'static str> {
         match self {
-            Kind::Raft if !raft().exists() => Some(
-                "raft/… is left out: build it beside mitra with `cargo build --release -p mitra-raft-baseline`",
+            StoreKind::Raft if !raft().exists() => Some(
+                "raft/… is left out: build mitra-raft-baseline next to mitra with `cargo build --release -p mitra-raft-baseline`",
             ),
-            Kind::Redis if !starts("redis-server") => {
+            StoreKind::Redis if !is_installed("redis-server") => {
                 Some("redis/… is left out: install redis-server (Debian's redis-server)")
             }
             _ => None,
         }
     }
 
-    /// Starts one, and waits until it takes writes.
+    /// Starts the store and waits until it accepts writes.
     pub(super) fn start(self) -> anyhow::Result<Store> {
         let mut store = Store { children: Vec::new(), at: address(1, 6401) };
         let places = |port| (1..=PROCESSES as u8).map(|n| address(n, port)).collect::<Vec<_>>();
@@ -59,24 +60,24 @@ impl Kind {
         let ids = ["0", "1", "2"];
         let shared = ["--processes", &words(&processes), "--clients", &words(&clients)];
         match self {
-            Kind::Kv => {
+            StoreKind::Kv => {
                 for at in &memories {
                     store.run(mitra()?, &["memory", "kv", "--listen", &at.to_string()])?;
                 }
-                // A process that finds no memory tries again, but later.
-                memories.iter().try_for_each(|&at| until_open(at))?;
+                // A process that finds no memory retries only after a delay.
+                memories.iter().try_for_each(|&at| wait_until_listening(at))?;
                 for id in ids {
                     let own = ["kv", "serve", "--id", id, "--heartbeat", HEARTBEAT];
                     let memories = ["--memories", &words(&memories)];
                     store.run(mitra()?, &[&own[..], &shared, &memories].concat())?;
                 }
             }
-            Kind::Raft => {
+            StoreKind::Raft => {
                 for id in ids {
                     store.run(raft(), &[&["--id", id][..], &shared].concat())?;
                 }
             }
-            Kind::Redis => {
+            StoreKind::Redis => {
                 let (ip, port) = (store.at.ip().to_string(), store.at.port().to_string());
                 let place = ["--bind", &ip, "--port", &port];
                 store.run(
@@ -85,22 +86,23 @@ impl Kind {
                 )?;
             }
         }
-        let servers = if self == Kind::Redis { &clients[..1] } else { &clients };
-        store.at = leader(servers).with_context(|| format!("nobody leads {}", self.name()))?;
+        let servers = if self == StoreKind::Redis { &clients[..1] } else { &clients };
+        store.at =
+            leader(servers).with_context(|| format!("no process of {} accepts writes", self.name()))?;
         Ok(store)
     }
 }
 
-/// Its processes are ended when it is dropped.
+/// A running store. Dropping the value ends its processes.
 pub(super) struct Store {
     children: Vec<Child>,
-    /// Where the process serves clients that leads.
+    /// The client address of the leading process.
     pub(super) at: SocketAddr,
 }
 
 impl Store {
     fn run(&mut self, program: PathBuf, args: &[&str]) -> anyhow::Result<()> {
-        // The processes are to end with this one, however that ends.
+        // The kernel kills the store's processes when this process ends.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(&program).args(args);
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -109,18 +111,18 @@ impl Store {
         Ok(())
     }
 
-    /// What all its processes have had of the processors so far, in seconds.
+    /// Returns the CPU time of all processes of the store so far, in seconds.
     pub(super) fn cpu_seconds(&self) -> anyhow::Result<f64> {
         let mut sum = 0.0;
         for child in &self.children {
-            let clock =
-                clock_getcpuclockid(Pid::from_raw(child.id() as i32)).context("a process has ended")?;
+            let clock = clock_getcpuclockid(Pid::from_raw(child.id() as i32))
+                .context("a process of the store has ended")?;
             sum += Duration::from(clock.now()?).as_secs_f64();
         }
         Ok(sum)
     }
 
-    /// Whether its values are what was written: of the keys that `redis-benchmark` writes, nearly all are there, with values of this length.
+    /// Checks that at least 90 % of the keys of `redis-benchmark` exist and that their values have `size` bytes.
     pub(super) fn check(&self, keys: u32, size: usize) -> anyhow::Result<()> {
         let names: Vec<String> = (0..keys).map(|key| format!("key:{key:012}")).collect();
         let mut connection = RespConnection::connect(self.at)?;
@@ -131,14 +133,18 @@ impl Store {
             for reply in connection.pipeline(&gets)? {
                 match reply {
                     Reply::Bulk(Some(value)) => {
-                        ensure!(value.len() == size, "a value of {} bytes, not {size}", value.len());
+                        ensure!(
+                            value.len() == size,
+                            "a stored value has {} bytes instead of {size}",
+                            value.len()
+                        );
                         found += 1;
                     }
-                    other => ensure!(other == Reply::Bulk(None), "{other:?} instead of a value"),
+                    other => ensure!(other == Reply::Bulk(None), "GET returned {other:?} instead of a value"),
                 }
             }
         }
-        ensure!(found * 10 >= keys * 9, "{found} of {keys} keys were stored");
+        ensure!(found * 10 >= keys * 9, "only {found} of {keys} keys were stored");
         Ok(())
     }
 }
@@ -146,14 +152,14 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // Both fail only if it has ended and was waited for, which is what they are for.
+            // Both calls fail only if the process has already ended and was waited for.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// An address of this process's own: other benches may run beside it.
+/// Returns a loopback address that is specific to this process, because benchmarks may run concurrently.
 fn address(number: u8, port: u16) -> SocketAddr {
     let [high, low] = (std::process::id() as u16).to_be_bytes();
     (Ipv4Addr::new(127, 50 + high % 50, low, number), port).into()
@@ -163,45 +169,45 @@ fn words(addresses: &[SocketAddr]) -> String {
     addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// This very program.
+/// Returns the path of this program.
 fn mitra() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().context("this program cannot be found")
+    std::env::current_exe().context("cannot determine the path of this program")
 }
 
-/// The Raft, beside this program.
+/// Returns the path of the Raft baseline, which is next to this program.
 fn raft() -> PathBuf {
     mitra().unwrap_or_default().with_file_name("mitra-raft-baseline")
 }
 
-/// Whether there is such a program.
-pub(super) fn starts(program: &str) -> bool {
+/// Returns whether a program is installed.
+pub(super) fn is_installed(program: &str) -> bool {
     let quiet = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     quiet.is_ok_and(|status| status.success())
 }
 
-fn until_open(at: SocketAddr) -> anyhow::Result<()> {
-    until(|| std::net::TcpStream::connect(at).ok())
-        .with_context(|| format!("nobody listens at {at}"))
+fn wait_until_listening(at: SocketAddr) -> anyhow::Result<()> {
+    retry_until(|| std::net::TcpStream::connect(at).ok())
+        .with_context(|| format!("no process listens at {at}"))
         .map(drop)
 }
 
-/// Where the process is that takes a write.
+/// Returns the address of the process that accepts a write.
 fn leader(servers: &[SocketAddr]) -> anyhow::Result<SocketAddr> {
     let takes = |&&at: &&SocketAddr| {
         let said =
             RespConnection::connect(at).and_then(|mut server| server.request(&[b"SET", b"key", b"value"]));
         said.is_ok_and(|reply| reply == Reply::Simple("OK"))
     };
-    until(|| servers.iter().find(takes).copied())
+    retry_until(|| servers.iter().find(takes).copied())
 }
 
-fn until<T>(mut look: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
-    let end = Instant::now() + RECEIVE_TIMEOUT;
+fn retry_until<T>(mut look: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
+    let end = Instant::now() + START_TIMEOUT;
     loop {
         if let Some(found) = look() {
             return Ok(found);
         }
-        ensure!(Instant::now() < end, "not in {RECEIVE_TIMEOUT:?}");
+        ensure!(Instant::now() < end, "timed out after {START_TIMEOUT:?}");
         sleep(Duration::from_millis(5));
     }
 }

@@ -1,4 +1,5 @@
-//! From one leader to the next: the permission alone, the log's whole take-over, and the detection before it.
+//! The time of a leader change: the switch of the write permission, the takeover of the log, and the detection of a
+//! failure.
 
 use std::time::{Duration, Instant};
 
@@ -15,18 +16,19 @@ use super::PROCESSES;
 use crate::clock::Deadline;
 use crate::report::quantile;
 
-/// A process that takes the right to write, each time it is told to, and decides when a majority has given it.
+/// A process that takes the write permission on every `Leader` input, and decides when a majority of the memories has
+/// granted it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Taker {
+pub(super) struct PermissionTaker {
     me: ProcessId,
     memories: u8,
-    given: Option<usize>,
-    taken: u64,
+    granted: Option<usize>,
+    attempts: u64,
 }
 
-impl Taker {
-    pub(super) fn new(me: ProcessId, memories: u8) -> Taker {
-        Taker { me, memories, given: None, taken: 0 }
+impl PermissionTaker {
+    pub(super) fn new(me: ProcessId, memories: u8) -> PermissionTaker {
+        PermissionTaker { me, memories, granted: None, attempts: 0 }
     }
 
     pub(super) fn regions(processes: u8) -> Vec<Region> {
@@ -39,11 +41,11 @@ impl Taker {
     }
 
     fn is_done(&self) -> bool {
-        self.given.is_some_and(|given| given > usize::from(self.memories / 2))
+        self.granted.is_some_and(|granted| granted > usize::from(self.memories / 2))
     }
 }
 
-impl Process for Taker {
+impl Process for PermissionTaker {
     type Cell = ();
     type Message = ();
     type Value = ();
@@ -51,13 +53,13 @@ impl Process for Taker {
     fn handle(&mut self, input: Input<(), ()>, out: &mut Actions<Self>) {
         match input {
             Input::Leader(p) if p == self.me => {
-                (self.given, self.taken) = (Some(0), self.taken + 1);
+                (self.granted, self.attempts) = (Some(0), self.attempts + 1);
                 let rights = Rights::single_writer(PROCESSES, self.me);
                 let op = Op::Change { region: 0, rights };
                 out.extend((0..self.memories).map(|m| Action::Ask { memory: MemoryId(m), op: op.clone() }));
             }
             Input::Response { response: Response::Ack, .. } => {
-                self.given = self.given.map(|given| given + 1);
+                self.granted = self.granted.map(|granted| granted + 1);
             }
             _ => {}
         }
@@ -68,12 +70,16 @@ impl Process for Taker {
     }
 
     fn attempts(&self) -> u64 {
-        self.taken
+        self.attempts
     }
 }
 
-/// Microseconds that it takes to have the right on a majority, so many times, by turns of two processes; median and 99th percentile.
-pub(super) fn permission(takers: &mut [ProcessNode<Taker>; 2], times: usize) -> anyhow::Result<(f64, f64)> {
+/// Measures a switch of the write permission on a majority of the memories, alternating between two processes. Returns
+/// median and 99th percentile in microseconds.
+pub(super) fn permission(
+    takers: &mut [ProcessNode<PermissionTaker>; 2],
+    times: usize,
+) -> anyhow::Result<(f64, f64)> {
     let mut laps = Vec::new();
     for nth in 0..times {
         let taker = &mut takers[nth % 2];
@@ -86,7 +92,7 @@ pub(super) fn permission(takers: &mut [ProcessNode<Taker>; 2], times: usize) -> 
             deadline.check()?;
         }
         laps.push(begin.elapsed().as_secs_f64() * 1e6);
-        // The minority answers too, before the next turn.
+        // The remaining memories answer before the next measurement.
         let rest = Instant::now() + Duration::from_micros(500);
         while Instant::now() < rest {
             takers.iter_mut().for_each(|taker| _ = taker.poll());
@@ -95,7 +101,8 @@ pub(super) fn permission(takers: &mut [ProcessNode<Taker>; 2], times: usize) -> 
     Ok((quantile(&laps, 0.5), quantile(&laps, 0.99)))
 }
 
-/// The same of the log: from being named to taking submissions, with the old leader's connections being refused on the way.
+/// Measures a takeover of the log: from the `Leader` input until the log accepts submissions. The memories refuse the
+/// old leader's connections meanwhile. Returns median and 99th percentile in microseconds.
 pub(super) fn takeover(logs: &mut [ProcessNode<Log>; 2], times: usize) -> anyhow::Result<(f64, f64)> {
     let mut laps = Vec::new();
     for nth in 0..times {
@@ -117,7 +124,8 @@ pub(super) fn takeover(logs: &mut [ProcessNode<Log>; 2], times: usize) -> anyhow
     Ok((quantile(&laps, 0.5), quantile(&laps, 0.99)))
 }
 
-/// Microseconds from a leader's last poll until the other takes it for dead; heartbeats go every `beat`.
+/// Measures the time from a leader's last poll until the other process suspects it. `beat` is the heartbeat interval.
+/// Returns median and 99th percentile in microseconds.
 pub(super) fn detection(
     beats: &mut [ProcessNode<Heartbeat>; 2],
     beat: Duration,
@@ -126,7 +134,7 @@ pub(super) fn detection(
     let all = ProcessSet::first(PROCESSES);
     let mut laps = Vec::new();
     for _ in 0..times {
-        let mut deadline = Deadline::patient();
+        let mut deadline = Deadline::for_block();
         while beats[1].process().leader(all) != Some(ProcessId(0))
             || beats[1].process().points(ProcessId(0)) < MOST
         {
@@ -141,6 +149,6 @@ pub(super) fn detection(
         laps.push(begin.elapsed().as_secs_f64() * 1e6);
     }
     let least = beat.as_secs_f64() * 1e6 * f64::from(MOST - SUSPECT - 2);
-    ensure!(laps.iter().all(|&lap| lap >= least), "found dead before it could be");
+    ensure!(laps.iter().all(|&lap| lap >= least), "the leader was suspected before the heartbeat timeout");
     Ok((quantile(&laps, 0.5), quantile(&laps, 0.99)))
 }

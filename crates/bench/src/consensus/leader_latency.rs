@@ -1,4 +1,4 @@
-//! What is measured of the leader: it connects to the memories, and decides again and again.
+//! The measured loops of the leader: decisions, log entries, and the baseline of raw WRITEs.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use serde::de::DeserializeOwned;
 
 use super::instances::Instances;
 use super::memory_processes::{self, Memory};
-use super::{Args, BEAT, LEADER, PROCESSES, ROOM, Value, protocols};
+use super::{Args, HEARTBEAT_PERIOD, LEADER, PROCESSES, REGISTER_CAPACITY, Value, protocols};
 use crate::bench_qp::{BenchQp, Op, request};
 use crate::clock::{Deadline, Stopwatch};
 
-/// The leader of a protocol with an instance for each decision.
+/// Connects the leader of a protocol that uses one instance per decision.
 pub(super) fn leader<P>(
     domain: &Arc<Domain>,
     memories: &[Memory],
@@ -35,7 +35,7 @@ where
     connect(domain, memories, protocol, LEADER, Instances::new(first, memories.len() as u8, regions))
 }
 
-/// A process, connected to all memories.
+/// Connects a process to all memories.
 pub(super) fn connect<P>(
     domain: &Arc<Domain>,
     memories: &[Memory],
@@ -48,22 +48,22 @@ where
     P::Cell: Serialize + DeserializeOwned,
     P::Message: Serialize + DeserializeOwned,
 {
-    let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
+    let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen on a TCP port")?;
     let regions = protocols(PROCESSES, memories.len() as u8).swap_remove(protocol);
     let config = ProcessConfig {
         id: me,
         tokens: memory_processes::tokens(PROCESSES),
-        processes: vec![door.local_addr()?; PROCESSES.into()],
-        memories: memories.iter().map(|memory| (memory.doors[protocol], regions.clone())).collect(),
-        register_capacity: ROOM,
+        processes: vec![listener.local_addr()?; PROCESSES.into()],
+        memories: memories.iter().map(|memory| (memory.addresses[protocol], regions.clone())).collect(),
+        register_capacity: REGISTER_CAPACITY,
         max_message_bytes: 512,
-        wake_delay: BEAT,
+        wake_delay: HEARTBEAT_PERIOD,
         failover: memory_processes::config(),
     };
-    let mut node = ProcessNode::new(process, domain, door, &config)?;
-    let mut deadline = Deadline::patient();
+    let mut node = ProcessNode::new(process, domain, listener, &config)?;
+    let mut deadline = Deadline::for_block();
     while node.connected_memories() < memories.len() {
-        // Not `rest`: it would ask the NIC to tell of what comes, and leave it to its own thread.
+        // `wait` would arm completion events and hand progress to the NIC's thread.
         std::thread::sleep(Duration::from_millis(1));
         node.poll();
         deadline.check()?;
@@ -71,10 +71,10 @@ where
     Ok(node)
 }
 
-/// The log's leader takes the memories.
+/// Makes process 0 the leader of the log and waits until it has taken over.
 pub(super) fn lead(node: &mut ProcessNode<Log>) -> anyhow::Result<()> {
     node.handle_input(Input::Leader(LEADER));
-    let mut deadline = Deadline::patient();
+    let mut deadline = Deadline::for_block();
     while !node.process().leads() || node.connected_memories() == 0 {
         node.poll();
         deadline.check()?;
@@ -82,7 +82,7 @@ pub(super) fn lead(node: &mut ProcessNode<Log>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Appends so many entries, one after the other.
+/// Appends entries to the log, one after the other.
 pub(super) fn append(
     node: &mut ProcessNode<Log>,
     args: &Args,
@@ -99,14 +99,17 @@ pub(super) fn append(
             node.poll();
             deadline.check()?;
         };
-        ensure!(matches!(fate, Fate::Committed { .. }), "the leader was deposed, and there is nobody else");
+        ensure!(
+            matches!(fate, Fate::Committed { .. }),
+            "the leader lost its leadership, but no other process runs"
+        );
         node.with_process(|log, out| {
             let committed = log.take_committed();
             let is_ours = |delivery: &Delivery| {
                 matches!(delivery, Delivery::Entry { payload: Payload::Commands(commands), .. } if *commands == [value])
             };
-            ensure!(committed.iter().all(is_ours), "the log holds what was not submitted");
-            // Small, but as often as the ring needs it.
+            ensure!(committed.iter().all(is_ours), "the log contains an entry that was not submitted");
+            // An 8-byte snapshot, as often as the log requires one.
             if log.wants_snapshot() {
                 log.snapshot(vec![0; 8], out)?;
             }
@@ -114,10 +117,10 @@ pub(super) fn append(
         })?;
         watch.lap();
     }
-    Ok(watch.done())
+    Ok(watch.into_histogram())
 }
 
-/// Decides so many times.
+/// Decides `times` times, one decision after the other.
 pub(super) fn decide<P>(
     node: &mut ProcessNode<Instances<P>>,
     times: u64,
@@ -138,33 +141,33 @@ where
             node.poll();
             deadline.check()?;
         }
-        ensure!(node.process().decision() == Some(value), "another value was decided than was proposed");
+        ensure!(node.process().decision() == Some(value), "the decided value is not the proposed one");
         watch.lap();
     }
-    Ok(watch.done())
+    Ok(watch.into_histogram())
 }
 
-/// Writes to all by bare queue pairs, and waits for so many.
+/// Writes to all memories over RC queue pairs and waits for `enough` completions.
 pub(super) fn fan_out(memories: &mut [Memory], args: &Args, enough: usize) -> anyhow::Result<Histogram<u64>> {
     let mut watch = Stopwatch::start(args.iters);
-    // What was asked for, and what has completed, at each.
+    // The completed WRITEs per memory.
     let mut done = vec![0; memories.len()];
     for round in 1..=watch.rounds() {
         for memory in &mut *memories {
-            let write = request(&memory.floor, Op::Write, 0, 0, args.size.into());
-            memory.floor.post_when_room(write)?;
+            let write = request(&memory.rc_qp, Op::Write, 0, 0, args.size.into());
+            memory.rc_qp.post_when_room(write)?;
         }
         let mut deadline = Deadline::default();
         while done.iter().filter(|&&done| done >= round).count() < enough {
             for (memory, done) in memories.iter_mut().zip(&mut done) {
-                *done += u64::from(memory.floor.poll()?.sent);
+                *done += u64::from(memory.rc_qp.poll()?.sent);
             }
             deadline.check()?;
         }
         watch.lap();
     }
     for memory in memories {
-        memory.floor.drain()?;
+        memory.rc_qp.drain()?;
     }
-    Ok(watch.done())
+    Ok(watch.into_histogram())
 }

@@ -1,4 +1,5 @@
-//! The memories of a bench: a process each, which serves every protocol that is measured and one bare queue pair, on the same NICs.
+//! The memory nodes of the benchmark: one process each, which serves every protocol and one RC queue pair from the
+//! same NICs.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -12,88 +13,92 @@ use mitra_softnic::SoftNic;
 use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
 
-use super::{ROOM, Setup, protocols};
-use crate::bench_qp::{RcQp, RcQpInfo};
+use super::{REGISTER_CAPACITY, Setup, protocols};
+use crate::bench_qp::{RcBenchQp, RcQpInfo};
 use crate::endpoint::{Layout, NicPlacement, detector, random};
 use crate::{PEER_ROLE, Task};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
-/// How often a memory sees to what does not wake it, as `mitra memory` does.
-const NAP: Duration = Duration::from_millis(1);
+/// The interval of periodic work that no event wakes; `mitra memory` uses the same one.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What a memory's process is to serve.
+/// What a memory process serves.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Shared {
+pub(crate) struct MemorySetup {
     processes: u8,
     memories: u8,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Served {
-    doors: Vec<SocketAddr>,
-    floor: RcQpInfo,
+struct MemoryInfo {
+    addresses: Vec<SocketAddr>,
+    rc_qp: RcQpInfo,
 }
 
-/// How connections behave here.
+/// Returns the configuration of all connections.
 pub(super) fn config() -> mitra_failover::Config {
     mitra_failover::Config { detector: detector(), ..mitra_failover::Config::default() }
 }
 
-/// The words by which the processes are known to memories of theirs that nobody else hears of.
+/// Returns the tokens that identify the processes. They are not secret: the memories of a benchmark listen on loopback
+/// and live as long as the run.
 pub(super) fn tokens(processes: u8) -> Vec<mitra_consensus_rdma::Token> {
     (0..processes).map(|p| [p; 16]).collect()
 }
 
-/// A memory, as the leader sees it.
+/// A memory process, as the leader sees it.
 pub(super) struct Memory {
     _process: PeerProcess,
-    /// Its door for each protocol.
-    pub(super) doors: Vec<SocketAddr>,
-    /// The bare queue pair to it.
-    pub(super) floor: RcQp,
+    /// The TCP address of each protocol's memory node.
+    pub(super) addresses: Vec<SocketAddr>,
+    /// The RC queue pair to this memory.
+    pub(super) rc_qp: RcBenchQp,
 }
 
-/// Starts so many.
+/// Starts `count` memory processes.
 pub(super) fn start(count: u8, processes: u8, nic: &Arc<SoftNic>) -> anyhow::Result<Vec<Memory>> {
     let one = |_| -> anyhow::Result<Memory> {
         let mut peer = PeerProcess::start(PEER_ROLE)?;
-        peer.connection.send(&Task::Consensus(Setup::Memory(Shared { processes, memories: count })))?;
-        let mut floor =
-            RcQp::new(&(Arc::clone(nic) as Arc<dyn Provider>), Layout::new(ROOM).len(), random()? as u32)?;
-        peer.connection.send(&floor.info()?)?;
-        let served: Served = peer.connection.receive()?;
-        floor.connect(&served.floor)?;
-        Ok(Memory { _process: peer, doors: served.doors, floor })
+        peer.connection.send(&Task::Consensus(Setup::Memory(MemorySetup { processes, memories: count })))?;
+        let mut rc_qp = RcBenchQp::new(
+            &(Arc::clone(nic) as Arc<dyn Provider>),
+            Layout::new(REGISTER_CAPACITY).len(),
+            random()? as u32,
+        )?;
+        peer.connection.send(&rc_qp.info()?)?;
+        let served: MemoryInfo = peer.connection.receive()?;
+        rc_qp.connect(&served.rc_qp)?;
+        Ok(Memory { _process: peer, addresses: served.addresses, rc_qp })
     };
     (0..count).map(one).collect()
 }
 
-/// A memory's process: it serves until it is ended.
-pub(super) fn peer(setup: &Shared, connection: &mut PeerConnection) -> anyhow::Result<()> {
+/// Runs a memory process until it is killed.
+pub(super) fn peer(setup: &MemorySetup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     let nics = NicPlacement::default().open()?;
     let providers: Vec<_> = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
-    let mut floor = RcQp::new(&providers[0], Layout::new(ROOM).len(), random()? as u32)?;
-    floor.connect(&connection.receive()?)?;
+    let mut rc_qp = RcBenchQp::new(&providers[0], Layout::new(REGISTER_CAPACITY).len(), random()? as u32)?;
+    rc_qp.connect(&connection.receive()?)?;
     let domain = Domain::with_completion_channels(providers)?;
     let serve = |regions: Vec<Region>| -> anyhow::Result<MemoryNode> {
-        let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
+        let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen on a TCP port")?;
         let config = MemoryConfig {
             regions,
-            register_capacity: ROOM,
+            register_capacity: REGISTER_CAPACITY,
             tokens: tokens(setup.processes),
             allow_restarts: true,
             storage: None,
             failover: config(),
         };
-        Ok(MemoryNode::new(Arc::clone(&domain), door, config)?)
+        Ok(MemoryNode::new(Arc::clone(&domain), listener, config)?)
     };
     let mut memories =
         protocols(setup.processes, setup.memories).into_iter().map(serve).collect::<Result<Vec<_>, _>>()?;
-    let doors = memories.iter().map(MemoryNode::address).collect();
-    connection.send(&Served { doors, floor: floor.info()? })?;
+    let addresses = memories.iter().map(MemoryNode::address).collect();
+    connection.send(&MemoryInfo { addresses, rc_qp: rc_qp.info()? })?;
     loop {
         memories.iter_mut().for_each(MemoryNode::poll);
-        let until = Instant::now() + NAP;
+        let until = Instant::now() + MAINTENANCE_INTERVAL;
         while Instant::now() < until {
             let ready = memories[0].wait(until.saturating_duration_since(Instant::now()));
             memories.iter_mut().for_each(|memory| memory.poll_ready(&ready));

@@ -1,4 +1,4 @@
-//! `mitra bench consensus`: what it costs to decide, over what it costs to write to a majority.
+//! `mitra bench consensus`: the latency of a decision, relative to raw WRITEs to a majority of the memories.
 
 mod instances;
 mod kv_stores;
@@ -33,79 +33,91 @@ use super::endpoint::NicPlacement;
 use super::report::{Blocks, Machine, Report};
 use super::{RunFailed, progress};
 use instances::Instances;
-use leader_change::Taker;
+use leader_change::PermissionTaker;
 use leader_latency::{append, connect, decide, fan_out, lead, leader};
 use mitra_peer_process::PeerConnection;
 use signers::Unsigned;
 
-/// Bytes of a register's contents, at most.
-const ROOM: usize = 256;
-/// Decisions for which there are registers.
+/// The capacity of a register in bytes.
+const REGISTER_CAPACITY: usize = 256;
+/// Decisions for which registers exist.
 const INSTANCES: u16 = 20_000;
-/// The same of what is signed: that takes a while.
-const SIGNED: u16 = INSTANCES / 10;
+/// Decisions of the signed protocols, which take longer.
+const SIGNED_INSTANCES: u16 = INSTANCES / 10;
 const PROCESSES: u8 = 3;
 const LEADER: ProcessId = ProcessId(0);
 /// Time between two heartbeats.
-const BEAT: Duration = Duration::from_millis(1);
-/// Changes of leaders in a block.
-const SWITCHES: usize = 20;
-/// Blocks to one of the key-value stores, which takes seconds.
+const HEARTBEAT_PERIOD: Duration = Duration::from_millis(1);
+/// Leader changes per block.
+const LEADER_CHANGES: usize = 20;
+/// Blocks per block of a key-value store, which takes seconds.
 const BLOCKS_OF_STORE: u32 = 3;
 
-/// Decisions over memories, against raw WRITEs to a majority of them
+/// Latency of decisions over memory nodes, beside raw WRITEs to a majority of them
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-The leader is this process; each memory is a process of its own, which serves every protocol and one bare queue pair from the
-same NICs. What is compared takes turns in blocks. `fanout_floor` writes as many bytes to all memories by bare queue pairs and waits for a
-majority; `round_trip` writes to one. The other processes of each protocol have crashed: the leader needs none of them, but in Paxos,
-where they are two processes more, after the others. hbo/… and omega/… are counted by the simulator.
-permission/… is the memory's own work to take a right from one process and give it to another, by each of three mechanisms.
-kv/… is `mitra kv` under redis-benchmark (Debian's redis-tools), beside raft/…, a store replicated by openraft over TCP, and redis/…, which is
-not replicated: latency, requests a second, and requests per CPU-second of all processes of the store. Each is started for its turn.
-Fields of --json, and figures: docs/benchmarks.md. Exit codes: 0 done, 1 something failed, 2 bad arguments.")]
+This process is the leader. Each memory node is a process of its own, which serves every protocol and one RC queue pair from
+the same NICs. Each round measures one block of every row. The other processes of each protocol do not run, because the
+leader does not need them; Paxos by messages has two more processes, and runs after the others.
+
+fanout_floor       raw WRITEs of the same size to all memories, until a majority has completed: the baseline
+round_trip         a raw WRITE to one memory
+permission/…       the memory's own work to move the write permission between two processes, by three mechanisms
+hbo/…, omega/…     rounds and messages, counted by the simulator
+kv/…               `mitra kv` under redis-benchmark (Debian's redis-tools): latency, requests per second, and requests
+                   per CPU-second of all processes of the store
+raft/…, redis/…    the same for a store replicated by openraft over TCP, and for Redis without replication
+
+docs/benchmarks.md describes the fields of --json and reports figures.
+Exit codes: 0 success, 1 a protocol or a store failed, 2 bad arguments.")]
 pub(crate) struct Args {
     /// Bytes of a value
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(8..=128))]
     size: u16,
-    /// Decisions in a block
+    /// Decisions per block
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=10_000))]
     iters: u64,
-    /// Blocks of each thing
+    /// Blocks per variant
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     blocks: u32,
-    /// Memories
+    /// Memory nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
     memories: u8,
-    /// Requests to each key-value store in a block, and four times as many in pipelines
+    /// Requests to each key-value store per block; four times as many with pipelining
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     requests: u32,
-    /// One JSON object instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
 }
 
-/// The regions of each protocol that is measured, in the order of the doors.
+/// Returns the regions of each measured protocol, in the order of the memory nodes' addresses.
 fn protocols(processes: u8, memories: u8) -> Vec<Vec<Region>> {
     vec![
         Instances::<Pmp>::regions(Pmp::regions(processes), INSTANCES),
         Instances::<Disk>::regions(Disk::regions(processes), INSTANCES),
         log(processes, memories).regions(),
-        Taker::regions(processes),
+        PermissionTaker::regions(processes),
         Heartbeat::regions(processes),
-        Instances::<Fast<Unsigned>>::regions(Fast::<Unsigned>::regions(processes, TURNS), SIGNED),
-        Instances::<Fast<Ed25519>>::regions(Fast::<Ed25519>::regions(processes, TURNS), SIGNED),
+        Instances::<Fast<Unsigned>>::regions(
+            Fast::<Unsigned>::regions(processes, BACKUP_TURNS),
+            SIGNED_INSTANCES,
+        ),
+        Instances::<Fast<Ed25519>>::regions(
+            Fast::<Ed25519>::regions(processes, BACKUP_TURNS),
+            SIGNED_INSTANCES,
+        ),
     ]
 }
 
-/// What another process of a bench is to do.
+/// What a second process serves.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Setup {
-    Memory(memory_processes::Shared),
+    Memory(memory_processes::MemorySetup),
     Acceptor(paxos_acceptors::Acceptor),
 }
 
-/// Another process of a bench.
+/// Runs a second process.
 pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Result<()> {
     match setup {
         Setup::Memory(shared) => memory_processes::peer(shared, connection),
@@ -113,7 +125,7 @@ pub(crate) fn peer(setup: &Setup, connection: &mut PeerConnection) -> anyhow::Re
     }
 }
 
-/// The sizes of the log.
+/// Returns the sizes of the log.
 fn log(processes: u8, memories: u8) -> replicated::Config {
     replicated::Config {
         processes,
@@ -121,7 +133,7 @@ fn log(processes: u8, memories: u8) -> replicated::Config {
         depth: 16,
         window: 16,
         windows: 64,
-        register_bytes: ROOM as u32,
+        register_bytes: REGISTER_CAPACITY as u32,
         snapshot_registers: 1,
         queue: 64,
     }
@@ -131,14 +143,14 @@ type Value = Vec<u8>;
 type Pmp = ProtectedMemoryPaxos<Value>;
 type Disk = DiskPaxos<Value>;
 type Fast<K> = FastAndRobust<Value, K>;
-/// Turns for which its backup has room, which it does not need here, and polls before it would.
-const TURNS: u16 = 1;
-const PATIENT: u8 = u8::MAX;
+/// Turns that the backup protocol has room for, and wake-ups until it starts. The benchmark never reaches the backup.
+const BACKUP_TURNS: u16 = 1;
+const BACKUP_WAKES: u8 = u8::MAX;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(
         args.iters * u64::from(args.blocks) * 11 / 10 < INSTANCES.into(),
-        "iters times blocks is to be below {INSTANCES}, less a tenth to warm up"
+        "iters times blocks must be below {INSTANCES}, less a tenth to warm up"
     );
     let machine = Machine::detect();
     const NAMES: [&str; 7] = [
@@ -152,7 +164,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ];
     let store_blocks = args.blocks.div_ceil(BLOCKS_OF_STORE);
     let bar = progress(u64::from(args.blocks) * NAMES.len() as u64 + redis_benchmark::steps(store_blocks));
-    // Before anything else runs that would take processors from them.
+    // The stores run before the memory processes start, which would take CPU time from them.
     let (stores, notes) = redis_benchmark::rows(args.requests, store_blocks, &bar).context(RunFailed)?;
 
     let nics = NicPlacement::default().open()?;
@@ -167,13 +179,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut pmp = leader(&domain, &memories, 0, new_pmp(), &Pmp::regions(PROCESSES))?;
     let mut disk = leader(&domain, &memories, 1, new_disk(), &Disk::regions(PROCESSES))?;
     let signer = signers::ed25519();
-    let new_bare = || Fast::new(LEADER, (PROCESSES, m), PATIENT, TURNS, Unsigned, value.clone());
-    let new_fast = || Fast::new(LEADER, (PROCESSES, m), PATIENT, TURNS, signer.clone(), value.clone());
-    let mut bare = leader(&domain, &memories, 5, new_bare(), &Fast::<Unsigned>::regions(PROCESSES, TURNS))?;
-    let mut fast = leader(&domain, &memories, 6, new_fast(), &Fast::<Ed25519>::regions(PROCESSES, TURNS))?;
+    let new_bare = || Fast::new(LEADER, (PROCESSES, m), BACKUP_WAKES, BACKUP_TURNS, Unsigned, value.clone());
+    let new_fast =
+        || Fast::new(LEADER, (PROCESSES, m), BACKUP_WAKES, BACKUP_TURNS, signer.clone(), value.clone());
+    let mut bare =
+        leader(&domain, &memories, 5, new_bare(), &Fast::<Unsigned>::regions(PROCESSES, BACKUP_TURNS))?;
+    let mut fast =
+        leader(&domain, &memories, 6, new_fast(), &Fast::<Ed25519>::regions(PROCESSES, BACKUP_TURNS))?;
 
     let replicated_sizes = log(PROCESSES, m);
-    let process = Log::new(LEADER, replicated_sizes).context("the log's sizes do not fit")?;
+    let process = Log::new(LEADER, replicated_sizes).context("the sizes of the log are invalid")?;
     let mut log = connect(&domain, &memories, 2, LEADER, process)?;
     lead(&mut log)?;
 
@@ -196,18 +211,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     let mut switches: [Blocks; 3] = Default::default();
-    bar.set_message("from one leader to the next");
-    let next = Log::new(ProcessId(1), replicated_sizes).context("the log's sizes do not fit")?;
+    bar.set_message("leader changes");
+    let next = Log::new(ProcessId(1), replicated_sizes).context("the sizes of the log are invalid")?;
     let mut logs = [log, connect(&domain, &memories, 2, ProcessId(1), next)?];
-    let taker = |p| connect(&domain, &memories, 3, ProcessId(p), Taker::new(ProcessId(p), m));
+    let taker = |p| connect(&domain, &memories, 3, ProcessId(p), PermissionTaker::new(ProcessId(p), m));
     let mut takers = [taker(0)?, taker(1)?];
     let beat = |p| connect(&domain, &memories, 4, ProcessId(p), Heartbeat::new(ProcessId(p), PROCESSES, m));
     let mut beats = [beat(0)?, beat(1)?];
     for _ in 0..args.blocks {
         let all = [
-            leader_change::permission(&mut takers, SWITCHES)?,
-            leader_change::takeover(&mut logs, SWITCHES)?,
-            leader_change::detection(&mut beats, BEAT, SWITCHES / 5)?,
+            leader_change::permission(&mut takers, LEADER_CHANGES)?,
+            leader_change::takeover(&mut logs, LEADER_CHANGES)?,
+            leader_change::detection(&mut beats, HEARTBEAT_PERIOD, LEADER_CHANGES / 5)?,
         ];
         switches.iter_mut().zip(all).for_each(|(blocks, (median, p99))| blocks.push(median, p99));
     }
@@ -223,16 +238,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut rows: Vec<_> =
         NAMES.iter().zip(&blocks).map(|(name, blocks)| blocks.row((*name).into(), "us")).collect();
     for at in 2..NAMES.len() {
-        rows[at] = std::mem::take(&mut rows[at]).beside(&blocks[at], NAMES[0].into(), &blocks[0]);
+        rows[at] = std::mem::take(&mut rows[at]).with_baseline(&blocks[at], NAMES[0].into(), &blocks[0]);
     }
-    rows[0] = std::mem::take(&mut rows[0]).beside(&blocks[0], NAMES[1].into(), &blocks[1]);
+    rows[0] = std::mem::take(&mut rows[0]).with_baseline(&blocks[0], NAMES[1].into(), &blocks[1]);
     for (name, found) in
         ["permission/switch", "replicated-log/takeover", "replicated-log/detection"].iter().zip(&switches)
     {
-        rows.push(found.row((*name).into(), "us").beside(found, NAMES[1].into(), &blocks[1]));
+        rows.push(found.row((*name).into(), "us").with_baseline(found, NAMES[1].into(), &blocks[1]));
     }
     let paxos = by_messages.row("paxos/decide".into(), "us");
-    rows.push(paxos.beside(&by_messages, NAMES[0].into(), &blocks[0]));
+    rows.push(paxos.with_baseline(&by_messages, NAMES[0].into(), &blocks[0]));
     rows.extend(permission_switch::rows(args.blocks)?);
     rows.extend(simulated_counts::hbo()?);
     rows.push(simulated_counts::omega()?);

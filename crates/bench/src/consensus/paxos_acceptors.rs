@@ -1,4 +1,4 @@
-//! Paxos by messages: its acceptors are processes of their own, that answer when they are woken.
+//! Paxos by messages: each acceptor is a process of its own, which sleeps until a message arrives.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
 
 use super::instances::Instances;
-use super::{BEAT, LEADER, PROCESSES, ROOM, Setup, Value, memory_processes};
+use super::{HEARTBEAT_PERIOD, LEADER, PROCESSES, REGISTER_CAPACITY, Setup, Value, memory_processes};
 use crate::clock::Deadline;
 use crate::endpoint::NicPlacement;
 use crate::{PEER_ROLE, Task};
@@ -21,27 +21,27 @@ use mitra_peer_process::{PeerConnection, PeerProcess};
 
 pub(super) type Paxoses = ProcessNode<Instances<Paxos<Value>>>;
 
-/// Which process an acceptor is, and where those are that it calls.
+/// The id of an acceptor, and the addresses of the processes that it dials.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Acceptor {
     me: ProcessId,
     before: Vec<SocketAddr>,
 }
 
-/// The leader, connected to all acceptors, which live as long as what comes beside it.
+/// Starts the acceptors and connects the leader to them. Dropping the processes ends the acceptors.
 pub(super) fn paxos(domain: &Arc<Domain>) -> anyhow::Result<(Paxoses, Vec<PeerProcess>)> {
-    let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
-    let mut doors = vec![door.local_addr()?];
+    let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen on a TCP port")?;
+    let mut addresses = vec![listener.local_addr()?];
     let mut acceptors = Vec::new();
     for p in 1..PROCESSES {
         let mut peer = PeerProcess::start(PEER_ROLE)?;
-        let acceptor = Acceptor { me: ProcessId(p), before: doors.clone() };
+        let acceptor = Acceptor { me: ProcessId(p), before: addresses.clone() };
         peer.connection.send(&Task::Consensus(Setup::Acceptor(acceptor)))?;
-        doors.push(peer.connection.receive()?);
+        addresses.push(peer.connection.receive()?);
         acceptors.push(peer);
     }
-    let mut node = node(domain, door, LEADER, doors)?;
-    let mut deadline = Deadline::patient();
+    let mut node = node(domain, listener, LEADER, addresses)?;
+    let mut deadline = Deadline::for_block();
     while node.connected_peers() < acceptors.len() {
         std::thread::sleep(Duration::from_millis(1));
         node.poll();
@@ -52,35 +52,35 @@ pub(super) fn paxos(domain: &Arc<Domain>) -> anyhow::Result<(Paxoses, Vec<PeerPr
 
 fn node(
     domain: &Arc<Domain>,
-    door: TcpListener,
+    listener: TcpListener,
     me: ProcessId,
-    mut doors: Vec<SocketAddr>,
+    mut addresses: Vec<SocketAddr>,
 ) -> anyhow::Result<Paxoses> {
-    // Who comes later calls.
-    doors.resize(PROCESSES.into(), door.local_addr()?);
+    // A process dials those with a lower id. The addresses of the others are not used.
+    addresses.resize(PROCESSES.into(), listener.local_addr()?);
     let process = Instances::new(Paxos::new(me, PROCESSES, Value::new()), 0, &[]);
     let config = ProcessConfig {
         id: me,
         tokens: memory_processes::tokens(PROCESSES),
-        processes: doors,
+        processes: addresses,
         memories: Vec::new(),
-        register_capacity: ROOM,
-        max_message_bytes: 2 * ROOM,
-        wake_delay: BEAT,
+        register_capacity: REGISTER_CAPACITY,
+        max_message_bytes: 2 * REGISTER_CAPACITY,
+        wake_delay: HEARTBEAT_PERIOD,
         failover: memory_processes::config(),
     };
-    Ok(ProcessNode::new(process, domain, door, &config)?)
+    Ok(ProcessNode::new(process, domain, listener, &config)?)
 }
 
-/// An acceptor's process: it answers until it is ended.
+/// Runs an acceptor until it is killed.
 pub(super) fn peer(acceptor: &Acceptor, connection: &mut PeerConnection) -> anyhow::Result<()> {
     let nics = NicPlacement::default().open()?;
     let domain = Domain::with_completion_channels(
         nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect(),
     )?;
-    let door = TcpListener::bind("127.0.0.1:0").context("cannot open a door")?;
-    connection.send(&door.local_addr()?)?;
-    let mut node = node(&domain, door, acceptor.me, acceptor.before.clone())?;
+    let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen on a TCP port")?;
+    connection.send(&listener.local_addr()?)?;
+    let mut node = node(&domain, listener, acceptor.me, acceptor.before.clone())?;
     loop {
         node.wait(Duration::from_millis(1));
     }

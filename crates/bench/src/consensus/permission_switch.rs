@@ -1,4 +1,5 @@
-//! What it costs a memory to take a right to write from one process and to give it to another, by each mechanism that NICs have.
+//! The time that a memory takes to move the write permission from one process to another, by each mechanism that NICs
+//! have.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,11 +10,11 @@ use mitra_verbs::{
     Access, Buffer, CqId, Data, Mr, Provider, QpAttr, QpState, Qpn, SendOp, SendWr, Wc, WcStatus, WindowBind,
 };
 
-use crate::bench_qp::RcQp;
+use crate::bench_qp::RcBenchQp;
 use crate::endpoint::random;
 use crate::report::{Blocks, Row, quantile};
 
-/// Bytes of the region.
+/// The length of the region in bytes.
 const REGION: usize = 1 << 20;
 const ROUNDS: usize = 200;
 
@@ -22,13 +23,13 @@ pub(super) fn rows(blocks: u32) -> anyhow::Result<Vec<Row>> {
     let mut ends = Vec::new();
     for _ in 0..2 {
         let (mut here, mut there) =
-            (RcQp::new(&nic, 64, random()? as u32)?, RcQp::new(&nic, 64, random()? as u32)?);
+            (RcBenchQp::new(&nic, 64, random()? as u32)?, RcBenchQp::new(&nic, 64, random()? as u32)?);
         let (ours, theirs) = (here.info()?, there.info()?);
         here.connect(&theirs)?;
         there.connect(&ours)?;
         ends.push((here, there));
     }
-    let qps = [ends[0].0.qp_cq_pd(), ends[1].0.qp_cq_pd()];
+    let qps = [ends[0].0.ids(), ends[1].0.ids()];
     let pd = nic.alloc_pd()?;
     let memory = Arc::new(Buffer::new(REGION));
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -70,16 +71,17 @@ pub(super) fn rows(blocks: u32) -> anyhow::Result<Vec<Row>> {
 
 type Timed<'a> = dyn Fn(&mut dyn FnMut(usize) -> anyhow::Result<()>) -> anyhow::Result<Blocks> + 'a;
 
-/// A window for each process, bound to its queue pair: the old one is invalidated, the new one bound.
+/// Measures with one memory window per process, bound to its queue pair: each switch invalidates the old window and
+/// binds the new one.
 fn windows(
     nic: &Arc<dyn Provider>,
-    ends: &[(RcQp, RcQp)],
+    ends: &[(RcBenchQp, RcBenchQp)],
     memory: &Arc<Buffer>,
     timed: &Timed<'_>,
 ) -> anyhow::Result<Blocks> {
     let mut made = Vec::new();
     for (bare, _) in ends {
-        let (qpn, cq, pd) = bare.qp_cq_pd();
+        let (qpn, cq, pd) = bare.ids();
         let mr = nic.reg_mr(pd, Arc::clone(memory), Access::LOCAL_WRITE | Access::WINDOW_BIND)?;
         made.push(Window { qpn, cq, mr, mw: nic.alloc_mw(pd)? });
     }
@@ -113,13 +115,13 @@ struct Window {
     mw: mitra_verbs::Mw,
 }
 
-/// Posts a request that the NIC carries out by itself, and waits for it.
+/// Posts a request that the NIC executes locally, and waits for its completion.
 fn run(nic: &Arc<dyn Provider>, window: &Window, op: SendOp) -> anyhow::Result<()> {
     nic.post_send(window.qpn, &[SendWr::new(1, op, Data::empty())])?;
     let mut wcs: Vec<Wc> = Vec::new();
     while wcs.is_empty() {
         nic.poll_cq(window.cq, 4, &mut wcs)?;
     }
-    ensure!(wcs[0].status == WcStatus::Success, "{op:?} ended with {:?}", wcs[0].status);
+    ensure!(wcs[0].status == WcStatus::Success, "{op:?} completed with {:?}", wcs[0].status);
     Ok(())
 }

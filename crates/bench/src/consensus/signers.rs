@@ -1,4 +1,4 @@
-//! Fast & Robust with and without its one signature.
+//! The two signers of Fast & Robust: one that signs nothing, and Ed25519.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{LEADER, PROCESSES};
 
-/// Signs nothing: what is left is the protocol.
+/// A signer that signs nothing, so that the benchmark measures the protocol without signatures.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Unsigned;
 
@@ -23,7 +23,7 @@ impl Signer for Unsigned {
     }
 }
 
-/// The leader's signer. Its secret is none: nobody else takes part.
+/// Returns the leader's signer. Its secret key is a constant, because no other process takes part.
 pub(super) fn ed25519() -> Ed25519 {
     let secret = |p| [p + 1; 32];
     let everybody: Arc<[_]> =

@@ -1,4 +1,4 @@
-//! What the simulator counts, not a clock: rounds and messages of HBO by graph and crashes, and the messages of a settled Ω.
+//! Rounds and messages that the simulator counts: HBO by graph and number of crashes, and Ω after stabilization.
 
 use anyhow::{Context, ensure};
 use mitra_consensus::omega::Omega;
@@ -11,13 +11,14 @@ use crate::report::{Blocks, Row, quantile};
 /// The graphs, by family and size.
 const GRAPHS: [(&str, &[usize]); 4] =
     [("complete", &[8]), ("hypercube", &[3]), ("ring", &[8]), ("petersen", &[])];
-/// Runs of each.
+/// Runs per graph.
 const SEEDS: u64 = 200;
-/// Steps of a run in which all must have decided.
-const PATIENCE: u32 = 1_000_000;
+/// Steps of a run within which every live process must decide.
+const MAX_STEPS: u32 = 1_000_000;
 
-/// HBO's rounds and messages until all that live have decided, without crashes, and with the most that it bears on each graph; every
-/// seed has an order of steps, coins and crashes of its own. Half of the processes propose each value.
+/// Returns HBO's rounds and messages until all live processes have decided, without crashes and with the largest
+/// number of crashes that HBO tolerates on the graph. The seed determines the order of steps, the coins and the
+/// crashes. Half of the processes propose each value.
 pub(super) fn hbo() -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, sizes) in GRAPHS {
@@ -31,16 +32,19 @@ pub(super) fn hbo() -> anyhow::Result<Vec<Row>> {
             let (mut rounds, mut messages) = (Vec::new(), Vec::new());
             for seed in 0..SEEDS {
                 let world = worlds::hbo::<Sound>(&neighbours(&graph), Limits::default());
-                let found = effort(seed, world, crashes, PATIENCE).with_context(|| {
-                    format!("HBO on {sized} with {crashes} crashes, seed {seed}: not all decide")
+                let found = effort(seed, world, crashes, MAX_STEPS).with_context(|| {
+                    format!(
+                        "HBO on {sized} with {crashes} crashes, seed {seed}: a live process did not decide"
+                    )
                 })?;
                 rounds.push(found.attempts as f64);
                 messages.push(found.messages as f64);
             }
-            for (what, unit, counted) in [("rounds", "rounds", rounds), ("messages", "messages", messages)] {
+            for (counter, unit, counted) in [("rounds", "rounds", rounds), ("messages", "messages", messages)]
+            {
                 let mut one = Blocks::default();
                 one.push(quantile(&counted, 0.5), quantile(&counted, 0.99));
-                rows.push(one.row(format!("hbo/{what}/{sized}/f={crashes}"), unit));
+                rows.push(one.row(format!("hbo/{counter}/{sized}/f={crashes}"), unit));
             }
         }
     }
@@ -55,10 +59,10 @@ fn neighbours(graph: &Graph) -> Vec<ProcessSet> {
     graph.vertices().map(of).collect()
 }
 
-/// Messages in so many rounds ...
+/// Rounds of a measurement. Messages are counted in the second of two measurements, after the election has stabilized.
 const ROUNDS: usize = 1000;
 
-/// ... of an Ω that has settled for as long before.
+/// Returns the number of messages of Ω in [`ROUNDS`] rounds after stabilization.
 pub(super) fn omega() -> anyhow::Result<Row> {
     let n = 4;
     let mut world = worlds::omega::<Sound>(n, Limits::default());
@@ -71,7 +75,10 @@ pub(super) fn omega() -> anyhow::Result<Row> {
         }
     }
     let leaders: Vec<_> = (0..n).filter_map(|p| world.process(ProcessId(p)).map(Omega::leader)).collect();
-    ensure!(leaders.iter().all(|leader| *leader == leaders[0]), "the election has not settled: {leaders:?}");
+    ensure!(
+        leaders.iter().all(|leader| *leader == leaders[0]),
+        "the election has not stabilized: {leaders:?}"
+    );
     let mut one = Blocks::default();
     one.push(messages[1] as f64, messages[1] as f64);
     Ok(one.row("omega/messages".into(), "messages"))
