@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::headers::{Aeth, AtomicEth, NakCode, Reth, Syndrome};
-use crate::message::{Message, Transport};
+use crate::message::{ExtensionHeader, Transport};
 use crate::opcode;
 use crate::packet::Packet;
 
@@ -19,34 +19,11 @@ impl fmt::Display for Packet<'_> {
         if let Transport::Ud(deth) = self.transport {
             write!(f, " srcqp {} qkey 0x{:08x}", deth.src_qp, deth.qkey)?;
         }
-        match self.message {
-            Message::SendFirst
-            | Message::SendMiddle
-            | Message::SendLast
-            | Message::SendOnly
-            | Message::WriteMiddle
-            | Message::WriteLast
-            | Message::ReadMiddle => {}
-            Message::SendLastImm(imm) | Message::SendOnlyImm(imm) | Message::WriteLastImm(imm) => {
-                write!(f, " imm 0x{imm:08x}")?;
-            }
-            Message::SendLastInv(rkey) | Message::SendOnlyInv(rkey) => write!(f, " inv 0x{rkey:08x}")?,
-            Message::WriteFirst(reth) | Message::WriteOnly(reth) | Message::ReadRequest(reth) => {
-                write!(f, " {reth}")?;
-            }
-            Message::WriteOnlyImm(reth, imm) => write!(f, " {reth} imm 0x{imm:08x}")?,
-            Message::ReadFirst(aeth)
-            | Message::ReadLast(aeth)
-            | Message::ReadOnly(aeth)
-            | Message::Ack(aeth) => write!(f, " {aeth}")?,
-            Message::AtomicAck(aeth, original) => write!(f, " {aeth} original 0x{original:x}")?,
-            Message::CompareSwap(AtomicEth { va, rkey, swap_add, compare }) => {
-                write!(f, " va 0x{va:x} rkey 0x{rkey:08x} compare 0x{compare:x} swap 0x{swap_add:x}")?;
-            }
-            Message::FetchAdd(AtomicEth { va, rkey, swap_add, .. }) => {
-                write!(f, " va 0x{va:x} rkey 0x{rkey:08x} add 0x{swap_add:x}")?;
-            }
-        }
+        let mut written = Ok(());
+        self.message.for_each_extension_header(|header| {
+            written = written.and_then(|()| write!(f, " {header}"));
+        });
+        written?;
         if self.message.has_payload() {
             write!(f, " len {}", self.payload.len())?;
         }
@@ -61,6 +38,24 @@ impl fmt::Display for Packet<'_> {
             (self.becn, " becn"),
         ];
         flags.iter().filter(|(set, _)| *set).try_for_each(|(_, name)| f.write_str(name))
+    }
+}
+
+impl fmt::Display for ExtensionHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            ExtensionHeader::Reth(reth) => reth.fmt(f),
+            ExtensionHeader::ImmDt(imm) => write!(f, "imm 0x{imm:08x}"),
+            ExtensionHeader::Ieth(rkey) => write!(f, "inv 0x{rkey:08x}"),
+            ExtensionHeader::Aeth(aeth) => aeth.fmt(f),
+            ExtensionHeader::AtomicAckEth(original) => write!(f, "original 0x{original:x}"),
+            ExtensionHeader::CompareSwap(AtomicEth { va, rkey, swap_add, compare }) => {
+                write!(f, "va 0x{va:x} rkey 0x{rkey:08x} compare 0x{compare:x} swap 0x{swap_add:x}")
+            }
+            ExtensionHeader::FetchAdd(AtomicEth { va, rkey, swap_add, .. }) => {
+                write!(f, "va 0x{va:x} rkey 0x{rkey:08x} add 0x{swap_add:x}")
+            }
+        }
     }
 }
 

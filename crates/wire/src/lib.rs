@@ -35,7 +35,7 @@ mod psn;
 pub use error::ParseError;
 pub use headers::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
 pub use icrc::{ICRC_LEN, IcrcPath, Verdict};
-pub use message::{Message, Transport};
+pub use message::{ExtensionHeader, Message, Transport};
 pub use packet::{Packet, ReservedBits};
 pub use psn::{Psn, Qpn};
 

@@ -95,6 +95,39 @@ pub enum Message {
     FetchAdd(AtomicEth),
 }
 
+/// One extension header of a packet (IBTA 9.3), with the contents that the opcode gives it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ExtensionHeader {
+    /// RDMA extended transport header.
+    Reth(Reth),
+    /// Immediate data, as the host value of the four big-endian bytes.
+    ImmDt(u32),
+    /// Invalidate extended transport header: the remote key to invalidate.
+    Ieth(u32),
+    /// ACK extended transport header.
+    Aeth(Aeth),
+    /// Atomic ACK extended transport header: the operand's value before the operation.
+    AtomicAckEth(u64),
+    /// Atomic extended transport header of a compare-and-swap.
+    CompareSwap(AtomicEth),
+    /// Atomic extended transport header of a fetch-and-add.
+    FetchAdd(AtomicEth),
+}
+
+impl ExtensionHeader {
+    /// The length of the header in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "no header is empty")]
+    pub const fn len(&self) -> usize {
+        match self {
+            ExtensionHeader::Reth(_) => Reth::LEN,
+            ExtensionHeader::ImmDt(_) | ExtensionHeader::Ieth(_) => 4,
+            ExtensionHeader::Aeth(_) => Aeth::LEN,
+            ExtensionHeader::AtomicAckEth(_) => 8,
+            ExtensionHeader::CompareSwap(_) | ExtensionHeader::FetchAdd(_) => AtomicEth::LEN,
+        }
+    }
+}
+
 impl Message {
     /// Whether payload follows the headers. It may still be empty (a WRITE of no bytes).
     pub const fn has_payload(&self) -> bool {
@@ -113,18 +146,39 @@ impl Message {
         matches!(self, ReadFirst(_) | ReadMiddle | ReadLast(_) | ReadOnly(_) | Ack(_) | AtomicAck(_, _))
     }
 
-    /// Bytes of the extension headers, without BTH and DETH.
-    pub const fn headers_len(&self) -> usize {
+    /// Calls `visit` for each extension header after the BTH and the DETH, in the order of the wire (IBTA 9.2, opcode
+    /// table).
+    ///
+    /// Inlined by force: as an iterator, whose items go through memory, emitting a packet takes 22 ns instead of 15 ns.
+    #[inline(always)]
+    pub fn for_each_extension_header(&self, mut visit: impl FnMut(ExtensionHeader)) {
+        use ExtensionHeader as Header;
         use Message::*;
-        match self {
-            SendFirst | SendMiddle | SendLast | SendOnly | WriteMiddle | WriteLast | ReadMiddle => 0,
-            SendLastImm(_) | SendLastInv(_) | SendOnlyImm(_) | SendOnlyInv(_) | WriteLastImm(_) => 4,
-            WriteFirst(_) | WriteOnly(_) | ReadRequest(_) => Reth::LEN,
-            WriteOnlyImm(_, _) => Reth::LEN + 4,
-            ReadFirst(_) | ReadLast(_) | ReadOnly(_) | Ack(_) => Aeth::LEN,
-            AtomicAck(_, _) => Aeth::LEN + 8,
-            CompareSwap(_) | FetchAdd(_) => AtomicEth::LEN,
+        match *self {
+            SendFirst | SendMiddle | SendLast | SendOnly | WriteMiddle | WriteLast | ReadMiddle => {}
+            SendLastImm(imm) | SendOnlyImm(imm) | WriteLastImm(imm) => visit(Header::ImmDt(imm)),
+            SendLastInv(rkey) | SendOnlyInv(rkey) => visit(Header::Ieth(rkey)),
+            WriteFirst(reth) | WriteOnly(reth) | ReadRequest(reth) => visit(Header::Reth(reth)),
+            WriteOnlyImm(reth, imm) => {
+                visit(Header::Reth(reth));
+                visit(Header::ImmDt(imm));
+            }
+            ReadFirst(aeth) | ReadLast(aeth) | ReadOnly(aeth) | Ack(aeth) => visit(Header::Aeth(aeth)),
+            AtomicAck(aeth, original) => {
+                visit(Header::Aeth(aeth));
+                visit(Header::AtomicAckEth(original));
+            }
+            CompareSwap(atomic) => visit(Header::CompareSwap(atomic)),
+            FetchAdd(atomic) => visit(Header::FetchAdd(atomic)),
         }
+    }
+
+    /// The length of the extension headers in bytes, without BTH and DETH.
+    #[inline]
+    pub fn headers_len(&self) -> usize {
+        let mut len = 0;
+        self.for_each_extension_header(|header| len += header.len());
+        len
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::ParseError;
 use crate::headers::{Aeth, AtomicEth, Deth, Reth};
-use crate::message::{Message, Transport};
+use crate::message::{ExtensionHeader, Message, Transport};
 use crate::opcode;
 use crate::psn::{Psn, Qpn};
 use crate::{BTH_LEN, MAX_HEADERS_LEN};
@@ -249,13 +249,13 @@ impl<'a> Packet<'a> {
     }
 
     /// Bytes of BTH and extension headers.
-    pub const fn headers_len(&self) -> usize {
+    pub fn headers_len(&self) -> usize {
         let deth = if matches!(self.transport, Transport::Ud(_)) { Deth::LEN } else { 0 };
         BTH_LEN + deth + self.message.headers_len()
     }
 
     /// Bytes that [`emit`](Self::emit) writes: headers, payload, pad; not the ICRC.
-    pub const fn emitted_len(&self) -> usize {
+    pub fn emitted_len(&self) -> usize {
         let payload_len = self.carried().len();
         self.headers_len() + payload_len + pad_len(payload_len)
     }
@@ -326,36 +326,18 @@ impl<'a> Packet<'a> {
         if let Transport::Ud(deth) = self.transport {
             out.put(deth.encode(self.reserved.deth));
         }
-        match self.message {
-            Message::SendFirst
-            | Message::SendMiddle
-            | Message::SendLast
-            | Message::SendOnly
-            | Message::WriteMiddle
-            | Message::WriteLast
-            | Message::ReadMiddle => {}
-            Message::SendLastImm(word)
-            | Message::SendOnlyImm(word)
-            | Message::SendLastInv(word)
-            | Message::SendOnlyInv(word)
-            | Message::WriteLastImm(word) => out.put(word.to_be_bytes()),
-            Message::WriteFirst(reth) | Message::WriteOnly(reth) | Message::ReadRequest(reth) => {
-                out.put(reth.encode());
-            }
-            Message::WriteOnlyImm(reth, imm) => {
-                out.put(reth.encode());
-                out.put(imm.to_be_bytes());
-            }
-            Message::ReadFirst(aeth)
-            | Message::ReadLast(aeth)
-            | Message::ReadOnly(aeth)
-            | Message::Ack(aeth) => out.put(aeth.encode()),
-            Message::AtomicAck(aeth, original) => {
-                out.put(aeth.encode());
-                out.put(original.to_be_bytes());
-            }
-            Message::CompareSwap(atomic) | Message::FetchAdd(atomic) => out.put(atomic.encode()),
-        }
+        self.message.for_each_extension_header(
+            #[inline(always)]
+            |header| match header {
+                ExtensionHeader::Reth(reth) => out.put(reth.encode()),
+                ExtensionHeader::ImmDt(word) | ExtensionHeader::Ieth(word) => out.put(word.to_be_bytes()),
+                ExtensionHeader::Aeth(aeth) => out.put(aeth.encode()),
+                ExtensionHeader::AtomicAckEth(original) => out.put(original.to_be_bytes()),
+                ExtensionHeader::CompareSwap(atomic) | ExtensionHeader::FetchAdd(atomic) => {
+                    out.put(atomic.encode());
+                }
+            },
+        );
         out
     }
 }

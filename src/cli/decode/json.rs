@@ -1,6 +1,6 @@
 //! The fields of `mitra decode --json`; docs/wire.md documents them.
 
-use mitra_wire::{Aeth, AtomicEth, Message, Reth, Transport, opcode};
+use mitra_wire::{AtomicEth, ExtensionHeader, Message, Reth, Transport, opcode};
 use serde::{Serialize, Serializer};
 
 use super::{Seen, What};
@@ -123,56 +123,26 @@ impl Extension {
         if let Transport::Ud(deth) = transport {
             (out.src_qp, out.qkey) = (Some(deth.src_qp.value()), Some(deth.qkey));
         }
-        match *message {
-            Message::SendFirst
-            | Message::SendMiddle
-            | Message::SendLast
-            | Message::SendOnly
-            | Message::WriteMiddle
-            | Message::WriteLast
-            | Message::ReadMiddle => {}
-            Message::SendLastImm(imm) | Message::SendOnlyImm(imm) | Message::WriteLastImm(imm) => {
-                out.imm = Some(imm);
+        message.for_each_extension_header(|header| match header {
+            ExtensionHeader::Reth(Reth { va, rkey, len }) => {
+                (out.va, out.rkey, out.dma_len) = (Some(Hex(va)), Some(rkey), Some(len));
             }
-            Message::SendLastInv(rkey) | Message::SendOnlyInv(rkey) => out.invalidate_rkey = Some(rkey),
-            Message::WriteFirst(reth) | Message::WriteOnly(reth) | Message::ReadRequest(reth) => {
-                out.reth(reth)
+            ExtensionHeader::ImmDt(imm) => out.imm = Some(imm),
+            ExtensionHeader::Ieth(rkey) => out.invalidate_rkey = Some(rkey),
+            ExtensionHeader::Aeth(aeth) => {
+                out.syndrome = Some(aeth.syndrome.to_raw());
+                out.answer = Some(aeth.syndrome.to_string());
+                out.msn = Some(aeth.msn);
             }
-            Message::WriteOnlyImm(reth, imm) => {
-                out.reth(reth);
-                out.imm = Some(imm);
+            ExtensionHeader::AtomicAckEth(original) => out.original = Some(Hex(original)),
+            ExtensionHeader::CompareSwap(AtomicEth { va, rkey, swap_add, compare }) => {
+                (out.va, out.rkey) = (Some(Hex(va)), Some(rkey));
+                (out.compare, out.swap) = (Some(Hex(compare)), Some(Hex(swap_add)));
             }
-            Message::ReadFirst(aeth)
-            | Message::ReadLast(aeth)
-            | Message::ReadOnly(aeth)
-            | Message::Ack(aeth) => out.aeth(aeth),
-            Message::AtomicAck(aeth, original) => {
-                out.aeth(aeth);
-                out.original = Some(Hex(original));
+            ExtensionHeader::FetchAdd(AtomicEth { va, rkey, swap_add, .. }) => {
+                (out.va, out.rkey, out.add) = (Some(Hex(va)), Some(rkey), Some(Hex(swap_add)));
             }
-            Message::CompareSwap(atomic) => {
-                out.operand(atomic);
-                (out.compare, out.swap) = (Some(Hex(atomic.compare)), Some(Hex(atomic.swap_add)));
-            }
-            Message::FetchAdd(atomic) => {
-                out.operand(atomic);
-                out.add = Some(Hex(atomic.swap_add));
-            }
-        }
+        });
         out
-    }
-
-    fn reth(&mut self, reth: Reth) {
-        (self.va, self.rkey, self.dma_len) = (Some(Hex(reth.va)), Some(reth.rkey), Some(reth.len));
-    }
-
-    fn operand(&mut self, atomic: AtomicEth) {
-        (self.va, self.rkey) = (Some(Hex(atomic.va)), Some(atomic.rkey));
-    }
-
-    fn aeth(&mut self, aeth: Aeth) {
-        self.syndrome = Some(aeth.syndrome.to_raw());
-        self.answer = Some(aeth.syndrome.to_string());
-        self.msn = Some(aeth.msn);
     }
 }
