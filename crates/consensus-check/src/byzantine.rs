@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use mitra_consensus::signature::Signed;
 use mitra_consensus::{
-    Action, Actions, Input, MemoryId, Op, Process, ProcessId, Response, Rights, Value, broadcast,
+    Action, Actions, Input, MemoryId, Op, OpId, Process, ProcessId, Response, Rights, Value, broadcast,
     cheap_quorum, fast_and_robust,
 };
 
@@ -28,8 +28,6 @@ pub struct Byzantine<F: Process> {
     processes: u8,
     /// What it is to some and what it is to others.
     faces: Vec<F>,
-    /// Which face has asked for each operation that is outstanding on each memory.
-    asked: Vec<Vec<Option<usize>>>,
     whim: Option<Whim>,
     /// Cells that it has read: it may write them, or parts of them.
     seen: Vec<F::Cell>,
@@ -102,17 +100,16 @@ impl<V: Clone, S: Clone> Forge for fast_and_robust::Cell<V, S> {
 }
 
 impl<F: Process<Cell: Forge>> Byzantine<F> {
-    /// One of `processes` processes, over `memories` memories. Without a seed for its whims it only has several faces.
-    pub fn new(processes: u8, memories: u8, faces: Vec<F>, whim: Option<u64>) -> Byzantine<F> {
-        let asked = vec![Vec::new(); memories.into()];
-        Byzantine { processes, faces, asked, whim: whim.map(Whim), seen: Vec::new() }
+    /// One of `processes` processes. Without a seed for its whims it only has several faces.
+    pub fn new(processes: u8, faces: Vec<F>, whim: Option<u64>) -> Byzantine<F> {
+        Byzantine { processes, faces, whim: whim.map(Whim), seen: Vec::new() }
     }
 
     fn handle(&mut self, input: Input<F::Cell, F::Message>, out: &mut Actions<F>) {
-        if let Input::Response { memory, nth, response } = input {
-            let asked = &mut self.asked[usize::from(memory.0)];
-            if let Some(face) = asked.remove(nth) {
-                let nth = asked[..nth].iter().filter(|&&other| other == Some(face)).count();
+        if let Input::Response { memory, id, response } = input {
+            let (face, id) = id.part(self.parts());
+            let face = face as usize;
+            if face < self.faces.len() {
                 if let (Response::Cells(cells), Some(whim)) = (&response, &mut self.whim) {
                     for cell in cells.iter().filter(|cell| **cell != F::Cell::default()) {
                         match self.seen.len() < SEEN {
@@ -121,11 +118,16 @@ impl<F: Process<Cell: Forge>> Byzantine<F> {
                         }
                     }
                 }
-                self.tell(face, Input::Response { memory, nth, response }, out);
+                self.tell(face, Input::Response { memory, id, response }, out);
             }
         } else {
             (0..self.faces.len()).for_each(|face| self.tell(face, input.clone(), out));
         }
+    }
+
+    /// Those that ask for operations: the faces, and the process beside them.
+    fn parts(&self) -> u64 {
+        self.faces.len() as u64 + 1
     }
 
     fn tell(&mut self, face: usize, input: Input<F::Cell, F::Message>, out: &mut Actions<F>) {
@@ -133,48 +135,49 @@ impl<F: Process<Cell: Forge>> Byzantine<F> {
         self.faces[face].handle(input, &mut actions);
         for action in actions {
             match action {
-                Action::Ask { memory, op } => self.ask(face, memory, op, out),
+                Action::Invoke { memory, id, op } => self.ask((face, id), memory, op, out),
                 Action::Send { .. } | Action::Wake | Action::Toss => out.push(action),
             }
         }
     }
 
-    fn ask(&mut self, face: usize, memory: MemoryId, mut op: Op<F::Cell>, out: &mut Actions<F>) {
-        let Some(whim) = &mut self.whim else { return self.push(Some(face), memory, op, out) };
+    fn ask(
+        &mut self,
+        (face, id): (usize, OpId),
+        memory: MemoryId,
+        mut op: Op<F::Cell>,
+        out: &mut Actions<F>,
+    ) {
+        let beside = OpId::ONLY.of_part(self.faces.len() as u64, self.parts());
+        let of_face = id.of_part(face as u64, self.parts());
+        let push = |id, op, out: &mut Actions<F>| out.push(Action::Invoke { memory, id, op });
+        let Some(whim) = &mut self.whim else { return push(of_face, op, out) };
         let (idea, pick, place) = (whim.below(24), whim.below(SEEN as u64) as usize, whim.below(8) as u8);
         if idea == 0 {
             // Everybody may ask for this at any time; of most regions it is ignored.
             let rights = Rights::read_only(self.processes);
-            self.push(None, memory, Op::Change { region: place, rights }, out);
+            push(beside, Op::Change { region: place, rights }, out);
         }
         if let Op::Write { region, register, cell } = &mut op {
             let seen = self.seen.get(pick % self.seen.len().max(1));
             match (idea, seen) {
                 // It keeps silent, and believes that it has spoken.
-                (1..4, _) => return self.pretend(face, memory, out),
+                (1..4, _) => {
+                    let response = Response::Ack;
+                    return self.tell(face, Input::Response { memory, id, response }, out);
+                }
                 (4..7, Some(seen)) => cell.clone_from(seen),
                 (7..10, Some(seen)) => *cell = cell.forge(seen),
                 (10, Some(seen)) => *cell = seen.forge(cell),
                 (11, Some(seen)) => {
                     let (region, register) = (*region, *register ^ u16::from(place));
                     let op = Op::Write { region, register, cell: seen.clone() };
-                    self.push(None, memory, op, out);
+                    push(beside, op, out);
                 }
                 _ => {}
             }
         }
-        self.push(Some(face), memory, op, out);
-    }
-
-    /// Tells a face that what it has asked for last is done.
-    fn pretend(&mut self, face: usize, memory: MemoryId, out: &mut Actions<F>) {
-        let nth = self.asked[usize::from(memory.0)].iter().filter(|&&other| other == Some(face)).count();
-        self.tell(face, Input::Response { memory, nth, response: Response::Ack }, out);
-    }
-
-    fn push(&mut self, face: Option<usize>, memory: MemoryId, op: Op<F::Cell>, out: &mut Actions<F>) {
-        self.asked[usize::from(memory.0)].push(face);
-        out.push(Action::Ask { memory, op });
+        push(of_face, op, out);
     }
 }
 
@@ -231,7 +234,8 @@ impl<C: Clone + Eq + Hash + Debug + Default, V: Value> Process for Scribble<C, V
 
     fn handle(&mut self, input: Input<C, ()>, out: &mut Actions<Self>) {
         if let Input::Start = input {
-            let ask = |memory| Action::Ask { memory: MemoryId(memory), op: self.write.clone() };
+            let ask =
+                |memory| Action::Invoke { memory: MemoryId(memory), id: OpId::ONLY, op: self.write.clone() };
             out.extend((0..self.memories).map(ask));
         }
     }

@@ -60,8 +60,8 @@ fn tell<K: Signer, P: Process<Message = ()>>(
     Cell<u8, K::Signature>: From<P::Cell>,
 {
     let input = match input {
-        Input::Response { memory, nth, response } => {
-            Input::Response { memory, nth, response: narrowed(response) }
+        Input::Response { memory, id, response } => {
+            Input::Response { memory, id, response: narrowed(response) }
         }
         Input::Start => Input::Start,
         Input::Wake => Input::Wake,

@@ -61,8 +61,8 @@ impl<A: Automaton<K>, K: Signer, B: Rules> Process for Fabulist<A, K, B> {
                 self.fable(out);
                 self.broadcast.wake(out);
             }
-            Input::Response { memory, nth, response } => {
-                self.broadcast.answered(memory, nth, response, out);
+            Input::Response { memory, id, response } => {
+                self.broadcast.answered(memory, id, response, out);
                 self.fable(out);
             }
             Input::Message { .. } | Input::Leader(_) | Input::Coin(_) => {}

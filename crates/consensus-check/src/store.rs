@@ -210,7 +210,7 @@ impl<R: Rules> Server<R> {
         let result = what(&mut self.log, &mut actions);
         out.extend(actions.into_iter().map(|action| match action {
             Action::Send { to, message } => Action::Send { to, message: Message::Log(message) },
-            Action::Ask { memory, op } => Action::Ask { memory, op },
+            Action::Invoke { memory, id, op } => Action::Invoke { memory, id, op },
             Action::Wake => Action::Wake,
             Action::Toss => Action::Toss,
         }));
@@ -286,7 +286,7 @@ impl<R: Rules, const ALONE: bool> Process for Node<R, ALONE> {
                         Input::Message { from, message }
                     }
                     Input::Message { .. } => return,
-                    Input::Response { memory, nth, response } => Input::Response { memory, nth, response },
+                    Input::Response { memory, id, response } => Input::Response { memory, id, response },
                     Input::Wake => Input::Wake,
                     Input::Coin(side) => Input::Coin(side),
                 };

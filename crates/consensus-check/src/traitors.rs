@@ -45,10 +45,9 @@ impl cheap_quorum::Rules for Lax {
     const AWAITS_PROOFS: bool = false;
 }
 
-/// A process for each signer, over `m` memories; those of traitors have a face for each of two proposals.
+/// A process for each signer; those of traitors have a face for each of two proposals.
 pub fn actors<K, P, F>(
     signers: Vec<K>,
-    m: u8,
     traitors: Traitors,
     correct: impl Fn(ProcessId, K, u8) -> P,
     face: impl Fn(ProcessId, K, u8) -> F,
@@ -66,7 +65,7 @@ where
         }
         let faces = [proposal(p), second_proposal(p)].map(|value| face(me, keys.clone(), value));
         let whim = traitors.whim.map(|seed| seed ^ u64::from(p) << 56);
-        Actor::Byzantine(Byzantine::new(n, m, faces.into(), whim))
+        Actor::Byzantine(Byzantine::new(n, faces.into(), whim))
     };
     (0..n).zip(signers).map(actor).collect()
 }
@@ -96,7 +95,6 @@ pub fn broadcast<R: broadcast::Rules>(
 ) -> World<BroadcastActor<R>> {
     let processes = actors(
         Symbolic::all(0, n),
-        m,
         traitors,
         |me, keys, value| broadcaster((n, m), me, keys, value),
         |me, keys, value| broadcaster((n, m), me, keys, value),
@@ -114,7 +112,7 @@ pub fn small_broadcast<R: broadcast::Rules>() -> World<SmallBroadcaster<R>> {
         Scribble::new(1, (SENDER.0, 0), broadcast::Slot { copy, witness, proof: None })
     };
     let faces = [proposal(0), second_proposal(0), proposal(0)].map(face);
-    let mut processes = vec![Actor::Byzantine(Byzantine::new(3, 1, faces.into(), None))];
+    let mut processes = vec![Actor::Byzantine(Byzantine::new(3, faces.into(), None))];
     let others = [1, 2].map(|p| broadcaster((3, 1), ProcessId(p), keys[usize::from(p)].clone(), 0));
     processes.extend(others.map(Actor::Correct));
     World::new(processes, 1, &Broadcast::<u8, Symbolic, R>::regions(3, 1), Limits::default())
@@ -135,7 +133,6 @@ pub fn robust_backup<R: robust_backup::Rules, B: broadcast::Rules>(
 ) -> World<Actor<RobustPaxos<R, B>, RobustPaxos<Sound, Lax>>> {
     let processes = actors(
         Symbolic::all(0, n),
-        m,
         traitors,
         |me, keys, value| RobustBackup::new(me, (n, m), TURNS, keys, value),
         |me, keys, value| RobustBackup::new(me, (n, m), TURNS, keys, value),
@@ -152,7 +149,7 @@ pub fn small_robust_backup(turns: u16, limits: Limits) -> World<SmallRobustPaxos
         .zip(Symbolic::all(0, 3))
         .map(|(p, keys)| Actor::Correct(RobustBackup::new(ProcessId(p), (3, 1), turns, keys, proposal(p))))
         .collect();
-    processes.push(Actor::Byzantine(Byzantine::new(3, 1, Vec::new(), None)));
+    processes.push(Actor::Byzantine(Byzantine::new(3, Vec::new(), None)));
     World::new(processes, 1, &RobustPaxos::<Sound, Sound>::regions(3, turns), limits)
         .byzantine(ProcessSet::only(ProcessId(2)))
 }
@@ -168,7 +165,6 @@ pub fn robust_backup_with_fables<R: robust_backup::Rules>(
 ) -> World<FabulousPaxos<R>> {
     let processes = actors(
         Symbolic::all(0, n),
-        m,
         traitors,
         |me, keys, value| RobustBackup::new(me, (n, m), TURNS, keys, value),
         |me, keys, value| {
@@ -196,7 +192,6 @@ pub fn cheap_quorum<R: cheap_quorum::Rules>(
 ) -> World<QuorumActor<R>> {
     let processes = actors(
         Symbolic::all(0, n),
-        m,
         traitors,
         |me, keys, value| CheapQuorum::new(me, (n, m), patience, keys, value),
         |me, keys, value| CheapQuorum::new(me, (n, m), impatience(patience, traitors), keys, value),
@@ -252,7 +247,6 @@ pub fn fast_and_robust<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(
 ) -> World<FastActor<R, P>> {
     let processes = actors(
         Symbolic::all(0, n),
-        m,
         traitors,
         |me, keys, value| FastAndRobust::new(me, (n, m), patience, turns, keys, value),
         |me, keys, value| FastAndRobust::new(me, (n, m), impatience(patience, traitors), turns, keys, value),
@@ -274,7 +268,6 @@ pub fn fast_and_robust_with_claims<R: cheap_quorum::Rules, P: preferential_paxos
 ) -> World<ClaimedActor<R, P>> {
     let processes = actors(
         Symbolic::all(0, n),
-        m,
         traitors,
         |me, keys, value| FastAndRobust::new(me, (n, m), patience, TURNS, keys, value),
         |me, keys, value| match value == proposal(me.0) {

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use mitra_consensus::{
-    Action, Actions, Input, Memory, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Response,
+    Action, Actions, Input, Memory, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region, Response,
 };
 
 /// What the adversary may still do beside choosing the order of things.
@@ -82,7 +82,7 @@ pub struct World<P: Process> {
     /// Sorted: two worlds with the same messages are one.
     messages: Vec<(ProcessId, ProcessId, P::Message)>,
     /// By process and memory.
-    requests: Vec<Vec<Vec<Request<P::Cell>>>>,
+    requests: Vec<Vec<Vec<(OpId, Request<P::Cell>)>>>,
     asleep: Vec<bool>,
     tossing: Vec<bool>,
     decisions: Vec<Option<P::Value>>,
@@ -138,7 +138,7 @@ impl<P: Process> World<P> {
         for (p, of_process) in self.requests.iter().enumerate() {
             for (m, requests) in of_process.iter().enumerate() {
                 let (process, memory) = (ProcessId(p as u8), MemoryId(m as u8));
-                for (nth, request) in requests.iter().enumerate() {
+                for (nth, (_, request)) in requests.iter().enumerate() {
                     match request {
                         Request::Asked(..) if self.memories[m].is_some() => {
                             steps.push(Step::Execute(process, memory, nth));
@@ -166,8 +166,9 @@ impl<P: Process> World<P> {
         }
         if self.limits.breaks > 0 {
             let ways = living.iter().flat_map(|&p| (0..self.memories.len()).map(move |m| (p, m)));
-            let used =
-                ways.filter(|&(p, m)| self.requests[usize::from(p.0)][m].iter().any(Request::may_be_lost));
+            let used = ways.filter(|&(p, m)| {
+                self.requests[usize::from(p.0)][m].iter().any(|(_, request)| request.may_be_lost())
+            });
             steps.extend(used.map(|(p, m)| Step::Break(p, MemoryId(m as u8))));
             let alive = (0..self.memories.len()).filter(|&m| self.memories[m].is_some());
             steps.extend(alive.map(|m| Step::Reopen(MemoryId(m as u8))));
@@ -197,12 +198,12 @@ impl<P: Process> World<P> {
             Step::Execute(p, m, index) => self.execute(p, m, index),
             Step::Respond(p, memory, nth) => {
                 let requests = &mut self.requests[usize::from(p.0)][usize::from(memory.0)];
-                let response = match requests.remove(nth) {
-                    Request::Done(response) => response,
-                    Request::Written => Response::Ack,
-                    Request::Asked(..) => return,
+                let (id, response) = match requests.remove(nth) {
+                    (id, Request::Done(response)) => (id, response),
+                    (id, Request::Written) => (id, Response::Ack),
+                    (_, Request::Asked(..)) => return,
                 };
-                self.tell(p, Input::Response { memory, nth, response });
+                self.tell(p, Input::Response { memory, id, response });
             }
             Step::Wake(p) => {
                 self.asleep[usize::from(p.0)] = false;
@@ -246,10 +247,11 @@ impl<P: Process> World<P> {
         for (p, m) in (0..self.requests.len()).flat_map(|p| (0..memories).map(move |m| (p, m))) {
             let (process, memory) = (ProcessId(p as u8), MemoryId(m as u8));
             for index in (0..self.requests[p][m].len()).rev() {
-                if let Request::Done(_) | Request::Written = self.requests[p][m][index] {
+                if let Request::Done(_) | Request::Written = self.requests[p][m][index].1 {
                     answers.push(Step::Respond(process, memory, index));
                 }
-                while self.memories[m].is_some() && matches!(self.requests[p][m][index], Request::Asked(..)) {
+                while self.memories[m].is_some() && matches!(self.requests[p][m][index].1, Request::Asked(..))
+                {
                     self.execute(process, memory, index);
                 }
             }
@@ -315,7 +317,7 @@ impl<P: Process> World<P> {
     pub fn writes(&self, p: ProcessId) -> bool {
         let changes =
             |r: &Request<P::Cell>| matches!(r, Request::Asked(op, _) if !matches!(op, Op::Read { .. }));
-        self.requests[usize::from(p.0)].iter().flatten().any(changes)
+        self.requests[usize::from(p.0)].iter().flatten().any(|(_, request)| changes(request))
     }
 
     /// The most attempts that a process has begun.
@@ -325,14 +327,14 @@ impl<P: Process> World<P> {
 
     fn break_off(&mut self, p: ProcessId, m: MemoryId) {
         let requests = &mut self.requests[usize::from(p.0)][usize::from(m.0)];
-        for lost in requests.iter_mut().filter(|request| request.may_be_lost()) {
+        for lost in requests.iter_mut().map(|(_, request)| request).filter(|request| request.may_be_lost()) {
             *lost = Request::Done(Response::Nak);
         }
     }
 
     fn execute(&mut self, p: ProcessId, m: MemoryId, index: usize) {
         let Some(memory) = &mut self.memories[usize::from(m.0)] else { return };
-        let request = &mut self.requests[usize::from(p.0)][usize::from(m.0)][index];
+        let (_, request) = &mut self.requests[usize::from(p.0)][usize::from(m.0)][index];
         let Request::Asked(op, read) = request else { return };
         let response = match op {
             Op::Read { region, first, count } => memory.read_next(p, *region, *first..*first + *count, read),
@@ -366,9 +368,9 @@ impl<P: Process> World<P> {
                     let at = self.messages.partition_point(|other| *other <= message);
                     self.messages.insert(at, message);
                 }
-                Action::Ask { memory, op } => {
+                Action::Invoke { memory, id, op } => {
                     self.requests[usize::from(p.0)][usize::from(memory.0)]
-                        .push(Request::Asked(op, Vec::new()));
+                        .push((id, Request::Asked(op, Vec::new())));
                 }
                 Action::Wake => self.asleep[usize::from(p.0)] = true,
                 Action::Toss => self.tossing[usize::from(p.0)] = true,

@@ -61,7 +61,7 @@ fn a_forged_witness_does_not_hide_a_real_one() {
         let broadcast: Broadcast<u8, _> = Broadcast::new(ProcessId(p), 3, 1, 1, keys[usize::from(p)].clone());
         Actor::Correct(Broadcaster::new(broadcast, (p == 0).then_some(10), ProcessId(0)))
     };
-    let liar = Byzantine::new(3, 1, vec![Scribble::<_, u8>::new(1, (2, 0), forged)], None);
+    let liar = Byzantine::new(3, vec![Scribble::<_, u8>::new(1, (2, 0), forged)], None);
     let start = || {
         let processes = vec![process(0), process(1), Actor::Byzantine(liar.clone())];
         let regions = Broadcast::<u8, Symbolic>::regions(3, 1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ed25519_dalek::SigningKey;
 use mitra_consensus::fast_and_robust::{Cell, FastAndRobust, moved, narrowed};
 use mitra_consensus::signature::{Ed25519, Ed25519Signature};
-use mitra_consensus::{Action, Actions, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Response};
+use mitra_consensus::{Action, Actions, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Response};
 use mitra_consensus_check::{Chaos, Limits, World, run};
 use mitra_prng::Prng;
 
@@ -70,7 +70,7 @@ impl OverBytes {
             0 => Op::Write { region, register, cell },
             _ => Op::Read { region, first: register, count: 1 },
         };
-        out.push(Action::Ask { memory, op });
+        out.push(Action::Invoke { memory, id: OpId::ONLY, op });
     }
 }
 
@@ -96,8 +96,8 @@ impl Process for OverBytes {
             Input::Message { from, message } => Input::Message { from, message },
             Input::Wake => Input::Wake,
             Input::Coin(side) => Input::Coin(side),
-            Input::Response { memory, nth, response } => {
-                Input::Response { memory, nth, response: narrowed(response) }
+            Input::Response { memory, id, response } => {
+                Input::Response { memory, id, response: narrowed(response) }
             }
         };
         let mut actions = Vec::new();

@@ -71,8 +71,8 @@ impl<R: Rules> Process for Client<R> {
                 }
                 self.read(out);
             }
-            Input::Response { memory, nth, response } => {
-                match self.registers.answered(memory, nth, response, out) {
+            Input::Response { memory, id, response } => {
+                match self.registers.answered(memory, id, response, out) {
                     Some(Outcome::Done(pairs)) if self.me == READER => self.found(&pairs[0]),
                     Some(Outcome::Done(_)) => {
                         let written = if self.mine.second.is_none() { 1 } else { 2 };

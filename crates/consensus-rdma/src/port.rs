@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
-use mitra_consensus::{Op, Region, Response};
+use mitra_consensus::{Op, OpId, Region, Response};
 use mitra_failover::{Completion, FailoverReport, Outcome, RemoteRegion, UnresolvedError, VirtualMr};
 use mitra_verbs::{Access, Buffer, Error};
 use serde::Serialize;
@@ -86,6 +86,7 @@ enum Slot {
 #[derive(Debug)]
 struct Pending<C> {
     number: u64,
+    id: OpId,
     op: Op<C>,
     stage: Stage,
     /// Of a read: what was read so far, and what the register after that held when it was seen beside a torn place.
@@ -95,8 +96,8 @@ struct Pending<C> {
 }
 
 impl<C> Pending<C> {
-    fn new(number: u64, op: Op<C>) -> Pending<C> {
-        Pending { number, op, stage: Stage::Queued, cells: Vec::new(), half: None, looks: 0 }
+    fn new(number: u64, id: OpId, op: Op<C>) -> Pending<C> {
+        Pending { number, id, op, stage: Stage::Queued, cells: Vec::new(), half: None, looks: 0 }
     }
 }
 
@@ -158,9 +159,9 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     }
 
     /// Asks for an operation.
-    pub(crate) fn ask(&mut self, op: Op<C>) {
+    pub(crate) fn ask(&mut self, id: OpId, op: Op<C>) {
         self.next += 1;
-        self.pending.push_back(Pending::new(self.next, op));
+        self.pending.push_back(Pending::new(self.next, id, op));
         self.post();
     }
 
@@ -192,8 +193,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
         }
     }
 
-    /// Drives it. Appends answers, each with its place among those outstanding.
-    pub(crate) fn poll(&mut self, answers: &mut Vec<(usize, Response<C>)>) {
+    /// Drives it. Appends answers, each with the id of its operation.
+    pub(crate) fn poll(&mut self, answers: &mut Vec<(OpId, Response<C>)>) {
         match &mut self.state {
             State::Dead => return,
             State::Resting(until) if *until > Instant::now() => return,
@@ -254,7 +255,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
         }
     }
 
-    fn connect(&mut self, welcome: &Welcome, answers: &mut Vec<(usize, Response<C>)>) {
+    fn connect(&mut self, welcome: &Welcome, answers: &mut Vec<(OpId, Response<C>)>) {
         let State::Calling(Call { mut link, .. }) = std::mem::replace(&mut self.state, State::Dead) else {
             return;
         };
@@ -311,7 +312,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     }
 
     /// A request has completed.
-    fn done(&mut self, done: &Completion, answers: &mut Vec<(usize, Response<C>)>) {
+    fn done(&mut self, done: &Completion, answers: &mut Vec<(OpId, Response<C>)>) {
         let Ok(at) = self.pending.binary_search_by_key(&done.wr_id, |p| p.number) else { return };
         let Stage::Posted(slot) = self.pending[at].stage else { return };
         self.free(slot);
@@ -341,7 +342,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     }
 
     /// The memory's processor has answered.
-    fn told(&mut self, message: &[u8], answers: &mut Vec<(usize, Response<C>)>) {
+    fn told(&mut self, message: &[u8], answers: &mut Vec<(OpId, Response<C>)>) {
         match postcard::from_bytes(message) {
             Ok(Answer::Changed { write }) => self.changed(write.as_deref(), answers),
             Ok(Answer::Learnt { seqs }) => {
@@ -359,7 +360,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     }
 
     /// The oldest change was made, if it is legal.
-    fn changed(&mut self, write: Option<&[u8]>, answers: &mut Vec<(usize, Response<C>)>) {
+    fn changed(&mut self, write: Option<&[u8]>, answers: &mut Vec<(OpId, Response<C>)>) {
         let Some(at) = self.pending.iter().position(|p| p.stage == Stage::Asked) else { return };
         let Op::Change { region, .. } = self.pending[at].op else { return };
         if usize::from(region) < self.known.len() {
@@ -368,9 +369,9 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
         self.answer(at, Response::Ack, answers);
     }
 
-    fn answer(&mut self, at: usize, response: Response<C>, answers: &mut Vec<(usize, Response<C>)>) {
-        if self.pending.remove(at).is_some() {
-            answers.push((at, response));
+    fn answer(&mut self, at: usize, response: Response<C>, answers: &mut Vec<(OpId, Response<C>)>) {
+        if let Some(pending) = self.pending.remove(at) {
+            answers.push((pending.id, response));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mitra_consensus::{Action, Input, MemoryId, Process, ProcessId, Region, Response};
+use mitra_consensus::{Action, Input, MemoryId, OpId, Process, ProcessId, Region, Response};
 use mitra_failover::{Domain, FailoverReport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -51,7 +51,7 @@ pub struct ProcessNode<P: Process> {
     actions: Vec<Action<P::Cell, P::Message>>,
     /// What it is to be told next.
     inputs: Vec<Input<P::Cell, P::Message>>,
-    answers: Vec<(usize, Response<P::Cell>)>,
+    answers: Vec<(OpId, Response<P::Cell>)>,
 }
 
 impl<P> ProcessNode<P>
@@ -168,7 +168,7 @@ where
             // One by one: what the process does in between is asked after what was answered.
             let memory = MemoryId(at as u8);
             let answers = self.answers.drain(..);
-            self.inputs.extend(answers.map(|(nth, response)| Input::Response { memory, nth, response }));
+            self.inputs.extend(answers.map(|(id, response)| Input::Response { memory, id, response }));
             busy |= self.tell_all();
         }
         for (from, peer) in (0..).map(ProcessId).zip(&mut self.peers) {
@@ -239,9 +239,9 @@ where
                         peer.send(bytes);
                     }
                 }
-                Action::Ask { memory, op } => {
+                Action::Invoke { memory, id, op } => {
                     if let Some(port) = self.ports.get_mut(usize::from(memory.0)) {
-                        port.ask(op);
+                        port.ask(id, op);
                     }
                 }
                 Action::Wake => self.awake_at = Some(Instant::now() + self.wake),

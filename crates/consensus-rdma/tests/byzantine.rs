@@ -36,7 +36,7 @@ fn behaviours(liar: u8) -> Vec<Traitors> {
 
 /// A process that says nothing.
 fn silence<F: Process<Cell: Forge>>() -> Byzantine<F> {
-    Byzantine::new(3, M, Vec::new(), None)
+    Byzantine::new(3, Vec::new(), None)
 }
 
 fn over<P, F>(regions: Vec<Region>, processes: Vec<Actor<P, F>>) -> Cluster<Actor<P, F>>
@@ -76,7 +76,6 @@ fn broadcasters(traitors: Traitors) -> Vec<Actor<Sender<Sound>, Sender<Lax>>> {
     let message = |me, value| (me == SENDER).then_some(value);
     actors(
         keys(),
-        M,
         traitors,
         |me, keys, value| Broadcaster::new(Broadcast::new(me, 3, M, 1, keys), message(me, value), SENDER),
         |me, keys, value| Broadcaster::new(Broadcast::new(me, 3, M, 1, keys), message(me, value), SENDER),
@@ -119,7 +118,7 @@ where
 fn robust_backup_with_one_of_two_faces() {
     for liar in [0, 2] {
         for traitors in behaviours(liar) {
-            let processes = actors(keys(), M, traitors, backup::<Sound>, backup::<Lax>);
+            let processes = actors(keys(), traitors, backup::<Sound>, backup::<Lax>);
             two_decide(Backup::<Sound>::regions(3, TURNS), liar, processes);
         }
     }
@@ -133,7 +132,7 @@ fn robust_backup_with_one_that_makes_histories_up() {
                 let whim = traitors.whim.unwrap_or_default() ^ u64::from(value);
                 Fabulist::<Paxos<u8>, _, Lax>::new(3, value, Broadcast::new(me, 3, M, TURNS, keys), whim)
             };
-            let processes = actors(keys(), M, traitors, backup::<Sound>, fabulist);
+            let processes = actors(keys(), traitors, backup::<Sound>, fabulist);
             two_decide(Backup::<Sound>::regions(3, TURNS), liar, processes);
         }
     }
@@ -141,7 +140,7 @@ fn robust_backup_with_one_that_makes_histories_up() {
 
 #[test]
 fn robust_backup_with_one_that_is_silent() {
-    let mut processes = actors(keys(), M, Traitors::NONE, backup::<Sound>, backup::<Lax>);
+    let mut processes = actors(keys(), Traitors::NONE, backup::<Sound>, backup::<Lax>);
     processes[0] = Actor::Byzantine(silence());
     two_decide(Backup::<Sound>::regions(3, TURNS), 0, processes);
 }
@@ -160,7 +159,7 @@ where
 fn fast_and_robust_with_one_of_two_faces() {
     for liar in [0, 2] {
         for traitors in behaviours(liar) {
-            let processes = actors(keys(), M, traitors, fast::<Sound>, fast::<Lax>);
+            let processes = actors(keys(), traitors, fast::<Sound>, fast::<Lax>);
             two_decide(Fast::<Sound>::regions(3, TURNS), liar, processes);
         }
     }
@@ -175,7 +174,7 @@ fn fast_and_robust_with_one_that_lies_about_proofs() {
                 true => Claimant::Quorum(Box::new(CheapQuorum::new(me, (3, M), PATIENCE, keys, value))),
                 false => Claimant::claim(me, (3, M), TURNS, keys, value),
             };
-            let processes = actors(keys(), M, traitors, fast::<Sound>, claimant);
+            let processes = actors(keys(), traitors, fast::<Sound>, claimant);
             two_decide(Fast::<Sound>::regions(3, TURNS), liar, processes);
         }
     }
@@ -184,7 +183,7 @@ fn fast_and_robust_with_one_that_lies_about_proofs() {
 #[test]
 fn fast_and_robust_with_one_that_is_silent() {
     for liar in [0, 2] {
-        let mut processes = actors(keys(), M, Traitors::NONE, fast::<Sound>, fast::<Lax>);
+        let mut processes = actors(keys(), Traitors::NONE, fast::<Sound>, fast::<Lax>);
         processes[usize::from(liar)] = Actor::Byzantine(silence());
         two_decide(Fast::<Sound>::regions(3, TURNS), liar, processes);
     }

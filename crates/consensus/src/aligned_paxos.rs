@@ -221,8 +221,8 @@ impl<V: Value, R: Rules, M: memory::Rules> Process for AlignedPaxos<V, R, M> {
                 self.begin(out);
             }
             Input::Message { from, message } => self.hear(from, message, out),
-            Input::Response { memory, nth, response } => {
-                match self.slots.answered(memory, nth, response, out) {
+            Input::Response { memory, id, response } => {
+                match self.slots.answered(memory, id, response, out) {
                     Some(Answer::Ready(last)) => self.adopt(last.filter(|_| R::ADOPTS_FROM_MEMORIES), out),
                     Some(Answer::Accepted) => self.decide_if_accepted(out),
                     Some(Answer::Refused(seen)) => self.refused(seen, out),

@@ -1,35 +1,8 @@
 //! Two protocols at one process, over the same memories: each has regions of its own, and neither knows of the other.
 
-use std::collections::VecDeque;
-
 use serde::{Deserialize, Serialize};
 
-use crate::{Action, Actions, Input, MemoryId, Op, Process, Response};
-
-/// Whose each outstanding operation is, by memory.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Owners<K>(Vec<VecDeque<K>>);
-
-impl<K: Copy + PartialEq> Owners<K> {
-    /// Nothing is outstanding on any of so many memories.
-    pub fn new(memories: u8) -> Owners<K> {
-        Owners((0..memories).map(|_| VecDeque::new()).collect())
-    }
-
-    /// Somebody has asked a memory for something.
-    pub fn asked(&mut self, memory: MemoryId, owner: K) {
-        if let Some(outstanding) = self.0.get_mut(usize::from(memory.0)) {
-            outstanding.push_back(owner);
-        }
-    }
-
-    /// The memory has answered what is outstanding as the `nth`: whose that is, and as the so manieth of its own.
-    pub fn answered(&mut self, memory: MemoryId, nth: usize) -> Option<(K, usize)> {
-        let outstanding = self.0.get_mut(usize::from(memory.0))?;
-        let owner = outstanding.remove(nth)?;
-        Some((owner, outstanding.iter().take(nth).filter(|&&other| other == owner).count()))
-    }
-}
+use crate::{Action, Actions, Input, Op, OpId, Process, Response};
 
 /// Something of the one's or of the other's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -66,14 +39,13 @@ pub struct Both<A, B> {
     pub other: B,
     /// How many regions the first has.
     shift: u8,
-    owners: Owners<bool>,
     asleep: [bool; 2],
 }
 
 impl<A: Process, B: Process> Both<A, B> {
-    /// Two protocols over `memories` memories, the first of which has so many regions on each.
-    pub fn new(one: A, other: B, regions: u8, memories: u8) -> Both<A, B> {
-        Both { one, other, shift: regions, owners: Owners::new(memories), asleep: [false; 2] }
+    /// Two protocols, the first of which has so many regions on each memory.
+    pub fn new(one: A, other: B, regions: u8) -> Both<A, B> {
+        Both { one, other, shift: regions, asleep: [false; 2] }
     }
 
     /// Lets the first do something, and takes what it asks for.
@@ -105,12 +77,11 @@ impl<A: Process, B: Process> Both<A, B> {
     ) {
         let shift = if side { self.shift } else { 0 };
         for action in asked {
-            match &action {
-                Action::Ask { memory, .. } => self.owners.asked(*memory, side),
-                Action::Wake => self.asleep[usize::from(side)] = true,
-                _ => {}
+            if let Action::Wake = action {
+                self.asleep[usize::from(side)] = true;
             }
-            out.push(renamed(action, shift, &cell, &message));
+            let id = |id: OpId| id.of_part(side.into(), 2);
+            out.push(renamed(action, shift, id, &cell, &message));
         }
     }
 }
@@ -119,6 +90,7 @@ impl<A: Process, B: Process> Both<A, B> {
 pub(crate) fn renamed<C, D, M, N>(
     action: Action<C, M>,
     shift: u8,
+    id: impl Fn(OpId) -> OpId,
     cell: impl Fn(C) -> D,
     message: impl Fn(M) -> N,
 ) -> Action<D, N> {
@@ -126,7 +98,9 @@ pub(crate) fn renamed<C, D, M, N>(
         Action::Send { to, message: said } => Action::Send { to, message: message(said) },
         Action::Wake => Action::Wake,
         Action::Toss => Action::Toss,
-        Action::Ask { memory, op } => Action::Ask { memory, op: renamed_op(op, shift, cell) },
+        Action::Invoke { memory, id: of_part, op } => {
+            Action::Invoke { memory, id: id(of_part), op: renamed_op(op, shift, cell) }
+        }
     }
 }
 
@@ -165,14 +139,13 @@ impl<A: Process, B: Process> Process for Both<A, B> {
             Input::Message { from, message: Either::Other(message) } => {
                 (None, Some(Input::Message { from, message }))
             }
-            Input::Response { memory, nth, response } => match self.owners.answered(memory, nth) {
-                Some((false, nth)) => {
-                    (Some(Input::Response { memory, nth, response: answer(response, Either::one) }), None)
+            Input::Response { memory, id, response } => match id.part(2) {
+                (0, id) => {
+                    (Some(Input::Response { memory, id, response: answer(response, Either::one) }), None)
                 }
-                Some((true, nth)) => {
-                    (None, Some(Input::Response { memory, nth, response: answer(response, Either::other) }))
+                (_, id) => {
+                    (None, Some(Input::Response { memory, id, response: answer(response, Either::other) }))
                 }
-                None => (None, None),
             },
             Input::Wake => {
                 let [one, other] = core::mem::take(&mut self.asleep);

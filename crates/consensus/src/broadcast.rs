@@ -29,7 +29,8 @@ use crate::process::{Action, majority};
 use crate::registers::{Fields, Outcome, Registers, sole};
 use crate::signature::{Purpose, Signed, Signer};
 use crate::{
-    ChangeRule, MemoryId, Op, ProcessId, Region, Registers as Kind, Response, Rights, RuleSet, Sound, Value,
+    ChangeRule, MemoryId, Op, OpId, ProcessId, Region, Registers as Kind, Response, Rights, RuleSet, Sound,
+    Value,
 };
 
 /// A sender signs its k-th message.
@@ -179,12 +180,12 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     pub fn answered<M>(
         &mut self,
         memory: MemoryId,
-        nth: usize,
+        id: OpId,
         response: Response<Slot<V, K::Signature>>,
         out: &mut Vec<Action<Slot<V, K::Signature>, M>>,
     ) -> Option<(ProcessId, V)> {
         // Nobody is refused its own region, nor to read.
-        let Outcome::Done(slots) = self.registers.answered(memory, nth, response, out)? else { return None };
+        let Outcome::Done(slots) = self.registers.answered(memory, id, response, out)? else { return None };
         let (q, delivered) = match self.doing {
             Doing::Resting => return None,
             Doing::Scanning(q) => {

@@ -41,8 +41,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for Broadcaster<V, K, R>
                 self.broadcast.wake(out);
             }
             Input::Wake => self.broadcast.wake(out),
-            Input::Response { memory, nth, response } => {
-                if let Some((q, message)) = self.broadcast.answered(memory, nth, response, out)
+            Input::Response { memory, id, response } => {
+                if let Some((q, message)) = self.broadcast.answered(memory, id, response, out)
                     && q == self.sender
                 {
                     self.delivered.get_or_insert(message);

@@ -283,8 +283,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
             Input::Start => self.poll(out),
             Input::Wake if self.doing == Doing::Resting => self.poll(out),
             Input::Wake => self.registers.wake(out),
-            Input::Response { memory, nth, response } => {
-                let Some(outcome) = self.registers.answered(memory, nth, response, out) else { return };
+            Input::Response { memory, id, response } => {
+                let Some(outcome) = self.registers.answered(memory, id, response, out) else { return };
                 match (self.doing, outcome) {
                     (Doing::Proposing, Outcome::Done(_)) => {
                         self.decided = Some(self.input.clone());

@@ -3,12 +3,12 @@
 
 use core::marker::PhantomData;
 
-use crate::ports::Ports;
+use crate::outstanding_ops::{AnsweredOp, OutstandingOps};
 use crate::process::{ballot_above, majority, send_others};
 use crate::protected_memory_paxos::{Decided, Slot};
 use crate::{
-    Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Registers, Response,
-    Rights, RuleSet, Sound, Value,
+    Actions, ChangeRule, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region, Registers,
+    Response, Rights, RuleSet, Sound, Value,
 };
 
 /// The rules that safety rests on, for checkers to switch off.
@@ -34,7 +34,7 @@ pub struct DiskPaxos<V, R = Sound> {
     attempts: u64,
     seen: u64,
     attempt: Option<Attempt<V>>,
-    ports: Ports<Slot<V>>,
+    outstanding: OutstandingOps<Slot<V>>,
     /// The paper's dblock: what I have last begun to write, to every memory.
     mine: Slot<V>,
     decided: Option<V>,
@@ -70,7 +70,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
             attempts: 0,
             seen: 0,
             attempt: None,
-            ports: Ports::new(memories),
+            outstanding: OutstandingOps::new(memories),
             mine: Slot::default(),
             decided: None,
             rules: PhantomData,
@@ -123,7 +123,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         let Some(attempt) = &mut self.attempt else { return };
         attempt.steps = vec![Step::Writing; self.memories.into()];
         // Where phase 1 is still under way it is not needed any more.
-        self.ports.abandon();
+        self.outstanding.abandon();
         for memory in (0..self.memories).map(MemoryId) {
             self.write_to(memory, out);
         }
@@ -131,24 +131,20 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
 
     fn write_to(&mut self, memory: MemoryId, out: &mut Actions<Self>) {
         let op = Op::Write { region: 0, register: self.me.0.into(), cell: self.mine.clone() };
-        self.ports.ask(memory, op, R::ONE_AT_A_TIME, out);
+        self.outstanding.invoke(memory, op, R::ONE_AT_A_TIME, out);
     }
 
-    fn answered(
-        &mut self,
-        memory: MemoryId,
-        nth: usize,
-        response: Response<Slot<V>>,
-        out: &mut Actions<Self>,
-    ) {
-        let Some((_, true)) = self.ports.answered(memory, nth, out) else { return };
+    fn answered(&mut self, memory: MemoryId, id: OpId, response: Response<Slot<V>>, out: &mut Actions<Self>) {
+        let Some(AnsweredOp { abandoned: false, .. }) = self.outstanding.complete(memory, id, out) else {
+            return;
+        };
         let Some(attempt) = &mut self.attempt else { return };
         let step = &mut attempt.steps[usize::from(memory.0)];
         match (*step, response) {
             (Step::Writing, Response::Ack) if attempt.proposing && !R::READS_AGAIN => *step = Step::Done,
             (Step::Writing, Response::Ack) => {
                 *step = Step::Reading;
-                self.ports.ask(
+                self.outstanding.invoke(
                     memory,
                     Op::Read { region: 0, first: 0, count: self.processes.into() },
                     R::ONE_AT_A_TIME,
@@ -161,7 +157,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
                 self.seen = self.seen.max(highest);
                 if highest > attempt.ballot {
                     self.attempt = None;
-                    self.ports.abandon();
+                    self.outstanding.abandon();
                     return self.begin(out);
                 }
                 let found = slots.into_iter().filter_map(|slot| Some((slot.accepted, slot.value?)));
@@ -188,7 +184,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         }
         if let Some((_, value)) = self.attempt.take().and_then(|attempt| attempt.last) {
             send_others(self.me, self.processes, &Decided(value.clone()), out);
-            self.ports.abandon();
+            self.outstanding.abandon();
             self.decided.get_or_insert(value);
         }
     }
@@ -208,9 +204,9 @@ impl<V: Value, R: Rules> Process for DiskPaxos<V, R> {
             Input::Message { message: Decided(value), .. } => {
                 self.decided.get_or_insert(value);
                 self.attempt = None;
-                self.ports.abandon();
+                self.outstanding.abandon();
             }
-            Input::Response { memory, nth, response } => self.answered(memory, nth, response, out),
+            Input::Response { memory, id, response } => self.answered(memory, id, response, out),
             Input::Start | Input::Wake | Input::Coin(_) => {}
         }
     }

@@ -19,7 +19,7 @@ use crate::cheap_quorum::{self, CheapQuorum};
 use crate::preferential_paxos::{self, PreferentialPaxos};
 use crate::robust_backup::{self, RobustBackup};
 use crate::signature::{Signed, Signer};
-use crate::{Action, Actions, Input, MemoryId, Process, ProcessId, Region, Response, Sound, Value};
+use crate::{Action, Actions, Input, MemoryId, OpId, Process, ProcessId, Region, Response, Sound, Value};
 
 /// The part that always works.
 type Backup<V, K, P> = RobustBackup<PreferentialPaxos<V, P>, K>;
@@ -64,17 +64,17 @@ impl<V, S> From<Cell<V, S>> for BackupSlot<V, S> {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Part {
-    Quorum,
-    Backup,
-}
+/// The parts of a process that invoke operations.
+const PARTS: u64 = 2;
+const QUORUM: u64 = 0;
+const BACKUP: u64 = 1;
 
 /// A process of Fast & Robust.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FastAndRobust<V: Value + Serialize, K: Signer, R = Sound, P: preferential_paxos::Rules = Sound> {
     me: ProcessId,
     processes: u8,
+    memories: u8,
     room: u16,
     keys: K,
     quorum: CheapQuorum<V, K, R>,
@@ -82,8 +82,6 @@ pub struct FastAndRobust<V: Value + Serialize, K: Signer, R = Sound, P: preferen
     backup: Option<Backup<V, K, P>>,
     /// Whom Ω has named before that.
     leader: Option<ProcessId>,
-    /// By memory, of which part each outstanding operation is.
-    asked: Vec<Vec<Part>>,
 }
 
 impl<V, K, R, P> FastAndRobust<V, K, R, P>
@@ -106,12 +104,12 @@ where
         FastAndRobust {
             me,
             processes,
+            memories,
             room,
             quorum: CheapQuorum::new(me, (processes, memories), patience, keys.clone(), input),
             keys,
             backup: None,
             leader: None,
-            asked: vec![Vec::new(); memories.into()],
         }
     }
 
@@ -128,9 +126,9 @@ where
     ) {
         let mut actions = Vec::new();
         self.quorum.handle(input, &mut actions);
-        self.ask(Part::Quorum, 0, actions, out);
+        out.extend(actions.into_iter().map(|action| of_part(QUORUM, action, 0)));
         if let (Some(claim), None) = (self.quorum.aborted(), &self.backup) {
-            let size = (self.processes, self.asked.len() as u8);
+            let size = (self.processes, self.memories);
             self.backup = Some(RobustBackup::new(self.me, size, self.room, self.keys.clone(), claim.clone()));
             self.tell_backup(Input::Start, out);
             if let Some(leader) = self.leader {
@@ -143,43 +141,23 @@ where
         let Some(backup) = &mut self.backup else { return };
         let mut actions = Vec::new();
         backup.handle(input, &mut actions);
-        self.ask(Part::Backup, self.processes + 1, actions, out);
-    }
-
-    /// Asks for what a part does, whose regions begin with this one.
-    fn ask<C: Into<Cell<V, K::Signature>>>(
-        &mut self,
-        part: Part,
-        first_region: u8,
-        actions: Vec<Action<C, ()>>,
-        out: &mut Actions<Self>,
-    ) {
-        for action in actions {
-            if let Action::Ask { memory, .. } = action {
-                self.asked[usize::from(memory.0)].push(part);
-            }
-            out.push(moved(action, first_region));
-        }
+        let first_region = self.processes + 1;
+        out.extend(actions.into_iter().map(|action| of_part(BACKUP, action, first_region)));
     }
 
     fn answered(
         &mut self,
         memory: MemoryId,
-        nth: usize,
+        id: OpId,
         response: Response<Cell<V, K::Signature>>,
         out: &mut Actions<Self>,
     ) {
-        let Some(asked) = self.asked.get_mut(usize::from(memory.0)).filter(|asked| nth < asked.len()) else {
-            return;
-        };
-        let part = asked.remove(nth);
-        let nth = asked[..nth].iter().filter(|&&other| other == part).count();
-        match part {
-            Part::Quorum => {
-                self.tell_quorum(Input::Response { memory, nth, response: narrowed(response) }, out);
+        match id.part(PARTS) {
+            (QUORUM, id) => {
+                self.tell_quorum(Input::Response { memory, id, response: narrowed(response) }, out);
             }
-            Part::Backup => {
-                self.tell_backup(Input::Response { memory, nth, response: narrowed(response) }, out);
+            (_, id) => {
+                self.tell_backup(Input::Response { memory, id, response: narrowed(response) }, out);
             }
         }
     }
@@ -187,7 +165,11 @@ where
 
 /// What a part asks for, in the memories that both share: its regions begin with this one.
 pub fn moved<C: Into<D>, D>(action: Action<C, ()>, first_region: u8) -> Action<D, ()> {
-    renamed(action, first_region, Into::into, |message| message)
+    renamed(action, first_region, |id| id, Into::into, |message| message)
+}
+
+fn of_part<C: Into<D>, D>(part: u64, action: Action<C, ()>, first_region: u8) -> Action<D, ()> {
+    renamed(action, first_region, |id| id.of_part(part, PARTS), Into::into, |message| message)
 }
 
 /// What a memory answers, as one part understands it.
@@ -217,7 +199,7 @@ where
                 self.tell_quorum(Input::Wake, out);
                 self.tell_backup(Input::Wake, out);
             }
-            Input::Response { memory, nth, response } => self.answered(memory, nth, response, out),
+            Input::Response { memory, id, response } => self.answered(memory, id, response, out),
             Input::Message { .. } | Input::Coin(_) => {}
         }
     }

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Registers,
-    Response, Rights, RuleSet, Sound,
+    Action, Actions, ChangeRule, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region,
+    Registers, Response, Rights, RuleSet, Sound,
 };
 
 /// Rounds for which the memories have room. More than a handful takes an adversary who knows the coins.
@@ -124,7 +124,7 @@ impl<R: Rules> Hbo<R> {
         for &q in &self.neighbours.clone() {
             if R::SETTLES {
                 let op = Op::Settle { region: 0, register, cell: Some(vote) };
-                out.push(Action::Ask { memory: MemoryId(q.0), op });
+                out.push(Action::Invoke { memory: MemoryId(q.0), id: OpId::ONLY, op });
             } else {
                 self.settle(q, vote, out);
             }

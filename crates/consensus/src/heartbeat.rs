@@ -12,8 +12,8 @@
 //! must be safe then, and is. [`crate::omega`] needs less timeliness, but a memory that never crashes.
 
 use crate::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Registers,
-    Response, Rights,
+    Action, Actions, ChangeRule, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region,
+    Registers, Response, Rights,
 };
 
 /// At this many points a process is taken for dead.
@@ -22,6 +22,10 @@ pub const SUSPECT: u8 = 2;
 pub const TRUST: u8 = 6;
 /// The most points: so many looks and [`SUSPECT`] less it takes to find a leader dead.
 pub const MOST: u8 = 15;
+
+/// The ids of the two operations that may be outstanding at a memory.
+const LOOK: OpId = OpId(0);
+const BEAT: OpId = OpId(1);
 
 /// A process that beats, and watches the others.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -93,8 +97,8 @@ impl Heartbeat {
             let memory = MemoryId(m as u8);
             let beat = Op::Write { region: 0, register: self.me.0.into(), cell: self.counter };
             let look = Op::Read { region: 0, first: 0, count: self.others.len() as u16 };
-            let ops = self.beats.then_some(beat).into_iter().chain([look]);
-            out.extend(ops.map(|op| Action::Ask { memory, op }));
+            let ops = self.beats.then_some((BEAT, beat)).into_iter().chain([(LOOK, look)]);
+            out.extend(ops.map(|(id, op)| Action::Invoke { memory, id, op }));
             *owing = 1 + u8::from(self.beats);
         }
         out.push(Action::Wake);
@@ -173,9 +177,8 @@ mod tests {
         fn look(&mut self, moved: bool) -> Option<ProcessId> {
             self.counter += u64::from(moved);
             let cells = Response::Cells(vec![self.counter, 0]);
-            for response in [Response::Ack, cells] {
-                self.process
-                    .handle(Input::Response { memory: MemoryId(0), nth: 0, response }, &mut Vec::new());
+            for (id, response) in [(BEAT, Response::Ack), (LOOK, cells)] {
+                self.process.handle(Input::Response { memory: MemoryId(0), id, response }, &mut Vec::new());
             }
             self.process.handle(Input::Wake, &mut Vec::new());
             self.process.leader(Watch::both())
@@ -228,15 +231,15 @@ mod tests {
         let mut out = Vec::new();
         process.handle(Input::Start, &mut out);
         let beats = |out: &[Action<u64, ()>]| {
-            out.iter().any(|action| matches!(action, Action::Ask { op: Op::Write { .. }, .. }))
+            out.iter().any(|action| matches!(action, Action::Invoke { op: Op::Write { .. }, .. }))
         };
         assert!(!beats(&out), "it looks first");
         let response = Response::Cells(vec![0, 70]);
-        process.handle(Input::Response { memory: MemoryId(0), nth: 0, response }, &mut out);
+        process.handle(Input::Response { memory: MemoryId(0), id: LOOK, response }, &mut out);
         out.clear();
         process.handle(Input::Wake, &mut out);
         let beat = Op::Write { region: 0, register: 1, cell: 71 };
-        assert_eq!(out.first(), Some(&Action::Ask { memory: MemoryId(0), op: beat }));
+        assert_eq!(out.first(), Some(&Action::Invoke { memory: MemoryId(0), id: BEAT, op: beat }));
     }
 
     #[test]

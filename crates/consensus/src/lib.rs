@@ -16,8 +16,8 @@ pub mod kv;
 pub mod log;
 mod memory;
 pub mod omega;
+mod outstanding_ops;
 pub mod paxos;
-mod ports;
 pub mod preferential_paxos;
 mod process;
 pub mod protected_memory_paxos;
@@ -27,6 +27,8 @@ pub mod signature;
 pub mod silent_omega;
 mod slots;
 
-pub use both::{Both, Either, Owners};
+pub use both::{Both, Either};
 pub use memory::{ChangeRule, Memory, Op, Region, Registers, Response, Rights};
-pub use process::{Action, Actions, Input, MemoryId, Process, ProcessId, ProcessSet, RuleSet, Sound, Value};
+pub use process::{
+    Action, Actions, Input, MemoryId, OpId, Process, ProcessId, ProcessSet, RuleSet, Sound, Value,
+};

@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::send_others;
 use crate::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Registers,
-    Response, Rights, RuleSet, Sound,
+    Action, Actions, ChangeRule, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region,
+    Registers, Response, Rights, RuleSet, Sound,
 };
 
 /// The memory of all registers.
@@ -197,7 +197,7 @@ impl<R: Rules> Omega<R> {
             (Asked::Read(p), Op::Read { region: p.0, first: 0, count: 1 })
         };
         self.asked = Some(asked);
-        out.push(Action::Ask { memory: MEMORY, op });
+        out.push(Action::Invoke { memory: MEMORY, id: OpId::ONLY, op });
     }
 
     fn announce(&mut self, out: &mut Actions<Self>) {

@@ -106,7 +106,7 @@ impl<V: Value, R: Rules> PreferentialPaxos<V, R> {
         paxos.handle(input, &mut actions);
         out.extend(actions.into_iter().filter_map(|action| match action {
             Action::Send { to, message } => Some(Action::Send { to, message: Message::Paxos(message) }),
-            Action::Ask { .. } | Action::Wake | Action::Toss => None,
+            Action::Invoke { .. } | Action::Wake | Action::Toss => None,
         }));
     }
 }

@@ -15,6 +15,32 @@ pub struct ProcessId(pub u8);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct MemoryId(pub u8);
 
+/// Identifies an operation among those that a process has outstanding at one memory. The process chooses the id, and may use it again
+/// once the memory has answered: states that differ only in what was answered earlier stay equal.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct OpId(pub u64);
+
+impl OpId {
+    /// The id of a process's only outstanding operation at a memory.
+    pub const ONLY: OpId = OpId(0);
+
+    /// The least id that is not among `used`.
+    pub fn first_unused(used: impl Iterator<Item = OpId> + Clone) -> OpId {
+        (0..).map(OpId).find(|id| used.clone().all(|other| other != *id)).unwrap_or(OpId::ONLY)
+    }
+
+    /// The id under which a process that is composed of `parts` parts invokes the operation `self` of the part number `part`.
+    #[must_use]
+    pub fn of_part(self, part: u64, parts: u64) -> OpId {
+        OpId(self.0 * parts + part)
+    }
+
+    /// The number of the part that invoked the operation, and the id that the part gave it: the inverse of [`OpId::of_part`].
+    pub fn part(self, parts: u64) -> (u64, OpId) {
+        (self.0 % parts, OpId(self.0 / parts))
+    }
+}
+
 impl Display for ProcessId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "p{}", self.0)
@@ -97,8 +123,8 @@ pub enum Input<C, M> {
     Response {
         /// Whose it is.
         memory: MemoryId,
-        /// To which of those outstanding there, oldest first. 0 unless a protocol asks for several at a time.
-        nth: usize,
+        /// The id that [`Action::Invoke`] gave the operation.
+        id: OpId,
         /// What it says.
         response: Response<C>,
     },
@@ -118,11 +144,13 @@ pub enum Action<C, M> {
         /// What.
         message: M,
     },
-    /// Asks a memory for something. A memory that has crashed never answers.
-    Ask {
-        /// Which memory.
+    /// Invokes an operation of a memory. A memory that has crashed never answers.
+    Invoke {
+        /// The memory.
         memory: MemoryId,
-        /// For what.
+        /// The id that [`Input::Response`] carries back. No other operation of this process that is outstanding at this memory has it.
+        id: OpId,
+        /// The operation.
         op: Op<C>,
     },
     /// Asks for [`Input::Wake`] after a while, of the driver's choice.

@@ -198,8 +198,8 @@ impl<V: Value, R: Rules> Process for ProtectedMemoryPaxos<V, R> {
                 self.begin(out);
             }
             Input::Message { message: Decided(value), .. } => self.decide(value),
-            Input::Response { memory, nth, response } => {
-                match self.slots.answered(memory, nth, response, out) {
+            Input::Response { memory, id, response } => {
+                match self.slots.answered(memory, id, response, out) {
                     Some(Answer::Ready(last)) => self.adopt(last, out),
                     Some(Answer::Accepted) => self.decide_if_accepted(out),
                     Some(Answer::Refused(seen)) => {

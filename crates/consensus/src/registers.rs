@@ -10,9 +10,9 @@ use core::fmt::Debug;
 use core::hash::Hash;
 use core::marker::PhantomData;
 
-use crate::ports::Ports;
+use crate::outstanding_ops::OutstandingOps;
 use crate::process::{Action, majority};
-use crate::{MemoryId, Op, Response, RuleSet, Sound};
+use crate::{MemoryId, Op, OpId, Response, RuleSet, Sound};
 
 /// What a register holds: fields that are written once.
 pub trait Fields: Clone + Eq + Hash + Debug + Default {
@@ -41,7 +41,7 @@ impl Rules for Sound {}
 /// of which the older might land last.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Registers<C, R = Sound> {
-    ports: Ports<C>,
+    outstanding: OutstandingOps<C>,
     /// What is to be done on each memory, in this order; nothing if no call is under way.
     steps: Vec<Op<C>>,
     /// Whether a refusal ends the call. Else it is of a broken connection, and the memory is asked again.
@@ -72,7 +72,7 @@ impl<C: Fields, R: Rules> Registers<C, R> {
     /// Registers in `memories` memories.
     pub fn new(memories: u8) -> Registers<C, R> {
         Registers {
-            ports: Ports::new(memories),
+            outstanding: OutstandingOps::new(memories),
             steps: Vec::new(),
             may_be_refused: false,
             progress: vec![Progress { steps: 0, read: Vec::new(), refused: false }; memories.into()],
@@ -96,7 +96,7 @@ impl<C: Fields, R: Rules> Registers<C, R> {
         (self.steps, self.may_be_refused) = (steps, may_be_refused);
         let Some(first) = self.steps.first() else { return };
         for memory in (0..self.progress.len() as u8).map(MemoryId) {
-            self.ports.ask(memory, first.clone(), true, out);
+            self.outstanding.invoke(memory, first.clone(), true, out);
         }
     }
 
@@ -106,7 +106,7 @@ impl<C: Fields, R: Rules> Registers<C, R> {
             if core::mem::take(&mut progress.refused)
                 && let Some(step) = self.steps.get(progress.steps)
             {
-                self.ports.ask(memory, step.clone(), true, out);
+                self.outstanding.invoke(memory, step.clone(), true, out);
             }
         }
     }
@@ -115,12 +115,12 @@ impl<C: Fields, R: Rules> Registers<C, R> {
     pub fn answered<M>(
         &mut self,
         memory: MemoryId,
-        nth: usize,
+        id: OpId,
         response: Response<C>,
         out: &mut Vec<Action<C, M>>,
     ) -> Option<Outcome<C>> {
-        let (_, wanted) = self.ports.answered(memory, nth, out)?;
-        if self.steps.is_empty() || !wanted && R::DROPS_STALE {
+        let answered = self.outstanding.complete(memory, id, out)?;
+        if self.steps.is_empty() || answered.abandoned && R::DROPS_STALE {
             return None;
         }
         let progress = &mut self.progress[usize::from(memory.0)];
@@ -139,7 +139,7 @@ impl<C: Fields, R: Rules> Registers<C, R> {
         }
         progress.steps += 1;
         if let Some(next) = self.steps.get(progress.steps) {
-            self.ports.ask(memory, next.clone(), true, out);
+            self.outstanding.invoke(memory, next.clone(), true, out);
             return None;
         }
         let enough = if R::AWAITS_MAJORITY { majority(self.progress.len()) } else { 1 };
@@ -156,7 +156,7 @@ impl<C: Fields, R: Rules> Registers<C, R> {
     }
 
     fn end(&mut self) {
-        self.ports.abandon();
+        self.outstanding.abandon();
         self.steps.clear();
         for progress in &mut self.progress {
             (progress.steps, progress.refused) = (0, false);

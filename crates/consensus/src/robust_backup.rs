@@ -243,8 +243,8 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> Process for Robu
             }
             Input::Leader(p) => self.leader = Some(p),
             Input::Wake => self.broadcast.wake(out),
-            Input::Response { memory, nth, response } => {
-                match self.broadcast.answered(memory, nth, response, out) {
+            Input::Response { memory, id, response } => {
+                match self.broadcast.answered(memory, id, response, out) {
                     // My own I went through when I told of it.
                     Some((p, turn)) if p != self.me => match turn.len() <= EVENTS {
                         true => self.replica(p).events.extend(turn),

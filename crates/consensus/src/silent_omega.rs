@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::both::{answer, renamed_op};
 use crate::omega::{self, Message, Omega, State};
 use crate::{
-    Action, Actions, ChangeRule, Either, Input, MemoryId, Op, Owners, Process, ProcessId, ProcessSet, Region,
+    Action, Actions, ChangeRule, Either, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region,
     Registers, Response, Rights, RuleSet, Sound,
 };
 
@@ -83,7 +83,6 @@ pub struct SilentOmega<R = Sound, E = Sound> {
     due: VecDeque<Job>,
     /// What of it is under way.
     doing: Option<Job>,
-    owners: Owners<Owner>,
     rules: PhantomData<R>,
 }
 
@@ -95,12 +94,10 @@ enum Job {
     Hear,
 }
 
-/// Whose an outstanding operation is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Owner {
-    Election,
-    Telling,
-}
+/// The parts of a process that invoke operations: the election, and telling.
+const PARTS: u64 = 2;
+const ELECTION: u64 = 0;
+const TELLING: u64 = 1;
 
 impl<R: Rules, E: omega::Rules> SilentOmega<R, E> {
     /// A process among `processes` processes.
@@ -113,7 +110,6 @@ impl<R: Rules, E: omega::Rules> SilentOmega<R, E> {
             heard: nothing,
             due: VecDeque::new(),
             doing: None,
-            owners: Owners::new(1),
             rules: PhantomData,
         }
     }
@@ -145,16 +141,14 @@ impl<R: Rules, E: omega::Rules> SilentOmega<R, E> {
                     *self.told[usize::from(to.0)].of(message) += 1;
                     self.want(Job::Tell(to));
                 }
-                Action::Ask { op, .. } => self.ask(Owner::Election, renamed_op(op, 0, Either::One), out),
+                Action::Invoke { memory, id, op } => {
+                    let id = id.of_part(ELECTION, PARTS);
+                    out.push(Action::Invoke { memory, id, op: renamed_op(op, 0, Either::One) });
+                }
                 Action::Wake => out.push(Action::Wake),
                 Action::Toss => out.push(Action::Toss),
             }
         }
-    }
-
-    fn ask(&mut self, owner: Owner, op: Op<Either<State, Told>>, out: &mut Actions<Self>) {
-        self.owners.asked(MEMORY, owner);
-        out.push(Action::Ask { memory: MEMORY, op });
     }
 
     fn want(&mut self, job: Job) {
@@ -179,16 +173,16 @@ impl<R: Rules, E: omega::Rules> SilentOmega<R, E> {
             Some(Job::Hear) => Op::Read { region: n + self.me.0, first: 0, count: n.into() },
             None => return,
         };
-        self.ask(Owner::Telling, op, out);
+        out.push(Action::Invoke { memory: MEMORY, id: OpId::ONLY.of_part(TELLING, PARTS), op });
     }
 
-    fn answered(&mut self, nth: usize, response: Response<Either<State, Told>>, out: &mut Actions<Self>) {
-        match self.owners.answered(MEMORY, nth) {
-            Some((Owner::Election, nth)) => {
+    fn answered(&mut self, id: OpId, response: Response<Either<State, Told>>, out: &mut Actions<Self>) {
+        match id.part(PARTS) {
+            (ELECTION, id) => {
                 let response = answer(response, Either::one);
-                self.elect(Input::Response { memory: MEMORY, nth, response }, out);
+                self.elect(Input::Response { memory: MEMORY, id, response }, out);
             }
-            Some((Owner::Telling, _)) => match (self.doing.take(), response) {
+            (_, _) => match (self.doing.take(), response) {
                 (Some(Job::Tell(to)), Response::Nak) if R::WRITES_AGAIN => self.want(Job::Tell(to)),
                 (Some(Job::Hear), Response::Cells(cells)) => {
                     let all = (0..self.told.len() as u8).map(ProcessId);
@@ -198,7 +192,6 @@ impl<R: Rules, E: omega::Rules> SilentOmega<R, E> {
                 }
                 _ => {}
             },
-            None => {}
         }
     }
 
@@ -230,7 +223,7 @@ impl<R: Rules, E: omega::Rules> Process for SilentOmega<R, E> {
                     self.want(Job::Hear);
                 }
             }
-            Input::Response { nth, response, .. } => self.answered(nth, response, out),
+            Input::Response { id, response, .. } => self.answered(id, response, out),
             Input::Message { message, .. } => match message {},
             Input::Leader(_) | Input::Coin(_) => {}
         }

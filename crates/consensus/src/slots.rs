@@ -4,9 +4,9 @@
 
 use core::marker::PhantomData;
 
-use crate::ports::Ports;
+use crate::outstanding_ops::{AnsweredOp, OutstandingOps};
 use crate::protected_memory_paxos::{Rules, Slot};
-use crate::{Action, MemoryId, Op, ProcessId, Response, Rights, Value};
+use crate::{Action, MemoryId, Op, OpId, ProcessId, Response, Rights, Value};
 
 /// One process's slots in all memories, and how far an attempt of it has come on each.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct Slots<V, R> {
     processes: u8,
     ballot: u64,
     phases: Vec<Phase>,
-    ports: Ports<Slot<V>>,
+    outstanding: OutstandingOps<Slot<V>>,
     /// What each memory holds of mine.
     mine: Vec<Slot<V>>,
     rules: PhantomData<R>,
@@ -49,7 +49,7 @@ impl<V: Value, R: Rules> Slots<V, R> {
             processes,
             ballot: 0,
             phases: Vec::new(),
-            ports: Ports::new(memories),
+            outstanding: OutstandingOps::new(memories),
             mine: vec![Slot::default(); memories.into()],
             rules: PhantomData,
         }
@@ -74,7 +74,7 @@ impl<V: Value, R: Rules> Slots<V, R> {
     /// Nobody wants any more what was asked for.
     pub(crate) fn abandon(&mut self) {
         self.phases.clear();
-        self.ports.abandon();
+        self.outstanding.abandon();
     }
 
     /// On how many memories the attempt has come as far as to be ready for a value.
@@ -91,16 +91,16 @@ impl<V: Value, R: Rules> Slots<V, R> {
     pub(crate) fn answered(
         &mut self,
         memory: MemoryId,
-        nth: usize,
+        id: OpId,
         response: Response<Slot<V>>,
         out: &mut Vec<Action<Slot<V>, impl Clone>>,
     ) -> Option<Answer<V>> {
-        let (op, wanted) = self.ports.answered(memory, nth, out)?;
+        let AnsweredOp { op, abandoned } = self.outstanding.complete(memory, id, out)?;
         // Also what an attempt wrote that was given up stands there.
         if let (Op::Write { cell, .. }, Response::Ack) = (op, &response) {
             self.mine[usize::from(memory.0)] = cell;
         }
-        let phase = *self.phases.get(usize::from(memory.0)).filter(|_| wanted)?;
+        let phase = *self.phases.get(usize::from(memory.0)).filter(|_| !abandoned)?;
         match (phase, response) {
             (Phase::Taking, Response::Ack) => self.enter(memory, Phase::Promising, None, out),
             (Phase::Promising, Response::Ack) => self.enter(memory, Phase::Reading, None, out),
@@ -149,7 +149,7 @@ impl<V: Value, R: Rules> Slots<V, R> {
             Phase::Writing => write(Slot { min, accepted: min, value: value.cloned() }),
             Phase::Ready | Phase::Accepted => return,
         };
-        self.ports.ask(memory, op, R::ONE_AT_A_TIME, out);
+        self.outstanding.invoke(memory, op, R::ONE_AT_A_TIME, out);
     }
 
     fn at(&self, phase: Phase) -> Vec<MemoryId> {

@@ -1,7 +1,7 @@
 //! One process of the log, driven by hand: what is submitted, refused, batched, and what becomes of it.
 
 use mitra_consensus::log::{Cell, Committed, Config, Delivery, Fate, Log, Payload, Refused};
-use mitra_consensus::{Action, Input, Memory, MemoryId, Op, Process, ProcessId, ProcessSet, Response};
+use mitra_consensus::{Action, Input, Memory, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Response};
 
 /// Entries of two commands of two bytes each.
 const CONFIG: Config = Config {
@@ -41,9 +41,9 @@ impl Driver {
     fn run(&mut self) {
         while !self.actions.is_empty() {
             for action in core::mem::take(&mut self.actions) {
-                if let Action::Ask { memory, op } = action {
+                if let Action::Invoke { memory, id, op } = action {
                     let response = self.memory.execute(ME, &op);
-                    self.log.handle(Input::Response { memory, nth: 0, response }, &mut self.actions);
+                    self.log.handle(Input::Response { memory, id, response }, &mut self.actions);
                 }
             }
         }
@@ -159,9 +159,9 @@ fn who_has_forgotten_everything_uses_no_ballot_twice() {
 fn answers_to_what_was_not_asked_for_are_ignored() {
     let mut driver = Driver::lead();
     let before = driver.log.clone();
-    for (memory, nth) in [(0, 0), (0, 9), (7, 0)] {
-        let response = Response::Nak;
-        driver.log.handle(Input::Response { memory: MemoryId(memory), nth, response }, &mut driver.actions);
+    for (memory, id) in [(0, 0), (0, 9), (7, 0)] {
+        let (memory, id, response) = (MemoryId(memory), OpId(id), Response::Nak);
+        driver.log.handle(Input::Response { memory, id, response }, &mut driver.actions);
     }
     assert_eq!((driver.log, driver.actions), (before, Vec::new()));
 }
@@ -177,14 +177,14 @@ fn who_has_appointed_others_tells_them_though_more_is_on_its_way() {
     let entries: Vec<_> = asked
         .into_iter()
         .filter_map(|action| match action {
-            Action::Ask { memory, op } => Some((memory, op)),
+            Action::Invoke { memory, id, op } => Some((memory, id, op)),
             _ => None,
         })
         .collect();
     assert_eq!(entries.len(), 2, "both are on their way");
-    let (memory, op) = entries.into_iter().next().expect("the first");
+    let (memory, id, op) = entries.into_iter().next().expect("the first");
     let response = driver.memory.execute(ME, &op);
-    driver.log.handle(Input::Response { memory, nth: 0, response }, &mut driver.actions);
+    driver.log.handle(Input::Response { memory, id, response }, &mut driver.actions);
     assert!(!driver.log.leads());
     let told = |action: &Action<Cell, Committed>| {
         matches!(action, Action::Send { to: ProcessId(0), message: Committed { index: 1, .. } })

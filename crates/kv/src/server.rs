@@ -144,7 +144,7 @@ impl Server {
         let log = Log::new(config.id, sizes.log_config())
             .ok_or(StartError::ProcessCount(config.processes.len()))?;
         let heartbeat = Heartbeat::new(config.id, sizes.processes, sizes.memories);
-        let member = Member::new(log, heartbeat, sizes.log_config().regions().len() as u8, sizes.memories);
+        let member = Member::new(log, heartbeat, sizes.log_config().regions().len() as u8);
         let node = ProcessNode::new(member, domain, door, &node_config)?;
         clients.set_nonblocking(true)?;
         let mut listener = mio::net::TcpListener::from_std(clients);

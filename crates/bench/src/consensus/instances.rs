@@ -1,6 +1,9 @@
 //! Repeated decisions: a process that starts a new instance of its protocol for each decision, on separate registers.
 
-use mitra_consensus::{Action, Actions, Input, MemoryId, Op, Owners, Process, ProcessId, Region, Response};
+use mitra_consensus::{Action, Actions, Input, MemoryId, Op, OpId, Process, ProcessId, Region, Response};
+
+/// The largest number of instances: register numbers have 16 bits.
+const INSTANCES: u64 = 1 << 16;
 
 /// A process of many protocol instances, of which the last one is active.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -11,15 +14,13 @@ pub(super) struct Instances<P: Process> {
     /// The number of the active instance, and the registers per instance in each region.
     number: u32,
     strides: Vec<u16>,
-    /// The instance of each outstanding operation, per memory.
-    owners: Owners<u32>,
 }
 
 impl<P: Process> Instances<P> {
     /// Creates the process with instance 0, on the first registers of its regions.
-    pub(super) fn new(first: P, memories: u8, of_one: &[Region]) -> Instances<P> {
+    pub(super) fn new(first: P, of_one: &[Region]) -> Instances<P> {
         let strides = of_one.iter().map(|region| region.registers).collect();
-        Instances { fresh: first.clone(), current: first, number: 0, strides, owners: Owners::new(memories) }
+        Instances { fresh: first.clone(), current: first, number: 0, strides }
     }
 
     /// Returns the regions of a protocol, enlarged for this number of instances.
@@ -47,9 +48,9 @@ impl<P: Process> Instances<P> {
         for action in actions {
             out.push(match action {
                 Action::Send { to, message } => Action::Send { to, message: (self.number, message) },
-                Action::Ask { memory, op } => {
-                    self.owners.asked(memory, self.number);
-                    Action::Ask { memory, op: self.relocate(op) }
+                Action::Invoke { memory, id, op } => {
+                    let id = id.of_part(self.number.into(), INSTANCES);
+                    Action::Invoke { memory, id, op: self.relocate(op) }
                 }
                 Action::Wake => Action::Wake,
                 Action::Toss => Action::Toss,
@@ -77,14 +78,13 @@ impl<P: Process> Instances<P> {
     fn on_response(
         &mut self,
         memory: MemoryId,
-        nth: usize,
+        id: OpId,
         response: Response<P::Cell>,
         out: &mut Actions<Self>,
     ) {
-        if let Some((number, nth)) = self.owners.answered(memory, nth)
-            && number == self.number
-        {
-            self.handle_in_current(Input::Response { memory, nth, response }, out);
+        let (number, id) = id.part(INSTANCES);
+        if number == u64::from(self.number) {
+            self.handle_in_current(Input::Response { memory, id, response }, out);
         }
     }
 }
@@ -104,7 +104,7 @@ impl<P: Process> Process for Instances<P> {
                     self.handle_in_current(Input::Message { from, message }, out);
                 }
             }
-            Input::Response { memory, nth, response } => self.on_response(memory, nth, response, out),
+            Input::Response { memory, id, response } => self.on_response(memory, id, response, out),
             Input::Start => self.handle_in_current(Input::Start, out),
             Input::Leader(p) => self.handle_in_current(Input::Leader(p), out),
             Input::Wake => self.handle_in_current(Input::Wake, out),

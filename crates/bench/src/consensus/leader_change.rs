@@ -7,8 +7,8 @@ use anyhow::ensure;
 use mitra_consensus::heartbeat::{Heartbeat, MOST, SUSPECT};
 use mitra_consensus::log::Log;
 use mitra_consensus::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, Process, ProcessId, ProcessSet, Region, Registers,
-    Response, Rights,
+    Action, Actions, ChangeRule, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region,
+    Registers, Response, Rights,
 };
 use mitra_consensus_rdma::ProcessNode;
 
@@ -56,7 +56,8 @@ impl Process for PermissionTaker {
                 (self.granted, self.attempts) = (Some(0), self.attempts + 1);
                 let rights = Rights::single_writer(PROCESSES, self.me);
                 let op = Op::Change { region: 0, rights };
-                out.extend((0..self.memories).map(|m| Action::Ask { memory: MemoryId(m), op: op.clone() }));
+                let invoke = |m| Action::Invoke { memory: MemoryId(m), id: OpId::ONLY, op: op.clone() };
+                out.extend((0..self.memories).map(invoke));
             }
             Input::Response { response: Response::Ack, .. } => {
                 self.granted = self.granted.map(|granted| granted + 1);

@@ -32,7 +32,7 @@ where
     P::Cell: Serialize + DeserializeOwned,
     P::Message: Serialize + DeserializeOwned,
 {
-    connect(domain, memories, protocol, LEADER, Instances::new(first, memories.len() as u8, regions))
+    connect(domain, memories, protocol, LEADER, Instances::new(first, regions))
 }
 
 /// Connects a process to all memories.

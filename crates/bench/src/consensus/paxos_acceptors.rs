@@ -58,7 +58,7 @@ fn node(
 ) -> anyhow::Result<Paxoses> {
     // A process dials those with a lower id. The addresses of the others are not used.
     addresses.resize(PROCESSES.into(), listener.local_addr()?);
-    let process = Instances::new(Paxos::new(me, PROCESSES, Value::new()), 0, &[]);
+    let process = Instances::new(Paxos::new(me, PROCESSES, Value::new()), &[]);
     let config = ProcessConfig {
         id: me,
         tokens: memory_processes::tokens(PROCESSES),

@@ -1,6 +1,6 @@
 //! What is asked for, as requests of the queue pair.
 
-use mitra_consensus::{Op, Response};
+use mitra_consensus::{Op, OpId, Response};
 use mitra_verbs::{Data, SendOp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -113,7 +113,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     }
 
     /// Refuses what can never be posted.
-    pub(super) fn refuse(&mut self, answers: &mut Vec<(usize, Response<C>)>) {
+    pub(super) fn refuse(&mut self, answers: &mut Vec<(OpId, Response<C>)>) {
         while matches!(self.state, State::Connected(_))
             && let Some(at) =
                 self.pending.iter().position(|p| p.stage == Stage::Queued && self.is_hopeless(&p.op))

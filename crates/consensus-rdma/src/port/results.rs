@@ -1,6 +1,6 @@
 //! What has been read, as cells.
 
-use mitra_consensus::{Op, Response};
+use mitra_consensus::{Op, OpId, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -9,7 +9,7 @@ use crate::inline_cell::cell_of;
 use crate::register::{self, Seen};
 
 impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
-    pub(super) fn settled(&mut self, at: usize, slot: Slot, answers: &mut Vec<(usize, Response<C>)>) {
+    pub(super) fn settled(&mut self, at: usize, slot: Slot, answers: &mut Vec<(OpId, Response<C>)>) {
         let Slot::Read(slot) = slot else { return };
         let before = self.staging.load(slot * self.read_len);
         let Op::Settle { cell, .. } = &self.pending[at].op else { return };
@@ -18,7 +18,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     }
 
     /// A piece has been read.
-    pub(super) fn have_read(&mut self, at: usize, slot: Slot, answers: &mut Vec<(usize, Response<C>)>) {
+    pub(super) fn have_read(&mut self, at: usize, slot: Slot, answers: &mut Vec<(OpId, Response<C>)>) {
         let Slot::Read(slot) = slot else { return };
         let Op::Read { region, count, .. } = self.pending[at].op else { return };
         let stride = self.layout.stride(region);

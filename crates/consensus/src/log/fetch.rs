@@ -47,7 +47,7 @@ impl Fetch {
         }
         for (m, source) in self.sources.iter().enumerate() {
             let op = match source {
-                _ if !state.links.at(m).is_empty() => continue,
+                _ if state.links.at(m).len() > 0 => continue,
                 Source::Unread => state.config.read_some(self.first, self.end),
                 Source::Recycled => READ_HEADER,
                 Source::Partly { stamp, chunks, .. } => state.config.read_chunks(stamp, *chunks),

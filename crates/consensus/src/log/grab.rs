@@ -81,7 +81,7 @@ impl Term {
     ) {
         let track = &mut self.tracks[m];
         let links = &mut state.links;
-        let busy = links.at(m).iter().any(|&asked| asked != Asked::Stale || R::AWAITS_OUTSTANDING);
+        let busy = links.at(m).any(|asked| asked != Asked::Stale || R::AWAITS_OUTSTANDING);
         if busy {
             return;
         }

@@ -28,7 +28,7 @@ impl Term {
         let Some((newest, bytes)) = &self.snapshot else { return };
         let Track { header, lane, .. } = &mut self.tracks[m];
         let chunks_under_way =
-            |state: &State| state.links.at(m).iter().filter(|&&asked| asked == Asked::Chunk).count();
+            |state: &State| state.links.at(m).filter(|&asked| asked == Asked::Chunk).count();
         let begins = match lane {
             Lane::Idle => newest.index > header.stamp.index,
             // What is under way could land on the newer one.

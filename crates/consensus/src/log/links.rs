@@ -1,7 +1,7 @@
 //! What a process has asked its memories for.
 
 use super::Cell;
-use crate::{Action, MemoryId, Op};
+use crate::{Action, MemoryId, Op, OpId};
 
 /// What an answer will be about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,22 +28,33 @@ pub(super) enum Asked {
 
 /// Operations under way at each memory, oldest first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Links(Vec<Vec<Asked>>);
+pub(super) struct Links(Vec<Vec<(OpId, Asked)>>);
 
 impl Links {
     pub(super) fn new(memories: u8) -> Links {
         Links(vec![Vec::new(); memories.into()])
     }
 
+    /// Invokes an operation. Its id names the register that it accesses, and not its place among the outstanding ones: states that differ
+    /// only in what was answered before stay equal for the model checker.
     pub(super) fn ask<M>(&mut self, m: usize, asked: Asked, op: Op<Cell>, out: &mut Vec<Action<Cell, M>>) {
-        self.0[m].push(asked);
-        out.push(Action::Ask { memory: MemoryId(m as u8), op });
+        let mut id = OpId(match op {
+            Op::Read { first, .. } => 2 * u64::from(first) + 1,
+            Op::Write { register, .. } | Op::Settle { register, .. } => 2 * u64::from(register) + 2,
+            Op::Change { .. } => 0,
+        });
+        while self.0[m].iter().any(|&(used, _)| used == id) {
+            id.0 += 1 << 32;
+        }
+        self.0[m].push((id, asked));
+        out.push(Action::Invoke { memory: MemoryId(m as u8), id, op });
     }
 
-    /// The memory has answered the so manieth operation. None if it was asked for no such thing.
-    pub(super) fn answered(&mut self, m: usize, nth: usize) -> Option<Asked> {
-        let link = self.0.get_mut(m)?;
-        (nth < link.len()).then(|| link.remove(nth))
+    /// The memory has answered an operation. `None` if none with this id is outstanding.
+    pub(super) fn answered(&mut self, m: usize, id: OpId) -> Option<Asked> {
+        let outstanding = self.0.get_mut(m)?;
+        let at = outstanding.iter().position(|&(other, _)| other == id)?;
+        Some(outstanding.remove(at).1)
     }
 
     /// Nobody wants what is under way any more.
@@ -53,11 +64,11 @@ impl Links {
 
     /// Nobody wants what is under way at one memory any more.
     pub(super) fn abandon_at(&mut self, m: usize) {
-        self.0[m].fill(Asked::Stale);
+        self.0[m].iter_mut().for_each(|(_, asked)| *asked = Asked::Stale);
     }
 
     /// What is under way at a memory.
-    pub(super) fn at(&self, m: usize) -> &[Asked] {
-        &self.0[m]
+    pub(super) fn at(&self, m: usize) -> impl ExactSizeIterator<Item = Asked> + Clone {
+        self.0[m].iter().map(|&(_, asked)| asked)
     }
 }

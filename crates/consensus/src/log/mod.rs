@@ -54,7 +54,9 @@ use links::{Asked, Links};
 use term::{Deposed, Term};
 
 use crate::process::{ballot_above, send_others};
-use crate::{Action, Actions, Input, MemoryId, Process, ProcessId, ProcessSet, Response, RuleSet, Sound};
+use crate::{
+    Action, Actions, Input, MemoryId, OpId, Process, ProcessId, ProcessSet, Response, RuleSet, Sound,
+};
 
 /// The rules that safety rests on. Checkers switch them off one by one, to see that they notice.
 pub trait Rules: RuleSet {
@@ -290,9 +292,9 @@ impl<R: Rules> Log<R> {
         }
     }
 
-    fn answered(&mut self, memory: MemoryId, nth: usize, response: Response<Cell>) {
+    fn answered(&mut self, memory: MemoryId, id: OpId, response: Response<Cell>) {
         let m = usize::from(memory.0);
-        match (self.state.links.answered(m, nth), &mut self.role) {
+        match (self.state.links.answered(m, id), &mut self.role) {
             (None | Some(Asked::Stale), _) => {}
             (Some(_), Role::Follower(fetch)) => fetch.answered::<R>(m, response, &mut self.state),
             (Some(asked), Role::Leader(term)) => {
@@ -325,7 +327,7 @@ impl<R: Rules> Process for Log<R> {
                 self.state.seen = self.state.seen.max(ballot);
                 self.state.known = self.state.known.max(index);
             }
-            Input::Response { memory, nth, response } => self.answered(memory, nth, response),
+            Input::Response { memory, id, response } => self.answered(memory, id, response),
             Input::Start | Input::Wake | Input::Coin(_) => {}
         }
         self.drive(out);

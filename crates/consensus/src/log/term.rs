@@ -259,8 +259,8 @@ impl Term {
                 track.next += 1;
                 continue;
             }
-            let under_way = state.links.at(m).iter().filter_map(|asked| match asked {
-                Asked::Entry(index) => Some(*index),
+            let under_way = state.links.at(m).filter_map(|asked| match asked {
+                Asked::Entry(index) => Some(index),
                 _ => None,
             });
             let recycled = index <= base + ring || !R::AWAITS_RECYCLING;
