@@ -2,42 +2,45 @@ use core::time::Duration;
 
 use mitra_verbs::{AtomicScope, Capabilities, Gid, Limits, Mtu};
 
-/// What a [`Nic`](crate::Nic) is made of.
+/// The configuration of a [`Nic`](crate::Nic).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NicConfig {
-    /// Its name.
+    /// The device name.
     pub name: String,
-    /// Its address.
+    /// The only entry of the GID table, and the source address of all packets.
     pub gid: Gid,
-    /// The largest path MTU of its port.
+    /// The largest path MTU of the port.
     pub max_mtu: Mtu,
-    /// A limit on everything.
+    /// The largest number of each kind of object, and the largest size of each.
     pub limits: Limits,
-    /// What it reports. `atomic_scope`, `psn_query` and `saved_results` also switch the feature.
+    /// The capabilities that the device reports. `atomic_scope`, `saved_results` and `windows` also enable the feature.
     pub capabilities: Capabilities,
-    /// Seeds the generator of QP numbers and keys: unpredictable on a network, fixed in a simulation.
+    /// The seed of queue pair numbers and keys. Draw it from the system's random source on a network; fix it in a
+    /// simulation.
     pub seed: [u8; 32],
-    /// Pacing.
+    /// The pacing of acknowledgements and of sending.
     pub tuning: Tuning,
 }
 
 /// Pacing of acknowledgements and of sending.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tuning {
-    /// A responder owes an acknowledgement after at most so many request packets that asked for one ...
+    /// The responder acknowledges at the latest after this many request packets that ask for an acknowledgement. It
+    /// acknowledges earlier at an idle poll and after `ack_delay`.
     pub ack_every: u32,
-    /// ... or after this long, or at an idle poll.
+    /// The longest time that the responder defers an acknowledgement.
     pub ack_delay: Duration,
-    /// Unacknowledged payload bytes that a requester lets be on the wire: less than a slow receiver's socket buffer holds,
-    /// and at most 256 MiB. Also what it asks to READ at once, and what a responder sends of READ responses before it
-    /// hears of the requester again or `ack_delay` has passed.
+    /// The largest number of unacknowledged payload bytes of a requester, at most 256 MiB. Choose less than the socket
+    /// buffer of a slow receiver. The same value bounds two other things: the bytes of outstanding READ requests, and
+    /// the bytes of READ responses that a responder sends until the next request arrives or `ack_delay` has passed.
     pub send_window: u32,
-    /// How long the number of a destroyed queue pair and a revoked key stay unused: the maximum packet lifetime.
+    /// The time for which the number of a destroyed queue pair and a revoked key are not reused. Choose at least the
+    /// maximum packet lifetime.
     pub quarantine: Duration,
 }
 
-/// The largest `send_window`. A packet costs at least 256 bytes of it, and READs have one of their own: so fewer than
-/// 2^22 PSNs are on the wire, far from the 2^23 where PSNs become ambiguous.
+/// The largest `send_window`, in bytes. Each packet uses at least 256 bytes of the window, and READs have a second window
+/// of the same size. Fewer than 2²² PSNs are therefore outstanding, well below the 2²³ at which PSNs become ambiguous.
 pub(crate) const MAX_SEND_WINDOW: u32 = 1 << 28;
 
 impl Default for Tuning {
@@ -52,7 +55,7 @@ impl Default for Tuning {
 }
 
 impl NicConfig {
-    /// A software NIC's defaults for an address.
+    /// Creates the default configuration of a software NIC with the address `gid`.
     pub fn new(name: &str, gid: Gid, seed: [u8; 32]) -> NicConfig {
         NicConfig {
             name: name.to_owned(),
@@ -63,7 +66,7 @@ impl NicConfig {
                 mrs: 1 << 14,
                 mws: 1 << 14,
                 cqs: 1 << 12,
-                // libfabric asks for 2^18; a queue takes the memory only as it fills.
+                // libfabric asks for 2¹⁸ entries. A queue allocates memory only as it fills.
                 cqe: 1 << 20,
                 qps: 1 << 12,
                 wrs: 1 << 14,
@@ -71,7 +74,7 @@ impl NicConfig {
                 inline: 256,
                 srqs: 1 << 10,
                 ahs: 1 << 14,
-                // A group costs a driver a socket; a packet to one is placed as often as it has members.
+                // A group needs a socket in the driver, and a packet to a group is placed once per member.
                 mcast_groups: 64,
                 mcast_qps: 64,
                 mcast_attached: 1 << 10,

@@ -1,43 +1,56 @@
 use mitra_verbs::RegionId;
 
-/// Registered memory, as the state machines touch it. Keys, bounds and rights have been checked before.
+/// Access to registered memory, implemented by the driver.
 ///
-/// The driver keeps a region's memory until [`Nic::dereg_mr`](crate::Nic::dereg_mr) returns its [`RegionId`].
+/// The state machine has checked key, bounds and access rights before each call. The driver keeps a region's memory
+/// until [`Nic::dereg_mr`](crate::Nic::dereg_mr) returns its [`RegionId`].
 pub trait Memory {
-    /// Copies `data` in at `offset`. Need not be visible to the host at once, nor atomically; but later calls see it,
-    /// and it must be visible before a completion that follows it can be polled.
+    /// Copies `data` to byte `offset` of the region.
+    ///
+    /// The copy need not be atomic, and the host need not see it at once. Later calls see it. The host must see it
+    /// before it can poll a completion that follows the copy.
+    ///
+    /// # Errors
+    /// [`MemoryFault`] if the memory behind the region no longer exists.
     fn place(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault>;
 
-    /// Copies out at `offset`.
+    /// Copies bytes from byte `offset` of the region to `out`.
+    ///
+    /// # Errors
+    /// [`MemoryFault`] if the memory behind the region no longer exists.
     fn fetch(&mut self, region: RegionId, offset: u64, out: &mut [u8]) -> Result<(), MemoryFault>;
 
-    /// Loads the 8-byte word at `offset` (its address 8-byte aligned), applies `op`, stores; returns the old value.
+    /// Applies `op` to the 8-byte word at byte `offset` of the region and returns the old value. The word's address is
+    /// a multiple of 8.
+    ///
+    /// # Errors
+    /// [`MemoryFault`] if the memory behind the region no longer exists.
     fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
 }
 
-/// The memory behind a region is gone (its owner unmapped it while registered).
+/// The memory behind a region no longer exists: its owner unmapped it while it was registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryFault;
 
-/// An atomic operation on a word in the responder's byte order.
+/// An atomic operation on a 64-bit word in the responder's byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AtomicOp {
     /// Compare and swap.
     CompareSwap {
-        /// Expected.
+        /// The value that the word must have for the swap to take place.
         compare: u64,
-        /// New.
+        /// The value that replaces it.
         swap: u64,
     },
-    /// Fetch and add, wrapping.
+    /// Fetch and add, modulo 2⁶⁴.
     FetchAdd {
-        /// Addend.
+        /// The addend.
         add: u64,
     },
 }
 
 impl AtomicOp {
-    /// The word's new value.
+    /// Returns the new value of a word whose value is `old`.
     pub fn apply(self, old: u64) -> u64 {
         match self {
             AtomicOp::CompareSwap { compare, swap } if old == compare => swap,

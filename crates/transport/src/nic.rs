@@ -1,4 +1,16 @@
-//! The NIC as one state machine: its tables, and the verbs on them.
+//! The NIC state machine: its tables, and the verbs on them.
+
+pub(crate) mod async_events;
+pub(crate) mod completion_queues;
+pub(crate) mod counters;
+pub(crate) mod handle_table;
+pub(crate) mod key_table;
+mod multicast;
+mod packet_io;
+mod qp_table;
+pub(crate) mod recv_queue;
+pub(crate) mod resources;
+mod timer_heap;
 
 use core::hash::{Hash, Hasher};
 use std::collections::VecDeque;
@@ -13,48 +25,54 @@ use rand_core::SeedableRng;
 
 use crate::NicConfig;
 use crate::config::MAX_SEND_WINDOW;
-use crate::counters::Counters;
-use crate::cq::Cqs;
-use crate::events::Events;
-use crate::host::{Ah, Host};
-use crate::inbound::MAX_MESSAGE;
-use crate::keys::Keys;
-use crate::multicast::Groups;
-use crate::post;
+use crate::nic::async_events::AsyncEvents;
+use crate::nic::completion_queues::CompletionQueues;
+use crate::nic::counters::Counters;
+use crate::nic::key_table::KeyTable;
+use crate::nic::multicast::MulticastGroups;
+use crate::nic::qp_table::QpTable;
+use crate::nic::recv_queue::{RecvPostError, RecvQueue, RecvSource, Srq};
+use crate::nic::resources::{AddressHandle, NicResources};
 use crate::qp::Qp;
-use crate::qpn::Qps;
-use crate::recv_queue::{Receives, RecvQueue, Refused, Srq};
+use crate::qp::reassembly::MAX_MESSAGE;
+use crate::qp::send_validation;
 
-use crate::table::Table;
-use crate::timers::Timers;
+use crate::nic::handle_table::HandleTable;
+use crate::nic::timer_heap::TimerHeap;
 
-/// A NIC without I/O: one address, one port, one QP-number space, one key space.
+/// A NIC without I/O, with one address, one port, one queue pair number space and one key space.
 ///
-/// Verbs calls are those of [`mitra_verbs::Provider`], with the same rules and errors.
+/// The verbs are those of [`mitra_verbs::Provider`], with the same rules and errors. Verbs that change objects return
+/// [`Error::NoSuchObject`] for a handle that does not exist.
 ///
-/// A value: it can be cloned and hashed, and equal NICs behave the same from here on. Counters do not count.
+/// A NIC is a value. It can be cloned, compared and hashed; equal NICs behave equally from then on. Neither comparison nor
+/// hash includes the counters.
 #[derive(Clone, Debug)]
 pub struct Nic {
     attr: DeviceAttr,
     rng: ChaCha8Rng,
-    /// Protection domains, with the count of objects in each but regions and windows.
-    pds: Table<u32>,
+    /// The protection domains. The value is the number of their objects without memory regions and windows, which
+    /// `resources.keys` counts.
+    pds: HandleTable<u32>,
     pub(crate) link_up: bool,
-    pub(crate) host: Host,
-    pub(crate) qps: Qps,
-    pub(crate) groups: Groups,
-    /// Slots of queue pairs with something to send, each once.
+    pub(crate) resources: NicResources,
+    pub(crate) qps: QpTable,
+    pub(crate) groups: MulticastGroups,
+    /// The slots of queue pairs that can send, in sending order. A slot is in the list at most once.
     pub(crate) ready: VecDeque<u32>,
-    /// Slots of queue pairs that owe an acknowledgement, each once.
-    pub(crate) owing: Vec<u32>,
-    /// Slots of queue pairs that held one back at an idle moment, each once; it may have left since.
-    pub(crate) patient: Vec<u32>,
-    pub(crate) timers: Timers,
+    /// The slots of queue pairs with a pending acknowledgement. A slot is in the list at most once.
+    pub(crate) ack_pending: Vec<u32>,
+    /// The slots of queue pairs that have held back an acknowledgement. It may have left since. A slot is in the list at
+    /// most once.
+    pub(crate) ack_held: Vec<u32>,
+    pub(crate) timers: TimerHeap,
 }
 
 impl PartialEq for Nic {
     fn eq(&self, other: &Nic) -> bool {
-        self.state() == other.state() && self.host.config == other.host.config && self.rng == other.rng
+        self.state() == other.state()
+            && self.resources.config == other.resources.config
+            && self.rng == other.rng
     }
 }
 
@@ -67,14 +85,14 @@ impl Hash for Nic {
 }
 
 impl Nic {
-    /// What changes as it runs, but for the generator and the counters.
+    /// Returns the state that comparison and hash cover. `eq` compares configuration and generator in addition.
     fn state(&self) -> impl Eq + Hash {
-        let Host { keys, cqs, srqs, ahs, events, .. } = &self.host;
-        let work = (&self.ready, &self.owing, &self.patient, &self.timers);
-        (&self.pds, self.link_up, keys, cqs, srqs, ahs, events, &self.qps, &self.groups, work)
+        let NicResources { keys, cqs, srqs, ahs, events, .. } = &self.resources;
+        let schedule = (&self.ready, &self.ack_pending, &self.ack_held, &self.timers);
+        (&self.pds, self.link_up, keys, cqs, srqs, ahs, events, &self.qps, &self.groups, schedule)
     }
 
-    /// A NIC with its link up and nothing in it.
+    /// Creates a NIC without objects. Its link is up.
     pub fn new(config: NicConfig) -> Nic {
         let mut rng = ChaCha8Rng::from_seed(config.seed);
         let mut config = config;
@@ -84,55 +102,62 @@ impl Nic {
         let (limits, quarantine) = (config.limits, config.tuning.quarantine);
         Nic {
             attr: DeviceAttr { name: config.name.clone(), limits, capabilities: config.capabilities },
-            pds: Table::new("protection domain", "protection domains", limits.pds),
+            pds: HandleTable::new("protection domain", "protection domains", limits.pds),
             link_up: true,
-            host: Host {
-                keys: Keys::new(&limits, quarantine, &mut rng),
-                cqs: Cqs::new(limits.cqs, limits.cqe),
-                srqs: Table::new("shared receive queue", "shared receive queues", limits.srqs),
-                ahs: Table::new("address handle", "address handles", limits.ahs),
-                events: Events::default(),
+            resources: NicResources {
+                keys: KeyTable::new(&limits, quarantine, &mut rng),
+                cqs: CompletionQueues::new(limits.cqs, limits.cqe),
+                srqs: HandleTable::new("shared receive queue", "shared receive queues", limits.srqs),
+                ahs: HandleTable::new("address handle", "address handles", limits.ahs),
+                events: AsyncEvents::default(),
                 counters: Counters::default(),
                 config,
             },
-            qps: Qps::new(limits.qps, quarantine, &mut rng),
-            groups: Groups::default(),
+            qps: QpTable::new(limits.qps, quarantine, &mut rng),
+            groups: MulticastGroups::default(),
             ready: VecDeque::new(),
-            owing: Vec::new(),
-            patient: Vec::new(),
-            timers: Timers::default(),
+            ack_pending: Vec::new(),
+            ack_held: Vec::new(),
+            timers: TimerHeap::default(),
             rng,
         }
     }
 
-    /// Name, limits and capabilities.
+    /// Returns name, limits and capabilities.
     pub fn attr(&self) -> &DeviceAttr {
         &self.attr
     }
 
-    /// The port's state, MTU and address.
+    /// Returns state, largest MTU and address of the port.
     pub fn query_port(&self) -> PortAttr {
-        let config = &self.host.config;
+        let config = &self.resources.config;
         let state = if self.link_up { PortState::Active } else { PortState::Down };
         PortAttr { state, max_mtu: config.max_mtu, gid: config.gid }
     }
 
-    /// Counts since the NIC was made.
+    /// Returns all counters. They begin at 0 when the NIC is created.
     pub fn counters(&self) -> Vec<Counter> {
-        self.host.counters.list()
+        self.resources.counters.list()
     }
 
-    /// Makes a protection domain.
+    /// Creates a protection domain.
+    ///
+    /// # Errors
+    /// [`Error::Limit`]: the NIC has the maximum number of protection domains.
     pub fn alloc_pd(&mut self) -> Result<PdId> {
         self.pds.insert(0).map(PdId)
     }
 
-    /// Removes a protection domain that nothing belongs to.
+    /// Removes an empty protection domain.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the protection domain does not exist.
+    /// - [`Error::Busy`]: an object belongs to the protection domain.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<()> {
         let users = *self.pds.get(pd.0)?;
         let user = if users > 0 {
             "a queue pair, shared receive queue or address handle"
-        } else if self.host.keys.pd_in_use(pd) {
+        } else if self.resources.keys.pd_in_use(pd) {
             "a memory region or window"
         } else {
             return self.pds.remove(pd.0).map(drop);
@@ -140,7 +165,13 @@ impl Nic {
         Err(Error::Busy { kind: "protection domain", id: pd.0, user })
     }
 
-    /// Registers `len` bytes that work requests name from `addr` on; `region` is the driver's name for them.
+    /// Registers a memory region at the addresses `addr .. addr + len`. The NIC passes `region` to [`crate::Memory`].
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the protection domain does not exist.
+    /// - [`Error::Invalid`]: `access` has remote write or remote atomic rights without local write, or the region ends
+    ///   beyond the last address.
+    /// - [`Error::Limit`]: the NIC has the maximum number of regions, or all free keys are quarantined.
     pub fn reg_mr(
         &mut self,
         now: Time,
@@ -151,118 +182,178 @@ impl Nic {
         access: Access,
     ) -> Result<Mr> {
         self.pds.get(pd.0)?;
-        self.host.keys.reg_mr(now, &mut self.rng, pd, region, addr, len, access)
+        self.resources.keys.reg_mr(now, &mut self.rng, pd, region, addr, len, access)
     }
 
-    /// Revokes the region: on return its key is dead and `Memory` is not called for it any more.
+    /// Revokes a memory region. After the return, its key is invalid and the NIC does not access its memory.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the region does not exist.
+    /// - [`Error::Busy`]: a memory window is bound to the region.
     pub fn dereg_mr(&mut self, now: Time, mr: MrId) -> Result<RegionId> {
-        self.host.keys.dereg_mr(now, mr)
+        self.resources.keys.dereg_mr(now, mr)
     }
 
-    /// Makes an unbound type-2 memory window.
+    /// Creates an unbound type-2 memory window.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the protection domain does not exist.
+    /// - [`Error::Unsupported`]: the configuration disables memory windows.
+    /// - [`Error::Limit`]: the NIC has the maximum number of windows, or all free keys are quarantined.
     pub fn alloc_mw(&mut self, now: Time, pd: PdId) -> Result<Mw> {
         self.pds.get(pd.0)?;
         if !self.attr.capabilities.windows {
             return Err(Error::Unsupported("memory windows"));
         }
-        self.host.keys.alloc_mw(now, pd)
+        self.resources.keys.alloc_mw(now, pd)
     }
 
-    /// Revokes and removes a window.
+    /// Revokes and removes a memory window.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchObject`]: the window does not exist.
     pub fn dealloc_mw(&mut self, now: Time, mw: MwId) -> Result<()> {
-        self.host.keys.dealloc_mw(now, mw)
+        self.resources.keys.dealloc_mw(now, mw)
     }
 
-    /// Makes an address handle.
+    /// Creates an address handle for UD sends to `destination`.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the protection domain does not exist.
+    /// - [`Error::Limit`]: the NIC has the maximum number of address handles.
     pub fn create_ah(&mut self, pd: PdId, destination: Gid) -> Result<AhId> {
         self.pds.get(pd.0)?;
-        let ah = self.host.ahs.insert(Ah { pd, destination }).map(AhId)?;
+        let ah = self.resources.ahs.insert(AddressHandle { pd, destination }).map(AhId)?;
         *self.pds.get_mut(pd.0)? += 1;
         Ok(ah)
     }
 
-    /// Removes an address handle.
+    /// Removes an address handle. Posted sends keep their destination.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchObject`]: the address handle does not exist.
     pub fn destroy_ah(&mut self, ah: AhId) -> Result<()> {
-        let pd = self.host.ahs.remove(ah.0)?.pd;
+        let pd = self.resources.ahs.remove(ah.0)?.pd;
         *self.pds.get_mut(pd.0)? -= 1;
         Ok(())
     }
 
-    /// Makes a completion queue of `depth` entries.
+    /// Creates a completion queue of `depth` entries.
+    ///
+    /// # Errors
+    /// - [`Error::Invalid`]: `depth` is 0.
+    /// - [`Error::Limit`]: `depth` is too large, or the NIC has the maximum number of completion queues.
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId> {
-        self.host.cqs.create(depth)
+        self.resources.cqs.create(depth)
     }
 
-    /// Removes a completion queue that no queue pair uses.
+    /// Removes a completion queue.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the completion queue does not exist.
+    /// - [`Error::Busy`]: a queue pair uses the completion queue.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<()> {
-        self.host.cqs.destroy(cq)?;
-        self.host.events.forget_cq(cq);
+        self.resources.cqs.destroy(cq)?;
+        self.resources.events.remove_cq(cq);
         Ok(())
     }
 
-    /// Appends up to `max` completions to `out`, oldest first.
+    /// Moves up to `max` completions to the end of `out`, oldest first, and returns their number.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchObject`]: the completion queue does not exist.
     pub fn poll_cq(&mut self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
-        self.host.cqs.poll(cq, max, out)
+        self.resources.cqs.poll(cq, max, out)
     }
 
-    /// How many completions wait to be polled.
+    /// Returns the number of completions that are not yet polled.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchObject`]: the completion queue does not exist.
     pub fn cq_len(&self, cq: CqId) -> Result<usize> {
-        self.host.cqs.len(cq)
+        self.resources.cqs.len(cq)
     }
 
-    /// Arms the queue for one event.
+    /// Arms the completion queue for one event: at the next completion, or at the next solicited or failed one.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchObject`]: the completion queue does not exist.
     pub fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<()> {
-        self.host.cqs.arm(cq, solicited_only)
+        self.resources.cqs.arm(cq, solicited_only)
     }
 
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue of `depth` entries.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the protection domain does not exist.
+    /// - [`Error::Limit`]: `depth` is too large, or the NIC has the maximum number of shared receive queues.
     pub fn create_srq(&mut self, pd: PdId, depth: u32) -> Result<SrqId> {
         self.pds.get(pd.0)?;
         let limits = self.attr.limits;
         check_limit("shared receive queue entries", depth, limits.wrs)?;
         let queue = RecvQueue::new(depth, limits.sges);
-        let srq = self.host.srqs.insert(Srq { pd, queue, limit: 0, users: 0 }).map(SrqId)?;
+        let srq = self.resources.srqs.insert(Srq { pd, queue, limit: 0, users: 0 }).map(SrqId)?;
         *self.pds.get_mut(pd.0)? += 1;
         Ok(srq)
     }
 
-    /// Arms [`AsyncEvent::SrqLimitReached`].
+    /// Arms [`AsyncEvent::SrqLimitReached`], which the NIC raises when the queue holds fewer than `limit` receives.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the shared receive queue does not exist.
+    /// - [`Error::Limit`]: `limit` exceeds the depth of the queue.
     pub fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<()> {
-        let queue = self.host.srqs.get_mut(srq.0)?;
+        let queue = self.resources.srqs.get_mut(srq.0)?;
         check_limit("limit of a shared receive queue", limit, queue.queue.depth())?;
         queue.limit = limit;
-        self.host.check_srq_limit(srq);
+        self.resources.check_srq_limit(srq);
         Ok(())
     }
 
-    /// Removes a shared receive queue that no queue pair uses.
+    /// Removes a shared receive queue.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the shared receive queue does not exist.
+    /// - [`Error::Busy`]: a queue pair uses the shared receive queue.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<()> {
-        if self.host.srqs.get(srq.0)?.users > 0 {
+        if self.resources.srqs.get(srq.0)?.users > 0 {
             return Err(Error::Busy { kind: "shared receive queue", id: srq.0, user: "a queue pair" });
         }
-        let pd = self.host.srqs.remove(srq.0)?.pd;
+        let pd = self.resources.srqs.remove(srq.0)?.pd;
         *self.pds.get_mut(pd.0)? -= 1;
-        self.host.events.forget_srq(srq);
+        self.resources.events.remove_srq(srq);
         Ok(())
     }
 
     /// Posts receives to a shared receive queue.
+    ///
+    /// # Errors
+    /// A [`PostError`] with the index of the first receive that was not posted. The cause is [`Error::NoSuchObject`],
+    /// [`Error::Limit`] for a receive that is too long or has too many entries, or [`Error::Invalid`] for a full queue.
     pub fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr]) -> Result<(), PostError> {
         let limits = self.attr.limits;
-        let queue = self.host.srqs.get_mut(srq.0).map_err(|error| PostError { index: 0, error })?;
+        let queue = self.resources.srqs.get_mut(srq.0).map_err(|error| PostError { index: 0, error })?;
         for (index, wr) in wrs.iter().enumerate() {
-            queue.queue.post(wr, &limits).map_err(|refused| PostError {
+            queue.queue.post(wr, &limits).map_err(|error| PostError {
                 index,
-                error: match refused {
-                    Refused::Error(error) => error,
-                    Refused::Full => Error::Invalid("the shared receive queue is full; create it larger"),
+                error: match error {
+                    RecvPostError::Error(error) => error,
+                    RecvPostError::Full => {
+                        Error::Invalid("the shared receive queue is full; create it larger")
+                    }
                 },
             })?;
         }
         Ok(())
     }
 
-    /// Makes a queue pair in RESET.
+    /// Creates a queue pair in RESET.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the protection domain, a completion queue or the shared receive queue does not exist.
+    /// - [`Error::Limit`]: a capacity is too large, the NIC has the maximum number of queue pairs, or all free queue pair
+    ///   numbers are quarantined.
+    /// - [`Error::Busy`]: another GSI queue pair exists.
     pub fn create_qp(&mut self, now: Time, init: &QpInitAttr) -> Result<Qpn> {
         let limits = self.attr.limits;
         let cap = init.cap;
@@ -273,136 +364,166 @@ impl Nic {
         check_limit("bytes of inline data", cap.inline, limits.inline)?;
         self.pds.get(init.pd.0)?;
         let (receives, recv_pd) = match init.srq {
-            Some(srq) => (Receives::Shared(srq), self.host.srqs.get(srq.0)?.pd),
-            None => (Receives::Own(RecvQueue::new(cap.recv_wrs, cap.recv_sges)), init.pd),
+            Some(srq) => (RecvSource::Shared(srq), self.resources.srqs.get(srq.0)?.pd),
+            None => (RecvSource::Own(RecvQueue::new(cap.recv_wrs, cap.recv_sges)), init.pd),
         };
         let qpn = match init.qp_type {
             QpType::Gsi => self.qps.reserve_gsi()?,
             _ => self.qps.reserve(now, &mut self.rng)?,
         };
-        self.host.cqs.add_user(init.send_cq)?;
-        if let Err(e) = self.host.cqs.add_user(init.recv_cq) {
-            self.host.cqs.remove_user(init.send_cq);
+        self.resources.cqs.add_user(init.send_cq)?;
+        if let Err(e) = self.resources.cqs.add_user(init.recv_cq) {
+            self.resources.cqs.remove_user(init.send_cq);
             return Err(e);
         }
         if let Some(srq) = init.srq {
-            self.host.srqs.get_mut(srq.0)?.users += 1;
+            self.resources.srqs.get_mut(srq.0)?.users += 1;
         }
         *self.pds.get_mut(init.pd.0)? += 1;
-        self.qps.occupy(Qp::new(qpn, init, recv_pd, receives));
+        self.qps.insert(Qp::new(qpn, init, recv_pd, receives));
         Ok(qpn)
     }
 
-    /// Changes state or attributes.
+    /// Changes the state and the attributes of a queue pair.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the queue pair does not exist.
+    /// - [`Error::Modify`]: the transition or an attribute is invalid. The queue pair is unchanged.
     pub fn modify_qp(&mut self, _now: Time, qp: Qpn, attr: &QpAttr) -> Result<()> {
-        let done = self.qps.get_mut(qp)?.modify(attr, &mut self.host);
-        self.settle(self.qps.slot(qp));
-        done
+        let result = self.qps.get_mut(qp)?.modify(attr, &mut self.resources);
+        self.reschedule(self.qps.slot(qp));
+        result
     }
 
-    /// State and attributes.
+    /// Returns the state and the attributes of a queue pair.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchObject`]: the queue pair does not exist.
     pub fn query_qp(&self, qp: Qpn) -> Result<QpStatus> {
         self.qps.get(qp).map(Qp::status)
     }
 
-    /// Removes a queue pair that no multicast group has; its outstanding requests vanish without completion.
+    /// Removes a queue pair. Its outstanding requests do not complete.
+    ///
+    /// # Errors
+    /// - [`Error::NoSuchObject`]: the queue pair does not exist.
+    /// - [`Error::Busy`]: the queue pair is attached to a multicast group.
     pub fn destroy_qp(&mut self, now: Time, qp: Qpn) -> Result<()> {
-        if self.groups.have(qp) {
+        if self.groups.contains_qp(qp) {
             return Err(Error::Busy { kind: "queue pair", id: qp.value(), user: "a multicast group" });
         }
         let slot = self.qps.slot(qp);
-        let gone = self.qps.remove(now, qp)?;
+        let removed = self.qps.remove(now, qp)?;
         self.timers.remove(slot);
-        if gone.queued {
+        if removed.in_ready {
             self.ready.retain(|&s| s != slot);
         }
-        if gone.owing {
-            self.owing.retain(|&s| s != slot);
+        if removed.in_ack_pending {
+            self.ack_pending.retain(|&s| s != slot);
         }
-        if gone.patient {
-            self.patient.retain(|&s| s != slot);
+        if removed.in_ack_held {
+            self.ack_held.retain(|&s| s != slot);
         }
-        self.host.keys.release(qp);
-        self.host.events.forget_qp(qp);
-        let init = gone.common.init;
-        self.host.cqs.remove_user(init.send_cq);
-        self.host.cqs.remove_user(init.recv_cq);
+        self.resources.keys.unbind_windows_of(qp);
+        self.resources.events.remove_qp(qp);
+        let init = removed.context.init;
+        self.resources.cqs.remove_user(init.send_cq);
+        self.resources.cqs.remove_user(init.recv_cq);
         if let Some(srq) = init.srq {
-            self.host.srqs.get_mut(srq.0)?.users -= 1;
+            self.resources.srqs.get_mut(srq.0)?.users -= 1;
         }
         *self.pds.get_mut(init.pd.0)? -= 1;
         Ok(())
     }
 
-    /// Queues the requests; `poll_transmit` sends them.
+    /// Posts sends. [`Nic::poll_transmit`] sends their packets.
+    ///
+    /// # Errors
+    /// A [`PostError`] with the index of the first send that was not posted; the sends before it are posted. The cause is
+    /// [`Error::NoSuchObject`], [`Error::WrongState`], [`Error::QueueFull`], [`Error::Limit`], [`Error::Unsupported`] or
+    /// [`Error::Invalid`]. The NIC checks keys and bounds later, when it executes the send.
     pub fn post_send(&mut self, _now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
         let queue = self.qps.get_mut(qp).map_err(|error| PostError { index: 0, error })?;
-        let mut done = Ok(());
+        let mut result = Ok(());
         for (index, wr) in wrs.iter().enumerate() {
-            match post::admit(queue, &self.attr, &self.host.ahs, wr, 0) {
+            match send_validation::validate_send(queue, &self.attr, &self.resources.ahs, wr, 0) {
                 Ok(destination) => queue.push_send(wr.clone(), destination),
                 Err(error) => {
-                    done = Err(PostError { index, error });
+                    result = Err(PostError { index, error });
                     break;
                 }
             }
         }
-        queue.flush_posted(&mut self.host);
-        self.settle(self.qps.slot(qp));
-        done
+        queue.flush_posted(&mut self.resources);
+        self.reschedule(self.qps.slot(qp));
+        result
     }
 
-    /// Queues all of the requests, or none.
+    /// Posts all of the sends, or none.
+    ///
+    /// # Errors
+    /// The same as for [`Nic::post_send`], but no send is posted.
     pub fn post_send_all(&mut self, now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
         for (index, wr) in wrs.iter().enumerate() {
             self.qps
                 .get(qp)
-                .and_then(|queue| post::admit(queue, &self.attr, &self.host.ahs, wr, index))
+                .and_then(|queue| {
+                    send_validation::validate_send(queue, &self.attr, &self.resources.ahs, wr, index)
+                })
                 .map_err(|error| PostError { index, error })?;
         }
         self.post_send(now, qp, wrs)
     }
 
-    /// Posts receives.
+    /// Posts receives to the receive queue of a queue pair.
+    ///
+    /// # Errors
+    /// A [`PostError`] with the index of the first receive that was not posted. The cause is [`Error::NoSuchObject`],
+    /// [`Error::WrongState`], [`Error::QueueFull`], [`Error::Limit`], or [`Error::Invalid`] for a queue pair with a shared
+    /// receive queue.
     pub fn post_recv(&mut self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError> {
-        let refused = |index, error| Err(PostError { index, error });
+        let post_error = |index, error| Err(PostError { index, error });
         let owner = match self.qps.get_mut(qp) {
             Ok(owner) => owner,
-            Err(error) => return refused(0, error),
+            Err(error) => return post_error(0, error),
         };
-        let state = owner.common.state;
+        let state = owner.context.state;
         if state == QpState::Reset {
-            return refused(
+            return post_error(
                 0,
                 Error::WrongState { call: "post_recv", qpn: qp, needs: "Init or later", state },
             );
         }
-        let Receives::Own(queue) = &mut owner.receives else {
-            return refused(0, Error::Invalid("this queue pair has a shared receive queue; post to that"));
+        let RecvSource::Own(queue) = &mut owner.receives else {
+            return post_error(0, Error::Invalid("this queue pair has a shared receive queue; post to that"));
         };
-        let mut done = Ok(());
+        let mut result = Ok(());
         for (index, wr) in wrs.iter().enumerate() {
-            done = queue.post(wr, &self.attr.limits).or_else(|why| {
-                refused(
+            result = queue.post(wr, &self.attr.limits).or_else(|error| {
+                post_error(
                     index,
-                    match why {
-                        Refused::Error(error) => error,
-                        Refused::Full => {
+                    match error {
+                        RecvPostError::Error(error) => error,
+                        RecvPostError::Full => {
                             Error::QueueFull { queue: "receive queue", qpn: qp, depth: queue.depth() }
                         }
                     },
                 )
             });
-            if done.is_err() {
+            if result.is_err() {
                 break;
             }
         }
-        owner.flush_posted(&mut self.host);
-        self.settle(self.qps.slot(qp));
-        done
+        owner.flush_posted(&mut self.resources);
+        self.reschedule(self.qps.slot(qp));
+        result
     }
 
-    /// The responder's saved atomic results, oldest first.
+    /// Returns the atomic results that the responder saves for duplicate requests, oldest first.
+    ///
+    /// # Errors
+    /// - [`Error::Unsupported`]: the configuration disables saved results.
+    /// - [`Error::NoSuchObject`]: the queue pair does not exist.
     pub fn saved_results(&self, qp: Qpn) -> Result<Vec<SavedResult>> {
         if !self.attr.capabilities.saved_results {
             return Err(Error::Unsupported("saved results"));
@@ -410,20 +531,20 @@ impl Nic {
         self.qps.get(qp).map(Qp::saved_results)
     }
 
-    /// An armed completion queue that has something new; disarmed by this call.
+    /// Returns the next completion queue with an event. The event has disarmed the queue.
     pub fn poll_cq_event(&mut self) -> Option<CqId> {
-        self.host.cqs.next_event()
+        self.resources.cqs.next_event()
     }
 
-    /// The next asynchronous event.
+    /// Returns the next asynchronous event.
     pub fn poll_async_event(&mut self) -> Option<AsyncEvent> {
-        self.host.events.next()
+        self.resources.events.next()
     }
 }
 
-fn check_limit(what: &'static str, asked: u32, limit: u32) -> Result<()> {
-    if asked > limit {
-        return Err(Error::Limit { attribute: what, requested: asked.into(), limit: limit.into() });
+fn check_limit(attribute: &'static str, requested: u32, limit: u32) -> Result<()> {
+    if requested > limit {
+        return Err(Error::Limit { attribute, requested: requested.into(), limit: limit.into() });
     }
     Ok(())
 }
@@ -433,12 +554,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_send_window_is_far_from_where_psns_become_ambiguous() {
+    fn send_window_limit_keeps_psns_unambiguous() {
         let mut config = NicConfig::new("wide", Gid([0; 16]), [0; 32]);
         config.tuning.send_window = u32::MAX;
-        let window = Nic::new(config).host.config.tuning.send_window;
-        let smallest = mitra_verbs::Mtu::ALL.map(mitra_verbs::Mtu::bytes).into_iter().min().unwrap();
-        assert!(2 * window / (smallest as u32) < 1 << 22);
+        let window = Nic::new(config).resources.config.tuning.send_window;
+        let smallest_mtu = mitra_verbs::Mtu::ALL.map(mitra_verbs::Mtu::bytes).into_iter().min().unwrap();
+        assert!(2 * window / (smallest_mtu as u32) < 1 << 22);
         assert!(window >= 1 << 20);
     }
 }

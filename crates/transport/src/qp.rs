@@ -1,86 +1,52 @@
-//! A queue pair: its state, and what its service makes of posts, packets and time.
+//! A queue pair: its state, and the transport service that handles its posts, packets and timers.
+
+pub(crate) mod context;
+mod local_ops;
+mod modify;
+pub(crate) mod reassembly;
+mod requester;
+mod responder;
+pub(crate) mod send_validation;
+mod uc_receiver;
+pub(crate) mod ud_receiver;
+mod unreliable_sender;
 
 use mitra_verbs::{
-    Access, AsyncEvent, Gid, ModifyError, PdId, QpAttr, QpAttribute, QpInitAttr, QpState, QpStatus, QpType,
-    Qpn, RecvWr, Result, SavedResult, SendWr, SqDrain, Time, WcOpcode, WcStatus, check_modify,
+    AsyncEvent, Gid, PdId, QpAttr, QpInitAttr, QpState, QpStatus, QpType, Qpn, RecvWr, SavedResult, SendWr,
+    SqDrain, Time, WcOpcode, WcStatus,
 };
 use mitra_wire::{Packet, Psn, Transport};
 
 use crate::Memory;
-use crate::cq::completion;
-use crate::emit::Out;
-use crate::host::{Host, Route};
-use crate::recv_queue::Receives;
-use crate::requester::{Failed, Requester};
-use crate::responder::{self, Fatal, Responder};
-use crate::unreliable::Sender;
-use crate::{uc, ud};
+use crate::batch_writer::BatchWriter;
+use crate::nic::completion_queues::completion;
+use crate::nic::recv_queue::RecvSource;
+use crate::nic::resources::{NicResources, Route};
+use context::QpContext;
+use requester::{Requester, SendFailed};
+use responder::{FatalError, Responder};
+use uc_receiver::UcReceiver;
+use unreliable_sender::UnreliableSender;
 
-/// Packets that one side of a queue pair sends before the other side has its turn.
-const TURN: usize = 16;
+/// The number of packets that the responder or the requester sends before the other one has its turn.
+const PACKETS_PER_TURN: usize = 16;
 
-/// What all parts of a queue pair look at.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Common {
-    pub(crate) qpn: Qpn,
-    pub(crate) init: QpInitAttr,
-    /// Whose keys its receives name: the shared receive queue's domain may differ.
-    pub(crate) recv_pd: PdId,
-    pub(crate) state: QpState,
-    /// Attributes as set.
-    pub(crate) attr: QpAttr,
-    /// Payload bytes per packet.
-    pub(crate) mtu: usize,
-    pub(crate) dest_gid: Gid,
-    pub(crate) dest_qpn: Qpn,
-}
-
-impl Common {
-    pub(crate) fn access(&self) -> Access {
-        self.attr.access.unwrap_or_default()
-    }
-
-    pub(crate) fn max_rd_atomic(&self) -> u8 {
-        self.attr.max_rd_atomic.unwrap_or_default()
-    }
-
-    pub(crate) fn max_dest_rd_atomic(&self) -> u8 {
-        self.attr.max_dest_rd_atomic.unwrap_or_default()
-    }
-
-    pub(crate) fn min_rnr_timer(&self) -> u8 {
-        self.attr.min_rnr_timer.unwrap_or_default()
-    }
-
-    pub(crate) fn timeout(&self) -> u8 {
-        self.attr.timeout.unwrap_or_default()
-    }
-
-    pub(crate) fn retry_cnt(&self) -> u8 {
-        self.attr.retry_cnt.unwrap_or_default()
-    }
-
-    pub(crate) fn rnr_retry(&self) -> u8 {
-        self.attr.rnr_retry.unwrap_or_default()
-    }
-}
-
-/// What sends and receives on a queue pair.
+/// The sending and receiving state machines of a transport service.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Service {
     Rc {
         requester: Requester,
-        /// Boxed, so that the other services are not as large.
+        /// Boxed because the responder is much larger than the state of the other services.
         responder: Box<Responder>,
-        /// Whether the responder sends next, not the requester.
+        /// Whether the responder has the next turn to send.
         responder_first: bool,
     },
     Uc {
-        sender: Sender,
-        receiver: uc::Receiver,
+        sender: UnreliableSender,
+        receiver: UcReceiver,
     },
     Ud {
-        sender: Sender,
+        sender: UnreliableSender,
     },
 }
 
@@ -93,8 +59,10 @@ impl Service {
                 responder: Box::new(Responder::new(zero)),
                 responder_first: true,
             },
-            QpType::Uc => Service::Uc { sender: Sender::new(zero), receiver: uc::Receiver::new(zero) },
-            QpType::Ud | QpType::Gsi => Service::Ud { sender: Sender::new(zero) },
+            QpType::Uc => {
+                Service::Uc { sender: UnreliableSender::new(zero), receiver: UcReceiver::new(zero) }
+            }
+            QpType::Ud | QpType::Gsi => Service::Ud { sender: UnreliableSender::new(zero) },
         }
     }
 }
@@ -102,23 +70,24 @@ impl Service {
 /// A queue pair.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Qp {
-    pub(crate) common: Common,
-    pub(crate) receives: Receives,
+    pub(crate) context: QpContext,
+    pub(crate) receives: RecvSource,
     service: Service,
     drain: SqDrain,
-    /// Whether a first packet was seen in RTR.
+    /// Whether a packet has arrived in RTR, which raises the communication established event once.
     established: bool,
-    /// Whether it is in the NIC's queue of those with something to send.
-    pub(crate) queued: bool,
-    /// Whether it is in the NIC's list of those that owe an acknowledgement.
-    pub(crate) owing: bool,
-    /// Whether it is in the NIC's list of those that held one back.
-    pub(crate) patient: bool,
+    /// Whether the queue pair is in the NIC's `ready` list.
+    pub(crate) in_ready: bool,
+    /// Whether the queue pair is in the NIC's `ack_pending` list.
+    pub(crate) in_ack_pending: bool,
+    /// Whether the queue pair is in the NIC's `ack_held` list.
+    pub(crate) in_ack_held: bool,
 }
 
 impl Qp {
-    pub(crate) fn new(qpn: Qpn, init: &QpInitAttr, recv_pd: PdId, receives: Receives) -> Qp {
-        let common = Common {
+    /// Creates a queue pair in RESET.
+    pub(crate) fn new(qpn: Qpn, init: &QpInitAttr, recv_pd: PdId, receives: RecvSource) -> Qp {
+        let context = QpContext {
             qpn,
             init: *init,
             recv_pd,
@@ -129,27 +98,29 @@ impl Qp {
             dest_qpn: Qpn::new(0),
         };
         Qp {
-            common,
+            context,
             receives,
             service: Service::new(init.qp_type),
             drain: SqDrain::NotInSqd,
             established: false,
-            queued: false,
-            owing: false,
-            patient: false,
+            in_ready: false,
+            in_ack_pending: false,
+            in_ack_held: false,
         }
     }
 
     pub(crate) fn status(&self) -> QpStatus {
         let (rq_psn, sq_psn) = match &self.service {
-            Service::Rc { requester, responder, .. } => (responder.psn(), requester.sent()),
-            Service::Uc { sender, receiver } => (receiver.psn(), sender.psn()),
-            Service::Ud { sender } => (Psn::new(0), sender.psn()),
+            Service::Rc { requester, responder, .. } => {
+                (responder.expected_psn(), requester.first_unsent_psn())
+            }
+            Service::Uc { sender, receiver } => (receiver.expected_psn(), sender.next_psn()),
+            Service::Ud { sender } => (Psn::new(0), sender.next_psn()),
         };
         QpStatus {
-            state: self.common.state,
-            init: self.common.init,
-            attr: QpAttr { state: None, rq_psn: None, sq_psn: None, ..self.common.attr },
+            state: self.context.state,
+            init: self.context.init,
+            attr: QpAttr { state: None, rq_psn: None, sq_psn: None, ..self.context.attr },
             rq_psn,
             sq_psn,
             sq_drain: self.drain,
@@ -158,265 +129,201 @@ impl Qp {
 
     pub(crate) fn saved_results(&self) -> Vec<SavedResult> {
         match &self.service {
-            Service::Rc { responder, .. } => responder.saved(),
+            Service::Rc { responder, .. } => responder.saved_results(),
             _ => Vec::new(),
         }
     }
 
-    /// Changes state and attributes.
-    pub(crate) fn modify(&mut self, attr: &QpAttr, host: &mut Host) -> Result<()> {
-        let from = self.common.state;
-        let to = check_modify(self.common.init.qp_type, from, attr)?;
-        check_limits(attr, host)?;
-        if attr.max_rd_atomic == Some(0)
-            && matches!(&self.service, Service::Rc { requester, .. } if requester.has_fetches())
-        {
-            let rule = "at least 1 while READs or atomics are posted";
-            return Err(ModifyError::OutOfRange { attribute: QpAttribute::MaxRdAtomic, rule }.into());
-        }
-        let c = &mut self.common;
-        c.attr.update(attr);
-        if let Some(mtu) = attr.path_mtu {
-            c.mtu = mtu.bytes();
-        }
-        if let Some(gid) = attr.dest_gid {
-            c.dest_gid = gid;
-        }
-        if let Some(qpn) = attr.dest_qpn {
-            c.dest_qpn = qpn;
-        }
-        match (from, to) {
-            (_, QpState::Reset) => self.reset(host),
-            (_, QpState::Err) => {
-                self.fail(host, None, None);
-                // A fence: nothing is answered any more, not even what was due.
-                self.silence();
-            }
-            (QpState::Init, QpState::Rtr) => self.start_receiving(attr, host),
-            (QpState::Rtr, QpState::Rts) => self.start_sending(attr),
-            _ => {}
-        }
-        self.common.state = to;
-        self.drain = match to {
-            QpState::Sqd if from != to => SqDrain::Draining,
-            QpState::Sqd => self.drain,
-            _ => SqDrain::NotInSqd,
-        };
-        self.check_drained(host);
-        Ok(())
-    }
-
-    fn start_receiving(&mut self, attr: &QpAttr, host: &Host) {
-        let psn = attr.rq_psn.unwrap_or_default();
-        match &mut self.service {
-            Service::Rc { responder, .. } => **responder = Responder::new(psn),
-            Service::Uc { receiver, .. } => *receiver = uc::Receiver::new(psn),
-            // A datagram may be as long as the port allows.
-            Service::Ud { .. } => self.common.mtu = host.config.max_mtu.bytes(),
-        }
-    }
-
-    fn start_sending(&mut self, attr: &QpAttr) {
-        let psn = attr.sq_psn.unwrap_or_default();
-        match &mut self.service {
-            Service::Rc { requester, .. } => requester.start(&self.common, psn),
-            Service::Uc { sender, .. } | Service::Ud { sender } => *sender = Sender::new(psn),
-        }
-    }
-
-    /// Empties it: nothing completes.
-    fn reset(&mut self, host: &mut Host) {
-        if let Receives::Own(queue) = &mut self.receives {
-            queue.clear();
-        }
-        host.keys.release(self.common.qpn);
-        let (queued, owing, patient) = (self.queued, self.owing, self.patient);
-        let receives = self.receives.clone();
-        let Common { qpn, init, recv_pd, .. } = &self.common;
-        *self = Qp { queued, owing, patient, ..Qp::new(*qpn, init, *recv_pd, receives) };
-    }
-
-    /// To ERR: the front send request ends with `send`, the receive being filled with `receive`, the others are
-    /// flushed (IBTA volume 1, 10.3.1).
-    pub(crate) fn fail(&mut self, host: &mut Host, send: Option<WcStatus>, receive: Option<WcStatus>) {
-        let was = self.common.state;
-        self.common.state = QpState::Err;
+    /// Moves the queue pair to ERR and completes its work requests (IBTA volume 1, 10.3.1).
+    ///
+    /// `send` is the status of the oldest send, `receive` the status of the receive that is being filled, or else of the
+    /// oldest one. All other work requests complete as flushed; so do these two without a status.
+    pub(crate) fn fail(&mut self, nic: &mut NicResources, send: Option<WcStatus>, receive: Option<WcStatus>) {
+        let previous_state = self.context.state;
+        self.context.state = QpState::Err;
         self.drain = SqDrain::NotInSqd;
-        self.fail_sends(host, send);
+        self.fail_sends(nic, send);
         let mut status = receive.unwrap_or(WcStatus::Flushed);
         let unfinished = match &mut self.service {
             Service::Rc { responder, .. } => {
                 responder.stop();
-                responder.take_receive()
+                responder.take_recv()
             }
-            Service::Uc { receiver, .. } => receiver.take_receive(),
+            Service::Uc { receiver, .. } => receiver.take_recv(),
             Service::Ud { .. } => None,
         };
         if let Some(wr) = unfinished {
-            self.complete_receive(host, &wr, status);
+            self.complete_recv(nic, &wr, status);
             status = WcStatus::Flushed;
         }
         match &mut self.receives {
-            Receives::Own(_) => self.flush_receives(host, status),
-            Receives::Shared(_) if was != QpState::Err => {
-                host.events.raise(AsyncEvent::LastWqeReached(self.common.qpn));
+            RecvSource::Own(_) => self.flush_receives(nic, status),
+            RecvSource::Shared(_) if previous_state != QpState::Err => {
+                nic.events.raise(AsyncEvent::LastWqeReached(self.context.qpn));
             }
-            Receives::Shared(_) => {}
+            RecvSource::Shared(_) => {}
         }
     }
 
-    fn fail_sends(&mut self, host: &mut Host, first: Option<WcStatus>) {
+    fn fail_sends(&mut self, nic: &mut NicResources, first: Option<WcStatus>) {
         match &mut self.service {
-            Service::Rc { requester, .. } => requester.fail(&self.common, host, first),
-            Service::Uc { sender, .. } | Service::Ud { sender } => sender.fail(&self.common, host, first),
+            Service::Rc { requester, .. } => requester.fail(&self.context, nic, first),
+            Service::Uc { sender, .. } | Service::Ud { sender } => sender.fail(&self.context, nic, first),
         }
     }
 
-    /// Nothing is answered any more.
-    fn silence(&mut self) {
+    /// Drops everything that the responder still has to send.
+    fn silence_responder(&mut self) {
         if let Service::Rc { responder, .. } = &mut self.service {
             responder.silence();
         }
     }
 
-    fn flush_receives(&mut self, host: &mut Host, first: WcStatus) {
+    /// Completes all receives of the own receive queue: the first with the status `first`, the others as flushed.
+    fn flush_receives(&mut self, nic: &mut NicResources, first: WcStatus) {
         let mut status = first;
-        while let Receives::Own(queue) = &mut self.receives
+        while let RecvSource::Own(queue) = &mut self.receives
             && let Some(wr) = queue.take()
         {
-            self.complete_receive(host, &wr, status);
+            self.complete_recv(nic, &wr, status);
             status = WcStatus::Flushed;
         }
     }
 
-    fn complete_receive(&self, host: &mut Host, wr: &RecvWr, status: WcStatus) {
-        let wc = completion(wr.wr_id, status, WcOpcode::Recv, self.common.qpn);
-        host.complete(self.common.init.recv_cq, wc, false);
+    fn complete_recv(&self, nic: &mut NicResources, wr: &RecvWr, status: WcStatus) {
+        let wc = completion(wr.wr_id, status, WcOpcode::Recv, self.context.qpn);
+        nic.complete(self.context.init.recv_cq, wc, false);
     }
 
-    fn check_drained(&mut self, host: &mut Host) {
+    /// Raises the drained event if the queue pair is draining and no started request is left.
+    fn check_drained(&mut self, nic: &mut NicResources) {
         let drained = match &self.service {
-            Service::Rc { requester, .. } => requester.drained(),
-            Service::Uc { sender, .. } | Service::Ud { sender } => sender.drained(),
+            Service::Rc { requester, .. } => requester.is_drained(),
+            Service::Uc { sender, .. } | Service::Ud { sender } => sender.is_drained(),
         };
         if self.drain == SqDrain::Draining && drained {
             self.drain = SqDrain::Drained;
-            host.events.raise(AsyncEvent::SqDrained(self.common.qpn));
+            nic.events.raise(AsyncEvent::SqDrained(self.context.qpn));
         }
     }
 
-    /// Sends posted and not completed.
-    pub(crate) fn sends(&self) -> usize {
+    /// Returns the number of sends that are posted and not completed.
+    pub(crate) fn outstanding_sends(&self) -> usize {
         match &self.service {
             Service::Rc { requester, .. } => requester.len(),
             Service::Uc { sender, .. } | Service::Ud { sender } => sender.len(),
         }
     }
 
-    /// Queues a send that was found valid; `destination` is where a datagram goes.
+    /// Appends a validated send to the send queue. `destination` is the destination of a datagram.
     pub(crate) fn push_send(&mut self, wr: SendWr, destination: Option<Gid>) {
-        let destination = destination.unwrap_or(self.common.dest_gid);
+        let destination = destination.unwrap_or(self.context.dest_gid);
         match &mut self.service {
             Service::Rc { requester, .. } => requester.push(wr),
             Service::Uc { sender, .. } | Service::Ud { sender } => sender.push(wr, destination),
         }
     }
 
-    /// Posts in ERR complete at once; in SQE, sends do.
-    pub(crate) fn flush_posted(&mut self, host: &mut Host) {
-        if matches!(self.common.state, QpState::Err | QpState::Sqe) {
-            self.fail_sends(host, None);
+    /// Flushes newly posted work requests in the states that do not execute them: sends in SQE and ERR, receives in ERR.
+    pub(crate) fn flush_posted(&mut self, nic: &mut NicResources) {
+        if matches!(self.context.state, QpState::Err | QpState::Sqe) {
+            self.fail_sends(nic, None);
         }
-        if self.common.state == QpState::Err {
-            self.flush_receives(host, WcStatus::Flushed);
+        if self.context.state == QpState::Err {
+            self.flush_receives(nic, WcStatus::Flushed);
         }
     }
 
-    fn sender_failed(&mut self, host: &mut Host, Failed(status): Failed) {
+    /// Handles the failure of the oldest send: RC enters ERR, the other services enter SQE.
+    fn handle_send_failure(&mut self, nic: &mut NicResources, SendFailed(status): SendFailed) {
         match &mut self.service {
-            Service::Rc { .. } => self.fail(host, Some(status), None),
+            Service::Rc { .. } => self.fail(nic, Some(status), None),
             Service::Uc { .. } | Service::Ud { .. } => {
-                self.fail_sends(host, Some(status));
-                self.common.state = QpState::Sqe;
+                self.fail_sends(nic, Some(status));
+                self.context.state = QpState::Sqe;
                 self.drain = SqDrain::NotInSqd;
             }
         }
     }
 
-    fn responder_failed(&mut self, host: &mut Host, Fatal { receive, code }: Fatal) {
-        if receive.is_none() {
-            host.events.raise(responder::event(code, self.common.qpn));
+    fn handle_responder_failure(&mut self, nic: &mut NicResources, error: FatalError) {
+        if error.receive.is_none() {
+            nic.events.raise(responder::async_event(error.code, self.context.qpn));
         }
-        self.fail(host, None, receive);
+        self.fail(nic, None, error.receive);
     }
 
-    /// A packet for this queue pair.
+    /// Handles a packet for this queue pair.
     pub(crate) fn handle_packet(
         &mut self,
-        host: &mut Host,
+        nic: &mut NicResources,
         now: Time,
         route: Route,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) {
-        let c = &self.common;
-        if !matches!(c.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
-            host.counters.drop_qp_state += 1;
+        let ctx = &self.context;
+        if !matches!(ctx.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+            nic.counters.drop_qp_state += 1;
             return;
         }
-        if route.source != c.dest_gid && !c.init.qp_type.is_datagram() {
-            host.counters.drop_foreign_source += 1;
+        if route.source != ctx.dest_gid && !ctx.init.qp_type.is_datagram() {
+            nic.counters.drop_foreign_source += 1;
             return;
         }
         let receives = &mut self.receives;
-        let broken = match (&mut self.service, packet.transport) {
+        // A failed receive of UC or UD: `Some` with the status of a receive that has not completed yet.
+        let failed_recv: Option<Option<WcStatus>> = match (&mut self.service, packet.transport) {
             (Service::Rc { responder, .. }, Transport::Rc) if packet.message.is_request() => {
-                let done = responder.handle_request(c, receives, host, now, packet, memory);
-                if let Err(fatal) = done {
-                    self.responder_failed(host, fatal);
+                let result = responder.handle_request(ctx, receives, nic, now, packet, memory);
+                if let Err(error) = result {
+                    self.handle_responder_failure(nic, error);
                 }
                 None
             }
             (Service::Rc { requester, .. }, Transport::Rc) => {
-                if c.state == QpState::Rtr {
-                    host.counters.drop_qp_state += 1;
+                if ctx.state == QpState::Rtr {
+                    nic.counters.drop_qp_state += 1;
                     return;
                 }
-                match requester.handle_response(c, host, now, packet, memory) {
-                    Ok(()) => self.check_drained(host),
-                    Err(failed) => self.sender_failed(host, failed),
+                match requester.handle_response(ctx, nic, now, packet, memory) {
+                    Ok(()) => self.check_drained(nic),
+                    Err(failed) => self.handle_send_failure(nic, failed),
                 }
                 None
             }
             (Service::Uc { receiver, .. }, Transport::Uc) => {
-                receiver.handle(c, receives, host, packet, memory).err().map(Some)
+                receiver.handle_packet(ctx, receives, nic, packet, memory).err().map(Some)
             }
             (Service::Ud { .. }, Transport::Ud(deth)) => {
-                ud::handle(c, receives, host, route, deth, packet, memory).err().map(|ud::Broken| None)
+                ud_receiver::handle_packet(ctx, receives, nic, route, deth, packet, memory)
+                    .err()
+                    .map(|ud_receiver::RecvFailed| None)
             }
             _ => {
-                host.counters.drop_wrong_transport += 1;
+                nic.counters.drop_wrong_transport += 1;
                 return;
             }
         };
-        if let Some(receive) = broken {
-            self.fail(host, None, receive);
+        if let Some(status) = failed_recv {
+            self.fail(nic, None, status);
         }
-        if self.common.state == QpState::Rtr && !self.established {
+        if self.context.state == QpState::Rtr && !self.established {
             self.established = true;
-            host.events.raise(AsyncEvent::CommunicationEstablished(self.common.qpn));
+            nic.events.raise(AsyncEvent::CommunicationEstablished(self.context.qpn));
         }
     }
 
-    pub(crate) fn handle_timeout(&mut self, host: &mut Host, now: Time) {
+    pub(crate) fn handle_timeout(&mut self, nic: &mut NicResources, now: Time) {
         if let Service::Rc { requester, responder, .. } = &mut self.service {
-            responder.handle_timeout(host, now);
-            if let Err(failed) = requester.handle_timeout(&self.common, host, now) {
-                self.sender_failed(host, failed);
+            responder.handle_timeout(nic, now);
+            if let Err(failed) = requester.handle_timeout(&self.context, nic, now) {
+                self.handle_send_failure(nic, failed);
             }
         }
     }
 
+    /// Returns the time of the next timer.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let Service::Rc { requester, responder, .. } = &self.service else { return None };
         match (requester.deadline(), responder.deadline()) {
@@ -425,27 +332,27 @@ impl Qp {
         }
     }
 
-    /// Whether an acknowledgement waits for an idle moment.
-    pub(crate) fn owes(&self) -> bool {
-        matches!(&self.service, Service::Rc { responder, .. } if responder.owes())
+    /// Returns whether an acknowledgement waits for the next idle poll.
+    pub(crate) fn has_pending_ack(&self) -> bool {
+        matches!(&self.service, Service::Rc { responder, .. } if responder.has_pending_ack())
     }
 
-    /// Says whether an acknowledgement is held back.
-    pub(crate) fn handle_idle(&mut self, host: &Host, now: Time) -> bool {
+    /// Handles an idle poll. Returns whether an acknowledgement is held back.
+    pub(crate) fn handle_idle(&mut self, nic: &NicResources, now: Time) -> bool {
         match &mut self.service {
-            Service::Rc { responder, .. } => responder.handle_idle(host, now),
+            Service::Rc { responder, .. } => responder.handle_idle(nic, now),
             _ => false,
         }
     }
 
-    /// Before it sends: an acknowledgement that it owes goes along behind a request, in the same system call where a driver
-    /// can, unless it is held back. Says whether it is.
-    pub(crate) fn take_along(&mut self, host: &Host, now: Time) -> bool {
+    /// Prepares to send: schedules a pending acknowledgement behind the next request, unless it is held back. Both can
+    /// then leave in one system call. Returns whether an acknowledgement is held back.
+    pub(crate) fn piggyback_ack(&mut self, nic: &NicResources, now: Time) -> bool {
         let Service::Rc { requester, responder, responder_first } = &mut self.service else { return false };
-        let waits = requester.can_send(&self.common, host) && responder.handle_idle(host, now);
-        // The longer one first: the kernel takes a run whose last datagram alone is shorter.
-        *responder_first &= !responder.only_acknowledges();
-        waits
+        let held = requester.can_send(&self.context, nic) && responder.handle_idle(nic, now);
+        // The request goes first because it is longer: with UDP_SEGMENT only the last datagram of a run may be shorter.
+        *responder_first &= !responder.only_ack_due();
+        held
     }
 
     pub(crate) fn flush_acks(&mut self) {
@@ -454,86 +361,61 @@ impl Qp {
         }
     }
 
-    /// Whether there is something to send now.
-    pub(crate) fn can_send(&self, host: &Host) -> bool {
+    /// Returns whether the queue pair has a packet to send now.
+    pub(crate) fn can_send(&self, nic: &NicResources) -> bool {
         match &self.service {
             Service::Rc { requester, responder, .. } => {
-                responder.can_send() || requester.can_send(&self.common, host)
+                responder.can_send() || requester.can_send(&self.context, nic)
             }
-            Service::Uc { sender, .. } | Service::Ud { sender } => sender.can_send(&self.common),
+            Service::Uc { sender, .. } | Service::Ud { sender } => sender.can_send(&self.context),
         }
     }
 
-    /// Where its next packet goes.
+    /// Returns the destination of the next packet.
     pub(crate) fn next_destination(&self) -> Gid {
         match &self.service {
-            Service::Ud { sender } => sender.next_destination(&self.common),
-            _ => self.common.dest_gid,
+            Service::Ud { sender } => sender.next_destination(&self.context),
+            _ => self.context.dest_gid,
         }
     }
 
-    /// Sends what it can and the batch takes, responder and requester in turns.
+    /// Sends packets until there is nothing to send or the batch is full. Responder and requester take turns.
     pub(crate) fn transmit(
         &mut self,
-        host: &mut Host,
+        nic: &mut NicResources,
         now: Time,
         memory: &mut dyn Memory,
-        out: &mut Out<'_>,
+        out: &mut BatchWriter<'_>,
     ) {
-        let mut idle = 0;
-        while idle < 2 {
-            let c = &self.common;
+        let mut idle_turns = 0;
+        while idle_turns < 2 {
+            let ctx = &self.context;
             let sent = match &mut self.service {
                 Service::Rc { responder, responder_first: first @ true, .. } => {
                     *first = false;
-                    responder.transmit(c, host, now, memory, out, TURN).unwrap_or_else(|fatal| {
-                        self.responder_failed(host, fatal);
+                    responder.transmit(ctx, nic, now, memory, out, PACKETS_PER_TURN).unwrap_or_else(|error| {
+                        self.handle_responder_failure(nic, error);
                         1
                     })
                 }
                 Service::Rc { requester, responder_first: first @ false, .. } => {
                     *first = true;
-                    requester.transmit(c, host, now, memory, out, TURN).unwrap_or_else(|failed| {
-                        self.sender_failed(host, failed);
-                        0
-                    })
+                    requester.transmit(ctx, nic, now, memory, out, PACKETS_PER_TURN).unwrap_or_else(
+                        |failed| {
+                            self.handle_send_failure(nic, failed);
+                            0
+                        },
+                    )
                 }
                 Service::Uc { sender, .. } | Service::Ud { sender } => {
-                    sender.transmit(c, host, memory, out, TURN).unwrap_or_else(|failed| {
-                        self.sender_failed(host, failed);
+                    sender.transmit(ctx, nic, memory, out, PACKETS_PER_TURN).unwrap_or_else(|failed| {
+                        self.handle_send_failure(nic, failed);
                         0
                     })
                 }
             };
-            idle = if sent == 0 { idle + 1 } else { 0 };
+            idle_turns = if sent == 0 { idle_turns + 1 } else { 0 };
         }
-        self.check_drained(host);
-    }
-}
-
-/// What a device can judge of a modification that the state table cannot.
-fn check_limits(attr: &QpAttr, host: &Host) -> Result<(), ModifyError> {
-    use QpAttribute as A;
-    let most = host.config.limits.rd_atomic;
-    let ranges = [
-        (
-            attr.path_mtu.is_some_and(|mtu| mtu > host.config.max_mtu),
-            A::PathMtu,
-            "at most the MTU of the port",
-        ),
-        (
-            attr.max_rd_atomic.is_some_and(|n| n > most),
-            A::MaxRdAtomic,
-            "at most the limit `rd_atomic` of the device",
-        ),
-        (
-            attr.max_dest_rd_atomic.is_some_and(|n| n > most),
-            A::MaxDestRdAtomic,
-            "at most the limit `rd_atomic` of the device",
-        ),
-    ];
-    match ranges.into_iter().find(|(bad, ..)| *bad) {
-        Some((_, attribute, rule)) => Err(ModifyError::OutOfRange { attribute, rule }),
-        None => Ok(()),
+        self.check_drained(nic);
     }
 }

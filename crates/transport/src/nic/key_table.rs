@@ -1,0 +1,506 @@
+//! The table of memory regions and type-2B memory windows: keys, bounds, access rights and revocation.
+//!
+//! Each object is in a slot of one table. The 24-bit *handle* of an object is the index and the generation of its slot.
+//! The upper 24 bits of its key are the encrypted handle. The lower 8 bits are random for a region; for a window, the
+//! consumer chooses them. This layout has four properties:
+//! - Finding an object by key takes constant time.
+//! - A revoked key is invalid even when its slot holds another object, because the generation differs.
+//! - A slot that has used all its generations is quarantined. No key is reused within `quarantine`, nor within 2²⁴ divided
+//!   by the number of slots registrations of one slot (256 with the default limits).
+//! - A key does not reveal other keys by a visible pattern. The cipher is not secure, which matters little: 24 bits can be
+//!   searched, and each key travels unencrypted on the wire.
+//!
+//! Slots are reused in the order in which they were freed. The table grows only when no slot is free.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use mitra_verbs::{
+    Access, Error, Key, Limits, Mr, MrId, Mw, MwId, PdId, Qpn, RegionId, Result, Time, WindowBind,
+};
+use rand_chacha::ChaCha8Rng;
+use rand_core::RngCore;
+
+/// The memory regions and memory windows of one NIC.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct KeyTable {
+    slots: Vec<Slot>,
+    /// The free slots. The slot that was freed first is in front.
+    free: VecDeque<u32>,
+    /// The free slots that have used all their generations, with the end of their quarantine, in ascending order.
+    quarantined: VecDeque<(Time, u32)>,
+    cipher: Cipher,
+    /// The number of low bits of a handle that hold the slot index.
+    index_bits: u32,
+    quarantine: Duration,
+    regions: ObjectCount,
+    windows: ObjectCount,
+    /// The number of bound windows.
+    bound_windows: u32,
+}
+
+/// The start of an access that the table has permitted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct RegionSpan {
+    /// The driver's name of the region.
+    pub(crate) region: RegionId,
+    /// The first byte of the access, as an offset into the region.
+    pub(crate) offset: u64,
+}
+
+/// The reason why the table refuses an access, a bind or an invalidation. The table is unchanged.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum KeyError {
+    /// No region or bound window has this key.
+    Unknown,
+    /// The region or window belongs to another protection domain.
+    WrongPd,
+    /// The window is bound to another queue pair.
+    WrongQp,
+    /// The region or window does not grant a required access right.
+    NoRight,
+    /// Some of the bytes lie outside the region or window.
+    OutOfBounds,
+    /// Bind: the window is already bound.
+    AlreadyBound,
+    /// Bind: the upper 24 bits of the new key are not those of the window.
+    ForeignKey,
+    /// Bind: the length is 0.
+    ZeroLength,
+    /// Invalidate: the key is that of a memory region, which only [`KeyTable::dereg_mr`] revokes.
+    NotInvalidatable,
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KeyError::Unknown => "no memory region or bound window has this key",
+            KeyError::WrongPd => "the key belongs to another protection domain",
+            KeyError::WrongQp => "the window is bound to another queue pair",
+            KeyError::NoRight => "the key does not grant this access",
+            KeyError::OutOfBounds => "the bytes lie outside the memory region or window of the key",
+            KeyError::AlreadyBound => "the window is already bound; invalidate it first",
+            KeyError::ForeignKey => "the upper 24 bits of the new key are not those of the window",
+            KeyError::ZeroLength => "a type-2 window cannot be bound to 0 bytes; invalidate it instead",
+            KeyError::NotInvalidatable => {
+                "the key of a memory region cannot be invalidated; deregister the region"
+            }
+        })
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Slot {
+    generation: u32,
+    object: Object,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Object {
+    None,
+    Region(Region),
+    Window(Window),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Region {
+    key: Key,
+    pd: PdId,
+    region: RegionId,
+    range: AddressRange,
+    access: Access,
+    /// The number of windows that are bound to the region.
+    windows: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Window {
+    pd: PdId,
+    binding: Option<WindowBinding>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct WindowBinding {
+    key: Key,
+    qpn: Qpn,
+    /// The region. It cannot be deregistered while the window is bound.
+    mr: MrId,
+    range: AddressRange,
+    access: Access,
+}
+
+/// The addresses `addr .. addr + len`. The end fits in 64 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct AddressRange {
+    addr: u64,
+    len: u64,
+}
+
+impl AddressRange {
+    /// Returns the offset of `addr` in the range, if the bytes `addr .. addr + len` lie within the range.
+    fn offset_of(self, addr: u64, len: u64) -> Result<u64, KeyError> {
+        let offset = addr.checked_sub(self.addr).ok_or(KeyError::OutOfBounds)?;
+        let room = self.len.checked_sub(offset).ok_or(KeyError::OutOfBounds)?;
+        if len <= room { Ok(offset) } else { Err(KeyError::OutOfBounds) }
+    }
+}
+
+/// The number of objects of a kind, and its limit.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct ObjectCount {
+    what: &'static str,
+    live: u32,
+    limit: u32,
+}
+
+impl ObjectCount {
+    fn check(&self) -> Result<()> {
+        if self.live < self.limit {
+            return Ok(());
+        }
+        Err(Error::Limit {
+            attribute: self.what,
+            requested: u64::from(self.live) + 1,
+            limit: self.limit.into(),
+        })
+    }
+}
+
+const REGION: &str = "memory region";
+const WINDOW: &str = "memory window";
+
+/// The bits of a handle, and of a key without its low 8 bits.
+const HANDLE_BITS: u32 = 24;
+/// The largest number of index bits. It leaves a slot at least 16 generations.
+const MAX_INDEX_BITS: u32 = 20;
+
+impl KeyTable {
+    /// Creates an empty table. A revoked key is not reused for `quarantine`, the maximum packet lifetime.
+    ///
+    /// The table uses `mrs` and `mws` of `limits`. It holds at most 2²⁰ objects.
+    pub(crate) fn new(limits: &Limits, quarantine: Duration, rng: &mut ChaCha8Rng) -> KeyTable {
+        // Twice as many slots as objects, so that free slots rotate even when the table is full.
+        let wanted = 2 * (u64::from(limits.mrs) + u64::from(limits.mws));
+        KeyTable {
+            slots: Vec::new(),
+            free: VecDeque::new(),
+            quarantined: VecDeque::new(),
+            cipher: Cipher::new(rng),
+            index_bits: wanted.next_power_of_two().ilog2().min(MAX_INDEX_BITS),
+            quarantine,
+            regions: ObjectCount { what: "memory regions", live: 0, limit: limits.mrs },
+            windows: ObjectCount { what: "memory windows", live: 0, limit: limits.mws },
+            bound_windows: 0,
+        }
+    }
+
+    /// Registers a region at the addresses `addr .. addr + len`. The local and the remote key are the same.
+    ///
+    /// # Errors
+    /// - `Invalid`: remote write or remote atomic access without local write access (IBTA volume 1, 11.2.8.2), or a range
+    ///   that ends beyond the last address.
+    /// - `Limit`: the NIC has the maximum number of regions, or no slot is free.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn reg_mr(
+        &mut self,
+        now: Time,
+        rng: &mut ChaCha8Rng,
+        pd: PdId,
+        region: RegionId,
+        addr: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Mr> {
+        if !may_grant(access, access) {
+            return Err(Error::Invalid(
+                "remote write and atomic access need local write access; add LOCAL_WRITE",
+            ));
+        }
+        if addr.checked_add(len).is_none() {
+            return Err(Error::Invalid("the region ends beyond the last address; choose a lower one"));
+        }
+        self.regions.check()?;
+        let index = self.take_slot(now)?;
+        let id = self.handle(index);
+        let key = self.key(id).with_consumer_bits(rng.next_u32() as u8);
+        let object = Region { key, pd, region, range: AddressRange { addr, len }, access, windows: 0 };
+        self.slots[index as usize].object = Object::Region(object);
+        self.regions.live += 1;
+        Ok(Mr { id: MrId(id), pd, addr, len, lkey: key, rkey: key })
+    }
+
+    /// Revokes the key of a region and returns the driver's name of its memory.
+    ///
+    /// # Errors
+    /// - `Busy`: a window is bound to the region.
+    /// - `NoSuchObject`: the region does not exist.
+    pub(crate) fn dereg_mr(&mut self, now: Time, id: MrId) -> Result<RegionId> {
+        let region = self.region(id).ok_or(Error::NoSuchObject { kind: REGION, id: id.0 })?;
+        if region.windows > 0 {
+            return Err(Error::Busy { kind: REGION, id: id.0, user: "a memory window" });
+        }
+        let region = region.region;
+        self.free_slot(now, id.0);
+        self.regions.live -= 1;
+        Ok(region)
+    }
+
+    /// Creates an unbound window. Its key grants no access until the window is bound.
+    ///
+    /// # Errors
+    /// `Limit`: the NIC has the maximum number of windows, or no slot is free.
+    pub(crate) fn alloc_mw(&mut self, now: Time, pd: PdId) -> Result<Mw> {
+        self.windows.check()?;
+        let index = self.take_slot(now)?;
+        let id = self.handle(index);
+        self.slots[index as usize].object = Object::Window(Window { pd, binding: None });
+        self.windows.live += 1;
+        Ok(Mw { id: MwId(id), pd, rkey: self.key(id) })
+    }
+
+    /// Unbinds and removes a window.
+    ///
+    /// # Errors
+    /// `NoSuchObject`: the window does not exist.
+    pub(crate) fn dealloc_mw(&mut self, now: Time, id: MwId) -> Result<()> {
+        self.window(id).ok_or(Error::NoSuchObject { kind: WINDOW, id: id.0 })?;
+        self.unbind(id);
+        self.free_slot(now, id.0);
+        self.windows.live -= 1;
+        Ok(())
+    }
+
+    /// Binds an unbound window to a part of a region, for the peer of queue pair `qpn` (IBTA volume 1, 10.6.7.2). `pd` is
+    /// the protection domain of the queue pair.
+    ///
+    /// The window grants the remote access rights of the request. They may exceed the remote rights of the region.
+    pub(crate) fn bind(&mut self, qpn: Qpn, pd: PdId, bind: &WindowBind) -> Result<(), KeyError> {
+        let window = self.window(bind.mw).ok_or(KeyError::Unknown)?;
+        if window.pd != pd {
+            return Err(KeyError::WrongPd);
+        }
+        if window.binding.is_some() {
+            return Err(KeyError::AlreadyBound);
+        }
+        if bind.rkey.index_part() != self.key(bind.mw.0).0 {
+            return Err(KeyError::ForeignKey);
+        }
+        if bind.len == 0 {
+            return Err(KeyError::ZeroLength);
+        }
+        let region = self.region(bind.mr).ok_or(KeyError::Unknown)?;
+        if region.pd != pd {
+            return Err(KeyError::WrongPd);
+        }
+        let access = bind.access & Access::REMOTE;
+        if !region.access.contains(Access::WINDOW_BIND) || !may_grant(access, region.access) {
+            return Err(KeyError::NoRight);
+        }
+        region.range.offset_of(bind.addr, bind.len)?;
+        let range = AddressRange { addr: bind.addr, len: bind.len };
+        let binding = WindowBinding { key: bind.rkey, qpn, mr: bind.mr, range, access };
+        if let Some(Object::Window(window)) = self.object_mut(bind.mw.0) {
+            window.binding = Some(binding);
+        }
+        if let Some(Object::Region(region)) = self.object_mut(bind.mr.0) {
+            region.windows += 1;
+        }
+        self.bound_windows += 1;
+        Ok(())
+    }
+
+    /// Unbinds the window that has this key, for a local invalidation or a SEND with invalidate. The window can be bound
+    /// again.
+    ///
+    /// A type-2B window can be invalidated only on the queue pair on which it was bound.
+    pub(crate) fn invalidate(&mut self, qpn: Qpn, pd: PdId, key: Key) -> Result<(), KeyError> {
+        let id = self.cipher.decrypt(key.0 >> 8);
+        match self.object(id) {
+            Some(Object::Region(region)) if region.key == key => Err(KeyError::NotInvalidatable),
+            Some(&Object::Window(window)) => {
+                binding_for(window, qpn, pd, key)?;
+                self.unbind(MwId(id));
+                Ok(())
+            }
+            _ => Err(KeyError::Unknown),
+        }
+    }
+
+    /// Checks a local scatter/gather entry. `needs` is `LOCAL_WRITE` if the NIC writes to the entry.
+    pub(crate) fn check_local(
+        &self,
+        pd: PdId,
+        key: Key,
+        addr: u64,
+        len: u64,
+        needs: Access,
+    ) -> Result<RegionSpan, KeyError> {
+        match self.object(self.cipher.decrypt(key.0 >> 8)) {
+            Some(Object::Region(region)) if region.key == key => region.span(pd, addr, len, needs),
+            _ => Err(KeyError::Unknown),
+        }
+    }
+
+    /// Checks a remote access on queue pair `qpn`, which belongs to `pd`.
+    ///
+    /// The caller checks the access rights of the queue pair. It does not call this for a request of 0 bytes, which needs
+    /// no key (IBTA volume 1, 9.7.4). If it does, `addr` must lie within the region or window or at its end.
+    pub(crate) fn check_remote(
+        &self,
+        qpn: Qpn,
+        pd: PdId,
+        key: Key,
+        addr: u64,
+        len: u64,
+        needs: Access,
+    ) -> Result<RegionSpan, KeyError> {
+        match self.object(self.cipher.decrypt(key.0 >> 8)) {
+            Some(Object::Region(region)) if region.key == key => region.span(pd, addr, len, needs),
+            Some(&Object::Window(window)) => {
+                let binding = binding_for(window, qpn, pd, key)?;
+                if !binding.access.contains(needs) {
+                    return Err(KeyError::NoRight);
+                }
+                binding.range.offset_of(addr, len)?;
+                let region = self.region(binding.mr).ok_or(KeyError::Unknown)?;
+                Ok(RegionSpan { region: region.region, offset: region.range.offset_of(addr, len)? })
+            }
+            _ => Err(KeyError::Unknown),
+        }
+    }
+
+    /// Returns whether a region or window belongs to the protection domain. The cost is linear in the table size.
+    pub(crate) fn pd_in_use(&self, pd: PdId) -> bool {
+        self.slots.iter().any(|slot| match slot.object {
+            Object::None => false,
+            Object::Region(region) => region.pd == pd,
+            Object::Window(window) => window.pd == pd,
+        })
+    }
+
+    /// Unbinds the windows of a queue pair that is destroyed or reset, because its number may get another peer. The cost
+    /// is linear in the table size if any window is bound.
+    pub(crate) fn unbind_windows_of(&mut self, qpn: Qpn) {
+        if self.bound_windows == 0 {
+            return;
+        }
+        for index in 0..self.slots.len() as u32 {
+            if let Object::Window(Window { binding: Some(binding), .. }) = self.slots[index as usize].object
+                && binding.qpn == qpn
+            {
+                self.unbind(MwId(self.handle(index)));
+            }
+        }
+    }
+
+    /// Returns a free slot for a new object.
+    fn take_slot(&mut self, now: Time) -> Result<u32> {
+        if let Some(&(until, index)) = self.quarantined.front()
+            && until <= now
+        {
+            self.quarantined.pop_front();
+            return Ok(index);
+        }
+        if let Some(index) = self.free.pop_front() {
+            return Ok(index);
+        }
+        let (used, max) = (self.slots.len(), 1 << self.index_bits);
+        if used == max {
+            let what = "memory regions and windows, with those whose revoked keys are still quarantined,";
+            return Err(Error::Limit { attribute: what, requested: used as u64 + 1, limit: max as u64 });
+        }
+        self.slots.push(Slot { generation: 0, object: Object::None });
+        Ok(used as u32)
+    }
+
+    /// Frees the slot of an object. The handle and the key are invalid from now on.
+    fn free_slot(&mut self, now: Time, handle: u32) {
+        let index = handle & ((1 << self.index_bits) - 1);
+        let slot = &mut self.slots[index as usize];
+        slot.object = Object::None;
+        slot.generation = (slot.generation + 1) & ((1 << (HANDLE_BITS - self.index_bits)) - 1);
+        if slot.generation == 0 {
+            self.quarantined.push_back((now + self.quarantine, index));
+        } else {
+            self.free.push_back(index);
+        }
+    }
+
+    fn unbind(&mut self, id: MwId) {
+        let Some(Object::Window(window)) = self.object_mut(id.0) else { return };
+        let Some(binding) = window.binding.take() else { return };
+        self.bound_windows -= 1;
+        if let Some(Object::Region(region)) = self.object_mut(binding.mr.0) {
+            region.windows -= 1;
+        }
+    }
+
+    /// Returns the handle of the object in a slot.
+    fn handle(&self, index: u32) -> u32 {
+        self.slots[index as usize].generation << self.index_bits | index
+    }
+
+    /// Returns the key of a handle. The low 8 bits are zero.
+    fn key(&self, handle: u32) -> Key {
+        Key(self.cipher.encrypt(handle) << 8)
+    }
+
+    fn object(&self, handle: u32) -> Option<&Object> {
+        let slot = self.slots.get((handle & ((1 << self.index_bits) - 1)) as usize)?;
+        (slot.generation == handle >> self.index_bits).then_some(&slot.object)
+    }
+
+    fn object_mut(&mut self, handle: u32) -> Option<&mut Object> {
+        let slot = self.slots.get_mut((handle & ((1 << self.index_bits) - 1)) as usize)?;
+        (slot.generation == handle >> self.index_bits).then_some(&mut slot.object)
+    }
+
+    fn region(&self, id: MrId) -> Option<&Region> {
+        if let Object::Region(region) = self.object(id.0)? { Some(region) } else { None }
+    }
+
+    fn window(&self, id: MwId) -> Option<&Window> {
+        if let Object::Window(window) = self.object(id.0)? { Some(window) } else { None }
+    }
+}
+
+impl Region {
+    fn span(&self, pd: PdId, addr: u64, len: u64, needs: Access) -> Result<RegionSpan, KeyError> {
+        if self.pd != pd {
+            return Err(KeyError::WrongPd);
+        }
+        if !self.access.contains(needs) {
+            return Err(KeyError::NoRight);
+        }
+        Ok(RegionSpan { region: self.region, offset: self.range.offset_of(addr, len)? })
+    }
+}
+
+/// Returns the binding of a window, if it has this key and the queue pair may use it.
+fn binding_for(window: Window, qpn: Qpn, pd: PdId, key: Key) -> Result<WindowBinding, KeyError> {
+    match window.binding {
+        Some(binding) if binding.key == key => {
+            if window.pd != pd {
+                Err(KeyError::WrongPd)
+            } else if binding.qpn != qpn {
+                Err(KeyError::WrongQp)
+            } else {
+                Ok(binding)
+            }
+        }
+        _ => Err(KeyError::Unknown),
+    }
+}
+
+/// Returns whether a region with the access rights `owned` may grant the rights `granted` to peers. Remote write and
+/// remote atomic access require local write access (IBTA volume 1, 10.6.3.1).
+fn may_grant(granted: Access, owned: Access) -> bool {
+    !granted.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) || owned.contains(Access::LOCAL_WRITE)
+}
+
+mod cipher;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use cipher::Cipher;

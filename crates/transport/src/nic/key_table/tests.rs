@@ -1,0 +1,503 @@
+use proptest::prelude::*;
+use rand_core::SeedableRng;
+
+use super::*;
+
+const QUARANTINE: Duration = Duration::from_secs(2);
+const PD: PdId = PdId(1);
+const QP: Qpn = Qpn::new(0x11);
+const ALL: Access = Access::all();
+const NOW: Time = Time::ZERO;
+
+fn limits(mrs: u32, mws: u32) -> Limits {
+    let config = crate::NicConfig::new("test", mitra_verbs::Gid([0; 16]), [0; 32]);
+    Limits { mrs, mws, ..config.limits }
+}
+
+fn keys(mrs: u32, mws: u32) -> (KeyTable, ChaCha8Rng) {
+    let mut rng = ChaCha8Rng::from_seed([7; 32]);
+    (KeyTable::new(&limits(mrs, mws), QUARANTINE, &mut rng), rng)
+}
+
+/// A region of 64 bytes from 0x1000 on, and a window bound to its bytes 16 to 48 for reading.
+fn with_window() -> (KeyTable, ChaCha8Rng, Mr, WindowBind) {
+    let (mut keys, mut rng) = keys(4, 4);
+    let mr = keys.reg_mr(NOW, &mut rng, PD, RegionId(5), 0x1000, 64, ALL).unwrap();
+    let mw = keys.alloc_mw(NOW, PD).unwrap();
+    let rkey = mw.rkey.with_consumer_bits(0xab);
+    let bind = WindowBind { mw: mw.id, rkey, mr: mr.id, addr: 0x1010, len: 32, access: Access::REMOTE_READ };
+    keys.bind(QP, PD, &bind).unwrap();
+    (keys, rng, mr, bind)
+}
+
+fn span(offset: u64) -> Result<RegionSpan, KeyError> {
+    Ok(RegionSpan { region: RegionId(5), offset })
+}
+
+#[test]
+fn a_region_gives_its_bytes_and_no_others() {
+    let (keys, _, mr, _) = with_window();
+    let remote = |addr, len| keys.check_remote(QP, PD, mr.rkey, addr, len, Access::REMOTE_WRITE);
+    assert_eq!(remote(0x1000, 64), span(0));
+    assert_eq!(remote(0x103f, 1), span(63));
+    assert_eq!(remote(0x1040, 0), span(64));
+    for (addr, len) in [(0xfff, 1), (0x1000, 65), (0x1040, 1), (0x1041, 0), (u64::MAX, 2), (0x1001, u64::MAX)]
+    {
+        assert_eq!(remote(addr, len), Err(KeyError::OutOfBounds), "{len} at {addr:#x}");
+    }
+    assert_eq!(keys.check_local(PD, mr.lkey, 0x1008, 8, Access::LOCAL_WRITE), span(8));
+    assert_eq!(keys.check_local(PdId(2), mr.lkey, 0x1008, 8, Access::empty()), Err(KeyError::WrongPd));
+}
+
+#[test]
+fn a_region_may_end_at_the_last_address() {
+    let (mut keys, mut rng) = keys(2, 0);
+    let mr = keys.reg_mr(NOW, &mut rng, PD, RegionId(5), u64::MAX - 8, 8, ALL).unwrap();
+    assert_eq!(keys.check_local(PD, mr.lkey, u64::MAX - 1, 1, ALL), span(7));
+    assert_eq!(keys.check_local(PD, mr.lkey, u64::MAX - 1, 2, ALL), Err(KeyError::OutOfBounds));
+    assert_eq!(keys.check_local(PD, mr.lkey, u64::MAX - 1, u64::MAX, ALL), Err(KeyError::OutOfBounds));
+    let refused = keys.reg_mr(NOW, &mut rng, PD, RegionId(6), u64::MAX - 8, 9, ALL);
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+}
+
+#[test]
+fn a_regions_low_bits_are_part_of_its_key() {
+    let (mut keys, _, mr, _) = with_window();
+    for bits in (0..=255).filter(|&bits| mr.rkey.with_consumer_bits(bits) != mr.rkey) {
+        let key = mr.rkey.with_consumer_bits(bits);
+        assert_eq!(keys.check_remote(QP, PD, key, 0x1000, 1, Access::empty()), Err(KeyError::Unknown));
+        assert_eq!(keys.check_local(PD, key, 0x1000, 1, Access::empty()), Err(KeyError::Unknown));
+        assert_eq!(keys.invalidate(QP, PD, key), Err(KeyError::Unknown));
+    }
+}
+
+#[test]
+fn rights_are_what_was_granted() {
+    let (mut keys, mut rng) = keys(8, 0);
+    let read = Access::LOCAL_WRITE | Access::REMOTE_READ;
+    let mr = keys.reg_mr(NOW, &mut rng, PD, RegionId(5), 0, 8, read).unwrap();
+    assert_eq!(keys.check_remote(QP, PD, mr.rkey, 0, 8, Access::REMOTE_READ), span(0));
+    for needs in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC, Access::REMOTE] {
+        assert_eq!(keys.check_remote(QP, PD, mr.rkey, 0, 8, needs), Err(KeyError::NoRight));
+    }
+    for access in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+        let refused = keys.reg_mr(NOW, &mut rng, PD, RegionId(6), 0, 8, access);
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    }
+    let mr = keys.reg_mr(NOW, &mut rng, PD, RegionId(7), 0, 8, Access::empty()).unwrap();
+    assert_eq!(keys.check_local(PD, mr.lkey, 0, 8, Access::LOCAL_WRITE), Err(KeyError::NoRight));
+    assert!(keys.check_local(PD, mr.lkey, 0, 8, Access::empty()).is_ok());
+}
+
+#[test]
+fn a_window_gives_its_part_to_its_queue_pair_only() {
+    let (keys, _, _, bind) = with_window();
+    let read = |qpn, pd, addr, len| keys.check_remote(qpn, pd, bind.rkey, addr, len, Access::REMOTE_READ);
+    assert_eq!(read(QP, PD, 0x1010, 32), span(16));
+    assert_eq!(read(QP, PD, 0x100f, 2), Err(KeyError::OutOfBounds));
+    assert_eq!(read(QP, PD, 0x1010, 33), Err(KeyError::OutOfBounds));
+    assert_eq!(read(Qpn::new(0x12), PD, 0x1010, 1), Err(KeyError::WrongQp));
+    assert_eq!(read(QP, PdId(2), 0x1010, 1), Err(KeyError::WrongPd));
+    let write = keys.check_remote(QP, PD, bind.rkey, 0x1010, 1, Access::REMOTE_WRITE);
+    assert_eq!(write, Err(KeyError::NoRight));
+    let other = bind.rkey.with_consumer_bits(0xac);
+    assert_eq!(keys.check_remote(QP, PD, other, 0x1010, 1, Access::REMOTE_READ), Err(KeyError::Unknown));
+    assert_eq!(keys.check_local(PD, bind.rkey, 0x1010, 1, Access::empty()), Err(KeyError::Unknown));
+}
+
+#[test]
+fn a_window_is_bound_once_and_again_after_its_invalidation() {
+    let (mut keys, _, mr, bind) = with_window();
+    let again = WindowBind { rkey: bind.rkey.with_consumer_bits(0xac), ..bind };
+    assert_eq!(keys.bind(QP, PD, &again), Err(KeyError::AlreadyBound));
+    assert_eq!(keys.invalidate(Qpn::new(0x12), PD, bind.rkey), Err(KeyError::WrongQp));
+    assert_eq!(keys.invalidate(QP, PdId(2), bind.rkey), Err(KeyError::WrongPd));
+    assert_eq!(keys.invalidate(QP, PD, again.rkey), Err(KeyError::Unknown));
+    assert_eq!(keys.invalidate(QP, PD, mr.rkey), Err(KeyError::NotInvalidatable));
+
+    assert_eq!(keys.invalidate(QP, PD, bind.rkey), Ok(()));
+    assert_eq!(keys.check_remote(QP, PD, bind.rkey, 0x1010, 1, Access::REMOTE_READ), Err(KeyError::Unknown));
+    assert_eq!(keys.invalidate(QP, PD, bind.rkey), Err(KeyError::Unknown));
+    assert_eq!(keys.bind(QP, PD, &again), Ok(()));
+    assert_eq!(keys.check_remote(QP, PD, bind.rkey, 0x1010, 1, Access::REMOTE_READ), Err(KeyError::Unknown));
+    assert_eq!(keys.check_remote(QP, PD, again.rkey, 0x1010, 1, Access::REMOTE_READ), span(16));
+}
+
+#[test]
+fn a_bind_keeps_to_the_region_and_its_rights() {
+    let (mut keys, mut rng, mr, good) = with_window();
+    keys.invalidate(QP, PD, good.rkey).unwrap();
+    let no_window = Access::LOCAL_WRITE | Access::REMOTE;
+    let no_window = keys.reg_mr(NOW, &mut rng, PD, RegionId(6), 0x1000, 64, no_window).unwrap().id;
+    let read_only = keys.reg_mr(NOW, &mut rng, PD, RegionId(7), 0x1000, 64, Access::WINDOW_BIND).unwrap().id;
+    let other_pd = keys.reg_mr(NOW, &mut rng, PdId(2), RegionId(8), 0x1000, 64, ALL).unwrap().id;
+    let foreign = Key(good.rkey.0 ^ 0x100);
+    let gone = MrId(mr.id.0 ^ 1 << 20);
+    for (bind, error) in [
+        (WindowBind { len: 0, ..good }, KeyError::ZeroLength),
+        (WindowBind { rkey: foreign, ..good }, KeyError::ForeignKey),
+        (WindowBind { addr: 0xfff, ..good }, KeyError::OutOfBounds),
+        (WindowBind { len: 49, ..good }, KeyError::OutOfBounds),
+        (WindowBind { len: u64::MAX, ..good }, KeyError::OutOfBounds),
+        (WindowBind { mr: no_window, ..good }, KeyError::NoRight),
+        (WindowBind { mr: read_only, access: Access::REMOTE_WRITE, ..good }, KeyError::NoRight),
+        (WindowBind { mr: read_only, access: Access::REMOTE_ATOMIC, ..good }, KeyError::NoRight),
+        (WindowBind { mr: other_pd, ..good }, KeyError::WrongPd),
+        (WindowBind { mr: gone, ..good }, KeyError::Unknown),
+        (WindowBind { mr: MrId(good.mw.0), ..good }, KeyError::Unknown),
+        (WindowBind { mw: MwId(mr.id.0), ..good }, KeyError::Unknown),
+    ] {
+        assert_eq!(keys.bind(QP, PD, &bind), Err(error), "{bind:?}");
+    }
+    assert_eq!(keys.bind(QP, PdId(2), &good), Err(KeyError::WrongPd));
+    let local_too =
+        WindowBind { mr: read_only, access: (ALL - Access::REMOTE) | Access::REMOTE_READ, ..good };
+    assert_eq!(keys.bind(QP, PD, &local_too), Ok(()), "only remote rights count");
+    assert_eq!(keys.check_remote(QP, PD, good.rkey, 0x1010, 1, Access::LOCAL_WRITE), Err(KeyError::NoRight));
+}
+
+#[test]
+fn a_region_outlives_its_windows() {
+    let (mut keys, _, mr, bind) = with_window();
+    assert!(matches!(keys.dereg_mr(NOW, mr.id), Err(Error::Busy { .. })));
+    keys.dealloc_mw(NOW, bind.mw).unwrap();
+    assert_eq!(keys.check_remote(QP, PD, bind.rkey, 0x1010, 1, Access::REMOTE_READ), Err(KeyError::Unknown));
+    assert_eq!(keys.dereg_mr(NOW, mr.id), Ok(RegionId(5)));
+    assert_eq!(keys.check_remote(QP, PD, mr.rkey, 0x1010, 1, Access::REMOTE_READ), Err(KeyError::Unknown));
+    assert!(matches!(keys.dereg_mr(NOW, mr.id), Err(Error::NoSuchObject { .. })));
+    assert!(matches!(keys.dealloc_mw(NOW, bind.mw), Err(Error::NoSuchObject { .. })));
+}
+
+#[test]
+fn a_queue_pairs_end_unbinds_its_windows() {
+    let (mut keys, _, mr, bind) = with_window();
+    keys.unbind_windows_of(Qpn::new(0x12));
+    assert!(keys.check_remote(QP, PD, bind.rkey, 0x1010, 1, Access::REMOTE_READ).is_ok());
+    keys.unbind_windows_of(QP);
+    assert_eq!(keys.check_remote(QP, PD, bind.rkey, 0x1010, 1, Access::REMOTE_READ), Err(KeyError::Unknown));
+    assert_eq!(keys.dereg_mr(NOW, mr.id), Ok(RegionId(5)));
+}
+
+#[test]
+fn a_protection_domain_is_in_use_while_it_has_objects() {
+    let (mut keys, _, mr, bind) = with_window();
+    assert!(keys.pd_in_use(PD) && !keys.pd_in_use(PdId(2)));
+    keys.dealloc_mw(NOW, bind.mw).unwrap();
+    assert!(keys.pd_in_use(PD));
+    keys.dereg_mr(NOW, mr.id).unwrap();
+    assert!(!keys.pd_in_use(PD));
+}
+
+#[test]
+fn limits_hold_for_what_is_live() {
+    let (mut keys, mut rng) = keys(2, 1);
+    let ids: Vec<MrId> =
+        (0..2).map(|n| keys.reg_mr(NOW, &mut rng, PD, RegionId(n), 0, 8, ALL).unwrap().id).collect();
+    let full = keys.reg_mr(NOW, &mut rng, PD, RegionId(9), 0, 8, ALL).unwrap_err();
+    assert_eq!(full.to_string(), "memory regions is 3, this device's limit is 2");
+    keys.alloc_mw(NOW, PD).unwrap();
+    assert!(matches!(keys.alloc_mw(NOW, PD), Err(Error::Limit { limit: 1, .. })));
+    keys.dereg_mr(NOW, ids[0]).unwrap();
+    assert!(keys.reg_mr(NOW, &mut rng, PD, RegionId(9), 0, 8, ALL).is_ok());
+}
+
+#[test]
+fn a_key_rests_before_it_is_given_again() {
+    // So many limits that a slot has only 16 generations.
+    let (mut keys, mut rng) = keys(1 << 20, 0);
+    let mut last_given: std::collections::HashMap<u32, Time> = Default::default();
+    let step = Duration::from_millis(10);
+    let mut now = Time::ZERO;
+    let mut repeats = 0;
+    for _ in 0..2000 {
+        let mr = keys.reg_mr(now, &mut rng, PD, RegionId(1), 0, 8, ALL).unwrap();
+        if let Some(revoked) = last_given.insert(mr.rkey.index_part(), now) {
+            assert!(now - revoked >= QUARANTINE, "given again after {:?}", now - revoked);
+            repeats += 1;
+        }
+        keys.dereg_mr(now, mr.id).unwrap();
+        now += step;
+    }
+    // A slot serves 16 registrations, then rests for 200: the table stays about that small.
+    assert!(repeats > 1500, "{repeats}");
+    assert!(keys.slots.len() <= 20, "{}", keys.slots.len());
+}
+
+#[test]
+fn a_table_of_resting_slots_is_a_limit_and_passes() {
+    let (mut keys, mut rng) = keys(4, 4);
+    keys.slots = vec![Slot { generation: (1 << 20) - 1, object: Object::None }; 16];
+    keys.quarantined = (1..16).map(|index| (NOW + QUARANTINE, index)).collect();
+    keys.free = [0].into();
+    let mr = keys.reg_mr(NOW, &mut rng, PD, RegionId(1), 0, 8, ALL).unwrap();
+    keys.dereg_mr(NOW, mr.id).unwrap();
+    let full = keys.reg_mr(NOW, &mut rng, PD, RegionId(1), 0, 8, ALL);
+    assert!(matches!(full, Err(Error::Limit { limit: 16, .. })), "{full:?}");
+    assert!(keys.reg_mr(NOW + QUARANTINE, &mut rng, PD, RegionId(1), 0, 8, ALL).is_ok());
+}
+
+#[test]
+fn keys_of_two_nics_differ() {
+    let key = |seed: u8| {
+        let mut rng = ChaCha8Rng::from_seed([seed; 32]);
+        let mut keys = KeyTable::new(&limits(4, 4), QUARANTINE, &mut rng);
+        keys.reg_mr(NOW, &mut rng, PD, RegionId(1), 0, 8, ALL).unwrap().rkey
+    };
+    assert_eq!(key(1), key(1));
+    assert_ne!(key(1).index_part(), key(2).index_part());
+}
+
+#[test]
+fn the_cipher_is_a_permutation() {
+    let cipher = Cipher::new(&mut ChaCha8Rng::from_seed([3; 32]));
+    for x in 0..1 << HANDLE_BITS {
+        let y = cipher.encrypt(x);
+        assert!(y < 1 << HANDLE_BITS);
+        assert_eq!(cipher.decrypt(y), x);
+    }
+}
+
+/// One step of a random history. Numbers choose among what was made so far, dead or alive.
+#[derive(Clone, Debug)]
+enum Step {
+    Reg { pd: u32, addr: u64, len: u64, access: Access },
+    Dereg(usize),
+    Alloc { pd: u32 },
+    Dealloc(usize),
+    Bind { qp: u32, pd: u32, mw: usize, mr: usize, low: u8, addr: u64, len: u64, access: Access },
+    Invalidate { qp: u32, pd: u32, key: usize },
+    Release { qp: u32 },
+    Wait(u64),
+}
+
+fn address() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => 0..40u64, 1 => u64::MAX - 40..=u64::MAX]
+}
+
+fn length() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => 0..40u64, 1 => u64::MAX - 40..=u64::MAX]
+}
+
+fn rights() -> impl Strategy<Value = Access> {
+    prop_oneof![3 => Just(ALL), 2 => (0..32u8).prop_map(Access::from_bits_truncate)]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (pd, qp, n) = (0..2u32, 0..2u32, 0..64usize);
+    prop_oneof![
+        4 => (pd.clone(), address(), length(), rights())
+            .prop_map(|(pd, addr, len, access)| Step::Reg { pd, addr, len, access }),
+        2 => n.clone().prop_map(Step::Dereg),
+        2 => pd.clone().prop_map(|pd| Step::Alloc { pd }),
+        1 => n.clone().prop_map(Step::Dealloc),
+        6 => (qp.clone(), pd.clone(), n.clone(), n.clone(), any::<u8>(), address(), length(), rights()).prop_map(
+            |(qp, pd, mw, mr, low, addr, len, access)| Step::Bind { qp, pd, mw, mr, low, addr, len, access }
+        ),
+        2 => (qp.clone(), pd.clone(), n).prop_map(|(qp, pd, key)| Step::Invalidate { qp, pd, key }),
+        1 => qp.prop_map(|qp| Step::Release { qp }),
+        1 => (0..3000u64).prop_map(Step::Wait),
+    ]
+}
+
+/// What should be so, kept as plainly as can be.
+#[derive(Default)]
+struct Naive {
+    regions: Vec<NaiveRegion>,
+    windows: Vec<NaiveWindow>,
+    /// Every handle and key ever given, and every key ever bound.
+    mrs: Vec<MrId>,
+    mws: Vec<Mw>,
+    keys: Vec<Key>,
+    revoked: Vec<(Key, Time)>,
+    regions_made: u32,
+}
+
+struct NaiveRegion {
+    mr: Mr,
+    region: RegionId,
+    access: Access,
+}
+
+struct NaiveWindow {
+    mw: Mw,
+    bound: Option<(Qpn, WindowBind)>,
+}
+
+fn inside(addr: u64, len: u64, of: (u64, u64)) -> bool {
+    addr >= of.0 && u128::from(addr) + u128::from(len) <= u128::from(of.0) + u128::from(of.1)
+}
+
+impl Naive {
+    fn region(&self, id: MrId) -> Option<&NaiveRegion> {
+        self.regions.iter().find(|r| r.mr.id == id)
+    }
+
+    fn may_bind(&self, qp_pd: PdId, bind: &WindowBind) -> bool {
+        let Some(window) = self.windows.iter().find(|w| w.mw.id == bind.mw) else { return false };
+        let Some(region) = self.region(bind.mr) else { return false };
+        window.bound.is_none()
+            && window.mw.pd == qp_pd
+            && region.mr.pd == qp_pd
+            && window.mw.rkey.0 >> 8 == bind.rkey.0 >> 8
+            && bind.len > 0
+            && inside(bind.addr, bind.len, (region.mr.addr, region.mr.len))
+            && region.access.contains(Access::WINDOW_BIND)
+            && (region.access.contains(Access::LOCAL_WRITE)
+                || !bind.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC))
+    }
+
+    fn remote(&self, qp: Qpn, pd: PdId, key: Key, addr: u64, len: u64, needs: Access) -> Option<RegionSpan> {
+        for r in self.regions.iter().filter(|r| r.mr.rkey == key && r.mr.pd == pd) {
+            if r.access.contains(needs) && inside(addr, len, (r.mr.addr, r.mr.len)) {
+                return Some(RegionSpan { region: r.region, offset: addr - r.mr.addr });
+            }
+        }
+        for w in self.windows.iter().filter(|w| w.mw.pd == pd) {
+            if let Some((qpn, bind)) = w.bound
+                && (qpn, bind.rkey) == (qp, key)
+                && (bind.access & Access::REMOTE).contains(needs)
+                && inside(addr, len, (bind.addr, bind.len))
+            {
+                let r = self.region(bind.mr).expect("a bound region lives");
+                return Some(RegionSpan { region: r.region, offset: addr - r.mr.addr });
+            }
+        }
+        None
+    }
+
+    fn local(&self, pd: PdId, key: Key, addr: u64, len: u64, needs: Access) -> Option<RegionSpan> {
+        let r = self.regions.iter().find(|r| r.mr.lkey == key && r.mr.pd == pd)?;
+        let allowed = r.access.contains(needs) && inside(addr, len, (r.mr.addr, r.mr.len));
+        allowed.then(|| RegionSpan { region: r.region, offset: addr - r.mr.addr })
+    }
+
+    fn given(&mut self, now: Time, key: Key) {
+        for &(old, at) in &self.revoked {
+            assert!(old.index_part() != key.index_part() || now - at >= QUARANTINE, "{key} was {old}");
+        }
+        let live = self.regions.iter().map(|r| r.mr.rkey).chain(self.windows.iter().map(|w| w.mw.rkey));
+        assert!(live.into_iter().all(|k| k.index_part() != key.index_part()), "{key} is another's too");
+        self.keys.push(key);
+    }
+}
+
+fn apply(keys: &mut KeyTable, naive: &mut Naive, rng: &mut ChaCha8Rng, now: &mut Time, step: &Step) {
+    match *step {
+        Step::Reg { pd, addr, len, access } => {
+            naive.regions_made += 1;
+            let (pd, region) = (PdId(pd), RegionId(naive.regions_made));
+            let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+            let good = (!writes || access.contains(Access::LOCAL_WRITE)) && addr.checked_add(len).is_some();
+            match keys.reg_mr(*now, rng, pd, region, addr, len, access) {
+                Ok(mr) => {
+                    assert!(good);
+                    assert_eq!((mr.pd, mr.addr, mr.len), (pd, addr, len));
+                    naive.given(*now, mr.rkey);
+                    naive.mrs.push(mr.id);
+                    naive.regions.push(NaiveRegion { mr, region, access });
+                }
+                Err(error) => assert!(!good, "{error}"),
+            }
+        }
+        Step::Dereg(n) => {
+            let Some(&id) = naive.mrs.get(n % naive.mrs.len().max(1)) else { return };
+            let busy = naive.windows.iter().any(|w| w.bound.is_some_and(|(_, bind)| bind.mr == id));
+            let at = naive.regions.iter().position(|r| r.mr.id == id);
+            match keys.dereg_mr(*now, id) {
+                Ok(region) => {
+                    assert!(!busy);
+                    let gone = naive.regions.remove(at.expect("it lives"));
+                    assert_eq!(gone.region, region);
+                    naive.revoked.push((gone.mr.rkey, *now));
+                }
+                Err(Error::Busy { .. }) => assert!(busy),
+                Err(error) => assert!(at.is_none(), "{error}"),
+            }
+        }
+        Step::Alloc { pd } => {
+            let mw = keys.alloc_mw(*now, PdId(pd)).unwrap();
+            naive.given(*now, mw.rkey);
+            naive.mws.push(mw);
+            naive.windows.push(NaiveWindow { mw, bound: None });
+        }
+        Step::Dealloc(n) => {
+            let Some(&mw) = naive.mws.get(n % naive.mws.len().max(1)) else { return };
+            let at = naive.windows.iter().position(|w| w.mw.id == mw.id);
+            assert_eq!(keys.dealloc_mw(*now, mw.id).is_ok(), at.is_some());
+            if let Some(at) = at {
+                naive.revoked.push((naive.windows.remove(at).mw.rkey, *now));
+            }
+        }
+        Step::Bind { qp, pd, mw, mr, low, addr, len, access } => {
+            let Some(&mw) = naive.mws.get(mw % naive.mws.len().max(1)) else { return };
+            let Some(&mr) = naive.mrs.get(mr % naive.mrs.len().max(1)) else { return };
+            let rkey = mw.rkey.with_consumer_bits(low);
+            let bind = WindowBind { mw: mw.id, rkey, mr, addr, len, access };
+            let expected = naive.may_bind(PdId(pd), &bind);
+            let result = keys.bind(Qpn::new(qp), PdId(pd), &bind);
+            assert_eq!(result.is_ok(), expected, "{result:?} {bind:?}");
+            if expected {
+                let window = naive.windows.iter_mut().find(|w| w.mw.id == mw.id).expect("it was bound");
+                window.bound = Some((Qpn::new(qp), bind));
+                naive.keys.push(rkey);
+            }
+        }
+        Step::Invalidate { qp, pd, key } => {
+            let Some(&key) = naive.keys.get(key % naive.keys.len().max(1)) else { return };
+            let (qp, pd) = (Qpn::new(qp), PdId(pd));
+            let window = naive
+                .windows
+                .iter_mut()
+                .find(|w| w.mw.pd == pd && w.bound.is_some_and(|(qpn, bind)| (qpn, bind.rkey) == (qp, key)));
+            let result = keys.invalidate(qp, pd, key);
+            assert_eq!(result.is_ok(), window.is_some(), "{result:?} {key}");
+            if let Some(window) = window {
+                window.bound = None;
+            }
+        }
+        Step::Release { qp } => {
+            keys.unbind_windows_of(Qpn::new(qp));
+            for window in &mut naive.windows {
+                window.bound = window.bound.filter(|(qpn, _)| *qpn != Qpn::new(qp));
+            }
+        }
+        Step::Wait(ms) => *now += Duration::from_millis(ms),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Whatever happened before, an access is granted exactly when the naive table grants it.
+    #[test]
+    fn keys_agree_with_a_naive_table(
+        seed: [u8; 32],
+        few in any::<bool>(),
+        steps in prop::collection::vec(step(), 0..120),
+        probes in prop::collection::vec((0..2u32, 0..2u32, address(), length(), 0..32u8), 1..6),
+        guesses in prop::collection::vec(any::<u32>(), 4),
+    ) {
+        let mut rng = ChaCha8Rng::from_seed(seed);
+        // 16 generations a slot, so that keys come round; or as many as there can be.
+        let n = if few { 1 << 20 } else { 200 };
+        let mut keys = KeyTable::new(&limits(n, n), QUARANTINE, &mut rng);
+        let (mut naive, mut now) = (Naive::default(), Time::ZERO);
+        for step in &steps {
+            apply(&mut keys, &mut naive, &mut rng, &mut now, step);
+            let asked = naive.keys.iter().copied().chain(guesses.iter().map(|&g| Key(g)));
+            for key in asked {
+                for &(qp, pd, addr, len, needs) in &probes {
+                    let (qp, pd, needs) = (Qpn::new(qp), PdId(pd), Access::from_bits_truncate(needs));
+                    let remote = keys.check_remote(qp, pd, key, addr, len, needs);
+                    prop_assert_eq!(remote.ok(), naive.remote(qp, pd, key, addr, len, needs), "{}", key);
+                    let local = keys.check_local(pd, key, addr, len, needs);
+                    prop_assert_eq!(local.ok(), naive.local(pd, key, addr, len, needs), "{}", key);
+                }
+            }
+            for pd in 0..2 {
+                let used = naive.regions.iter().map(|r| r.mr.pd).chain(naive.windows.iter().map(|w| w.mw.pd));
+                prop_assert_eq!(keys.pd_in_use(PdId(pd)), used.into_iter().any(|p| p == PdId(pd)));
+            }
+        }
+    }
+}

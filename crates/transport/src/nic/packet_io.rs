@@ -1,0 +1,181 @@
+//! The driver interface of the NIC: received packets, time and link state in; packets to send out.
+
+use mitra_verbs::{AsyncEvent, Gid, QpState, Qpn, Time};
+use mitra_wire::Packet;
+
+use crate::batch_writer::BatchWriter;
+use crate::nic::resources::Route;
+use crate::{Memory, Nic, TxBatch};
+
+/// The default partition key without its membership bit. It is the only entry of the P_Key table.
+const DEFAULT_PKEY: u16 = 0x7fff;
+
+impl Nic {
+    /// Executes a received packet whose ICRC is good.
+    ///
+    /// The packet may come from a hostile sender. The NIC counts and drops an invalid packet, or answers it with the NAK
+    /// that the specification requires.
+    pub fn handle_packet(&mut self, now: Time, source: Gid, packet: &Packet<'_>, memory: &mut dyn Memory) {
+        if self.accept_packet(packet) {
+            let route = Route { source, destination: self.resources.config.gid };
+            self.dispatch(now, packet.dest_qp, route, packet, memory);
+        }
+    }
+
+    /// Counts a packet. Returns false if the NIC drops it because of the link state or the partition key.
+    pub(crate) fn accept_packet(&mut self, packet: &Packet<'_>) -> bool {
+        let counters = &mut self.resources.counters;
+        counters.packets_received += 1;
+        if !self.link_up {
+            counters.drop_link_down += 1;
+            return false;
+        }
+        if packet.pkey & DEFAULT_PKEY != DEFAULT_PKEY {
+            counters.drop_pkey += 1;
+            return false;
+        }
+        true
+    }
+
+    /// Hands a packet to a queue pair.
+    pub(crate) fn dispatch(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        route: Route,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+    ) {
+        let Ok(qp) = self.qps.get_mut(qpn) else {
+            self.resources.counters.drop_no_qp += 1;
+            return;
+        };
+        qp.handle_packet(&mut self.resources, now, route, packet, memory);
+        self.reschedule(self.qps.slot(qpn));
+    }
+
+    /// Handles all expired timers: retransmission, RNR and deferred acknowledgements.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(slot) = self.timers.take_due(now) {
+            if let Some(qp) = self.qps.slot_mut(slot) {
+                // The heap keeps the earliest deadline that was set. The queue pair may have a later one now.
+                if qp.deadline().is_some_and(|t| t <= now) {
+                    qp.handle_timeout(&mut self.resources, now);
+                }
+                self.reschedule(slot);
+            }
+        }
+    }
+
+    /// Handles an idle poll: no packet arrived and none is to be sent.
+    ///
+    /// A pending acknowledgement leaves now, or is held back for `ack_delay` if its requester continues without it.
+    pub fn handle_idle(&mut self, now: Time) {
+        while let Some(slot) = self.ack_pending.pop() {
+            if let Some(qp) = self.qps.slot_mut(slot) {
+                qp.in_ack_pending = false;
+                if qp.handle_idle(&self.resources, now) && !std::mem::replace(&mut qp.in_ack_held, true) {
+                    self.ack_held.push(slot);
+                }
+                self.reschedule(slot);
+            }
+        }
+    }
+
+    /// Sends all pending acknowledgements, including those that are held back. The driver calls this before it sleeps.
+    pub fn flush_acks(&mut self) {
+        while let Some(slot) = self.ack_pending.pop().or_else(|| self.ack_held.pop()) {
+            if let Some(qp) = self.qps.slot_mut(slot) {
+                (qp.in_ack_pending, qp.in_ack_held) = (false, false);
+                qp.flush_acks();
+                self.reschedule(slot);
+            }
+        }
+    }
+
+    /// Changes the link state. While the link is down, the NIC drops all packets in both directions.
+    pub fn handle_link(&mut self, up: bool) {
+        if self.link_up != up {
+            self.link_up = up;
+            self.resources.events.raise(if up { AsyncEvent::PortActive } else { AsyncEvent::PortError });
+        }
+    }
+
+    /// Clears `out` and fills it with datagrams for one destination. Returns false if there is nothing to send now.
+    pub fn poll_transmit(&mut self, now: Time, memory: &mut dyn Memory, out: &mut TxBatch) -> bool {
+        loop {
+            self.fill_batch(now, memory, out);
+            if self.link_up || out.is_empty() {
+                return !out.is_empty();
+            }
+        }
+    }
+
+    fn fill_batch(&mut self, now: Time, memory: &mut dyn Memory, out: &mut TxBatch) {
+        out.clear();
+        let mut payload = 0;
+        // Each queue pair has at most one turn per batch. One with more to send goes to the end of the queue.
+        for _ in 0..self.ready.len() {
+            let Some(slot) = self.ready.pop_front() else { break };
+            let Some(qp) = self.qps.slot_mut(slot) else { continue };
+            let destination = qp.next_destination();
+            if out.is_empty() {
+                out.destination = destination;
+            } else if out.destination != destination {
+                self.ready.push_front(slot);
+                break;
+            }
+            qp.in_ready = false;
+            if qp.piggyback_ack(&self.resources, now) && !std::mem::replace(&mut qp.in_ack_held, true) {
+                self.ack_held.push(slot);
+            }
+            let before = out.ends.len();
+            let mut writer = BatchWriter::new(out);
+            qp.transmit(&mut self.resources, now, memory, &mut writer);
+            payload += writer.payload();
+            if out.ends.len() == before && qp.can_send(&self.resources) {
+                // The packet of the queue pair no longer fits. The queue pair keeps its place for the next batch.
+                qp.in_ready = true;
+                self.ready.push_front(slot);
+                break;
+            }
+            self.reschedule(slot);
+        }
+        self.resources.counters.packets_sent += out.ends.len() as u64;
+        self.resources.counters.bytes_sent += payload;
+    }
+
+    /// Returns the time at which the driver has to call [`Nic::handle_timeout`] next. That call may find nothing to do.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.timers.first()
+    }
+
+    /// Updates the NIC's lists and timers after a change to the queue pair in `slot`, and fails the queue pairs of
+    /// completion queues that have overflowed.
+    pub(crate) fn reschedule(&mut self, slot: u32) {
+        if let Some(qp) = self.qps.slot_mut(slot) {
+            if !qp.in_ready && qp.can_send(&self.resources) {
+                qp.in_ready = true;
+                self.ready.push_back(slot);
+            }
+            if !qp.in_ack_pending && qp.has_pending_ack() {
+                qp.in_ack_pending = true;
+                self.ack_pending.push(slot);
+            }
+            if let Some(at) = qp.deadline() {
+                self.timers.set_earlier(slot, at);
+            }
+        }
+        while let Some(cq) = self.resources.cqs.take_overflowed() {
+            self.resources.events.raise(AsyncEvent::CqError(cq));
+            // An overflow is rare, so that a scan over all queue pairs is acceptable.
+            for (_, qp) in self.qps.iter_mut() {
+                let init = &qp.context.init;
+                // A queue pair in RESET has no work requests to complete.
+                if (init.send_cq == cq || init.recv_cq == cq) && qp.context.state != QpState::Reset {
+                    qp.fail(&mut self.resources, None, None);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Send work requests that the NIC executes locally: binding and invalidating memory windows.
+
+use mitra_verbs::{SendOp, WcStatus};
+
+use crate::nic::resources::NicResources;
+use crate::qp::context::QpContext;
+
+/// Executes a window bind or a local invalidation. Returns `None` for any other operation.
+pub(crate) fn execute_local(
+    ctx: &QpContext,
+    nic: &mut NicResources,
+    op: &SendOp,
+) -> Option<Result<(), WcStatus>> {
+    let (qpn, pd) = (ctx.qpn, ctx.init.pd);
+    match op {
+        SendOp::BindWindow(bind) => Some(nic.keys.bind(qpn, pd, bind).map_err(|_| WcStatus::WindowBind)),
+        SendOp::LocalInvalidate(key) => {
+            Some(nic.keys.invalidate(qpn, pd, *key).map_err(|_| WcStatus::LocalProtection))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,248 @@
+//! The requester of a reliable connection: turns posted sends into packets, and responses into completions.
+//!
+//! A request is *started* when it gets its PSNs: one per request packet, or one per response packet of a READ. The oldest
+//! unacknowledged PSN belongs to the front request. The *cursor* is the position of the next packet to send.
+//! Retransmission moves the cursor back to the oldest unacknowledged packet (go-back-N).
+//!
+//! `transmit` sends packets at the cursor. `handle_response` processes ACKs, NAKs and data.
+
+mod handle_response;
+mod send_window;
+mod transmit;
+
+use std::collections::VecDeque;
+
+use mitra_verbs::{Psn, SendFlags, SendWr, Time, WcStatus};
+
+use crate::nic::completion_queues::completion;
+use crate::nic::resources::NicResources;
+use crate::qp::context::QpContext;
+
+/// A posted send. The fields from `packets` on are valid once the request is started.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Request {
+    wr: SendWr,
+    /// The length of the local data in bytes.
+    len: u32,
+    /// The number of PSNs of the request. A local operation has none.
+    packets: u32,
+    /// The largest number of response packets that one READ request packet asks for.
+    read_chunk: u32,
+    /// The first PSN.
+    psn: Psn,
+    /// The window cost of all requests that were started before this one, see `send_window`.
+    cost_before: u64,
+}
+
+/// The position of a packet in the send queue.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+struct Cursor {
+    /// The position of the request, counted from the first request ever posted.
+    request: u64,
+    /// The index of the packet in the request.
+    packet: u32,
+}
+
+/// The PSNs `psn .. end` of an unanswered READ request packet or atomic.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct OutstandingFetch {
+    psn: Psn,
+    end: Psn,
+}
+
+/// The oldest send has failed with this status. The queue pair enters its error state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SendFailed(pub(crate) WcStatus);
+
+/// The send queue of a reliable connection.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Requester {
+    /// The requests that are posted and not completed.
+    queue: VecDeque<Request>,
+    /// The position of the front request, counted from the first request ever posted.
+    head: u64,
+    /// The number of acknowledged packets of the front request.
+    acked_packets: u32,
+    /// The position of the first request that is not started.
+    next_start: u64,
+    cursor: Cursor,
+    /// The first PSN of the next request to start.
+    next_psn: Psn,
+    /// The first PSN that was never sent.
+    first_unsent_psn: Psn,
+    /// The window cost of all requests that were ever started.
+    total_cost: u64,
+    /// The window cost up to the last packet that asked for an acknowledgement.
+    ack_requested_cost: u64,
+    /// The READ request packets and atomics that were sent since the last retransmission and are not answered.
+    fetches: VecDeque<OutstandingFetch>,
+    /// The expiration of the retransmission timer.
+    retransmit_at: Option<Time>,
+    /// The end of the wait that an RNR NAK has asked for. The requester sends nothing before.
+    rnr_until: Option<Time>,
+    retries_left: u8,
+    rnr_retries_left: u8,
+    /// The PSN at which the last implied NAK caused a retransmission. A second one at the same PSN has no effect.
+    implied_nak_psn: Option<Psn>,
+    /// The PSN at which the last sequence NAK caused a retransmission. A second one at the same PSN is a copy, because a
+    /// responder reports a gap only once.
+    sequence_nak_psn: Option<Psn>,
+    /// A request that cannot be sent for a local reason, and the status with which it fails when it becomes the front.
+    local_error: Option<(u64, WcStatus)>,
+}
+
+impl Requester {
+    pub(crate) fn new() -> Requester {
+        Requester {
+            queue: VecDeque::new(),
+            head: 0,
+            acked_packets: 0,
+            next_start: 0,
+            cursor: Cursor { request: 0, packet: 0 },
+            next_psn: Psn::new(0),
+            first_unsent_psn: Psn::new(0),
+            total_cost: 0,
+            ack_requested_cost: 0,
+            fetches: VecDeque::new(),
+            retransmit_at: None,
+            rnr_until: None,
+            retries_left: 0,
+            rnr_retries_left: 0,
+            implied_nak_psn: None,
+            sequence_nak_psn: None,
+            local_error: None,
+        }
+    }
+
+    /// Enters RTS with the first PSN `psn`.
+    pub(crate) fn start(&mut self, ctx: &QpContext, psn: Psn) {
+        self.next_psn = psn;
+        self.first_unsent_psn = psn;
+        self.reset_retries(ctx);
+    }
+
+    /// Returns the number of sends that are posted and not completed.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Returns whether a READ or an atomic is posted and not completed.
+    pub(crate) fn has_fetches(&self) -> bool {
+        self.queue.iter().any(|request| request.wr.op.is_read_or_atomic())
+    }
+
+    pub(crate) fn push(&mut self, wr: SendWr) {
+        let len = if wr.op.is_atomic() { 8 } else { wr.data.len() as u32 };
+        let psn = Psn::new(0);
+        self.queue.push_back(Request { wr, len, packets: 0, read_chunk: 0, psn, cost_before: 0 });
+    }
+
+    /// Returns the first PSN that was never sent.
+    pub(crate) fn first_unsent_psn(&self) -> Psn {
+        self.first_unsent_psn
+    }
+
+    /// Returns whether all started requests are completed.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.head == self.next_start
+    }
+
+    /// Returns the time of the next timer.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match (self.retransmit_at, self.rnr_until) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Completes all requests: the front request with the status `first`, the others as flushed.
+    pub(crate) fn fail(&mut self, ctx: &QpContext, nic: &mut NicResources, first: Option<WcStatus>) {
+        let mut status = first.unwrap_or(WcStatus::Flushed);
+        while let Some(request) = self.queue.pop_front() {
+            complete(ctx, nic, &request, status);
+            status = WcStatus::Flushed;
+        }
+        let (next_psn, first_unsent_psn) = (self.next_psn, self.first_unsent_psn);
+        *self = Requester { next_psn, first_unsent_psn, ..Requester::new() };
+    }
+
+    /// Handles expired timers at the time `now`.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        ctx: &QpContext,
+        nic: &mut NicResources,
+        now: Time,
+    ) -> Result<(), SendFailed> {
+        if self.rnr_until.is_some_and(|t| t <= now) {
+            self.rnr_until = None;
+        }
+        if self.retransmit_at.is_some_and(|t| t <= now) {
+            self.retransmit_at = None;
+            nic.counters.timeouts += 1;
+            self.implied_nak_psn = None;
+            self.sequence_nak_psn = None;
+            return self.retransmit(ctx);
+        }
+        Ok(())
+    }
+
+    /// Returns the request at a position, if it is in the queue.
+    fn request(&self, position: u64) -> Option<&Request> {
+        self.queue.get(position.checked_sub(self.head)? as usize)
+    }
+
+    /// Returns the oldest unacknowledged PSN.
+    fn oldest_unacked_psn(&self) -> Psn {
+        match self.queue.front() {
+            Some(front) if self.head < self.next_start => front.psn.add(self.acked_packets),
+            _ => self.next_psn,
+        }
+    }
+
+    /// Returns the position of the oldest unacknowledged packet.
+    fn oldest_unacked(&self) -> Cursor {
+        Cursor { request: self.head, packet: self.acked_packets }
+    }
+
+    /// Moves the cursor back to the oldest unacknowledged packet if a retry is left (IBTA volume 1, 9.7.6).
+    fn retransmit(&mut self, ctx: &QpContext) -> Result<(), SendFailed> {
+        if self.retries_left == 0 {
+            return Err(SendFailed(WcStatus::RetryExceeded));
+        }
+        self.retries_left -= 1;
+        self.rewind(ctx);
+        Ok(())
+    }
+
+    fn rewind(&mut self, ctx: &QpContext) {
+        self.cursor = self.oldest_unacked();
+        self.fetches.clear();
+        self.retransmit_at = None;
+        self.ack_requested_cost = self.cost_at(self.cursor, ctx.mtu);
+    }
+
+    /// Restores the retry counts after a response acknowledged something.
+    fn reset_retries(&mut self, ctx: &QpContext) {
+        self.retries_left = ctx.retry_cnt();
+        self.rnr_retries_left = ctx.rnr_retry();
+        self.implied_nak_psn = None;
+        self.sequence_nak_psn = None;
+    }
+
+    /// Removes the front request and completes it if it is signalled.
+    fn complete_front(&mut self, ctx: &QpContext, nic: &mut NicResources) {
+        if let Some(request) = self.queue.pop_front() {
+            self.head += 1;
+            self.acked_packets = 0;
+            if ctx.init.sq_sig_all || request.wr.flags.contains(SendFlags::SIGNALED) {
+                complete(ctx, nic, &request, WcStatus::Success);
+            }
+        }
+    }
+}
+
+fn complete(ctx: &QpContext, nic: &mut NicResources, request: &Request, status: WcStatus) {
+    let mut wc = completion(request.wr.wr_id, status, request.wr.op.wc_opcode(), ctx.qpn);
+    wc.byte_len = request.len;
+    nic.complete(ctx.init.send_cq, wc, false);
+}

@@ -1,0 +1,78 @@
+//! The send window: the bound on the unacknowledged data of a requester.
+//!
+//! SENDs and WRITEs use the window with a *cost* in bytes: their payload and [`PACKET_COST`] per packet. READs have a second
+//! window of the same size, which counts the bytes of the requested responses.
+
+use mitra_verbs::Psn;
+
+use super::{Cursor, OutstandingFetch, Request, Requester};
+use crate::nic::resources::NicResources;
+use crate::qp::context::QpContext;
+
+/// The cost of a packet in bytes in addition to its payload, because a small packet uses receive buffer memory too.
+pub(super) const PACKET_COST: u64 = 256;
+
+impl Request {
+    /// Returns the window cost of the first `packets` packets.
+    pub(super) fn cost_of(&self, packets: u32, mtu: usize) -> u64 {
+        if self.wr.op.is_read_or_atomic() {
+            return 0;
+        }
+        let bytes = (u64::from(packets) * mtu as u64).min(self.len.into());
+        bytes + u64::from(packets) * PACKET_COST
+    }
+}
+
+impl Requester {
+    /// Returns the window cost of all packets before `cursor`.
+    pub(super) fn cost_at(&self, cursor: Cursor, mtu: usize) -> u64 {
+        match self.request(cursor.request) {
+            Some(request) if cursor.request < self.next_start => {
+                request.cost_before + request.cost_of(cursor.packet, mtu)
+            }
+            _ => self.total_cost,
+        }
+    }
+
+    /// Returns whether the window has room for one more packet of a SEND or WRITE.
+    pub(super) fn has_send_room(&self, ctx: &QpContext, nic: &NicResources) -> bool {
+        let sent = self.cost_at(self.cursor, ctx.mtu);
+        let in_flight = sent.saturating_sub(self.cost_at(self.oldest_unacked(), ctx.mtu));
+        // One packet may always be in flight, so that a small window does not stop the requester.
+        in_flight == 0 || in_flight + ctx.mtu as u64 + PACKET_COST <= u64::from(nic.config.tuning.send_window)
+    }
+
+    /// Returns whether the READ window has room for the READ request packet at the cursor.
+    pub(super) fn has_read_room(&self, ctx: &QpContext, nic: &NicResources, request: &Request) -> bool {
+        let requested = u64::from(self.read_packets(ctx, nic, request)) * ctx.mtu as u64;
+        self.fetches.is_empty()
+            || self.read_bytes_in_flight(ctx.mtu) + requested <= u64::from(nic.config.tuning.send_window)
+    }
+
+    /// Returns the requested READ bytes that have not arrived.
+    fn read_bytes_in_flight(&self, mtu: usize) -> u64 {
+        let unacked = self.oldest_unacked_psn();
+        let from = |psn: Psn| if unacked.is_after(psn) { unacked } else { psn };
+        let packets = |fetch: &OutstandingFetch| fetch.end.distance(from(fetch.psn));
+        self.fetches.iter().map(packets).map(u64::from).sum::<u64>() * mtu as u64
+    }
+
+    /// Returns the number of response packets that the READ request packet at the cursor asks for.
+    ///
+    /// A requester cannot hold back responses, so it splits a READ into chunks that fit the window. A retransmitted request
+    /// packet ends where the original one ended, even if `max_rd_atomic` has changed since: a duplicate READ may request
+    /// only a part of the original one (IBTA volume 1, 9.7.5).
+    pub(super) fn read_packets(&self, ctx: &QpContext, nic: &NicResources, request: &Request) -> u32 {
+        let is_new = self.cursor.request >= self.next_start;
+        let chunk = if is_new { max_read_chunk(ctx, nic) } else { request.read_chunk };
+        let packet = self.cursor.packet;
+        let left = request.len.div_ceil(ctx.mtu as u32).max(1) - packet;
+        left.min(chunk - packet % chunk)
+    }
+}
+
+/// Returns the largest number of response packets that one READ request packet asks for.
+pub(super) fn max_read_chunk(ctx: &QpContext, nic: &NicResources) -> u32 {
+    let window = nic.config.tuning.send_window / u32::from(ctx.max_rd_atomic().clamp(1, 4));
+    (window / ctx.mtu as u32).max(1)
+}

@@ -1,0 +1,352 @@
+//! The responder of a reliable connection: executes requests in PSN order and answers them.
+//!
+//! Responses leave in PSN order: first the responses to READs and atomics, then a NAK, then acknowledgements, which are
+//! coalesced and deferred.
+//!
+//! `execute` executes requests and answers duplicates. `response_queue` sends READ and atomic responses. `ack_scheduler`
+//! decides when an acknowledgement leaves. `saved_atomics` keeps the results of atomics for duplicates.
+
+mod ack_hold;
+mod ack_scheduler;
+mod execute;
+mod response_queue;
+mod saved_atomics;
+
+use std::collections::VecDeque;
+
+use mitra_verbs::{AsyncEvent, Psn, Qpn, RecvWr, SavedResult, Time, WcStatus};
+use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome, Transport};
+
+use crate::Memory;
+use crate::batch_writer::BatchWriter;
+use crate::nic::recv_queue::RecvSource;
+use crate::nic::resources::NicResources;
+use crate::opcode;
+use crate::qp::context::QpContext;
+use crate::qp::reassembly::{Reassembly, Refusal};
+use ack_scheduler::AckScheduler;
+use response_queue::ResponseQueue;
+use saved_atomics::{DUPLICATE_REGION, SavedAtomics};
+
+/// A responder error that moves the queue pair to ERR.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct FatalError {
+    /// The status of the receive that was being filled. Without one, the NIC raises an asynchronous event.
+    pub(crate) receive: Option<WcStatus>,
+    pub(crate) code: NakCode,
+}
+
+/// The responder of a reliable connection.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Responder {
+    expected_psn: Psn,
+    /// The number of executed PSNs. Unlike the PSN, it does not wrap.
+    executed_psns: u64,
+    /// The number of executed messages, modulo 2²⁴.
+    msn: u32,
+    reassembly: Reassembly,
+    responses: ResponseQueue,
+    /// For each READ and atomic whose response the requester may still lack: the value of `executed_psns` before it.
+    recent_fetches: VecDeque<u64>,
+    saved_atomics: SavedAtomics,
+    pending_nak: Option<Syndrome>,
+    nak_psn: Psn,
+    /// The error of a request that was refused while responses to earlier requests were due. Its NAK leaves behind them
+    /// and ends the queue pair.
+    pending_fatal: Option<FatalError>,
+    /// Whether the requester was told that the expected packet is missing or has to wait. No sequence NAK is sent until
+    /// the responder has executed that packet.
+    sequence_nak_suppressed: bool,
+    /// The highest PSN that the responder dropped because an earlier packet was missing.
+    highest_dropped_psn: Psn,
+    /// The value of `executed_psns` after the last SEND or WRITE packet. A plain acknowledgement never goes further: the
+    /// response of a READ or an atomic is its acknowledgement, and Linux's rxe takes a plain one for the response.
+    ackable_psns: u64,
+    acks: AckScheduler,
+    /// The bytes of READ responses that may leave before the next request arrives or `responses_paused_until` passes. RC
+    /// has no other flow control for responses.
+    response_credit: u32,
+    responses_paused_until: Option<Time>,
+}
+
+impl Responder {
+    pub(crate) fn new(psn: Psn) -> Responder {
+        Responder {
+            expected_psn: psn,
+            executed_psns: 0,
+            msn: 0,
+            reassembly: Reassembly::Idle,
+            responses: ResponseQueue::default(),
+            recent_fetches: VecDeque::new(),
+            saved_atomics: SavedAtomics::default(),
+            pending_nak: None,
+            nak_psn: psn,
+            pending_fatal: None,
+            sequence_nak_suppressed: false,
+            highest_dropped_psn: psn,
+            ackable_psns: 0,
+            acks: AckScheduler::new(),
+            response_credit: 0,
+            responses_paused_until: None,
+        }
+    }
+
+    /// Returns the PSN of the next request. The responder has executed all PSNs before it.
+    pub(crate) fn expected_psn(&self) -> Psn {
+        self.expected_psn
+    }
+
+    /// Returns the results of atomics that are saved for duplicates, oldest first.
+    pub(crate) fn saved_results(&self) -> Vec<SavedResult> {
+        self.saved_atomics.list(self.executed_psns).collect()
+    }
+
+    /// Returns the time of the next timer.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        match (self.acks.deadline(), self.responses_paused_until) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Returns whether an acknowledgement waits for the next idle poll.
+    pub(crate) fn has_pending_ack(&self) -> bool {
+        self.acks.is_pending()
+    }
+
+    /// Returns whether the responder has to send an acknowledgement and nothing else.
+    pub(crate) fn only_ack_due(&self) -> bool {
+        self.acks.is_due() && self.pending_nak.is_none() && self.responses.is_empty()
+    }
+
+    /// Handles an idle poll, or a request that is about to leave: a pending acknowledgement becomes due or is held back.
+    /// Returns whether an acknowledgement is held back.
+    pub(crate) fn handle_idle(&mut self, nic: &NicResources, now: Time) -> bool {
+        self.acks.handle_idle(&nic.config.tuning, now)
+    }
+
+    /// Makes pending acknowledgements due, including one that is held back.
+    pub(crate) fn flush_acks(&mut self) {
+        self.acks.flush();
+    }
+
+    pub(crate) fn handle_timeout(&mut self, nic: &NicResources, now: Time) {
+        self.acks.handle_timeout(now);
+        if self.responses_paused_until.is_some_and(|t| t <= now) {
+            self.renew_response_credit(nic);
+        }
+    }
+
+    fn renew_response_credit(&mut self, nic: &NicResources) {
+        self.response_credit = nic.config.tuning.send_window.max(1);
+        self.responses_paused_until = None;
+    }
+
+    /// Returns whether the responder has a packet to send now.
+    pub(crate) fn can_send(&self) -> bool {
+        if self.responses.is_empty() {
+            self.pending_nak.is_some() || self.acks.is_due()
+        } else {
+            self.responses_paused_until.is_none()
+        }
+    }
+
+    /// Enters ERR: drops all responses and keeps only a NAK that ends the queue pair.
+    ///
+    /// If responses are due, the NAK is dropped too. The NAK's PSN comes after the PSNs of the responses, so that the
+    /// requester would ask for these again, which an ERR queue pair does not answer. A NAK at an earlier PSN would blame
+    /// the wrong request.
+    pub(crate) fn stop(&mut self) {
+        let fatal_nak = self
+            .pending_nak
+            .filter(|nak| matches!(nak, Syndrome::Nak(code) if *code != NakCode::PsnSequence));
+        let responses_due = !self.responses.is_empty();
+        self.silence();
+        self.pending_nak = fatal_nak.filter(|_| !responses_due);
+    }
+
+    /// Drops all responses, NAKs and acknowledgements.
+    pub(crate) fn silence(&mut self) {
+        self.responses.clear();
+        self.responses_paused_until = None;
+        self.pending_nak = None;
+        self.pending_fatal = None;
+        self.acks.clear();
+    }
+
+    /// Removes and returns the receive of an unfinished message.
+    pub(crate) fn take_recv(&mut self) -> Option<RecvWr> {
+        self.reassembly.take_recv()
+    }
+
+    /// Handles a request packet.
+    pub(crate) fn handle_request(
+        &mut self,
+        ctx: &QpContext,
+        receives: &mut RecvSource,
+        nic: &mut NicResources,
+        now: Time,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+    ) -> Result<(), FatalError> {
+        self.renew_response_credit(nic);
+        if self.pending_fatal.is_some() {
+            nic.counters.drop_qp_state += 1;
+            return Ok(());
+        }
+        match packet.psn.distance(self.expected_psn) {
+            0 => {}
+            ahead if ahead < DUPLICATE_REGION => {
+                nic.counters.drop_out_of_sequence += 1;
+                self.handle_gap(packet.psn);
+                return Ok(());
+            }
+            _ => {
+                self.handle_duplicate(ctx, nic, packet);
+                return Ok(());
+            }
+        }
+        match self.execute(ctx, receives, nic, now, packet, memory) {
+            Ok(psns) => {
+                self.expected_psn = self.expected_psn.add(psns);
+                self.executed_psns += u64::from(psns);
+                if !opcode::is_fetch(&packet.message) {
+                    self.ackable_psns = self.executed_psns;
+                }
+                self.sequence_nak_suppressed = false;
+                self.update_pending_nak();
+                nic.counters.bytes_received += packet.payload.len() as u64;
+                Ok(())
+            }
+            Err(Refusal::NotReady) => {
+                self.sequence_nak_suppressed = true;
+                self.queue_nak(Syndrome::RnrNak { timer: ctx.min_rnr_timer() });
+                Ok(())
+            }
+            Err(Refusal::Nak(code)) => {
+                self.queue_nak(Syndrome::Nak(code));
+                self.fail_after_responses(FatalError { receive: None, code })
+            }
+            Err(Refusal::Receive(status)) => {
+                let code = match status {
+                    WcStatus::LocalLength => NakCode::InvalidRequest,
+                    _ => NakCode::RemoteOperational,
+                };
+                self.queue_nak(Syndrome::Nak(code));
+                self.fail_after_responses(FatalError { receive: Some(status), code })
+            }
+        }
+    }
+
+    /// Handles a request whose PSN is after the expected one. Each gap is NAKed once (IBTA volume 1, 9.7.5).
+    fn handle_gap(&mut self, psn: Psn) {
+        if !self.sequence_nak_suppressed {
+            self.sequence_nak_suppressed = true;
+            self.queue_nak(Syndrome::Nak(NakCode::PsnSequence));
+            self.highest_dropped_psn = psn;
+        } else if psn.is_after(self.highest_dropped_psn) {
+            self.highest_dropped_psn = psn;
+        }
+    }
+
+    /// Fails now if no response is due, otherwise after the last one has left.
+    ///
+    /// NAKs leave in PSN order like all responses. A NAK that overtook a READ response would make the requester ask for the
+    /// READ again.
+    fn fail_after_responses(&mut self, error: FatalError) -> Result<(), FatalError> {
+        if self.responses.is_empty() {
+            return Err(error);
+        }
+        self.pending_fatal = Some(error);
+        Ok(())
+    }
+
+    /// Queues a NAK of the expected PSN. It acknowledges all PSNs before, so that no acknowledgement stays pending.
+    fn queue_nak(&mut self, syndrome: Syndrome) {
+        self.pending_nak = Some(syndrome);
+        self.nak_psn = self.expected_psn;
+        self.acks.clear();
+    }
+
+    /// Updates a NAK that has not left although the packet that it asks for has been executed meanwhile.
+    fn update_pending_nak(&mut self) {
+        if self.pending_nak.is_none() {
+            return;
+        }
+        if self.pending_nak == Some(Syndrome::Nak(NakCode::PsnSequence))
+            && !self.expected_psn.is_after(self.highest_dropped_psn)
+        {
+            // The responder has dropped later packets too. The NAK now asks for the first of these.
+            self.sequence_nak_suppressed = true;
+            self.nak_psn = self.expected_psn;
+        } else {
+            self.pending_nak = None;
+            // An acknowledgement replaces the NAK, unless the last request was a READ or an atomic: its response
+            // acknowledges as well.
+            if self.ackable_psns == self.executed_psns {
+                self.acks.request_now();
+            }
+        }
+    }
+
+    /// Sends up to `max_packets` packets and returns their number.
+    pub(crate) fn transmit(
+        &mut self,
+        ctx: &QpContext,
+        nic: &mut NicResources,
+        now: Time,
+        memory: &mut dyn Memory,
+        out: &mut BatchWriter<'_>,
+        max_packets: usize,
+    ) -> Result<usize, FatalError> {
+        if self.responses_paused_until.is_some() {
+            return Ok(0);
+        }
+        let credit = &mut self.response_credit;
+        let mut n = match self.responses.transmit(ctx, nic, memory, out, max_packets, credit) {
+            Ok(n) => n,
+            Err((psn, code)) => {
+                self.responses.clear();
+                self.queue_nak(Syndrome::Nak(code));
+                self.nak_psn = psn;
+                return Err(FatalError { receive: None, code });
+            }
+        };
+        if !self.responses.is_empty() && self.response_credit == 0 {
+            self.responses_paused_until = Some(now + nic.config.tuning.ack_delay);
+        }
+        if !self.responses.is_empty() || n >= max_packets || !out.has_room(0) {
+            return Ok(n);
+        }
+        let (psn, syndrome) = if let Some(syndrome) = self.pending_nak.take() {
+            let counter = match syndrome {
+                Syndrome::RnrNak { .. } => &mut nic.counters.rnr_naks_sent,
+                Syndrome::Nak(NakCode::PsnSequence) => &mut nic.counters.sequence_naks_sent,
+                _ => &mut nic.counters.fatal_naks_sent,
+            };
+            *counter += 1;
+            (self.nak_psn, syndrome)
+        } else if self.acks.is_due() {
+            nic.counters.acks_sent += 1;
+            let trailing_fetches = (self.executed_psns - self.ackable_psns) as u32;
+            (self.expected_psn.sub(1).sub(trailing_fetches), Syndrome::ACK)
+        } else {
+            return Ok(n);
+        };
+        self.acks.clear();
+        let message = Message::Ack(Aeth { syndrome, msn: self.msn });
+        let packet = Packet::new(Transport::Rc, ctx.dest_qpn, psn, message, &[]);
+        out.append_headers(&Packet { mig_req: true, ..packet });
+        n += 1;
+        self.pending_fatal.take().map_or(Ok(n), Err)
+    }
+}
+
+/// Returns the asynchronous event of a responder error that no completion reports.
+pub(crate) fn async_event(code: NakCode, qpn: Qpn) -> AsyncEvent {
+    match code {
+        NakCode::RemoteAccess => AsyncEvent::QpAccessError(qpn),
+        NakCode::InvalidRequest => AsyncEvent::QpRequestError(qpn),
+        _ => AsyncEvent::QpFatal(qpn),
+    }
+}

@@ -1,0 +1,106 @@
+//! Decides when the responder acknowledges: the coalescing and deferral of acknowledgements.
+
+use mitra_verbs::Time;
+
+use super::ack_hold::AckHold;
+use crate::Tuning;
+
+/// The acknowledgement that the responder has not sent yet.
+///
+/// An acknowledgement is *pending* from the first packet that asks for it. It becomes *due*, to be sent at once, after
+/// [`Tuning::ack_every`] such packets, after [`Tuning::ack_delay`], at an idle poll, or when the requester may be waiting
+/// for room in its send window. At an idle poll it may instead be *held back*, see [`AckHold`].
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct AckScheduler {
+    /// The number of executed packets that asked for an acknowledgement since the last one.
+    pending: u32,
+    /// The number of executed payload bytes since the last acknowledgement.
+    pending_bytes: u32,
+    deadline: Option<Time>,
+    due: bool,
+    hold: AckHold,
+}
+
+impl AckScheduler {
+    pub(super) fn new() -> AckScheduler {
+        AckScheduler { pending: 0, pending_bytes: 0, deadline: None, due: false, hold: AckHold::new() }
+    }
+
+    /// Returns the time at which a pending acknowledgement becomes due.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// Returns whether an acknowledgement is pending, but neither due nor held back.
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending > 0 && !self.due && !self.hold.is_holding()
+    }
+
+    /// Records an executed packet with `bytes` payload bytes.
+    pub(super) fn on_packet(&mut self, tuning: &Tuning, now: Time, last: bool, bytes: usize, ack_req: bool) {
+        self.pending_bytes = self.pending_bytes.saturating_add(bytes as u32);
+        if !ack_req {
+            return;
+        }
+        self.hold.on_request();
+        self.pending += 1;
+        // A requester that asks in the middle of a message waits for room in its send window.
+        if self.pending >= tuning.ack_every || !last || self.pending_bytes >= tuning.send_window / 4 {
+            self.make_due();
+        } else if self.deadline.is_none() && !self.due {
+            self.deadline = Some(now + tuning.ack_delay);
+        }
+    }
+
+    /// Handles an idle poll: a pending acknowledgement becomes due or is held back. Returns whether one is held back.
+    pub(super) fn handle_idle(&mut self, tuning: &Tuning, now: Time) -> bool {
+        if !self.is_pending() {
+            return self.hold.is_holding();
+        }
+        let holds = self.hold.on_idle();
+        if holds {
+            self.deadline = Some(now + tuning.ack_delay);
+        } else {
+            self.make_due();
+        }
+        holds
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time) {
+        if self.deadline.is_some_and(|t| t <= now) {
+            self.hold.on_timeout();
+            self.make_due();
+        }
+    }
+
+    /// Makes a pending acknowledgement due, even if it is held back.
+    pub(super) fn flush(&mut self) {
+        self.hold.cancel();
+        self.make_due();
+    }
+
+    /// Makes an acknowledgement due, even if no packet asked for one.
+    pub(super) fn request_now(&mut self) {
+        self.pending = self.pending.max(1);
+        self.make_due();
+    }
+
+    /// Forgets the pending acknowledgement, because a packet has acknowledged everything or nothing may be sent.
+    pub(super) fn clear(&mut self) {
+        self.pending = 0;
+        self.pending_bytes = 0;
+        self.due = false;
+        self.deadline = None;
+    }
+
+    fn make_due(&mut self) {
+        if self.pending > 0 {
+            self.due = true;
+            self.deadline = None;
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Execution of requests, and the answers to duplicate requests.
+
+use mitra_verbs::{Access, AtomicScope, Key, Psn, SavedResult, Time};
+use mitra_wire::{AtomicEth, Message, NakCode, Packet, Reth};
+
+use super::Responder;
+use super::response_queue::{Response, ResponseData};
+use crate::nic::recv_queue::RecvSource;
+use crate::nic::resources::NicResources;
+use crate::opcode;
+use crate::qp::context::QpContext;
+use crate::qp::reassembly::{MAX_MESSAGE, Refusal};
+use crate::{AtomicOp, Memory};
+
+impl Responder {
+    /// Executes the request with the expected PSN and returns the number of its PSNs.
+    ///
+    /// A refused request has accessed no memory, unless the memory itself failed during the access.
+    pub(super) fn execute(
+        &mut self,
+        ctx: &QpContext,
+        receives: &mut RecvSource,
+        nic: &mut NicResources,
+        now: Time,
+        packet: &Packet<'_>,
+        memory: &mut dyn Memory,
+    ) -> Result<u32, Refusal> {
+        self.reassembly.check_packet(ctx, packet)?;
+        match packet.message {
+            Message::ReadRequest(reth) => return self.execute_read(ctx, nic, reth),
+            Message::CompareSwap(eth) => {
+                let op = AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_add };
+                return self.execute_atomic(ctx, nic, eth, op, memory);
+            }
+            Message::FetchAdd(eth) => {
+                return self.execute_atomic(ctx, nic, eth, AtomicOp::FetchAdd { add: eth.swap_add }, memory);
+            }
+            _ => self.reassembly.execute(ctx, receives, nic, packet, memory)?,
+        }
+        let last = opcode::position(&packet.message).last;
+        if last {
+            self.count_message(nic);
+        }
+        self.acks.on_packet(&nic.config.tuning, now, last, packet.payload.len(), packet.ack_req);
+        Ok(1)
+    }
+
+    fn count_message(&mut self, nic: &mut NicResources) {
+        self.msn = (self.msn + 1) & 0xff_ffff;
+        nic.counters.messages_executed += 1;
+    }
+
+    /// Checks a READ request and returns the number of its response packets.
+    fn check_read(&self, ctx: &QpContext, nic: &NicResources, reth: Reth) -> Result<u32, Refusal> {
+        if !ctx.access().contains(Access::REMOTE_READ) || reth.len > MAX_MESSAGE {
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        }
+        if reth.len > 0 {
+            let (key, len) = (Key(reth.rkey), reth.len.into());
+            nic.keys
+                .check_remote(ctx.qpn, ctx.init.pd, key, reth.va, len, Access::REMOTE_READ)
+                .map_err(|_| Refusal::Nak(NakCode::RemoteAccess))?;
+        }
+        Ok(reth.len.div_ceil(ctx.mtu as u32).max(1))
+    }
+
+    fn execute_read(&mut self, ctx: &QpContext, nic: &mut NicResources, reth: Reth) -> Result<u32, Refusal> {
+        let packets = self.check_read(ctx, nic, reth)?;
+        let max_fetches = ctx.max_dest_rd_atomic();
+        if !self.responses.has_room(max_fetches) {
+            // The requester has more READs and atomics outstanding than agreed (IBTA volume 1, 9.7.4).
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        }
+        self.count_message(nic);
+        self.responses.push(read_response(self.expected_psn, packets, self.msn, reth, false), max_fetches);
+        self.record_fetch(max_fetches);
+        self.acks.clear();
+        Ok(packets)
+    }
+
+    /// Records an executed READ or atomic. By sending it, the requester shows that it has the responses to all but the last
+    /// `max_fetches` ones.
+    fn record_fetch(&mut self, max_fetches: u8) {
+        while self.recent_fetches.len() >= usize::from(max_fetches.max(1)) {
+            self.recent_fetches.pop_front();
+        }
+        self.recent_fetches.push_back(self.executed_psns);
+    }
+
+    fn execute_atomic(
+        &mut self,
+        ctx: &QpContext,
+        nic: &mut NicResources,
+        eth: AtomicEth,
+        op: AtomicOp,
+        memory: &mut dyn Memory,
+    ) -> Result<u32, Refusal> {
+        if !ctx.access().contains(Access::REMOTE_ATOMIC)
+            || nic.config.capabilities.atomic_scope == AtomicScope::None
+            || !eth.va.is_multiple_of(8)
+        {
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        }
+        let span = nic
+            .keys
+            .check_remote(ctx.qpn, ctx.init.pd, Key(eth.rkey), eth.va, 8, Access::REMOTE_ATOMIC)
+            .map_err(|_| Refusal::Nak(NakCode::RemoteAccess))?;
+        let max_fetches = ctx.max_dest_rd_atomic();
+        if !self.responses.has_room(max_fetches) {
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        }
+        let value = memory
+            .atomic(span.region, span.offset, op)
+            .map_err(|_| Refusal::Nak(NakCode::RemoteOperational))?;
+        let psn = self.expected_psn;
+        self.count_message(nic);
+        self.responses.push(atomic_response(psn, self.msn, value, false), max_fetches);
+        self.record_fetch(max_fetches);
+        self.saved_atomics.save(self.executed_psns, SavedResult { psn, value }, max_fetches);
+        self.acks.clear();
+        Ok(1)
+    }
+
+    /// Answers a request whose PSN was executed before (IBTA volume 1, 9.7.5): a READ is executed again, an atomic gets its
+    /// saved result, a SEND or WRITE is acknowledged again.
+    pub(super) fn handle_duplicate(&mut self, ctx: &QpContext, nic: &mut NicResources, packet: &Packet<'_>) {
+        nic.counters.duplicate_requests += 1;
+        let (psn, max_fetches) = (packet.psn, ctx.max_dest_rd_atomic());
+        let behind = self.expected_psn.distance(psn);
+        let response = match packet.message {
+            Message::ReadRequest(reth) => {
+                let packets = reth.len.div_ceil(ctx.mtu as u32).max(1);
+                // The access rights may have changed since the original. If the requester may still lack the response, the
+                // READ is queued anyway and gets a NAK in its turn. If the requester has the response, this is a late
+                // copy, and the responder drops it. The specification drops it in both cases (docs/rxe.md).
+                let fetch_position = self.executed_psns.checked_sub(behind.into());
+                let may_lack_response =
+                    self.recent_fetches.front().is_some_and(|&first| fetch_position >= Some(first));
+                if packets > behind || (!may_lack_response && self.check_read(ctx, nic, reth).is_err()) {
+                    nic.counters.drop_duplicate += 1;
+                    return;
+                }
+                read_response(psn, packets, self.msn, reth, true)
+            }
+            Message::CompareSwap(_) | Message::FetchAdd(_) => {
+                let Some(value) = self.saved_atomics.find(self.executed_psns, psn) else {
+                    nic.counters.drop_duplicate += 1;
+                    return;
+                };
+                atomic_response(psn, self.msn, value, true)
+            }
+            // The request that was executed at this PSN was a READ or an atomic, so this SEND or WRITE is no copy of it.
+            _ if u64::from(behind) <= self.executed_psns - self.ackable_psns => {
+                nic.counters.drop_duplicate += 1;
+                return;
+            }
+            _ => {
+                // The acknowledgement covers all executed SENDs and WRITEs.
+                self.acks.request_now();
+                return;
+            }
+        };
+        if !self.responses.push_duplicate(response, max_fetches) {
+            nic.counters.drop_duplicate += 1;
+        }
+    }
+}
+
+fn read_response(psn: Psn, packets: u32, msn: u32, reth: Reth, duplicate: bool) -> Response {
+    let data = ResponseData::Read { va: reth.va, key: Key(reth.rkey), left: reth.len, first: true };
+    Response { psn, end: psn.add(packets), msn, duplicate, data }
+}
+
+fn atomic_response(psn: Psn, msn: u32, value: u64, duplicate: bool) -> Response {
+    Response { psn, end: psn.next(), msn, duplicate, data: ResponseData::Atomic { value } }
+}

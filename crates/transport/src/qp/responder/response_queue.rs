@@ -1,0 +1,173 @@
+//! The queue of due responses to READs and atomics. Memory is read when a response packet is sent.
+
+use std::collections::VecDeque;
+
+use mitra_verbs::{Access, Key, Psn};
+use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome, Transport};
+
+use crate::Memory;
+use crate::batch_writer::BatchWriter;
+use crate::nic::resources::NicResources;
+use crate::qp::context::QpContext;
+
+/// A response that is not sent completely.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Response {
+    /// The PSN of the next packet.
+    pub(super) psn: Psn,
+    /// The PSN after the last packet.
+    pub(super) end: Psn,
+    /// The message sequence number in the AETH.
+    pub(super) msn: u32,
+    /// Whether the request was a duplicate. The requester may have the original response already.
+    pub(super) duplicate: bool,
+    pub(super) data: ResponseData,
+}
+
+/// The payload of a response.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum ResponseData {
+    /// The `left` bytes of a READ that are not sent, from the address `va` on. `first` is whether no packet is sent.
+    Read { va: u64, key: Key, left: u32, first: bool },
+    /// The old value of the word of an atomic.
+    Atomic { value: u64 },
+}
+
+/// The due responses in PSN order.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct ResponseQueue {
+    queue: VecDeque<Response>,
+}
+
+impl ResponseQueue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.queue.clear();
+    }
+
+    /// Returns whether fewer than `max_fetches` responses to original requests are due.
+    ///
+    /// Responses to duplicates do not count: the requester may have received the original response, so that the request no
+    /// longer counts against its limit.
+    pub(super) fn has_room(&self, max_fetches: u8) -> bool {
+        self.queue.iter().filter(|r| !r.duplicate).count() < usize::from(max_fetches)
+    }
+
+    /// Appends the response to a new request, after `has_room` has returned true. Responses to duplicates make room.
+    pub(super) fn push(&mut self, response: Response, max_fetches: u8) {
+        while self.queue.len() >= usize::from(max_fetches) {
+            let Some(index) = self.queue.iter().position(|r| r.duplicate) else { break };
+            self.queue.remove(index);
+        }
+        self.queue.push_back(response);
+    }
+
+    /// Inserts the response to a duplicate request and removes the responses that overlap it, since the requester asks again
+    /// for everything that it lacks. Returns false and drops the response if `max_fetches` others are due.
+    pub(super) fn push_duplicate(&mut self, response: Response, max_fetches: u8) -> bool {
+        let is_disjoint = |r: &Response| !r.end.is_after(response.psn) || !response.end.is_after(r.psn);
+        self.queue.retain(is_disjoint);
+        if self.queue.len() >= usize::from(max_fetches) {
+            return false;
+        }
+        let index = self.queue.iter().position(|r| r.psn.is_after(response.psn)).unwrap_or(self.queue.len());
+        self.queue.insert(index, response);
+        true
+    }
+
+    /// Sends up to `max_packets` packets while `credit` bytes are left, and returns the number of packets.
+    ///
+    /// # Errors
+    /// The PSN and the NAK code of a response whose memory may no longer be read.
+    pub(super) fn transmit(
+        &mut self,
+        ctx: &QpContext,
+        nic: &mut NicResources,
+        memory: &mut dyn Memory,
+        out: &mut BatchWriter<'_>,
+        max_packets: usize,
+        credit: &mut u32,
+    ) -> Result<usize, (Psn, NakCode)> {
+        let mut n = 0;
+        while let Some(response) = self.queue.front_mut()
+            && n < max_packets
+            && *credit > 0
+            && out.has_room(ctx.mtu)
+        {
+            match response.send_packet(ctx, nic, memory, out) {
+                Ok(bytes) => {
+                    n += 1;
+                    *credit = credit.saturating_sub(bytes);
+                }
+                // A requester that lacks this response fails on the NAK. One that has the response ignores the NAK as
+                // stale. The responder cannot tell which, so the queue pair continues.
+                Err(code) if response.duplicate => {
+                    let aeth = Aeth { syndrome: Syndrome::Nak(code), msn: response.msn };
+                    out.append_headers(&response.packet(ctx, Message::Ack(aeth)));
+                    n += 1;
+                    nic.counters.fatal_naks_sent += 1;
+                    response.end = response.psn.next();
+                }
+                Err(code) => return Err((response.psn, code)),
+            }
+            response.psn = response.psn.next();
+            if response.psn == response.end {
+                self.queue.pop_front();
+            }
+        }
+        Ok(n)
+    }
+}
+
+impl Response {
+    fn packet(&self, ctx: &QpContext, message: Message) -> Packet<'static> {
+        Packet { mig_req: true, ..Packet::new(Transport::Rc, ctx.dest_qpn, self.psn, message, &[]) }
+    }
+
+    /// Sends the next packet and returns its payload length. The caller advances the PSN.
+    fn send_packet(
+        &mut self,
+        ctx: &QpContext,
+        nic: &mut NicResources,
+        memory: &mut dyn Memory,
+        out: &mut BatchWriter<'_>,
+    ) -> Result<u32, NakCode> {
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: self.msn };
+        let last = self.psn.next() == self.end;
+        match self.data {
+            ResponseData::Atomic { value } => {
+                out.append_headers(&self.packet(ctx, Message::AtomicAck(aeth, value)));
+                Ok(0)
+            }
+            ResponseData::Read { va, key, left, first } => {
+                let n = (left as usize).min(ctx.mtu);
+                let message = match (first, last) {
+                    (true, true) => Message::ReadOnly(aeth),
+                    (true, false) => Message::ReadFirst(aeth),
+                    (false, false) => Message::ReadMiddle,
+                    (false, true) => Message::ReadLast(aeth),
+                };
+                out.append(&self.packet(ctx, message), n, |bytes| {
+                    if n == 0 {
+                        return Ok(());
+                    }
+                    // The consumer may have revoked the rights after the request was accepted.
+                    if !ctx.access().contains(Access::REMOTE_READ) {
+                        return Err(NakCode::RemoteAccess);
+                    }
+                    let span = nic
+                        .keys
+                        .check_remote(ctx.qpn, ctx.init.pd, key, va, n as u64, Access::REMOTE_READ)
+                        .map_err(|_| NakCode::RemoteAccess)?;
+                    memory.fetch(span.region, span.offset, bytes).map_err(|_| NakCode::RemoteOperational)
+                })?;
+                let (va, left) = (va.wrapping_add(n as u64), left - n as u32);
+                self.data = ResponseData::Read { va, key, left, first: false };
+                Ok(n as u32)
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Validation of sends when they are posted.
+
+use mitra_verbs::{
+    Capabilities, Data, DeviceAttr, Error, Gid, Limits, QpState, QpType, Result, SendOp, SendWr,
+};
+
+use crate::nic::handle_table::HandleTable;
+use crate::nic::resources::AddressHandle;
+use crate::qp::{Qp, QpContext};
+
+fn check_limit(attribute: &'static str, requested: u64, limit: u64) -> Result<()> {
+    if requested > limit { Err(Error::Limit { attribute, requested, limit }) } else { Ok(()) }
+}
+
+/// Validates a send that is posted after `preceding` other sends of the same call. Returns the destination of a datagram.
+///
+/// The NIC checks keys and bounds later, when it executes the send.
+pub(crate) fn validate_send(
+    queue: &Qp,
+    device: &DeviceAttr,
+    ahs: &HandleTable<AddressHandle>,
+    wr: &SendWr,
+    preceding: usize,
+) -> Result<Option<Gid>> {
+    let ctx = &queue.context;
+    if matches!(ctx.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+        let needs = "Rts, Sqd, Sqe or Err";
+        return Err(Error::WrongState { call: "post_send", qpn: ctx.qpn, needs, state: ctx.state });
+    }
+    check_operation(ctx, &device.limits, &device.capabilities, wr)?;
+    let depth = ctx.init.cap.send_wrs;
+    if queue.outstanding_sends() + preceding >= depth as usize {
+        return Err(Error::QueueFull { queue: "send queue", qpn: ctx.qpn, depth });
+    }
+    destination(ctx, ahs, wr)
+}
+
+/// Checks the operation and its local data against the transport service, the queue pair's attributes and the limits.
+fn check_operation(ctx: &QpContext, limits: &Limits, capabilities: &Capabilities, wr: &SendWr) -> Result<()> {
+    let qp_type = ctx.init.qp_type;
+    let fetches = wr.op.is_read_or_atomic();
+    let local = matches!(wr.op, SendOp::BindWindow(_) | SendOp::LocalInvalidate(_));
+    match qp_type {
+        QpType::Uc if fetches || matches!(wr.op, SendOp::SendWithInvalidate(_)) => {
+            return Err(Error::Invalid(
+                "UC has no READ, no atomics and no SEND with invalidate (IBTA table 38); use RC",
+            ));
+        }
+        QpType::Ud | QpType::Gsi if !matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) => {
+            return Err(Error::Invalid("UD has SEND and SEND with immediate only (IBTA table 38)"));
+        }
+        QpType::Ud | QpType::Gsi if wr.ud.is_none() => {
+            return Err(Error::Invalid("a UD send needs a destination; set `SendWr::ud`"));
+        }
+        QpType::Rc | QpType::Uc if wr.ud.is_some() => {
+            return Err(Error::Invalid("only UD sends have a destination; leave `SendWr::ud` empty"));
+        }
+        _ => {}
+    }
+    if local && !capabilities.windows {
+        return Err(Error::Unsupported("memory windows"));
+    }
+    if local && !wr.data.is_empty() {
+        return Err(Error::Invalid(
+            "binding or invalidating a window takes no data; leave `SendWr::data` empty",
+        ));
+    }
+    if fetches && ctx.max_rd_atomic() == 0 {
+        return Err(Error::Invalid("READ and atomics need a `max_rd_atomic` of at least 1"));
+    }
+    match &wr.data {
+        Data::Inline(_) if fetches => {
+            return Err(Error::Invalid("READ and atomics cannot use inline data; use registered memory"));
+        }
+        Data::Inline(bytes) => {
+            check_limit("bytes of inline data", bytes.len() as u64, ctx.init.cap.inline.into())?
+        }
+        Data::Sges(sges) if wr.op.is_atomic() => {
+            if sges.len() != 1 || sges[0].len != 8 {
+                return Err(Error::Invalid("an atomic needs exactly one local entry of 8 bytes"));
+            }
+        }
+        Data::Sges(sges) => {
+            check_limit("gather entries of a send", sges.len() as u64, ctx.init.cap.send_sges.into())?
+        }
+    }
+    if qp_type.is_datagram() {
+        check_limit("bytes of a datagram", wr.data.len(), ctx.mtu as u64)?;
+    }
+    check_limit("bytes of a message", wr.data.len(), limits.message_bytes.into())
+}
+
+/// Returns the destination of a datagram, or `None` for a send of a connected service.
+fn destination(ctx: &QpContext, ahs: &HandleTable<AddressHandle>, wr: &SendWr) -> Result<Option<Gid>> {
+    let Some(to) = wr.ud else { return Ok(None) };
+    let ah = ahs.get(to.ah.0)?;
+    if ah.pd != ctx.init.pd {
+        return Err(Error::Invalid("the address handle belongs to another protection domain"));
+    }
+    Ok(Some(ah.destination))
+}
