@@ -14,12 +14,12 @@ use crate::common::grh::{GRH_LEN, source_gid};
 /// An address handle.
 #[repr(C)]
 pub(crate) struct Ah {
-    face: AbiHeader<ibv_ah>,
+    header: AbiHeader<ibv_ah>,
     pub(crate) id: AhId,
     _pd: Member,
 }
 
-// SAFETY: `repr(C)`, face first.
+// SAFETY: `repr(C)`, header first.
 unsafe impl AbiObject for Ah {
     type C = ibv_ah;
 }
@@ -53,8 +53,8 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     // SAFETY: the caller's promise.
     let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
     let id = context.nic().create_ah(found.id, destination(attr)?)?;
-    let face = ibv_ah { context: context.address(), pd, handle: id.0 };
-    Ok(Ah { face: AbiHeader::new(face), id, _pd: Member::clone(&found.member) }.give())
+    let header = ibv_ah { context: context.address(), pd, handle: id.0 };
+    Ok(Ah { header: AbiHeader::new(header), id, _pd: Member::clone(&found.member) }.give())
 }
 
 #[unsafe(no_mangle)]

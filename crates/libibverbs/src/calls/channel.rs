@@ -1,6 +1,6 @@
 //! Completion channels.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -9,38 +9,37 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
-use super::cq::Cq;
 use crate::abi::*;
-use crate::common::errno::{log_failure, minus_one, pointer};
-use crate::common::event_queue::{EventQueue, wait_for_event};
-use crate::rails::Rails;
+use crate::common::errno::{log_failure, pointer};
+use crate::common::event_queue::EventQueue;
+use crate::rails::rail_set::RailSet;
 
 /// A completion channel.
 #[repr(C)]
 pub(crate) struct Channel {
-    face: AbiHeader<ibv_comp_channel>,
-    pub(crate) source: Source,
-    rails: Arc<Rails>,
+    header: AbiHeader<ibv_comp_channel>,
+    pub(crate) source: EventSource,
+    pub(crate) rails: Arc<RailSet>,
 }
 
 /// Where its events come from.
-pub(crate) enum Source {
+pub(crate) enum EventSource {
     /// The NIC.
     Nic(Arc<dyn CompletionChannel>),
     /// This process, of queues by their addresses: of a device with several rails.
-    Own(Arc<EventQueue<usize>>),
+    Process(Arc<EventQueue<usize>>),
 }
 
-impl Source {
-    fn fd(&self) -> BorrowedFd<'_> {
+impl EventSource {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         match self {
-            Source::Nic(channel) => channel.as_fd(),
-            Source::Own(events) => events.fd(),
+            EventSource::Nic(channel) => channel.as_fd(),
+            EventSource::Process(events) => events.fd(),
         }
     }
 }
 
-// SAFETY: `repr(C)`, face first.
+// SAFETY: `repr(C)`, header first.
 unsafe impl AbiObject for Channel {
     type C = ibv_comp_channel;
 }
@@ -48,7 +47,7 @@ unsafe impl AbiObject for Channel {
 impl Channel {
     /// Forgets the events of a queue that goes. The NIC's own name it by a number that leads nowhere then.
     pub(crate) fn forget(&self, cq: usize) {
-        if let Source::Own(events) = &self.source {
+        if let EventSource::Process(events) = &self.source {
             events.retain(|event| *event != cq);
         }
     }
@@ -61,9 +60,9 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
 }
 
 fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
-    let source = match &context.rails.spanning {
-        None => Source::Nic(context.nic().create_completion_channel()?),
-        Some(_) => Source::Own(Arc::new(EventQueue::new()?)),
+    let source = match &context.rails.multi_rail {
+        None => EventSource::Nic(context.nic().create_completion_channel()?),
+        Some(_) => EventSource::Process(Arc::new(EventQueue::new()?)),
     };
     let fd = source.fd();
     // Programs expect to sleep in `ibv_get_cq_event` unless they asked for the contrary.
@@ -72,8 +71,8 @@ fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
             fcntl(fd, FcntlArg::F_SETFL(OFlag::from_bits_retain(mode).difference(OFlag::O_NONBLOCK)))
         })
         .map_err(|e| Error::System { operation: "making a descriptor blocking", message: e.to_string() })?;
-    let face = ibv_comp_channel { context: context.address(), fd: fd.as_raw_fd(), refcnt: 0 };
-    Ok(Channel { face: AbiHeader::new(face), source, rails: Arc::clone(&context.rails) }.give())
+    let header = ibv_comp_channel { context: context.address(), fd: fd.as_raw_fd(), refcnt: 0 };
+    Ok(Channel { header: AbiHeader::new(header), source, rails: Arc::clone(&context.rails) }.give())
 }
 
 #[unsafe(no_mangle)]
@@ -86,49 +85,4 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     // SAFETY: a channel, which the program gives back.
     drop(unsafe { Channel::take(channel) });
     0
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_get_cq_event(
-    channel: *mut ibv_comp_channel,
-    cq: *mut *mut ibv_cq,
-    cq_context: *mut *mut c_void,
-) -> c_int {
-    // SAFETY: a channel.
-    let channel = unsafe { Channel::of(channel) };
-    let taken = wait_for_event(channel.source.fd(), || {
-        // Between the channel and the count nobody may destroy the queue.
-        let objects = channel.rails.objects();
-        loop {
-            let found = match &channel.source {
-                Source::Nic(events) => match objects.cqs.get(&events.next_event().ok()??) {
-                    Some(&found) => found,
-                    // An event of a queue that was destroyed concerns nobody.
-                    None => continue,
-                },
-                Source::Own(events) => events.pop()?,
-            };
-            let found = found as *mut ibv_cq;
-            // SAFETY: queues leave the table before they go.
-            unsafe { Cq::of(found) }.comp_events.add_one();
-            return Some(found);
-        }
-    });
-    match taken {
-        Ok(found) => {
-            // SAFETY: the caller's variables, and a queue that waits for the acknowledgement of this event.
-            unsafe {
-                *cq = found;
-                *cq_context = (*found).cq_context;
-            }
-            0
-        }
-        Err(errno) => minus_one(errno as c_int),
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: u32) {
-    // SAFETY: a completion queue.
-    unsafe { Cq::of(cq) }.comp_events.acknowledge(nevents);
 }

@@ -8,19 +8,20 @@ use mitra_softnic::SoftNic;
 use mitra_verbs::{CqId, Error, Gid, Provider, Result, Wc, WcOpcode, WcStatus};
 
 use super::abi_object::{AbiHeader, AbiObject};
-use super::channel::{Channel, Source};
+use super::channel::{Channel, EventSource};
 use super::context::Context;
-use super::events;
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, status};
+use crate::common::grh::GRH_LEN;
 use crate::common::lock::lock;
 use crate::common::unacknowledged::UnacknowledgedEvents;
-use crate::rails::completions::Completions;
+use crate::rails::objects::CqEntry;
+use crate::rails::virtual_cq::VirtualCq;
 
 /// A completion queue. Programs cast between the two ways of polling it, so it always has both.
 #[repr(C)]
 pub(crate) struct Cq {
-    pub(crate) face: AbiHeader<ibv_cq_ex>,
+    pub(crate) header: AbiHeader<ibv_cq_ex>,
     pub(crate) id: CqId,
     nic: Arc<SoftNic>,
     /// What a datagram's completion has for a service level.
@@ -29,7 +30,7 @@ pub(crate) struct Cq {
     pub(crate) async_events: UnacknowledgedEvents,
     pub(crate) polled: Mutex<Polled>,
     /// Where virtual queue pairs complete, of a device with several rails.
-    pub(crate) spanning: Option<Arc<Completions>>,
+    pub(crate) virtual_cq: Option<Arc<VirtualCq>>,
 }
 
 /// Completions that were taken from the NIC.
@@ -41,7 +42,7 @@ pub(crate) struct Polled {
     pub(crate) next: usize,
 }
 
-// SAFETY: `repr(C)`, face first; `ibv_cq` is its prefix.
+// SAFETY: `repr(C)`, header first; `ibv_cq` is its prefix.
 unsafe impl AbiObject for Cq {
     type C = ibv_cq;
 }
@@ -54,8 +55,8 @@ impl Cq {
         }
         polled.next = 0;
         polled.batch.clear();
-        if let Some(spanning) = &self.spanning {
-            spanning.poll(max, &mut polled.batch);
+        if let Some(virtual_cq) = &self.virtual_cq {
+            virtual_cq.poll(max, &mut polled.batch);
             if polled.batch.len() == max {
                 return Ok(true);
             }
@@ -68,22 +69,17 @@ impl Cq {
         }
     }
 
-    /// The NIC has completions for it, on a device with several rails: whoever waits is told.
-    pub(crate) fn notify(&self) {
-        self.spanning.iter().for_each(|spanning| spanning.notify());
-    }
-
     /// Asks for an event at the next completion.
     fn arm(&self, solicited_only: bool) -> Result<()> {
-        match (&self.spanning, self.nic.req_notify_cq(self.id, solicited_only)) {
+        match (&self.virtual_cq, self.nic.req_notify_cq(self.id, solicited_only)) {
             // Rail 0 may die; the others go on.
-            (Some(spanning), Ok(()) | Err(Error::DeviceFatal)) => spanning.arm(solicited_only),
+            (Some(virtual_cq), Ok(()) | Err(Error::DeviceFatal)) => virtual_cq.arm(solicited_only),
             (_, armed) => armed,
         }
     }
 }
 
-/// Makes a queue whose face has what both ways of making one set.
+/// Makes a queue whose header has what both ways of making one set.
 ///
 /// # Safety
 /// `channel` is a channel of the context, or null.
@@ -101,45 +97,44 @@ pub(crate) unsafe fn create(
         return Err(Error::Invalid("a completion queue needs at least one entry, and vector 0"));
     }
     let source = events.map(|channel| &channel.source);
-    let (id, spanning) = match (&found.rails.spanning, source) {
-        (Some(rails), source) => {
+    let (id, virtual_cq) = match (&found.rails.multi_rail, source) {
+        (Some(multi_rail), source) => {
             let own = source.and_then(|source| match source {
-                Source::Own(events) => Some(Arc::clone(events)),
-                Source::Nic(_) => None,
+                EventSource::Process(events) => Some(Arc::clone(events)),
+                EventSource::Nic(_) => None,
             });
-            (found.nic().create_cq(cqe, rails.channel())?, Some(Completions::new(own)))
+            (found.nic().create_cq(cqe, multi_rail.domain().channel())?, Some(VirtualCq::new(own)))
         }
-        (None, Some(Source::Nic(channel))) => (found.nic().create_cq(cqe, Some(channel))?, None),
+        (None, Some(EventSource::Nic(channel))) => (found.nic().create_cq(cqe, Some(channel))?, None),
         (None, _) => (found.nic().create_cq(cqe, None)?, None),
     };
     // SAFETY: integers, pointers and optional functions.
-    let face: AbiHeader<ibv_cq_ex> = unsafe { AbiHeader::zeroed() };
+    let header: AbiHeader<ibv_cq_ex> = unsafe { AbiHeader::zeroed() };
     // SAFETY: nobody else has its address yet.
-    let fields = unsafe { &mut *face.get() };
+    let fields = unsafe { &mut *header.get() };
     fields.context = context;
     fields.channel = channel;
     fields.cq_context = cq_context;
     fields.handle = id.0;
     fields.cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
     let cq = Cq {
-        face,
+        header,
         id,
         nic: Arc::clone(found.rails.nic()),
         datagram_sl: datagram_sl(found.rails.gid()?),
         comp_events: UnacknowledgedEvents::default(),
         async_events: UnacknowledgedEvents::default(),
         polled: Mutex::default(),
-        spanning,
+        virtual_cq: virtual_cq.clone(),
     }
     .give();
-    // SAFETY: just made.
-    unsafe { Cq::of(cq) }.spanning.iter().for_each(|spanning| spanning.named(cq as usize));
+    virtual_cq.iter().for_each(|virtual_cq| virtual_cq.set_cq_address(cq as usize));
     let mut objects = found.rails.objects();
     if !channel.is_null() {
         // SAFETY: the program's channel; its count is written under the lock.
         unsafe { (*channel).refcnt += 1 };
     }
-    objects.cqs.insert(id, cq as usize);
+    objects.cqs.insert(id, CqEntry { object: found.object_entry(cq as usize), virtual_cq });
     Ok(cq.cast())
 }
 
@@ -161,7 +156,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: a completion queue, its device and its channel.
     let (found, context, channel) = unsafe { (Cq::of(cq), Context::of((*cq).context), (*cq).channel) };
-    if found.spanning.as_ref().is_some_and(|spanning| !spanning.is_unused()) {
+    if found.virtual_cq.as_ref().is_some_and(|virtual_cq| !virtual_cq.is_unused()) {
         log_failure("ibv_destroy_cq", &"a queue pair still uses it; destroy that first");
         return libc::EBUSY;
     }
@@ -171,7 +166,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     {
         return status("ibv_destroy_cq", Err(error));
     }
-    events::forget(context, cq as usize, |objects| {
+    context.remove_object(cq as usize, |objects| {
         objects.cqs.remove(&found.id);
         if !channel.is_null() {
             // SAFETY: the program keeps the channel as long as a queue uses it.
@@ -270,9 +265,6 @@ pub(crate) fn imm_or_key(wc: &Wc) -> u32 {
     }
 }
 
-/// Bytes of the area before a datagram, which its completion counts in.
-const GRH: u32 = size_of::<ibv_grh>() as u32;
-
 pub(crate) fn flags(wc: &Wc) -> ibv_wc_flags {
     let mut flags = 0;
     if wc.imm.is_some() {
@@ -282,7 +274,7 @@ pub(crate) fn flags(wc: &Wc) -> ibv_wc_flags {
         flags |= IBV_WC_WITH_INV;
     }
     // Only a datagram says who sent it, and it always has the area.
-    if wc.opcode == WcOpcode::Recv && wc.src_qp.value() != 0 && wc.byte_len >= GRH {
+    if wc.opcode == WcOpcode::Recv && wc.src_qp.value() != 0 && wc.byte_len as usize >= GRH_LEN {
         flags |= IBV_WC_GRH;
     }
     flags

@@ -40,20 +40,20 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
     // SAFETY: the caller's promise.
     let cq = unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector)? };
     // SAFETY: nobody else has its address yet.
-    let face = unsafe { &mut *cq };
-    face.start_poll = Some(start_poll);
-    face.next_poll = Some(next_poll);
-    face.end_poll = Some(end_poll);
-    face.read_opcode = Some(read_opcode);
-    face.read_vendor_err = Some(read_vendor_err);
-    face.read_byte_len = Some(read_byte_len);
-    face.read_imm_data = Some(read_imm_data);
-    face.read_qp_num = Some(read_qp_num);
-    face.read_src_qp = Some(read_src_qp);
-    face.read_wc_flags = Some(read_wc_flags);
-    face.read_slid = Some(no_slid);
-    face.read_sl = Some(read_sl);
-    face.read_dlid_path_bits = Some(no_path);
+    let header = unsafe { &mut *cq };
+    header.start_poll = Some(start_poll);
+    header.next_poll = Some(next_poll);
+    header.end_poll = Some(end_poll);
+    header.read_opcode = Some(read_opcode);
+    header.read_vendor_err = Some(read_vendor_err);
+    header.read_byte_len = Some(read_byte_len);
+    header.read_imm_data = Some(read_imm_data);
+    header.read_qp_num = Some(read_qp_num);
+    header.read_src_qp = Some(read_src_qp);
+    header.read_wc_flags = Some(read_wc_flags);
+    header.read_slid = Some(no_slid);
+    header.read_sl = Some(read_sl);
+    header.read_dlid_path_bits = Some(no_path);
     Ok(cq)
 }
 

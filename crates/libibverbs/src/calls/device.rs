@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::abi_object::{AbiHeader, AbiObject};
 use crate::abi::*;
 use crate::common::errno::set_errno;
-use crate::rails;
+use crate::rails::open;
 
 /// Its name, which programs are given on their command lines.
 pub(crate) const DEVICE_NAME: &str = "mitra0";
@@ -17,11 +17,11 @@ pub(crate) const CHAR_DEVICE_NAME: &str = "uverbs0";
 /// zeros lie there.
 #[repr(C)]
 struct Device {
-    face: AbiHeader<ibv_device>,
+    header: AbiHeader<ibv_device>,
     behind: [u64; 64],
 }
 
-// SAFETY: `repr(C)`, face first.
+// SAFETY: `repr(C)`, header first.
 unsafe impl AbiObject for Device {
     type C = ibv_device;
 }
@@ -33,16 +33,16 @@ static DEVICE: OnceLock<usize> = OnceLock::new();
 pub(crate) fn device() -> *mut ibv_device {
     *DEVICE.get_or_init(|| {
         // SAFETY: integers, arrays of characters and empty slots.
-        let face: AbiHeader<ibv_device> = unsafe { AbiHeader::zeroed() };
+        let header: AbiHeader<ibv_device> = unsafe { AbiHeader::zeroed() };
         // SAFETY: nobody else has its address yet.
-        let device = unsafe { &mut *face.get() };
+        let device = unsafe { &mut *header.get() };
         device.node_type = IBV_NODE_CA;
         device.transport_type = IBV_TRANSPORT_IB;
         copy_text(&mut device.name, DEVICE_NAME);
         copy_text(&mut device.dev_name, CHAR_DEVICE_NAME);
         copy_text(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
         copy_text(&mut device.ibdev_path, "/sys/class/infiniband/mitra0");
-        Device { face, behind: [0; 64] }.give() as usize
+        Device { header, behind: [0; 64] }.give() as usize
     }) as *mut ibv_device
 }
 
@@ -83,7 +83,7 @@ unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_ch
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(_device: *mut ibv_device) -> u64 {
-    rails::guid()
+    open::guid()
 }
 
 #[unsafe(no_mangle)]

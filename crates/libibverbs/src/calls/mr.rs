@@ -10,20 +10,20 @@ use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
 use super::pd::{Member, Pd};
 use crate::abi::*;
-use crate::common::errno::{errno_of, pointer, set_errno, status};
+use crate::common::errno::{errno_of, log_failure, pointer, set_errno, status};
 use crate::common::lock::lock;
 use crate::memory;
-use crate::rails::Rails;
+use crate::rails::rail_set::RailSet;
 
 /// A memory region. Registering it anew gives it another name on the NIC.
 #[repr(C)]
 pub(crate) struct Mr {
-    face: AbiHeader<ibv_mr>,
+    header: AbiHeader<ibv_mr>,
     pub(crate) registered: Mutex<Registered>,
     terms: Mutex<Terms>,
 }
 
-/// What it was registered with, beside what its face says.
+/// What it was registered with, beside what its header says.
 struct Terms {
     iova: u64,
     access: c_uint,
@@ -33,23 +33,23 @@ struct Terms {
 /// How the NIC, or all of them, know it.
 pub(crate) enum Registered {
     Nic(mitra_verbs::Mr),
-    Spanning(VirtualMr),
+    MultiRail(VirtualMr),
 }
 
 impl Registered {
     /// As on rail 0, whose names the program uses.
-    pub(crate) fn named(&self) -> mitra_verbs::Mr {
+    pub(crate) fn primary(&self) -> mitra_verbs::Mr {
         match self {
             Registered::Nic(mr) => *mr,
-            Registered::Spanning(mr) => mr.primary(),
+            Registered::MultiRail(mr) => mr.primary(),
         }
     }
 
     /// Revokes it: on return no NIC touches the memory any more.
-    fn revoke(&self, rails: &Rails) -> Result<()> {
-        match (self, &rails.spanning) {
-            (Registered::Spanning(mr), Some(spanning)) => spanning.deregister(mr),
-            _ => match rails.nic().dereg_mr(self.named().id) {
+    fn revoke(&self, rails: &RailSet) -> Result<()> {
+        match (self, &rails.multi_rail) {
+            (Registered::MultiRail(mr), Some(multi_rail)) => multi_rail.domain().deregister(mr),
+            _ => match rails.nic().dereg_mr(self.primary().id) {
                 // It may be hung, and still write: only a reset makes sure.
                 Err(Error::DeviceFatal) => rails.nic().reset(),
                 other => other,
@@ -58,7 +58,7 @@ impl Registered {
     }
 }
 
-// SAFETY: `repr(C)`, face first.
+// SAFETY: `repr(C)`, header first.
 unsafe impl AbiObject for Mr {
     type C = ibv_mr;
 }
@@ -110,9 +110,9 @@ unsafe fn register(
     let access = access(flags)?;
     // SAFETY: the caller's promise.
     let memory = unsafe { memory::lend(addr.cast(), length, iova) };
-    match &context.rails.spanning {
+    match &context.rails.multi_rail {
         None => context.nic().reg_mr(pd, memory, access).map(Registered::Nic),
-        Some(spanning) => spanning.register(&memory, access).map(Registered::Spanning),
+        Some(multi_rail) => multi_rail.domain().register(&memory, access).map(Registered::MultiRail),
     }
 }
 
@@ -128,8 +128,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
     // SAFETY: what registering memory promises.
     let made = unsafe { register(context, found.id, addr, length, iova, access) }.map(|registered| {
-        let named = registered.named();
-        let face = ibv_mr {
+        let named = registered.primary();
+        let header = ibv_mr {
             context: context.address(),
             pd,
             addr,
@@ -139,7 +139,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
             rkey: named.rkey.0,
         };
         let terms = Terms { iova, access, _pd: Member::clone(&found.member) };
-        Mr { face: AbiHeader::new(face), registered: Mutex::new(registered), terms: Mutex::new(terms) }.give()
+        Mr { header: AbiHeader::new(header), registered: Mutex::new(registered), terms: Mutex::new(terms) }
+            .give()
     });
     pointer("ibv_reg_mr", made)
 }
@@ -200,7 +201,7 @@ unsafe extern "C" fn ibv_rereg_mr(
     match unsafe { reregister(mr, asked, pd, addr, length, access as c_uint) } {
         Ok(()) => 0,
         Err(error) => {
-            crate::common::errno::log_failure("ibv_rereg_mr", &error);
+            log_failure("ibv_rereg_mr", &error);
             set_errno(errno_of(&error));
             IBV_REREG_MR_ERR_CMD
         }
@@ -218,16 +219,16 @@ unsafe fn reregister(
     access: c_uint,
 ) -> Result<()> {
     // SAFETY: the caller's promise; the program uses the region nowhere else meanwhile.
-    let (found, face) = unsafe { (Mr::of(mr), &mut *mr) };
+    let (found, header) = unsafe { (Mr::of(mr), &mut *mr) };
     // SAFETY: a region's device.
-    let context = unsafe { Context::of(face.context) };
+    let context = unsafe { Context::of(header.context) };
     let mut terms = lock(&found.terms);
     let (addr, length, iova) = match asked & IBV_REREG_MR_CHANGE_TRANSLATION {
-        0 => (face.addr, face.length, terms.iova),
+        0 => (header.addr, header.length, terms.iova),
         _ => (addr, length, addr as u64),
     };
     let access = if asked & IBV_REREG_MR_CHANGE_ACCESS == 0 { terms.access } else { access };
-    let pd = if asked & IBV_REREG_MR_CHANGE_PD == 0 { face.pd } else { pd };
+    let pd = if asked & IBV_REREG_MR_CHANGE_PD == 0 { header.pd } else { pd };
     // SAFETY: a protection domain.
     let domain = unsafe { Pd::of(pd) };
     // SAFETY: what registering memory promises.
@@ -238,11 +239,11 @@ unsafe fn reregister(
         let _ = fresh.revoke(&context.rails);
         return Err(error);
     }
-    let named = fresh.named();
+    let named = fresh.primary();
     *registered = fresh;
     *terms = Terms { iova, access, _pd: Member::clone(&domain.member) };
-    (face.pd, face.addr, face.length) = (pd, addr, length);
-    (face.handle, face.lkey, face.rkey) = (named.id.0, named.lkey.0, named.rkey.0);
+    (header.pd, header.addr, header.length) = (pd, addr, length);
+    (header.handle, header.lkey, header.rkey) = (named.id.0, named.lkey.0, named.rkey.0);
     Ok(())
 }
 

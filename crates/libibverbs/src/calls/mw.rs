@@ -13,11 +13,11 @@ use crate::common::errno::{log_failure, pointer, status};
 /// A memory window.
 #[repr(C)]
 pub(crate) struct Mw {
-    face: AbiHeader<ibv_mw>,
+    header: AbiHeader<ibv_mw>,
     pub(crate) id: MwId,
 }
 
-// SAFETY: `repr(C)`, face first.
+// SAFETY: `repr(C)`, header first.
 unsafe impl AbiObject for Mw {
     type C = ibv_mw;
 }
@@ -35,12 +35,12 @@ unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
     }
     // SAFETY: the caller's promise.
     let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
-    if context.rails.spanning.is_some() {
+    if context.rails.multi_rail.is_some() {
         return Err(Error::Unsupported("memory windows where connections span rails"));
     }
     let mw = context.nic().alloc_mw(found.id)?;
-    let face = ibv_mw { context: context.address(), pd, rkey: mw.rkey.0, handle: mw.id.0, r#type: mw_type };
-    Ok(Mw { face: AbiHeader::new(face), id: mw.id }.give())
+    let header = ibv_mw { context: context.address(), pd, rkey: mw.rkey.0, handle: mw.id.0, r#type: mw_type };
+    Ok(Mw { header: AbiHeader::new(header), id: mw.id }.give())
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {

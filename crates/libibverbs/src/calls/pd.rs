@@ -13,7 +13,7 @@ use crate::common::errno::{pointer, set_errno, status};
 /// A protection domain.
 #[repr(C)]
 pub(crate) struct Pd {
-    face: AbiHeader<ibv_pd>,
+    header: AbiHeader<ibv_pd>,
     pub(crate) id: PdId,
     /// What belongs to it has one of these each. Where all domains of the program are one, no NIC counts them.
     pub(crate) member: Member,
@@ -22,7 +22,7 @@ pub(crate) struct Pd {
 /// Keeps a domain as long as an object belongs to it.
 pub(crate) type Member = Arc<()>;
 
-// SAFETY: `repr(C)`, face first.
+// SAFETY: `repr(C)`, header first.
 unsafe impl AbiObject for Pd {
     type C = ibv_pd;
 }
@@ -34,19 +34,19 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 }
 
 fn alloc(context: &Context) -> Result<*mut ibv_pd> {
-    let id = match &context.rails.spanning {
+    let id = match &context.rails.multi_rail {
         None => context.nic().alloc_pd()?,
-        Some(spanning) => spanning.pd(),
+        Some(multi_rail) => multi_rail.domain().pd(),
     };
-    let face = ibv_pd { context: context.address(), handle: id.0 };
-    Ok(Pd { face: AbiHeader::new(face), id, member: Member::default() }.give())
+    let header = ibv_pd { context: context.address(), handle: id.0 };
+    Ok(Pd { header: AbiHeader::new(header), id, member: Member::default() }.give())
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: a protection domain and its device.
     let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
-    let freed = match &context.rails.spanning {
+    let freed = match &context.rails.multi_rail {
         None => context.nic().dealloc_pd(found.id),
         Some(_) if Arc::strong_count(&found.member) > 1 => {
             Err(Error::Busy { kind: "protection domain", id: found.id.0, user: "something in it" })

@@ -125,9 +125,9 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: a shared receive queue and its device.
     let (srq, nic) = unsafe { (Srq::of(srq), Context::of((*srq).context).nic()) };
-    let post_to = |wrs: &[RecvWr]| match &srq.shared {
+    let post_to = |wrs: &[RecvWr]| match &srq.virtual_srq {
         None => nic.post_srq_recv(srq.id, wrs),
-        Some(shared) => shared.post(wrs),
+        Some(virtual_srq) => virtual_srq.post(wrs),
     };
     // SAFETY: the caller's list and variable.
     unsafe { post("ibv_post_srq_recv", wr, bad_wr, recv_request, post_to) }
@@ -301,7 +301,7 @@ pub(crate) unsafe fn bind(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -
         return Err(Error::Invalid("a bind needs a window and a region"));
     }
     // SAFETY: the caller's promise.
-    let (window, region) = unsafe { (Mw::of(mw), lock(&Mr::of(info.mr).registered).named().id) };
+    let (window, region) = unsafe { (Mw::of(mw), lock(&Mr::of(info.mr).registered).primary().id) };
     Ok(SendOp::BindWindow(WindowBind {
         mw: window.id,
         rkey: Key(rkey),

@@ -9,28 +9,27 @@ use mitra_verbs::{
 };
 
 use super::abi_object::{AbiHeader, AbiObject};
-use super::builder::{self, Builder};
 use super::context::Context;
 use super::cq::Cq;
-use super::events;
 use super::pd::{Member, Pd};
 use super::qp_attr;
 use super::srq::Srq;
+use super::wr_builder::WrBuilder;
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, status};
 use crate::common::unacknowledged::UnacknowledgedEvents;
-use crate::rails::Spanning;
-use crate::rails::completions::Completions;
-use crate::rails::pair::{Made, Pair};
+use crate::rails::multi_rail::MultiRail;
+use crate::rails::multi_rail_qp::{CreateParams, MultiRailQp};
+use crate::rails::virtual_cq::VirtualCq;
 
-/// A queue pair. `ibv_qp_to_qp_ex` casts, so every one has the extended face.
+/// A queue pair. `ibv_qp_to_qp_ex` casts, so every one has the extended header.
 #[repr(C)]
 pub(crate) struct Qp {
-    face: AbiHeader<ibv_qp_ex>,
+    header: AbiHeader<ibv_qp_ex>,
     path: Path,
     pub(crate) qp_type: QpType,
     pub(crate) events: UnacknowledgedEvents,
-    pub(crate) builder: Builder,
+    pub(crate) wr_builder: WrBuilder,
     cap: ibv_qp_cap,
     sq_sig_all: bool,
     /// Whether it gets what it sends itself to a multicast group.
@@ -38,7 +37,7 @@ pub(crate) struct Qp {
     _pd: Member,
 }
 
-// SAFETY: `repr(C)`, face first; `ibv_qp` is its prefix.
+// SAFETY: `repr(C)`, header first; `ibv_qp` is its prefix.
 unsafe impl AbiObject for Qp {
     type C = ibv_qp_ex;
 }
@@ -51,7 +50,7 @@ enum Path {
     /// A NIC's queue pair.
     Nic(Arc<SoftNic>, Qpn),
     /// A virtual one, over several rails.
-    Spanning(Arc<Spanning>, Arc<Pair>),
+    MultiRail(Arc<MultiRail>, Arc<MultiRailQp>),
 }
 
 const CONNECTED: Error = Error::Invalid("only UD queue pairs can be attached to a multicast group");
@@ -60,43 +59,43 @@ impl Qp {
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
         match &self.path {
             Path::Nic(nic, qpn) => nic.post_send(*qpn, wrs),
-            Path::Spanning(_, pair) => pair.post_send(wrs),
+            Path::MultiRail(_, qp) => qp.post_send(wrs),
         }
     }
 
     pub(crate) fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
         match &self.path {
             Path::Nic(nic, qpn) => nic.post_send_all(*qpn, wrs),
-            Path::Spanning(_, pair) => pair.post_send_all(wrs),
+            Path::MultiRail(_, qp) => qp.post_send_all(wrs),
         }
     }
 
     pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         match &self.path {
             Path::Nic(nic, qpn) => nic.post_recv(*qpn, wrs),
-            Path::Spanning(_, pair) => pair.post_recv(wrs),
+            Path::MultiRail(_, qp) => qp.post_recv(wrs),
         }
     }
 
     fn modify(&self, attr: &QpAttr) -> Result<()> {
         match &self.path {
             Path::Nic(nic, qpn) => nic.modify_qp(*qpn, attr),
-            Path::Spanning(_, pair) => pair.modify(attr),
+            Path::MultiRail(_, qp) => qp.modify(attr),
         }
     }
 
     fn query(&self) -> Result<QpStatus> {
         match &self.path {
             Path::Nic(nic, qpn) => nic.query_qp(*qpn),
-            Path::Spanning(_, pair) => Ok(pair.query()),
+            Path::MultiRail(_, qp) => Ok(qp.query()),
         }
     }
 
     fn destroy(&self) -> Result<()> {
         match &self.path {
             Path::Nic(nic, qpn) => nic.destroy_qp(*qpn),
-            Path::Spanning(spanning, pair) => {
-                spanning.destroy(Arc::clone(pair));
+            Path::MultiRail(multi_rail, qp) => {
+                multi_rail.destroy_qp(Arc::clone(qp));
                 Ok(())
             }
         }
@@ -105,14 +104,14 @@ impl Qp {
     pub(crate) fn attach_mcast(&self, group: Gid) -> Result<()> {
         match &self.path {
             Path::Nic(nic, qpn) => nic.attach_mcast(*qpn, group, self.own_mcast),
-            Path::Spanning(..) => Err(CONNECTED),
+            Path::MultiRail(..) => Err(CONNECTED),
         }
     }
 
     pub(crate) fn detach_mcast(&self, group: Gid) -> Result<()> {
         match &self.path {
             Path::Nic(nic, qpn) => nic.detach_mcast(*qpn, group),
-            Path::Spanning(..) => Err(CONNECTED),
+            Path::MultiRail(..) => Err(CONNECTED),
         }
     }
 
@@ -121,7 +120,7 @@ impl Qp {
     /// # Safety
     /// As for [`AbiObject::of`].
     pub(crate) unsafe fn plain<'a>(qp: *mut ibv_qp) -> &'a Qp {
-        // SAFETY: every `ibv_qp` that programs know is the prefix of such a face.
+        // SAFETY: every `ibv_qp` that programs know is the prefix of such a header.
         unsafe { Qp::of(qp.cast()) }
     }
 }
@@ -142,46 +141,13 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp
     pointer("ibv_create_qp", unsafe { create(pd, &mut *init, true) }).cast()
 }
 
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    _context: *mut ibv_context,
-    init: *mut ibv_qp_init_attr_ex,
-) -> *mut ibv_qp {
-    // SAFETY: the caller's structure.
-    pointer("ibv_create_qp_ex", unsafe { create_ex(&mut *init) }).cast()
-}
-
-/// # Safety
-/// As for `ibv_create_qp_ex`.
-unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
-    let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    if init.comp_mask & !known != 0 {
-        return Err(Error::Unsupported("XRC domains, TSO, work queues or hashing"));
-    }
-    if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
-        return Err(Error::Invalid("a queue pair needs a protection domain"));
-    }
-    let flags = if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 { 0 } else { init.create_flags };
-    if flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
-        return Err(Error::Unsupported("a creation flag that was given"));
-    }
-    let builds = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-    if builds && init.send_ops_flags & !u64::from(builder::OPERATIONS) != 0 {
-        return Err(Error::Unsupported("TSO or atomic writes"));
-    }
-    let own_mcast = flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0;
-    let shorter = std::ptr::from_mut(init).cast::<ibv_qp_init_attr>();
-    // SAFETY: the shorter structure is its prefix; the caller's promise for the rest.
-    let qp = unsafe { create(init.pd, &mut *shorter, own_mcast)? };
-    if builds {
-        // SAFETY: nobody else has its address yet.
-        builder::fill(unsafe { &mut *qp });
-    }
-    Ok(qp)
-}
-
 /// # Safety
 /// As for `ibv_create_qp`.
-unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, own_mcast: bool) -> Result<*mut ibv_qp_ex> {
+pub(crate) unsafe fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    own_mcast: bool,
+) -> Result<*mut ibv_qp_ex> {
     if init.send_cq.is_null() || init.recv_cq.is_null() {
         return Err(Error::Invalid("a queue pair needs a completion queue for sends and one for receives"));
     }
@@ -217,24 +183,23 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, own_mcast: bool) 
         },
         sq_sig_all: init.sq_sig_all != 0,
     };
-    let (path, qpn) = match &context.rails.spanning {
-        Some(spanning) if qp_type == QpType::Rc => {
+    let (path, qpn) = match &context.rails.multi_rail {
+        Some(multi_rail) if qp_type == QpType::Rc => {
             let rails = Arc::downgrade(&context.rails);
             let on_event = Box::new(move |event| {
                 if let Some(rails) = rails.upgrade() {
-                    events::deliver(&rails, event);
+                    rails.deliver(event);
                 }
             });
-            let made = Made {
+            let qp = multi_rail.create_qp(CreateParams {
                 on_event,
                 init: attr,
-                sends: completions(send_cq)?,
-                recvs: completions(recv_cq)?,
-                shared: srq.and_then(|srq| srq.shared.clone()),
-            };
-            let pair = spanning.create(made)?;
-            let qpn = pair.qpn();
-            (Path::Spanning(Arc::clone(spanning), pair), qpn)
+                send_cq: virtual_cq(send_cq)?,
+                recv_cq: virtual_cq(recv_cq)?,
+                srq: srq.and_then(|srq| srq.virtual_srq.clone()),
+            })?;
+            let qpn = qp.qpn();
+            (Path::MultiRail(Arc::clone(multi_rail), qp), qpn)
         }
         Some(_) if srq.is_some() => {
             return Err(Error::Unsupported(
@@ -248,9 +213,9 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, own_mcast: bool) 
         }
     };
     // SAFETY: integers, pointers and optional functions.
-    let face: AbiHeader<ibv_qp_ex> = unsafe { AbiHeader::zeroed() };
+    let header: AbiHeader<ibv_qp_ex> = unsafe { AbiHeader::zeroed() };
     // SAFETY: nobody else has its address yet.
-    let fields = unsafe { &mut (*face.get()).qp_base };
+    let fields = unsafe { &mut (*header.get()).qp_base };
     fields.context = context.address();
     fields.qp_context = init.qp_context;
     fields.pd = pd;
@@ -259,23 +224,23 @@ unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr, own_mcast: bool) 
     fields.state = IBV_QPS_RESET;
     fields.qp_type = init.qp_type;
     let qp = Qp {
-        face,
+        header,
         path,
         qp_type,
         events: UnacknowledgedEvents::default(),
-        builder: Builder::default(),
+        wr_builder: WrBuilder::default(),
         cap: *cap,
         sq_sig_all: attr.sq_sig_all,
         own_mcast,
         _pd: Member::clone(&domain.member),
     }
     .give();
-    context.rails.objects().qps.insert(qpn, qp as usize);
+    context.rails.objects().qps.insert(qpn, context.object_entry(qp as usize));
     Ok(qp)
 }
 
-fn completions(cq: &Cq) -> Result<Arc<Completions>> {
-    cq.spanning.clone().ok_or(Error::Invalid("the completion queue is of another device"))
+fn virtual_cq(cq: &Cq) -> Result<Arc<VirtualCq>> {
+    cq.virtual_cq.clone().ok_or(Error::Invalid("the completion queue is of another device"))
 }
 
 #[unsafe(no_mangle)]
@@ -335,7 +300,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     }
     // SAFETY: its own field.
     let qpn = Qpn::new(unsafe { (*qp).qp_num });
-    events::forget(context, qp as usize, |objects| objects.qps.remove(&qpn));
+    context.remove_object(qp as usize, |objects| objects.qps.remove(&qpn));
     found.events.wait_for_all();
     // SAFETY: the program gives it back, and no event points to it.
     drop(unsafe { Qp::take(qp.cast()) });

@@ -1,8 +1,8 @@
 //! The attributes of queue pairs, from C and back.
 
-use mitra_verbs::{Access, Error, Gid, Mtu, Psn, QpAttr, QpState, QpStatus, Qpn, Result, SqDrain};
+use mitra_verbs::{Access, Error, Gid, Psn, QpAttr, QpState, QpStatus, Qpn, Result, SqDrain};
 
-use super::context::mtu_code;
+use super::mtu::{mtu_code, mtu_from_code};
 use super::{ah, mr};
 use crate::abi::*;
 
@@ -40,7 +40,7 @@ pub(crate) fn asked(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr> {
         qkey: given(IBV_QP_QKEY).then_some(attr.qkey),
         dest_gid: given(IBV_QP_AV).then(|| ah::destination(&attr.ah_attr)).transpose()?,
         dest_qpn: given(IBV_QP_DEST_QPN).then(|| Qpn::new(attr.dest_qp_num)),
-        path_mtu: given(IBV_QP_PATH_MTU).then(|| mtu(attr.path_mtu)).transpose()?,
+        path_mtu: given(IBV_QP_PATH_MTU).then(|| mtu_from_code(attr.path_mtu)).transpose()?,
         rq_psn: given(IBV_QP_RQ_PSN).then(|| Psn::new(attr.rq_psn)),
         sq_psn: given(IBV_QP_SQ_PSN).then(|| Psn::new(attr.sq_psn)),
         max_rd_atomic: given(IBV_QP_MAX_QP_RD_ATOMIC).then_some(attr.max_rd_atomic),
@@ -80,13 +80,6 @@ fn state_code(state: QpState) -> ibv_qp_state {
         QpState::Sqe => IBV_QPS_SQE,
         QpState::Err => IBV_QPS_ERR,
     }
-}
-
-fn mtu(code: ibv_mtu) -> Result<Mtu> {
-    Mtu::ALL
-        .into_iter()
-        .find(|mtu| mtu_code(*mtu) == code)
-        .ok_or(Error::Invalid("a path MTU is one of IBV_MTU_256 to IBV_MTU_4096"))
 }
 
 /// What a queue pair is asked for; without its capacities, which the NIC does not keep.

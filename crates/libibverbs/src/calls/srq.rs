@@ -8,17 +8,16 @@ use mitra_verbs::{AsyncEvent, Error, Provider, Result, SrqId};
 
 use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
-use super::events;
 use super::pd::{Member, Pd};
 use crate::abi::*;
 use crate::common::errno::{pointer, status};
 use crate::common::unacknowledged::UnacknowledgedEvents;
-use crate::rails::shared_receives::SharedReceives;
+use crate::rails::virtual_srq::VirtualSrq;
 
 /// A shared receive queue.
 #[repr(C)]
 pub(crate) struct Srq {
-    face: AbiHeader<ibv_srq>,
+    header: AbiHeader<ibv_srq>,
     pub(crate) id: SrqId,
     pub(crate) events: UnacknowledgedEvents,
     depth: u32,
@@ -26,11 +25,11 @@ pub(crate) struct Srq {
     /// The limit as armed; it is spent when its event is given, which nobody notes here.
     limit: AtomicU32,
     /// Of a device with several rails: what virtual queue pairs are lent.
-    pub(crate) shared: Option<Arc<SharedReceives>>,
+    pub(crate) virtual_srq: Option<Arc<VirtualSrq>>,
     _pd: Member,
 }
 
-// SAFETY: `repr(C)`, face first.
+// SAFETY: `repr(C)`, header first.
 unsafe impl AbiObject for Srq {
     type C = ibv_srq;
 }
@@ -81,33 +80,33 @@ unsafe fn create(
     }
     let id = context.nic().create_srq(found.id, attr.max_wr)?;
     // SAFETY: integers and pointers.
-    let face: AbiHeader<ibv_srq> = unsafe { AbiHeader::zeroed() };
+    let header: AbiHeader<ibv_srq> = unsafe { AbiHeader::zeroed() };
     // SAFETY: nobody else has its address yet.
-    let fields = unsafe { &mut *face.get() };
+    let fields = unsafe { &mut *header.get() };
     fields.context = context.address();
     fields.srq_context = srq_context;
     fields.pd = pd;
     fields.handle = id.0;
-    let shared = context.rails.spanning.as_ref().map(|_| {
+    let virtual_srq = context.rails.multi_rail.as_ref().map(|_| {
         let rails = Arc::downgrade(&context.rails);
-        SharedReceives::new(attr.max_wr, move || {
+        VirtualSrq::new(attr.max_wr, move || {
             if let Some(rails) = rails.upgrade() {
-                events::deliver(&rails, AsyncEvent::SrqLimitReached(id));
+                rails.deliver(AsyncEvent::SrqLimitReached(id));
             }
         })
     });
     let srq = Srq {
-        face,
+        header,
         id,
         events: UnacknowledgedEvents::default(),
         depth: attr.max_wr,
         sges: attr.max_sge.max(1),
         limit: AtomicU32::new(0),
-        shared,
+        virtual_srq,
         _pd: Member::clone(&found.member),
     }
     .give();
-    context.rails.objects().srqs.insert(id, srq as usize);
+    context.rails.objects().srqs.insert(id, context.object_entry(srq as usize));
     Ok(srq)
 }
 
@@ -123,9 +122,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     let changed = if mask & !IBV_SRQ_LIMIT != 0 {
         Err(Error::Unsupported("resizing a shared receive queue"))
     } else if mask & IBV_SRQ_LIMIT != 0 {
-        match &found.shared {
+        match &found.virtual_srq {
             None => context.nic().arm_srq(found.id, attr.srq_limit),
-            Some(shared) => shared.arm(attr.srq_limit),
+            Some(virtual_srq) => virtual_srq.arm(attr.srq_limit),
         }
     } else {
         Ok(())
@@ -154,7 +153,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: a shared receive queue and its device.
     let (found, context) = unsafe { (Srq::of(srq), Context::of((*srq).context)) };
-    if found.shared.as_ref().is_some_and(|shared| !shared.is_unused()) {
+    if found.virtual_srq.as_ref().is_some_and(|virtual_srq| !virtual_srq.is_unused()) {
         let used = Error::Busy { kind: "shared receive queue", id: found.id.0, user: "a queue pair" };
         return status("ibv_destroy_srq", Err(used));
     }
@@ -164,7 +163,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     {
         return status("ibv_destroy_srq", Err(error));
     }
-    events::forget(context, srq as usize, |objects| objects.srqs.remove(&found.id));
+    context.remove_object(srq as usize, |objects| objects.srqs.remove(&found.id));
     found.events.wait_for_all();
     // SAFETY: the program gives it back, and no event points to it.
     drop(unsafe { Srq::take(srq) });

@@ -8,9 +8,12 @@ use nix::errno::Errno;
 use super::manager::manager;
 use super::{checked, made};
 use crate::abi::*;
-use crate::calls::context::{ibv_open_device, ibv_query_device, ibv_query_gid, ibv_query_port};
 use crate::calls::device::device;
+use crate::calls::gid_table::ibv_query_gid;
+use crate::calls::open_device::ibv_open_device;
 use crate::calls::pd::ibv_alloc_pd;
+use crate::calls::query_device::ibv_query_device;
+use crate::calls::query_port::ibv_query_port;
 
 /// The only port.
 pub const PORT: u8 = 1;

@@ -13,7 +13,8 @@ use super::{answer, checked, made};
 use crate::abi::*;
 use crate::calls::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::calls::cq::{ibv_create_cq, ibv_destroy_cq};
-use crate::calls::qp::{create_qp_ex, ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
+use crate::calls::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
+use crate::calls::qp_ex::create_qp_ex;
 use crate::calls::srq::{ibv_create_srq, ibv_destroy_srq};
 
 /// `rdma_create_qp`.

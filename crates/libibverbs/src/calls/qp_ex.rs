@@ -1,20 +1,18 @@
-//! Work requests that are built call by call (`ibv_wr_start(3)` and its family).
+//! `ibv_create_qp_ex`, and the verbs that build work requests call by call (`ibv_wr_start(3)`).
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use mitra_verbs::{Data, Error, InlineData, Key, RemoteAddr, SendOp, SendWr};
+use mitra_verbs::{Data, Error, InlineData, Key, RemoteAddr, Result, SendOp, SendWr};
 
 use super::abi_object::AbiObject;
 use super::post;
-use super::qp::Qp;
+use super::qp::{self, Qp};
 use crate::abi::*;
-use crate::common::errno::{errno_of, log_failure};
-use crate::common::lock::lock;
+use crate::common::errno::{errno_of, log_failure, pointer};
 
 /// The operations that can be built.
-pub(crate) const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
+const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
     | IBV_QP_EX_WITH_SEND_WITH_IMM
@@ -25,42 +23,45 @@ pub(crate) const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_BIND_MW
     | IBV_QP_EX_WITH_SEND_WITH_INV;
 
-/// What is being built. From `ibv_wr_start` to `ibv_wr_complete` it belongs to one thread; others wait.
-#[derive(Default)]
-pub(crate) struct Builder {
-    taken: Mutex<bool>,
-    free: Condvar,
-    built: Mutex<Built>,
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the caller's structure.
+    pointer("ibv_create_qp_ex", unsafe { create_ex(&mut *init) }).cast()
 }
 
-#[derive(Default)]
-struct Built {
-    wrs: Vec<SendWr>,
-    /// The first thing that was wrong: `ibv_wr_complete` reports it and posts nothing.
-    error: Option<Error>,
-}
-
-impl Builder {
-    fn start(&self) {
-        let mut taken = lock(&self.taken);
-        while *taken {
-            taken = self.free.wait(taken).unwrap_or_else(PoisonError::into_inner);
-        }
-        *taken = true;
+/// # Safety
+/// As for `ibv_create_qp_ex`.
+unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
+    let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if init.comp_mask & !known != 0 {
+        return Err(Error::Unsupported("XRC domains, TSO, work queues or hashing"));
     }
-
-    fn end(&self) {
-        *lock(&self.taken) = false;
-        self.free.notify_one();
+    if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+        return Err(Error::Invalid("a queue pair needs a protection domain"));
     }
-
-    fn built(&self) -> MutexGuard<'_, Built> {
-        lock(&self.built)
+    let flags = if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 { 0 } else { init.create_flags };
+    if flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
+        return Err(Error::Unsupported("a creation flag that was given"));
     }
+    let builds = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    if builds && init.send_ops_flags & !u64::from(OPERATIONS) != 0 {
+        return Err(Error::Unsupported("TSO or atomic writes"));
+    }
+    let own_mcast = flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0;
+    let shorter = std::ptr::from_mut(init).cast::<ibv_qp_init_attr>();
+    // SAFETY: the shorter structure is its prefix; the caller's promise for the rest.
+    let qp = unsafe { qp::create(init.pd, &mut *shorter, own_mcast)? };
+    if builds {
+        // SAFETY: nobody else has its address yet.
+        fill(unsafe { &mut *qp });
+    }
+    Ok(qp)
 }
 
 /// Fills the slots of a queue pair that was made for building.
-pub(crate) fn fill(qp: &mut ibv_qp_ex) {
+fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(wr_abort);
@@ -85,19 +86,19 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     let extended: *mut ibv_qp_ex = qp.cast();
-    // SAFETY: a queue pair, which always has the extended face.
+    // SAFETY: a queue pair, which always has the extended header.
     if unsafe { (*extended).wr_start }.is_none() { std::ptr::null_mut() } else { extended }
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     // SAFETY: a queue pair.
-    unsafe { Qp::of(qp) }.builder.start();
+    unsafe { Qp::of(qp) }.wr_builder.start();
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: a queue pair.
     let qp = unsafe { Qp::of(qp) };
-    let mut built = qp.builder.built();
+    let mut built = qp.wr_builder.built();
     let posted = match built.error.take() {
         Some(error) => Err(error),
         // All or none (ibv_wr_post(3)).
@@ -105,7 +106,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     };
     built.wrs.clear();
     drop(built);
-    qp.builder.end();
+    qp.wr_builder.end();
     match posted {
         Ok(()) => 0,
         Err(error) => {
@@ -117,7 +118,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     // SAFETY: a queue pair.
-    let builder = &unsafe { Qp::of(qp) }.builder;
+    let builder = &unsafe { Qp::of(qp) }.wr_builder;
     let mut built = builder.built();
     built.wrs.clear();
     built.error = None;
@@ -129,11 +130,11 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 ///
 /// # Safety
 /// `qp` is a queue pair, between start and complete.
-unsafe fn begin(qp: *mut ibv_qp_ex, op: Result<SendOp, Error>) {
+unsafe fn begin(qp: *mut ibv_qp_ex, op: Result<SendOp>) {
     // SAFETY: the caller's promise; the program set the two fields before.
     let (wr_id, flags): (u64, c_uint) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     // SAFETY: the caller's promise.
-    let mut built = unsafe { Qp::of(qp) }.builder.built();
+    let mut built = unsafe { Qp::of(qp) }.wr_builder.built();
     match op.and_then(|op| Ok(SendWr::new(wr_id, op, Data::empty()).with_flags(post::flags(flags)?))) {
         Ok(wr) => built.wrs.push(wr),
         Err(error) => {
@@ -146,9 +147,9 @@ unsafe fn begin(qp: *mut ibv_qp_ex, op: Result<SendOp, Error>) {
 ///
 /// # Safety
 /// As for [`begin`].
-unsafe fn amend(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result<(), Error>) {
+unsafe fn amend(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result<()>) {
     // SAFETY: the caller's promise.
-    let mut built = unsafe { Qp::of(qp) }.builder.built();
+    let mut built = unsafe { Qp::of(qp) }.wr_builder.built();
     let changed = match built.wrs.last_mut() {
         Some(wr) => change(wr),
         None => Err(Error::Invalid("an operation comes first, then its data")),
@@ -236,7 +237,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize,
 ///
 /// # Safety
 /// What the list points to is there to be read.
-unsafe fn inline(list: &[ibv_data_buf]) -> Result<InlineData, Error> {
+unsafe fn inline(list: &[ibv_data_buf]) -> Result<InlineData> {
     let total = list.iter().fold(0, |sum: usize, buf| sum.saturating_add(buf.length));
     post::inline_room(total)?;
     let mut bytes = InlineData::with_capacity(total);

@@ -1,0 +1,76 @@
+//! `ibv_get_async_event` and `ibv_ack_async_event`.
+
+use std::ffi::c_int;
+
+use super::abi_object::AbiObject;
+use super::context::Context;
+use super::cq::Cq;
+use super::qp::Qp;
+use super::srq::Srq;
+use crate::abi::*;
+use crate::common::errno::minus_one;
+use crate::common::event_queue::wait_for_event;
+use crate::common::unacknowledged::UnacknowledgedEvents;
+use crate::rails::objects::PendingEvent;
+
+/// The count that an event about an object is kept in; none if it is about the device.
+///
+/// # Safety
+/// The object of the event is there.
+unsafe fn count_of<'a>(event_type: ibv_event_type, about: usize) -> Option<&'a UnacknowledgedEvents> {
+    // SAFETY: the type says what kind of object it is; the caller, that it is there.
+    unsafe {
+        match event_type {
+            IBV_EVENT_CQ_ERR => Some(&Cq::of(about as *mut ibv_cq).async_events),
+            IBV_EVENT_SRQ_LIMIT_REACHED => Some(&Srq::of(about as *mut ibv_srq).events),
+            IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_SQ_DRAINED
+            | IBV_EVENT_COMM_EST
+            | IBV_EVENT_QP_LAST_WQE_REACHED => Some(&Qp::of(about as *mut ibv_qp_ex).events),
+            _ => None,
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+    // SAFETY: an open device.
+    let context = unsafe { Context::of(context) };
+    let taken = wait_for_event(context.events.fd(), || {
+        // Between the queue and the count nobody may destroy the object.
+        let _objects = context.rails.objects();
+        let queued = context.events.pop()?;
+        // SAFETY: its object is there: it would have left the queue otherwise.
+        if let Some(count) = unsafe { count_of(queued.event_type, queued.element) } {
+            count.add_one();
+        }
+        Some(queued)
+    });
+    match taken {
+        Ok(PendingEvent { event_type, element: about }) => {
+            let element = match event_type {
+                IBV_EVENT_PORT_ERR | IBV_EVENT_PORT_ACTIVE | IBV_EVENT_DEVICE_FATAL => {
+                    ibv_async_event_element { port_num: about as c_int }
+                }
+                _ => ibv_async_event_element { qp: about as *mut ibv_qp },
+            };
+            // SAFETY: the caller's structure.
+            unsafe { event.write(ibv_async_event { element, event_type }) };
+            0
+        }
+        Err(errno) => minus_one(errno as c_int),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    // SAFETY: an event that the program got; its object waits for this.
+    unsafe {
+        let event = &*event;
+        if let Some(count) = count_of(event.event_type, event.element.qp as usize) {
+            count.acknowledge(1);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The GID table and the partition key table, which have one entry each.
+
+use std::ffi::{c_int, c_uint};
+use std::ptr;
+
+use mitra_verbs::Gid;
+
+use super::context::{Context, PORT};
+use crate::abi::*;
+use crate::common::errno::{minus_one, status};
+
+/// The one line of the GID table.
+fn gid_at(context: &Context, port_num: u32, index: u32) -> Result<Gid, c_int> {
+    if port_num != u32::from(PORT) || index != 0 {
+        return Err(libc::EINVAL);
+    }
+    context.rails.gid().map_err(|error| status_of(&error))
+}
+
+fn status_of(error: &mitra_verbs::Error) -> c_int {
+    status("reading the GID table", Err(error.clone()))
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    // SAFETY: an open device.
+    let found = u32::try_from(index)
+        .map_err(|_| libc::EINVAL)
+        .and_then(|index| gid_at(unsafe { Context::of(context) }, port_num.into(), index));
+    match found {
+        Ok(found) => {
+            // SAFETY: the caller's structure.
+            unsafe { gid.write(ibv_gid { raw: found.0 }) };
+            0
+        }
+        Err(number) => minus_one(number),
+    }
+}
+
+fn entry(gid: Gid) -> ibv_gid_entry {
+    ibv_gid_entry {
+        gid: ibv_gid { raw: gid.0 },
+        gid_index: 0,
+        port_num: PORT.into(),
+        gid_type: IBV_GID_TYPE_ROCE_V2,
+        ndev_ifindex: 0,
+    }
+}
+
+/// Copies an entry, of which the caller knows so many bytes.
+///
+/// # Safety
+/// `to` has room for them.
+unsafe fn put_entry(to: *mut ibv_gid_entry, size: usize, entry: &ibv_gid_entry) {
+    let known = size.min(size_of::<ibv_gid_entry>());
+    // SAFETY: the caller's promise.
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(entry).cast::<u8>(), to.cast::<u8>(), known) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port_num: u32,
+    gid_index: u32,
+    out: *mut ibv_gid_entry,
+    flags: u32,
+    entry_size: usize,
+) -> c_int {
+    if flags != 0 {
+        return libc::EOPNOTSUPP;
+    }
+    // SAFETY: an open device.
+    match gid_at(unsafe { Context::of(context) }, port_num, gid_index) {
+        Ok(gid) => {
+            // SAFETY: the caller's structure, of the size it says.
+            unsafe { put_entry(out, entry_size, &entry(gid)) };
+            0
+        }
+        Err(number) => number,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    flags: u32,
+    entry_size: usize,
+) -> isize {
+    if flags != 0 {
+        return -(libc::EOPNOTSUPP as isize);
+    }
+    // SAFETY: an open device.
+    match gid_at(unsafe { Context::of(context) }, PORT.into(), 0) {
+        Ok(_) if max_entries == 0 => -(libc::EINVAL as isize),
+        Ok(gid) => {
+            // SAFETY: the caller's array, of at least one entry of the size it says.
+            unsafe { put_entry(entries, entry_size, &entry(gid)) };
+            1
+        }
+        Err(number) => -(number as isize),
+    }
+}
+
+/// What older programs ask instead of [`_ibv_query_gid_ex`]; counted as `sysfs` does: 1 is RoCE v2.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_uint,
+    gid_type: *mut c_uint,
+) -> c_int {
+    // SAFETY: an open device.
+    match gid_at(unsafe { Context::of(context) }, port_num.into(), index) {
+        Ok(_) => {
+            // SAFETY: the caller's variable.
+            unsafe { *gid_type = 1 };
+            0
+        }
+        Err(number) => minus_one(number),
+    }
+}
+
+/// The default P_Key, full member (IBTA volume 1, 10.9.1.2).
+const PKEY: u16 = 0xffff;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_pkey(
+    _context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    if port_num != PORT || index != 0 {
+        return minus_one(libc::EINVAL);
+    }
+    // SAFETY: the caller's variable.
+    unsafe { *pkey = PKEY };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port_num: u8, pkey: u16) -> c_int {
+    if port_num == PORT && pkey == PKEY { 0 } else { minus_one(libc::EINVAL) }
+}
+
+/// RoCE v2 asks the network for nothing but IP: there is a MAC address on no rail.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
+    _context: *mut ibv_context,
+    _attr: *mut ibv_ah_attr,
+    mac: *mut u8,
+    vid: *mut u16,
+) -> c_int {
+    // SAFETY: the caller's six bytes, and its variable where it has one.
+    unsafe {
+        ptr::write_bytes(mac, 0, 6);
+        if !vid.is_null() {
+            *vid = 0xffff;
+        }
+    }
+    0
+}

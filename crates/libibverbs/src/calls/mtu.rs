@@ -1,0 +1,27 @@
+//! Path MTUs as `enum ibv_mtu`.
+
+use mitra_verbs::{Error, Mtu, Result};
+
+use crate::abi::*;
+
+/// `enum ibv_mtu` for a path MTU.
+pub(crate) fn mtu_code(mtu: Mtu) -> ibv_mtu {
+    match mtu {
+        Mtu::M256 => IBV_MTU_256,
+        Mtu::M512 => IBV_MTU_512,
+        Mtu::M1024 => IBV_MTU_1024,
+        Mtu::M2048 => IBV_MTU_2048,
+        Mtu::M4096 => IBV_MTU_4096,
+    }
+}
+
+/// Returns the path MTU of an `enum ibv_mtu`.
+///
+/// # Errors
+/// `Invalid` for any other value.
+pub(crate) fn mtu_from_code(code: ibv_mtu) -> Result<Mtu> {
+    Mtu::ALL
+        .into_iter()
+        .find(|mtu| mtu_code(*mtu) == code)
+        .ok_or(Error::Invalid("a path MTU is one of IBV_MTU_256 to IBV_MTU_4096"))
+}

@@ -1,0 +1,70 @@
+//! Opening and closing the device, and the table of verbs that programs call through it.
+
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::{mem, ptr};
+
+use super::abi_object::AbiHeader;
+use super::context::Context;
+use super::{cq, cq_ex, mr, mw, post, qp_ex, query_device, query_port, srq};
+use crate::abi::*;
+use crate::common::errno::{pointer, set_errno};
+use crate::common::event_queue::EventQueue;
+use crate::rails::objects::ObjectEntry;
+use crate::rails::open;
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pointer("ibv_open_device", open(device))
+}
+
+fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
+    let rails = open::open()?;
+    let events = EventQueue::new()?;
+    // SAFETY: integers, pointers and optional functions.
+    let mut header: verbs_context = unsafe { mem::zeroed() };
+    header.sz = size_of::<verbs_context>();
+    header.query_port = Some(query_port::query_port);
+    header.query_device_ex = Some(query_device::query_device_ex);
+    header.query_rt_values = Some(query_device::query_rt_values);
+    header.create_cq_ex = Some(cq_ex::create_cq_ex);
+    header.create_qp_ex = Some(qp_ex::create_qp_ex);
+    header.create_srq_ex = Some(srq::create_srq_ex);
+    header.modify_cq = Some(cq::modify_cq);
+    header.advise_mr = Some(mr::advise_mr);
+    header.context.device = device;
+    header.context.ops.poll_cq = Some(cq::poll_cq);
+    header.context.ops.req_notify_cq = Some(cq::req_notify_cq);
+    header.context.ops.post_send = Some(post::post_send);
+    header.context.ops.post_recv = Some(post::post_recv);
+    header.context.ops.post_srq_recv = Some(post::post_srq_recv);
+    header.context.ops.alloc_mw = Some(mw::alloc_mw);
+    header.context.ops.bind_mw = Some(mw::bind_mw);
+    header.context.ops.dealloc_mw = Some(mw::dealloc_mw);
+    header.context.cmd_fd = -1;
+    header.context.async_fd = events.fd().as_raw_fd();
+    header.context.num_comp_vectors = 1;
+    header.context.abi_compat = ptr::without_provenance_mut(__VERBS_ABI_IS_EXTENDED);
+    let context = Box::leak(Box::new(Context::new(AbiHeader::new(header), rails, events)));
+    let address = context.address();
+    let entry: ObjectEntry = context.object_entry(address as usize);
+    context.rails.objects().contexts.push(entry);
+    Ok(address)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: an open device.
+    let found = unsafe { Context::of(context) };
+    found.rails.objects().contexts.retain(|other| other.address != context as usize);
+    // SAFETY: it was leaked when it was opened, and the program gives it back.
+    drop(unsafe { Box::from_raw(ptr::from_ref(found).cast_mut()) });
+    0
+}
+
+/// A device of another process cannot be had: there is no descriptor that stands for one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
+    set_errno(libc::EOPNOTSUPP);
+    ptr::null_mut()
+}

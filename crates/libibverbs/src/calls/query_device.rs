@@ -1,0 +1,110 @@
+//! `ibv_query_device` and `ibv_query_device_ex`.
+
+use std::ffi::c_int;
+use std::{mem, ptr};
+
+use mitra_verbs::{AtomicScope, Provider};
+
+use super::context::{Context, PORT};
+use super::device;
+use crate::abi::*;
+use crate::rails::open;
+
+/// Pages of 4 KiB and all larger powers of two.
+const PAGE_SIZES: u64 = !0xfff;
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    // SAFETY: an open device, and the caller's structure.
+    unsafe { attr.write(device_attr(Context::of(context))) };
+    0
+}
+
+fn device_attr(context: &Context) -> ibv_device_attr {
+    let attr = context.nic().attr();
+    let limits = context.rails.limits();
+    let count = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
+    // SAFETY: integers.
+    let mut out: ibv_device_attr = unsafe { mem::zeroed() };
+    device::copy_text(&mut out.fw_ver, env!("CARGO_PKG_VERSION"));
+    out.node_guid = open::guid();
+    out.sys_image_guid = out.node_guid;
+    out.max_mr_size = i64::MAX as u64;
+    out.page_size_cap = PAGE_SIZES;
+    // No vendor that a program has a special way for: 0xffffff is nobody's.
+    out.vendor_id = 0x00ff_ffff;
+    out.max_qp = count(limits.qps);
+    out.max_qp_wr = count(limits.wrs);
+    out.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SYS_IMAGE_GUID;
+    if context.rails.multi_rail.is_none() {
+        out.device_cap_flags |=
+            IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+    }
+    out.max_sge = count(limits.sges);
+    out.max_sge_rd = count(limits.sges);
+    out.max_cq = count(limits.cqs);
+    out.max_cqe = count(limits.cqe);
+    out.max_mr = count(limits.mrs);
+    out.max_pd = count(limits.pds);
+    out.max_qp_rd_atom = limits.rd_atomic.into();
+    out.max_res_rd_atom = count(limits.qps).saturating_mul(limits.rd_atomic.into());
+    out.max_qp_init_rd_atom = limits.rd_atomic.into();
+    out.atomic_cap = match attr.capabilities.atomic_scope {
+        AtomicScope::None => IBV_ATOMIC_NONE,
+        AtomicScope::Nic => IBV_ATOMIC_HCA,
+        AtomicScope::Global => IBV_ATOMIC_GLOB,
+    };
+    out.max_mw = count(limits.mws);
+    out.max_ah = count(limits.ahs);
+    out.max_mcast_grp = count(limits.mcast_groups);
+    out.max_mcast_qp_attach = count(limits.mcast_qps);
+    out.max_total_mcast_qp_attach = count(limits.mcast_attached);
+    out.max_srq = count(limits.srqs);
+    out.max_srq_wr = count(limits.wrs);
+    out.max_srq_sge = count(limits.sges);
+    out.max_pkeys = 1;
+    out.phys_port_cnt = PORT;
+    out
+}
+
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    // SAFETY: the caller's question, if there is one.
+    if attr_size < size_of::<ibv_device_attr>() || unsafe { input.as_ref() }.is_some_and(|i| i.comp_mask != 0)
+    {
+        return libc::EINVAL;
+    }
+    // SAFETY: integers.
+    let mut out: ibv_device_attr_ex = unsafe { mem::zeroed() };
+    // SAFETY: an open device.
+    out.orig_attr = device_attr(unsafe { Context::of(context) });
+    out.device_cap_flags_ex = out.orig_attr.device_cap_flags.into();
+    out.phys_port_cnt_ex = PORT.into();
+    let known = attr_size.min(size_of::<ibv_device_attr_ex>());
+    // SAFETY: the caller's structure has `attr_size` bytes; what a newer one has behind ours is zero.
+    unsafe {
+        ptr::write_bytes(attr.cast::<u8>(), 0, attr_size);
+        ptr::copy_nonoverlapping((&raw const out).cast::<u8>(), attr.cast::<u8>(), known);
+    }
+    0
+}
+
+pub(crate) unsafe extern "C" fn query_rt_values(
+    _context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    // SAFETY: the caller's structure.
+    let values = unsafe { &mut *values };
+    if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+        return libc::EINVAL;
+    }
+    values.comp_mask = 0; // there is no free-running clock: nothing is answered
+    0
+}

@@ -1,0 +1,79 @@
+//! `ibv_query_port`.
+
+use std::ffi::c_int;
+use std::{mem, ptr};
+
+use mitra_verbs::{Mtu, Provider};
+
+use super::context::{Context, PORT};
+use super::mtu::mtu_code;
+use crate::abi::*;
+use crate::common::errno::log_failure;
+
+/// 25 Gbit/s on one lane, of the values of IBTA volume 1, 14.2.5.6: nobody should plan by it.
+const SPEED: u8 = 32;
+const ONE_LANE: u8 = 1;
+const LINK_UP: u8 = 5;
+const POLLING: u8 = 2;
+
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    attr: *mut ibv_port_attr,
+    attr_len: usize,
+) -> c_int {
+    // SAFETY: an open device.
+    let context = unsafe { Context::of(context) };
+    match port_attr(context, port_num) {
+        Ok(out) => {
+            let known = attr_len.min(size_of::<ibv_port_attr>());
+            // SAFETY: the caller's structure has `attr_len` bytes.
+            unsafe {
+                ptr::write_bytes(attr.cast::<u8>(), 0, attr_len);
+                ptr::copy_nonoverlapping((&raw const out).cast::<u8>(), attr.cast::<u8>(), known);
+            }
+            0
+        }
+        Err(number) => number,
+    }
+}
+
+fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
+    if port_num != PORT {
+        log_failure("ibv_query_port", &"the device has one port, number 1");
+        return Err(libc::EINVAL);
+    }
+    let port = context.nic().query_port();
+    // SAFETY: integers.
+    let mut out: ibv_port_attr = unsafe { mem::zeroed() };
+    // A NIC that died has a port all the same: it is down.
+    let up = context.rails.is_up();
+    out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
+    out.max_mtu = IBV_MTU_4096;
+    out.active_mtu = mtu_code(port.map_or(Mtu::M1024, |port| port.max_mtu));
+    out.gid_tbl_len = 1;
+    out.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+    out.max_msg_sz = context.nic().attr().limits.message_bytes;
+    out.pkey_tbl_len = 1;
+    out.max_vl_num = 1;
+    out.active_width = ONE_LANE;
+    out.active_speed = SPEED;
+    out.phys_state = if up { LINK_UP } else { POLLING };
+    out.link_layer = IBV_LINK_LAYER_ETHERNET;
+    out.flags = IBV_QPF_GRH_REQUIRED;
+    Ok(out)
+}
+
+/// The bytes of `struct ibv_port_attr` that programs linked to the exported function know: those before
+/// `port_cap_flags2`.
+const EXPORTED_PORT_ATTR: usize = mem::offset_of!(ibv_port_attr, port_cap_flags2);
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: an open device, and the caller's structure, of which this many bytes are there.
+    unsafe { query_port(context, port_num, attr, EXPORTED_PORT_ATTR) }
+}

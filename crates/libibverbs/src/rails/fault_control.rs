@@ -1,0 +1,30 @@
+//! What `mitra fault` and `mitra status` ask of a running device.
+
+use std::sync::Weak;
+
+use mitra_control::{ControlledDevice, DeviceStatus, FaultAction, apply_fault, rail_status};
+
+use super::rail_set::RailSet;
+
+/// The controlled device. It does not keep the device open.
+pub(super) struct FaultControl(pub(super) Weak<RailSet>);
+
+impl ControlledDevice for FaultControl {
+    fn apply_fault(&mut self, rail: usize, action: FaultAction) {
+        let Some(rails) = self.0.upgrade() else { return };
+        let Some(nic) = rails.nics().get(rail) else { return };
+        apply_fault(nic, action);
+    }
+
+    fn status(&mut self) -> DeviceStatus {
+        let Some(rails) = self.0.upgrade() else {
+            return DeviceStatus { rails: Vec::new(), queue_pairs: 0, failovers: 0 };
+        };
+        let virtual_qps = rails.multi_rail.as_ref().map(|multi_rail| multi_rail.qps());
+        DeviceStatus {
+            rails: rails.nics().iter().map(|nic| rail_status(nic)).collect(),
+            queue_pairs: rails.objects().qps.len(),
+            failovers: virtual_qps.iter().flatten().map(|qp| qp.failovers()).sum(),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! From completions of the virtual queue pair to completions of the program.
+
+use std::sync::atomic::Ordering;
+
+use mitra_failover::{CloseReason, Completion, Outcome, UnresolvedError};
+use mitra_verbs::{AsyncEvent, QpState, Wc, WcOpcode, WcStatus};
+
+use super::MultiRailQp;
+use super::inner::Inner;
+use crate::rails::peer_closed::PeerClosed;
+
+/// Unresolved errors that a queue pair logs at most.
+const MAX_LOGGED_ERRORS: u32 = 8;
+
+impl MultiRailQp {
+    /// Polls the virtual queue pair, pushes its completions to the program's queues, and acts on its state: posts deferred sends,
+    /// reports events, and enters ERR when the connection has ended.
+    pub(super) fn collect(&self, inner: &mut Inner) {
+        // A thread that drives several queue pairs may hold one that was destroyed a moment ago.
+        if inner.destroyed {
+            return;
+        }
+        self.take_completions(inner);
+        self.match_receives(inner);
+        if let Some(event) = inner.vqp.qp_error_event()
+            && !std::mem::replace(&mut inner.request_error_reported, true)
+        {
+            inner.fail();
+            (self.params.on_event)(event);
+        }
+        match inner.vqp.close_reason() {
+            Some(CloseReason::PeerClosed) if inner.state != QpState::Err => {
+                inner.peer_closed.get_or_insert_default();
+            }
+            // No request may be outstanding that could report the end. Requests posted from here on are flushed.
+            Some(reason) if reason != CloseReason::Closed && inner.state == QpState::Rts => {
+                tracing::warn!("queue pair {}: the connection has ended: {reason:?}", self.qpn);
+                inner.fail();
+                (self.params.on_event)(AsyncEvent::QpFatal(self.qpn));
+            }
+            _ => {}
+        }
+        self.post_deferred(inner);
+        if inner.peer_closed.as_ref().is_some_and(PeerClosed::is_expired) {
+            tracing::warn!("queue pair {}: a send fails: the peer has closed its end", self.qpn);
+            inner.state = QpState::Err;
+            self.release_withheld(inner, WcStatus::RetryExceeded);
+        }
+        self.log_failover(inner);
+    }
+
+    /// Polls the virtual queue pair, and pushes its completions to the program's queues.
+    pub(super) fn take_completions(&self, inner: &mut Inner) {
+        let mut scratch = std::mem::take(&mut inner.scratch);
+        inner.vqps().for_each(|vqp| {
+            vqp.poll(&mut scratch);
+        });
+        for completion in scratch.drain(..) {
+            self.complete(inner, &completion);
+        }
+        inner.scratch = scratch;
+    }
+
+    fn complete(&self, inner: &mut Inner, completion: &Completion) {
+        let is_receive = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
+        let (status, vendor_err) = wc_status(completion.outcome);
+        if status != WcStatus::Success
+            && inner.vqp.close_reason() == Some(CloseReason::PeerClosed)
+            && inner.state != QpState::Err
+        {
+            let wc = self.wc(completion.wr_id, status, completion.opcode);
+            let peer_closed = inner.peer_closed.get_or_insert_default();
+            match (is_receive, &self.params.srq) {
+                (true, None) => peer_closed.withhold_recv(wc),
+                // Receives of a shared queue are not flushed with a queue pair: they stay for the others.
+                (true, Some(_)) => {}
+                (false, _) => peer_closed.withhold_send(wc),
+            }
+            return;
+        }
+        if let Outcome::Unresolved(error) = completion.outcome
+            && !matches!(error, UnresolvedError::Undecided(CloseReason::Closed))
+            && inner.logged_errors < MAX_LOGGED_ERRORS
+        {
+            inner.logged_errors += 1;
+            tracing::warn!(
+                "queue pair {}: {:?}, wr_id {:#x}: {error}",
+                self.qpn,
+                completion.opcode,
+                completion.wr_id
+            );
+        }
+        if status != WcStatus::Success {
+            inner.fail();
+        }
+        if is_receive && let Some(ring) = &mut inner.bounce_ring {
+            // Receives of a shared queue are not flushed with a queue pair: they stay for the others.
+            if status != WcStatus::Flushed {
+                ring.push(*completion);
+            }
+            return;
+        }
+        let wc = with_message(self.wc(completion.wr_id, status, completion.opcode), completion);
+        let cq = if is_receive { &self.params.recv_cq } else { &self.params.send_cq };
+        cq.push(Wc { vendor_err, ..wc });
+    }
+
+    /// Pushes the completions that were withheld since the peer closed its end: the oldest send with `oldest`, the others flushed.
+    pub(super) fn release_withheld(&self, inner: &mut Inner, oldest: WcStatus) {
+        for wc in inner.peer_closed.take().into_iter().flat_map(|withheld| withheld.fail(oldest)) {
+            let cq = if wc.opcode == WcOpcode::Recv { &self.params.recv_cq } else { &self.params.send_cq };
+            cq.push(wc);
+        }
+    }
+
+    /// Logs and counts a failover, once.
+    fn log_failover(&self, inner: &mut Inner) {
+        let Some(report) = inner.sender().last_failover() else { return };
+        if inner.logged_epoch == Some(report.epoch) {
+            return;
+        }
+        inner.logged_epoch = Some(report.epoch);
+        self.failovers.fetch_add(1, Ordering::Relaxed);
+        let tally = report.stats;
+        tracing::warn!(
+            "queue pair {} moved from rail {} to rail {} ({:?}) in {:.1?}: of {} in flight, {} had been executed, {} \
+             are sent again",
+            self.qpn,
+            report.from,
+            report.to,
+            report.cause,
+            report.decided_at.saturating_since(report.detected_at),
+            tally.in_flight,
+            tally.executed,
+            tally.replayed
+        );
+    }
+}
+
+/// Returns a completion with the data that came with the message.
+pub(super) fn with_message(wc: Wc, completion: &Completion) -> Wc {
+    let Completion { byte_len, imm, invalidated, solicited, .. } = *completion;
+    Wc { byte_len, imm, invalidated, solicited, ..wc }
+}
+
+/// Returns the completion status of an outcome, and a `vendor_err` that identifies the unresolved error.
+///
+/// An operation that may have been executed ends with [`WcStatus::RetryExceeded`], which means the same on a NIC. An operation that
+/// was executed, and whose value is lost, ends with [`WcStatus::RemoteOperation`].
+pub(super) fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
+    match outcome {
+        Outcome::Success => (WcStatus::Success, 0),
+        Outcome::Failed(status) => (status, 0),
+        Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::Closed)) => (WcStatus::Flushed, 0),
+        Outcome::Unresolved(UnresolvedError::Indeterminate) => (WcStatus::RetryExceeded, 1),
+        Outcome::Unresolved(UnresolvedError::Undecided(_)) => (WcStatus::RetryExceeded, 2),
+        Outcome::Unresolved(UnresolvedError::ValueLost) => (WcStatus::RemoteOperation, 3),
+        Outcome::Unresolved(_) => (WcStatus::RemoteOperation, 4),
+    }
+}

@@ -1,0 +1,95 @@
+//! `ibv_modify_qp` and `ibv_query_qp` of a queue pair over several rails.
+
+use mitra_verbs::{
+    Error, Gid, Psn, QpAttr, QpState, QpStatus, QpType, Qpn, Result, RnrTimer, SqDrain, WcStatus,
+    check_modify,
+};
+
+use super::MultiRailQp;
+use super::inner::Inner;
+use crate::common::lock::lock;
+use crate::rails::bounce_ring::BounceRing;
+use crate::rails::multi_rail_domain::random;
+
+impl MultiRailQp {
+    /// Modifies the queue pair as `ibv_modify_qp(3)` does. The transition from INIT to RTR queries the peer for the other rails and
+    /// waits for the answer.
+    ///
+    /// # Errors
+    /// `WrongState` or `Invalid` if the transition is not allowed, `Unsupported` for SQD, or `Invalid` if the peer does not
+    /// answer.
+    pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
+        let from = lock(&self.inner).state;
+        let to = check_modify(QpType::Rc, from, attr)?;
+        if to == QpState::Sqd {
+            return Err(Error::Unsupported("draining the send queue of a connection that spans rails"));
+        }
+        if to == QpState::Reset {
+            return self.reset();
+        }
+        if (from, to) == (QpState::Init, QpState::Rtr)
+            && let (Some(gid), Some(qpn)) = (attr.dest_gid, attr.dest_qpn)
+        {
+            self.connect(gid, qpn, RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default()))?;
+        }
+        let mut inner = lock(&self.inner);
+        if (from, to) == (QpState::Rtr, QpState::Rts) {
+            let rnr_retry = attr.rnr_retry.unwrap_or_default();
+            inner.vqps().try_for_each(|vqp| vqp.modify_to_rts(rnr_retry))?;
+        }
+        inner.attr.update(&QpAttr { state: None, ..*attr });
+        inner.state = to;
+        if to == QpState::Err {
+            inner.shutdown();
+            self.collect(&mut inner);
+            self.release_withheld(&mut inner, WcStatus::Flushed);
+            // The program has ended the connection, so messages without a shared receive are dropped.
+            inner.bounce_ring.iter_mut().for_each(BounceRing::clear);
+        }
+        self.match_receives(&mut inner);
+        Ok(())
+    }
+
+    /// Connects all rails to the peer for receiving (INIT to RTR).
+    fn connect(&self, gid: Gid, qpn: Qpn, min_rnr_timer: RnrTimer) -> Result<()> {
+        *lock(&self.peer) = vec![gid];
+        let connected = if qpn == self.qpn && self.local_info()?.gids().any(|own| own == gid) {
+            lock(&self.inner).connect_to_itself(&self.domain, min_rnr_timer)
+        } else {
+            // The query waits without the lock, because the peer may query this queue pair at the same time.
+            random().and_then(|id| self.domain.rendezvous.query_connection(id, gid, qpn)).and_then(|info| {
+                lock(&self.inner).vqp.modify_to_rtr(&info, min_rnr_timer)?;
+                Ok(info)
+            })
+        };
+        let connected = connected.map(|info| info.gids().collect::<Vec<_>>());
+        *lock(&self.peer) = connected.clone().unwrap_or_default();
+        connected.map(|_| ())
+    }
+
+    /// Returns to RESET. Outstanding requests are dropped without completions, and the number stays.
+    fn reset(&self) -> Result<()> {
+        let mut inner = lock(&self.inner);
+        if inner.state == QpState::Reset {
+            return Ok(());
+        }
+        let replacement = inner.vqp.reset_replacement([random()?, random()?])?;
+        let Inner { vqp, sender, .. } = std::mem::replace(&mut *inner, Inner::new(replacement));
+        [Some(vqp), sender].into_iter().flatten().for_each(|replaced| self.domain.retire(replaced));
+        lock(&self.peer).clear();
+        Ok(())
+    }
+
+    /// Returns the state and the attributes as the program has set them. PSNs differ by rail, so the program's are returned.
+    pub(crate) fn query(&self) -> QpStatus {
+        let inner = lock(&self.inner);
+        QpStatus {
+            state: inner.state,
+            init: self.params.init,
+            rq_psn: inner.attr.rq_psn.unwrap_or(Psn::new(0)),
+            sq_psn: inner.attr.sq_psn.unwrap_or(Psn::new(0)),
+            attr: inner.attr,
+            sq_drain: SqDrain::NotInSqd,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Posting receives, and messages for a shared receive queue.
+
+use mitra_verbs::{AsyncEvent, Error, PostError, QpState, RecvWr, Result, Wc, WcOpcode, WcStatus};
+
+use super::MultiRailQp;
+use super::complete::{wc_status, with_message};
+use super::inner::Inner;
+use crate::common::lock::lock;
+use crate::rails::bounce_ring::{BounceRing, MatchedMessage};
+use crate::rails::virtual_srq::VirtualSrq;
+
+impl MultiRailQp {
+    /// Posts receives in order, as `ibv_post_recv(3)` does.
+    ///
+    /// # Errors
+    /// The index and the error of the first receive that is refused. The receives before it are posted.
+    pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
+        let mut inner = lock(&self.inner);
+        if self.params.srq.is_some() {
+            let error = Error::Invalid("this queue pair receives from its shared receive queue");
+            return Err(PostError { index: 0, error });
+        }
+        for (index, wr) in wrs.iter().enumerate() {
+            let flushed = self.wc(wr.wr_id, WcStatus::Flushed, WcOpcode::Recv);
+            if let Some(peer_closed) = &mut inner.peer_closed {
+                self.check_room("receive queue", peer_closed.recvs(), self.params.init.cap.recv_wrs)
+                    .map_err(|error| PostError { index, error })?;
+                peer_closed.withhold_recv(flushed);
+            } else if inner.state == QpState::Err {
+                self.params.recv_cq.push(flushed);
+            } else {
+                inner.vqp.post_recv(wr.clone()).map_err(|error| PostError { index, error })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies messages that wait to receives of the shared queue, and reports when a queue pair in ERR takes no more of them.
+    pub(super) fn match_receives(&self, inner: &mut Inner) {
+        let Some(srq) = &self.params.srq else { return };
+        self.match_messages(inner, srq);
+        // IBTA volume 1, 11.6.3.4.
+        if inner.state == QpState::Err
+            && inner.bounce_ring.as_ref().is_none_or(BounceRing::is_empty)
+            && !std::mem::replace(&mut inner.last_wqe_reported, true)
+        {
+            (self.params.on_event)(AsyncEvent::LastWqeReached(self.qpn));
+        }
+    }
+
+    fn match_messages(&self, inner: &mut Inner, srq: &VirtualSrq) {
+        if inner.bounce_ring.is_none()
+            && matches!(inner.state, QpState::Rtr | QpState::Rts)
+            && inner.vqp.close_reason().is_none()
+            && srq.longest() > 0
+        {
+            // Without a ring the virtual queue pair has no receives, and the peer's sends get RNR NAKs.
+            inner.bounce_ring = BounceRing::new(self.domain.failover(), srq, &mut inner.vqp).ok();
+        }
+        let Some(ring) = &mut inner.bounce_ring else { return };
+        let mut failed = false;
+        while let Some(MatchedMessage { wr_id, copied, completion }) = ring.match_next(srq, &mut inner.vqp) {
+            let (received, vendor_err) = wc_status(completion.outcome);
+            let status = if received == WcStatus::Success { copied } else { received };
+            failed |= status != WcStatus::Success;
+            let wc = with_message(self.wc(wr_id, status, completion.opcode), &completion);
+            self.params.recv_cq.push(Wc { vendor_err, ..wc });
+        }
+        if failed {
+            inner.fail();
+        }
+    }
+}

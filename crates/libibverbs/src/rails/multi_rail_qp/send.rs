@@ -1,0 +1,216 @@
+//! Posting sends.
+//!
+//! A request that names memory of the peer can be posted only when the keys of that region on all rails are known, since it may
+//! have to be replayed on any of them. The first request with a new rkey therefore waits, and with it every request
+//! behind it, while the peer is queried. `ibv_post_send` never blocks: the polls of the completion queue and the
+//! progress thread post the deferred requests in order when the answer is there.
+
+use mitra_failover::RemoteRegion;
+use mitra_verbs::{Error, PostError, QpState, Result, SendFlags, SendWr, WcStatus};
+
+use super::MultiRailQp;
+use super::inner::Inner;
+use crate::common::lock::lock;
+use crate::rails::multi_rail_domain::random;
+use crate::rails::region_keys::Lookup;
+
+impl MultiRailQp {
+    /// Posts requests in order, as `ibv_post_send(3)` does. Never blocks.
+    ///
+    /// # Errors
+    /// The index and the error of the first request that is refused. The requests before it are posted.
+    pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        let mut inner = lock(&self.inner);
+        let Err(refused) = self.post_all_or_none(&mut inner, wrs) else { return Ok(()) };
+        self.post_all_or_none(&mut inner, &wrs[..refused.index])?;
+        Err(refused)
+    }
+
+    /// Posts all requests, or none, as `ibv_wr_complete(3)` does. Never blocks.
+    ///
+    /// # Errors
+    /// The index and the error of the first request that is refused.
+    pub(crate) fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        self.post_all_or_none(&mut lock(&self.inner), wrs)
+    }
+
+    fn post_all_or_none(&self, inner: &mut Inner, wrs: &[SendWr]) -> Result<(), PostError> {
+        match inner.state {
+            QpState::Rts => {}
+            QpState::Err => {
+                // IBTA volume 1, 10.3.1.5: a request that is posted in the error state is flushed.
+                self.flush_deferred(inner);
+                wrs.iter().for_each(|wr| self.complete_send(wr, WcStatus::Flushed));
+                return Ok(());
+            }
+            state => {
+                let (call, needs) = ("post_send", "RTS");
+                let error = Error::WrongState { call, qpn: self.qpn, needs, state };
+                return Err(PostError { index: 0, error });
+            }
+        }
+        if let Some(peer_closed) = &mut inner.peer_closed {
+            let (used, depth) = (peer_closed.sends(), self.params.init.cap.send_wrs);
+            for index in 0..wrs.len() {
+                self.check_room("send queue", used + index, depth)
+                    .map_err(|error| PostError { index, error })?;
+            }
+            for wr in wrs {
+                peer_closed.withhold_send(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.wc_opcode()));
+            }
+            return Ok(());
+        }
+        if inner.deferred.is_empty() && wrs.iter().all(|wr| inner.region_keys.can_post(wr)) {
+            let wrs = wrs.iter().map(|wr| self.with_default_flags(wr));
+            return inner.sender().post_send_all(wrs);
+        }
+        self.defer(inner, wrs)?;
+        self.post_deferred(inner);
+        Ok(())
+    }
+
+    /// Returns the request as the virtual queue pair is to post it: signalled, if the queue pair signals all requests.
+    fn with_default_flags(&self, wr: &SendWr) -> SendWr {
+        let mut wr = wr.clone();
+        if self.params.init.sq_sig_all {
+            wr.flags |= SendFlags::SIGNALED;
+        }
+        wr
+    }
+
+    /// Returns an error if a queue with `used` entries is full.
+    pub(super) fn check_room(&self, queue: &'static str, used: usize, depth: u32) -> Result<()> {
+        if used >= depth as usize {
+            return Err(Error::QueueFull { queue, qpn: self.qpn, depth });
+        }
+        Ok(())
+    }
+
+    /// Queues all requests, or none, and queries the peer for the keys that they need.
+    fn defer(&self, inner: &mut Inner, wrs: &[SendWr]) -> Result<(), PostError> {
+        let depth = inner.sender().config().send_wrs;
+        let used = inner.sender().outstanding() + inner.deferred.len();
+        for (index, wr) in wrs.iter().enumerate() {
+            self.check_room("send queue", used + index, depth)
+                .and_then(|()| inner.sender().check_send(wr))
+                .and_then(|()| self.request_region(inner, wr))
+                .map_err(|error| PostError { index, error })?;
+        }
+        inner.deferred.extend(wrs.iter().map(|wr| self.with_default_flags(wr)));
+        Ok(())
+    }
+
+    /// Queries the peer for the region that a request names, unless its keys are known or requested.
+    fn request_region(&self, inner: &mut Inner, wr: &SendWr) -> Result<()> {
+        if let Some(remote) = wr.op.remote()
+            && !inner.region_keys.is_requested(remote.rkey)
+        {
+            let peer = lock(&self.peer).clone();
+            inner.region_keys.request(&self.domain.rendezvous, random()?, &peer, remote.rkey);
+        }
+        Ok(())
+    }
+
+    /// Posts the deferred requests whose keys are known by now, in order. Never blocks.
+    pub(super) fn post_deferred(&self, inner: &mut Inner) {
+        if inner.deferred.is_empty() {
+            return;
+        }
+        if inner.state == QpState::Err {
+            return self.flush_deferred(inner);
+        }
+        if let Some(peer_closed) = &mut inner.peer_closed {
+            for wr in inner.deferred.drain(..) {
+                peer_closed.withhold_send(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.wc_opcode()));
+            }
+            inner.region_keys.cancel_queries();
+            return;
+        }
+        self.domain.rendezvous.poll();
+        loop {
+            let ready = inner.deferred.iter().take_while(|wr| inner.region_keys.can_post(wr)).count();
+            if post_oldest(inner, ready).is_err() {
+                // All requests were checked when they were deferred. The program has deregistered local memory since.
+                return self.fail_front(inner, WcStatus::LocalProtection);
+            }
+            let Some(remote) = inner.deferred.front().and_then(|wr| wr.op.remote()) else { return };
+            match inner.region_keys.lookup(remote.rkey) {
+                Lookup::Pending => return,
+                Lookup::Found(region) => {
+                    if inner.sender().import(&region).is_err() {
+                        return self.fail_front(inner, WcStatus::BadResponse);
+                    }
+                    inner.region_keys.set_imported(remote.rkey);
+                }
+                Lookup::NotFound => {
+                    // The request is sent, so that the peer's NIC refuses it (NAK remote access error) and raises its event.
+                    let region = RemoteRegion::with_unknown_key(remote, self.domain.nics().len());
+                    inner.region_keys.forget(remote.rkey);
+                    if inner.sender().import(&region).and_then(|()| post_oldest(inner, 1)).is_err() {
+                        return self.fail_front(inner, WcStatus::RemoteAccess);
+                    }
+                }
+                Lookup::NotQueried => {
+                    let wr = inner.deferred.front().cloned();
+                    if wr.is_none_or(|wr| self.request_region(inner, &wr).is_err()) {
+                        return self.fail_front(inner, WcStatus::LocalQpOperation);
+                    }
+                    return;
+                }
+                Lookup::Failed(status) => return self.fail_front(inner, status),
+            }
+        }
+    }
+
+    /// Completes the oldest deferred request with an error, and flushes the others. Does nothing while requests before it are
+    /// outstanding, because completions are in posting order; the next [`MultiRailQp::post_deferred`] tries again. Does nothing
+    /// either when the virtual queue pair has ended: [`MultiRailQp::collect`] then decides how the requests end.
+    fn fail_front(&self, inner: &mut Inner, status: WcStatus) {
+        if inner.sender().outstanding() > 0 || inner.sender().close_reason().is_some() {
+            return;
+        }
+        self.take_completions(inner);
+        let Some(wr) = inner.deferred.pop_front() else { return };
+        self.complete_send(&wr, status);
+        inner.fail();
+        self.flush_deferred(inner);
+    }
+
+    /// Flushes the deferred requests of a queue pair in ERR.
+    pub(super) fn flush_deferred(&self, inner: &mut Inner) {
+        if inner.deferred.is_empty() {
+            return;
+        }
+        // The virtual queue pair has ended, so one poll returns the completions of all requests before the deferred ones.
+        self.take_completions(inner);
+        for wr in std::mem::take(&mut inner.deferred) {
+            self.complete_send(&wr, WcStatus::Flushed);
+        }
+        inner.region_keys.cancel_queries();
+    }
+
+    fn complete_send(&self, wr: &SendWr, status: WcStatus) {
+        self.params.send_cq.push(self.wc(wr.wr_id, status, wr.op.wc_opcode()));
+    }
+}
+
+/// Posts the oldest `n` deferred requests in one call.
+///
+/// # Errors
+/// The error of the first request that is refused. Those before it are posted.
+fn post_oldest(inner: &mut Inner, n: usize) -> Result<()> {
+    if n == 0 {
+        return Ok(());
+    }
+    let Inner { vqp, sender, deferred, .. } = inner;
+    let vqp = sender.as_mut().unwrap_or(vqp);
+    let (posted, result) = match vqp.post_send_all(deferred.iter().take(n).cloned()) {
+        Ok(()) => (n, Ok(())),
+        Err(refused) => {
+            let before = vqp.post_send_all(deferred.iter().take(refused.index).cloned());
+            (if before.is_ok() { refused.index } else { 0 }, Err(refused.error))
+        }
+    };
+    deferred.drain(..posted);
+    result
+}

@@ -1,0 +1,299 @@
+//! Devices in one process. The tests run the rounds of their progress threads, so they decide when a peer answers.
+
+use std::collections::VecDeque;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use mitra_control::Settings;
+use mitra_failover::{Domain, VirtualMr};
+use mitra_softnic::{Config, SoftNic};
+use mitra_verbs::{
+    Access, Buffer, CqId, Data, Key, Provider, QpCap, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
+    Sge, SgeList,
+};
+
+use super::*;
+use crate::rails::multi_rail::MultiRail;
+use crate::rails::rendezvous::Rendezvous;
+
+/// Time after which a query that nobody answers fails, in these tests.
+const QUERY_TIMEOUT: Duration = Duration::from_millis(300);
+const DEPTH: u32 = 8;
+
+fn device() -> Arc<MultiRail> {
+    let nics = (0..2).map(|_| SoftNic::open(Config::loopback()).expect("loopback NICs can be opened"));
+    let providers = nics.map(|nic| nic as Arc<dyn Provider>).collect();
+    let failover = Domain::with_completion_channels(providers).expect("two NICs form a domain");
+    let rendezvous = Rendezvous::with_timeout(failover.nics(), QUERY_TIMEOUT).expect("queue pair 1 is free");
+    MultiRail::with_domain(MultiRailDomain::with_rendezvous(failover, rendezvous, &Settings::default()))
+}
+
+fn gids(device: &MultiRail) -> Vec<Gid> {
+    device
+        .domain()
+        .nics()
+        .iter()
+        .map(|nic| nic.provider.query_port().expect("the NIC is alive").gid)
+        .collect()
+}
+
+fn create_qp(device: &MultiRail, cq: &Arc<VirtualCq>) -> Arc<MultiRailQp> {
+    let init = QpInitAttr {
+        qp_type: QpType::Rc,
+        pd: device.domain().pd(),
+        send_cq: CqId(0),
+        recv_cq: CqId(0),
+        srq: None,
+        cap: QpCap { send_wrs: DEPTH, recv_wrs: DEPTH, ..QpCap::default() },
+        sq_sig_all: true,
+    };
+    let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
+    device
+        .create_qp(CreateParams { init, send_cq, recv_cq, srq: None, on_event: Box::new(|_| {}) })
+        .expect("the capacities are within the limits")
+}
+
+/// One end of a connection, with a registered buffer of 64 bytes.
+struct End {
+    device: Arc<MultiRail>,
+    cq: Arc<VirtualCq>,
+    qp: Arc<MultiRailQp>,
+    memory: Arc<Buffer>,
+    mr: VirtualMr,
+}
+
+impl End {
+    fn new() -> End {
+        let device = device();
+        let cq = VirtualCq::new(None);
+        let qp = create_qp(&device, &cq);
+        let memory = Arc::new(Buffer::new(64));
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mr = device.domain().register(&memory, access).expect("memory can be registered");
+        End { device, cq, qp, memory, mr }
+    }
+
+    fn remote(&self) -> RemoteAddr {
+        self.mr.remote().at(0)
+    }
+
+    fn write(&self, wr_id: u64, remote: RemoteAddr) -> SendWr {
+        SendWr::new(wr_id, SendOp::Write(remote), Data::sge(self.mr.sge(0, 8)))
+    }
+
+    fn send(&self, wr_id: u64) -> SendWr {
+        SendWr::new(wr_id, SendOp::Send, Data::sge(self.mr.sge(0, 8)))
+    }
+
+    fn post_recv(&self, wr_id: u64) {
+        self.qp.post_recv(&[RecvWr::new(wr_id, self.mr.sge(32, 8))]).expect("the queue has room");
+    }
+
+    /// Runs a round of the progress thread that answers peers.
+    fn answer_peers(&self) {
+        self.device.answer_queries(&self.device.qps());
+    }
+
+    fn poll(&self) -> Vec<(u64, WcStatus)> {
+        let mut wcs = Vec::new();
+        self.cq.poll(16, &mut wcs);
+        wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect()
+    }
+}
+
+/// Connects two ends as the transitions to RTS do.
+fn connected() -> (End, End) {
+    let (a, b) = (End::new(), End::new());
+    for (end, peer) in [(&a, &b), (&b, &a)] {
+        let info = peer.qp.local_info().expect("the NICs are alive");
+        let mut inner = lock(&end.qp.inner);
+        inner.vqp.connect(&info).expect("the configurations agree");
+        inner.state = QpState::Rts;
+        *lock(&end.qp.peer) = info.gids().collect();
+    }
+    (a, b)
+}
+
+/// Polls `a` until it has `n` completions, and `b` so that it takes part. `each` runs in every turn.
+fn completions(a: &End, b: &End, n: usize, mut each: impl FnMut()) -> Vec<(u64, WcStatus)> {
+    let started = Instant::now();
+    let mut found = Vec::new();
+    while found.len() < n {
+        found.extend(a.poll());
+        b.qp.drive();
+        each();
+        assert!(started.elapsed() < Duration::from_secs(20), "only {found:?} completed");
+    }
+    found
+}
+
+#[test]
+fn destroyed_queue_pair_completes_nothing() {
+    let (a, b) = connected();
+    a.qp.post_recv(&[RecvWr { wr_id: 1, sges: SgeList::new() }]).expect("the queue has room");
+    // Another thread may poll the queue pair while the program destroys it.
+    let polled = a.device.qps();
+    a.device.destroy_qp(Arc::clone(&a.qp));
+    for qp in &polled {
+        qp.make_progress();
+        qp.drive();
+    }
+    assert_eq!(a.poll(), []);
+    drop(b);
+}
+
+#[test]
+fn connected_queue_pair_answers_its_peer_only() {
+    let (local, peer, stranger) = (device(), device(), device());
+    let qp = create_qp(&local, &VirtualCq::new(None));
+    let query = |from: &MultiRail| {
+        thread::scope(|scope| {
+            let answer = scope
+                .spawn(|| from.domain().rendezvous.query_connection(rand_id(), gids(&local)[0], qp.qpn()));
+            while !answer.is_finished() {
+                local.answer_queries(&local.qps());
+                thread::yield_now();
+            }
+            answer.join().expect("a query does not panic").is_ok()
+        })
+    };
+    assert!(query(&peer) && query(&stranger), "an unconnected queue pair answers everybody");
+    *lock(&qp.peer) = gids(&peer);
+    assert!(query(&peer));
+    assert!(!query(&stranger));
+}
+
+fn rand_id() -> u64 {
+    crate::rails::multi_rail_domain::random().expect("the system has a random source")
+}
+
+#[test]
+fn slow_peer_does_not_block_post() {
+    let (a, b) = connected();
+    a.memory.write_at(0, b"pioneer!");
+    let started = Instant::now();
+    a.qp.post_send(&[a.write(1, b.remote())]).expect("the request is valid");
+    assert!(started.elapsed() < QUERY_TIMEOUT / 2, "the post waited for the peer");
+    // The peer does not answer yet.
+    for _ in 0..100 {
+        assert_eq!(a.poll(), []);
+    }
+    assert_eq!(completions(&a, &b, 1, || b.answer_peers()), [(1, WcStatus::Success)]);
+    let mut bytes = [0; 8];
+    b.memory.read_at(0, &mut bytes);
+    assert_eq!(&bytes, b"pioneer!");
+    // The keys are known from now on.
+    a.qp.post_send(&[a.write(2, b.remote())]).expect("the request is valid");
+    assert_eq!(completions(&a, &b, 1, || {}), [(2, WcStatus::Success)]);
+}
+
+#[test]
+fn sends_behind_unknown_rkey_stay_in_order() {
+    let (a, b) = connected();
+    let second = Arc::new(Buffer::new(64));
+    let second_mr = b.device.domain().register(&second, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let second_mr = second_mr.expect("memory can be registered");
+    (10..12).for_each(|wr_id| b.post_recv(wr_id));
+    a.qp.post_send(&[a.send(1), a.write(2, b.remote())]).expect("the requests are valid");
+    a.qp.post_send(&[a.send(3), a.write(4, second_mr.remote().at(0))]).expect("the requests are valid");
+    a.qp.post_send(&[a.write(5, b.remote())]).expect("the request is valid");
+    let found = completions(&a, &b, 5, || b.answer_peers());
+    assert_eq!(found, (1..=5).map(|wr_id| (wr_id, WcStatus::Success)).collect::<Vec<_>>());
+    let received: VecDeque<_> = completions(&b, &a, 2, || {}).into();
+    assert_eq!(received, [(10, WcStatus::Success), (11, WcStatus::Success)]);
+}
+
+#[test]
+fn request_before_unknown_rkey_is_not_delayed() {
+    let (a, b) = connected();
+    b.post_recv(10);
+    a.qp.post_send(&[a.send(1), a.write(2, b.remote())]).expect("the requests are valid");
+    // Nobody answers the query of the second request.
+    assert_eq!(completions(&a, &b, 1, || {}), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn nonexistent_rkey_completes_with_remote_access_error() {
+    let (a, b) = connected();
+    let nonexistent = RemoteAddr { addr: 0x1000, rkey: Key(0x1234_5678) };
+    a.qp.post_send(&[a.write(1, nonexistent), a.send(2)]).expect("the peer refuses, not the post");
+    let found = completions(&a, &b, 2, || b.answer_peers());
+    assert_eq!(found, [(1, WcStatus::RemoteAccess), (2, WcStatus::Flushed)]);
+    assert_eq!(a.qp.query().state, QpState::Err);
+}
+
+#[test]
+fn unanswered_query_completes_with_retry_exceeded() {
+    let (a, b) = connected();
+    a.qp.post_send(&[a.write(1, b.remote()), a.write(2, b.remote())]).expect("the requests are valid");
+    let found = completions(&a, &b, 2, || {});
+    assert_eq!(found, [(1, WcStatus::RetryExceeded), (2, WcStatus::Flushed)]);
+    a.qp.post_send(&[a.send(3)]).expect("a post in ERR is flushed");
+    assert_eq!(a.poll(), [(3, WcStatus::Flushed)]);
+}
+
+#[test]
+fn peer_that_closes_flushes_deferred_sends() {
+    let (a, b) = connected();
+    a.qp.post_send(&[a.write(1, b.remote()), a.send(2)]).expect("the requests are valid");
+    b.device.destroy_qp(Arc::clone(&b.qp));
+    let found = completions(&a, &b, 2, || b.qp.drive_after_destroy());
+    // As on a NIC whose peer is gone: the oldest request exhausts its retries.
+    assert_eq!(found, [(1, WcStatus::RetryExceeded), (2, WcStatus::Flushed)]);
+}
+
+#[test]
+fn error_state_flushes_deferred_sends() {
+    let (a, b) = connected();
+    a.post_recv(9);
+    a.qp.post_send(&[a.write(1, b.remote()), a.send(2)]).expect("the requests are valid");
+    a.qp.modify(&mitra_verbs::QpAttr::to(QpState::Err)).expect("every state leads to ERR");
+    let mut found = a.poll();
+    found.sort_by_key(|(wr_id, _)| *wr_id);
+    assert_eq!(found, [1, 2, 9].map(|wr_id| (wr_id, WcStatus::Flushed)));
+}
+
+#[test]
+fn destroyed_queue_pair_drops_deferred_sends() {
+    let (a, b) = connected();
+    a.qp.post_send(&[a.write(1, b.remote())]).expect("the request is valid");
+    a.device.destroy_qp(Arc::clone(&a.qp));
+    b.answer_peers();
+    a.qp.drive();
+    assert_eq!(a.poll(), []);
+}
+
+#[test]
+fn refused_request_leaves_those_before_it_posted() {
+    let (a, b) = connected();
+    let unregistered = Sge { addr: 0, len: 8, key: Key(0x4321) };
+    let bad = SendWr::new(3, SendOp::Write(b.remote()), Data::sge(unregistered));
+    // With keys that are unknown, and again with keys that are known.
+    for _ in 0..2 {
+        let wrs = [a.write(1, b.remote()), a.write(2, b.remote()), bad.clone(), a.write(4, b.remote())];
+        let refused = a.qp.post_send(&wrs).expect_err("the third request names unregistered memory");
+        assert_eq!(refused.index, 2);
+        let all_or_none = a.qp.post_send_all(&wrs[1..]).expect_err("the second request is bad");
+        assert_eq!(all_or_none.index, 1);
+        let found = completions(&a, &b, 2, || b.answer_peers());
+        assert_eq!(found, [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    }
+}
+
+#[test]
+fn deferred_sends_count_against_queue_depth() {
+    let (a, b) = connected();
+    let wrs: Vec<_> = (0..u64::from(DEPTH) + 1).map(|wr_id| a.write(wr_id, b.remote())).collect();
+    let refused = a.qp.post_send(&wrs).expect_err("the queue has eight entries");
+    assert_eq!(refused.index, DEPTH as usize);
+    let found = completions(&a, &b, DEPTH as usize, || b.answer_peers());
+    assert!(found.iter().all(|(_, status)| *status == WcStatus::Success));
+}
+
+#[test]
+fn deferred_sends_are_signalled_as_the_queue_pair_says() {
+    let (a, b) = connected();
+    let unsignalled = a.write(1, b.remote()).with_flags(SendFlags::empty());
+    a.qp.post_send(&[unsignalled]).expect("the request is valid");
+    assert_eq!(completions(&a, &b, 1, || b.answer_peers()), [(1, WcStatus::Success)]);
+}

@@ -1,0 +1,109 @@
+//! Opening the device of the process, once, and closing its connections when the process exits.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use mitra_control::{ControlServer, RailsConfig, Settings};
+use mitra_softnic::{Config, SoftNic};
+use mitra_verbs::Result;
+
+use super::fault_control::FaultControl;
+use super::multi_rail::MultiRail;
+use super::rail_set::RailSet;
+use super::{event_thread, progress_thread};
+use crate::common::errno::system_error;
+use crate::common::lock::lock;
+use crate::common::logging;
+
+/// The open device, and the process that opened it.
+static OPEN: Mutex<Option<(u32, Arc<RailSet>)>> = Mutex::new(None);
+
+/// Whether the handlers of exit and fork are installed. A forked child inherits both the flag and the handlers.
+static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// Returns the device of this process, and opens it on the first call.
+///
+/// A forked child opens a device of its own, because the threads of its parent's NICs do not exist in it.
+///
+/// # Errors
+/// `System` if the environment of `mitra run` is malformed, or if a socket or a thread cannot be created. The reason is also
+/// logged, because programs only report that there is no device.
+pub(crate) fn open() -> Result<Arc<RailSet>> {
+    logging::install();
+    let mut open = lock(&OPEN);
+    let pid = std::process::id();
+    if let Some((owner, rails)) = &*open
+        && *owner == pid
+    {
+        return Ok(Arc::clone(rails));
+    }
+    let rails = open_rails().inspect_err(|error| tracing::warn!("the device cannot be opened: {error}"))?;
+    if !HANDLERS_INSTALLED.swap(true, Ordering::Relaxed) {
+        // SAFETY: `at_exit` is a function without arguments that does not unwind. If the C library has no room for the handler, it
+        // is not called, and the peers detect the exit by their time-outs.
+        unsafe { libc::atexit(at_exit) };
+        // SAFETY: `after_fork_in_child` only increments an atomic counter, which is allowed after a fork. If the C library has no
+        // room for the handler, a child that uses an inherited object may hang, as it may with any verbs library.
+        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+    }
+    if let Some(inherited) = open.replace((pid, Arc::clone(&rails))) {
+        // Dropping the NICs of the parent would join threads that do not exist in this process.
+        std::mem::forget(inherited);
+    }
+    Ok(rails)
+}
+
+fn open_rails() -> Result<Arc<RailSet>> {
+    let settings =
+        Settings::from_env().map_err(|e| system_error("reading the options of `mitra run`")(&e))?;
+    let configs = match &settings.rails {
+        RailsConfig::Count(n) => vec![Config::loopback(); *n],
+        RailsConfig::Addresses(list) => list.iter().map(|address| Config::at(*address)).collect(),
+    };
+    let nics = configs
+        .into_iter()
+        .map(|config| SoftNic::open(config).map_err(|e| system_error("opening a software NIC")(&e)))
+        .collect::<Result<Vec<_>>>()?;
+    let multi_rail = if nics.len() > 1 { Some(MultiRail::new(&nics, &settings)?) } else { None };
+    let rails = Arc::new(RailSet::new(nics, multi_rail));
+    let started = match &rails.multi_rail {
+        Some(multi_rail) => progress_thread::start(&rails, multi_rail),
+        None => event_thread::start(&rails),
+    };
+    started.map_err(|e| system_error("starting a thread")(&e))?;
+    let server = ControlServer::start(&settings, FaultControl(Arc::downgrade(&rails)))
+        .map_err(|e| system_error("listening for `mitra fault`")(&e))?;
+    // The cell is empty: this function made it.
+    let _ = rails.fault_control.set(server);
+    Ok(rails)
+}
+
+/// Tells the software NICs that their threads do not exist in this process.
+unsafe extern "C" fn after_fork_in_child() {
+    mitra_softnic::after_fork_in_child();
+}
+
+/// Sends what the NICs have deferred, as hardware would have done before, and closes the virtual queue pairs.
+extern "C" fn at_exit() {
+    // `exit` may have interrupted a thread that holds the lock.
+    if let Ok(open) = OPEN.try_lock()
+        && let Some((owner, rails)) = &*open
+        && *owner == std::process::id()
+    {
+        if let Some(multi_rail) = &rails.multi_rail {
+            multi_rail.shut_down_at_exit();
+        }
+        rails.nics().iter().for_each(|nic| nic.flush_acks());
+    }
+}
+
+/// Returns the device's GUID in network byte order, or 0 if the device cannot be opened. The GUID is a locally administered
+/// EUI-64 that ends in the IPv4 address (or the last 32 bits of the IPv6 address) of rail 0.
+pub(crate) fn guid() -> u64 {
+    let gid = open().and_then(|rails| rails.gid());
+    gid.map_or(0, |gid| {
+        let mut guid = [0x02, 0x4d, 0x69, 0xff, 0, 0, 0, 0];
+        guid[4..].copy_from_slice(&gid.0[12..]);
+        u64::from_ne_bytes(guid)
+    })
+}

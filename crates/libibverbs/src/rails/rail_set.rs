@@ -1,0 +1,68 @@
+//! The open device: its NICs, and the objects that the program made on them.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use mitra_control::ControlServer;
+use mitra_softnic::SoftNic;
+use mitra_verbs::{AsyncEvent, Gid, Limits, PortState, Provider, Result};
+
+use super::multi_rail::MultiRail;
+use super::objects::ObjectTable;
+use crate::common::lock::lock;
+
+/// The NICs of an open device, rail 0 first.
+pub(crate) struct RailSet {
+    nics: Vec<Arc<SoftNic>>,
+    /// Present if there are at least two NICs.
+    pub(crate) multi_rail: Option<Arc<MultiRail>>,
+    objects: Mutex<ObjectTable>,
+    /// The control socket for `mitra fault`, which lives as long as the device is open.
+    pub(super) fault_control: OnceLock<ControlServer>,
+}
+
+impl RailSet {
+    pub(super) fn new(nics: Vec<Arc<SoftNic>>, multi_rail: Option<Arc<MultiRail>>) -> RailSet {
+        RailSet { nics, multi_rail, objects: Mutex::default(), fault_control: OnceLock::new() }
+    }
+
+    /// Returns the NIC of rail 0, by whose numbers the program knows its objects.
+    pub(crate) fn nic(&self) -> &Arc<SoftNic> {
+        &self.nics[0]
+    }
+
+    /// Returns all NICs, rail 0 first.
+    pub(crate) fn nics(&self) -> &[Arc<SoftNic>] {
+        &self.nics
+    }
+
+    /// Returns whether the device's port is up: at least one rail's port is active.
+    pub(crate) fn is_up(&self) -> bool {
+        self.nics.iter().any(|nic| nic.query_port().is_ok_and(|port| port.state == PortState::Active))
+    }
+
+    /// Returns the limits of the device's queue pairs.
+    pub(crate) fn limits(&self) -> Limits {
+        match &self.multi_rail {
+            None => self.nic().attr().limits,
+            Some(multi_rail) => multi_rail.domain().limits(),
+        }
+    }
+
+    /// Locks the table of the program's objects.
+    pub(crate) fn objects(&self) -> MutexGuard<'_, ObjectTable> {
+        lock(&self.objects)
+    }
+
+    /// Queues an asynchronous event at the contexts that it concerns.
+    pub(crate) fn deliver(&self, event: AsyncEvent) {
+        self.objects().deliver(event);
+    }
+
+    /// Returns the device's GID, which is the GID of rail 0.
+    ///
+    /// # Errors
+    /// `DeviceFatal` if the NIC of rail 0 is dead.
+    pub(crate) fn gid(&self) -> Result<Gid> {
+        self.nic().query_port().map(|port| port.gid)
+    }
+}

@@ -1,0 +1,120 @@
+//! Queue pair 1 of a NIC (the general services interface), as a datagram socket.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mitra_failover::LocalNic;
+use mitra_verbs::{
+    Access, AhId, Buffer, CqId, Data, GSI_QKEY, Gid, Mr, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
+    Qpn, RecvWr, Result, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
+};
+
+use crate::common::grh::{GRH_LEN, source_gid};
+
+/// The largest message, in bytes.
+const MAX_MESSAGE: usize = 512;
+/// Receives that are posted, and sends that may be in flight.
+const SLOTS: u64 = 32;
+const SLOT_BYTES: usize = GRH_LEN + MAX_MESSAGE;
+/// Address handles that are cached.
+const MAX_HANDLES: usize = 256;
+
+/// The queue pair and its memory.
+pub(super) struct GsiQp {
+    nic: LocalNic,
+    cq: CqId,
+    qpn: Qpn,
+    memory: Arc<Buffer>,
+    mr: Mr,
+    /// Address handles by destination, oldest first.
+    handles: VecDeque<(Gid, AhId)>,
+    /// Datagrams sent so far. The send slots are used in turn.
+    sent: u64,
+    wcs: Vec<Wc>,
+}
+
+impl GsiQp {
+    /// Creates the queue pair, and posts its receives.
+    ///
+    /// # Errors
+    /// The error of the NIC, for instance if queue pair 1 is in use.
+    pub(super) fn new(nic: &LocalNic) -> Result<GsiQp> {
+        let p = &nic.provider;
+        let cq = p.create_cq(4 * SLOTS as u32, None)?;
+        let depth = SLOTS as u32;
+        let cap = QpCap { send_wrs: depth, recv_wrs: depth, send_sges: 1, recv_sges: 1, inline: 0 };
+        let qpn = p.create_qp(&QpInitAttr {
+            qp_type: QpType::Gsi,
+            pd: nic.pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            cap,
+            sq_sig_all: true,
+        })?;
+        let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
+        p.modify_qp(qpn, &QpAttr { qkey: Some(GSI_QKEY), ..init })?;
+        p.modify_qp(qpn, &QpAttr::to(QpState::Rtr))?;
+        p.modify_qp(qpn, &QpAttr { sq_psn: Some(Psn::new(0)), ..QpAttr::to(QpState::Rts) })?;
+        // The first half of the memory is for receives, the second for sends.
+        let memory = Arc::new(Buffer::new(2 * SLOTS as usize * SLOT_BYTES));
+        let mr = p.reg_mr(nic.pd, Arc::clone(&memory), Access::LOCAL_WRITE)?;
+        let nic = nic.clone();
+        let gsi = GsiQp { nic, cq, qpn, memory, mr, handles: VecDeque::new(), sent: 0, wcs: Vec::new() };
+        (0..SLOTS).try_for_each(|slot| gsi.post_recv(slot))?;
+        Ok(gsi)
+    }
+
+    fn post_recv(&self, slot: u64) -> Result<()> {
+        let sge = self.mr.sge(slot * SLOT_BYTES as u64, SLOT_BYTES as u32);
+        self.nic.provider.post_recv(self.qpn, &[RecvWr::new(slot, sge)]).map_err(|e| e.error)
+    }
+
+    /// Sends a datagram. It is lost if the queue is full, the NIC has failed, or it is too long, as it may be lost on the wire.
+    pub(super) fn send(&mut self, to: Gid, bytes: &[u8]) {
+        let Ok(ah) = self.address_handle(to) else { return };
+        if bytes.len() > MAX_MESSAGE {
+            return;
+        }
+        let slot = SLOTS + self.sent % SLOTS;
+        self.sent += 1;
+        self.memory.write_at(slot as usize * SLOT_BYTES, bytes);
+        let data = Data::sge(self.mr.sge(slot * SLOT_BYTES as u64, bytes.len() as u32));
+        let to = UdDestination { ah, qpn: Qpn::new(1), qkey: GSI_QKEY };
+        let _ = self.nic.provider.post_send(self.qpn, &[SendWr::new(slot, SendOp::Send, data).to(to)]);
+    }
+
+    fn address_handle(&mut self, to: Gid) -> Result<AhId> {
+        if let Some((_, ah)) = self.handles.iter().find(|(gid, _)| *gid == to) {
+            return Ok(*ah);
+        }
+        if self.handles.len() == MAX_HANDLES
+            && let Some((_, oldest)) = self.handles.pop_front()
+        {
+            // An address handle that cannot be destroyed costs only its memory.
+            let _ = self.nic.provider.destroy_ah(oldest);
+        }
+        let ah = self.nic.provider.create_ah(self.nic.pd, to)?;
+        self.handles.push_back((to, ah));
+        Ok(ah)
+    }
+
+    /// Calls `on_datagram` with the source and the payload of each datagram that has arrived.
+    pub(super) fn poll(&mut self, mut on_datagram: impl FnMut(Gid, &[u8])) {
+        let mut wcs = std::mem::take(&mut self.wcs);
+        wcs.clear();
+        // A dead NIC receives nothing; the virtual queue pairs detect its death.
+        let _ = self.nic.provider.poll_cq(self.cq, SLOTS as usize, &mut wcs);
+        for wc in wcs.iter().filter(|wc| wc.opcode == WcOpcode::Recv && wc.status == WcStatus::Success) {
+            let mut bytes = [0; SLOT_BYTES];
+            let len = (wc.byte_len as usize).min(SLOT_BYTES);
+            self.memory.read_at(wc.wr_id as usize * SLOT_BYTES, &mut bytes[..len]);
+            if let Some((grh, payload)) = bytes[..len].split_first_chunk::<GRH_LEN>() {
+                on_datagram(Gid(source_gid(grh)), payload);
+            }
+            // The post fails only if the NIC has failed.
+            let _ = self.post_recv(wc.wr_id);
+        }
+        self.wcs = wcs;
+    }
+}

@@ -1,0 +1,97 @@
+//! The datagrams of a rendezvous: encoding and decoding.
+
+use mitra_verbs::{Key, Qpn};
+
+/// What a query asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::rails) enum Subject {
+    /// The connection data of a queue pair (an encoded [`mitra_failover::ConnectInfo`]).
+    Connection(Qpn),
+    /// The keys of the memory region with this rkey on all rails (an encoded [`mitra_failover::RemoteRegion`]).
+    Region(Key),
+}
+
+/// The body of an answer, or `None` if the peer has no such queue pair or region.
+pub(super) type Answer = Option<Vec<u8>>;
+
+/// The content of a datagram.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Message {
+    Query(Subject),
+    Answer(Answer),
+}
+
+const MAGIC: [u8; 4] = *b"MMT1";
+
+const QUERY_CONNECTION: u8 = 1;
+const QUERY_REGION: u8 = 2;
+const ANSWER_NONE: u8 = 3;
+const ANSWER_SOME: u8 = 4;
+
+/// Encodes a message: the magic number, the query's id (64 bits, little-endian), the kind (8 bits), and the body.
+pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.extend_from_slice(&id.to_le_bytes());
+    match message {
+        Message::Query(Subject::Connection(qpn)) => {
+            out.push(QUERY_CONNECTION);
+            out.extend_from_slice(&qpn.value().to_le_bytes());
+        }
+        Message::Query(Subject::Region(key)) => {
+            out.push(QUERY_REGION);
+            out.extend_from_slice(&key.0.to_le_bytes());
+        }
+        Message::Answer(None) => out.push(ANSWER_NONE),
+        Message::Answer(Some(body)) => {
+            out.push(ANSWER_SOME);
+            out.extend_from_slice(body);
+        }
+    }
+    out
+}
+
+/// Decodes a message and its query's id. Returns `None` for a datagram that is truncated or not a rendezvous message.
+pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
+    let (magic, rest) = bytes.split_first_chunk::<4>()?;
+    let (id, rest) = rest.split_first_chunk::<8>()?;
+    let (kind, body) = rest.split_first()?;
+    let word = || body.try_into().ok().map(u32::from_le_bytes);
+    let message = match *kind {
+        _ if *magic != MAGIC => return None,
+        QUERY_CONNECTION => Message::Query(Subject::Connection(Qpn::new(word()?))),
+        QUERY_REGION => Message::Query(Subject::Region(Key(word()?))),
+        ANSWER_NONE if body.is_empty() => Message::Answer(None),
+        ANSWER_SOME => Message::Answer(Some(body.to_vec())),
+        _ => return None,
+    };
+    Some((u64::from_le_bytes(*id), message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_round_trip_and_truncated_ones_are_rejected() {
+        for message in [
+            Message::Query(Subject::Connection(Qpn::new(0x12_3456))),
+            Message::Query(Subject::Region(Key(0x1234_5678))),
+            Message::Answer(None),
+            Message::Answer(Some(vec![1, 2, 3])),
+        ] {
+            let bytes = encode(7, &message);
+            let header = 4 + 8 + 1;
+            for n in 0..header {
+                assert_eq!(decode(&bytes[..n]), None);
+            }
+            if let Message::Query(_) = message {
+                assert_eq!(decode(&bytes[..bytes.len() - 1]), None);
+                assert_eq!(decode(&[&bytes[..], &[0]].concat()), None);
+            }
+            assert_eq!(decode(&bytes), Some((7, message)));
+        }
+        let mut wrong_magic = encode(1, &Message::Answer(None));
+        wrong_magic[0] ^= 1;
+        assert_eq!(decode(&wrong_magic), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! The completion queue of virtual queue pairs, in this process's memory.
+
+use std::collections::VecDeque;
+use std::ptr;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use mitra_verbs::{Qpn, Result, Wc, WcStatus};
+
+use crate::common::event_queue::EventQueue;
+use crate::common::lock::lock;
+
+/// The completions that a queue is armed for. Each value includes the smaller ones.
+const ARMED_FOR_NONE: u8 = 0;
+const ARMED_FOR_SOLICITED: u8 = 1;
+const ARMED_FOR_ALL: u8 = 2;
+
+/// A queue pair that completes in a [`VirtualCq`].
+pub(super) trait CompletionSource: Send + Sync {
+    /// Returns the queue pair's number.
+    fn qpn(&self) -> Qpn;
+
+    /// Makes progress, and pushes new completions to the queues.
+    fn drive(&self);
+
+    /// Requests an event at the next completion.
+    ///
+    /// # Errors
+    /// The error of a NIC that is not dead.
+    fn arm(&self) -> Result<()>;
+}
+
+/// A completion queue that any number of virtual queue pairs complete in.
+pub(crate) struct VirtualCq {
+    ready: Mutex<VecDeque<Wc>>,
+    /// One of the `ARMED_FOR_…` constants.
+    armed: AtomicU8,
+    sources: Mutex<Vec<Weak<dyn CompletionSource>>>,
+    /// The queue's completion channel, if it has one.
+    channel: Option<ChannelLink>,
+}
+
+/// Where a completion queue reports events.
+struct ChannelLink {
+    events: Arc<EventQueue<usize>>,
+    /// The address of the program's `ibv_cq`, which names the queue in its events.
+    cq_address: AtomicUsize,
+}
+
+impl VirtualCq {
+    /// Creates a queue that reports events to a channel.
+    pub(crate) fn new(channel: Option<Arc<EventQueue<usize>>>) -> Arc<VirtualCq> {
+        Arc::new(VirtualCq {
+            ready: Mutex::default(),
+            armed: AtomicU8::new(ARMED_FOR_NONE),
+            sources: Mutex::default(),
+            channel: channel.map(|events| ChannelLink { events, cq_address: AtomicUsize::new(0) }),
+        })
+    }
+
+    /// Sets the address that names the queue in its events. To be called before a queue pair uses the queue.
+    pub(crate) fn set_cq_address(&self, address: usize) {
+        if let Some(channel) = &self.channel {
+            channel.cq_address.store(address, Ordering::Release);
+        }
+    }
+
+    /// Adds a queue pair, unless the queue has it already.
+    pub(super) fn attach<S: CompletionSource + 'static>(&self, source: &Arc<S>) {
+        let mut sources = lock(&self.sources);
+        sources.retain(|known| known.strong_count() > 0);
+        if !sources.iter().any(|known| ptr::addr_eq(known.as_ptr(), Arc::as_ptr(source))) {
+            let source: Arc<dyn CompletionSource> = Arc::clone(source) as Arc<dyn CompletionSource>;
+            sources.push(Arc::downgrade(&source));
+        }
+    }
+
+    /// Removes a queue pair that is destroyed, with its completions.
+    pub(super) fn detach<S: CompletionSource>(&self, source: &S) {
+        lock(&self.sources).retain(|known| !ptr::addr_eq(known.as_ptr(), source));
+        let qpn = source.qpn();
+        lock(&self.ready).retain(|wc| wc.qpn != qpn);
+    }
+
+    /// Returns whether no queue pair completes here.
+    pub(crate) fn is_unused(&self) -> bool {
+        lock(&self.sources).iter().all(|known| known.strong_count() == 0)
+    }
+
+    /// Appends a completion, and reports an event if the queue is armed for it.
+    pub(super) fn push(&self, wc: Wc) {
+        lock(&self.ready).push_back(wc);
+        let is_urgent = wc.solicited || wc.status != WcStatus::Success;
+        if is_urgent || self.armed.load(Ordering::Acquire) == ARMED_FOR_ALL {
+            self.notify();
+        }
+    }
+
+    /// Reports an event if the queue is armed, and disarms it.
+    pub(crate) fn notify(&self) {
+        if self.armed.swap(ARMED_FOR_NONE, Ordering::AcqRel) != ARMED_FOR_NONE
+            && let Some(channel) = &self.channel
+        {
+            channel.events.push(channel.cq_address.load(Ordering::Acquire));
+        }
+    }
+
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Acquire) != ARMED_FOR_NONE
+    }
+
+    fn sources(&self) -> Vec<Arc<dyn CompletionSource>> {
+        lock(&self.sources).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Drives the queue pairs, and takes up to `max` completions.
+    pub(crate) fn poll(&self, max: usize, out: &mut Vec<Wc>) {
+        {
+            let sources = lock(&self.sources);
+            match sources.as_slice() {
+                // With one queue pair, the usual case, the poll allocates nothing.
+                [only] => {
+                    let only = only.upgrade();
+                    drop(sources);
+                    only.iter().for_each(|source| source.drive());
+                }
+                _ => {
+                    drop(sources);
+                    self.sources().iter().for_each(|source| source.drive());
+                }
+            }
+        }
+        let mut ready = lock(&self.ready);
+        let n = max.min(ready.len());
+        out.extend(ready.drain(..n));
+    }
+
+    /// Requests an event at the next completion, or with `solicited_only` at the next solicited or failed one. A request for
+    /// solicited completions does not replace a request for all (IBTA volume 1, 11.4.2.2).
+    ///
+    /// # Errors
+    /// The error of a NIC that is not dead.
+    pub(crate) fn arm(&self, solicited_only: bool) -> Result<()> {
+        if self.channel.is_some() {
+            let armed = if solicited_only { ARMED_FOR_SOLICITED } else { ARMED_FOR_ALL };
+            self.armed.fetch_max(armed, Ordering::AcqRel);
+        }
+        for source in self.sources() {
+            source.arm()?;
+        }
+        Ok(())
+    }
+}
