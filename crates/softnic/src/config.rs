@@ -1,48 +1,50 @@
+//! The configuration of a NIC.
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use mitra_transport::{NicConfig, Tuning};
 use mitra_verbs::{AtomicScope, Gid, Limits, Mtu};
 
-/// What a [`SoftNic`](crate::SoftNic) is opened with. All fields have defaults: see [`Config::loopback`] and
-/// [`Config::at`].
+/// The configuration of a [`SoftNic`](crate::SoftNic). [`Config::loopback`] and [`Config::at`] return the defaults.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// The NIC's own address; none takes a free one in 127.0.0.0/8.
+    /// The NIC's IP address. `None` selects a free address in 127.0.0.0/8.
     pub address: Option<IpAddr>,
-    /// Its name; by default `mitra-` and the address.
+    /// The device name. `None` selects `mitra-` followed by the address.
     pub name: Option<String>,
-    /// An upper bound on the port's MTU, which otherwise is the largest that the interface carries.
+    /// An upper bound on the port's MTU. `None` selects the largest MTU that the interface can carry.
     pub max_mtu: Option<Mtu>,
-    /// Against whom its atomics are atomic. By default [`AtomicScope::Nic`], as on real NICs: load, compute and store
-    /// under this NIC's lock. [`AtomicScope::Global`] uses the processor's atomic instructions.
+    /// The scope in which atomics are atomic. Default: [`AtomicScope::Nic`], as on hardware, where the NIC loads, computes and
+    /// stores under its own lock. With [`AtomicScope::Global`] the NIC uses the CPU's atomic instructions.
     pub atomic_scope: AtomicScope,
-    /// What [`Capabilities::ack_after_placement`](mitra_verbs::Capabilities) reports: whether an acknowledgement proves
-    /// that the data is in memory. True unless [`Failure::NotPlaced`](mitra_transport::fault::Failure) makes it a lie,
-    /// which an honest device would have said beforehand: here.
+    /// The value that the NIC reports as [`Capabilities::ack_after_placement`](mitra_verbs::Capabilities): whether an ACK
+    /// proves that the data is in memory. Default: true. Set it to false on a NIC with the fault
+    /// [`Failure::NotPlaced`](mitra_transport::fault::Failure) to model a device that reports this weakness.
     pub ack_after_placement: bool,
-    /// Limits on everything.
+    /// The device limits.
     pub limits: Limits,
-    /// Pacing. The send window is cut to what a receive buffer of the size granted to this NIC holds.
+    /// The pacing parameters. The NIC reduces the send window to a quarter of its socket's receive buffer.
     pub tuning: Tuning,
-    /// Segmentation by the kernel.
+    /// Segmentation offload.
     pub offload: Offload,
-    /// Write every packet that crosses the rail to this pcap file.
+    /// The pcap file to which the NIC writes every packet that it sends or receives. `None` captures nothing.
     pub capture: Option<PathBuf>,
 }
 
-/// Whether runs of equal datagrams go to the kernel, and come from it, in one piece (UDP_SEGMENT and UDP_GRO).
+/// Whether the NIC uses UDP segmentation offload (`UDP_SEGMENT` and `UDP_GRO`, `udp(7)`): several datagrams of equal length in
+/// one system call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Offload {
-    /// Where the kernel can.
+    /// Used if the kernel supports it.
     #[default]
     Auto,
-    /// Never.
+    /// Not used.
     Off,
 }
 
 impl Config {
-    /// A NIC at a free loopback address of its own, reachable from this machine only.
+    /// Returns the configuration of a NIC at a free loopback address. Only this machine can reach it.
     pub fn loopback() -> Config {
         let defaults = NicConfig::new("", Gid([0; 16]), [0; 32]);
         Config {
@@ -58,8 +60,8 @@ impl Config {
         }
     }
 
-    /// A NIC at this address: any in 127.0.0.0/8, or one that an interface of this machine has. One address carries
-    /// one NIC.
+    /// Returns the configuration of a NIC at an address: one in 127.0.0.0/8, or one of this machine's interfaces. Each NIC
+    /// needs an address of its own.
     pub fn at(address: IpAddr) -> Config {
         Config { address: Some(address), ..Config::loopback() }
     }

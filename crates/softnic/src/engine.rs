@@ -1,4 +1,4 @@
-//! Everything behind a NIC's lock: the state machine, the memory, the faults and the socket, driven as one.
+//! The state behind a NIC's lock, and one round of progress.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -8,262 +8,273 @@ use mitra_transport::{Nic, NicConfig};
 use mitra_verbs::{AsyncEvent, Counter, CqId, Error, Result, Time, Wc};
 
 use crate::Offload;
-use crate::attention::{Runner, Spin};
 use crate::capture::Capture;
-use crate::channel::EventQueue;
-use crate::completions::Completions;
-use crate::counts::Counts;
-use crate::delayed::{Delayed, Way};
-use crate::groups::Group;
-use crate::lease::Lease;
-use crate::memory::Regions;
-use crate::paths::Paths;
-use crate::receive::Inbox;
-use crate::socket::Socket;
-use crate::transmit::Outbox;
+use crate::completion_queues::CompletionQueues;
+use crate::counters::DriverCounters;
+use crate::delay_queue::{DelayQueue, Direction};
+use crate::event_queue::EventQueue;
+use crate::icrc_paths::PathCache;
+use crate::memory_regions::MemoryRegions;
+use crate::multicast::MulticastGroup;
+use crate::poll_lease::PollLease;
+use crate::receive::RxBuffer;
+use crate::spin_policy::SpinPolicy;
+use crate::thread_cpu_clock::ThreadCpuClock;
+use crate::transmit::TxQueue;
+use crate::udp_socket::RoceSocket;
 
-/// Who comes so late to a time-out looks first at what has arrived meanwhile: the answer may be among it, and sending
-/// all again would only make more of it.
-const LATE: Duration = Duration::from_millis(1);
-/// Receives of one round then.
-const CATCH_UP: u32 = 256;
-/// Receives of one round of the progress thread, before others get the lock.
-const THREAD_ROUND: u32 = 4;
-/// Receives of one round of a poller, at most. It wants to know what each receive brought, so the first are single; one that
-/// finds something round after round is behind, and what waits is worth more than what it would do in between.
-const POLLER_ROUND: u32 = 16;
+/// A driver that reaches a timer later than this drains the socket before it handles the timer. The ACK that the timer waits
+/// for may be in the socket, and a retransmission would only add load.
+const LATE_TIMER: Duration = Duration::from_millis(1);
+/// The most receive calls of a round with a late timer.
+const MAX_RECEIVES_LATE_TIMER: u32 = 256;
+/// The most receive calls of a round of the progress thread. It releases the lock between rounds.
+const MAX_RECEIVES_THREAD: u32 = 4;
+/// The most receive calls of a round of a poller. A poller's first round has one call, so that the poller sees each completion as early as
+/// possible. The number doubles with each round that receives data: such a poller is behind, and draining the socket is more urgent
+/// than returning to it.
+const MAX_RECEIVES_POLLER: u32 = 16;
 
-/// What one lock guards. `receive.rs` has the way in, `transmit.rs` the way out.
+/// The state behind a NIC's lock. `receive.rs` implements the receive path, `transmit.rs` the transmit path.
 pub(crate) struct Engine {
     pub(crate) nic: Nic,
-    pub(crate) memory: Regions,
-    pub(crate) completions: Completions,
+    pub(crate) memory: MemoryRegions,
+    pub(crate) completion_queues: CompletionQueues,
     pub(crate) faults: Faults,
-    pub(crate) lease: Lease,
-    /// When the progress thread wakes of itself; none if it does not.
-    pub(crate) thread_wakes: Option<Time>,
-    /// When the NIC last had something to do.
-    pub(crate) active: Time,
-    /// The completion queue whose poller drove last, and when.
-    pub(crate) driven: Option<(CqId, Time)>,
-    /// The thread that polled last.
-    pub(crate) poller: Option<Runner>,
-    /// When the host called last.
-    pub(crate) called: Time,
-    pub(crate) spin: Spin,
-    /// Receives of a poller's next round.
-    backlog: u32,
-    /// None after a reset.
-    pub(crate) socket: Option<Arc<Socket>>,
-    /// The multicast groups that it is in.
-    pub(crate) groups: Vec<Group>,
-    pub(crate) outbox: Outbox,
-    pub(crate) inbox: Inbox,
-    pub(crate) paths: Paths,
-    pub(crate) delayed: Delayed,
+    pub(crate) lease: PollLease,
+    /// When the progress thread wakes without a signal. `None`: it sleeps until it is woken.
+    pub(crate) thread_wakeup: Option<Time>,
+    /// When the NIC last received a datagram or a call.
+    pub(crate) last_active: Time,
+    /// The completion queue whose poll drove the NIC last, and when.
+    pub(crate) last_poll_drive: Option<(CqId, Time)>,
+    /// The CPU clock of the thread that polled last.
+    pub(crate) poller: Option<ThreadCpuClock>,
+    /// When the application last called the NIC.
+    pub(crate) last_host_call: Time,
+    pub(crate) spin_policy: SpinPolicy,
+    /// The most receive calls of a poller's next round.
+    poller_receives: u32,
+    /// `None` after a reset.
+    pub(crate) socket: Option<Arc<RoceSocket>>,
+    pub(crate) multicast_groups: Vec<MulticastGroup>,
+    pub(crate) tx_queue: TxQueue,
+    pub(crate) rx_buffer: RxBuffer,
+    pub(crate) paths: PathCache,
+    pub(crate) delay_queue: DelayQueue,
     pub(crate) capture: Option<Capture>,
-    pub(crate) counts: Counts,
-    events: Arc<EventQueue<AsyncEvent>>,
+    pub(crate) driver_counters: DriverCounters,
+    async_events: Arc<EventQueue<AsyncEvent>>,
 }
 
-/// Who drives.
+/// The thread that drives a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Driver {
-    /// A caller that polls: it wants to know what each receive brought, and will be back soon.
+    /// A caller of `poll_cq`, which needs each completion early and calls again soon.
     Poller,
-    /// The progress thread: it sleeps when there is nothing.
+    /// The progress thread, which sleeps after a round without work.
     Thread,
 }
 
 impl Engine {
     pub(crate) fn new(
         config: NicConfig,
-        socket: Arc<Socket>,
+        socket: Arc<RoceSocket>,
         offload: Offload,
         capture: Option<Capture>,
-        events: Arc<EventQueue<AsyncEvent>>,
+        async_events: Arc<EventQueue<AsyncEvent>>,
     ) -> Engine {
         let global_atomics = config.capabilities.atomic_scope == mitra_verbs::AtomicScope::Global;
         Engine {
-            memory: Regions::new(global_atomics),
-            completions: Completions::default(),
+            memory: MemoryRegions::new(global_atomics),
+            completion_queues: CompletionQueues::default(),
             faults: Faults::new(config.seed),
-            lease: Lease::default(),
-            thread_wakes: None,
-            active: Time::ZERO,
-            driven: None,
+            lease: PollLease::default(),
+            thread_wakeup: None,
+            last_active: Time::ZERO,
+            last_poll_drive: None,
             poller: None,
-            called: Time::ZERO,
-            spin: Spin::default(),
-            backlog: 1,
-            inbox: Inbox::new(offload),
-            paths: Paths::new(socket.address()),
-            delayed: Delayed::default(),
-            counts: Counts::default(),
+            last_host_call: Time::ZERO,
+            spin_policy: SpinPolicy::default(),
+            poller_receives: 1,
+            rx_buffer: RxBuffer::new(offload),
+            paths: PathCache::new(socket.address()),
+            delay_queue: DelayQueue::default(),
+            driver_counters: DriverCounters::default(),
             nic: Nic::new(config),
             socket: Some(socket),
-            groups: Vec::new(),
-            outbox: Outbox::new(offload),
+            multicast_groups: Vec::new(),
+            tx_queue: TxQueue::new(offload),
             capture,
-            events,
+            async_events,
         }
     }
 
-    /// Whether verbs calls reach the NIC.
+    /// Checks that verbs calls reach the NIC.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`] if the NIC is dead, hung or reset.
     pub(crate) fn host_access(&self) -> Result<()> {
         if self.socket.is_some() && self.faults.host_access_ok() { Ok(()) } else { Err(Error::DeviceFatal) }
     }
 
-    /// Whether the NIC still executes packets and touches memory.
+    /// Whether the NIC executes packets and accesses memory. A hung NIC does.
     pub(crate) fn dma_ok(&self) -> bool {
         self.socket.is_some() && self.faults.dma_ok()
     }
 
-    /// One round: timers, some receives, what there is to send, what there is to report. Says how many receives brought
-    /// something.
+    /// Drives one round: receives datagrams, handles timers, sends packets and reports events. Returns the number of receive
+    /// calls that returned data.
     pub(crate) fn drive(&mut self, now: Time, driver: Driver) -> u32 {
         if !self.dma_ok() {
             return 0;
         }
-        self.late(now);
+        self.release_delayed(now);
         let due = self.nic.poll_timeout().filter(|&due| due <= now);
-        let late = due.is_some_and(|due| now - due > LATE);
-        let most = match driver {
-            _ if late => CATCH_UP,
-            Driver::Poller => self.backlog,
-            Driver::Thread => THREAD_ROUND,
+        let is_late = due.is_some_and(|due| now - due > LATE_TIMER);
+        let max_receives = match driver {
+            _ if is_late => MAX_RECEIVES_LATE_TIMER,
+            Driver::Poller => self.poller_receives,
+            Driver::Thread => MAX_RECEIVES_THREAD,
         };
         let mut received = 0;
-        while received < most && self.receive(now) {
+        while received < max_receives && self.receive(now) {
             received += 1;
         }
-        received += self.receive_multicast(now, most);
+        received += self.receive_multicast(now, max_receives);
         if driver == Driver::Poller {
-            self.backlog = if received == 0 { 1 } else { (self.backlog * 2).min(POLLER_ROUND) };
+            self.poller_receives =
+                if received == 0 { 1 } else { (self.poller_receives * 2).min(MAX_RECEIVES_POLLER) };
         }
         if due.is_some() {
             self.nic.handle_timeout(now);
         }
         if received == 0 {
             match driver {
-                // What it owes goes behind what it posts next, or in time. Else its peer would go on before there is anything for
-                // it, and wait for that in its memory, where only the thread could bring it.
-                _ if self.lease.distrusts(now) => {}
+                // The application waits for data in memory. Its next post carries the pending ACKs, or their timer sends
+                // them. An ACK that is sent earlier lets the peer proceed before its next data is on the way; the peer then waits
+                // in its own memory, where only its progress thread delivers data.
+                _ if self.lease.is_denied(now) => {}
                 Driver::Poller => self.nic.handle_idle(now),
                 Driver::Thread => self.nic.flush_acks(),
             }
         } else {
-            self.active = now;
+            self.last_active = now;
         }
-        self.settle(now);
+        self.flush(now);
         received
     }
 
-    /// Sends and reports what there is.
-    pub(crate) fn settle(&mut self, now: Time) {
+    /// Sends the packets and reports the events that the NIC has produced.
+    pub(crate) fn flush(&mut self, now: Time) {
         if !self.dma_ok() {
             return;
         }
-        let first = self.cq_event();
+        let first = self.next_cq_event();
         if first.is_some() {
-            // Who sleeps takes long to answer: no reason to let the acknowledgement wait for that, and programs with
-            // events expect their sends to be acknowledged before they are answered (`ib_send_lat -e`).
+            // The consumer is asleep, so send the ACK now instead of waiting for the consumer's response. Programs that
+            // use events expect their sends to be acknowledged before the response (`ib_send_lat -e`).
             self.nic.flush_acks();
         }
         self.transmit(now);
-        // What is not acknowledged completes when it is sent: such events come only now.
-        let mut woken = first.or_else(|| self.cq_event());
-        while let Some(cq) = woken {
-            self.completions.notify(cq);
-            woken = self.cq_event();
+        // An unacknowledged message (UD, UC) completes when it is sent, so `transmit` can cause further events.
+        let mut next = first.or_else(|| self.next_cq_event());
+        while let Some(cq) = next {
+            self.completion_queues.notify(cq);
+            next = self.next_cq_event();
         }
         while let Some(event) = self.nic.poll_async_event() {
-            self.events.push(event);
+            self.async_events.push(event);
         }
     }
 
-    /// A queue whose user is to be woken. Events are written like completions: not while writes are held back.
-    fn cq_event(&mut self) -> Option<CqId> {
-        if self.completions.holding() { None } else { self.nic.poll_cq_event() }
+    /// Returns the next completion queue with an event. Completion events are deferred together with completions.
+    fn next_cq_event(&mut self) -> Option<CqId> {
+        if self.completion_queues.is_deferred() { None } else { self.nic.poll_cq_event() }
     }
 
-    /// Takes completions that the host can see, without driving.
+    /// Takes completions that are visible to the host, without driving the NIC.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`] after a reset, when the host has taken all completions that the NIC wrote before the reset. Those
+    /// are host memory, and may be the only evidence that a receive was executed.
     pub(crate) fn poll_cq(&mut self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
-        let found = self.completions.poll(&mut self.nic, cq, max, out)?;
-        // What was written before a reset is host memory, and may be all that a peer's receives are known by.
-        if found == 0 && self.socket.is_none() { Err(Error::DeviceFatal) } else { Ok(found) }
+        let count = self.completion_queues.poll(&mut self.nic, cq, max, out)?;
+        if count == 0 && self.socket.is_none() { Err(Error::DeviceFatal) } else { Ok(count) }
     }
 
-    /// When something is due without anything arriving.
+    /// Returns when the NIC next has work even if no datagram arrives.
     pub(crate) fn next_due(&self) -> Option<Time> {
         if !self.dma_ok() {
             return None;
         }
-        [self.nic.poll_timeout(), self.delayed.next_due()].into_iter().flatten().min()
+        [self.nic.poll_timeout(), self.delay_queue.next_due()].into_iter().flatten().min()
     }
 
-    /// Datagrams that a noisy rail held back and that are due.
-    fn late(&mut self, now: Time) {
-        while let Some(late) = self.delayed.pop_due(now) {
+    /// Sends or executes the delayed datagrams that are due.
+    fn release_delayed(&mut self, now: Time) {
+        while let Some(delayed) = self.delay_queue.pop_due(now) {
             if !self.faults.link_up() || !self.dma_ok() {
-                self.counts.fault_dropped += 1;
+                self.driver_counters.fault_dropped += 1;
                 continue;
             }
-            match late.way {
-                Way::Out => self.send_alone(late.peer, &mut late.datagram.into_vec(), None),
-                Way::In(group) => self.execute_late(now, late.peer, group, &late.datagram),
+            match delayed.direction {
+                Direction::Transmit => self.send_one(delayed.peer, &mut delayed.datagram.into_vec(), None),
+                Direction::Receive(group) => {
+                    self.execute_delayed(now, delayed.peer, group, &delayed.datagram);
+                }
             }
         }
     }
 
-    /// Acts on what has just failed, if anything.
-    pub(crate) fn react(&mut self, failed: Option<Failure>) {
-        match failed {
+    /// Updates the link state, events and placement after a failure, if there was one.
+    pub(crate) fn handle_failure(&mut self, failure: Option<Failure>) {
+        match failure {
             Some(Failure::LinkDown) => self.nic.handle_link(false),
-            Some(Failure::NicDead) => self.events.push(AsyncEvent::DeviceFatal),
+            Some(Failure::NicDead) => self.async_events.push(AsyncEvent::DeviceFatal),
             Some(Failure::NicHung | Failure::NotPlaced) | None => {}
         }
-        self.place_or_hold();
+        self.update_placement();
     }
 
-    /// Brings the memory in line with the faults.
-    pub(crate) fn place_or_hold(&mut self) {
+    /// Defers, places or discards writes and completions as the injected faults require.
+    pub(crate) fn update_placement(&mut self) {
         if !self.faults.dma_ok() {
-            self.memory.lose_held();
+            self.memory.discard_deferred();
             return;
         }
-        let holding = !self.faults.placement_ok();
-        self.memory.hold(holding);
-        self.completions.hold(&mut self.nic, holding);
+        let deferred = !self.faults.placement_ok();
+        self.memory.set_deferred(deferred);
+        self.completion_queues.set_deferred(&mut self.nic, deferred);
     }
 
-    /// A fence: what was acknowledged is placed and completed, even on a NIC that otherwise holds it back.
+    /// Places all acknowledged writes and completions, also those that a fault defers.
     pub(crate) fn fence(&mut self) {
-        if self.completions.holding() && self.dma_ok() {
-            self.memory.place_held();
-            self.completions.write(&mut self.nic);
+        if self.completion_queues.is_deferred() && self.dma_ok() {
+            self.memory.place_deferred();
+            self.completion_queues.write_pending(&mut self.nic);
         }
     }
 
-    /// The last words of a NIC in good health, or of a queue pair: acknowledgements that it owes. Who has received may leave at
-    /// once, and the sender is to know.
-    pub(crate) fn last_words(&mut self, now: Time) {
+    /// Sends pending ACKs, unless the NIC has failed. Called before a queue pair or the NIC closes: an application may close right after
+    /// it has received a message, and the sender needs the ACK.
+    pub(crate) fn flush_acks(&mut self, now: Time) {
         if self.dma_ok() {
             self.nic.flush_acks();
             self.transmit(now);
         }
     }
 
-    /// The NIC touches nothing any more, for good.
+    /// Closes the NIC permanently: it releases its sockets and memory.
     pub(crate) fn close(&mut self) {
         self.socket = None;
-        self.groups.clear();
+        self.multicast_groups.clear();
         self.memory.clear();
-        self.completions.disarm_all();
+        self.completion_queues.disarm_all();
         self.flush_capture();
     }
 
-    /// Brings the capture file up to date.
+    /// Writes buffered packets to the capture file.
     pub(crate) fn flush_capture(&mut self) {
         if let Some(capture) = &mut self.capture {
             capture.flush();
@@ -272,7 +283,7 @@ impl Engine {
 
     pub(crate) fn counters(&self) -> Vec<Counter> {
         let mut list = self.nic.counters();
-        self.counts.append_to(&mut list);
+        self.driver_counters.append_to(&mut list);
         list
     }
 }

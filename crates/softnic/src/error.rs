@@ -1,3 +1,5 @@
+//! The errors of opening a NIC.
+
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,75 +13,75 @@ pub enum OpenError {
     /// No interface of this machine has the address.
     #[error("{address} is not an address of this machine; use one in 127.0.0.0/8, or one of: {local}")]
     AddressNotLocal {
-        /// What was asked for.
+        /// The configured address.
         address: IpAddr,
-        /// What there is, comma-separated.
+        /// The usable addresses of this machine, separated by commas.
         local: String,
     },
-    /// Somebody else has the address's RoCE port.
+    /// Another socket is bound to the RoCE port of the address.
     #[error(
-        "UDP port {ROCE_PORT} of {address} is taken by {holder}; use another address (each NIC needs its own), \
-         or stop the other"
+        "UDP port {ROCE_PORT} of {address} is in use by {owner}; use another address (each NIC needs its own), \
+         or stop the other NIC"
     )]
     PortTaken {
-        /// What was asked for.
+        /// The configured address.
         address: IpAddr,
-        /// Who has it, as far as can be seen.
-        holder: String,
+        /// The process that owns the port, as far as this user can see it.
+        owner: String,
     },
-    /// No loopback address has its RoCE port free.
+    /// Every loopback address that the NIC tried has its RoCE port in use.
     #[error(
-        "UDP port {ROCE_PORT} is taken on every loopback address that was tried; {holder} has it on all \
-         addresses: stop it, or have it bind to one"
+        "UDP port {ROCE_PORT} is in use on every loopback address that was tried, by {owner}; stop it, or bind it \
+         to a single address"
     )]
     NoFreeLoopback {
-        /// Who has it, as far as can be seen.
-        holder: String,
+        /// The process that owns the port of the last address, as far as this user can see it.
+        owner: String,
     },
-    /// The interface carries not even the smallest path MTU.
+    /// The interface cannot carry the smallest path MTU.
     #[error(
-        "interface {interface} has an MTU of {mtu}, RoCEv2 needs at least 328 (348 over IPv6); raise it \
+        "interface {interface} has an MTU of {mtu} bytes, and RoCEv2 needs at least 328 (348 over IPv6); raise it \
          (`ip link set {interface} mtu 1500`)"
     )]
     MtuTooSmall {
-        /// The interface.
+        /// The name of the interface.
         interface: String,
-        /// Its MTU.
+        /// The MTU of the interface, in bytes.
         mtu: usize,
     },
-    /// A kind of address that a NIC cannot have.
-    #[error("{address} cannot be a NIC's address: {why}")]
+    /// A NIC cannot use this kind of address.
+    #[error("{address} cannot be the address of a NIC: {reason}")]
     UnusableAddress {
-        /// What was asked for.
+        /// The configured address.
         address: IpAddr,
-        /// Why not, and what to use instead.
-        why: &'static str,
+        /// Why the address is unusable, and what to use instead.
+        reason: &'static str,
     },
-    /// The capture file could not be made.
-    #[error("cannot write the capture {}: {source}", path.display())]
+    /// The capture file cannot be created.
+    #[error("cannot create the capture file {}: {source}", path.display())]
     Capture {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's word.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The operating system refused something else.
-    #[error("{what}: {source}")]
+    /// Another operation of the operating system failed.
+    #[error("{operation}: {source}")]
     System {
-        /// What was tried.
-        what: &'static str,
-        /// The system's word.
+        /// The operation that failed.
+        operation: &'static str,
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// Says what was tried when the system refuses.
-pub(crate) trait Tried<T> {
-    fn tried(self, what: &'static str) -> Result<T, OpenError>;
+/// Adds the name of an operation to an error of the operating system.
+pub(crate) trait WithOperation<T> {
+    fn operation(self, operation: &'static str) -> Result<T, OpenError>;
 }
 
-impl<T, E: Into<io::Error>> Tried<T> for Result<T, E> {
-    fn tried(self, what: &'static str) -> Result<T, OpenError> {
-        self.map_err(|e| OpenError::System { what, source: e.into() })
+impl<T, E: Into<io::Error>> WithOperation<T> for Result<T, E> {
+    fn operation(self, operation: &'static str) -> Result<T, OpenError> {
+        self.map_err(|e| OpenError::System { operation, source: e.into() })
     }
 }

@@ -1,49 +1,39 @@
-//! The software NIC: RoCEv2 over UDP sockets from user space, rootless; never decides protocol.
-//!
-//! [`SoftNic::open`] gives a [`Provider`](mitra_verbs::Provider): one UDP socket at port 4791 of one address, and one for
-//! each multicast group that it is in, one lock, one progress thread. Protocol, keys and queues are
-//! [`mitra_transport::Nic`]'s; here are only the sockets, the memory, the thread and the faults on demand:
-//!
-//! ```text
-//!            callers ──┐                        ┌── progress thread     lease.rs: who drives
-//!                      ▼        one lock        ▼
-//!   nic.rs ───────▶ engine.rs ◀────────────── progress.rs
-//!                      │
-//!   receive.rs: socket ▶ ICRC ▶ faults ▶ transport::Nic ▶ memory.rs, completions.rs
-//!   transmit.rs:         transport::Nic ▶ faults ▶ ICRC ▶ socket (runs of equal datagrams in one piece)
-//! ```
-//!
-//! Rails bind to loopback unless told otherwise ([`Config::at`]): RoCE authenticates nobody.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-mod attention;
 mod capture;
-mod channel;
 mod clock;
-mod completions;
+mod completion_channel;
+mod completion_queues;
 mod config;
-mod counts;
-mod delayed;
+mod counters;
+mod delay_queue;
 mod engine;
 mod error;
-mod faults;
-mod groups;
-mod host;
-mod lease;
-mod memory;
-mod nic;
-mod paths;
-mod progress;
-mod receive;
-mod socket;
+mod event_queue;
+mod fault_injection;
+mod gro_policy;
+mod icrc_paths;
+mod interfaces;
 #[cfg(test)]
-mod tests;
+mod internal_tests;
+mod memory_regions;
+mod multicast;
+mod poll_lease;
+mod progress_thread;
+mod receive;
+mod roce_port_owner;
+mod soft_nic;
+mod spin_policy;
+mod thread_cpu_clock;
 mod transmit;
+mod udp_socket;
 
 pub use config::{Config, Offload};
 pub use error::OpenError;
-pub use faults::RailFaults;
-pub use host::{Interface, RocePortOwner, interfaces, roce_port_owners};
+pub use fault_injection::RailFaults;
+pub use interfaces::{Interface, interfaces};
 pub use mitra_transport::fault;
-pub use nic::SoftNic;
-pub use progress::after_fork_in_child;
+pub use progress_thread::after_fork_in_child;
+pub use roce_port_owner::{RocePortOwner, roce_port_owners};
+pub use soft_nic::SoftNic;

@@ -1,4 +1,4 @@
-//! The way in: from the socket to the state machine, checked.
+//! The receive path: from the socket through the ICRC check and fault injection to the transport.
 
 use std::net::SocketAddr;
 
@@ -8,48 +8,49 @@ use mitra_wire::{ICRC_LEN, Packet};
 use nix::errno::Errno;
 
 use crate::Offload;
-use crate::delayed::Way;
+use crate::delay_queue::Direction;
 use crate::engine::Engine;
-use crate::paths::Check;
-use crate::socket::{Merging, Received};
+use crate::gro_policy::GroPolicy;
+use crate::icrc_paths::IcrcCheck;
+use crate::udp_socket::Received;
 
-/// Where a datagram went.
+/// The destination of a received datagram.
 #[derive(Clone, Copy)]
-struct To {
+struct Destination {
     local: SocketAddr,
-    /// The multicast group, if that is one.
+    /// The multicast group of `local`. `None`: `local` is the NIC's own address.
     group: Option<Gid>,
 }
 
-/// What a receive needs.
-pub(crate) struct Inbox {
-    /// Room for the longest datagram or run.
+/// The receive buffer.
+pub(crate) struct RxBuffer {
+    /// Holds the longest UDP payload, which may be several datagrams under `UDP_GRO`.
     bytes: Box<[u8]>,
-    merging: Merging,
+    gro: GroPolicy,
 }
 
-impl Inbox {
-    pub(crate) fn new(offload: Offload) -> Inbox {
-        Inbox { bytes: vec![0; 1 << 16].into(), merging: Merging::new(offload) }
+impl RxBuffer {
+    pub(crate) fn new(offload: Offload) -> RxBuffer {
+        RxBuffer { bytes: vec![0; 1 << 16].into(), gro: GroPolicy::new(offload) }
     }
 
-    /// Where a receive goes that [`Engine::received`] looks at next.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
+    /// Returns the buffer for a receive call. [`Engine::process_received`] reads the data from it.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 }
 
 impl Engine {
-    /// Takes what one receive brings and executes it; false if there was nothing.
+    /// Makes one receive call on the NIC's own socket and processes its data. Returns false if the socket was empty.
     pub(crate) fn receive(&mut self, now: Time) -> bool {
         let Some(socket) = &self.socket else { return false };
-        let received = socket.receive(&mut self.inbox.bytes, &mut self.inbox.merging);
+        let received = socket.receive(&mut self.rx_buffer.bytes, &mut self.rx_buffer.gro);
         let local = socket.address();
-        self.received(now, local, None, received)
+        self.process_received(now, local, None, received)
     }
 
-    /// Executes what a receive brought, to a multicast group if to one; false if that is nothing.
-    pub(crate) fn received(
+    /// Processes the result of a receive call on the socket that is bound to `local`. Returns false if the socket was empty.
+    pub(crate) fn process_received(
         &mut self,
         now: Time,
         local: SocketAddr,
@@ -60,61 +61,68 @@ impl Engine {
             Ok(received) => received,
             Err(Errno::EAGAIN) => return false,
             Err(_) => {
-                // Such as an ICMP message about something sent earlier: packets get lost.
-                self.counts.rx_errors += 1;
+                // For example an ICMP error for a datagram that was sent earlier. Retransmission recovers the loss.
+                self.driver_counters.rx_errors += 1;
                 return true;
             }
         };
-        let to = To { local, group };
-        let inbox = std::mem::take(&mut self.inbox.bytes);
-        let bytes = &inbox[..received.len];
-        let segment = received.segment.unwrap_or(received.len).max(1);
-        self.counts.rx_runs += u64::from(segment < received.len);
-        for (index, datagram) in bytes.chunks(segment).enumerate() {
-            self.arrived(now, received.from, to, datagram, index as u16);
+        let destination = Destination { local, group };
+        let buffer = std::mem::take(&mut self.rx_buffer.bytes);
+        let bytes = &buffer[..received.len];
+        let segment_len = received.segment_len.unwrap_or(received.len).max(1);
+        self.driver_counters.rx_runs += u64::from(segment_len < received.len);
+        for (index, datagram) in bytes.chunks(segment_len).enumerate() {
+            self.process_datagram(now, received.from, destination, datagram, index as u16);
         }
         if bytes.is_empty() {
-            self.arrived(now, received.from, to, &[], 0);
+            self.process_datagram(now, received.from, destination, &[], 0);
         }
-        self.inbox.bytes = inbox;
+        self.rx_buffer.bytes = buffer;
         true
     }
 
-    /// Checks a datagram that came as number `index` of a run.
-    fn arrived(&mut self, now: Time, from: SocketAddr, to: To, datagram: &[u8], index: u16) {
-        self.counts.rx_datagrams += 1;
-        self.counts.rx_bytes += datagram.len() as u64;
-        let source = self.paths.from(from, to.local);
-        let peer = source.gid;
-        let check = source.check(datagram, index);
+    /// Checks a datagram, which is at position `index` of a `UDP_GRO` run, and executes its packet.
+    fn process_datagram(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        destination: Destination,
+        datagram: &[u8],
+        index: u16,
+    ) {
+        self.driver_counters.rx_datagrams += 1;
+        self.driver_counters.rx_bytes += datagram.len() as u64;
+        let path = self.paths.rx(from, destination.local);
+        let peer = path.gid;
+        let check = path.check(datagram, index);
         if let Some(capture) = &mut self.capture {
-            let ident = if let Check::Good { ident, .. } = check { ident } else { index };
-            capture.packet(from, to.local, ident, datagram);
+            let ident = if let IcrcCheck::Good { ident, .. } = check { ident } else { index };
+            capture.packet(from, destination.local, ident, datagram);
         }
         match check {
-            Check::Good { solved, .. } => self.counts.rx_icrc_solved += u64::from(solved),
-            Check::Bad => {
-                self.counts.rx_icrc_bad += 1;
+            IcrcCheck::Good { solved, .. } => self.driver_counters.rx_icrc_solved += u64::from(solved),
+            IcrcCheck::Bad => {
+                self.driver_counters.rx_icrc_bad += 1;
                 return;
             }
-            Check::TooShort => {
-                self.counts.rx_malformed += 1;
+            IcrcCheck::TooShort => {
+                self.driver_counters.rx_malformed += 1;
                 return;
             }
         }
         let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) else {
-            self.counts.rx_malformed += 1;
+            self.driver_counters.rx_malformed += 1;
             return;
         };
         if self.faults.is_idle() {
-            self.hand_over(now, peer, to.group, &packet);
+            self.dispatch(now, peer, destination.group, &packet);
         } else {
-            self.arrived_faulty(now, peer, to.group, datagram, &packet);
+            self.execute_with_faults(now, peer, destination.group, datagram, &packet);
         }
     }
 
-    /// Executes a packet on a rail with faults, or not.
-    fn arrived_faulty(
+    /// Applies the injected faults to a packet and executes it if they let it pass.
+    fn execute_with_faults(
         &mut self,
         now: Time,
         peer: Gid,
@@ -122,59 +130,61 @@ impl Engine {
         datagram: &[u8],
         packet: &Packet<'_>,
     ) {
-        let fate = self.faults.receive(packet);
-        // A NIC that begins to hold back begins with this packet.
-        self.react(fate.failure);
-        match fate.verdict {
+        let tap = self.faults.receive(packet);
+        // Before the execution: a fault that defers placements applies to this packet too.
+        self.handle_failure(tap.failure);
+        match tap.verdict {
             Verdict::Pass => self.execute(now, peer, group, packet),
-            Verdict::Drop => self.counts.fault_dropped += 1,
+            Verdict::Drop => self.driver_counters.fault_dropped += 1,
             Verdict::Corrupt(_) => {
-                // One flipped bit is always seen by the ICRC.
-                self.counts.fault_corrupted += 1;
-                self.counts.rx_icrc_bad += 1;
+                // The ICRC detects every single-bit error, so the corrupted packet would fail the check.
+                self.driver_counters.fault_corrupted += 1;
+                self.driver_counters.rx_icrc_bad += 1;
             }
             Verdict::Duplicate => {
-                self.counts.fault_duplicated += 1;
+                self.driver_counters.fault_duplicated += 1;
                 self.execute(now, peer, group, packet);
                 self.execute(now, peer, group, packet);
             }
-            Verdict::Delay(by) => match self.delayed.push(now + by, Way::In(group), peer, datagram) {
-                true => self.counts.fault_delayed += 1,
-                false => self.counts.fault_dropped += 1,
-            },
+            Verdict::Delay(by) => {
+                match self.delay_queue.push(now + by, Direction::Receive(group), peer, datagram) {
+                    true => self.driver_counters.fault_delayed += 1,
+                    false => self.driver_counters.fault_dropped += 1,
+                }
+            }
         }
     }
 
-    /// Executes a packet that a noisy rail had held back.
-    pub(crate) fn execute_late(&mut self, now: Time, peer: Gid, group: Option<Gid>, datagram: &[u8]) {
+    /// Executes a packet that fault injection has delayed.
+    pub(crate) fn execute_delayed(&mut self, now: Time, peer: Gid, group: Option<Gid>, datagram: &[u8]) {
         if let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) {
             self.execute(now, peer, group, &packet);
         }
     }
 
-    /// Executes a packet and tells the faults if that did anything.
+    /// Executes a packet, and reports to fault injection whether the expected PSN has advanced: stages 4 and 5 count executed packets.
     fn execute(&mut self, now: Time, peer: Gid, group: Option<Gid>, packet: &Packet<'_>) {
         if !self.dma_ok() {
             return;
         }
-        let before = self.next_expected(packet);
-        self.hand_over(now, peer, group, packet);
-        if self.next_expected(packet) != before {
-            let failed = self.faults.executed(packet);
-            self.react(failed);
+        let before = self.expected_psn(packet);
+        self.dispatch(now, peer, group, packet);
+        if self.expected_psn(packet) != before {
+            let failure = self.faults.executed(packet);
+            self.handle_failure(failure);
         }
     }
 
-    /// Has the state machine execute a packet.
-    fn hand_over(&mut self, now: Time, peer: Gid, group: Option<Gid>, packet: &Packet<'_>) {
+    /// Hands a packet to the transport.
+    fn dispatch(&mut self, now: Time, peer: Gid, group: Option<Gid>, packet: &Packet<'_>) {
         match group {
             None => self.nic.handle_packet(now, peer, packet, &mut self.memory),
             Some(group) => self.nic.handle_multicast(now, peer, group, packet, &mut self.memory),
         }
     }
 
-    /// The next request that the packet's queue pair expects: it moves on when one is executed.
-    fn next_expected(&self, packet: &Packet<'_>) -> Option<Psn> {
+    /// Returns the expected request PSN of the queue pair that a packet addresses.
+    fn expected_psn(&self, packet: &Packet<'_>) -> Option<Psn> {
         self.nic.query_qp(packet.dest_qp).ok().map(|status| status.rq_psn)
     }
 }

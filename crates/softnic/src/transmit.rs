@@ -1,4 +1,4 @@
-//! The way out: from the state machine to the socket, sealed, in as few system calls as the kernel allows.
+//! The transmit path: from the transport through fault injection and the ICRC to the socket, in as few system calls as possible.
 
 use mitra_transport::TxBatch;
 use mitra_transport::fault::Verdict;
@@ -7,218 +7,223 @@ use mitra_wire::{ICRC_LEN, Packet};
 use nix::errno::Errno;
 
 use crate::Offload;
-use crate::delayed::Way;
+use crate::delay_queue::Direction;
 use crate::engine::Engine;
-use crate::socket::{ACK_LEN, MAX_DATAGRAM, MAX_MANY, MAX_SEGMENTS};
+use crate::udp_socket::{ACK_LEN, MAX_GSO_SEGMENTS, MAX_SENDMMSG, MAX_UDP_PAYLOAD};
 
-/// Two datagrams shorter than this go one by one: the first is on its way while the second is prepared, and a kernel
-/// that takes a run apart again costs more than a second call (a latency of 8 bytes with a completion log: 1.2 times
-/// that of a bare queue pair, against 1.35). Not if the second is an acknowledgement: who gets that with a request waits for both
-/// (`ib_send_lat`: 3.5 µs against 4.2).
-const PAIR: usize = 1000;
+/// A run of two datagrams shorter than this, in bytes, is sent as two datagrams, unless the second is an ACK.
+///
+/// The first datagram is then on the wire while the second is prepared, and a receiving kernel that splits the run costs more than a second
+/// send call. With a completion log, an 8-byte WRITE takes 1.2 times the latency of a bare queue pair this way, and 1.35 times
+/// with a run. A receiver that gets a request and an ACK waits for both, so a run is faster there (`ib_send_lat`: 3.5 µs against
+/// 4.2 µs).
+const MIN_PAIR_LEN: usize = 1000;
 
-/// Datagrams on their way to the socket.
-pub(crate) struct Outbox {
+/// Packets that the transport has produced and the socket has not yet taken.
+pub(crate) struct TxQueue {
     batch: TxBatch,
-    /// The first that has not been sent.
+    /// The index of the first datagram of the batch that is not sent.
     next: usize,
-    /// Whether the kernel takes runs of equal datagrams in one piece.
-    runs: bool,
+    /// Whether the NIC uses `UDP_SEGMENT`. Cleared if the kernel rejects it.
+    use_gso: bool,
 }
 
-impl Outbox {
-    pub(crate) fn new(offload: Offload) -> Outbox {
-        Outbox { batch: TxBatch::new(), next: 0, runs: offload == Offload::Auto }
+impl TxQueue {
+    pub(crate) fn new(offload: Offload) -> TxQueue {
+        TxQueue { batch: TxBatch::new(), next: 0, use_gso: offload == Offload::Auto }
     }
 
-    /// Whether the socket's buffer was full and something waits for it.
-    pub(crate) fn blocked(&self) -> bool {
+    /// Whether datagrams wait for space in the socket's send buffer.
+    pub(crate) fn is_blocked(&self) -> bool {
         self.next < self.batch.ends.len()
     }
 }
 
-/// What became of an attempt to send.
-enum Sent {
-    /// So many datagrams went, or never will.
-    Gone(usize),
-    /// The socket's buffer is full.
+/// The result of an attempt to send.
+enum SendResult {
+    /// The number of datagrams that leave the queue: the kernel has taken them, or they are lost.
+    Consumed(usize),
+    /// The socket's send buffer is full.
     Blocked,
 }
 
 impl Engine {
-    /// Sends all that there is to send now.
+    /// Sends all packets that the transport can send now, until the socket blocks.
     pub(crate) fn transmit(&mut self, now: Time) {
         if self.socket.is_none() {
             return;
         }
         loop {
-            while self.outbox.blocked() {
-                let sent = if self.faults.is_idle() { self.send_some() } else { self.send_faulty(now) };
-                match sent {
-                    Sent::Gone(count) => self.outbox.next += count,
-                    Sent::Blocked => {
-                        self.counts.tx_blocked += 1;
+            while self.tx_queue.is_blocked() {
+                let result =
+                    if self.faults.is_idle() { self.send_next() } else { self.send_next_with_faults(now) };
+                match result {
+                    SendResult::Consumed(count) => self.tx_queue.next += count,
+                    SendResult::Blocked => {
+                        self.driver_counters.tx_blocked += 1;
                         return;
                     }
                 }
             }
-            self.outbox.next = 0;
-            if !self.nic.poll_transmit(now, &mut self.memory, &mut self.outbox.batch) {
+            self.tx_queue.next = 0;
+            if !self.nic.poll_transmit(now, &mut self.memory, &mut self.tx_queue.batch) {
                 return;
             }
         }
     }
 
-    /// Sends the next run of datagrams.
-    fn send_some(&mut self) -> Sent {
-        let Some(socket) = &self.socket else { return Sent::Blocked };
-        let Outbox { batch, next, runs } = &mut self.outbox;
-        let path = self.paths.to(batch.destination);
+    /// Sends the next datagrams of the queue with one system call: a GSO run, a `sendmmsg` batch or a single datagram.
+    fn send_next(&mut self) -> SendResult {
+        let Some(socket) = &self.socket else { return SendResult::Blocked };
+        let TxQueue { batch, next, use_gso } = &mut self.tx_queue;
+        let path = self.paths.tx(batch.destination);
         let ends = &batch.ends[*next..];
-        let start = start_of(&batch.ends, *next);
-        let (mut count, segment) = run(start, ends);
-        if count == 2 && segment < PAIR && (ends[1] - ends[0]) as usize != ACK_LEN {
+        let start = datagram_start(&batch.ends, *next);
+        let (mut count, segment_len) = gso_run(start, ends);
+        if count == 2 && segment_len < MIN_PAIR_LEN && (ends[1] - ends[0]) as usize != ACK_LEN {
             count = 1;
         }
-        if !*runs {
-            count = ends.len().min(MAX_MANY);
+        if !*use_gso {
+            count = ends.len().min(MAX_SENDMMSG);
         }
         let mut from = start;
         for (index, &end) in ends[..count].iter().enumerate() {
-            let ident = if *runs { index as u16 } else { 0 };
+            let ident = if *use_gso { index as u16 } else { 0 };
             path.icrc.seal(&mut batch.bytes[from..end as usize], ident);
             from = end as usize;
         }
         let sent = if count == 1 {
             socket.send(&batch.bytes[start..from], &path.socket_address).map(|()| 1)
-        } else if *runs {
+        } else if *use_gso {
             let run = &batch.bytes[start..from];
-            socket.send_run(run, segment as u16, &path.socket_address).map(|()| count)
+            socket.send_gso(run, segment_len as u16, &path.socket_address).map(|()| count)
         } else {
             let datagrams = ends[..count].iter().scan(start, |from, &end| {
                 let start = std::mem::replace(from, end as usize);
                 Some(&batch.bytes[start..end as usize])
             });
-            socket.send_many(datagrams, &path.socket_address)
+            socket.send_mmsg(datagrams, &path.socket_address)
         };
         match sent {
             Ok(count) => {
-                self.counts.tx_datagrams += count as u64;
-                self.counts.tx_bytes += (ends[count - 1] as usize - start) as u64;
-                self.counts.tx_runs += u64::from(*runs && count > 1);
+                self.driver_counters.tx_datagrams += count as u64;
+                self.driver_counters.tx_bytes += (ends[count - 1] as usize - start) as u64;
+                self.driver_counters.tx_runs += u64::from(*use_gso && count > 1);
                 if let Some(capture) = &mut self.capture {
                     let mut from = start;
                     for (index, &end) in ends[..count].iter().enumerate() {
-                        let ident = if *runs { index as u16 } else { 0 };
+                        let ident = if *use_gso { index as u16 } else { 0 };
                         let datagram = &batch.bytes[from..end as usize];
                         capture.packet(socket.address(), path.address, ident, datagram);
                         from = end as usize;
                     }
                 }
-                Sent::Gone(count)
+                SendResult::Consumed(count)
             }
-            Err(Errno::EAGAIN) => Sent::Blocked,
-            Err(Errno::EINTR) => Sent::Gone(0),
+            Err(Errno::EAGAIN) => SendResult::Blocked,
+            Err(Errno::EINTR) => SendResult::Consumed(0),
             Err(Errno::EINVAL | Errno::EIO | Errno::EOPNOTSUPP | Errno::ENOPROTOOPT)
-                if *runs && count > 1 =>
+                if *use_gso && count > 1 =>
             {
-                *runs = false;
-                Sent::Gone(0)
+                *use_gso = false;
+                SendResult::Consumed(0)
             }
             Err(_) => {
-                let count = if *runs { count } else { 1 };
-                self.counts.tx_errors += count as u64;
-                Sent::Gone(count)
+                let count = if *use_gso { count } else { 1 };
+                self.driver_counters.tx_errors += count as u64;
+                SendResult::Consumed(count)
             }
         }
     }
 
-    /// Sends the next datagram on a rail with faults, or not.
-    fn send_faulty(&mut self, now: Time) -> Sent {
-        let start = start_of(&self.outbox.batch.ends, self.outbox.next);
-        let end = self.outbox.batch.ends[self.outbox.next] as usize;
-        let peer = self.outbox.batch.destination;
-        let mut datagram = self.outbox.batch.bytes[start..end].to_vec();
+    /// Applies the injected faults to the next datagram and sends it if they let it pass.
+    fn send_next_with_faults(&mut self, now: Time) -> SendResult {
+        let start = datagram_start(&self.tx_queue.batch.ends, self.tx_queue.next);
+        let end = self.tx_queue.batch.ends[self.tx_queue.next] as usize;
+        let peer = self.tx_queue.batch.destination;
+        let mut datagram = self.tx_queue.batch.bytes[start..end].to_vec();
         let Ok(packet) = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]) else {
-            debug_assert!(false, "the state machine emits packets");
-            return Sent::Gone(1);
+            debug_assert!(false, "the transport emits well-formed packets");
+            return SendResult::Consumed(1);
         };
-        let fate = self.faults.transmit(&packet);
-        match fate.verdict {
-            Verdict::Pass => self.send_alone(peer, &mut datagram, None),
-            Verdict::Drop => self.counts.fault_dropped += 1,
+        let tap = self.faults.transmit(&packet);
+        match tap.verdict {
+            Verdict::Pass => self.send_one(peer, &mut datagram, None),
+            Verdict::Drop => self.driver_counters.fault_dropped += 1,
             Verdict::Corrupt(bit) => {
-                self.counts.fault_corrupted += 1;
-                self.send_alone(peer, &mut datagram, Some(bit));
+                self.driver_counters.fault_corrupted += 1;
+                self.send_one(peer, &mut datagram, Some(bit));
             }
             Verdict::Duplicate => {
-                self.counts.fault_duplicated += 1;
-                self.send_alone(peer, &mut datagram, None);
-                self.send_alone(peer, &mut datagram, None);
+                self.driver_counters.fault_duplicated += 1;
+                self.send_one(peer, &mut datagram, None);
+                self.send_one(peer, &mut datagram, None);
             }
-            Verdict::Delay(by) => match self.delayed.push(now + by, Way::Out, peer, &datagram) {
-                true => self.counts.fault_delayed += 1,
-                false => self.counts.fault_dropped += 1,
+            Verdict::Delay(by) => match self.delay_queue.push(now + by, Direction::Transmit, peer, &datagram) {
+                true => self.driver_counters.fault_delayed += 1,
+                false => self.driver_counters.fault_dropped += 1,
             },
         }
-        self.react(fate.failure);
-        Sent::Gone(1)
+        self.handle_failure(tap.failure);
+        SendResult::Consumed(1)
     }
 
-    /// Seals and sends a datagram by itself, with one bit flipped if asked. What the socket does not take is lost.
-    pub(crate) fn send_alone(&mut self, peer: Gid, datagram: &mut [u8], flip: Option<u32>) {
+    /// Sets the ICRC of a datagram, flips one of its bits if `flip` is set, and sends it. If the socket does not take the
+    /// datagram, the datagram is lost.
+    pub(crate) fn send_one(&mut self, peer: Gid, datagram: &mut [u8], flip: Option<u32>) {
         let Some(socket) = &self.socket else { return };
-        let path = self.paths.to(peer);
+        let path = self.paths.tx(peer);
         path.icrc.seal(datagram, 0);
         if let Some(bit) = flip {
             flip_bit(datagram, bit);
         }
         match socket.send(datagram, &path.socket_address) {
             Ok(()) => {
-                self.counts.tx_datagrams += 1;
-                self.counts.tx_bytes += datagram.len() as u64;
+                self.driver_counters.tx_datagrams += 1;
+                self.driver_counters.tx_bytes += datagram.len() as u64;
                 if let Some(capture) = &mut self.capture {
                     capture.packet(socket.address(), path.address, 0, datagram);
                 }
             }
-            Err(_) => self.counts.tx_errors += 1,
+            Err(_) => self.driver_counters.tx_errors += 1,
         }
     }
 }
 
-/// Flips a bit, counted from the first byte on, modulo the length.
+/// Flips a bit. The bit index is reduced modulo the length.
 pub(crate) fn flip_bit(datagram: &mut [u8], bit: u32) {
     let bit = bit as usize % (datagram.len() * 8);
     datagram[bit / 8] ^= 1 << (bit % 8);
 }
 
-fn start_of(ends: &[u32], index: usize) -> usize {
+/// Returns the offset of a datagram, from the end offsets of all datagrams.
+fn datagram_start(ends: &[u32], index: usize) -> usize {
     index.checked_sub(1).map_or(0, |previous| ends[previous] as usize)
 }
 
-/// How many datagrams from `start` on can go in one piece, and how long each is: all are equal, but the last may be
-/// shorter.
-fn run(start: usize, ends: &[u32]) -> (usize, usize) {
-    let segment = ends[0] as usize - start;
+/// Returns the number of datagrams that form a GSO run, beginning at the offset `start`, and the length of each. All datagrams of a
+/// run have the same length, except that the last may be shorter (`udp(7)`).
+fn gso_run(start: usize, ends: &[u32]) -> (usize, usize) {
+    let segment_len = ends[0] as usize - start;
     let mut count = 1;
-    while count < ends.len().min(MAX_SEGMENTS) {
+    while count < ends.len().min(MAX_GSO_SEGMENTS) {
         let len = (ends[count] - ends[count - 1]) as usize;
-        if len > segment || ends[count] as usize - start > MAX_DATAGRAM {
+        if len > segment_len || ends[count] as usize - start > MAX_UDP_PAYLOAD {
             break;
         }
         count += 1;
-        if len < segment {
+        if len < segment_len {
             break;
         }
     }
-    (count, segment)
+    (count, segment_len)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn runs(lens: &[u32]) -> Vec<usize> {
+    fn split_into_runs(lens: &[u32]) -> Vec<usize> {
         let ends: Vec<u32> = lens
             .iter()
             .scan(0, |end, len| {
@@ -228,8 +233,8 @@ mod tests {
             .collect();
         let (mut at, mut counts) = (0, Vec::new());
         while at < ends.len() {
-            let (count, segment) = run(start_of(&ends, at), &ends[at..]);
-            assert_eq!(segment, lens[at] as usize);
+            let (count, segment_len) = gso_run(datagram_start(&ends, at), &ends[at..]);
+            assert_eq!(segment_len, lens[at] as usize);
             counts.push(count);
             at += count;
         }
@@ -237,26 +242,26 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_packet_begins_a_run_and_a_shorter_one_ends_it() {
-        assert_eq!(runs(&[4132, 4116, 4116, 4116, 1000]), [2, 3]);
-        assert_eq!(runs(&[4132, 4116, 4116, 20, 4132, 20]), [2, 2, 2]);
+    fn longer_datagram_begins_run_and_shorter_datagram_ends_it() {
+        assert_eq!(split_into_runs(&[4132, 4116, 4116, 4116, 1000]), [2, 3]);
+        assert_eq!(split_into_runs(&[4132, 4116, 4116, 20, 4132, 20]), [2, 2, 2]);
     }
 
     #[test]
-    fn small_equal_datagrams_go_together() {
-        assert_eq!(runs(&[40; 10]), [10]);
-        assert_eq!(runs(&[40; 100]), [64, 36]);
-        assert_eq!(runs(&[40, 40, 36, 40]), [3, 1]);
-        assert_eq!(runs(&[36, 40, 40]), [1, 2]);
+    fn small_equal_datagrams_form_one_run() {
+        assert_eq!(split_into_runs(&[40; 10]), [10]);
+        assert_eq!(split_into_runs(&[40; 100]), [64, 36]);
+        assert_eq!(split_into_runs(&[40, 40, 36, 40]), [3, 1]);
+        assert_eq!(split_into_runs(&[36, 40, 40]), [1, 2]);
     }
 
     #[test]
-    fn a_run_fits_a_datagram() {
-        assert_eq!(runs(&[4116; 20]), [15, 5]);
+    fn run_fits_udp_payload() {
+        assert_eq!(split_into_runs(&[4116; 20]), [15, 5]);
     }
 
     #[test]
-    fn flips_stay_inside() {
+    fn bit_flips_stay_inside_datagram() {
         let mut datagram = [0; 5];
         flip_bit(&mut datagram, 43);
         assert_eq!(datagram, [8, 0, 0, 0, 0]);

@@ -1,46 +1,47 @@
-//! Registered memory, and what the NIC does to it.
+//! Registered memory, and the NIC's accesses to it.
 
 use std::sync::Arc;
 
 use mitra_transport::{AtomicOp, Memory, MemoryFault};
 use mitra_verbs::{Buffer, RegionId, Unmapped};
 
-/// The memory behind each region, by its number.
-pub(crate) struct Regions {
+/// The memory of all registered regions. A [`RegionId`] is an index into `buffers`.
+pub(crate) struct MemoryRegions {
     buffers: Vec<Option<Arc<Buffer>>>,
+    /// Indices of `buffers` without a buffer.
     free: Vec<u32>,
-    /// Whether atomics use the processor's atomic instructions.
+    /// Whether atomics use the CPU's atomic instructions.
     global_atomics: bool,
-    /// Whether writes are held back.
-    holding: bool,
-    /// Writes that were acknowledged but not placed, oldest first.
-    held: Vec<Held>,
-    /// Met between the load and the store of an atomic.
+    /// Whether the NIC defers placements.
+    deferred: bool,
+    /// Acknowledged writes that are not placed, oldest first.
+    deferred_writes: Vec<DeferredWrite>,
+    /// A barrier that atomics wait at between their load and their store.
     #[cfg(test)]
-    pub(crate) between: Option<Arc<std::sync::Barrier>>,
+    pub(crate) atomic_barrier: Option<Arc<std::sync::Barrier>>,
 }
 
-/// A write that the host does not see yet.
-struct Held {
+/// An acknowledged write that is not in host memory yet.
+struct DeferredWrite {
     region: RegionId,
     offset: usize,
     data: Box<[u8]>,
 }
 
-impl Regions {
-    pub(crate) fn new(global_atomics: bool) -> Regions {
-        Regions {
+impl MemoryRegions {
+    pub(crate) fn new(global_atomics: bool) -> MemoryRegions {
+        MemoryRegions {
             buffers: Vec::new(),
             free: Vec::new(),
             global_atomics,
-            holding: false,
-            held: Vec::new(),
+            deferred: false,
+            deferred_writes: Vec::new(),
             #[cfg(test)]
-            between: None,
+            atomic_barrier: None,
         }
     }
 
-    /// Keeps the buffer under a new name.
+    /// Adds a buffer and returns the ID of its region.
     pub(crate) fn insert(&mut self, buffer: Arc<Buffer>) -> RegionId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.buffers.push(None);
@@ -50,48 +51,51 @@ impl Regions {
         RegionId(index)
     }
 
-    /// Places what was held back for the region and lets go of its buffer.
+    /// Removes a region and releases its buffer. Places the deferred writes first if one of them is to this region.
     pub(crate) fn remove(&mut self, region: RegionId) {
-        if self.held.iter().any(|held| held.region == region) {
-            self.place_held();
+        if self.deferred_writes.iter().any(|write| write.region == region) {
+            self.place_deferred();
         }
         if self.buffers[region.0 as usize].take().is_some() {
             self.free.push(region.0);
         }
     }
 
-    /// Lets go of everything; what was held back is lost.
+    /// Releases all buffers and discards the deferred writes.
     pub(crate) fn clear(&mut self) {
-        self.lose_held();
+        self.discard_deferred();
         self.buffers.clear();
         self.free.clear();
     }
 
-    /// Holds writes back from here on, or places those held back and all that follow.
-    pub(crate) fn hold(&mut self, holding: bool) {
-        if !holding {
-            self.place_held();
+    /// Begins to defer placements, or places the deferred writes and ends deferring.
+    pub(crate) fn set_deferred(&mut self, deferred: bool) {
+        if !deferred {
+            self.place_deferred();
         }
-        self.holding = holding;
+        self.deferred = deferred;
     }
 
-    /// Places what was held back.
-    pub(crate) fn place_held(&mut self) {
-        for held in std::mem::take(&mut self.held) {
-            if let Some(Some(buffer)) = self.buffers.get(held.region.0 as usize) {
-                // Memory that is gone has nobody left to see it.
-                let _ = buffer.try_write_at(held.offset, &held.data);
+    /// Places the deferred writes in host memory.
+    pub(crate) fn place_deferred(&mut self) {
+        for write in std::mem::take(&mut self.deferred_writes) {
+            if let Some(Some(buffer)) = self.buffers.get(write.region.0 as usize) {
+                // Fails if the application has unmapped the memory; then nobody can read it.
+                let _ = buffer.try_write_at(write.offset, &write.data);
             }
         }
     }
 
-    /// Forgets what was held back.
-    pub(crate) fn lose_held(&mut self) {
-        self.held.clear();
+    /// Discards the deferred writes.
+    pub(crate) fn discard_deferred(&mut self) {
+        self.deferred_writes.clear();
     }
 
-    /// The buffer, if the range lies in it. The state machine has checked that, so it always does; but memory is not
-    /// touched on anybody's word alone.
+    /// Returns the buffer of a region, and the offset as an index into it.
+    ///
+    /// # Errors
+    /// The region does not exist, or the range exceeds it. `mitra_transport` has checked both; this second check keeps a mistake
+    /// there from reaching memory.
     fn range(&self, region: RegionId, offset: u64, len: usize) -> Result<(&Buffer, usize), MemoryFault> {
         let buffer = self.buffers.get(region.0 as usize).and_then(Option::as_deref).ok_or(MemoryFault)?;
         let offset = usize::try_from(offset).map_err(|_| MemoryFault)?;
@@ -102,34 +106,34 @@ impl Regions {
         Ok((buffer, offset))
     }
 
-    /// What the NIC itself sees of a word: with what it holds back.
-    fn load(&mut self, region: RegionId, offset: usize) -> Result<u64, MemoryFault> {
+    /// Loads a word as the NIC sees it, with the deferred writes applied.
+    fn load_word(&mut self, region: RegionId, offset: usize) -> Result<u64, MemoryFault> {
         let mut word = [0; 8];
         self.fetch(region, offset as u64, &mut word)?;
         Ok(u64::from_ne_bytes(word))
     }
 }
 
-impl Memory for Regions {
+impl Memory for MemoryRegions {
     fn place(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         let (buffer, offset) = self.range(region, offset, data.len())?;
-        if self.holding {
-            self.held.push(Held { region, offset, data: data.into() });
+        if self.deferred {
+            self.deferred_writes.push(DeferredWrite { region, offset, data: data.into() });
         } else {
-            buffer.try_write_at(offset, data).map_err(gone)?;
+            buffer.try_write_at(offset, data).map_err(memory_fault)?;
         }
         Ok(())
     }
 
     fn fetch(&mut self, region: RegionId, offset: u64, out: &mut [u8]) -> Result<(), MemoryFault> {
         let (buffer, offset) = self.range(region, offset, out.len())?;
-        buffer.try_read_at(offset, out).map_err(gone)?;
-        for held in self.held.iter().filter(|held| held.region == region) {
+        buffer.try_read_at(offset, out).map_err(memory_fault)?;
+        for write in self.deferred_writes.iter().filter(|write| write.region == region) {
             let (from, to) =
-                (held.offset.max(offset), (held.offset + held.data.len()).min(offset + out.len()));
+                (write.offset.max(offset), (write.offset + write.data.len()).min(offset + out.len()));
             if from < to {
                 out[from - offset..to - offset]
-                    .copy_from_slice(&held.data[from - held.offset..to - held.offset]);
+                    .copy_from_slice(&write.data[from - write.offset..to - write.offset]);
             }
         }
         Ok(())
@@ -140,26 +144,26 @@ impl Memory for Regions {
         if !buffer.addr().wrapping_add(offset).is_multiple_of(8) {
             return Err(MemoryFault);
         }
-        if self.global_atomics && !self.holding {
-            let mut old = buffer.try_load(at).map_err(gone)?;
-            while let Err(now) = buffer.try_compare_exchange(at, old, op.apply(old)).map_err(gone)? {
-                old = now;
+        if self.global_atomics && !self.deferred {
+            let mut old = buffer.try_load(at).map_err(memory_fault)?;
+            while let Err(current) = buffer.try_compare_exchange(at, old, op.apply(old)).map_err(memory_fault)? {
+                old = current;
             }
             return Ok(old);
         }
-        // As on most hardware: this NIC's lock is all that makes it atomic. Another NIC, or the processor, can come
-        // between the load and the store.
-        let old = self.load(region, at)?;
+        // As on most hardware, the operation is atomic only against other operations of this NIC, whose lock is held here. Another
+        // NIC or the CPU can modify the word between the load and the store.
+        let old = self.load_word(region, at)?;
         #[cfg(test)]
-        if let Some(between) = &self.between {
-            between.wait();
+        if let Some(barrier) = &self.atomic_barrier {
+            barrier.wait();
         }
         self.place(region, offset, &op.apply(old).to_ne_bytes())?;
         Ok(old)
     }
 }
 
-fn gone(_: Unmapped) -> MemoryFault {
+fn memory_fault(_: Unmapped) -> MemoryFault {
     MemoryFault
 }
 
@@ -169,16 +173,16 @@ mod tests {
 
     use super::*;
 
-    fn one(len: usize) -> (Regions, RegionId, Arc<Buffer>) {
+    fn single_region(len: usize) -> (MemoryRegions, RegionId, Arc<Buffer>) {
         let buffer = Arc::new(Buffer::new(len));
-        let mut regions = Regions::new(false);
+        let mut regions = MemoryRegions::new(false);
         let region = regions.insert(Arc::clone(&buffer));
         (regions, region, buffer)
     }
 
     #[test]
-    fn nothing_outside_a_region_is_touched() {
-        let (mut regions, region, _) = one(16);
+    fn access_outside_region_faults() {
+        let (mut regions, region, _) = single_region(16);
         assert_eq!(regions.place(region, 9, &[1; 8]), Err(MemoryFault));
         assert_eq!(regions.place(region, u64::MAX, &[1; 8]), Err(MemoryFault));
         assert_eq!(regions.fetch(RegionId(7), 0, &mut [0; 8]), Err(MemoryFault));
@@ -189,49 +193,49 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_back_is_seen_by_the_nic_alone_until_it_is_placed() {
-        let (mut regions, region, buffer) = one(32);
+    fn deferred_writes_are_visible_to_nic_only_until_placed() {
+        let (mut regions, region, buffer) = single_region(32);
         buffer.write_at(0, &[9; 32]);
-        regions.hold(true);
+        regions.set_deferred(true);
         regions.place(region, 4, &[1, 2, 3, 4]).unwrap();
         regions.place(region, 6, &[7]).unwrap();
-        let mut seen = [0; 8];
-        regions.fetch(region, 2, &mut seen).unwrap();
-        assert_eq!(seen, [9, 9, 1, 2, 7, 4, 9, 9]);
+        let mut fetched = [0; 8];
+        regions.fetch(region, 2, &mut fetched).unwrap();
+        assert_eq!(fetched, [9, 9, 1, 2, 7, 4, 9, 9]);
         assert_eq!(regions.atomic(region, 16, AtomicOp::FetchAdd { add: 1 }), Ok(0x0909_0909_0909_0909));
         assert_eq!(regions.atomic(region, 16, AtomicOp::FetchAdd { add: 1 }), Ok(0x0909_0909_0909_090a));
         let mut all = [0; 32];
         buffer.read_at(0, &mut all);
         assert_eq!(all, [9; 32]);
-        regions.hold(false);
+        regions.set_deferred(false);
         buffer.read_at(0, &mut all);
         assert_eq!(all[..9], [9, 9, 9, 9, 1, 2, 7, 4, 9]);
         assert_eq!(buffer.load(16), 0x0909_0909_0909_090b);
     }
 
     #[test]
-    fn what_is_held_back_dies_with_the_nic() {
-        let (mut regions, region, buffer) = one(8);
-        regions.hold(true);
+    fn discarded_writes_are_not_placed() {
+        let (mut regions, region, buffer) = single_region(8);
+        regions.set_deferred(true);
         regions.place(region, 0, &[1; 8]).unwrap();
-        regions.lose_held();
-        regions.hold(false);
+        regions.discard_deferred();
+        regions.set_deferred(false);
         assert_eq!(buffer.load(0), 0);
     }
 
     #[test]
-    fn a_region_that_goes_is_complete() {
-        let (mut regions, region, buffer) = one(8);
-        regions.hold(true);
+    fn removing_region_places_its_deferred_writes() {
+        let (mut regions, region, buffer) = single_region(8);
+        regions.set_deferred(true);
         regions.place(region, 0, &7_u64.to_ne_bytes()).unwrap();
         regions.remove(region);
         assert_eq!(buffer.load(0), 7);
     }
 
-    /// Lent memory that is gone.
-    struct Gone;
+    /// Foreign memory that the application has unmapped.
+    struct UnmappedMemory;
 
-    impl ForeignMemory for Gone {
+    impl ForeignMemory for UnmappedMemory {
         fn read(&self, _: usize, _: &mut [u8]) -> Result<(), Unmapped> {
             Err(Unmapped)
         }
@@ -246,23 +250,23 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_gone_faults() {
+    fn unmapped_memory_faults() {
         for global_atomics in [false, true] {
-            let mut regions = Regions::new(global_atomics);
-            let region = regions.insert(Arc::new(Buffer::from_foreign(Box::new(Gone), 0x1003, 64)));
+            let mut regions = MemoryRegions::new(global_atomics);
+            let region = regions.insert(Arc::new(Buffer::from_foreign(Box::new(UnmappedMemory), 0x1003, 64)));
             assert_eq!(regions.place(region, 0, &[1]), Err(MemoryFault));
             assert_eq!(regions.fetch(region, 0, &mut [0]), Err(MemoryFault));
             assert_eq!(regions.atomic(region, 5, AtomicOp::FetchAdd { add: 1 }), Err(MemoryFault));
-            regions.hold(true);
+            regions.set_deferred(true);
             regions.place(region, 0, &[1]).unwrap();
             regions.remove(region);
         }
     }
 
-    /// Lends what may begin at any byte.
-    struct Lent(Buffer, usize);
+    /// Foreign memory that begins at an offset into a buffer, and so at any alignment.
+    struct OffsetMemory(Buffer, usize);
 
-    impl ForeignMemory for Lent {
+    impl ForeignMemory for OffsetMemory {
         fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
             self.0.try_read_at(self.1 + offset, out)
         }
@@ -282,11 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn atomics_are_aligned_by_address() {
+    fn atomics_require_aligned_address() {
         for global_atomics in [false, true] {
-            let mut regions = Regions::new(global_atomics);
+            let mut regions = MemoryRegions::new(global_atomics);
             let region = regions.insert(Arc::new(Buffer::from_foreign(
-                Box::new(Lent(Buffer::new(64), 3)),
+                Box::new(OffsetMemory(Buffer::new(64), 3)),
                 0x1003,
                 32,
             )));

@@ -1,0 +1,176 @@
+//! The driver's state of the completion queues: channels, arming, and completions that are visible to the host.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+
+use mitra_transport::Nic;
+use mitra_verbs::{CompletionChannel, CqId, Error, Result, Wc};
+
+use crate::completion_channel::{PendingWakeups, SoftCompletionChannel};
+
+/// A consumer that polls an armed queue this many times without a completion does not sleep. A consumer that is about to sleep
+/// arms the queue and polls once more.
+const MAX_POLLS_BEFORE_SLEEP: u32 = 16;
+
+/// The driver's state of one completion queue.
+#[derive(Default)]
+struct CqState {
+    channel: Option<Arc<SoftCompletionChannel>>,
+    arming: Arming,
+    /// Completions that the NIC wrote before it began to defer completions.
+    written: VecDeque<Wc>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Arming {
+    #[default]
+    Disarmed,
+    /// Armed, and polled this many times since without a completion.
+    Armed { empty_polls: u32 },
+}
+
+impl Arming {
+    /// Whether the consumer may be asleep until the next event.
+    fn may_sleep(self) -> bool {
+        matches!(self, Arming::Armed { empty_polls } if empty_polls < MAX_POLLS_BEFORE_SLEEP)
+    }
+}
+
+/// The driver's state of all completion queues of a NIC.
+#[derive(Default)]
+pub(crate) struct CompletionQueues {
+    queues: HashMap<CqId, CqState>,
+    channels: Vec<Weak<SoftCompletionChannel>>,
+    /// Channels to wake after the NIC's lock is released.
+    pub(crate) wakeups: PendingWakeups,
+    /// The number of queues whose consumers may be asleep.
+    sleepers: u32,
+    /// Whether the NIC defers completions: the host does not see completions that are written while this is set.
+    deferred: bool,
+    /// Whether `deferred` was ever set: only then [`CqState::written`] can hold completions.
+    was_deferred: bool,
+}
+
+impl CompletionQueues {
+    pub(crate) fn add_channel(&mut self, channel: &Arc<SoftCompletionChannel>) {
+        self.channels.retain(|known| known.strong_count() > 0);
+        self.channels.push(Arc::downgrade(channel));
+    }
+
+    /// Returns this NIC's channel behind a trait object.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the channel belongs to another NIC.
+    pub(crate) fn find_channel(
+        &self,
+        channel: &Arc<dyn CompletionChannel>,
+    ) -> Result<Arc<SoftCompletionChannel>> {
+        let wanted = Arc::as_ptr(channel).cast::<()>();
+        let found = self.channels.iter().find(|known| std::ptr::eq(known.as_ptr().cast(), wanted));
+        found
+            .and_then(Weak::upgrade)
+            .ok_or(Error::Invalid("the completion channel belongs to another NIC; create one on this NIC"))
+    }
+
+    pub(crate) fn add(&mut self, cq: CqId, channel: Option<Arc<SoftCompletionChannel>>) {
+        self.queues.insert(cq, CqState { channel, ..CqState::default() });
+    }
+
+    pub(crate) fn remove(&mut self, cq: CqId) {
+        self.disarm(cq);
+        self.queues.remove(&cq);
+    }
+
+    /// Disarms all queues and detaches them from their channels. Completions that the NIC has written stay readable.
+    pub(crate) fn disarm_all(&mut self) {
+        for queue in self.queues.values_mut() {
+            (queue.channel, queue.arming) = (None, Arming::Disarmed);
+        }
+        self.sleepers = 0;
+    }
+
+    /// Arms a queue. Returns whether its consumer may sleep: not if the queue has no channel.
+    pub(crate) fn arm(&mut self, cq: CqId) -> bool {
+        let Some(queue) = self.queues.get_mut(&cq).filter(|queue| queue.channel.is_some()) else {
+            return false;
+        };
+        self.sleepers += u32::from(!queue.arming.may_sleep());
+        queue.arming = Arming::Armed { empty_polls: 0 };
+        true
+    }
+
+    /// Records a poll of a queue that returned no completion.
+    pub(crate) fn record_empty_poll(&mut self, cq: CqId) {
+        if self.sleepers == 0 {
+            return;
+        }
+        if let Some(queue) = self.queues.get_mut(&cq)
+            && let Arming::Armed { empty_polls } = queue.arming
+        {
+            let before = queue.arming.may_sleep();
+            queue.arming = Arming::Armed { empty_polls: empty_polls.saturating_add(1) };
+            self.sleepers -= u32::from(before && !queue.arming.may_sleep());
+        }
+    }
+
+    /// Whether a consumer of any queue may be asleep.
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.sleepers > 0
+    }
+
+    /// Disarms a queue, adds an event to its channel and schedules the wake-up.
+    pub(crate) fn notify(&mut self, cq: CqId) {
+        self.disarm(cq);
+        if let Some(channel) = self.queues.get(&cq).and_then(|queue| queue.channel.as_ref()) {
+            channel.push(cq);
+            self.wakeups.add(channel);
+        }
+    }
+
+    fn disarm(&mut self, cq: CqId) {
+        if let Some(queue) = self.queues.get_mut(&cq) {
+            self.sleepers -= u32::from(std::mem::take(&mut queue.arming).may_sleep());
+        }
+    }
+
+    /// Takes up to `max` completions that are visible to the host.
+    pub(crate) fn poll(&mut self, nic: &mut Nic, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
+        if !self.was_deferred {
+            return nic.poll_cq(cq, max, out);
+        }
+        let written = self.queues.get_mut(&cq).map(|queue| &mut queue.written);
+        match written.filter(|written| self.deferred || !written.is_empty()) {
+            Some(written) => {
+                let count = written.len().min(max);
+                out.extend(written.drain(..count));
+                Ok(count)
+            }
+            None => nic.poll_cq(cq, max, out),
+        }
+    }
+
+    /// Begins or ends deferring completions.
+    pub(crate) fn set_deferred(&mut self, nic: &mut Nic, deferred: bool) {
+        if deferred && !self.deferred {
+            self.write_pending(nic);
+        }
+        self.deferred = deferred;
+        self.was_deferred |= deferred;
+    }
+
+    /// Whether the NIC defers completions.
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.deferred
+    }
+
+    /// Makes the completions that the NIC has generated so far visible to the host.
+    pub(crate) fn write_pending(&mut self, nic: &mut Nic) {
+        let mut list = Vec::new();
+        for (&cq, queue) in &mut self.queues {
+            list.clear();
+            if nic.poll_cq(cq, usize::MAX, &mut list).is_ok() {
+                queue.written.extend(&list);
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! When the receiving socket uses `UDP_GRO`.
+
+use nix::sys::socket::SockaddrStorage;
+
+use crate::Offload;
+use crate::udp_socket::ACK_LEN;
+
+/// Datagrams of at least this length, in bytes, count as bulk data.
+const BULK_LEN: usize = 1000;
+/// The score that enables `UDP_GRO`; [`GroPolicy::record_datagram`] defines how datagrams score. A requester sends fewer
+/// pairs than this before it has learnt whether it may delay its ACKs.
+const ENABLE_SCORE: u32 = 512;
+/// The score of a bulk datagram.
+const BULK_SCORE: u32 = 64;
+/// The score of an ACK that follows another datagram of the same sender.
+const PAIR_SCORE: u32 = 2;
+
+/// Whether a socket uses `UDP_GRO`, with which one receive call can return several datagrams.
+///
+/// The control message that carries the segment length costs 0.15 µs per receive call. One call for two datagrams saves 0.7 µs
+/// over two calls. The NIC therefore enables `UDP_GRO` only after it has received bulk data, or pairs of datagrams: a request
+/// and the ACK of an earlier request. Without `UDP_GRO` the kernel delivers each datagram separately.
+pub(crate) enum GroPolicy {
+    /// Not used, and will not be.
+    Off,
+    /// Not used yet.
+    Observing {
+        /// The score that is still needed.
+        remaining: u32,
+        /// The sender of the previous datagram, or `None` if a receive call since then has found the socket empty.
+        last_sender: Option<SockaddrStorage>,
+    },
+    /// Used.
+    On,
+}
+
+impl GroPolicy {
+    pub(crate) fn new(offload: Offload) -> GroPolicy {
+        match offload {
+            Offload::Auto => GroPolicy::Observing { remaining: ENABLE_SCORE, last_sender: None },
+            Offload::Off => GroPolicy::Off,
+        }
+    }
+
+    /// Records that a receive call found the socket empty.
+    pub(crate) fn record_empty(&mut self) {
+        if let GroPolicy::Observing { last_sender, .. } = self {
+            *last_sender = None;
+        }
+    }
+
+    /// Records a received datagram. Returns true if the socket shall enable `UDP_GRO` now. Bulk data and an ACK that
+    /// follows another datagram of its sender raise the score. Any other datagram lowers it by 1.
+    pub(crate) fn record_datagram(&mut self, len: usize, sender: Option<SockaddrStorage>) -> bool {
+        let GroPolicy::Observing { remaining, last_sender } = self else { return false };
+        let same_sender = std::mem::replace(last_sender, sender) == sender;
+        *remaining = match len {
+            BULK_LEN.. => remaining.saturating_sub(BULK_SCORE),
+            ACK_LEN if same_sender => remaining.saturating_sub(PAIR_SCORE),
+            _ => (*remaining + 1).min(ENABLE_SCORE),
+        };
+        *remaining == 0
+    }
+}

@@ -1,0 +1,68 @@
+//! Multicast groups. The NIC opens one socket for each group that a queue pair is attached to.
+
+use std::sync::Arc;
+
+use mitra_verbs::{Error, Gid, Qpn, Result, Time};
+
+use crate::engine::Engine;
+use crate::gro_policy::GroPolicy;
+use crate::udp_socket::RoceSocket;
+
+/// A multicast group that the NIC has joined.
+pub(crate) struct MulticastGroup {
+    gid: Gid,
+    socket: Arc<RoceSocket>,
+}
+
+impl Engine {
+    /// Attaches a queue pair to a group, with loopback of its own messages if `own` is set. The NIC joins the group for the
+    /// first queue pair.
+    pub(crate) fn attach_mcast(&mut self, qp: Qpn, gid: Gid, own: bool) -> Result<()> {
+        let Some(unicast) = &self.socket else { return Err(Error::DeviceFatal) };
+        let is_first = !self.nic.has_mcast_members(gid);
+        self.nic.attach_mcast(qp, gid, own)?;
+        if is_first {
+            match RoceSocket::join(gid.into(), unicast.address().ip()) {
+                Ok(socket) => self.multicast_groups.push(MulticastGroup { gid, socket: Arc::new(socket) }),
+                Err(e) => {
+                    self.nic.detach_mcast(qp, gid)?;
+                    return Err(Error::System {
+                        operation: "joining a multicast group",
+                        message: e.to_string(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches a queue pair from a group. The NIC leaves the group after the last queue pair.
+    pub(crate) fn detach_mcast(&mut self, qp: Qpn, gid: Gid) -> Result<()> {
+        self.nic.detach_mcast(qp, gid)?;
+        self.multicast_groups.retain(|group| self.nic.has_mcast_members(group.gid));
+        Ok(())
+    }
+
+    /// Returns the sockets of all joined groups.
+    pub(crate) fn multicast_sockets(&self) -> Vec<Arc<RoceSocket>> {
+        self.multicast_groups.iter().map(|group| Arc::clone(&group.socket)).collect()
+    }
+
+    /// Receives and processes datagrams of each group, with at most `max_receives` receive calls that return data per group. Returns the total
+    /// number of such calls.
+    pub(crate) fn receive_multicast(&mut self, now: Time, max_receives: u32) -> u32 {
+        let mut receives = 0;
+        for index in 0..self.multicast_groups.len() {
+            for _ in 0..max_receives {
+                let MulticastGroup { gid, ref socket } = self.multicast_groups[index];
+                let (local, received) =
+                    (socket.address(), socket.receive(self.rx_buffer.bytes_mut(), &mut GroPolicy::Off));
+                if !self.process_received(now, local, Some(gid), received) {
+                    break;
+                }
+                receives += 1;
+            }
+        }
+        receives
+    }
+}

@@ -1,0 +1,285 @@
+//! The NIC's lock, which callers and the progress thread share, and the progress thread.
+//!
+//! Three rules decide which thread drives the NIC, and where the progress thread sleeps:
+//!
+//! - While a polling caller holds the [lease](crate::poll_lease), the caller drives the NIC and the progress thread sleeps on a timer.
+//!   If the thread slept on the socket, each datagram would wake it, and it would compete with the poller for the CPU.
+//! - Without a lease the progress thread drives the NIC and sleeps on the socket. Operations on the memory of a passive process
+//!   then complete, and completion events reach sleeping consumers. While peers access a passive process, the thread
+//!   [spins](crate::spin_policy) instead of sleeping.
+//! - A program that waits for data in memory, and polls only in between, is denied the lease.
+
+use core::ops::{Deref, DerefMut};
+use core::time::Duration;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::thread::{self, JoinHandle};
+
+use mitra_verbs::{AsyncEvent, Error, Result, Time};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+
+use crate::clock;
+use crate::completion_channel::PendingWakeups;
+use crate::engine::{Driver, Engine};
+use crate::event_queue::{EventQueue, clear_eventfd, signal_eventfd};
+use crate::poll_lease::{ABSENT_AFTER, CHECK_INTERVAL};
+use crate::thread_cpu_clock::ThreadCpuClock;
+use crate::udp_socket::RoceSocket;
+
+/// The longest sleep of the thread while the NIC was active within [`ACTIVE_PERIOD`]. With it, a caller that posts a request
+/// seldom has to wake the thread to handle the request's timer.
+const MAX_SLEEP_WHEN_ACTIVE: Duration = Duration::from_millis(5);
+/// See [`MAX_SLEEP_WHEN_ACTIVE`].
+const ACTIVE_PERIOD: Duration = Duration::from_millis(100);
+
+/// The number of forks between the process that started the program and this process.
+static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Marks all open NICs as dead in the child of a fork. Register this function as a child handler with `pthread_atfork(3)`.
+///
+/// The NICs belong to the parent: their progress threads do not exist in the child, and the fork may have copied their locks
+/// in the locked state.
+pub fn after_fork_in_child() {
+    FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A NIC's engine behind its lock, and the control of its progress thread.
+pub(crate) struct SharedNic {
+    /// The value of [`FORK_GENERATION`] in the process that opened the NIC.
+    fork_generation: u32,
+    engine: Mutex<Engine>,
+    /// The number of callers that wait for the lock.
+    lock_waiters: AtomicU32,
+    stop: AtomicBool,
+    /// Wakes the progress thread.
+    wake: EventFd,
+    async_events: Arc<EventQueue<AsyncEvent>>,
+}
+
+/// The guard of a locked NIC. Consumers of completion events wake after the lock is released.
+pub(crate) struct EngineGuard<'a> {
+    engine: MutexGuard<'a, Engine>,
+    /// Must follow `engine`: fields are dropped in declaration order.
+    wakeups: PendingWakeups,
+}
+
+impl<'a> EngineGuard<'a> {
+    fn new(engine: MutexGuard<'a, Engine>) -> EngineGuard<'a> {
+        EngineGuard { engine, wakeups: PendingWakeups::default() }
+    }
+}
+
+impl Deref for EngineGuard<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl DerefMut for EngineGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+}
+
+impl Drop for EngineGuard<'_> {
+    fn drop(&mut self) {
+        self.wakeups = std::mem::take(&mut self.engine.completion_queues.wakeups);
+    }
+}
+
+/// Reports [`AsyncEvent::DeviceFatal`] if the lock is poisoned when the progress thread ends: the progress thread or a caller has
+/// panicked.
+struct PanicReporter<'a>(&'a SharedNic);
+
+impl Drop for PanicReporter<'_> {
+    fn drop(&mut self) {
+        if self.0.engine.is_poisoned() {
+            self.0.async_events.push_once(AsyncEvent::DeviceFatal);
+        }
+    }
+}
+
+/// What wakes the progress thread from a sleep, in addition to [`SharedNic::wake`].
+pub(crate) struct WakeConditions {
+    /// Readable: a datagram has arrived. `None` while a poller holds the lease, or if the NIC is dead.
+    socket: Option<Arc<RoceSocket>>,
+    /// The sockets of multicast groups; empty if `socket` is `None`.
+    multicast_sockets: Vec<Arc<RoceSocket>>,
+    /// Whether the thread also wakes when `socket` becomes writable: packets wait for space in its send buffer.
+    tx_blocked: bool,
+    until: Option<Time>,
+}
+
+impl SharedNic {
+    pub(crate) fn new(engine: Engine, async_events: Arc<EventQueue<AsyncEvent>>) -> io::Result<SharedNic> {
+        Ok(SharedNic {
+            fork_generation: FORK_GENERATION.load(Ordering::Relaxed),
+            async_events,
+            engine: Mutex::new(engine),
+            lock_waiters: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
+        })
+    }
+
+    /// Locks the NIC.
+    ///
+    /// # Errors
+    /// [`Error::DeviceFatal`] if a thread has panicked while it held the lock, because the NIC's state may be inconsistent, or if a fork has
+    /// created this process after the NIC was opened.
+    pub(crate) fn lock(&self) -> Result<EngineGuard<'_>> {
+        if self.is_forked_child() {
+            return Err(Error::DeviceFatal);
+        }
+        match self.engine.try_lock() {
+            Ok(engine) => Ok(EngineGuard::new(engine)),
+            Err(TryLockError::Poisoned(_)) => Err(self.report_poisoned()),
+            Err(TryLockError::WouldBlock) => {
+                self.lock_waiters.fetch_add(1, Ordering::Relaxed);
+                let engine = self.engine.lock();
+                self.lock_waiters.fetch_sub(1, Ordering::Relaxed);
+                engine.map(EngineGuard::new).map_err(|_| self.report_poisoned())
+            }
+        }
+    }
+
+    /// Whether a fork has created this process after the NIC was opened.
+    pub(crate) fn is_forked_child(&self) -> bool {
+        self.fork_generation != FORK_GENERATION.load(Ordering::Relaxed)
+    }
+
+    /// Wakes the progress thread, which reports the poisoned lock as an event ([`PanicReporter`]). Returns the error for the
+    /// caller.
+    fn report_poisoned(&self) -> Error {
+        self.wake();
+        Error::DeviceFatal
+    }
+
+    /// Locks the NIC if the lock is free and not poisoned, and this process opened the NIC.
+    pub(crate) fn try_lock(&self) -> Option<EngineGuard<'_>> {
+        if self.is_forked_child() { None } else { self.engine.try_lock().ok().map(EngineGuard::new) }
+    }
+
+    /// Locks the NIC to close it, also if the lock is poisoned. Returns true with the guard if the lock is not poisoned.
+    pub(crate) fn lock_to_close(&self) -> (EngineGuard<'_>, bool) {
+        match self.engine.lock() {
+            Ok(engine) => (EngineGuard::new(engine), true),
+            Err(poisoned) => (EngineGuard::new(poisoned.into_inner()), false),
+        }
+    }
+
+    /// Wakes the progress thread.
+    pub(crate) fn wake(&self) {
+        signal_eventfd(&self.wake);
+    }
+
+    /// Wakes the progress thread if no poller holds the lease and the NIC has work before the thread would wake.
+    pub(crate) fn wake_if_due(&self, engine: &mut Engine) {
+        if engine.lease.is_held() {
+            return;
+        }
+        let Some(due) = engine.next_due() else { return };
+        if engine.thread_wakeup.is_none_or(|wakeup| due < wakeup) {
+            engine.thread_wakeup = Some(due);
+            self.wake();
+        }
+    }
+
+    /// Starts the progress thread. The thread's name is the end of `name`.
+    pub(crate) fn start(self: &Arc<Self>, name: &str) -> io::Result<JoinHandle<()>> {
+        let shared = Arc::clone(self);
+        // Linux limits thread names to 15 bytes, and the end of a NIC's name identifies it better than the beginning.
+        let tail = name.char_indices().rev().nth(14).map_or(0, |(at, _)| at);
+        mitra_os_util::thread::spawn(&name[tail..], move || shared.run())
+    }
+
+    /// Tells the progress thread to end. The caller then joins it.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn run(&self) {
+        let _panic_reporter = PanicReporter(self);
+        while !self.stop.load(Ordering::Acquire) {
+            let Ok(mut engine) = self.lock() else { return };
+            let sleep = self.run_round(&mut engine);
+            engine.thread_wakeup = match &sleep {
+                Some(conditions) => conditions.until,
+                // The thread runs another round before it sleeps.
+                None => Some(Time::ZERO),
+            };
+            drop(engine);
+            match sleep {
+                Some(conditions) => self.sleep(&conditions),
+                None if self.lock_waiters.load(Ordering::Relaxed) > 0 => thread::yield_now(),
+                None => {}
+            }
+        }
+    }
+
+    /// Runs one round. Returns what the thread sleeps on, or `None` if it runs another round first.
+    pub(crate) fn run_round(&self, engine: &mut Engine) -> Option<WakeConditions> {
+        let now = clock::now();
+        if engine.lease.check() && engine.host_access().is_ok() {
+            // A lease holder whose polls all find completions does not drive the NIC, and a holder that waits for data in memory
+            // does not poll when the data arrives. In both cases the thread drives the NIC.
+            if engine.last_poll_drive.is_none_or(|(_, at)| now - at >= ABSENT_AFTER) {
+                let had_datagrams = engine.drive(now, Driver::Thread) > 0;
+                let cpu_time = engine.poller.filter(|_| had_datagrams).and_then(ThreadCpuClock::cpu_time);
+                engine.lease.record_absent(now, cpu_time);
+            } else {
+                engine.lease.record_present();
+            }
+            if !engine.lease.is_held() {
+                return None;
+            }
+            return Some(WakeConditions {
+                socket: None,
+                multicast_sockets: Vec::new(),
+                tx_blocked: false,
+                until: Some(now + CHECK_INTERVAL),
+            });
+        }
+        if engine.drive(now, Driver::Thread) > 0 {
+            engine.spin_policy.record_receive(now);
+            return None;
+        }
+        if engine.spin_policy.should_spin(now, engine.last_host_call)
+            && !engine.completion_queues.has_sleepers()
+        {
+            return None;
+        }
+        engine.flush_capture();
+        let is_active = now - engine.last_active < ACTIVE_PERIOD;
+        let next_check = is_active.then_some(now + MAX_SLEEP_WHEN_ACTIVE);
+        let is_alive = engine.dma_ok();
+        Some(WakeConditions {
+            socket: engine.socket.clone().filter(|_| is_alive),
+            multicast_sockets: if is_alive { engine.multicast_sockets() } else { Vec::new() },
+            tx_blocked: engine.tx_queue.is_blocked(),
+            until: [next_check, engine.next_due()].into_iter().flatten().min(),
+        })
+    }
+
+    fn sleep(&self, conditions: &WakeConditions) {
+        let timeout = conditions.until.map(|until| TimeSpec::from(until.saturating_since(clock::now())));
+        let mut fds = vec![PollFd::new(self.wake.as_fd(), PollFlags::POLLIN)];
+        let writable = if conditions.tx_blocked { PollFlags::POLLOUT } else { PollFlags::empty() };
+        let sockets = conditions.socket.iter();
+        fds.extend(sockets.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN | writable)));
+        let multicast = conditions.multicast_sockets.iter();
+        fds.extend(multicast.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
+        // An error only ends the sleep early.
+        let _ = ppoll(&mut fds, timeout, None);
+        if fds[0].any().unwrap_or(false) {
+            clear_eventfd(&self.wake);
+        }
+    }
+}

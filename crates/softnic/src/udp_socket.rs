@@ -1,0 +1,279 @@
+//! The UDP socket on the RoCE port: socket options, and receive and send calls.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use mitra_wire::ROCE_PORT;
+use nix::errno::Errno;
+use nix::libc::{self, c_int};
+use nix::sys::socket::{
+    self as sys, ControlMessage, ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrStorage, sockopt,
+};
+use socket2::{Domain, Protocol, Type};
+
+use crate::error::{OpenError, WithOperation};
+use crate::gro_policy::GroPolicy;
+use crate::interfaces::{check_usable, interface_index, usable_addresses};
+use crate::roce_port_owner::owning_process;
+
+/// The largest payload of a UDP datagram, or of a GSO run, in bytes.
+pub(crate) const MAX_UDP_PAYLOAD: usize = 65_507;
+/// The most segments of a GSO run (`UDP_MAX_SEGMENTS`, which is 64 before Linux 6.9).
+pub(crate) const MAX_GSO_SEGMENTS: usize = 64;
+/// The most datagrams of one `sendmmsg` call.
+pub(crate) const MAX_SENDMMSG: usize = 32;
+/// The requested size of the send buffer and of the receive buffer, in bytes. The kernel grants at most `net.core.wmem_max` and
+/// `net.core.rmem_max`.
+const SOCKET_BUFFER_SIZE: usize = 8 << 20;
+/// The length of an ACK, in bytes: BTH, AETH and ICRC.
+pub(crate) const ACK_LEN: usize = 20;
+/// The space for one control message with an integer (`cmsg(3)`), in bytes, rounded up.
+const CMSG_SPACE: usize = 32;
+/// The number of loopback addresses to try, of 16 million.
+const MAX_LOOPBACK_ATTEMPTS: usize = 64;
+
+/// Socket options that nix does not define.
+mod options {
+    use super::*;
+
+    /// Path MTU discovery over IPv4, and with it the "don't fragment" flag.
+    #[derive(Clone, Copy)]
+    pub(super) struct MtuDiscover;
+    nix::setsockopt_impl!(
+        MtuDiscover,
+        libc::IPPROTO_IP,
+        libc::IP_MTU_DISCOVER,
+        c_int,
+        sockopt::SetStruct<c_int>
+    );
+
+    /// Whether an IPv4 socket receives datagrams of all groups that any socket of this machine has joined.
+    #[derive(Clone, Copy)]
+    pub(super) struct MulticastAll;
+    nix::setsockopt_impl!(
+        MulticastAll,
+        libc::IPPROTO_IP,
+        libc::IP_MULTICAST_ALL,
+        c_int,
+        sockopt::SetStruct<c_int>
+    );
+
+    /// [`MulticastAll`] over IPv6.
+    #[derive(Clone, Copy)]
+    pub(super) struct Ipv6MulticastAll;
+    nix::setsockopt_impl!(
+        Ipv6MulticastAll,
+        libc::IPPROTO_IPV6,
+        libc::IPV6_MULTICAST_ALL,
+        c_int,
+        sockopt::SetStruct<c_int>
+    );
+
+    /// [`MtuDiscover`] over IPv6.
+    #[derive(Clone, Copy)]
+    pub(super) struct Ipv6MtuDiscover;
+    nix::setsockopt_impl!(
+        Ipv6MtuDiscover,
+        libc::IPPROTO_IPV6,
+        libc::IPV6_MTU_DISCOVER,
+        c_int,
+        sockopt::SetStruct<c_int>
+    );
+}
+
+/// An unconnected, non-blocking UDP socket on the RoCE port.
+pub(crate) struct RoceSocket {
+    inner: socket2::Socket,
+    address: SocketAddr,
+    /// The granted `SO_RCVBUF`, in bytes.
+    receive_buffer_size: usize,
+}
+
+/// The result of a receive call.
+pub(crate) struct Received {
+    pub(crate) from: SocketAddr,
+    /// The number of bytes received.
+    pub(crate) len: usize,
+    /// The length of each datagram, of which the last may be shorter. `None`: the call returned one datagram.
+    pub(crate) segment_len: Option<usize>,
+}
+
+/// A buffer for a control message, aligned as `struct cmsghdr` requires.
+#[repr(align(8))]
+struct CmsgBuffer([u8; CMSG_SPACE]);
+
+impl RoceSocket {
+    /// Binds a socket to the RoCE port of an address. `None` selects a free loopback address.
+    pub(crate) fn open(address: Option<IpAddr>) -> Result<RoceSocket, OpenError> {
+        let inner = match address {
+            Some(address) => bind(address)?,
+            None => bind_free_loopback()?,
+        };
+        let address = inner.local_addr().operation("reading the address of the socket")?;
+        let address = address.as_socket().expect("the local address of an IP socket is an IP address");
+        inner.set_nonblocking(true).operation("setting the socket non-blocking")?;
+        // IBTA annex A17.3.2 forbids fragments. With the flag set, the kernel also sends IPv4 identification 0, and the sender must know
+        // the identification to compute the ICRC.
+        if address.is_ipv6() {
+            // Over IPv4 the bound address selects the interface.
+            let interface = interface_index(address.ip()).operation("reading the index of the interface")?;
+            inner.set_multicast_if_v6(interface).operation("setting the interface for multicast")?;
+            sys::setsockopt(&inner, options::Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_DO)
+        } else {
+            sys::setsockopt(&inner, options::MtuDiscover, &libc::IP_PMTUDISC_DO)
+        }
+        .operation("setting the don't-fragment flag")?;
+        inner.set_recv_buffer_size(SOCKET_BUFFER_SIZE).operation("setting the size of the receive buffer")?;
+        inner.set_send_buffer_size(SOCKET_BUFFER_SIZE).operation("setting the size of the send buffer")?;
+        let receive_buffer_size = inner.recv_buffer_size().operation("reading the size of the receive buffer")?;
+        Ok(RoceSocket { inner, address, receive_buffer_size })
+    }
+
+    /// Creates a receive-only socket that joins a multicast group on the interface of a local address.
+    ///
+    /// A socket that is bound to a unicast address receives no multicast datagrams, so each group needs a socket that is bound
+    /// to the group's address. All NICs of this machine bind such sockets to the same address and port (`SO_REUSEADDR`), and
+    /// each receives a copy.
+    pub(crate) fn join(group: IpAddr, local: IpAddr) -> io::Result<RoceSocket> {
+        let interface = interface_index(local)?;
+        let address = match group {
+            IpAddr::V4(_) => SocketAddr::new(group, ROCE_PORT),
+            IpAddr::V6(group) => SocketAddrV6::new(group, ROCE_PORT, 0, interface).into(),
+        };
+        let inner = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        inner.set_nonblocking(true)?;
+        inner.set_recv_buffer_size(SOCKET_BUFFER_SIZE)?;
+        inner.set_reuse_address(true)?;
+        // Without `IP_MULTICAST_ALL` = 0 the socket would also receive datagrams that arrive on other interfaces if any socket
+        // has joined the group there.
+        match (group, local) {
+            (IpAddr::V4(group), IpAddr::V4(local)) => {
+                sys::setsockopt(&inner, options::MulticastAll, &0)?;
+                inner.bind(&address.into())?;
+                inner.join_multicast_v4(&group, &local)?;
+            }
+            (IpAddr::V6(group), IpAddr::V6(_)) => {
+                sys::setsockopt(&inner, options::Ipv6MulticastAll, &0)?;
+                inner.bind(&address.into())?;
+                inner.join_multicast_v6(&group, interface)?;
+            }
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        }
+        let receive_buffer_size = inner.recv_buffer_size()?;
+        Ok(RoceSocket { inner, address, receive_buffer_size })
+    }
+
+    /// Returns the address and port that the socket is bound to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the size of the receive buffer (`SO_RCVBUF`), in bytes.
+    pub(crate) fn receive_buffer_size(&self) -> usize {
+        self.receive_buffer_size
+    }
+
+    /// Receives a datagram, or with [`GroPolicy::On`] a run of datagrams of one sender.
+    ///
+    /// # Errors
+    /// `EAGAIN` if the socket is empty; other errors of `recvmsg(2)`.
+    pub(crate) fn receive(&self, buffer: &mut [u8], gro: &mut GroPolicy) -> Result<Received, Errno> {
+        let fd = self.inner.as_raw_fd();
+        let GroPolicy::On = gro else {
+            let (len, from) =
+                sys::recvfrom::<SockaddrStorage>(fd, buffer).inspect_err(|_| gro.record_empty())?;
+            if gro.record_datagram(len, from) {
+                // Fails before Linux 5.0, which delivers each datagram separately.
+                let result = sys::setsockopt(&self.inner, sockopt::UdpGroSegment, &true);
+                *gro = if result.is_ok() { GroPolicy::On } else { GroPolicy::Off };
+            }
+            let from = from.as_ref().and_then(socket_addr).ok_or(Errno::EAFNOSUPPORT)?;
+            return Ok(Received { from, len, segment_len: None });
+        };
+        let mut control = CmsgBuffer([0; CMSG_SPACE]);
+        let mut iov = [IoSliceMut::new(buffer)];
+        let message =
+            sys::recvmsg::<SockaddrStorage>(fd, &mut iov, Some(&mut control.0), MsgFlags::MSG_DONTWAIT)?;
+        let from = message.address.as_ref().and_then(socket_addr).ok_or(Errno::EAFNOSUPPORT)?;
+        let segment_len = match message.cmsgs()?.next() {
+            Some(ControlMessageOwned::UdpGroSegments(size)) => usize::try_from(size).ok().filter(|&s| s > 0),
+            _ => None,
+        };
+        Ok(Received { from, len: message.bytes, segment_len })
+    }
+
+    /// Sends one datagram.
+    pub(crate) fn send(&self, datagram: &[u8], to: &SockaddrStorage) -> Result<(), Errno> {
+        sys::sendto(self.inner.as_raw_fd(), datagram, to, MsgFlags::MSG_DONTWAIT).map(drop)
+    }
+
+    /// Sends a run of datagrams with segmentation offload. Each has `segment_len` bytes; the last may be shorter.
+    pub(crate) fn send_gso(&self, run: &[u8], segment_len: u16, to: &SockaddrStorage) -> Result<(), Errno> {
+        let control = [ControlMessage::UdpGsoSegments(&segment_len)];
+        let iov = [IoSlice::new(run)];
+        sys::sendmsg(self.inner.as_raw_fd(), &iov, &control, MsgFlags::MSG_DONTWAIT, Some(to)).map(drop)
+    }
+
+    /// Sends datagrams of any lengths with `sendmmsg(2)`. Returns how many the kernel has taken.
+    pub(crate) fn send_mmsg<'a>(
+        &self,
+        datagrams: impl Iterator<Item = &'a [u8]>,
+        to: &SockaddrStorage,
+    ) -> Result<usize, Errno> {
+        let iovs: Vec<[IoSlice<'_>; 1]> = datagrams.map(|d| [IoSlice::new(d)]).collect();
+        let mut headers = MultiHeaders::preallocate(iovs.len(), None);
+        let to = vec![Some(*to); iovs.len()];
+        const NO_CONTROL: [ControlMessage<'_>; 0] = [];
+        let fd = self.inner.as_raw_fd();
+        Ok(sys::sendmmsg(fd, &mut headers, &iovs, to, NO_CONTROL, MsgFlags::MSG_DONTWAIT)?.count())
+    }
+}
+
+impl AsFd for RoceSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+fn bind(address: IpAddr) -> Result<socket2::Socket, OpenError> {
+    check_usable(address).map_err(|reason| OpenError::UnusableAddress { address, reason })?;
+    let to = SocketAddr::new(address, ROCE_PORT);
+    let socket = socket2::Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))
+        .operation("creating a UDP socket")?;
+    match socket.bind(&to.into()) {
+        Ok(()) => Ok(socket),
+        Err(e) => Err(match e.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EADDRNOTAVAIL) => {
+                OpenError::AddressNotLocal { address, local: usable_addresses() }
+            }
+            Some(Errno::EADDRINUSE) => OpenError::PortTaken { address, owner: owning_process(address) },
+            _ => OpenError::System { operation: "binding the UDP socket", source: e },
+        }),
+    }
+}
+
+fn bind_free_loopback() -> Result<socket2::Socket, OpenError> {
+    let mut seed = [0; 3];
+    getrandom::fill(&mut seed).operation("reading the system's random source")?;
+    let mut last = IpAddr::from([127, 0, 0, 1]);
+    for attempt in 0..MAX_LOOPBACK_ATTEMPTS {
+        // 127.0.0.0/16 is left to addresses that users choose. The last byte is never 0 or 255: those look like network and
+        // broadcast addresses.
+        let [a, b, c] = [seed[0].max(1), seed[1], seed[2].wrapping_add(attempt as u8) % 254 + 1];
+        last = IpAddr::from([127, a, b, c]);
+        match bind(last) {
+            Err(OpenError::PortTaken { .. }) => {}
+            other => return other,
+        }
+    }
+    Err(OpenError::NoFreeLoopback { owner: owning_process(last) })
+}
+
+fn socket_addr(address: &SockaddrStorage) -> Option<SocketAddr> {
+    match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+        (Some(v4), _) => Some(SocketAddr::V4((*v4).into())),
+        (_, Some(v6)) => Some(SocketAddr::V6((*v6).into())),
+        _ => None,
+    }
+}
