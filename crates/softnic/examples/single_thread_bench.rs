@@ -1,7 +1,7 @@
-//! What an operation costs when one thread drives both NICs: no second processor, no waiting. Beside it, the same
-//! datagrams over bare UDP sockets. For counting instructions (`valgrind --tool=callgrind`) and for busy machines.
+//! The CPU time of operations between two NICs that one thread drives: no second CPU and no waiting. `floor` measures datagrams of
+//! similar size over bare UDP sockets. Suits instruction counts (`valgrind --tool=callgrind`) and busy machines.
 //!
-//! `cargo run --release -p mitra-softnic --example solo [iterations] [kinds…]`
+//! `cargo run --release -p mitra-softnic --example single_thread_bench [ITERATIONS] [KIND...]`
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Instant;
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::*;
 
-struct End {
+struct Endpoint {
     nic: Arc<SoftNic>,
     cq: CqId,
     qp: Qpn,
@@ -18,8 +18,8 @@ struct End {
     mr: Mr,
 }
 
-impl End {
-    fn new() -> End {
+impl Endpoint {
+    fn new() -> Endpoint {
         let nic = SoftNic::open(Config::loopback()).unwrap();
         let memory = Arc::new(Buffer::new(4 << 20));
         let pd = nic.alloc_pd().unwrap();
@@ -28,10 +28,10 @@ impl End {
         let (qp_type, cap) = (QpType::Rc, QpCap::default());
         let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
         let qp = nic.create_qp(&init).unwrap();
-        End { nic, cq, qp, memory, mr }
+        Endpoint { nic, cq, qp, memory, mr }
     }
 
-    fn connect_to(&self, peer: &End) {
+    fn connect_to(&self, peer: &Endpoint) {
         let connection = RcConnection {
             path_mtu: Mtu::M4096,
             rd_atomic: 16,
@@ -43,16 +43,16 @@ impl End {
 
     fn poll(&self, wcs: &mut Vec<Wc>) -> usize {
         wcs.clear();
-        let found = self.nic.poll_cq(self.cq, 16, wcs).unwrap();
+        let count = self.nic.poll_cq(self.cq, 16, wcs).unwrap();
         assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
-        found
+        count
     }
 }
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let iterations: usize = args.first().and_then(|a| a.parse().ok()).unwrap_or(20_000);
-    let (a, b) = (End::new(), End::new());
+    let (a, b) = (Endpoint::new(), Endpoint::new());
     a.connect_to(&b);
     b.connect_to(&a);
     let sockets = [0, 1].map(|_| {
@@ -72,7 +72,7 @@ fn main() {
         let mut nanos: Vec<u64> = Vec::with_capacity(n);
         for i in 0..n as u64 {
             let started = Instant::now();
-            round(kind, i + 1, &a, &b, &sockets, &mut wcs);
+            run_once(kind, i + 1, &a, &b, &sockets, &mut wcs);
             nanos.push(started.elapsed().as_nanos() as u64);
         }
         nanos.sort_unstable();
@@ -81,10 +81,10 @@ fn main() {
     }
 }
 
-/// One operation there, or one each way for those that a ping-pong measures.
-fn round(kind: &str, i: u64, a: &End, b: &End, sockets: &[UdpSocket; 2], wcs: &mut Vec<Wc>) {
+/// Runs one operation and waits for it. `floor`, `write` and `send` run once in each direction.
+fn run_once(kind: &str, i: u64, a: &Endpoint, b: &Endpoint, sockets: &[UdpSocket; 2], wcs: &mut Vec<Wc>) {
     let signaled = if i.is_multiple_of(64) { SendFlags::SIGNALED } else { SendFlags::empty() };
-    let post = |from: &End, op, data| {
+    let post = |from: &Endpoint, op, data| {
         from.nic.post_send(from.qp, &[SendWr::new(i, op, data).with_flags(signaled)]).unwrap();
     };
     match kind {

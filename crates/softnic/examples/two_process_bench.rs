@@ -1,11 +1,11 @@
-//! Latency and bandwidth of software NICs between two processes, beside a plain UDP ping-pong in the same run.
+//! Latency and bandwidth between the NICs of two processes, with a UDP ping-pong in the same run for comparison.
 //!
-//! `cargo run --release -p mitra-softnic --example bench [rounds] [iterations] [offload=off] [kinds…]`
+//! `cargo run --release -p mitra-softnic --example two_process_bench [ROUNDS] [ITERATIONS] [offload=off] [passive] [KIND...]`
 //!
-//! Blocks of all kinds alternate; each kind's figures are over all blocks, with the ratio of its median to that of the UDP
-//! floor in the same rounds: `send_to` and `recv_from` of as many bytes, spinning. The floor runs twice per round: the
-//! ratio of the two says how far the machine is from itself. A connected socket, which a NIC with several peers
-//! cannot use, saves a look into the routing table: `floor_connected`.
+//! Each round measures every kind once. The figures of a kind cover all rounds. `floor` is a ping-pong of 40-byte datagrams with
+//! busy-polled `send_to` and `recv_from`; latency is also given as a multiple of its median. `floor_again` repeats it, and the ratio of the two
+//! is the noise of the machine. `floor_connected` uses connected sockets, which save the route lookup; a NIC with several peers
+//! cannot use them. With `passive`, the peer does not poll while this process reads, writes or adds.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -23,14 +23,15 @@ const LATENCY: [&str; 8] =
     ["floor", "write", "send", "write_cqe", "read", "faa", "floor_again", "floor_connected"];
 const BANDWIDTH: [&str; 4] = ["bw_write_4k", "bw_write_64k", "bw_write_1m", "bw_read_64k"];
 const RATE: [&str; 1] = ["rate_write_8"];
-/// Where the pings and the stop word lie; bandwidth uses the rest.
+/// Offsets into the registered memory: the word of the ping-pong, the word that ends the peer's polling, and the buffers of the bandwidth
+/// measurement.
 const PING: u64 = 0;
 const STOP: u64 = 64;
 const BULK: u64 = 4096;
 const MEMORY: usize = 9 << 20;
 
-/// A NIC with one connected queue pair, and the peer's memory.
-struct Side {
+/// A NIC with a connected queue pair, the UDP sockets of the floor, and the address of the peer's memory.
+struct Endpoint {
     nic: Arc<SoftNic>,
     cq: CqId,
     qp: Qpn,
@@ -57,7 +58,7 @@ fn main() {
     let (rounds, iterations) = (number(0, 10), number(1, 5000));
     let wanted: Vec<&str> = args.iter().filter(|a| a.parse::<u32>().is_err()).map(String::as_str).collect();
     let (mut child, mut to, mut from) = spawn(offload, passive);
-    let mut side = Side::open(offload, &mut from, &mut to);
+    let mut endpoint = Endpoint::open(offload, &mut from, &mut to);
     let kinds: Vec<&str> = LATENCY.iter().chain(&BANDWIDTH).chain(&RATE).copied().collect();
     let chosen = |kind: &&&str| wanted.is_empty() || wanted.contains(*kind) || kind.starts_with("floor");
     let mut results: Vec<(&str, Vec<f64>)> = kinds.iter().filter(chosen).map(|&k| (k, Vec::new())).collect();
@@ -66,7 +67,7 @@ fn main() {
             let bulk = !LATENCY.contains(kind);
             let n: u32 = if bulk { 0 } else { iterations };
             writeln!(to, "{kind} {n}").unwrap();
-            samples.extend(side.lead(kind, n));
+            samples.extend(endpoint.measure(kind, n));
             let mut line = String::new();
             from.read_line(&mut line).unwrap();
             assert_eq!(line.trim(), "done");
@@ -75,9 +76,9 @@ fn main() {
     drop(to);
     child.wait().unwrap();
     report(&mut results);
-    let counters = side.nic.counters();
-    let interesting = counters.iter().filter(|c| c.value > 0);
-    println!("{}", interesting.map(|c| format!("{}={}", c.name, c.value)).collect::<Vec<_>>().join(" "));
+    let counters = endpoint.nic.counters();
+    let nonzero = counters.iter().filter(|c| c.value > 0);
+    println!("{}", nonzero.map(|c| format!("{}={}", c.name, c.value)).collect::<Vec<_>>().join(" "));
 }
 
 fn report(results: &mut [(&str, Vec<f64>)]) {
@@ -121,18 +122,18 @@ fn spawn(offload: Offload, passive: bool) -> (Child, ChildStdin, BufReader<Child
 
 fn peer(offload: Offload, passive: bool) {
     let mut stdin = std::io::stdin().lock();
-    let mut side = Side::open(offload, &mut stdin, &mut std::io::stdout());
+    let mut endpoint = Endpoint::open(offload, &mut stdin, &mut std::io::stdout());
     for line in stdin.lines() {
         let line = line.unwrap();
         let (kind, n) = line.split_once(' ').unwrap();
-        side.follow(kind, n.parse().unwrap(), passive);
+        endpoint.serve(kind, n.parse().unwrap(), passive);
         println!("done");
     }
 }
 
-impl Side {
-    /// Opens a NIC and connects it to the other process's.
-    fn open(offload: Offload, from: &mut impl BufRead, to: &mut impl Write) -> Side {
+impl Endpoint {
+    /// Opens a NIC and connects it to the NIC of the other process.
+    fn open(offload: Offload, from: &mut impl BufRead, to: &mut impl Write) -> Endpoint {
         let nic = SoftNic::open(Config { offload, ..Config::loopback() }).unwrap();
         let PortAttr { gid, .. } = nic.query_port().unwrap();
         let memory = Arc::new(Buffer::new(MEMORY));
@@ -180,7 +181,7 @@ impl Side {
         let peer = RemoteAddr { addr: fields[2].parse().unwrap(), rkey: Key(fields[3].parse().unwrap()) };
         let udp_peer = fields[4].parse().unwrap();
         connected.connect(fields[5].parse::<SocketAddr>().unwrap()).unwrap();
-        Side {
+        Endpoint {
             nic,
             cq,
             qp,
@@ -209,40 +210,40 @@ impl Side {
         self.post(SendWr::new(value, SendOp::Write(self.remote(offset)), data).with_flags(flags));
     }
 
-    /// Polls once; the number of completions. Gives up when it polls in vain for very long: the peer is gone.
+    /// Polls once and returns the number of completions. Panics after 20 s of polls without a completion.
     fn poll(&mut self) -> usize {
         self.polls += 1;
         if self.polls == 1 {
             self.since = Instant::now();
         }
-        give_up(self.polls, self.since);
+        check_timeout(self.polls, self.since);
         self.wcs.clear();
-        let found = self.nic.poll_cq(self.cq, 64, &mut self.wcs).unwrap();
-        if found > 0 {
+        let count = self.nic.poll_cq(self.cq, 64, &mut self.wcs).unwrap();
+        if count > 0 {
             self.polls = 0;
         }
         for wc in &self.wcs {
             assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
         }
-        found
+        count
     }
 
-    fn await_completion(&mut self) {
+    fn wait_completion(&mut self) {
         while self.poll() == 0 {
             std::hint::spin_loop();
         }
     }
 
-    fn await_word(&mut self, offset: u64, value: u64) {
+    fn wait_word(&mut self, offset: u64, value: u64) {
         while self.memory.load(offset as usize) != value {
             self.poll();
         }
     }
 
-    /// The measuring side: samples in µs per round trip, or a rate.
-    fn lead(&mut self, kind: &str, n: u32) -> Vec<f64> {
-        if let Some(what) = kind.strip_prefix("bw_").or(kind.strip_prefix("rate_")) {
-            let rate = self.stream(what);
+    /// Measures a kind. Returns one sample per round trip in µs, or one rate.
+    fn measure(&mut self, kind: &str, n: u32) -> Vec<f64> {
+        if let Some(operation) = kind.strip_prefix("bw_").or(kind.strip_prefix("rate_")) {
+            let rate = self.stream(operation);
             self.stop();
             return vec![rate];
         }
@@ -266,58 +267,59 @@ impl Side {
         match kind {
             "floor_connected" => {
                 self.connected.send(&[0; 40]).unwrap();
-                await_datagram(|buffer| self.connected.recv(buffer).is_ok());
+                wait_datagram(|buffer| self.connected.recv(buffer).is_ok());
             }
             "floor" | "floor_again" => {
                 self.udp.send_to(&[0; 40], self.udp_peer).unwrap();
-                await_datagram(|buffer| self.udp.recv_from(buffer).is_ok());
+                wait_datagram(|buffer| self.udp.recv_from(buffer).is_ok());
             }
             "write" => {
                 self.write_word(PING, word, every_64th(i));
-                self.await_word(PING, word);
+                self.wait_word(PING, word);
             }
             "send" => {
                 self.nic.post_recv(self.qp, &[RecvWr::new(0, self.mr.sge(PING, 8))]).unwrap();
                 self.post(SendWr::new(1, SendOp::Send, Data::inline(&[1; 8])).with_flags(every_64th(i)));
-                self.await_receive();
+                self.wait_receive();
             }
             "write_cqe" => {
                 self.write_word(PING, word, SendFlags::SIGNALED);
-                self.await_completion();
+                self.wait_completion();
             }
             "read" => {
                 let local = Data::sge(self.mr.sge(PING, 8));
                 self.post(SendWr::new(1, SendOp::Read(self.remote(PING)), local));
-                self.await_completion();
+                self.wait_completion();
             }
             "faa" => {
                 let local = Data::sge(self.mr.sge(PING, 8));
                 self.post(SendWr::new(1, SendOp::FetchAdd { remote: self.remote(PING), add: 1 }, local));
-                self.await_completion();
+                self.wait_completion();
             }
             _ => panic!("unknown kind {kind}"),
         }
     }
 
-    fn follow(&mut self, kind: &str, n: u32, passive: bool) {
+    /// Serves the peer's measurement of a kind.
+    fn serve(&mut self, kind: &str, n: u32, passive: bool) {
         self.polls = 0;
         match kind {
             "floor_connected" => {
                 for _ in 0..n + 200 {
-                    await_datagram(|buffer| self.connected.recv(buffer).is_ok());
+                    wait_datagram(|buffer| self.connected.recv(buffer).is_ok());
                     self.connected.send(&[0; 40]).unwrap();
                 }
             }
             "floor" | "floor_again" => {
                 for _ in 0..n + 200 {
-                    await_datagram(|buffer| self.udp.recv_from(buffer).is_ok());
+                    wait_datagram(|buffer| self.udp.recv_from(buffer).is_ok());
                     self.udp.send_to(&[0; 40], self.udp_peer).unwrap();
                 }
             }
             "write" => {
                 for i in 0..n + 200 {
                     let word = u64::from(i) + 1;
-                    self.await_word(PING, word);
+                    self.wait_word(PING, word);
                     self.write_word(PING, word, every_64th(i));
                 }
                 self.memory.store(PING as usize, 0);
@@ -325,7 +327,7 @@ impl Side {
             "send" => {
                 self.nic.post_recv(self.qp, &[RecvWr::new(0, self.mr.sge(PING, 8))]).unwrap();
                 for i in 0..n + 200 {
-                    self.await_receive();
+                    self.wait_receive();
                     self.nic.post_recv(self.qp, &[RecvWr::new(0, self.mr.sge(PING, 8))]).unwrap();
                     self.post(SendWr::new(1, SendOp::Send, Data::inline(&[1; 8])).with_flags(every_64th(i)));
                 }
@@ -345,7 +347,7 @@ impl Side {
         }
     }
 
-    fn await_receive(&mut self) {
+    fn wait_receive(&mut self) {
         loop {
             if self.poll() > 0 && self.wcs.iter().any(|wc| wc.opcode == mitra_verbs::WcOpcode::Recv) {
                 return;
@@ -355,12 +357,12 @@ impl Side {
 
     fn stop(&mut self) {
         self.write_word(STOP, 1, SendFlags::SIGNALED);
-        self.await_completion();
+        self.wait_completion();
     }
 
-    /// Keeps requests in flight for a while: GB/s, or millions of requests per second.
-    fn stream(&mut self, what: &str) -> f64 {
-        let (op, len) = what.rsplit_once('_').unwrap();
+    /// Keeps requests in flight for 300 ms. Returns the rate in GB/s, or for 8-byte requests in millions of requests per second.
+    fn stream(&mut self, operation: &str) -> f64 {
+        let (op, len) = operation.rsplit_once('_').unwrap();
         let (len, depth): (u32, u32) = match len {
             "8" => (8, 200),
             "4k" => (4096, 128),
@@ -403,20 +405,20 @@ impl Side {
     }
 }
 
-fn await_datagram(mut receive: impl FnMut(&mut [u8]) -> bool) {
+fn wait_datagram(mut receive: impl FnMut(&mut [u8]) -> bool) {
     let mut buffer = [0; 64];
     let mut polls: u64 = 0;
     let since = Instant::now();
     while !receive(&mut buffer) {
         polls += 1;
-        give_up(polls, since);
+        check_timeout(polls, since);
     }
 }
 
-/// Ends a process whose peer is gone. Looks at the clock rarely: this is the inside of a measurement.
-fn give_up(polls: u64, since: Instant) {
+/// Panics if the peer has not responded for 20 s. Reads the clock every 65,536 polls, because the measured loops call this.
+fn check_timeout(polls: u64, since: Instant) {
     if polls.is_multiple_of(1 << 16) {
-        assert!(since.elapsed() < Duration::from_secs(20), "the peer does not answer");
+        assert!(since.elapsed() < Duration::from_secs(20), "the peer does not respond");
     }
 }
 

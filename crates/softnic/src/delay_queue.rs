@@ -42,7 +42,13 @@ impl DelayQueue {
         }
         self.last_sequence += 1;
         let sequence = self.last_sequence;
-        self.heap.push(Reverse(DelayedDatagram { due, sequence, direction, peer, datagram: datagram.into() }));
+        self.heap.push(Reverse(DelayedDatagram {
+            due,
+            sequence,
+            direction,
+            peer,
+            datagram: datagram.into(),
+        }));
         true
     }
 

@@ -55,10 +55,7 @@ fn mtu_of(interface: &str) -> io::Result<usize> {
         [format!("/proc/sys/net/ipv6/conf/{interface}/mtu"), format!("/sys/class/net/{interface}/mtu")];
     let text = paths.iter().find_map(|path| fs::read_to_string(path).ok());
     let mtu = text.ok_or_else(|| {
-        io::Error::other(format!(
-            "cannot read {} or {} (try: mount -t sysfs sysfs /sys)",
-            paths[0], paths[1]
-        ))
+        io::Error::other(format!("cannot read {} or {} (try: mount -t sysfs sysfs /sys)", paths[0], paths[1]))
     })?;
     mtu.trim().parse().map_err(io::Error::other)
 }

@@ -1,5 +1,5 @@
-//! Tests that need to look, or to reach, inside: whom an atomic is atomic against, what a panic leaves behind, what
-//! happens on a kernel that segments nothing.
+//! Tests with access to the engine: the scope of atomics, a panic under the lock, a kernel without segmentation offload, and
+//! the timing of ACKs.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use mitra_verbs::*;
 use crate::engine::{Driver, Engine};
 use crate::{Config, SoftNic, clock};
 
-/// A NIC with the shared word registered, a queue pair, and its completions.
-struct Rail {
+/// A NIC with registered memory and a queue pair that is connected to itself.
+struct LoopbackNic {
     nic: Arc<SoftNic>,
     mr: Mr,
     channel: Arc<dyn CompletionChannel>,
@@ -18,9 +18,9 @@ struct Rail {
     qp: Qpn,
 }
 
-impl Rail {
-    fn new(memory: &Arc<Buffer>, atomics: AtomicScope) -> Rail {
-        let nic = SoftNic::open(Config { atomic_scope: atomics, ..Config::loopback() }).unwrap();
+impl LoopbackNic {
+    fn new(memory: &Arc<Buffer>, atomic_scope: AtomicScope) -> LoopbackNic {
+        let nic = SoftNic::open(Config { atomic_scope, ..Config::loopback() }).unwrap();
         let pd = nic.alloc_pd().unwrap();
         let mr = nic.reg_mr(pd, Arc::clone(memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let channel = nic.create_completion_channel().unwrap();
@@ -28,22 +28,21 @@ impl Rail {
         let (qp_type, cap) = (QpType::Rc, QpCap::default());
         let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
         let qp = nic.create_qp(&init).unwrap();
-        // Each rail's requester is its own responder.
         let connection = RcConnection {
             rd_atomic: 4,
             local_ack_timeout: LocalAckTimeout::from_code(18),
             ..RcConnection::to(nic.query_port().unwrap().gid, qp)
         };
         connection.connect(&*nic, qp).unwrap();
-        Rail { nic, mr, channel, cq, qp }
+        LoopbackNic { nic, mr, channel, cq, qp }
     }
 
-    /// Adds 1 to the word; the old value goes to `result`.
+    /// Adds 1 to the word at offset 0 and stores the old value at offset `result`.
     fn add(&self, result: u64) {
         self.request(SendOp::FetchAdd { remote: self.mr.remote(0), add: 1 }, self.mr.sge(result, 8));
     }
 
-    /// Posts a request and waits until it has succeeded.
+    /// Posts a request and waits for its successful completion.
     fn request(&self, op: SendOp, local: Sge) {
         self.nic.post_send(self.qp, &[SendWr::new(1, op, Data::sge(local))]).unwrap();
         let (mut wcs, started) = (Vec::new(), Instant::now());
@@ -54,137 +53,138 @@ impl Rail {
     }
 }
 
-/// Adds once through each of two rails at the same time.
-fn add_through_both(rails: &[Rail; 2]) {
+/// Adds 1 through each of two NICs at the same time.
+fn add_through_both(nics: &[LoopbackNic; 2]) {
     std::thread::scope(|scope| {
-        for (rail, result) in rails.iter().zip([8, 16]) {
-            scope.spawn(move || rail.add(result));
+        for (loopback, result) in nics.iter().zip([8, 16]) {
+            scope.spawn(move || loopback.add(result));
         }
     });
 }
 
 #[test]
-fn two_rails_lose_an_increment() {
+fn two_nics_with_nic_scope_lose_increment() {
     let memory = Arc::new(Buffer::new(64));
-    let rails = [Rail::new(&memory, AtomicScope::Nic), Rail::new(&memory, AtomicScope::Nic)];
+    let nics = [LoopbackNic::new(&memory, AtomicScope::Nic), LoopbackNic::new(&memory, AtomicScope::Nic)];
     let both_loaded = Arc::new(Barrier::new(2));
-    for rail in &rails {
-        rail.nic.meet_in_atomics(Some(Arc::clone(&both_loaded)));
+    for loopback in &nics {
+        loopback.nic.set_atomic_barrier(Some(Arc::clone(&both_loaded)));
     }
-    add_through_both(&rails);
-    assert_eq!(memory.load(0), 1, "two increments, both acknowledged, one lost");
+    add_through_both(&nics);
+    assert_eq!(memory.load(0), 1, "one of the two acknowledged increments is lost");
     assert_eq!((memory.load(8), memory.load(16)), (0, 0));
 
-    // One rail's own atomics do not interleave: its lock is around load and store.
-    for rail in &rails {
-        rail.nic.meet_in_atomics(None);
+    // Atomics of one NIC do not interleave: the NIC holds its lock from the load to the store.
+    for loopback in &nics {
+        loopback.nic.set_atomic_barrier(None);
     }
     for _ in 0..10 {
-        rails[0].add(8);
+        nics[0].add(8);
     }
     assert_eq!(memory.load(0), 11);
 }
 
 #[test]
-fn globally_atomic_rails_lose_none() {
+fn two_nics_with_global_scope_lose_no_increment() {
     let memory = Arc::new(Buffer::new(64));
-    let rails = [Rail::new(&memory, AtomicScope::Global), Rail::new(&memory, AtomicScope::Global)];
-    assert_eq!(rails[0].nic.attr().capabilities.atomic_scope, AtomicScope::Global);
+    let nics =
+        [LoopbackNic::new(&memory, AtomicScope::Global), LoopbackNic::new(&memory, AtomicScope::Global)];
+    assert_eq!(nics[0].nic.attr().capabilities.atomic_scope, AtomicScope::Global);
     for _ in 0..500 {
-        add_through_both(&rails);
+        add_through_both(&nics);
     }
     assert_eq!(memory.load(0), 1000);
 }
 
 #[test]
-fn a_panic_under_the_lock_is_the_end_of_the_nic() {
+fn panic_under_lock_kills_nic() {
     let memory = Arc::new(Buffer::new(64));
-    let rail = Rail::new(&memory, AtomicScope::Nic);
-    let shared = rail.nic.shared();
+    let loopback = LoopbackNic::new(&memory, AtomicScope::Nic);
+    let shared = loopback.nic.shared();
     std::thread::spawn(move || {
         let _engine = shared.lock().unwrap();
         panic!("on purpose");
     })
     .join()
     .unwrap_err();
-    assert_eq!(rail.nic.alloc_pd(), Err(Error::DeviceFatal));
-    assert_eq!(rail.nic.poll_cq(rail.cq, 1, &mut Vec::new()), Err(Error::DeviceFatal));
+    assert_eq!(loopback.nic.alloc_pd(), Err(Error::DeviceFatal));
+    assert_eq!(loopback.nic.poll_cq(loopback.cq, 1, &mut Vec::new()), Err(Error::DeviceFatal));
     let started = Instant::now();
-    while rail.nic.poll_async_event() != Some(AsyncEvent::DeviceFatal) {
+    while loopback.nic.poll_async_event() != Some(AsyncEvent::DeviceFatal) {
         assert!(started.elapsed() < Duration::from_secs(30), "no event");
         std::thread::yield_now();
     }
-    assert_eq!(rail.nic.reset(), Ok(()));
+    assert_eq!(loopback.nic.reset(), Ok(()));
 }
 
 mod no_check {
     use nix::libc;
     use nix::sys::socket::sockopt::SetStruct;
 
-    /// Has a socket send without UDP checksums. The kernel segments only with them.
+    /// Makes a socket send without UDP checksums. The kernel rejects `UDP_SEGMENT` without them.
     #[derive(Clone, Copy)]
     pub(super) struct NoCheck;
     nix::setsockopt_impl!(NoCheck, libc::SOL_SOCKET, libc::SO_NO_CHECK, libc::c_int, SetStruct<libc::c_int>);
 }
 
 #[test]
-fn where_the_kernel_does_not_segment_datagrams_go_one_by_one() {
+fn nic_sends_single_datagrams_if_kernel_rejects_gso() {
     const LEN: u32 = 300_000;
     let memory = Arc::new(Buffer::new(2 * LEN as usize));
-    let rail = Rail::new(&memory, AtomicScope::Nic);
-    let socket = rail.nic.shared().lock().unwrap().socket.clone().unwrap();
+    let loopback = LoopbackNic::new(&memory, AtomicScope::Nic);
+    let socket = loopback.nic.shared().lock().unwrap().socket.clone().unwrap();
     nix::sys::socket::setsockopt(&socket, no_check::NoCheck, &1).unwrap();
     let data: Vec<u8> = (0..LEN).map(|i| (i / 7) as u8).collect();
     memory.write_at(0, &data);
-    rail.request(SendOp::Write(rail.mr.remote(u64::from(LEN))), rail.mr.sge(0, LEN));
-    let mut arrived = vec![0; LEN as usize];
-    memory.read_at(LEN as usize, &mut arrived);
-    assert!(arrived == data);
-    let counters = rail.nic.counters();
+    loopback.request(SendOp::Write(loopback.mr.remote(u64::from(LEN))), loopback.mr.sge(0, LEN));
+    let mut written = vec![0; LEN as usize];
+    memory.read_at(LEN as usize, &mut written);
+    assert!(written == data);
+    let counters = loopback.nic.counters();
     let count = |name| counters.iter().find(|c| c.name == name).unwrap().value;
     assert_eq!((count("tx_runs"), count("tx_errors"), count("rx_icrc_bad")), (0, 0, 0));
     assert!(count("tx_datagrams") > u64::from(LEN) / 1024);
 }
 
 #[test]
-fn a_poller_that_only_takes_completions_does_not_stop_the_nic() {
+fn thread_drives_nic_for_lease_holder_that_does_not() {
     let memory = Arc::new(Buffer::new(64));
-    let rail = Rail::new(&memory, AtomicScope::Nic);
-    let shared = rail.nic.shared();
+    let loopback = LoopbackNic::new(&memory, AtomicScope::Nic);
+    let shared = loopback.nic.shared();
     let mut engine = shared.lock().unwrap();
     let now = clock::now();
-    while !engine.lease.drove(now) {}
+    while !engine.lease.record_drive(now) {}
     let address = engine.socket.as_ref().unwrap().address();
-    let before = engine.counts.rx_datagrams;
-    let stranger = std::net::UdpSocket::bind((address.ip(), 0)).unwrap();
-    stranger.send_to(&[0; 8], address).unwrap();
-    // It drove a moment ago, and will do so again.
-    engine.driven = Some((rail.cq, now + Duration::from_secs(1)));
-    let _ = shared.round(&mut engine);
-    assert_eq!((engine.lease.taken(), engine.counts.rx_datagrams), (true, before));
-    // It has not driven for long, and goes on finding completions.
-    engine.driven = Some((rail.cq, Time::ZERO));
-    (0..100).for_each(|_| engine.lease.polled());
-    let _ = shared.round(&mut engine);
-    assert_eq!((engine.lease.taken(), engine.counts.rx_datagrams), (true, before + 1));
+    let before = engine.driver_counters.rx_datagrams;
+    let sender = std::net::UdpSocket::bind((address.ip(), 0)).unwrap();
+    sender.send_to(&[0; 8], address).unwrap();
+    // The holder drove the NIC recently, so the thread leaves the datagram to the holder.
+    engine.last_poll_drive = Some((loopback.cq, now + Duration::from_secs(1)));
+    let _ = shared.run_round(&mut engine);
+    assert_eq!((engine.lease.is_held(), engine.driver_counters.rx_datagrams), (true, before));
+    // The holder has not driven the NIC for long, and keeps the lease by polls that find completions.
+    engine.last_poll_drive = Some((loopback.cq, Time::ZERO));
+    (0..100).for_each(|_| engine.lease.record_poll());
+    let _ = shared.run_round(&mut engine);
+    assert_eq!((engine.lease.is_held(), engine.driver_counters.rx_datagrams), (true, before + 1));
 }
 
 #[test]
-fn who_sleeps_is_woken_after_the_acknowledgement_has_left() {
+fn ack_is_sent_before_sleeping_consumer_wakes() {
     let memory = Arc::new(Buffer::new(64));
-    let rail = Rail::new(&memory, AtomicScope::Nic);
-    rail.nic.post_recv(rail.qp, &[RecvWr::new(1, rail.mr.sge(0, 8))]).unwrap();
-    rail.nic.req_notify_cq(rail.cq, false).unwrap();
-    // Under the lock, so that nobody else drives.
-    let shared = rail.nic.shared();
+    let loopback = LoopbackNic::new(&memory, AtomicScope::Nic);
+    loopback.nic.post_recv(loopback.qp, &[RecvWr::new(1, loopback.mr.sge(0, 8))]).unwrap();
+    loopback.nic.req_notify_cq(loopback.cq, false).unwrap();
+    // The test holds the lock, so no other thread drives the NIC.
+    let shared = loopback.nic.shared();
     let mut engine = shared.lock().unwrap();
     let acks = |engine: &Engine| engine.counters().iter().find(|c| c.name == "acks_sent").unwrap().value;
-    let wr = SendWr::new(2, SendOp::Send, Data::sge(rail.mr.sge(8, 8)));
-    engine.nic.post_send(clock::now(), rail.qp, &[wr]).unwrap();
-    engine.settle(clock::now());
+    let wr = SendWr::new(2, SendOp::Send, Data::sge(loopback.mr.sge(8, 8)));
+    engine.nic.post_send(clock::now(), loopback.qp, &[wr]).unwrap();
+    engine.flush(clock::now());
     assert_eq!(acks(&engine), 0);
     let started = Instant::now();
-    while rail.channel.next_event().unwrap().is_none() {
+    while loopback.channel.next_event().unwrap().is_none() {
         assert!(started.elapsed() < Duration::from_secs(30), "no event");
         engine.drive(clock::now(), Driver::Poller);
     }
@@ -192,31 +192,31 @@ fn who_sleeps_is_woken_after_the_acknowledgement_has_left() {
 }
 
 #[test]
-fn where_a_program_waits_in_memory_the_thread_leaves_the_acknowledgement_to_its_next_post() {
+fn thread_delays_ack_for_program_that_waits_in_memory() {
     for waits_in_memory in [false, true] {
         let memory = Arc::new(Buffer::new(64));
-        let rail = Rail::new(&memory, AtomicScope::Nic);
-        // Under the lock, so that nobody else drives, and at one point of time, so that nothing is late.
-        let shared = rail.nic.shared();
+        let loopback = LoopbackNic::new(&memory, AtomicScope::Nic);
+        // The test holds the lock, so no other thread drives the NIC, and it passes a constant time, so no timer is late.
+        let shared = loopback.nic.shared();
         let mut engine = shared.lock().unwrap();
         let acks = |engine: &Engine| engine.counters().iter().find(|c| c.name == "acks_sent").unwrap().value;
         let mut now = clock::now();
         if waits_in_memory {
-            for look in 0..10 {
+            for check in 0..10 {
                 now += Duration::from_millis(1);
-                engine.lease.absent(now, Some(Duration::from_millis(look)));
+                engine.lease.record_absent(now, Some(Duration::from_millis(check)));
             }
         }
         memory.store(8, 7);
-        let wr = SendWr::new(1, SendOp::Write(rail.mr.remote(0)), Data::sge(rail.mr.sge(8, 8)));
-        engine.nic.post_send(now, rail.qp, &[wr]).unwrap();
-        engine.settle(now);
+        let wr = SendWr::new(1, SendOp::Write(loopback.mr.remote(0)), Data::sge(loopback.mr.sge(8, 8)));
+        engine.nic.post_send(now, loopback.qp, &[wr]).unwrap();
+        engine.flush(now);
         let started = Instant::now();
         while memory.load(0) != 7 {
             assert!(started.elapsed() < Duration::from_secs(30), "no WRITE");
             engine.drive(now, Driver::Thread);
         }
-        // What is left of the round trip: a drive that finds nothing.
+        // Processes the remaining packets of the round trip, and then one round without a packet.
         while engine.drive(now, Driver::Thread) > 0 {}
         assert_eq!(acks(&engine), u64::from(!waits_in_memory));
     }

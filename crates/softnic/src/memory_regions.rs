@@ -146,7 +146,9 @@ impl Memory for MemoryRegions {
         }
         if self.global_atomics && !self.deferred {
             let mut old = buffer.try_load(at).map_err(memory_fault)?;
-            while let Err(current) = buffer.try_compare_exchange(at, old, op.apply(old)).map_err(memory_fault)? {
+            while let Err(current) =
+                buffer.try_compare_exchange(at, old, op.apply(old)).map_err(memory_fault)?
+            {
                 old = current;
             }
             return Ok(old);

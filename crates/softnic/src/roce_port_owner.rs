@@ -23,7 +23,8 @@ impl RocePortOwner {
                 continue;
             };
             let mut fds = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-            if fds.any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target.as_os_str() == link.as_str())) {
+            if fds.any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target.as_os_str() == link.as_str()))
+            {
                 if pid == std::process::id() {
                     return "this process".to_owned();
                 }
@@ -46,7 +47,10 @@ pub fn roce_port_owners() -> Vec<RocePortOwner> {
 pub(crate) fn owning_process(address: IpAddr) -> String {
     let covers = |owner: &RocePortOwner| owner.address == address || owner.address.is_unspecified();
     let owners = roce_port_owners();
-    owners.iter().find(|owner| covers(owner)).map_or_else(|| "another process".to_owned(), RocePortOwner::process)
+    owners
+        .iter()
+        .find(|owner| covers(owner))
+        .map_or_else(|| "another process".to_owned(), RocePortOwner::process)
 }
 
 /// Parses a line of `/proc/net/udp` or `/proc/net/udp6` (`proc(5)`). Returns `None` if the socket has another port.
@@ -75,8 +79,7 @@ mod tests {
     #[test]
     fn proc_net_udp_line_parses_to_address_and_inode() {
         let line = " 1234: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 98765 2 0 0";
-        let owner =
-            |address: &str| Some(RocePortOwner { address: address.parse().unwrap(), inode: 98765 });
+        let owner = |address: &str| Some(RocePortOwner { address: address.parse().unwrap(), inode: 98765 });
         assert_eq!(parse_roce_socket(line), owner("127.0.0.1"));
         assert_eq!(parse_roce_socket(&line.replace("0100007F", "00000000")), owner("0.0.0.0"));
         assert_eq!(

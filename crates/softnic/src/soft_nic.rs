@@ -79,7 +79,8 @@ impl SoftNic {
         let async_events = Arc::new(EventQueue::new().operation("creating an eventfd")?);
         let engine = Engine::new(nic, Arc::new(socket), config.offload, capture, Arc::clone(&async_events));
         let attr = engine.nic.attr().clone();
-        let shared = Arc::new(SharedNic::new(engine, Arc::clone(&async_events)).operation("creating an eventfd")?);
+        let shared =
+            Arc::new(SharedNic::new(engine, Arc::clone(&async_events)).operation("creating an eventfd")?);
         let thread = shared.start(&name).operation("starting the progress thread")?;
         Ok(Arc::new(SoftNic {
             attr,
@@ -293,7 +294,8 @@ impl Provider for SoftNic {
 
     fn create_cq(&self, depth: u32, channel: Option<&Arc<dyn CompletionChannel>>) -> Result<CqId> {
         self.host_call(|engine, _| {
-            let channel = channel.map(|channel| engine.completion_queues.find_channel(channel)).transpose()?;
+            let channel =
+                channel.map(|channel| engine.completion_queues.find_channel(channel)).transpose()?;
             let cq = engine.nic.create_cq(depth)?;
             engine.completion_queues.add(cq, channel);
             Ok(cq)

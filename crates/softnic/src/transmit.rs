@@ -159,7 +159,8 @@ impl Engine {
                 self.send_one(peer, &mut datagram, None);
                 self.send_one(peer, &mut datagram, None);
             }
-            Verdict::Delay(by) => match self.delay_queue.push(now + by, Direction::Transmit, peer, &datagram) {
+            Verdict::Delay(by) => match self.delay_queue.push(now + by, Direction::Transmit, peer, &datagram)
+            {
                 true => self.driver_counters.fault_delayed += 1,
                 false => self.driver_counters.fault_dropped += 1,
             },

@@ -126,7 +126,8 @@ impl RoceSocket {
         .operation("setting the don't-fragment flag")?;
         inner.set_recv_buffer_size(SOCKET_BUFFER_SIZE).operation("setting the size of the receive buffer")?;
         inner.set_send_buffer_size(SOCKET_BUFFER_SIZE).operation("setting the size of the send buffer")?;
-        let receive_buffer_size = inner.recv_buffer_size().operation("reading the size of the receive buffer")?;
+        let receive_buffer_size =
+            inner.recv_buffer_size().operation("reading the size of the receive buffer")?;
         Ok(RoceSocket { inner, address, receive_buffer_size })
     }
 
@@ -244,9 +245,7 @@ fn bind(address: IpAddr) -> Result<socket2::Socket, OpenError> {
     match socket.bind(&to.into()) {
         Ok(()) => Ok(socket),
         Err(e) => Err(match e.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EADDRNOTAVAIL) => {
-                OpenError::AddressNotLocal { address, local: usable_addresses() }
-            }
+            Some(Errno::EADDRNOTAVAIL) => OpenError::AddressNotLocal { address, local: usable_addresses() },
             Some(Errno::EADDRINUSE) => OpenError::PortTaken { address, owner: owning_process(address) },
             _ => OpenError::System { operation: "binding the UDP socket", source: e },
         }),

@@ -1,52 +1,55 @@
-//! Faults on demand: links, NICs and noise, at every stage.
+//! Fault injection: failures of links and NICs at every stage, and noise.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{End, Link, PATIENCE, asleep_until, connect, open, pair, pair_of, pattern};
+use common::{
+    Endpoint, LinkAttr, TIMEOUT, connect, connected_pair, connected_pair_with, open, pattern, sleep_until,
+};
 use mitra_softnic::Config;
 use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
 use mitra_verbs::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Gives up soon: 16 ms per attempt. Not for requests that must succeed, on a busy machine.
-const BRIEF: Link = Link { mtu: Mtu::M1024, timeout: 12, retry_cnt: 2 };
+/// A connection that exhausts its retries early: 16 ms per attempt, two retries. On a busy machine requests can fail without a
+/// fault, so this is for requests that must fail.
+const FEW_RETRIES: LinkAttr = LinkAttr { mtu: Mtu::M1024, timeout: 12, retry_cnt: 2 };
 
-fn brief_pair() -> (End, End) {
-    pair_of(Config::loopback(), Config::loopback(), BRIEF)
+fn pair_with_few_retries() -> (Endpoint, Endpoint) {
+    connected_pair_with(Config::loopback(), Config::loopback(), FEW_RETRIES)
 }
 
-fn is_dead(end: &End) -> bool {
+fn is_dead(end: &Endpoint) -> bool {
     end.nic.query_qp(end.qp) == Err(Error::DeviceFatal)
 }
 
 #[test]
-fn a_link_goes_down_and_comes_up() {
-    let (a, b) = pair();
+fn retransmission_succeeds_after_link_recovers() {
+    let (a, b) = connected_pair();
     a.post(1, SendOp::Write(b.mr.remote(0)), 0, 8);
-    a.success();
+    a.wait_success();
     b.nic.faults().fail(Failure::LinkDown);
     assert_eq!(b.nic.query_port().unwrap().state, PortState::Down);
     assert_eq!(next_event(&b), AsyncEvent::PortError);
     a.memory.store(0, 5);
     a.post(2, SendOp::Write(b.mr.remote(0)), 0, 8);
-    // Time enough for the first attempt to get lost.
-    asleep_until("the packet", || b.counter("fault_dropped") > 0);
+    // The first attempt is lost.
+    sleep_until("the packet", || b.counter("fault_dropped") > 0);
     assert_eq!(b.memory.load(0), 0);
     b.nic.faults().heal();
     assert_eq!(b.nic.query_port().unwrap().state, PortState::Active);
     assert_eq!(next_event(&b), AsyncEvent::PortActive);
-    // The retransmission gets through.
-    a.success();
+    // A retransmission succeeds.
+    a.wait_success();
     assert_eq!(b.memory.load(0), 5);
 }
 
-fn next_event(end: &End) -> AsyncEvent {
+fn next_event(end: &Endpoint) -> AsyncEvent {
     let fd = PollFd::new(end.nic.async_event_fd(), PollFlags::POLLIN);
-    assert_eq!(poll(&mut [fd], PollTimeout::try_from(PATIENCE).unwrap()).unwrap(), 1, "no event");
+    assert_eq!(poll(&mut [fd], PollTimeout::try_from(TIMEOUT).unwrap()).unwrap(), 1, "no event");
     loop {
-        match end.nic.poll_async_event().expect("an event waits") {
+        match end.nic.poll_async_event().expect("a readable descriptor has an event") {
             AsyncEvent::CommunicationEstablished(_) => continue,
             event => return event,
         }
@@ -54,27 +57,27 @@ fn next_event(end: &End) -> AsyncEvent {
 }
 
 #[test]
-fn a_link_that_stays_down_exhausts_the_retries() {
-    let (a, b) = brief_pair();
+fn link_that_stays_down_exhausts_retries() {
+    let (a, b) = pair_with_few_retries();
     a.nic.faults().fail(Failure::LinkDown);
     a.post(1, SendOp::Write(b.mr.remote(0)), 0, 8);
-    assert_eq!(a.completion().status, WcStatus::RetryExceeded);
+    assert_eq!(a.wait_completion().status, WcStatus::RetryExceeded);
 }
 
 #[test]
-fn a_dead_nic_answers_nobody_and_touches_nothing() {
-    let (a, b) = pair();
+fn dead_nic_rejects_calls_and_accesses_no_memory() {
+    let (a, b) = connected_pair();
     b.post_recv(9, 0, 8);
     a.post(1, SendOp::Send, 0, 8);
-    a.success();
+    a.wait_success();
     b.nic.faults().fail(Failure::NicDead);
     assert_eq!(next_event(&b), AsyncEvent::DeviceFatal);
     a.memory.store(0, 5);
     a.post(2, SendOp::Write(b.mr.remote(64)), 0, 8);
-    assert_eq!(a.completion().status, WcStatus::RetryExceeded);
+    assert_eq!(a.wait_completion().status, WcStatus::RetryExceeded);
     assert_eq!(b.memory.load(64), 0);
 
-    // What was written before the death can be read.
+    // Completions that the NIC wrote before the failure stay readable.
     let mut wcs = Vec::new();
     assert_eq!(b.nic.poll_cq(b.cq, 8, &mut wcs), Ok(1));
     assert_eq!(wcs[0].wr_id, 9);
@@ -93,15 +96,15 @@ fn a_dead_nic_answers_nobody_and_touches_nothing() {
     let refused = nic.post_recv(b.qp, &[RecvWr::new(1, b.mr.sge(0, 8))]).unwrap_err();
     assert_eq!((refused.index, refused.error), (0, dead.clone()));
     nic.faults().heal();
-    assert!(is_dead(&b), "nothing brings a NIC back");
+    assert!(is_dead(&b), "healing must not revive a dead NIC");
     assert_eq!(nic.reset(), Ok(()));
     assert_eq!(nic.poll_cq(b.cq, 8, &mut wcs), Err(dead));
 }
 
 #[test]
-fn a_hung_nic_goes_on_without_its_host_until_it_is_reset() {
-    let (a, b) = pair();
-    // Its poller had the lease: the thread must take over.
+fn hung_nic_executes_packets_until_reset() {
+    let (a, b) = connected_pair();
+    // The poller takes the lease; the progress thread must drive the hung NIC nevertheless.
     let mut wcs = Vec::new();
     for _ in 0..1000 {
         b.nic.poll_cq(b.cq, 1, &mut wcs).unwrap();
@@ -110,23 +113,23 @@ fn a_hung_nic_goes_on_without_its_host_until_it_is_reset() {
     assert!(is_dead(&b));
     a.memory.store(0, 5);
     a.post(1, SendOp::Write(b.mr.remote(0)), 0, 8);
-    a.success();
+    a.wait_success();
     assert_eq!(b.memory.load(0), 5);
 
     b.nic.reset().unwrap();
     a.memory.store(0, 6);
     a.post(2, SendOp::Write(b.mr.remote(0)), 0, 8);
-    assert_eq!(a.completion().status, WcStatus::RetryExceeded);
+    assert_eq!(a.wait_completion().status, WcStatus::RetryExceeded);
     assert_eq!(b.memory.load(0), 5);
 }
 
 #[test]
-fn completions_that_were_written_outlive_the_reset() {
-    let (a, b) = pair();
+fn completions_written_before_reset_stay_readable() {
+    let (a, b) = connected_pair();
     b.post_recv(7, 0, 8);
     a.post(1, SendOp::Send, 0, 8);
-    a.success();
-    // Acknowledged, so received; nobody has polled for it.
+    a.wait_success();
+    // The SEND is acknowledged, and its receive completion is not polled yet.
     b.nic.faults().fail(Failure::NicDead);
     b.nic.reset().unwrap();
     let mut wcs = Vec::new();
@@ -136,50 +139,51 @@ fn completions_that_were_written_outlive_the_reset() {
 }
 
 #[test]
-fn after_a_reset_the_address_is_free() {
-    let (a, b) = brief_pair();
+fn address_is_free_after_reset() {
+    let (a, b) = pair_with_few_retries();
     let ip = b.ip();
     b.nic.reset().unwrap();
     assert!(is_dead(&b));
-    let reborn = End::new(open(Config::at(ip)));
+    let replacement = Endpoint::new(open(Config::at(ip)));
     a.nic.modify_qp(a.qp, &QpAttr::to(QpState::Reset)).unwrap();
-    connect(&a, &reborn, Link::default());
-    a.post(1, SendOp::Write(reborn.mr.remote(0)), 0, 8);
-    a.success();
+    connect(&a, &replacement, LinkAttr::default());
+    a.post(1, SendOp::Write(replacement.mr.remote(0)), 0, 8);
+    a.wait_success();
 }
 
-/// A WRITE of five packets meets a failure. Waits until that has struck and `executed` packets were executed, and checks that
-/// these are in memory, that no others are, and that the requester does not know.
-fn strikes(trigger: Trigger, at_requester: bool, executed: usize) {
-    let (a, b) = pair_of(Config::loopback(), Config::loopback(), FIVE_PACKETS);
+/// Sends a WRITE of five packets, during which a trigger fires at one end. Checks that exactly `executed` packets are in memory,
+/// and that the requester gets no successful completion.
+fn check_trigger_during_write(trigger: Trigger, at_requester: bool, executed: usize) {
+    let (a, b) = connected_pair_with(Config::loopback(), Config::loopback(), MTU_1024);
     let first = b.nic.query_qp(b.qp).unwrap().rq_psn;
-    let struck = if at_requester { &a } else { &b };
-    struck.nic.faults().arm(trigger);
-    a.fill(0, FIVE, 9);
-    a.post(1, SendOp::Write(b.mr.remote(0)), 0, FIVE as u32);
-    asleep_until("the failure", || match trigger.failure {
-        Failure::LinkDown => struck.nic.query_port().unwrap().state == PortState::Down,
-        _ => is_dead(struck),
+    let failing = if at_requester { &a } else { &b };
+    failing.nic.faults().arm(trigger);
+    a.fill(0, FIVE_PACKETS, 9);
+    a.post(1, SendOp::Write(b.mr.remote(0)), 0, FIVE_PACKETS as u32);
+    sleep_until("the failure", || match trigger.failure {
+        Failure::LinkDown => failing.nic.query_port().unwrap().state == PortState::Down,
+        _ => is_dead(failing),
     });
-    // What was on the way when the failure struck still arrives.
-    asleep_until("the packets", || match b.nic.query_qp(b.qp) {
+    // Packets that were in flight at the failure still arrive.
+    sleep_until("the packets", || match b.nic.query_qp(b.qp) {
         Ok(status) => status.rq_psn.distance(first) as usize == executed,
         Err(_) => true,
     });
-    let placed = executed * FIVE_PACKETS.mtu.bytes();
-    assert_eq!(b.bytes(0, placed), pattern(FIVE, 9)[..placed], "{trigger:?}");
-    assert!(b.bytes(placed, FIVE - placed).iter().all(|&byte| byte == 0), "{trigger:?}");
+    let placed = executed * MTU_1024.mtu.bytes();
+    assert_eq!(b.bytes(0, placed), pattern(FIVE_PACKETS, 9)[..placed], "{trigger:?}");
+    assert!(b.bytes(placed, FIVE_PACKETS - placed).iter().all(|&byte| byte == 0), "{trigger:?}");
     if !is_dead(&a) {
         a.nic.modify_qp(a.qp, &QpAttr::to(QpState::Err)).unwrap();
-        assert_ne!(a.completion().status, WcStatus::Success, "{trigger:?}");
+        assert_ne!(a.wait_completion().status, WcStatus::Success, "{trigger:?}");
     }
 }
 
-const FIVE: usize = 5 * 1024;
-const FIVE_PACKETS: Link = Link { mtu: Mtu::M1024, timeout: 14, retry_cnt: 7 };
+/// The length of a WRITE of five packets on [`MTU_1024`], in bytes.
+const FIVE_PACKETS: usize = 5 * 1024;
+const MTU_1024: LinkAttr = LinkAttr { mtu: Mtu::M1024, timeout: 14, retry_cnt: 7 };
 
 #[test]
-fn failures_at_every_stage() {
+fn failure_at_each_stage_leaves_exact_prefix_executed() {
     for failure in [Failure::LinkDown, Failure::NicDead] {
         for (stage, nth, at_requester, executed) in [
             (Stage::Posted, 1, true, 0),
@@ -190,32 +194,32 @@ fn failures_at_every_stage() {
             (Stage::AckOnWire, 1, false, 5),
             (Stage::Acknowledged, 1, true, 5),
         ] {
-            strikes(Trigger { stage, nth, failure }, at_requester, executed);
+            check_trigger_during_write(Trigger { stage, nth, failure }, at_requester, executed);
         }
     }
 }
 
 #[test]
-fn acknowledged_but_not_placed_is_lost_when_the_nic_dies() {
-    let (a, b) = pair();
+fn deferred_write_is_lost_if_nic_dies() {
+    let (a, b) = connected_pair();
     b.nic.faults().arm(Trigger { stage: Stage::NotPlaced, nth: 2, failure: Failure::NicDead });
     for i in 1..=2 {
         a.memory.store(0, i);
         a.post(i, SendOp::Write(b.mr.remote(0)), 0, 8);
-        a.success();
+        a.wait_success();
     }
-    asleep_until("the death", || is_dead(&b));
-    assert_eq!(b.memory.load(0), 1, "the second was acknowledged, and is lost");
+    sleep_until("the failure", || is_dead(&b));
+    assert_eq!(b.memory.load(0), 1, "the second write was placed");
 }
 
 #[test]
-fn what_is_held_back_is_seen_through_the_nic_and_placed_when_healthy() {
+fn deferred_writes_are_visible_to_nic_and_placed_after_heal() {
     let nic = open(Config::loopback());
     let channel = nic.create_completion_channel().unwrap();
     let cq = nic.create_cq(64, Some(&channel)).unwrap();
-    let b = End::with(nic, std::sync::Arc::new(Buffer::new(common::MEMORY)), cq);
-    let a = End::new(open(Config::loopback()));
-    connect(&a, &b, Link::default());
+    let b = Endpoint::with(nic, std::sync::Arc::new(Buffer::new(common::MEMORY_SIZE)), cq);
+    let a = Endpoint::new(open(Config::loopback()));
+    connect(&a, &b, LinkAttr::default());
     b.nic.req_notify_cq(cq, false).unwrap();
     b.post_recv(5, 64, 8);
     b.nic.faults().fail(Failure::NotPlaced);
@@ -225,9 +229,9 @@ fn what_is_held_back_is_seen_through_the_nic_and_placed_when_healthy() {
     a.post(3, SendOp::Read(b.mr.remote(0)), 16, 8);
     a.post(4, SendOp::Send, 0, 8);
     for _ in 0..4 {
-        a.success();
+        a.wait_success();
     }
-    // The NIC sees its own writes; the host sees neither data nor completion nor event.
+    // The NIC applies deferred writes to its own reads. The host sees no data, no completion and no event.
     assert_eq!((a.memory.load(8), a.memory.load(16)), (5, 7));
     assert_eq!((b.memory.load(0), b.memory.load(64)), (0, 0));
     assert_eq!(b.nic.poll_cq(cq, 8, &mut Vec::new()), Ok(0));
@@ -235,28 +239,32 @@ fn what_is_held_back_is_seen_through_the_nic_and_placed_when_healthy() {
 
     b.nic.faults().heal();
     assert_eq!((b.memory.load(0), b.memory.load(64)), (7, 5));
-    assert_eq!(b.success().wr_id, 5);
+    assert_eq!(b.wait_success().wr_id, 5);
     assert_eq!(channel.next_event(), Ok(Some(cq)));
 }
 
 #[test]
-fn a_fence_places_what_was_held_back() {
-    let (a, b) = pair();
+fn qp_error_state_places_deferred_writes() {
+    let (a, b) = connected_pair();
     b.nic.faults().fail(Failure::NotPlaced);
     a.memory.store(0, 5);
     a.post(1, SendOp::Write(b.mr.remote(0)), 0, 8);
-    a.success();
+    a.wait_success();
     assert_eq!(b.memory.load(0), 0);
     b.post_recv(7, 0, 8);
     b.nic.modify_qp(b.qp, &QpAttr::to(QpState::Err)).unwrap();
     assert_eq!(b.memory.load(0), 5);
-    // The fence flushes, and what it flushes is seen.
-    assert_eq!((b.completion().wr_id, a.nic.query_qp(a.qp).unwrap().state), (7, QpState::Rts));
+    // The transition to ERR flushes the receive, and the host sees the completion.
+    assert_eq!((b.wait_completion().wr_id, a.nic.query_qp(a.qp).unwrap().state), (7, QpState::Rts));
 }
 
 #[test]
-fn a_noisy_rail_delivers_exactly_once() {
-    let (a, b) = pair_of(Config::loopback(), Config::loopback(), Link { mtu: Mtu::M1024, ..Link::default() });
+fn noisy_link_executes_operations_exactly_once() {
+    let (a, b) = connected_pair_with(
+        Config::loopback(),
+        Config::loopback(),
+        LinkAttr { mtu: Mtu::M1024, ..LinkAttr::default() },
+    );
     let noise = Noise {
         drop_ppm: 25_000,
         duplicate_ppm: 25_000,
@@ -283,13 +291,13 @@ fn a_noisy_rail_delivers_exactly_once() {
         a.post(3, SendOp::Write(b.mr.remote(0)), 0, len as u32);
         a.post(4, SendOp::Read(b.mr.remote(0)), 100_000, len as u32);
         for _ in 0..10 {
-            a.success();
+            a.wait_success();
         }
         assert_eq!(b.bytes(0, len), pattern(len, seed));
         assert_eq!(a.bytes(100_000, len), pattern(len, seed));
         assert_eq!(a.memory.load(700_000), adds - 1);
         for i in sends - 4..sends {
-            let wc = b.success();
+            let wc = b.wait_success();
             assert_eq!(wc.wr_id, i);
             assert_eq!(b.memory.load(400_000 + 8 * (i % 128) as usize), i);
         }
@@ -303,5 +311,5 @@ fn a_noisy_rail_delivers_exactly_once() {
     }
     a.nic.faults().set_noise(Noise::default(), Noise::default());
     a.post(1, SendOp::Write(b.mr.remote(0)), 0, 8);
-    a.success();
+    a.wait_success();
 }

@@ -1,24 +1,25 @@
-//! What crosses a rail, as a file that Wireshark reads.
+//! The pcap capture of a NIC.
 
 mod common;
 
-use common::{Link, pair_of};
+use common::{LinkAttr, connected_pair_with};
 use mitra_softnic::Config;
 use mitra_verbs::*;
 use mitra_wire::frame::{Frame, LinkType};
 use mitra_wire::{Packet, Verdict, icrc, pcap};
 
 #[test]
-fn every_packet_is_in_the_file_with_a_good_icrc() {
+fn capture_holds_every_packet_with_valid_icrc() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rail.pcap");
     let config = Config { capture: Some(path.clone()), ..Config::loopback() };
-    let (a, b) = pair_of(config, Config::loopback(), Link { mtu: Mtu::M1024, ..Link::default() });
+    let (a, b) =
+        connected_pair_with(config, Config::loopback(), LinkAttr { mtu: Mtu::M1024, ..LinkAttr::default() });
     a.post(1, SendOp::Write(b.mr.remote(0)), 0, 10_000);
     a.post(2, SendOp::Read(b.mr.remote(0)), 20_000, 10_000);
-    a.success();
-    a.success();
-    let crossed = a.counter("tx_datagrams") + a.counter("rx_datagrams");
+    a.wait_success();
+    a.wait_success();
+    let datagrams = a.counter("tx_datagrams") + a.counter("rx_datagrams");
     let ip = a.ip();
     drop(a);
 
@@ -31,9 +32,9 @@ fn every_packet_is_in_the_file_with_a_good_icrc() {
         assert!(matches!(icrc::verify_frame(&frame), Verdict::Good { .. }), "{frame:?}");
         assert!(frame.src.ip() == ip || frame.dst.ip() == ip);
         Packet::parse(&frame.datagram[..frame.datagram.len() - 4]).unwrap();
-        assert!(record.ts_ns >= last, "time goes on");
+        assert!(record.ts_ns >= last, "timestamps decrease");
         last = record.ts_ns;
         packets += 1;
     }
-    assert!(packets >= crossed && packets >= 21, "{packets} of {crossed}");
+    assert!(packets >= datagrams && packets >= 21, "{packets} of {datagrams}");
 }

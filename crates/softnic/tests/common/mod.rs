@@ -1,5 +1,5 @@
-//! Two software NICs in one process, connected, and the little that tests do with them.
-#![allow(dead_code, unreachable_pub)] // each test binary uses its own part
+//! Connected software NICs in one process, and helpers for the tests.
+#![allow(dead_code, unreachable_pub)] // each test binary uses a part of this module
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::*;
 
-/// Long enough for any machine: what takes longer hangs.
-pub const PATIENCE: Duration = Duration::from_secs(30);
-pub const MEMORY: usize = 1 << 20;
+/// Exceeds the duration of every operation in these tests by far, even on a busy machine.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
+/// The size of each end's registered memory, in bytes.
+pub const MEMORY_SIZE: usize = 1 << 20;
 
-/// A NIC with memory, a completion queue and an RC queue pair.
-pub struct End {
+/// A NIC with registered memory, a completion queue and an RC queue pair.
+pub struct Endpoint {
     pub nic: Arc<SoftNic>,
     pub pd: PdId,
     pub cq: CqId,
@@ -22,18 +23,18 @@ pub struct End {
     pub mr: Mr,
 }
 
-/// What queue pairs are connected with.
+/// Attributes of a connection.
 #[derive(Clone, Copy)]
-pub struct Link {
+pub struct LinkAttr {
     pub mtu: Mtu,
     pub timeout: u8,
     pub retry_cnt: u8,
 }
 
-impl Default for Link {
-    fn default() -> Link {
+impl Default for LinkAttr {
+    fn default() -> LinkAttr {
         // 67 ms per attempt: a busy machine is not a lost packet.
-        Link { mtu: Mtu::M4096, timeout: 14, retry_cnt: 7 }
+        LinkAttr { mtu: Mtu::M4096, timeout: 14, retry_cnt: 7 }
     }
 }
 
@@ -41,30 +42,30 @@ pub fn open(config: Config) -> Arc<SoftNic> {
     SoftNic::open(config).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Two connected ends on NICs of their own.
-pub fn pair() -> (End, End) {
-    pair_of(Config::loopback(), Config::loopback(), Link::default())
+/// Returns two connected endpoints, each on its own NIC.
+pub fn connected_pair() -> (Endpoint, Endpoint) {
+    connected_pair_with(Config::loopback(), Config::loopback(), LinkAttr::default())
 }
 
-pub fn pair_of(a: Config, b: Config, link: Link) -> (End, End) {
-    let (a, b) = (End::new(open(a)), End::new(open(b)));
+pub fn connected_pair_with(a: Config, b: Config, link: LinkAttr) -> (Endpoint, Endpoint) {
+    let (a, b) = (Endpoint::new(open(a)), Endpoint::new(open(b)));
     connect(&a, &b, link);
     (a, b)
 }
 
-pub fn connect(a: &End, b: &End, link: Link) {
+pub fn connect(a: &Endpoint, b: &Endpoint, link: LinkAttr) {
     a.connect_to(b.gid(), b.qp, link);
     b.connect_to(a.gid(), a.qp, link);
 }
 
-impl End {
-    pub fn new(nic: Arc<SoftNic>) -> End {
-        let memory = Arc::new(Buffer::new(MEMORY));
+impl Endpoint {
+    pub fn new(nic: Arc<SoftNic>) -> Endpoint {
+        let memory = Arc::new(Buffer::new(MEMORY_SIZE));
         let cq = nic.create_cq(1024, None).unwrap();
-        End::with(nic, memory, cq)
+        Endpoint::with(nic, memory, cq)
     }
 
-    pub fn with(nic: Arc<SoftNic>, memory: Arc<Buffer>, cq: CqId) -> End {
+    pub fn with(nic: Arc<SoftNic>, memory: Arc<Buffer>, cq: CqId) -> Endpoint {
         let pd = nic.alloc_pd().unwrap();
         let mr = nic.reg_mr(pd, Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let init = QpInitAttr {
@@ -77,7 +78,7 @@ impl End {
             sq_sig_all: false,
         };
         let qp = nic.create_qp(&init).unwrap();
-        End { nic, pd, cq, qp, memory, mr }
+        Endpoint { nic, pd, cq, qp, memory, mr }
     }
 
     pub fn gid(&self) -> Gid {
@@ -88,7 +89,7 @@ impl End {
         self.gid().into()
     }
 
-    pub fn connect_to(&self, gid: Gid, qpn: Qpn, link: Link) {
+    pub fn connect_to(&self, gid: Gid, qpn: Qpn, link: LinkAttr) {
         let connection = RcConnection {
             path_mtu: link.mtu,
             rq_psn: Psn::new(0xff_fff0),
@@ -101,7 +102,7 @@ impl End {
         connection.connect(&*self.nic, self.qp).unwrap();
     }
 
-    /// A whole send request on this end's memory.
+    /// Posts a send request whose local buffer is a range of this endpoint's memory.
     pub fn post(&self, wr_id: u64, op: SendOp, offset: u64, len: u32) {
         let data = if len == 0 { Data::empty() } else { Data::sge(self.mr.sge(offset, len)) };
         self.nic.post_send(self.qp, &[SendWr::new(wr_id, op, data)]).unwrap();
@@ -111,16 +112,16 @@ impl End {
         self.nic.post_recv(self.qp, &[RecvWr::new(wr_id, self.mr.sge(offset, len))]).unwrap();
     }
 
-    /// The next completion, whatever it is, polling for it.
-    pub fn completion(&self) -> Wc {
+    /// Polls for the next completion.
+    pub fn wait_completion(&self) -> Wc {
         let mut wcs = Vec::new();
-        until("a completion", || self.nic.poll_cq(self.cq, 1, &mut wcs).unwrap() == 1);
+        poll_until("a completion", || self.nic.poll_cq(self.cq, 1, &mut wcs).unwrap() == 1);
         wcs[0]
     }
 
-    /// The next completion, which is a success.
-    pub fn success(&self) -> Wc {
-        let wc = self.completion();
+    /// Polls for the next completion and checks that it is a success.
+    pub fn wait_success(&self) -> Wc {
+        let wc = self.wait_completion();
         assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
         wc
     }
@@ -145,20 +146,20 @@ pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 256) as u8 ^ seed).collect()
 }
 
-/// Waits, polling, until something holds.
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+/// Evaluates a condition, which may drive a NIC, in a loop until the condition holds.
+pub fn poll_until(description: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < PATIENCE, "waited too long for {what}");
+        assert!(started.elapsed() < TIMEOUT, "timed out waiting for {description}");
         std::thread::yield_now();
     }
 }
 
-/// Waits without driving any NIC from this thread.
-pub fn asleep_until(what: &str, mut holds: impl FnMut() -> bool) {
+/// Evaluates a condition every millisecond until the condition holds. The condition must not poll: only progress threads drive the NICs.
+pub fn sleep_until(description: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < PATIENCE, "waited too long for {what}");
+        assert!(started.elapsed() < TIMEOUT, "timed out waiting for {description}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
