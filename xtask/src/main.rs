@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod libibverbs;
+mod lint;
 mod rxe_vm;
 mod setup;
 mod test;
@@ -22,6 +23,8 @@ struct Xtask {
 #[derive(Subcommand)]
 enum Chore {
     Libibverbs(libibverbs::Args),
+    /// Check for retired words, broken links in documents and unused dependencies
+    Lint,
     RxeVm(rxe_vm::Args),
     /// Install what the tests need beside Rust: Debian packages, and scapy and the rxe machine under .cache
     Setup,
@@ -37,6 +40,7 @@ fn main() -> anyhow::Result<ExitCode> {
     match Xtask::parse().chore {
         Chore::RxeVm(args) => return Ok(rxe_vm::run(&args)),
         Chore::Libibverbs(args) => libibverbs::run(&args)?,
+        Chore::Lint => lint::run()?,
         Chore::Setup => setup::run()?,
         Chore::Test { args } => test::run(&args)?,
     }
