@@ -1,15 +1,114 @@
-//! Mitra: RDMA that keeps its word.
+//! RDMA operations that are executed exactly once, across lost packets, links and NICs.
 //!
-//! - [`verbs`]: the vocabulary, and the [`Provider`](verbs::Provider) trait that every NIC implements.
-//! - [`softnic`]: a NIC in software that speaks RoCEv2 from user space, with faults on demand.
-//! - [`failover`]: virtual queue pairs that survive a link or a NIC, over any providers.
-//! - [`wire`]: RoCEv2 packets and their ICRC.
+//! Mitra is a set of crates that this one re-exports, and the `mitra` program (`cargo run --release -- demo`).
 //!
-//! Each room is a crate of its own (`mitra-verbs`, …); this one gathers them and holds the `mitra` program. Start from the
-//! programs in `examples/`.
+//! # Concepts
+//!
+//! - A **NIC** executes verbs: it registers memory, creates queue pairs, and completes work requests. Every NIC implements
+//!   [`verbs::Provider`]. [`softnic::SoftNic`] is a NIC in software that speaks RoCEv2 over UDP sockets, needs no root, and
+//!   fails on demand.
+//! - A **rail** is one path between two processes: a pair of NICs.
+//! - A **virtual queue pair**, [`failover::VirtualQp`], is a reliable connection over several rails. When the active rail fails,
+//!   it fences that rail, reads the evidence of what the peer's NIC executed, replays only the rest, and recovers the values
+//!   that atomics returned. An operation that nobody can know about ends in a named error.
+//! - A **memory node** lends memory by RDMA, and **processes** decide on values over it: [`consensus`] has the protocols as
+//!   state machines, [`consensus_rdma`] runs them over virtual queue pairs, [`kv`] is a key-value store on top.
+//!
+//! # Quick start
+//!
+//! A fetch-and-add counter at a peer. Rail 0 dies; the counter still counts each addition once. Both ends are in one process
+//! here. Between machines the two `ConnectInfo`s travel over a socket.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use mitra::failover::{Config, Domain, Outcome, VirtualQp};
+//! use mitra::softnic::{SoftNic, fault::Failure};
+//! use mitra::verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Each end has two NICs, so there are two rails.
+//! let open = || SoftNic::open(mitra::softnic::Config::loopback());
+//! let (client_nics, server_nics) = ([open()?, open()?], [open()?, open()?]);
+//! let rail0 = Arc::clone(&client_nics[0]);
+//! let client = Domain::new(client_nics.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?;
+//! let server = Domain::new(server_nics.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?;
+//!
+//! // Connect. The last argument seeds first PSNs and the cookie that authenticates control messages.
+//! let mut a = VirtualQp::new(Arc::clone(&client), Config::default(), [1, 2])?;
+//! let mut b = VirtualQp::new(Arc::clone(&server), Config::default(), [3, 4])?;
+//! a.connect(&b.local_info()?)?;
+//! b.connect(&a.local_info()?)?;
+//!
+//! // The server lends a counter.
+//! let counter = Arc::new(Buffer::new(8));
+//! let remote = server.register(&counter, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)?.remote();
+//! a.import(&remote)?;
+//! let old_value = Arc::new(Buffer::new(8));
+//! let local = client.register(&old_value, Access::LOCAL_WRITE)?;
+//!
+//! for i in 0..100 {
+//!     if i == 50 {
+//!         rail0.faults().fail(Failure::NicDead);
+//!     }
+//!     let add = SendOp::FetchAdd { remote: remote.at(0), add: 1 };
+//!     a.post_send(SendWr::new(i, add, Data::sge(local.sge(0, 8))))?;
+//!     let mut completions = Vec::new();
+//!     while completions.is_empty() {
+//!         a.poll(&mut completions);
+//!         b.progress();
+//!     }
+//!     assert_eq!(completions[0].outcome, Outcome::Success);
+//!     assert_eq!(old_value.load(0), i);
+//! }
+//! assert_eq!(counter.load(0), 100);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`examples`] has complete programs. `cargo run --example survive` and `cargo run --example write` run them.
+//!
+//! # Where to go
+//!
+//! | to | start at | cargo feature |
+//! |---|---|---|
+//! | survive a lost link or NIC | [`failover`] | |
+//! | use or test RDMA without hardware | [`softnic`], [`verbs`] | |
+//! | parse or emit RoCEv2 packets | [`wire`] | |
+//! | embed the NIC's state machine elsewhere | [`transport`] | |
+//! | agree on values, replicate a log or a store | [`consensus`], [`consensus_rdma`], [`kv`] | `consensus` |
+//! | test a program in virtual time, from seeds | [`sim`] | `sim` |
+//! | explore a protocol in every order of steps | [`consensus_check`] | `sim` |
+//! | find how many crashes a graph of shared memory tolerates | [`topology`] | `topology` |
+//!
+//! The default feature `cli`, which the `mitra` program needs, switches all of them on.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "consensus")]
+pub use mitra_consensus as consensus;
+#[cfg(feature = "sim")]
+pub use mitra_consensus_check as consensus_check;
+#[cfg(feature = "consensus")]
+pub use mitra_consensus_rdma as consensus_rdma;
 pub use mitra_failover as failover;
+#[cfg(feature = "consensus")]
+pub use mitra_kv as kv;
+#[cfg(feature = "sim")]
+pub use mitra_sim as sim;
 pub use mitra_softnic as softnic;
+#[cfg(feature = "topology")]
+pub use mitra_topology as topology;
+pub use mitra_transport as transport;
 pub use mitra_verbs as verbs;
 pub use mitra_wire as wire;
+
+/// The programs in `examples/`, in full. They are part of the documentation only.
+#[cfg(any(doc, doctest))]
+pub mod examples {
+    /// A counter at the peer, stepped by fetch-and-adds while a rail dies: `cargo run --example survive`.
+    #[doc = concat!("```rust,no_run\n", include_str!("../examples/survive.rs"), "\n```")]
+    pub mod survive {}
+
+    /// Two software NICs, a reliable connection, and one WRITE: `cargo run --example write`.
+    #[doc = concat!("```rust,no_run\n", include_str!("../examples/write.rs"), "\n```")]
+    pub mod write {}
+}
