@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use mitra_consensus::signature::Signed;
 use mitra_consensus::{
-    Action, Actions, Input, MemoryId, Op, OpId, Process, ProcessId, Response, Rights, Value, broadcast,
+    Action, Actions, Input, MemoryId, Op, OpId, Permissions, Process, ProcessId, Response, Value, broadcast,
     cheap_quorum, fast_and_robust,
 };
 
@@ -136,7 +136,7 @@ impl<F: Process<Cell: Forge>> Byzantine<F> {
         for action in actions {
             match action {
                 Action::Invoke { memory, id, op } => self.ask((face, id), memory, op, out),
-                Action::Send { .. } | Action::Wake | Action::Toss => out.push(action),
+                Action::Send { .. } | Action::Wake | Action::FlipCoin => out.push(action),
             }
         }
     }
@@ -155,8 +155,8 @@ impl<F: Process<Cell: Forge>> Byzantine<F> {
         let (idea, pick, place) = (whim.below(24), whim.below(SEEN as u64) as usize, whim.below(8) as u8);
         if idea == 0 {
             // Everybody may ask for this at any time; of most regions it is ignored.
-            let rights = Rights::read_only(self.processes);
-            push(beside, Op::Change { region: place, rights }, out);
+            let permissions = Permissions::read_only(self.processes);
+            push(beside, Op::ChangePermissions { region: place, permissions }, out);
         }
         if let Op::Write { region, register, cell } = &mut op {
             let seen = self.seen.get(pick % self.seen.len().max(1));

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 
 use mitra_consensus::aligned_paxos::AlignedPaxos;
 use mitra_consensus::fast_paxos::FastPaxos;
+use mitra_consensus::memory_only_omega::MemoryOnlyOmega;
 use mitra_consensus::omega::Omega;
-use mitra_consensus::silent_omega::SilentOmega;
 use mitra_consensus::{
-    Process, ProcessId, ProcessSet, Sound, disk_paxos, hbo, paxos, protected_memory_paxos,
+    AllRules, Process, ProcessId, ProcessSet, disk_paxos, hbo, paxos, protected_memory_paxos,
 };
 
 use crate::traitors::{self, FastActor, QuorumActor, SmallBroadcaster, SmallRobustPaxos, Traitors};
@@ -78,7 +78,7 @@ pub const CATALOGUE: &[Entry] = &[
         run: "3 processes, of which 1 may crash; Ω speaks 16 times",
         explore: || small_paxos().explore(),
         serve: |at| small_paxos().serve(at),
-        run_one: |seed| seeded(seed, worlds::paxos::<Sound>(3, MINORITY)),
+        run_one: |seed| seeded(seed, worlds::paxos::<AllRules>(3, MINORITY)),
     },
     Entry {
         name: "disk-paxos",
@@ -87,7 +87,7 @@ pub const CATALOGUE: &[Entry] = &[
         run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times, 4 connections to memories break",
         explore: || small_disk_paxos().explore(),
         serve: |at| small_disk_paxos().serve(at),
-        run_one: |seed| seeded(seed, worlds::disk_paxos::<Sound>(3, 3, ALL_BUT_ONE)),
+        run_one: |seed| seeded(seed, worlds::disk_paxos::<AllRules>(3, 3, ALL_BUT_ONE)),
     },
     Entry {
         name: "protected-memory-paxos",
@@ -96,7 +96,7 @@ pub const CATALOGUE: &[Entry] = &[
         run: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times, 4 connections to memories break",
         explore: || small_protected_memory_paxos().explore(),
         serve: |at| small_protected_memory_paxos().serve(at),
-        run_one: |seed| seeded(seed, worlds::protected_memory_paxos::<Sound>(3, 3, ALL_BUT_ONE)),
+        run_one: |seed| seeded(seed, worlds::protected_memory_paxos::<AllRules>(3, 3, ALL_BUT_ONE)),
     },
     Entry {
         name: "aligned-paxos",
@@ -107,7 +107,7 @@ pub const CATALOGUE: &[Entry] = &[
         serve: |at| small_aligned_paxos().serve(at),
         run_one: |seed| {
             let limits = Limits { memory_crashes: 1, ..MINORITY };
-            seeded(seed, worlds::aligned_paxos::<Sound, Sound>(3, 2, limits))
+            seeded(seed, worlds::aligned_paxos::<AllRules, AllRules>(3, 2, limits))
         },
     },
     Entry {
@@ -117,7 +117,7 @@ pub const CATALOGUE: &[Entry] = &[
         run: "4 processes, 2 of which propose and 1 may crash; Ω speaks 16 times",
         explore: || small_fast_paxos().explore(),
         serve: |at| small_fast_paxos().serve(at),
-        run_one: |seed| seeded(seed, worlds::fast_paxos::<Sound>((4, 1, 1), &[0, 1], MINORITY)),
+        run_one: |seed| seeded(seed, worlds::fast_paxos::<AllRules>((4, 1, 1), &[0, 1], MINORITY)),
     },
     Entry {
         name: "replicated-log",
@@ -128,7 +128,7 @@ pub const CATALOGUE: &[Entry] = &[
         serve: |at| small_log().serve(at),
         run_one: |seed| {
             let limits = Limits { restarts: 3, ..ALL_BUT_ONE };
-            play(seed, worlds::log::<Sound>(worlds::log_config(3, 3, 2), 6, limits), LOG_CHAOS)
+            play(seed, worlds::log::<AllRules>(worlds::log_config(3, 3, 2), 6, limits), LOG_CHAOS)
         },
     },
     Entry {
@@ -140,7 +140,7 @@ pub const CATALOGUE: &[Entry] = &[
         serve: |at| small_broadcast().serve(at),
         run_one: |seed| {
             let sender = Traitors { who: ProcessSet::first(1), whim: Some(seed) };
-            let world = traitors::broadcast::<Sound>((3, 3), sender, ONE_MEMORY);
+            let world = traitors::broadcast::<AllRules>((3, 3), sender, ONE_MEMORY);
             run_judged(
                 seed,
                 world,
@@ -161,11 +161,11 @@ pub const CATALOGUE: &[Entry] = &[
             let one = one_of_three(seed);
             match seed / 3 % 2 {
                 0 => {
-                    let world = traitors::robust_backup::<Sound, Sound>((3, 3), one, SOME_LEADERS);
+                    let world = traitors::robust_backup::<AllRules, AllRules>((3, 3), one, SOME_LEADERS);
                     run(seed, world, VERY_PATIENT, PROPOSALS)
                 }
                 _ => {
-                    let world = traitors::robust_backup_with_fables::<Sound>((3, 3), one, SOME_LEADERS);
+                    let world = traitors::robust_backup_with_fables::<AllRules>((3, 3), one, SOME_LEADERS);
                     run(seed, world, VERY_PATIENT, PROPOSALS)
                 }
             }
@@ -180,7 +180,7 @@ pub const CATALOGUE: &[Entry] = &[
         serve: |at| small_cheap_quorum().serve(at),
         run_one: |seed| {
             let world =
-                traitors::cheap_quorum::<Sound>((3, 3), patience(seed), one_of_three(seed), ONE_MEMORY);
+                traitors::cheap_quorum::<AllRules>((3, 3), patience(seed), one_of_three(seed), ONE_MEMORY);
             run_judged(seed, world, PATIENT, PROPOSALS, traitors::gives_up_wrongly)
         },
     },
@@ -197,11 +197,11 @@ pub const CATALOGUE: &[Entry] = &[
                 0 => {
                     let patience = (patience, traitors::TURNS);
                     let world =
-                        traitors::fast_and_robust::<Sound, Sound>((3, 3), patience, one, SOME_LEADERS);
+                        traitors::fast_and_robust::<AllRules, AllRules>((3, 3), patience, one, SOME_LEADERS);
                     run(seed, world, VERY_PATIENT, PROPOSALS)
                 }
                 _ => {
-                    let world = traitors::fast_and_robust_with_claims::<Sound, Sound>(
+                    let world = traitors::fast_and_robust_with_claims::<AllRules, AllRules>(
                         (3, 3),
                         patience,
                         one,
@@ -223,10 +223,10 @@ pub const CATALOGUE: &[Entry] = &[
             let limits = Limits { process_crashes: 3, ..Limits::default() };
             let chaos = Chaos { steps: 400, calm: 10_000 };
             match seed % 2 {
-                0 => elect(seed, worlds::omega::<Sound>(4, limits), chaos, Omega::leader),
+                0 => elect(seed, worlds::omega::<AllRules>(4, limits), chaos, Omega::leader),
                 _ => {
-                    let world = worlds::silent_omega::<Sound, Sound>(4, limits);
-                    elect(seed, world, chaos, SilentOmega::leader)
+                    let world = worlds::memory_only_omega::<AllRules, AllRules>(4, limits);
+                    elect(seed, world, chaos, MemoryOnlyOmega::leader)
                 }
             }
         },
@@ -241,7 +241,7 @@ pub const CATALOGUE: &[Entry] = &[
         run_one: |seed| {
             let limits = Limits { process_crashes: 4, ..Limits::default() };
             let chaos = Chaos { calm: 20_000, ..CHAOS };
-            run(seed, worlds::hbo::<Sound>(&ring(6), limits), chaos, &[false, true])
+            run(seed, worlds::hbo::<AllRules>(&ring(6), limits), chaos, &[false, true])
         },
     },
 ];
@@ -258,14 +258,14 @@ fn small_fast_paxos() -> Exhaustive<FastPaxos<u8>> {
     exhaustive(worlds::fast_paxos((4, 1, 1), &[0, 1], Limits::default()), 2)
 }
 
-fn small_log() -> ExhaustiveLog<Sound> {
+fn small_log() -> ExhaustiveLog<AllRules> {
     let limits = Limits { namings: 2, ..Limits::default() };
     ExhaustiveLog::new(worlds::log(worlds::log_config(2, 1, 1), 2, limits), 1)
 }
 
 fn small_broadcast() -> Exhaustive<SmallBroadcaster> {
     let messages = [worlds::proposal, traitors::second_proposal].map(|of| of(0));
-    Exhaustive::agreement(traitors::small_broadcast::<Sound>(), 0, messages.into())
+    Exhaustive::agreement(traitors::small_broadcast::<AllRules>(), 0, messages.into())
 }
 
 /// Another is Byzantine with each seed.
@@ -279,7 +279,7 @@ fn patience(seed: u64) -> u8 {
 }
 
 fn small_cheap_quorum() -> Exhaustive<QuorumActor> {
-    exhaustive_from(traitors::small_cheap_quorum::<Sound>(), 0).with_aborts(traitors::aborts_well)
+    exhaustive_from(traitors::small_cheap_quorum::<AllRules>(), 0).with_aborts(traitors::aborts_well)
 }
 
 fn small_fast_and_robust() -> Exhaustive<FastActor> {
@@ -296,9 +296,9 @@ fn small_omega() -> Exhaustive<Omega> {
     Exhaustive::election(worlds::omega(2, limits), 2, Omega::leader)
 }
 
-fn small_silent_omega() -> Exhaustive<SilentOmega> {
+fn small_silent_omega() -> Exhaustive<MemoryOnlyOmega> {
     let limits = Limits { process_crashes: 1, breaks: 1, ..Limits::default() };
-    Exhaustive::election(worlds::silent_omega(2, limits), 1, SilentOmega::leader)
+    Exhaustive::election(worlds::memory_only_omega(2, limits), 1, MemoryOnlyOmega::leader)
 }
 
 fn small_hbo() -> Exhaustive<hbo::Hbo> {

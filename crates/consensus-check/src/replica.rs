@@ -1,14 +1,14 @@
 //! A process of the replicated log with the simplest state machine above it: the list of all commands.
 
 use mitra_consensus::log::{Cell, Committed, Config, Delivery, Fate, Log, Payload, Rules, Ticket};
-use mitra_consensus::{Action, Actions, Input, Process, ProcessId, ProcessSet, Sound};
+use mitra_consensus::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet};
 
 /// Who submitted it, and as the so manieth.
 pub type Command = [u8; 2];
 
 /// A process that submits commands while it leads: one whenever it wakes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Replica<R = Sound> {
+pub struct Replica<R = AllRules> {
     me: ProcessId,
     config: Config,
     log: Log<R>,

@@ -3,14 +3,14 @@
 
 use mitra_consensus::kv::{Change, Kv, Limits, Reply, Request, Rules, Session};
 use mitra_consensus::log::{Cell, Committed, Config, Delivery, Fate, Log, Payload, Ticket};
-use mitra_consensus::{Action, Actions, Input, Process, ProcessId, Sound};
+use mitra_consensus::{Action, Actions, AllRules, Input, Process, ProcessId};
 
 /// How much the store holds: sessions end now and then.
 const LIMITS: Limits = Limits { sessions: 5, bytes: 1000 };
 
 /// A process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Node<R = Sound, const ALONE: bool = false> {
+pub enum Node<R = AllRules, const ALONE: bool = false> {
     /// A process of the log. `ALONE`, it answers reads without asking anybody: it must not.
     Server(Box<Server<R>>),
     /// A client.
@@ -212,7 +212,7 @@ impl<R: Rules> Server<R> {
             Action::Send { to, message } => Action::Send { to, message: Message::Log(message) },
             Action::Invoke { memory, id, op } => Action::Invoke { memory, id, op },
             Action::Wake => Action::Wake,
-            Action::Toss => Action::Toss,
+            Action::FlipCoin => Action::FlipCoin,
         }));
         result
     }

@@ -8,7 +8,7 @@ use mitra_consensus::paxos::Paxos;
 use mitra_consensus::preferential_paxos;
 use mitra_consensus::robust_backup::{self, RobustBackup};
 use mitra_consensus::signature::{Signed, Signer, Symbolic, SymbolicSignature};
-use mitra_consensus::{Process, ProcessId, ProcessSet, Sound};
+use mitra_consensus::{AllRules, Process, ProcessId, ProcessSet};
 
 use crate::worlds::proposal;
 use crate::{Actor, Byzantine, Claimant, Fabulist, Forge, Limits, Scribble, Violation, World};
@@ -73,7 +73,7 @@ where
 /// A process of [`broadcast()`].
 pub type BroadcastActor<R> = Actor<Broadcaster<u8, Symbolic, R>, Broadcaster<u8, Symbolic, Lax>>;
 /// A process of [`small_broadcast`].
-pub type SmallBroadcaster<R = Sound> =
+pub type SmallBroadcaster<R = AllRules> =
     Actor<Broadcaster<u8, Symbolic, R>, Scribble<broadcast::Slot<u8, SymbolicSignature>, u8>>;
 
 const SENDER: ProcessId = ProcessId(0);
@@ -120,7 +120,7 @@ pub fn small_broadcast<R: broadcast::Rules>() -> World<SmallBroadcaster<R>> {
 }
 
 /// Robust Backup of Paxos.
-pub type RobustPaxos<R = Sound, B = Sound> = RobustBackup<Paxos<u8>, Symbolic, R, B>;
+pub type RobustPaxos<R = AllRules, B = AllRules> = RobustBackup<Paxos<u8>, Symbolic, R, B>;
 
 /// So many turns of each process have room.
 pub const TURNS: u16 = 24;
@@ -130,7 +130,7 @@ pub fn robust_backup<R: robust_backup::Rules, B: broadcast::Rules>(
     (n, m): (u8, u8),
     traitors: Traitors,
     limits: Limits,
-) -> World<Actor<RobustPaxos<R, B>, RobustPaxos<Sound, Lax>>> {
+) -> World<Actor<RobustPaxos<R, B>, RobustPaxos<AllRules, Lax>>> {
     let processes = actors(
         Symbolic::all(0, n),
         traitors,
@@ -150,7 +150,7 @@ pub fn small_robust_backup(turns: u16, limits: Limits) -> World<SmallRobustPaxos
         .map(|(p, keys)| Actor::Correct(RobustBackup::new(ProcessId(p), (3, 1), turns, keys, proposal(p))))
         .collect();
     processes.push(Actor::Byzantine(Byzantine::new(3, Vec::new(), None)));
-    World::new(processes, 1, &RobustPaxos::<Sound, Sound>::regions(3, turns), limits)
+    World::new(processes, 1, &RobustPaxos::<AllRules, AllRules>::regions(3, turns), limits)
         .byzantine(ProcessSet::only(ProcessId(2)))
 }
 
@@ -181,7 +181,7 @@ fn impatience(patience: u8, traitors: Traitors) -> u8 {
 }
 
 /// Cheap Quorum, and what its traitors are.
-pub type QuorumActor<R = Sound> = Actor<CheapQuorum<u8, Symbolic, R>, CheapQuorum<u8, Symbolic, Lax>>;
+pub type QuorumActor<R = AllRules> = Actor<CheapQuorum<u8, Symbolic, R>, CheapQuorum<u8, Symbolic, Lax>>;
 
 /// `n` processes of Cheap Quorum over `m` memories, which panic when they have polled `patience` times.
 pub fn cheap_quorum<R: cheap_quorum::Rules>(
@@ -234,9 +234,9 @@ where
 
 type Fast<R, P> = FastAndRobust<u8, Symbolic, R, P>;
 /// A process of [`fast_and_robust()`].
-pub type FastActor<R = Sound, P = Sound> = Actor<Fast<R, P>, Fast<Lax, Sound>>;
+pub type FastActor<R = AllRules, P = AllRules> = Actor<Fast<R, P>, Fast<Lax, AllRules>>;
 /// A process of [`fast_and_robust_with_claims`].
-pub type ClaimedActor<R = Sound, P = Sound> = Actor<Fast<R, P>, Claimant<Symbolic>>;
+pub type ClaimedActor<R = AllRules, P = AllRules> = Actor<Fast<R, P>, Claimant<Symbolic>>;
 
 /// `n` processes of Fast & Robust over `m` memories, which panic when they have polled `patience` times.
 pub fn fast_and_robust<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(

@@ -373,7 +373,7 @@ impl<P: Process> World<P> {
                         .push((id, Request::Asked(op, Vec::new())));
                 }
                 Action::Wake => self.asleep[usize::from(p.0)] = true,
-                Action::Toss => self.tossing[usize::from(p.0)] = true,
+                Action::FlipCoin => self.tossing[usize::from(p.0)] = true,
             }
         }
     }

@@ -4,10 +4,10 @@ use mitra_consensus::aligned_paxos::{self, AlignedPaxos};
 use mitra_consensus::disk_paxos::{self, DiskPaxos};
 use mitra_consensus::fast_paxos::{self, FastPaxos, Quorums};
 use mitra_consensus::hbo::{self, Hbo};
+use mitra_consensus::memory_only_omega::{self, MemoryOnlyOmega};
 use mitra_consensus::omega::{self, Omega};
 use mitra_consensus::paxos::{self, Paxos};
 use mitra_consensus::protected_memory_paxos::{self, ProtectedMemoryPaxos};
-use mitra_consensus::silent_omega::{self, SilentOmega};
 use mitra_consensus::{ProcessId, ProcessSet};
 use mitra_consensus::{kv, log};
 
@@ -111,12 +111,12 @@ pub fn omega<R: omega::Rules>(n: u8, limits: Limits) -> World<Omega<R>> {
 }
 
 /// `n` processes that elect a leader by Ω and send nothing, over one memory.
-pub fn silent_omega<R: silent_omega::Rules, E: omega::Rules>(
+pub fn memory_only_omega<R: memory_only_omega::Rules, E: omega::Rules>(
     n: u8,
     limits: Limits,
-) -> World<SilentOmega<R, E>> {
-    let processes = (0..n).map(|p| SilentOmega::new(ProcessId(p), n)).collect();
-    World::new(processes, 1, &SilentOmega::<R, E>::regions(n), limits)
+) -> World<MemoryOnlyOmega<R, E>> {
+    let processes = (0..n).map(|p| MemoryOnlyOmega::new(ProcessId(p), n)).collect();
+    World::new(processes, 1, &MemoryOnlyOmega::<R, E>::regions(n), limits)
 }
 
 /// Processes of HBO, each of which shares memory with its neighbours. The even ones propose false.

@@ -5,13 +5,13 @@ mod common;
 use common::{VALUES, errs, holds};
 use mitra_consensus::aligned_paxos::{AlignedPaxos, Rules};
 use mitra_consensus::protected_memory_paxos::Rules as MemoryRules;
-use mitra_consensus::{MemoryId, ProcessId, Sound};
+use mitra_consensus::{AllRules, MemoryId, ProcessId};
 use mitra_consensus_check::worlds::aligned_paxos as sized;
 use mitra_consensus_check::{Chaos, Exhaustive, Limits, Step, Violation, World, delays, run};
 
 type Aligned<R, M> = AlignedPaxos<u8, R, M>;
 
-fn sound(n: u8, m: u8, limits: Limits) -> World<Aligned<Sound, Sound>> {
+fn sound(n: u8, m: u8, limits: Limits) -> World<Aligned<AllRules, AllRules>> {
     sized(n, m, limits)
 }
 
@@ -19,12 +19,12 @@ fn crashes(process_crashes: u8, memory_crashes: u8) -> Limits {
     Limits { namings: 16, process_crashes, memory_crashes, breaks: 4, ..Limits::default() }
 }
 
-fn world<R: Rules>() -> World<Aligned<R, Sound>> {
+fn world<R: Rules>() -> World<Aligned<R, AllRules>> {
     sized(3, 2, crashes(1, 1))
 }
 
 /// Where memories are most of the agents, so that theirs is the majority that counts.
-fn memories<M: MemoryRules>() -> World<Aligned<Sound, M>> {
+fn memories<M: MemoryRules>() -> World<Aligned<AllRules, M>> {
     sized(2, 5, crashes(1, 1))
 }
 

@@ -6,7 +6,7 @@ mod paxos {
     use super::common::{MINORITY, errs, holds};
     use crate::mutants;
     use mitra_consensus::paxos::{Paxos, Rules};
-    use mitra_consensus::{ProcessId, Sound};
+    use mitra_consensus::{AllRules, ProcessId};
     use mitra_consensus_check::{Exhaustive, Limits, World, delays, worlds};
 
     fn world<R: Rules>() -> World<Paxos<u8, R>> {
@@ -15,7 +15,7 @@ mod paxos {
 
     #[test]
     fn the_first_leader_decides_in_two_delays_and_another_in_four() {
-        let delays = |leader| delays(worlds::paxos::<Sound>(3, Limits::default()), ProcessId(leader), 20);
+        let delays = |leader| delays(worlds::paxos::<AllRules>(3, Limits::default()), ProcessId(leader), 20);
         assert_eq!(delays(0), Some((2, 3)));
         assert_eq!(delays(1), Some((4, 5)));
     }
@@ -23,7 +23,7 @@ mod paxos {
     #[test]
     fn three_processes_agree_in_every_order() {
         let limits = Limits { namings: 2, process_crashes: 1, ..Limits::default() };
-        let start = worlds::paxos::<Sound>(3, limits);
+        let start = worlds::paxos::<AllRules>(3, limits);
         let found = Exhaustive::agreement(start, 1, vec![10, 11, 12]).explore();
         assert_eq!(found.counterexample, None);
         assert!(found.states > 10_000, "{} states: less than before", found.states);
@@ -31,7 +31,7 @@ mod paxos {
 
     #[test]
     fn it_agrees_and_ends_from_every_seed() {
-        holds(world::<Sound>, 4_000);
+        holds(world::<AllRules>, 4_000);
     }
 
     mutants! { Rules, world:
@@ -45,7 +45,7 @@ mod disk_paxos {
     use super::common::{CRASHES, errs, holds};
     use crate::mutants;
     use mitra_consensus::disk_paxos::{DiskPaxos, Rules};
-    use mitra_consensus::{ProcessId, Sound};
+    use mitra_consensus::{AllRules, ProcessId};
     use mitra_consensus_check::{Exhaustive, Limits, World, delays, worlds};
 
     fn world<R: Rules>() -> World<DiskPaxos<u8, R>> {
@@ -55,7 +55,7 @@ mod disk_paxos {
     #[test]
     fn the_first_leader_decides_in_four_delays_and_another_in_eight() {
         let delays =
-            |leader| delays(worlds::disk_paxos::<Sound>(3, 3, Limits::default()), ProcessId(leader), 20);
+            |leader| delays(worlds::disk_paxos::<AllRules>(3, 3, Limits::default()), ProcessId(leader), 20);
         assert_eq!(delays(0), Some((4, 5)));
         assert_eq!(delays(1), Some((8, 9)));
     }
@@ -63,7 +63,7 @@ mod disk_paxos {
     #[test]
     fn two_processes_agree_in_every_order() {
         let limits = Limits { namings: 2, ..Limits::default() };
-        let start = worlds::disk_paxos::<Sound>(2, 3, limits);
+        let start = worlds::disk_paxos::<AllRules>(2, 3, limits);
         let found = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
         assert_eq!(found.counterexample, None);
         assert!(found.states > 10_000, "{} states: less than before", found.states);
@@ -71,7 +71,7 @@ mod disk_paxos {
 
     #[test]
     fn it_agrees_and_ends_from_every_seed() {
-        holds(world::<Sound>, 4_000);
+        holds(world::<AllRules>, 4_000);
     }
 
     mutants! { Rules, world:

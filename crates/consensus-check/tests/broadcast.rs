@@ -6,7 +6,7 @@ use common::these;
 use mitra_consensus::broadcast::{Broadcast, Rules, Slot, WITNESS};
 use mitra_consensus::broadcaster::Broadcaster;
 use mitra_consensus::signature::{Signed, Signer, Symbolic};
-use mitra_consensus::{ProcessId, ProcessSet, Sound};
+use mitra_consensus::{AllRules, ProcessId, ProcessSet};
 use mitra_consensus_check::traitors::{self, BroadcastActor};
 use mitra_consensus_check::{
     Actor, Byzantine, Chaos, Exhaustive, Limits, Scribble, Violation, World, all_or_none, run, run_judged,
@@ -23,7 +23,7 @@ const CHAOS: Chaos = Chaos { steps: 600, calm: 20_000 };
 fn what_a_correct_sender_broadcasts_all_deliver() {
     for seed in 0..300 {
         for (n, who) in [(3, &[][..]), (3, &[2]), (5, &[2, 4])] {
-            let report = run(seed, world::<Sound>((n, 3), who, Some(seed)), CHAOS, &[10]);
+            let report = run(seed, world::<AllRules>((n, 3), who, Some(seed)), CHAOS, &[10]);
             assert_eq!(report.violation, None, "n={n} {who:?} seed {seed}: {:?}", report.steps);
         }
     }
@@ -35,7 +35,7 @@ fn of_a_byzantine_sender_all_deliver_the_same_or_none_does() {
     for seed in 0..100 {
         for (n, who) in [(3, &[0][..]), (5, &[0, 2])] {
             for whim in [None, Some(seed)] {
-                let world = world::<Sound>((n, 3), who, whim);
+                let world = world::<AllRules>((n, 3), who, whim);
                 let report = run_judged(seed, world, CHAOS, &[10, 20], all_or_none);
                 assert_eq!(report.violation, None, "n={n} {who:?} {whim:?} seed {seed}: {:?}", report.steps);
                 // It ends when all have delivered.
@@ -74,7 +74,7 @@ fn a_forged_witness_does_not_hide_a_real_one() {
 
 #[test]
 fn two_correct_processes_and_a_two_faced_sender_in_every_order() {
-    let found = Exhaustive::agreement(traitors::small_broadcast::<Sound>(), 0, vec![10, 20]).explore();
+    let found = Exhaustive::agreement(traitors::small_broadcast::<AllRules>(), 0, vec![10, 20]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 10_000, "{} states: less than before", found.states);
 }
@@ -90,7 +90,7 @@ fn wrong<R: Rules>(seed: u64) -> Option<Violation> {
 fn errs(wrong: fn(u64) -> Option<Violation>) {
     let killed = (0..20_000).find_map(|seed| Some((seed, wrong(seed)?)));
     println!("{killed:?}");
-    assert_eq!(self::wrong::<Sound>(killed.expect("it errs").0), None);
+    assert_eq!(self::wrong::<AllRules>(killed.expect("it errs").0), None);
 }
 
 mutants! { Rules, wrong:

@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use mitra_consensus::cheap_quorum::{CheapQuorum, Rules};
 use mitra_consensus::signature::{Purpose, Signer, Symbolic, SymbolicSignature};
-use mitra_consensus::{ProcessId, Sound};
+use mitra_consensus::{AllRules, ProcessId};
 use mitra_consensus_check::traitors::{self, Traitors, aborts_well, gives_up_wrongly};
 use mitra_consensus_check::{Chaos, Exhaustive, Found, Limits, Violation, World, run_judged};
 use serde::Serialize;
@@ -69,7 +69,7 @@ fn where_all_is_well_all_decide_and_without_the_leaders_proof_not_all_do() {
     impl Rules for Mutant {
         const LEADER_PROVES: bool = false;
     }
-    assert_eq!((all_decide::<Sound>(20), all_decide::<Mutant>(20)), (20, 0));
+    assert_eq!((all_decide::<AllRules>(20), all_decide::<Mutant>(20)), (20, 0));
 }
 
 const CHAOS: Chaos = Chaos { steps: 600, calm: 30_000 };
@@ -80,7 +80,7 @@ fn all_decide_or_give_up_with_what_was_decided() {
         for (n, who) in [(3, &[][..]), (3, &[0]), (3, &[1]), (5, &[0, 3])] {
             let patience = [0, 3, 20][seed as usize % 3];
             let limits = Limits { memory_crashes: 1, ..Limits::default() };
-            let world = traitors::cheap_quorum::<Sound>((n, 3), patience, these(who, Some(seed)), limits);
+            let world = traitors::cheap_quorum::<AllRules>((n, 3), patience, these(who, Some(seed)), limits);
             let valid: Vec<u8> = (0..n).flat_map(|p| [10 + p, 20 + p]).collect();
             let report = run_judged(seed, world, CHAOS, &valid, gives_up_wrongly);
             assert_eq!(report.violation, None, "n={n} {who:?} seed {seed}: {:?}", report.steps);
@@ -95,7 +95,7 @@ fn explore<R: Rules + Send + Sync + 'static>() -> Found {
 
 #[test]
 fn a_leader_and_a_follower_agree_in_every_order() {
-    let found = explore::<Sound>();
+    let found = explore::<AllRules>();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 1_000, "{} states: less than before", found.states);
 }

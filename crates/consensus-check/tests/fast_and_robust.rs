@@ -3,7 +3,7 @@
 mod common;
 
 use common::these;
-use mitra_consensus::{Process, Sound, cheap_quorum, preferential_paxos};
+use mitra_consensus::{AllRules, Process, cheap_quorum, preferential_paxos};
 use mitra_consensus_check::traitors::{self, TURNS, Traitors};
 use mitra_consensus_check::{Chaos, Exhaustive, Limits, Violation, World, run};
 
@@ -25,16 +25,24 @@ fn patience(seed: u64) -> (u8, u16) {
 #[test]
 fn correct_processes_decide_on_what_one_of_them_proposed() {
     for seed in 0..100 {
-        let world =
-            traitors::fast_and_robust::<Sound, Sound>((3, 3), patience(seed), Traitors::NONE, limits(3));
+        let world = traitors::fast_and_robust::<AllRules, AllRules>(
+            (3, 3),
+            patience(seed),
+            Traitors::NONE,
+            limits(3),
+        );
         assert_eq!(found(seed, world, &[10, 11, 12]), None, "seed {seed}");
     }
 }
 
 #[test]
 fn the_leader_decides_in_two_delays() {
-    let mut world =
-        traitors::fast_and_robust::<Sound, Sound>((3, 3), (20, TURNS), Traitors::NONE, Limits::default());
+    let mut world = traitors::fast_and_robust::<AllRules, AllRules>(
+        (3, 3),
+        (20, TURNS),
+        Traitors::NONE,
+        Limits::default(),
+    );
     let decided = |world: &World<_>| world.decisions().iter().map(Option::is_some).collect::<Vec<_>>();
     world.pass_delay();
     assert_eq!(decided(&world), [false, false, false]);
@@ -55,10 +63,15 @@ fn they_agree_and_decide_whatever_others_do() {
         for (n, who) in [(3, &[0][..]), (3, &[2]), (5, &[0, 3])] {
             let valid: Vec<u8> = (0..n).flat_map(|p| [10 + p, 20 + p]).collect();
             let (patience, these) = (patience(seed), these(who, Some(seed)));
-            let two_faced = traitors::fast_and_robust::<Sound, Sound>((n, 3), patience, these, limits(3));
+            let two_faced =
+                traitors::fast_and_robust::<AllRules, AllRules>((n, 3), patience, these, limits(3));
             assert_eq!(found(seed, two_faced, &valid), None, "two-faced, {n} {who:?} seed {seed}");
-            let claims =
-                traitors::fast_and_robust_with_claims::<Sound, Sound>((n, 3), patience.0, these, limits(3));
+            let claims = traitors::fast_and_robust_with_claims::<AllRules, AllRules>(
+                (n, 3),
+                patience.0,
+                these,
+                limits(3),
+            );
             assert_eq!(found(seed, claims, &valid), None, "with claims, {n} {who:?} seed {seed}");
         }
     }
@@ -68,7 +81,7 @@ fn they_agree_and_decide_whatever_others_do() {
 fn errs(wrong: fn(u64) -> Option<Violation>) {
     let killed = (0..20_000).find_map(|seed| Some((seed, wrong(seed)?)));
     println!("{killed:?}");
-    assert_eq!(self::wrong::<Sound, Sound>(killed.expect("it errs").0), None);
+    assert_eq!(self::wrong::<AllRules, AllRules>(killed.expect("it errs").0), None);
 }
 
 /// Without traitors, and with one that claims in the backup what is not so, the leader or another.
@@ -88,7 +101,7 @@ mod quorum {
     use mitra_consensus::cheap_quorum::Rules;
 
     fn world<R: Rules>(seed: u64) -> Option<Violation> {
-        wrong::<R, Sound>(seed)
+        wrong::<R, AllRules>(seed)
     }
 
     mutants! { Rules, world:
@@ -103,7 +116,7 @@ mod preference {
     use mitra_consensus::preferential_paxos::Rules;
 
     fn world<P: Rules>(seed: u64) -> Option<Violation> {
-        wrong::<Sound, P>(seed)
+        wrong::<AllRules, P>(seed)
     }
 
     mutants! { Rules, world:

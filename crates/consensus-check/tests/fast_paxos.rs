@@ -4,7 +4,7 @@ mod common;
 
 use common::{errs, holds};
 use mitra_consensus::fast_paxos::{FastPaxos, Rules};
-use mitra_consensus::{ProcessId, Sound};
+use mitra_consensus::{AllRules, ProcessId};
 use mitra_consensus_check::{Exhaustive, Limits, World, delays, worlds};
 
 /// Of `n` processes, those of `proposers` propose their own value each.
@@ -29,7 +29,7 @@ fn five<R: Rules>() -> World<FastPaxos<u8, R>> {
 #[test]
 fn without_a_collision_it_takes_two_delays_and_with_one_two_more_than_it_took_to_show() {
     let delays =
-        |size, proposers, leader| delays(sized::<Sound>(size, proposers, 0, 0), ProcessId(leader), 20);
+        |size, proposers, leader| delays(sized::<AllRules>(size, proposers, 0, 0), ProcessId(leader), 20);
     for size in [(3, 1, 0), (4, 1, 1), (5, 2, 1), (7, 2, 2)] {
         assert_eq!(delays(size, &[1], 0), Some((2, 2)), "whoever proposes, and everybody learns it");
         assert_eq!(delays(size, &[0], 1), Some((2, 2)));
@@ -46,7 +46,7 @@ fn without_a_collision_it_takes_two_delays_and_with_one_two_more_than_it_took_to
 fn a_fast_ballot_survives_as_many_crashes_as_it_says() {
     use mitra_consensus_check::Step;
     for (size, fast) in [((4, 1, 1), 2), ((7, 2, 2), 2), ((5, 2, 1), 2)] {
-        let mut world = sized::<Sound>(size, &[0], 0, 0);
+        let mut world = sized::<AllRules>(size, &[0], 0, 0);
         (0..size.2).for_each(|p| world.take(Step::CrashProcess(ProcessId(1 + p))));
         assert_eq!(delays(world.clone(), ProcessId(0), 20), Some((fast, fast)), "{size:?}");
         world.take(Step::CrashProcess(ProcessId(1 + size.2)));
@@ -60,24 +60,24 @@ fn a_fast_ballot_survives_as_many_crashes_as_it_says() {
 
 #[test]
 fn three_processes_agree_in_every_order() {
-    let found = Exhaustive::agreement(sized::<Sound>((3, 1, 0), &[1, 2], 1, 0), 1, vec![11, 12]).explore();
+    let found = Exhaustive::agreement(sized::<AllRules>((3, 1, 0), &[1, 2], 1, 0), 1, vec![11, 12]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 100_000, "{} states: less than before", found.states);
 }
 
 #[test]
 fn four_processes_agree_in_every_order() {
-    let found = Exhaustive::agreement(sized::<Sound>((4, 1, 1), &[0, 1], 0, 0), 1, vec![10, 11]).explore();
+    let found = Exhaustive::agreement(sized::<AllRules>((4, 1, 1), &[0, 1], 0, 0), 1, vec![10, 11]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 100_000, "{} states: less than before", found.states);
 }
 
 #[test]
 fn it_agrees_and_ends_from_every_seed() {
-    holds(four::<Sound>, 5_000);
-    holds(five::<Sound>, 5_000);
-    holds(|| sized::<Sound>((3, 1, 0), &[0, 1, 2], 16, 1), 5_000);
-    holds(|| sized::<Sound>((4, 1, 1), &[2], 16, 1), 5_000);
+    holds(four::<AllRules>, 5_000);
+    holds(five::<AllRules>, 5_000);
+    holds(|| sized::<AllRules>((3, 1, 0), &[0, 1, 2], 16, 1), 5_000);
+    holds(|| sized::<AllRules>((4, 1, 1), &[2], 16, 1), 5_000);
 }
 
 mutants! { Rules, five:

@@ -4,7 +4,7 @@ mod common;
 
 use common::violation;
 use mitra_consensus::hbo::{Hbo, Rules};
-use mitra_consensus::{ProcessSet, Sound};
+use mitra_consensus::{AllRules, ProcessSet};
 use mitra_consensus_check::worlds::{graph, hbo};
 use mitra_consensus_check::{Exhaustive, Limits, Violation, World};
 
@@ -26,7 +26,7 @@ fn crashes(process_crashes: u8) -> Limits {
 
 #[test]
 fn two_neighbours_agree_in_every_order() {
-    let start = hbo::<Sound>(&graph(2, &[(0, 1)]), crashes(1));
+    let start = hbo::<AllRules>(&graph(2, &[(0, 1)]), crashes(1));
     let found = Exhaustive::agreement(start, 1, vec![false, true]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 1_000, "{} states: less than before", found.states);
@@ -42,7 +42,7 @@ fn it_agrees_and_ends_with_as_many_crashes_as_the_graph_tolerates() {
         ("star 6", star(6), 3),
     ] {
         for seed in 0..300 {
-            let found = violation(seed, hbo::<Sound>(&neighbours, crashes(f)), 20_000, &[false, true]);
+            let found = violation(seed, hbo::<AllRules>(&neighbours, crashes(f)), 20_000, &[false, true]);
             assert_eq!(found, None, "{name}, seed {seed}");
         }
     }
@@ -55,7 +55,7 @@ fn with_one_crash_more_it_gets_stuck_and_still_agrees() {
         [("no edges", graph(5, &[]), 3), ("ring 6", ring(6), 5), ("star 6", star(6), 4)]
     {
         let all = (0..300)
-            .map(|seed| violation(seed, hbo::<Sound>(&neighbours, crashes(f)), 3_000, &[false, true]));
+            .map(|seed| violation(seed, hbo::<AllRules>(&neighbours, crashes(f)), 3_000, &[false, true]));
         let (stuck, rest): (Vec<_>, Vec<_>) = all.partition(|found| *found == Some(Violation::Stuck));
         assert!(!stuck.is_empty(), "{name}: it tolerates {f}");
         assert!(rest.iter().all(Option::is_none), "{name}: {rest:?}");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use mitra_consensus::Sound;
+use mitra_consensus::AllRules;
 use mitra_consensus::omega::{Omega, Rules};
 use mitra_consensus_check::{Chaos, Exhaustive, Limits, Violation, World, elect, worlds};
 
@@ -16,7 +16,7 @@ const CHAOS: Chaos = Chaos { steps: 400, calm: 10_000 };
 fn all_the_living_come_to_name_one_of_them_and_fall_silent_from_every_seed() {
     for n in 1..=5 {
         for seed in 0..400 {
-            let report = elect(seed, sized::<Sound>(n, n - 1), CHAOS, Omega::leader);
+            let report = elect(seed, sized::<AllRules>(n, n - 1), CHAOS, Omega::leader);
             assert_eq!(report.violation, None, "n={n} seed {seed}: {:?}", report.steps);
         }
     }
@@ -24,7 +24,7 @@ fn all_the_living_come_to_name_one_of_them_and_fall_silent_from_every_seed() {
 
 #[test]
 fn two_processes_elect_one_in_every_order() {
-    let found = Exhaustive::election(sized::<Sound>(2, 1), 2, Omega::leader).explore();
+    let found = Exhaustive::election(sized::<AllRules>(2, 1), 2, Omega::leader).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 10_000, "{} states: less than before", found.states);
 }
@@ -35,7 +35,7 @@ fn errs<R: Rules>(world: impl Fn() -> World<Omega<R>>) {
     let killed = (0..20_000).find_map(|seed| Some((seed, wrong(seed)?)));
     println!("{killed:?}");
     let Some((seed, Violation::Unsettled | Violation::Noisy)) = killed else { panic!("{killed:?}") };
-    assert_eq!(elect(seed, self::world::<Sound>(), CHAOS, Omega::leader).violation, None);
+    assert_eq!(elect(seed, self::world::<AllRules>(), CHAOS, Omega::leader).violation, None);
 }
 
 fn world<R: Rules>() -> World<Omega<R>> {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{CRASHES, errs, holds};
 use mitra_consensus::protected_memory_paxos::{ProtectedMemoryPaxos, Rules};
-use mitra_consensus::{ProcessId, Sound};
+use mitra_consensus::{AllRules, ProcessId};
 use mitra_consensus_check::{Exhaustive, Limits, World, delays, worlds};
 
 fn world<R: Rules>() -> World<ProtectedMemoryPaxos<u8, R>> {
@@ -14,7 +14,7 @@ fn world<R: Rules>() -> World<ProtectedMemoryPaxos<u8, R>> {
 #[test]
 fn the_first_leader_decides_in_two_delays_and_another_in_eight() {
     let delays = |leader| {
-        delays(worlds::protected_memory_paxos::<Sound>(3, 3, Limits::default()), ProcessId(leader), 20)
+        delays(worlds::protected_memory_paxos::<AllRules>(3, 3, Limits::default()), ProcessId(leader), 20)
     };
     assert_eq!(delays(0), Some((2, 3)));
     assert_eq!(delays(1), Some((8, 9)));
@@ -23,7 +23,7 @@ fn the_first_leader_decides_in_two_delays_and_another_in_eight() {
 #[test]
 fn two_processes_agree_in_every_order() {
     let limits = Limits { namings: 2, memory_crashes: 1, ..Limits::default() };
-    let start = worlds::protected_memory_paxos::<Sound>(2, 3, limits);
+    let start = worlds::protected_memory_paxos::<AllRules>(2, 3, limits);
     let found = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 100_000, "{} states: less than before", found.states);
@@ -33,7 +33,7 @@ fn two_processes_agree_in_every_order() {
 #[test]
 fn two_processes_agree_where_a_connection_breaks() {
     let limits = Limits { namings: 2, breaks: 1, ..Limits::default() };
-    let start = worlds::protected_memory_paxos::<Sound>(2, 3, limits);
+    let start = worlds::protected_memory_paxos::<AllRules>(2, 3, limits);
     let found = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 100_000, "{} states: less than before", found.states);
@@ -41,7 +41,7 @@ fn two_processes_agree_where_a_connection_breaks() {
 
 #[test]
 fn it_agrees_and_ends_from_every_seed() {
-    holds(world::<Sound>, 4_000);
+    holds(world::<AllRules>, 4_000);
 }
 
 mutants! { Rules, world:

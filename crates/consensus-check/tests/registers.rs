@@ -2,9 +2,11 @@
 
 mod common;
 
-use mitra_consensus::registers::{Fields, Outcome, Registers, Rules, sole};
+use mitra_consensus::replicated_registers::{
+    Outcome, ReplicatedRegisters, Rules, WriteOnceFields, unique_value,
+};
 use mitra_consensus::{
-    Action, Actions, ChangeRule, Input, Op, Process, ProcessId, Region, Registers as Kind, Rights, Sound,
+    Action, Actions, AllRules, Input, LegalChange, Op, Permissions, Process, ProcessId, Region, RegisterKind,
 };
 use mitra_consensus_check::{Exhaustive, Found, Limits, World};
 
@@ -17,9 +19,12 @@ struct Pair {
     second: Option<u8>,
 }
 
-impl Fields for Pair {
+impl WriteOnceFields for Pair {
     fn merge(copies: &[Pair]) -> Pair {
-        Pair { first: sole(copies.iter().map(|c| &c.first)), second: sole(copies.iter().map(|c| &c.second)) }
+        Pair {
+            first: unique_value(copies.iter().map(|c| &c.first)),
+            second: unique_value(copies.iter().map(|c| &c.second)),
+        }
     }
 }
 
@@ -28,7 +33,7 @@ impl Fields for Pair {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Client<R> {
     me: ProcessId,
-    registers: Registers<Pair, R>,
+    registers: ReplicatedRegisters<Pair, R>,
     mine: Pair,
     told: (bool, bool),
     regular: Option<bool>,
@@ -101,13 +106,14 @@ impl<R: Rules> Process for Client<R> {
 fn explore<R: Rules + Send + Sync + 'static>() -> Found {
     let client = |me| Client {
         me,
-        registers: Registers::<Pair, R>::new(3),
+        registers: ReplicatedRegisters::<Pair, R>::new(3),
         mine: Pair::default(),
         told: (false, false),
         regular: None,
     };
-    let rights = Rights::single_writer(2, WRITER);
-    let region = Region { registers: 1, rights, rule: ChangeRule::Never, kind: Kind::Written };
+    let permissions = Permissions::single_writer(2, WRITER);
+    let region =
+        Region { registers: 1, permissions, legal_change: LegalChange::Never, kind: RegisterKind::ReadWrite };
     // A memory that is never asked again is as good as crashed.
     let start = World::new(vec![client(WRITER), client(READER)], 3, &[region], Limits::default());
     Exhaustive::agreement(start, 0, vec![true]).explore()
@@ -115,7 +121,7 @@ fn explore<R: Rules + Send + Sync + 'static>() -> Found {
 
 #[test]
 fn registers_are_regular_in_every_order() {
-    let found = explore::<Sound>();
+    let found = explore::<AllRules>();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 10_000, "{} states: less than before", found.states);
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use mitra_consensus::log::Rules;
-use mitra_consensus::{Input, MemoryId, Process, ProcessId, ProcessSet, Sound};
+use mitra_consensus::{AllRules, Input, MemoryId, Process, ProcessId, ProcessSet};
 use mitra_consensus_check::{Chaos, ExhaustiveLog, Limits, LogWorld, Step, Subject, Violation, play, worlds};
 
 const CHAOS: Chaos = Chaos { steps: 800, calm: 20_000 };
@@ -17,13 +17,13 @@ fn world<R: Rules>() -> LogWorld<R> {
 #[test]
 fn all_apply_the_same_commands_and_all_that_is_submitted_is_committed_from_every_seed() {
     for seed in 0..4_000 {
-        let report = play(seed, world::<Sound>(), CHAOS);
+        let report = play(seed, world::<AllRules>(), CHAOS);
         assert_eq!(report.violation, None, "seed {seed}: {:?}", report.steps.len());
     }
 }
 
 /// Some seed shows that a rule is missing, where with all rules all is well.
-fn errs<R: Rules>(world: impl Fn() -> LogWorld<R>, chaos: Chaos, sound: impl Fn() -> LogWorld<Sound>) {
+fn errs<R: Rules>(world: impl Fn() -> LogWorld<R>, chaos: Chaos, sound: impl Fn() -> LogWorld<AllRules>) {
     let wrong = |seed| match play(seed, world(), chaos).violation {
         Some(Violation::Stuck) if chaos.calm == 0 => None,
         other => other,
@@ -106,10 +106,10 @@ mod stuck_without {
 
 #[test]
 fn entries_are_decided_in_two_delays_by_who_has_taken_over_in_eight() {
-    let mut world = worlds::log::<Sound>(worlds::log_config(2, 3, 2), 0, Limits::default());
+    let mut world = worlds::log::<AllRules>(worlds::log_config(2, 3, 2), 0, Limits::default());
     let leader = ProcessId(1);
     world.calm(leader);
-    let delays = |world: &mut LogWorld<Sound>, committed: usize| {
+    let delays = |world: &mut LogWorld<AllRules>, committed: usize| {
         (0..20).find(|&delay| {
             if delay > 0 {
                 world.pass_delay();
@@ -118,7 +118,7 @@ fn entries_are_decided_in_two_delays_by_who_has_taken_over_in_eight() {
         })
     };
     // Takes the right, reads the header, writes the ballot, reads what is there; then the commands.
-    let leads = |world: &LogWorld<Sound>| world.world().process(leader).is_some_and(|p| p.log().leads());
+    let leads = |world: &LogWorld<AllRules>| world.world().process(leader).is_some_and(|p| p.log().leads());
     let takes_over = (1..20).find(|_| {
         world.pass_delay();
         leads(&world)
@@ -135,14 +135,14 @@ fn entries_are_decided_in_two_delays_by_who_has_taken_over_in_eight() {
 #[test]
 fn two_processes_agree_in_every_order() {
     let limits = Limits { namings: 2, ..Limits::default() };
-    let start = worlds::log::<Sound>(worlds::log_config(2, 1, 1), 2, limits);
+    let start = worlds::log::<AllRules>(worlds::log_config(2, 1, 1), 2, limits);
     let found = ExhaustiveLog::new(start, 1).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 200_000, "{} states: less than before", found.states);
 }
 
 /// Until the leader is content, and everybody up to date.
-fn settle(world: &mut LogWorld<Sound>, leader: u8) {
+fn settle(world: &mut LogWorld<AllRules>, leader: u8) {
     world.calm(ProcessId(leader));
     for _ in 0..100 {
         world.pass_delay();
@@ -153,7 +153,7 @@ fn settle(world: &mut LogWorld<Sound>, leader: u8) {
 
 #[test]
 fn who_may_not_lead_any_more_does_not_and_who_has_that_from_a_snapshot_knows() {
-    let mut world = worlds::log::<Sound>(worlds::log_config(3, 3, 2), 0, Limits::default());
+    let mut world = worlds::log::<AllRules>(worlds::log_config(3, 3, 2), 0, Limits::default());
     settle(&mut world, 0);
     let two = ProcessSet::only(ProcessId(1)).with(ProcessId(2));
     world.appoint(ProcessId(0), two);
@@ -173,7 +173,8 @@ fn who_may_not_lead_any_more_does_not_and_who_has_that_from_a_snapshot_knows() {
     }
     assert!(world.history().len() > 8, "{world:?}");
     settle(&mut world, 1);
-    let log = |world: &LogWorld<Sound>, p| world.world().process(ProcessId(p)).expect("alive").log().clone();
+    let log =
+        |world: &LogWorld<AllRules>, p| world.world().process(ProcessId(p)).expect("alive").log().clone();
     assert!((0..3).all(|p| log(&world, p).leaders() == two));
     assert!(log(&world, 1).leads() && !log(&world, 0).leads());
     let mut named = log(&world, 0);
@@ -185,7 +186,7 @@ fn who_may_not_lead_any_more_does_not_and_who_has_that_from_a_snapshot_knows() {
 fn a_leader_goes_on_where_a_connection_breaks_in_every_order() {
     let limits = Limits { namings: 1, breaks: 1, ..Limits::default() };
     for (m, window, commands, least) in [(1, 2, 4, 15_000), (2, 1, 3, 30_000)] {
-        let start = worlds::log::<Sound>(worlds::log_config(1, m, window), commands, limits);
+        let start = worlds::log::<AllRules>(worlds::log_config(1, m, window), commands, limits);
         let found = ExhaustiveLog::new(start, 2).explore();
         assert_eq!(found.counterexample, None);
         assert!(found.states > least, "{} states: less than before", found.states);
@@ -195,7 +196,7 @@ fn a_leader_goes_on_where_a_connection_breaks_in_every_order() {
 #[test]
 fn a_leader_whose_connection_breaks_keeps_its_office() {
     let limits = Limits { breaks: 1, ..Limits::default() };
-    let mut world = worlds::log::<Sound>(worlds::log_config(2, 3, 2), 3, limits);
+    let mut world = worlds::log::<AllRules>(worlds::log_config(2, 3, 2), 3, limits);
     let leader = ProcessId(0);
     world.take(Step::Lead(leader));
     (0..8).for_each(|_| world.pass_delay());

@@ -3,7 +3,7 @@
 mod common;
 
 use common::these;
-use mitra_consensus::{Process, Sound};
+use mitra_consensus::{AllRules, Process};
 use mitra_consensus_check::traitors::{self, Traitors};
 use mitra_consensus_check::{Chaos, Exhaustive, Limits, Violation, World, run};
 
@@ -20,7 +20,7 @@ fn found<P: Process<Value = u8>>(seed: u64, world: World<P>, valid: &[u8]) -> Op
 #[test]
 fn correct_processes_decide_on_what_one_of_them_proposed() {
     for seed in 0..300 {
-        let world = traitors::robust_backup::<Sound, Sound>((3, 3), Traitors::NONE, limits(3));
+        let world = traitors::robust_backup::<AllRules, AllRules>((3, 3), Traitors::NONE, limits(3));
         assert_eq!(found(seed, world, &[10, 11, 12]), None, "seed {seed}");
     }
 }
@@ -31,9 +31,9 @@ fn they_agree_and_decide_whatever_others_do() {
         for (n, who) in [(3, &[0][..]), (3, &[2]), (5, &[0, 3])] {
             let valid: Vec<u8> = (0..n).flat_map(|p| [10 + p, 20 + p]).collect();
             let these = these(who, Some(seed));
-            let two_faced = traitors::robust_backup::<Sound, Sound>((n, 3), these, limits(3));
+            let two_faced = traitors::robust_backup::<AllRules, AllRules>((n, 3), these, limits(3));
             assert_eq!(found(seed, two_faced, &valid), None, "two-faced, {n} {who:?} seed {seed}");
-            let fables = traitors::robust_backup_with_fables::<Sound>((n, 3), these, limits(3));
+            let fables = traitors::robust_backup_with_fables::<AllRules>((n, 3), these, limits(3));
             assert_eq!(found(seed, fables, &valid), None, "with fables, {n} {who:?} seed {seed}");
         }
     }
@@ -52,7 +52,7 @@ fn errs(wrong: fn(u64) -> Option<Violation>) {
     let killed = (0..20_000).find_map(|seed| Some((seed, wrong(seed)?)));
     println!("{killed:?}");
     let (seed, _) = killed.expect("it errs");
-    assert_eq!(histories::wrong::<Sound>(seed).or(broadcasts::wrong::<Sound>(seed)), None);
+    assert_eq!(histories::wrong::<AllRules>(seed).or(broadcasts::wrong::<AllRules>(seed)), None);
 }
 
 /// With one Byzantine process of three, over one memory.
@@ -83,7 +83,7 @@ mod broadcasts {
     use mitra_consensus::broadcast::Rules;
 
     pub(super) fn wrong<B: Rules>(seed: u64) -> Option<Violation> {
-        super::wrong(seed, traitors::robust_backup::<Sound, B>)
+        super::wrong(seed, traitors::robust_backup::<AllRules, B>)
     }
 
     mutants! { Rules, wrong:

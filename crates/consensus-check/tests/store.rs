@@ -2,7 +2,7 @@
 
 mod common;
 
-use mitra_consensus::Sound;
+use mitra_consensus::AllRules;
 use mitra_consensus::kv::Rules;
 use mitra_consensus_check::{Chaos, Limits, StoreWorld, Violation, play, worlds};
 
@@ -18,7 +18,7 @@ fn world<R: Rules, const ALONE: bool>(seed: u64) -> StoreWorld<R, ALONE> {
 #[test]
 fn what_clients_are_told_is_linearizable_and_in_the_end_they_are_told_from_every_seed() {
     for seed in 0..1_500 {
-        let report = play(seed, world::<Sound, false>(seed), CHAOS);
+        let report = play(seed, world::<AllRules, false>(seed), CHAOS);
         assert_eq!(report.violation, None, "seed {seed}, {} steps", report.steps.len());
     }
 }
@@ -27,7 +27,7 @@ fn what_clients_are_told_is_linearizable_and_in_the_end_they_are_told_from_every
 fn errs_where<R: Rules, const ALONE: bool>(
     world: impl Fn(u64) -> StoreWorld<R, ALONE>,
     chaos: Chaos,
-    sound: impl Fn(u64) -> StoreWorld<Sound, false>,
+    sound: impl Fn(u64) -> StoreWorld<AllRules, false>,
 ) {
     let wrong = |seed: &u64| play(*seed, world(*seed), chaos).violation == Some(Violation::NotLinearizable);
     let killed = (0..100_000).find(wrong);
@@ -39,7 +39,7 @@ fn errs_where<R: Rules, const ALONE: bool>(
 /// Two clients of one memory, over which the servers quarrel.
 #[test]
 fn with_reads_of_whoever_believes_that_it_leads_it_errs() {
-    fn quarrel<const ALONE: bool>(seed: u64) -> StoreWorld<Sound, ALONE> {
+    fn quarrel<const ALONE: bool>(seed: u64) -> StoreWorld<AllRules, ALONE> {
         worlds::store(seed, (1, 2, 20), Limits { namings: 60, ..Limits::default() })
     }
     errs_where(quarrel::<true>, Chaos { steps: 3000, calm: 0 }, quarrel::<false>);

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use mitra_consensus::{Region, Registers};
+use mitra_consensus::{Region, RegisterKind};
 
 use crate::register;
 
 /// The regions of a memory as bytes, each from 0.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    regions: Vec<(Registers, u16)>,
+    regions: Vec<(RegisterKind, u16)>,
     /// Bytes that a register has room for.
     room: usize,
 }
@@ -43,7 +43,7 @@ impl Layout {
     /// Bytes of each register of a region.
     pub(crate) fn stride(&self, region: u8) -> usize {
         match self.regions.get(usize::from(region)) {
-            Some((Registers::Settled, _)) => 8,
+            Some((RegisterKind::WriteOnce, _)) => 8,
             _ => 2 * register::place_len(self.room),
         }
     }
@@ -55,7 +55,7 @@ impl Layout {
 
     /// Whether a region is of words that are settled.
     pub(crate) fn is_settled(&self, region: u8) -> bool {
-        matches!(self.regions.get(usize::from(region)), Some((Registers::Settled, _)))
+        matches!(self.regions.get(usize::from(region)), Some((RegisterKind::WriteOnce, _)))
     }
 
     /// Where a write with this sequence number goes.

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mitra_consensus::{ChangeRule, ProcessId, ProcessSet, Region, Registers, Rights};
+use mitra_consensus::{LegalChange, Permissions, ProcessId, ProcessSet, Region, RegisterKind};
 use mitra_failover::{Domain, VirtualMr};
 use mitra_verbs::{Access, Buffer, Error, Unmapped};
 use serde::{Deserialize, Serialize};
@@ -104,7 +104,7 @@ pub struct MemoryNode {
     domains: Vec<Arc<Domain>>,
     layout: Layout,
     buffers: Vec<Arc<Buffer>>,
-    rights: Vec<Rights>,
+    rights: Vec<Permissions>,
     guests: Vec<Option<Served>>,
     /// The lives of each process that have been here, the last of them at the end.
     lives: Vec<Vec<u64>>,
@@ -161,7 +161,7 @@ impl MemoryNode {
                 Some(files) => files.buffers.clone(),
                 None => (0..config.regions.len() as u8).map(buffer).collect(),
             },
-            rights: config.regions.iter().map(|region| region.rights).collect(),
+            rights: config.regions.iter().map(|region| region.permissions).collect(),
             guests: (0..n).map(|_| None).collect(),
             lives,
             life: files.as_ref().map_or(life, |files| files.life),
@@ -242,7 +242,7 @@ impl MemoryNode {
         for (p, message) in asked {
             match postcard::from_bytes(&message) {
                 Ok(Request::Change { region, read, write }) => {
-                    if let Some(answer) = self.change(p, region.into(), Rights { read, write }) {
+                    if let Some(answer) = self.change(p, region.into(), Permissions { read, write }) {
                         self.answer(p, &answer);
                     }
                 }
@@ -286,13 +286,13 @@ impl MemoryNode {
         self.guests[usize::from(p.0)] = Some(Served { link, keys: Vec::new() });
         let mut regions = Vec::new();
         for region in 0..self.layout.regions() {
-            let mut rights = self.rights[region];
-            if takes_anew && self.config.regions[region].rule != ChangeRule::Never {
-                rights.write = rights.write.without(p);
+            let mut permissions = self.rights[region];
+            if takes_anew && self.config.regions[region].legal_change != LegalChange::Never {
+                permissions.write = permissions.write.without(p);
             }
             let keys = Keys {
-                read: rights.read.contains(p).then(|| self.register(p, region, false)).transpose()?,
-                write: rights.write.contains(p).then(|| self.register(p, region, true)).transpose()?,
+                read: permissions.read.contains(p).then(|| self.register(p, region, false)).transpose()?,
+                write: permissions.write.contains(p).then(|| self.register(p, region, true)).transpose()?,
             };
             let encoded = |key: &Option<VirtualMr>| key.as_ref().map(|mr| mr.remote().encode());
             regions.push(Place { read: encoded(&keys.read), write: encoded(&keys.write) });
@@ -310,8 +310,8 @@ impl MemoryNode {
     fn register(&self, p: ProcessId, region: usize, to_write: bool) -> Result<VirtualMr, Error> {
         let access = match (to_write, self.config.regions[region].kind) {
             (false, _) => Access::REMOTE_READ,
-            (true, Registers::Written) => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-            (true, Registers::Settled) => Access::LOCAL_WRITE | Access::REMOTE_ATOMIC,
+            (true, RegisterKind::ReadWrite) => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            (true, RegisterKind::WriteOnce) => Access::LOCAL_WRITE | Access::REMOTE_ATOMIC,
         };
         self.domains[usize::from(p.0)].register(&self.buffers[region], access)
     }
@@ -335,25 +335,25 @@ impl MemoryNode {
         self.doubtful.is_empty()
     }
 
-    /// Changes rights, if that is legal. Rights to read never change among those that are.
-    fn change(&mut self, p: ProcessId, region: usize, rights: Rights) -> Option<Answer> {
+    /// Changes rights, if that is legal. Permissions to read never change among those that are.
+    fn change(&mut self, p: ProcessId, region: usize, permissions: Permissions) -> Option<Answer> {
         let n = self.guests.len() as u8;
-        let legal = self.config.regions.get(region).is_some_and(|r| r.rule.allows(n, p, rights));
+        let legal = self.config.regions.get(region).is_some_and(|r| r.legal_change.allows(n, p, permissions));
         if legal {
-            self.rights[region] = rights;
+            self.rights[region] = permissions;
             for (q, guest) in (0..).map(ProcessId).zip(&mut self.guests) {
                 let Some(keys) = guest.as_mut().and_then(|served| served.keys.get_mut(region)) else {
                     continue;
                 };
-                if !rights.write.contains(q) {
+                if !permissions.write.contains(q) {
                     self.doubtful.extend(keys.write.take().map(|mr| (q, mr)));
                 }
             }
             if !self.revoke() {
                 return None;
             }
-            let grant =
-                rights.write.contains(p) && self.keys(p, region).is_some_and(|keys| keys.write.is_none());
+            let grant = permissions.write.contains(p)
+                && self.keys(p, region).is_some_and(|keys| keys.write.is_none());
             if grant && let Ok(mr) = self.register(p, region, true) {
                 self.keys(p, region).expect("looked at above").write = Some(mr);
             }
@@ -408,9 +408,9 @@ mod tests {
         let n = 2;
         let region = Region {
             registers: 1,
-            rights: Rights::read_only(n),
-            rule: ChangeRule::TakeOver,
-            kind: Registers::Written,
+            permissions: Permissions::read_only(n),
+            legal_change: LegalChange::ExclusiveWriter,
+            kind: RegisterKind::ReadWrite,
         };
         let failover = mitra_failover::Config::default();
         let tokens = vec![[7; 16]; n.into()];

@@ -328,7 +328,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
             }
             (Op::Write { .. }, false) => self.pending[at].stage = Stage::Unknown,
             (_, false) => self.pending[at].stage = Stage::Queued,
-            (Op::Settle { .. }, true) => self.settled(at, slot, answers),
+            (Op::WriteOnce { .. }, true) => self.settled(at, slot, answers),
             (_, true) => self.have_read(at, slot, answers),
         }
     }
@@ -362,7 +362,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     /// The oldest change was made, if it is legal.
     fn changed(&mut self, write: Option<&[u8]>, answers: &mut Vec<(OpId, Response<C>)>) {
         let Some(at) = self.pending.iter().position(|p| p.stage == Stage::Asked) else { return };
-        let Op::Change { region, .. } = self.pending[at].op else { return };
+        let Op::ChangePermissions { region, .. } = self.pending[at].op else { return };
         if usize::from(region) < self.known.len() {
             self.granted(region.into(), write);
         }
@@ -388,7 +388,7 @@ impl<C> Drop for Port<C> {
 mod tests {
     use std::net::TcpListener;
 
-    use mitra_consensus::{ChangeRule, ProcessId, Registers, Rights};
+    use mitra_consensus::{LegalChange, Permissions, ProcessId, RegisterKind};
     use mitra_failover::Domain;
     use mitra_softnic::{Config, SoftNic};
 
@@ -403,8 +403,13 @@ mod tests {
     /// Queue pairs run out for a while, just as the connection to a memory breaks.
     #[test]
     fn a_memory_is_called_again_once_there_are_queue_pairs() {
-        let rights = Rights::single_writer(1, ProcessId(0));
-        let region = Region { registers: 1, rights, rule: ChangeRule::Never, kind: Registers::Written };
+        let permissions = Permissions::single_writer(1, ProcessId(0));
+        let region = Region {
+            registers: 1,
+            permissions,
+            legal_change: LegalChange::Never,
+            kind: RegisterKind::ReadWrite,
+        };
         let regions = vec![region];
         let failover = mitra_failover::Config::default();
         let (tokens, listener) = (vec![[7; 16]], TcpListener::bind("127.0.0.1:0").expect("a port"));

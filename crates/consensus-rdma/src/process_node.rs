@@ -245,7 +245,7 @@ where
                     }
                 }
                 Action::Wake => self.awake_at = Some(Instant::now() + self.wake),
-                Action::Toss => {
+                Action::FlipCoin => {
                     let mut byte = [0];
                     // The system's generator fails only before it is seeded at boot; the coin is then tails.
                     let _ = getrandom::fill(&mut byte);

@@ -242,16 +242,16 @@ impl ForeignMemory for InFile {
 
 #[cfg(test)]
 mod tests {
-    use mitra_consensus::{ChangeRule, Region, Registers, Rights};
+    use mitra_consensus::{LegalChange, Permissions, Region, RegisterKind};
 
     use super::*;
 
     fn layout(registers: u16) -> Layout {
         let region = Region {
             registers,
-            rights: Rights::read_only(2),
-            rule: ChangeRule::TakeOver,
-            kind: Registers::Written,
+            permissions: Permissions::read_only(2),
+            legal_change: LegalChange::ExclusiveWriter,
+            kind: RegisterKind::ReadWrite,
         };
         Layout::new(&[region], 64)
     }

@@ -14,7 +14,7 @@ use mitra_consensus::fast_and_robust::FastAndRobust;
 use mitra_consensus::paxos::Paxos;
 use mitra_consensus::robust_backup::RobustBackup;
 use mitra_consensus::signature::Ed25519;
-use mitra_consensus::{Process, ProcessId, ProcessSet, Region, Sound};
+use mitra_consensus::{AllRules, Process, ProcessId, ProcessSet, Region};
 use mitra_consensus_check::traitors::{Lax, Traitors, actors};
 use mitra_consensus_check::{Actor, Byzantine, Claimant, Fabulist, Forge};
 use serde::Serialize;
@@ -72,7 +72,7 @@ type Sender<R> = Broadcaster<u8, Ed25519, R>;
 /// The first of three processes broadcasts.
 const SENDER: ProcessId = ProcessId(0);
 
-fn broadcasters(traitors: Traitors) -> Vec<Actor<Sender<Sound>, Sender<Lax>>> {
+fn broadcasters(traitors: Traitors) -> Vec<Actor<Sender<AllRules>, Sender<Lax>>> {
     let message = |me, value| (me == SENDER).then_some(value);
     actors(
         keys(),
@@ -85,7 +85,7 @@ fn broadcasters(traitors: Traitors) -> Vec<Actor<Sender<Sound>, Sender<Lax>>> {
 #[test]
 fn what_an_honest_process_broadcasts_is_delivered_though_a_reader_lies() {
     for traitors in behaviours(2) {
-        let regions = Broadcast::<u8, Ed25519, Sound>::regions(3, 1);
+        let regions = Broadcast::<u8, Ed25519, AllRules>::regions(3, 1);
         assert_eq!(over(regions, broadcasters(traitors)).decided_but(traitors.who), 10, "{traitors:?}");
     }
 }
@@ -94,7 +94,7 @@ fn what_an_honest_process_broadcasts_is_delivered_though_a_reader_lies() {
 #[test]
 fn a_sender_that_says_two_things_is_not_believed_twice() {
     for traitors in behaviours(SENDER.0) {
-        let mut cluster = over(Broadcast::<u8, Ed25519, Sound>::regions(3, 1), broadcasters(traitors));
+        let mut cluster = over(Broadcast::<u8, Ed25519, AllRules>::regions(3, 1), broadcasters(traitors));
         let end = Instant::now() + Duration::from_millis(500);
         while Instant::now() < end {
             cluster.turn();
@@ -105,7 +105,7 @@ fn a_sender_that_says_two_things_is_not_believed_twice() {
     }
 }
 
-type Backup<R = Sound> = RobustBackup<Paxos<u8>, Ed25519, Sound, R>;
+type Backup<R = AllRules> = RobustBackup<Paxos<u8>, Ed25519, AllRules, R>;
 
 fn backup<R>(me: ProcessId, keys: Ed25519, value: u8) -> Backup<R>
 where
@@ -118,8 +118,8 @@ where
 fn robust_backup_with_one_of_two_faces() {
     for liar in [0, 2] {
         for traitors in behaviours(liar) {
-            let processes = actors(keys(), traitors, backup::<Sound>, backup::<Lax>);
-            two_decide(Backup::<Sound>::regions(3, TURNS), liar, processes);
+            let processes = actors(keys(), traitors, backup::<AllRules>, backup::<Lax>);
+            two_decide(Backup::<AllRules>::regions(3, TURNS), liar, processes);
         }
     }
 }
@@ -132,20 +132,20 @@ fn robust_backup_with_one_that_makes_histories_up() {
                 let whim = traitors.whim.unwrap_or_default() ^ u64::from(value);
                 Fabulist::<Paxos<u8>, _, Lax>::new(3, value, Broadcast::new(me, 3, M, TURNS, keys), whim)
             };
-            let processes = actors(keys(), traitors, backup::<Sound>, fabulist);
-            two_decide(Backup::<Sound>::regions(3, TURNS), liar, processes);
+            let processes = actors(keys(), traitors, backup::<AllRules>, fabulist);
+            two_decide(Backup::<AllRules>::regions(3, TURNS), liar, processes);
         }
     }
 }
 
 #[test]
 fn robust_backup_with_one_that_is_silent() {
-    let mut processes = actors(keys(), Traitors::NONE, backup::<Sound>, backup::<Lax>);
+    let mut processes = actors(keys(), Traitors::NONE, backup::<AllRules>, backup::<Lax>);
     processes[0] = Actor::Byzantine(silence());
-    two_decide(Backup::<Sound>::regions(3, TURNS), 0, processes);
+    two_decide(Backup::<AllRules>::regions(3, TURNS), 0, processes);
 }
 
-type Fast<R = Sound> = FastAndRobust<u8, Ed25519, R, Sound>;
+type Fast<R = AllRules> = FastAndRobust<u8, Ed25519, R, AllRules>;
 
 fn fast<R>(me: ProcessId, keys: Ed25519, value: u8) -> Fast<R>
 where
@@ -159,8 +159,8 @@ where
 fn fast_and_robust_with_one_of_two_faces() {
     for liar in [0, 2] {
         for traitors in behaviours(liar) {
-            let processes = actors(keys(), traitors, fast::<Sound>, fast::<Lax>);
-            two_decide(Fast::<Sound>::regions(3, TURNS), liar, processes);
+            let processes = actors(keys(), traitors, fast::<AllRules>, fast::<Lax>);
+            two_decide(Fast::<AllRules>::regions(3, TURNS), liar, processes);
         }
     }
 }
@@ -174,8 +174,8 @@ fn fast_and_robust_with_one_that_lies_about_proofs() {
                 true => Claimant::Quorum(Box::new(CheapQuorum::new(me, (3, M), PATIENCE, keys, value))),
                 false => Claimant::claim(me, (3, M), TURNS, keys, value),
             };
-            let processes = actors(keys(), traitors, fast::<Sound>, claimant);
-            two_decide(Fast::<Sound>::regions(3, TURNS), liar, processes);
+            let processes = actors(keys(), traitors, fast::<AllRules>, claimant);
+            two_decide(Fast::<AllRules>::regions(3, TURNS), liar, processes);
         }
     }
 }
@@ -183,8 +183,8 @@ fn fast_and_robust_with_one_that_lies_about_proofs() {
 #[test]
 fn fast_and_robust_with_one_that_is_silent() {
     for liar in [0, 2] {
-        let mut processes = actors(keys(), Traitors::NONE, fast::<Sound>, fast::<Lax>);
+        let mut processes = actors(keys(), Traitors::NONE, fast::<AllRules>, fast::<Lax>);
         processes[usize::from(liar)] = Actor::Byzantine(silence());
-        two_decide(Fast::<Sound>::regions(3, TURNS), liar, processes);
+        two_decide(Fast::<AllRules>::regions(3, TURNS), liar, processes);
     }
 }

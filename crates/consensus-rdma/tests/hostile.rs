@@ -12,7 +12,7 @@ use mitra_consensus::broadcast::Broadcast;
 use mitra_consensus::paxos::Paxos;
 use mitra_consensus::robust_backup::RobustBackup;
 use mitra_consensus::signature::Ed25519;
-use mitra_consensus::{ProcessId, ProcessSet, Sound};
+use mitra_consensus::{AllRules, ProcessId, ProcessSet};
 use mitra_failover::{ConnectInfo, Domain, Outcome, RemoteRegion, VirtualMr, VirtualQp};
 use mitra_verbs::{Access, Buffer, Data, Key, RemoteAddr, SendOp, SendWr, WcStatus};
 use serde::{Deserialize, Serialize};
@@ -119,7 +119,7 @@ const REFUSED: Outcome = Outcome::Failed(WcStatus::RemoteAccess);
 
 #[test]
 fn the_nic_refuses_who_has_no_key() {
-    let memory = Served::start(3, 1, Broadcast::<u8, Ed25519, Sound>::regions(3, 1));
+    let memory = Served::start(3, 1, Broadcast::<u8, Ed25519, AllRules>::regions(3, 1));
     let (domain, _nics) = nics(1);
     let raw = || Raw::connect(&domain, memory.address);
     let mut first = raw();

@@ -9,13 +9,13 @@ use mitra_consensus::disk_paxos::DiskPaxos;
 use mitra_consensus::fast_and_robust::FastAndRobust;
 use mitra_consensus::fast_paxos::{FastPaxos, Quorums};
 use mitra_consensus::hbo::Hbo;
+use mitra_consensus::memory_only_omega::MemoryOnlyOmega;
 use mitra_consensus::omega::Omega;
 use mitra_consensus::paxos::Paxos;
 use mitra_consensus::protected_memory_paxos::ProtectedMemoryPaxos;
 use mitra_consensus::robust_backup::RobustBackup;
 use mitra_consensus::signature::Ed25519;
-use mitra_consensus::silent_omega::SilentOmega;
-use mitra_consensus::{Input, MemoryId, Process, ProcessId, ProcessSet, Sound};
+use mitra_consensus::{AllRules, Input, MemoryId, Process, ProcessId, ProcessSet};
 use mitra_softnic::fault::Failure;
 
 fn of<P>(n: u8, each: impl Fn(ProcessId) -> P) -> Vec<P> {
@@ -67,7 +67,7 @@ fn aligned_paxos_without_one_process_and_one_memory() {
 #[test]
 fn hbo() {
     let neighbours = ProcessSet::first(3);
-    let regions: Vec<_> = (0..3).map(|p| Hbo::<Sound>::regions(ProcessId(p), neighbours)).collect();
+    let regions: Vec<_> = (0..3).map(|p| Hbo::<AllRules>::regions(ProcessId(p), neighbours)).collect();
     let processes = of(3, |p| Hbo::new(p, 3, neighbours.without(p), p.0 == 1));
     let mut cluster: Cluster<Hbo> = Cluster::start(processes, &regions, 1);
     cluster.decided();
@@ -76,7 +76,7 @@ fn hbo() {
 #[test]
 fn omega() {
     let processes = of(3, |p| Omega::new(p, 3));
-    let mut cluster: Cluster<Omega> = Cluster::start(processes, &[Omega::<Sound>::regions(3)], 1);
+    let mut cluster: Cluster<Omega> = Cluster::start(processes, &[Omega::<AllRules>::regions(3)], 1);
     let agreed = |c: &Cluster<Omega>, p: u8| c.living().all(|node| node.process().leader() == ProcessId(p));
     cluster.until("p0 leads", |c| agreed(c, 0));
     cluster.nodes[0] = None;
@@ -84,15 +84,15 @@ fn omega() {
 }
 
 #[test]
-fn silent_omega() {
-    let processes = of(3, |p| SilentOmega::new(p, 3));
-    let regions = SilentOmega::<Sound, Sound>::regions(3);
-    let mut cluster: Cluster<SilentOmega> = Cluster::start(processes, &[regions], 1);
+fn memory_only_omega() {
+    let processes = of(3, |p| MemoryOnlyOmega::new(p, 3));
+    let regions = MemoryOnlyOmega::<AllRules, AllRules>::regions(3);
+    let mut cluster: Cluster<MemoryOnlyOmega> = Cluster::start(processes, &[regions], 1);
     let agreed =
-        |c: &Cluster<SilentOmega>, p: u8| c.living().all(|node| node.process().leader() == ProcessId(p));
-    let leads = |c: &Cluster<SilentOmega>| (0..3).find(|&p| agreed(c, p));
+        |c: &Cluster<MemoryOnlyOmega>, p: u8| c.living().all(|node| node.process().leader() == ProcessId(p));
+    let leads = |c: &Cluster<MemoryOnlyOmega>| (0..3).find(|&p| agreed(c, p));
     // At first all name p0, and have read nothing yet.
-    let awake = |c: &Cluster<SilentOmega>| c.living().all(|node| node.process().attempts() > 20);
+    let awake = |c: &Cluster<MemoryOnlyOmega>| c.living().all(|node| node.process().attempts() > 20);
     cluster.until("one leads", |c| awake(c) && leads(c).is_some());
     let first = leads(&cluster).expect("one leads");
     cluster.nodes[usize::from(first)] = None;

@@ -17,11 +17,11 @@
 
 use core::marker::PhantomData;
 
+use crate::memory_acceptor::{Answer, MemoryAcceptors};
 use crate::paxos::{Acceptor, Attempt, Message};
 use crate::process::{ballot_above, majority, send_others};
 use crate::protected_memory_paxos::{self as memory, ProtectedMemoryPaxos, Slot};
-use crate::slots::{Answer, Slots};
-use crate::{Action, Actions, Input, Process, ProcessId, Region, RuleSet, Sound, Value};
+use crate::{Action, Actions, AllRules, Input, Process, ProcessId, Region, RuleSet, Value};
 
 /// The rules that safety rests on, beside those of the memories ([`memory::Rules`]), for checkers to switch off.
 pub trait Rules: RuleSet {
@@ -37,11 +37,11 @@ pub trait Rules: RuleSet {
     const SKIPS_FOR_THE_LEAST: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process of Aligned Paxos: proposer, learner, and one of the agents.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct AlignedPaxos<V, R = Sound, M = Sound> {
+pub struct AlignedPaxos<V, R = AllRules, M = AllRules> {
     me: ProcessId,
     processes: u8,
     memories: u8,
@@ -51,7 +51,7 @@ pub struct AlignedPaxos<V, R = Sound, M = Sound> {
     seen: u64,
     attempt: Option<Attempt<V>>,
     acceptor: Acceptor<V>,
-    slots: Slots<V, M>,
+    slots: MemoryAcceptors<V, M>,
     decided: Option<V>,
     rules: PhantomData<R>,
 }
@@ -69,7 +69,7 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
             seen: 0,
             attempt: None,
             acceptor: Acceptor::default(),
-            slots: Slots::new(me, processes, memories),
+            slots: MemoryAcceptors::new(me, processes, memories),
             decided: None,
             rules: PhantomData,
         }

@@ -26,11 +26,11 @@ use core::marker::PhantomData;
 use serde::{Deserialize, Serialize};
 
 use crate::process::{Action, majority};
-use crate::registers::{Fields, Outcome, Registers, sole};
+use crate::replicated_registers::{Outcome, ReplicatedRegisters, WriteOnceFields, unique_value};
 use crate::signature::{Purpose, Signed, Signer};
 use crate::{
-    ChangeRule, MemoryId, Op, OpId, ProcessId, Region, Registers as Kind, Response, Rights, RuleSet, Sound,
-    Value,
+    AllRules, LegalChange, MemoryId, Op, OpId, Permissions, ProcessId, Region, RegisterKind, Response,
+    RuleSet, Value,
 };
 
 /// A sender signs its k-th message.
@@ -55,12 +55,12 @@ impl<V, S> Default for Slot<V, S> {
     }
 }
 
-impl<V: Value, S: Clone + Eq + Hash + Debug> Fields for Slot<V, S> {
+impl<V: Value, S: Clone + Eq + Hash + Debug> WriteOnceFields for Slot<V, S> {
     fn merge(copies: &[Slot<V, S>]) -> Slot<V, S> {
         Slot {
-            copy: sole(copies.iter().map(|slot| &slot.copy)),
-            witness: sole(copies.iter().map(|slot| &slot.witness)),
-            proof: sole(copies.iter().map(|slot| &slot.proof)),
+            copy: unique_value(copies.iter().map(|slot| &slot.copy)),
+            witness: unique_value(copies.iter().map(|slot| &slot.witness)),
+            proof: unique_value(copies.iter().map(|slot| &slot.proof)),
         }
     }
 }
@@ -79,16 +79,16 @@ pub trait Rules: RuleSet {
     const VERIFIES: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process's part in the broadcasts of all.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Broadcast<V, K: Signer, R = Sound> {
+pub struct Broadcast<V, K: Signer, R = AllRules> {
     me: ProcessId,
     processes: u8,
     room: u16,
     keys: K,
-    registers: Registers<Slot<V, K::Signature>>,
+    registers: ReplicatedRegisters<Slot<V, K::Signature>>,
     senders: Vec<Sender<V, K::Signature>>,
     /// What I am to broadcast.
     message: Option<V>,
@@ -124,7 +124,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
             processes,
             room,
             keys,
-            registers: Registers::new(memories),
+            registers: ReplicatedRegisters::new(memories),
             senders: vec![sender; processes.into()],
             message: None,
             doing: Doing::Resting,
@@ -137,9 +137,9 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
         let region = |p| Region {
             registers: room * u16::from(processes),
-            rights: Rights::single_writer(processes, p),
-            rule: ChangeRule::Never,
-            kind: Kind::Written,
+            permissions: Permissions::single_writer(processes, p),
+            legal_change: LegalChange::Never,
+            kind: RegisterKind::ReadWrite,
         };
         (0..processes).map(|p| region(ProcessId(p))).collect()
     }

@@ -3,12 +3,12 @@
 
 use crate::broadcast::{Broadcast, Rules, Slot};
 use crate::signature::Signer;
-use crate::{Actions, Input, Process, ProcessId, Sound, Value};
+use crate::{Actions, AllRules, Input, Process, ProcessId, Value};
 use serde::Serialize;
 
 /// A process that broadcasts one message, if it has one, and "decides" on the first that it delivers of one sender.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Broadcaster<V, K: Signer, R = Sound> {
+pub struct Broadcaster<V, K: Signer, R = AllRules> {
     broadcast: Broadcast<V, K, R>,
     message: Option<V>,
     sender: ProcessId,

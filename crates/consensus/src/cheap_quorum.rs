@@ -24,11 +24,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::registers::{Fields, Outcome, Registers, sole};
+use crate::replicated_registers::{Outcome, ReplicatedRegisters, WriteOnceFields, unique_value};
 use crate::signature::{Purpose, Signed, Signer};
 use crate::{
-    Action, Actions, ChangeRule, Input, Op, Process, ProcessId, Region, Registers as Kind, Rights, RuleSet,
-    Sound, Value,
+    Action, Actions, AllRules, Input, LegalChange, Op, Permissions, Process, ProcessId, Region, RegisterKind,
+    RuleSet, Value,
 };
 
 /// Who leads.
@@ -53,12 +53,12 @@ impl<V, S> Default for Slot<V, S> {
     }
 }
 
-impl<V: Value, S: Clone + Eq + Hash + Debug> Fields for Slot<V, S> {
+impl<V: Value, S: Clone + Eq + Hash + Debug> WriteOnceFields for Slot<V, S> {
     fn merge(copies: &[Slot<V, S>]) -> Slot<V, S> {
         Slot {
-            value: sole(copies.iter().map(|slot| &slot.value)),
-            proof: sole(copies.iter().map(|slot| &slot.proof)),
-            panic: sole(copies.iter().map(|slot| &slot.panic)),
+            value: unique_value(copies.iter().map(|slot| &slot.value)),
+            proof: unique_value(copies.iter().map(|slot| &slot.proof)),
+            panic: unique_value(copies.iter().map(|slot| &slot.panic)),
         }
     }
 }
@@ -77,11 +77,11 @@ pub trait Rules: RuleSet {
     const AWAITS_PROOFS: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process of Cheap Quorum.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct CheapQuorum<V, K: Signer, R = Sound> {
+pub struct CheapQuorum<V, K: Signer, R = AllRules> {
     me: ProcessId,
     processes: u8,
     keys: K,
@@ -89,7 +89,7 @@ pub struct CheapQuorum<V, K: Signer, R = Sound> {
     /// How often it has polled without having decided, and when that is too often.
     polls: u8,
     patience: u8,
-    registers: Registers<Slot<V, K::Signature>>,
+    registers: ReplicatedRegisters<Slot<V, K::Signature>>,
     mine: Slot<V, K::Signature>,
     doing: Doing,
     decided: Option<V>,
@@ -127,7 +127,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
             input,
             polls: 0,
             patience,
-            registers: Registers::new(memories),
+            registers: ReplicatedRegisters::new(memories),
             mine: Slot::default(),
             doing: Doing::Nothing,
             decided: None,
@@ -138,14 +138,14 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
 
     /// The regions of each memory: the leader's value, and one for each process.
     pub fn regions(processes: u8) -> Vec<Region> {
-        let region = |p, rule| Region {
+        let region = |p, legal_change| Region {
             registers: 1,
-            rights: Rights::single_writer(processes, p),
-            rule,
-            kind: Kind::Written,
+            permissions: Permissions::single_writer(processes, p),
+            legal_change,
+            kind: RegisterKind::ReadWrite,
         };
-        let slots = (0..processes).map(|p| region(ProcessId(p), ChangeRule::Never));
-        [region(LEADER, ChangeRule::Freeze)].into_iter().chain(slots).collect()
+        let slots = (0..processes).map(|p| region(ProcessId(p), LegalChange::Never));
+        [region(LEADER, LegalChange::ReadOnly)].into_iter().chain(slots).collect()
     }
 
     /// What it has given up with: a value, and whose signatures of it it has.
@@ -254,7 +254,10 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         self.mine.panic = Some(());
         let mut steps = vec![self.write()];
         if R::FREEZES {
-            steps.push(Op::Change { region: 0, rights: Rights::read_only(self.processes) });
+            steps.push(Op::ChangePermissions {
+                region: 0,
+                permissions: Permissions::read_only(self.processes),
+            });
         }
         if R::FREEZES_AND_READS {
             steps.push(Op::Read { region: 0, first: 0, count: 1 });

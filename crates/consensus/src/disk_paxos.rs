@@ -7,8 +7,8 @@ use crate::outstanding_ops::{AnsweredOp, OutstandingOps};
 use crate::process::{ballot_above, majority, send_others};
 use crate::protected_memory_paxos::{Decided, Slot};
 use crate::{
-    Actions, ChangeRule, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region, Registers,
-    Response, Rights, RuleSet, Sound, Value,
+    Actions, AllRules, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process, ProcessId, ProcessSet,
+    Region, RegisterKind, Response, RuleSet, Value,
 };
 
 /// The rules that safety rests on, for checkers to switch off.
@@ -21,11 +21,11 @@ pub trait Rules: RuleSet {
     const ONE_AT_A_TIME: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process of Disk Paxos.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct DiskPaxos<V, R = Sound> {
+pub struct DiskPaxos<V, R = AllRules> {
     me: ProcessId,
     processes: u8,
     memories: u8,
@@ -80,12 +80,12 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
     /// The regions of each memory: one, with a register for each process, which writes no other.
     pub fn regions(processes: u8) -> Vec<Region> {
         let all = ProcessSet::first(processes);
-        let rights = Rights { read: all, write: all };
+        let permissions = Permissions { read: all, write: all };
         vec![Region {
             registers: processes.into(),
-            rights,
-            rule: ChangeRule::Never,
-            kind: Registers::Written,
+            permissions,
+            legal_change: LegalChange::Never,
+            kind: RegisterKind::ReadWrite,
         }]
     }
 

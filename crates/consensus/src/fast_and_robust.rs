@@ -14,12 +14,12 @@ use core::hash::Hash;
 
 use serde::{Deserialize, Serialize};
 
-use crate::both::{answer, renamed};
 use crate::cheap_quorum::{self, CheapQuorum};
+use crate::composite::{answer, renamed};
 use crate::preferential_paxos::{self, PreferentialPaxos};
 use crate::robust_backup::{self, RobustBackup};
 use crate::signature::{Signed, Signer};
-use crate::{Action, Actions, Input, MemoryId, OpId, Process, ProcessId, Region, Response, Sound, Value};
+use crate::{Action, Actions, AllRules, Input, MemoryId, OpId, Process, ProcessId, Region, Response, Value};
 
 /// The part that always works.
 type Backup<V, K, P> = RobustBackup<PreferentialPaxos<V, P>, K>;
@@ -71,7 +71,12 @@ const BACKUP: u64 = 1;
 
 /// A process of Fast & Robust.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct FastAndRobust<V: Value + Serialize, K: Signer, R = Sound, P: preferential_paxos::Rules = Sound> {
+pub struct FastAndRobust<
+    V: Value + Serialize,
+    K: Signer,
+    R = AllRules,
+    P: preferential_paxos::Rules = AllRules,
+> {
     me: ProcessId,
     processes: u8,
     memories: u8,

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::paxos::{self, Acceptor, Attempt};
 use crate::process::{ballot_above, send_others};
-use crate::{Action, Actions, Input, Process, ProcessId, ProcessSet, RuleSet, Sound, Value};
+use crate::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet, RuleSet, Value};
 
 /// The ballot in which everybody proposes.
 const FAST: u64 = 0;
@@ -79,11 +79,11 @@ pub trait Rules: RuleSet {
     const NEXT_BALLOT_ONLY: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process of Fast Paxos: proposer, acceptor and learner.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct FastPaxos<V, R = Sound> {
+pub struct FastPaxos<V, R = AllRules> {
     me: ProcessId,
     quorums: Quorums,
     /// What a leader may propose if it is free: its own input, or the first proposal that it has heard.
@@ -355,7 +355,11 @@ mod tests {
                         let vote = |p: u8| if chosen >> p & 1 == 1 { value } else { other };
                         let voters = (0..n).filter(|p| asked >> p & 1 == 1);
                         let reports = voters.map(|p| (ProcessId(p), FAST, vote(p))).collect();
-                        assert_eq!(pick::<u8, Sound>(&reports), Some(value), "n={n} f={f} e={e} {reports:?}");
+                        assert_eq!(
+                            pick::<u8, AllRules>(&reports),
+                            Some(value),
+                            "n={n} f={f} e={e} {reports:?}"
+                        );
                     }
                 }
             }

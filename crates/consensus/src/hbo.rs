@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region,
-    Registers, Response, Rights, RuleSet, Sound,
+    Action, Actions, AllRules, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process, ProcessId,
+    ProcessSet, Region, RegisterKind, Response, RuleSet,
 };
 
 /// Rounds for which the memories have room. More than a handful takes an adversary who knows the coins.
@@ -62,11 +62,11 @@ pub trait Rules: RuleSet {
     const ADOPTS: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process of HBO.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Hbo<R = Sound> {
+pub struct Hbo<R = AllRules> {
     me: ProcessId,
     processes: u8,
     /// Those whose memory I share, me included.
@@ -108,9 +108,9 @@ impl<R: Rules> Hbo<R> {
         let all = neighbours.with(owner);
         vec![Region {
             registers: 2 * u16::from(ROUNDS),
-            rights: Rights { read: all, write: all },
-            rule: ChangeRule::Never,
-            kind: Registers::Settled,
+            permissions: Permissions { read: all, write: all },
+            legal_change: LegalChange::Never,
+            kind: RegisterKind::WriteOnce,
         }]
     }
 
@@ -123,7 +123,7 @@ impl<R: Rules> Hbo<R> {
         }
         for &q in &self.neighbours.clone() {
             if R::SETTLES {
-                let op = Op::Settle { region: 0, register, cell: Some(vote) };
+                let op = Op::WriteOnce { region: 0, register, cell: Some(vote) };
                 out.push(Action::Invoke { memory: MemoryId(q.0), id: OpId::ONLY, op });
             } else {
                 self.settle(q, vote, out);
@@ -171,7 +171,7 @@ impl<R: Rules> Hbo<R> {
             (Phase::Propose, Some(value)) => self.decide(value, out),
             (Phase::Propose, None) => match named.filter(|_| R::ADOPTS) {
                 Some(value) => self.next_round(value, out),
-                None => out.push(Action::Toss),
+                None => out.push(Action::FlipCoin),
             },
         }
     }

@@ -12,8 +12,8 @@
 //! must be safe then, and is. [`crate::omega`] needs less timeliness, but a memory that never crashes.
 
 use crate::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region,
-    Registers, Response, Rights,
+    Action, Actions, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process, ProcessId, ProcessSet,
+    Region, RegisterKind, Response,
 };
 
 /// At this many points a process is taken for dead.
@@ -69,9 +69,9 @@ impl Heartbeat {
         let all = ProcessSet::first(processes);
         vec![Region {
             registers: processes.into(),
-            rights: Rights { read: all, write: all },
-            rule: ChangeRule::Never,
-            kind: Registers::Written,
+            permissions: Permissions { read: all, write: all },
+            legal_change: LegalChange::Never,
+            kind: RegisterKind::ReadWrite,
         }]
     }
 

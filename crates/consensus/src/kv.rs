@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{RuleSet, Sound};
+use crate::{AllRules, RuleSet};
 
 /// What a key takes beside its bytes and those of its value, at most: their lengths, and an index.
 const PER_KEY: usize = 20;
@@ -34,7 +34,7 @@ pub trait Rules: RuleSet {
     const REFUSES_EXPIRED: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A session. Who wants to change something opens one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -129,7 +129,7 @@ pub struct Limits {
 /// The store.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(bound = "")]
-pub struct Kv<R = Sound> {
+pub struct Kv<R = AllRules> {
     limits: Limits,
     /// Values, and by which entry.
     values: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,

@@ -3,10 +3,10 @@
 //! knows no NIC: drivers carry out the actions that a process asks for.
 
 pub mod aligned_paxos;
-mod both;
 pub mod broadcast;
 pub mod broadcaster;
 pub mod cheap_quorum;
+mod composite;
 pub mod disk_paxos;
 pub mod fast_and_robust;
 pub mod fast_paxos;
@@ -15,20 +15,20 @@ pub mod heartbeat;
 pub mod kv;
 pub mod log;
 mod memory;
+mod memory_acceptor;
+pub mod memory_only_omega;
 pub mod omega;
 mod outstanding_ops;
 pub mod paxos;
 pub mod preferential_paxos;
 mod process;
 pub mod protected_memory_paxos;
-pub mod registers;
+pub mod replicated_registers;
 pub mod robust_backup;
 pub mod signature;
-pub mod silent_omega;
-mod slots;
 
-pub use both::{Both, Either};
-pub use memory::{ChangeRule, Memory, Op, Region, Registers, Response, Rights};
+pub use composite::{Composite, Either};
+pub use memory::{LegalChange, Memory, Op, Permissions, Region, RegisterKind, Response};
 pub use process::{
-    Action, Actions, Input, MemoryId, OpId, Process, ProcessId, ProcessSet, RuleSet, Sound, Value,
+    Action, Actions, AllRules, Input, MemoryId, OpId, Process, ProcessId, ProcessSet, RuleSet, Value,
 };

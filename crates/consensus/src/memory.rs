@@ -7,43 +7,43 @@ use crate::{ProcessId, ProcessSet};
 /// Who may read and who may write a region. The papers' disjoint sets are R = `read` without `write`, W = `write` without `read`,
 /// RW = both.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Rights {
+pub struct Permissions {
     /// Who may read.
     pub read: ProcessSet,
     /// Who may write.
     pub write: ProcessSet,
 }
 
-impl Rights {
+impl Permissions {
     /// All of `n` processes may read, and one of them write: SWMR.
-    pub fn single_writer(n: u8, writer: ProcessId) -> Rights {
-        Rights { read: ProcessSet::first(n), write: ProcessSet::only(writer) }
+    pub fn single_writer(n: u8, writer: ProcessId) -> Permissions {
+        Permissions { read: ProcessSet::first(n), write: ProcessSet::only(writer) }
     }
 
     /// All of `n` processes may read, and nobody write.
-    pub fn read_only(n: u8) -> Rights {
-        Rights { read: ProcessSet::first(n), write: ProcessSet::NONE }
+    pub fn read_only(n: u8) -> Permissions {
+        Permissions { read: ProcessSet::first(n), write: ProcessSet::NONE }
     }
 }
 
 /// `legalChange`: which changes of a region's rights a memory carries out. It ignores others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ChangeRule {
+pub enum LegalChange {
     /// None: the rights are static.
     Never,
     /// Whoever asks becomes the only writer: (all but p, ∅, {p}), Protected Memory Paxos.
-    TakeOver,
+    ExclusiveWriter,
     /// Writing ends, for good: (all, ∅, ∅), Cheap Quorum.
-    Freeze,
+    ReadOnly,
 }
 
-impl ChangeRule {
+impl LegalChange {
     /// Whether `p` may change the rights to `new`, for a region that `n` processes share.
-    pub fn allows(self, n: u8, p: ProcessId, new: Rights) -> bool {
+    pub fn allows(self, n: u8, p: ProcessId, new: Permissions) -> bool {
         match self {
-            ChangeRule::Never => false,
-            ChangeRule::TakeOver => new == Rights::single_writer(n, p),
-            ChangeRule::Freeze => new == Rights::read_only(n),
+            LegalChange::Never => false,
+            LegalChange::ExclusiveWriter => new == Permissions::single_writer(n, p),
+            LegalChange::ReadOnly => new == Permissions::read_only(n),
         }
     }
 }
@@ -54,20 +54,20 @@ pub struct Region {
     /// How many registers it has. They hold the default at first.
     pub registers: u16,
     /// Who may do what.
-    pub rights: Rights,
+    pub permissions: Permissions,
     /// How that may change.
-    pub rule: ChangeRule,
+    pub legal_change: LegalChange,
     /// What its registers are.
-    pub kind: Registers,
+    pub kind: RegisterKind,
 }
 
 /// What the registers of a region are made of, where memory is bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Registers {
+pub enum RegisterKind {
     /// Written by [`Op::Write`].
-    Written,
-    /// Written by [`Op::Settle`]: words of eight bytes.
-    Settled,
+    ReadWrite,
+    /// Written by [`Op::WriteOnce`]: words of eight bytes.
+    WriteOnce,
 }
 
 /// What a process asks of a memory.
@@ -93,7 +93,7 @@ pub enum Op<C> {
     },
     /// Writes a register that nobody has written, and answers what it holds then: compare and swap with the default. A wait-free
     /// consensus object (Herlihy 1991). Takes the right to read and to write.
-    Settle {
+    WriteOnce {
         /// Number of the region.
         region: u8,
         /// Number of the register in it.
@@ -102,11 +102,11 @@ pub enum Op<C> {
         cell: C,
     },
     /// Changes a region's rights, if that is legal.
-    Change {
+    ChangePermissions {
         /// Number of the region.
         region: u8,
         /// Its rights from then on.
-        rights: Rights,
+        permissions: Permissions,
     },
 }
 
@@ -153,19 +153,19 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
                     return Response::Nak;
                 };
                 match cells.get_mut(usize::from(*register)) {
-                    Some(place) if r.rights.write.contains(p) => {
+                    Some(place) if r.permissions.write.contains(p) => {
                         place.clone_from(cell);
                         Response::Ack
                     }
                     _ => Response::Nak,
                 }
             }
-            Op::Settle { region, register, cell } => {
+            Op::WriteOnce { region, register, cell } => {
                 let Some((r, cells)) = self.regions.get_mut(usize::from(*region)) else {
                     return Response::Nak;
                 };
                 match cells.get_mut(usize::from(*register)) {
-                    Some(place) if r.rights.write.contains(p) && r.rights.read.contains(p) => {
+                    Some(place) if r.permissions.write.contains(p) && r.permissions.read.contains(p) => {
                         if *place == C::default() {
                             place.clone_from(cell);
                         }
@@ -174,10 +174,10 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
                     _ => Response::Nak,
                 }
             }
-            Op::Change { region, rights } => {
+            Op::ChangePermissions { region, permissions } => {
                 let Some((r, _)) = self.regions.get_mut(usize::from(*region)) else { return Response::Nak };
-                if r.rule.allows(self.processes, p, *rights) {
-                    r.rights = *rights;
+                if r.legal_change.allows(self.processes, p, *permissions) {
+                    r.permissions = *permissions;
                 }
                 Response::Ack
             }
@@ -186,8 +186,10 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
 
     /// It ends, and goes on with what it held; but of rights that can be taken nobody has any.
     pub fn reopen(&mut self) {
-        for (region, _) in self.regions.iter_mut().filter(|(region, _)| region.rule != ChangeRule::Never) {
-            region.rights.write = ProcessSet::NONE;
+        for (region, _) in
+            self.regions.iter_mut().filter(|(region, _)| region.legal_change != LegalChange::Never)
+        {
+            region.permissions.write = ProcessSet::NONE;
         }
     }
 
@@ -204,7 +206,7 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
         let Some(cells) = cells.get(usize::from(registers.start)..usize::from(registers.end)) else {
             return Some(Response::Nak);
         };
-        if !r.rights.read.contains(p) {
+        if !r.permissions.read.contains(p) {
             return Some(Response::Nak);
         }
         read.extend(cells.get(read.len()).cloned());
@@ -219,10 +221,15 @@ mod tests {
     const P0: ProcessId = ProcessId(0);
     const P1: ProcessId = ProcessId(1);
 
-    fn memory(rule: ChangeRule) -> Memory<u8> {
+    fn memory(legal_change: LegalChange) -> Memory<u8> {
         Memory::new(
             2,
-            &[Region { registers: 2, rights: Rights::single_writer(2, P0), rule, kind: Registers::Written }],
+            &[Region {
+                registers: 2,
+                permissions: Permissions::single_writer(2, P0),
+                legal_change,
+                kind: RegisterKind::ReadWrite,
+            }],
         )
     }
 
@@ -232,10 +239,10 @@ mod tests {
 
     #[test]
     fn who_takes_over_writes_and_who_had_it_is_refused() {
-        let mut m = memory(ChangeRule::TakeOver);
+        let mut m = memory(LegalChange::ExclusiveWriter);
         assert_eq!(m.execute(P0, &write(7)), Response::Ack);
         assert_eq!(m.execute(P1, &write(8)), Response::Nak);
-        let mine = Op::Change { region: 0, rights: Rights::single_writer(2, P1) };
+        let mine = Op::ChangePermissions { region: 0, permissions: Permissions::single_writer(2, P1) };
         assert_eq!(m.execute(P0, &mine), Response::Ack);
         assert_eq!(m.execute(P1, &write(8)), Response::Nak, "nobody takes it for another");
         assert_eq!(m.execute(P1, &mine), Response::Ack);
@@ -246,18 +253,21 @@ mod tests {
 
     #[test]
     fn what_is_frozen_stays_so_and_what_is_static_too() {
-        for (rule, after) in [(ChangeRule::Freeze, Response::Nak), (ChangeRule::Never, Response::Ack)] {
+        for (rule, after) in [(LegalChange::ReadOnly, Response::Nak), (LegalChange::Never, Response::Ack)] {
             let mut m = memory(rule);
-            m.execute(P1, &Op::Change { region: 0, rights: Rights::read_only(2) });
-            m.execute(P0, &Op::Change { region: 0, rights: Rights::single_writer(2, P0) });
+            m.execute(P1, &Op::ChangePermissions { region: 0, permissions: Permissions::read_only(2) });
+            m.execute(
+                P0,
+                &Op::ChangePermissions { region: 0, permissions: Permissions::single_writer(2, P0) },
+            );
             assert_eq!(m.execute(P0, &write(7)), after, "{rule:?}");
         }
     }
 
     #[test]
     fn what_is_settled_stays_so() {
-        let mut m = memory(ChangeRule::Never);
-        let settle = |cell| Op::Settle { region: 0, register: 1, cell };
+        let mut m = memory(LegalChange::Never);
+        let settle = |cell| Op::WriteOnce { region: 0, register: 1, cell };
         assert_eq!(m.execute(P1, &settle(8)), Response::Nak, "it may only read");
         assert_eq!(m.execute(P0, &settle(7)), Response::Cells(vec![7]));
         assert_eq!(m.execute(P0, &settle(8)), Response::Cells(vec![7]));
@@ -265,7 +275,7 @@ mod tests {
 
     #[test]
     fn what_does_not_exist_is_refused() {
-        let mut m = memory(ChangeRule::Never);
+        let mut m = memory(LegalChange::Never);
         assert_eq!(m.execute(P0, &Op::Read { region: 0, first: 1, count: 2 }), Response::Nak);
         assert_eq!(m.execute(P0, &Op::Read { region: 1, first: 0, count: 1 }), Response::Nak);
         assert_eq!(m.execute(P0, &Op::Write { region: 0, register: 2, cell: 1 }), Response::Nak);

@@ -15,7 +15,7 @@
 //! - One operation at a time is outstanding, and those that are due take turns: else a process that wakes faster than the memory
 //!   answers reads or writes one register for ever, and never learns that another is worse, or better, than it believes.
 //!
-//! It has no decision; its output is [`Omega::leader`]. For links that lose messages: [`crate::silent_omega`].
+//! It has no decision; its output is [`Omega::leader`]. For links that lose messages: [`crate::memory_only_omega`].
 
 use core::marker::PhantomData;
 
@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::send_others;
 use crate::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region,
-    Registers, Response, Rights, RuleSet, Sound,
+    Action, Actions, AllRules, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process, ProcessId,
+    ProcessSet, Region, RegisterKind, Response, RuleSet,
 };
 
 /// The memory of all registers.
@@ -66,11 +66,11 @@ pub trait Rules: RuleSet {
     const READS_AFTER: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process of Ω.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Omega<R = Sound> {
+pub struct Omega<R = AllRules> {
     me: ProcessId,
     wakes: u64,
     /// What my register is to hold.
@@ -128,9 +128,9 @@ impl<R: Rules> Omega<R> {
     pub fn regions(processes: u8) -> Vec<Region> {
         let region = |p| Region {
             registers: 1,
-            rights: Rights::single_writer(processes, ProcessId(p)),
-            rule: ChangeRule::Never,
-            kind: Registers::Written,
+            permissions: Permissions::single_writer(processes, ProcessId(p)),
+            legal_change: LegalChange::Never,
+            kind: RegisterKind::ReadWrite,
         };
         (0..processes).map(region).collect()
     }

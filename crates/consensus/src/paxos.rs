@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use serde::{Deserialize, Serialize};
 
 use crate::process::{ballot_above, majority, send_others};
-use crate::{Action, Actions, Input, Process, ProcessId, ProcessSet, RuleSet, Sound, Value};
+use crate::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet, RuleSet, Value};
 
 /// What processes say.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -35,11 +35,11 @@ pub trait Rules: RuleSet {
     const BY_MAJORITY: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process of Paxos: proposer, acceptor and learner.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Paxos<V, R = Sound> {
+pub struct Paxos<V, R = AllRules> {
     me: ProcessId,
     processes: u8,
     input: V,

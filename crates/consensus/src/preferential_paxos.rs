@@ -19,7 +19,7 @@ use crate::paxos::{self, Paxos};
 use crate::process::{majority, send_others};
 use crate::robust_backup::Automaton;
 use crate::signature::{Signed, Signer};
-use crate::{Action, Actions, Input, Process, ProcessId, RuleSet, Sound, Value};
+use crate::{Action, Actions, AllRules, Input, Process, ProcessId, RuleSet, Value};
 
 /// A value, and how good the evidence for it is.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -47,11 +47,11 @@ pub trait Rules: RuleSet {
     const PREFERS: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process of Preferential Paxos.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct PreferentialPaxos<V, R = Sound> {
+pub struct PreferentialPaxos<V, R = AllRules> {
     me: ProcessId,
     processes: u8,
     /// The best claim so far, and how many there were.
@@ -106,7 +106,7 @@ impl<V: Value, R: Rules> PreferentialPaxos<V, R> {
         paxos.handle(input, &mut actions);
         out.extend(actions.into_iter().filter_map(|action| match action {
             Action::Send { to, message } => Some(Action::Send { to, message: Message::Paxos(message) }),
-            Action::Invoke { .. } | Action::Wake | Action::Toss => None,
+            Action::Invoke { .. } | Action::Wake | Action::FlipCoin => None,
         }));
     }
 }

@@ -130,7 +130,7 @@ pub enum Input<C, M> {
     },
     /// The time that [`Action::Wake`] asked for is over.
     Wake,
-    /// The coin that [`Action::Toss`] asked for has fallen.
+    /// The coin that [`Action::FlipCoin`] asked for has fallen.
     Coin(bool),
 }
 
@@ -156,7 +156,7 @@ pub enum Action<C, M> {
     /// Asks for [`Input::Wake`] after a while, of the driver's choice.
     Wake,
     /// Asks for [`Input::Coin`]: a random bit that nobody can foresee.
-    Toss,
+    FlipCoin,
 }
 
 /// Actions in the order in which they were asked for.
@@ -204,7 +204,7 @@ impl<T: Clone + Eq + Hash + Debug> RuleSet for T {}
 
 /// All rules of a protocol: what users run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Sound;
+pub struct AllRules;
 
 /// What values must be able to do.
 pub trait Value: Clone + Eq + Ord + Hash + Debug {}

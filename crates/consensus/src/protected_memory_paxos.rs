@@ -16,11 +16,11 @@ use core::marker::PhantomData;
 
 use serde::{Deserialize, Serialize};
 
+use crate::memory_acceptor::{Answer, MemoryAcceptors};
 use crate::process::{ballot_above, majority, send_others};
-use crate::slots::{Answer, Slots};
 use crate::{
-    Actions, ChangeRule, Input, Process, ProcessId, ProcessSet, Region, Registers, Rights, RuleSet, Sound,
-    Value,
+    Actions, AllRules, Input, LegalChange, Permissions, Process, ProcessId, ProcessSet, Region, RegisterKind,
+    RuleSet, Value,
 };
 
 /// What a process has written about its attempts.
@@ -56,11 +56,11 @@ pub trait Rules: RuleSet {
     const EXCLUSIVE: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process of Protected Memory Paxos.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct ProtectedMemoryPaxos<V, R = Sound> {
+pub struct ProtectedMemoryPaxos<V, R = AllRules> {
     me: ProcessId,
     processes: u8,
     memories: u8,
@@ -70,7 +70,7 @@ pub struct ProtectedMemoryPaxos<V, R = Sound> {
     attempts: u64,
     seen: u64,
     attempt: Option<Attempt<V>>,
-    slots: Slots<V, R>,
+    slots: MemoryAcceptors<V, R>,
     decided: Option<V>,
     rules: PhantomData<R>,
 }
@@ -101,7 +101,7 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
             attempts: 0,
             seen: 0,
             attempt: None,
-            slots: Slots::new(me, processes, memories),
+            slots: MemoryAcceptors::new(me, processes, memories),
             decided: None,
             rules: PhantomData,
         }
@@ -109,15 +109,15 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
 
     /// The regions of each memory: one, which the first process may write.
     pub fn regions(processes: u8) -> Vec<Region> {
-        let mut rights = Rights::single_writer(processes, ProcessId(0));
+        let mut permissions = Permissions::single_writer(processes, ProcessId(0));
         if !R::EXCLUSIVE {
-            rights.write = ProcessSet::first(processes);
+            permissions.write = ProcessSet::first(processes);
         }
         vec![Region {
             registers: processes.into(),
-            rights,
-            rule: ChangeRule::TakeOver,
-            kind: Registers::Written,
+            permissions,
+            legal_change: LegalChange::ExclusiveWriter,
+            kind: RegisterKind::ReadWrite,
         }]
     }
 

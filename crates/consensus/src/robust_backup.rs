@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::broadcast::{self, Broadcast, Slot};
 use crate::paxos::Paxos;
 use crate::signature::Signer;
-use crate::{Action, Actions, Input, Process, ProcessId, Region, RuleSet, Sound, Value};
+use crate::{Action, Actions, AllRules, Input, Process, ProcessId, Region, RuleSet, Value};
 
 /// The most events of a turn.
 pub const EVENTS: usize = 32;
@@ -73,11 +73,11 @@ pub trait Rules: RuleSet {
     const BEGINS_ONCE: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process of Robust Backup.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct RobustBackup<A: Automaton<K>, K: Signer, R = Sound, B = Sound> {
+pub struct RobustBackup<A: Automaton<K>, K: Signer, R = AllRules, B = AllRules> {
     me: ProcessId,
     processes: u8,
     keys: K,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mitra_consensus::Sound;
+use mitra_consensus::AllRules;
 use mitra_consensus::kv::{Change, Event, Kv, Limits, Reply, Request, Session};
 use proptest::prelude::*;
 
@@ -110,7 +110,7 @@ proptest! {
 
     #[test]
     fn it_is_a_map_that_does_everything_once(steps in steps()) {
-        let (mut store, mut plain) = (Kv::<Sound>::new(LIMITS), Plain::default());
+        let (mut store, mut plain) = (Kv::<AllRules>::new(LIMITS), Plain::default());
         let mut opened = Vec::new();
         for (index, step) in (1..).zip(steps) {
             match step {
@@ -217,8 +217,8 @@ fn many_small_keys_fill_it_no_further() {
 fn more_than_a_request_is_none_and_more_than_a_snapshot_neither() {
     let twice = [Request::Open.encode(), Request::Open.encode()].concat();
     assert!(Request::decode(&twice).is_err());
-    let mut bytes = Kv::<Sound>::new(LIMITS).snapshot();
-    assert!(Kv::<Sound>::restore(&bytes).is_ok());
+    let mut bytes = Kv::<AllRules>::new(LIMITS).snapshot();
+    assert!(Kv::<AllRules>::restore(&bytes).is_ok());
     bytes.push(0);
-    assert!(Kv::<Sound>::restore(&bytes).is_err());
+    assert!(Kv::<AllRules>::restore(&bytes).is_err());
 }

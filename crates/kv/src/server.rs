@@ -180,7 +180,7 @@ impl Server {
 
     /// Whether this process leads, and can make changes.
     pub fn is_leader(&self) -> bool {
-        self.node.process().one.leads()
+        self.node.process().first.leads()
     }
 
     /// Serves: does what has come up, and sleeps if that was nothing, not for long.

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use mitra_consensus::heartbeat::Heartbeat;
 use mitra_consensus::kv::{Change, Event, Kv, Reply, Request, Session};
 use mitra_consensus::log::{Delivery, Fate, Log, Payload, Refused, Ticket};
-use mitra_consensus::{Both, Input, ProcessId};
+use mitra_consensus::{Composite, Input, ProcessId};
 use mitra_consensus_rdma::ProcessNode;
 
 /// A process of the store.
-pub(crate) type Member = Both<Log, Heartbeat>;
+pub(crate) type Member = Composite<Log, Heartbeat>;
 
 /// Who waits for a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -189,7 +189,7 @@ impl Store {
         }
         let (commands, asked): (Vec<_>, Vec<_>) = commands.into_iter().unzip();
         let tickets =
-            node.with_process(|member, out| member.with_one(|log, out| log.submit_all(commands, out), out));
+            node.with_process(|member, out| member.with_first(|log, out| log.submit_all(commands, out), out));
         for (ticket, asked) in tickets.iter().zip(asked) {
             match *ticket {
                 Ok(ticket) => _ = self.waiting.insert(ticket, asked),
@@ -220,7 +220,7 @@ impl Store {
 
     /// Goes on with what the log has come to, and submits what was asked for.
     pub(crate) fn drive(&mut self, node: &mut ProcessNode<Member>) {
-        let leader = node.process().other.leader(node.process().one.leaders());
+        let leader = node.process().second.leader(node.process().first.leaders());
         if leader != self.leader {
             self.leader = leader;
             if let Some(leader) = leader {
@@ -228,7 +228,7 @@ impl Store {
             }
         }
         let (deliveries, fates) =
-            node.with_process(|member, _| (member.one.take_committed(), member.one.take_fates()));
+            node.with_process(|member, _| (member.first.take_committed(), member.first.take_fates()));
         let mut due = HashMap::new();
         for (ticket, fate) in &fates {
             match (self.reading.remove(ticket), fate) {
@@ -266,14 +266,14 @@ impl Store {
             }
         }
         self.submit(node);
-        if !node.process().one.leads() {
+        if !node.process().first.leads() {
             self.own = Own::None;
         }
-        if node.process().one.wants_snapshot() {
+        if node.process().first.wants_snapshot() {
             let snapshot = self.kv.snapshot();
             // Not now is later.
-            let _ =
-                node.with_process(|member, out| member.with_one(|log, out| log.snapshot(snapshot, out), out));
+            let _ = node
+                .with_process(|member, out| member.with_first(|log, out| log.snapshot(snapshot, out), out));
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use mitra_consensus::omega::Omega;
-use mitra_consensus::{ProcessId, Region, Sound};
+use mitra_consensus::{AllRules, ProcessId, Region};
 use mitra_consensus_rdma::{ProcessConfig, ProcessNode};
 
 use super::Place;
@@ -42,7 +42,7 @@ pub(crate) struct Args {
 
 /// The regions of the memory.
 pub(super) fn regions(processes: u8) -> Vec<Region> {
-    Omega::<Sound>::regions(processes)
+    Omega::<AllRules>::regions(processes)
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let door = args.place.listen(args.processes[usize::from(args.id)])?;
     let (domain, _faults) = args.place.open()?;
-    let mut node = ProcessNode::new(Omega::<Sound>::new(me, n), &domain, door, &config)?;
+    let mut node = ProcessNode::new(Omega::<AllRules>::new(me, n), &domain, door, &config)?;
     // Before it has reached the memory it knows nothing.
     while node.connected_memories() == 0 {
         node.wait(Duration::from_millis(1));

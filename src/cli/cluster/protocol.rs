@@ -13,7 +13,7 @@ use mitra_consensus::paxos::Paxos;
 use mitra_consensus::protected_memory_paxos::ProtectedMemoryPaxos;
 use mitra_consensus::robust_backup::RobustBackup;
 use mitra_consensus::signature::Ed25519;
-use mitra_consensus::{Process, ProcessId, ProcessSet, Region, Sound};
+use mitra_consensus::{AllRules, Process, ProcessId, ProcessSet, Region};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -71,7 +71,7 @@ impl Protocol {
             Protocol::DiskPaxos => DiskPaxos::<String>::regions(processes),
             Protocol::ProtectedMemoryPaxos => ProtectedMemoryPaxos::<String>::regions(processes),
             Protocol::AlignedPaxos => AlignedPaxos::<String>::regions(processes),
-            Protocol::Hbo => Hbo::<Sound>::regions(ProcessId(memory), ProcessSet::first(processes)),
+            Protocol::Hbo => Hbo::<AllRules>::regions(ProcessId(memory), ProcessSet::first(processes)),
             Protocol::NonEquivocatingBroadcast => Sender::regions(processes, 1),
             Protocol::CheapQuorum => Quorum::regions(processes),
             Protocol::RobustBackup => Backup::regions(processes, TURNS),
@@ -105,7 +105,7 @@ impl Protocol {
                 anyhow::ensure!(n == m, "hbo has a memory for each process: {n} processes, {m} memories");
                 let side =
                     input.parse().map_err(|_| anyhow::anyhow!("hbo decides between true and false"))?;
-                task.run(Hbo::<Sound>::new(me, n, ProcessSet::first(n).without(me), side))
+                task.run(Hbo::<AllRules>::new(me, n, ProcessSet::first(n).without(me), side))
             }
             Protocol::NonEquivocatingBroadcast => {
                 let sender = ProcessId(0);

@@ -53,7 +53,7 @@ impl<P: Process> Instances<P> {
                     Action::Invoke { memory, id, op: self.relocate(op) }
                 }
                 Action::Wake => Action::Wake,
-                Action::Toss => Action::Toss,
+                Action::FlipCoin => Action::FlipCoin,
             });
         }
     }
@@ -68,10 +68,10 @@ impl<P: Process> Instances<P> {
             Op::Write { region, register, cell } => {
                 Op::Write { region, register: register + first(region), cell }
             }
-            Op::Settle { region, register, cell } => {
-                Op::Settle { region, register: register + first(region), cell }
+            Op::WriteOnce { region, register, cell } => {
+                Op::WriteOnce { region, register: register + first(region), cell }
             }
-            Op::Change { region, rights } => Op::Change { region, rights },
+            Op::ChangePermissions { region, permissions } => Op::ChangePermissions { region, permissions },
         }
     }
 

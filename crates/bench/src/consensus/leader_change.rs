@@ -7,8 +7,8 @@ use anyhow::ensure;
 use mitra_consensus::heartbeat::{Heartbeat, MOST, SUSPECT};
 use mitra_consensus::log::Log;
 use mitra_consensus::{
-    Action, Actions, ChangeRule, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region,
-    Registers, Response, Rights,
+    Action, Actions, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process, ProcessId, ProcessSet,
+    Region, RegisterKind, Response,
 };
 use mitra_consensus_rdma::ProcessNode;
 
@@ -34,9 +34,9 @@ impl PermissionTaker {
     pub(super) fn regions(processes: u8) -> Vec<Region> {
         vec![Region {
             registers: processes.into(),
-            rights: Rights::single_writer(processes, ProcessId(0)),
-            rule: ChangeRule::TakeOver,
-            kind: Registers::Written,
+            permissions: Permissions::single_writer(processes, ProcessId(0)),
+            legal_change: LegalChange::ExclusiveWriter,
+            kind: RegisterKind::ReadWrite,
         }]
     }
 
@@ -54,8 +54,8 @@ impl Process for PermissionTaker {
         match input {
             Input::Leader(p) if p == self.me => {
                 (self.granted, self.attempts) = (Some(0), self.attempts + 1);
-                let rights = Rights::single_writer(PROCESSES, self.me);
-                let op = Op::Change { region: 0, rights };
+                let permissions = Permissions::single_writer(PROCESSES, self.me);
+                let op = Op::ChangePermissions { region: 0, permissions };
                 let invoke = |m| Action::Invoke { memory: MemoryId(m), id: OpId::ONLY, op: op.clone() };
                 out.extend((0..self.memories).map(invoke));
             }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use mitra_consensus::omega::Omega;
-use mitra_consensus::{ProcessId, ProcessSet, Sound};
+use mitra_consensus::{AllRules, ProcessId, ProcessSet};
 use mitra_consensus_check::{Limits, Step, effort, worlds};
 use mitra_topology::{Graph, Measures, generators};
 
@@ -31,7 +31,7 @@ pub(super) fn hbo() -> anyhow::Result<Vec<Row>> {
         for crashes in [0, most] {
             let (mut rounds, mut messages) = (Vec::new(), Vec::new());
             for seed in 0..SEEDS {
-                let world = worlds::hbo::<Sound>(&neighbours(&graph), Limits::default());
+                let world = worlds::hbo::<AllRules>(&neighbours(&graph), Limits::default());
                 let found = effort(seed, world, crashes, MAX_STEPS).with_context(|| {
                     format!(
                         "HBO on {sized} with {crashes} crashes, seed {seed}: a live process did not decide"
@@ -65,7 +65,7 @@ const ROUNDS: usize = 1000;
 /// Returns the number of messages of Ω in [`ROUNDS`] rounds after stabilization.
 pub(super) fn omega() -> anyhow::Result<Row> {
     let n = 4;
-    let mut world = worlds::omega::<Sound>(n, Limits::default());
+    let mut world = worlds::omega::<AllRules>(n, Limits::default());
     let mut messages = [0; 2];
     for half in &mut messages {
         for _ in 0..ROUNDS {

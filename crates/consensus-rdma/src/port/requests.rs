@@ -24,9 +24,10 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
             match &self.pending[at].op {
                 Op::Write { .. } => self.post_write(at),
                 Op::Read { .. } => self.post_read(at),
-                Op::Settle { .. } => self.post_settle(at),
-                Op::Change { region, rights } => {
-                    let change = Request::Change { region: *region, read: rights.read, write: rights.write };
+                Op::WriteOnce { .. } => self.post_settle(at),
+                Op::ChangePermissions { region, permissions } => {
+                    let change =
+                        Request::Change { region: *region, read: permissions.read, write: permissions.write };
                     if link.send(postcard::to_stdvec(&change).expect("plain data")) {
                         self.pending[at].stage = Stage::Asked;
                     }
@@ -98,7 +99,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     }
 
     fn post_settle(&mut self, at: usize) {
-        let Op::Settle { region, register, cell } = &self.pending[at].op else { return };
+        let Op::WriteOnce { region, register, cell } = &self.pending[at].op else { return };
         let Some(Known { write: Some(remote), .. }) = self.known.get(usize::from(*region)) else { return };
         let Some(swap) = word(cell).filter(|_| *register < self.layout.registers(*region)) else { return };
         let Some(slot) = self.free_reads.pop() else { return };
@@ -139,10 +140,10 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
                     || self.layout.is_settled(*region)
                     || len.map_or(true, |len| len > self.layout.room())
             }
-            Op::Settle { region, register, cell } => {
+            Op::WriteOnce { region, register, cell } => {
                 !may_write(*region, *register) || !self.layout.is_settled(*region) || word(cell).is_none()
             }
-            Op::Change { .. } => false,
+            Op::ChangePermissions { .. } => false,
         }
     }
 }

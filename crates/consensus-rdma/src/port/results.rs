@@ -12,7 +12,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> Port<C> {
     pub(super) fn settled(&mut self, at: usize, slot: Slot, answers: &mut Vec<(OpId, Response<C>)>) {
         let Slot::Read(slot) = slot else { return };
         let before = self.staging.load(slot * self.read_len);
-        let Op::Settle { cell, .. } = &self.pending[at].op else { return };
+        let Op::WriteOnce { cell, .. } = &self.pending[at].op else { return };
         let held = if before == 0 { cell.clone() } else { cell_of(before) };
         self.answer(at, Response::Cells(vec![held]), answers);
     }

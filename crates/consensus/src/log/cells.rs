@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ChangeRule, Op, ProcessSet, Region, Registers, Rights};
+use crate::{LegalChange, Op, Permissions, ProcessSet, Region, RegisterKind};
 
 /// More than what a cell takes, as postcard writes it, beside the bytes of commands and snapshots.
 const OVERHEAD: usize = 48;
@@ -59,9 +59,9 @@ impl Config {
     pub fn regions(&self) -> Vec<Region> {
         vec![Region {
             registers: 1 + self.ring() + 2 * self.snapshot_registers,
-            rights: Rights::read_only(self.processes),
-            rule: ChangeRule::TakeOver,
-            kind: Registers::Written,
+            permissions: Permissions::read_only(self.processes),
+            legal_change: LegalChange::ExclusiveWriter,
+            kind: RegisterKind::ReadWrite,
         }]
     }
 

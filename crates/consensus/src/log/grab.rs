@@ -7,7 +7,7 @@ use super::links::Asked;
 use super::term::{Deposed, Term};
 use super::{Cell, Committed, Config, Entry, Header, Payload, Rules, State};
 use crate::process::majority;
-use crate::{Action, Op, Response, Rights};
+use crate::{Action, Op, Permissions, Response};
 
 /// How far a memory is on its way to be mine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -87,8 +87,8 @@ impl Term {
         }
         let (asked, op) = match (track.phase, &self.grab) {
             (Phase::Waiting, _) => {
-                let rights = Rights::single_writer(state.config.processes, state.me);
-                (Asked::Right, Op::Change { region: 0, rights })
+                let permissions = Permissions::single_writer(state.config.processes, state.me);
+                (Asked::Right, Op::ChangePermissions { region: 0, permissions })
             }
             (Phase::Taken, _) => (Asked::Header, READ_HEADER),
             (Phase::Checked, _) => {

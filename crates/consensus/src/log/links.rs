@@ -40,8 +40,8 @@ impl Links {
     pub(super) fn ask<M>(&mut self, m: usize, asked: Asked, op: Op<Cell>, out: &mut Vec<Action<Cell, M>>) {
         let mut id = OpId(match op {
             Op::Read { first, .. } => 2 * u64::from(first) + 1,
-            Op::Write { register, .. } | Op::Settle { register, .. } => 2 * u64::from(register) + 2,
-            Op::Change { .. } => 0,
+            Op::Write { register, .. } | Op::WriteOnce { register, .. } => 2 * u64::from(register) + 2,
+            Op::ChangePermissions { .. } => 0,
         });
         while self.0[m].iter().any(|&(used, _)| used == id) {
             id.0 += 1 << 32;

@@ -55,7 +55,7 @@ use term::{Deposed, Term};
 
 use crate::process::{ballot_above, send_others};
 use crate::{
-    Action, Actions, Input, MemoryId, OpId, Process, ProcessId, ProcessSet, Response, RuleSet, Sound,
+    Action, Actions, AllRules, Input, MemoryId, OpId, Process, ProcessId, ProcessSet, Response, RuleSet,
 };
 
 /// The rules that safety rests on. Checkers switch them off one by one, to see that they notice.
@@ -84,11 +84,11 @@ pub trait Rules: RuleSet {
     const READS_MAJORITY: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process of the log.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Log<R = Sound> {
+pub struct Log<R = AllRules> {
     /// Ω names me.
     named: bool,
     terms: u64,

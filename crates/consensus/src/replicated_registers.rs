@@ -12,16 +12,16 @@ use core::marker::PhantomData;
 
 use crate::outstanding_ops::OutstandingOps;
 use crate::process::{Action, majority};
-use crate::{MemoryId, Op, OpId, Response, RuleSet, Sound};
+use crate::{AllRules, MemoryId, Op, OpId, Response, RuleSet};
 
 /// What a register holds: fields that are written once.
-pub trait Fields: Clone + Eq + Hash + Debug + Default {
+pub trait WriteOnceFields: Clone + Eq + Hash + Debug + Default {
     /// Of each field the value that its copies hold, if they agree.
     fn merge(copies: &[Self]) -> Self;
 }
 
 /// The one value of a field in all its copies that have any; none if there are two.
-pub fn sole<'a, T: Clone + Eq + 'a>(copies: impl IntoIterator<Item = &'a Option<T>>) -> Option<T> {
+pub fn unique_value<'a, T: Clone + Eq + 'a>(copies: impl IntoIterator<Item = &'a Option<T>>) -> Option<T> {
     let mut written = copies.into_iter().flatten();
     let first = written.next()?;
     written.all(|other| other == first).then(|| first.clone())
@@ -35,12 +35,12 @@ pub trait Rules: RuleSet {
     const DROPS_STALE: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process's way to its registers: one call at a time. At most one operation is outstanding on each memory; so no two writes of a register are,
 /// of which the older might land last.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Registers<C, R = Sound> {
+pub struct ReplicatedRegisters<C, R = AllRules> {
     outstanding: OutstandingOps<C>,
     /// What is to be done on each memory, in this order; nothing if no call is under way.
     steps: Vec<Op<C>>,
@@ -68,10 +68,10 @@ pub enum Outcome<C> {
     Refused,
 }
 
-impl<C: Fields, R: Rules> Registers<C, R> {
+impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
     /// Registers in `memories` memories.
-    pub fn new(memories: u8) -> Registers<C, R> {
-        Registers {
+    pub fn new(memories: u8) -> ReplicatedRegisters<C, R> {
+        ReplicatedRegisters {
             outstanding: OutstandingOps::new(memories),
             steps: Vec::new(),
             may_be_refused: false,
@@ -81,7 +81,7 @@ impl<C: Fields, R: Rules> Registers<C, R> {
     }
 
     /// Asks each memory for these operations, one after the other. What is still under way is given up. Nobody can take the rights that
-    /// they need: who is refused all the same has lost its connection, with a write under way, and asks again at [`Registers::wake`].
+    /// they need: who is refused all the same has lost its connection, with a write under way, and asks again at [`ReplicatedRegisters::wake`].
     pub fn call<M>(&mut self, steps: Vec<Op<C>>, out: &mut Vec<Action<C, M>>) {
         self.begin(steps, false, out);
     }

@@ -8,62 +8,62 @@ use crate::{Action, Actions, Input, Op, OpId, Process, Response};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Either<A, B> {
     /// Of the first.
-    One(A),
+    First(A),
     /// Of the second.
-    Other(B),
+    Second(B),
 }
 
 impl<A: Default, B> Default for Either<A, B> {
     fn default() -> Either<A, B> {
-        Either::One(A::default())
+        Either::First(A::default())
     }
 }
 
 impl<A: Default, B: Default> Either<A, B> {
     /// The first's; a register that nobody has written is anybody's.
-    pub(crate) fn one(self) -> A {
-        if let Either::One(a) = self { a } else { A::default() }
+    pub(crate) fn first(self) -> A {
+        if let Either::First(a) = self { a } else { A::default() }
     }
 
-    pub(crate) fn other(self) -> B {
-        if let Either::Other(b) = self { b } else { B::default() }
+    pub(crate) fn second(self) -> B {
+        if let Either::Second(b) = self { b } else { B::default() }
     }
 }
 
 /// Two protocols at one process. The regions of the second come behind those of the first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Both<A, B> {
+pub struct Composite<A, B> {
     /// The first.
-    pub one: A,
+    pub first: A,
     /// The second.
-    pub other: B,
+    pub second: B,
     /// How many regions the first has.
     shift: u8,
     asleep: [bool; 2],
 }
 
-impl<A: Process, B: Process> Both<A, B> {
+impl<A: Process, B: Process> Composite<A, B> {
     /// Two protocols, the first of which has so many regions on each memory.
-    pub fn new(one: A, other: B, regions: u8) -> Both<A, B> {
-        Both { one, other, shift: regions, asleep: [false; 2] }
+    pub fn new(first: A, second: B, regions: u8) -> Composite<A, B> {
+        Composite { first, second, shift: regions, asleep: [false; 2] }
     }
 
     /// Lets the first do something, and takes what it asks for.
-    pub fn with_one<T>(
+    pub fn with_first<T>(
         &mut self,
         act: impl FnOnce(&mut A, &mut Actions<A>) -> T,
-        out: &mut Actions<Both<A, B>>,
+        out: &mut Actions<Composite<A, B>>,
     ) -> T {
         let mut asked = Vec::new();
-        let done = act(&mut self.one, &mut asked);
-        self.take(false, asked, Either::One, Either::One, out);
+        let done = act(&mut self.first, &mut asked);
+        self.take(false, asked, Either::First, Either::First, out);
         done
     }
 
-    fn with_other(&mut self, input: Input<B::Cell, B::Message>, out: &mut Actions<Both<A, B>>) {
+    fn with_second(&mut self, input: Input<B::Cell, B::Message>, out: &mut Actions<Composite<A, B>>) {
         let mut asked = Vec::new();
-        self.other.handle(input, &mut asked);
-        self.take(true, asked, Either::Other, Either::Other, out);
+        self.second.handle(input, &mut asked);
+        self.take(true, asked, Either::Second, Either::Second, out);
     }
 
     /// Takes what one of the two asks for.
@@ -73,7 +73,7 @@ impl<A: Process, B: Process> Both<A, B> {
         asked: Vec<Action<C, M>>,
         cell: impl Fn(C) -> Either<A::Cell, B::Cell>,
         message: impl Fn(M) -> Either<A::Message, B::Message>,
-        out: &mut Actions<Both<A, B>>,
+        out: &mut Actions<Composite<A, B>>,
     ) {
         let shift = if side { self.shift } else { 0 };
         for action in asked {
@@ -97,7 +97,7 @@ pub(crate) fn renamed<C, D, M, N>(
     match action {
         Action::Send { to, message: said } => Action::Send { to, message: message(said) },
         Action::Wake => Action::Wake,
-        Action::Toss => Action::Toss,
+        Action::FlipCoin => Action::FlipCoin,
         Action::Invoke { memory, id: of_part, op } => {
             Action::Invoke { memory, id: id(of_part), op: renamed_op(op, shift, cell) }
         }
@@ -110,10 +110,12 @@ pub(crate) fn renamed_op<C, D>(op: Op<C>, shift: u8, cell: impl Fn(C) -> D) -> O
         Op::Write { region, register, cell: held } => {
             Op::Write { region: region + shift, register, cell: cell(held) }
         }
-        Op::Settle { region, register, cell: held } => {
-            Op::Settle { region: region + shift, register, cell: cell(held) }
+        Op::WriteOnce { region, register, cell: held } => {
+            Op::WriteOnce { region: region + shift, register, cell: cell(held) }
         }
-        Op::Change { region, rights } => Op::Change { region: region + shift, rights },
+        Op::ChangePermissions { region, permissions } => {
+            Op::ChangePermissions { region: region + shift, permissions }
+        }
     }
 }
 
@@ -125,49 +127,49 @@ pub(crate) fn answer<C, D>(response: Response<C>, cell: impl Fn(C) -> D) -> Resp
     }
 }
 
-impl<A: Process, B: Process> Process for Both<A, B> {
+impl<A: Process, B: Process> Process for Composite<A, B> {
     type Cell = Either<A::Cell, B::Cell>;
     type Message = Either<A::Message, B::Message>;
     type Value = A::Value;
 
     fn handle(&mut self, input: Input<Self::Cell, Self::Message>, out: &mut Actions<Self>) {
-        let (one, other) = match input {
+        let (first, second) = match input {
             Input::Start => (Some(Input::Start), Some(Input::Start)),
-            Input::Message { from, message: Either::One(message) } => {
+            Input::Message { from, message: Either::First(message) } => {
                 (Some(Input::Message { from, message }), None)
             }
-            Input::Message { from, message: Either::Other(message) } => {
+            Input::Message { from, message: Either::Second(message) } => {
                 (None, Some(Input::Message { from, message }))
             }
             Input::Response { memory, id, response } => match id.part(2) {
                 (0, id) => {
-                    (Some(Input::Response { memory, id, response: answer(response, Either::one) }), None)
+                    (Some(Input::Response { memory, id, response: answer(response, Either::first) }), None)
                 }
                 (_, id) => {
-                    (None, Some(Input::Response { memory, id, response: answer(response, Either::other) }))
+                    (None, Some(Input::Response { memory, id, response: answer(response, Either::second) }))
                 }
             },
             Input::Wake => {
-                let [one, other] = core::mem::take(&mut self.asleep);
-                (one.then_some(Input::Wake), other.then_some(Input::Wake))
+                let [first, second] = core::mem::take(&mut self.asleep);
+                (first.then_some(Input::Wake), second.then_some(Input::Wake))
             }
             // Of who leads, and of coins, only the first wants to know.
             Input::Leader(p) => (Some(Input::Leader(p)), None),
             Input::Coin(side) => (Some(Input::Coin(side)), None),
         };
-        if let Some(input) = one {
-            self.with_one(|one, out| one.handle(input, out), out);
+        if let Some(input) = first {
+            self.with_first(|first, out| first.handle(input, out), out);
         }
-        if let Some(input) = other {
-            self.with_other(input, out);
+        if let Some(input) = second {
+            self.with_second(input, out);
         }
     }
 
     fn decision(&self) -> Option<&A::Value> {
-        self.one.decision()
+        self.first.decision()
     }
 
     fn attempts(&self) -> u64 {
-        self.one.attempts()
+        self.first.attempts()
     }
 }

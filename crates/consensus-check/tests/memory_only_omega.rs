@@ -3,15 +3,15 @@
 
 mod common;
 
-use mitra_consensus::Sound;
+use mitra_consensus::AllRules;
+use mitra_consensus::memory_only_omega::{MemoryOnlyOmega, Rules};
 use mitra_consensus::omega::{Omega, Rules as Election};
-use mitra_consensus::silent_omega::{Rules, SilentOmega};
 use mitra_consensus_check::{Chaos, Exhaustive, Limits, Step, Violation, World, elect, worlds};
 
 const CHAOS: Chaos = Chaos { steps: 400, calm: 10_000 };
 
-fn sized<R: Rules, E: Election>(n: u8) -> World<SilentOmega<R, E>> {
-    worlds::silent_omega(n, Limits { process_crashes: n - 1, breaks: 4, ..Limits::default() })
+fn sized<R: Rules, E: Election>(n: u8) -> World<MemoryOnlyOmega<R, E>> {
+    worlds::memory_only_omega(n, Limits { process_crashes: n - 1, breaks: 4, ..Limits::default() })
 }
 
 /// One lost message is enough: who is not told that it was accused leads on, and who has dropped it does not look at it again.
@@ -19,26 +19,26 @@ fn sized<R: Rules, E: Election>(n: u8) -> World<SilentOmega<R, E>> {
 fn the_one_that_relies_on_links_errs_where_a_message_is_lost() {
     const SEED: u64 = 21;
     let limits = Limits { losses: 1, ..Limits::default() };
-    let report = elect(SEED, worlds::omega::<Sound>(3, limits), CHAOS, Omega::leader);
+    let report = elect(SEED, worlds::omega::<AllRules>(3, limits), CHAOS, Omega::leader);
     assert_eq!(report.steps.iter().filter(|step| matches!(step, Step::Lose(_))).count(), 1);
     assert_eq!(report.violation, Some(Violation::Unsettled));
-    let silent = worlds::silent_omega::<Sound, Sound>(3, limits);
-    assert_eq!(elect(SEED, silent, CHAOS, SilentOmega::leader).violation, None);
+    let silent = worlds::memory_only_omega::<AllRules, AllRules>(3, limits);
+    assert_eq!(elect(SEED, silent, CHAOS, MemoryOnlyOmega::leader).violation, None);
 }
 
 #[test]
 fn all_the_living_come_to_name_one_of_them_and_the_leader_alone_writes_from_every_seed() {
     for n in 1..=5 {
         for seed in 0..400 {
-            let report = elect(seed, sized::<Sound, Sound>(n), CHAOS, SilentOmega::leader);
+            let report = elect(seed, sized::<AllRules, AllRules>(n), CHAOS, MemoryOnlyOmega::leader);
             assert_eq!(report.violation, None, "n={n} seed {seed}: {:?}", report.steps);
         }
     }
 }
 
 fn elects_in_every_order(limits: Limits, wakes: u64, least: usize) {
-    let world = worlds::silent_omega::<Sound, Sound>(2, limits);
-    let found = Exhaustive::election(world, wakes, SilentOmega::leader).explore();
+    let world = worlds::memory_only_omega::<AllRules, AllRules>(2, limits);
+    let found = Exhaustive::election(world, wakes, MemoryOnlyOmega::leader).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > least, "{} states: less than before", found.states);
 }
@@ -54,19 +54,19 @@ fn two_processes_that_wake_twice_elect_one_in_every_order() {
 }
 
 /// Some seed shows that a rule is missing, where with all rules all is well.
-fn errs<R: Rules, E: Election>(world: impl Fn() -> World<SilentOmega<R, E>>) {
-    let wrong = |seed| elect(seed, world(), CHAOS, SilentOmega::leader).violation;
+fn errs<R: Rules, E: Election>(world: impl Fn() -> World<MemoryOnlyOmega<R, E>>) {
+    let wrong = |seed| elect(seed, world(), CHAOS, MemoryOnlyOmega::leader).violation;
     let killed = (0..20_000).find_map(|seed| Some((seed, wrong(seed)?)));
     println!("{killed:?}");
     let Some((seed, Violation::Unsettled | Violation::Noisy)) = killed else { panic!("{killed:?}") };
-    assert_eq!(elect(seed, sized::<Sound, Sound>(3), CHAOS, SilentOmega::leader).violation, None);
+    assert_eq!(elect(seed, sized::<AllRules, AllRules>(3), CHAOS, MemoryOnlyOmega::leader).violation, None);
 }
 
-fn telling<R: Rules>() -> World<SilentOmega<R>> {
+fn telling<R: Rules>() -> World<MemoryOnlyOmega<R>> {
     sized(3)
 }
 
-fn electing<E: Election>() -> World<SilentOmega<Sound, E>> {
+fn electing<E: Election>() -> World<MemoryOnlyOmega<AllRules, E>> {
     sized(3)
 }
 

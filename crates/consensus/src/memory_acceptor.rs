@@ -6,11 +6,11 @@ use core::marker::PhantomData;
 
 use crate::outstanding_ops::{AnsweredOp, OutstandingOps};
 use crate::protected_memory_paxos::{Rules, Slot};
-use crate::{Action, MemoryId, Op, OpId, ProcessId, Response, Rights, Value};
+use crate::{Action, MemoryId, Op, OpId, Permissions, ProcessId, Response, Value};
 
 /// One process's slots in all memories, and how far an attempt of it has come on each.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Slots<V, R> {
+pub(crate) struct MemoryAcceptors<V, R> {
     me: ProcessId,
     processes: u8,
     ballot: u64,
@@ -42,9 +42,9 @@ pub(crate) enum Answer<V> {
     Refused(u64),
 }
 
-impl<V: Value, R: Rules> Slots<V, R> {
-    pub(crate) fn new(me: ProcessId, processes: u8, memories: u8) -> Slots<V, R> {
-        Slots {
+impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
+    pub(crate) fn new(me: ProcessId, processes: u8, memories: u8) -> MemoryAcceptors<V, R> {
+        MemoryAcceptors {
             me,
             processes,
             ballot: 0,
@@ -139,9 +139,10 @@ impl<V: Value, R: Rules> Slots<V, R> {
         let min = self.ballot;
         let write = |cell| Op::Write { region: 0, register: self.me.0.into(), cell };
         let op = match phase {
-            Phase::Taking if R::EXCLUSIVE => {
-                Op::Change { region: 0, rights: Rights::single_writer(self.processes, self.me) }
-            }
+            Phase::Taking if R::EXCLUSIVE => Op::ChangePermissions {
+                region: 0,
+                permissions: Permissions::single_writer(self.processes, self.me),
+            },
             Phase::Taking => return self.enter(memory, Phase::Promising, None, out),
             Phase::Promising if R::KEEPS_ACCEPTED => write(Slot { min, ..self.mine[at].clone() }),
             Phase::Promising => write(Slot { min, ..Slot::default() }),

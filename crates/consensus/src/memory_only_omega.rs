@@ -26,11 +26,11 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::both::{answer, renamed_op};
+use crate::composite::{answer, renamed_op};
 use crate::omega::{self, Message, Omega, State};
 use crate::{
-    Action, Actions, ChangeRule, Either, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region,
-    Registers, Response, Rights, RuleSet, Sound,
+    Action, Actions, AllRules, Either, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process,
+    ProcessId, ProcessSet, Region, RegisterKind, Response, RuleSet,
 };
 
 /// The memory of all registers.
@@ -68,11 +68,11 @@ pub trait Rules: RuleSet {
     const WRITES_AGAIN: bool = true;
 }
 
-impl Rules for Sound {}
+impl Rules for AllRules {}
 
 /// A process of Ω that sends nothing. `R` are the rules of telling, `E` those of the election.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct SilentOmega<R = Sound, E = Sound> {
+pub struct MemoryOnlyOmega<R = AllRules, E = AllRules> {
     me: ProcessId,
     omega: Omega<E>,
     /// What I have told each.
@@ -99,11 +99,11 @@ const PARTS: u64 = 2;
 const ELECTION: u64 = 0;
 const TELLING: u64 = 1;
 
-impl<R: Rules, E: omega::Rules> SilentOmega<R, E> {
+impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
     /// A process among `processes` processes.
-    pub fn new(me: ProcessId, processes: u8) -> SilentOmega<R, E> {
+    pub fn new(me: ProcessId, processes: u8) -> MemoryOnlyOmega<R, E> {
         let nothing = vec![Told::default(); processes.into()];
-        SilentOmega {
+        MemoryOnlyOmega {
             me,
             omega: Omega::new(me, processes),
             told: nothing.clone(),
@@ -119,9 +119,12 @@ impl<R: Rules, E: omega::Rules> SilentOmega<R, E> {
     pub fn regions(processes: u8) -> Vec<Region> {
         let region = |p| Region {
             registers: processes.into(),
-            rights: Rights { read: ProcessSet::only(p), write: ProcessSet::first(processes).without(p) },
-            rule: ChangeRule::Never,
-            kind: Registers::Written,
+            permissions: Permissions {
+                read: ProcessSet::only(p),
+                write: ProcessSet::first(processes).without(p),
+            },
+            legal_change: LegalChange::Never,
+            kind: RegisterKind::ReadWrite,
         };
         Omega::<E>::regions(processes).into_iter().chain((0..processes).map(ProcessId).map(region)).collect()
     }
@@ -143,10 +146,10 @@ impl<R: Rules, E: omega::Rules> SilentOmega<R, E> {
                 }
                 Action::Invoke { memory, id, op } => {
                     let id = id.of_part(ELECTION, PARTS);
-                    out.push(Action::Invoke { memory, id, op: renamed_op(op, 0, Either::One) });
+                    out.push(Action::Invoke { memory, id, op: renamed_op(op, 0, Either::First) });
                 }
                 Action::Wake => out.push(Action::Wake),
-                Action::Toss => out.push(Action::Toss),
+                Action::FlipCoin => out.push(Action::FlipCoin),
             }
         }
     }
@@ -168,7 +171,7 @@ impl<R: Rules, E: omega::Rules> SilentOmega<R, E> {
             Some(Job::Tell(to)) => Op::Write {
                 region: n + to.0,
                 register: self.me.0.into(),
-                cell: Either::Other(self.told[usize::from(to.0)]),
+                cell: Either::Second(self.told[usize::from(to.0)]),
             },
             Some(Job::Hear) => Op::Read { region: n + self.me.0, first: 0, count: n.into() },
             None => return,
@@ -179,7 +182,7 @@ impl<R: Rules, E: omega::Rules> SilentOmega<R, E> {
     fn answered(&mut self, id: OpId, response: Response<Either<State, Told>>, out: &mut Actions<Self>) {
         match id.part(PARTS) {
             (ELECTION, id) => {
-                let response = answer(response, Either::one);
+                let response = answer(response, Either::first);
                 self.elect(Input::Response { memory: MEMORY, id, response }, out);
             }
             (_, _) => match (self.doing.take(), response) {
@@ -187,7 +190,7 @@ impl<R: Rules, E: omega::Rules> SilentOmega<R, E> {
                 (Some(Job::Hear), Response::Cells(cells)) => {
                     let all = (0..self.told.len() as u8).map(ProcessId);
                     for (from, told) in all.zip(cells) {
-                        self.hear(from, told.other(), out);
+                        self.hear(from, told.second(), out);
                     }
                 }
                 _ => {}
@@ -209,7 +212,7 @@ impl<R: Rules, E: omega::Rules> SilentOmega<R, E> {
     }
 }
 
-impl<R: Rules, E: omega::Rules> Process for SilentOmega<R, E> {
+impl<R: Rules, E: omega::Rules> Process for MemoryOnlyOmega<R, E> {
     type Cell = Either<State, Told>;
     type Message = Never;
     type Value = ProcessId;
