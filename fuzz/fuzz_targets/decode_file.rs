@@ -1,6 +1,6 @@
 #![no_main]
 
-#[path = "../bodies/decode_file.rs"]
+#[path = "../properties/decode_file.rs"]
 mod body;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| body::run(data));

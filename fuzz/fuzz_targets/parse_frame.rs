@@ -1,6 +1,6 @@
 #![no_main]
 
-#[path = "../bodies/parse_frame.rs"]
+#[path = "../properties/parse_frame.rs"]
 mod body;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| body::run(data));

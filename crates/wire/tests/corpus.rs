@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-#[path = "../../../fuzz/bodies/decode_file.rs"]
+#[path = "../../../fuzz/properties/decode_file.rs"]
 mod decode_file;
-#[path = "../../../fuzz/bodies/parse_frame.rs"]
+#[path = "../../../fuzz/properties/parse_frame.rs"]
 mod parse_frame;
-#[path = "../../../fuzz/bodies/parse_packet.rs"]
+#[path = "../../../fuzz/properties/parse_packet.rs"]
 mod parse_packet;
 
 fn replay(target: &str, run: fn(&[u8])) {
