@@ -1,13 +1,13 @@
-//! Faults on demand, sans-IO: what a rail does to packets, and at which stage it dies.
+//! Fault injection without I/O: random packet faults (noise), and NIC failures at a chosen stage of an operation.
 //!
-//! A driver asks [`Faults`] at its taps: [`Faults::transmit`] before a packet leaves the NIC, [`Faults::receive`]
-//! before the NIC executes an arrived one, [`Faults::executed`] after that and before any answer leaves. It does what
-//! the [`TapResult`] says, and before each step that a failed NIC cannot take it asks [`Faults::host_access_ok`],
-//! [`Faults::dma_ok`] and [`Faults::placement_ok`]. While [`Faults::is_idle`] there is no need to ask at all.
+//! A driver calls [`Faults`] at three taps: [`Faults::transmit`] before a packet leaves the NIC, [`Faults::receive`] before
+//! the NIC executes a packet that has arrived, and [`Faults::executed`] after the execution and before any response leaves.
+//! The driver carries out the [`TapResult`]. Before each step that a failed NIC cannot take, the driver checks
+//! [`Faults::host_access_ok`], [`Faults::dma_ok`] and [`Faults::placement_ok`]. While [`Faults::is_idle`] returns true, the
+//! driver may skip the taps.
 //!
-//! The stages are those of the failover specification (`docs/failover.md`); `docs/faults.md` tells users how to script
-//! them. Which failure strikes at which packet is decided by counting, noise by a seeded generator: the same packets
-//! in the same order meet the same faults.
+//! `docs/failover.md` defines the stages, and `docs/faults.md` the script syntax. Triggers count packets, and noise uses a
+//! seeded generator, so that the same packets in the same order meet the same faults.
 
 mod script;
 #[cfg(test)]
@@ -19,97 +19,104 @@ use mitra_wire::{Message, Packet, Psn, Syndrome, Transport};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
+use crate::opcode;
+
 pub use script::{Delay, ScriptError};
 
-/// What dies.
+/// A kind of failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Failure {
-    /// The cable is out: nothing passes in either direction, the port goes down, the NIC lives.
+    /// The link is down: no packet passes in either direction, and the port is down. The NIC works.
     LinkDown,
-    /// The NIC is dead: host access fails, DMA has stopped, nothing passes.
+    /// The NIC is dead: host access fails, DMA stops, and no packet passes.
     NicDead,
-    /// The NIC is hung: host access fails, but packets are still executed and answered.
+    /// The NIC is hung: host access fails, but the NIC executes and answers packets.
     NicHung,
-    /// The NIC acknowledges but holds back what it should place: lost if it dies next, placed if another failure
-    /// comes first.
+    /// The NIC acknowledges writes but does not place their data in memory yet. The data is lost if the NIC dies next, and
+    /// placed if another failure happens first.
     NotPlaced,
 }
 
-/// Where in an operation's life a failure falls. 1, 2 and 7 are seen at the requester's NIC, the others at the responder's.
+/// The stage of an operation at which a failure happens. Stages 1, 2 and 7 occur at the requester's NIC, the others at the
+/// responder's NIC.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Stage {
-    /// 1: posted, not sent.
+    /// 1: the request is posted and not sent.
     Posted = 1,
-    /// 2: the request is on the wire, and lost.
+    /// 2: the request is sent, and lost on the wire.
     RequestOnWire,
-    /// 3: at the responder, not executed.
+    /// 3: the request has arrived at the responder and is not executed.
     Arrived,
-    /// 4: some packets of the message are executed.
+    /// 4: the responder has executed some packets of the message.
     PartlyExecuted,
-    /// 5: executed, not acknowledged.
+    /// 5: the responder has executed the message and not acknowledged it.
     Executed,
-    /// 6: the acknowledgement (or response) is on the wire, and lost.
+    /// 6: the acknowledgement or response is sent, and lost on the wire.
     AckOnWire,
-    /// 7: acknowledged, no completion yet.
+    /// 7: the acknowledgement has arrived at the requester, which has not completed the request.
     Acknowledged,
-    /// 8: acknowledged, not yet placed in memory.
+    /// 8: the responder has acknowledged the message and not placed its data in memory.
     NotPlaced,
 }
 
-/// Fails a NIC when the `nth` matching packet, counted from 1 since [`Faults::arm`], reaches a stage. `docs/faults.md`
-/// says for each stage which packets match, and what becomes of the one that the failure strikes at.
+/// A failure that happens when the `nth` matching packet reaches a stage.
+///
+/// `docs/faults.md` defines for each stage which packets match, and whether the packet that fires the trigger passes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Trigger {
-    /// Where.
+    /// The stage whose packets the trigger counts.
     pub stage: Stage,
-    /// At which one.
+    /// The number of the packet that fires the trigger, counted from 1 since [`Faults::arm`].
     pub nth: u32,
-    /// What dies.
+    /// The failure that happens then.
     pub failure: Failure,
 }
 
-/// What a rail does to packets at random; probabilities in parts per million. At most one of them befalls a packet:
-/// what exceeds a million, in the order drop, corrupt, duplicate, reorder, is cut.
+/// The rates of random packet faults, in parts per million of all packets.
+///
+/// A packet has at most one fault. If the rates add up to more than a million, the later ones in the order drop, corrupt,
+/// duplicate, reorder are reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Noise {
-    /// Lost.
+    /// The rate of lost packets.
     pub drop_ppm: u32,
-    /// Delivered twice.
+    /// The rate of packets that are delivered twice.
     pub duplicate_ppm: u32,
-    /// Held back by a random time up to `max_delay`, so that later ones overtake it.
+    /// The rate of packets that are delayed by a random time of up to `max_delay`, so that later packets overtake them.
     pub reorder_ppm: u32,
-    /// One bit flipped.
+    /// The rate of packets with one flipped bit.
     pub corrupt_ppm: u32,
-    /// The longest that a packet is held back.
+    /// The longest delay of a reordered packet.
     pub max_delay: Duration,
 }
 
-/// What becomes of one packet at a tap.
+/// What the driver does with one packet at a tap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// Nothing.
+    /// The driver delivers the packet.
     Pass,
-    /// It is lost.
+    /// The driver drops the packet.
     Drop,
-    /// It is delivered now and once more.
+    /// The driver delivers the packet twice.
     Duplicate,
-    /// It is delivered later.
+    /// The driver delivers the packet after this time.
     Delay(Duration),
-    /// This bit of it is flipped (counted from the first byte of the BTH, modulo its length).
+    /// The driver flips this bit of the packet and delivers it. Bits count from the first byte of the BTH, modulo the
+    /// packet's length in bits.
     Corrupt(u32),
 }
 
-/// What a tap says about a packet.
+/// The result of a tap for one packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TapResult {
-    /// What becomes of the packet.
+    /// What the driver does with the packet.
     pub verdict: Verdict,
-    /// What has just failed, so that the driver reports it: a packet that passes goes first. Should several triggers
-    /// strike at one packet, this is the first of them, and the state shows all.
+    /// The failure that this packet has caused. The driver delivers a packet that passes before it acts on the failure. If
+    /// the packet fires several triggers, this is the failure of the first one; the state of [`Faults`] reflects all.
     pub failure: Option<Failure>,
 }
 
-/// How the NIC itself is.
+/// The state of the NIC, apart from its link.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Health {
     Alive,
@@ -117,17 +124,17 @@ enum Health {
     Dead,
 }
 
-/// A trigger that has not struck yet.
+/// A trigger that has not fired yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Armed {
     trigger: Trigger,
-    /// Matching packets still to come, the one that it strikes at included.
-    left: u32,
-    /// Stage 8 after its nth request, which had this PSN: waits until that is acknowledged.
+    /// The number of matching packets until the trigger fires, including the one that fires it.
+    remaining: u32,
+    /// Stage 8 only: the PSN of the nth request, once it has arrived. The trigger fires when the NIC acknowledges this PSN.
     holds_from: Option<Psn>,
 }
 
-/// The faults of one NIC and its rail: what is armed, and what has failed.
+/// The fault state of one NIC and its link: noise, armed triggers and failures.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Faults {
     rng: ChaCha8Rng,
@@ -136,11 +143,12 @@ pub struct Faults {
     armed: Vec<Armed>,
     link_up: bool,
     health: Health,
-    holding_back: bool,
+    /// Whether the NIC acknowledges writes without placing their data.
+    placement_held: bool,
 }
 
 impl Faults {
-    /// No faults. `seed` decides what noise does.
+    /// Creates a state without faults. `seed` determines the random choices of noise.
     pub fn new(seed: [u8; 32]) -> Faults {
         Faults {
             rng: ChaCha8Rng::from_seed(seed),
@@ -149,36 +157,36 @@ impl Faults {
             armed: Vec::new(),
             link_up: true,
             health: Health::Alive,
-            holding_back: false,
+            placement_held: false,
         }
     }
 
-    /// What befalls packets that leave.
+    /// Sets the noise for packets that leave the NIC.
     pub fn set_noise_tx(&mut self, noise: Noise) {
         self.noise_tx = noise;
     }
 
-    /// What befalls packets that arrive.
+    /// Sets the noise for packets that arrive at the NIC.
     pub fn set_noise_rx(&mut self, noise: Noise) {
         self.noise_rx = noise;
     }
 
-    /// Adds a trigger; it strikes once. Several count side by side.
+    /// Adds a trigger, which fires once. Several triggers count independently.
     pub fn arm(&mut self, trigger: Trigger) {
-        self.armed.push(Armed { trigger, left: trigger.nth.max(1), holds_from: None });
+        self.armed.push(Armed { trigger, remaining: trigger.nth.max(1), holds_from: None });
     }
 
-    /// Disarms all triggers, also one of stage 8 that holds placements back already; these are then placed.
+    /// Disarms all triggers. If a trigger of stage 8 holds placement back already, placement resumes.
     pub fn disarm_all(&mut self) {
         if self.armed.iter().any(|armed| armed.holds_from.is_some()) {
-            self.holding_back = false;
+            self.placement_held = false;
         }
         self.armed.clear();
     }
 
-    /// Fails now.
+    /// Causes a failure now.
     pub fn fail(&mut self, failure: Failure) {
-        self.holding_back = failure == Failure::NotPlaced;
+        self.placement_held = failure == Failure::NotPlaced;
         match failure {
             Failure::LinkDown => self.link_up = false,
             Failure::NicDead => self.health = Health::Dead,
@@ -187,118 +195,123 @@ impl Faults {
         }
     }
 
-    /// Puts the cable in again. Nothing brings a NIC back: open a new one.
+    /// Ends [`Failure::LinkDown`]. A dead or hung NIC cannot be healed; the driver opens a new one.
     pub fn heal_link(&mut self) {
         self.link_up = true;
     }
 
-    /// Ends [`Failure::NotPlaced`]: what is held back is placed, and so is what follows.
+    /// Ends [`Failure::NotPlaced`]: the driver places the data that it holds back.
     pub fn resume_placement(&mut self) {
-        self.holding_back = false;
+        self.placement_held = false;
         self.armed.retain(|armed| armed.holds_from.is_none());
     }
 
-    /// Whether the cable is in.
+    /// Returns whether the link is up.
     pub fn link_up(&self) -> bool {
         self.link_up
     }
 
-    /// Whether verbs calls reach the NIC: it is neither dead nor hung.
+    /// Returns whether verbs calls reach the NIC, which is then neither dead nor hung.
     pub fn host_access_ok(&self) -> bool {
         self.health == Health::Alive
     }
 
-    /// Whether the NIC still touches memory, executes packets and writes completions: it is not dead.
+    /// Returns whether the NIC accesses memory, executes packets and writes completions, which a dead NIC does not.
     pub fn dma_ok(&self) -> bool {
         self.health != Health::Dead
     }
 
-    /// Whether what the NIC executes reaches memory now. While it does not, the driver keeps writes and the results of
-    /// atomics, in order, where the NIC's own reads see them but the host does not. When this is true again they are
-    /// placed; when [`Faults::dma_ok`] no longer is, they are lost.
+    /// Returns whether executed writes reach memory now.
+    ///
+    /// While this is false, the driver keeps the data of writes and atomics in order: the NIC's own reads see them, the host
+    /// does not. The driver places the data when this becomes true again, and drops it when [`Faults::dma_ok`] becomes false.
     pub fn placement_ok(&self) -> bool {
-        self.dma_ok() && !self.holding_back
+        self.dma_ok() && !self.placement_held
     }
 
-    /// Whether nothing is armed, failed or noisy.
+    /// Returns whether there are no armed triggers, no failures and no noise.
     pub fn is_idle(&self) -> bool {
-        let silent = Noise::default();
+        let no_noise = Noise::default();
         self.armed.is_empty()
             && self.link_up
             && self.health == Health::Alive
-            && !self.holding_back
-            && (self.noise_tx, self.noise_rx) == (silent, silent)
+            && !self.placement_held
+            && (self.noise_tx, self.noise_rx) == (no_noise, no_noise)
     }
 
-    /// A packet is about to leave the NIC. The driver asks for each packet in turn, and sends one that passes before
-    /// it acts on the failure.
+    /// The tap for a packet that is about to leave the NIC.
+    ///
+    /// The driver calls the tap for each packet in sending order. It sends a packet that passes before it acts on a failure.
     pub fn transmit(&mut self, packet: &Packet<'_>) -> TapResult {
-        if !self.passing() {
+        if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: None };
         }
-        let kind = Kind::of(packet);
+        let kind = PacketKind::of(packet);
         let posted = if kind.is_request() { self.reached(Stage::Posted, packet.psn) } else { None };
-        if !self.passing() {
+        if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: posted };
         }
         let lost = match kind {
-            Kind::Request { .. } => self.reached(Stage::RequestOnWire, packet.psn),
-            Kind::Response { .. } => self.reached(Stage::AckOnWire, packet.psn),
-            Kind::Uncounted => None,
+            PacketKind::Request { .. } => self.reached(Stage::RequestOnWire, packet.psn),
+            PacketKind::Response { .. } => self.reached(Stage::AckOnWire, packet.psn),
+            PacketKind::Uncounted => None,
         };
         if lost.is_some() {
             return TapResult { verdict: Verdict::Drop, failure: posted.or(lost) };
         }
         let verdict = noise(&mut self.rng, &self.noise_tx);
         let acknowledged = match kind {
-            Kind::Response { positive: true } => self.acknowledged(packet.psn),
+            PacketKind::Response { positive: true } => self.acknowledged(packet.psn),
             _ => None,
         };
         TapResult { verdict, failure: posted.or(acknowledged) }
     }
 
-    /// A packet has arrived and is about to be executed. One that noise drops or corrupts never arrived: no trigger
-    /// counts it. One that comes later or twice is asked about once.
+    /// The tap for a packet that has arrived and is about to be executed.
+    ///
+    /// A packet that noise drops or corrupts counts as lost on the wire, so no trigger counts it. The driver calls the tap
+    /// once for a packet that it then delays or duplicates.
     pub fn receive(&mut self, packet: &Packet<'_>) -> TapResult {
-        if !self.passing() {
+        if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: None };
         }
         let verdict = noise(&mut self.rng, &self.noise_rx);
         if matches!(verdict, Verdict::Drop | Verdict::Corrupt(_)) {
             return TapResult { verdict, failure: None };
         }
-        let kind = Kind::of(packet);
+        let kind = PacketKind::of(packet);
         let failed = match kind {
-            Kind::Request { .. } => self.reached(Stage::Arrived, packet.psn),
-            Kind::Response { .. } => self.reached(Stage::Acknowledged, packet.psn),
-            Kind::Uncounted => None,
+            PacketKind::Request { .. } => self.reached(Stage::Arrived, packet.psn),
+            PacketKind::Response { .. } => self.reached(Stage::Acknowledged, packet.psn),
+            PacketKind::Uncounted => None,
         };
-        if !self.passing() {
+        if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: failed };
         }
         let held = if kind.is_request() { self.reached(Stage::NotPlaced, packet.psn) } else { None };
         TapResult { verdict, failure: failed.or(held) }
     }
 
-    /// A packet was executed, and no answer to it has left. To be called for what really was executed: a duplicate or
-    /// a packet out of sequence would be counted too.
+    /// The tap for a packet that the NIC has executed and not answered.
+    ///
+    /// The driver must not call this for duplicates or packets out of sequence, which triggers would count too.
     pub fn executed(&mut self, packet: &Packet<'_>) -> Option<Failure> {
-        if !self.passing() {
+        if !self.packets_pass() {
             return None;
         }
-        match Kind::of(packet) {
-            Kind::Request { completes: false } => self.reached(Stage::PartlyExecuted, packet.psn),
-            Kind::Request { completes: true } => self.reached(Stage::Executed, packet.psn),
-            Kind::Response { .. } | Kind::Uncounted => None,
+        match PacketKind::of(packet) {
+            PacketKind::Request { completes: false } => self.reached(Stage::PartlyExecuted, packet.psn),
+            PacketKind::Request { completes: true } => self.reached(Stage::Executed, packet.psn),
+            PacketKind::Response { .. } | PacketKind::Uncounted => None,
         }
     }
 
-    /// Whether packets get from the wire to memory and back.
-    fn passing(&self) -> bool {
+    /// Returns whether packets pass between the wire and memory.
+    fn packets_pass(&self) -> bool {
         self.link_up && self.dma_ok()
     }
 
-    /// Counts a packet that has reached a stage, and strikes if a trigger waited for it.
+    /// Counts a packet that has reached a stage and fires the triggers that have reached their number.
     fn reached(&mut self, stage: Stage, psn: Psn) -> Option<Failure> {
         let mut failed = None;
         for at in (0..self.armed.len()).rev() {
@@ -306,8 +319,8 @@ impl Faults {
             if armed.trigger.stage != stage || armed.holds_from.is_some() {
                 continue;
             }
-            armed.left -= 1;
-            if armed.left > 0 {
+            armed.remaining -= 1;
+            if armed.remaining > 0 {
                 continue;
             }
             let failure = if stage == Stage::NotPlaced {
@@ -322,46 +335,45 @@ impl Faults {
         failed
     }
 
-    /// A positive response leaves: the second part of stage 8.
+    /// Fires a trigger of stage 8 when a positive response acknowledges its request.
     fn acknowledged(&mut self, psn: Psn) -> Option<Failure> {
-        let waits = |armed: &Armed| armed.holds_from.is_some_and(|from| !psn.is_before(from));
-        let at = self.armed.iter().position(waits)?;
-        let failure = self.armed.remove(at).trigger.failure;
+        let is_acknowledged = |armed: &Armed| armed.holds_from.is_some_and(|from| !psn.is_before(from));
+        let index = self.armed.iter().position(is_acknowledged)?;
+        let failure = self.armed.remove(index).trigger.failure;
         self.fail(failure);
         Some(failure)
     }
 }
 
-/// What triggers see in a packet.
+/// The kind of a packet, as triggers distinguish it.
 #[derive(Clone, Copy)]
-enum Kind {
-    /// Of RC; `completes` its message.
+enum PacketKind {
+    /// An RC request. `completes` is whether it is the last packet of its message.
     Request { completes: bool },
-    /// Of RC; `positive`: not a NAK.
+    /// An RC response. `positive` is whether it is no NAK.
     Response { positive: bool },
-    /// Of another service: failover's own datagrams must not move the count.
+    /// A packet of another service. Triggers do not count it, so that failover's control messages do not change the count.
     Uncounted,
 }
 
-impl Kind {
-    fn of(packet: &Packet<'_>) -> Kind {
+impl PacketKind {
+    fn of(packet: &Packet<'_>) -> PacketKind {
         match packet.message {
-            _ if packet.transport != Transport::Rc => Kind::Uncounted,
-            Message::SendFirst | Message::SendMiddle | Message::WriteFirst(_) | Message::WriteMiddle => {
-                Kind::Request { completes: false }
+            _ if packet.transport != Transport::Rc => PacketKind::Uncounted,
+            Message::Ack(aeth) => {
+                PacketKind::Response { positive: matches!(aeth.syndrome, Syndrome::Ack { .. }) }
             }
-            Message::Ack(aeth) => Kind::Response { positive: matches!(aeth.syndrome, Syndrome::Ack { .. }) },
-            message if message.is_response() => Kind::Response { positive: true },
-            _ => Kind::Request { completes: true },
+            message if message.is_response() => PacketKind::Response { positive: true },
+            message => PacketKind::Request { completes: opcode::position(&message).last },
         }
     }
 
     fn is_request(self) -> bool {
-        matches!(self, Kind::Request { .. })
+        matches!(self, PacketKind::Request { .. })
     }
 }
 
-/// What noise does to the next packet. Draws nothing if there is none.
+/// Draws the random fault of the next packet. Without noise, this does not advance the generator.
 fn noise(rng: &mut ChaCha8Rng, noise: &Noise) -> Verdict {
     if *noise == Noise::default() {
         return Verdict::Pass;

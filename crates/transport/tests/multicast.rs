@@ -10,7 +10,7 @@ use mitra_wire::{ICRC_LEN, Message, Packet, Transport};
 const MULTICAST: Qpn = Qpn::new(0xff_ffff);
 const QKEY: u32 = 0x1234;
 
-fn ud() -> Pair {
+fn ud() -> NicPair {
     Setup { qp_type: QpType::Ud, ..Setup::default() }.pair()
 }
 
@@ -19,7 +19,7 @@ fn group(last: u8) -> Gid {
 }
 
 /// Another UD queue pair of node `i`, as ready as its first.
-fn another(p: &mut Pair, i: usize, srq: Option<SrqId>) -> Qpn {
+fn another(p: &mut NicPair, i: usize, srq: Option<SrqId>) -> Qpn {
     let setup = Setup { qp_type: QpType::Ud, ..Setup::default() };
     let init = QpInitAttr { srq, ..p.status(i).init };
     let (to_init, to_rtr) = (setup.to_init(), setup.to_rtr(&p.nodes[1 - i], 0));
@@ -31,17 +31,17 @@ fn another(p: &mut Pair, i: usize, srq: Option<SrqId>) -> Qpn {
     qp
 }
 
-fn attach(p: &mut Pair, i: usize, qp: Qpn) {
+fn attach(p: &mut NicPair, i: usize, qp: Qpn) {
     p.nodes[i].nic.attach_mcast(qp, group(1), true).unwrap();
 }
 
-fn recv(p: &mut Pair, i: usize, qp: Qpn, wr_id: u64, offset: u64) {
+fn recv(p: &mut NicPair, i: usize, qp: Qpn, wr_id: u64, offset: u64) {
     let wr = RecvWr::new(wr_id, p.sge(i, offset, 100));
     p.nodes[i].nic.post_recv(qp, &[wr]).unwrap();
 }
 
 /// Node 0 sends to the group, with this Q_Key; both NICs have joined, and hear it.
-fn send(p: &mut Pair, message: &[u8], qkey: u32) -> Vec<u8> {
+fn send(p: &mut NicPair, message: &[u8], qkey: u32) -> Vec<u8> {
     let node = &mut p.nodes[0];
     let ah = node.nic.create_ah(node.pd, group(1)).unwrap();
     let to = UdDestination { ah, qpn: MULTICAST, qkey };
@@ -56,7 +56,7 @@ fn send(p: &mut Pair, message: &[u8], qkey: u32) -> Vec<u8> {
     datagram
 }
 
-fn hear(p: &mut Pair, to: Gid, datagram: &[u8]) {
+fn hear(p: &mut NicPair, to: Gid, datagram: &[u8]) {
     let packet = Packet::parse(datagram).unwrap();
     for node in &mut p.nodes {
         node.nic.handle_multicast(p.now, gid(0), to, &packet, &mut node.memory);
@@ -64,7 +64,7 @@ fn hear(p: &mut Pair, to: Gid, datagram: &[u8]) {
 }
 
 #[test]
-fn each_attached_queue_pair_gets_a_copy_with_the_addresses() {
+fn each_attached_qp_receives_copy_with_addresses() {
     let mut p = ud();
     let (first, own) = (p.nodes[1].qp, p.nodes[0].qp);
     let (second, third) = (another(&mut p, 1, None), another(&mut p, 1, None));
@@ -78,13 +78,13 @@ fn each_attached_queue_pair_gets_a_copy_with_the_addresses() {
     }
     attach(&mut p, 0, own);
     send(&mut p, b"to all", QKEY);
-    let got = p.receives(1);
+    let got = p.recv_completions(1);
     assert_eq!(statuses(&got), [(1, WcStatus::Success), (2, WcStatus::Success)]);
     assert_eq!([got[0].qpn, got[1].qpn], [first, second]);
     for wc in &got {
         assert_eq!((wc.byte_len, wc.imm, wc.src_qp), (46, Some(6), own));
     }
-    assert_eq!(statuses(&p.receives(0)), [(9, WcStatus::Success)], "its own comes back");
+    assert_eq!(statuses(&p.recv_completions(0)), [(9, WcStatus::Success)], "its own comes back");
     for (i, at) in [(1, 1000), (1, 2000), (0, 9000)] {
         let buffer = p.bytes(i)[at..at + 46].to_vec();
         assert_eq!(buffer[40..], *b"to all");
@@ -95,7 +95,7 @@ fn each_attached_queue_pair_gets_a_copy_with_the_addresses() {
 }
 
 #[test]
-fn detached_it_gets_no_more() {
+fn detached_qp_receives_nothing() {
     let mut p = ud();
     let (first, second) = (p.nodes[1].qp, another(&mut p, 1, None));
     for (wr_id, qp) in [(1, first), (2, second), (3, second)] {
@@ -107,11 +107,11 @@ fn detached_it_gets_no_more() {
     // However often it was attached.
     p.nodes[1].nic.detach_mcast(first, group(1)).unwrap();
     send(&mut p, b"one", QKEY);
-    assert_eq!(statuses(&p.receives(1)), [(2, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(2, WcStatus::Success)]);
     p.nodes[1].nic.detach_mcast(second, group(1)).unwrap();
     assert!(!p.nodes[1].nic.has_mcast_members(group(1)));
     send(&mut p, b"none", QKEY);
-    assert!(p.receives(1).is_empty());
+    assert!(p.recv_completions(1).is_empty());
     assert_eq!(p.counter(1, "drop_no_qp"), 1);
     for (qp, of) in [(first, 1), (second, 1), (second, 2), (MULTICAST, 1)] {
         assert!(matches!(p.nodes[1].nic.detach_mcast(qp, group(of)), Err(Error::Invalid(_))));
@@ -119,7 +119,7 @@ fn detached_it_gets_no_more() {
 }
 
 #[test]
-fn who_sent_it_gets_none_if_it_was_attached_without() {
+fn sender_attached_without_loopback_receives_no_copy() {
     let mut p = ud();
     let (own, other) = (p.nodes[0].qp, another(&mut p, 0, None));
     for (wr_id, qp) in [(1, own), (2, other)] {
@@ -128,15 +128,15 @@ fn who_sent_it_gets_none_if_it_was_attached_without() {
     }
     // The peer has a queue pair of the same number, maybe: it is another's.
     let sent = send(&mut p, b"hello", QKEY);
-    assert_eq!(statuses(&p.receives(0)), [(2, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(0)), [(2, WcStatus::Success)]);
     let packet = Packet::parse(&sent).unwrap();
     let node = &mut p.nodes[0];
     node.nic.handle_multicast(p.now, gid(1), group(1), &packet, &mut node.memory);
-    assert_eq!(statuses(&p.receives(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(0)), [(1, WcStatus::Success)]);
 }
 
 #[test]
-fn each_checks_q_key_receive_and_state_for_itself() {
+fn each_member_checks_q_key_receive_and_state() {
     let mut p = ud();
     let first = p.nodes[1].qp;
     let others: Vec<Qpn> = (0..3).map(|_| another(&mut p, 1, None)).collect();
@@ -149,9 +149,9 @@ fn each_checks_q_key_receive_and_state_for_itself() {
     let other_key = QpAttr { qkey: Some(QKEY + 1), ..QpAttr::to(QpState::Rts) };
     p.nodes[1].nic.modify_qp(p.now, others[0], &other_key).unwrap();
     p.nodes[1].nic.modify_qp(p.now, others[1], &QpAttr::to(QpState::Err)).unwrap();
-    assert_eq!(statuses(&p.receives(1)), [(3, WcStatus::Flushed)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(3, WcStatus::Flushed)]);
     send(&mut p, b"hello", QKEY);
-    assert_eq!(statuses(&p.receives(1)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(1, WcStatus::Success)]);
     for drop in ["drop_qkey", "drop_no_receive", "drop_qp_state"] {
         assert_eq!(p.counter(1, drop), 1, "{drop}");
     }
@@ -159,7 +159,7 @@ fn each_checks_q_key_receive_and_state_for_itself() {
 }
 
 #[test]
-fn two_with_one_shared_receive_queue_take_a_receive_each() {
+fn two_members_with_one_srq_take_one_receive_each() {
     let mut p = ud();
     let node = &mut p.nodes[1];
     let srq = node.nic.create_srq(node.pd, 4).unwrap();
@@ -170,14 +170,14 @@ fn two_with_one_shared_receive_queue_take_a_receive_each() {
         attach(&mut p, 1, qp);
     }
     send(&mut p, b"hello", QKEY);
-    let got = p.receives(1);
+    let got = p.recv_completions(1);
     assert_eq!(statuses(&got), [(0, WcStatus::Success), (1, WcStatus::Success)]);
     assert_eq!([got[0].qpn, got[1].qpn], sharers);
 }
 
 /// A receive into memory that is gone breaks its queue pair, and no other.
 #[test]
-fn a_broken_member_does_not_stop_the_others() {
+fn failed_member_does_not_affect_other_members() {
     let mut p = ud();
     let (first, second) = (p.nodes[1].qp, another(&mut p, 1, None));
     let wrong = Sge { addr: BASE, len: 100, key: Key(0xdead) };
@@ -186,19 +186,19 @@ fn a_broken_member_does_not_stop_the_others() {
     attach(&mut p, 1, first);
     attach(&mut p, 1, second);
     send(&mut p, b"hello", QKEY);
-    assert_eq!(statuses(&p.receives(1)), [(1, WcStatus::LocalProtection), (2, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(1, WcStatus::LocalProtection), (2, WcStatus::Success)]);
     assert_eq!(p.state(1), QpState::Err);
 }
 
 #[test]
-fn nothing_else_gets_through_a_group() {
+fn packets_not_for_the_group_are_dropped() {
     let mut p = ud();
     let qp = p.nodes[1].qp;
     attach(&mut p, 1, qp);
     recv(&mut p, 1, qp, 1, 0);
     // To the queue pair itself by way of the group, to another group, and to the group without it.
     let sent = send(&mut p, b"hello", QKEY);
-    assert_eq!(statuses(&p.receives(1)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(1, WcStatus::Success)]);
     recv(&mut p, 1, qp, 2, 0);
     let direct = Packet { dest_qp: qp, ..Packet::parse(&sent).unwrap() };
     let node = &mut p.nodes[1];
@@ -206,22 +206,22 @@ fn nothing_else_gets_through_a_group() {
     hear(&mut p, group(2), &sent);
     hear(&mut p, gid(1), &sent);
     p.inject(1, &Packet::parse(&sent).unwrap());
-    assert!(p.receives(1).is_empty());
+    assert!(p.recv_completions(1).is_empty());
     assert_eq!(p.counter(1, "drop_no_qp"), 4);
     // Another service's packet.
     let reliable = Packet::new(Transport::Rc, MULTICAST, Psn::new(0), Message::SendOnly, b"hello");
     let node = &mut p.nodes[1];
     node.nic.handle_multicast(p.now, gid(0), group(1), &reliable, &mut node.memory);
-    assert!(p.receives(1).is_empty());
+    assert!(p.recv_completions(1).is_empty());
     assert_eq!(p.counter(1, "drop_wrong_transport"), 1);
     p.nodes[1].nic.handle_link(false);
     hear(&mut p, group(1), &sent);
-    assert!(p.receives(1).is_empty());
+    assert!(p.recv_completions(1).is_empty());
     assert_eq!(p.counter(1, "drop_link_down"), 1);
 }
 
 #[test]
-fn what_cannot_be_attached_is_refused() {
+fn attach_refuses_wrong_qp_type_and_invalid_groups() {
     let mut rc = pair();
     let qp = rc.nodes[0].qp;
     assert!(matches!(rc.nodes[0].nic.attach_mcast(qp, group(1), true), Err(Error::Invalid(_))));
@@ -238,7 +238,7 @@ fn what_cannot_be_attached_is_refused() {
 }
 
 #[test]
-fn an_attached_queue_pair_is_not_destroyed() {
+fn attached_qp_cannot_be_destroyed() {
     let mut p = ud();
     let qp = p.nodes[0].qp;
     attach(&mut p, 0, qp);

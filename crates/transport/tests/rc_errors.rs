@@ -7,29 +7,32 @@ use core::time::Duration;
 use mitra_verbs::*;
 use mitra_wire::{Aeth, AtomicEth, Message, NakCode, Packet, Reth, Syndrome, Transport};
 
-fn write(p: &Pair, wr_id: u64, remote: RemoteAddr, len: u32) -> SendWr {
+fn write(p: &NicPair, wr_id: u64, remote: RemoteAddr, len: u32) -> SendWr {
     SendWr::new(wr_id, SendOp::Write(remote), Data::sge(p.sge(0, 0, len)))
 }
 
 /// Makes a request on remote memory.
-type Make = fn(&Pair, RemoteAddr) -> SendWr;
+type Make = fn(&NicPair, RemoteAddr) -> SendWr;
 
 /// Posts `wr` and two more; it must fail with `status`, the others are flushed, and node 1's memory is as it was.
-fn fails(p: &mut Pair, wr: SendWr, status: WcStatus) {
+fn fails(p: &mut NicPair, wr: SendWr, status: WcStatus) {
     p.bytes(0)[..0x4000].fill(0xee);
     let before = p.bytes(1).to_vec();
     let behind = [write(p, 2, p.remote(0), 8), write(p, 3, p.remote(0), 8).with_flags(SendFlags::empty())];
     p.post_on(0, &[wr]).unwrap();
     p.post_on(0, &behind).unwrap();
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, status), (2, WcStatus::Flushed), (3, WcStatus::Flushed)]);
+    assert_eq!(
+        statuses(&p.send_completions(0)),
+        [(1, status), (2, WcStatus::Flushed), (3, WcStatus::Flushed)]
+    );
     assert_eq!(p.state(0), QpState::Err);
     assert!(p.bytes(1) == before, "memory was touched");
 }
 
 /// The last NAK that node 1 sent.
-fn nak(p: &Pair) -> Option<Syndrome> {
-    let mut syndromes = p.seen.iter().filter(|s| s.from == 1).filter_map(|s| {
+fn nak(p: &NicPair) -> Option<Syndrome> {
+    let mut syndromes = p.sent.iter().filter(|s| s.from == 1).filter_map(|s| {
         match Packet::parse(&s.bytes).unwrap().message {
             Message::Ack(aeth) if !matches!(aeth.syndrome, Syndrome::Ack { .. }) => Some(aeth.syndrome),
             _ => None,
@@ -39,7 +42,7 @@ fn nak(p: &Pair) -> Option<Syndrome> {
 }
 
 /// A remote access fails: both ends are in ERR, an event says so at the responder.
-fn denied(p: &mut Pair, wr: SendWr) {
+fn denied(p: &mut NicPair, wr: SendWr) {
     p.post_recv(RecvWr::new(70, p.sge(1, 0, 8)));
     p.post_recv(RecvWr::new(71, p.sge(1, 0, 8)));
     fails(p, wr, WcStatus::RemoteAccess);
@@ -47,21 +50,21 @@ fn denied(p: &mut Pair, wr: SendWr) {
     assert_eq!(p.state(1), QpState::Err);
     let qp = p.nodes[1].qp;
     assert!(p.events(1).contains(&AsyncEvent::QpAccessError(qp)));
-    assert_eq!(statuses(&p.receives(1)), [(70, WcStatus::Flushed), (71, WcStatus::Flushed)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(70, WcStatus::Flushed), (71, WcStatus::Flushed)]);
     assert_eq!(p.counter(1, "fatal_naks_sent"), 1);
 }
 
-fn fetch_add(p: &Pair, wr_id: u64, remote: RemoteAddr) -> SendWr {
+fn fetch_add(p: &NicPair, wr_id: u64, remote: RemoteAddr) -> SendWr {
     SendWr::new(wr_id, SendOp::FetchAdd { remote, add: 1 }, Data::sge(p.sge(0, 0, 8)))
 }
 
-fn read(p: &Pair, wr_id: u64, remote: RemoteAddr, len: u32) -> SendWr {
+fn read(p: &NicPair, wr_id: u64, remote: RemoteAddr, len: u32) -> SendWr {
     SendWr::new(wr_id, SendOp::Read(remote), Data::sge(p.sge(0, 0, len)))
 }
 
 #[test]
-fn a_wrong_key_is_denied() {
-    let ops: [fn(&Pair, RemoteAddr) -> SendWr; 4] = [
+fn wrong_rkey_is_remote_access_error() {
+    let ops: [fn(&NicPair, RemoteAddr) -> SendWr; 4] = [
         |p, r| write(p, 1, r, 8),
         |p, r| write(p, 1, r, 5000),
         |p, r| read(p, 1, r, 3000),
@@ -78,7 +81,7 @@ fn a_wrong_key_is_denied() {
 }
 
 #[test]
-fn bounds_are_judged_at_the_first_packet_for_the_whole_message() {
+fn out_of_bounds_message_is_refused_at_first_packet() {
     for over in [1, 1024, 5000] {
         let mut p = pair();
         let remote = p.remote(SIZE as u64 - 5000 + over);
@@ -99,7 +102,7 @@ fn bounds_are_judged_at_the_first_packet_for_the_whole_message() {
 }
 
 #[test]
-fn a_right_that_the_region_lacks_is_denied() {
+fn missing_region_right_is_remote_access_error() {
     let cases: [(Access, Make); 3] = [
         (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 8)),
         (Access::REMOTE_READ, |p, r| read(p, 1, r, 8)),
@@ -109,7 +112,7 @@ fn a_right_that_the_region_lacks_is_denied() {
         let mut p = pair();
         let node = &mut p.nodes[1];
         node.memory.regions.push(vec![0; 64]);
-        let mr = node.nic.reg_mr(p.now, node.pd, RegionId(1), BASE, 64, ALL - right).unwrap();
+        let mr = node.nic.reg_mr(p.now, node.pd, RegionId(1), BASE, 64, ALL_ACCESS - right).unwrap();
         let wr = op(&p, mr.remote(0));
         denied(&mut p, wr);
         assert!(p.nodes[1].memory.regions[1].iter().all(|&b| b == 0));
@@ -117,23 +120,23 @@ fn a_right_that_the_region_lacks_is_denied() {
 }
 
 #[test]
-fn a_key_of_another_protection_domain_is_denied() {
+fn rkey_of_other_pd_is_remote_access_error() {
     let mut p = pair();
     let node = &mut p.nodes[1];
     node.memory.regions.push(vec![0; 64]);
     let pd = node.nic.alloc_pd().unwrap();
-    let mr = node.nic.reg_mr(p.now, pd, RegionId(1), BASE, 64, ALL).unwrap();
+    let mr = node.nic.reg_mr(p.now, pd, RegionId(1), BASE, 64, ALL_ACCESS).unwrap();
     let wr = write(&p, 1, mr.remote(0), 8);
     denied(&mut p, wr);
 }
 
 #[test]
-fn a_key_revoked_within_a_message_stops_it_there() {
+fn key_revoked_within_write_stops_placement() {
     let mut p = pair();
     p.bytes(0)[..5000].fill(0xee);
     let wr = write(&p, 1, p.remote(0), 5000);
     p.post(wr);
-    p.pump();
+    p.transmit_all();
     for _ in 0..2 {
         p.step();
     }
@@ -141,30 +144,30 @@ fn a_key_revoked_within_a_message_stops_it_there() {
     let placed = node.memory.regions[0].iter().filter(|&&b| b == 0xee).count();
     assert!(placed > 0 && placed < 5000, "{placed}");
     assert_eq!(node.nic.dereg_mr(p.now, node.mr.id), Ok(RegionId(0)));
-    let touches = node.memory.touches;
+    let accesses = node.memory.accesses;
     p.run();
-    assert_eq!(p.nodes[1].memory.touches, touches, "memory was touched after its revocation");
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess)]);
+    assert_eq!(p.nodes[1].memory.accesses, accesses, "memory was touched after its revocation");
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteAccess)]);
 }
 
 #[test]
-fn a_key_revoked_before_the_read_response_leaves_is_denied() {
+fn key_revoked_before_read_response_is_remote_access_error() {
     let mut p = pair();
     let wr = read(&p, 1, p.remote(0), 5000);
     p.post(wr);
-    p.pump();
+    p.transmit_all();
     // Accepted, but not yet fetched.
-    let bytes = p.seen[0].bytes.clone();
+    let bytes = p.sent[0].bytes.clone();
     p.inject(1, &Packet::parse(&bytes).unwrap());
     let node = &mut p.nodes[1];
     node.nic.dereg_mr(p.now, node.mr.id).unwrap();
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess)]);
-    assert_eq!(p.nodes[1].memory.touches, 0);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteAccess)]);
+    assert_eq!(p.nodes[1].memory.accesses, 0);
 }
 
 #[test]
-fn an_operation_that_the_queue_pair_may_not_do_is_an_invalid_request() {
+fn operation_without_qp_access_is_invalid_request() {
     let cases: [(Access, Make); 4] = [
         (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 8)),
         (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 0)),
@@ -182,7 +185,7 @@ fn an_operation_that_the_queue_pair_may_not_do_is_an_invalid_request() {
 }
 
 #[test]
-fn an_unaligned_atomic_is_an_invalid_request() {
+fn unaligned_atomic_is_invalid_request() {
     for offset in 1..8 {
         let mut p = pair();
         let wr = fetch_add(&p, 1, p.remote(offset));
@@ -191,12 +194,12 @@ fn an_unaligned_atomic_is_an_invalid_request() {
 }
 
 #[test]
-fn memory_that_is_gone_is_an_operational_error_at_the_responder() {
-    let ops: [fn(&Pair) -> SendWr; 3] =
+fn unmapped_memory_is_remote_operational_error() {
+    let ops: [fn(&NicPair) -> SendWr; 3] =
         [|p| write(p, 1, p.remote(0), 8), |p| read(p, 1, p.remote(0), 8), |p| fetch_add(p, 1, p.remote(0))];
     for op in ops {
         let mut p = pair();
-        p.nodes[1].memory.gone.push(0);
+        p.nodes[1].memory.unmapped.push(0);
         let wr = op(&p);
         fails(&mut p, wr, WcStatus::RemoteOperation);
         assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::RemoteOperational)));
@@ -206,44 +209,44 @@ fn memory_that_is_gone_is_an_operational_error_at_the_responder() {
 }
 
 #[test]
-fn no_bytes_need_no_key() {
+fn zero_length_request_needs_no_key() {
     let mut p = pair();
     let nowhere = RemoteAddr { addr: 0, rkey: Key(0) };
     let wrs = [write(&p, 1, nowhere, 0), read(&p, 2, nowhere, 0)];
     p.post_on(0, &wrs).unwrap();
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
 }
 
 #[test]
-fn a_message_longer_than_its_receive_fails_both() {
+fn send_longer_than_receive_fails_both_ends() {
     for (room, len) in [(8, 9), (1024, 1025), (2048, 5000), (0, 1)] {
         let mut p = pair();
         p.post_recv(RecvWr::new(70, p.sge(1, 0, room)));
         p.post_recv(RecvWr::new(71, p.sge(1, 0, room)));
         p.post(SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, len))));
         p.run();
-        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteInvalidRequest)]);
-        assert_eq!(statuses(&p.receives(1)), [(70, WcStatus::LocalLength), (71, WcStatus::Flushed)]);
+        assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteInvalidRequest)]);
+        assert_eq!(statuses(&p.recv_completions(1)), [(70, WcStatus::LocalLength), (71, WcStatus::Flushed)]);
         assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
         assert_eq!((p.state(0), p.state(1)), (QpState::Err, QpState::Err));
     }
 }
 
 #[test]
-fn a_receive_with_a_wrong_key_fails_both() {
+fn receive_with_wrong_lkey_fails_both_ends() {
     let mut p = pair();
     let sge = p.sge(1, 0, 8);
     p.post_recv(RecvWr::new(70, Sge { key: Key(sge.key.0 ^ 1), ..sge }));
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteOperation)]);
-    assert_eq!(statuses(&p.receives(1)), [(70, WcStatus::LocalProtection)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteOperation)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(70, WcStatus::LocalProtection)]);
     assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::RemoteOperational)));
 }
 
 #[test]
-fn a_wrong_local_key_fails_when_those_before_it_are_done() {
+fn wrong_local_key_fails_after_earlier_sends_complete() {
     let mut p = pair();
     let good = write(&p, 1, p.remote(0), 8);
     let sge = p.sge(0, SIZE as u64 - 4, 8);
@@ -252,126 +255,126 @@ fn a_wrong_local_key_fails_when_those_before_it_are_done() {
     p.post_on(0, &[good, bad, behind]).unwrap();
     p.run();
     assert_eq!(
-        statuses(&p.sends(0)),
+        statuses(&p.send_completions(0)),
         [(1, WcStatus::Success), (2, WcStatus::LocalProtection), (3, WcStatus::Flushed)]
     );
     // The peer knows nothing of it.
     assert_eq!(p.state(1), QpState::Rts);
-    assert_eq!(p.names(0), ["RC_RDMA_WRITE_ONLY"]);
+    assert_eq!(p.sent_opcodes(0), ["RC_RDMA_WRITE_ONLY"]);
 }
 
 #[test]
-fn a_wrong_local_key_does_not_hinder_the_retransmission_of_those_before_it() {
+fn wrong_local_key_does_not_block_earlier_retransmissions() {
     let mut p = pair();
     let mut n = 0;
-    p.link(move |_, _| {
+    p.set_link(move |_, _| {
         n += 1;
-        if n <= 2 { Fate::Drop } else { Fate::Pass }
+        if n <= 2 { LinkAction::Drop } else { LinkAction::Pass }
     });
     let good = write(&p, 1, p.remote(0), 8);
     let bad = SendWr::new(2, SendOp::Send, Data::sge(Sge { key: Key(0), ..p.sge(0, 0, 8) }));
     p.post_on(0, &[good, bad]).unwrap();
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::LocalProtection)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::LocalProtection)]);
 }
 
 #[test]
-fn what_is_fetched_needs_local_write() {
+fn read_destination_needs_local_write() {
     let mut p = pair();
     let node = &mut p.nodes[0];
     node.memory.regions.push(vec![0; 64]);
     let mr = node.nic.reg_mr(p.now, node.pd, RegionId(1), BASE, 64, Access::empty()).unwrap();
     p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(mr.sge(0, 8))));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::LocalProtection)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::LocalProtection)]);
     assert!(p.nodes[0].memory.regions[1].iter().all(|&b| b == 0));
 }
 
 #[test]
-fn a_responder_error_behind_a_read_lets_the_read_complete() {
+fn read_before_refused_request_completes() {
     let mut p = pair();
     let good = read(&p, 1, p.remote(0), 5000);
     let bad = write(&p, 2, RemoteAddr { rkey: Key(0), ..p.remote(0) }, 8);
     p.post_on(0, &[good, bad]).unwrap();
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::RemoteAccess)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::RemoteAccess)]);
     assert_eq!(p.counter(0, "timeouts"), 0);
 }
 
 /// A READ, and a bad request behind it, which is judged before any of the READ's answer has left.
-fn refused_behind_a_read() -> Pair {
+fn refused_behind_a_read() -> NicPair {
     let mut p = pair();
     let good = read(&p, 1, p.remote(0), 3000);
     let bad = write(&p, 2, RemoteAddr { rkey: Key(0), ..p.remote(0) }, 8);
     let more = write(&p, 3, p.remote(0), 8);
     p.post_on(0, &[good, bad, more]).unwrap();
-    p.pump();
+    p.transmit_all();
     p.now += LATENCY;
     while p.deliver_due() {}
-    assert_eq!((p.nodes[1].memory.touches, p.names(1).len()), (0, 0));
+    assert_eq!((p.nodes[1].memory.accesses, p.sent_opcodes(1).len()), (0, 0));
     p
 }
 
 #[test]
-fn a_nak_waits_for_the_answers_before_it() {
+fn nak_leaves_after_earlier_responses() {
     let mut p = refused_behind_a_read();
     assert_eq!(p.state(1), QpState::Rts);
     p.run();
     // Not the READ is to blame; and what follows a refused request is not executed.
     let ended = [(1, WcStatus::Success), (2, WcStatus::RemoteAccess), (3, WcStatus::Flushed)];
-    assert_eq!(statuses(&p.sends(0)), ended);
+    assert_eq!(statuses(&p.send_completions(0)), ended);
     let answers = [
         "RC_RDMA_READ_RESPONSE_FIRST",
         "RC_RDMA_READ_RESPONSE_MIDDLE",
         "RC_RDMA_READ_RESPONSE_LAST",
         "RC_ACKNOWLEDGE",
     ];
-    assert_eq!((p.names(1), p.state(1)), (answers.to_vec(), QpState::Err));
-    assert_eq!((p.nodes[1].memory.touches, p.counter(0, "timeouts")), (3, 0));
+    assert_eq!((p.sent_opcodes(1), p.state(1)), (answers.to_vec(), QpState::Err));
+    assert_eq!((p.nodes[1].memory.accesses, p.counter(0, "timeouts")), (3, 0));
 }
 
 #[test]
-fn a_nak_waits_for_the_answers_to_duplicates() {
+fn nak_leaves_after_duplicate_responses() {
     let mut p = pair();
     let read = request(&p, 0, Message::ReadRequest(reth(&p, 8)), b"");
     let bad = request(&p, 1, Message::WriteOnly(Reth { rkey: 0, ..reth(&p, 8) }), b"12345678");
     p.inject(1, &read);
-    p.pump();
+    p.transmit_all();
     p.inject(1, &read);
     p.inject(1, &bad);
-    p.pump();
+    p.transmit_all();
     let answer = "RC_RDMA_READ_RESPONSE_ONLY";
-    assert_eq!((p.names(1), p.state(1)), (vec![answer, answer, "RC_ACKNOWLEDGE"], QpState::Err));
+    assert_eq!((p.sent_opcodes(1), p.state(1)), (vec![answer, answer, "RC_ACKNOWLEDGE"], QpState::Err));
 }
 
 #[test]
-fn in_error_nothing_leaves() {
+fn error_state_sends_nothing() {
     let mut p = refused_behind_a_read();
     p.modify(1, &QpAttr::to(QpState::Err));
-    p.pump();
-    assert_eq!((p.nodes[1].memory.touches, p.names(1).len()), (0, 0));
+    p.transmit_all();
+    assert_eq!((p.nodes[1].memory.accesses, p.sent_opcodes(1).len()), (0, 0));
 }
 
 #[test]
-fn no_receive_is_waited_for() {
+fn send_waits_for_receive() {
     let mut p = pair(); // min_rnr_timer 4: 40 µs
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
     let start = p.now;
     p.run_for(Duration::from_micros(200));
-    assert!(p.sends(0).is_empty());
-    let tries: Vec<Time> = p.seen.iter().filter(|s| s.from == 0).map(|s| s.at).collect();
+    assert!(p.send_completions(0).is_empty());
+    let tries: Vec<Time> = p.sent.iter().filter(|s| s.from == 0).map(|s| s.at).collect();
     assert!(tries.len() > 3, "{tries:?}");
     assert_eq!(tries[1] - start, Duration::from_micros(40) + 2 * LATENCY);
     assert_eq!(nak(&p), Some(Syndrome::RnrNak { timer: 4 }));
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
-    assert_eq!(statuses(&p.receives(1)), [(9, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(9, WcStatus::Success)]);
     assert_eq!(&p.bytes(1)[..8], b"patience");
 }
 
 #[test]
-fn no_receive_for_a_write_with_immediate_is_waited_for_at_its_last_packet() {
+fn write_with_immediate_waits_for_receive_at_last_packet() {
     let mut p = pair();
     let data = pattern(5000, 3);
     p.bytes(0)[..5000].copy_from_slice(&data);
@@ -379,64 +382,64 @@ fn no_receive_for_a_write_with_immediate_is_waited_for_at_its_last_packet() {
     p.run_for(Duration::from_micros(30));
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 0)));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
-    assert_eq!(p.receives(1)[0].imm, Some(8));
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
+    assert_eq!(p.recv_completions(1)[0].imm, Some(8));
     assert_eq!(p.bytes(1)[..5000], data);
     // Only the last packet was sent twice.
     assert_eq!(p.counter(0, "retransmitted_packets"), 1);
-    assert_eq!(p.names(0).last(), Some(&"RC_RDMA_WRITE_LAST_WITH_IMMEDIATE"));
+    assert_eq!(p.sent_opcodes(0).last(), Some(&"RC_RDMA_WRITE_LAST_WITH_IMMEDIATE"));
 }
 
 #[test]
-fn patience_ends() {
+fn rnr_retries_are_limited() {
     for rnr_retry in [0, 1, 6] {
         let mut p = Setup { rnr_retry, ..Setup::default() }.pair();
         p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")));
         p.run();
-        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RnrRetryExceeded)]);
-        assert_eq!(p.names(0).len(), 1 + usize::from(rnr_retry));
+        assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RnrRetryExceeded)]);
+        assert_eq!(p.sent_opcodes(0).len(), 1 + usize::from(rnr_retry));
         assert_eq!(p.state(1), QpState::Rts);
     }
 }
 
 #[test]
-fn a_copy_costs_no_patience() {
+fn duplicated_packets_use_no_rnr_retry() {
     // Of the NAK, or of the request that gets one.
     for doubled in 0..2 {
         let mut p = Setup { rnr_retry: 1, min_rnr_timer: 12, ..Setup::default() }.pair();
         let mut first = true;
-        p.link(move |from, _| {
+        p.set_link(move |from, _| {
             let hit = from == doubled && first;
             first &= !hit;
-            if hit { Fate::Duplicate } else { Fate::Pass }
+            if hit { LinkAction::Duplicate } else { LinkAction::Pass }
         });
         p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
         p.run_for(Duration::from_micros(100));
         assert_eq!(p.counter(0, "rnr_naks_received"), 2);
         p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
         p.run();
-        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+        assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
     }
 }
 
 #[test]
-fn waiting_for_ever_survives_lost_naks() {
+fn unlimited_rnr_retry_survives_lost_naks() {
     let mut p = Setup { rnr_retry: 7, retry_cnt: 3, min_rnr_timer: 1, timeout: 5, ..Setup::default() }.pair();
     let mut n = 0;
-    p.link(move |from, _| {
+    p.set_link(move |from, _| {
         n += from;
-        if from == 1 && n % 4 == 0 { Fate::Drop } else { Fate::Pass }
+        if from == 1 && n % 4 == 0 { LinkAction::Drop } else { LinkAction::Pass }
     });
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
     p.run_for(Duration::from_millis(20));
     assert!(p.counter(0, "timeouts") > 3);
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
 }
 
 #[test]
-fn a_message_behind_one_that_waits_for_a_receive_is_not_executed_before_it() {
+fn request_behind_rnr_nak_is_not_executed_early() {
     let mut p = pair();
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"first...")));
     p.post(write(&p, 2, p.remote(64), 8));
@@ -445,12 +448,12 @@ fn a_message_behind_one_that_waits_for_a_receive_is_not_executed_before_it() {
     assert_eq!(p.bytes(1)[64], 0);
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
     assert_eq!(p.bytes(1)[64], 7);
 }
 
 #[test]
-fn who_waits_for_a_receive_is_not_told_of_gaps() {
+fn rnr_nak_suppresses_sequence_naks() {
     let mut p = pair();
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"first...")));
     for i in 2..8 {
@@ -458,52 +461,52 @@ fn who_waits_for_a_receive_is_not_told_of_gaps() {
     }
     p.run_for(Duration::from_micros(30));
     assert_eq!((p.counter(1, "rnr_naks_sent"), p.counter(1, "sequence_naks_sent")), (1, 0));
-    assert_eq!(p.names(1).len(), 1);
+    assert_eq!(p.sent_opcodes(1).len(), 1);
 }
 
 #[test]
-fn rights_that_a_queue_pair_loses_are_lost_at_once() {
+fn revoked_qp_access_takes_effect_at_once() {
     // In the middle of a WRITE, and between a READ and its response.
     let mut p = pair();
     p.bytes(0)[..5000].fill(0xee);
     p.post(write(&p, 1, p.remote(0), 5000));
-    p.pump();
+    p.transmit_all();
     p.step();
     p.step();
-    let touches = p.nodes[1].memory.touches;
-    assert!(touches > 0);
+    let accesses = p.nodes[1].memory.accesses;
+    assert!(accesses > 0);
     let less = |access| QpAttr { access: Some(access), ..QpAttr::default() };
     p.modify(1, &less(Access::REMOTE_READ));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteInvalidRequest)]);
-    assert_eq!(p.nodes[1].memory.touches, touches);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteInvalidRequest)]);
+    assert_eq!(p.nodes[1].memory.accesses, accesses);
 
     let mut p = pair();
     p.post(read(&p, 1, p.remote(0), 5000));
-    p.pump();
-    let bytes = p.seen[0].bytes.clone();
+    p.transmit_all();
+    let bytes = p.sent[0].bytes.clone();
     p.inject(1, &Packet::parse(&bytes).unwrap());
     p.modify(1, &less(Access::REMOTE_WRITE));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess)]);
-    assert_eq!(p.nodes[1].memory.touches, 0);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteAccess)]);
+    assert_eq!(p.nodes[1].memory.accesses, 0);
 }
 
 /// A request from node 0's queue pair to node 1's.
-fn request(p: &Pair, psn_ahead: u32, message: Message, payload: &'static [u8]) -> Packet<'static> {
+fn request(p: &NicPair, psn_ahead: u32, message: Message, payload: &'static [u8]) -> Packet<'static> {
     let psn = p.status(1).rq_psn.add(psn_ahead);
     Packet { ack_req: true, ..Packet::new(Transport::Rc, p.nodes[1].qp, psn, message, payload) }
 }
 
 const FULL: &[u8] = &[0x11; 1024];
 
-fn reth(p: &Pair, len: u32) -> Reth {
+fn reth(p: &NicPair, len: u32) -> Reth {
     let remote = p.remote(0);
     Reth { va: remote.addr, rkey: remote.rkey.0, len }
 }
 
-/// The packets, one after the other, end in this NAK, and the last one touches nothing.
-fn refused(packets: impl Fn(&Pair) -> Vec<(Message, &'static [u8])>, code: NakCode) {
+/// The packets, one after the other, end in this NAK, and the last one accesses nothing.
+fn refused(packets: impl Fn(&NicPair) -> Vec<(Message, &'static [u8])>, code: NakCode) {
     let mut p = pair();
     for i in 0..4 {
         p.post_recv(RecvWr::new(i, p.sge(1, 0x8000, 4096)));
@@ -513,14 +516,14 @@ fn refused(packets: impl Fn(&Pair) -> Vec<(Message, &'static [u8])>, code: NakCo
     for &(message, payload) in before {
         let packet = request(&p, 0, message, payload);
         p.inject(1, &packet);
-        p.pump();
+        p.transmit_all();
         assert_eq!(nak(&p), None, "{packet:?}");
         assert_eq!(p.state(1), QpState::Rts);
     }
     let memory = p.bytes(1).to_vec();
     let packet = request(&p, 0, last.0, last.1);
     p.inject(1, &packet);
-    p.pump();
+    p.transmit_all();
     assert_eq!(nak(&p), Some(Syndrome::Nak(code)), "{packet:?}");
     assert_eq!(p.state(1), QpState::Err);
     assert_eq!(p.status(1).rq_psn, packet.psn, "a refused packet is not executed");
@@ -528,7 +531,7 @@ fn refused(packets: impl Fn(&Pair) -> Vec<(Message, &'static [u8])>, code: NakCo
 }
 
 #[test]
-fn the_order_of_operations_within_a_message_is_enforced() {
+fn opcode_sequence_is_enforced() {
     use Message::*;
     let middle_without_first: [(Message, &[u8]); 8] = [
         (SendMiddle, FULL),
@@ -551,7 +554,7 @@ fn the_order_of_operations_within_a_message_is_enforced() {
     for within_write in [SendFirst, SendOnly, SendMiddle, SendLast, SendLastImm(3)] {
         refused(|p| vec![(WriteFirst(reth(p, 4000)), FULL), (within_write, FULL)], NakCode::InvalidRequest);
     }
-    let within = |message: fn(&Pair) -> Message| {
+    let within = |message: fn(&NicPair) -> Message| {
         let payload = |m: Message| if m.has_payload() { FULL } else { b"" };
         refused(|p| vec![(SendFirst, FULL), (message(p), payload(message(p)))], NakCode::InvalidRequest);
         refused(
@@ -566,7 +569,7 @@ fn the_order_of_operations_within_a_message_is_enforced() {
 }
 
 #[test]
-fn the_length_of_packets_is_enforced() {
+fn packet_lengths_are_enforced() {
     use Message::*;
     const MORE: &[u8] = &[0x11; 1025];
     const LESS: &[u8] = &[0x11; 1023];
@@ -593,22 +596,22 @@ fn the_length_of_packets_is_enforced() {
 }
 
 #[test]
-fn more_reads_at_once_than_promised_are_an_invalid_request() {
+fn reads_beyond_max_dest_rd_atomic_are_invalid_requests() {
     let mut p = Setup { dest_rd_atomic: 2, ..Setup::default() }.pair();
     for _ in 0..3 {
         let packet = request(&p, 0, Message::ReadRequest(reth(&p, 8)), b"");
         p.inject(1, &packet);
     }
-    p.pump();
+    p.transmit_all();
     // Those that it had accepted are answered first.
     let answer = "RC_RDMA_READ_RESPONSE_ONLY";
-    assert_eq!((p.names(1), p.state(1)), (vec![answer, answer, "RC_ACKNOWLEDGE"], QpState::Err));
+    assert_eq!((p.sent_opcodes(1), p.state(1)), (vec![answer, answer, "RC_ACKNOWLEDGE"], QpState::Err));
     assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
 }
 
 #[test]
-fn a_response_that_makes_no_sense_fails_the_request() {
-    let cases: [fn(&Pair) -> Packet<'static>; 3] = [
+fn mismatched_response_fails_request() {
+    let cases: [fn(&NicPair) -> Packet<'static>; 3] = [
         // A READ's response to a WRITE, data of the wrong length, an atomic's response to a READ.
         |p| response(p, 0, Message::ReadOnly(ack()), b"12345678"),
         |p| response(p, 1, Message::ReadOnly(ack()), b"1234567"),
@@ -616,10 +619,10 @@ fn a_response_that_makes_no_sense_fails_the_request() {
     ];
     for (i, case) in cases.into_iter().enumerate() {
         let mut p = pair();
-        p.link(|_, _| Fate::Drop);
+        p.set_link(|_, _| LinkAction::Drop);
         p.post(write(&p, 1, p.remote(0), 8));
         p.post(read(&p, 2, p.remote(0), 8));
-        p.pump();
+        p.transmit_all();
         let packet = case(&p);
         p.inject(0, &packet);
         let expected = if i == 0 {
@@ -627,7 +630,7 @@ fn a_response_that_makes_no_sense_fails_the_request() {
         } else {
             vec![(1, WcStatus::Success), (2, WcStatus::BadResponse)]
         };
-        assert_eq!(statuses(&p.sends(0)), expected);
+        assert_eq!(statuses(&p.send_completions(0)), expected);
         assert!(p.bytes(0).iter().all(|&b| b == 0));
     }
 }
@@ -637,25 +640,25 @@ fn ack() -> Aeth {
 }
 
 /// A response from node 1's queue pair to node 0's; the first request has PSN 100.
-fn response(p: &Pair, psn: u32, message: Message, payload: &'static [u8]) -> Packet<'static> {
+fn response(p: &NicPair, psn: u32, message: Message, payload: &'static [u8]) -> Packet<'static> {
     Packet::new(Transport::Rc, p.nodes[0].qp, Psn::new(100 + psn), message, payload)
 }
 
 /// What node 1 has to send now.
-fn answers(p: &mut Pair) -> usize {
-    let before = p.names(1).len();
+fn answers(p: &mut NicPair) -> usize {
+    let before = p.sent_opcodes(1).len();
     p.run();
-    p.names(1).len() - before
+    p.sent_opcodes(1).len() - before
 }
 
 #[test]
-fn a_late_copy_of_an_answered_read_does_no_harm_after_its_key_was_revoked() {
+fn late_copy_of_answered_read_is_dropped_after_revocation() {
     let mut p = Setup { rd_atomic: 1, dest_rd_atomic: 1, ..Setup::default() }.pair();
     for i in 1..3 {
         p.post(read(&p, i, p.remote(0), 8));
     }
     p.run();
-    let requests: Vec<_> = p.seen.iter().filter(|s| s.from == 0).map(|s| s.bytes.clone()).collect();
+    let requests: Vec<_> = p.sent.iter().filter(|s| s.from == 0).map(|s| s.bytes.clone()).collect();
     let node = &mut p.nodes[1];
     node.nic.dereg_mr(p.now, node.mr.id).unwrap();
     // With one READ at a time, the second one says that the first one is answered.
@@ -671,11 +674,11 @@ fn a_late_copy_of_an_answered_read_does_no_harm_after_its_key_was_revoked() {
 }
 
 #[test]
-fn a_duplicate_read_that_was_accepted_does_no_harm_when_its_key_is_revoked() {
+fn accepted_duplicate_read_keeps_qp_usable_after_revocation() {
     let mut p = pair();
     p.post(read(&p, 1, p.remote(0), 8));
     p.run();
-    let old = p.seen[0].bytes.clone();
+    let old = p.sent[0].bytes.clone();
     p.inject(1, &Packet::parse(&old).unwrap());
     let node = &mut p.nodes[1];
     node.nic.dereg_mr(p.now, node.mr.id).unwrap();
@@ -685,65 +688,65 @@ fn a_duplicate_read_that_was_accepted_does_no_harm_when_its_key_is_revoked() {
 }
 
 #[test]
-fn a_read_asked_for_again_after_its_key_was_revoked_is_denied() {
+fn retransmitted_read_is_denied_after_revocation() {
     // Found by a later response, or by the time-out.
     for (len, lost) in [(1 << 16, 2), (8, 1)] {
         let mut p = pair();
         let mut n = 0;
-        p.link(move |from, _| {
+        p.set_link(move |from, _| {
             n += from;
-            if from == 1 && n == lost { Fate::Drop } else { Fate::Pass }
+            if from == 1 && n == lost { LinkAction::Drop } else { LinkAction::Pass }
         });
         p.post(read(&p, 1, p.remote(0), len));
         p.run_for(3 * LATENCY);
         let node = &mut p.nodes[1];
         node.nic.dereg_mr(p.now, node.mr.id).unwrap();
         p.run();
-        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess)]);
+        assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteAccess)]);
     }
 }
 
 #[test]
-fn a_duplicate_read_may_not_ask_for_more_than_was_executed() {
+fn duplicate_read_longer_than_original_is_dropped() {
     let mut p = pair();
     p.post(read(&p, 1, p.remote(0), 2048));
     p.run();
-    let sent = p.names(1).len();
+    let sent = p.sent_opcodes(1).len();
     for (len, answers) in [(2048, 2), (2049, 0), (1 << 20, 0)] {
         let message = Message::ReadRequest(reth(&p, len));
         let packet = Packet::new(Transport::Rc, p.nodes[1].qp, Psn::new(100), message, b"");
-        let before = p.names(1).len();
+        let before = p.sent_opcodes(1).len();
         p.inject(1, &packet);
-        p.pump();
-        assert_eq!(p.names(1).len() - before, answers);
+        p.transmit_all();
+        assert_eq!(p.sent_opcodes(1).len() - before, answers);
     }
     assert_eq!((sent, p.status(1).rq_psn), (2, Psn::new(102)));
 }
 
 #[test]
-fn a_duplicate_read_replaces_the_answer_that_is_still_due() {
+fn duplicate_read_replaces_due_response() {
     let mut p = pair();
     p.post(read(&p, 1, p.remote(0), 5000));
-    p.pump();
-    let bytes = p.seen[0].bytes.clone();
+    p.transmit_all();
+    let bytes = p.sent[0].bytes.clone();
     for _ in 0..3 {
         p.inject(1, &Packet::parse(&bytes).unwrap());
     }
-    p.pump();
-    assert_eq!(p.names(1).len(), 5);
+    p.transmit_all();
+    assert_eq!(p.sent_opcodes(1).len(), 5);
 }
 
 #[test]
-fn a_fatal_nak_behind_a_lost_read_response_waits_for_the_read() {
+fn read_with_lost_response_fails_before_refused_request() {
     // The responder is in ERR by then and answers the READ no more: the READ is the first to fail.
     let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
-    p.link(|dir, packet| {
+    p.set_link(|dir, packet| {
         let lost = dir == 1 && matches!(packet.message, Message::ReadOnly(_));
-        if lost { Fate::Drop } else { Fate::Pass }
+        if lost { LinkAction::Drop } else { LinkAction::Pass }
     });
     let bad = write(&p, 2, RemoteAddr { rkey: Key(0), ..p.remote(0) }, 8);
     let wrs = [read(&p, 1, p.remote(0), 8), bad];
     p.post_on(0, &wrs).unwrap();
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RetryExceeded), (2, WcStatus::Flushed)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RetryExceeded), (2, WcStatus::Flushed)]);
 }

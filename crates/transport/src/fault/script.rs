@@ -1,4 +1,4 @@
-//! Faults as text: `nic-dead@5:1`, `drop=1000ppm,reorder=500ppm,delay=50us`.
+//! The text form of triggers and noise: `nic-dead@5:1`, `drop=1000ppm,reorder=500ppm,delay=50us`.
 
 use core::fmt;
 use core::str::FromStr;
@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::{Failure, Noise, Stage, Trigger};
 
-/// Why a scripted fault was not understood: one line that says what would be.
+/// The parse error of a fault script. The message is one line and shows a valid form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScriptError(String);
 
@@ -19,10 +19,10 @@ impl fmt::Display for ScriptError {
 impl core::error::Error for ScriptError {}
 
 impl Failure {
-    /// All of them.
+    /// All failures.
     pub const ALL: [Failure; 4] = [Failure::LinkDown, Failure::NicDead, Failure::NicHung, Failure::NotPlaced];
 
-    /// Its name in scripts.
+    /// Returns the name in scripts.
     pub const fn name(self) -> &'static str {
         match self {
             Failure::LinkDown => "link-down",
@@ -52,7 +52,7 @@ impl FromStr for Failure {
 }
 
 impl Stage {
-    /// All of them, in order.
+    /// All stages in ascending order.
     pub const ALL: [Stage; 8] = [
         Stage::Posted,
         Stage::RequestOnWire,
@@ -64,7 +64,7 @@ impl Stage {
         Stage::NotPlaced,
     ];
 
-    /// Its number, 1 to 8.
+    /// Returns the number of the stage, 1 to 8.
     pub const fn number(self) -> u8 {
         self as u8
     }
@@ -141,7 +141,7 @@ impl fmt::Display for Noise {
 impl FromStr for Noise {
     type Err = ScriptError;
 
-    /// Parts may come in any order; `none` is no noise.
+    /// Parses the parts in any order. `none` is no noise.
     fn from_str(s: &str) -> Result<Noise, ScriptError> {
         let mut noise = Noise::default();
         if s == "none" {
@@ -184,7 +184,7 @@ fn probability(s: &str) -> Result<u32, ScriptError> {
     })
 }
 
-/// A duration in the largest unit that is exact: `50us`, `2s`.
+/// A duration with a text form in the largest exact unit: `50us`, `2s`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Delay(pub Duration);
 

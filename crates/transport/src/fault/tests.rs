@@ -53,7 +53,7 @@ fn struck(failure: Failure) -> TapResult {
 }
 
 #[test]
-fn without_faults_everything_passes() {
+fn all_packets_pass_without_faults() {
     let mut faults = Faults::new([0; 32]);
     assert!(
         faults.is_idle()
@@ -68,7 +68,7 @@ fn without_faults_everything_passes() {
 }
 
 #[test]
-fn live_failures() {
+fn injected_failures_set_state_until_healed() {
     for failure in Failure::ALL {
         let mut faults = Faults::new([0; 32]);
         faults.fail(failure);
@@ -88,7 +88,7 @@ fn live_failures() {
 }
 
 #[test]
-fn stage_1_posted() {
+fn stage_1_trigger_fails_at_posted_request() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@1:2"));
         assert!(!faults.is_idle());
@@ -101,7 +101,7 @@ fn stage_1_posted() {
 }
 
 #[test]
-fn stage_2_request_on_the_wire() {
+fn stage_2_trigger_fails_with_request_on_wire() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@2:2"));
         assert_eq!(faults.transmit(&rc(0, READ)), passed());
@@ -113,7 +113,7 @@ fn stage_2_request_on_the_wire() {
 }
 
 #[test]
-fn stage_3_arrived() {
+fn stage_3_trigger_fails_at_arrived_request() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@3:2"));
         assert_eq!(faults.receive(&rc(0, Message::SendFirst)), passed());
@@ -125,7 +125,7 @@ fn stage_3_arrived() {
 }
 
 #[test]
-fn stage_4_partly_executed() {
+fn stage_4_trigger_fails_at_partly_executed_message() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@4:2"));
         for (psn, message) in [(0, WRITE_FIRST), (1, Message::WriteLast), (2, WRITE)] {
@@ -139,7 +139,7 @@ fn stage_4_partly_executed() {
 }
 
 #[test]
-fn stage_5_executed() {
+fn stage_5_trigger_fails_at_executed_message() {
     let completing = [
         WRITE,
         READ,
@@ -164,7 +164,7 @@ fn stage_5_executed() {
 }
 
 #[test]
-fn stage_6_acknowledgement_on_the_wire() {
+fn stage_6_trigger_fails_with_ack_on_wire() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@6:2"));
         assert_eq!(faults.transmit(&rc(0, Message::ReadMiddle)), passed());
@@ -177,7 +177,7 @@ fn stage_6_acknowledgement_on_the_wire() {
 }
 
 #[test]
-fn stage_7_acknowledged() {
+fn stage_7_trigger_fails_at_acknowledged_request() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@7:2"));
         assert_eq!(faults.receive(&rc(0, ACK)), passed());
@@ -192,7 +192,7 @@ fn stage_7_acknowledged() {
 }
 
 #[test]
-fn stage_8_not_placed() {
+fn stage_8_trigger_fails_at_ack_before_placement() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@8:2"));
         assert_eq!(faults.receive(&rc(0xff_fffe, WRITE)), passed());
@@ -214,7 +214,7 @@ fn stage_8_not_placed() {
 }
 
 #[test]
-fn stage_8_may_stay_not_placed() {
+fn stage_8_with_not_placed_holds_placement_back() {
     let mut faults = armed("not-placed@8:1");
     faults.receive(&rc(0, WRITE));
     let fate = TapResult { verdict: Verdict::Pass, failure: Some(Failure::NotPlaced) };
@@ -225,7 +225,7 @@ fn stage_8_may_stay_not_placed() {
 }
 
 #[test]
-fn only_reliable_connections_are_counted() {
+fn triggers_count_only_rc_packets() {
     for stage in Stage::ALL {
         let mut faults = armed(&format!("nic-dead@{stage}:1"));
         for transport in [Transport::Uc, Transport::Ud(Deth::default())] {
@@ -239,7 +239,7 @@ fn only_reliable_connections_are_counted() {
 }
 
 #[test]
-fn a_trigger_strikes_once_and_can_be_disarmed() {
+fn trigger_fires_once_and_can_be_disarmed() {
     let mut faults = armed("link-down@1:1");
     assert_eq!(faults.transmit(&rc(0, WRITE)).failure, Some(Failure::LinkDown));
     faults.heal_link();
@@ -257,7 +257,7 @@ fn a_trigger_strikes_once_and_can_be_disarmed() {
 }
 
 #[test]
-fn triggers_count_side_by_side() {
+fn several_triggers_count_independently() {
     let mut faults = armed("link-down@1:3");
     faults.arm("nic-hung@1:1".parse().unwrap());
     faults.arm("nic-dead@1:3".parse().unwrap());
@@ -268,7 +268,7 @@ fn triggers_count_side_by_side() {
 }
 
 #[test]
-fn noise_comes_as_often_as_asked_and_the_same_from_a_seed() {
+fn noise_has_configured_rates_and_is_deterministic() {
     let noise: Noise =
         "drop=100000ppm,corrupt=50000ppm,dup=200000ppm,reorder=20000ppm,delay=1ms".parse().unwrap();
     let run = |seed| {
@@ -292,7 +292,7 @@ fn noise_comes_as_often_as_asked_and_the_same_from_a_seed() {
 }
 
 #[test]
-fn what_noise_takes_away_has_not_arrived() {
+fn packets_lost_to_noise_are_not_counted_as_arrived() {
     for noise in ["drop=1000000ppm", "corrupt=1000000ppm"] {
         let mut faults = armed("nic-dead@3:1");
         faults.set_noise_rx(noise.parse().unwrap());
@@ -306,7 +306,7 @@ fn what_noise_takes_away_has_not_arrived() {
 }
 
 #[test]
-fn scripts_say_what_is_wrong_with_them() {
+fn invalid_scripts_are_explained() {
     let trigger = |s: &str| s.parse::<Trigger>().unwrap_err().to_string();
     for (script, error) in [
         (
@@ -352,13 +352,13 @@ fn scripts_say_what_is_wrong_with_them() {
 
 proptest! {
     #[test]
-    fn scripts_read_back(stage in 0..8usize, failure in 0..4usize, nth in 1..u32::MAX) {
+    fn trigger_text_round_trips(stage in 0..8usize, failure in 0..4usize, nth in 1..u32::MAX) {
         let trigger = Trigger { stage: Stage::ALL[stage], failure: Failure::ALL[failure], nth };
         prop_assert_eq!(trigger.to_string().parse(), Ok(trigger));
     }
 
     #[test]
-    fn noise_reads_back(ppm in prop::array::uniform4(0..250_001u32), nanos in 1..u64::MAX, unit in 0..3u32) {
+    fn noise_text_round_trips(ppm in prop::array::uniform4(0..250_001u32), nanos in 1..u64::MAX, unit in 0..3u32) {
         let [drop_ppm, duplicate_ppm, reorder_ppm, corrupt_ppm] = ppm;
         let unit = 1000u64.pow(unit);
         let max_delay = Duration::from_nanos((nanos / unit).max(1) * unit);
@@ -367,7 +367,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_safe_to_parse(text in "\\PC{0,40}") {
+    fn parsing_arbitrary_text_does_not_panic(text in "\\PC{0,40}") {
         let _ = text.parse::<Trigger>();
         let _ = text.parse::<Noise>();
     }

@@ -1,5 +1,5 @@
-//! Two NICs, byte vectors for memory, a virtual clock, and a link that does what a closure says.
-#![allow(dead_code, unreachable_pub)] // each test binary uses its own part
+//! The test harness: two NICs with memory, a virtual clock, and a link whose behaviour a closure decides.
+#![allow(dead_code, unreachable_pub)] // each test binary uses a part of the harness
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -8,22 +8,23 @@ use mitra_transport::{AtomicOp, Memory, MemoryFault, Nic, NicConfig, TxBatch};
 use mitra_verbs::*;
 use mitra_wire::{ICRC_LEN, Packet};
 
-/// One way over the link.
+/// The latency of the link in one direction.
 pub const LATENCY: Duration = Duration::from_micros(2);
 
-/// Registered memory: region i is vector i.
+/// Registered memory. Region `i` is vector `i`.
 #[derive(Clone, Default)]
-pub struct Bytes {
+pub struct ByteMemory {
     pub regions: Vec<Vec<u8>>,
-    /// Regions whose memory is gone.
-    pub gone: Vec<u32>,
-    pub touches: u64,
+    /// The regions whose memory is unmapped.
+    pub unmapped: Vec<u32>,
+    /// The number of accesses, including failed ones.
+    pub accesses: u64,
 }
 
-impl Bytes {
+impl ByteMemory {
     fn range(&mut self, region: RegionId, offset: u64, len: usize) -> Result<&mut [u8], MemoryFault> {
-        self.touches += 1;
-        if self.gone.contains(&region.0) {
+        self.accesses += 1;
+        if self.unmapped.contains(&region.0) {
             return Err(MemoryFault);
         }
         let from = offset as usize;
@@ -31,7 +32,7 @@ impl Bytes {
     }
 }
 
-impl Memory for Bytes {
+impl Memory for ByteMemory {
     fn place(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         self.range(region, offset, data.len())?.copy_from_slice(data);
         Ok(())
@@ -51,60 +52,61 @@ impl Memory for Bytes {
     }
 }
 
-/// One end.
+/// A NIC with its memory and one queue pair.
 pub struct Node {
     pub nic: Nic,
-    pub memory: Bytes,
+    pub memory: ByteMemory,
     pub gid: Gid,
     pub pd: PdId,
     pub send_cq: CqId,
     pub recv_cq: CqId,
     pub qp: Qpn,
-    /// A region with all rights, at address `BASE`.
+    /// A region of `SIZE` bytes with all access rights, at address `BASE`.
     pub mr: Mr,
 }
 
 /// The address of the first byte of each node's region.
 pub const BASE: u64 = 0x10_0000;
-/// Bytes in each node's region.
+/// The size of each node's region in bytes.
 pub const SIZE: usize = 1 << 20;
 
 /// What the link does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum LinkAction {
     Pass,
     Drop,
     Duplicate,
     Delay(Duration),
 }
 
-/// What a packet was, as the link saw it.
+/// A packet that a node has sent.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct SentPacket {
     pub at: Time,
-    /// 0: from node 0 to node 1.
+    /// The index of the sending node.
     pub from: usize,
-    pub name: &'static str,
+    pub opcode: &'static str,
     pub psn: Psn,
     pub ack_req: bool,
-    pub line: String,
     pub payload: usize,
     pub bytes: Vec<u8>,
 }
 
-type Link = Box<dyn FnMut(usize, &Packet<'_>) -> Fate>;
+type Link = Box<dyn FnMut(usize, &Packet<'_>) -> LinkAction>;
 
-/// Two connected NICs.
-pub struct Pair {
+/// Two nodes whose queue pairs are connected.
+pub struct NicPair {
     pub now: Time,
     pub nodes: [Node; 2],
-    pub link: Link,
-    pub seen: Vec<Seen>,
-    flying: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
+    link: Link,
+    /// All packets that the nodes have sent, including those that the link has dropped.
+    pub sent: Vec<SentPacket>,
+    /// The packets on the link by arrival time and sequence number: the receiving node and the datagram.
+    in_flight: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
     sequence: u64,
 }
 
-/// How a pair is made.
+/// The configuration of a pair.
 #[derive(Clone)]
 pub struct Setup {
     pub qp_type: QpType,
@@ -146,16 +148,17 @@ impl Default for Setup {
     }
 }
 
+/// Returns the address of node `i`.
 pub fn gid(i: usize) -> Gid {
     std::net::IpAddr::from([127, 0, 0, i as u8 + 1]).into()
 }
 
-/// The Q_Key of datagram queue pairs.
+/// Returns the Q_Key of datagram queue pairs.
 pub fn qkey(qp_type: QpType) -> u32 {
     if qp_type == QpType::Gsi { GSI_QKEY } else { 0x1234 }
 }
 
-pub const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE).union(Access::WINDOW_BIND);
+pub const ALL_ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE).union(Access::WINDOW_BIND);
 
 impl Setup {
     fn node(&self, i: usize) -> Node {
@@ -164,9 +167,9 @@ impl Setup {
         config.limits.rd_atomic = 128;
         let mut nic = Nic::new(config);
         let pd = nic.alloc_pd().unwrap();
-        let mut memory = Bytes::default();
+        let mut memory = ByteMemory::default();
         memory.regions.push(vec![0; SIZE]);
-        let mr = nic.reg_mr(Time::ZERO, pd, RegionId(0), BASE, SIZE as u64, ALL).unwrap();
+        let mr = nic.reg_mr(Time::ZERO, pd, RegionId(0), BASE, SIZE as u64, ALL_ACCESS).unwrap();
         let send_cq = nic.create_cq(self.cq_depth).unwrap();
         let recv_cq = nic.create_cq(self.cq_depth).unwrap();
         let srq = self.srq.map(|depth| nic.create_srq(pd, depth).unwrap());
@@ -223,8 +226,8 @@ impl Setup {
         }
     }
 
-    /// Both ends made and connected, over a link that passes everything.
-    pub fn pair(&self) -> Pair {
+    /// Creates and connects two nodes. The link passes all packets.
+    pub fn pair(&self) -> NicPair {
         let mut nodes = [self.node(0), self.node(1)];
         for i in 0..2 {
             let rtr = self.to_rtr(&nodes[1 - i], self.psn[1 - i]);
@@ -233,24 +236,25 @@ impl Setup {
             node.nic.modify_qp(Time::ZERO, node.qp, &rtr).unwrap();
             node.nic.modify_qp(Time::ZERO, node.qp, &self.to_rts(self.psn[i])).unwrap();
         }
-        Pair {
+        NicPair {
             now: Time::from_nanos(1000),
             nodes,
-            link: Box::new(|_, _| Fate::Pass),
-            seen: Vec::new(),
-            flying: BTreeMap::new(),
+            link: Box::new(|_, _| LinkAction::Pass),
+            sent: Vec::new(),
+            in_flight: BTreeMap::new(),
             sequence: 0,
         }
     }
 }
 
-/// Two connected reliable queue pairs with the defaults.
-pub fn pair() -> Pair {
+/// Creates a pair with a reliable connection and the default setup.
+pub fn pair() -> NicPair {
     Setup::default().pair()
 }
 
-impl Pair {
-    pub fn link(&mut self, link: impl FnMut(usize, &Packet<'_>) -> Fate + 'static) {
+impl NicPair {
+    /// Sets the behaviour of the link. `link` gets the index of the sending node and the packet.
+    pub fn set_link(&mut self, link: impl FnMut(usize, &Packet<'_>) -> LinkAction + 'static) {
         self.link = Box::new(link);
     }
 
@@ -264,7 +268,7 @@ impl Pair {
         node.nic.post_send(self.now, node.qp, wrs)
     }
 
-    /// Posts all on node `i`, or none.
+    /// Posts all sends on node `i`, or none.
     pub fn post_all_on(&mut self, i: usize, wrs: &[SendWr]) -> Result<(), PostError> {
         let node = &mut self.nodes[i];
         node.nic.post_send_all(self.now, node.qp, wrs)
@@ -281,12 +285,12 @@ impl Pair {
         node.nic.modify_qp(self.now, node.qp, attr).unwrap();
     }
 
-    /// Local bytes of node `i`.
+    /// Returns an entry for local bytes of node `i`.
     pub fn sge(&self, i: usize, offset: u64, len: u32) -> Sge {
         self.nodes[i].mr.sge(offset, len)
     }
 
-    /// How node 0 names node 1's byte.
+    /// Returns the remote address of byte `offset` of node 1.
     pub fn remote(&self, offset: u64) -> RemoteAddr {
         self.nodes[1].mr.remote(offset)
     }
@@ -304,16 +308,16 @@ impl Pair {
         self.bytes(i)[offset..offset + 8].copy_from_slice(&value.to_ne_bytes());
     }
 
-    /// Completions of node `i`'s sends.
-    pub fn sends(&mut self, i: usize) -> Vec<Wc> {
+    /// Polls all completions of the sends of node `i`.
+    pub fn send_completions(&mut self, i: usize) -> Vec<Wc> {
         let node = &mut self.nodes[i];
         let mut out = Vec::new();
         node.nic.poll_cq(node.send_cq, usize::MAX, &mut out).unwrap();
         out
     }
 
-    /// Completions of node `i`'s receives.
-    pub fn receives(&mut self, i: usize) -> Vec<Wc> {
+    /// Polls all completions of the receives of node `i`.
+    pub fn recv_completions(&mut self, i: usize) -> Vec<Wc> {
         let node = &mut self.nodes[i];
         let mut out = Vec::new();
         node.nic.poll_cq(node.recv_cq, usize::MAX, &mut out).unwrap();
@@ -338,12 +342,12 @@ impl Pair {
         counters.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no counter {name}")).value
     }
 
-    /// Names of the packets from node `i`, in order.
-    pub fn names(&self, i: usize) -> Vec<&'static str> {
-        self.seen.iter().filter(|s| s.from == i).map(|s| s.name).collect()
+    /// Returns the opcodes of the packets that node `i` has sent, in sending order.
+    pub fn sent_opcodes(&self, i: usize) -> Vec<&'static str> {
+        self.sent.iter().filter(|s| s.from == i).map(|s| s.opcode).collect()
     }
 
-    /// Delivers a packet to node `to` at once, as if from its peer.
+    /// Delivers a packet to node `to` at once, with the peer's source address.
     pub fn inject(&mut self, to: usize, packet: &Packet<'_>) {
         let source = self.nodes[1 - to].gid;
         self.inject_from(to, source, packet);
@@ -354,8 +358,8 @@ impl Pair {
         node.nic.handle_packet(self.now, source, packet, &mut node.memory);
     }
 
-    /// Takes everything that wants to leave onto the link; whether there was something.
-    pub fn pump(&mut self) -> bool {
+    /// Moves all packets that the nodes can send now to the link. Returns whether there were any.
+    pub fn transmit_all(&mut self) -> bool {
         let mut any = false;
         let mut batch = TxBatch::new();
         for from in 0..2 {
@@ -368,42 +372,40 @@ impl Pair {
                 assert_eq!(batch.destination, gid(1 - from));
                 assert!(batch.ends.len() <= 64 && batch.bytes.len() <= 132 * 1024);
                 for datagram in batch.datagrams() {
-                    self.launch(from, &datagram[..datagram.len() - ICRC_LEN]);
+                    self.send_on_link(from, &datagram[..datagram.len() - ICRC_LEN]);
                 }
             }
         }
         any
     }
 
-    fn launch(&mut self, from: usize, datagram: &[u8]) {
+    fn send_on_link(&mut self, from: usize, datagram: &[u8]) {
         let packet = Packet::parse(datagram).unwrap();
-        let name = mitra_wire::opcode::name(packet.opcode()).unwrap();
-        self.seen.push(Seen {
+        self.sent.push(SentPacket {
             at: self.now,
             from,
-            name,
+            opcode: mitra_wire::opcode::name(packet.opcode()).unwrap(),
             psn: packet.psn,
             ack_req: packet.ack_req,
-            line: packet.to_string(),
             payload: packet.payload.len(),
             bytes: datagram.to_vec(),
         });
         let delays: &[Duration] = match (self.link)(from, &packet) {
-            Fate::Pass => &[Duration::ZERO],
-            Fate::Drop => &[],
-            Fate::Duplicate => &[Duration::ZERO, Duration::from_micros(1)],
-            Fate::Delay(d) => &[d],
+            LinkAction::Pass => &[Duration::ZERO],
+            LinkAction::Drop => &[],
+            LinkAction::Duplicate => &[Duration::ZERO, Duration::from_micros(1)],
+            LinkAction::Delay(d) => &[d],
         };
         for &delay in delays {
             self.sequence += 1;
             let at = self.now + LATENCY + delay;
-            self.flying.insert((at, self.sequence), (1 - from, datagram.to_vec()));
+            self.in_flight.insert((at, self.sequence), (1 - from, datagram.to_vec()));
         }
     }
 
-    /// Delivers the first packet on the wire whose time has come; whether there was one.
+    /// Delivers the first packet on the link whose arrival time has come. Returns whether there was one.
     pub fn deliver_due(&mut self) -> bool {
-        if let Some(entry) = self.flying.first_entry()
+        if let Some(entry) = self.in_flight.first_entry()
             && entry.key().0 <= self.now
         {
             let (to, datagram) = entry.remove();
@@ -414,9 +416,9 @@ impl Pair {
         false
     }
 
-    /// One step: what can happen now, or else a jump to what happens next. False if nothing will.
+    /// Executes one step at the current time, or advances the clock to the next event. Returns false if no event is left.
     pub fn step(&mut self) -> bool {
-        if self.pump() {
+        if self.transmit_all() {
             return true;
         }
         if self.deliver_due() {
@@ -425,12 +427,12 @@ impl Pair {
         for node in &mut self.nodes {
             node.nic.handle_idle(self.now);
         }
-        if self.pump() {
+        if self.transmit_all() {
             return true;
         }
-        let wire = self.flying.keys().next().map(|k| k.0);
+        let arrival = self.in_flight.keys().next().map(|k| k.0);
         let timers = self.nodes.iter().filter_map(|n| n.nic.poll_timeout());
-        let Some(next) = wire.into_iter().chain(timers).min() else { return false };
+        let Some(next) = arrival.into_iter().chain(timers).min() else { return false };
         self.now = self.now.max(next);
         for node in &mut self.nodes {
             node.nic.handle_timeout(self.now);
@@ -438,29 +440,29 @@ impl Pair {
         true
     }
 
-    /// Runs until nothing will happen any more.
+    /// Runs until no event is left.
     pub fn run(&mut self) {
         for _ in 0..1_000_000 {
             if !self.step() {
                 return;
             }
         }
-        panic!("no end in sight at {:?}", self.now);
+        panic!("events are left after a million steps at {:?}", self.now);
     }
 
-    /// Runs for some virtual time.
+    /// Runs for the virtual time `time`.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end && self.step() {}
     }
 }
 
-/// `len` bytes that differ from place to place.
+/// Returns `len` bytes of a pattern that depends on `seed`.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed).collect()
 }
 
-/// The statuses of completions.
+/// Returns the work request ids and the statuses of completions.
 pub fn statuses(wcs: &[Wc]) -> Vec<(u64, WcStatus)> {
     wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }

@@ -35,7 +35,7 @@ fn span(offset: u64) -> Result<RegionSpan, KeyError> {
 }
 
 #[test]
-fn a_region_gives_its_bytes_and_no_others() {
+fn region_grants_only_its_bytes() {
     let (keys, _, mr, _) = with_window();
     let remote = |addr, len| keys.check_remote(QP, PD, mr.rkey, addr, len, Access::REMOTE_WRITE);
     assert_eq!(remote(0x1000, 64), span(0));
@@ -50,7 +50,7 @@ fn a_region_gives_its_bytes_and_no_others() {
 }
 
 #[test]
-fn a_region_may_end_at_the_last_address() {
+fn region_may_end_at_last_address() {
     let (mut keys, mut rng) = keys(2, 0);
     let mr = keys.reg_mr(NOW, &mut rng, PD, RegionId(5), u64::MAX - 8, 8, ALL).unwrap();
     assert_eq!(keys.check_local(PD, mr.lkey, u64::MAX - 1, 1, ALL), span(7));
@@ -61,7 +61,7 @@ fn a_region_may_end_at_the_last_address() {
 }
 
 #[test]
-fn a_regions_low_bits_are_part_of_its_key() {
+fn low_key_bits_of_region_are_checked() {
     let (mut keys, _, mr, _) = with_window();
     for bits in (0..=255).filter(|&bits| mr.rkey.with_consumer_bits(bits) != mr.rkey) {
         let key = mr.rkey.with_consumer_bits(bits);
@@ -72,7 +72,7 @@ fn a_regions_low_bits_are_part_of_its_key() {
 }
 
 #[test]
-fn rights_are_what_was_granted() {
+fn only_granted_rights_are_allowed() {
     let (mut keys, mut rng) = keys(8, 0);
     let read = Access::LOCAL_WRITE | Access::REMOTE_READ;
     let mr = keys.reg_mr(NOW, &mut rng, PD, RegionId(5), 0, 8, read).unwrap();
@@ -90,7 +90,7 @@ fn rights_are_what_was_granted() {
 }
 
 #[test]
-fn a_window_gives_its_part_to_its_queue_pair_only() {
+fn window_grants_its_bytes_only_to_its_qp() {
     let (keys, _, _, bind) = with_window();
     let read = |qpn, pd, addr, len| keys.check_remote(qpn, pd, bind.rkey, addr, len, Access::REMOTE_READ);
     assert_eq!(read(QP, PD, 0x1010, 32), span(16));
@@ -106,7 +106,7 @@ fn a_window_gives_its_part_to_its_queue_pair_only() {
 }
 
 #[test]
-fn a_window_is_bound_once_and_again_after_its_invalidation() {
+fn bound_window_can_be_bound_again_after_invalidation() {
     let (mut keys, _, mr, bind) = with_window();
     let again = WindowBind { rkey: bind.rkey.with_consumer_bits(0xac), ..bind };
     assert_eq!(keys.bind(QP, PD, &again), Err(KeyError::AlreadyBound));
@@ -124,7 +124,7 @@ fn a_window_is_bound_once_and_again_after_its_invalidation() {
 }
 
 #[test]
-fn a_bind_keeps_to_the_region_and_its_rights() {
+fn bind_is_limited_to_region_and_its_rights() {
     let (mut keys, mut rng, mr, good) = with_window();
     keys.invalidate(QP, PD, good.rkey).unwrap();
     let no_window = Access::LOCAL_WRITE | Access::REMOTE;
@@ -157,7 +157,7 @@ fn a_bind_keeps_to_the_region_and_its_rights() {
 }
 
 #[test]
-fn a_region_outlives_its_windows() {
+fn region_cannot_be_deregistered_while_window_is_bound() {
     let (mut keys, _, mr, bind) = with_window();
     assert!(matches!(keys.dereg_mr(NOW, mr.id), Err(Error::Busy { .. })));
     keys.dealloc_mw(NOW, bind.mw).unwrap();
@@ -169,7 +169,7 @@ fn a_region_outlives_its_windows() {
 }
 
 #[test]
-fn a_queue_pairs_end_unbinds_its_windows() {
+fn unbind_windows_of_affects_only_that_qp() {
     let (mut keys, _, mr, bind) = with_window();
     keys.unbind_windows_of(Qpn::new(0x12));
     assert!(keys.check_remote(QP, PD, bind.rkey, 0x1010, 1, Access::REMOTE_READ).is_ok());
@@ -179,7 +179,7 @@ fn a_queue_pairs_end_unbinds_its_windows() {
 }
 
 #[test]
-fn a_protection_domain_is_in_use_while_it_has_objects() {
+fn pd_is_in_use_while_it_has_objects() {
     let (mut keys, _, mr, bind) = with_window();
     assert!(keys.pd_in_use(PD) && !keys.pd_in_use(PdId(2)));
     keys.dealloc_mw(NOW, bind.mw).unwrap();
@@ -189,7 +189,7 @@ fn a_protection_domain_is_in_use_while_it_has_objects() {
 }
 
 #[test]
-fn limits_hold_for_what_is_live() {
+fn limits_count_live_objects() {
     let (mut keys, mut rng) = keys(2, 1);
     let ids: Vec<MrId> =
         (0..2).map(|n| keys.reg_mr(NOW, &mut rng, PD, RegionId(n), 0, 8, ALL).unwrap().id).collect();
@@ -202,7 +202,7 @@ fn limits_hold_for_what_is_live() {
 }
 
 #[test]
-fn a_key_rests_before_it_is_given_again() {
+fn key_is_quarantined_before_reuse() {
     // So many limits that a slot has only 16 generations.
     let (mut keys, mut rng) = keys(1 << 20, 0);
     let mut last_given: std::collections::HashMap<u32, Time> = Default::default();
@@ -224,7 +224,7 @@ fn a_key_rests_before_it_is_given_again() {
 }
 
 #[test]
-fn a_table_of_resting_slots_is_a_limit_and_passes() {
+fn fully_quarantined_table_refuses_until_quarantine_ends() {
     let (mut keys, mut rng) = keys(4, 4);
     keys.slots = vec![Slot { generation: (1 << 20) - 1, object: Object::None }; 16];
     keys.quarantined = (1..16).map(|index| (NOW + QUARANTINE, index)).collect();
@@ -237,7 +237,7 @@ fn a_table_of_resting_slots_is_a_limit_and_passes() {
 }
 
 #[test]
-fn keys_of_two_nics_differ() {
+fn keys_depend_on_seed() {
     let key = |seed: u8| {
         let mut rng = ChaCha8Rng::from_seed([seed; 32]);
         let mut keys = KeyTable::new(&limits(4, 4), QUARANTINE, &mut rng);
@@ -248,7 +248,7 @@ fn keys_of_two_nics_differ() {
 }
 
 #[test]
-fn the_cipher_is_a_permutation() {
+fn cipher_is_a_permutation() {
     let cipher = Cipher::new(&mut ChaCha8Rng::from_seed([3; 32]));
     for x in 0..1 << HANDLE_BITS {
         let y = cipher.encrypt(x);
@@ -470,7 +470,7 @@ proptest! {
 
     /// Whatever happened before, an access is granted exactly when the naive table grants it.
     #[test]
-    fn keys_agree_with_a_naive_table(
+    fn key_table_agrees_with_reference_model(
         seed: [u8; 32],
         few in any::<bool>(),
         steps in prop::collection::vec(step(), 0..120),

@@ -7,21 +7,21 @@ use mitra_transport::TxBatch;
 use mitra_verbs::*;
 use mitra_wire::{Deth, Message, Packet, Reth, Transport};
 
-fn uc() -> Pair {
+fn uc() -> NicPair {
     Setup { qp_type: QpType::Uc, ..Setup::default() }.pair()
 }
 
 /// Loses the `n`th packet (from 0) of all.
-fn lose(p: &mut Pair, lost: usize) {
+fn lose(p: &mut NicPair, lost: usize) {
     let mut n = 0;
-    p.link(move |_, _| {
+    p.set_link(move |_, _| {
         n += 1;
-        if n - 1 == lost { Fate::Drop } else { Fate::Pass }
+        if n - 1 == lost { LinkAction::Drop } else { LinkAction::Pass }
     });
 }
 
 #[test]
-fn uc_sends_and_writes_at_every_mtu_and_length() {
+fn uc_executes_sends_and_writes_at_every_mtu_and_length() {
     for mtu in Mtu::ALL {
         let m = mtu.bytes();
         for len in [0, 1, m - 1, m, m + 1, 5 * m + 3] {
@@ -39,22 +39,22 @@ fn uc_sends_and_writes_at_every_mtu_and_length() {
             p.post_on(0, &wrs).unwrap();
             p.run();
             let done: Vec<_> = (1..4).map(|i| (i, WcStatus::Success)).collect();
-            assert_eq!(statuses(&p.sends(0)), done);
-            let got = p.receives(1);
+            assert_eq!(statuses(&p.send_completions(0)), done);
+            let got = p.recv_completions(1);
             assert_eq!(statuses(&got), [(9, WcStatus::Success), (10, WcStatus::Success)]);
             assert_eq!((got[0].imm, got[0].byte_len), (Some(3), len as u32));
             assert_eq!((got[1].imm, got[1].opcode), (Some(4), WcOpcode::RecvWithImm));
             for at in [0, 0x10000, 0x20000] {
                 assert_eq!(p.bytes(1)[at..at + len], data);
             }
-            assert!(p.names(1).is_empty(), "UC acknowledges nothing");
+            assert!(p.sent_opcodes(1).is_empty(), "UC acknowledges nothing");
             assert_eq!(p.status(0).sq_psn, p.status(1).rq_psn);
         }
     }
 }
 
 #[test]
-fn uc_drops_the_whole_message_of_which_a_packet_is_lost() {
+fn uc_drops_message_with_lost_packet() {
     for lost in 0..4 {
         let mut p = uc();
         p.bytes(0)[..4096].fill(7);
@@ -66,8 +66,8 @@ fn uc_drops_the_whole_message_of_which_a_packet_is_lost() {
             p.post(SendWr::new(i, SendOp::SendWithImm(i as u32), data));
         }
         p.run();
-        assert_eq!(p.sends(0).len(), 2, "the sender does not know");
-        let got = p.receives(1);
+        assert_eq!(p.send_completions(0).len(), 2, "the sender does not know");
+        let got = p.recv_completions(1);
         // Its receive serves the next message.
         assert_eq!(got.iter().map(|wc| (wc.wr_id, wc.imm)).collect::<Vec<_>>(), [(8, Some(2))], "{lost}");
         assert_eq!(p.bytes(1)[0x10000], 0);
@@ -76,7 +76,7 @@ fn uc_drops_the_whole_message_of_which_a_packet_is_lost() {
 }
 
 #[test]
-fn uc_drops_what_it_may_not_do_and_lives_on() {
+fn uc_drops_denied_writes_and_stays_usable() {
     let mut p = uc();
     p.bytes(0)[..4096].fill(7);
     let bad = RemoteAddr { rkey: Key(1), ..p.remote(0) };
@@ -92,14 +92,14 @@ fn uc_drops_what_it_may_not_do_and_lives_on() {
     p.post(SendWr::new(3, SendOp::Send, Data::inline(b"too long")));
     p.post(SendWr::new(4, SendOp::Send, Data::inline(b"ok")));
     p.run();
-    assert_eq!(statuses(&p.receives(1)), [(5, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(5, WcStatus::Success)]);
     assert_eq!(&p.bytes(1)[..2], b"ok");
-    assert!(p.names(1).is_empty());
+    assert!(p.sent_opcodes(1).is_empty());
     assert!(p.events(1).is_empty());
 }
 
 #[test]
-fn uc_begins_anew_with_a_first_packet_in_the_middle_of_a_message() {
+fn uc_first_packet_restarts_unfinished_message() {
     let mut p = uc();
     p.post_recv(RecvWr::new(8, p.sge(1, 0, 4096)));
     let full: &[u8] = &[7; 1024];
@@ -108,12 +108,12 @@ fn uc_begins_anew_with_a_first_packet_in_the_middle_of_a_message() {
         let psn = Psn::new(100 + i);
         p.inject(1, &Packet::new(Transport::Uc, p.nodes[1].qp, psn, message, payload));
     }
-    let got = p.receives(1);
+    let got = p.recv_completions(1);
     assert_eq!((statuses(&got), got[0].byte_len), (vec![(8, WcStatus::Success)], 1027));
 }
 
 #[test]
-fn uc_has_no_reads_and_no_atomics() {
+fn uc_refuses_reads_and_atomics() {
     let mut p = uc();
     let data = Data::sge(p.sge(0, 0, 8));
     let remote = p.remote(0);
@@ -129,7 +129,7 @@ fn uc_has_no_reads_and_no_atomics() {
 }
 
 #[test]
-fn uc_binds_and_invalidates_windows_without_a_packet() {
+fn uc_binds_and_invalidates_windows_without_packets() {
     let mut p = uc();
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 100)));
     let node = &mut p.nodes[0];
@@ -147,25 +147,25 @@ fn uc_binds_and_invalidates_windows_without_a_packet() {
     p.post_on(1, &[SendWr::new(6, through, Data::inline(b"no"))]).unwrap();
     p.run();
     assert_eq!(&p.bytes(0)[..2], b"in");
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
     // Nothing has this key any more.
     p.post(SendWr::new(3, SendOp::LocalInvalidate(mw.rkey), Data::empty()));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(3, WcStatus::LocalProtection)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(3, WcStatus::LocalProtection)]);
     assert_eq!(p.state(0), QpState::Sqe);
-    assert!(p.names(0).is_empty() && p.receives(1).is_empty());
+    assert!(p.sent_opcodes(0).is_empty() && p.recv_completions(1).is_empty());
 }
 
 #[test]
-fn a_local_error_stops_the_sends_of_uc_only() {
+fn uc_local_error_stops_sends_only() {
     let mut p = uc();
     p.post(SendWr::new(1, SendOp::Send, Data::sge(Sge { key: Key(0), ..p.sge(0, 0, 8) })));
     p.post(SendWr::new(2, SendOp::Send, Data::inline(b"x")));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::LocalProtection), (2, WcStatus::Flushed)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::LocalProtection), (2, WcStatus::Flushed)]);
     assert_eq!(p.state(0), QpState::Sqe);
     p.post(SendWr::new(3, SendOp::Send, Data::inline(b"x")));
-    assert_eq!(statuses(&p.sends(0)), [(3, WcStatus::Flushed)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(3, WcStatus::Flushed)]);
     // It still receives, and can be brought back.
     let packet = Packet::new(
         Transport::Uc,
@@ -179,12 +179,12 @@ fn a_local_error_stops_the_sends_of_uc_only() {
     p.modify(0, &QpAttr::to(QpState::Rts));
     p.post(SendWr::new(4, SendOp::Write(p.remote(0)), Data::inline(b"back")));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(4, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(4, WcStatus::Success)]);
     assert_eq!(&p.bytes(1)[..4], b"back");
 }
 
 #[test]
-fn a_local_error_while_draining_ends_the_draining() {
+fn uc_local_error_ends_draining() {
     let mut p = uc();
     let wrong = Sge { key: Key(0), ..p.sge(0, 0, 4096) };
     let list = SgeList::from_slice(&[p.sge(0, 0, 200 << 10), wrong]);
@@ -195,25 +195,25 @@ fn a_local_error_while_draining_ends_the_draining() {
     p.modify(0, &QpAttr::to(QpState::Sqd));
     assert_eq!(p.status(0).sq_drain, SqDrain::Draining);
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::LocalProtection)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::LocalProtection)]);
     assert_eq!((p.state(0), p.status(0).sq_drain), (QpState::Sqe, SqDrain::NotInSqd));
     assert!(p.events(0).is_empty(), "not drained: broken");
 }
 
 const QKEY: u32 = 0x1234;
 
-fn ud() -> Pair {
+fn ud() -> NicPair {
     Setup { qp_type: QpType::Ud, ..Setup::default() }.pair()
 }
 
-fn to_peer(p: &mut Pair, qkey: u32) -> UdDestination {
+fn to_peer(p: &mut NicPair, qkey: u32) -> UdDestination {
     let (gid, qpn) = (p.nodes[1].gid, p.nodes[1].qp);
     let node = &mut p.nodes[0];
     UdDestination { ah: node.nic.create_ah(node.pd, gid).unwrap(), qpn, qkey }
 }
 
 #[test]
-fn ud_carries_a_packet_with_its_addresses() {
+fn ud_delivers_message_with_addresses() {
     for len in [0, 1, 4095, 4096] {
         let mut p = ud();
         let to = to_peer(&mut p, QKEY);
@@ -223,8 +223,8 @@ fn ud_carries_a_packet_with_its_addresses() {
         p.post_recv(RecvWr::new(9, p.sge(1, 0, 40 + len as u32)));
         p.post(SendWr::new(1, SendOp::SendWithImm(6), Data::sge(p.sge(0, 0, len as u32))).to(to));
         p.run();
-        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
-        let got = p.receives(1);
+        assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
+        let got = p.recv_completions(1);
         assert_eq!(statuses(&got), [(9, WcStatus::Success)]);
         assert_eq!((got[0].byte_len, got[0].imm, got[0].src_qp), (40 + len as u32, Some(6), p.nodes[0].qp));
         assert_eq!(p.bytes(1)[40..40 + len], data);
@@ -240,26 +240,26 @@ fn ud_carries_a_packet_with_its_addresses() {
 }
 
 #[test]
-fn ud_checks_the_q_key() {
+fn ud_checks_q_key() {
     let mut p = ud();
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 100)));
     let to = to_peer(&mut p, QKEY + 1);
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"wrong")).to(to));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
-    assert!(p.receives(1).is_empty());
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
+    assert!(p.recv_completions(1).is_empty());
     assert_eq!(p.counter(1, "drop_qkey"), 1);
     // With the top bit set, the sender's own is used instead.
     let to = UdDestination { qkey: 1 << 31 | 77, ..to };
     p.post(SendWr::new(2, SendOp::Send, Data::inline(b"right")).to(to));
     p.run();
-    assert_eq!(statuses(&p.receives(1)), [(9, WcStatus::Success)]);
-    let sent = Packet::parse(&p.seen[1].bytes).unwrap().transport;
+    assert_eq!(statuses(&p.recv_completions(1)), [(9, WcStatus::Success)]);
+    let sent = Packet::parse(&p.sent[1].bytes).unwrap().transport;
     assert_eq!(sent, Transport::Ud(Deth { qkey: QKEY, src_qp: p.nodes[0].qp }));
 }
 
 #[test]
-fn ud_drops_what_does_not_fit_and_keeps_the_receive() {
+fn ud_drops_message_longer_than_receive_and_keeps_receive() {
     let mut p = ud();
     let to = to_peer(&mut p, QKEY);
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"no receive")).to(to));
@@ -269,13 +269,13 @@ fn ud_drops_what_does_not_fit_and_keeps_the_receive() {
     p.post(SendWr::new(2, SendOp::Send, Data::inline(b"5 byt")).to(to));
     p.post(SendWr::new(3, SendOp::Send, Data::inline(b"fits")).to(to));
     p.run();
-    let got = p.receives(1);
+    let got = p.recv_completions(1);
     assert_eq!(statuses(&got), [(9, WcStatus::Success)]);
     assert_eq!((got[0].byte_len, &p.bytes(1)[40..44]), (44, &b"fits"[..]));
 }
 
 #[test]
-fn ud_refuses_what_it_cannot_carry() {
+fn ud_refuses_invalid_sends() {
     let mut p = ud();
     let to = to_peer(&mut p, QKEY);
     let long = SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, 4097))).to(to);
@@ -293,7 +293,7 @@ fn ud_refuses_what_it_cannot_carry() {
 }
 
 #[test]
-fn ud_sends_to_several_destinations_in_posting_order_each_in_a_batch_of_its_own() {
+fn ud_sends_in_posting_order_with_one_destination_per_batch() {
     let mut p = ud();
     let to = to_peer(&mut p, QKEY);
     let node = &mut p.nodes[0];
@@ -309,23 +309,23 @@ fn ud_sends_to_several_destinations_in_posting_order_each_in_a_batch_of_its_own(
         seen.push((batch.destination, batch.ends.len()));
     }
     assert_eq!(seen, [(gid(1), 2), (gid(5), 1), (gid(1), 2), (gid(5), 1)]);
-    assert_eq!(p.sends(0).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(p.send_completions(0).iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
 }
 
 #[test]
-fn queue_pair_1_gets_management_datagrams_from_its_like() {
+fn gsi_qp_exchanges_management_datagrams() {
     let mut p = Setup { qp_type: QpType::Gsi, ..Setup::default() }.pair();
     assert_eq!((p.nodes[0].qp, p.nodes[1].qp), (Qpn::new(1), Qpn::new(1)));
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 100)));
     let to = to_peer(&mut p, GSI_QKEY);
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"hello")).to(to));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
-    let got = p.receives(1);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
+    let got = p.recv_completions(1);
     assert_eq!(statuses(&got), [(9, WcStatus::Success)]);
     assert_eq!((got[0].byte_len, got[0].src_qp), (45, Qpn::new(1)));
     assert_eq!(p.bytes(1)[40..45], *b"hello");
-    let sent = Packet::parse(&p.seen[0].bytes).unwrap();
+    let sent = Packet::parse(&p.sent[0].bytes).unwrap();
     let deth = Deth { qkey: GSI_QKEY, src_qp: Qpn::new(1) };
     assert_eq!((sent.dest_qp, sent.transport), (Qpn::new(1), Transport::Ud(deth)));
     // As on every datagram queue pair, there is nothing but SEND.
@@ -334,7 +334,7 @@ fn queue_pair_1_gets_management_datagrams_from_its_like() {
 }
 
 #[test]
-fn queue_pair_1_is_there_once() {
+fn gsi_qp_exists_once() {
     let mut p = Setup { qp_type: QpType::Gsi, ..Setup::default() }.pair();
     let node = &mut p.nodes[0];
     let init = QpInitAttr {
@@ -361,7 +361,7 @@ fn queue_pair_1_is_there_once() {
 }
 
 #[test]
-fn queue_pair_1_is_not_for_those_without_its_q_key() {
+fn gsi_qp_accepts_only_its_q_key() {
     let mut p = Setup { qp_type: QpType::Gsi, ..Setup::default() }.pair();
     let other = QpAttr { qkey: Some(QKEY), ..QpAttr::to(QpState::Rts) };
     let refused = p.nodes[1].nic.modify_qp(p.now, Qpn::new(1), &other);
@@ -370,6 +370,6 @@ fn queue_pair_1_is_not_for_those_without_its_q_key() {
     let to = to_peer(&mut p, QKEY);
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"hello")).to(to));
     p.run();
-    assert!(p.receives(1).is_empty());
+    assert!(p.recv_completions(1).is_empty());
     assert_eq!(p.counter(1, "drop_qkey"), 1);
 }

@@ -5,38 +5,38 @@ mod common;
 use common::*;
 use mitra_verbs::*;
 
-fn shared(qp_type: QpType) -> Pair {
+fn shared(qp_type: QpType) -> NicPair {
     Setup { qp_type, srq: Some(8), ..Setup::default() }.pair()
 }
 
-fn srq(p: &Pair) -> SrqId {
+fn srq(p: &NicPair) -> SrqId {
     p.status(1).init.srq.unwrap()
 }
 
-fn post(p: &mut Pair, wr_id: u64) {
+fn post(p: &mut NicPair, wr_id: u64) {
     let (srq, wr) = (srq(p), RecvWr::new(wr_id, p.sge(1, 64 * wr_id, 64)));
     p.nodes[1].nic.post_srq_recv(srq, &[wr]).unwrap();
 }
 
-fn send(p: &mut Pair, wr_id: u64) {
+fn send(p: &mut NicPair, wr_id: u64) {
     p.post(SendWr::new(wr_id, SendOp::Send, Data::inline(b"hello")));
     p.run();
 }
 
 #[test]
-fn receives_come_from_the_shared_queue_and_wait_is_the_same() {
+fn send_waits_for_receive_in_shared_queue() {
     let mut p = shared(QpType::Rc);
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"hello")));
     p.run_for(core::time::Duration::from_micros(100));
     assert!(p.counter(1, "rnr_naks_sent") > 0);
     post(&mut p, 9);
     p.run();
-    assert_eq!(statuses(&p.receives(1)), [(9, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(9, WcStatus::Success)]);
     assert_eq!(&p.bytes(1)[576..581], b"hello");
 }
 
 #[test]
-fn the_limit_is_told_once() {
+fn srq_limit_event_is_raised_once() {
     let mut p = shared(QpType::Rc);
     for i in 0..5 {
         post(&mut p, i);
@@ -56,48 +56,48 @@ fn the_limit_is_told_once() {
 }
 
 #[test]
-fn the_last_receive_is_told_when_the_queue_pair_fails_and_the_others_stay() {
+fn failed_qp_raises_last_wqe_event_and_leaves_srq_unchanged() {
     let mut p = shared(QpType::Rc);
     post(&mut p, 1);
     post(&mut p, 2);
     p.modify(1, &QpAttr::to(QpState::Err));
     let qp = p.nodes[1].qp;
     assert_eq!(p.events(1), [AsyncEvent::LastWqeReached(qp)]);
-    assert!(p.receives(1).is_empty());
+    assert!(p.recv_completions(1).is_empty());
     p.modify(1, &QpAttr::to(QpState::Err));
     assert!(p.events(1).is_empty());
 }
 
 #[test]
-fn a_half_received_message_is_flushed_with_its_shared_receive() {
+fn partly_received_message_flushes_its_shared_receive() {
     let mut p = Setup { srq: Some(8), mtu: Mtu::M256, ..Setup::default() }.pair();
     let srq = srq(&p);
     let wrs = [RecvWr::new(1, p.sge(1, 0, 4096)), RecvWr::new(2, p.sge(1, 0, 4096))];
     p.nodes[1].nic.post_srq_recv(srq, &wrs).unwrap();
     p.post(SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, 2000))));
-    p.pump();
+    p.transmit_all();
     p.step();
     p.step();
     p.modify(1, &QpAttr::to(QpState::Err));
-    assert_eq!(statuses(&p.receives(1)), [(1, WcStatus::Flushed)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(1, WcStatus::Flushed)]);
 }
 
 #[test]
-fn datagrams_and_uc_take_from_it_too() {
+fn uc_takes_receives_from_srq_and_returns_those_of_dropped_messages() {
     let mut p = shared(QpType::Uc);
     post(&mut p, 3);
     send(&mut p, 1);
-    assert_eq!(statuses(&p.receives(1)), [(3, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(3, WcStatus::Success)]);
     // A dropped message gives its receive back.
     let mut p = shared(QpType::Uc);
     post(&mut p, 3);
     p.post(SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, 65))));
     send(&mut p, 2);
-    assert_eq!(statuses(&p.receives(1)), [(3, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(3, WcStatus::Success)]);
 }
 
 #[test]
-fn it_is_busy_while_used_and_refuses_what_does_not_fit() {
+fn used_srq_is_busy_and_full_srq_refuses_receives() {
     let mut p = shared(QpType::Rc);
     let srq = srq(&p);
     for i in 0..8 {
@@ -114,7 +114,7 @@ fn it_is_busy_while_used_and_refuses_what_does_not_fit() {
 }
 
 #[test]
-fn a_wrong_receive_breaks_the_one_queue_pair_that_met_it() {
+fn invalid_shared_receive_fails_only_the_qp_that_takes_it() {
     let setup = Setup { qp_type: QpType::Ud, srq: Some(8), ..Setup::default() };
     let mut p = setup.pair();
     let srq = srq(&p);
@@ -135,6 +135,6 @@ fn a_wrong_receive_breaks_the_one_queue_pair_that_met_it() {
     }
     assert_eq!(p.nodes[1].nic.query_qp(second).unwrap().state, QpState::Rtr);
     assert_eq!(p.state(1), QpState::Err);
-    assert_eq!(statuses(&p.receives(1)), [(9, WcStatus::LocalProtection), (10, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(9, WcStatus::LocalProtection), (10, WcStatus::Success)]);
     assert!(p.events(1).contains(&AsyncEvent::LastWqeReached(first)));
 }

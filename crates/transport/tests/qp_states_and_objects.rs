@@ -8,14 +8,14 @@ use mitra_transport::{Nic, NicConfig, TxBatch};
 use mitra_verbs::*;
 use mitra_wire::{Message, Packet, Transport};
 
-fn write(p: &Pair, wr_id: u64, len: u32) -> SendWr {
+fn write(p: &NicPair, wr_id: u64, len: u32) -> SendWr {
     SendWr::new(wr_id, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, len)))
 }
 
 #[test]
-fn an_error_flushes_all_in_order_and_what_is_posted_later_too() {
+fn error_state_flushes_posted_and_later_work_requests_in_order() {
     let mut p = pair();
-    p.link(|_, _| Fate::Drop);
+    p.set_link(|_, _| LinkAction::Drop);
     for i in 0..3 {
         p.post(write(&p, i, 8));
         let node = &mut p.nodes[0];
@@ -23,41 +23,44 @@ fn an_error_flushes_all_in_order_and_what_is_posted_later_too() {
     }
     p.modify(0, &QpAttr::to(QpState::Err));
     let flushed = |ids: core::ops::Range<u64>| ids.map(|i| (i, WcStatus::Flushed)).collect::<Vec<_>>();
-    assert_eq!(statuses(&p.sends(0)), flushed(0..3));
-    assert_eq!(statuses(&p.receives(0)), flushed(10..13));
+    assert_eq!(statuses(&p.send_completions(0)), flushed(0..3));
+    assert_eq!(statuses(&p.recv_completions(0)), flushed(10..13));
     p.post(write(&p, 3, 8));
     let node = &mut p.nodes[0];
     node.nic.post_recv(node.qp, &[RecvWr::new(13, node.mr.sge(0, 8))]).unwrap();
-    assert_eq!((statuses(&p.sends(0)), statuses(&p.receives(0))), (flushed(3..4), flushed(13..14)));
+    assert_eq!(
+        (statuses(&p.send_completions(0)), statuses(&p.recv_completions(0))),
+        (flushed(3..4), flushed(13..14))
+    );
 }
 
 #[test]
-fn error_is_a_fence() {
+fn error_state_stops_all_responses() {
     let mut p = pair();
     p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 5000))));
     p.post(write(&p, 2, 8));
-    p.pump();
-    for seen in p.seen.clone() {
+    p.transmit_all();
+    for seen in p.sent.clone() {
         p.inject(1, &Packet::parse(&seen.bytes).unwrap());
     }
     // The READ is accepted, the WRITE executed and its acknowledgement owed.
     let status = p.status(1);
     assert_eq!(status.rq_psn, Psn::new(106));
-    let touches = p.nodes[1].memory.touches;
+    let accesses = p.nodes[1].memory.accesses;
     p.modify(1, &QpAttr::to(QpState::Err));
-    for seen in p.seen.clone() {
+    for seen in p.sent.clone() {
         p.inject(1, &Packet::parse(&seen.bytes).unwrap());
     }
     let mut batch = TxBatch::new();
     let node = &mut p.nodes[1];
     node.nic.handle_idle(p.now);
     assert!(!node.nic.poll_transmit(p.now, &mut node.memory, &mut batch));
-    assert_eq!(node.memory.touches, touches);
+    assert_eq!(node.memory.accesses, accesses);
     assert_eq!(p.status(1).rq_psn, status.rq_psn, "readable in ERR");
 }
 
 #[test]
-fn saved_results_and_the_expected_psn_stay_readable_in_error() {
+fn saved_results_and_expected_psn_are_readable_in_error_state() {
     let mut p = pair();
     p.set_word(1, 0, 9);
     for i in 0..3 {
@@ -74,19 +77,19 @@ fn saved_results_and_the_expected_psn_stay_readable_in_error() {
 }
 
 #[test]
-fn draining_lets_what_has_begun_finish_and_holds_the_rest() {
+fn draining_finishes_started_sends_and_holds_others() {
     // A window of one packet: at most one request has begun.
     let mut p = Setup { send_window: 1024, ..Setup::default() }.pair();
     let qp = p.nodes[0].qp;
     for i in 0..3 {
         p.post(write(&p, i, 3000));
     }
-    p.pump();
+    p.transmit_all();
     p.modify(0, &QpAttr::to(QpState::Sqd));
     assert_eq!(p.status(0).sq_drain, SqDrain::Draining);
     p.post(write(&p, 3, 8));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(0, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(0, WcStatus::Success)]);
     assert_eq!((p.status(0).sq_drain, p.events(0)), (SqDrain::Drained, vec![AsyncEvent::SqDrained(qp)]));
     // It still answers.
     let remote = p.nodes[0].mr.remote(0x1000);
@@ -97,12 +100,12 @@ fn draining_lets_what_has_begun_finish_and_holds_the_rest() {
     assert_eq!(p.status(0).sq_drain, SqDrain::Drained);
     p.modify(0, &QpAttr::to(QpState::Rts));
     p.run();
-    assert_eq!(p.sends(0).len(), 3);
+    assert_eq!(p.send_completions(0).len(), 3);
     assert_eq!(p.status(0).sq_drain, SqDrain::NotInSqd);
 }
 
 #[test]
-fn draining_an_idle_queue_is_over_at_once() {
+fn idle_send_queue_drains_at_once() {
     let mut p = pair();
     let qp = p.nodes[0].qp;
     p.modify(0, &QpAttr::to(QpState::Sqd));
@@ -112,28 +115,28 @@ fn draining_an_idle_queue_is_over_at_once() {
 }
 
 #[test]
-fn draining_retransmits() {
+fn draining_send_queue_retransmits() {
     let mut p = pair();
     let mut n = 0;
-    p.link(move |_, _| {
+    p.set_link(move |_, _| {
         n += 1;
-        if n < 3 { Fate::Drop } else { Fate::Pass }
+        if n < 3 { LinkAction::Drop } else { LinkAction::Pass }
     });
     p.post(write(&p, 1, 8));
-    p.pump();
+    p.transmit_all();
     p.modify(0, &QpAttr::to(QpState::Sqd));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
     assert_eq!(p.status(0).sq_drain, SqDrain::Drained);
 }
 
 #[test]
-fn reset_empties_silently_and_begins_anew() {
+fn reset_drops_work_requests_without_completion() {
     let mut p = pair();
-    p.link(|_, _| Fate::Drop);
+    p.set_link(|_, _| LinkAction::Drop);
     p.post(write(&p, 1, 8));
     p.post_recv(RecvWr::new(5, p.sge(1, 0, 8)));
-    p.pump();
+    p.transmit_all();
     let setup = Setup { psn: [500, 600], ..Setup::default() };
     for i in 0..2 {
         p.modify(i, &QpAttr::to(QpState::Reset));
@@ -143,24 +146,24 @@ fn reset_empties_silently_and_begins_anew() {
             p.modify(i, &attr);
         }
     }
-    p.link(|_, _| Fate::Pass);
+    p.set_link(|_, _| LinkAction::Pass);
     p.run();
-    assert!(p.sends(0).is_empty() && p.receives(1).is_empty());
+    assert!(p.send_completions(0).is_empty() && p.recv_completions(1).is_empty());
     p.post(write(&p, 2, 8));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(2, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(2, WcStatus::Success)]);
     assert_eq!(p.status(1).rq_psn, Psn::new(501));
 }
 
 #[test]
-fn packets_count_in_the_right_states_and_from_the_peer_only() {
+fn packets_are_accepted_only_in_receiving_states_and_from_peer() {
     let setup = Setup::default();
     let mut p = pair();
-    let packet = |p: &Pair| {
+    let packet = |p: &NicPair| {
         let reth = mitra_wire::Reth { va: BASE, rkey: p.nodes[1].mr.rkey.0, len: 1 };
         Packet::new(Transport::Rc, p.nodes[1].qp, Psn::new(100), Message::WriteOnly(reth), b"x")
     };
-    let attempt = |p: &mut Pair, works: bool| {
+    let attempt = |p: &mut NicPair, works: bool| {
         p.bytes(1)[0] = 0;
         let packet = packet(p);
         p.inject(1, &packet);
@@ -198,7 +201,7 @@ fn packets_count_in_the_right_states_and_from_the_peer_only() {
 }
 
 #[test]
-fn posting_needs_the_right_state() {
+fn posting_requires_valid_state() {
     let setup = Setup::default();
     let mut p = pair();
     p.modify(0, &QpAttr::to(QpState::Reset));
@@ -224,7 +227,7 @@ fn posting_needs_the_right_state() {
 }
 
 #[test]
-fn a_modification_is_judged_and_a_refused_one_changes_nothing() {
+fn refused_modify_leaves_qp_unchanged() {
     let mut p = pair();
     let before = p.status(0);
     let node = &mut p.nodes[0];
@@ -265,7 +268,7 @@ fn a_modification_is_judged_and_a_refused_one_changes_nothing() {
 }
 
 #[test]
-fn reads_that_are_posted_need_one_at_once() {
+fn posted_read_requires_max_rd_atomic_of_one() {
     let mut p = pair();
     p.modify(0, &QpAttr::to(QpState::Sqd));
     p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 8))));
@@ -275,13 +278,13 @@ fn reads_that_are_posted_need_one_at_once() {
     assert_eq!(refused.to_string(), "max_rd_atomic must be at least 1 while READs or atomics are posted");
     p.modify(0, &QpAttr::to(QpState::Rts));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
     p.modify(0, &QpAttr::to(QpState::Sqd));
     p.modify(0, &none);
 }
 
 #[test]
-fn an_overflowing_completion_queue_breaks_its_queue_pairs() {
+fn cq_overflow_fails_its_queue_pairs() {
     let mut p = Setup { cq_depth: 2, ..Setup::default() }.pair();
     let cq = p.nodes[0].send_cq;
     let init = p.status(0).init;
@@ -293,13 +296,13 @@ fn an_overflowing_completion_queue_breaks_its_queue_pairs() {
     assert_eq!(p.nodes[0].nic.query_qp(unused).unwrap().state, QpState::Reset);
     assert_eq!(p.events(0), [AsyncEvent::CqError(cq)]);
     assert_eq!(p.state(0), QpState::Err);
-    assert_eq!(statuses(&p.sends(0)), [(0, WcStatus::Success), (1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(0, WcStatus::Success), (1, WcStatus::Success)]);
     assert_eq!(p.state(1), QpState::Rts);
     assert!(p.counter(0, "cq_overruns") > 0);
 }
 
 #[test]
-fn a_link_that_is_down_carries_nothing_and_says_so() {
+fn link_down_drops_packets_and_raises_event() {
     let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
     p.nodes[1].nic.handle_link(false);
     p.nodes[1].nic.handle_link(false);
@@ -311,16 +314,16 @@ fn a_link_that_is_down_carries_nothing_and_says_so() {
     p.nodes[1].nic.handle_link(true);
     assert_eq!(p.events(1), [AsyncEvent::PortActive]);
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
     // Its own sends go nowhere, and time out.
     p.nodes[0].nic.handle_link(false);
     p.post(write(&p, 2, 8));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(2, WcStatus::RetryExceeded)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(2, WcStatus::RetryExceeded)]);
 }
 
 #[test]
-fn used_objects_are_busy_and_stale_handles_name_nothing() {
+fn used_objects_are_busy_and_stale_handles_are_invalid() {
     let mut p = pair();
     let node = &mut p.nodes[0];
     let nic = &mut node.nic;
@@ -344,22 +347,22 @@ fn used_objects_are_busy_and_stale_handles_name_nothing() {
 }
 
 #[test]
-fn destroying_a_queue_pair_in_full_flight_leaves_nothing_behind() {
+fn destroyed_qp_leaves_no_completions_or_timers() {
     let mut p = pair();
     for i in 0..8 {
         p.post(write(&p, i, 3000));
     }
-    p.pump();
+    p.transmit_all();
     for node in &mut p.nodes {
         node.nic.destroy_qp(p.now, node.qp).unwrap();
     }
     p.run();
-    assert!(p.sends(0).is_empty());
+    assert!(p.send_completions(0).is_empty());
     assert!(p.counter(1, "drop_no_qp") > 0);
 }
 
 #[test]
-fn numbers_of_queue_pairs_are_not_used_again_in_time() {
+fn qp_numbers_are_not_reused_within_quarantine() {
     let mut config = NicConfig::new("nic", gid(3), [9; 32]);
     config.limits.qps = 4;
     let mut nic = Nic::new(config);
@@ -392,7 +395,7 @@ fn numbers_of_queue_pairs_are_not_used_again_in_time() {
 }
 
 #[test]
-fn every_bit_of_a_first_queue_pair_number_is_random() {
+fn every_bit_of_first_qp_number_varies() {
     let first = |seed| {
         let mut nic = Nic::new(NicConfig::new("nic", gid(3), [seed; 32]));
         let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(4).unwrap());
@@ -405,7 +408,7 @@ fn every_bit_of_a_first_queue_pair_number_is_random() {
 }
 
 #[test]
-fn queue_pairs_beyond_the_limits_are_refused() {
+fn qp_capacities_beyond_limits_are_refused() {
     let mut p = pair();
     let init = p.status(0).init;
     let nic = &mut p.nodes[0].nic;
@@ -437,7 +440,7 @@ fn queue_pairs_beyond_the_limits_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_carried_out_is_refused_at_posting() {
+fn invalid_sends_are_refused_at_posting() {
     let p = Setup { rd_atomic: 0, ..Setup::default() }.pair();
     let remote = p.remote(0);
     let one = |len| Data::sge(p.sge(0, 0, len));
@@ -470,7 +473,7 @@ fn what_cannot_be_carried_out_is_refused_at_posting() {
 }
 
 #[test]
-fn a_nic_is_a_value() {
+fn nic_can_be_cloned_compared_and_hashed() {
     fn hash(nic: &Nic) -> u64 {
         use std::hash::{DefaultHasher, Hash, Hasher};
         let mut hasher = DefaultHasher::new();
@@ -483,13 +486,13 @@ fn a_nic_is_a_value() {
     let copy = p.nodes[0].nic.clone();
     sendable(&copy);
     assert!(copy == p.nodes[0].nic && hash(&copy) == hash(&p.nodes[0].nic));
-    p.pump();
+    p.transmit_all();
     assert!(copy != p.nodes[0].nic && hash(&copy) != hash(&p.nodes[0].nic));
     // The copy sends the same.
     let node = &mut p.nodes[0];
     let (mut batch, mut copy) = (TxBatch::new(), copy);
     assert!(copy.poll_transmit(p.now, &mut node.memory, &mut batch));
     let psns: Vec<_> = batch.datagrams().map(|d| Packet::parse(d).unwrap().psn).collect();
-    assert_eq!(psns, p.seen.iter().map(|s| s.psn).collect::<Vec<_>>());
+    assert_eq!(psns, p.sent.iter().map(|s| s.psn).collect::<Vec<_>>());
     assert!(copy == p.nodes[0].nic);
 }

@@ -69,7 +69,7 @@ type Keys = Vec<(u32, Key)>;
 
 /// A pair connected with the captured PSN, whose node 1 has memory at the captured addresses. The bad key of
 /// nak_access_write.pcap is its second.
-fn replayer(name: &str, requests: &[&Record], mtu: Mtu) -> (Pair, Keys) {
+fn replayer(name: &str, requests: &[&Record], mtu: Mtu) -> (NicPair, Keys) {
     let psn = requests[0].packet().psn.value();
     let (rd_atomic, cap) = (16, QpCap { recv_wrs: 512, send_wrs: 512, ..QpCap::default() });
     let (dest_rd_atomic, min_rnr_timer) = (16, 12);
@@ -87,7 +87,10 @@ fn replayer(name: &str, requests: &[&Record], mtu: Mtu) -> (Pair, Keys) {
         let region = RegionId(node.memory.regions.len() as u32);
         let lowest = all().filter(|n| n.1 == rkey).map(|n| n.0).min().unwrap();
         node.memory.regions.push(vec![0; SIZE]);
-        keys.push((rkey, node.nic.reg_mr(now, node.pd, region, lowest, SIZE as u64, ALL).unwrap().rkey));
+        keys.push((
+            rkey,
+            node.nic.reg_mr(now, node.pd, region, lowest, SIZE as u64, ALL_ACCESS).unwrap().rkey,
+        ));
     }
     (p, keys)
 }
@@ -122,7 +125,7 @@ fn sides(records: &[Record]) -> impl Iterator<Item = (Vec<&Record>, Vec<&Record>
 }
 
 #[test]
-fn our_responder_answers_as_the_kernels_did() {
+fn responder_matches_rxe_captures() {
     for (name, mtu) in CAPTURES {
         let records = capture(name);
         for (requests, responses) in sides(&records) {
@@ -144,10 +147,10 @@ fn our_responder_answers_as_the_kernels_did() {
                 let dest_qp = p.nodes[1].qp;
                 p.inject(1, &Packet { dest_qp, message, ..packet });
                 p.nodes[1].nic.handle_idle(p.now);
-                p.pump();
+                p.transmit_all();
             }
             // The capture was cut while answers were on their way.
-            let ours = p.seen.iter().filter(|s| s.from == 1);
+            let ours = p.sent.iter().filter(|s| s.from == 1);
             let mut n = 0;
             for (ours, theirs) in ours.zip(&responses) {
                 let (ours, theirs) = (Packet::parse(&ours.bytes).unwrap(), theirs.packet());
@@ -161,7 +164,7 @@ fn our_responder_answers_as_the_kernels_did() {
 }
 
 /// The work requests that make these packets, their data in node 0's memory from `0` on.
-fn work(p: &mut Pair, requests: &[&Record], keys: &Keys) -> Vec<SendWr> {
+fn work(p: &mut NicPair, requests: &[&Record], keys: &Keys) -> Vec<SendWr> {
     let mut wrs = Vec::new();
     let (mut from, mut offset) = (0, 0);
     let mut message = None;
@@ -217,29 +220,29 @@ fn work(p: &mut Pair, requests: &[&Record], keys: &Keys) -> Vec<SendWr> {
 }
 
 #[test]
-fn our_requester_sends_as_the_kernels_did() {
+fn requester_matches_rxe_captures() {
     // rnr_nak.pcap has one request, sent four times.
     for (name, mtu) in CAPTURES.into_iter().filter(|(name, _)| *name != "rnr_nak.pcap") {
         let records = capture(name);
         for (requests, responses) in sides(&records) {
             let (mut p, keys) = replayer(name, &requests, mtu);
-            p.link(|_, _| Fate::Drop);
+            p.set_link(|_, _| LinkAction::Drop);
             let wrs = work(&mut p, &requests, &keys);
             let (mut left, mut answers) = (&wrs[..], responses.iter().peekable());
             let mut done = Vec::new();
             while let Some((wr, rest)) = left.split_first() {
                 left = rest;
                 p.post_on(0, std::slice::from_ref(wr)).unwrap();
-                p.pump();
+                p.transmit_all();
                 // All answers to what has been sent.
                 let sent = p.status(0).sq_psn;
                 while let Some(answer) = answers.next_if(|r| r.packet().psn.is_before(sent)) {
                     let dest_qp = p.nodes[0].qp;
                     p.inject(0, &Packet { dest_qp, ..answer.packet() });
                 }
-                done.extend(p.sends(0));
+                done.extend(p.send_completions(0));
             }
-            let ours: Vec<_> = p.seen.iter().filter(|s| s.from == 0).collect();
+            let ours: Vec<_> = p.sent.iter().filter(|s| s.from == 0).collect();
             assert_eq!(ours.len(), requests.len(), "{name}");
             for (ours, theirs) in ours.iter().zip(&requests) {
                 let (ours, theirs) = (Packet::parse(&ours.bytes).unwrap(), theirs.packet());

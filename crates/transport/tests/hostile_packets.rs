@@ -88,14 +88,14 @@ impl Hostile {
     }
 }
 
-/// Bytes of each node that the peer may write: the first of them.
+/// ByteMemory of each node that the peer may write: the first of them.
 const GRANTED: usize = 4096;
 /// Where receives and fetched data go.
 const LOCAL: usize = 8192;
 
 /// Two queue pairs with work on the way in both directions. The peer may touch `GRANTED` bytes of region 1; local
 /// requests fill `LOCAL` bytes of region 2; region 0 belongs to neither.
-fn busy(qp_type: QpType) -> (Pair, [Key; 2]) {
+fn busy(qp_type: QpType) -> (NicPair, [Key; 2]) {
     let setup = Setup { qp_type, mtu: Mtu::M256, rnr_retry: 2, retry_cnt: 3, ..Setup::default() };
     let mut p = setup.pair();
     let mut keys = [Key(0); 2];
@@ -105,7 +105,7 @@ fn busy(qp_type: QpType) -> (Pair, [Key; 2]) {
         node.memory.regions.push(vec![0x66; GRANTED + 64]);
         node.memory.regions.push(vec![0x77; LOCAL + 64]);
         let now = p.now;
-        let granted = node.nic.reg_mr(now, node.pd, RegionId(1), BASE, GRANTED as u64, ALL).unwrap();
+        let granted = node.nic.reg_mr(now, node.pd, RegionId(1), BASE, GRANTED as u64, ALL_ACCESS).unwrap();
         let access = Access::LOCAL_WRITE;
         let local = node.nic.reg_mr(now, node.pd, RegionId(2), BASE, LOCAL as u64, access).unwrap();
         (keys[i], locals[i]) = (granted.rkey, local.lkey);
@@ -177,7 +177,7 @@ fn assault(qp_type: QpType, packets: Vec<Hostile>) {
                 p.step();
             }
             4 => {
-                p.pump();
+                p.transmit_all();
             }
             5 if status.state == QpState::Err => {
                 // Back to life, with the same keys.
@@ -206,28 +206,28 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_reliable_connection_survives(packets in prop::collection::vec(hostile(), 1..80)) {
+    fn rc_survives_hostile_packets(packets in prop::collection::vec(hostile(), 1..80)) {
         assault(QpType::Rc, packets);
     }
 
     #[test]
-    fn an_unreliable_connection_survives(packets in prop::collection::vec(hostile(), 1..80)) {
+    fn uc_survives_hostile_packets(packets in prop::collection::vec(hostile(), 1..80)) {
         assault(QpType::Uc, packets);
     }
 
     #[test]
-    fn datagrams_survive(packets in prop::collection::vec(hostile(), 1..80)) {
+    fn ud_survives_hostile_packets(packets in prop::collection::vec(hostile(), 1..80)) {
         assault(QpType::Ud, packets);
     }
 
     #[test]
-    fn management_datagrams_survive(packets in prop::collection::vec(hostile(), 1..80)) {
+    fn gsi_survives_hostile_packets(packets in prop::collection::vec(hostile(), 1..80)) {
         assault(QpType::Gsi, packets);
     }
 }
 
 /// Packets that node 1 sends for what is pending there.
-fn answers(p: &mut Pair) -> usize {
+fn answers(p: &mut NicPair) -> usize {
     let mut batch = TxBatch::new();
     let mut n = 0;
     let node = &mut p.nodes[1];
@@ -238,7 +238,7 @@ fn answers(p: &mut Pair) -> usize {
 }
 
 #[test]
-fn a_flood_of_duplicates_is_answered_by_what_was_promised_and_no_more() {
+fn flood_of_duplicates_gets_at_most_rd_atomic_responses() {
     let mut p = pair();
     let remote = p.remote(0);
     for i in 0..8 {
@@ -247,7 +247,7 @@ fn a_flood_of_duplicates_is_answered_by_what_was_promised_and_no_more() {
         p.post(SendWr::new(i, SendOp::Write(remote), Data::sge(p.sge(0, 0, 8))));
     }
     p.run();
-    let requests: Vec<_> = p.seen.iter().filter(|s| s.from == 0).map(|s| s.bytes.clone()).collect();
+    let requests: Vec<_> = p.sent.iter().filter(|s| s.from == 0).map(|s| s.bytes.clone()).collect();
     let word = p.word(1, 0);
     for _ in 0..1000 {
         for bytes in &requests {
@@ -261,7 +261,7 @@ fn a_flood_of_duplicates_is_answered_by_what_was_promised_and_no_more() {
 }
 
 #[test]
-fn a_flood_of_gaps_is_nakked_once() {
+fn flood_of_gaps_gets_one_nak() {
     let mut p = pair();
     for i in 1..5000 {
         let psn = p.status(1).rq_psn.add(i);
@@ -273,11 +273,11 @@ fn a_flood_of_gaps_is_nakked_once() {
 }
 
 #[test]
-fn a_nak_for_what_was_never_sent_is_ignored() {
+fn nak_for_unsent_psn_is_ignored() {
     let mut p = pair();
-    p.link(|_, _| Fate::Drop);
+    p.set_link(|_, _| LinkAction::Drop);
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")));
-    p.pump();
+    p.transmit_all();
     for code in [NakCode::PsnSequence, NakCode::InvalidRequest, NakCode::RemoteAccess] {
         for psn in [99, 101, 100 + (1 << 23), 0] {
             let aeth = Aeth { syndrome: Syndrome::Nak(code), msn: 0 };
@@ -290,15 +290,15 @@ fn a_nak_for_what_was_never_sent_is_ignored() {
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_never_sent_is_ignored() {
+fn ack_of_unsent_psn_is_ignored() {
     let mut p = pair();
-    p.link(|_, _| Fate::Drop);
+    p.set_link(|_, _| LinkAction::Drop);
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")));
-    p.pump();
+    p.transmit_all();
     for psn in [99, 101, 5000, 100 + (1 << 23)] {
         let aeth = Aeth { syndrome: Syndrome::ACK, msn: 1 };
         let packet = Packet::new(Transport::Rc, p.nodes[0].qp, Psn::new(psn), Message::Ack(aeth), b"");
         p.inject(0, &packet);
     }
-    assert!(p.sends(0).is_empty());
+    assert!(p.send_completions(0).is_empty());
 }

@@ -16,7 +16,7 @@ const LEN: usize = 5 * MTU + 3;
 const WORD: usize = 0x70000;
 
 /// Posts one of each on node 0, and checks at the end that each happened exactly once.
-fn one_of_each(p: &mut Pair) {
+fn one_of_each(p: &mut NicPair) {
     let (a, b) = (pattern(LEN, 1), pattern(LEN, 2));
     p.bytes(0)[..LEN].copy_from_slice(&a);
     p.bytes(1)[0x8000..0x8000 + LEN].copy_from_slice(&b);
@@ -38,9 +38,9 @@ fn one_of_each(p: &mut Pair) {
     ];
     p.post_on(0, &wrs).unwrap();
     p.run();
-    let done = p.sends(0);
+    let done = p.send_completions(0);
     assert_eq!(statuses(&done), (1..=8).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
-    let got = p.receives(1);
+    let got = p.recv_completions(1);
     assert_eq!(
         got.iter().map(|wc| (wc.wr_id, wc.imm)).collect::<Vec<_>>(),
         [(10, None), (11, Some(55)), (12, Some(77))]
@@ -58,9 +58,9 @@ fn one_of_each(p: &mut Pair) {
 }
 
 /// No plain acknowledgement has the PSN of a READ or an atomic: rxe would take it for the response, without its data.
-fn acknowledgements_are_of_sends_and_writes(p: &Pair) {
+fn acknowledgements_are_of_sends_and_writes(p: &NicPair) {
     let parsed =
-        |from| p.seen.iter().filter(move |s| s.from == from).map(|s| Packet::parse(&s.bytes).unwrap());
+        |from| p.sent.iter().filter(move |s| s.from == from).map(|s| Packet::parse(&s.bytes).unwrap());
     let mut fetched = HashSet::new();
     for packet in parsed(0) {
         let packets = match packet.message {
@@ -78,75 +78,75 @@ fn acknowledgements_are_of_sends_and_writes(p: &Pair) {
 }
 
 /// A link that does `fate` to the packets for which `which` says so, counting all packets.
-fn fate_of(p: &mut Pair, fate: Fate, mut which: impl FnMut(u32) -> bool + 'static) {
+fn set_link_action(p: &mut NicPair, fate: LinkAction, mut which: impl FnMut(u32) -> bool + 'static) {
     let mut n = 0;
-    p.link(move |_, _| {
+    p.set_link(move |_, _| {
         n += 1;
-        if which(n - 1) { fate } else { Fate::Pass }
+        if which(n - 1) { fate } else { LinkAction::Pass }
     });
 }
 
 fn baseline() -> u32 {
     let mut p = pair();
     one_of_each(&mut p);
-    p.seen.len() as u32
+    p.sent.len() as u32
 }
 
 #[test]
-fn any_one_packet_lost() {
+fn operations_survive_loss_of_any_one_packet() {
     let n = baseline();
     assert!(n > 35, "{n}");
     for lost in 0..n {
         let mut p = pair();
-        fate_of(&mut p, Fate::Drop, move |i| i == lost);
+        set_link_action(&mut p, LinkAction::Drop, move |i| i == lost);
         one_of_each(&mut p);
     }
 }
 
 #[test]
-fn any_two_packets_lost() {
+fn operations_survive_loss_of_any_two_packets() {
     let n = baseline();
     for first in 0..n {
         for second in first + 1..n + 8 {
             let mut p = pair();
-            fate_of(&mut p, Fate::Drop, move |i| i == first || i == second);
+            set_link_action(&mut p, LinkAction::Drop, move |i| i == first || i == second);
             one_of_each(&mut p);
         }
     }
 }
 
 #[test]
-fn any_packet_lost_and_the_next_ones_too() {
+fn operations_survive_burst_loss_at_any_packet() {
     for lost in 0..baseline() {
         let mut p = pair();
-        fate_of(&mut p, Fate::Drop, move |i| (lost..lost + 7).contains(&i));
+        set_link_action(&mut p, LinkAction::Drop, move |i| (lost..lost + 7).contains(&i));
         one_of_each(&mut p);
     }
 }
 
 #[test]
-fn any_one_packet_doubled() {
+fn operations_survive_duplication_of_any_one_packet() {
     for doubled in 0..baseline() {
         let mut p = pair();
-        fate_of(&mut p, Fate::Duplicate, move |i| i == doubled);
+        set_link_action(&mut p, LinkAction::Duplicate, move |i| i == doubled);
         one_of_each(&mut p);
     }
 }
 
 #[test]
-fn every_packet_doubled() {
+fn operations_survive_duplication_of_every_packet() {
     let mut p = pair();
-    p.link(|_, _| Fate::Duplicate);
+    p.set_link(|_, _| LinkAction::Duplicate);
     one_of_each(&mut p);
     assert!(p.counter(1, "duplicate_requests") > 0);
 }
 
 #[test]
-fn any_one_packet_late() {
+fn operations_survive_delay_of_any_one_packet() {
     for late in 0..baseline() {
         for micros in [1, 5, 30, 3000] {
             let mut p = pair();
-            fate_of(&mut p, Fate::Delay(Duration::from_micros(micros)), move |i| i == late);
+            set_link_action(&mut p, LinkAction::Delay(Duration::from_micros(micros)), move |i| i == late);
             one_of_each(&mut p);
         }
     }
@@ -162,132 +162,132 @@ fn random(seed: u64) -> impl FnMut(u64) -> u64 {
 }
 
 #[test]
-fn random_loss_repetition_and_disorder() {
+fn operations_survive_random_loss_duplication_and_reordering() {
     for seed in 0..2000 {
         let mut setup = Setup { psn: [0xff_fffa, 0xff_fffa], ..Setup::default() };
         setup.rd_atomic = 1 + (seed % 4) as u8;
         setup.send_window = [2048, 8192, 256 * 1024][seed as usize % 3];
         let mut p = setup.pair();
         let mut random = random(seed);
-        p.link(move |_, _| match random(100) {
-            0..=7 => Fate::Drop,
-            8..=14 => Fate::Duplicate,
-            15..=24 => Fate::Delay(Duration::from_micros(random(20))),
-            25 => Fate::Delay(Duration::from_micros(1500)),
-            _ => Fate::Pass,
+        p.set_link(move |_, _| match random(100) {
+            0..=7 => LinkAction::Drop,
+            8..=14 => LinkAction::Duplicate,
+            15..=24 => LinkAction::Delay(Duration::from_micros(random(20))),
+            25 => LinkAction::Delay(Duration::from_micros(1500)),
+            _ => LinkAction::Pass,
         });
         one_of_each(&mut p);
     }
 }
 
 /// A pair that loses the first packet of that name from node `from`, and what follows from that.
-fn lose_first(from: usize, name: &'static str) -> Pair {
+fn lose_first(from: usize, name: &'static str) -> NicPair {
     let mut p = pair();
     let mut lost = false;
-    p.link(move |dir, packet| {
+    p.set_link(move |dir, packet| {
         let this = mitra_wire::opcode::name(packet.opcode()) == Some(name);
         if dir == from && this && !lost {
             lost = true;
-            return Fate::Drop;
+            return LinkAction::Drop;
         }
-        Fate::Pass
+        LinkAction::Pass
     });
     p
 }
 
-fn post_read(p: &mut Pair) {
+fn post_read(p: &mut NicPair) {
     let b = pattern(LEN, 9);
     p.bytes(1)[..LEN].copy_from_slice(&b);
     p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, LEN as u32))));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
     assert_eq!(p.bytes(0)[..LEN], b);
 }
 
 #[test]
-fn a_lost_request_is_sent_again_after_the_time_out() {
+fn lost_request_is_retransmitted_after_timeout() {
     let mut p = lose_first(0, "RC_RDMA_WRITE_ONLY");
     let start = p.now;
     p.post(SendWr::new(1, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, 8))));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
     assert_eq!((p.counter(0, "timeouts"), p.counter(0, "retransmitted_packets")), (1, 1));
-    assert_eq!(p.seen[1].at - start, Duration::from_nanos(4096 << 8));
+    assert_eq!(p.sent[1].at - start, Duration::from_nanos(4096 << 8));
 }
 
 #[test]
-fn a_lost_acknowledgement_makes_a_duplicate_that_is_not_executed_again() {
+fn duplicate_send_is_not_executed_again() {
     let mut p = lose_first(1, "RC_ACKNOWLEDGE");
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
     p.post_recv(RecvWr::new(10, p.sge(1, 8, 8)));
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"once....")));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
-    assert_eq!(statuses(&p.receives(1)), [(9, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(9, WcStatus::Success)]);
     assert_eq!(p.counter(1, "duplicate_requests"), 1);
 }
 
 #[test]
-fn a_gap_is_nakked_once_and_filled_at_once() {
+fn gap_is_naked_once_and_retransmitted_at_once() {
     let mut p = lose_first(0, "RC_RDMA_WRITE_FIRST");
     let start = p.now;
     p.post(SendWr::new(1, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, LEN as u32))));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
     assert_eq!((p.counter(1, "sequence_naks_sent"), p.counter(0, "timeouts")), (1, 0));
-    assert_eq!(p.seen.last().unwrap().at - start, 3 * LATENCY);
+    assert_eq!(p.sent.last().unwrap().at - start, 3 * LATENCY);
 }
 
 #[test]
-fn a_lost_first_read_response_is_asked_for_again() {
+fn lost_first_read_response_is_requested_again() {
     let mut p = lose_first(1, "RC_RDMA_READ_RESPONSE_FIRST");
     post_read(&mut p);
     // The second response implied the loss: no time-out, and nothing asked for twice but the whole.
     assert_eq!((p.counter(0, "implied_naks"), p.counter(0, "timeouts")), (1, 0));
-    assert_eq!(p.names(0), ["RC_RDMA_READ_REQUEST"; 2]);
+    assert_eq!(p.sent_opcodes(0), ["RC_RDMA_READ_REQUEST"; 2]);
 }
 
 #[test]
-fn a_lost_middle_read_response_is_asked_for_from_there() {
+fn lost_middle_read_response_is_requested_from_its_psn() {
     let mut p = lose_first(1, "RC_RDMA_READ_RESPONSE_MIDDLE");
     post_read(&mut p);
     assert_eq!((p.counter(0, "implied_naks"), p.counter(0, "timeouts")), (1, 0));
-    let again = Packet::parse(&p.seen.iter().filter(|s| s.from == 0).nth(1).unwrap().bytes).unwrap().message;
+    let again = Packet::parse(&p.sent.iter().filter(|s| s.from == 0).nth(1).unwrap().bytes).unwrap().message;
     let Message::ReadRequest(reth) = again else { panic!("{again:?}") };
     assert_eq!((reth.va, reth.len as usize), (BASE + MTU as u64, LEN - MTU));
 }
 
 #[test]
-fn a_lost_last_read_response_is_asked_for_after_the_time_out() {
+fn lost_last_read_response_is_requested_after_timeout() {
     let mut p = lose_first(1, "RC_RDMA_READ_RESPONSE_LAST");
     post_read(&mut p);
     assert_eq!(p.counter(0, "timeouts"), 1);
-    assert_eq!(p.names(1).last(), Some(&"RC_RDMA_READ_RESPONSE_ONLY"));
+    assert_eq!(p.sent_opcodes(1).last(), Some(&"RC_RDMA_READ_RESPONSE_ONLY"));
 }
 
 #[test]
-fn an_atomic_whose_response_is_lost_gets_the_saved_value() {
+fn atomic_with_lost_response_gets_saved_result() {
     let mut p = lose_first(1, "RC_ATOMIC_ACKNOWLEDGE");
     p.set_word(1, 0, 41);
     let remote = p.remote(0);
     p.post(SendWr::new(1, SendOp::FetchAdd { remote, add: 1 }, Data::sge(p.sge(0, 0, 8))));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
     assert_eq!((p.word(0, 0), p.word(1, 0)), (41, 42));
 }
 
 #[test]
-fn a_duplicate_atomic_that_is_no_longer_saved_is_dropped() {
+fn duplicate_atomic_without_saved_result_is_dropped() {
     let mut p = Setup { dest_rd_atomic: 2, rd_atomic: 2, ..Setup::default() }.pair();
     let kept: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
     let keep = kept.clone();
-    p.link(move |dir, packet| {
+    p.set_link(move |dir, packet| {
         if dir == 0 {
             let mut bytes = Vec::new();
             packet.emit_to(&mut bytes);
             keep.borrow_mut().push(bytes);
         }
-        Fate::Pass
+        LinkAction::Pass
     });
     for i in 0..3 {
         let remote = p.remote(0);
@@ -295,12 +295,12 @@ fn a_duplicate_atomic_that_is_no_longer_saved_is_dropped() {
     }
     p.run();
     assert_eq!(p.word(1, 0), 3);
-    let before = p.names(1).len();
+    let before = p.sent_opcodes(1).len();
     for bytes in kept.borrow().iter() {
         p.inject(1, &Packet::parse(bytes).unwrap());
-        p.pump();
+        p.transmit_all();
     }
-    assert_eq!(p.names(1).len() - before, 2);
+    assert_eq!(p.sent_opcodes(1).len() - before, 2);
     assert_eq!(p.counter(1, "drop_duplicate"), 1);
     assert_eq!(p.word(1, 0), 3);
     p.run();
@@ -310,9 +310,9 @@ fn a_duplicate_atomic_that_is_no_longer_saved_is_dropped() {
 }
 
 #[test]
-fn retries_run_out() {
+fn retry_count_bounds_retransmissions() {
     let mut p = Setup { retry_cnt: 3, ..Setup::default() }.pair();
-    p.link(|_, _| Fate::Drop);
+    p.set_link(|_, _| LinkAction::Drop);
     let start = p.now;
     for i in 1..=3 {
         let flags = if i == 2 { SendFlags::empty() } else { SendFlags::SIGNALED };
@@ -321,7 +321,7 @@ fn retries_run_out() {
     }
     p.run();
     assert_eq!(
-        statuses(&p.sends(0)),
+        statuses(&p.send_completions(0)),
         [(1, WcStatus::RetryExceeded), (2, WcStatus::Flushed), (3, WcStatus::Flushed)]
     );
     assert_eq!(p.state(0), QpState::Err);
@@ -330,124 +330,124 @@ fn retries_run_out() {
 }
 
 #[test]
-fn progress_starts_the_count_of_retries_anew() {
+fn progress_resets_retry_count() {
     // Every packet is lost twice: with two retries this goes on for ever.
     let mut p = Setup { retry_cnt: 2, ..Setup::default() }.pair();
     let mut n = 0;
-    p.link(move |dir, _| {
+    p.set_link(move |dir, _| {
         if dir == 1 {
-            return Fate::Pass;
+            return LinkAction::Pass;
         }
         n += 1;
-        if n % 3 == 0 { Fate::Pass } else { Fate::Drop }
+        if n % 3 == 0 { LinkAction::Pass } else { LinkAction::Drop }
     });
     for i in 0..20 {
         p.post(SendWr::new(i, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, 8))));
         p.run();
     }
-    assert!(p.sends(0).iter().all(|wc| wc.status == WcStatus::Success));
+    assert!(p.send_completions(0).iter().all(|wc| wc.status == WcStatus::Success));
 }
 
 #[test]
-fn a_time_out_of_zero_waits_for_ever() {
+fn timeout_of_zero_disables_retransmission() {
     let mut p = Setup { timeout: 0, ..Setup::default() }.pair();
-    p.link(|_, _| Fate::Drop);
+    p.set_link(|_, _| LinkAction::Drop);
     p.post(SendWr::new(1, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, 8))));
     p.run();
-    assert!(p.sends(0).is_empty());
-    assert_eq!(p.names(0).len(), 1);
+    assert!(p.send_completions(0).is_empty());
+    assert_eq!(p.sent_opcodes(0).len(), 1);
 }
 
-fn write8(p: &Pair, wr_id: u64) -> SendWr {
+fn write8(p: &NicPair, wr_id: u64) -> SendWr {
     SendWr::new(wr_id, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, 8)))
 }
 
 /// An acknowledgement or NAK for node 0.
-fn acknowledge(p: &mut Pair, psn: u32, syndrome: Syndrome) {
+fn acknowledge(p: &mut NicPair, psn: u32, syndrome: Syndrome) {
     let message = Message::Ack(Aeth { syndrome, msn: 0 });
     p.inject(0, &Packet::new(Transport::Rc, p.nodes[0].qp, Psn::new(psn), message, b""));
 }
 
 #[test]
-fn an_acknowledgement_after_the_time_out_and_before_the_retransmission_counts() {
+fn ack_between_timeout_and_retransmission_counts() {
     let mut p = pair();
-    p.link(|_, _| Fate::Drop);
+    p.set_link(|_, _| LinkAction::Drop);
     for i in 1..4 {
         p.post(write8(&p, i));
     }
-    p.pump();
+    p.transmit_all();
     let due = p.nodes[0].nic.poll_timeout().unwrap();
     p.nodes[0].nic.handle_timeout(due);
     acknowledge(&mut p, 101, Syndrome::ACK);
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
-    p.pump();
-    let psns: Vec<u32> = p.seen.iter().map(|s| s.psn.value()).collect();
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    p.transmit_all();
+    let psns: Vec<u32> = p.sent.iter().map(|s| s.psn.value()).collect();
     assert_eq!(psns, [100, 101, 102, 102], "only what is not acknowledged is sent again");
 }
 
 #[test]
-fn an_old_nak_costs_no_retry() {
+fn old_sequence_nak_uses_no_retry() {
     let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
-    p.link(|_, _| Fate::Drop);
+    p.set_link(|_, _| LinkAction::Drop);
     p.post(write8(&p, 1));
-    p.pump();
+    p.transmit_all();
     for _ in 0..3 {
         acknowledge(&mut p, 100, Syndrome::Nak(NakCode::PsnSequence));
     }
     assert_eq!(p.state(0), QpState::Rts);
-    p.pump();
+    p.transmit_all();
     acknowledge(&mut p, 100, Syndrome::Nak(NakCode::PsnSequence));
     assert_eq!(p.state(0), QpState::Rts, "a gap is NAKed once: a copy");
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RetryExceeded)]);
-    assert_eq!(p.names(0).len(), 2);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RetryExceeded)]);
+    assert_eq!(p.sent_opcodes(0).len(), 2);
 }
 
 #[test]
-fn a_copy_of_a_sequence_nak_costs_no_retry() {
+fn duplicated_sequence_nak_uses_no_retry() {
     let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
     let mut first = [true; 2];
-    p.link(move |from, _| match core::mem::take(&mut first[from]) {
-        true if from == 0 => Fate::Drop,
-        true => Fate::Duplicate,
-        false => Fate::Pass,
+    p.set_link(move |from, _| match core::mem::take(&mut first[from]) {
+        true if from == 0 => LinkAction::Drop,
+        true => LinkAction::Duplicate,
+        false => LinkAction::Pass,
     });
     for i in 1..4 {
         p.post(write8(&p, i));
     }
     p.run();
     assert_eq!(p.counter(0, "sequence_naks_received"), 2);
-    assert_eq!(statuses(&p.sends(0)), [1, 2, 3].map(|i| (i, WcStatus::Success)));
+    assert_eq!(statuses(&p.send_completions(0)), [1, 2, 3].map(|i| (i, WcStatus::Success)));
     assert_eq!(p.counter(0, "timeouts"), 0);
 }
 
 #[test]
-fn a_request_that_cannot_be_sent_again_may_be_acknowledged_after_all() {
+fn ack_of_original_clears_local_retransmission_error() {
     let mut p = pair();
-    p.link(|dir, _| if dir == 1 { Fate::Drop } else { Fate::Pass });
+    p.set_link(|dir, _| if dir == 1 { LinkAction::Drop } else { LinkAction::Pass });
     let node = &mut p.nodes[0];
     node.memory.regions.push(vec![0; 64]);
-    let mr = node.nic.reg_mr(p.now, node.pd, RegionId(1), BASE, 64, ALL).unwrap();
+    let mr = node.nic.reg_mr(p.now, node.pd, RegionId(1), BASE, 64, ALL_ACCESS).unwrap();
     p.post(write8(&p, 1));
     p.post(SendWr::new(2, SendOp::Write(p.remote(0)), Data::sge(mr.sge(0, 8))));
     p.post(write8(&p, 3));
-    p.pump();
+    p.transmit_all();
     p.nodes[0].nic.dereg_mr(p.now, mr.id).unwrap();
     let due = p.nodes[0].nic.poll_timeout().unwrap();
     p.nodes[0].nic.handle_timeout(due);
-    p.pump();
-    assert_eq!(p.seen.len(), 4, "the first is sent again, the second cannot be");
+    p.transmit_all();
+    assert_eq!(p.sent.len(), 4, "the first is sent again, the second cannot be");
     acknowledge(&mut p, 101, Syndrome::ACK);
     p.post(write8(&p, 4));
-    p.link(|_, _| Fate::Pass);
+    p.set_link(|_, _| LinkAction::Pass);
     p.run();
-    assert_eq!(statuses(&p.sends(0)), (1..5).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+    assert_eq!(statuses(&p.send_completions(0)), (1..5).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_nak_that_was_overtaken_asks_for_what_is_missing_now_and_once() {
+fn pending_sequence_nak_is_updated_to_next_missing_psn() {
     let mut p = pair();
-    let packet = |p: &Pair, psn: u32| {
+    let packet = |p: &NicPair, psn: u32| {
         let reth = Reth { va: BASE, rkey: p.nodes[1].mr.rkey.0, len: 0 };
         let message = Message::WriteOnly(reth);
         let psn = Psn::new(100 + psn);
@@ -458,9 +458,9 @@ fn a_nak_that_was_overtaken_asks_for_what_is_missing_now_and_once() {
         let packet = packet(&p, psn);
         p.inject(1, &packet);
     }
-    p.pump();
-    let naks = |p: &Pair| -> Vec<(u32, Syndrome)> {
-        let seen = p.seen.iter().filter(|s| s.from == 1);
+    p.transmit_all();
+    let naks = |p: &NicPair| -> Vec<(u32, Syndrome)> {
+        let seen = p.sent.iter().filter(|s| s.from == 1);
         seen.map(|s| match Packet::parse(&s.bytes).unwrap().message {
             Message::Ack(aeth) => (s.psn.value(), aeth.syndrome),
             other => panic!("{other:?}"),
@@ -470,22 +470,22 @@ fn a_nak_that_was_overtaken_asks_for_what_is_missing_now_and_once() {
     assert_eq!(naks(&p), [(101, Syndrome::Nak(NakCode::PsnSequence))]);
     let late = packet(&p, 2);
     p.inject(1, &late);
-    p.pump();
+    p.transmit_all();
     assert_eq!(naks(&p).len(), 1, "once per gap");
     // If what was dropped comes again before the NAK has left, there is no NAK, but an acknowledgement.
     for psn in [1, 3, 2, 3] {
         let packet = packet(&p, psn);
         p.inject(1, &packet);
     }
-    p.pump();
+    p.transmit_all();
     assert_eq!(naks(&p)[1..], [(103, Syndrome::ACK)]);
 }
 
 #[test]
-fn a_change_of_the_reads_at_once_does_not_disturb_a_read_on_its_way() {
+fn max_rd_atomic_change_does_not_disturb_read_in_flight() {
     for lost in 0..80 {
         let mut p = Setup { send_window: 8192, ..Setup::default() }.pair();
-        fate_of(&mut p, Fate::Drop, move |i| i == lost);
+        set_link_action(&mut p, LinkAction::Drop, move |i| i == lost);
         let data = pattern(60_000, 3);
         p.bytes(1)[..60_000].copy_from_slice(&data);
         p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 60_000))));
@@ -493,21 +493,21 @@ fn a_change_of_the_reads_at_once_does_not_disturb_a_read_on_its_way() {
         p.modify(0, &QpAttr::to(QpState::Sqd));
         p.modify(0, &QpAttr { max_rd_atomic: Some(1), ..QpAttr::to(QpState::Sqd) });
         p.run();
-        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)], "{lost}");
+        assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)], "{lost}");
         assert!(p.bytes(0)[..60_000] == data);
     }
 }
 
 #[test]
-fn a_change_of_the_reads_at_once_does_not_change_the_pieces_of_a_read() {
+fn max_rd_atomic_change_keeps_chunks_of_started_read() {
     let mut p = Setup { send_window: 8192, rd_atomic: 4, ..Setup::default() }.pair();
     // Pieces of two packets, from 100, 102, 104, 106 on. The last request is lost, and every response from 103 on.
     let broken = Rc::new(Cell::new(true));
     let (lossy, mut requests) = (broken.clone(), 0);
-    p.link(move |from, packet| {
+    p.set_link(move |from, packet| {
         requests += usize::from(from == 0);
         let hit = if from == 0 { requests >= 4 } else { packet.psn.value() >= 103 };
-        if hit && lossy.get() { Fate::Drop } else { Fate::Pass }
+        if hit && lossy.get() { LinkAction::Drop } else { LinkAction::Pass }
     });
     p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, 40 << 10))));
     p.run_for(Duration::from_micros(20));
@@ -515,5 +515,5 @@ fn a_change_of_the_reads_at_once_does_not_change_the_pieces_of_a_read() {
     p.modify(0, &QpAttr::to(QpState::Sqd));
     p.modify(0, &QpAttr { max_rd_atomic: Some(1), ..QpAttr::to(QpState::Sqd) });
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
 }

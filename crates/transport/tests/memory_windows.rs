@@ -6,14 +6,14 @@ use common::*;
 use mitra_verbs::*;
 
 /// Node 1 binds a window of 64 bytes at 128 for its peer.
-fn bound(p: &mut Pair, access: Access) -> RemoteAddr {
+fn bound(p: &mut NicPair, access: Access) -> RemoteAddr {
     let node = &mut p.nodes[1];
     let mw = node.nic.alloc_mw(p.now, node.pd).unwrap();
     let rkey = mw.rkey.with_consumer_bits(5);
     let bind = WindowBind { mw: mw.id, rkey, mr: node.mr.id, addr: BASE + 128, len: 64, access };
     p.post_on(1, &[SendWr::new(50, SendOp::BindWindow(bind), Data::empty())]).unwrap();
     p.run();
-    let done = p.sends(1);
+    let done = p.send_completions(1);
     assert_eq!(statuses(&done), [(50, WcStatus::Success)]);
     assert_eq!(done[0].opcode, WcOpcode::BindWindow);
     RemoteAddr { addr: BASE + 128, rkey }
@@ -24,7 +24,7 @@ fn write(wr_id: u64, remote: RemoteAddr) -> SendWr {
 }
 
 #[test]
-fn a_window_gives_what_it_was_bound_to_and_no_more() {
+fn window_grants_only_its_bytes_and_rights() {
     for (beyond, works) in [(0, true), (56, true), (57, false), (u64::MAX, false)] {
         let mut p = pair();
         let window = bound(&mut p, Access::REMOTE_WRITE);
@@ -32,17 +32,17 @@ fn a_window_gives_what_it_was_bound_to_and_no_more() {
         p.post(write(1, remote));
         p.run();
         let status = if works { WcStatus::Success } else { WcStatus::RemoteAccess };
-        assert_eq!(statuses(&p.sends(0)), [(1, status)], "{beyond}");
+        assert_eq!(statuses(&p.send_completions(0)), [(1, status)], "{beyond}");
     }
     let mut p = pair();
     let window = bound(&mut p, Access::REMOTE_WRITE);
     p.post(SendWr::new(1, SendOp::Read(window), Data::sge(p.sge(0, 0, 8))));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteAccess)]);
 }
 
 #[test]
-fn a_send_with_invalidate_kills_the_window() {
+fn send_with_invalidate_unbinds_window() {
     for len in [8, 3000] {
         let mut p = pair();
         let window = bound(&mut p, Access::REMOTE_WRITE);
@@ -50,47 +50,51 @@ fn a_send_with_invalidate_kills_the_window() {
         p.post(write(1, window));
         p.post(SendWr::new(2, SendOp::SendWithInvalidate(window.rkey), Data::sge(p.sge(0, 0, len))));
         p.run();
-        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
-        let got = p.receives(1);
+        assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+        let got = p.recv_completions(1);
         assert_eq!((got[0].invalidated, got[0].byte_len), (Some(window.rkey), len));
         p.post(write(3, window));
         p.run();
-        assert_eq!(statuses(&p.sends(0)), [(3, WcStatus::RemoteAccess)]);
+        assert_eq!(statuses(&p.send_completions(0)), [(3, WcStatus::RemoteAccess)]);
     }
 }
 
 #[test]
-fn invalidating_what_is_no_window_of_this_connection_is_denied() {
+fn invalidating_memory_region_key_is_denied() {
     let mut p = pair();
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
     p.post(SendWr::new(1, SendOp::SendWithInvalidate(p.nodes[1].mr.rkey), Data::inline(b"no")));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::RemoteAccess)]);
-    assert_eq!(statuses(&p.receives(1)), [(9, WcStatus::Flushed)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteAccess)]);
+    assert_eq!(statuses(&p.recv_completions(1)), [(9, WcStatus::Flushed)]);
     assert_eq!(p.bytes(1)[..2], [0, 0]);
 }
 
 #[test]
-fn a_local_invalidation_waits_its_turn() {
+fn local_invalidation_executes_in_posting_order() {
     let mut p = pair();
     let window = bound(&mut p, Access::REMOTE_WRITE);
     let send = SendWr::new(1, SendOp::Write(p.nodes[0].mr.remote(0)), Data::inline(b"before"));
     let invalidate = SendWr::new(2, SendOp::LocalInvalidate(window.rkey), Data::empty());
     let behind = SendWr::new(3, SendOp::Write(p.nodes[0].mr.remote(0)), Data::inline(b"after"));
     p.post_on(1, &[send, invalidate, behind]).unwrap();
-    p.pump();
+    p.transmit_all();
     p.post(write(1, window));
     p.run();
     let done: Vec<_> = (1..4).map(|i| (i, WcStatus::Success)).collect();
-    assert_eq!(statuses(&p.sends(1)), done);
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)], "it arrived before the invalidation's turn");
+    assert_eq!(statuses(&p.send_completions(1)), done);
+    assert_eq!(
+        statuses(&p.send_completions(0)),
+        [(1, WcStatus::Success)],
+        "it arrived before the invalidation's turn"
+    );
     p.post(write(2, window));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(2, WcStatus::RemoteAccess)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(2, WcStatus::RemoteAccess)]);
 }
 
 #[test]
-fn a_bind_that_fails_says_so() {
+fn failed_bind_completes_with_error() {
     let mut p = pair();
     let node = &mut p.nodes[1];
     let mw = node.nic.alloc_mw(p.now, node.pd).unwrap();
@@ -108,11 +112,11 @@ fn a_bind_that_fails_says_so() {
     ];
     p.post_on(1, &wrs).unwrap();
     p.run();
-    assert_eq!(statuses(&p.sends(1)), [(1, WcStatus::WindowBind), (2, WcStatus::Flushed)]);
+    assert_eq!(statuses(&p.send_completions(1)), [(1, WcStatus::WindowBind), (2, WcStatus::Flushed)]);
 }
 
 #[test]
-fn a_window_dies_with_its_queue_pair() {
+fn destroying_qp_unbinds_window() {
     let mut p = pair();
     bound(&mut p, Access::REMOTE_WRITE);
     let node = &mut p.nodes[1];
@@ -122,7 +126,7 @@ fn a_window_dies_with_its_queue_pair() {
 }
 
 #[test]
-fn a_window_dies_when_its_queue_pair_is_reset() {
+fn resetting_qp_unbinds_window() {
     let mut p = pair();
     bound(&mut p, Access::REMOTE_WRITE);
     p.modify(1, &QpAttr::to(QpState::Err));
@@ -134,7 +138,7 @@ fn a_window_dies_when_its_queue_pair_is_reset() {
 }
 
 #[test]
-fn a_key_revoked_by_its_owner_is_dead_at_once() {
+fn deregistered_key_is_denied_at_once() {
     let mut p = pair();
     let remote = p.remote(0);
     p.post(SendWr::new(1, SendOp::Write(remote), Data::inline(b"alive")));
@@ -143,6 +147,6 @@ fn a_key_revoked_by_its_owner_is_dead_at_once() {
     node.nic.dereg_mr(p.now, node.mr.id).unwrap();
     p.post(SendWr::new(2, SendOp::Write(remote), Data::inline(b"dead!")));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::RemoteAccess)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::RemoteAccess)]);
     assert_eq!(&p.bytes(1)[..5], b"alive");
 }

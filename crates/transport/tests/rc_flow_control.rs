@@ -8,16 +8,16 @@ use mitra_transport::TxBatch;
 use mitra_verbs::*;
 use mitra_wire::{Message, Packet, Syndrome};
 
-fn write(p: &Pair, wr_id: u64, at: u64, len: u32) -> SendWr {
+fn write(p: &NicPair, wr_id: u64, at: u64, len: u32) -> SendWr {
     SendWr::new(wr_id, SendOp::Write(p.remote(at)), Data::sge(p.sge(0, at, len)))
 }
 
-fn read(p: &Pair, wr_id: u64, at: u64, len: u32) -> SendWr {
+fn read(p: &NicPair, wr_id: u64, at: u64, len: u32) -> SendWr {
     SendWr::new(wr_id, SendOp::Read(p.remote(at)), Data::sge(p.sge(0, at, len)))
 }
 
 /// Delivers to node `to` all that its peer has to send now, without idling.
-fn deliver(p: &mut Pair, to: usize) -> usize {
+fn deliver(p: &mut NicPair, to: usize) -> usize {
     let mut batch = TxBatch::new();
     let mut n = 0;
     loop {
@@ -33,18 +33,18 @@ fn deliver(p: &mut Pair, to: usize) -> usize {
 }
 
 #[test]
-fn an_acknowledgement_waits_for_idleness() {
+fn ack_waits_for_idle_poll() {
     let mut p = pair();
     p.post(write(&p, 1, 0, 8));
     deliver(&mut p, 1);
     assert_eq!(deliver(&mut p, 0), 0);
     p.nodes[1].nic.handle_idle(p.now);
     assert_eq!(deliver(&mut p, 0), 1);
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
 }
 
 #[test]
-fn an_acknowledgement_waits_no_longer_than_its_timer() {
+fn ack_leaves_when_timer_expires() {
     let mut p = pair();
     p.post(write(&p, 1, 0, 8));
     deliver(&mut p, 1);
@@ -55,7 +55,7 @@ fn an_acknowledgement_waits_no_longer_than_its_timer() {
 }
 
 #[test]
-fn one_acknowledgement_serves_sixteen_requests() {
+fn one_ack_covers_sixteen_requests() {
     let mut p = pair();
     for i in 0..40 {
         p.post(write(&p, i, 8 * i, 8));
@@ -65,53 +65,53 @@ fn one_acknowledgement_serves_sixteen_requests() {
     for i in 0..15 {
         p.post(write(&p, i, 8 * i, 8));
     }
-    p.sends(0);
+    p.send_completions(0);
     deliver(&mut p, 1);
     assert_eq!(deliver(&mut p, 0), 0);
     p.post(write(&p, 15, 0, 8));
     deliver(&mut p, 1);
     assert_eq!(deliver(&mut p, 0), 1);
-    assert_eq!(p.sends(0).len(), 16);
+    assert_eq!(p.send_completions(0).len(), 16);
 }
 
 #[test]
-fn a_read_response_acknowledges_what_was_owed() {
+fn read_response_replaces_pending_ack() {
     let mut p = pair();
     p.post(write(&p, 1, 0, 8));
     p.post(read(&p, 2, 0, 8));
     deliver(&mut p, 1);
     assert_eq!(deliver(&mut p, 0), 1);
-    assert_eq!(p.sends(0).len(), 2);
+    assert_eq!(p.send_completions(0).len(), 2);
     p.nodes[1].nic.handle_idle(p.now);
     assert_eq!(deliver(&mut p, 0), 0, "nothing is owed any more");
 }
 
 #[test]
-fn an_acknowledgement_does_not_overtake_an_earlier_read_response() {
+fn ack_does_not_overtake_earlier_read_response() {
     let mut p = pair();
     p.post(read(&p, 1, 0, 5000));
     p.post(write(&p, 2, 0x8000, 8));
     p.run();
-    assert_eq!(p.names(1).last(), Some(&"RC_ACKNOWLEDGE"));
+    assert_eq!(p.sent_opcodes(1).last(), Some(&"RC_ACKNOWLEDGE"));
     assert_eq!(p.counter(0, "implied_naks"), 0);
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
 }
 
 #[test]
-fn an_acknowledgement_that_would_still_fit_the_batch_waits_for_the_read_response_that_does_not() {
+fn ack_waits_for_read_response_that_does_not_fit_batch() {
     let mut p = Setup { mtu: Mtu::M4096, ..Setup::default() }.pair();
     p.post(read(&p, 1, 0, 200_000));
     p.post(write(&p, 2, 0x80000, 8));
     deliver(&mut p, 1);
     p.nodes[1].nic.handle_idle(p.now);
     p.run();
-    assert_eq!(p.names(1).last(), Some(&"RC_ACKNOWLEDGE"));
+    assert_eq!(p.sent_opcodes(1).last(), Some(&"RC_ACKNOWLEDGE"));
     assert_eq!(p.counter(1, "acks_sent"), 1);
-    assert_eq!(p.sends(0).len(), 2);
+    assert_eq!(p.send_completions(0).len(), 2);
 }
 
 #[test]
-fn who_waits_for_room_in_its_window_is_acknowledged_at_once() {
+fn requester_with_full_window_is_acknowledged_at_once() {
     // One long message; then many of the same size that one acknowledgement in sixteen would not serve.
     for (count, len) in [(1, 0x80000), (40, 0x4000)] {
         let mut p = Setup { send_window: 0x8000, ..Setup::default() }.pair();
@@ -125,21 +125,21 @@ fn who_waits_for_room_in_its_window_is_acknowledged_at_once() {
 }
 
 #[test]
-fn a_lost_window_is_asked_to_be_acknowledged_again() {
+fn retransmitted_window_asks_for_ack_again() {
     let mut p = Setup { send_window: 16384, ..Setup::default() }.pair();
     let mut n = 0;
-    p.link(move |dir, _| {
+    p.set_link(move |dir, _| {
         n += u32::from(dir == 0);
-        if dir == 0 && n <= 12 { Fate::Drop } else { Fate::Pass }
+        if dir == 0 && n <= 12 { LinkAction::Drop } else { LinkAction::Pass }
     });
     p.post(write(&p, 1, 0, 100_000));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
     assert_eq!(p.counter(0, "timeouts"), 1);
 }
 
 #[test]
-fn a_write_may_pass_a_read_unless_fenced() {
+fn write_may_overtake_read_unless_fenced() {
     for fenced in [false, true] {
         let mut p = pair();
         p.bytes(0)[..8].fill(7);
@@ -151,19 +151,19 @@ fn a_write_may_pass_a_read_unless_fenced() {
         // What is sent at once arrives before the data is fetched.
         assert_eq!(deliver(&mut p, 1), if fenced { 1 } else { 2 });
         p.run();
-        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+        assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
         assert_eq!(p.bytes(0)[0x8000], if fenced { 0 } else { 7 });
         assert_eq!(p.bytes(1)[0x8000], 7);
     }
 }
 
 #[test]
-fn a_fence_waits_for_atomics_and_for_retransmitted_reads() {
+fn fence_waits_for_atomics_and_retransmitted_reads() {
     let mut p = pair();
     let mut n = 0;
-    p.link(move |dir, _| {
+    p.set_link(move |dir, _| {
         n += u32::from(dir == 1);
-        if dir == 1 && n <= 2 { Fate::Drop } else { Fate::Pass }
+        if dir == 1 && n <= 2 { LinkAction::Drop } else { LinkAction::Pass }
     });
     let remote = p.remote(0);
     p.post(SendWr::new(1, SendOp::FetchAdd { remote, add: 1 }, Data::sge(p.sge(0, 0, 8))));
@@ -171,14 +171,14 @@ fn a_fence_waits_for_atomics_and_for_retransmitted_reads() {
     let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
     p.post(write(&p, 3, 0x9000, 8).with_flags(fenced));
     p.run();
-    assert_eq!(p.sends(0).len(), 3);
-    let names = p.names(0);
+    assert_eq!(p.send_completions(0).len(), 3);
+    let names = p.sent_opcodes(0);
     assert_eq!(names.iter().filter(|n| n.contains("WRITE")).count(), 1);
     assert_eq!(names.last(), Some(&"RC_RDMA_WRITE_ONLY"));
 }
 
 #[test]
-fn no_more_reads_and_atomics_are_outstanding_than_allowed() {
+fn max_rd_atomic_bounds_outstanding_reads_and_atomics() {
     for most in 1..=5 {
         let mut p = Setup { rd_atomic: most, dest_rd_atomic: most, ..Setup::default() }.pair();
         let remote = p.remote(0);
@@ -187,16 +187,16 @@ fn no_more_reads_and_atomics_are_outstanding_than_allowed() {
             let faa = SendOp::FetchAdd { remote, add: 1 };
             p.post(SendWr::new(2 * i + 1, faa, Data::sge(p.sge(0, 8 * i, 8))));
         }
-        p.pump();
-        assert_eq!(p.names(0).len(), usize::from(most));
+        p.transmit_all();
+        assert_eq!(p.sent_opcodes(0).len(), usize::from(most));
         p.run();
         let (mut out, mut peak) = (0, 0);
-        for seen in &p.seen {
+        for seen in &p.sent {
             out = if seen.from == 0 { out + 1 } else { out - 1 };
             peak = peak.max(out);
         }
         assert_eq!(peak, i32::from(most));
-        assert_eq!(p.sends(0).len(), 24);
+        assert_eq!(p.send_completions(0).len(), 24);
         for i in 0..12 {
             assert_eq!(p.word(0, 8 * i), i as u64);
         }
@@ -204,23 +204,23 @@ fn no_more_reads_and_atomics_are_outstanding_than_allowed() {
 }
 
 /// The most payload bytes of node `from` that were on the way at once, when each is answered in time.
-fn peak(p: &Pair, from: usize) -> usize {
-    let (mut flying, mut peak) = (Vec::new(), 0);
-    for seen in &p.seen {
+fn peak(p: &NicPair, from: usize) -> usize {
+    let (mut in_flight, mut peak) = (Vec::new(), 0);
+    for seen in &p.sent {
         if seen.from == from {
-            flying.push((seen.psn, seen.payload));
+            in_flight.push((seen.psn, seen.payload));
         } else if let Message::Ack(aeth) = Packet::parse(&seen.bytes).unwrap().message
             && matches!(aeth.syndrome, Syndrome::Ack { .. })
         {
-            flying.retain(|(psn, _)| psn.is_after(seen.psn));
+            in_flight.retain(|(psn, _)| psn.is_after(seen.psn));
         }
-        peak = peak.max(flying.iter().map(|(_, n)| n).sum());
+        peak = peak.max(in_flight.iter().map(|(_, n)| n).sum());
     }
     peak
 }
 
 #[test]
-fn the_send_window_bounds_what_is_on_the_wire() {
+fn send_window_bounds_bytes_in_flight() {
     for send_window in [1024, 4096, 16384, 100_000] {
         let mut p = Setup { send_window, ..Setup::default() }.pair();
         let len = 300_000;
@@ -230,7 +230,7 @@ fn the_send_window_bounds_what_is_on_the_wire() {
             p.post(write(&p, i, 0, len as u32));
         }
         p.run();
-        assert_eq!(p.sends(0).len(), 3);
+        assert_eq!(p.send_completions(0).len(), 3);
         assert!(p.bytes(1)[..len] == data);
         let peak = peak(&p, 0);
         assert!(peak <= send_window as usize, "{peak} of {send_window}");
@@ -240,7 +240,7 @@ fn the_send_window_bounds_what_is_on_the_wire() {
 }
 
 #[test]
-fn a_read_longer_than_the_window_is_asked_for_in_pieces() {
+fn read_longer_than_window_is_requested_in_chunks() {
     for (rd_atomic, send_window) in [(1, 8192), (4, 8192), (4, 16384), (16, 100_000)] {
         let mut p = Setup { rd_atomic, dest_rd_atomic: rd_atomic, send_window, ..Setup::default() }.pair();
         let len = 300_001;
@@ -248,10 +248,10 @@ fn a_read_longer_than_the_window_is_asked_for_in_pieces() {
         p.bytes(1)[7..7 + len].copy_from_slice(&data);
         p.post(read(&p, 1, 7, len as u32));
         p.run();
-        assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+        assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
         assert!(p.bytes(0)[7..7 + len] == data);
         let (mut asked, mut got, mut next) = (0, 0, None);
-        for seen in &p.seen {
+        for seen in &p.sent {
             match Packet::parse(&seen.bytes).unwrap().message {
                 Message::ReadRequest(reth) => {
                     asked += reth.len;
@@ -270,7 +270,7 @@ fn a_read_longer_than_the_window_is_asked_for_in_pieces() {
 }
 
 #[test]
-fn responses_to_a_read_that_is_too_long_come_in_bursts() {
+fn responses_to_read_beyond_window_are_paced() {
     let window = 64 * 1024;
     let mut p = Setup { send_window: window, ..Setup::default() }.pair();
     let reth = mitra_wire::Reth { va: BASE, rkey: p.nodes[1].mr.rkey.0, len: SIZE as u32 };
@@ -279,9 +279,9 @@ fn responses_to_a_read_that_is_too_long_come_in_bursts() {
     p.inject(1, &request);
     let mut last = None;
     for burst in 0..16 {
-        let before = p.seen.len();
-        p.pump();
-        assert_eq!(p.seen[before..].iter().map(|s| s.payload).sum::<usize>(), window as usize);
+        let before = p.sent.len();
+        p.transmit_all();
+        assert_eq!(p.sent[before..].iter().map(|s| s.payload).sum::<usize>(), window as usize);
         let due = p.nodes[1].nic.poll_timeout().filter(|_| burst < 15);
         if let Some(due) = due {
             assert_eq!(due - p.now, Duration::from_micros(50));
@@ -291,12 +291,12 @@ fn responses_to_a_read_that_is_too_long_come_in_bursts() {
         last = due;
     }
     assert_eq!(last, None);
-    assert!(!p.pump());
-    assert_eq!(p.names(1).last(), Some(&"RC_RDMA_READ_RESPONSE_LAST"));
+    assert!(!p.transmit_all());
+    assert_eq!(p.sent_opcodes(1).last(), Some(&"RC_RDMA_READ_RESPONSE_LAST"));
 }
 
 #[test]
-fn a_large_transfer_sets_segments_of_equal_size_side_by_side() {
+fn large_write_batch_has_equal_datagrams_after_the_first() {
     let mut p = Setup { mtu: Mtu::M4096, ..Setup::default() }.pair();
     p.post(write(&p, 1, 0, 0x20000));
     let mut batch = TxBatch::new();
@@ -309,7 +309,7 @@ fn a_large_transfer_sets_segments_of_equal_size_side_by_side() {
 }
 
 #[test]
-fn queue_pairs_take_turns() {
+fn queue_pairs_take_turns_in_sending() {
     let mut p = pair();
     let init = p.status(0).init;
     let mut qps = vec![p.nodes[0].qp];
@@ -340,7 +340,7 @@ fn queue_pairs_take_turns() {
 }
 
 #[test]
-fn responses_and_requests_take_turns() {
+fn responses_and_requests_take_turns_in_sending() {
     let mut p = Setup { cap: QpCap { send_wrs: 512, ..QpCap::default() }, ..Setup::default() }.pair();
     // Node 1 answers a long READ and sends its own WRITEs at the same time.
     p.post(read(&p, 1, 0, 200_000));
@@ -349,17 +349,17 @@ fn responses_and_requests_take_turns() {
     let wrs: Vec<SendWr> =
         (0..40).map(|i| SendWr::new(i, SendOp::Write(remote), Data::sge(p.sge(1, 0, 1024)))).collect();
     p.post_on(1, &wrs).unwrap();
-    p.pump();
-    let names = p.names(1);
+    p.transmit_all();
+    let names = p.sent_opcodes(1);
     let first_write = names.iter().position(|n| n.contains("WRITE")).unwrap();
     let last_read = names.iter().rposition(|n| n.contains("READ")).unwrap();
     assert!(first_write <= 16 && last_read > 32, "{first_write} {last_read}");
     p.run();
-    assert_eq!((p.sends(0).len(), p.sends(1).len()), (1, 40));
+    assert_eq!((p.send_completions(0).len(), p.send_completions(1).len()), (1, 40));
 }
 
 #[test]
-fn both_ends_send_at_once() {
+fn both_ends_write_concurrently_without_retransmission() {
     let mut p = pair();
     let remote = p.nodes[0].mr.remote(0x40000);
     for i in 0..50 {
@@ -369,14 +369,14 @@ fn both_ends_send_at_once() {
     }
     p.run();
     for i in 0..2 {
-        let done = p.sends(i);
+        let done = p.send_completions(i);
         assert_eq!(statuses(&done), (0..50).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
         assert_eq!(p.counter(i, "retransmitted_packets"), 0);
     }
 }
 
 #[test]
-fn unsignalled_requests_retire_silently_and_free_their_slots() {
+fn unsignalled_sends_free_slots_without_completion() {
     let mut p = Setup { cap: QpCap { send_wrs: 4, ..QpCap::default() }, ..Setup::default() }.pair();
     for round in 0..5 {
         let wrs: Vec<SendWr> = (0..5)
@@ -389,12 +389,12 @@ fn unsignalled_requests_retire_silently_and_free_their_slots() {
         assert_eq!(refused.index, 4);
         assert!(matches!(refused.error, Error::QueueFull { depth: 4, .. }));
         p.run();
-        assert_eq!(statuses(&p.sends(0)), [(10 * round + 2, WcStatus::Success)]);
+        assert_eq!(statuses(&p.send_completions(0)), [(10 * round + 2, WcStatus::Success)]);
     }
 }
 
 #[test]
-fn all_are_posted_or_none() {
+fn post_send_all_posts_all_or_none() {
     let mut p = Setup { cap: QpCap { send_wrs: 4, ..QpCap::default() }, ..Setup::default() }.pair();
     let wrs: Vec<SendWr> = (1..=4).map(|i| write(&p, i, 0, 8)).collect();
     p.post(write(&p, 0, 0, 8));
@@ -407,22 +407,22 @@ fn all_are_posted_or_none() {
     assert_eq!(refused.index, 1);
     assert!(matches!(refused.error, Error::Limit { .. }));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(0, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(0, WcStatus::Success)]);
     p.post_all_on(0, &wrs).unwrap();
     p.run();
-    assert_eq!(statuses(&p.sends(0)), (1..=4).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+    assert_eq!(statuses(&p.send_completions(0)), (1..=4).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
 }
 
 #[test]
-fn all_complete_where_all_are_signalled() {
+fn sq_sig_all_completes_unsignalled_sends() {
     let mut p = Setup { sq_sig_all: true, ..Setup::default() }.pair();
     p.post(write(&p, 1, 0, 8).with_flags(SendFlags::empty()));
     p.run();
-    assert_eq!(statuses(&p.sends(0)), [(1, WcStatus::Success)]);
+    assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
 }
 
 #[test]
-fn inline_data_is_taken_at_posting_and_scattered_lists_are_gathered() {
+fn sge_lists_are_gathered_and_scattered_and_inline_limit_holds() {
     let mut p = pair();
     p.bytes(0)[..100].copy_from_slice(&pattern(100, 1));
     let sges = SgeList::from_slice(&[p.sge(0, 10, 5), p.sge(0, 0, 0), p.sge(0, 50, 7), p.sge(0, 20, 3)]);
@@ -446,23 +446,23 @@ fn inline_data_is_taken_at_posting_and_scattered_lists_are_gathered() {
 }
 
 #[test]
-fn a_retransmission_fetches_anew() {
+fn retransmission_reads_local_memory_again() {
     let mut p = pair();
     let mut n = 0;
-    p.link(move |_, _| {
+    p.set_link(move |_, _| {
         n += 1;
-        if n == 1 { Fate::Drop } else { Fate::Pass }
+        if n == 1 { LinkAction::Drop } else { LinkAction::Pass }
     });
     p.bytes(0)[..8].copy_from_slice(b"earlier.");
     p.post(write(&p, 1, 0, 8));
-    p.pump();
+    p.transmit_all();
     p.bytes(0)[..8].copy_from_slice(b"later...");
     p.run();
     assert_eq!(&p.bytes(1)[..8], b"later...");
 }
 
 #[test]
-fn a_solicited_send_wakes_who_waits_for_that_only() {
+fn solicited_send_raises_event_on_queue_armed_for_solicited() {
     let mut p = pair();
     let cq = p.nodes[1].recv_cq;
     for i in 0..4 {
@@ -487,7 +487,7 @@ fn a_solicited_send_wakes_who_waits_for_that_only() {
 
 /// What came while nobody was to be woken does so when somebody asks, once.
 #[test]
-fn what_was_not_polled_wakes_who_asks_for_any() {
+fn arming_with_unreported_completions_raises_one_event() {
     let mut p = pair();
     let cq = p.nodes[1].recv_cq;
     p.post_recv(RecvWr::new(0, p.sge(1, 0, 8)));
@@ -505,7 +505,7 @@ fn what_was_not_polled_wakes_who_asks_for_any() {
 }
 
 #[test]
-fn an_error_counts_as_solicited() {
+fn error_completion_counts_as_solicited() {
     let mut p = pair();
     let cq = p.nodes[0].send_cq;
     p.nodes[0].nic.req_notify_cq(cq, true).unwrap();
@@ -515,14 +515,14 @@ fn an_error_counts_as_solicited() {
 }
 
 /// One WRITE whose acknowledgement is held back at an idle poll: the requester had gone on without it often enough.
-fn held_back() -> Pair {
+fn held_back() -> NicPair {
     let mut p = pair();
     for i in 0..1000 {
         p.post(write(&p, i, 0, 8));
         deliver(&mut p, 1);
         p.nodes[1].nic.handle_idle(p.now);
         if deliver(&mut p, 0) == 0 {
-            p.sends(0);
+            p.send_completions(0);
             return p;
         }
     }
@@ -530,18 +530,18 @@ fn held_back() -> Pair {
 }
 
 #[test]
-fn an_acknowledgement_that_waits_for_company_leaves_before_the_driver_sleeps() {
+fn held_ack_leaves_when_driver_flushes() {
     let mut p = held_back();
     p.nodes[1].nic.handle_idle(p.now);
     assert_eq!(deliver(&mut p, 0), 0);
     p.nodes[1].nic.flush_acks();
     assert_eq!(deliver(&mut p, 0), 1);
-    assert_eq!(p.sends(0).len(), 1);
+    assert_eq!(p.send_completions(0).len(), 1);
     assert_eq!(p.nodes[1].nic.poll_timeout().filter(|&t| t <= p.now), None);
 }
 
 #[test]
-fn packets_that_ask_for_nothing_do_not_put_off_an_acknowledgement() {
+fn packets_without_ack_request_do_not_delay_held_ack() {
     let mut p = held_back();
     let held_at = p.now;
     p.post(write(&p, 1, 4096, 60 * 1024));
@@ -567,7 +567,7 @@ fn packets_that_ask_for_nothing_do_not_put_off_an_acknowledgement() {
 }
 
 /// What node 1 sends next: whether each datagram is an acknowledgement.
-fn batch_of_responder(p: &mut Pair) -> Vec<bool> {
+fn batch_of_responder(p: &mut NicPair) -> Vec<bool> {
     let mut batch = TxBatch::new();
     let node = &mut p.nodes[1];
     node.nic.poll_transmit(p.now, &mut node.memory, &mut batch);
@@ -576,7 +576,7 @@ fn batch_of_responder(p: &mut Pair) -> Vec<bool> {
 }
 
 #[test]
-fn an_acknowledgement_goes_along_behind_the_request_that_is_posted_next() {
+fn pending_ack_is_sent_behind_next_request() {
     let mut p = pair();
     p.post(write(&p, 1, 0, 8));
     deliver(&mut p, 1);
@@ -588,7 +588,7 @@ fn an_acknowledgement_goes_along_behind_the_request_that_is_posted_next() {
 }
 
 #[test]
-fn an_acknowledgement_that_is_held_back_does_not_go_along() {
+fn held_ack_is_not_sent_behind_next_request() {
     let mut p = pair();
     let mut together = 0;
     for i in 0..1000 {
@@ -598,8 +598,8 @@ fn an_acknowledgement_that_is_held_back_does_not_go_along() {
         p.post_on(1, &[answer]).unwrap();
         together += deliver(&mut p, 0) - 1;
         deliver(&mut p, 1);
-        p.sends(0);
-        p.sends(1);
+        p.send_completions(0);
+        p.send_completions(1);
     }
     // As at idle polls: after the first 64 it waits, and is then one for sixteen.
     assert!((64..64 + 1000 / 16 + 2).contains(&together), "{together}");
