@@ -1,4 +1,4 @@
-//! Anything may arrive: nothing panics, nothing outside what was granted is touched, nothing grows without bound.
+//! Random and hostile packets: no panic, no access to memory that is not granted, no unbounded growth.
 
 mod common;
 
@@ -8,12 +8,12 @@ use mitra_verbs::*;
 use mitra_wire::{Aeth, AtomicEth, Deth, Message, NakCode, Packet, Reth, Syndrome, Transport};
 use proptest::prelude::*;
 
-/// What a hostile peer sends: fields near what would be right.
+/// A packet of a hostile peer. Most fields are close to valid values.
 #[derive(Clone, Debug)]
-struct Hostile {
+struct HostilePacket {
     to: usize,
     kind: u8,
-    /// Distance of the PSN from the one expected.
+    /// The difference between the packet's PSN and the expected one.
     psn: i32,
     va: i64,
     len: u32,
@@ -23,35 +23,37 @@ struct Hostile {
     ack_req: bool,
     transport: u8,
     syndrome: u8,
-    /// What else happens then.
+    /// Selects what happens after the packet: steps of the simulation, or a reset of a failed queue pair.
     then: u8,
 }
 
-fn hostile() -> impl Strategy<Value = Hostile> {
+fn hostile_packet() -> impl Strategy<Value = HostilePacket> {
     let psn = prop_oneof![8 => Just(0), 4 => -6..6i32, 1 => any::<i32>()];
     let va = prop_oneof![8 => 0..256i64, 4 => -20..5000i64, 1 => any::<i64>()];
     let len = prop_oneof![Just(0u32), Just(8), Just(256), Just(512), Just(700), Just(4096), any::<u32>()];
     let payload = prop_oneof![Just(0usize), Just(8), Just(255), Just(256), Just(257), 0..300usize];
     let fates = (any::<bool>(), prop_oneof![6 => Just(0u8), 1 => 1..4u8], any::<u8>(), 0..12u8);
     (0..2usize, 0..23u8, psn, va, len, prop::bool::weighted(0.9), payload, any::<u8>(), fates).prop_map(
-        |(to, kind, psn, va, len, right_key, payload, byte, (ack_req, transport, syndrome, then))| Hostile {
-            to,
-            kind,
-            psn,
-            va,
-            len,
-            right_key,
-            payload,
-            byte,
-            ack_req,
-            transport,
-            syndrome,
-            then,
+        |(to, kind, psn, va, len, right_key, payload, byte, (ack_req, transport, syndrome, then))| {
+            HostilePacket {
+                to,
+                kind,
+                psn,
+                va,
+                len,
+                right_key,
+                payload,
+                byte,
+                ack_req,
+                transport,
+                syndrome,
+                then,
+            }
         },
     )
 }
 
-impl Hostile {
+impl HostilePacket {
     fn message(&self, rkey: u32) -> Message {
         use Message::*;
         let va = (BASE as i64).wrapping_add(self.va) as u64;
@@ -88,14 +90,14 @@ impl Hostile {
     }
 }
 
-/// ByteMemory of each node that the peer may write: the first of them.
+/// The bytes at the start of region 1 that the peer may write.
 const GRANTED: usize = 4096;
-/// Where receives and fetched data go.
+/// The bytes at the start of region 2 that receives and fetched data may fill.
 const LOCAL: usize = 8192;
 
-/// Two queue pairs with work on the way in both directions. The peer may touch `GRANTED` bytes of region 1; local
-/// requests fill `LOCAL` bytes of region 2; region 0 belongs to neither.
-fn busy(qp_type: QpType) -> (NicPair, [Key; 2]) {
+/// Creates two queue pairs with requests in flight in both directions. The peer may access `GRANTED` bytes of region 1.
+/// Local requests fill `LOCAL` bytes of region 2. No key refers to region 0.
+fn pair_with_requests_in_flight(qp_type: QpType) -> (NicPair, [Key; 2]) {
     let setup = Setup { qp_type, mtu: Mtu::M256, rnr_retry: 2, retry_cnt: 3, ..Setup::default() };
     let mut p = setup.pair();
     let mut keys = [Key(0); 2];
@@ -138,8 +140,8 @@ fn busy(qp_type: QpType) -> (NicPair, [Key; 2]) {
     (p, keys)
 }
 
-fn assault(qp_type: QpType, packets: Vec<Hostile>) {
-    let (mut p, keys) = busy(qp_type);
+fn send_hostile_packets(qp_type: QpType, packets: Vec<HostilePacket>) {
+    let (mut p, keys) = pair_with_requests_in_flight(qp_type);
     let payload = [0xab; 300];
     for h in packets {
         let status = p.status(h.to);
@@ -166,7 +168,7 @@ fn assault(qp_type: QpType, packets: Vec<Hostile>) {
                 if message.has_payload() { &payload[..h.payload] } else { &[] },
             )
         };
-        // Only what the wire can carry.
+        // Emitting and parsing removes values that the wire format cannot carry.
         let mut bytes = Vec::new();
         packet.emit_to(&mut bytes);
         if let Ok(packet) = Packet::parse(&bytes) {
@@ -180,7 +182,7 @@ fn assault(qp_type: QpType, packets: Vec<Hostile>) {
                 p.transmit_all();
             }
             5 if status.state == QpState::Err => {
-                // Back to life, with the same keys.
+                // Reset and reconnect the failed queue pair. The keys stay valid.
                 p.modify(h.to, &QpAttr::to(QpState::Reset));
                 let setup = Setup { qp_type, mtu: Mtu::M256, ..Setup::default() };
                 let rtr = setup.to_rtr(&p.nodes[1 - h.to], 0xff_ffff);
@@ -194,11 +196,11 @@ fn assault(qp_type: QpType, packets: Vec<Hostile>) {
     p.run();
     for node in &p.nodes {
         let [foreign, granted, local] = &node.memory.regions[..] else { panic!() };
-        assert!(foreign.iter().all(|&b| b == 0x55), "a region without a grant was touched");
-        assert!(granted[GRANTED..].iter().all(|&b| b == 0x66), "bytes beyond the grant were touched");
+        assert!(foreign.iter().all(|&b| b == 0x55), "a region without a grant was accessed");
+        assert!(granted[GRANTED..].iter().all(|&b| b == 0x66), "bytes beyond the grant were accessed");
         assert!(local[LOCAL..].iter().all(|&b| b == 0x77));
-        // READs and receives fill these places only.
-        assert!(local[1724..].iter().all(|&b| b == 0x77), "bytes beyond a receive were touched");
+        // READs and receives fill at most the first 1724 bytes.
+        assert!(local[1724..].iter().all(|&b| b == 0x77), "bytes beyond a receive were accessed");
     }
 }
 
@@ -206,28 +208,28 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn rc_survives_hostile_packets(packets in prop::collection::vec(hostile(), 1..80)) {
-        assault(QpType::Rc, packets);
+    fn rc_survives_hostile_packets(packets in prop::collection::vec(hostile_packet(), 1..80)) {
+        send_hostile_packets(QpType::Rc, packets);
     }
 
     #[test]
-    fn uc_survives_hostile_packets(packets in prop::collection::vec(hostile(), 1..80)) {
-        assault(QpType::Uc, packets);
+    fn uc_survives_hostile_packets(packets in prop::collection::vec(hostile_packet(), 1..80)) {
+        send_hostile_packets(QpType::Uc, packets);
     }
 
     #[test]
-    fn ud_survives_hostile_packets(packets in prop::collection::vec(hostile(), 1..80)) {
-        assault(QpType::Ud, packets);
+    fn ud_survives_hostile_packets(packets in prop::collection::vec(hostile_packet(), 1..80)) {
+        send_hostile_packets(QpType::Ud, packets);
     }
 
     #[test]
-    fn gsi_survives_hostile_packets(packets in prop::collection::vec(hostile(), 1..80)) {
-        assault(QpType::Gsi, packets);
+    fn gsi_survives_hostile_packets(packets in prop::collection::vec(hostile_packet(), 1..80)) {
+        send_hostile_packets(QpType::Gsi, packets);
     }
 }
 
-/// Packets that node 1 sends for what is pending there.
-fn answers(p: &mut NicPair) -> usize {
+/// Returns the number of packets that node 1 can send now.
+fn count_sent_by_responder(p: &mut NicPair) -> usize {
     let mut batch = TxBatch::new();
     let mut n = 0;
     let node = &mut p.nodes[1];
@@ -254,7 +256,7 @@ fn flood_of_duplicates_gets_at_most_rd_atomic_responses() {
             p.inject(1, &Packet::parse(bytes).unwrap());
         }
     }
-    let sent = answers(&mut p);
+    let sent = count_sent_by_responder(&mut p);
     assert!(sent <= 4 + 1, "{sent} packets for READs, atomics and one acknowledgement");
     assert_eq!(p.word(1, 0), word);
     assert!(p.events(1).len() <= 1);
@@ -268,7 +270,7 @@ fn flood_of_gaps_gets_one_nak() {
         let packet = Packet::new(Transport::Rc, p.nodes[1].qp, psn, Message::SendOnly, b"");
         p.inject(1, &packet);
     }
-    assert_eq!(answers(&mut p), 1);
+    assert_eq!(count_sent_by_responder(&mut p), 1);
     assert_eq!(p.counter(1, "sequence_naks_sent"), 1);
 }
 

@@ -1,12 +1,12 @@
-//! Memory windows on a reliable connection: bound, used, invalidated from either end.
+//! Memory windows on a reliable connection: bind, access, invalidation from both ends.
 
 mod common;
 
 use common::*;
 use mitra_verbs::*;
 
-/// Node 1 binds a window of 64 bytes at 128 for its peer.
-fn bound(p: &mut NicPair, access: Access) -> RemoteAddr {
+/// Binds a window of node 1 to the 64 bytes at offset 128, for access by node 0.
+fn bind_window(p: &mut NicPair, access: Access) -> RemoteAddr {
     let node = &mut p.nodes[1];
     let mw = node.nic.alloc_mw(p.now, node.pd).unwrap();
     let rkey = mw.rkey.with_consumer_bits(5);
@@ -25,17 +25,17 @@ fn write(wr_id: u64, remote: RemoteAddr) -> SendWr {
 
 #[test]
 fn window_grants_only_its_bytes_and_rights() {
-    for (beyond, works) in [(0, true), (56, true), (57, false), (u64::MAX, false)] {
+    for (offset, succeeds) in [(0, true), (56, true), (57, false), (u64::MAX, false)] {
         let mut p = pair();
-        let window = bound(&mut p, Access::REMOTE_WRITE);
-        let remote = RemoteAddr { addr: window.addr.wrapping_add(beyond), ..window };
+        let window = bind_window(&mut p, Access::REMOTE_WRITE);
+        let remote = RemoteAddr { addr: window.addr.wrapping_add(offset), ..window };
         p.post(write(1, remote));
         p.run();
-        let status = if works { WcStatus::Success } else { WcStatus::RemoteAccess };
-        assert_eq!(statuses(&p.send_completions(0)), [(1, status)], "{beyond}");
+        let status = if succeeds { WcStatus::Success } else { WcStatus::RemoteAccess };
+        assert_eq!(statuses(&p.send_completions(0)), [(1, status)], "{offset}");
     }
     let mut p = pair();
-    let window = bound(&mut p, Access::REMOTE_WRITE);
+    let window = bind_window(&mut p, Access::REMOTE_WRITE);
     p.post(SendWr::new(1, SendOp::Read(window), Data::sge(p.sge(0, 0, 8))));
     p.run();
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteAccess)]);
@@ -45,7 +45,7 @@ fn window_grants_only_its_bytes_and_rights() {
 fn send_with_invalidate_unbinds_window() {
     for len in [8, 3000] {
         let mut p = pair();
-        let window = bound(&mut p, Access::REMOTE_WRITE);
+        let window = bind_window(&mut p, Access::REMOTE_WRITE);
         p.post_recv(RecvWr::new(9, p.sge(1, 0, 4096)));
         p.post(write(1, window));
         p.post(SendWr::new(2, SendOp::SendWithInvalidate(window.rkey), Data::sge(p.sge(0, 0, len))));
@@ -73,7 +73,7 @@ fn invalidating_memory_region_key_is_denied() {
 #[test]
 fn local_invalidation_executes_in_posting_order() {
     let mut p = pair();
-    let window = bound(&mut p, Access::REMOTE_WRITE);
+    let window = bind_window(&mut p, Access::REMOTE_WRITE);
     let send = SendWr::new(1, SendOp::Write(p.nodes[0].mr.remote(0)), Data::inline(b"before"));
     let invalidate = SendWr::new(2, SendOp::LocalInvalidate(window.rkey), Data::empty());
     let behind = SendWr::new(3, SendOp::Write(p.nodes[0].mr.remote(0)), Data::inline(b"after"));
@@ -86,7 +86,7 @@ fn local_invalidation_executes_in_posting_order() {
     assert_eq!(
         statuses(&p.send_completions(0)),
         [(1, WcStatus::Success)],
-        "it arrived before the invalidation's turn"
+        "the WRITE arrived before the invalidation was executed"
     );
     p.post(write(2, window));
     p.run();
@@ -118,9 +118,12 @@ fn failed_bind_completes_with_error() {
 #[test]
 fn destroying_qp_unbinds_window() {
     let mut p = pair();
-    bound(&mut p, Access::REMOTE_WRITE);
+    bind_window(&mut p, Access::REMOTE_WRITE);
     let node = &mut p.nodes[1];
-    assert!(node.nic.dereg_mr(p.now, node.mr.id).is_err(), "a window is bound");
+    assert!(
+        node.nic.dereg_mr(p.now, node.mr.id).is_err(),
+        "a region with a bound window cannot be deregistered"
+    );
     node.nic.destroy_qp(p.now, node.qp).unwrap();
     assert_eq!(node.nic.dereg_mr(p.now, node.mr.id), Ok(RegionId(0)));
 }
@@ -128,10 +131,10 @@ fn destroying_qp_unbinds_window() {
 #[test]
 fn resetting_qp_unbinds_window() {
     let mut p = pair();
-    bound(&mut p, Access::REMOTE_WRITE);
+    bind_window(&mut p, Access::REMOTE_WRITE);
     p.modify(1, &QpAttr::to(QpState::Err));
     let node = &mut p.nodes[1];
-    assert!(node.nic.dereg_mr(p.now, node.mr.id).is_err(), "ERR only stops the packets");
+    assert!(node.nic.dereg_mr(p.now, node.mr.id).is_err(), "ERR keeps windows bound");
     p.modify(1, &QpAttr::to(QpState::Reset));
     let node = &mut p.nodes[1];
     assert_eq!(node.nic.dereg_mr(p.now, node.mr.id), Ok(RegionId(0)));
@@ -141,12 +144,12 @@ fn resetting_qp_unbinds_window() {
 fn deregistered_key_is_denied_at_once() {
     let mut p = pair();
     let remote = p.remote(0);
-    p.post(SendWr::new(1, SendOp::Write(remote), Data::inline(b"alive")));
+    p.post(SendWr::new(1, SendOp::Write(remote), Data::inline(b"valid")));
     p.run();
     let node = &mut p.nodes[1];
     node.nic.dereg_mr(p.now, node.mr.id).unwrap();
-    p.post(SendWr::new(2, SendOp::Write(remote), Data::inline(b"dead!")));
+    p.post(SendWr::new(2, SendOp::Write(remote), Data::inline(b"stale")));
     p.run();
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::RemoteAccess)]);
-    assert_eq!(&p.bytes(1)[..5], b"alive");
+    assert_eq!(&p.bytes(1)[..5], b"valid");
 }

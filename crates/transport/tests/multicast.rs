@@ -1,4 +1,4 @@
-//! Multicast: every attached queue pair gets its copy, and nobody else does.
+//! Multicast: each attached queue pair receives one copy of a message, and no other queue pair does.
 
 mod common;
 
@@ -18,8 +18,8 @@ fn group(last: u8) -> Gid {
     std::net::IpAddr::from([239, 1, 2, last]).into()
 }
 
-/// Another UD queue pair of node `i`, as ready as its first.
-fn another(p: &mut NicPair, i: usize, srq: Option<SrqId>) -> Qpn {
+/// Creates another UD queue pair of node `i` in RTS.
+fn create_ud_qp(p: &mut NicPair, i: usize, srq: Option<SrqId>) -> Qpn {
     let setup = Setup { qp_type: QpType::Ud, ..Setup::default() };
     let init = QpInitAttr { srq, ..p.status(i).init };
     let (to_init, to_rtr) = (setup.to_init(), setup.to_rtr(&p.nodes[1 - i], 0));
@@ -40,7 +40,7 @@ fn recv(p: &mut NicPair, i: usize, qp: Qpn, wr_id: u64, offset: u64) {
     p.nodes[i].nic.post_recv(qp, &[wr]).unwrap();
 }
 
-/// Node 0 sends to the group, with this Q_Key; both NICs have joined, and hear it.
+/// Sends a message from node 0 to the group with this Q_Key and delivers it to both NICs.
 fn send(p: &mut NicPair, message: &[u8], qkey: u32) -> Vec<u8> {
     let node = &mut p.nodes[0];
     let ah = node.nic.create_ah(node.pd, group(1)).unwrap();
@@ -52,11 +52,11 @@ fn send(p: &mut NicPair, message: &[u8], qkey: u32) -> Vec<u8> {
     assert!(node.nic.poll_transmit(p.now, &mut node.memory, &mut batch));
     assert_eq!((batch.destination, batch.ends.len()), (group(1), 1));
     let datagram = batch.bytes[..batch.bytes.len() - ICRC_LEN].to_vec();
-    hear(p, group(1), &datagram);
+    deliver_to_both(p, group(1), &datagram);
     datagram
 }
 
-fn hear(p: &mut NicPair, to: Gid, datagram: &[u8]) {
+fn deliver_to_both(p: &mut NicPair, to: Gid, datagram: &[u8]) {
     let packet = Packet::parse(datagram).unwrap();
     for node in &mut p.nodes {
         node.nic.handle_multicast(p.now, gid(0), to, &packet, &mut node.memory);
@@ -67,12 +67,12 @@ fn hear(p: &mut NicPair, to: Gid, datagram: &[u8]) {
 fn each_attached_qp_receives_copy_with_addresses() {
     let mut p = ud();
     let (first, own) = (p.nodes[1].qp, p.nodes[0].qp);
-    let (second, third) = (another(&mut p, 1, None), another(&mut p, 1, None));
+    let (second, third) = (create_ud_qp(&mut p, 1, None), create_ud_qp(&mut p, 1, None));
     for (wr_id, qp) in [(1, first), (2, second), (3, third)] {
         recv(&mut p, 1, qp, wr_id, wr_id * 1000);
     }
     recv(&mut p, 0, own, 9, 9000);
-    // The third is not attached; the first is, twice: it gets one copy.
+    // The first queue pair is attached twice and receives one copy. The third is not attached.
     for qp in [first, first, second] {
         attach(&mut p, 1, qp);
     }
@@ -84,7 +84,11 @@ fn each_attached_qp_receives_copy_with_addresses() {
     for wc in &got {
         assert_eq!((wc.byte_len, wc.imm, wc.src_qp), (46, Some(6), own));
     }
-    assert_eq!(statuses(&p.recv_completions(0)), [(9, WcStatus::Success)], "its own comes back");
+    assert_eq!(
+        statuses(&p.recv_completions(0)),
+        [(9, WcStatus::Success)],
+        "the sender receives its own message"
+    );
     for (i, at) in [(1, 1000), (1, 2000), (0, 9000)] {
         let buffer = p.bytes(i)[at..at + 46].to_vec();
         assert_eq!(buffer[40..], *b"to all");
@@ -97,14 +101,14 @@ fn each_attached_qp_receives_copy_with_addresses() {
 #[test]
 fn detached_qp_receives_nothing() {
     let mut p = ud();
-    let (first, second) = (p.nodes[1].qp, another(&mut p, 1, None));
+    let (first, second) = (p.nodes[1].qp, create_ud_qp(&mut p, 1, None));
     for (wr_id, qp) in [(1, first), (2, second), (3, second)] {
         recv(&mut p, 1, qp, wr_id, 0);
     }
     attach(&mut p, 1, first);
     attach(&mut p, 1, first);
     attach(&mut p, 1, second);
-    // However often it was attached.
+    // One detach suffices, even though the queue pair was attached twice.
     p.nodes[1].nic.detach_mcast(first, group(1)).unwrap();
     send(&mut p, b"one", QKEY);
     assert_eq!(statuses(&p.recv_completions(1)), [(2, WcStatus::Success)]);
@@ -121,12 +125,12 @@ fn detached_qp_receives_nothing() {
 #[test]
 fn sender_attached_without_loopback_receives_no_copy() {
     let mut p = ud();
-    let (own, other) = (p.nodes[0].qp, another(&mut p, 0, None));
+    let (own, other) = (p.nodes[0].qp, create_ud_qp(&mut p, 0, None));
     for (wr_id, qp) in [(1, own), (2, other)] {
         recv(&mut p, 0, qp, wr_id, wr_id * 1000);
         p.nodes[0].nic.attach_mcast(qp, group(1), false).unwrap();
     }
-    // The peer has a queue pair of the same number, maybe: it is another's.
+    // The same packet from another address: a queue pair of the peer may have the same number.
     let sent = send(&mut p, b"hello", QKEY);
     assert_eq!(statuses(&p.recv_completions(0)), [(2, WcStatus::Success)]);
     let packet = Packet::parse(&sent).unwrap();
@@ -139,12 +143,12 @@ fn sender_attached_without_loopback_receives_no_copy() {
 fn each_member_checks_q_key_receive_and_state() {
     let mut p = ud();
     let first = p.nodes[1].qp;
-    let others: Vec<Qpn> = (0..3).map(|_| another(&mut p, 1, None)).collect();
+    let others: Vec<Qpn> = (0..3).map(|_| create_ud_qp(&mut p, 1, None)).collect();
     for (wr_id, qp) in [(1, first), (2, others[0]), (3, others[1])] {
         recv(&mut p, 1, qp, wr_id, 0);
     }
     for qp in [others[2], others[1], others[0], first] {
-        attach(&mut p, 1, qp); // the last of them has no receive
+        attach(&mut p, 1, qp); // `others[2]` has no receive
     }
     let other_key = QpAttr { qkey: Some(QKEY + 1), ..QpAttr::to(QpState::Rts) };
     p.nodes[1].nic.modify_qp(p.now, others[0], &other_key).unwrap();
@@ -163,7 +167,7 @@ fn two_members_with_one_srq_take_one_receive_each() {
     let mut p = ud();
     let node = &mut p.nodes[1];
     let srq = node.nic.create_srq(node.pd, 4).unwrap();
-    let sharers = [another(&mut p, 1, Some(srq)), another(&mut p, 1, Some(srq))];
+    let sharers = [create_ud_qp(&mut p, 1, Some(srq)), create_ud_qp(&mut p, 1, Some(srq))];
     let wrs: Vec<RecvWr> = (0..3).map(|i| RecvWr::new(i, p.sge(1, i * 1000, 100))).collect();
     p.nodes[1].nic.post_srq_recv(srq, &wrs).unwrap();
     for qp in sharers {
@@ -175,11 +179,11 @@ fn two_members_with_one_srq_take_one_receive_each() {
     assert_eq!([got[0].qpn, got[1].qpn], sharers);
 }
 
-/// A receive into memory that is gone breaks its queue pair, and no other.
+/// A receive with an invalid key fails its queue pair and no other one.
 #[test]
 fn failed_member_does_not_affect_other_members() {
     let mut p = ud();
-    let (first, second) = (p.nodes[1].qp, another(&mut p, 1, None));
+    let (first, second) = (p.nodes[1].qp, create_ud_qp(&mut p, 1, None));
     let wrong = Sge { addr: BASE, len: 100, key: Key(0xdead) };
     p.nodes[1].nic.post_recv(first, &[RecvWr::new(1, wrong)]).unwrap();
     recv(&mut p, 1, second, 2, 0);
@@ -196,26 +200,27 @@ fn packets_not_for_the_group_are_dropped() {
     let qp = p.nodes[1].qp;
     attach(&mut p, 1, qp);
     recv(&mut p, 1, qp, 1, 0);
-    // To the queue pair itself by way of the group, to another group, and to the group without it.
+    // Packets that are dropped: to the queue pair's own number through the group, to another group, and to the
+    // multicast number outside the group.
     let sent = send(&mut p, b"hello", QKEY);
     assert_eq!(statuses(&p.recv_completions(1)), [(1, WcStatus::Success)]);
     recv(&mut p, 1, qp, 2, 0);
     let direct = Packet { dest_qp: qp, ..Packet::parse(&sent).unwrap() };
     let node = &mut p.nodes[1];
     node.nic.handle_multicast(p.now, gid(0), group(1), &direct, &mut node.memory);
-    hear(&mut p, group(2), &sent);
-    hear(&mut p, gid(1), &sent);
+    deliver_to_both(&mut p, group(2), &sent);
+    deliver_to_both(&mut p, gid(1), &sent);
     p.inject(1, &Packet::parse(&sent).unwrap());
     assert!(p.recv_completions(1).is_empty());
     assert_eq!(p.counter(1, "drop_no_qp"), 4);
-    // Another service's packet.
+    // A packet of another transport service.
     let reliable = Packet::new(Transport::Rc, MULTICAST, Psn::new(0), Message::SendOnly, b"hello");
     let node = &mut p.nodes[1];
     node.nic.handle_multicast(p.now, gid(0), group(1), &reliable, &mut node.memory);
     assert!(p.recv_completions(1).is_empty());
     assert_eq!(p.counter(1, "drop_wrong_transport"), 1);
     p.nodes[1].nic.handle_link(false);
-    hear(&mut p, group(1), &sent);
+    deliver_to_both(&mut p, group(1), &sent);
     assert!(p.recv_completions(1).is_empty());
     assert_eq!(p.counter(1, "drop_link_down"), 1);
 }
@@ -229,7 +234,7 @@ fn attach_refuses_wrong_qp_type_and_invalid_groups() {
     let qp = p.nodes[0].qp;
     let nic = &mut p.nodes[0].nic;
     let gid = |text: &str| Gid::from(text.parse::<std::net::IpAddr>().unwrap());
-    // An IPv6 group is out of reach of a NIC with an IPv4 address.
+    // A NIC with an IPv4 address cannot receive from an IPv6 group.
     for wrong in ["127.0.0.1", "240.0.0.1", "fe80::1", "::", "ff0e::1"] {
         assert!(matches!(nic.attach_mcast(qp, gid(wrong), true), Err(Error::Invalid(_))), "{wrong}");
     }
@@ -246,7 +251,7 @@ fn attached_qp_cannot_be_destroyed() {
     let busy = nic.destroy_qp(p.now, qp).unwrap_err();
     assert!(matches!(busy, Error::Busy { kind: "queue pair", user: "a multicast group", .. }), "{busy}");
     nic.modify_qp(p.now, qp, &QpAttr::to(QpState::Reset)).unwrap();
-    assert!(nic.has_mcast_members(group(1)), "in RESET it stays attached");
+    assert!(nic.has_mcast_members(group(1)), "a queue pair in RESET stays attached");
     nic.detach_mcast(qp, group(1)).unwrap();
     nic.destroy_qp(p.now, qp).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Queue pair states, objects and their users, what may be posted when.
+//! Queue pair states, the lifetime of objects, and the validation of posts.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn error_state_stops_all_responses() {
     for seen in p.sent.clone() {
         p.inject(1, &Packet::parse(&seen.bytes).unwrap());
     }
-    // The READ is accepted, the WRITE executed and its acknowledgement owed.
+    // The responder has accepted the READ, executed the WRITE, and has an acknowledgement pending.
     let status = p.status(1);
     assert_eq!(status.rq_psn, Psn::new(106));
     let accesses = p.nodes[1].memory.accesses;
@@ -56,7 +56,7 @@ fn error_state_stops_all_responses() {
     node.nic.handle_idle(p.now);
     assert!(!node.nic.poll_transmit(p.now, &mut node.memory, &mut batch));
     assert_eq!(node.memory.accesses, accesses);
-    assert_eq!(p.status(1).rq_psn, status.rq_psn, "readable in ERR");
+    assert_eq!(p.status(1).rq_psn, status.rq_psn, "the expected PSN is readable in ERR");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn saved_results_and_expected_psn_are_readable_in_error_state() {
 
 #[test]
 fn draining_finishes_started_sends_and_holds_others() {
-    // A window of one packet: at most one request has begun.
+    // The window holds one packet, so that at most one request is started.
     let mut p = Setup { send_window: 1024, ..Setup::default() }.pair();
     let qp = p.nodes[0].qp;
     for i in 0..3 {
@@ -91,7 +91,7 @@ fn draining_finishes_started_sends_and_holds_others() {
     p.run();
     assert_eq!(statuses(&p.send_completions(0)), [(0, WcStatus::Success)]);
     assert_eq!((p.status(0).sq_drain, p.events(0)), (SqDrain::Drained, vec![AsyncEvent::SqDrained(qp)]));
-    // It still answers.
+    // The responder still executes requests.
     let remote = p.nodes[0].mr.remote(0x1000);
     p.post_on(1, &[SendWr::new(7, SendOp::Write(remote), Data::inline(b"still"))]).unwrap();
     p.run();
@@ -163,22 +163,22 @@ fn packets_are_accepted_only_in_receiving_states_and_from_peer() {
         let reth = mitra_wire::Reth { va: BASE, rkey: p.nodes[1].mr.rkey.0, len: 1 };
         Packet::new(Transport::Rc, p.nodes[1].qp, Psn::new(100), Message::WriteOnly(reth), b"x")
     };
-    let attempt = |p: &mut NicPair, works: bool| {
+    let attempt = |p: &mut NicPair, accepted: bool| {
         p.bytes(1)[0] = 0;
         let packet = packet(p);
         p.inject(1, &packet);
-        assert_eq!(p.bytes(1)[0] == b'x', works, "in {:?}", p.state(1));
+        assert_eq!(p.bytes(1)[0] == b'x', accepted, "packet in {:?}", p.state(1));
         p.modify(1, &QpAttr::to(QpState::Reset));
         let rtr = setup.to_rtr(&p.nodes[0], 100);
         p.events(1);
         [setup.to_init(), rtr, setup.to_rts(7), QpAttr::to(QpState::Sqd), QpAttr::to(QpState::Err)]
     };
     let transitions = attempt(&mut p, true);
-    for (reached, works) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, false)] {
+    for (reached, accepted) in [(0, false), (1, false), (2, true), (3, true), (4, true), (5, false)] {
         for attr in &transitions[..reached] {
             p.modify(1, attr);
         }
-        attempt(&mut p, works);
+        attempt(&mut p, accepted);
     }
     for attr in &transitions[..2] {
         p.modify(1, attr);
@@ -193,7 +193,7 @@ fn packets_are_accepted_only_in_receiving_states_and_from_peer() {
         assert_eq!(p.counter(1, name), 1, "{name}");
     }
     assert_eq!(p.events(1), []);
-    // Limited membership of the default partition is membership enough.
+    // A P_Key without the membership bit is accepted: limited membership of the default partition suffices.
     p.inject(1, &Packet { pkey: 0x7fff, ..good });
     assert_eq!(p.bytes(1)[0], b'x');
     let qp = p.nodes[1].qp;
@@ -315,7 +315,7 @@ fn link_down_drops_packets_and_raises_event() {
     assert_eq!(p.events(1), [AsyncEvent::PortActive]);
     p.run();
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
-    // Its own sends go nowhere, and time out.
+    // With its own link down, a requester's packets are lost and time out.
     p.nodes[0].nic.handle_link(false);
     p.post(write(&p, 2, 8));
     p.run();
@@ -343,7 +343,7 @@ fn used_objects_are_busy_and_stale_handles_are_invalid() {
     nic.destroy_ah(ah).unwrap();
     nic.dealloc_pd(node.pd).unwrap();
     assert!(nic.create_srq(node.pd, 1).is_err());
-    assert_eq!(nic.poll_timeout().map(|t| t > p.now), None, "no timer of a destroyed queue pair is left");
+    assert_eq!(nic.poll_timeout().map(|t| t > p.now), None, "a destroyed queue pair has no timer");
 }
 
 #[test]
@@ -381,7 +381,7 @@ fn qp_numbers_are_not_reused_within_quarantine() {
     let mut last = None;
     for _ in 0..100_000 {
         let qp = nic.create_qp(now, &init).unwrap();
-        assert!(seen.insert(qp), "{qp} again");
+        assert!(seen.insert(qp), "{qp} is reused");
         assert!(![0, 1, 0xff_ffff].contains(&qp.value()));
         if let Some(old) = last.replace(qp) {
             nic.destroy_qp(now, old).unwrap();
@@ -430,7 +430,7 @@ fn qp_capacities_beyond_limits_are_refused() {
     ] {
         assert!(matches!(nic.create_qp(p.now, &bad), Err(Error::NoSuchObject { .. })));
     }
-    // What was refused uses nothing.
+    // The refused calls hold no reference to the objects that they named.
     let cq = init.send_cq;
     let (qp, recv_cq) = (p.nodes[0].qp, init.recv_cq);
     let nic = &mut p.nodes[0].nic;
@@ -488,7 +488,7 @@ fn nic_can_be_cloned_compared_and_hashed() {
     assert!(copy == p.nodes[0].nic && hash(&copy) == hash(&p.nodes[0].nic));
     p.transmit_all();
     assert!(copy != p.nodes[0].nic && hash(&copy) != hash(&p.nodes[0].nic));
-    // The copy sends the same.
+    // The copy sends the same packets.
     let node = &mut p.nodes[0];
     let (mut batch, mut copy) = (TxBatch::new(), copy);
     assert!(copy.poll_transmit(p.now, &mut node.memory, &mut batch));

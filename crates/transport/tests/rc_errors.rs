@@ -1,4 +1,4 @@
-//! What a reliable connection says when something is wrong, and that nothing was touched.
+//! The errors of a reliable connection: statuses, NAKs and events, and that no memory was accessed.
 
 mod common;
 
@@ -11,11 +11,12 @@ fn write(p: &NicPair, wr_id: u64, remote: RemoteAddr, len: u32) -> SendWr {
     SendWr::new(wr_id, SendOp::Write(remote), Data::sge(p.sge(0, 0, len)))
 }
 
-/// Makes a request on remote memory.
-type Make = fn(&NicPair, RemoteAddr) -> SendWr;
+/// Creates a request on remote memory.
+type MakeRequest = fn(&NicPair, RemoteAddr) -> SendWr;
 
-/// Posts `wr` and two more; it must fail with `status`, the others are flushed, and node 1's memory is as it was.
-fn fails(p: &mut NicPair, wr: SendWr, status: WcStatus) {
+/// Posts `wr` and two more sends. Checks that `wr` fails with `status`, that the other sends are flushed, and that the
+/// memory of node 1 is unchanged.
+fn assert_send_fails(p: &mut NicPair, wr: SendWr, status: WcStatus) {
     p.bytes(0)[..0x4000].fill(0xee);
     let before = p.bytes(1).to_vec();
     let behind = [write(p, 2, p.remote(0), 8), write(p, 3, p.remote(0), 8).with_flags(SendFlags::empty())];
@@ -27,11 +28,11 @@ fn fails(p: &mut NicPair, wr: SendWr, status: WcStatus) {
         [(1, status), (2, WcStatus::Flushed), (3, WcStatus::Flushed)]
     );
     assert_eq!(p.state(0), QpState::Err);
-    assert!(p.bytes(1) == before, "memory was touched");
+    assert!(p.bytes(1) == before, "memory was accessed");
 }
 
-/// The last NAK that node 1 sent.
-fn nak(p: &NicPair) -> Option<Syndrome> {
+/// Returns the last NAK that node 1 has sent.
+fn last_nak(p: &NicPair) -> Option<Syndrome> {
     let mut syndromes = p.sent.iter().filter(|s| s.from == 1).filter_map(|s| {
         match Packet::parse(&s.bytes).unwrap().message {
             Message::Ack(aeth) if !matches!(aeth.syndrome, Syndrome::Ack { .. }) => Some(aeth.syndrome),
@@ -41,12 +42,12 @@ fn nak(p: &NicPair) -> Option<Syndrome> {
     syndromes.next_back()
 }
 
-/// A remote access fails: both ends are in ERR, an event says so at the responder.
-fn denied(p: &mut NicPair, wr: SendWr) {
+/// Checks that `wr` fails with a remote access error, that both ends enter ERR, and that the responder raises an event.
+fn assert_access_denied(p: &mut NicPair, wr: SendWr) {
     p.post_recv(RecvWr::new(70, p.sge(1, 0, 8)));
     p.post_recv(RecvWr::new(71, p.sge(1, 0, 8)));
-    fails(p, wr, WcStatus::RemoteAccess);
-    assert_eq!(nak(p), Some(Syndrome::Nak(NakCode::RemoteAccess)));
+    assert_send_fails(p, wr, WcStatus::RemoteAccess);
+    assert_eq!(last_nak(p), Some(Syndrome::Nak(NakCode::RemoteAccess)));
     assert_eq!(p.state(1), QpState::Err);
     let qp = p.nodes[1].qp;
     assert!(p.events(1).contains(&AsyncEvent::QpAccessError(qp)));
@@ -75,7 +76,7 @@ fn wrong_rkey_is_remote_access_error() {
             let mut p = pair();
             let remote = RemoteAddr { rkey: Key(p.nodes[1].mr.rkey.0 ^ flip), ..p.remote(0) };
             let wr = op(&p, remote);
-            denied(&mut p, wr);
+            assert_access_denied(&mut p, wr);
         }
     }
 }
@@ -86,24 +87,24 @@ fn out_of_bounds_message_is_refused_at_first_packet() {
         let mut p = pair();
         let remote = p.remote(SIZE as u64 - 5000 + over);
         let wr = write(&p, 1, remote, 5000);
-        denied(&mut p, wr);
+        assert_access_denied(&mut p, wr);
         let mut p = pair();
         let wr = read(&p, 1, p.remote(SIZE as u64 - 5000 + over), 5000);
-        denied(&mut p, wr);
+        assert_access_denied(&mut p, wr);
     }
     let mut p = pair();
     let below = RemoteAddr { addr: BASE - 1, ..p.remote(0) };
     let wr = write(&p, 1, below, 8);
-    denied(&mut p, wr);
+    assert_access_denied(&mut p, wr);
     let mut p = pair();
     let wrapping = RemoteAddr { addr: u64::MAX - 3, ..p.remote(0) };
     let wr = write(&p, 1, wrapping, 8);
-    denied(&mut p, wr);
+    assert_access_denied(&mut p, wr);
 }
 
 #[test]
 fn missing_region_right_is_remote_access_error() {
-    let cases: [(Access, Make); 3] = [
+    let cases: [(Access, MakeRequest); 3] = [
         (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 8)),
         (Access::REMOTE_READ, |p, r| read(p, 1, r, 8)),
         (Access::REMOTE_ATOMIC, |p, r| fetch_add(p, 1, r)),
@@ -114,7 +115,7 @@ fn missing_region_right_is_remote_access_error() {
         node.memory.regions.push(vec![0; 64]);
         let mr = node.nic.reg_mr(p.now, node.pd, RegionId(1), BASE, 64, ALL_ACCESS - right).unwrap();
         let wr = op(&p, mr.remote(0));
-        denied(&mut p, wr);
+        assert_access_denied(&mut p, wr);
         assert!(p.nodes[1].memory.regions[1].iter().all(|&b| b == 0));
     }
 }
@@ -127,7 +128,7 @@ fn rkey_of_other_pd_is_remote_access_error() {
     let pd = node.nic.alloc_pd().unwrap();
     let mr = node.nic.reg_mr(p.now, pd, RegionId(1), BASE, 64, ALL_ACCESS).unwrap();
     let wr = write(&p, 1, mr.remote(0), 8);
-    denied(&mut p, wr);
+    assert_access_denied(&mut p, wr);
 }
 
 #[test]
@@ -146,7 +147,7 @@ fn key_revoked_within_write_stops_placement() {
     assert_eq!(node.nic.dereg_mr(p.now, node.mr.id), Ok(RegionId(0)));
     let accesses = node.memory.accesses;
     p.run();
-    assert_eq!(p.nodes[1].memory.accesses, accesses, "memory was touched after its revocation");
+    assert_eq!(p.nodes[1].memory.accesses, accesses, "memory was accessed after its revocation");
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteAccess)]);
 }
 
@@ -156,7 +157,7 @@ fn key_revoked_before_read_response_is_remote_access_error() {
     let wr = read(&p, 1, p.remote(0), 5000);
     p.post(wr);
     p.transmit_all();
-    // Accepted, but not yet fetched.
+    // The responder has accepted the READ and not read the memory.
     let bytes = p.sent[0].bytes.clone();
     p.inject(1, &Packet::parse(&bytes).unwrap());
     let node = &mut p.nodes[1];
@@ -168,7 +169,7 @@ fn key_revoked_before_read_response_is_remote_access_error() {
 
 #[test]
 fn operation_without_qp_access_is_invalid_request() {
-    let cases: [(Access, Make); 4] = [
+    let cases: [(Access, MakeRequest); 4] = [
         (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 8)),
         (Access::REMOTE_WRITE, |p, r| write(p, 1, r, 0)),
         (Access::REMOTE_READ, |p, r| read(p, 1, r, 8)),
@@ -177,8 +178,8 @@ fn operation_without_qp_access_is_invalid_request() {
     for (right, op) in cases {
         let mut p = Setup { access: Access::REMOTE - right, ..Setup::default() }.pair();
         let wr = op(&p, p.remote(0));
-        fails(&mut p, wr, WcStatus::RemoteInvalidRequest);
-        assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
+        assert_send_fails(&mut p, wr, WcStatus::RemoteInvalidRequest);
+        assert_eq!(last_nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
         let qp = p.nodes[1].qp;
         assert_eq!(p.events(1), [AsyncEvent::QpRequestError(qp)]);
     }
@@ -189,7 +190,7 @@ fn unaligned_atomic_is_invalid_request() {
     for offset in 1..8 {
         let mut p = pair();
         let wr = fetch_add(&p, 1, p.remote(offset));
-        fails(&mut p, wr, WcStatus::RemoteInvalidRequest);
+        assert_send_fails(&mut p, wr, WcStatus::RemoteInvalidRequest);
     }
 }
 
@@ -201,8 +202,8 @@ fn unmapped_memory_is_remote_operational_error() {
         let mut p = pair();
         p.nodes[1].memory.unmapped.push(0);
         let wr = op(&p);
-        fails(&mut p, wr, WcStatus::RemoteOperation);
-        assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::RemoteOperational)));
+        assert_send_fails(&mut p, wr, WcStatus::RemoteOperation);
+        assert_eq!(last_nak(&p), Some(Syndrome::Nak(NakCode::RemoteOperational)));
         let qp = p.nodes[1].qp;
         assert_eq!(p.events(1), [AsyncEvent::QpFatal(qp)]);
     }
@@ -228,7 +229,7 @@ fn send_longer_than_receive_fails_both_ends() {
         p.run();
         assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteInvalidRequest)]);
         assert_eq!(statuses(&p.recv_completions(1)), [(70, WcStatus::LocalLength), (71, WcStatus::Flushed)]);
-        assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
+        assert_eq!(last_nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
         assert_eq!((p.state(0), p.state(1)), (QpState::Err, QpState::Err));
     }
 }
@@ -242,7 +243,7 @@ fn receive_with_wrong_lkey_fails_both_ends() {
     p.run();
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RemoteOperation)]);
     assert_eq!(statuses(&p.recv_completions(1)), [(70, WcStatus::LocalProtection)]);
-    assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::RemoteOperational)));
+    assert_eq!(last_nak(&p), Some(Syndrome::Nak(NakCode::RemoteOperational)));
 }
 
 #[test]
@@ -258,7 +259,7 @@ fn wrong_local_key_fails_after_earlier_sends_complete() {
         statuses(&p.send_completions(0)),
         [(1, WcStatus::Success), (2, WcStatus::LocalProtection), (3, WcStatus::Flushed)]
     );
-    // The peer knows nothing of it.
+    // The local error sends no packet, so that the peer stays in RTS.
     assert_eq!(p.state(1), QpState::Rts);
     assert_eq!(p.sent_opcodes(0), ["RC_RDMA_WRITE_ONLY"]);
 }
@@ -301,8 +302,8 @@ fn read_before_refused_request_completes() {
     assert_eq!(p.counter(0, "timeouts"), 0);
 }
 
-/// A READ, and a bad request behind it, which is judged before any of the READ's answer has left.
-fn refused_behind_a_read() -> NicPair {
+/// Posts a READ and an invalid request behind it. Node 1 checks the invalid request before any READ response has left.
+fn pair_with_invalid_request_behind_read() -> NicPair {
     let mut p = pair();
     let good = read(&p, 1, p.remote(0), 3000);
     let bad = write(&p, 2, RemoteAddr { rkey: Key(0), ..p.remote(0) }, 8);
@@ -317,10 +318,10 @@ fn refused_behind_a_read() -> NicPair {
 
 #[test]
 fn nak_leaves_after_earlier_responses() {
-    let mut p = refused_behind_a_read();
+    let mut p = pair_with_invalid_request_behind_read();
     assert_eq!(p.state(1), QpState::Rts);
     p.run();
-    // Not the READ is to blame; and what follows a refused request is not executed.
+    // The READ completes, and the request behind the refused one is not executed.
     let ended = [(1, WcStatus::Success), (2, WcStatus::RemoteAccess), (3, WcStatus::Flushed)];
     assert_eq!(statuses(&p.send_completions(0)), ended);
     let answers = [
@@ -349,7 +350,7 @@ fn nak_leaves_after_duplicate_responses() {
 
 #[test]
 fn error_state_sends_nothing() {
-    let mut p = refused_behind_a_read();
+    let mut p = pair_with_invalid_request_behind_read();
     p.modify(1, &QpAttr::to(QpState::Err));
     p.transmit_all();
     assert_eq!((p.nodes[1].memory.accesses, p.sent_opcodes(1).len()), (0, 0));
@@ -357,20 +358,20 @@ fn error_state_sends_nothing() {
 
 #[test]
 fn send_waits_for_receive() {
-    let mut p = pair(); // min_rnr_timer 4: 40 µs
-    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
+    let mut p = pair(); // `min_rnr_timer` is code 4: 40 µs
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"waiting.")));
     let start = p.now;
     p.run_for(Duration::from_micros(200));
     assert!(p.send_completions(0).is_empty());
     let tries: Vec<Time> = p.sent.iter().filter(|s| s.from == 0).map(|s| s.at).collect();
     assert!(tries.len() > 3, "{tries:?}");
     assert_eq!(tries[1] - start, Duration::from_micros(40) + 2 * LATENCY);
-    assert_eq!(nak(&p), Some(Syndrome::RnrNak { timer: 4 }));
+    assert_eq!(last_nak(&p), Some(Syndrome::RnrNak { timer: 4 }));
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
     p.run();
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
     assert_eq!(statuses(&p.recv_completions(1)), [(9, WcStatus::Success)]);
-    assert_eq!(&p.bytes(1)[..8], b"patience");
+    assert_eq!(&p.bytes(1)[..8], b"waiting.");
 }
 
 #[test]
@@ -385,7 +386,7 @@ fn write_with_immediate_waits_for_receive_at_last_packet() {
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
     assert_eq!(p.recv_completions(1)[0].imm, Some(8));
     assert_eq!(p.bytes(1)[..5000], data);
-    // Only the last packet was sent twice.
+    // Only the last packet is sent twice.
     assert_eq!(p.counter(0, "retransmitted_packets"), 1);
     assert_eq!(p.sent_opcodes(0).last(), Some(&"RC_RDMA_WRITE_LAST_WITH_IMMEDIATE"));
 }
@@ -404,7 +405,7 @@ fn rnr_retries_are_limited() {
 
 #[test]
 fn duplicated_packets_use_no_rnr_retry() {
-    // Of the NAK, or of the request that gets one.
+    // Duplicate the request that gets the NAK, or the NAK.
     for doubled in 0..2 {
         let mut p = Setup { rnr_retry: 1, min_rnr_timer: 12, ..Setup::default() }.pair();
         let mut first = true;
@@ -413,7 +414,7 @@ fn duplicated_packets_use_no_rnr_retry() {
             first &= !hit;
             if hit { LinkAction::Duplicate } else { LinkAction::Pass }
         });
-        p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
+        p.post(SendWr::new(1, SendOp::Send, Data::inline(b"waiting.")));
         p.run_for(Duration::from_micros(100));
         assert_eq!(p.counter(0, "rnr_naks_received"), 2);
         p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
@@ -430,7 +431,7 @@ fn unlimited_rnr_retry_survives_lost_naks() {
         n += from;
         if from == 1 && n % 4 == 0 { LinkAction::Drop } else { LinkAction::Pass }
     });
-    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"patience")));
+    p.post(SendWr::new(1, SendOp::Send, Data::inline(b"waiting.")));
     p.run_for(Duration::from_millis(20));
     assert!(p.counter(0, "timeouts") > 3);
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
@@ -466,7 +467,7 @@ fn rnr_nak_suppresses_sequence_naks() {
 
 #[test]
 fn revoked_qp_access_takes_effect_at_once() {
-    // In the middle of a WRITE, and between a READ and its response.
+    // The access right is removed within a WRITE, and between a READ and its response.
     let mut p = pair();
     p.bytes(0)[..5000].fill(0xee);
     p.post(write(&p, 1, p.remote(0), 5000));
@@ -492,7 +493,7 @@ fn revoked_qp_access_takes_effect_at_once() {
     assert_eq!(p.nodes[1].memory.accesses, 0);
 }
 
-/// A request from node 0's queue pair to node 1's.
+/// Returns a request from node 0's queue pair to node 1's.
 fn request(p: &NicPair, psn_ahead: u32, message: Message, payload: &'static [u8]) -> Packet<'static> {
     let psn = p.status(1).rq_psn.add(psn_ahead);
     Packet { ack_req: true, ..Packet::new(Transport::Rc, p.nodes[1].qp, psn, message, payload) }
@@ -505,8 +506,8 @@ fn reth(p: &NicPair, len: u32) -> Reth {
     Reth { va: remote.addr, rkey: remote.rkey.0, len }
 }
 
-/// The packets, one after the other, end in this NAK, and the last one accesses nothing.
-fn refused(packets: impl Fn(&NicPair) -> Vec<(Message, &'static [u8])>, code: NakCode) {
+/// Sends packets of which the last must be refused with `code` and must access no memory.
+fn assert_nak(packets: impl Fn(&NicPair) -> Vec<(Message, &'static [u8])>, code: NakCode) {
     let mut p = pair();
     for i in 0..4 {
         p.post_recv(RecvWr::new(i, p.sge(1, 0x8000, 4096)));
@@ -517,14 +518,14 @@ fn refused(packets: impl Fn(&NicPair) -> Vec<(Message, &'static [u8])>, code: Na
         let packet = request(&p, 0, message, payload);
         p.inject(1, &packet);
         p.transmit_all();
-        assert_eq!(nak(&p), None, "{packet:?}");
+        assert_eq!(last_nak(&p), None, "{packet:?}");
         assert_eq!(p.state(1), QpState::Rts);
     }
     let memory = p.bytes(1).to_vec();
     let packet = request(&p, 0, last.0, last.1);
     p.inject(1, &packet);
     p.transmit_all();
-    assert_eq!(nak(&p), Some(Syndrome::Nak(code)), "{packet:?}");
+    assert_eq!(last_nak(&p), Some(Syndrome::Nak(code)), "{packet:?}");
     assert_eq!(p.state(1), QpState::Err);
     assert_eq!(p.status(1).rq_psn, packet.psn, "a refused packet is not executed");
     assert!(p.bytes(1) == memory);
@@ -544,20 +545,23 @@ fn opcode_sequence_is_enforced() {
         (SendMiddle, b""),
     ];
     for case in middle_without_first {
-        refused(|_| vec![case], NakCode::InvalidRequest);
-        // A message that is over does not count.
-        refused(|_| vec![(SendFirst, FULL), (SendLast, FULL), case], NakCode::InvalidRequest);
+        assert_nak(|_| vec![case], NakCode::InvalidRequest);
+        // A finished message does not count as the start of another one.
+        assert_nak(|_| vec![(SendFirst, FULL), (SendLast, FULL), case], NakCode::InvalidRequest);
     }
     for within_send in [SendFirst, SendOnly, WriteMiddle, WriteLast, SendOnlyImm(3)] {
-        refused(|_| vec![(SendFirst, FULL), (within_send, FULL)], NakCode::InvalidRequest);
+        assert_nak(|_| vec![(SendFirst, FULL), (within_send, FULL)], NakCode::InvalidRequest);
     }
     for within_write in [SendFirst, SendOnly, SendMiddle, SendLast, SendLastImm(3)] {
-        refused(|p| vec![(WriteFirst(reth(p, 4000)), FULL), (within_write, FULL)], NakCode::InvalidRequest);
+        assert_nak(
+            |p| vec![(WriteFirst(reth(p, 4000)), FULL), (within_write, FULL)],
+            NakCode::InvalidRequest,
+        );
     }
     let within = |message: fn(&NicPair) -> Message| {
         let payload = |m: Message| if m.has_payload() { FULL } else { b"" };
-        refused(|p| vec![(SendFirst, FULL), (message(p), payload(message(p)))], NakCode::InvalidRequest);
-        refused(
+        assert_nak(|p| vec![(SendFirst, FULL), (message(p), payload(message(p)))], NakCode::InvalidRequest);
+        assert_nak(
             |p| vec![(WriteFirst(reth(p, 4000)), FULL), (message(p), payload(message(p)))],
             NakCode::InvalidRequest,
         );
@@ -574,25 +578,28 @@ fn packet_lengths_are_enforced() {
     const MORE: &[u8] = &[0x11; 1025];
     const LESS: &[u8] = &[0x11; 1023];
     for payload in [b"", LESS, MORE] {
-        refused(|_| vec![(SendFirst, payload)], NakCode::InvalidRequest);
-        refused(|_| vec![(SendFirst, FULL), (SendMiddle, payload)], NakCode::InvalidRequest);
-        refused(|p| vec![(WriteFirst(reth(p, 4000)), payload)], NakCode::InvalidRequest);
-        refused(|p| vec![(WriteFirst(reth(p, 4000)), FULL), (WriteMiddle, payload)], NakCode::InvalidRequest);
+        assert_nak(|_| vec![(SendFirst, payload)], NakCode::InvalidRequest);
+        assert_nak(|_| vec![(SendFirst, FULL), (SendMiddle, payload)], NakCode::InvalidRequest);
+        assert_nak(|p| vec![(WriteFirst(reth(p, 4000)), payload)], NakCode::InvalidRequest);
+        assert_nak(
+            |p| vec![(WriteFirst(reth(p, 4000)), FULL), (WriteMiddle, payload)],
+            NakCode::InvalidRequest,
+        );
     }
     for payload in [b"", MORE] {
-        refused(|_| vec![(SendFirst, FULL), (SendLast, payload)], NakCode::InvalidRequest);
+        assert_nak(|_| vec![(SendFirst, FULL), (SendLast, payload)], NakCode::InvalidRequest);
     }
-    refused(|_| vec![(SendOnly, MORE)], NakCode::InvalidRequest);
-    // What the RETH announces is what must come.
-    refused(|p| vec![(WriteOnly(reth(p, 1023)), FULL)], NakCode::InvalidRequest);
-    refused(|p| vec![(WriteOnly(reth(p, 1025)), FULL)], NakCode::InvalidRequest);
-    refused(|p| vec![(WriteOnly(reth(p, 0)), b"x")], NakCode::InvalidRequest);
-    refused(|p| vec![(WriteFirst(reth(p, 1024)), FULL)], NakCode::InvalidRequest);
-    refused(|p| vec![(WriteFirst(reth(p, 2048)), FULL), (WriteMiddle, FULL)], NakCode::InvalidRequest);
-    refused(|p| vec![(WriteFirst(reth(p, 2048)), FULL), (WriteLast, LESS)], NakCode::InvalidRequest);
-    refused(|p| vec![(WriteFirst(reth(p, 2000)), FULL), (WriteLast, FULL)], NakCode::InvalidRequest);
-    refused(|p| vec![(ReadRequest(reth(p, (1 << 31) + 1)), b"")], NakCode::InvalidRequest);
-    refused(|p| vec![(WriteFirst(reth(p, (1 << 31) + 1)), FULL)], NakCode::InvalidRequest);
+    assert_nak(|_| vec![(SendOnly, MORE)], NakCode::InvalidRequest);
+    // The payload lengths must add up to the length in the RETH.
+    assert_nak(|p| vec![(WriteOnly(reth(p, 1023)), FULL)], NakCode::InvalidRequest);
+    assert_nak(|p| vec![(WriteOnly(reth(p, 1025)), FULL)], NakCode::InvalidRequest);
+    assert_nak(|p| vec![(WriteOnly(reth(p, 0)), b"x")], NakCode::InvalidRequest);
+    assert_nak(|p| vec![(WriteFirst(reth(p, 1024)), FULL)], NakCode::InvalidRequest);
+    assert_nak(|p| vec![(WriteFirst(reth(p, 2048)), FULL), (WriteMiddle, FULL)], NakCode::InvalidRequest);
+    assert_nak(|p| vec![(WriteFirst(reth(p, 2048)), FULL), (WriteLast, LESS)], NakCode::InvalidRequest);
+    assert_nak(|p| vec![(WriteFirst(reth(p, 2000)), FULL), (WriteLast, FULL)], NakCode::InvalidRequest);
+    assert_nak(|p| vec![(ReadRequest(reth(p, (1 << 31) + 1)), b"")], NakCode::InvalidRequest);
+    assert_nak(|p| vec![(WriteFirst(reth(p, (1 << 31) + 1)), FULL)], NakCode::InvalidRequest);
 }
 
 #[test]
@@ -603,16 +610,16 @@ fn reads_beyond_max_dest_rd_atomic_are_invalid_requests() {
         p.inject(1, &packet);
     }
     p.transmit_all();
-    // Those that it had accepted are answered first.
+    // The responder first answers the READs that it has accepted.
     let answer = "RC_RDMA_READ_RESPONSE_ONLY";
     assert_eq!((p.sent_opcodes(1), p.state(1)), (vec![answer, answer, "RC_ACKNOWLEDGE"], QpState::Err));
-    assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
+    assert_eq!(last_nak(&p), Some(Syndrome::Nak(NakCode::InvalidRequest)));
 }
 
 #[test]
 fn mismatched_response_fails_request() {
     let cases: [fn(&NicPair) -> Packet<'static>; 3] = [
-        // A READ's response to a WRITE, data of the wrong length, an atomic's response to a READ.
+        // A READ response to a WRITE, data of the wrong length, an atomic response to a READ.
         |p| response(p, 0, Message::ReadOnly(ack()), b"12345678"),
         |p| response(p, 1, Message::ReadOnly(ack()), b"1234567"),
         |p| response(p, 1, Message::AtomicAck(ack(), 5), b""),
@@ -639,13 +646,13 @@ fn ack() -> Aeth {
     Aeth { syndrome: Syndrome::ACK, msn: 0 }
 }
 
-/// A response from node 1's queue pair to node 0's; the first request has PSN 100.
+/// Returns a response from node 1's queue pair to node 0's. The first request has PSN 100.
 fn response(p: &NicPair, psn: u32, message: Message, payload: &'static [u8]) -> Packet<'static> {
     Packet::new(Transport::Rc, p.nodes[0].qp, Psn::new(100 + psn), message, payload)
 }
 
-/// What node 1 has to send now.
-fn answers(p: &mut NicPair) -> usize {
+/// Runs the pair and returns the number of packets that node 1 has sent.
+fn count_sent_by_responder(p: &mut NicPair) -> usize {
     let before = p.sent_opcodes(1).len();
     p.run();
     p.sent_opcodes(1).len() - before
@@ -661,14 +668,14 @@ fn late_copy_of_answered_read_is_dropped_after_revocation() {
     let requests: Vec<_> = p.sent.iter().filter(|s| s.from == 0).map(|s| s.bytes.clone()).collect();
     let node = &mut p.nodes[1];
     node.nic.dereg_mr(p.now, node.mr.id).unwrap();
-    // With one READ at a time, the second one says that the first one is answered.
+    // With `rd_atomic` of 1, the second READ shows that the requester has the response to the first one.
     p.inject(1, &Packet::parse(&requests[0]).unwrap());
-    assert_eq!(answers(&mut p), 0);
+    assert_eq!(count_sent_by_responder(&mut p), 0);
     assert_eq!(p.counter(1, "drop_duplicate"), 1);
-    // Whether the second one is answered only the requester knows.
+    // The responder cannot know whether the requester has the response to the second READ.
     p.inject(1, &Packet::parse(&requests[1]).unwrap());
-    assert_eq!(answers(&mut p), 1);
-    assert_eq!(nak(&p), Some(Syndrome::Nak(NakCode::RemoteAccess)));
+    assert_eq!(count_sent_by_responder(&mut p), 1);
+    assert_eq!(last_nak(&p), Some(Syndrome::Nak(NakCode::RemoteAccess)));
     assert_eq!(p.counter(0, "drop_stale_response"), 1);
     assert_eq!((p.state(0), p.state(1)), (QpState::Rts, QpState::Rts));
 }
@@ -689,7 +696,7 @@ fn accepted_duplicate_read_keeps_qp_usable_after_revocation() {
 
 #[test]
 fn retransmitted_read_is_denied_after_revocation() {
-    // Found by a later response, or by the time-out.
+    // The loss shows by a later response, or by the timeout.
     for (len, lost) in [(1 << 16, 2), (8, 1)] {
         let mut p = pair();
         let mut n = 0;
@@ -738,7 +745,7 @@ fn duplicate_read_replaces_due_response() {
 
 #[test]
 fn read_with_lost_response_fails_before_refused_request() {
-    // The responder is in ERR by then and answers the READ no more: the READ is the first to fail.
+    // When the READ is retransmitted, the responder is in ERR and does not answer, so that the READ fails first.
     let mut p = Setup { retry_cnt: 1, ..Setup::default() }.pair();
     p.set_link(|dir, packet| {
         let lost = dir == 1 && matches!(packet.message, Message::ReadOnly(_));

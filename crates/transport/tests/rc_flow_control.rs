@@ -1,4 +1,5 @@
-//! How a reliable connection paces itself: acknowledgements, windows, fences, READs and atomics at once.
+//! Flow control of a reliable connection: acknowledgements, windows, fences, outstanding READs and atomics, batches,
+//! events.
 
 mod common;
 
@@ -16,7 +17,7 @@ fn read(p: &NicPair, wr_id: u64, at: u64, len: u32) -> SendWr {
     SendWr::new(wr_id, SendOp::Read(p.remote(at)), Data::sge(p.sge(0, at, len)))
 }
 
-/// Delivers to node `to` all that its peer has to send now, without idling.
+/// Delivers to node `to` all packets that its peer can send now, without idle polls.
 fn deliver(p: &mut NicPair, to: usize) -> usize {
     let mut batch = TxBatch::new();
     let mut n = 0;
@@ -61,7 +62,7 @@ fn one_ack_covers_sixteen_requests() {
         p.post(write(&p, i, 8 * i, 8));
     }
     deliver(&mut p, 1);
-    assert_eq!(deliver(&mut p, 0), 1, "coalesced: they arrived at once");
+    assert_eq!(deliver(&mut p, 0), 1, "one acknowledgement covers all 40 requests");
     for i in 0..15 {
         p.post(write(&p, i, 8 * i, 8));
     }
@@ -83,7 +84,7 @@ fn read_response_replaces_pending_ack() {
     assert_eq!(deliver(&mut p, 0), 1);
     assert_eq!(p.send_completions(0).len(), 2);
     p.nodes[1].nic.handle_idle(p.now);
-    assert_eq!(deliver(&mut p, 0), 0, "nothing is owed any more");
+    assert_eq!(deliver(&mut p, 0), 0, "no acknowledgement is pending");
 }
 
 #[test]
@@ -112,13 +113,14 @@ fn ack_waits_for_read_response_that_does_not_fit_batch() {
 
 #[test]
 fn requester_with_full_window_is_acknowledged_at_once() {
-    // One long message; then many of the same size that one acknowledgement in sixteen would not serve.
+    // One long message, then many messages of the same total length. One acknowledgement per sixteen requests would be
+    // too few for both.
     for (count, len) in [(1, 0x80000), (40, 0x4000)] {
         let mut p = Setup { send_window: 0x8000, ..Setup::default() }.pair();
         for i in 0..count {
             p.post(write(&p, i, 0, len));
         }
-        // Nobody idles and no timer runs.
+        // No idle poll occurs and no timer expires.
         while deliver(&mut p, 1) + deliver(&mut p, 0) > 0 {}
         assert_eq!(p.status(1).rq_psn, Psn::new(100 + (count as u32 * len).div_ceil(1024)));
     }
@@ -148,7 +150,7 @@ fn write_may_overtake_read_unless_fenced() {
         let to = SendOp::Write(p.remote(0x8000));
         let wr = SendWr::new(2, to, Data::sge(p.sge(0, 0, 8))).with_flags(SendFlags::SIGNALED | fence);
         p.post(wr);
-        // What is sent at once arrives before the data is fetched.
+        // Without a fence, the WRITE arrives before the responder reads the memory for the READ.
         assert_eq!(deliver(&mut p, 1), if fenced { 1 } else { 2 });
         p.run();
         assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
@@ -179,8 +181,8 @@ fn fence_waits_for_atomics_and_retransmitted_reads() {
 
 #[test]
 fn max_rd_atomic_bounds_outstanding_reads_and_atomics() {
-    for most in 1..=5 {
-        let mut p = Setup { rd_atomic: most, dest_rd_atomic: most, ..Setup::default() }.pair();
+    for max in 1..=5 {
+        let mut p = Setup { rd_atomic: max, dest_rd_atomic: max, ..Setup::default() }.pair();
         let remote = p.remote(0);
         for i in 0..12 {
             p.post(read(&p, 2 * i, 0x8000, 8));
@@ -188,14 +190,14 @@ fn max_rd_atomic_bounds_outstanding_reads_and_atomics() {
             p.post(SendWr::new(2 * i + 1, faa, Data::sge(p.sge(0, 8 * i, 8))));
         }
         p.transmit_all();
-        assert_eq!(p.sent_opcodes(0).len(), usize::from(most));
+        assert_eq!(p.sent_opcodes(0).len(), usize::from(max));
         p.run();
         let (mut out, mut peak) = (0, 0);
         for seen in &p.sent {
             out = if seen.from == 0 { out + 1 } else { out - 1 };
             peak = peak.max(out);
         }
-        assert_eq!(peak, i32::from(most));
+        assert_eq!(peak, i32::from(max));
         assert_eq!(p.send_completions(0).len(), 24);
         for i in 0..12 {
             assert_eq!(p.word(0, 8 * i), i as u64);
@@ -203,8 +205,8 @@ fn max_rd_atomic_bounds_outstanding_reads_and_atomics() {
     }
 }
 
-/// The most payload bytes of node `from` that were on the way at once, when each is answered in time.
-fn peak(p: &NicPair, from: usize) -> usize {
+/// Returns the largest number of payload bytes from node `from` that were in flight at the same time.
+fn peak_bytes_in_flight(p: &NicPair, from: usize) -> usize {
     let (mut in_flight, mut peak) = (Vec::new(), 0);
     for seen in &p.sent {
         if seen.from == from {
@@ -232,10 +234,14 @@ fn send_window_bounds_bytes_in_flight() {
         p.run();
         assert_eq!(p.send_completions(0).len(), 3);
         assert!(p.bytes(1)[..len] == data);
-        let peak = peak(&p, 0);
+        let peak = peak_bytes_in_flight(&p, 0);
         assert!(peak <= send_window as usize, "{peak} of {send_window}");
         assert!(peak >= send_window as usize / 2, "{peak} of {send_window}");
-        assert_eq!(p.counter(0, "timeouts"), 0, "acknowledgements are asked for in time");
+        assert_eq!(
+            p.counter(0, "timeouts"),
+            0,
+            "the requester asks for acknowledgements before its window is full"
+        );
     }
 }
 
@@ -250,20 +256,20 @@ fn read_longer_than_window_is_requested_in_chunks() {
         p.run();
         assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
         assert!(p.bytes(0)[7..7 + len] == data);
-        let (mut asked, mut got, mut next) = (0, 0, None);
+        let (mut requested, mut received, mut next_psn) = (0, 0, None);
         for seen in &p.sent {
             match Packet::parse(&seen.bytes).unwrap().message {
                 Message::ReadRequest(reth) => {
-                    asked += reth.len;
-                    // PSNs are those of the whole READ.
-                    assert_eq!(next.unwrap_or(seen.psn), seen.psn);
-                    next = Some(seen.psn.add(reth.len.div_ceil(1024)));
+                    requested += reth.len;
+                    // Each request packet begins at the PSN after the previous chunk.
+                    assert_eq!(next_psn.unwrap_or(seen.psn), seen.psn);
+                    next_psn = Some(seen.psn.add(reth.len.div_ceil(1024)));
                 }
-                _ => got += seen.payload as u32,
+                _ => received += seen.payload as u32,
             }
-            assert!(asked - got <= send_window);
+            assert!(requested - received <= send_window);
         }
-        assert_eq!((asked, got), (len as u32, len as u32));
+        assert_eq!((requested, received), (len as u32, len as u32));
         assert_eq!(p.status(1).rq_psn, Psn::new(100 + len.div_ceil(1024) as u32));
         assert_eq!(p.counter(0, "timeouts"), 0);
     }
@@ -328,7 +334,8 @@ fn queue_pairs_take_turns_in_sending() {
         p.nodes[0].nic.post_send(p.now, qp, std::slice::from_ref(&wr)).unwrap();
     }
     let mut batch = TxBatch::new();
-    // The PSN of the first packet of each batch, less a remainder, says whose it is.
+    // Each queue pair has PSNs from its index times 10 000 on, so that the first PSN of a batch identifies the queue
+    // pair.
     let turns: Vec<u32> = (0..12)
         .map(|_| {
             let node = &mut p.nodes[0];
@@ -342,7 +349,7 @@ fn queue_pairs_take_turns_in_sending() {
 #[test]
 fn responses_and_requests_take_turns_in_sending() {
     let mut p = Setup { cap: QpCap { send_wrs: 512, ..QpCap::default() }, ..Setup::default() }.pair();
-    // Node 1 answers a long READ and sends its own WRITEs at the same time.
+    // Node 1 answers a long READ while it sends WRITEs of its own.
     p.post(read(&p, 1, 0, 200_000));
     deliver(&mut p, 1);
     let remote = p.nodes[0].mr.remote(0x80000);
@@ -430,7 +437,7 @@ fn sge_lists_are_gathered_and_scattered_and_inline_limit_holds() {
     p.run();
     let expected = [&pattern(100, 1)[10..15], &pattern(100, 1)[50..57], &pattern(100, 1)[20..23]].concat();
     assert_eq!(p.bytes(1)[..15], expected);
-    // And scattered, over packets and entries whose borders do not meet.
+    // The read data is scattered to entries whose boundaries are not packet boundaries.
     let data = pattern(3000, 9);
     p.bytes(1)[0x1000..0x1000 + 3000].copy_from_slice(&data);
     let sges = SgeList::from_slice(&[p.sge(0, 0x2000, 1000), p.sge(0, 0x4000, 1500), p.sge(0, 0x6000, 500)]);
@@ -476,16 +483,20 @@ fn solicited_send_raises_event_on_queue_armed_for_solicited() {
     };
     assert_eq!(send(SendFlags::SIGNALED), []);
     assert_eq!(send(SendFlags::SOLICITED), [cq]);
-    assert_eq!(send(SendFlags::SOLICITED), [], "armed for one event");
+    assert_eq!(send(SendFlags::SOLICITED), [], "the queue is armed for one event");
     p.nodes[1].nic.poll_cq(cq, 8, &mut Vec::new()).unwrap();
     p.nodes[1].nic.req_notify_cq(cq, false).unwrap();
     p.nodes[1].nic.req_notify_cq(cq, true).unwrap();
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")));
     p.run();
-    assert_eq!(p.nodes[1].nic.poll_cq_event(), Some(cq), "armed for more is not taken back");
+    assert_eq!(
+        p.nodes[1].nic.poll_cq_event(),
+        Some(cq),
+        "arming for solicited events does not replace arming for all"
+    );
 }
 
-/// What came while nobody was to be woken does so when somebody asks, once.
+/// A completion that arrived on an unarmed queue raises an event when the queue is armed, once.
 #[test]
 fn arming_with_unreported_completions_raises_one_event() {
     let mut p = pair();
@@ -494,14 +505,18 @@ fn arming_with_unreported_completions_raises_one_event() {
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"x")));
     p.run();
     p.nodes[1].nic.req_notify_cq(cq, true).unwrap();
-    assert_eq!(p.nodes[1].nic.poll_cq_event(), None, "whether it was solicited is known no more");
+    assert_eq!(
+        p.nodes[1].nic.poll_cq_event(),
+        None,
+        "arming for solicited events ignores earlier completions"
+    );
     p.nodes[1].nic.req_notify_cq(cq, false).unwrap();
     assert_eq!(p.nodes[1].nic.poll_cq_event(), Some(cq));
     p.nodes[1].nic.req_notify_cq(cq, false).unwrap();
-    assert_eq!(p.nodes[1].nic.poll_cq_event(), None, "it was announced");
+    assert_eq!(p.nodes[1].nic.poll_cq_event(), None, "the completion was reported already");
     p.nodes[1].nic.poll_cq(cq, 8, &mut Vec::new()).unwrap();
     p.nodes[1].nic.req_notify_cq(cq, false).unwrap();
-    assert_eq!(p.nodes[1].nic.poll_cq_event(), None, "nothing is left");
+    assert_eq!(p.nodes[1].nic.poll_cq_event(), None, "the queue is empty");
 }
 
 #[test]
@@ -514,8 +529,9 @@ fn error_completion_counts_as_solicited() {
     assert_eq!(p.nodes[0].nic.poll_cq_event(), Some(cq));
 }
 
-/// One WRITE whose acknowledgement is held back at an idle poll: the requester had gone on without it often enough.
-fn held_back() -> NicPair {
+/// Creates a pair with one WRITE whose acknowledgement is held back at an idle poll. The preceding WRITEs have shown
+/// that the requester continues without acknowledgements.
+fn pair_with_held_ack() -> NicPair {
     let mut p = pair();
     for i in 0..1000 {
         p.post(write(&p, i, 0, 8));
@@ -526,12 +542,12 @@ fn held_back() -> NicPair {
             return p;
         }
     }
-    panic!("it never waits");
+    panic!("the responder never holds back an acknowledgement");
 }
 
 #[test]
 fn held_ack_leaves_when_driver_flushes() {
-    let mut p = held_back();
+    let mut p = pair_with_held_ack();
     p.nodes[1].nic.handle_idle(p.now);
     assert_eq!(deliver(&mut p, 0), 0);
     p.nodes[1].nic.flush_acks();
@@ -542,7 +558,7 @@ fn held_ack_leaves_when_driver_flushes() {
 
 #[test]
 fn packets_without_ack_request_do_not_delay_held_ack() {
-    let mut p = held_back();
+    let mut p = pair_with_held_ack();
     let held_at = p.now;
     p.post(write(&p, 1, 4096, 60 * 1024));
     let mut batch = TxBatch::new();
@@ -552,7 +568,7 @@ fn packets_without_ack_request_do_not_delay_held_ack() {
     }
     for bytes in packets {
         let packet = Packet::parse(&bytes).unwrap();
-        assert!(!packet.ack_req, "the message ended before the acknowledgement came");
+        assert!(!packet.ack_req, "the acknowledgement must leave before the message ends");
         p.now += Duration::from_micros(40);
         p.inject(1, &packet);
         let now = p.now;
@@ -563,10 +579,10 @@ fn packets_without_ack_request_do_not_delay_held_ack() {
             return;
         }
     }
-    panic!("no acknowledgement");
+    panic!("the acknowledgement has not left");
 }
 
-/// What node 1 sends next: whether each datagram is an acknowledgement.
+/// Takes the next batch of node 1 and returns for each datagram whether it is an acknowledgement.
 fn batch_of_responder(p: &mut NicPair) -> Vec<bool> {
     let mut batch = TxBatch::new();
     let node = &mut p.nodes[1];
@@ -584,7 +600,7 @@ fn pending_ack_is_sent_behind_next_request() {
     p.post_on(1, &[answer]).unwrap();
     assert_eq!(batch_of_responder(&mut p), [false, true]);
     p.nodes[1].nic.handle_idle(p.now);
-    assert_eq!(batch_of_responder(&mut p), [], "it is not said twice");
+    assert_eq!(batch_of_responder(&mut p), [], "the acknowledgement is sent once");
 }
 
 #[test]
@@ -601,8 +617,12 @@ fn held_ack_is_not_sent_behind_next_request() {
         p.send_completions(0);
         p.send_completions(1);
     }
-    // As at idle polls: after the first 64 it waits, and is then one for sixteen.
+    // After 64 acknowledgements without a hold, the responder holds back and sends one for sixteen requests.
     assert!((64..64 + 1000 / 16 + 2).contains(&together), "{together}");
     p.nodes[1].nic.flush_acks();
-    assert_eq!(batch_of_responder(&mut p), [true], "who sleeps owes nothing");
+    assert_eq!(
+        batch_of_responder(&mut p),
+        [true],
+        "no acknowledgement stays pending while the driver sleeps"
+    );
 }

@@ -1,4 +1,4 @@
-//! Every operation of a reliable connection over a good link, at every MTU and length that matters.
+//! Each operation of a reliable connection over a link without faults, at all MTUs and boundary lengths.
 
 mod common;
 
@@ -9,7 +9,7 @@ fn lengths(mtu: usize) -> [usize; 6] {
     [0, 1, mtu - 1, mtu, mtu + 1, 5 * mtu + 3]
 }
 
-/// Runs `check` at every MTU and length, with PSNs that wrap within the message and ones that do not.
+/// Runs `check` at each MTU and length, with first PSNs that do and do not wrap within the message.
 fn for_each_mtu_and_length(check: impl Fn(&mut NicPair, usize, &[u8])) {
     for mtu in Mtu::ALL {
         for len in lengths(mtu.bytes()) {

@@ -1,4 +1,5 @@
-//! A reliable connection over a link that loses, repeats and reorders: every operation exactly once.
+//! A reliable connection over a link that loses, duplicates and reorders packets: each operation is executed exactly
+//! once.
 
 mod common;
 
@@ -15,8 +16,8 @@ const MTU: usize = 1024;
 const LEN: usize = 5 * MTU + 3;
 const WORD: usize = 0x70000;
 
-/// Posts one of each on node 0, and checks at the end that each happened exactly once.
-fn one_of_each(p: &mut NicPair) {
+/// Posts each kind of operation on node 0, runs the pair, and checks that each operation was executed exactly once.
+fn run_all_operations(p: &mut NicPair) {
     let (a, b) = (pattern(LEN, 1), pattern(LEN, 2));
     p.bytes(0)[..LEN].copy_from_slice(&a);
     p.bytes(1)[0x8000..0x8000 + LEN].copy_from_slice(&b);
@@ -54,11 +55,11 @@ fn one_of_each(p: &mut NicPair) {
     assert_eq!(p.bytes(0)[0x8000..0x8000 + LEN], b);
     assert_eq!(p.bytes(0)[0xc000..0xc000 + LEN], b);
     assert_eq!(p.status(0).sq_psn, p.status(1).rq_psn);
-    acknowledgements_are_of_sends_and_writes(p);
+    assert_acks_only_sends_and_writes(p);
 }
 
-/// No plain acknowledgement has the PSN of a READ or an atomic: rxe would take it for the response, without its data.
-fn acknowledgements_are_of_sends_and_writes(p: &NicPair) {
+/// Checks that no plain acknowledgement has the PSN of a READ or an atomic. Linux's rxe would take it for the response.
+fn assert_acks_only_sends_and_writes(p: &NicPair) {
     let parsed =
         |from| p.sent.iter().filter(move |s| s.from == from).map(|s| Packet::parse(&s.bytes).unwrap());
     let mut fetched = HashSet::new();
@@ -77,59 +78,59 @@ fn acknowledgements_are_of_sends_and_writes(p: &NicPair) {
     }
 }
 
-/// A link that does `fate` to the packets for which `which` says so, counting all packets.
-fn set_link_action(p: &mut NicPair, fate: LinkAction, mut which: impl FnMut(u32) -> bool + 'static) {
+/// Sets a link that applies `action` to the packets whose number, counted from 0 in both directions, `selects` accepts.
+fn set_link_action(p: &mut NicPair, action: LinkAction, mut selects: impl FnMut(u32) -> bool + 'static) {
     let mut n = 0;
     p.set_link(move |_, _| {
         n += 1;
-        if which(n - 1) { fate } else { LinkAction::Pass }
+        if selects(n - 1) { action } else { LinkAction::Pass }
     });
 }
 
-fn baseline() -> u32 {
+fn packet_count_without_loss() -> u32 {
     let mut p = pair();
-    one_of_each(&mut p);
+    run_all_operations(&mut p);
     p.sent.len() as u32
 }
 
 #[test]
 fn operations_survive_loss_of_any_one_packet() {
-    let n = baseline();
+    let n = packet_count_without_loss();
     assert!(n > 35, "{n}");
     for lost in 0..n {
         let mut p = pair();
         set_link_action(&mut p, LinkAction::Drop, move |i| i == lost);
-        one_of_each(&mut p);
+        run_all_operations(&mut p);
     }
 }
 
 #[test]
 fn operations_survive_loss_of_any_two_packets() {
-    let n = baseline();
+    let n = packet_count_without_loss();
     for first in 0..n {
         for second in first + 1..n + 8 {
             let mut p = pair();
             set_link_action(&mut p, LinkAction::Drop, move |i| i == first || i == second);
-            one_of_each(&mut p);
+            run_all_operations(&mut p);
         }
     }
 }
 
 #[test]
 fn operations_survive_burst_loss_at_any_packet() {
-    for lost in 0..baseline() {
+    for lost in 0..packet_count_without_loss() {
         let mut p = pair();
         set_link_action(&mut p, LinkAction::Drop, move |i| (lost..lost + 7).contains(&i));
-        one_of_each(&mut p);
+        run_all_operations(&mut p);
     }
 }
 
 #[test]
 fn operations_survive_duplication_of_any_one_packet() {
-    for doubled in 0..baseline() {
+    for doubled in 0..packet_count_without_loss() {
         let mut p = pair();
         set_link_action(&mut p, LinkAction::Duplicate, move |i| i == doubled);
-        one_of_each(&mut p);
+        run_all_operations(&mut p);
     }
 }
 
@@ -137,22 +138,22 @@ fn operations_survive_duplication_of_any_one_packet() {
 fn operations_survive_duplication_of_every_packet() {
     let mut p = pair();
     p.set_link(|_, _| LinkAction::Duplicate);
-    one_of_each(&mut p);
+    run_all_operations(&mut p);
     assert!(p.counter(1, "duplicate_requests") > 0);
 }
 
 #[test]
 fn operations_survive_delay_of_any_one_packet() {
-    for late in 0..baseline() {
+    for late in 0..packet_count_without_loss() {
         for micros in [1, 5, 30, 3000] {
             let mut p = pair();
             set_link_action(&mut p, LinkAction::Delay(Duration::from_micros(micros)), move |i| i == late);
-            one_of_each(&mut p);
+            run_all_operations(&mut p);
         }
     }
 }
 
-/// A small generator, so that the tests need no other.
+/// Returns a linear congruential generator of numbers below its argument.
 fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move |n| {
@@ -176,12 +177,12 @@ fn operations_survive_random_loss_duplication_and_reordering() {
             25 => LinkAction::Delay(Duration::from_micros(1500)),
             _ => LinkAction::Pass,
         });
-        one_of_each(&mut p);
+        run_all_operations(&mut p);
     }
 }
 
-/// A pair that loses the first packet of that name from node `from`, and what follows from that.
-fn lose_first(from: usize, name: &'static str) -> NicPair {
+/// Creates a pair whose link drops the first packet with this opcode from node `from`.
+fn pair_losing_first(from: usize, name: &'static str) -> NicPair {
     let mut p = pair();
     let mut lost = false;
     p.set_link(move |dir, packet| {
@@ -195,7 +196,7 @@ fn lose_first(from: usize, name: &'static str) -> NicPair {
     p
 }
 
-fn post_read(p: &mut NicPair) {
+fn run_read(p: &mut NicPair) {
     let b = pattern(LEN, 9);
     p.bytes(1)[..LEN].copy_from_slice(&b);
     p.post(SendWr::new(1, SendOp::Read(p.remote(0)), Data::sge(p.sge(0, 0, LEN as u32))));
@@ -206,7 +207,7 @@ fn post_read(p: &mut NicPair) {
 
 #[test]
 fn lost_request_is_retransmitted_after_timeout() {
-    let mut p = lose_first(0, "RC_RDMA_WRITE_ONLY");
+    let mut p = pair_losing_first(0, "RC_RDMA_WRITE_ONLY");
     let start = p.now;
     p.post(SendWr::new(1, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, 8))));
     p.run();
@@ -217,7 +218,7 @@ fn lost_request_is_retransmitted_after_timeout() {
 
 #[test]
 fn duplicate_send_is_not_executed_again() {
-    let mut p = lose_first(1, "RC_ACKNOWLEDGE");
+    let mut p = pair_losing_first(1, "RC_ACKNOWLEDGE");
     p.post_recv(RecvWr::new(9, p.sge(1, 0, 8)));
     p.post_recv(RecvWr::new(10, p.sge(1, 8, 8)));
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"once....")));
@@ -229,7 +230,7 @@ fn duplicate_send_is_not_executed_again() {
 
 #[test]
 fn gap_is_naked_once_and_retransmitted_at_once() {
-    let mut p = lose_first(0, "RC_RDMA_WRITE_FIRST");
+    let mut p = pair_losing_first(0, "RC_RDMA_WRITE_FIRST");
     let start = p.now;
     p.post(SendWr::new(1, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, LEN as u32))));
     p.run();
@@ -240,17 +241,17 @@ fn gap_is_naked_once_and_retransmitted_at_once() {
 
 #[test]
 fn lost_first_read_response_is_requested_again() {
-    let mut p = lose_first(1, "RC_RDMA_READ_RESPONSE_FIRST");
-    post_read(&mut p);
-    // The second response implied the loss: no time-out, and nothing asked for twice but the whole.
+    let mut p = pair_losing_first(1, "RC_RDMA_READ_RESPONSE_FIRST");
+    run_read(&mut p);
+    // The second response implies the loss, so that no timer expires. The requester requests the whole READ again.
     assert_eq!((p.counter(0, "implied_naks"), p.counter(0, "timeouts")), (1, 0));
     assert_eq!(p.sent_opcodes(0), ["RC_RDMA_READ_REQUEST"; 2]);
 }
 
 #[test]
 fn lost_middle_read_response_is_requested_from_its_psn() {
-    let mut p = lose_first(1, "RC_RDMA_READ_RESPONSE_MIDDLE");
-    post_read(&mut p);
+    let mut p = pair_losing_first(1, "RC_RDMA_READ_RESPONSE_MIDDLE");
+    run_read(&mut p);
     assert_eq!((p.counter(0, "implied_naks"), p.counter(0, "timeouts")), (1, 0));
     let again = Packet::parse(&p.sent.iter().filter(|s| s.from == 0).nth(1).unwrap().bytes).unwrap().message;
     let Message::ReadRequest(reth) = again else { panic!("{again:?}") };
@@ -259,15 +260,15 @@ fn lost_middle_read_response_is_requested_from_its_psn() {
 
 #[test]
 fn lost_last_read_response_is_requested_after_timeout() {
-    let mut p = lose_first(1, "RC_RDMA_READ_RESPONSE_LAST");
-    post_read(&mut p);
+    let mut p = pair_losing_first(1, "RC_RDMA_READ_RESPONSE_LAST");
+    run_read(&mut p);
     assert_eq!(p.counter(0, "timeouts"), 1);
     assert_eq!(p.sent_opcodes(1).last(), Some(&"RC_RDMA_READ_RESPONSE_ONLY"));
 }
 
 #[test]
 fn atomic_with_lost_response_gets_saved_result() {
-    let mut p = lose_first(1, "RC_ATOMIC_ACKNOWLEDGE");
+    let mut p = pair_losing_first(1, "RC_ATOMIC_ACKNOWLEDGE");
     p.set_word(1, 0, 41);
     let remote = p.remote(0);
     p.post(SendWr::new(1, SendOp::FetchAdd { remote, add: 1 }, Data::sge(p.sge(0, 0, 8))));
@@ -331,7 +332,7 @@ fn retry_count_bounds_retransmissions() {
 
 #[test]
 fn progress_resets_retry_count() {
-    // Every packet is lost twice: with two retries this goes on for ever.
+    // The link drops each packet twice. The two retries suffice because each success resets the count.
     let mut p = Setup { retry_cnt: 2, ..Setup::default() }.pair();
     let mut n = 0;
     p.set_link(move |dir, _| {
@@ -362,7 +363,7 @@ fn write8(p: &NicPair, wr_id: u64) -> SendWr {
     SendWr::new(wr_id, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, 8)))
 }
 
-/// An acknowledgement or NAK for node 0.
+/// Delivers an acknowledgement or a NAK to node 0.
 fn acknowledge(p: &mut NicPair, psn: u32, syndrome: Syndrome) {
     let message = Message::Ack(Aeth { syndrome, msn: 0 });
     p.inject(0, &Packet::new(Transport::Rc, p.nodes[0].qp, Psn::new(psn), message, b""));
@@ -382,7 +383,7 @@ fn ack_between_timeout_and_retransmission_counts() {
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
     p.transmit_all();
     let psns: Vec<u32> = p.sent.iter().map(|s| s.psn.value()).collect();
-    assert_eq!(psns, [100, 101, 102, 102], "only what is not acknowledged is sent again");
+    assert_eq!(psns, [100, 101, 102, 102], "only unacknowledged packets are retransmitted");
 }
 
 #[test]
@@ -397,7 +398,7 @@ fn old_sequence_nak_uses_no_retry() {
     assert_eq!(p.state(0), QpState::Rts);
     p.transmit_all();
     acknowledge(&mut p, 100, Syndrome::Nak(NakCode::PsnSequence));
-    assert_eq!(p.state(0), QpState::Rts, "a gap is NAKed once: a copy");
+    assert_eq!(p.state(0), QpState::Rts, "a second NAK of the same PSN is a copy");
     p.run();
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::RetryExceeded)]);
     assert_eq!(p.sent_opcodes(0).len(), 2);
@@ -436,7 +437,7 @@ fn ack_of_original_clears_local_retransmission_error() {
     let due = p.nodes[0].nic.poll_timeout().unwrap();
     p.nodes[0].nic.handle_timeout(due);
     p.transmit_all();
-    assert_eq!(p.sent.len(), 4, "the first is sent again, the second cannot be");
+    assert_eq!(p.sent.len(), 4, "the first request is retransmitted, the second cannot be");
     acknowledge(&mut p, 101, Syndrome::ACK);
     p.post(write8(&p, 4));
     p.set_link(|_, _| LinkAction::Pass);
@@ -453,7 +454,7 @@ fn pending_sequence_nak_is_updated_to_next_missing_psn() {
         let psn = Psn::new(100 + psn);
         Packet { ack_req: true, ..Packet::new(Transport::Rc, p.nodes[1].qp, psn, message, b"") }
     };
-    // 1 overtakes 0, before anything was answered: 1 is dropped, 0 executed, 1 asked for.
+    // Packet 1 overtakes packet 0 before any response has left: the responder drops 1, executes 0 and asks for 1.
     for psn in [1, 0] {
         let packet = packet(&p, psn);
         p.inject(1, &packet);
@@ -471,8 +472,8 @@ fn pending_sequence_nak_is_updated_to_next_missing_psn() {
     let late = packet(&p, 2);
     p.inject(1, &late);
     p.transmit_all();
-    assert_eq!(naks(&p).len(), 1, "once per gap");
-    // If what was dropped comes again before the NAK has left, there is no NAK, but an acknowledgement.
+    assert_eq!(naks(&p).len(), 1, "each gap is NAKed once");
+    // If the dropped packets arrive before the NAK has left, the responder sends an acknowledgement in its place.
     for psn in [1, 3, 2, 3] {
         let packet = packet(&p, psn);
         p.inject(1, &packet);
@@ -501,7 +502,8 @@ fn max_rd_atomic_change_does_not_disturb_read_in_flight() {
 #[test]
 fn max_rd_atomic_change_keeps_chunks_of_started_read() {
     let mut p = Setup { send_window: 8192, rd_atomic: 4, ..Setup::default() }.pair();
-    // Pieces of two packets, from 100, 102, 104, 106 on. The last request is lost, and every response from 103 on.
+    // Each request packet asks for two response packets, at the PSNs 100, 102, 104 and 106. The link drops the last
+    // request and all responses from PSN 103 on.
     let broken = Rc::new(Cell::new(true));
     let (lossy, mut requests) = (broken.clone(), 0);
     p.set_link(move |from, packet| {

@@ -1,5 +1,5 @@
-//! Against the kernel's soft-RoCE, as captured: what its requester sent, our responder answers as its responder did;
-//! and what its requester was told to do, ours does with the same packets, and completes on its responder's answers.
+//! Comparison with captures of Linux's soft-RoCE (rxe). The responder answers captured requests as rxe's responder did.
+//! The requester sends the same packets as rxe's requester and completes on the captured responses.
 
 mod common;
 
@@ -14,7 +14,7 @@ use mitra_wire::{AtomicEth, ICRC_LEN, Message, Packet, Reth, Syndrome, pcap};
 /// A captured packet.
 struct Record {
     from: SocketAddr,
-    /// Without the ICRC.
+    /// The datagram without its ICRC.
     bytes: Vec<u8>,
 }
 
@@ -52,8 +52,8 @@ const CAPTURES: [(&str, Mtu); 13] = [
     ("perftest_write_lat.pcap", Mtu::M1024),
 ];
 
-/// The memory that a message names.
-fn named(message: Message) -> Option<(u64, u32)> {
+/// Returns the address and the key in a message.
+fn remote_address(message: Message) -> Option<(u64, u32)> {
     match message {
         Message::WriteFirst(reth)
         | Message::WriteOnly(reth)
@@ -64,12 +64,12 @@ fn named(message: Message) -> Option<(u64, u32)> {
     }
 }
 
-/// Our keys for captured ones.
+/// The captured keys and the keys that replace them.
 type Keys = Vec<(u32, Key)>;
 
-/// A pair connected with the captured PSN, whose node 1 has memory at the captured addresses. The bad key of
-/// nak_access_write.pcap is its second.
-fn replayer(name: &str, requests: &[&Record], mtu: Mtu) -> (NicPair, Keys) {
+/// Creates a pair that is connected with the captured PSN. Node 1 has memory at the captured addresses. The second key
+/// in nak_access_write.pcap is invalid and gets no memory.
+fn replay_pair(name: &str, requests: &[&Record], mtu: Mtu) -> (NicPair, Keys) {
     let psn = requests[0].packet().psn.value();
     let (rd_atomic, cap) = (16, QpCap { recv_wrs: 512, send_wrs: 512, ..QpCap::default() });
     let (dest_rd_atomic, min_rnr_timer) = (16, 12);
@@ -77,7 +77,7 @@ fn replayer(name: &str, requests: &[&Record], mtu: Mtu) -> (NicPair, Keys) {
         Setup { mtu, psn: [psn, 0], rd_atomic, dest_rd_atomic, cap, min_rnr_timer, ..Setup::default() };
     let mut p = setup.pair();
     let mut keys = Keys::new();
-    let all = || requests.iter().filter_map(|r| named(r.packet().message));
+    let all = || requests.iter().filter_map(|r| remote_address(r.packet().message));
     for (_, rkey) in all() {
         if keys.iter().any(|k| k.0 == rkey) || name == "nak_access_write.pcap" && keys.len() == 1 {
             continue;
@@ -95,8 +95,8 @@ fn replayer(name: &str, requests: &[&Record], mtu: Mtu) -> (NicPair, Keys) {
     (p, keys)
 }
 
-/// The same message with the captured key replaced by ours, and an unknown one by a wrong one.
-fn rekey(message: Message, keys: &Keys) -> Message {
+/// Replaces the captured key of a message. A key without a replacement becomes an invalid one.
+fn replace_key(message: Message, keys: &Keys) -> Message {
     let key = |rkey| keys.iter().find(|k| k.0 == rkey).map_or(1, |k| k.1.0);
     let reth = |reth: Reth| Reth { rkey: key(reth.rkey), ..reth };
     let atomic = |eth: AtomicEth| AtomicEth { rkey: key(eth.rkey), ..eth };
@@ -111,8 +111,8 @@ fn rekey(message: Message, keys: &Keys) -> Message {
     }
 }
 
-/// Requests of one side, and the responses of the other, in the order of the capture.
-fn sides(records: &[Record]) -> impl Iterator<Item = (Vec<&Record>, Vec<&Record>)> {
+/// Splits a capture by direction: the requests of one side and the responses of the other, in the order of the capture.
+fn requests_and_responses(records: &[Record]) -> impl Iterator<Item = (Vec<&Record>, Vec<&Record>)> {
     let first = records[0].from.ip();
     [true, false].into_iter().filter_map(move |of_first| {
         let of_side = |r: &&Record| (r.from.ip() == first) == of_first;
@@ -128,34 +128,34 @@ fn sides(records: &[Record]) -> impl Iterator<Item = (Vec<&Record>, Vec<&Record>
 fn responder_matches_rxe_captures() {
     for (name, mtu) in CAPTURES {
         let records = capture(name);
-        for (requests, responses) in sides(&records) {
-            let (mut p, keys) = replayer(name, &requests, mtu);
+        for (requests, responses) in requests_and_responses(&records) {
+            let (mut p, keys) = replay_pair(name, &requests, mtu);
             if name != "rnr_nak.pcap" {
                 for i in 0..300 {
                     p.post_recv(RecvWr::new(i, p.sge(1, 0, 0x8000)));
                 }
             }
             if name == "read.pcap" {
-                // The memory that its first READ found, in three packets.
+                // The content of the memory is the data of the first READ response, which has three packets.
                 let found: Vec<u8> =
                     responses[..3].iter().flat_map(|r| r.packet().payload.to_vec()).collect();
                 p.nodes[1].memory.regions[1][..found.len()].copy_from_slice(&found);
             }
             for request in &requests {
                 let packet = request.packet();
-                let message = rekey(packet.message, &keys);
+                let message = replace_key(packet.message, &keys);
                 let dest_qp = p.nodes[1].qp;
                 p.inject(1, &Packet { dest_qp, message, ..packet });
                 p.nodes[1].nic.handle_idle(p.now);
                 p.transmit_all();
             }
-            // The capture was cut while answers were on their way.
+            // The capture may end before the last response.
             let ours = p.sent.iter().filter(|s| s.from == 1);
             let mut n = 0;
-            for (ours, theirs) in ours.zip(&responses) {
-                let (ours, theirs) = (Packet::parse(&ours.bytes).unwrap(), theirs.packet());
-                let (dest_qp, mig_req) = (theirs.dest_qp, theirs.mig_req);
-                assert_eq!(Packet { dest_qp, mig_req, ..ours }, theirs, "{name}, response {n}");
+            for (ours, captured) in ours.zip(&responses) {
+                let (ours, captured) = (Packet::parse(&ours.bytes).unwrap(), captured.packet());
+                let (dest_qp, mig_req) = (captured.dest_qp, captured.mig_req);
+                assert_eq!(Packet { dest_qp, mig_req, ..ours }, captured, "{name}, response {n}");
                 n += 1;
             }
             assert!(n > 0 && n + 1 >= responses.len(), "{name}: {n} of {} responses", responses.len());
@@ -163,8 +163,8 @@ fn responder_matches_rxe_captures() {
     }
 }
 
-/// The work requests that make these packets, their data in node 0's memory from `0` on.
-fn work(p: &mut NicPair, requests: &[&Record], keys: &Keys) -> Vec<SendWr> {
+/// Returns the work requests that produce the captured packets. Their data is in the memory of node 0 from offset 0 on.
+fn work_requests(p: &mut NicPair, requests: &[&Record], keys: &Keys) -> Vec<SendWr> {
     let mut wrs = Vec::new();
     let (mut from, mut offset) = (0, 0);
     let mut message = None;
@@ -175,7 +175,7 @@ fn work(p: &mut NicPair, requests: &[&Record], keys: &Keys) -> Vec<SendWr> {
         let remote = |r: Reth| RemoteAddr { addr: r.va, rkey: Key(r.rkey) };
         let atomic = |a: AtomicEth| RemoteAddr { addr: a.va, rkey: Key(a.rkey) };
         let mut local = (offset - from) as u32;
-        message = match rekey(packet.message, keys) {
+        message = match replace_key(packet.message, keys) {
             Message::WriteFirst(r) => {
                 message = Some(SendOp::Write(remote(r)));
                 continue;
@@ -209,7 +209,7 @@ fn work(p: &mut NicPair, requests: &[&Record], keys: &Keys) -> Vec<SendWr> {
             other => panic!("{other:?}"),
         };
         let op = message.unwrap();
-        // What is fetched goes elsewhere.
+        // Fetched data goes to another part of the memory.
         let at = if op.is_read_or_atomic() { SIZE - 0x10000 } else { from };
         let flags = if packet.solicited { SendFlags::SOLICITED } else { SendFlags::empty() };
         let wr = SendWr::new(wr_id, op, Data::sge(p.sge(0, at as u64, local)));
@@ -224,17 +224,17 @@ fn requester_matches_rxe_captures() {
     // rnr_nak.pcap has one request, sent four times.
     for (name, mtu) in CAPTURES.into_iter().filter(|(name, _)| *name != "rnr_nak.pcap") {
         let records = capture(name);
-        for (requests, responses) in sides(&records) {
-            let (mut p, keys) = replayer(name, &requests, mtu);
+        for (requests, responses) in requests_and_responses(&records) {
+            let (mut p, keys) = replay_pair(name, &requests, mtu);
             p.set_link(|_, _| LinkAction::Drop);
-            let wrs = work(&mut p, &requests, &keys);
+            let wrs = work_requests(&mut p, &requests, &keys);
             let (mut left, mut answers) = (&wrs[..], responses.iter().peekable());
             let mut done = Vec::new();
             while let Some((wr, rest)) = left.split_first() {
                 left = rest;
                 p.post_on(0, std::slice::from_ref(wr)).unwrap();
                 p.transmit_all();
-                // All answers to what has been sent.
+                // Deliver all captured responses to the packets that have been sent.
                 let sent = p.status(0).sq_psn;
                 while let Some(answer) = answers.next_if(|r| r.packet().psn.is_before(sent)) {
                     let dest_qp = p.nodes[0].qp;
@@ -244,13 +244,13 @@ fn requester_matches_rxe_captures() {
             }
             let ours: Vec<_> = p.sent.iter().filter(|s| s.from == 0).collect();
             assert_eq!(ours.len(), requests.len(), "{name}");
-            for (ours, theirs) in ours.iter().zip(&requests) {
-                let (ours, theirs) = (Packet::parse(&ours.bytes).unwrap(), theirs.packet());
-                let message = rekey(theirs.message, &keys);
-                let (dest_qp, mig_req) = (theirs.dest_qp, theirs.mig_req);
-                assert_eq!(Packet { dest_qp, mig_req, ..ours }, Packet { message, ..theirs }, "{name}");
+            for (ours, captured) in ours.iter().zip(&requests) {
+                let (ours, captured) = (Packet::parse(&ours.bytes).unwrap(), captured.packet());
+                let message = replace_key(captured.message, &keys);
+                let (dest_qp, mig_req) = (captured.dest_qp, captured.mig_req);
+                assert_eq!(Packet { dest_qp, mig_req, ..ours }, Packet { message, ..captured }, "{name}");
             }
-            // All complete, but for one whose answer the capture lacks; and as the answers say.
+            // All sends complete with the captured status, except for one whose response may be missing in the capture.
             assert!(done.len() + 1 >= wrs.len(), "{name}: {} of {}", done.len(), wrs.len());
             let denied = responses.iter().any(|r| {
                 matches!(r.packet().message, Message::Ack(aeth) if matches!(aeth.syndrome, Syndrome::Nak(_)))

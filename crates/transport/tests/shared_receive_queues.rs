@@ -45,14 +45,14 @@ fn srq_limit_event_is_raised_once() {
     p.nodes[1].nic.arm_srq(srq, 3).unwrap();
     send(&mut p, 1);
     send(&mut p, 2);
-    assert!(p.events(1).is_empty(), "three are left");
+    assert!(p.events(1).is_empty(), "three receives are left");
     send(&mut p, 3);
     assert_eq!(p.events(1), [AsyncEvent::SrqLimitReached(srq)]);
     send(&mut p, 4);
     assert!(p.events(1).is_empty());
     p.nodes[1].nic.arm_srq(srq, 2).unwrap();
-    assert_eq!(p.events(1), [AsyncEvent::SrqLimitReached(srq)], "one is left already");
-    assert!(p.nodes[1].nic.arm_srq(srq, 9).is_err(), "more than it holds");
+    assert_eq!(p.events(1), [AsyncEvent::SrqLimitReached(srq)], "one receive is left already");
+    assert!(p.nodes[1].nic.arm_srq(srq, 9).is_err(), "the limit exceeds the depth");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn uc_takes_receives_from_srq_and_returns_those_of_dropped_messages() {
     post(&mut p, 3);
     send(&mut p, 1);
     assert_eq!(statuses(&p.recv_completions(1)), [(3, WcStatus::Success)]);
-    // A dropped message gives its receive back.
+    // A dropped message returns its receive to the queue.
     let mut p = shared(QpType::Uc);
     post(&mut p, 3);
     p.post(SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, 65))));

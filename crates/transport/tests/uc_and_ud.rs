@@ -1,4 +1,4 @@
-//! UC and UD: silent about what is lost.
+//! The unreliable services UC and UD: they drop lost and invalid messages without a report to the sender.
 
 mod common;
 
@@ -11,8 +11,8 @@ fn uc() -> NicPair {
     Setup { qp_type: QpType::Uc, ..Setup::default() }.pair()
 }
 
-/// Loses the `n`th packet (from 0) of all.
-fn lose(p: &mut NicPair, lost: usize) {
+/// Drops packet number `lost`, counted from 0 in both directions.
+fn drop_packet(p: &mut NicPair, lost: usize) {
     let mut n = 0;
     p.set_link(move |_, _| {
         n += 1;
@@ -47,7 +47,7 @@ fn uc_executes_sends_and_writes_at_every_mtu_and_length() {
             for at in [0, 0x10000, 0x20000] {
                 assert_eq!(p.bytes(1)[at..at + len], data);
             }
-            assert!(p.sent_opcodes(1).is_empty(), "UC acknowledges nothing");
+            assert!(p.sent_opcodes(1).is_empty(), "UC sends no acknowledgements");
             assert_eq!(p.status(0).sq_psn, p.status(1).rq_psn);
         }
     }
@@ -58,7 +58,7 @@ fn uc_drops_message_with_lost_packet() {
     for lost in 0..4 {
         let mut p = uc();
         p.bytes(0)[..4096].fill(7);
-        lose(&mut p, lost);
+        drop_packet(&mut p, lost);
         p.post_recv(RecvWr::new(8, p.sge(1, 0, 4096)));
         p.post_recv(RecvWr::new(9, p.sge(1, 0x10000, 4096)));
         for i in 1..3 {
@@ -66,9 +66,9 @@ fn uc_drops_message_with_lost_packet() {
             p.post(SendWr::new(i, SendOp::SendWithImm(i as u32), data));
         }
         p.run();
-        assert_eq!(p.send_completions(0).len(), 2, "the sender does not know");
+        assert_eq!(p.send_completions(0).len(), 2, "the sender does not learn of the loss");
         let got = p.recv_completions(1);
-        // Its receive serves the next message.
+        // The receive of the dropped message serves the next message.
         assert_eq!(got.iter().map(|wc| (wc.wr_id, wc.imm)).collect::<Vec<_>>(), [(8, Some(2))], "{lost}");
         assert_eq!(p.bytes(1)[0x10000], 0);
         assert_eq!(p.state(1), QpState::Rts);
@@ -148,7 +148,7 @@ fn uc_binds_and_invalidates_windows_without_packets() {
     p.run();
     assert_eq!(&p.bytes(0)[..2], b"in");
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
-    // Nothing has this key any more.
+    // The key is no longer bound.
     p.post(SendWr::new(3, SendOp::LocalInvalidate(mw.rkey), Data::empty()));
     p.run();
     assert_eq!(statuses(&p.send_completions(0)), [(3, WcStatus::LocalProtection)]);
@@ -166,7 +166,7 @@ fn uc_local_error_stops_sends_only() {
     assert_eq!(p.state(0), QpState::Sqe);
     p.post(SendWr::new(3, SendOp::Send, Data::inline(b"x")));
     assert_eq!(statuses(&p.send_completions(0)), [(3, WcStatus::Flushed)]);
-    // It still receives, and can be brought back.
+    // The queue pair still receives, and returns to RTS.
     let packet = Packet::new(
         Transport::Uc,
         p.nodes[0].qp,
@@ -189,7 +189,7 @@ fn uc_local_error_ends_draining() {
     let wrong = Sge { key: Key(0), ..p.sge(0, 0, 4096) };
     let list = SgeList::from_slice(&[p.sge(0, 0, 200 << 10), wrong]);
     p.post(SendWr::new(1, SendOp::Send, Data::Sges(list)));
-    // A part of the message has left.
+    // Send a part of the message.
     let node = &mut p.nodes[0];
     assert!(node.nic.poll_transmit(p.now, &mut node.memory, &mut TxBatch::new()));
     p.modify(0, &QpAttr::to(QpState::Sqd));
@@ -197,7 +197,7 @@ fn uc_local_error_ends_draining() {
     p.run();
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::LocalProtection)]);
     assert_eq!((p.state(0), p.status(0).sq_drain), (QpState::Sqe, SqDrain::NotInSqd));
-    assert!(p.events(0).is_empty(), "not drained: broken");
+    assert!(p.events(0).is_empty(), "a failed queue pair raises no drained event");
 }
 
 const QKEY: u32 = 0x1234;
@@ -228,7 +228,7 @@ fn ud_delivers_message_with_addresses() {
         assert_eq!(statuses(&got), [(9, WcStatus::Success)]);
         assert_eq!((got[0].byte_len, got[0].imm, got[0].src_qp), (40 + len as u32, Some(6), p.nodes[0].qp));
         assert_eq!(p.bytes(1)[40..40 + len], data);
-        // The IPv4 header in the last 20 bytes, from 127.0.0.1 to 127.0.0.2, with a good checksum.
+        // The last 20 bytes hold an IPv4 header from 127.0.0.1 to 127.0.0.2 with a valid checksum.
         let ip = p.bytes(1)[20..40].to_vec();
         assert_eq!((ip[0], ip[9]), (0x45, 17));
         assert_eq!(ip[12..], [127, 0, 0, 1, 127, 0, 0, 2]);
@@ -249,7 +249,7 @@ fn ud_checks_q_key() {
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
     assert!(p.recv_completions(1).is_empty());
     assert_eq!(p.counter(1, "drop_qkey"), 1);
-    // With the top bit set, the sender's own is used instead.
+    // A Q_Key with the top bit set stands for the Q_Key of the sender.
     let to = UdDestination { qkey: 1 << 31 | 77, ..to };
     p.post(SendWr::new(2, SendOp::Send, Data::inline(b"right")).to(to));
     p.run();
@@ -328,7 +328,7 @@ fn gsi_qp_exchanges_management_datagrams() {
     let sent = Packet::parse(&p.sent[0].bytes).unwrap();
     let deth = Deth { qkey: GSI_QKEY, src_qp: Qpn::new(1) };
     assert_eq!((sent.dest_qp, sent.transport), (Qpn::new(1), Transport::Ud(deth)));
-    // As on every datagram queue pair, there is nothing but SEND.
+    // GSI supports only SEND, as UD does.
     let wr = SendWr::new(2, SendOp::Write(p.remote(0)), Data::empty()).to(to);
     assert!(matches!(p.post_on(0, &[wr]).unwrap_err().error, Error::Invalid(_)));
 }
@@ -348,7 +348,7 @@ fn gsi_qp_exists_once() {
     };
     let second = node.nic.create_qp(p.now, &init).unwrap_err();
     assert!(matches!(second, Error::Busy { kind: "queue pair", id: 1, .. }), "{second}");
-    // Others have numbers of their own; and when it is gone, the next owner may have it.
+    // Ordinary queue pairs never get number 1. After the GSI queue pair is destroyed, the number is free again.
     for _ in 0..100 {
         let other = node.nic.create_qp(p.now, &QpInitAttr { qp_type: QpType::Ud, ..init }).unwrap();
         assert_ne!(other, Qpn::new(1));
