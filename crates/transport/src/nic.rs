@@ -28,17 +28,16 @@ use crate::config::MAX_SEND_WINDOW;
 use crate::nic::async_events::AsyncEvents;
 use crate::nic::completion_queues::CompletionQueues;
 use crate::nic::counters::Counters;
+use crate::nic::handle_table::HandleTable;
 use crate::nic::key_table::KeyTable;
 use crate::nic::multicast::MulticastGroups;
 use crate::nic::qp_table::QpTable;
 use crate::nic::recv_queue::{RecvPostError, RecvQueue, RecvSource, Srq};
 use crate::nic::resources::{AddressHandle, NicResources};
+use crate::nic::timer_heap::TimerHeap;
 use crate::qp::Qp;
 use crate::qp::reassembly::MAX_MESSAGE;
 use crate::qp::send_validation;
-
-use crate::nic::handle_table::HandleTable;
-use crate::nic::timer_heap::TimerHeap;
 
 /// A NIC without I/O, with one address, one port, one queue pair number space and one key space.
 ///

@@ -113,7 +113,7 @@ fn ack_waits_for_read_response_that_does_not_fit_batch() {
 
 #[test]
 fn requester_with_full_window_is_acknowledged_at_once() {
-    // One long message, then many messages of the same total length. One acknowledgement per sixteen requests would be
+    // One long message, then many messages of half the window each. One acknowledgement per sixteen requests would be
     // too few for both.
     for (count, len) in [(1, 0x80000), (40, 0x4000)] {
         let mut p = Setup { send_window: 0x8000, ..Setup::default() }.pair();

@@ -20,34 +20,34 @@ fn armed(script: &str) -> Faults {
     faults
 }
 
-fn passed() -> TapResult {
+fn pass() -> TapResult {
     TapResult { verdict: Verdict::Pass, failure: None }
 }
 
-fn lost() -> TapResult {
+fn drop_packet() -> TapResult {
     TapResult { verdict: Verdict::Drop, failure: None }
 }
 
-/// Checks that what has failed is exactly this, by the queries and by what the taps do to any packet.
+/// Checks that `failure` is the only failure, by the state queries and by the effect of the taps on packets.
 fn assert_failed(faults: &Faults, failure: Failure) {
     assert_eq!(faults.link_up(), failure != Failure::LinkDown, "{failure}");
     assert_eq!(faults.host_access_ok(), !matches!(failure, Failure::NicDead | Failure::NicHung), "{failure}");
     assert_eq!(faults.dma_ok(), failure != Failure::NicDead, "{failure}");
     assert_eq!(faults.placement_ok(), !matches!(failure, Failure::NicDead | Failure::NotPlaced), "{failure}");
     assert!(!faults.is_idle());
-    let fate = if matches!(failure, Failure::LinkDown | Failure::NicDead) { lost() } else { passed() };
+    let result = if matches!(failure, Failure::LinkDown | Failure::NicDead) { drop_packet() } else { pass() };
     let datagram =
         Packet::new(Transport::Ud(Deth::default()), Qpn::new(1), Psn::new(0), Message::SendOnly, &[]);
     let mut after = faults.clone();
     for packet in [rc(7, WRITE), rc(7, ACK), datagram] {
-        assert_eq!(after.transmit(&packet), fate, "{failure} {packet}");
-        assert_eq!(after.receive(&packet), fate, "{failure} {packet}");
+        assert_eq!(after.transmit(&packet), result, "{failure} {packet}");
+        assert_eq!(after.receive(&packet), result, "{failure} {packet}");
         assert_eq!(after.executed(&packet), None);
     }
 }
 
-/// What a packet meets at which the failure strikes first: only a hung NIC goes on.
-fn struck(failure: Failure) -> TapResult {
+/// Returns the result for the packet that fires a trigger. Only a hung NIC lets it pass.
+fn fired(failure: Failure) -> TapResult {
     let verdict = if failure == Failure::NicHung { Verdict::Pass } else { Verdict::Drop };
     TapResult { verdict, failure: Some(failure) }
 }
@@ -62,8 +62,8 @@ fn all_packets_pass_without_faults() {
             && faults.dma_ok()
             && faults.placement_ok()
     );
-    assert_eq!(faults.transmit(&rc(0, WRITE)), passed());
-    assert_eq!(faults.receive(&rc(0, WRITE)), passed());
+    assert_eq!(faults.transmit(&rc(0, WRITE)), pass());
+    assert_eq!(faults.receive(&rc(0, WRITE)), pass());
     assert_eq!(faults.executed(&rc(0, WRITE)), None);
 }
 
@@ -92,10 +92,10 @@ fn stage_1_trigger_fails_at_posted_request() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@1:2"));
         assert!(!faults.is_idle());
-        assert_eq!(faults.transmit(&rc(0, WRITE_FIRST)), passed());
-        assert_eq!(faults.transmit(&rc(9, ACK)), passed());
-        assert_eq!(faults.receive(&rc(0, WRITE)), passed());
-        assert_eq!(faults.transmit(&rc(1, Message::WriteLast)), struck(failure));
+        assert_eq!(faults.transmit(&rc(0, WRITE_FIRST)), pass());
+        assert_eq!(faults.transmit(&rc(9, ACK)), pass());
+        assert_eq!(faults.receive(&rc(0, WRITE)), pass());
+        assert_eq!(faults.transmit(&rc(1, Message::WriteLast)), fired(failure));
         assert_failed(&faults, failure);
     }
 }
@@ -104,10 +104,10 @@ fn stage_1_trigger_fails_at_posted_request() {
 fn stage_2_trigger_fails_with_request_on_wire() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@2:2"));
-        assert_eq!(faults.transmit(&rc(0, READ)), passed());
-        assert_eq!(faults.transmit(&rc(9, NAK)), passed());
-        let fate = TapResult { verdict: Verdict::Drop, failure: Some(failure) };
-        assert_eq!(faults.transmit(&rc(1, WRITE)), fate);
+        assert_eq!(faults.transmit(&rc(0, READ)), pass());
+        assert_eq!(faults.transmit(&rc(9, NAK)), pass());
+        let result = TapResult { verdict: Verdict::Drop, failure: Some(failure) };
+        assert_eq!(faults.transmit(&rc(1, WRITE)), result);
         assert_failed(&faults, failure);
     }
 }
@@ -116,10 +116,10 @@ fn stage_2_trigger_fails_with_request_on_wire() {
 fn stage_3_trigger_fails_at_arrived_request() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@3:2"));
-        assert_eq!(faults.receive(&rc(0, Message::SendFirst)), passed());
-        assert_eq!(faults.receive(&rc(9, ACK)), passed());
-        assert_eq!(faults.transmit(&rc(0, WRITE)), passed());
-        assert_eq!(faults.receive(&rc(1, Message::SendMiddle)), struck(failure));
+        assert_eq!(faults.receive(&rc(0, Message::SendFirst)), pass());
+        assert_eq!(faults.receive(&rc(9, ACK)), pass());
+        assert_eq!(faults.transmit(&rc(0, WRITE)), pass());
+        assert_eq!(faults.receive(&rc(1, Message::SendMiddle)), fired(failure));
         assert_failed(&faults, failure);
     }
 }
@@ -129,10 +129,10 @@ fn stage_4_trigger_fails_at_partly_executed_message() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@4:2"));
         for (psn, message) in [(0, WRITE_FIRST), (1, Message::WriteLast), (2, WRITE)] {
-            assert_eq!(faults.receive(&rc(psn, message)), passed());
+            assert_eq!(faults.receive(&rc(psn, message)), pass());
             assert_eq!(faults.executed(&rc(psn, message)), None);
         }
-        assert_eq!(faults.receive(&rc(3, Message::SendFirst)), passed());
+        assert_eq!(faults.receive(&rc(3, Message::SendFirst)), pass());
         assert_eq!(faults.executed(&rc(3, Message::SendFirst)), Some(failure));
         assert_failed(&faults, failure);
     }
@@ -167,11 +167,11 @@ fn stage_5_trigger_fails_at_executed_message() {
 fn stage_6_trigger_fails_with_ack_on_wire() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@6:2"));
-        assert_eq!(faults.transmit(&rc(0, Message::ReadMiddle)), passed());
-        assert_eq!(faults.transmit(&rc(0, WRITE)), passed());
-        assert_eq!(faults.receive(&rc(0, ACK)), passed());
-        let fate = TapResult { verdict: Verdict::Drop, failure: Some(failure) };
-        assert_eq!(faults.transmit(&rc(1, ACK)), fate);
+        assert_eq!(faults.transmit(&rc(0, Message::ReadMiddle)), pass());
+        assert_eq!(faults.transmit(&rc(0, WRITE)), pass());
+        assert_eq!(faults.receive(&rc(0, ACK)), pass());
+        let result = TapResult { verdict: Verdict::Drop, failure: Some(failure) };
+        assert_eq!(faults.transmit(&rc(1, ACK)), result);
         assert_failed(&faults, failure);
     }
 }
@@ -180,12 +180,12 @@ fn stage_6_trigger_fails_with_ack_on_wire() {
 fn stage_7_trigger_fails_at_acknowledged_request() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@7:2"));
-        assert_eq!(faults.receive(&rc(0, ACK)), passed());
-        assert_eq!(faults.receive(&rc(0, WRITE)), passed());
-        assert_eq!(faults.transmit(&rc(1, ACK)), passed());
+        assert_eq!(faults.receive(&rc(0, ACK)), pass());
+        assert_eq!(faults.receive(&rc(0, WRITE)), pass());
+        assert_eq!(faults.transmit(&rc(1, ACK)), pass());
         assert_eq!(
             faults.receive(&rc(1, Message::AtomicAck(Aeth { syndrome: Syndrome::ACK, msn: 0 }, 5))),
-            struck(failure)
+            fired(failure)
         );
         assert_failed(&faults, failure);
     }
@@ -195,18 +195,18 @@ fn stage_7_trigger_fails_at_acknowledged_request() {
 fn stage_8_trigger_fails_at_ack_before_placement() {
     for failure in FAILING {
         let mut faults = armed(&format!("{failure}@8:2"));
-        assert_eq!(faults.receive(&rc(0xff_fffe, WRITE)), passed());
+        assert_eq!(faults.receive(&rc(0xff_fffe, WRITE)), pass());
         assert!(faults.placement_ok());
         let holds = TapResult { verdict: Verdict::Pass, failure: Some(Failure::NotPlaced) };
         assert_eq!(faults.receive(&rc(0xff_ffff, WRITE)), holds);
         assert!(faults.host_access_ok() && faults.dma_ok() && !faults.placement_ok());
-        // Neither what acknowledges an earlier request, nor a NAK, nor a request of our own.
+        // An acknowledgement of an earlier request, a NAK and a request of this NIC do not fire the trigger.
         for (psn, message) in [(0xff_fffe, ACK), (0xff_ffff, NAK), (0, WRITE)] {
-            assert_eq!(faults.transmit(&rc(psn, message)), passed());
+            assert_eq!(faults.transmit(&rc(psn, message)), pass());
         }
-        assert_eq!(faults.receive(&rc(0, WRITE)), passed());
+        assert_eq!(faults.receive(&rc(0, WRITE)), pass());
         assert!(!faults.placement_ok());
-        // One acknowledgement for both leaves, then it strikes.
+        // One acknowledgement for both requests leaves, and then the failure happens.
         let leaves = TapResult { verdict: Verdict::Pass, failure: Some(failure) };
         assert_eq!(faults.transmit(&rc(0, ACK)), leaves);
         assert_failed(&faults, failure);
@@ -217,8 +217,8 @@ fn stage_8_trigger_fails_at_ack_before_placement() {
 fn stage_8_with_not_placed_holds_placement_back() {
     let mut faults = armed("not-placed@8:1");
     faults.receive(&rc(0, WRITE));
-    let fate = TapResult { verdict: Verdict::Pass, failure: Some(Failure::NotPlaced) };
-    assert_eq!(faults.transmit(&rc(0, ACK)), fate);
+    let result = TapResult { verdict: Verdict::Pass, failure: Some(Failure::NotPlaced) };
+    assert_eq!(faults.transmit(&rc(0, ACK)), result);
     assert_failed(&faults, Failure::NotPlaced);
     faults.fail(Failure::NicDead);
     assert_failed(&faults, Failure::NicDead);
@@ -230,8 +230,8 @@ fn triggers_count_only_rc_packets() {
         let mut faults = armed(&format!("nic-dead@{stage}:1"));
         for transport in [Transport::Uc, Transport::Ud(Deth::default())] {
             let packet = Packet::new(transport, Qpn::new(1), Psn::new(0), Message::SendOnly, &[]);
-            assert_eq!(faults.transmit(&packet), passed());
-            assert_eq!(faults.receive(&packet), passed());
+            assert_eq!(faults.transmit(&packet), pass());
+            assert_eq!(faults.receive(&packet), pass());
             assert_eq!(faults.executed(&packet), None);
         }
         assert!(faults.placement_ok());
@@ -247,7 +247,7 @@ fn trigger_fires_once_and_can_be_disarmed() {
     faults.arm("link-down@1:1".parse().unwrap());
     faults.disarm_all();
     assert!(faults.is_idle());
-    assert_eq!(faults.transmit(&rc(0, WRITE)), passed());
+    assert_eq!(faults.transmit(&rc(0, WRITE)), pass());
 
     let mut faults = armed("nic-dead@8:1");
     faults.receive(&rc(0, WRITE));
@@ -261,9 +261,9 @@ fn several_triggers_count_independently() {
     let mut faults = armed("link-down@1:3");
     faults.arm("nic-hung@1:1".parse().unwrap());
     faults.arm("nic-dead@1:3".parse().unwrap());
-    assert_eq!(faults.transmit(&rc(0, WRITE)), struck(Failure::NicHung));
-    assert_eq!(faults.transmit(&rc(1, WRITE)), passed());
-    assert_eq!(faults.transmit(&rc(2, WRITE)), struck(Failure::LinkDown));
+    assert_eq!(faults.transmit(&rc(0, WRITE)), fired(Failure::NicHung));
+    assert_eq!(faults.transmit(&rc(1, WRITE)), pass());
+    assert_eq!(faults.transmit(&rc(2, WRITE)), fired(Failure::LinkDown));
     assert!(!faults.link_up() && !faults.dma_ok());
 }
 
@@ -298,11 +298,15 @@ fn packets_lost_to_noise_are_not_counted_as_arrived() {
         faults.set_noise_rx(noise.parse().unwrap());
         assert_eq!(faults.receive(&rc(0, WRITE)).failure, None);
         faults.set_noise_rx("dup=1000000ppm".parse().unwrap());
-        assert_eq!(faults.receive(&rc(0, WRITE)), struck(Failure::NicDead));
+        assert_eq!(faults.receive(&rc(0, WRITE)), fired(Failure::NicDead));
     }
     let mut faults = armed("nic-dead@2:1");
     faults.set_noise_tx("drop=1000000ppm".parse().unwrap());
-    assert_eq!(faults.transmit(&rc(0, WRITE)).failure, Some(Failure::NicDead), "it has left the NIC");
+    assert_eq!(
+        faults.transmit(&rc(0, WRITE)).failure,
+        Some(Failure::NicDead),
+        "the packet has left the NIC before the noise drops it"
+    );
 }
 
 #[test]

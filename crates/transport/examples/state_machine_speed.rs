@@ -1,7 +1,9 @@
-//! How long the state machine takes, without sockets and ICRC: `cargo run --release -p mitra-transport --example speed`.
+//! Measures the speed of the state machine without sockets and ICRC: `cargo run --release -p mitra-transport --example
+//! state_machine_speed`.
 //!
-//! Two NICs in one thread. For each operation: nanoseconds from posting to completion, both ends together, for one
-//! request at a time and for many; and for large WRITEs and READs the bytes per second through both ends.
+//! Two NICs run in one thread. For each operation, the program prints the time in nanoseconds from post to completion,
+//! with one and with many requests outstanding. For large WRITEs and READs, it also prints the throughput. Both include
+//! the work of both ends.
 
 use std::time::Instant;
 
@@ -12,9 +14,9 @@ use mitra_verbs::{
 };
 use mitra_wire::{ICRC_LEN, Packet};
 
-struct Bytes(Vec<u8>);
+struct ByteMemory(Vec<u8>);
 
-impl Memory for Bytes {
+impl Memory for ByteMemory {
     fn place(&mut self, _: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         let to = self.0.get_mut(offset as usize..offset as usize + data.len()).ok_or(MemoryFault)?;
         to.copy_from_slice(data);
@@ -36,9 +38,9 @@ impl Memory for Bytes {
     }
 }
 
-struct End {
+struct Endpoint {
     nic: Nic,
-    memory: Bytes,
+    memory: ByteMemory,
     gid: Gid,
     cq: CqId,
     qp: Qpn,
@@ -47,7 +49,7 @@ struct End {
 
 const SIZE: usize = 1 << 20;
 
-fn end(i: u8) -> mitra_verbs::Result<End> {
+fn endpoint(i: u8) -> mitra_verbs::Result<Endpoint> {
     let gid = Gid::from(std::net::IpAddr::from([127, 0, 0, i]));
     let mut nic = Nic::new(NicConfig::new("speed", gid, [i; 32]));
     let pd = nic.alloc_pd()?;
@@ -58,18 +60,18 @@ fn end(i: u8) -> mitra_verbs::Result<End> {
     let init =
         QpInitAttr { qp_type: QpType::Rc, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
     let qp = nic.create_qp(Time::ZERO, &init)?;
-    Ok(End { nic, memory: Bytes(vec![0; SIZE]), gid, cq, qp, mr })
+    Ok(Endpoint { nic, memory: ByteMemory(vec![0; SIZE]), gid, cq, qp, mr })
 }
 
-fn connect(a: &mut End, b: &End) -> mitra_verbs::Result<()> {
+fn connect(a: &mut Endpoint, b: &Endpoint) -> mitra_verbs::Result<()> {
     let connection = RcConnection { path_mtu: Mtu::M4096, rd_atomic: 16, ..RcConnection::to(b.gid, b.qp) };
     [connection.init(), connection.rtr(), connection.rts()]
         .iter()
         .try_for_each(|attr| a.nic.modify_qp(Time::ZERO, a.qp, attr))
 }
 
-/// Delivers all that `from` has to send now.
-fn deliver(from: &mut End, to: &mut End, now: Time, batch: &mut TxBatch) -> usize {
+/// Delivers all packets that `from` has to send and returns their number.
+fn deliver(from: &mut Endpoint, to: &mut Endpoint, now: Time, batch: &mut TxBatch) -> usize {
     let mut n = 0;
     while from.nic.poll_transmit(now, &mut from.memory, batch) {
         for datagram in batch.datagrams() {
@@ -82,9 +84,12 @@ fn deliver(from: &mut End, to: &mut End, now: Time, batch: &mut TxBatch) -> usiz
     n
 }
 
-fn run(name: &str, op: impl Fn(&Mr) -> SendOp, data: &Data, at_once: usize, total: usize) {
-    let (mut a, mut b) = (end(1).expect("within the limits"), end(2).expect("within the limits"));
-    connect(&mut a, &b).and_then(|()| connect(&mut b, &a)).expect("a valid connection");
+fn measure(name: &str, op: impl Fn(&Mr) -> SendOp, data: &Data, at_once: usize, total: usize) {
+    let (mut a, mut b) = (
+        endpoint(1).expect("the objects are within the limits"),
+        endpoint(2).expect("the objects are within the limits"),
+    );
+    connect(&mut a, &b).and_then(|()| connect(&mut b, &a)).expect("the attributes are valid");
     let wrs: Vec<SendWr> = (0..at_once).map(|i| SendWr::new(i as u64, op(&b.mr), data.clone())).collect();
     let (mut batch, mut done) = (TxBatch::new(), Vec::<Wc>::new());
     let mut best = f64::INFINITY;
@@ -94,7 +99,7 @@ fn run(name: &str, op: impl Fn(&Mr) -> SendOp, data: &Data, at_once: usize, tota
         while completed < total {
             rounds += 1;
             let now = Time::from_nanos(rounds * 10_000);
-            a.nic.post_send(now, a.qp, &wrs).expect("room in the queue");
+            a.nic.post_send(now, a.qp, &wrs).expect("the send queue has room");
             let mut left = at_once;
             while left > 0 {
                 while deliver(&mut a, &mut b, now, &mut batch) + deliver(&mut b, &mut a, now, &mut batch) > 0
@@ -102,7 +107,7 @@ fn run(name: &str, op: impl Fn(&Mr) -> SendOp, data: &Data, at_once: usize, tota
                 }
                 b.nic.handle_idle(now);
                 deliver(&mut b, &mut a, now, &mut batch);
-                left -= a.nic.poll_cq(a.cq, usize::MAX, &mut done).expect("it exists");
+                left -= a.nic.poll_cq(a.cq, usize::MAX, &mut done).expect("the completion queue exists");
                 done.clear();
             }
             if a.nic.poll_timeout().is_some_and(|t| t <= now) {
@@ -120,18 +125,18 @@ fn run(name: &str, op: impl Fn(&Mr) -> SendOp, data: &Data, at_once: usize, tota
 }
 
 fn main() {
-    let key = end(1).expect("within the limits").mr.lkey;
+    let key = endpoint(1).expect("the objects are within the limits").mr.lkey;
     let bytes = |len| Data::sge(mitra_verbs::Sge { addr: 0, len, key });
     let write = |mr: &Mr| SendOp::Write(mr.remote(4096));
     for at_once in [1, 16, 256] {
-        run("WRITE 8 B inline", write, &Data::inline(&[7; 8]), at_once, 1 << 18);
-        run("READ 8 B", |mr| SendOp::Read(mr.remote(0)), &bytes(8), at_once, 1 << 18);
+        measure("WRITE 8 B inline", write, &Data::inline(&[7; 8]), at_once, 1 << 18);
+        measure("READ 8 B", |mr| SendOp::Read(mr.remote(0)), &bytes(8), at_once, 1 << 18);
         let faa = |mr: &Mr| SendOp::FetchAdd { remote: mr.remote(0), add: 1 };
-        run("FETCH AND ADD", faa, &bytes(8), at_once, 1 << 18);
+        measure("FETCH AND ADD", faa, &bytes(8), at_once, 1 << 18);
     }
     for len in [4096, 65536, 1 << 19] {
-        run(&format!("WRITE {len} B"), write, &bytes(len), 16, (1 << 31) / len as usize);
-        run(
+        measure(&format!("WRITE {len} B"), write, &bytes(len), 16, (1 << 31) / len as usize);
+        measure(
             &format!("READ {len} B"),
             |mr| SendOp::Read(mr.remote(0)),
             &bytes(len),
