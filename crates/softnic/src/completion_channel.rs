@@ -5,9 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use mitra_os_util::event_queue::EventQueue;
 use mitra_verbs::{CompletionChannel, CqId, Result};
 
-use crate::event_queue::EventQueue;
+/// The most events that a channel or an asynchronous event queue holds.
+pub(crate) const MAX_EVENTS: usize = 1 << 16;
 
 /// The completion channel of a software NIC. It holds at most one event of each completion queue: the application polls
 /// the completion queue after it has taken an event, and finds all completions then.
@@ -36,7 +38,7 @@ impl Drop for PendingWakeups {
 
 impl SoftCompletionChannel {
     pub(crate) fn new() -> io::Result<SoftCompletionChannel> {
-        EventQueue::new().map(SoftCompletionChannel)
+        EventQueue::new(MAX_EVENTS).map(SoftCompletionChannel)
     }
 
     /// Adds an event. The descriptor does not become readable before a [`PendingWakeups`] with this channel is dropped.

@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use mitra_os_util::event_queue::EventQueue;
 use mitra_transport::fault::{Failure, Faults};
 use mitra_transport::{Nic, NicConfig};
 use mitra_verbs::{AsyncEvent, Counter, CqId, Error, Result, Time, Wc};
@@ -12,7 +13,6 @@ use crate::capture::Capture;
 use crate::completion_queues::CompletionQueues;
 use crate::counters::DriverCounters;
 use crate::delay_queue::{DelayQueue, Direction};
-use crate::event_queue::EventQueue;
 use crate::icrc_paths::PathCache;
 use crate::memory_regions::MemoryRegions;
 use crate::multicast::MulticastGroup;

@@ -10,7 +10,6 @@ mod counters;
 mod delay_queue;
 mod engine;
 mod error;
-mod event_queue;
 mod fault_injection;
 mod gro_policy;
 mod icrc_paths;

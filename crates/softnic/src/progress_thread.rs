@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::{self, JoinHandle};
 
+use mitra_os_util::event_queue::EventQueue;
+use mitra_os_util::eventfd;
 use mitra_verbs::{AsyncEvent, Error, Result, Time};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -25,7 +27,6 @@ use nix::sys::time::TimeSpec;
 use crate::clock;
 use crate::completion_channel::PendingWakeups;
 use crate::engine::{Driver, Engine};
-use crate::event_queue::{EventQueue, clear_eventfd, signal_eventfd};
 use crate::poll_lease::{ABSENT_AFTER, CHECK_INTERVAL};
 use crate::thread_cpu_clock::ThreadCpuClock;
 use crate::udp_socket::RoceSocket;
@@ -176,7 +177,7 @@ impl SharedNic {
 
     /// Wakes the progress thread.
     pub(crate) fn wake(&self) {
-        signal_eventfd(&self.wake);
+        eventfd::signal(&self.wake);
     }
 
     /// Wakes the progress thread if no poller holds the lease and the NIC has work before the thread would wake.
@@ -279,7 +280,7 @@ impl SharedNic {
         // An error only ends the sleep early.
         let _ = ppoll(&mut fds, timeout, None);
         if fds[0].any().unwrap_or(false) {
-            clear_eventfd(&self.wake);
+            eventfd::clear(&self.wake);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use mitra_os_util::event_queue::EventQueue;
 use mitra_transport::NicConfig;
 use mitra_verbs::{
     Access, AhId, AsyncEvent, Buffer, CompletionChannel, Counter, CqId, DeviceAttr, Error, Gid, Mr, MrId,
@@ -15,10 +16,9 @@ use mitra_verbs::{
 };
 
 use crate::capture::Capture;
-use crate::completion_channel::SoftCompletionChannel;
+use crate::completion_channel::{MAX_EVENTS, SoftCompletionChannel};
 use crate::engine::{Driver, Engine};
 use crate::error::{OpenError, WithOperation};
-use crate::event_queue::EventQueue;
 use crate::fault_injection::RailFaults;
 use crate::interfaces::{interface_of, usable_addresses};
 use crate::progress_thread::SharedNic;
@@ -76,7 +76,7 @@ impl SoftNic {
             },
             None => None,
         };
-        let async_events = Arc::new(EventQueue::new().operation("creating an eventfd")?);
+        let async_events = Arc::new(EventQueue::new(MAX_EVENTS).operation("creating an eventfd")?);
         let engine = Engine::new(nic, Arc::new(socket), config.offload, capture, Arc::clone(&async_events));
         let attr = engine.nic.attr().clone();
         let shared =

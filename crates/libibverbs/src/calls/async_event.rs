@@ -1,6 +1,7 @@
 //! `ibv_get_async_event` and `ibv_ack_async_event`.
 
 use std::ffi::c_int;
+use std::os::fd::AsFd;
 
 use super::abi_object::AbiObject;
 use super::context::Context;
@@ -38,7 +39,7 @@ unsafe fn count_of<'a>(event_type: ibv_event_type, about: usize) -> Option<&'a U
 unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     // SAFETY: an open device.
     let context = unsafe { Context::of(context) };
-    let taken = wait_for_event(context.events.fd(), || {
+    let taken = wait_for_event(context.events.as_fd(), || {
         // Between the queue and the count nobody may destroy the object.
         let _objects = context.rails.objects();
         let queued = context.events.pop()?;

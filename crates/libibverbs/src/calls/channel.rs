@@ -11,7 +11,7 @@ use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer};
-use crate::common::event_queue::EventQueue;
+use crate::common::event_queue::{EventQueue, new_event_queue};
 use crate::rails::rail_set::RailSet;
 
 /// A completion channel.
@@ -34,7 +34,7 @@ impl EventSource {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         match self {
             EventSource::Nic(channel) => channel.as_fd(),
-            EventSource::Process(events) => events.fd(),
+            EventSource::Process(events) => events.as_fd(),
         }
     }
 }
@@ -62,7 +62,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
 fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
     let source = match &context.rails.multi_rail {
         None => EventSource::Nic(context.nic().create_completion_channel()?),
-        Some(_) => EventSource::Process(Arc::new(EventQueue::new()?)),
+        Some(_) => EventSource::Process(Arc::new(new_event_queue()?)),
     };
     let fd = source.fd();
     // Programs expect to sleep in `ibv_get_cq_event` unless they asked for the contrary.

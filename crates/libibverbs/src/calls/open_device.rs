@@ -1,7 +1,7 @@
 //! Opening and closing the device, and the table of verbs that programs call through it.
 
 use std::ffi::c_int;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::{mem, ptr};
 
 use super::abi_object::AbiHeader;
@@ -9,7 +9,7 @@ use super::context::Context;
 use super::{cq, cq_ex, mr, mw, post, qp_ex, query_device, query_port, srq};
 use crate::abi::*;
 use crate::common::errno::{pointer, set_errno};
-use crate::common::event_queue::EventQueue;
+use crate::common::event_queue::new_event_queue;
 use crate::rails::objects::ObjectEntry;
 use crate::rails::open;
 
@@ -20,7 +20,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 
 fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     let rails = open::open()?;
-    let events = EventQueue::new()?;
+    let events = new_event_queue()?;
     // SAFETY: integers, pointers and optional functions.
     let mut header: verbs_context = unsafe { mem::zeroed() };
     header.sz = size_of::<verbs_context>();
@@ -42,7 +42,7 @@ fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     header.context.ops.bind_mw = Some(mw::bind_mw);
     header.context.ops.dealloc_mw = Some(mw::dealloc_mw);
     header.context.cmd_fd = -1;
-    header.context.async_fd = events.fd().as_raw_fd();
+    header.context.async_fd = events.as_fd().as_raw_fd();
     header.context.num_comp_vectors = 1;
     header.context.abi_compat = ptr::without_provenance_mut(__VERBS_ABI_IS_EXTENDED);
     let context = Box::leak(Box::new(Context::new(AbiHeader::new(header), rails, events)));

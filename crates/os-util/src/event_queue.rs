@@ -1,0 +1,193 @@
+//! A bounded event queue with a file descriptor that is readable while the queue holds an event.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::eventfd;
+
+/// A bounded queue of events with an eventfd that is readable while the queue holds an event. A full queue drops new events.
+///
+/// The application may wait on the descriptor and may change its `O_NONBLOCK` flag. It takes events with [`EventQueue::pop`] and does not
+/// read the descriptor.
+#[derive(Debug)]
+pub struct EventQueue<T> {
+    state: Mutex<State<T>>,
+    eventfd: EventFd,
+    /// The most events that the queue holds.
+    capacity: usize,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    events: VecDeque<T>,
+    /// Whether the eventfd is readable. `pop` and `retain` read the eventfd only then: a read of an unreadable eventfd would block
+    /// if the application has cleared `O_NONBLOCK`.
+    signalled: bool,
+}
+
+impl<T> EventQueue<T> {
+    /// Creates a queue with a non-blocking descriptor.
+    ///
+    /// # Errors
+    /// The process has no file descriptor left.
+    pub fn new(capacity: usize) -> io::Result<EventQueue<T>> {
+        EventQueue::with_flags(capacity, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+    }
+
+    /// Creates a queue with a blocking descriptor, for applications that read its flags to decide whether to wait for an event
+    /// (`ibv_get_async_event(3)`).
+    ///
+    /// # Errors
+    /// The process has no file descriptor left.
+    pub fn with_blocking_fd(capacity: usize) -> io::Result<EventQueue<T>> {
+        EventQueue::with_flags(capacity, EfdFlags::EFD_CLOEXEC)
+    }
+
+    fn with_flags(capacity: usize, flags: EfdFlags) -> io::Result<EventQueue<T>> {
+        let state = Mutex::new(State { events: VecDeque::new(), signalled: false });
+        Ok(EventQueue { state, eventfd: EventFd::from_flags(flags)?, capacity })
+    }
+
+    /// Adds an event and makes the descriptor readable.
+    pub fn push(&self, event: T) {
+        let mut state = self.lock();
+        self.enqueue(&mut state, event);
+        self.signal_locked(&mut state);
+    }
+
+    /// Makes the descriptor readable if the queue holds an event.
+    pub fn signal(&self) {
+        self.signal_locked(&mut self.lock());
+    }
+
+    /// Takes the oldest event. The descriptor becomes unreadable with the last one.
+    pub fn pop(&self) -> Option<T> {
+        let mut state = self.lock();
+        let event = state.events.pop_front()?;
+        self.clear_if_empty(&mut state);
+        Some(event)
+    }
+
+    /// Removes the events for which `keep` returns false.
+    pub fn retain(&self, keep: impl FnMut(&T) -> bool) {
+        let mut state = self.lock();
+        state.events.retain(keep);
+        self.clear_if_empty(&mut state);
+    }
+
+    /// Returns the number of events in the queue.
+    pub fn len(&self) -> usize {
+        self.lock().events.len()
+    }
+
+    /// Whether the queue holds no event.
+    pub fn is_empty(&self) -> bool {
+        self.lock().events.is_empty()
+    }
+
+    fn enqueue(&self, state: &mut State<T>, event: T) {
+        if state.events.len() < self.capacity {
+            state.events.push_back(event);
+        }
+    }
+
+    fn signal_locked(&self, state: &mut State<T>) {
+        if !state.events.is_empty() && !std::mem::replace(&mut state.signalled, true) {
+            eventfd::signal(&self.eventfd);
+        }
+    }
+
+    fn clear_if_empty(&self, state: &mut State<T>) {
+        if state.events.is_empty() && std::mem::take(&mut state.signalled) {
+            eventfd::clear(&self.eventfd);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        // Each change to the state is one call, so a panic leaves the state consistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: PartialEq> EventQueue<T> {
+    /// Adds an event unless the queue holds an equal one, and makes the descriptor readable.
+    pub fn push_once(&self, event: T) {
+        let mut state = self.lock();
+        if !state.events.contains(&event) {
+            self.enqueue(&mut state, event);
+        }
+        self.signal_locked(&mut state);
+    }
+
+    /// Adds an event unless the queue holds an equal one. An unreadable descriptor stays unreadable until [`EventQueue::signal`] or
+    /// the next push.
+    pub fn enqueue_once(&self, event: T) {
+        let mut state = self.lock();
+        if !state.events.contains(&event) {
+            self.enqueue(&mut state, event);
+        }
+    }
+}
+
+impl<T> AsFd for EventQueue<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    fn is_readable<T>(queue: &EventQueue<T>) -> bool {
+        poll(&mut [PollFd::new(queue.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
+    }
+
+    #[test]
+    fn full_queue_drops_new_events() {
+        let queue = EventQueue::new(100).unwrap();
+        for i in 0..200 {
+            queue.push(i);
+        }
+        assert_eq!(queue.len(), 100);
+        assert!(std::iter::from_fn(|| queue.pop()).eq(0..100));
+    }
+
+    #[test]
+    fn descriptor_is_readable_while_queue_holds_event() {
+        for queue in [EventQueue::new(8).unwrap(), EventQueue::with_blocking_fd(8).unwrap()] {
+            assert!(!is_readable(&queue) && queue.is_empty());
+            queue.push(1);
+            queue.push(2);
+            assert!(is_readable(&queue));
+            assert_eq!(queue.pop(), Some(1));
+            assert!(is_readable(&queue));
+            assert_eq!((queue.pop(), queue.pop()), (Some(2), None));
+            assert!(!is_readable(&queue));
+            queue.push(3);
+            queue.retain(|&event| event != 3);
+            assert!(!is_readable(&queue));
+            queue.retain(|_| false);
+            queue.push_once(4);
+            queue.push_once(4);
+            assert_eq!((is_readable(&queue), queue.len()), (true, 1));
+        }
+    }
+
+    #[test]
+    fn enqueued_event_does_not_change_descriptor_before_signal() {
+        let queue = EventQueue::new(8).unwrap();
+        queue.enqueue_once(1);
+        assert!(!is_readable(&queue));
+        queue.signal();
+        assert!(is_readable(&queue));
+        assert_eq!(queue.pop(), Some(1));
+        queue.signal();
+        assert!(!is_readable(&queue), "an empty queue was signalled");
+    }
+}

@@ -1,0 +1,17 @@
+//! An eventfd as a flag: readable or not, whatever the value of its counter.
+
+use nix::errno::Errno;
+use nix::sys::eventfd::EventFd;
+
+/// Makes an eventfd readable. `EAGAIN` means that its counter is at the maximum, so the eventfd is readable already.
+pub fn signal(fd: &EventFd) {
+    let result = fd.write(1);
+    debug_assert!(matches!(result, Ok(_) | Err(Errno::EAGAIN)), "{result:?}");
+}
+
+/// Makes a non-blocking eventfd unreadable. `EAGAIN` means that its counter is 0, so the eventfd is unreadable already. A blocking
+/// eventfd must be readable: otherwise the call waits.
+pub fn clear(fd: &EventFd) {
+    let result = fd.read();
+    debug_assert!(matches!(result, Ok(_) | Err(Errno::EAGAIN)), "{result:?}");
+}
