@@ -1,4 +1,8 @@
-//! How two ends meet: over TCP, one frame each way, before their NICs know each other. Everything that is read is hostile until parsed.
+//! The connection handshake: one TCP frame in each direction carries what the two queue pairs need to
+//! connect.
+//!
+//! The handshake runs before the NICs of the two ends know each other, so every byte that arrives is
+//! untrusted until it is parsed.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,53 +16,57 @@ use mitra_consensus::ProcessId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// How long one end waits for the other.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest frame.
-const LONGEST: u32 = 1 << 20;
-/// Greetings that wait to be answered; more are turned away.
-const WAITING: usize = 64;
+/// The time limit for each step of a handshake: connecting, sending a frame, receiving a frame.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The largest accepted frame body, in bytes.
+const MAX_FRAME_BYTES: u32 = 1 << 20;
+/// The most handshakes that may be in progress or unanswered at once. The acceptor drops further connections.
+const MAX_PENDING: usize = 64;
 
-/// A word that who greets must know: who it is and whether it may. It travels in the clear: for networks that one trusts.
+/// The shared secret that authenticates a process to a peer or to a memory node.
+///
+/// The handshake sends the token in clear text, so it protects only on a network whose traffic nobody else
+/// can read.
 pub type Token = [u8; 16];
 
-/// What who comes says.
+/// The first frame of a handshake, from the process that connects.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) version: u32,
     pub(crate) from: ProcessId,
     pub(crate) token: Token,
-    /// Differs from one life of a process to the next, as of a memory.
-    pub(crate) life: u64,
-    /// Its half of the connection.
+    /// A random number that the process draws at each start, so that a restart is recognisable.
+    pub(crate) incarnation: u64,
+    /// The sender's encoded [`mitra_failover::ConnectInfo`].
     pub(crate) info: Vec<u8>,
 }
 
-/// What it is answered.
+/// The second frame of a handshake, from the acceptor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Welcome {
-    /// The other half of the connection.
+    /// The acceptor's encoded [`mitra_failover::ConnectInfo`].
     pub(crate) info: Vec<u8>,
-    /// Differs from one life to the next: what begins anew has forgotten everything.
-    pub(crate) life: u64,
-    /// Bytes of a register's contents, at most.
-    pub(crate) room: u32,
-    /// Where the regions are, for this process.
-    pub(crate) regions: Vec<Place>,
+    /// A random number that identifies the contents of a memory. A memory with a new incarnation has lost its
+    /// contents. 0 between processes.
+    pub(crate) incarnation: u64,
+    /// The capacity of a register's contents, in bytes. 0 between processes.
+    pub(crate) register_capacity: u32,
+    /// The memory's regions with the permissions of the connecting process. Empty between processes.
+    pub(crate) regions: Vec<RegionGrant>,
 }
 
-/// Where a region is, and what it may be reached for.
+/// The remote keys of one region that the connecting process may use.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct RegionGrant {
     pub(crate) read: Option<Vec<u8>>,
     pub(crate) write: Option<Vec<u8>>,
 }
 
-/// The version of what is said here and on the links.
+/// The version of the handshake and of the messages on the connections that it sets up.
 pub(crate) const VERSION: u32 = 2;
 
-pub(crate) fn write_frame(to: &mut impl Write, what: &impl Serialize) -> io::Result<()> {
-    let body = postcard::to_stdvec(what).map_err(io::Error::other)?;
+pub(crate) fn write_frame(to: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    let body = postcard::to_stdvec(value).map_err(io::Error::other)?;
     let mut frame = (body.len() as u32).to_le_bytes().to_vec();
     frame.extend_from_slice(&body);
     to.write_all(&frame)
@@ -68,118 +76,136 @@ pub(crate) fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Resul
     let mut len = [0; 4];
     from.read_exact(&mut len)?;
     let len = u32::from_le_bytes(len);
-    if len > LONGEST {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame longer than any that is meant"));
+    if len > MAX_FRAME_BYTES {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "the frame exceeds 1 MiB, the longest that a handshake allows",
+        ));
     }
-    // As it comes, so that a length alone costs nothing.
+    // `read_to_end` allocates as bytes arrive: a peer that announces a long frame and sends nothing costs no
+    // memory.
     let mut body = Vec::new();
     from.take(len.into()).read_to_end(&mut body)?;
     postcard::from_bytes(&body).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
-/// A stream that is read until a time at the latest: who sends a byte now and then keeps nobody for longer.
-struct Until<'a>(&'a mut TcpStream, Instant);
+/// A reader with one deadline for the whole frame. A peer that sends a byte now and then cannot extend it.
+struct DeadlineReader<'a> {
+    stream: &'a mut TcpStream,
+    deadline: Instant,
+}
 
-impl Read for Until<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let left = self.1.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        self.0.set_read_timeout(Some(left))?;
-        self.0.read(into)
+impl DeadlineReader<'_> {
+    /// Starts the clock of one frame.
+    fn new(stream: &mut TcpStream) -> DeadlineReader<'_> {
+        DeadlineReader { stream, deadline: Instant::now() + HANDSHAKE_TIMEOUT }
     }
 }
 
-/// Who has come, and waits for an answer.
-pub(crate) struct Guest {
+impl Read for DeadlineReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let remaining = self.deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(remaining))?;
+        self.stream.read(out)
+    }
+}
+
+/// A connection whose `Hello` has arrived and which awaits its `Welcome`.
+pub(crate) struct Incoming {
     pub(crate) hello: Hello,
     stream: TcpStream,
 }
 
-impl Guest {
-    /// Answers it. If it has gone meanwhile, it comes again.
-    pub(crate) fn welcome(mut self, welcome: &Welcome) -> io::Result<()> {
+impl Incoming {
+    /// Sends the answer. A peer that has disconnected meanwhile retries its handshake.
+    pub(crate) fn accept(mut self, welcome: &Welcome) -> io::Result<()> {
         write_frame(&mut self.stream, welcome)
     }
 }
 
-/// Where others come in.
+/// Accepts handshakes in background threads.
 #[derive(Debug)]
-pub(crate) struct Door {
-    guests: Receiver<Guest>,
+pub(crate) struct Acceptor {
+    incoming: Receiver<Incoming>,
     address: SocketAddr,
     listener: TcpListener,
     closed: Arc<AtomicBool>,
 }
 
-impl Door {
-    /// Opens it. `wake` is called when somebody waits.
-    pub(crate) fn open(listener: TcpListener, wake: impl Fn() + Send + Clone + 'static) -> io::Result<Door> {
+impl Acceptor {
+    /// Starts accepting on `listener`. The acceptor calls `wake` whenever an [`Incoming`] is ready.
+    pub(crate) fn start(
+        listener: TcpListener,
+        wake: impl Fn() + Send + Clone + 'static,
+    ) -> io::Result<Acceptor> {
         let address = listener.local_addr()?;
-        let (enter, guests) = sync_channel(WAITING);
-        let (inside, closed) = (Arc::new(()), Arc::new(AtomicBool::new(false)));
-        let (incoming, over) = (listener.try_clone()?, Arc::clone(&closed));
-        std::thread::Builder::new().name("mitra-door".to_owned()).spawn(move || {
-            for stream in incoming.incoming() {
-                if over.load(Ordering::Acquire) {
+        let (sender, incoming) = sync_channel(MAX_PENDING);
+        let (active, closed) = (Arc::new(()), Arc::new(AtomicBool::new(false)));
+        let (accepting, stop) = (listener.try_clone()?, Arc::clone(&closed));
+        std::thread::Builder::new().name("mitra-acceptor".to_owned()).spawn(move || {
+            for stream in accepting.incoming() {
+                if stop.load(Ordering::Acquire) {
                     return;
                 }
-                // Each has a thread, so that who says nothing keeps nobody waiting. They end by themselves, and are not many.
-                let (enter, wake, here) = (enter.clone(), wake.clone(), Arc::clone(&inside));
-                if Arc::strong_count(&here) > WAITING {
+                // Each handshake has its own thread, so that a slow peer delays no other. HANDSHAKE_TIMEOUT
+                // bounds the life of each thread and MAX_PENDING their number.
+                let (sender, wake, slot) = (sender.clone(), wake.clone(), Arc::clone(&active));
+                if Arc::strong_count(&slot) > MAX_PENDING {
                     continue;
                 }
-                let greet = move || {
-                    let _here = here;
+                let handshake = move || {
+                    let _slot = slot;
                     let Ok(mut stream) = stream else { return };
-                    if stream.set_write_timeout(Some(PATIENCE)).is_ok()
-                        && let Ok(hello) =
-                            read_frame::<Hello>(&mut Until(&mut stream, Instant::now() + PATIENCE))
+                    if stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT)).is_ok()
+                        && let Ok(hello) = read_frame::<Hello>(&mut DeadlineReader::new(&mut stream))
                         && hello.version == VERSION
-                        && enter.try_send(Guest { hello, stream }).is_ok()
+                        && sender.try_send(Incoming { hello, stream }).is_ok()
                     {
                         wake();
                     }
                 };
-                let _ = std::thread::Builder::new().name("mitra-greeting".to_owned()).spawn(greet);
+                let _ = std::thread::Builder::new().name("mitra-handshake".to_owned()).spawn(handshake);
             }
         })?;
-        Ok(Door { guests, address, listener, closed })
+        Ok(Acceptor { incoming, address, listener, closed })
     }
 
-    /// Where it is.
+    /// Returns the address that the listener is bound to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The next who waits.
-    pub(crate) fn next(&self) -> Option<Guest> {
-        self.guests.try_recv().ok()
+    /// Returns the next connection that awaits its answer, if there is one.
+    pub(crate) fn next(&self) -> Option<Incoming> {
+        self.incoming.try_recv().ok()
     }
 }
 
-impl Drop for Door {
+impl Drop for Acceptor {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
-        // Its thread waits for somebody to come, and hears of this instead.
+        // The accept loop blocks in accept(2). Shutting the socket down wakes it, and it then sees `closed`.
         let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
     }
 }
 
-/// Goes to somebody's door, in a thread of its own. None comes if it is not answered.
-pub(crate) fn knock(at: SocketAddr, hello: Hello, wait: Duration) -> Receiver<io::Result<Welcome>> {
-    let (answer, receiver) = sync_channel(1);
-    let visit = move || {
-        std::thread::sleep(wait);
-        let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
+/// Connects to `address` in a thread of its own, after `delay`. The receiver reports a disconnect if the
+/// thread cannot start.
+pub(crate) fn dial(address: SocketAddr, hello: Hello, delay: Duration) -> Receiver<io::Result<Welcome>> {
+    let (response, receiver) = sync_channel(1);
+    let exchange = move || {
+        std::thread::sleep(delay);
+        let mut stream = TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT)?;
         stream.set_nodelay(true)?;
         write_frame(&mut stream, &hello)?;
-        read_frame(&mut Until(&mut stream, Instant::now() + PATIENCE))
+        read_frame(&mut DeadlineReader::new(&mut stream))
     };
-    let thread = std::thread::Builder::new().name("mitra-knock".to_owned());
-    // Without a thread nobody answers, and it is tried again.
-    let _ = thread.spawn(move || _ = answer.send(visit()));
+    let thread = std::thread::Builder::new().name("mitra-dial".to_owned());
+    // When the system refuses a thread, `response` is dropped and the caller retries.
+    let _ = thread.spawn(move || _ = response.send(exchange()));
     receiver
 }
 
@@ -187,23 +213,28 @@ pub(crate) fn knock(at: SocketAddr, hello: Hello, wait: Duration) -> Receiver<io
 mod tests {
     use super::*;
 
-    /// As many as the door has room for, who send a byte now and then: they are sent away, and who comes after them gets in.
+    /// Opens as many slow connections as the acceptor allows. The acceptor times them out, and a complete
+    /// handshake then succeeds.
     #[test]
-    fn who_dawdles_at_the_door_does_not_block_it() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let door = Door::open(listener, || ()).expect("a door");
-        let connect = || TcpStream::connect(door.address()).expect("a door");
-        let mut dawdlers: Vec<TcpStream> = (0..WAITING).map(|_| connect()).collect();
-        // Each announces a frame of 100 bytes, the next of which always comes in time.
-        dawdlers.iter_mut().for_each(|dawdler| dawdler.write_all(&[100, 0, 0, 0]).expect("sent"));
-        let hello = Hello { version: VERSION, from: ProcessId(0), token: [1; 16], life: 1, info: Vec::new() };
-        let end = Instant::now() + 10 * PATIENCE;
-        let let_in = std::iter::from_fn(|| (Instant::now() < end).then_some(())).any(|()| {
-            dawdlers.iter_mut().for_each(|dawdler| _ = dawdler.write(&[0]));
+    fn slow_handshake_does_not_block_acceptor() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let acceptor = Acceptor::start(listener, || ()).expect("a running acceptor");
+        let connect = || TcpStream::connect(acceptor.address()).expect("a running acceptor");
+        let mut slow_peers: Vec<TcpStream> = (0..MAX_PENDING).map(|_| connect()).collect();
+        // Each connection announces a frame of 100 bytes and then sends one byte at a time, each within the
+        // timeout.
+        slow_peers
+            .iter_mut()
+            .for_each(|peer| peer.write_all(&[100, 0, 0, 0]).expect("the frame header is sent"));
+        let hello =
+            Hello { version: VERSION, from: ProcessId(0), token: [1; 16], incarnation: 1, info: Vec::new() };
+        let end = Instant::now() + 10 * HANDSHAKE_TIMEOUT;
+        let accepted = std::iter::from_fn(|| (Instant::now() < end).then_some(())).any(|()| {
+            slow_peers.iter_mut().for_each(|peer| _ = peer.write(&[0]));
             let _ = write_frame(&mut connect(), &hello);
-            std::thread::sleep(PATIENCE / 4);
-            door.next().is_some_and(|guest| guest.hello == hello)
+            std::thread::sleep(HANDSHAKE_TIMEOUT / 4);
+            acceptor.next().is_some_and(|incoming| incoming.hello == hello)
         });
-        assert!(let_in);
+        assert!(accepted, "the acceptor took no handshake in time");
     }
 }

@@ -1,18 +1,19 @@
-//! A cell as a word of eight bytes, which a NIC compares and swaps.
+//! Cells that fit into one 8-byte word, on which a NIC performs COMPARE AND SWAP.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A cell as a word that is not 0: its length, and at most seven bytes. None if it is longer.
-pub(crate) fn word<C: Serialize>(cell: &C) -> Option<u64> {
+/// Encodes a cell as a non-zero word: one length byte, then at most seven bytes of contents. Returns `None`
+/// if the cell is longer.
+pub(crate) fn encode_word<C: Serialize>(cell: &C) -> Option<u64> {
     let mut bytes = [0; 8];
     let len = postcard::to_slice(cell, &mut bytes[1..]).ok()?.len();
     bytes[0] = len as u8 + 1;
     Some(u64::from_le_bytes(bytes))
 }
 
-/// What a word holds; 0, and what cannot be, is the default.
-pub(crate) fn cell_of<C: DeserializeOwned + Default>(word: u64) -> C {
+/// Decodes a word. 0 and invalid encodings decode to the default cell.
+pub(crate) fn decode_word<C: DeserializeOwned + Default>(word: u64) -> C {
     let bytes = word.to_le_bytes();
     let contents = bytes[0].checked_sub(1).and_then(|len| bytes[1..].get(..usize::from(len)));
     contents.and_then(|contents| postcard::from_bytes(contents).ok()).unwrap_or_default()

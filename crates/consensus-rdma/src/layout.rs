@@ -1,4 +1,4 @@
-//! Where the registers of a memory's regions lie.
+//! The byte layout of a memory's regions.
 
 use std::ops::Range;
 
@@ -6,75 +6,77 @@ use mitra_consensus::{Region, RegisterKind};
 
 use crate::register;
 
-/// The regions of a memory as bytes, each from 0.
+/// The sizes and offsets of the registers of a memory's regions. Offsets are relative to the start of their
+/// region.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     regions: Vec<(RegisterKind, u16)>,
-    /// Bytes that a register has room for.
-    room: usize,
+    /// The capacity of a register's contents, in bytes.
+    register_capacity: usize,
 }
 
 impl Layout {
-    pub(crate) fn new(regions: &[Region], room: usize) -> Layout {
-        Layout { regions: regions.iter().map(|r| (r.kind, r.registers)).collect(), room }
+    pub(crate) fn new(regions: &[Region], register_capacity: usize) -> Layout {
+        Layout { regions: regions.iter().map(|r| (r.kind, r.registers)).collect(), register_capacity }
     }
 
-    /// What must be the same for bytes to mean the same: of each region its registers, whether they are words, and bytes of each.
+    /// Returns what determines the meaning of stored bytes. Per region: the number of registers, whether they
+    /// are write-once words, and the bytes per register.
     pub(crate) fn shape(&self) -> Vec<(u16, bool, usize)> {
-        let of = |region| (self.registers(region), self.is_settled(region), self.stride(region));
+        let of = |region| (self.registers(region), self.is_write_once(region), self.stride(region));
         (0..self.regions() as u8).map(of).collect()
     }
 
-    /// How many regions there are.
+    /// Returns the number of regions.
     pub(crate) fn regions(&self) -> usize {
         self.regions.len()
     }
 
-    /// Bytes of a register's contents, at most.
-    pub(crate) fn room(&self) -> usize {
-        self.room
+    /// Returns the capacity of a register's contents, in bytes.
+    pub(crate) fn register_capacity(&self) -> usize {
+        self.register_capacity
     }
 
-    /// How many registers a region has; 0 if there is no such region.
+    /// Returns the number of registers of a region, or 0 if the region does not exist.
     pub(crate) fn registers(&self, region: u8) -> u16 {
         self.regions.get(usize::from(region)).map_or(0, |&(_, registers)| registers)
     }
 
-    /// Bytes of each register of a region.
+    /// Returns the bytes that each register of a region takes.
     pub(crate) fn stride(&self, region: u8) -> usize {
         match self.regions.get(usize::from(region)) {
             Some((RegisterKind::WriteOnce, _)) => 8,
-            _ => 2 * register::place_len(self.room),
+            _ => 2 * register::slot_bytes(self.register_capacity),
         }
     }
 
-    /// Bytes of a region.
+    /// Returns the size of a region, in bytes.
     pub(crate) fn len(&self, region: u8) -> usize {
         usize::from(self.registers(region)) * self.stride(region)
     }
 
-    /// Whether a region is of words that are settled.
-    pub(crate) fn is_settled(&self, region: u8) -> bool {
+    /// Returns whether the registers of a region are write-once words.
+    pub(crate) fn is_write_once(&self, region: u8) -> bool {
         matches!(self.regions.get(usize::from(region)), Some((RegisterKind::WriteOnce, _)))
     }
 
-    /// Where a write with this sequence number goes.
-    pub(crate) fn place(&self, region: u8, register: u16, seq: u64) -> u64 {
-        let place = register::place_of(seq) * register::place_len(self.room);
-        (usize::from(register) * self.stride(region) + place) as u64
+    /// Returns the offset in the region to which the write with sequence number `seq` goes.
+    pub(crate) fn slot_offset(&self, region: u8, register: u16, seq: u64) -> u64 {
+        let in_register = register::slot_of(seq) * register::slot_bytes(self.register_capacity);
+        (usize::from(register) * self.stride(region) + in_register) as u64
     }
 
-    /// The registers of a region in pieces of at most so many bytes, at least one register each.
-    pub(crate) fn pieces(
+    /// Splits registers of a region into ranges of at most `bytes` bytes, but at least one register each.
+    pub(crate) fn chunks(
         &self,
         region: u8,
         registers: Range<u16>,
         bytes: usize,
     ) -> impl Iterator<Item = Range<u16>> + use<> {
-        let at_once = (bytes / self.stride(region)).clamp(1, usize::from(u16::MAX)) as u16;
+        let per_chunk = (bytes / self.stride(region)).clamp(1, usize::from(u16::MAX)) as u16;
         let end = registers.end;
         registers
-            .step_by(usize::from(at_once))
-            .map(move |first| first..end.min(first.saturating_add(at_once)))
+            .step_by(usize::from(per_chunk))
+            .map(move |start| start..end.min(start.saturating_add(per_chunk)))
     }
 }

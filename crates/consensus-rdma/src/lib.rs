@@ -1,16 +1,16 @@
-//! Runs agreement over NICs: memory nodes, whose regions others reach by one-sided operations, and the driver that carries out what
-//! the state machines of `agreement` ask for. Knows no protocol, and NICs by the [`mitra_verbs::Provider`] trait alone.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod handshake;
 mod inline_cell;
 mod layout;
 mod link;
+mod memory_client;
 mod memory_node;
+mod memory_protocol;
 mod peer;
 mod pending_connect;
 mod poller;
-mod port;
 mod process_node;
 mod register;
 mod storage;

@@ -1,4 +1,5 @@
-//! A virtual queue pair, with room for messages both ways.
+//! A connection between two processes, or a process and a memory node: a virtual queue pair with message
+//! buffers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,45 +9,50 @@ use mitra_verbs::{Buffer, Data, Error, RecvWr, Result, SendOp, SendWr, WcOpcode}
 
 use crate::poller::ReadyCqs;
 
-/// Requests with a number below this are messages.
-const MESSAGES: u64 = 16;
-/// Messages that wait for room in the send queue, at most: a peer that takes none for so long has crashed, or will be heard of by its end.
-const WAITING: usize = 4096;
+/// The number of send buffers and of receive buffers. Work request ids below it are messages.
+const MESSAGE_SLOTS: u64 = 16;
+/// The most messages that wait for a send buffer. A peer that accepts none for that long has crashed, or its
+/// connection is about to close.
+const MAX_QUEUED: usize = 4096;
 
-/// What comes out of a link.
-pub(crate) enum Event {
-    /// A request of [`Link::post`] has completed.
-    Done(Completion),
-    /// The peer has sent this.
+/// An event that [`Link::poll`] reports.
+pub(crate) enum LinkEvent {
+    /// A request that [`Link::post`] posted has completed.
+    Completed(Completion),
+    /// A message from the peer has arrived.
     Message(Vec<u8>),
 }
 
-impl Event {
+impl LinkEvent {
     pub(crate) fn message(self) -> Option<Vec<u8>> {
         match self {
-            Event::Message(message) => Some(message),
-            Event::Done(_) => None,
+            LinkEvent::Message(message) => Some(message),
+            LinkEvent::Completed(_) => None,
         }
     }
 }
 
-/// One end of a connection.
+/// One end of a connection. Sends messages in order, and posts one-sided operations.
 #[derive(Debug)]
 pub(crate) struct Link {
     vqp: VirtualQp,
     domain: Arc<Domain>,
-    longest: usize,
-    /// Room for messages that go out, then for those that come in.
+    max_message_bytes: usize,
+    /// The send buffers, then the receive buffers.
     memory: Arc<Buffer>,
     mr: VirtualMr,
-    free: Vec<u64>,
-    waiting: VecDeque<Vec<u8>>,
+    free_slots: Vec<u64>,
+    queued: VecDeque<Vec<u8>>,
     completions: Vec<Completion>,
 }
 
 impl Link {
-    /// One end, unconnected, for messages of at most `longest` bytes.
-    pub(crate) fn new(domain: &Arc<Domain>, config: mitra_failover::Config, longest: usize) -> Result<Link> {
+    /// Creates an unconnected end for messages of at most `max_message_bytes` bytes.
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        config: mitra_failover::Config,
+        max_message_bytes: usize,
+    ) -> Result<Link> {
         let random = || {
             getrandom::u64().map_err(|e| Error::System {
                 operation: "reading the system's random source",
@@ -55,131 +61,151 @@ impl Link {
         };
         let secret = [random()?, random()?];
         let vqp = VirtualQp::new(Arc::clone(domain), config, secret)?;
-        let memory = Arc::new(Buffer::new(2 * MESSAGES as usize * longest));
+        let memory = Arc::new(Buffer::new(2 * MESSAGE_SLOTS as usize * max_message_bytes));
         let mr = domain.register(&memory, mitra_verbs::Access::LOCAL_WRITE)?;
-        let free = (0..MESSAGES).collect();
-        let (waiting, completions) = Default::default();
-        Ok(Link { vqp, domain: Arc::clone(domain), longest, memory, mr, free, waiting, completions })
+        let free_slots = (0..MESSAGE_SLOTS).collect();
+        let (queued, completions) = Default::default();
+        Ok(Link {
+            vqp,
+            domain: Arc::clone(domain),
+            max_message_bytes,
+            memory,
+            mr,
+            free_slots,
+            queued,
+            completions,
+        })
     }
 
-    /// What the peer must know.
+    /// Returns the encoded [`ConnectInfo`] that the peer needs to connect.
     pub(crate) fn info(&self) -> Result<Vec<u8>> {
         Ok(self.vqp.local_info()?.encode())
     }
 
-    /// Connects it to an end that says this of itself.
+    /// Connects to the peer with the encoded [`ConnectInfo`] `local_info`.
     pub(crate) fn connect(&mut self, info: &[u8]) -> Result<()> {
         self.vqp.connect(&ConnectInfo::decode(info)?)?;
-        (0..MESSAGES).try_for_each(|slot| self.receive(slot))
+        (0..MESSAGE_SLOTS).try_for_each(|slot| self.post_slot_recv(slot))
     }
 
-    fn receive(&mut self, slot: u64) -> Result<()> {
-        let sge = self.mr.sge((MESSAGES + slot) * self.longest as u64, self.longest as u32);
+    fn post_slot_recv(&mut self, slot: u64) -> Result<()> {
+        let sge = self
+            .mr
+            .sge((MESSAGE_SLOTS + slot) * self.max_message_bytes as u64, self.max_message_bytes as u32);
         self.vqp.post_recv(RecvWr::new(slot, sge))
     }
 
-    /// Makes memory of the peer's known.
+    /// Makes a region of the peer known, so that operations can name it.
     pub(crate) fn import(&mut self, region: &RemoteRegion) -> Result<()> {
         self.vqp.import(region)
     }
 
-    /// Posts a request. Its completion comes back with this number.
-    pub(crate) fn post(&mut self, number: u64, op: SendOp, data: Data) -> Result<()> {
-        // What is written is read by its checksum, and nobody else writes it: writing it again does no harm.
+    /// Posts a one-sided operation. Its completion carries `id`.
+    pub(crate) fn post(&mut self, id: u64, op: SendOp, data: Data) -> Result<()> {
+        // A register's contents carry a checksum and a sequence number and have one writer, so repeating a
+        // WRITE after a failover is harmless.
         let writes = mitra_failover::WritePolicy::Repeatable;
-        self.vqp.post_send_with(SendWr::new(number + MESSAGES, op, data), writes).map(|_| ())
+        self.vqp.post_send_with(SendWr::new(id + MESSAGE_SLOTS, op, data), writes).map(|_| ())
     }
 
-    /// Requests that can be posted now.
-    pub(crate) fn room(&self) -> usize {
-        (self.vqp.config().send_wrs as usize).saturating_sub(self.vqp.outstanding() + MESSAGES as usize)
+    /// Returns how many operations can be posted now.
+    pub(crate) fn free_send_slots(&self) -> usize {
+        (self.vqp.config().send_wrs as usize).saturating_sub(self.vqp.outstanding() + MESSAGE_SLOTS as usize)
     }
 
-    /// Sends a message, in order. One that is too long, or one too many, is not sent: false.
+    /// Sends a message, now or when a send buffer is free. Returns false, and sends nothing, if the message
+    /// is too long or too many are queued.
     pub(crate) fn send(&mut self, message: Vec<u8>) -> bool {
-        if message.len() > self.longest || self.waiting.len() >= WAITING {
+        if message.len() > self.max_message_bytes || self.queued.len() >= MAX_QUEUED {
             return false;
         }
-        self.waiting.push_back(message);
-        self.send_waiting();
+        self.queued.push_back(message);
+        self.send_queued();
         true
     }
 
-    fn send_waiting(&mut self) {
-        while !self.waiting.is_empty()
-            && let Some(slot) = self.free.pop()
+    fn send_queued(&mut self) {
+        while !self.queued.is_empty()
+            && let Some(slot) = self.free_slots.pop()
         {
-            let Some(message) = self.waiting.front() else { return };
+            let Some(message) = self.queued.front() else { return };
             let data = if message.len() <= self.domain.limits().inline as usize {
                 Data::inline(message)
             } else {
-                let at = slot * self.longest as u64;
-                self.memory.write_at(at as usize, message);
-                Data::sge(self.mr.sge(at, message.len() as u32))
+                let offset = slot * self.max_message_bytes as u64;
+                self.memory.write_at(offset as usize, message);
+                Data::sge(self.mr.sge(offset, message.len() as u32))
             };
             if self.vqp.post_send(SendWr::new(slot, SendOp::Send, data)).is_err() {
-                self.free.push(slot);
-                return; // its end is told by `ended`
+                self.free_slots.push(slot);
+                return; // the next poll finds the connection closed
             }
-            self.waiting.pop_front();
+            self.queued.pop_front();
         }
     }
 
-    /// Drives it, and hands over what came.
-    pub(crate) fn poll(&mut self, event: impl FnMut(Event)) {
+    /// Drives the connection, including a failover, and reports what arrived.
+    pub(crate) fn poll(&mut self, event: impl FnMut(LinkEvent)) {
         self.vqp.poll(&mut self.completions);
-        self.hand_over(event);
+        self.dispatch(event);
     }
 
-    /// Hands over what came, without driving it: what it has just told of is not to wait for that.
-    pub(crate) fn take(&mut self, event: impl FnMut(Event)) {
+    /// Reports what arrived without driving a failover, which takes longer.
+    pub(crate) fn poll_completions(&mut self, event: impl FnMut(LinkEvent)) {
         self.vqp.poll_completions(&mut self.completions);
-        self.hand_over(event);
+        self.dispatch(event);
     }
 
-    fn hand_over(&mut self, mut event: impl FnMut(Event)) {
+    fn dispatch(&mut self, mut event: impl FnMut(LinkEvent)) {
         let mut completions = std::mem::take(&mut self.completions);
-        for done in completions.drain(..) {
-            match done.opcode {
-                WcOpcode::Recv | WcOpcode::RecvWithImm if done.is_success() => {
-                    let len = (done.byte_len as usize).min(self.longest);
+        for completion in completions.drain(..) {
+            match completion.opcode {
+                WcOpcode::Recv | WcOpcode::RecvWithImm if completion.is_success() => {
+                    let len = (completion.byte_len as usize).min(self.max_message_bytes);
                     let mut message = vec![0; len];
-                    self.memory.read_at((MESSAGES + done.wr_id) as usize * self.longest, &mut message);
-                    // Refused only once the link has ended.
-                    let _ = self.receive(done.wr_id);
-                    event(Event::Message(message));
+                    self.memory.read_at(
+                        (MESSAGE_SLOTS + completion.wr_id) as usize * self.max_message_bytes,
+                        &mut message,
+                    );
+                    // `post_recv` fails only after the connection has closed.
+                    let _ = self.post_slot_recv(completion.wr_id);
+                    event(LinkEvent::Message(message));
                 }
                 WcOpcode::Recv | WcOpcode::RecvWithImm => {}
-                WcOpcode::Send => self.free.push(done.wr_id),
-                _ => event(Event::Done(Completion { wr_id: done.wr_id - MESSAGES, ..done })),
+                WcOpcode::Send => self.free_slots.push(completion.wr_id),
+                _ => event(LinkEvent::Completed(Completion {
+                    wr_id: completion.wr_id - MESSAGE_SLOTS,
+                    ..completion
+                })),
             }
         }
         self.completions = completions;
-        self.send_waiting();
+        self.send_queued();
     }
 
-    /// Whether it is of no use any more: a request was refused or ended in an error, or nothing reaches the peer.
+    /// Returns whether the connection is unusable: an operation was refused or ended in an error, or no rail
+    /// reaches the peer.
     pub(crate) fn is_broken(&self) -> bool {
         self.vqp.close_reason().is_some() || self.vqp.is_halted()
     }
 
-    /// Its last move from one rail to another.
+    /// Returns the report of the last failover.
     pub(crate) fn last_failover(&self) -> Option<FailoverReport> {
         self.vqp.last_failover()
     }
 
-    /// Asks for an event on the domain's channels when something comes.
+    /// Requests an event on the domain's completion channels for the next completion.
     pub(crate) fn arm(&self) {
-        // What cannot be armed has failed, which polls find out.
+        // Arming fails only on a failed NIC, which the next poll notices.
         let _ = self.vqp.arm();
     }
 
-    /// Whether that is about this link.
-    pub(crate) fn is_among(&self, heard: &ReadyCqs) -> bool {
-        heard.is_about(&self.vqp)
+    /// Returns whether a completion queue of this connection is in `ready`.
+    pub(crate) fn is_ready(&self, ready: &ReadyCqs) -> bool {
+        ready.contains(&self.vqp)
     }
 
-    /// On return the peer reaches nothing through it any more.
+    /// Closes the connection. When this returns, the peer can no longer access memory through it.
     pub(crate) fn close(&mut self) -> Result<()> {
         self.vqp.close()
     }
@@ -187,7 +213,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // A NIC that does not confirm is dead, or hung: nothing is left to be done about it.
+        // A NIC that does not confirm is dead or hung, and the caller cannot do more.
         let _ = self.vqp.close();
         let _ = self.domain.deregister(&self.mr);
     }

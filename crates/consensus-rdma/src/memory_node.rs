@@ -1,142 +1,77 @@
-//! A memory: a process of its own that lends regions to others, who reach them by one-sided operations. Its processor does only what a
-//! NIC cannot: it lets processes in, and changes rights.
+//! A memory node: lends regions to processes, which read and write them by one-sided operations.
 //!
-//! A right is a key. Each process has keys of its own, one to read a region and one to write it; to take a right away is to revoke
-//! the registration behind the key, so that the NIC answers the next write with a NAK, and none is under way when that returns.
+//! The CPU of a memory node does only what the NIC cannot: it accepts processes and changes permissions.
 
-use std::io;
+mod config;
+mod permissions;
+
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mitra_consensus::{LegalChange, Permissions, ProcessId, ProcessSet, Region, RegisterKind};
+use mitra_consensus::{LegalChange, Permissions, ProcessId};
 use mitra_failover::{Domain, VirtualMr};
-use mitra_verbs::{Access, Buffer, Error, Unmapped};
-use serde::{Deserialize, Serialize};
+use mitra_verbs::{Buffer, Unmapped};
 
-use crate::handshake::{Door, Guest, Place, Token, Welcome};
+pub use self::config::{MemoryConfig, StartError};
+use self::permissions::{KeyAccess, RegionKeys};
+use crate::handshake::{Acceptor, Incoming, RegionGrant, Welcome};
 use crate::layout::Layout;
 use crate::link::Link;
-use crate::poller::{ReadyCqs, Rest};
+use crate::memory_protocol::{MAX_MESSAGE_BYTES, MAX_SEQS, MemoryReply, MemoryRequest};
+use crate::poller::{Poller, ReadyCqs};
 use crate::register;
-use crate::storage::{Files, StorageConfig, StorageError};
+use crate::storage::Storage;
 
-/// What a process asks of a memory's processor.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Request {
-    /// To change the rights to a region.
-    Change { region: u8, read: ProcessSet, write: ProcessSet },
-    /// The sequence numbers of some registers. Nobody writes them meanwhile: the process that asks is the only one that may.
-    Learn { region: u8, first: u16, count: u16 },
-}
+/// The most incarnations of one process that a memory node remembers. It refuses further ones.
+const MAX_INCARNATIONS: usize = 1 << 16;
 
-/// What it is answered, in the order in which it asked.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Answer {
-    /// The key by which it may write the region now, if it may.
-    Changed { write: Option<Vec<u8>> },
-    /// These.
-    Learnt { seqs: Vec<u64> },
-}
-
-/// Registers whose numbers are asked for at a time, at most ...
-pub(crate) const LEARNT: u16 = 256;
-/// ... and bytes that are looked through for that, unless one register has more.
-pub(crate) const LOOKED_THROUGH: usize = 512 << 10;
-
-/// Lives of a process that a memory tells apart; more are not let in.
-const LIVES: usize = 1 << 16;
-
-/// The longest of both: ten bytes for each number.
-pub(crate) const MESSAGE: usize = 16 + 10 * LEARNT as usize;
-
-/// What a memory is.
-#[derive(Clone, Debug)]
-pub struct MemoryConfig {
-    /// Its regions.
-    pub regions: Vec<Region>,
-    /// Bytes of a register's contents, at most.
-    pub register_capacity: usize,
-    /// The word that each process must know; how many they are.
-    pub tokens: Vec<Token>,
-    /// Whether a process that was started anew, and has forgotten what it promised, is let in. Few protocols bear that.
-    pub allow_restarts: bool,
-    /// Where it keeps what it holds, if that is to outlive it.
-    pub storage: Option<StorageConfig>,
-    /// How connections behave. Both ends must have the same.
-    pub failover: mitra_failover::Config,
-}
-
-/// Why a memory or a process could not begin.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The system refused something.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The NIC refused something.
-    #[error("the NIC: {0}")]
-    Nic(#[from] Error),
-    /// The files that it is to lie in cannot be a memory.
-    #[error(transparent)]
-    StorageConfig(#[from] StorageError),
-    /// There may be 64 processes.
-    #[error("{0} processes; 1 to 64 can share a memory")]
-    ProcessCount(usize),
-}
-
-impl From<getrandom::Error> for StartError {
-    fn from(error: getrandom::Error) -> StartError {
-        StartError::Io(error.into())
-    }
-}
-
-impl From<nix::Error> for StartError {
-    fn from(error: nix::Error) -> StartError {
-        StartError::Io(error.into())
-    }
-}
-
-/// A memory that serves.
+/// A memory node.
+///
+/// A node makes progress only inside [`poll`](MemoryNode::poll), [`poll_ready`](MemoryNode::poll_ready) and
+/// [`serve_for`](MemoryNode::serve_for). One-sided operations of processes need none of them.
 #[derive(Debug)]
 pub struct MemoryNode {
     config: MemoryConfig,
-    /// Of each process, apart from the others': a key that another has found out is worth nothing to it.
+    /// Per process, a domain with protection domains of its own, so that the NIC refuses a process that uses the key of another.
     domains: Vec<Arc<Domain>>,
     layout: Layout,
+    /// The bytes of each region.
     buffers: Vec<Arc<Buffer>>,
-    rights: Vec<Permissions>,
-    guests: Vec<Option<Served>>,
-    /// The lives of each process that have been here, the last of them at the end.
-    lives: Vec<Vec<u64>>,
-    /// If it lies in files.
-    files: Option<Files>,
-    door: Door,
-    rest: Rest,
-    life: u64,
-    /// What a NIC has not confirmed to be revoked, and whose it was: it may still write there.
-    doubtful: Vec<(ProcessId, VirtualMr)>,
+    /// The current permissions of each region.
+    permissions: Vec<Permissions>,
+    /// Per process, its connection.
+    connections: Vec<Option<ConnectedProcess>>,
+    /// Per process, the incarnations that have connected, oldest first.
+    incarnations: Vec<Vec<u64>>,
+    storage: Option<Storage>,
+    acceptor: Acceptor,
+    poller: Poller,
+    /// Identifies the contents: it differs after every start that lost them.
+    incarnation: u64,
+    /// Write keys whose revocation a NIC has not confirmed, each with its process: the NIC may still write by them.
+    pending_revocations: Vec<(ProcessId, VirtualMr)>,
 }
 
-/// A process that is connected.
+/// A connected process.
 #[derive(Debug)]
-struct Served {
+struct ConnectedProcess {
     link: Link,
-    /// Its keys to each region.
-    keys: Vec<Keys>,
-}
-
-#[derive(Debug, Default)]
-struct Keys {
-    read: Option<VirtualMr>,
-    write: Option<VirtualMr>,
+    /// The keys of the process to each region.
+    keys: Vec<RegionKeys>,
 }
 
 impl MemoryNode {
-    /// Makes its regions, all default, or opens them, and lets processes in through `listener`. The domain should notify, or
-    /// nothing wakes the memory.
+    /// Creates a memory node that accepts processes on `listener`. Registers hold the default cell, or the stored contents if
+    /// [`MemoryConfig::storage`] names a directory of an earlier run.
+    ///
+    /// The domain should have completion channels ([`Domain::with_completion_channels`]): without them
+    /// [`wait`](MemoryNode::wait) notices no request.
     ///
     /// # Errors
-    /// The system or the NIC refuses, or the files are of another memory.
+    /// - [`StartError::ProcessCount`] unless `config.tokens` has 1 to 64 entries.
+    /// - [`StartError::Storage`] if the storage directory belongs to another memory, is in use, or may have lost writes.
+    /// - [`StartError::Io`] or [`StartError::Nic`] if the system or the NIC refuses a resource.
     pub fn new(
         domain: Arc<Domain>,
         listener: TcpListener,
@@ -147,245 +82,203 @@ impl MemoryNode {
             return Err(StartError::ProcessCount(n));
         }
         let layout = Layout::new(&config.regions, config.register_capacity);
-        let life = getrandom::u64()?;
-        let files = config.storage.as_ref().map(|disk| Files::open(disk, &layout, life)).transpose()?;
-        let mut lives = vec![Vec::new(); n];
-        for &(p, life) in files.iter().flat_map(|files| &files.lives) {
-            lives.get_mut(usize::from(p.0)).into_iter().for_each(|lives| lives.push(life));
+        let incarnation = getrandom::u64()?;
+        let storage = config
+            .storage
+            .as_ref()
+            .map(|storage| Storage::open(storage, &layout, incarnation))
+            .transpose()?;
+        let mut incarnations = vec![Vec::new(); n];
+        for &(p, incarnation) in storage.iter().flat_map(|storage| &storage.process_incarnations) {
+            let known = incarnations.get_mut(usize::from(p.0));
+            known.into_iter().for_each(|known| known.push(incarnation));
         }
         let buffer = |region| Arc::new(Buffer::new(layout.len(region)));
-        let rest = Rest::new(&domain)?;
-        let bell = rest.bell();
+        let poller = Poller::new(&domain)?;
+        let waker = poller.waker();
         Ok(MemoryNode {
-            buffers: match &files {
-                Some(files) => files.buffers.clone(),
+            buffers: match &storage {
+                Some(storage) => storage.buffers.clone(),
                 None => (0..config.regions.len() as u8).map(buffer).collect(),
             },
-            rights: config.regions.iter().map(|region| region.permissions).collect(),
-            guests: (0..n).map(|_| None).collect(),
-            lives,
-            life: files.as_ref().map_or(life, |files| files.life),
-            files,
-            door: Door::open(listener, move || bell.ring())?,
-            rest,
+            permissions: config.regions.iter().map(|region| region.permissions).collect(),
+            connections: (0..n).map(|_| None).collect(),
+            incarnations,
+            incarnation: storage.as_ref().map_or(incarnation, |storage| storage.incarnation),
+            storage,
+            acceptor: Acceptor::start(listener, move || waker.wake())?,
+            poller,
             layout,
             domains: (0..n).map(|_| domain.with_own_pds()).collect::<Result<_, _>>()?,
             config,
-            doubtful: Vec::new(),
+            pending_revocations: Vec::new(),
         })
     }
 
-    /// Where processes come in.
+    /// Returns the address at which the node accepts processes.
     pub fn address(&self) -> SocketAddr {
-        self.door.address()
+        self.acceptor.address()
     }
 
-    /// Bytes that it lends.
+    /// Returns the total size of the regions, in bytes.
     pub fn lent_bytes(&self) -> usize {
         self.buffers.iter().map(|buffer| buffer.len()).sum()
     }
 
-    /// Sees to everything, whether or not anything has told of it, and asks to be woken by what comes next. Recoveries of connections
-    /// wake nobody: they are taken part in here, so it should be called every millisecond or so.
+    /// Accepts waiting processes, drives all connections, and answers all requests. Arms the completion queues.
+    ///
+    /// A failover of a connection raises no completion event, and the node takes part in it only here. Call this about every
+    /// millisecond.
     pub fn poll(&mut self) {
-        while let Some(guest) = self.door.next() {
-            let p = guest.hello.from;
-            if self.config.tokens.get(usize::from(p.0)) == Some(&guest.hello.token)
-                && self.let_in(guest).is_err()
+        while let Some(incoming) = self.acceptor.next() {
+            let p = incoming.hello.from;
+            if self.config.tokens.get(usize::from(p.0)) == Some(&incoming.hello.token)
+                && self.accept(incoming).is_err()
             {
-                self.part(p); // it comes again
+                self.disconnect(p); // the process connects again
             }
         }
-        let mut asked = Vec::new();
+        let mut requests = Vec::new();
         for (p, link) in self.links() {
             link.arm();
-            link.poll(|event| asked.extend(event.message().map(|message| (p, message))));
+            link.poll(|event| requests.extend(event.message().map(|message| (p, message))));
         }
-        self.obey(asked);
+        self.answer_requests(requests);
     }
 
-    /// Does what is asked for on the links that completion queues have told of, and nothing else: who asks waits.
-    pub fn poll_ready(&mut self, heard: &ReadyCqs) {
-        let mut asked = Vec::new();
-        for (p, link) in self.links().filter(|(_, link)| link.is_among(heard)) {
+    /// Answers the requests on connections with a completion queue in `ready`, and does nothing else, so that the answer is
+    /// fast.
+    pub fn poll_ready(&mut self, ready: &ReadyCqs) {
+        let mut requests = Vec::new();
+        for (p, link) in self.links().filter(|(_, link)| link.is_ready(ready)) {
             link.arm();
-            link.take(|event| asked.extend(event.message().map(|message| (p, message))));
+            link.poll_completions(|event| requests.extend(event.message().map(|message| (p, message))));
         }
-        self.obey(asked);
+        self.answer_requests(requests);
     }
 
     fn links(&mut self) -> impl Iterator<Item = (ProcessId, &mut Link)> {
-        let guests = (0..).map(ProcessId).zip(&mut self.guests);
-        guests.filter_map(|(p, guest)| guest.as_mut().map(|served| (p, &mut served.link)))
+        let connections = (0..).map(ProcessId).zip(&mut self.connections);
+        connections
+            .filter_map(|(p, connection)| connection.as_mut().map(|connected| (p, &mut connected.link)))
     }
 
-    /// Sleeps until something tells of itself, or so long. What of several memories of one domain has been told of, each of them heeds.
-    pub fn wait(&self, at_most: Duration) -> ReadyCqs {
-        self.rest.rest(at_most)
+    /// Blocks until a completion queue of the domain has an event or a process dials, for at most `timeout`.
+    ///
+    /// Several nodes may share a domain. Pass the result to [`poll_ready`](MemoryNode::poll_ready) of each of them.
+    pub fn wait(&self, timeout: Duration) -> ReadyCqs {
+        self.poller.wait(timeout)
     }
 
-    /// Serves for so long; who comes to the door waits until then.
-    pub fn serve_for(&mut self, at_most: Duration) {
-        let until = Instant::now() + at_most;
+    /// Polls once, then answers requests as they arrive until `duration` has passed. A process that dials meanwhile is accepted
+    /// by the next poll.
+    pub fn serve_for(&mut self, duration: Duration) {
+        let deadline = Instant::now() + duration;
         self.poll();
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return;
             }
-            let heard = self.wait(left);
-            self.poll_ready(&heard);
+            let ready = self.wait(remaining);
+            self.poll_ready(&ready);
         }
     }
 
-    fn obey(&mut self, asked: Vec<(ProcessId, Vec<u8>)>) {
-        for (p, message) in asked {
+    fn answer_requests(&mut self, requests: Vec<(ProcessId, Vec<u8>)>) {
+        for (p, message) in requests {
             match postcard::from_bytes(&message) {
-                Ok(Request::Change { region, read, write }) => {
-                    if let Some(answer) = self.change(p, region.into(), Permissions { read, write }) {
-                        self.answer(p, &answer);
+                Ok(MemoryRequest::ChangePermissions { region, read, write }) => {
+                    if let Some(reply) =
+                        self.change_permissions(p, region.into(), Permissions { read, write })
+                    {
+                        self.reply(p, &reply);
                     }
                 }
-                Ok(Request::Learn { region, first, count }) => match self.learn(region, first, count) {
-                    Ok(seqs) => self.answer(p, &Answer::Learnt { seqs }),
-                    Err(Unmapped) => self.part(p),
-                },
-                // Nobody of ours says such a thing.
-                Err(_) => self.part(p),
+                Ok(MemoryRequest::ReadSeqs { region, first, count }) => {
+                    match self.read_seqs(region, first, count) {
+                        Ok(seqs) => self.reply(p, &MemoryReply::Seqs { seqs }),
+                        Err(Unmapped) => self.disconnect(p),
+                    }
+                }
+                // Malformed request: disconnect.
+                Err(_) => self.disconnect(p),
             }
         }
     }
 
-    /// Connects a process. The connection that it had before is fenced first: what it had asked for there is not done any more.
+    /// Connects a process, after fencing its earlier connection: no request on that one is executed any more.
     ///
-    /// A right that can be taken has to be taken anew: who comes may be a second one of that name, started while the first was asleep.
-    /// From then on the first counts as crashed, and is not let in again: the two would not know of each other's ballots. And of a memory
-    /// that was opened again nobody knows who had the right.
-    fn let_in(&mut self, guest: Guest) -> Result<(), StartError> {
-        let (p, life) = (guest.hello.from, guest.hello.life);
-        let lives = &mut self.lives[usize::from(p.0)];
-        let was_here = !lives.is_empty();
-        if lives.last() != Some(&life) {
-            if lives.contains(&life) || lives.len() == LIVES || was_here && !self.config.allow_restarts {
+    /// A reconnecting process must take an exclusive write permission again, because it may be a second process of the same id, started
+    /// while the first one was suspended. From then on the memory node treats the earlier incarnation as crashed and refuses it:
+    /// the two would not know of each other's ballots. The same holds after the node reopened its storage, which does not record
+    /// the permissions.
+    fn accept(&mut self, incoming: Incoming) -> Result<(), StartError> {
+        let (p, incarnation) = (incoming.hello.from, incoming.hello.incarnation);
+        let known = &mut self.incarnations[usize::from(p.0)];
+        let reconnects = !known.is_empty();
+        if known.last() != Some(&incarnation) {
+            let restarted = reconnects && !self.config.allow_restarts;
+            if known.contains(&incarnation) || known.len() == MAX_INCARNATIONS || restarted {
                 return Ok(());
             }
-            if let Some(files) = &mut self.files {
-                files.let_in(p, life)?;
+            if let Some(storage) = &mut self.storage {
+                storage.record_incarnation(p, incarnation)?;
             }
-            lives.push(life);
+            known.push(incarnation);
         }
-        let takes_anew = was_here || self.files.as_ref().is_some_and(|files| files.reopened);
-        self.part(p);
-        if !self.doubtful.is_empty() {
+        let must_take_permission =
+            reconnects || self.storage.as_ref().is_some_and(|storage| storage.reopened);
+        self.disconnect(p);
+        if !self.pending_revocations.is_empty() {
             return Ok(());
         }
-        let mut link = Link::new(&self.domains[usize::from(p.0)], self.config.failover, MESSAGE)?;
+        let mut link = Link::new(&self.domains[usize::from(p.0)], self.config.failover, MAX_MESSAGE_BYTES)?;
         let info = link.info()?;
-        link.connect(&guest.hello.info)?;
+        link.connect(&incoming.hello.info)?;
         link.arm();
-        self.guests[usize::from(p.0)] = Some(Served { link, keys: Vec::new() });
+        self.connections[usize::from(p.0)] = Some(ConnectedProcess { link, keys: Vec::new() });
         let mut regions = Vec::new();
         for region in 0..self.layout.regions() {
-            let mut permissions = self.rights[region];
-            if takes_anew && self.config.regions[region].legal_change != LegalChange::Never {
+            let mut permissions = self.permissions[region];
+            if must_take_permission && self.config.regions[region].legal_change != LegalChange::Never {
                 permissions.write = permissions.write.without(p);
             }
-            let keys = Keys {
-                read: permissions.read.contains(p).then(|| self.register(p, region, false)).transpose()?,
-                write: permissions.write.contains(p).then(|| self.register(p, region, true)).transpose()?,
+            let key = |allowed: bool, access| allowed.then(|| self.register(p, region, access)).transpose();
+            let keys = RegionKeys {
+                read: key(permissions.read.contains(p), KeyAccess::Read)?,
+                write: key(permissions.write.contains(p), KeyAccess::Write)?,
             };
             let encoded = |key: &Option<VirtualMr>| key.as_ref().map(|mr| mr.remote().encode());
-            regions.push(Place { read: encoded(&keys.read), write: encoded(&keys.write) });
-            let served = self.guests[usize::from(p.0)].as_mut();
-            served.expect("it was let in above").keys.push(keys);
+            regions.push(RegionGrant { read: encoded(&keys.read), write: encoded(&keys.write) });
+            let connected = self.connections[usize::from(p.0)].as_mut();
+            connected.expect("`accept` stored this connection above").keys.push(keys);
         }
-        Ok(guest.welcome(&Welcome {
-            info,
-            life: self.life,
-            room: self.config.register_capacity as u32,
-            regions,
-        })?)
+        let register_capacity = self.config.register_capacity as u32;
+        Ok(incoming.accept(&Welcome { info, incarnation: self.incarnation, register_capacity, regions })?)
     }
 
-    fn register(&self, p: ProcessId, region: usize, to_write: bool) -> Result<VirtualMr, Error> {
-        let access = match (to_write, self.config.regions[region].kind) {
-            (false, _) => Access::REMOTE_READ,
-            (true, RegisterKind::ReadWrite) => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-            (true, RegisterKind::WriteOnce) => Access::LOCAL_WRITE | Access::REMOTE_ATOMIC,
-        };
-        self.domains[usize::from(p.0)].register(&self.buffers[region], access)
-    }
-
-    /// Cuts a process off.
-    fn part(&mut self, p: ProcessId) {
-        let Some(mut served) = self.guests[usize::from(p.0)].take() else { return };
-        // Without its keys a queue pair that is not confirmed to be gone reaches nothing.
-        let _ = served.link.close();
-        for keys in served.keys {
-            let _ = keys.read.map(|mr| self.domains[usize::from(p.0)].deregister(&mr));
-            self.doubtful.extend(keys.write.map(|mr| (p, mr)));
-        }
-        self.revoke();
-    }
-
-    /// Revokes keys by which nobody is to write any more. False as long as a NIC does not confirm it: it may go on writing, so nobody is
-    /// told that it does not. A hung one is the operator's to reset.
-    fn revoke(&mut self) -> bool {
-        self.doubtful.retain(|(p, mr)| self.domains[usize::from(p.0)].deregister(mr).is_err());
-        self.doubtful.is_empty()
-    }
-
-    /// Changes rights, if that is legal. Permissions to read never change among those that are.
-    fn change(&mut self, p: ProcessId, region: usize, permissions: Permissions) -> Option<Answer> {
-        let n = self.guests.len() as u8;
-        let legal = self.config.regions.get(region).is_some_and(|r| r.legal_change.allows(n, p, permissions));
-        if legal {
-            self.rights[region] = permissions;
-            for (q, guest) in (0..).map(ProcessId).zip(&mut self.guests) {
-                let Some(keys) = guest.as_mut().and_then(|served| served.keys.get_mut(region)) else {
-                    continue;
-                };
-                if !permissions.write.contains(q) {
-                    self.doubtful.extend(keys.write.take().map(|mr| (q, mr)));
-                }
-            }
-            if !self.revoke() {
-                return None;
-            }
-            let grant = permissions.write.contains(p)
-                && self.keys(p, region).is_some_and(|keys| keys.write.is_none());
-            if grant && let Ok(mr) = self.register(p, region, true) {
-                self.keys(p, region).expect("looked at above").write = Some(mr);
-            }
-        }
-        let write = self.keys(p, region).and_then(|keys| keys.write.as_ref()).map(|mr| mr.remote().encode());
-        Some(Answer::Changed { write })
-    }
-
-    /// The sequence numbers of some registers; of what does not exist, and of words, none. An error if a disk has failed.
-    fn learn(&self, region: u8, first: u16, count: u16) -> Result<Vec<u64>, Unmapped> {
-        let registers = first..first.saturating_add(count.min(LEARNT)).min(self.layout.registers(region));
-        if self.layout.is_settled(region) {
+    /// Returns the sequence numbers of registers. Registers that do not exist and write-once words have none.
+    fn read_seqs(&self, region: u8, first: u16, count: u16) -> Result<Vec<u64>, Unmapped> {
+        let registers = first..first.saturating_add(count.min(MAX_SEQS)).min(self.layout.registers(region));
+        if self.layout.is_write_once(region) {
             return Ok(Vec::new());
         }
         let stride = self.layout.stride(region);
-        let mut places = vec![0; stride];
+        let mut slots = vec![0; stride];
         let seq = |register: u16| {
-            self.buffers[usize::from(region)].try_read_at(usize::from(register) * stride, &mut places)?;
-            Ok(register::last(&places))
+            self.buffers[usize::from(region)].try_read_at(usize::from(register) * stride, &mut slots)?;
+            Ok(register::last_seq(&slots))
         };
         registers.map(seq).collect()
     }
 
-    fn answer(&mut self, p: ProcessId, answer: &Answer) {
-        if let Some(served) = &mut self.guests[usize::from(p.0)] {
-            // If it has gone, it comes again and asks again.
-            let _ = served.link.send(postcard::to_stdvec(answer).expect("plain data"));
+    fn reply(&mut self, p: ProcessId, reply: &MemoryReply) {
+        if let Some(connected) = &mut self.connections[usize::from(p.0)] {
+            // A process that has disconnected connects again and repeats its request.
+            let _ =
+                connected.link.send(postcard::to_stdvec(reply).expect("postcard encodes any MemoryReply"));
         }
-    }
-
-    fn keys(&mut self, p: ProcessId, region: usize) -> Option<&mut Keys> {
-        self.guests[usize::from(p.0)].as_mut()?.keys.get_mut(region)
     }
 }
 
@@ -393,18 +286,20 @@ impl MemoryNode {
 mod tests {
     use std::sync::mpsc::TryRecvError;
 
+    use mitra_consensus::{Region, RegisterKind};
     use mitra_softnic::{Config, SoftNic};
 
     use super::*;
     use crate::pending_connect::Identity;
 
     fn domain() -> Arc<Domain> {
-        Domain::with_completion_channels(vec![SoftNic::open(Config::loopback()).expect("a NIC")])
-            .expect("a domain")
+        let nic = SoftNic::open(Config::loopback()).expect("a loopback NIC opens");
+        Domain::with_completion_channels(vec![nic]).expect("the NIC has the resources of a domain")
     }
 
-    /// A memory, and what lets the process of this life come to it: whether it is let in.
-    fn memory(restarts: bool) -> impl FnMut(u64) -> bool {
+    /// Returns a function that connects process 1 with a given incarnation to a new memory node, and tells whether the node
+    /// accepted it.
+    fn connect_to_memory(allow_restarts: bool) -> impl FnMut(u64) -> bool {
         let n = 2;
         let region = Region {
             registers: 1,
@@ -418,45 +313,46 @@ mod tests {
             regions: vec![region],
             register_capacity: 64,
             tokens,
-            allow_restarts: restarts,
+            allow_restarts,
             storage: None,
             failover,
         };
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let mut memory = MemoryNode::new(domain(), listener, config).expect("a memory");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let mut memory = MemoryNode::new(domain(), listener, config).expect("the configuration is valid");
         let domain = domain();
-        move |life| {
-            let identity =
-                Identity { me: ProcessId(1), domain: Arc::clone(&domain), failover, token: [7; 16], life };
-            let link = identity.link(MESSAGE).expect("a link");
-            let call = identity.call(memory.address(), link, Duration::ZERO).expect("a call");
+        move |incarnation| {
+            let domain = Arc::clone(&domain);
+            let identity = Identity { process: ProcessId(1), domain, failover, token: [7; 16], incarnation };
+            let link = identity.new_link(MAX_MESSAGE_BYTES).expect("the NIC has a free queue pair");
+            let connecting = identity.connect(memory.address(), link, Duration::ZERO).expect("a new link");
             loop {
                 memory.serve_for(Duration::from_millis(1));
-                match call.answer.try_recv() {
+                match connecting.response.try_recv() {
                     Err(TryRecvError::Empty) => {}
-                    answer => return answer.is_ok_and(|welcome| welcome.is_ok()),
+                    response => return response.is_ok_and(|welcome| welcome.is_ok()),
                 }
             }
         }
     }
 
-    /// Two processes of one name have the same ballots, and may take each other's for their own: of two lives the earlier is over.
+    /// Two processes of one id use the same ballots, and each may take the other's for its own. The node therefore accepts only
+    /// the latest incarnation.
     #[test]
-    fn who_was_followed_by_another_life_is_not_let_in_again() {
-        let mut comes = memory(true);
-        assert!(comes(1));
-        assert!(comes(1), "it may connect anew");
-        assert!(comes(2), "it was started anew");
-        assert!(!comes(1), "the first was only asleep");
-        assert!(comes(2));
+    fn earlier_incarnation_is_refused_after_later_one_connected() {
+        let mut connects = connect_to_memory(true);
+        assert!(connects(1));
+        assert!(connects(1), "the same incarnation may reconnect");
+        assert!(connects(2), "a restarted process has a new incarnation");
+        assert!(!connects(1), "the first incarnation was only suspended");
+        assert!(connects(2));
     }
 
-    /// Who writes its slot without what it accepted in its last life wipes out a decision.
+    /// A process that writes its slot without the value that its last incarnation accepted can undo a decision.
     #[test]
-    fn who_was_started_anew_is_not_let_in_where_that_does_harm() {
-        let mut comes = memory(false);
-        assert!(comes(1));
-        assert!(!comes(2));
-        assert!(comes(1));
+    fn restarted_process_is_refused_without_allow_restarts() {
+        let mut connects = connect_to_memory(false);
+        assert!(connects(1));
+        assert!(!connects(2));
+        assert!(connects(1));
     }
 }

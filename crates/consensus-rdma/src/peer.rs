@@ -1,4 +1,4 @@
-//! A process's way to another: messages, in order, for as long as both live.
+//! The connection of a process to one other process: messages in order, while both run.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -8,142 +8,148 @@ use std::time::{Duration, Instant};
 use mitra_consensus::ProcessId;
 use mitra_verbs::Error;
 
-use crate::handshake::{Guest, Token, Welcome};
-use crate::link::{Event, Link};
-use crate::pending_connect::{AGAIN, Call, Identity};
+use crate::handshake::{Incoming, Token, Welcome};
+use crate::link::{Link, LinkEvent};
+use crate::pending_connect::{Identity, PendingConnect, RETRY_INTERVAL};
 
-/// Messages that wait for a connection, at most; the oldest go first. Who takes none for so long has crashed, as far as protocols can tell.
-const WAITING: usize = 4096;
+/// The most messages that wait for a connection. The oldest are dropped first: to a protocol, a peer that accepts none for that
+/// long has crashed.
+const MAX_QUEUED: usize = 4096;
 
-/// Another process. Of two, the one with the higher number calls.
+/// A connection to another process. Of two processes, the one with the higher id dials.
 #[derive(Debug)]
 pub(crate) struct Peer {
     identity: Identity,
     address: SocketAddr,
-    /// The word that it must know.
+    /// The token that the peer must present.
     token: Token,
-    longest: usize,
-    /// Whether it is mine to call.
-    calls: bool,
+    max_message_bytes: usize,
+    /// Whether this process dials the peer.
+    dials: bool,
     state: State,
-    waiting: VecDeque<Vec<u8>>,
+    queued: VecDeque<Vec<u8>>,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Myself, or nobody that I can call.
-    Alone,
-    /// There was no queue pair or no descriptor for a connection: it is tried again then.
-    Resting(Instant),
-    Calling(Call),
+    /// Nothing to do: the peer is this process itself, or the peer has not dialled yet.
+    Idle,
+    /// No queue pair or descriptor was free. The process dials again at this time.
+    Backoff(Instant),
+    Connecting(PendingConnect),
     Connected(Link),
 }
 
 impl Peer {
     pub(crate) fn new(
         identity: &Identity,
-        p: ProcessId,
+        peer: ProcessId,
         address: SocketAddr,
         token: Token,
-        longest: usize,
+        max_message_bytes: usize,
     ) -> Result<Peer, Error> {
-        let calls = p < identity.me;
-        let state = match calls {
-            true => State::Calling(identity.call(address, identity.link(longest)?, Duration::ZERO)?),
-            false => State::Alone,
+        let dials = peer < identity.process;
+        let state = match dials {
+            true => {
+                let link = identity.new_link(max_message_bytes)?;
+                State::Connecting(identity.connect(address, link, Duration::ZERO)?)
+            }
+            false => State::Idle,
         };
-        let (identity, waiting) = (identity.clone(), VecDeque::new());
-        Ok(Peer { identity, address, token, longest, calls, state, waiting })
+        let (identity, queued) = (identity.clone(), VecDeque::new());
+        Ok(Peer { identity, address, token, max_message_bytes, dials, state, queued })
     }
 
     pub(crate) fn is_connected(&self) -> bool {
         matches!(&self.state, State::Connected(link) if !link.is_broken())
     }
 
-    /// It has come to our door.
-    pub(crate) fn let_in(&mut self, guest: Guest) {
-        if guest.hello.token != self.token || guest.hello.from <= self.identity.me {
+    /// Accepts a connection from the peer. It replaces the earlier one.
+    pub(crate) fn accept(&mut self, incoming: Incoming) {
+        if incoming.hello.token != self.token || incoming.hello.from <= self.identity.process {
             return;
         }
-        // Who was there before is gone, or it would not come.
-        self.state = State::Alone;
-        let made = self.identity.link(self.longest).and_then(|mut link| {
+        // The peer dials only after its end of the earlier connection is gone.
+        self.state = State::Idle;
+        let accepted = self.identity.new_link(self.max_message_bytes).and_then(|mut link| {
             let info = link.info()?;
-            link.connect(&guest.hello.info)?;
+            link.connect(&incoming.hello.info)?;
             Ok((link, info))
         });
-        let Ok((link, info)) = made else { return };
-        let welcome = Welcome { info, life: 0, room: 0, regions: Vec::new() };
-        if guest.welcome(&welcome).is_ok() {
+        let Ok((link, info)) = accepted else { return };
+        let welcome = Welcome { info, incarnation: 0, register_capacity: 0, regions: Vec::new() };
+        if incoming.accept(&welcome).is_ok() {
             self.state = State::Connected(link);
-            self.send_waiting();
+            self.send_queued();
         }
     }
 
-    /// Sends a message, now or once it is connected.
+    /// Sends a message, now or once the peer is connected.
     pub(crate) fn send(&mut self, message: Vec<u8>) {
-        self.waiting.push_back(message);
-        if self.waiting.len() > WAITING {
-            self.waiting.pop_front();
+        self.queued.push_back(message);
+        if self.queued.len() > MAX_QUEUED {
+            self.queued.pop_front();
         }
-        self.send_waiting();
+        self.send_queued();
     }
 
-    fn send_waiting(&mut self) {
+    fn send_queued(&mut self) {
         if let State::Connected(link) = &mut self.state {
-            self.waiting.drain(..).for_each(|message| _ = link.send(message));
+            self.queued.drain(..).for_each(|message| _ = link.send(message));
         }
     }
 
-    /// Drives it, and hands over the messages that came.
-    pub(crate) fn poll(&mut self, mut message: impl FnMut(Vec<u8>)) {
+    /// Drives the connection, and passes each message that arrived to `on_message`.
+    pub(crate) fn poll(&mut self, mut on_message: impl FnMut(Vec<u8>)) {
         match &mut self.state {
-            State::Alone => {}
-            State::Resting(until) if *until > Instant::now() => {}
-            State::Resting(_) => self.call(Duration::ZERO),
-            State::Calling(call) => match call.answer.try_recv() {
+            State::Idle => {}
+            State::Backoff(until) if *until > Instant::now() => {}
+            State::Backoff(_) => self.dial(Duration::ZERO),
+            State::Connecting(pending) => match pending.response.try_recv() {
                 Err(TryRecvError::Empty) => {}
-                Ok(Ok(welcome)) => self.connect(&welcome),
-                Ok(Err(_)) | Err(TryRecvError::Disconnected) => self.call(AGAIN),
+                Ok(Ok(welcome)) => self.finish_connect(&welcome),
+                Ok(Err(_)) | Err(TryRecvError::Disconnected) => self.dial(RETRY_INTERVAL),
             },
             State::Connected(link) => {
                 link.poll(|event| {
-                    if let Event::Message(bytes) = event {
-                        message(bytes);
+                    if let LinkEvent::Message(bytes) = event {
+                        on_message(bytes);
                     }
                 });
                 if link.is_broken() {
-                    // What was under way is lost, as it is when a process crashes.
-                    self.call(AGAIN);
+                    // Messages in flight are lost, as in a crash of the sender.
+                    self.dial(RETRY_INTERVAL);
                 }
             }
         }
     }
 
-    fn connect(&mut self, welcome: &Welcome) {
-        let State::Calling(Call { mut link, .. }) = std::mem::replace(&mut self.state, State::Alone) else {
+    fn finish_connect(&mut self, welcome: &Welcome) {
+        let State::Connecting(PendingConnect { mut link, .. }) =
+            std::mem::replace(&mut self.state, State::Idle)
+        else {
             return;
         };
         if link.connect(&welcome.info).is_err() {
-            return self.call(AGAIN);
+            return self.dial(RETRY_INTERVAL);
         }
         self.state = State::Connected(link);
-        self.send_waiting();
+        self.send_queued();
     }
 
-    /// Calls again, if it is mine to call.
-    fn call(&mut self, wait: Duration) {
-        let old = std::mem::replace(&mut self.state, State::Alone);
-        if !self.calls {
+    /// Dials the peer after `delay`, if this process is the one that dials.
+    fn dial(&mut self, delay: Duration) {
+        let previous = std::mem::replace(&mut self.state, State::Idle);
+        if !self.dials {
             return;
         }
-        let link = match old {
-            State::Calling(call) => Ok(call.link),
-            _ => self.identity.link(self.longest),
+        let link = match previous {
+            State::Connecting(pending) => Ok(pending.link),
+            _ => self.identity.new_link(self.max_message_bytes),
         };
-        self.state = match link.and_then(|link| self.identity.call(self.address, link, wait)) {
-            Ok(call) => State::Calling(call),
-            Err(_) => State::Resting(Instant::now() + AGAIN),
+        self.state = match link.and_then(|link| self.identity.connect(self.address, link, delay)) {
+            Ok(pending) => State::Connecting(pending),
+            Err(_) => State::Backoff(Instant::now() + RETRY_INTERVAL),
         };
     }
 

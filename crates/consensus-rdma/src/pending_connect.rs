@@ -1,4 +1,5 @@
-//! How a process calls a memory or another process: one half of a connection, and who answers with the other.
+//! An outgoing connection: the local end, the identity that the process presents, and the pending answer of
+//! the peer.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,39 +11,50 @@ use mitra_consensus::ProcessId;
 use mitra_failover::Domain;
 use mitra_verbs::Error;
 
-use crate::handshake::{Hello, Token, VERSION, Welcome, knock};
+use crate::handshake::{Hello, Token, VERSION, Welcome, dial};
 use crate::link::Link;
 
-/// How long to wait before a door is knocked at again.
-pub(crate) const AGAIN: Duration = Duration::from_millis(50);
+/// The delay before a connection attempt is repeated.
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Who a process is, for those that it connects to.
+/// The identity that a process presents to peers and memory nodes, and the resources that its connections
+/// use.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
-    pub(crate) me: ProcessId,
+    pub(crate) process: ProcessId,
     pub(crate) domain: Arc<Domain>,
     pub(crate) failover: mitra_failover::Config,
     pub(crate) token: Token,
-    pub(crate) life: u64,
+    pub(crate) incarnation: u64,
 }
 
 impl Identity {
-    /// One end of a connection.
-    pub(crate) fn link(&self, longest: usize) -> Result<Link, Error> {
-        Link::new(&self.domain, self.failover, longest)
+    /// Creates an unconnected end for messages of at most `max_message_bytes` bytes.
+    pub(crate) fn new_link(&self, max_message_bytes: usize) -> Result<Link, Error> {
+        Link::new(&self.domain, self.failover, max_message_bytes)
     }
 
-    /// Asks somebody to be its other end.
-    pub(crate) fn call(&self, at: SocketAddr, link: Link, wait: Duration) -> Result<Call, Error> {
-        let hello =
-            Hello { version: VERSION, from: self.me, token: self.token, life: self.life, info: link.info()? };
-        Ok(Call { link, answer: knock(at, hello, wait) })
+    /// Starts a handshake with the acceptor at `address`, after `delay`, on behalf of `link`.
+    pub(crate) fn connect(
+        &self,
+        address: SocketAddr,
+        link: Link,
+        delay: Duration,
+    ) -> Result<PendingConnect, Error> {
+        let hello = Hello {
+            version: VERSION,
+            from: self.process,
+            token: self.token,
+            incarnation: self.incarnation,
+            info: link.info()?,
+        };
+        Ok(PendingConnect { link, response: dial(address, hello, delay) })
     }
 }
 
-/// A connection that is being made.
+/// A connection attempt that awaits its answer.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct PendingConnect {
     pub(crate) link: Link,
-    pub(crate) answer: Receiver<io::Result<Welcome>>,
+    pub(crate) response: Receiver<io::Result<Welcome>>,
 }

@@ -1,4 +1,4 @@
-//! Sleeping until something happens.
+//! Waiting for work: completion channels and wake-ups from other threads in one poll(2) set.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,77 +11,77 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
-/// What wakes a sleeper: completions on the domain's NICs, and a bell that any thread may ring.
+/// Waits for completion events of a domain's NICs and for [`Waker::wake`].
 #[derive(Debug)]
-pub(crate) struct Rest {
+pub(crate) struct Poller {
     domain: Arc<Domain>,
-    bell: Arc<EventFd>,
+    wakeup: Arc<EventFd>,
 }
 
-/// The completion queues that have told of something, by rail.
+/// The completion queues that raised an event during [`crate::MemoryNode::wait`], each with the index of its rail.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReadyCqs(Vec<(usize, CqId)>);
 
 impl ReadyCqs {
-    /// Whether one of them is this queue pair's.
-    pub(crate) fn is_about(&self, vqp: &VirtualQp) -> bool {
+    /// Returns whether one of the queues belongs to `vqp`.
+    pub(crate) fn contains(&self, vqp: &VirtualQp) -> bool {
         self.0.iter().any(|&(rail, cq)| vqp.uses_cq(rail, cq))
     }
 }
 
-/// Rings a sleeper's bell.
+/// Wakes a [`Poller`] from any thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Bell(Arc<EventFd>);
+pub(crate) struct Waker(Arc<EventFd>);
 
-impl Bell {
-    /// Wakes it; if it does not sleep, it will not the next time.
-    pub(crate) fn ring(&self) {
-        // Full is rung.
+impl Waker {
+    /// Ends the current wait of the poller, or its next one.
+    pub(crate) fn wake(&self) {
+        // EAGAIN means that the counter is full, so the eventfd is readable already.
         let _ = self.0.write(1);
     }
 }
 
-impl Rest {
-    pub(crate) fn new(domain: &Arc<Domain>) -> nix::Result<Rest> {
-        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-        Ok(Rest { domain: Arc::clone(domain), bell: Arc::new(bell) })
+impl Poller {
+    pub(crate) fn new(domain: &Arc<Domain>) -> nix::Result<Poller> {
+        let wakeup = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        Ok(Poller { domain: Arc::clone(domain), wakeup: Arc::new(wakeup) })
     }
 
-    pub(crate) fn bell(&self) -> Bell {
-        Bell(Arc::clone(&self.bell))
+    pub(crate) fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.wakeup))
     }
 
-    /// What is readable when something has happened.
+    /// Returns the descriptors to poll for reading: one per completion channel, and the wake-up eventfd last.
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let channels = self.domain.nics().iter().filter_map(|nic| nic.channel.as_ref());
-        channels.map(|channel| channel.as_fd()).chain([self.bell.as_fd()]).collect()
+        channels.map(|channel| channel.as_fd()).chain([self.wakeup.as_fd()]).collect()
     }
 
-    /// Takes note of what has happened, so that only what comes then is readable again.
-    pub(crate) fn note(&self) {
-        let _ = self.bell.read();
-        self.heard();
+    /// Consumes all pending events, so that only later ones make the descriptors readable.
+    pub(crate) fn drain_events(&self) {
+        let _ = self.wakeup.read();
+        self.take_ready();
     }
 
-    fn heard(&self) -> ReadyCqs {
-        let mut heard = Vec::new();
+    fn take_ready(&self) -> ReadyCqs {
+        let mut ready = Vec::new();
         for (rail, nic) in self.domain.nics().iter().enumerate() {
             while let Some(Ok(Some(cq))) = nic.channel.as_ref().map(|channel| channel.next_event()) {
-                heard.push((rail, cq));
+                ready.push((rail, cq));
             }
         }
-        ReadyCqs(heard)
+        ReadyCqs(ready)
     }
 
-    /// Sleeps until something happens, or so long.
-    pub(crate) fn rest(&self, at_most: Duration) -> ReadyCqs {
+    /// Blocks until an event or a wake-up arrives, for at most `timeout`. Returns the completion queues with events.
+    pub(crate) fn wait(&self, timeout: Duration) -> ReadyCqs {
         let fds = self.fds();
         let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        // A refused wait is a short one.
-        let _ = ppoll(&mut fds, Some(TimeSpec::from(at_most)), None);
-        if fds.last().is_some_and(|bell| bell.any() == Some(true)) {
-            let _ = self.bell.read();
+        // After an error such as EINTR the caller polls early, which is harmless.
+        let _ = ppoll(&mut fds, Some(TimeSpec::from(timeout)), None);
+        if fds.last().is_some_and(|wakeup| wakeup.any() == Some(true)) {
+            let _ = self.wakeup.read();
         }
-        self.heard()
+        self.take_ready()
     }
 }

@@ -1,4 +1,4 @@
-//! The driver of a process: carries out what a state machine asks for, and tells it what came of it.
+//! A process node: drives the state machine of one process over RDMA.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
@@ -10,48 +10,52 @@ use mitra_failover::{Domain, FailoverReport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::handshake::{Door, Token};
+use crate::handshake::{Acceptor, Token};
+use crate::memory_client::MemoryClient;
 use crate::memory_node::StartError;
 use crate::peer::Peer;
 use crate::pending_connect::Identity;
-use crate::poller::Rest;
-use crate::port::Port;
+use crate::poller::Poller;
 
-/// Where a process is, and whom it knows.
+/// The configuration of a [`ProcessNode`].
 #[derive(Clone, Debug)]
 pub struct ProcessConfig {
-    /// Which process it is.
+    /// The id of this process.
     pub id: ProcessId,
-    /// The word by which each process is known; how many they are.
+    /// The token of each process, indexed by [`ProcessId`]. The length is the number of processes.
     pub tokens: Vec<Token>,
-    /// Where the doors of the processes are. Nobody needs the last one's but to be known.
+    /// The address at which each process accepts its peers, indexed by [`ProcessId`]. No peer dials the last
+    /// process.
     pub processes: Vec<SocketAddr>,
-    /// Where the doors of the memories are, and their regions.
+    /// The address of each memory node, and its regions, indexed by [`MemoryId`].
     pub memories: Vec<(SocketAddr, Vec<Region>)>,
-    /// Bytes of a register's contents, at most; as the memories say.
+    /// The capacity of a register's contents, in bytes. The memory nodes must use the same.
     pub register_capacity: usize,
-    /// Bytes of a message between processes, at most.
+    /// The largest encoded message between processes, in bytes.
     pub max_message_bytes: usize,
-    /// How long [`Action::Wake`] is.
+    /// The delay between [`Action::Wake`] and [`Input::Wake`].
     pub wake_delay: Duration,
-    /// How connections behave. Both ends must have the same.
+    /// The configuration of the connections. Both ends must use the same.
     pub failover: mitra_failover::Config,
 }
 
-/// A process that runs.
+/// A process with its connections to memory nodes and peers.
+///
+/// The node performs the [`Action`]s of the state machine and passes their outcomes back as [`Input`]s. It
+/// makes progress only inside its methods.
 #[derive(Debug)]
 pub struct ProcessNode<P: Process> {
     process: P,
-    ports: Vec<Port<P::Cell>>,
+    memories: Vec<MemoryClient<P::Cell>>,
     peers: Vec<Peer>,
-    door: Door,
-    rest: Rest,
-    wake: Duration,
-    awake_at: Option<Instant>,
+    acceptor: Acceptor,
+    poller: Poller,
+    wake_delay: Duration,
+    wakes_at: Option<Instant>,
     actions: Vec<Action<P::Cell, P::Message>>,
-    /// What it is to be told next.
+    /// Inputs that the state machine has not handled yet.
     inputs: Vec<Input<P::Cell, P::Message>>,
-    answers: Vec<(OpId, Response<P::Cell>)>,
+    responses: Vec<(OpId, Response<P::Cell>)>,
 }
 
 impl<P> ProcessNode<P>
@@ -60,11 +64,16 @@ where
     P::Cell: Serialize + DeserializeOwned,
     P::Message: Serialize + DeserializeOwned,
 {
-    /// Starts it. Others come in through `listener`. What it cannot reach yet, it goes on calling. The domain should notify, if the
-    /// process is to [`ProcessNode::wait`].
+    /// Creates a node that accepts peers on `listener`, passes [`Input::Start`] to the process, and begins to
+    /// connect to memory nodes and peers. The node repeats failed connection attempts for as long as it runs.
+    ///
+    /// The domain should have completion channels ([`Domain::with_completion_channels`]): without them
+    /// [`ProcessNode::wait`] notices no event.
     ///
     /// # Errors
-    /// The system or the NIC refuses.
+    /// - [`StartError::ProcessCount`] unless there are 1 to 64 tokens, as many addresses, and `id` is one of
+    ///   them.
+    /// - [`StartError::Io`] or [`StartError::Nic`] if the system or the NIC refuses a resource.
     pub fn new(
         process: P,
         domain: &Arc<Domain>,
@@ -76,11 +85,16 @@ where
             return Err(StartError::ProcessCount(n));
         }
         let token = config.tokens[usize::from(config.id.0)];
-        let life = getrandom::u64()?;
-        let identity =
-            Identity { me: config.id, domain: Arc::clone(domain), failover: config.failover, token, life };
-        let ports = config.memories.iter().map(|(address, regions)| {
-            Port::new(identity.clone(), *address, regions, config.register_capacity)
+        let incarnation = getrandom::u64()?;
+        let identity = Identity {
+            process: config.id,
+            domain: Arc::clone(domain),
+            failover: config.failover,
+            token,
+            incarnation,
+        };
+        let memories = config.memories.iter().map(|(address, regions)| {
+            MemoryClient::new(identity.clone(), *address, regions, config.register_capacity)
         });
         let peers = (0..n as u8).map(ProcessId).map(|p| {
             Peer::new(
@@ -91,145 +105,155 @@ where
                 config.max_message_bytes,
             )
         });
-        let rest = Rest::new(domain)?;
-        let bell = rest.bell();
+        let poller = Poller::new(domain)?;
+        let waker = poller.waker();
         let mut node = ProcessNode {
-            ports: ports.collect::<Result<_, _>>()?,
+            memories: memories.collect::<Result<_, _>>()?,
             peers: peers.collect::<Result<_, _>>()?,
-            door: Door::open(listener, move || bell.ring())?,
-            rest,
-            wake: config.wake_delay,
-            awake_at: None,
+            acceptor: Acceptor::start(listener, move || waker.wake())?,
+            poller,
+            wake_delay: config.wake_delay,
+            wakes_at: None,
             actions: Vec::new(),
             inputs: vec![Input::Start],
-            answers: Vec::new(),
+            responses: Vec::new(),
             process,
         };
-        node.tell_all();
+        node.handle_inputs();
         Ok(node)
     }
 
-    /// The process.
+    /// Returns the state machine.
     pub fn process(&self) -> &P {
         &self.process
     }
 
-    /// Lets the process do something of its own, and carries out what it asks for then.
+    /// Calls `f` with the state machine, then performs the actions that `f` appended.
     pub fn with_process<T>(
         &mut self,
-        act: impl FnOnce(&mut P, &mut Vec<Action<P::Cell, P::Message>>) -> T,
+        f: impl FnOnce(&mut P, &mut Vec<Action<P::Cell, P::Message>>) -> T,
     ) -> T {
-        let done = act(&mut self.process, &mut self.actions);
-        self.carry_out();
-        done
+        let result = f(&mut self.process, &mut self.actions);
+        self.perform_actions();
+        result
     }
 
-    /// Tells the process something.
+    /// Passes an input to the state machine.
     pub fn handle_input(&mut self, input: Input<P::Cell, P::Message>) {
         self.inputs.push(input);
-        self.tell_all();
+        self.handle_inputs();
     }
 
-    /// How many memories can be reached now.
+    /// Returns the number of connected memory nodes.
     pub fn connected_memories(&self) -> usize {
-        self.ports.iter().filter(|port| port.is_ready()).count()
+        self.memories.iter().filter(|memory| memory.is_connected()).count()
     }
 
-    /// Those that have lost what they held, or are not what they should be: as good as crashed.
+    /// Returns the memory nodes that count as crashed: their contents are lost, or their layout is not the
+    /// configured one.
     pub fn crashed_memories(&self) -> impl Iterator<Item = MemoryId> {
-        (0..).map(MemoryId).zip(&self.ports).filter(|(_, port)| port.is_dead()).map(|(memory, _)| memory)
+        (0..)
+            .map(MemoryId)
+            .zip(&self.memories)
+            .filter(|(_, memory)| memory.is_crashed())
+            .map(|(memory, _)| memory)
     }
 
-    /// How many other processes are connected now.
+    /// Returns the number of connected peers.
     pub fn connected_peers(&self) -> usize {
         self.peers.iter().filter(|peer| peer.is_connected()).count()
     }
 
-    /// The last move of the connection to a memory from one rail to another.
+    /// Returns the report of the last failover of the connection to a memory node.
     pub fn last_failover(&self, memory: MemoryId) -> Option<FailoverReport> {
-        self.ports.get(usize::from(memory.0))?.last_failover()
+        self.memories.get(usize::from(memory.0))?.last_failover()
     }
 
-    /// How often the connection to a memory was made.
+    /// Returns how many times the connection to a memory node was established.
     pub fn connection_count(&self, memory: MemoryId) -> u64 {
-        self.ports.get(usize::from(memory.0)).map_or(0, Port::connections)
+        self.memories.get(usize::from(memory.0)).map_or(0, MemoryClient::connections)
     }
 
-    /// Does what has come up, and says whether anything has.
+    /// Accepts peers, drives all connections, and lets the state machine handle what arrived. Returns whether
+    /// there was any input.
     pub fn poll(&mut self) -> bool {
-        while let Some(guest) = self.door.next() {
-            if let Some(peer) = self.peers.get_mut(usize::from(guest.hello.from.0)) {
-                peer.let_in(guest);
+        while let Some(incoming) = self.acceptor.next() {
+            if let Some(peer) = self.peers.get_mut(usize::from(incoming.hello.from.0)) {
+                peer.accept(incoming);
             }
         }
         let mut busy = false;
-        for at in 0..self.ports.len() {
-            self.ports[at].poll(&mut self.answers);
-            // One by one: what the process does in between is asked after what was answered.
+        for at in 0..self.memories.len() {
+            self.memories[at].poll(&mut self.responses);
+            // Memory by memory, so that operations which the process starts now are posted after these
+            // responses were handled.
             let memory = MemoryId(at as u8);
-            let answers = self.answers.drain(..);
-            self.inputs.extend(answers.map(|(id, response)| Input::Response { memory, id, response }));
-            busy |= self.tell_all();
+            let responses = self.responses.drain(..);
+            self.inputs.extend(responses.map(|(id, response)| Input::Response { memory, id, response }));
+            busy |= self.handle_inputs();
         }
         for (from, peer) in (0..).map(ProcessId).zip(&mut self.peers) {
             peer.poll(|bytes| {
-                // What cannot be read was said by nobody of ours.
+                // Malformed messages come from a Byzantine peer and are dropped.
                 if let Ok(message) = postcard::from_bytes(&bytes) {
                     self.inputs.push(Input::Message { from, message });
                 }
             });
         }
-        if self.awake_at.is_some_and(|at| at <= Instant::now()) {
-            self.awake_at = None;
+        if self.wakes_at.is_some_and(|at| at <= Instant::now()) {
+            self.wakes_at = None;
             self.inputs.push(Input::Wake);
         }
-        self.tell_all() | busy
+        self.handle_inputs() | busy
     }
 
-    /// Sleeps until something comes up, or so long. Recoveries of connections are taken part in by [`ProcessNode::poll`], so it should be
-    /// short.
-    pub fn wait(&mut self, at_most: Duration) {
+    /// Polls, and if there was no input, blocks until an event arrives, for at most `max`.
+    ///
+    /// A failover of a connection raises no completion event, and the node takes part in it only in
+    /// [`ProcessNode::poll`], so `max` should be about a millisecond.
+    pub fn wait(&mut self, max: Duration) {
         self.arm();
         if !self.poll() {
-            let _ = self.rest.rest(self.next_timeout(at_most));
+            let _ = self.poller.wait(self.next_timeout(max));
         }
     }
 
-    /// Asks that its file descriptors become readable when something comes up: for who waits for other things too. Poll once more after
-    /// that, and [`ProcessNode::drain_events`] what has come.
+    /// Arms the completion queues, so that [`ProcessNode::fds`] become readable at the next event. Callers
+    /// that also wait for other descriptors then poll once more, wait, and call
+    /// [`ProcessNode::drain_events`].
     pub fn arm(&self) {
-        self.ports.iter().for_each(Port::arm);
+        self.memories.iter().for_each(MemoryClient::arm);
         self.peers.iter().for_each(Peer::arm);
     }
 
-    /// What to wait for.
+    /// Returns the descriptors to wait on for reading.
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.rest.fds()
+        self.poller.fds()
     }
 
-    /// Takes note of what has made them readable.
+    /// Consumes the pending events, so that only later ones make the descriptors readable.
     pub fn drain_events(&self) {
-        self.rest.note();
+        self.poller.drain_events();
     }
 
-    /// So long, or until the process is to be woken.
-    pub fn next_timeout(&self, at_most: Duration) -> Duration {
-        let wake = self.awake_at.map_or(at_most, |at| at.saturating_duration_since(Instant::now()));
-        at_most.min(wake)
+    /// Returns the shorter of `max` and the time until [`Input::Wake`] is due.
+    pub fn next_timeout(&self, max: Duration) -> Duration {
+        let until_wake = self.wakes_at.map_or(max, |at| at.saturating_duration_since(Instant::now()));
+        max.min(until_wake)
     }
 
-    fn tell_all(&mut self) -> bool {
+    fn handle_inputs(&mut self) -> bool {
         let busy = !self.inputs.is_empty();
         while !self.inputs.is_empty() {
             for input in std::mem::take(&mut self.inputs) {
                 self.process.handle(input, &mut self.actions);
-                self.carry_out();
+                self.perform_actions();
             }
         }
         busy
     }
 
-    fn carry_out(&mut self) {
+    fn perform_actions(&mut self) {
         for action in std::mem::take(&mut self.actions) {
             match action {
                 Action::Send { to, message } => {
@@ -240,11 +264,11 @@ where
                     }
                 }
                 Action::Invoke { memory, id, op } => {
-                    if let Some(port) = self.ports.get_mut(usize::from(memory.0)) {
-                        port.ask(id, op);
+                    if let Some(memory) = self.memories.get_mut(usize::from(memory.0)) {
+                        memory.submit(id, op);
                     }
                 }
-                Action::Wake => self.awake_at = Some(Instant::now() + self.wake),
+                Action::Wake => self.wakes_at = Some(Instant::now() + self.wake_delay),
                 Action::FlipCoin => {
                     let mut byte = [0];
                     // The system's generator fails only before it is seeded at boot; the coin is then tails.

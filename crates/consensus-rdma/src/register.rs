@@ -1,23 +1,25 @@
-//! A register as bytes that are written in more than one piece, and read while they are.
+//! The bytes of a register that one process writes in several pieces while others read it.
 //!
-//! It has two places, written in turn, so that what it held stays while the next is written; a checksum tells what is torn
-//! (uBFT's sub-slots; agreement.md §8). Its one writer at a time writes a place only when its last write is acknowledged.
+//! A register has two slots, which successive writes use in turn, so that the previous value stays readable
+//! during a write. A checksum detects a torn slot (uBFT's sub-slots; agreement.md §8). The writer posts its
+//! next write to a slot only after its previous write is acknowledged.
 
-/// Bytes in front of a place's contents: a sequence number (8), the length (4), and the CRC-32 of both and of the contents (4).
-const HEAD: usize = 16;
+/// The size of a slot's header, in bytes: the sequence number (8), the length of the contents (4), and the
+/// CRC-32 of both and of the contents (4).
+const HEADER_BYTES: usize = 16;
 
-/// Bytes of a place with room for so many.
-pub(crate) const fn place_len(room: usize) -> usize {
-    (HEAD + room).next_multiple_of(8)
+/// Returns the size of a slot with the given capacity, in bytes, a multiple of 8.
+pub(crate) const fn slot_bytes(capacity: usize) -> usize {
+    (HEADER_BYTES + capacity).next_multiple_of(8)
 }
 
-/// Which of the two places a write with this sequence number goes to.
-pub(crate) fn place_of(seq: u64) -> usize {
+/// Returns the slot, 0 or 1, that the write with sequence number `seq` uses.
+pub(crate) fn slot_of(seq: u64) -> usize {
     (seq % 2) as usize
 }
 
-/// Appends what a place is to hold.
-pub(crate) fn seal(seq: u64, contents: &[u8], out: &mut Vec<u8>) {
+/// Appends the encoding of a slot to `out`.
+pub(crate) fn encode_slot(seq: u64, contents: &[u8], out: &mut Vec<u8>) {
     let len = (contents.len() as u32).to_le_bytes();
     out.extend_from_slice(&seq.to_le_bytes());
     out.extend_from_slice(&len);
@@ -33,9 +35,10 @@ fn checksum(seq: u64, contents: &[u8]) -> u32 {
     crc.finalize()
 }
 
-/// What a place holds, and with which sequence number: 0 and nothing if it was never written. None if it is torn.
-fn open(place: &[u8]) -> Option<(u64, &[u8])> {
-    let (head, contents) = place.split_at_checked(HEAD)?;
+/// Decodes a slot into its sequence number and contents. A slot that was never written decodes to 0 and empty
+/// contents. Returns `None` if the slot is torn.
+fn decode_slot(slot: &[u8]) -> Option<(u64, &[u8])> {
+    let (head, contents) = slot.split_at_checked(HEADER_BYTES)?;
     let seq = u64::from_le_bytes(head[..8].try_into().ok()?);
     let len = u32::from_le_bytes(head[8..12].try_into().ok()?) as usize;
     let crc = u32::from_le_bytes(head[12..].try_into().ok()?);
@@ -46,38 +49,40 @@ fn open(place: &[u8]) -> Option<(u64, &[u8])> {
     (crc == checksum(seq, contents)).then_some((seq, contents))
 }
 
-/// What a read of both places saw.
+/// The result of a READ of both slots.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) enum Seen<'a> {
-    /// The register held this at some time during the read.
-    Held(u64, &'a [u8]),
-    /// One place is torn. The register held the other if the next read sees the same sequence number beside a torn place again:
-    /// then that was there all the time, and what is torn is the write after it. Else it may be older than what was written before
-    /// the read began.
-    Half(u64, &'a [u8]),
-    /// Both are torn: the writer is faster than the reader, or lies.
-    Torn,
+pub(crate) enum RegisterRead<'a> {
+    /// Both slots are whole. The register held this value, with this sequence number, at some time during the
+    /// READ.
+    Stable(u64, &'a [u8]),
+    /// One slot is torn, and this is the content of the other. The value is the register's only if the next
+    /// READ finds the same sequence number beside a torn slot: then the slot was current throughout, and the
+    /// torn one is the write after it. From a single READ the value may be older than a write that preceded
+    /// the READ.
+    OneTorn(u64, &'a [u8]),
+    /// Both slots are torn: the writer is faster than the reader, or Byzantine.
+    BothTorn,
 }
 
-/// Looks at the two places of a register.
-pub(crate) fn look(places: &[u8]) -> Seen<'_> {
-    let (first, second) = places.split_at(places.len() / 2);
-    match (open(first), open(second)) {
+/// Decodes the two slots of a register.
+pub(crate) fn read_slots(slots: &[u8]) -> RegisterRead<'_> {
+    let (first, second) = slots.split_at(slots.len() / 2);
+    match (decode_slot(first), decode_slot(second)) {
         (Some(a), Some(b)) => {
             let (seq, contents) = if a.0 > b.0 { a } else { b };
-            Seen::Held(seq, contents)
+            RegisterRead::Stable(seq, contents)
         }
-        (Some((seq, contents)), None) | (None, Some((seq, contents))) => Seen::Half(seq, contents),
-        (None, None) => Seen::Torn,
+        (Some((seq, contents)), None) | (None, Some((seq, contents))) => RegisterRead::OneTorn(seq, contents),
+        (None, None) => RegisterRead::BothTorn,
     }
 }
 
-/// The sequence number of the last whole write, while nobody writes. What is torn there is the write after it; where both are, a writer lied,
-/// and any number will do.
-pub(crate) fn last(places: &[u8]) -> u64 {
-    match look(places) {
-        Seen::Held(seq, _) | Seen::Half(seq, _) => seq,
-        Seen::Torn => 0,
+/// Returns the sequence number of the last complete write, while no process writes. A torn slot is then the
+/// write after it. Both slots are torn only if the writer is Byzantine, and any number is correct for it.
+pub(crate) fn last_seq(slots: &[u8]) -> u64 {
+    match read_slots(slots) {
+        RegisterRead::Stable(seq, _) | RegisterRead::OneTorn(seq, _) => seq,
+        RegisterRead::BothTorn => 0,
     }
 }
 
@@ -85,57 +90,67 @@ pub(crate) fn last(places: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    const ROOM: usize = 21;
+    const CAPACITY: usize = 21;
 
-    fn write(places: &mut [u8], seq: u64, contents: &[u8], bytes: usize) {
-        let mut sealed = Vec::new();
-        seal(seq, contents, &mut sealed);
-        let at = place_of(seq) * place_len(ROOM);
-        let bytes = bytes.min(sealed.len());
-        places[at..at + bytes].copy_from_slice(&sealed[..bytes]);
+    fn write(slots: &mut [u8], seq: u64, contents: &[u8], bytes: usize) {
+        let mut encoded = Vec::new();
+        encode_slot(seq, contents, &mut encoded);
+        let offset = slot_of(seq) * slot_bytes(CAPACITY);
+        let bytes = bytes.min(encoded.len());
+        slots[offset..offset + bytes].copy_from_slice(&encoded[..bytes]);
     }
 
     fn fresh() -> Vec<u8> {
-        vec![0; 2 * place_len(ROOM)]
+        vec![0; 2 * slot_bytes(CAPACITY)]
     }
 
     #[test]
-    fn it_holds_what_was_written_last() {
-        let mut places = fresh();
-        assert_eq!(look(&places), Seen::Held(0, &[]));
+    fn last_write_is_read_back() {
+        let mut slots = fresh();
+        assert_eq!(read_slots(&slots), RegisterRead::Stable(0, &[]));
         for seq in 1..6 {
             let contents = vec![seq as u8; seq as usize * 4];
-            write(&mut places, seq, &contents, usize::MAX);
-            assert_eq!(look(&places), Seen::Held(seq, &contents));
+            write(&mut slots, seq, &contents, usize::MAX);
+            assert_eq!(read_slots(&slots), RegisterRead::Stable(seq, &contents));
         }
-        write(&mut places, 6, &[], usize::MAX);
-        assert_eq!(look(&places), Seen::Held(6, &[]), "also when that is nothing");
+        write(&mut slots, 6, &[], usize::MAX);
+        assert_eq!(
+            read_slots(&slots),
+            RegisterRead::Stable(6, &[]),
+            "empty contents replace the previous value"
+        );
     }
 
-    /// However much of a write arrives, what was there before stays; and nothing between the two is seen.
+    /// A write that is cut off at any byte leaves the previous value readable, and no mixture of the two is
+    /// returned.
     #[test]
-    fn a_torn_write_shows_the_one_before_it() {
+    fn torn_write_leaves_previous_value_readable() {
         for before in 0..4 {
-            for bytes in 1..HEAD + ROOM {
-                let mut places = fresh();
-                (1..=before).for_each(|seq| write(&mut places, seq, &[seq as u8; ROOM], usize::MAX));
-                write(&mut places, before + 1, &[0xEE; ROOM], bytes);
-                let held = vec![before as u8; if before == 0 { 0 } else { ROOM }];
-                assert_eq!(look(&places), Seen::Half(before, &held), "{bytes} bytes of write {}", before + 1);
-                // The next writer writes where it is torn.
-                write(&mut places, before + 1, b"new", usize::MAX);
-                assert_eq!(look(&places), Seen::Held(before + 1, b"new"));
+            for bytes in 1..HEADER_BYTES + CAPACITY {
+                let mut slots = fresh();
+                (1..=before).for_each(|seq| write(&mut slots, seq, &[seq as u8; CAPACITY], usize::MAX));
+                write(&mut slots, before + 1, &[0xEE; CAPACITY], bytes);
+                let held = vec![before as u8; if before == 0 { 0 } else { CAPACITY }];
+                assert_eq!(
+                    read_slots(&slots),
+                    RegisterRead::OneTorn(before, &held),
+                    "{bytes} bytes of write {}",
+                    before + 1
+                );
+                // The next writer overwrites the torn slot.
+                write(&mut slots, before + 1, b"new", usize::MAX);
+                assert_eq!(read_slots(&slots), RegisterRead::Stable(before + 1, b"new"));
             }
         }
     }
 
     #[test]
-    fn garbage_is_torn() {
-        let mut places = fresh();
-        places.fill(0xFF);
-        assert_eq!(look(&places), Seen::Torn);
-        // A length that would reach beyond the place.
-        places[..HEAD].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0x7F, 0, 0, 0, 0]);
-        assert_eq!(look(&places), Seen::Torn);
+    fn garbage_reads_as_torn() {
+        let mut slots = fresh();
+        slots.fill(0xFF);
+        assert_eq!(read_slots(&slots), RegisterRead::BothTorn);
+        // A length field that points beyond the slot.
+        slots[..HEADER_BYTES].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0x7F, 0, 0, 0, 0]);
+        assert_eq!(read_slots(&slots), RegisterRead::BothTorn);
     }
 }

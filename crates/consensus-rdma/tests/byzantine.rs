@@ -1,5 +1,5 @@
-//! One of three processes lies, over NICs: the models' traitors, as processes whose rights the memories' NICs enforce. The other two agree,
-//! and end.
+//! One of three processes is Byzantine. The test runs the model checker's Byzantine processes over NICs,
+//! which enforce their permissions. The two correct processes must agree and terminate.
 
 mod common;
 
@@ -20,26 +20,26 @@ use mitra_consensus_check::{Actor, Byzantine, Claimant, Fabulist, Forge};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Memories, one of which may crash.
+/// The number of memories. One of them may crash.
 const M: u8 = 3;
-/// Turns for which the memories have room.
-const TURNS: u16 = 24;
-/// Polls before a process panics.
-const PATIENCE: u8 = 30;
+/// The number of broadcast rounds that the memories have registers for.
+const ROUNDS: u16 = 24;
+/// The number of polls after which a process of Cheap Quorum panics.
+const PANIC_POLLS: u8 = 30;
 
-/// Processes of which this one has two faces that keep to few rules: without a whim it does nothing worse, with one it keeps silent,
-/// replays, forges, freezes and panics.
-fn behaviours(liar: u8) -> Vec<Traitors> {
-    let who = ProcessSet::only(ProcessId(liar));
+/// Returns the behaviours of a Byzantine process that equivocates and follows few rules. Without a seed it
+/// does nothing worse. With a seed it also omits, replays and forges messages, stops, and panics.
+fn behaviours(byzantine: u8) -> Vec<Traitors> {
+    let who = ProcessSet::only(ProcessId(byzantine));
     [None, Some(1), Some(2), Some(3)].map(|whim| Traitors { who, whim }).into()
 }
 
-/// A process that says nothing.
+/// Returns a Byzantine process that sends nothing.
 fn silence<F: Process<Cell: Forge>>() -> Byzantine<F> {
     Byzantine::new(3, Vec::new(), None)
 }
 
-fn over<P, F>(regions: Vec<Region>, processes: Vec<Actor<P, F>>) -> Cluster<Actor<P, F>>
+fn cluster<P, F>(regions: Vec<Region>, processes: Vec<Actor<P, F>>) -> Cluster<Actor<P, F>>
 where
     P: Process + Debug,
     F: Process<Cell = P::Cell, Message = P::Message> + Debug,
@@ -49,27 +49,28 @@ where
     Cluster::start(processes, &vec![regions; M.into()], 1)
 }
 
-/// Two honest processes of three decide alike: the liar leads for a while, then one of them does, and a memory crashes meanwhile.
-fn two_decide<P, F>(regions: Vec<Region>, liar: u8, processes: Vec<Actor<P, F>>)
+/// Checks that two correct processes decide alike: the Byzantine process leads for a while, one memory
+/// crashes, then a correct process leads.
+fn correct_processes_decide<P, F>(regions: Vec<Region>, byzantine: u8, processes: Vec<Actor<P, F>>)
 where
     P: Process + Debug,
     F: Process<Cell = P::Cell, Message = P::Message> + Debug,
     P::Cell: Forge + Serialize + DeserializeOwned,
     P::Message: Serialize + DeserializeOwned,
 {
-    let mut cluster = over(regions, processes);
-    cluster.lead(liar);
+    let mut cluster = cluster(regions, processes);
+    cluster.announce_leader(byzantine);
     for _ in 0..200 {
-        cluster.turn();
+        cluster.poll_all();
     }
     cluster.memories[0].crash();
-    cluster.lead((liar + 1) % 3);
-    cluster.decided_but(ProcessSet::only(ProcessId(liar)));
+    cluster.announce_leader((byzantine + 1) % 3);
+    cluster.decided_without(ProcessSet::only(ProcessId(byzantine)));
 }
 
 type Sender<R> = Broadcaster<u8, Ed25519, R>;
 
-/// The first of three processes broadcasts.
+/// The process that broadcasts.
 const SENDER: ProcessId = ProcessId(0);
 
 fn broadcasters(traitors: Traitors) -> Vec<Actor<Sender<AllRules>, Sender<Lax>>> {
@@ -83,24 +84,29 @@ fn broadcasters(traitors: Traitors) -> Vec<Actor<Sender<AllRules>, Sender<Lax>>>
 }
 
 #[test]
-fn what_an_honest_process_broadcasts_is_delivered_though_a_reader_lies() {
+fn broadcast_of_correct_sender_is_delivered_despite_byzantine_reader() {
     for traitors in behaviours(2) {
         let regions = Broadcast::<u8, Ed25519, AllRules>::regions(3, 1);
-        assert_eq!(over(regions, broadcasters(traitors)).decided_but(traitors.who), 10, "{traitors:?}");
+        assert_eq!(
+            cluster(regions, broadcasters(traitors)).decided_without(traitors.who),
+            10,
+            "{traitors:?}"
+        );
     }
 }
 
-/// Of what a sender says that says two things, nobody needs to deliver any; but what one delivers, the other does.
+/// If the sender equivocates, no process needs to deliver. If one correct process delivers, the other
+/// delivers the same message.
 #[test]
-fn a_sender_that_says_two_things_is_not_believed_twice() {
+fn equivocating_sender_causes_no_two_deliveries() {
     for traitors in behaviours(SENDER.0) {
-        let mut cluster = over(Broadcast::<u8, Ed25519, AllRules>::regions(3, 1), broadcasters(traitors));
+        let mut cluster = cluster(Broadcast::<u8, Ed25519, AllRules>::regions(3, 1), broadcasters(traitors));
         let end = Instant::now() + Duration::from_millis(500);
         while Instant::now() < end {
-            cluster.turn();
+            cluster.poll_all();
         }
         if cluster.decisions(traitors.who).any(|delivered| delivered.is_some()) {
-            cluster.decided_but(traitors.who);
+            cluster.decided_without(traitors.who);
         }
     }
 }
@@ -111,38 +117,38 @@ fn backup<R>(me: ProcessId, keys: Ed25519, value: u8) -> Backup<R>
 where
     R: mitra_consensus::broadcast::Rules,
 {
-    RobustBackup::new(me, (3, M), TURNS, keys, value)
+    RobustBackup::new(me, (3, M), ROUNDS, keys, value)
 }
 
 #[test]
-fn robust_backup_with_one_of_two_faces() {
-    for liar in [0, 2] {
-        for traitors in behaviours(liar) {
+fn robust_backup_decides_with_equivocating_process() {
+    for byzantine in [0, 2] {
+        for traitors in behaviours(byzantine) {
             let processes = actors(keys(), traitors, backup::<AllRules>, backup::<Lax>);
-            two_decide(Backup::<AllRules>::regions(3, TURNS), liar, processes);
+            correct_processes_decide(Backup::<AllRules>::regions(3, ROUNDS), byzantine, processes);
         }
     }
 }
 
 #[test]
-fn robust_backup_with_one_that_makes_histories_up() {
-    for liar in [0, 2] {
-        for traitors in behaviours(liar) {
+fn robust_backup_decides_with_forged_histories() {
+    for byzantine in [0, 2] {
+        for traitors in behaviours(byzantine) {
             let fabulist = |me, keys, value: u8| {
                 let whim = traitors.whim.unwrap_or_default() ^ u64::from(value);
-                Fabulist::<Paxos<u8>, _, Lax>::new(3, value, Broadcast::new(me, 3, M, TURNS, keys), whim)
+                Fabulist::<Paxos<u8>, _, Lax>::new(3, value, Broadcast::new(me, 3, M, ROUNDS, keys), whim)
             };
             let processes = actors(keys(), traitors, backup::<AllRules>, fabulist);
-            two_decide(Backup::<AllRules>::regions(3, TURNS), liar, processes);
+            correct_processes_decide(Backup::<AllRules>::regions(3, ROUNDS), byzantine, processes);
         }
     }
 }
 
 #[test]
-fn robust_backup_with_one_that_is_silent() {
+fn robust_backup_decides_with_silent_process() {
     let mut processes = actors(keys(), Traitors::NONE, backup::<AllRules>, backup::<Lax>);
     processes[0] = Actor::Byzantine(silence());
-    two_decide(Backup::<AllRules>::regions(3, TURNS), 0, processes);
+    correct_processes_decide(Backup::<AllRules>::regions(3, ROUNDS), 0, processes);
 }
 
 type Fast<R = AllRules> = FastAndRobust<u8, Ed25519, R, AllRules>;
@@ -151,40 +157,41 @@ fn fast<R>(me: ProcessId, keys: Ed25519, value: u8) -> Fast<R>
 where
     R: mitra_consensus::cheap_quorum::Rules,
 {
-    FastAndRobust::new(me, (3, M), PATIENCE, TURNS, keys, value)
+    FastAndRobust::new(me, (3, M), PANIC_POLLS, ROUNDS, keys, value)
 }
 
-/// The leader of Cheap Quorum lies, or a follower does.
+/// The Byzantine process is the leader of Cheap Quorum, or a follower.
 #[test]
-fn fast_and_robust_with_one_of_two_faces() {
-    for liar in [0, 2] {
-        for traitors in behaviours(liar) {
+fn fast_and_robust_decides_with_equivocating_process() {
+    for byzantine in [0, 2] {
+        for traitors in behaviours(byzantine) {
             let processes = actors(keys(), traitors, fast::<AllRules>, fast::<Lax>);
-            two_decide(Fast::<AllRules>::regions(3, TURNS), liar, processes);
+            correct_processes_decide(Fast::<AllRules>::regions(3, ROUNDS), byzantine, processes);
         }
     }
 }
 
-/// While Cheap Quorum goes on, it claims in the backup that all have signed another value.
+/// While Cheap Quorum runs, the Byzantine process claims in the backup that all processes signed another
+/// value.
 #[test]
-fn fast_and_robust_with_one_that_lies_about_proofs() {
-    for liar in [0, 2] {
-        for traitors in behaviours(liar) {
+fn fast_and_robust_decides_with_forged_unanimity_proof() {
+    for byzantine in [0, 2] {
+        for traitors in behaviours(byzantine) {
             let claimant = |me: ProcessId, keys, value: u8| match value < 20 {
-                true => Claimant::Quorum(Box::new(CheapQuorum::new(me, (3, M), PATIENCE, keys, value))),
-                false => Claimant::claim(me, (3, M), TURNS, keys, value),
+                true => Claimant::Quorum(Box::new(CheapQuorum::new(me, (3, M), PANIC_POLLS, keys, value))),
+                false => Claimant::claim(me, (3, M), ROUNDS, keys, value),
             };
             let processes = actors(keys(), traitors, fast::<AllRules>, claimant);
-            two_decide(Fast::<AllRules>::regions(3, TURNS), liar, processes);
+            correct_processes_decide(Fast::<AllRules>::regions(3, ROUNDS), byzantine, processes);
         }
     }
 }
 
 #[test]
-fn fast_and_robust_with_one_that_is_silent() {
-    for liar in [0, 2] {
+fn fast_and_robust_decides_with_silent_process() {
+    for byzantine in [0, 2] {
         let mut processes = actors(keys(), Traitors::NONE, fast::<AllRules>, fast::<Lax>);
-        processes[usize::from(liar)] = Actor::Byzantine(silence());
-        two_decide(Fast::<AllRules>::regions(3, TURNS), liar, processes);
+        processes[usize::from(byzantine)] = Actor::Byzantine(silence());
+        correct_processes_decide(Fast::<AllRules>::regions(3, ROUNDS), byzantine, processes);
     }
 }

@@ -1,5 +1,5 @@
-//! Memories and processes, each with NICs of its own, on loopback.
-#![allow(dead_code, reason = "each test uses its part")]
+//! Test harness: memory nodes and process nodes in one test process, each with NICs of its own on loopback.
+#![allow(dead_code, reason = "each test binary uses a part of this module")]
 
 use std::fmt::Debug;
 use std::net::{SocketAddr, TcpListener};
@@ -18,75 +18,77 @@ use mitra_verbs::Provider;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub const ROOM: usize = 16 << 10;
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const REGISTER_CAPACITY: usize = 16 << 10;
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub fn nics(rails: usize) -> (Arc<Domain>, Vec<Arc<SoftNic>>) {
-    let nics: Vec<_> = (0..rails).map(|_| SoftNic::open(Config::loopback()).expect("a NIC")).collect();
+    let nics: Vec<_> =
+        (0..rails).map(|_| SoftNic::open(Config::loopback()).expect("a loopback NIC opens")).collect();
     let providers = nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
-    (Domain::with_completion_channels(providers).expect("a domain"), nics)
+    (Domain::with_completion_channels(providers).expect("the NICs have the resources of a domain"), nics)
 }
 
 fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").expect("a port")
 }
 
-/// The word by which each process is known.
+/// Returns the token of each process.
 pub fn tokens(n: u8) -> Vec<Token> {
     (0..n).map(|p| [p + 1; 16]).collect()
 }
 
-/// A memory, served by a thread of its own.
-pub struct Served {
+/// A memory node with the thread that serves it.
+pub struct ServedMemory {
     pub address: SocketAddr,
     pub nics: Vec<Arc<SoftNic>>,
-    over: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Served {
-    pub fn start(n: u8, rails: usize, regions: Vec<Region>) -> Served {
+impl ServedMemory {
+    pub fn start(n: u8, rails: usize, regions: Vec<Region>) -> ServedMemory {
         let (domain, nics) = nics(rails);
         let config = MemoryConfig {
             regions,
-            register_capacity: ROOM,
+            register_capacity: REGISTER_CAPACITY,
             tokens: tokens(n),
             allow_restarts: false,
             storage: None,
             failover: mitra_failover::Config::default(),
         };
-        let mut memory = MemoryNode::new(domain, listener(), config).expect("a memory");
-        let (address, over) = (memory.address(), Arc::new(AtomicBool::new(false)));
-        let stop = Arc::clone(&over);
+        let mut memory =
+            MemoryNode::new(domain, listener(), config).expect("the memory configuration is valid");
+        let (address, stop) = (memory.address(), Arc::new(AtomicBool::new(false)));
+        let stop_flag = Arc::clone(&stop);
         let serve = move || {
-            while !stop.load(Ordering::Relaxed) {
+            while !stop_flag.load(Ordering::Relaxed) {
                 memory.serve_for(Duration::from_millis(1));
             }
         };
-        Served { address, nics, over, thread: Some(std::thread::spawn(serve)) }
+        ServedMemory { address, nics, stop, thread: Some(std::thread::spawn(serve)) }
     }
 
-    /// It crashes.
+    /// Stops serving, as in a crash.
     pub fn crash(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            thread.join().expect("a memory never panics");
+            thread.join().expect("the memory thread does not panic");
         }
     }
 }
 
-impl Drop for Served {
+impl Drop for ServedMemory {
     fn drop(&mut self) {
         self.crash();
     }
 }
 
-/// Processes over memories.
+/// Process nodes with their memory nodes.
 pub struct Cluster<P: Process> {
-    pub memories: Vec<Served>,
+    pub memories: Vec<ServedMemory>,
     pub nodes: Vec<Option<ProcessNode<P>>>,
-    /// Where each process lets others in.
-    pub doors: Vec<SocketAddr>,
+    /// The address at which each process accepts its peers.
+    pub process_addresses: Vec<SocketAddr>,
     pub nics: Vec<Vec<Arc<SoftNic>>>,
 }
 
@@ -97,11 +99,11 @@ where
     P::Message: Serialize + DeserializeOwned,
 {
     pub fn start(processes: Vec<P>, memories: &[Vec<Region>], rails: usize) -> Cluster<P> {
-        Cluster::start_but(ProcessSet::NONE, processes, memories, rails)
+        Cluster::start_without(ProcessSet::NONE, processes, memories, rails)
     }
 
-    /// The same, where these processes never come.
-    pub fn start_but(
+    /// Like [`Cluster::start`], without the processes in `absent`.
+    pub fn start_without(
         absent: ProcessSet,
         processes: Vec<P>,
         memories: &[Vec<Region>],
@@ -110,99 +112,105 @@ where
         let n = processes.len() as u8;
         let memories: Vec<_> = memories
             .iter()
-            .map(|regions| (Served::start(n, rails, regions.clone()), regions.clone()))
+            .map(|regions| (ServedMemory::start(n, rails, regions.clone()), regions.clone()))
             .collect();
         let listeners: Vec<_> = (0..n).map(|_| listener()).collect();
-        let doors: Vec<_> = listeners.iter().map(|l| l.local_addr().expect("bound")).collect();
-        let config = |me: usize| ProcessConfig {
-            id: ProcessId(me as u8),
+        let process_addresses: Vec<_> =
+            listeners.iter().map(|l| l.local_addr().expect("the listener is bound")).collect();
+        let config = |id: usize| ProcessConfig {
+            id: ProcessId(id as u8),
             tokens: tokens(n),
-            processes: doors.clone(),
-            memories: memories.iter().map(|(served, regions)| (served.address, regions.clone())).collect(),
-            register_capacity: ROOM,
+            processes: process_addresses.clone(),
+            memories: memories.iter().map(|(memory, regions)| (memory.address, regions.clone())).collect(),
+            register_capacity: REGISTER_CAPACITY,
             max_message_bytes: 4096,
             wake_delay: Duration::from_millis(5),
             failover: mitra_failover::Config::default(),
         };
         let (mut nodes, mut all_nics) = (Vec::new(), Vec::new());
-        for (me, process) in processes.into_iter().enumerate() {
+        for (id, process) in processes.into_iter().enumerate() {
             let (domain, nics) = nics(rails);
-            let listener = listeners[me].try_clone().expect("a port");
-            let node = || ProcessNode::new(process, &domain, listener, &config(me)).expect("a process");
-            nodes.push((!absent.contains(ProcessId(me as u8))).then(node));
+            let listener = listeners[id].try_clone().expect("a free descriptor");
+            let node = || {
+                ProcessNode::new(process, &domain, listener, &config(id))
+                    .expect("the process configuration is valid")
+            };
+            nodes.push((!absent.contains(ProcessId(id as u8))).then(node));
             all_nics.push(nics);
         }
-        let memories = memories.into_iter().map(|(served, _)| served).collect();
-        let mut cluster = Cluster { memories, nodes, doors, nics: all_nics };
+        let memories = memories.into_iter().map(|(memory, _)| memory).collect();
+        let mut cluster = Cluster { memories, nodes, process_addresses, nics: all_nics };
         let m = cluster.memories.len();
         let others = usize::from(n - absent.len() as u8) - 1;
-        cluster.until("all are connected", |c| {
-            c.living().all(|node| node.connected_memories() == m && node.connected_peers() == others)
+        cluster.wait_until("all memories and peers are connected", |c| {
+            c.running().all(|node| node.connected_memories() == m && node.connected_peers() == others)
         });
         cluster
     }
 
-    pub fn living(&self) -> impl Iterator<Item = &ProcessNode<P>> {
+    pub fn running(&self) -> impl Iterator<Item = &ProcessNode<P>> {
         self.nodes.iter().flatten()
     }
 
-    pub fn turn(&mut self) {
+    pub fn poll_all(&mut self) {
         self.nodes.iter_mut().flatten().for_each(|node| _ = node.poll());
     }
 
-    /// Goes on until something holds.
+    /// Polls all processes until `holds` returns true.
     ///
     /// # Panics
-    /// It does not come to hold.
-    pub fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let end = Instant::now() + PATIENCE;
+    /// Panics if that takes longer than `TIMEOUT`.
+    pub fn wait_until(&mut self, condition: &str, holds: impl Fn(&Self) -> bool) {
+        let end = Instant::now() + TIMEOUT;
         while !holds(self) {
-            assert!(Instant::now() < end, "not in {PATIENCE:?}: {what}; {:#?}", self.state());
-            self.turn();
+            assert!(Instant::now() < end, "timed out after {TIMEOUT:?}: {condition}; {:#?}", self.state());
+            self.poll_all();
             std::thread::yield_now();
         }
     }
 
     fn state(&self) -> Vec<(&P, usize, usize)> {
-        self.living()
+        self.running()
             .map(|node| (node.process(), node.connected_memories(), node.connected_peers()))
             .collect()
     }
 
-    /// Ω names a process to all.
-    pub fn lead(&mut self, p: u8) {
+    /// Tells every process that `p` leads, as Ω would.
+    pub fn announce_leader(&mut self, p: u8) {
         for node in self.nodes.iter_mut().flatten() {
             node.handle_input(Input::Leader(ProcessId(p)));
         }
     }
 
-    /// Goes on until everybody who lives has decided, alike.
+    /// Polls until every running process has decided, and returns the decision.
     ///
     /// # Panics
-    /// They do not.
-    pub fn decided(&mut self) -> P::Value {
-        self.decided_but(ProcessSet::NONE)
+    /// Panics if processes decide differently, or not within `TIMEOUT`.
+    pub fn wait_for_decision(&mut self) -> P::Value {
+        self.decided_without(ProcessSet::NONE)
     }
 
-    /// The same, but for these, who may do what they like.
+    /// Like [`Cluster::wait_for_decision`], ignoring the decisions of `faulty` processes.
     ///
     /// # Panics
-    /// They do not.
-    pub fn decided_but(&mut self, liars: ProcessSet) -> P::Value {
-        self.until("everybody decides", |c| c.decisions(liars).all(|decision| decision.is_some()));
-        let first = self.decisions(liars).flatten().next().expect("somebody lives").clone();
-        assert!(self.decisions(liars).flatten().all(|other| *other == first), "{:#?}", self.state());
+    /// Panics if processes decide differently, or not within `TIMEOUT`.
+    pub fn decided_without(&mut self, faulty: ProcessSet) -> P::Value {
+        self.wait_until("every correct process decides", |c| {
+            c.decisions(faulty).all(|decision| decision.is_some())
+        });
+        let first = self.decisions(faulty).flatten().next().expect("a process runs").clone();
+        assert!(self.decisions(faulty).flatten().all(|other| *other == first), "{:#?}", self.state());
         first
     }
 
-    /// What those who live have decided so far, but for these.
-    pub fn decisions(&self, liars: ProcessSet) -> impl Iterator<Item = Option<&P::Value>> {
-        let processes = (0..).map(ProcessId).zip(&self.nodes).filter(move |(p, _)| !liars.contains(*p));
+    /// Returns the decisions of the running processes so far, without the `faulty` ones.
+    pub fn decisions(&self, faulty: ProcessSet) -> impl Iterator<Item = Option<&P::Value>> {
+        let processes = (0..).map(ProcessId).zip(&self.nodes).filter(move |(p, _)| !faulty.contains(*p));
         processes.filter_map(|(_, node)| Some(node.as_ref()?.process().decision()))
     }
 }
 
-/// Ed25519 keys of three processes.
+/// Returns the Ed25519 keys of three processes.
 pub fn keys() -> Vec<Ed25519> {
     let secrets: Vec<[u8; 32]> = (1..=3).map(|p| [p; 32]).collect();
     let everybody: Arc<[_]> = secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();

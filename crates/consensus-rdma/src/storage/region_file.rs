@@ -1,0 +1,57 @@
+//! A region of a memory in a file.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{PoisonError, RwLock};
+
+use mitra_verbs::{ForeignMemory, Unmapped};
+
+/// Registered memory whose bytes are in a file.
+///
+/// After the first I/O error every access fails: the page cache may then show data that never reaches the disk.
+pub(super) struct RegionFile {
+    file: File,
+    /// Whether no access has failed. A writer holds the lock exclusively, because a READ by another NIC must not return data
+    /// whose write is still in progress and may fail.
+    healthy: RwLock<bool>,
+}
+
+impl RegionFile {
+    pub(super) fn new(file: File) -> RegionFile {
+        RegionFile { file, healthy: RwLock::new(true) }
+    }
+
+    fn exclusively<T>(&self, access: impl FnOnce(&File) -> io::Result<T>) -> Result<T, Unmapped> {
+        let mut healthy = self.healthy.write().unwrap_or_else(PoisonError::into_inner);
+        let result = if *healthy { access(&self.file).map_err(|_| Unmapped) } else { Err(Unmapped) };
+        *healthy = result.is_ok();
+        result
+    }
+}
+
+impl ForeignMemory for RegionFile {
+    fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
+        match *self.healthy.read().unwrap_or_else(PoisonError::into_inner) {
+            true => self.file.read_exact_at(out, offset as u64).map_err(|_| Unmapped),
+            false => Err(Unmapped),
+        }
+    }
+
+    fn write(&self, offset: usize, data: &[u8]) -> Result<(), Unmapped> {
+        self.exclusively(|file| file.write_all_at(data, offset as u64))
+    }
+
+    fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> Result<Result<u64, u64>, Unmapped> {
+        self.exclusively(|file| {
+            let mut word = [0; 8];
+            file.read_exact_at(&mut word, offset as u64)?;
+            let old = u64::from_ne_bytes(word);
+            if old != current {
+                return Ok(Err(old));
+            }
+            file.write_all_at(&new.to_ne_bytes(), offset as u64)?;
+            Ok(Ok(old))
+        })
+    }
+}
