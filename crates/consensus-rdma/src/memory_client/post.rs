@@ -135,7 +135,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         }
     }
 
-    /// Returns whether the process lacks the right, the register does not exist, or the cell exceeds its capacity.
+    /// Returns whether the process lacks the permission, the register does not exist, or the cell exceeds its capacity.
     fn is_impossible(&self, op: &Op<C>) -> bool {
         let may_write = |region: u8, register: u16| {
             self.regions.get(usize::from(region)).is_some_and(|state| state.write.is_some())
