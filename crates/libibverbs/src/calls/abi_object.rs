@@ -1,34 +1,36 @@
-//! Objects that programs hold pointers to.
+//! Objects that programs hold pointers to: boxes that begin with a C structure.
 
 use std::cell::UnsafeCell;
 use std::mem;
 
-/// The C structure at the beginning of an object. Programs read and write it at any time, so nobody holds a reference
-/// into it: it is read and written through its address.
+/// The C structure at the beginning of an object. Programs may read and write it at any time, so this library accesses it only
+/// through its address and holds no reference into it.
 #[repr(transparent)]
 pub(crate) struct AbiHeader<F>(UnsafeCell<F>);
 
-// SAFETY: `AbiHeader` gives nothing away but an address; who reads or writes through it answers for that.
+// SAFETY: `AbiHeader` only hands out the address of its contents. A function that reads or writes through the address must
+// itself exclude data races.
 unsafe impl<F> Send for AbiHeader<F> {}
-// SAFETY: as above.
+// SAFETY: the same rules as in the function above.
 unsafe impl<F> Sync for AbiHeader<F> {}
 
 impl<F> AbiHeader<F> {
-    /// With these contents.
+    /// Wraps a C structure.
     pub(crate) fn new(contents: F) -> AbiHeader<F> {
         AbiHeader(UnsafeCell::new(contents))
     }
 
-    /// All bytes zero: what rdma-core's `calloc` gives its users, who count on it.
+    /// Returns a C structure of zeros. Programs rely on zeros in the fields that a verb does not set, because rdma-core
+    /// allocates with `calloc`.
     ///
     /// # Safety
-    /// `F` must be valid with all bytes zero: integers, pointers, and optional functions are.
+    /// All zeros must be a valid `T`, as it is for integers, raw pointers, and `Option`s of function pointers.
     pub(crate) unsafe fn zeroed() -> AbiHeader<F> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         AbiHeader::new(unsafe { mem::zeroed() })
     }
 
-    /// Where it lies.
+    /// Returns the address of the C structure.
     pub(crate) fn get(&self) -> *mut F {
         self.0.get()
     }
@@ -37,32 +39,33 @@ impl<F> AbiHeader<F> {
 /// An object that begins with its C structure.
 ///
 /// # Safety
-/// The implementor is `repr(C)` and its first field is a `AbiHeader<Self::C>`.
+/// The implementor is `repr(C)`, and its first field is an `AbiHeader<Self::C>`.
 pub(crate) unsafe trait AbiObject: Sized {
-    /// The structure that programs know.
+    /// The C structure.
     type C;
 
-    /// Hands it to the program, which gives it back to [`AbiObject::take`].
-    fn give(self) -> *mut Self::C {
+    /// Leaks the object to the program, which returns it to [`AbiObject::from_raw`].
+    fn into_raw(self) -> *mut Self::C {
         Box::into_raw(Box::new(self)).cast()
     }
 
-    /// The object that the program means.
+    /// Returns the object behind a program's pointer.
     ///
     /// # Safety
-    /// `c` came from [`AbiObject::give`] and was not taken back; nor will it be while the reference lives, which the
-    /// manual pages ask of programs: nothing may be used while it is destroyed.
-    unsafe fn of<'a>(c: *mut Self::C) -> &'a Self {
-        // SAFETY: the caller's promise, and that of the trait about the layout.
+    /// `c` came from [`AbiObject::into_raw`], and is not passed to [`AbiObject::from_raw`] while the reference lives.
+    unsafe fn borrow_raw<'a>(c: *mut Self::C) -> &'a Self {
+        // SAFETY: `c` came from `into_raw`, so it points to a live `Self`, whose first field it addresses (`repr(C)`, by the
+        // contract of the trait).
         unsafe { &*c.cast::<Self>() }
     }
 
-    /// Takes it back.
+    /// Takes the object back from the program.
     ///
     /// # Safety
-    /// As for [`AbiObject::of`], and nobody uses it any more.
-    unsafe fn take(c: *mut Self::C) -> Box<Self> {
-        // SAFETY: the caller's promise; it was a box before.
+    /// `c` came from [`AbiObject::into_raw`], is passed to this function once, and no reference to the object lives.
+    unsafe fn from_raw(c: *mut Self::C) -> Box<Self> {
+        // SAFETY: `c` came from `into_raw`, which leaked a `Box<Self>`, and the caller guarantees that nothing else uses the
+        // object.
         unsafe { Box::from_raw(c.cast::<Self>()) }
     }
 }

@@ -6,28 +6,28 @@ use mitra_verbs::{AhId, Error, Gid, Provider, Result};
 
 use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
-use super::pd::{Member, Pd};
+use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{pointer, status};
 use crate::common::grh::{GRH_LEN, source_gid};
 
-/// An address handle.
+/// An address handle behind its C structure.
 #[repr(C)]
 pub(crate) struct Ah {
     header: AbiHeader<ibv_ah>,
     pub(crate) id: AhId,
-    _pd: Member,
+    _pd: PdMember,
 }
 
-// SAFETY: `repr(C)`, header first.
+// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
 unsafe impl AbiObject for Ah {
     type C = ibv_ah;
 }
 
-/// The GID that an address vector leads to.
+/// Returns the GID that an address vector names.
 ///
 /// # Errors
-/// RoCE knows no LIDs: there must be a global route.
+/// `Invalid` without a global route, because RoCE has no LIDs, or for a GID table index other than 0.
 pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
     if attr.is_global == 0 {
         return Err(Error::Invalid(
@@ -37,35 +37,36 @@ pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
     if attr.grh.sgid_index != 0 {
         return Err(Error::Invalid("the device has one GID, at index 0"));
     }
-    // SAFETY: sixteen bytes, whichever member was written.
+    // SAFETY: all 16 bytes of the union are initialized, whichever member was written.
     Ok(Gid(unsafe { attr.grh.dgid.raw }))
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: a protection domain and the caller's structure.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the call, and the other pointer
+    // is valid.
     pointer("ibv_create_ah", unsafe { create(pd, &*attr) })
 }
 
 /// # Safety
 /// `pd` is a protection domain.
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
-    // SAFETY: the caller's promise.
-    let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
-    let id = context.nic().create_ah(found.id, destination(attr)?)?;
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+    let (object, context) = unsafe { (Pd::borrow_raw(pd), Context::borrow_raw((*pd).context)) };
+    let id = context.nic().create_ah(object.id, destination(attr)?)?;
     let header = ibv_ah { context: context.address(), pd, handle: id.0 };
-    Ok(Ah { header: AbiHeader::new(header), id, _pd: Member::clone(&found.member) }.give())
+    Ok(Ah { header: AbiHeader::new(header), id, _pd: PdMember::clone(&object.member) }.into_raw())
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: an address handle and its device.
-    let (found, context) = unsafe { (Ah::of(ah), Context::of((*ah).context)) };
-    match context.nic().destroy_ah(found.id) {
-        // What a dead NIC had is gone with it.
+    // SAFETY: rule *objects* (module `calls`): `ah` is not destroyed by another thread, and its context outlives it.
+    let (object, context) = unsafe { (Ah::borrow_raw(ah), Context::borrow_raw((*ah).context)) };
+    match context.nic().destroy_ah(object.id) {
+        // The objects of a dead NIC do not exist any more, so destroying one succeeds.
         Ok(()) | Err(Error::DeviceFatal) => {
-            // SAFETY: the program gives it back.
-            drop(unsafe { Ah::take(ah) });
+            // SAFETY: rule *objects* (module `calls`): the program destroys the object once, and does not use it afterwards.
+            drop(unsafe { Ah::from_raw(ah) });
             0
         }
         Err(error) => status("ibv_destroy_ah", Err(error)),
@@ -80,12 +81,12 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut ibv_grh,
     attr: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: the caller's structures.
+    // SAFETY: rule *structures* (module `calls`): all three pointers are valid for their structures.
     unsafe {
         if (*wc).wc_flags & IBV_WC_GRH == 0 {
             return crate::common::errno::minus_one(libc::EINVAL);
         }
-        // SAFETY: integers.
+        // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
         let mut out: ibv_ah_attr = std::mem::zeroed();
         out.grh.dgid = ibv_gid { raw: source_gid(&*grh.cast::<[u8; GRH_LEN]>()) };
         out.grh.hop_limit = u8::MAX;
@@ -103,7 +104,7 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     grh: *mut ibv_grh,
     port_num: u8,
 ) -> *mut ibv_ah {
-    // SAFETY: what the manual page asks for.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe {
         let mut attr: ibv_ah_attr = std::mem::zeroed();
         if ibv_init_ah_from_wc((*pd).context, port_num, wc, grh, &raw mut attr) != 0 {

@@ -14,22 +14,23 @@ use crate::common::event_queue::wait_for_event;
 use crate::common::unacknowledged::UnacknowledgedEvents;
 use crate::rails::objects::PendingEvent;
 
-/// The count that an event about an object is kept in; none if it is about the device.
+/// Returns the count of unacknowledged events of an event's object, or `None` for an event about the device.
 ///
 /// # Safety
-/// The object of the event is there.
+/// The object of the event exists.
 unsafe fn count_of<'a>(event_type: ibv_event_type, about: usize) -> Option<&'a UnacknowledgedEvents> {
-    // SAFETY: the type says what kind of object it is; the caller, that it is there.
+    // SAFETY: the event's type tells what kind of object `about` is the address of, and the caller guarantees that the object
+    // exists.
     unsafe {
         match event_type {
-            IBV_EVENT_CQ_ERR => Some(&Cq::of(about as *mut ibv_cq).async_events),
-            IBV_EVENT_SRQ_LIMIT_REACHED => Some(&Srq::of(about as *mut ibv_srq).events),
+            IBV_EVENT_CQ_ERR => Some(&Cq::borrow_raw(about as *mut ibv_cq).async_events),
+            IBV_EVENT_SRQ_LIMIT_REACHED => Some(&Srq::borrow_raw(about as *mut ibv_srq).events),
             IBV_EVENT_QP_FATAL
             | IBV_EVENT_QP_REQ_ERR
             | IBV_EVENT_QP_ACCESS_ERR
             | IBV_EVENT_SQ_DRAINED
             | IBV_EVENT_COMM_EST
-            | IBV_EVENT_QP_LAST_WQE_REACHED => Some(&Qp::of(about as *mut ibv_qp_ex).events),
+            | IBV_EVENT_QP_LAST_WQE_REACHED => Some(&Qp::borrow_raw(about as *mut ibv_qp_ex).events),
             _ => None,
         }
     }
@@ -37,13 +38,14 @@ unsafe fn count_of<'a>(event_type: ibv_event_type, about: usize) -> Option<&'a U
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
-    // SAFETY: an open device.
-    let context = unsafe { Context::of(context) };
+    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
+    let context = unsafe { Context::borrow_raw(context) };
     let taken = wait_for_event(context.events.as_fd(), || {
-        // Between the queue and the count nobody may destroy the object.
+        // The lock keeps the object from being destroyed between the removal of its event from the queue and the count.
         let _objects = context.rails.objects();
         let queued = context.events.pop()?;
-        // SAFETY: its object is there: it would have left the queue otherwise.
+        // SAFETY: a verb that destroys the object removes its events from the queue under the lock that is held here, so the
+        // object of an event in the queue exists.
         if let Some(count) = unsafe { count_of(queued.event_type, queued.element) } {
             count.add_one();
         }
@@ -57,7 +59,7 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut 
                 }
                 _ => ibv_async_event_element { qp: about as *mut ibv_qp },
             };
-            // SAFETY: the caller's structure.
+            // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
             unsafe { event.write(ibv_async_event { element, event_type }) };
             0
         }
@@ -67,7 +69,8 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    // SAFETY: an event that the program got; its object waits for this.
+    // SAFETY: the event came from `ibv_get_async_event`, which counted it, and the verb that destroys the event's object waits
+    // for this acknowledgement.
     unsafe {
         let event = &*event;
         if let Some(count) = count_of(event.event_type, event.element.qp as usize) {

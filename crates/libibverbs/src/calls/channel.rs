@@ -14,7 +14,7 @@ use crate::common::errno::{log_failure, pointer};
 use crate::common::event_queue::{EventQueue, new_event_queue};
 use crate::rails::rail_set::RailSet;
 
-/// A completion channel.
+/// A completion channel behind its C structure.
 #[repr(C)]
 pub(crate) struct Channel {
     header: AbiHeader<ibv_comp_channel>,
@@ -22,11 +22,11 @@ pub(crate) struct Channel {
     pub(crate) rails: Arc<RailSet>,
 }
 
-/// Where its events come from.
+/// Where a channel's events come from.
 pub(crate) enum EventSource {
-    /// The NIC.
+    /// The NIC's channel, whose events name queues by the NIC's numbers.
     Nic(Arc<dyn CompletionChannel>),
-    /// This process, of queues by their addresses: of a device with several rails.
+    /// A queue of this process, whose events are the addresses of the program's queues. Devices with several rails use it.
     Process(Arc<EventQueue<usize>>),
 }
 
@@ -39,13 +39,14 @@ impl EventSource {
     }
 }
 
-// SAFETY: `repr(C)`, header first.
+// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
 unsafe impl AbiObject for Channel {
     type C = ibv_comp_channel;
 }
 
 impl Channel {
-    /// Forgets the events of a queue that goes. The NIC's own name it by a number that leads nowhere then.
+    /// Removes the events of a queue that is destroyed. An event of the NIC's channel needs no removal: it names the queue by a
+    /// number that `ibv_get_cq_event` no longer finds.
     pub(crate) fn forget(&self, cq: usize) {
         if let EventSource::Process(events) = &self.source {
             events.retain(|event| *event != cq);
@@ -55,8 +56,8 @@ impl Channel {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    // SAFETY: an open device.
-    pointer("ibv_create_comp_channel", create(unsafe { Context::of(context) }))
+    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
+    pointer("ibv_create_comp_channel", create(unsafe { Context::borrow_raw(context) }))
 }
 
 fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
@@ -65,24 +66,24 @@ fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
         Some(_) => EventSource::Process(Arc::new(new_event_queue()?)),
     };
     let fd = source.fd();
-    // Programs expect to sleep in `ibv_get_cq_event` unless they asked for the contrary.
+    // The descriptor starts in blocking mode, since programs expect `ibv_get_cq_event` to wait unless they set `O_NONBLOCK`.
     fcntl(fd, FcntlArg::F_GETFL)
         .and_then(|mode| {
             fcntl(fd, FcntlArg::F_SETFL(OFlag::from_bits_retain(mode).difference(OFlag::O_NONBLOCK)))
         })
         .map_err(|e| Error::System { operation: "making a descriptor blocking", message: e.to_string() })?;
     let header = ibv_comp_channel { context: context.address(), fd: fd.as_raw_fd(), refcnt: 0 };
-    Ok(Channel { header: AbiHeader::new(header), source, rails: Arc::clone(&context.rails) }.give())
+    Ok(Channel { header: AbiHeader::new(header), source, rails: Arc::clone(&context.rails) }.into_raw())
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: a channel.
+    // SAFETY: rule *objects* (module `calls`): `channel` is not destroyed during the call.
     if unsafe { (*channel).refcnt } > 0 {
         log_failure("ibv_destroy_comp_channel", &"a completion queue still uses it; destroy that first");
         return libc::EBUSY;
     }
-    // SAFETY: a channel, which the program gives back.
-    drop(unsafe { Channel::take(channel) });
+    // SAFETY: rule *objects* (module `calls`): the program destroys the channel once, and no queue uses it, as checked above.
+    drop(unsafe { Channel::from_raw(channel) });
     0
 }

@@ -35,7 +35,7 @@ impl Context {
     ///
     /// # Safety
     /// `context` came from `ibv_open_device`, and is not closed while the reference lives.
-    pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> &'a Context {
+    pub(crate) unsafe fn borrow_raw<'a>(context: *mut ibv_context) -> &'a Context {
         // SAFETY: `ibv_open_device` returns `Context::address`, the address of the field `context` of the `verbs_context` that begins
         // a `Context`. Subtracting the field's offset leads back to the `Context`, which the caller keeps open.
         unsafe { &*context.byte_sub(mem::offset_of!(verbs_context, context)).cast::<Context>() }

@@ -18,37 +18,41 @@ use crate::common::unacknowledged::UnacknowledgedEvents;
 use crate::rails::objects::CqEntry;
 use crate::rails::virtual_cq::VirtualCq;
 
-/// A completion queue. Programs cast between the two ways of polling it, so it always has both.
+/// A completion queue behind its C structure. Programs cast between `ibv_cq` and `ibv_cq_ex`, so every queue has the larger
+/// one.
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) header: AbiHeader<ibv_cq_ex>,
     pub(crate) id: CqId,
     nic: Arc<SoftNic>,
-    /// What a datagram's completion has for a service level.
+    /// The service level in the completion of a received datagram. See [`datagram_sl`].
     pub(crate) datagram_sl: u8,
     pub(crate) comp_events: UnacknowledgedEvents,
     pub(crate) async_events: UnacknowledgedEvents,
     pub(crate) polled: Mutex<Polled>,
-    /// Where virtual queue pairs complete, of a device with several rails.
+    /// The queue that virtual queue pairs complete in, on a device with several rails.
     pub(crate) virtual_cq: Option<Arc<VirtualCq>>,
 }
 
-/// Completions that were taken from the NIC.
+/// Completions that were taken from the NIC and not all given to the program.
 #[derive(Default)]
 pub(crate) struct Polled {
     pub(crate) batch: Vec<Wc>,
-    /// Those before this one were given to the program. Beyond the batch between two polls, except where a reader of
-    /// fields stopped in the middle.
+    /// The index of the first completion in the batch that the program has not got. It equals the length of the batch between
+    /// two polls, except after `ibv_end_poll` in the middle of a batch.
     pub(crate) next: usize,
 }
 
-// SAFETY: `repr(C)`, header first; `ibv_cq` is its prefix.
+// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `ibv_cq_ex`, whose prefix is `ibv_cq`.
 unsafe impl AbiObject for Cq {
     type C = ibv_cq;
 }
 
 impl Cq {
-    /// Takes up to `max` completions from the NIC when the batch is used up. False if there are none.
+    /// Takes up to `max` completions from the NIC if the batch is used up. Returns whether the batch has a completion.
+    ///
+    /// # Errors
+    /// The NIC's error. A dead NIC has no completions, and is no error.
     pub(crate) fn refill(&self, polled: &mut Polled, max: usize) -> Result<bool> {
         if polled.next < polled.batch.len() {
             return Ok(true);
@@ -63,26 +67,26 @@ impl Cq {
         }
         let left = max - polled.batch.len();
         match self.nic.poll_cq(self.id, left, &mut polled.batch) {
-            // A device that died writes no more completions; its death is an event.
+            // A dead NIC is reported by an asynchronous event, not by an error of the poll.
             Ok(_) | Err(Error::DeviceFatal) => Ok(!polled.batch.is_empty()),
             Err(error) => Err(error),
         }
     }
 
-    /// Asks for an event at the next completion.
+    /// Requests an event at the next completion.
     fn arm(&self, solicited_only: bool) -> Result<()> {
         match (&self.virtual_cq, self.nic.req_notify_cq(self.id, solicited_only)) {
-            // Rail 0 may die; the others go on.
+            // If the NIC of rail 0 is dead, the queue still completes requests of the other rails.
             (Some(virtual_cq), Ok(()) | Err(Error::DeviceFatal)) => virtual_cq.arm(solicited_only),
             (_, armed) => armed,
         }
     }
 }
 
-/// Makes a queue whose header has what both ways of making one set.
+/// Creates a completion queue. The caller fills the slots of a queue that `ibv_create_cq_ex` returns.
 ///
 /// # Safety
-/// `channel` is a channel of the context, or null.
+/// `context` is an open device, and `channel` is a channel of it or null.
 pub(crate) unsafe fn create(
     context: *mut ibv_context,
     cqe: u32,
@@ -90,9 +94,9 @@ pub(crate) unsafe fn create(
     channel: *mut ibv_comp_channel,
     comp_vector: u32,
 ) -> Result<*mut ibv_cq_ex> {
-    // SAFETY: an open device, and a channel if there is one.
+    // SAFETY: the caller passes an open device, and a channel of it or null.
     let (found, events) =
-        unsafe { (Context::of(context), (!channel.is_null()).then(|| Channel::of(channel))) };
+        unsafe { (Context::borrow_raw(context), (!channel.is_null()).then(|| Channel::borrow_raw(channel))) };
     if cqe == 0 || comp_vector != 0 {
         return Err(Error::Invalid("a completion queue needs at least one entry, and vector 0"));
     }
@@ -108,9 +112,10 @@ pub(crate) unsafe fn create(
         (None, Some(EventSource::Nic(channel))) => (found.nic().create_cq(cqe, Some(channel))?, None),
         (None, _) => (found.nic().create_cq(cqe, None)?, None),
     };
-    // SAFETY: integers, pointers and optional functions.
+    // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers, for which all zeros is a
+    // valid value.
     let header: AbiHeader<ibv_cq_ex> = unsafe { AbiHeader::zeroed() };
-    // SAFETY: nobody else has its address yet.
+    // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
     let fields = unsafe { &mut *header.get() };
     fields.context = context;
     fields.channel = channel;
@@ -127,11 +132,12 @@ pub(crate) unsafe fn create(
         polled: Mutex::default(),
         virtual_cq: virtual_cq.clone(),
     }
-    .give();
+    .into_raw();
     virtual_cq.iter().for_each(|virtual_cq| virtual_cq.set_cq_address(cq as usize));
     let mut objects = found.rails.objects();
     if !channel.is_null() {
-        // SAFETY: the program's channel; its count is written under the lock.
+        // SAFETY: rule *objects* (module `calls`): `channel` exists. Its `refcnt` is written only under the lock of the object
+        // table, which is held here.
         unsafe { (*channel).refcnt += 1 };
     }
     objects.cqs.insert(id, CqEntry { object: found.object_entry(cq as usize), virtual_cq });
@@ -147,21 +153,23 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     comp_vector: c_int,
 ) -> *mut ibv_cq {
     let entries = u32::try_from(cqe).unwrap_or(0);
-    // SAFETY: what the manual page asks for.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     let made = unsafe { create(context, entries, cq_context, channel, comp_vector as u32) };
     pointer("ibv_create_cq", made).cast()
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: a completion queue, its device and its channel.
-    let (found, context, channel) = unsafe { (Cq::of(cq), Context::of((*cq).context), (*cq).channel) };
+    // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed by another thread, and its context and its channel outlive
+    // it.
+    let (found, context, channel) =
+        unsafe { (Cq::borrow_raw(cq), Context::borrow_raw((*cq).context), (*cq).channel) };
     if found.virtual_cq.as_ref().is_some_and(|virtual_cq| !virtual_cq.is_unused()) {
         log_failure("ibv_destroy_cq", &"a queue pair still uses it; destroy that first");
         return libc::EBUSY;
     }
     if let Err(error) = found.nic.destroy_cq(found.id)
-        // What a dead NIC had is gone with it.
+        // The objects of a dead NIC do not exist any more, so destroying one succeeds.
         && error != Error::DeviceFatal
     {
         return status("ibv_destroy_cq", Err(error));
@@ -169,30 +177,31 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     context.remove_object(cq as usize, |objects| {
         objects.cqs.remove(&found.id);
         if !channel.is_null() {
-            // SAFETY: the program keeps the channel as long as a queue uses it.
-            unsafe { Channel::of(channel) }.forget(cq as usize);
+            // SAFETY: `ibv_destroy_comp_channel` refuses to destroy a channel that a queue uses, so the channel exists.
+            unsafe { Channel::borrow_raw(channel) }.forget(cq as usize);
         }
     });
     found.async_events.wait_for_all();
     found.comp_events.wait_for_all();
     if !channel.is_null() {
         let _objects = context.rails.objects();
-        // SAFETY: as above; the count is written under the lock.
+        // SAFETY: the queue still counts in the channel's `refcnt`, so the channel exists. The count is written under the lock.
         unsafe { (*channel).refcnt -= 1 };
     }
-    // SAFETY: the program gives it back, and no event points to it.
-    drop(unsafe { Cq::take(cq) });
+    // SAFETY: rule *objects* (module `calls`): the program destroys the object once. It has left the table and the event queue
+    // above, so no other thread finds its address.
+    drop(unsafe { Cq::from_raw(cq) });
     0
 }
 
-/// The size was chosen for good; asking for no more than that is granted.
+/// Resizes a completion queue: a size up to the present one is accepted without effect, a larger one is refused.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     if cqe < 1 {
         log_failure("ibv_resize_cq", &"a completion queue needs at least one entry");
         return libc::EINVAL;
     }
-    // SAFETY: a completion queue.
+    // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
     if cqe <= unsafe { (*cq).cqe } {
         return 0;
     }
@@ -206,14 +215,14 @@ pub(crate) unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, _attr: *mut ibv_modi
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: a completion queue.
-    let cq = unsafe { Cq::of(cq) };
+    // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
+    let cq = unsafe { Cq::borrow_raw(cq) };
     status("ibv_req_notify_cq", cq.arm(solicited_only != 0))
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: a completion queue.
-    let cq = unsafe { Cq::of(cq) };
+    // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
+    let cq = unsafe { Cq::borrow_raw(cq) };
     let Ok(max) = usize::try_from(num_entries) else { return -1 };
     let mut polled = lock(&cq.polled);
     if let Err(error) = cq.refill(&mut polled, max) {
@@ -223,21 +232,22 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     let from = polled.next;
     let n = max.min(polled.batch.len() - from);
     for (i, found) in polled.batch[from..from + n].iter().enumerate() {
-        // SAFETY: the caller's array has `num_entries` entries.
+        // SAFETY: rule *structures* (module `calls`): `wc` has `num_entries` entries, and `i` is less than `n`, which is at
+        // most `num_entries`.
         unsafe { wc.add(i).write(completion(found, cq.datagram_sl)) };
     }
     polled.next = from + n;
     n as c_int
 }
 
-/// What the completion of a datagram has for a service level, which RoCE has not: the kind of the IP header that came
-/// before it, as ConnectX NICs say it there (mlx5 programmer's manual, CQE: 8 with UDP, 2 for IPv4, 1 for IPv6). UCX until
-/// 1.13 finds the destination in the header by that alone, and drops what is not for it.
+/// Returns the service level in the completion of a datagram. RoCE has no service level. ConnectX NICs put the kind of the IP
+/// header there (mlx5 programmer's manual, CQE: 8 for UDP, 2 for IPv4, 1 for IPv6), and UCX up to 1.13 uses it to find the
+/// destination address in the header, and drops datagrams that are addressed to others.
 fn datagram_sl(gid: Gid) -> u8 {
     8 | if IpAddr::from(gid).is_ipv4() { 2 } else { 1 }
 }
 
-/// A completion as `ibv_poll_cq` gives it.
+/// Returns a completion as `ibv_poll_cq` reports it.
 fn completion(wc: &Wc, datagram_sl: u8) -> ibv_wc {
     ibv_wc {
         wr_id: wc.wr_id,
@@ -256,7 +266,7 @@ fn completion(wc: &Wc, datagram_sl: u8) -> ibv_wc {
     }
 }
 
-/// The immediate in network order, or the key that was invalidated.
+/// Returns the immediate in network byte order, or the invalidated rkey in host byte order, or 0.
 pub(crate) fn imm_or_key(wc: &Wc) -> u32 {
     match (wc.imm, wc.invalidated) {
         (Some(imm), _) => imm.to_be(),
@@ -273,7 +283,7 @@ pub(crate) fn flags(wc: &Wc) -> ibv_wc_flags {
     if wc.invalidated.is_some() {
         flags |= IBV_WC_WITH_INV;
     }
-    // Only a datagram says who sent it, and it always has the area.
+    // Only the completion of a datagram has a source queue pair, and a datagram always has a GRH.
     if wc.opcode == WcOpcode::Recv && wc.src_qp.value() != 0 && wc.byte_len as usize >= GRH_LEN {
         flags |= IBV_WC_GRH;
     }

@@ -15,29 +15,31 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: a channel.
-    let channel = unsafe { Channel::of(channel) };
+    // SAFETY: rule *objects* (module `calls`): `channel` is not destroyed during the call.
+    let channel = unsafe { Channel::borrow_raw(channel) };
     let taken = wait_for_event(channel.source.fd(), || {
-        // Between the channel and the count nobody may destroy the queue.
+        // The lock keeps the queue from being destroyed between the removal of its event from the channel and the count.
         let objects = channel.rails.objects();
         loop {
             let found = match &channel.source {
                 EventSource::Nic(events) => match objects.cqs.get(&events.next_event().ok()??) {
                     Some(found) => found.object.address,
-                    // An event of a queue that was destroyed concerns nobody.
+                    // The event is about a queue that was destroyed.
                     None => continue,
                 },
                 EventSource::Process(events) => events.pop()?,
             };
             let found = found as *mut ibv_cq;
-            // SAFETY: queues leave the table before they go.
-            unsafe { Cq::of(found) }.comp_events.add_one();
+            // SAFETY: `ibv_destroy_cq` removes a queue from the table before it frees the queue, under the lock that is held
+            // here.
+            unsafe { Cq::borrow_raw(found) }.comp_events.add_one();
             return Some(found);
         }
     });
     match taken {
         Ok(found) => {
-            // SAFETY: the caller's variables, and a queue that waits for the acknowledgement of this event.
+            // SAFETY: rule *structures* (module `calls`): both variables are valid for writing. The queue exists, because
+            // `ibv_destroy_cq` waits for the acknowledgement of the event that was counted above.
             unsafe {
                 *cq = found;
                 *cq_context = (*found).cq_context;
@@ -50,6 +52,6 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: u32) {
-    // SAFETY: a completion queue.
-    unsafe { Cq::of(cq) }.comp_events.acknowledge(nevents);
+    // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
+    unsafe { Cq::borrow_raw(cq) }.comp_events.acknowledge(nevents);
 }

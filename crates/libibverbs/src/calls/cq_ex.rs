@@ -1,4 +1,4 @@
-//! Completion queues that are read field by field.
+//! Completion queues that programs read field by field (`ibv_start_poll(3)`).
 
 use std::ffi::{c_int, c_uint};
 
@@ -10,22 +10,22 @@ use crate::abi::*;
 use crate::common::errno::{log_failure, pointer};
 use crate::common::lock::lock;
 
-/// Completions that are taken from the NIC at once. One: those that the program does not come to must be in the NIC's queue when
-/// it asks for an event.
+/// Completions that one poll takes from the NIC. More than one would leave completions in the batch, where a request for an
+/// event does not see them.
 const BATCH: usize = 1;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    // SAFETY: the caller's structure.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
     let attr = unsafe { &*attr };
-    // SAFETY: what the manual page asks for.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     pointer("ibv_create_cq_ex", unsafe { create(context, attr) })
 }
 
 /// # Safety
-/// As for `ibv_create_cq_ex`.
+/// The rules of [`super`] for `ibv_create_cq_ex`.
 unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex> {
     use mitra_verbs::Error::Unsupported;
     if attr.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) != 0 {
@@ -33,13 +33,13 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
     }
     let known = IBV_CQ_INIT_ATTR_MASK_FLAGS;
     let flags = if attr.comp_mask & known != 0 { attr.flags } else { 0 };
-    // One thread's promise to be alone asks nothing of us.
+    // Every queue may be used by several threads, so `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` has no effect.
     if attr.comp_mask & !known != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
         return Err(Unsupported("a parent domain of a completion queue, or ignoring its overruns"));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let cq = unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector)? };
-    // SAFETY: nobody else has its address yet.
+    // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
     let header = unsafe { &mut *cq };
     header.start_poll = Some(start_poll);
     header.next_poll = Some(next_poll);
@@ -51,25 +51,26 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
     header.read_qp_num = Some(read_qp_num);
     header.read_src_qp = Some(read_src_qp);
     header.read_wc_flags = Some(read_wc_flags);
-    header.read_slid = Some(no_slid);
+    header.read_slid = Some(read_slid);
     header.read_sl = Some(read_sl);
-    header.read_dlid_path_bits = Some(no_path);
+    header.read_dlid_path_bits = Some(read_dlid_path_bits);
     Ok(cq)
 }
 
-/// Goes to the next completion: 0, or `ENOENT` if there is none.
+/// Advances to the next completion. Returns 0, `ENOENT` if there is none, or another `errno` value.
 ///
 /// # Safety
-/// `cq` is a queue that one thread polls, as `ibv_start_poll(3)` asks.
+/// `cq` is a completion queue that only the calling thread polls, as `ibv_start_poll(3)` demands.
 unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: a completion queue.
-    let found = unsafe { Cq::of(cq.cast()) };
+    // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
+    let found = unsafe { Cq::borrow_raw(cq.cast()) };
     let mut polled = lock(&found.polled);
     match found.refill(&mut polled, BATCH) {
         Ok(true) => {
             let wc = polled.batch[polled.next];
             polled.next += 1;
-            // SAFETY: the queue's own fields, which its one poller reads after this.
+            // SAFETY: `cq` points to the header of a live queue, and `ibv_start_poll(3)` demands that only one thread polls it
+            // and reads these fields.
             unsafe {
                 (*cq).wr_id = wc.wr_id;
                 (*cq).status = cq::status_code(wc.status);
@@ -85,35 +86,35 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: the caller's structure.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
     if unsafe { (*attr).comp_mask } != 0 {
         return libc::EINVAL;
     }
-    // SAFETY: what the manual page asks for.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe { advance(cq) }
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: what the manual page asks for.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe { advance(cq) }
 }
 
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
-/// The completion that the last poll went to.
+/// Returns the completion that the last poll advanced to.
 ///
 /// # Safety
 /// As for [`advance`].
 unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Wc> {
-    // SAFETY: a completion queue.
-    let polled = lock(&unsafe { Cq::of(cq.cast()) }.polled);
+    // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
+    let polled = lock(&unsafe { Cq::borrow_raw(cq.cast()) }.polled);
     polled.next.checked_sub(1).and_then(|at| polled.batch.get(at).copied())
 }
 
 macro_rules! readers {
     ($($name:ident -> $type:ty: $read:expr;)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
-            // SAFETY: programs read between two polls.
+            // SAFETY: `ibv_start_poll(3)` demands that one thread polls the queue and reads its fields between two polls.
             unsafe { current(cq) }.map($read).unwrap_or_default()
         }
     )*};
@@ -130,19 +131,19 @@ readers! {
 }
 
 unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
-    // SAFETY: programs read between two polls.
+    // SAFETY: `ibv_start_poll(3)` demands that one thread polls the queue and reads its fields between two polls.
     unsafe {
         let datagram = current(cq).is_some_and(|wc| cq::flags(&wc) & IBV_WC_GRH != 0);
-        if datagram { Cq::of(cq.cast()).datagram_sl } else { 0 }
+        if datagram { Cq::borrow_raw(cq.cast()).datagram_sl } else { 0 }
     }
 }
 
-/// RoCE has no LIDs.
-unsafe extern "C" fn no_slid(_cq: *mut ibv_cq_ex) -> u32 {
+/// Returns 0: RoCE has no LIDs.
+unsafe extern "C" fn read_slid(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-/// Nor path bits.
-unsafe extern "C" fn no_path(_cq: *mut ibv_cq_ex) -> u8 {
+/// Returns 0: RoCE has no LIDs, and so no path bits.
+unsafe extern "C" fn read_dlid_path_bits(_cq: *mut ibv_cq_ex) -> u8 {
     0
 }

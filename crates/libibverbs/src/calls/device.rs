@@ -1,4 +1,4 @@
-//! Devices before they are opened. There is one, `mitra0`, in each process: rails are what it stands on, not devices.
+//! The device before it is opened. Every process has one device, `mitra0`, whatever its number of rails.
 
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
@@ -8,46 +8,48 @@ use crate::abi::*;
 use crate::common::errno::set_errno;
 use crate::rails::open;
 
-/// Its name, which programs are given on their command lines.
+/// The name of the device, which programs take on their command lines.
 pub(crate) const DEVICE_NAME: &str = "mitra0";
-/// The name of its file.
+/// The name of the device's character device.
 pub(crate) const CHAR_DEVICE_NAME: &str = "uverbs0";
 
-/// The device. Providers of rdma-core keep their own data behind `ibv_device`, and programs that know one cast to it:
-/// zeros lie there.
+/// The device behind its C structure. Providers of rdma-core keep private data behind `ibv_device`, and some programs cast to
+/// it. They find zeros here.
 #[repr(C)]
 struct Device {
     header: AbiHeader<ibv_device>,
-    behind: [u64; 64],
+    provider_data: [u64; 64],
 }
 
-// SAFETY: `repr(C)`, header first.
+// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
 unsafe impl AbiObject for Device {
     type C = ibv_device;
 }
 
-/// Its address, as an integer: it lives as long as the process.
+/// The device's address, as an integer so that the cell is `Sync`. The device is never freed.
 static DEVICE: OnceLock<usize> = OnceLock::new();
 
-/// The device, the same for the life of the process.
+/// Returns the device, which is the same for the life of the process.
 pub(crate) fn device() -> *mut ibv_device {
     *DEVICE.get_or_init(|| {
-        // SAFETY: integers, arrays of characters and empty slots.
+        // SAFETY: the structure consists of integers, arrays of integers and `Option`s of function pointers, for which all
+        // zeros is a valid value.
         let header: AbiHeader<ibv_device> = unsafe { AbiHeader::zeroed() };
-        // SAFETY: nobody else has its address yet.
+        // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is
+        // exclusive.
         let device = unsafe { &mut *header.get() };
         device.node_type = IBV_NODE_CA;
         device.transport_type = IBV_TRANSPORT_IB;
-        copy_text(&mut device.name, DEVICE_NAME);
-        copy_text(&mut device.dev_name, CHAR_DEVICE_NAME);
-        copy_text(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
-        copy_text(&mut device.ibdev_path, "/sys/class/infiniband/mitra0");
-        Device { header, behind: [0; 64] }.give() as usize
+        copy_c_string(&mut device.name, DEVICE_NAME);
+        copy_c_string(&mut device.dev_name, CHAR_DEVICE_NAME);
+        copy_c_string(&mut device.dev_path, "/sys/class/infiniband_verbs/uverbs0");
+        copy_c_string(&mut device.ibdev_path, "/sys/class/infiniband/mitra0");
+        Device { header, provider_data: [0; 64] }.into_raw() as usize
     }) as *mut ibv_device
 }
 
-/// Copies a short text and ends it with a zero.
-pub(crate) fn copy_text(to: &mut [c_char], text: &str) {
+/// Copies a text, truncated if necessary, and terminates it with a zero byte.
+pub(crate) fn copy_c_string(to: &mut [c_char], text: &str) {
     let bytes = text.bytes().take(to.len() - 1).chain([0]);
     to.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as c_char);
 }
@@ -55,11 +57,11 @@ pub(crate) fn copy_text(to: &mut [c_char], text: &str) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     if !num_devices.is_null() {
-        // SAFETY: the caller's variable.
+        // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
         unsafe { *num_devices = 1 };
     }
     // The list belongs to C, which may free it by `ibv_free_device_list` of this or of another library.
-    // SAFETY: two pointers, written before anybody reads them.
+    // SAFETY: `calloc` returns null or zeroed memory for two pointers; the first is written only if it is not null.
     unsafe {
         let list: *mut *mut ibv_device = libc::calloc(2, size_of::<*mut ibv_device>()).cast();
         if !list.is_null() {
@@ -71,13 +73,13 @@ unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut i
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: from `ibv_get_device_list`, which got it from `calloc`.
+    // SAFETY: the list came from `ibv_get_device_list`, which allocates with `calloc`.
     unsafe { libc::free(list.cast()) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: a device; its name never changes.
+    // SAFETY: the only device is a static of this library, so the pointer is valid; only an address is computed.
     unsafe { (&raw const (*device).name).cast() }
 }
 
@@ -96,7 +98,7 @@ unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// There is no `sysfs` of the device; a program that looks there must do without.
+/// Fails with `ENOENT`: the device has no directory in `sysfs`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_read_sysfs_file(
     _dir: *const c_char,

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 
 use crate::abi::*;
 
-/// A table of names by value.
+/// Returns the name of a value, or `otherwise`.
 fn name(names: &'static [(i64, &'static CStr)], value: i64, otherwise: &'static CStr) -> *const c_char {
     names.iter().find(|(named, _)| *named == value).map_or(otherwise, |(_, name)| name).as_ptr()
 }

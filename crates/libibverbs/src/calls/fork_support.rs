@@ -1,10 +1,11 @@
-//! `ibv_fork_init` and its family.
+//! `ibv_fork_init` and its family. The NIC accesses memory from the program's own process and pins no pages, so copy-on-write
+//! after a fork does no harm.
 
 use std::ffi::c_int;
 
 use crate::abi::*;
 
-/// Memory is the program's own, read and written by its own process: nothing is pinned, so a fork takes nothing away.
+/// Succeeds without effect.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_fork_init() -> c_int {
     0

@@ -9,7 +9,7 @@ use super::context::{Context, PORT};
 use crate::abi::*;
 use crate::common::errno::{minus_one, status};
 
-/// The one line of the GID table.
+/// Returns the GID at an index of the table, or an `errno` value.
 fn gid_at(context: &Context, port_num: u32, index: u32) -> Result<Gid, c_int> {
     if port_num != u32::from(PORT) || index != 0 {
         return Err(libc::EINVAL);
@@ -28,13 +28,13 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
-    // SAFETY: an open device.
+    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
     let found = u32::try_from(index)
         .map_err(|_| libc::EINVAL)
-        .and_then(|index| gid_at(unsafe { Context::of(context) }, port_num.into(), index));
+        .and_then(|index| gid_at(unsafe { Context::borrow_raw(context) }, port_num.into(), index));
     match found {
         Ok(found) => {
-            // SAFETY: the caller's structure.
+            // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
             unsafe { gid.write(ibv_gid { raw: found.0 }) };
             0
         }
@@ -52,13 +52,13 @@ fn entry(gid: Gid) -> ibv_gid_entry {
     }
 }
 
-/// Copies an entry, of which the caller knows so many bytes.
+/// Copies as much of an entry as the caller's structure has room for.
 ///
 /// # Safety
-/// `to` has room for them.
-unsafe fn put_entry(to: *mut ibv_gid_entry, size: usize, entry: &ibv_gid_entry) {
+/// `to` is valid for writing `size` bytes.
+unsafe fn write_entry(to: *mut ibv_gid_entry, size: usize, entry: &ibv_gid_entry) {
     let known = size.min(size_of::<ibv_gid_entry>());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(entry).cast::<u8>(), to.cast::<u8>(), known) };
 }
 
@@ -74,11 +74,11 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     if flags != 0 {
         return libc::EOPNOTSUPP;
     }
-    // SAFETY: an open device.
-    match gid_at(unsafe { Context::of(context) }, port_num, gid_index) {
+    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
+    match gid_at(unsafe { Context::borrow_raw(context) }, port_num, gid_index) {
         Ok(gid) => {
-            // SAFETY: the caller's structure, of the size it says.
-            unsafe { put_entry(out, entry_size, &entry(gid)) };
+            // SAFETY: rule *structures* (module `calls`): `out` is valid for writing `entry_size` bytes.
+            unsafe { write_entry(out, entry_size, &entry(gid)) };
             0
         }
         Err(number) => number,
@@ -96,19 +96,20 @@ unsafe extern "C" fn _ibv_query_gid_table(
     if flags != 0 {
         return -(libc::EOPNOTSUPP as isize);
     }
-    // SAFETY: an open device.
-    match gid_at(unsafe { Context::of(context) }, PORT.into(), 0) {
+    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
+    match gid_at(unsafe { Context::borrow_raw(context) }, PORT.into(), 0) {
         Ok(_) if max_entries == 0 => -(libc::EINVAL as isize),
         Ok(gid) => {
-            // SAFETY: the caller's array, of at least one entry of the size it says.
-            unsafe { put_entry(entries, entry_size, &entry(gid)) };
+            // SAFETY: rule *structures* (module `calls`): `entries` has `max_entries` entries of `entry_size` bytes, and
+            // `max_entries` is at least 1 here.
+            unsafe { write_entry(entries, entry_size, &entry(gid)) };
             1
         }
         Err(number) => -(number as isize),
     }
 }
 
-/// What older programs ask instead of [`_ibv_query_gid_ex`]; counted as `sysfs` does: 1 is RoCE v2.
+/// The predecessor of [`_ibv_query_gid_ex`]. It counts types as `sysfs` does: 1 is RoCE v2.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -116,10 +117,10 @@ unsafe extern "C" fn ibv_query_gid_type(
     index: c_uint,
     gid_type: *mut c_uint,
 ) -> c_int {
-    // SAFETY: an open device.
-    match gid_at(unsafe { Context::of(context) }, port_num.into(), index) {
+    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
+    match gid_at(unsafe { Context::borrow_raw(context) }, port_num.into(), index) {
         Ok(_) => {
-            // SAFETY: the caller's variable.
+            // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
             unsafe { *gid_type = 1 };
             0
         }
@@ -127,7 +128,7 @@ unsafe extern "C" fn ibv_query_gid_type(
     }
 }
 
-/// The default P_Key, full member (IBTA volume 1, 10.9.1.2).
+/// The default partition key, for full members (IBTA volume 1, 10.9.1.2).
 const PKEY: u16 = 0xffff;
 
 #[unsafe(no_mangle)]
@@ -140,7 +141,7 @@ unsafe extern "C" fn ibv_query_pkey(
     if port_num != PORT || index != 0 {
         return minus_one(libc::EINVAL);
     }
-    // SAFETY: the caller's variable.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
     unsafe { *pkey = PKEY };
     0
 }
@@ -150,7 +151,7 @@ unsafe extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port_num: u8
     if port_num == PORT && pkey == PKEY { 0 } else { minus_one(libc::EINVAL) }
 }
 
-/// RoCE v2 asks the network for nothing but IP: there is a MAC address on no rail.
+/// Returns a MAC address of zeros and no VLAN: packets leave through UDP sockets, so the library knows no MAC address.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     _context: *mut ibv_context,
@@ -158,7 +159,7 @@ unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     mac: *mut u8,
     vid: *mut u16,
 ) -> c_int {
-    // SAFETY: the caller's six bytes, and its variable where it has one.
+    // SAFETY: rule *structures* (module `calls`): `mac` is valid for writing 6 bytes, and `vid` for writing one value or null.
     unsafe {
         ptr::write_bytes(mac, 0, 6);
         if !vid.is_null() {

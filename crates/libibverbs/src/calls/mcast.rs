@@ -1,4 +1,4 @@
-//! Multicast groups of datagram queue pairs.
+//! Multicast groups of UD queue pairs.
 
 use std::ffi::c_int;
 
@@ -8,25 +8,27 @@ use super::qp::Qp;
 use crate::abi::*;
 use crate::common::errno::status;
 
-/// The group that the program means. RoCE knows no LIDs.
+/// Returns the group's GID. The LID is ignored, because RoCE has none.
 ///
 /// # Safety
-/// `gid` is null or the program's.
+/// `gid` is valid for reading, or null.
 unsafe fn group(gid: *const ibv_gid) -> Result<Gid> {
-    // SAFETY: the caller's promise; sixteen bytes, whichever member was written.
+    // SAFETY: the caller passes null or a valid GID, all of whose 16 bytes are initialized whichever member of the union was
+    // written.
     unsafe { gid.as_ref().map(|gid| Gid(gid.raw)).ok_or(Error::Invalid("there is no GID")) }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
-    // SAFETY: a queue pair and the caller's GID.
-    let (qp, group) = unsafe { (Qp::plain(qp), group(gid)) };
+    // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the call, and `gid` is valid or
+    // null.
+    let (qp, group) = unsafe { (Qp::borrow_ibv_qp(qp), group(gid)) };
     status("ibv_attach_mcast", group.and_then(|group| qp.attach_mcast(group)))
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
-    // SAFETY: as above.
-    let (qp, group) = unsafe { (Qp::plain(qp), group(gid)) };
+    // SAFETY: the same rules as in the function above.
+    let (qp, group) = unsafe { (Qp::borrow_ibv_qp(qp), group(gid)) };
     status("ibv_detach_mcast", group.and_then(|group| qp.detach_mcast(group)))
 }

@@ -8,49 +8,52 @@ use mitra_verbs::{Access, Error, PdId, Provider, Result};
 
 use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
-use super::pd::{Member, Pd};
+use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{errno_of, log_failure, pointer, set_errno, status};
 use crate::common::lock::lock;
 use crate::memory;
 use crate::rails::rail_set::RailSet;
 
-/// A memory region. Registering it anew gives it another name on the NIC.
+/// A memory region behind its C structure. `ibv_rereg_mr` replaces its registration.
 #[repr(C)]
 pub(crate) struct Mr {
     header: AbiHeader<ibv_mr>,
-    pub(crate) registered: Mutex<Registered>,
-    terms: Mutex<Terms>,
+    pub(crate) registration: Mutex<Registration>,
+    params: Mutex<RegistrationParams>,
 }
 
-/// What it was registered with, beside what its header says.
-struct Terms {
+/// The parameters of a registration that the C structure does not hold.
+struct RegistrationParams {
     iova: u64,
     access: c_uint,
-    _pd: Member,
+    _pd: PdMember,
 }
 
-/// How the NIC, or all of them, know it.
-pub(crate) enum Registered {
+/// A registration with the NIC, or with the NICs of all rails.
+pub(crate) enum Registration {
     Nic(mitra_verbs::Mr),
     MultiRail(VirtualMr),
 }
 
-impl Registered {
-    /// As on rail 0, whose names the program uses.
+impl Registration {
+    /// Returns the registration on rail 0, whose keys the program uses.
     pub(crate) fn primary(&self) -> mitra_verbs::Mr {
         match self {
-            Registered::Nic(mr) => *mr,
-            Registered::MultiRail(mr) => mr.primary(),
+            Registration::Nic(mr) => *mr,
+            Registration::MultiRail(mr) => mr.primary(),
         }
     }
 
-    /// Revokes it: on return no NIC touches the memory any more.
+    /// Revokes the registration. On return no NIC accesses the memory.
+    ///
+    /// # Errors
+    /// The error of a NIC that does not confirm, and may still access the memory.
     fn revoke(&self, rails: &RailSet) -> Result<()> {
         match (self, &rails.multi_rail) {
-            (Registered::MultiRail(mr), Some(multi_rail)) => multi_rail.domain().deregister(mr),
+            (Registration::MultiRail(mr), Some(multi_rail)) => multi_rail.domain().deregister(mr),
             _ => match rails.nic().dereg_mr(self.primary().id) {
-                // It may be hung, and still write: only a reset makes sure.
+                // A NIC that does not answer may be hung, and still access memory. A reset ends that.
                 Err(Error::DeviceFatal) => rails.nic().reset(),
                 other => other,
             },
@@ -58,18 +61,18 @@ impl Registered {
     }
 }
 
-// SAFETY: `repr(C)`, header first.
+// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
 unsafe impl AbiObject for Mr {
     type C = ibv_mr;
 }
 
-/// An address's offset in its page, in which an I/O virtual address must be like it (`ibv_reg_mr_iova(3)`).
-const IN_PAGE: u64 = 0xfff;
+/// The bits of an address within its page. They must be the same in the I/O virtual address (`ibv_reg_mr_iova(3)`).
+const PAGE_OFFSET_MASK: u64 = 0xfff;
 
-/// The rights that a program asks for.
+/// Converts access flags.
 ///
 /// # Errors
-/// Bits that the device does not know and that are not among those it may ignore.
+/// `Unsupported` for a bit that the device neither knows nor may ignore.
 pub(crate) fn access(flags: c_uint) -> Result<Access> {
     const PLAIN: [(c_uint, Access); 5] = [
         (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
@@ -78,7 +81,7 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
         (IBV_ACCESS_MW_BIND, Access::WINDOW_BIND),
     ];
-    // What sizes its pages have does not matter here.
+    // The page size has no effect on a software NIC.
     let ignored = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB;
     let known = PLAIN.iter().fold(ignored, |all, (bit, _)| all | bit);
     if flags & !known != 0 {
@@ -89,8 +92,12 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
 
 /// Registers memory of the program.
 ///
+/// # Errors
+/// `Invalid` for an empty or overflowing range or an I/O virtual address with another offset in its page, or the NIC's error.
+///
 /// # Safety
-/// The memory is the program's to lend: as with a real NIC, it is written behind the back of the program's compiler.
+/// The program lends the memory: until the registration is revoked, nothing in it is a Rust object, and other processes may
+/// read and write it at any time as the access flags allow.
 unsafe fn register(
     context: &Context,
     pd: PdId,
@@ -98,21 +105,21 @@ unsafe fn register(
     length: usize,
     iova: u64,
     flags: c_uint,
-) -> Result<Registered> {
+) -> Result<Registration> {
     let start = addr as u64;
     if length == 0 || start.checked_add(length as u64).is_none() || iova.checked_add(length as u64).is_none()
     {
         return Err(Error::Invalid("a region has at least one byte, and ends within the address space"));
     }
-    if (start ^ iova) & IN_PAGE != 0 {
+    if (start ^ iova) & PAGE_OFFSET_MASK != 0 {
         return Err(Error::Invalid("an I/O virtual address has the same offset in its page as the memory"));
     }
     let access = access(flags)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let memory = unsafe { memory::lend(addr.cast(), length, iova) };
     match &context.rails.multi_rail {
-        None => context.nic().reg_mr(pd, memory, access).map(Registered::Nic),
-        Some(multi_rail) => multi_rail.domain().register(&memory, access).map(Registered::MultiRail),
+        None => context.nic().reg_mr(pd, memory, access).map(Registration::Nic),
+        Some(multi_rail) => multi_rail.domain().register(&memory, access).map(Registration::MultiRail),
     }
 }
 
@@ -124,23 +131,28 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: a protection domain and its device.
-    let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
-    // SAFETY: what registering memory promises.
-    let made = unsafe { register(context, found.id, addr, length, iova, access) }.map(|registered| {
-        let named = registered.primary();
+    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
+    let (object, context) = unsafe { (Pd::borrow_raw(pd), Context::borrow_raw((*pd).context)) };
+    // SAFETY: the program that calls this verb lends the memory, as rule *structures* (module `calls`) and `ibv_reg_mr(3)`
+    // demand.
+    let made = unsafe { register(context, object.id, addr, length, iova, access) }.map(|registration| {
+        let primary = registration.primary();
         let header = ibv_mr {
             context: context.address(),
             pd,
             addr,
             length,
-            handle: named.id.0,
-            lkey: named.lkey.0,
-            rkey: named.rkey.0,
+            handle: primary.id.0,
+            lkey: primary.lkey.0,
+            rkey: primary.rkey.0,
         };
-        let terms = Terms { iova, access, _pd: Member::clone(&found.member) };
-        Mr { header: AbiHeader::new(header), registered: Mutex::new(registered), terms: Mutex::new(terms) }
-            .give()
+        let params = RegistrationParams { iova, access, _pd: PdMember::clone(&object.member) };
+        Mr {
+            header: AbiHeader::new(header),
+            registration: Mutex::new(registration),
+            params: Mutex::new(params),
+        }
+        .into_raw()
     });
     pointer("ibv_reg_mr", made)
 }
@@ -153,7 +165,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: passed on.
+    // SAFETY: the arguments are the caller's, and the called verb makes the same demands.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
 }
 
@@ -164,11 +176,11 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: passed on.
+    // SAFETY: the arguments are the caller's, and the called verb makes the same demands.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, addr as u64, access as c_uint) }
 }
 
-/// Memory of another device is out of reach.
+/// Fails with `EOPNOTSUPP`: a software NIC cannot access the memory of another device.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,
@@ -182,7 +194,7 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     std::ptr::null_mut()
 }
 
-/// Changes a region. Its keys change with it. A refusal leaves it as it was.
+/// Changes a region. The keys change as well. If the verb fails, the region is as before.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -192,13 +204,14 @@ unsafe extern "C" fn ibv_rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
-    let asked = flags as c_uint;
-    if asked & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 || asked == 0 {
+    let changes = flags as c_uint;
+    if changes & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 || changes == 0 {
         set_errno(libc::EINVAL);
         return IBV_REREG_MR_ERR_INPUT;
     }
-    // SAFETY: a region, its domain and device, and another domain where the flags say so.
-    match unsafe { reregister(mr, asked, pd, addr, length, access as c_uint) } {
+    // SAFETY: rule *objects* (module `calls`): `mr` is not deregistered during the call, and `pd` is a protection domain if the
+    // flags change the domain.
+    match unsafe { reregister(mr, changes, pd, addr, length, access as c_uint) } {
         Ok(()) => 0,
         Err(error) => {
             log_failure("ibv_rereg_mr", &error);
@@ -209,58 +222,60 @@ unsafe extern "C" fn ibv_rereg_mr(
 }
 
 /// # Safety
-/// As for `ibv_rereg_mr`.
+/// The rules of [`super`] for `ibv_rereg_mr`.
 unsafe fn reregister(
     mr: *mut ibv_mr,
-    asked: c_uint,
+    changes: c_uint,
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
     access: c_uint,
 ) -> Result<()> {
-    // SAFETY: the caller's promise; the program uses the region nowhere else meanwhile.
-    let (found, header) = unsafe { (Mr::of(mr), &mut *mr) };
-    // SAFETY: a region's device.
-    let context = unsafe { Context::of(header.context) };
-    let mut terms = lock(&found.terms);
-    let (addr, length, iova) = match asked & IBV_REREG_MR_CHANGE_TRANSLATION {
-        0 => (header.addr, header.length, terms.iova),
+    // SAFETY: the caller passes a region that is not deregistered during the call. By rule *exclusivity* (module `calls`) no
+    // other thread accesses its header, so the reference is exclusive.
+    let (object, header) = unsafe { (Mr::borrow_raw(mr), &mut *mr) };
+    // SAFETY: a context outlives its regions.
+    let context = unsafe { Context::borrow_raw(header.context) };
+    let mut params = lock(&object.params);
+    let (addr, length, iova) = match changes & IBV_REREG_MR_CHANGE_TRANSLATION {
+        0 => (header.addr, header.length, params.iova),
         _ => (addr, length, addr as u64),
     };
-    let access = if asked & IBV_REREG_MR_CHANGE_ACCESS == 0 { terms.access } else { access };
-    let pd = if asked & IBV_REREG_MR_CHANGE_PD == 0 { header.pd } else { pd };
-    // SAFETY: a protection domain.
-    let domain = unsafe { Pd::of(pd) };
-    // SAFETY: what registering memory promises.
-    let fresh = unsafe { register(context, domain.id, addr, length, iova, access)? };
-    let mut registered = lock(&found.registered);
-    if let Err(error) = registered.revoke(&context.rails) {
-        // Best effort: the first error is the one to tell.
-        let _ = fresh.revoke(&context.rails);
+    let access = if changes & IBV_REREG_MR_CHANGE_ACCESS == 0 { params.access } else { access };
+    let pd = if changes & IBV_REREG_MR_CHANGE_PD == 0 { header.pd } else { pd };
+    // SAFETY: the caller passes a protection domain, and the domain of a region outlives it.
+    let domain = unsafe { Pd::borrow_raw(pd) };
+    // SAFETY: the program that calls this verb lends the memory, as rule *structures* (module `calls`) and `ibv_reg_mr(3)`
+    // demand.
+    let new_registration = unsafe { register(context, domain.id, addr, length, iova, access)? };
+    let mut registration = lock(&object.registration);
+    if let Err(error) = registration.revoke(&context.rails) {
+        // If this fails too, the first error is reported.
+        let _ = new_registration.revoke(&context.rails);
         return Err(error);
     }
-    let named = fresh.primary();
-    *registered = fresh;
-    *terms = Terms { iova, access, _pd: Member::clone(&domain.member) };
+    let primary = new_registration.primary();
+    *registration = new_registration;
+    *params = RegistrationParams { iova, access, _pd: PdMember::clone(&domain.member) };
     (header.pd, header.addr, header.length) = (pd, addr, length);
-    (header.handle, header.lkey, header.rkey) = (named.id.0, named.lkey.0, named.rkey.0);
+    (header.handle, header.lkey, header.rkey) = (primary.id.0, primary.lkey.0, primary.rkey.0);
     Ok(())
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: a region and its device.
-    let (found, context) = unsafe { (Mr::of(mr), Context::of((*mr).context)) };
-    let revoked = lock(&found.registered).revoke(&context.rails);
+    // SAFETY: rule *objects* (module `calls`): `mr` is not deregistered by another thread, and its context outlives it.
+    let (object, context) = unsafe { (Mr::borrow_raw(mr), Context::borrow_raw((*mr).context)) };
+    let revoked = lock(&object.registration).revoke(&context.rails);
     if revoked.is_err() {
         return status("ibv_dereg_mr", revoked);
     }
-    // SAFETY: the program gives it back.
-    drop(unsafe { Mr::take(mr) });
+    // SAFETY: rule *objects* (module `calls`): the program destroys the object once, and does not use it afterwards.
+    drop(unsafe { Mr::from_raw(mr) });
     0
 }
 
-/// There is nothing to prefetch: memory is paged in when it is touched.
+/// Fails with `EOPNOTSUPP`: memory is not prefetched. The kernel pages it in when the NIC accesses it.
 pub(crate) unsafe extern "C" fn advise_mr(
     _pd: *mut ibv_pd,
     _advice: ibv_advise_mr_advice,

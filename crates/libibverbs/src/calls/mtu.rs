@@ -4,7 +4,7 @@ use mitra_verbs::{Error, Mtu, Result};
 
 use crate::abi::*;
 
-/// `enum ibv_mtu` for a path MTU.
+/// Returns the `enum ibv_mtu` of a path MTU.
 pub(crate) fn mtu_code(mtu: Mtu) -> ibv_mtu {
     match mtu {
         Mtu::M256 => IBV_MTU_256,
@@ -18,7 +18,7 @@ pub(crate) fn mtu_code(mtu: Mtu) -> ibv_mtu {
 /// Returns the path MTU of an `enum ibv_mtu`.
 ///
 /// # Errors
-/// `Invalid` for any other value.
+/// `Invalid` for a value that is not in the enumeration.
 pub(crate) fn mtu_from_code(code: ibv_mtu) -> Result<Mtu> {
     Mtu::ALL
         .into_iter()

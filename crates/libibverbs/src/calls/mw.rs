@@ -1,4 +1,4 @@
-//! Memory windows, of type 2B.
+//! Memory windows of type 2B.
 
 use std::ffi::c_int;
 
@@ -10,54 +10,54 @@ use super::pd::Pd;
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, status};
 
-/// A memory window.
+/// A memory window behind its C structure.
 #[repr(C)]
 pub(crate) struct Mw {
     header: AbiHeader<ibv_mw>,
     pub(crate) id: MwId,
 }
 
-// SAFETY: `repr(C)`, header first.
+// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
 unsafe impl AbiObject for Mw {
     type C = ibv_mw;
 }
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw {
-    // SAFETY: a protection domain and its device.
+    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
     pointer("ibv_alloc_mw", unsafe { alloc(pd, mw_type) })
 }
 
 /// # Safety
-/// As for `ibv_alloc_mw`.
+/// The rules of [`super`] for `ibv_alloc_mw`.
 unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
     if mw_type != IBV_MW_TYPE_2 {
         return Err(Error::Unsupported("memory windows of type 1; type 2 it has"));
     }
-    // SAFETY: the caller's promise.
-    let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+    let (object, context) = unsafe { (Pd::borrow_raw(pd), Context::borrow_raw((*pd).context)) };
     if context.rails.multi_rail.is_some() {
         return Err(Error::Unsupported("memory windows where connections span rails"));
     }
-    let mw = context.nic().alloc_mw(found.id)?;
+    let mw = context.nic().alloc_mw(object.id)?;
     let header = ibv_mw { context: context.address(), pd, rkey: mw.rkey.0, handle: mw.id.0, r#type: mw_type };
-    Ok(Mw { header: AbiHeader::new(header), id: mw.id }.give())
+    Ok(Mw { header: AbiHeader::new(header), id: mw.id }.into_raw())
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: a window and its device.
-    let (found, context) = unsafe { (Mw::of(mw), Context::of((*mw).context)) };
-    match context.nic().dealloc_mw(found.id) {
-        // What a dead NIC had is gone with it.
+    // SAFETY: rule *objects* (module `calls`): `mw` is not deallocated by another thread, and its context outlives it.
+    let (object, context) = unsafe { (Mw::borrow_raw(mw), Context::borrow_raw((*mw).context)) };
+    match context.nic().dealloc_mw(object.id) {
+        // The objects of a dead NIC do not exist any more, so destroying one succeeds.
         Ok(()) | Err(Error::DeviceFatal) => {
-            // SAFETY: the program gives it back.
-            drop(unsafe { Mw::take(mw) });
+            // SAFETY: rule *objects* (module `calls`): the program destroys the object once, and does not use it afterwards.
+            drop(unsafe { Mw::from_raw(mw) });
             0
         }
         Err(error) => status("ibv_dealloc_mw", Err(error)),
     }
 }
 
-/// Windows of type 2 are bound by work requests.
+/// Fails with `EOPNOTSUPP`: `IBV_WR_BIND_MW` requests bind windows of type 2.
 pub(crate) unsafe extern "C" fn bind_mw(
     _qp: *mut ibv_qp,
     _mw: *mut ibv_mw,

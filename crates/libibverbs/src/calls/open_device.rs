@@ -21,7 +21,8 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     let rails = open::open()?;
     let events = new_event_queue()?;
-    // SAFETY: integers, pointers and optional functions.
+    // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers, for which all zeros is a
+    // valid value.
     let mut header: verbs_context = unsafe { mem::zeroed() };
     header.sz = size_of::<verbs_context>();
     header.query_port = Some(query_port::query_port);
@@ -54,15 +55,16 @@ fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: an open device.
-    let found = unsafe { Context::of(context) };
-    found.rails.objects().contexts.retain(|other| other.address != context as usize);
-    // SAFETY: it was leaked when it was opened, and the program gives it back.
-    drop(unsafe { Box::from_raw(ptr::from_ref(found).cast_mut()) });
+    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
+    let object = unsafe { Context::borrow_raw(context) };
+    object.rails.objects().contexts.retain(|other| other.address != context as usize);
+    // SAFETY: `ibv_open_device` leaked the box. By rule *objects* (module `calls`) the program closes the context once, and it
+    // has left the table above.
+    drop(unsafe { Box::from_raw(ptr::from_ref(object).cast_mut()) });
     0
 }
 
-/// A device of another process cannot be had: there is no descriptor that stands for one.
+/// Fails with `EOPNOTSUPP`: a device has no descriptor that another process could import.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
     set_errno(libc::EOPNOTSUPP);

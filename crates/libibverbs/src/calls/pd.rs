@@ -10,27 +10,28 @@ use super::context::Context;
 use crate::abi::*;
 use crate::common::errno::{pointer, set_errno, status};
 
-/// A protection domain.
+/// A protection domain behind its C structure.
 #[repr(C)]
 pub(crate) struct Pd {
     header: AbiHeader<ibv_pd>,
     pub(crate) id: PdId,
-    /// What belongs to it has one of these each. Where all domains of the program are one, no NIC counts them.
-    pub(crate) member: Member,
+    /// Cloned by each object of the domain, to count them. A NIC counts the objects of its domains, but on several rails all
+    /// domains of the program stand for one domain of the NICs.
+    pub(crate) member: PdMember,
 }
 
-/// Keeps a domain as long as an object belongs to it.
-pub(crate) type Member = Arc<()>;
+/// Counts an object as a member of its protection domain.
+pub(crate) type PdMember = Arc<()>;
 
-// SAFETY: `repr(C)`, header first.
+// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
 unsafe impl AbiObject for Pd {
     type C = ibv_pd;
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: an open device.
-    pointer("ibv_alloc_pd", alloc(unsafe { Context::of(context) }))
+    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
+    pointer("ibv_alloc_pd", alloc(unsafe { Context::borrow_raw(context) }))
 }
 
 fn alloc(context: &Context) -> Result<*mut ibv_pd> {
@@ -39,40 +40,40 @@ fn alloc(context: &Context) -> Result<*mut ibv_pd> {
         Some(multi_rail) => multi_rail.domain().pd(),
     };
     let header = ibv_pd { context: context.address(), handle: id.0 };
-    Ok(Pd { header: AbiHeader::new(header), id, member: Member::default() }.give())
+    Ok(Pd { header: AbiHeader::new(header), id, member: PdMember::default() }.into_raw())
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: a protection domain and its device.
-    let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
+    // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
+    let (object, context) = unsafe { (Pd::borrow_raw(pd), Context::borrow_raw((*pd).context)) };
     let freed = match &context.rails.multi_rail {
-        None => context.nic().dealloc_pd(found.id),
-        Some(_) if Arc::strong_count(&found.member) > 1 => {
-            Err(Error::Busy { kind: "protection domain", id: found.id.0, user: "something in it" })
+        None => context.nic().dealloc_pd(object.id),
+        Some(_) if Arc::strong_count(&object.member) > 1 => {
+            Err(Error::Busy { kind: "protection domain", id: object.id.0, user: "something in it" })
         }
         Some(_) => Ok(()),
     };
     match freed {
-        // What a dead NIC had is gone with it.
+        // The objects of a dead NIC do not exist any more, so destroying one succeeds.
         Ok(()) | Err(Error::DeviceFatal) => {
-            // SAFETY: the program gives it back.
-            drop(unsafe { Pd::take(pd) });
+            // SAFETY: rule *objects* (module `calls`): the program destroys the object once, and does not use it afterwards.
+            drop(unsafe { Pd::from_raw(pd) });
             0
         }
         Err(error) => status("ibv_dealloc_pd", Err(error)),
     }
 }
 
-/// A domain, region or device of another process cannot be had: there is no descriptor that stands for one.
-fn not_shared<T>() -> *mut T {
+/// Fails with `EOPNOTSUPP`: an object has no descriptor that another process could import.
+fn import_unsupported<T>() -> *mut T {
     set_errno(libc::EOPNOTSUPP);
     std::ptr::null_mut()
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
-    not_shared()
+    import_unsupported()
 }
 
 #[unsafe(no_mangle)]
@@ -80,7 +81,7 @@ unsafe extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
-    not_shared()
+    import_unsupported()
 }
 
 #[unsafe(no_mangle)]
@@ -88,7 +89,7 @@ unsafe extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut c_void {
-    not_shared()
+    import_unsupported()
 }
 
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Work requests, from C to the NIC.
+//! Posting work requests: from C structures to the NIC.
 
 use std::ffi::c_int;
 use std::{ptr, slice};
@@ -20,59 +20,60 @@ use crate::abi::*;
 use crate::common::errno::{errno_of, log_failure};
 use crate::common::lock::lock;
 
-/// Requests that are posted at once; a longer list goes in pieces.
-const PIECE: usize = 16;
+/// Requests that are posted to the NIC in one call. A longer list is posted in several batches.
+const BATCH: usize = 16;
 
-/// A request of C with a successor.
-trait Linked: Sized {
+/// An element of a list of requests.
+trait LinkedRequest: Sized {
     fn next(&self) -> *mut Self;
 }
 
-impl Linked for ibv_send_wr {
+impl LinkedRequest for ibv_send_wr {
     fn next(&self) -> *mut Self {
         self.next
     }
 }
 
-impl Linked for ibv_recv_wr {
+impl LinkedRequest for ibv_recv_wr {
     fn next(&self) -> *mut Self {
         self.next
     }
 }
 
-/// Posts a list. The first request that is refused is left in `bad`.
+/// Posts a list of requests in batches. Stores the first request that is refused in `bad`, and returns its `errno` value; those
+/// before it are posted.
 ///
 /// # Safety
-/// `first` is a list of requests that `translate` may read, and `bad` a variable of the caller's.
-unsafe fn post<C: Linked, R>(
+/// `first` is a list that ends in null and that `translate` may read, and `bad` is valid for writing.
+unsafe fn post<C: LinkedRequest, R>(
     call: &str,
     first: *mut C,
     bad: *mut *mut C,
     mut translate: impl FnMut(&C) -> Result<R>,
     mut post: impl FnMut(&[R]) -> Result<(), PostError>,
 ) -> c_int {
-    let mut piece: SmallVec<[R; PIECE]> = SmallVec::new();
+    let mut batch: SmallVec<[R; BATCH]> = SmallVec::new();
     let (mut from, mut at) = (first, first);
     loop {
         let mut refused = None;
-        // SAFETY: the caller's list.
+        // SAFETY: the caller passes a list that ends in null, and `at` is one of its elements or null.
         if let Some(wr) = unsafe { at.as_ref() } {
             match translate(wr) {
-                Ok(wr) => piece.push(wr),
+                Ok(wr) => batch.push(wr),
                 Err(error) => refused = Some(error),
             }
             if refused.is_none() {
                 at = wr.next();
-                if !at.is_null() && piece.len() < PIECE {
+                if !at.is_null() && batch.len() < BATCH {
                     continue;
                 }
             }
         }
-        if !piece.is_empty()
-            && let Err(error) = post(&piece)
+        if !batch.is_empty()
+            && let Err(error) = post(&batch)
         {
             for _ in 0..error.index {
-                // SAFETY: so many were read from here on.
+                // SAFETY: `error.index` is less than the number of requests read since `from`, so none of the elements is null.
                 from = unsafe { (*from).next() };
             }
             at = from;
@@ -80,14 +81,14 @@ unsafe fn post<C: Linked, R>(
         }
         if let Some(error) = refused {
             log_failure(call, &error);
-            // SAFETY: the caller's variable.
+            // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
             unsafe { *bad = at };
             return errno_of(&error);
         }
         if at.is_null() {
             return 0;
         }
-        piece.clear();
+        batch.clear();
         from = at;
     }
 }
@@ -97,13 +98,14 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: a queue pair.
-    let qp = unsafe { Qp::plain(qp) };
+    // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
+    let qp = unsafe { Qp::borrow_ibv_qp(qp) };
     let translate = |wr: &ibv_send_wr| {
-        // SAFETY: a request of the program's for this service.
+        // SAFETY: rule *structures* (module `calls`): the program has set the members that the opcode and the queue pair's type
+        // name.
         unsafe { send_request(wr, qp.qp_type) }
     };
-    // SAFETY: the caller's list and variable.
+    // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is valid for writing.
     unsafe { post("ibv_post_send", wr, bad_wr, translate, |wrs| qp.post_send(wrs)) }
 }
 
@@ -112,9 +114,9 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: a queue pair.
-    let qp = unsafe { Qp::plain(qp) };
-    // SAFETY: the caller's list and variable.
+    // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
+    let qp = unsafe { Qp::borrow_ibv_qp(qp) };
+    // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is valid for writing.
     unsafe { post("ibv_post_recv", wr, bad_wr, recv_request, |wrs| qp.post_recv(wrs)) }
 }
 
@@ -123,85 +125,94 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: a shared receive queue and its device.
-    let (srq, nic) = unsafe { (Srq::of(srq), Context::of((*srq).context).nic()) };
+    // SAFETY: rule *objects* (module `calls`): `srq` is not destroyed during the call, and its context outlives it.
+    let (srq, nic) = unsafe { (Srq::borrow_raw(srq), Context::borrow_raw((*srq).context).nic()) };
     let post_to = |wrs: &[RecvWr]| match &srq.virtual_srq {
         None => nic.post_srq_recv(srq.id, wrs),
         Some(virtual_srq) => virtual_srq.post(wrs),
     };
-    // SAFETY: the caller's list and variable.
+    // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is valid for writing.
     unsafe { post("ibv_post_srq_recv", wr, bad_wr, recv_request, post_to) }
 }
 
 fn recv_request(wr: &ibv_recv_wr) -> Result<RecvWr> {
-    // SAFETY: a request of the program's.
-    let sges = unsafe { entries(wr.sg_list, wr.num_sge) }?;
-    Ok(RecvWr { wr_id: wr.wr_id, sges: sges.iter().map(entry).collect() })
+    // SAFETY: rule *structures* (module `calls`): the list of the request has `num_sge` entries.
+    let sges = unsafe { sge_list(wr.sg_list, wr.num_sge) }?;
+    Ok(RecvWr { wr_id: wr.wr_id, sges: sges.iter().map(sge_from_c).collect() })
 }
 
-/// More entries of a list than any device takes: none is read before that is checked.
-const ENTRIES_AT_MOST: usize = 1 << 8;
+/// A bound on the length of lists, above any limit of the device. Longer lists are refused before they are read.
+const MAX_LIST_LEN: usize = 1 << 8;
 
-/// A list of the program's.
+/// Returns a list of the program as a slice.
 ///
 /// # Errors
-/// It is longer than any device takes, or there is none.
+/// `Limit` if the list is longer than [`MAX_LIST_LEN`], or `Invalid` if it is null and not empty.
 ///
 /// # Safety
-/// The list has as many entries as `n` says.
-pub(crate) unsafe fn list<'a, T>(first: *const T, n: usize) -> Result<&'a [T]> {
+/// `first` is valid for reading `n` elements, or null.
+pub(crate) unsafe fn slice_from_c<'a, T>(first: *const T, n: usize) -> Result<&'a [T]> {
     match n {
         0 => Ok(&[]),
-        n if n > ENTRIES_AT_MOST => Err(Error::Limit {
+        n if n > MAX_LIST_LEN => Err(Error::Limit {
             attribute: "scatter/gather entries",
             requested: n as u64,
-            limit: ENTRIES_AT_MOST as u64,
+            limit: MAX_LIST_LEN as u64,
         }),
         _ if first.is_null() => Err(Error::Invalid("there is no list of so many entries")),
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         n => Ok(unsafe { slice::from_raw_parts(first, n) }),
     }
 }
 
-/// The scatter/gather list of a request.
+/// Returns the scatter/gather list of a request.
+///
+/// # Errors
+/// As [`slice_from_c`], or `Invalid` if the length is negative.
 ///
 /// # Safety
-/// The list has as many entries as `n` says.
-unsafe fn entries<'a>(first: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge]> {
+/// `first` is valid for reading `n` elements, or null.
+unsafe fn sge_list<'a>(first: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge]> {
     let n = usize::try_from(n).map_err(|_| Error::Invalid("num_sge is negative"))?;
-    // SAFETY: the caller's promise.
-    unsafe { list(first, n) }
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+    unsafe { slice_from_c(first, n) }
 }
 
-pub(crate) fn entry(sge: &ibv_sge) -> Sge {
+pub(crate) fn sge_from_c(sge: &ibv_sge) -> Sge {
     Sge { addr: sge.addr, len: sge.length, key: Key(sge.lkey) }
 }
 
-/// More inline bytes than any device takes: nothing is copied before that is checked.
-const INLINE_AT_MOST: usize = 1 << 12;
+/// A bound on inline data, above any limit of the device. More data is refused before it is copied.
+const MAX_INLINE_BYTES: usize = 1 << 12;
 
-/// Refuses inline data that no device takes, before it is copied.
-pub(crate) fn inline_room(bytes: usize) -> Result<()> {
-    if bytes > INLINE_AT_MOST {
+/// Checks the length of inline data.
+///
+/// # Errors
+/// `Limit` if it exceeds [`MAX_INLINE_BYTES`].
+pub(crate) fn check_inline_len(bytes: usize) -> Result<()> {
+    if bytes > MAX_INLINE_BYTES {
         return Err(Error::Limit {
             attribute: "inline bytes",
             requested: bytes as u64,
-            limit: INLINE_AT_MOST as u64,
+            limit: MAX_INLINE_BYTES as u64,
         });
     }
     Ok(())
 }
 
-/// The bytes of a list, copied now.
+/// Copies the memory of a scatter/gather list into a request.
+///
+/// # Errors
+/// As [`check_inline_len`].
 ///
 /// # Safety
-/// The list's memory is there to be read.
+/// The memory that the entries name is valid for reading.
 unsafe fn inline(list: &[ibv_sge]) -> Result<InlineData> {
     let total = list.iter().map(|sge| sge.length as usize).sum();
-    inline_room(total)?;
+    check_inline_len(total)?;
     let mut bytes = InlineData::with_capacity(total);
     for sge in list.iter().filter(|sge| sge.length > 0) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         bytes.extend_from_slice(unsafe {
             slice::from_raw_parts(ptr::with_exposed_provenance(sge.addr as usize), sge.length as usize)
         });
@@ -209,11 +220,11 @@ unsafe fn inline(list: &[ibv_sge]) -> Result<InlineData> {
     Ok(bytes)
 }
 
-/// `IBV_SEND_*` without the one that says where the bytes are.
+/// Converts send flags. `IBV_SEND_INLINE` is accepted and has no flag: the request holds the data.
 ///
 /// # Errors
-/// A flag that the device does not know.
-pub(crate) fn flags(flags: u32) -> Result<SendFlags> {
+/// `Unsupported` for a flag that the device does not know.
+pub(crate) fn send_flags(flags: u32) -> Result<SendFlags> {
     const FLAGS: [(u32, SendFlags); 3] = [
         (IBV_SEND_FENCE, SendFlags::FENCE),
         (IBV_SEND_SIGNALED, SendFlags::SIGNALED),
@@ -226,47 +237,61 @@ pub(crate) fn flags(flags: u32) -> Result<SendFlags> {
     Ok(FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, flag)| *flag).collect())
 }
 
+/// Converts a send request.
+///
+/// # Errors
+/// `Unsupported`, `Invalid` or `Limit`, if the request cannot be converted.
+///
 /// # Safety
-/// The members that the opcode and the service name are set, and what they point to is there.
+/// The members that the opcode and the queue pair's type name are set, and their pointers are valid.
 unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
-    let flags = flags(wr.send_flags)?;
-    // SAFETY: the caller's promise.
+    let flags = send_flags(wr.send_flags)?;
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let op = unsafe { operation(wr)? };
-    // SAFETY: the caller's promise.
-    let sges = unsafe { entries(wr.sg_list, wr.num_sge)? };
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+    let sges = unsafe { sge_list(wr.sg_list, wr.num_sge)? };
     let data = if wr.send_flags & IBV_SEND_INLINE != 0 && !sges.is_empty() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         Data::Inline(unsafe { inline(sges)? })
     } else {
-        Data::Sges(sges.iter().map(entry).collect())
+        Data::Sges(sges.iter().map(sge_from_c).collect())
     };
     let ud = if qp_type == QpType::Ud {
-        // SAFETY: set on this service.
+        // SAFETY: on a UD queue pair programs set the member `wr.ud` (`ibv_post_send(3)`); it consists of integers and a
+        // pointer.
         let ud = unsafe { wr.wr.ud };
-        // SAFETY: an address handle of the program's.
-        Some(unsafe { datagram(ud.ah, ud.remote_qpn, ud.remote_qkey)? })
+        // SAFETY: rule *objects* (module `calls`): `ud.ah` is an address handle or null.
+        Some(unsafe { ud_destination(ud.ah, ud.remote_qpn, ud.remote_qkey)? })
     } else {
         None
     };
     Ok(SendWr { wr_id: wr.wr_id, op, data, flags, ud })
 }
 
-/// Where a datagram goes.
+/// Returns the destination of a datagram.
+///
+/// # Errors
+/// `Invalid` without an address handle.
 ///
 /// # Safety
 /// `ah` is an address handle or null.
-pub(crate) unsafe fn datagram(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<UdDestination> {
+pub(crate) unsafe fn ud_destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<UdDestination> {
     if ah.is_null() {
         return Err(Error::Invalid("a datagram needs an address handle"));
     }
-    // SAFETY: the caller's promise.
-    Ok(UdDestination { ah: unsafe { Ah::of(ah) }.id, qpn: Qpn::new(qpn), qkey })
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+    Ok(UdDestination { ah: unsafe { Ah::borrow_raw(ah) }.id, qpn: Qpn::new(qpn), qkey })
 }
 
+/// Converts the operation of a send request.
+///
+/// # Errors
+/// `Unsupported` for an opcode that the device does not know, or the error of [`bind_operation`].
+///
 /// # Safety
 /// As for [`send_request`].
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
-    // SAFETY: members are read that the opcode names; all are integers.
+    // SAFETY: only the members that the opcode names are read, which the caller has set; all consist of integers and pointers.
     unsafe {
         let rdma = || RemoteAddr { addr: wr.wr.rdma.remote_addr, rkey: Key(wr.wr.rdma.rkey) };
         let atomic = || RemoteAddr { addr: wr.wr.atomic.remote_addr, rkey: Key(wr.wr.atomic.rkey) };
@@ -286,22 +311,26 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
                 SendOp::FetchAdd { remote: atomic(), add: wr.wr.atomic.compare_add }
             }
             IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(Key(wr.imm_data)),
-            IBV_WR_BIND_MW => bind(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info)?,
+            IBV_WR_BIND_MW => bind_operation(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info)?,
             _ => return Err(Error::Unsupported("this opcode")),
         })
     }
 }
 
-/// A bind request.
+/// Returns the operation that binds a memory window.
+///
+/// # Errors
+/// `Invalid` without a window or a region, or `Unsupported` for an access flag.
 ///
 /// # Safety
-/// The window and the region are the program's, or null.
-pub(crate) unsafe fn bind(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp> {
+/// The window and the region are objects of the program, or null.
+pub(crate) unsafe fn bind_operation(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp> {
     if mw.is_null() || info.mr.is_null() {
         return Err(Error::Invalid("a bind needs a window and a region"));
     }
-    // SAFETY: the caller's promise.
-    let (window, region) = unsafe { (Mw::of(mw), lock(&Mr::of(info.mr).registered).primary().id) };
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+    let (window, region) =
+        unsafe { (Mw::borrow_raw(mw), lock(&Mr::borrow_raw(info.mr).registration).primary().id) };
     Ok(SendOp::BindWindow(WindowBind {
         mw: window.id,
         rkey: Key(rkey),

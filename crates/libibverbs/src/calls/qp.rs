@@ -1,4 +1,4 @@
-//! Queue pairs: making, changing, asking and destroying them.
+//! Queue pairs: `ibv_create_qp`, `ibv_modify_qp`, `ibv_query_qp` and `ibv_destroy_qp`.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use mitra_verbs::{
 use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
 use super::cq::Cq;
-use super::pd::{Member, Pd};
+use super::pd::{Pd, PdMember};
 use super::qp_attr;
 use super::srq::Srq;
 use super::wr_builder::WrBuilder;
@@ -22,34 +22,35 @@ use crate::rails::multi_rail::MultiRail;
 use crate::rails::multi_rail_qp::{CreateParams, MultiRailQp};
 use crate::rails::virtual_cq::VirtualCq;
 
-/// A queue pair. `ibv_qp_to_qp_ex` casts, so every one has the extended header.
+/// A queue pair behind its C structure. `ibv_qp_to_qp_ex` casts, so every queue pair has the larger structure.
 #[repr(C)]
 pub(crate) struct Qp {
     header: AbiHeader<ibv_qp_ex>,
-    path: Path,
+    backend: Backend,
     pub(crate) qp_type: QpType,
     pub(crate) events: UnacknowledgedEvents,
     pub(crate) wr_builder: WrBuilder,
     cap: ibv_qp_cap,
     sq_sig_all: bool,
-    /// Whether it gets what it sends itself to a multicast group.
-    own_mcast: bool,
-    _pd: Member,
+    /// Whether the queue pair receives its own datagrams to a multicast group that it is attached to.
+    mcast_loopback: bool,
+    _pd: PdMember,
 }
 
-// SAFETY: `repr(C)`, header first; `ibv_qp` is its prefix.
+// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `ibv_qp_ex`, whose prefix is `ibv_qp`.
 unsafe impl AbiObject for Qp {
     type C = ibv_qp_ex;
 }
 
-/// Bytes of inline data that every queue pair takes.
-const INLINE: u32 = 64;
+/// Bytes of inline data that every queue pair accepts. Some programs send a little inline data without asking for it
+/// (rdma_xclient).
+const MIN_INLINE_BYTES: u32 = 64;
 
-/// What carries it.
-enum Path {
-    /// A NIC's queue pair.
+/// What executes the requests of a queue pair.
+enum Backend {
+    /// A queue pair of the NIC.
     Nic(Arc<SoftNic>, Qpn),
-    /// A virtual one, over several rails.
+    /// A virtual queue pair over several rails.
     MultiRail(Arc<MultiRail>, Arc<MultiRailQp>),
 }
 
@@ -57,44 +58,44 @@ const CONNECTED: Error = Error::Invalid("only UD queue pairs can be attached to 
 
 impl Qp {
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        match &self.path {
-            Path::Nic(nic, qpn) => nic.post_send(*qpn, wrs),
-            Path::MultiRail(_, qp) => qp.post_send(wrs),
+        match &self.backend {
+            Backend::Nic(nic, qpn) => nic.post_send(*qpn, wrs),
+            Backend::MultiRail(_, qp) => qp.post_send(wrs),
         }
     }
 
     pub(crate) fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        match &self.path {
-            Path::Nic(nic, qpn) => nic.post_send_all(*qpn, wrs),
-            Path::MultiRail(_, qp) => qp.post_send_all(wrs),
+        match &self.backend {
+            Backend::Nic(nic, qpn) => nic.post_send_all(*qpn, wrs),
+            Backend::MultiRail(_, qp) => qp.post_send_all(wrs),
         }
     }
 
     pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
-        match &self.path {
-            Path::Nic(nic, qpn) => nic.post_recv(*qpn, wrs),
-            Path::MultiRail(_, qp) => qp.post_recv(wrs),
+        match &self.backend {
+            Backend::Nic(nic, qpn) => nic.post_recv(*qpn, wrs),
+            Backend::MultiRail(_, qp) => qp.post_recv(wrs),
         }
     }
 
     fn modify(&self, attr: &QpAttr) -> Result<()> {
-        match &self.path {
-            Path::Nic(nic, qpn) => nic.modify_qp(*qpn, attr),
-            Path::MultiRail(_, qp) => qp.modify(attr),
+        match &self.backend {
+            Backend::Nic(nic, qpn) => nic.modify_qp(*qpn, attr),
+            Backend::MultiRail(_, qp) => qp.modify(attr),
         }
     }
 
     fn query(&self) -> Result<QpStatus> {
-        match &self.path {
-            Path::Nic(nic, qpn) => nic.query_qp(*qpn),
-            Path::MultiRail(_, qp) => Ok(qp.query()),
+        match &self.backend {
+            Backend::Nic(nic, qpn) => nic.query_qp(*qpn),
+            Backend::MultiRail(_, qp) => Ok(qp.query()),
         }
     }
 
     fn destroy(&self) -> Result<()> {
-        match &self.path {
-            Path::Nic(nic, qpn) => nic.destroy_qp(*qpn),
-            Path::MultiRail(multi_rail, qp) => {
+        match &self.backend {
+            Backend::Nic(nic, qpn) => nic.destroy_qp(*qpn),
+            Backend::MultiRail(multi_rail, qp) => {
                 multi_rail.destroy_qp(Arc::clone(qp));
                 Ok(())
             }
@@ -102,31 +103,34 @@ impl Qp {
     }
 
     pub(crate) fn attach_mcast(&self, group: Gid) -> Result<()> {
-        match &self.path {
-            Path::Nic(nic, qpn) => nic.attach_mcast(*qpn, group, self.own_mcast),
-            Path::MultiRail(..) => Err(CONNECTED),
+        match &self.backend {
+            Backend::Nic(nic, qpn) => nic.attach_mcast(*qpn, group, self.mcast_loopback),
+            Backend::MultiRail(..) => Err(CONNECTED),
         }
     }
 
     pub(crate) fn detach_mcast(&self, group: Gid) -> Result<()> {
-        match &self.path {
-            Path::Nic(nic, qpn) => nic.detach_mcast(*qpn, group),
-            Path::MultiRail(..) => Err(CONNECTED),
+        match &self.backend {
+            Backend::Nic(nic, qpn) => nic.detach_mcast(*qpn, group),
+            Backend::MultiRail(..) => Err(CONNECTED),
         }
     }
 
-    /// The queue pair that the program means.
+    /// Returns the queue pair behind a program's pointer.
     ///
     /// # Safety
-    /// As for [`AbiObject::of`].
-    pub(crate) unsafe fn plain<'a>(qp: *mut ibv_qp) -> &'a Qp {
-        // SAFETY: every `ibv_qp` that programs know is the prefix of such a header.
-        unsafe { Qp::of(qp.cast()) }
+    /// As for [`AbiObject::borrow_raw`].
+    pub(crate) unsafe fn borrow_ibv_qp<'a>(qp: *mut ibv_qp) -> &'a Qp {
+        // SAFETY: every `ibv_qp` that programs have is the first field of an `ibv_qp_ex`, the C structure of a `Qp`.
+        unsafe { Qp::borrow_raw(qp.cast()) }
     }
 }
 
-/// The transport service that a program asks for.
-fn service(qp_type: ibv_qp_type) -> Result<QpType> {
+/// Converts the transport type.
+///
+/// # Errors
+/// `Unsupported` for other types than RC, UC and UD.
+fn transport_type(qp_type: ibv_qp_type) -> Result<QpType> {
     match qp_type {
         IBV_QPT_RC => Ok(QpType::Rc),
         IBV_QPT_UC => Ok(QpType::Uc),
@@ -137,34 +141,40 @@ fn service(qp_type: ibv_qp_type) -> Result<QpType> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: a protection domain and the caller's structure.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the call, and the other pointer
+    // is valid.
     pointer("ibv_create_qp", unsafe { create(pd, &mut *init, true) }).cast()
 }
 
+/// Creates a queue pair, and writes the granted capacities back to `init`.
+///
+/// # Errors
+/// `Invalid` without completion queues, `Unsupported` for a type that the device does not have, or the error of the NIC.
+///
 /// # Safety
-/// As for `ibv_create_qp`.
+/// `pd`, the completion queues and the shared receive queue are objects of the program. The latter may be null.
 pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
-    own_mcast: bool,
+    mcast_loopback: bool,
 ) -> Result<*mut ibv_qp_ex> {
     if init.send_cq.is_null() || init.recv_cq.is_null() {
         return Err(Error::Invalid("a queue pair needs a completion queue for sends and one for receives"));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (domain, context, send_cq, recv_cq, srq) = unsafe {
         (
-            Pd::of(pd),
-            Context::of((*pd).context),
-            Cq::of(init.send_cq),
-            Cq::of(init.recv_cq),
-            (!init.srq.is_null()).then(|| Srq::of(init.srq)),
+            Pd::borrow_raw(pd),
+            Context::borrow_raw((*pd).context),
+            Cq::borrow_raw(init.send_cq),
+            Cq::borrow_raw(init.recv_cq),
+            (!init.srq.is_null()).then(|| Srq::borrow_raw(init.srq)),
         )
     };
-    let qp_type = service(init.qp_type)?;
+    let qp_type = transport_type(init.qp_type)?;
     let cap = &mut init.cap;
-    // As real providers do: what fits anyway is granted, and programs rely on a little (rdma_xclient).
-    cap.max_inline_data = cap.max_inline_data.max(INLINE);
+    // Providers may grant more than a program asks for (`ibv_create_qp(3)`).
+    cap.max_inline_data = cap.max_inline_data.max(MIN_INLINE_BYTES);
     if srq.is_some() {
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
     }
@@ -183,7 +193,7 @@ pub(crate) unsafe fn create(
         },
         sq_sig_all: init.sq_sig_all != 0,
     };
-    let (path, qpn) = match &context.rails.multi_rail {
+    let (backend, qpn) = match &context.rails.multi_rail {
         Some(multi_rail) if qp_type == QpType::Rc => {
             let rails = Arc::downgrade(&context.rails);
             let on_event = Box::new(move |event| {
@@ -199,7 +209,7 @@ pub(crate) unsafe fn create(
                 srq: srq.and_then(|srq| srq.virtual_srq.clone()),
             })?;
             let qpn = qp.qpn();
-            (Path::MultiRail(Arc::clone(multi_rail), qp), qpn)
+            (Backend::MultiRail(Arc::clone(multi_rail), qp), qpn)
         }
         Some(_) if srq.is_some() => {
             return Err(Error::Unsupported(
@@ -209,12 +219,13 @@ pub(crate) unsafe fn create(
         _ => {
             let nic = context.rails.nic();
             let qpn = nic.create_qp(&attr)?;
-            (Path::Nic(Arc::clone(nic), qpn), qpn)
+            (Backend::Nic(Arc::clone(nic), qpn), qpn)
         }
     };
-    // SAFETY: integers, pointers and optional functions.
+    // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers, for which all zeros is a
+    // valid value.
     let header: AbiHeader<ibv_qp_ex> = unsafe { AbiHeader::zeroed() };
-    // SAFETY: nobody else has its address yet.
+    // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
     let fields = unsafe { &mut (*header.get()).qp_base };
     fields.context = context.address();
     fields.qp_context = init.qp_context;
@@ -225,16 +236,16 @@ pub(crate) unsafe fn create(
     fields.qp_type = init.qp_type;
     let qp = Qp {
         header,
-        path,
+        backend,
         qp_type,
         events: UnacknowledgedEvents::default(),
         wr_builder: WrBuilder::default(),
         cap: *cap,
         sq_sig_all: attr.sq_sig_all,
-        own_mcast,
-        _pd: Member::clone(&domain.member),
+        mcast_loopback,
+        _pd: PdMember::clone(&domain.member),
     }
-    .give();
+    .into_raw();
     context.rails.objects().qps.insert(qpn, context.object_entry(qp as usize));
     Ok(qp)
 }
@@ -245,11 +256,11 @@ fn virtual_cq(cq: &Cq) -> Result<Arc<VirtualCq>> {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: a queue pair and the caller's structure.
-    let (found, attr) = unsafe { (Qp::plain(qp), &*attr) };
-    let changed = qp_attr::asked(attr, mask as u32).and_then(|asked| found.modify(&asked));
+    // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the call, and `attr` is valid.
+    let (object, attr) = unsafe { (Qp::borrow_ibv_qp(qp), &*attr) };
+    let changed = qp_attr::from_c(attr, mask as u32).and_then(|attr| object.modify(&attr));
     if changed.is_ok() && mask as u32 & IBV_QP_STATE != 0 {
-        // SAFETY: the queue pair's own field.
+        // SAFETY: rule *exclusivity* (module `calls`): no other thread writes the field of this queue pair now.
         unsafe { (*qp).state = attr.qp_state };
     }
     status("ibv_modify_qp", changed)
@@ -262,13 +273,14 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     _mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: a queue pair.
-    let found = unsafe { Qp::plain(qp) };
-    match found.query() {
+    // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
+    let object = unsafe { Qp::borrow_ibv_qp(qp) };
+    match object.query() {
         Ok(state) => {
-            let mut answer = qp_attr::answer(&state);
-            answer.cap = found.cap;
-            // SAFETY: the caller's structures, and the queue pair's own fields.
+            let mut answer = qp_attr::to_c(&state);
+            answer.cap = object.cap;
+            // SAFETY: rules *structures* and *exclusivity* (module `calls`): `attr` and `init` are valid for writing, and no
+            // other thread writes the queue pair's fields now.
             unsafe {
                 (*qp).state = answer.qp_state;
                 attr.write(answer);
@@ -277,9 +289,9 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
                     send_cq: (*qp).send_cq,
                     recv_cq: (*qp).recv_cq,
                     srq: (*qp).srq,
-                    cap: found.cap,
+                    cap: object.cap,
                     qp_type: (*qp).qp_type,
-                    sq_sig_all: found.sq_sig_all.into(),
+                    sq_sig_all: object.sq_sig_all.into(),
                 });
             }
             0
@@ -290,34 +302,35 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: a queue pair and its device.
-    let (found, context) = unsafe { (Qp::plain(qp), Context::of((*qp).context)) };
-    if let Err(error) = found.destroy()
-        // What a dead NIC had is gone with it.
+    // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed by another thread, and its context outlives it.
+    let (object, context) = unsafe { (Qp::borrow_ibv_qp(qp), Context::borrow_raw((*qp).context)) };
+    if let Err(error) = object.destroy()
+        // The objects of a dead NIC do not exist any more, so destroying one succeeds.
         && error != Error::DeviceFatal
     {
         return status("ibv_destroy_qp", Err(error));
     }
-    // SAFETY: its own field.
+    // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed by another thread.
     let qpn = Qpn::new(unsafe { (*qp).qp_num });
     context.remove_object(qp as usize, |objects| objects.qps.remove(&qpn));
-    found.events.wait_for_all();
-    // SAFETY: the program gives it back, and no event points to it.
-    drop(unsafe { Qp::take(qp.cast()) });
+    object.events.wait_for_all();
+    // SAFETY: rule *objects* (module `calls`): the program destroys the object once. It has left the table and the event queue
+    // above, so no other thread finds its address.
+    drop(unsafe { Qp::from_raw(qp.cast()) });
     0
 }
 
-/// No vendor's way of setting up connections.
+/// Returns zeros: the device has no enhanced connection establishment.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the caller's structure.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
     unsafe { ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 }) };
     0
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
-    // SAFETY: the caller's structure.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
     let ece = unsafe { &*ece };
     if ece.comp_mask != 0 || ece.vendor_id != 0 {
         log_failure("ibv_set_ece", &"the device has no enhanced connection establishment");
@@ -326,7 +339,7 @@ unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     0
 }
 
-/// Whether the last byte of a message is the last to be written: no; it is the last *word* that is, and only of WRITEs.
+/// Returns 0, no guarantee: a NIC of Mitra writes the last *word* of a message last, and only for WRITEs.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: ibv_wr_opcode, _flags: u32) -> c_int {
     0

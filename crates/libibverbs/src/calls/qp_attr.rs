@@ -1,4 +1,4 @@
-//! The attributes of queue pairs, from C and back.
+//! Queue pair attributes: conversion from and to `ibv_qp_attr`.
 
 use mitra_verbs::{Access, Error, Gid, Psn, QpAttr, QpState, QpStatus, Qpn, Result, SqDrain};
 
@@ -6,11 +6,15 @@ use super::mtu::{mtu_code, mtu_from_code};
 use super::{ah, mr};
 use crate::abi::*;
 
-/// Masks that the device has no attribute for, and which change nothing: what is true anyway, or a hint.
+/// Attributes that are accepted without effect: `IBV_QP_CUR_STATE` is verified by the transition anyway, and the others are for
+/// path migration and SQD events, which the device does not have.
 const NO_EFFECT: u32 = IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY | IBV_QP_PATH_MIG_STATE;
 
-/// What a program asks to change.
-pub(crate) fn asked(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr> {
+/// Converts the attributes that a mask selects.
+///
+/// # Errors
+/// `Unsupported` for an attribute that the device does not have, or `Invalid` for a value that does not exist.
+pub(crate) fn from_c(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr> {
     let known = NO_EFFECT
         | IBV_QP_STATE
         | IBV_QP_ACCESS_FLAGS
@@ -52,7 +56,7 @@ pub(crate) fn asked(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr> {
     })
 }
 
-/// Rights through a queue pair: the remote ones. Programs also pass the local one, which means nothing here.
+/// Converts the access flags of a queue pair. Only remote access is checked at the queue pair, so other flags are ignored.
 fn remote(flags: u32) -> Result<Access> {
     Ok(mr::access(flags)? & Access::REMOTE)
 }
@@ -82,10 +86,10 @@ fn state_code(state: QpState) -> ibv_qp_state {
     }
 }
 
-/// What a queue pair is asked for; without its capacities, which the NIC does not keep.
-pub(crate) fn answer(status: &QpStatus) -> ibv_qp_attr {
+/// Returns the attributes of a queue pair, except for its capacities, which the NIC does not report.
+pub(crate) fn to_c(status: &QpStatus) -> ibv_qp_attr {
     let attr = &status.attr;
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
     let mut out: ibv_qp_attr = unsafe { std::mem::zeroed() };
     out.qp_state = state_code(status.state);
     out.cur_qp_state = out.qp_state;

@@ -11,7 +11,7 @@ use super::qp::{self, Qp};
 use crate::abi::*;
 use crate::common::errno::{errno_of, log_failure, pointer};
 
-/// The operations that can be built.
+/// The operations that a work request can be built for.
 const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -27,12 +27,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller's structure.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
     pointer("ibv_create_qp_ex", unsafe { create_ex(&mut *init) }).cast()
 }
 
 /// # Safety
-/// As for `ibv_create_qp_ex`.
+/// The rules of [`super`] for `ibv_create_qp_ex`.
 unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
     let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if init.comp_mask & !known != 0 {
@@ -49,18 +49,19 @@ unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
     if builds && init.send_ops_flags & !u64::from(OPERATIONS) != 0 {
         return Err(Error::Unsupported("TSO or atomic writes"));
     }
-    let own_mcast = flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0;
+    let mcast_loopback = flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0;
     let shorter = std::ptr::from_mut(init).cast::<ibv_qp_init_attr>();
-    // SAFETY: the shorter structure is its prefix; the caller's promise for the rest.
-    let qp = unsafe { qp::create(init.pd, &mut *shorter, own_mcast)? };
+    // SAFETY: `ibv_qp_init_attr` is a prefix of `ibv_qp_init_attr_ex` (asserted in `abi::qp`); the caller upholds the rest.
+    let qp = unsafe { qp::create(init.pd, &mut *shorter, mcast_loopback)? };
     if builds {
-        // SAFETY: nobody else has its address yet.
+        // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is
+        // exclusive.
         fill(unsafe { &mut *qp });
     }
     Ok(qp)
 }
 
-/// Fills the slots of a queue pair that was made for building.
+/// Fills the slots of a queue pair that was created with send operations.
 fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
@@ -82,26 +83,26 @@ fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_set_sge_list = Some(wr_set_sge_list);
 }
 
-/// The extended form, of a queue pair that was made for building only.
+/// Returns the extended structure of a queue pair that was created with send operations, or null.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     let extended: *mut ibv_qp_ex = qp.cast();
-    // SAFETY: a queue pair, which always has the extended header.
+    // SAFETY: rule *objects* (module `calls`): `qp` is a queue pair, and every queue pair is created with an `ibv_qp_ex`.
     if unsafe { (*extended).wr_start }.is_none() { std::ptr::null_mut() } else { extended }
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: a queue pair.
-    unsafe { Qp::of(qp) }.wr_builder.start();
+    // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
+    unsafe { Qp::borrow_raw(qp) }.wr_builder.start();
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: a queue pair.
-    let qp = unsafe { Qp::of(qp) };
+    // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
+    let qp = unsafe { Qp::borrow_raw(qp) };
     let mut built = qp.wr_builder.built();
     let posted = match built.error.take() {
         Some(error) => Err(error),
-        // All or none (ibv_wr_post(3)).
+        // Either all requests are posted, or none (ibv_wr_post(3)).
         None => qp.post_send_all(&built.wrs).map_err(|refused| refused.error),
     };
     built.wrs.clear();
@@ -117,8 +118,8 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: a queue pair.
-    let builder = &unsafe { Qp::of(qp) }.wr_builder;
+    // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
+    let builder = &unsafe { Qp::borrow_raw(qp) }.wr_builder;
     let mut built = builder.built();
     built.wrs.clear();
     built.error = None;
@@ -126,16 +127,17 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     builder.end();
 }
 
-/// Begins a request.
+/// Appends a request without data to the list.
 ///
 /// # Safety
-/// `qp` is a queue pair, between start and complete.
-unsafe fn begin(qp: *mut ibv_qp_ex, op: Result<SendOp>) {
-    // SAFETY: the caller's promise; the program set the two fields before.
+/// `qp` is a queue pair, and the calling thread is between `ibv_wr_start` and `ibv_wr_complete`.
+unsafe fn begin_request(qp: *mut ibv_qp_ex, op: Result<SendOp>) {
+    // SAFETY: the caller passes a queue pair. The program sets `wr_id` and `wr_flags` before each request and in the same
+    // thread (`ibv_wr_start(3)`).
     let (wr_id, flags): (u64, c_uint) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
-    // SAFETY: the caller's promise.
-    let mut built = unsafe { Qp::of(qp) }.wr_builder.built();
-    match op.and_then(|op| Ok(SendWr::new(wr_id, op, Data::empty()).with_flags(post::flags(flags)?))) {
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+    let mut built = unsafe { Qp::borrow_raw(qp) }.wr_builder.built();
+    match op.and_then(|op| Ok(SendWr::new(wr_id, op, Data::empty()).with_flags(post::send_flags(flags)?))) {
         Ok(wr) => built.wrs.push(wr),
         Err(error) => {
             built.error.get_or_insert(error);
@@ -143,13 +145,13 @@ unsafe fn begin(qp: *mut ibv_qp_ex, op: Result<SendOp>) {
     }
 }
 
-/// Changes the request that was begun last.
+/// Changes the last request of the list. An error is kept until `ibv_wr_complete`.
 ///
 /// # Safety
-/// As for [`begin`].
-unsafe fn amend(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result<()>) {
-    // SAFETY: the caller's promise.
-    let mut built = unsafe { Qp::of(qp) }.wr_builder.built();
+/// As for [`begin_request`].
+unsafe fn modify_last(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result<()>) {
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+    let mut built = unsafe { Qp::borrow_raw(qp) }.wr_builder.built();
     let changed = match built.wrs.last_mut() {
         Some(wr) => change(wr),
         None => Err(Error::Invalid("an operation comes first, then its data")),
@@ -166,8 +168,9 @@ fn remote(addr: u64, rkey: u32) -> RemoteAddr {
 macro_rules! operations {
     ($($name:ident($($arg:ident: $type:ty),*) => $op:expr;)*) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $type),*) {
-            // SAFETY: what the manual page asks for.
-            unsafe { begin(qp, $op) }
+            // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb
+            // demands.
+            unsafe { begin_request(qp, $op) }
         }
     )*};
 }
@@ -185,64 +188,67 @@ operations! {
         Ok(SendOp::CompareSwap { remote: remote(addr, rkey), compare, swap });
     wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) =>
         Ok(SendOp::FetchAdd { remote: remote(addr, rkey), add });
-    wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) => post::bind(mw, rkey, &*info);
+    wr_bind_mw(mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) => post::bind_operation(mw, rkey, &*info);
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
-    // SAFETY: what the manual page asks for.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe {
-        amend(qp, |wr| {
-            wr.ud = Some(post::datagram(ah, remote_qpn, remote_qkey)?);
+        modify_last(qp, |wr| {
+            wr.ud = Some(post::ud_destination(ah, remote_qpn, remote_qkey)?);
             Ok(())
         });
     }
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: what the manual page asks for.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe {
-        amend(qp, |wr| {
-            wr.data = Data::sge(post::entry(&ibv_sge { addr, length, lkey }));
+        modify_last(qp, |wr| {
+            wr.data = Data::sge(post::sge_from_c(&ibv_sge { addr, length, lkey }));
             Ok(())
         });
     }
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
-    // SAFETY: what the manual page asks for.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe {
-        amend(qp, |wr| {
-            wr.data = Data::Sges(post::list(list, num_sge)?.iter().map(post::entry).collect());
+        modify_last(qp, |wr| {
+            wr.data = Data::Sges(post::slice_from_c(list, num_sge)?.iter().map(post::sge_from_c).collect());
             Ok(())
         });
     }
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: what the manual page asks for.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe { wr_set_inline_data_list(qp, 1, &ibv_data_buf { addr, length }) }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize, list: *const ibv_data_buf) {
-    // SAFETY: what the manual page asks for.
+    // SAFETY: rules *objects* and *structures* (module `calls`): the program passes what the manual page of the verb demands.
     unsafe {
-        amend(qp, |wr| {
-            wr.data = Data::Inline(inline(post::list(list, num_buf)?)?);
+        modify_last(qp, |wr| {
+            wr.data = Data::Inline(inline(post::slice_from_c(list, num_buf)?)?);
             Ok(())
         });
     }
 }
 
-/// The bytes, copied now.
+/// Copies the memory of a list of buffers into a request.
+///
+/// # Errors
+/// As [`post::check_inline_len`].
 ///
 /// # Safety
-/// What the list points to is there to be read.
+/// The memory of the buffers is valid for reading.
 unsafe fn inline(list: &[ibv_data_buf]) -> Result<InlineData> {
     let total = list.iter().fold(0, |sum: usize, buf| sum.saturating_add(buf.length));
-    post::inline_room(total)?;
+    post::check_inline_len(total)?;
     let mut bytes = InlineData::with_capacity(total);
     for buf in list.iter().filter(|buf| buf.length > 0) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the same requirement (`# Safety` above).
         bytes.extend_from_slice(unsafe { slice::from_raw_parts(buf.addr.cast(), buf.length) });
     }
     Ok(bytes)

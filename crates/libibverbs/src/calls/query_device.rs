@@ -10,7 +10,7 @@ use super::device;
 use crate::abi::*;
 use crate::rails::open;
 
-/// Pages of 4 KiB and all larger powers of two.
+/// A page size bitmap: 4 KiB and all larger powers of two.
 const PAGE_SIZES: u64 = !0xfff;
 
 #[unsafe(no_mangle)]
@@ -18,8 +18,9 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: an open device, and the caller's structure.
-    unsafe { attr.write(device_attr(Context::of(context))) };
+    // SAFETY: rules *objects* and *structures* (module `calls`): `context` is not closed during the call, and `attr` is valid
+    // for writing.
+    unsafe { attr.write(device_attr(Context::borrow_raw(context))) };
     0
 }
 
@@ -27,14 +28,14 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     let attr = context.nic().attr();
     let limits = context.rails.limits();
     let count = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
     let mut out: ibv_device_attr = unsafe { mem::zeroed() };
-    device::copy_text(&mut out.fw_ver, env!("CARGO_PKG_VERSION"));
+    device::copy_c_string(&mut out.fw_ver, env!("CARGO_PKG_VERSION"));
     out.node_guid = open::guid();
     out.sys_image_guid = out.node_guid;
     out.max_mr_size = i64::MAX as u64;
     out.page_size_cap = PAGE_SIZES;
-    // No vendor that a program has a special way for: 0xffffff is nobody's.
+    // The vendor id is one that is not assigned, so that no program uses vendor extensions.
     out.vendor_id = 0x00ff_ffff;
     out.max_qp = count(limits.qps);
     out.max_qp_wr = count(limits.wrs);
@@ -76,19 +77,20 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr: *mut ibv_device_attr_ex,
     attr_size: usize,
 ) -> c_int {
-    // SAFETY: the caller's question, if there is one.
+    // SAFETY: rule *structures* (module `calls`): `input` is valid for reading, or null.
     if attr_size < size_of::<ibv_device_attr>() || unsafe { input.as_ref() }.is_some_and(|i| i.comp_mask != 0)
     {
         return libc::EINVAL;
     }
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
     let mut out: ibv_device_attr_ex = unsafe { mem::zeroed() };
-    // SAFETY: an open device.
-    out.orig_attr = device_attr(unsafe { Context::of(context) });
+    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
+    out.orig_attr = device_attr(unsafe { Context::borrow_raw(context) });
     out.device_cap_flags_ex = out.orig_attr.device_cap_flags.into();
     out.phys_port_cnt_ex = PORT.into();
     let known = attr_size.min(size_of::<ibv_device_attr_ex>());
-    // SAFETY: the caller's structure has `attr_size` bytes; what a newer one has behind ours is zero.
+    // SAFETY: rule *structures* (module `calls`): `attr` is valid for writing `attr_size` bytes, and at most `known` of these
+    // are copied from `out`.
     unsafe {
         ptr::write_bytes(attr.cast::<u8>(), 0, attr_size);
         ptr::copy_nonoverlapping((&raw const out).cast::<u8>(), attr.cast::<u8>(), known);
@@ -100,7 +102,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     _context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    // SAFETY: the caller's structure.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
     let values = unsafe { &mut *values };
     if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
         return libc::EINVAL;

@@ -10,11 +10,12 @@ use super::mtu::mtu_code;
 use crate::abi::*;
 use crate::common::errno::log_failure;
 
-/// 25 Gbit/s on one lane, of the values of IBTA volume 1, 14.2.5.6: nobody should plan by it.
-const SPEED: u8 = 32;
-const ONE_LANE: u8 = 1;
-const LINK_UP: u8 = 5;
-const POLLING: u8 = 2;
+/// The port's `active_speed` (IBTA volume 1, 14.2.5.6), 25 Gbit/s: a nominal value, because the speed of a software NIC is not
+/// known.
+const SPEED_25_GBPS: u8 = 32;
+const WIDTH_1X: u8 = 1;
+const PHYS_STATE_LINK_UP: u8 = 5;
+const PHYS_STATE_POLLING: u8 = 2;
 
 pub(crate) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
@@ -22,12 +23,13 @@ pub(crate) unsafe extern "C" fn query_port(
     attr: *mut ibv_port_attr,
     attr_len: usize,
 ) -> c_int {
-    // SAFETY: an open device.
-    let context = unsafe { Context::of(context) };
+    // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
+    let context = unsafe { Context::borrow_raw(context) };
     match port_attr(context, port_num) {
         Ok(out) => {
             let known = attr_len.min(size_of::<ibv_port_attr>());
-            // SAFETY: the caller's structure has `attr_len` bytes.
+            // SAFETY: rule *structures* (module `calls`): `attr` is valid for writing `attr_len` bytes, and at most `known` of
+            // these are copied from `out`.
             unsafe {
                 ptr::write_bytes(attr.cast::<u8>(), 0, attr_len);
                 ptr::copy_nonoverlapping((&raw const out).cast::<u8>(), attr.cast::<u8>(), known);
@@ -44,9 +46,9 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
         return Err(libc::EINVAL);
     }
     let port = context.nic().query_port();
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
     let mut out: ibv_port_attr = unsafe { mem::zeroed() };
-    // A NIC that died has a port all the same: it is down.
+    // A dead NIC's port is reported as down, not as an error.
     let up = context.rails.is_up();
     out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     out.max_mtu = IBV_MTU_4096;
@@ -56,15 +58,15 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     out.max_msg_sz = context.nic().attr().limits.message_bytes;
     out.pkey_tbl_len = 1;
     out.max_vl_num = 1;
-    out.active_width = ONE_LANE;
-    out.active_speed = SPEED;
-    out.phys_state = if up { LINK_UP } else { POLLING };
+    out.active_width = WIDTH_1X;
+    out.active_speed = SPEED_25_GBPS;
+    out.phys_state = if up { PHYS_STATE_LINK_UP } else { PHYS_STATE_POLLING };
     out.link_layer = IBV_LINK_LAYER_ETHERNET;
     out.flags = IBV_QPF_GRH_REQUIRED;
     Ok(out)
 }
 
-/// The bytes of `struct ibv_port_attr` that programs linked to the exported function know: those before
+/// The size of `struct ibv_port_attr` in programs that are linked to the exported function: the fields before
 /// `port_cap_flags2`.
 const EXPORTED_PORT_ATTR: usize = mem::offset_of!(ibv_port_attr, port_cap_flags2);
 
@@ -74,6 +76,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port_num: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: an open device, and the caller's structure, of which this many bytes are there.
+    // SAFETY: the caller upholds the rules of module `calls`. Programs that are linked to the exported function pass a
+    // structure of at least `EXPORTED_PORT_ATTR` bytes.
     unsafe { query_port(context, port_num, attr, EXPORTED_PORT_ATTR) }
 }

@@ -8,13 +8,13 @@ use mitra_verbs::{AsyncEvent, Error, Provider, Result, SrqId};
 
 use super::abi_object::{AbiHeader, AbiObject};
 use super::context::Context;
-use super::pd::{Member, Pd};
+use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{pointer, status};
 use crate::common::unacknowledged::UnacknowledgedEvents;
 use crate::rails::virtual_srq::VirtualSrq;
 
-/// A shared receive queue.
+/// A shared receive queue behind its C structure.
 #[repr(C)]
 pub(crate) struct Srq {
     header: AbiHeader<ibv_srq>,
@@ -22,14 +22,14 @@ pub(crate) struct Srq {
     pub(crate) events: UnacknowledgedEvents,
     depth: u32,
     sges: u32,
-    /// The limit as armed; it is spent when its event is given, which nobody notes here.
+    /// The limit that was armed last. Its event disarms the queue, and leaves this value unchanged.
     limit: AtomicU32,
-    /// Of a device with several rails: what virtual queue pairs are lent.
+    /// The queue that virtual queue pairs take receives from, on a device with several rails.
     pub(crate) virtual_srq: Option<Arc<VirtualSrq>>,
-    _pd: Member,
+    _pd: PdMember,
 }
 
-// SAFETY: `repr(C)`, header first.
+// SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
 unsafe impl AbiObject for Srq {
     type C = ibv_srq;
 }
@@ -39,7 +39,8 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
-    // SAFETY: a protection domain and the caller's structure.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `pd` is not deallocated during the call, and the other pointer
+    // is valid.
     unsafe { pointer("ibv_create_srq", create(pd, &mut (*init).attr, (*init).srq_context)) }
 }
 
@@ -47,7 +48,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    // SAFETY: the caller's structure.
+    // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
     let init = unsafe { &mut *init };
     let basic = init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || init.srq_type == IBV_SRQT_BASIC;
     let made = if !basic {
@@ -55,12 +56,17 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     } else if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
         Err(Error::Invalid("a shared receive queue needs a protection domain"))
     } else {
-        // SAFETY: the mask says that the domain is there.
+        // SAFETY: `IBV_SRQ_INIT_ATTR_PD` is set, so by rule *objects* (module `calls`) `init.pd` is a protection domain.
         unsafe { create(init.pd, &mut init.attr, init.srq_context) }
     };
     pointer("ibv_create_srq_ex", made)
 }
 
+/// Creates a shared receive queue.
+///
+/// # Errors
+/// `Limit` if a capacity exceeds the device's, or the error of the NIC.
+///
 /// # Safety
 /// `pd` is a protection domain.
 unsafe fn create(
@@ -68,8 +74,8 @@ unsafe fn create(
     attr: &mut ibv_srq_attr,
     srq_context: *mut std::ffi::c_void,
 ) -> Result<*mut ibv_srq> {
-    // SAFETY: the caller's promise.
-    let (found, context) = unsafe { (Pd::of(pd), Context::of((*pd).context)) };
+    // SAFETY: the caller upholds the same requirement (`# Safety` above).
+    let (object, context) = unsafe { (Pd::borrow_raw(pd), Context::borrow_raw((*pd).context)) };
     let limits = &context.nic().attr().limits;
     if attr.max_sge > limits.sges {
         return Err(Error::Limit {
@@ -78,10 +84,10 @@ unsafe fn create(
             limit: limits.sges.into(),
         });
     }
-    let id = context.nic().create_srq(found.id, attr.max_wr)?;
-    // SAFETY: integers and pointers.
+    let id = context.nic().create_srq(object.id, attr.max_wr)?;
+    // SAFETY: the structure consists of integers and raw pointers, for which all zeros is a valid value.
     let header: AbiHeader<ibv_srq> = unsafe { AbiHeader::zeroed() };
-    // SAFETY: nobody else has its address yet.
+    // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is exclusive.
     let fields = unsafe { &mut *header.get() };
     fields.context = context.address();
     fields.srq_context = srq_context;
@@ -103,9 +109,9 @@ unsafe fn create(
         sges: attr.max_sge.max(1),
         limit: AtomicU32::new(0),
         virtual_srq,
-        _pd: Member::clone(&found.member),
+        _pd: PdMember::clone(&object.member),
     }
-    .give();
+    .into_raw();
     context.rails.objects().srqs.insert(id, context.object_entry(srq as usize));
     Ok(srq)
 }
@@ -117,33 +123,36 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     mask: c_int,
 ) -> c_int {
     let mask = mask as u32;
-    // SAFETY: a shared receive queue, its device and the caller's structure.
-    let (found, context, attr) = unsafe { (Srq::of(srq), Context::of((*srq).context), &*attr) };
+    // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the call, its context outlives
+    // it, and `attr` is valid.
+    let (object, context, attr) =
+        unsafe { (Srq::borrow_raw(srq), Context::borrow_raw((*srq).context), &*attr) };
     let changed = if mask & !IBV_SRQ_LIMIT != 0 {
         Err(Error::Unsupported("resizing a shared receive queue"))
     } else if mask & IBV_SRQ_LIMIT != 0 {
-        match &found.virtual_srq {
-            None => context.nic().arm_srq(found.id, attr.srq_limit),
+        match &object.virtual_srq {
+            None => context.nic().arm_srq(object.id, attr.srq_limit),
             Some(virtual_srq) => virtual_srq.arm(attr.srq_limit),
         }
     } else {
         Ok(())
     };
     if changed.is_ok() && mask & IBV_SRQ_LIMIT != 0 {
-        found.limit.store(attr.srq_limit, Ordering::Relaxed);
+        object.limit.store(attr.srq_limit, Ordering::Relaxed);
     }
     status("ibv_modify_srq", changed)
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    // SAFETY: a shared receive queue and the caller's structure.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `srq` is not destroyed during the call, and `attr` is valid
+    // for writing.
     unsafe {
-        let found = Srq::of(srq);
+        let object = Srq::borrow_raw(srq);
         attr.write(ibv_srq_attr {
-            max_wr: found.depth,
-            max_sge: found.sges,
-            srq_limit: found.limit.load(Ordering::Relaxed),
+            max_wr: object.depth,
+            max_sge: object.sges,
+            srq_limit: object.limit.load(Ordering::Relaxed),
         });
     }
     0
@@ -151,21 +160,22 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: a shared receive queue and its device.
-    let (found, context) = unsafe { (Srq::of(srq), Context::of((*srq).context)) };
-    if found.virtual_srq.as_ref().is_some_and(|virtual_srq| !virtual_srq.is_unused()) {
-        let used = Error::Busy { kind: "shared receive queue", id: found.id.0, user: "a queue pair" };
+    // SAFETY: rule *objects* (module `calls`): `srq` is not destroyed during the call, and its context outlives it.
+    let (object, context) = unsafe { (Srq::borrow_raw(srq), Context::borrow_raw((*srq).context)) };
+    if object.virtual_srq.as_ref().is_some_and(|virtual_srq| !virtual_srq.is_unused()) {
+        let used = Error::Busy { kind: "shared receive queue", id: object.id.0, user: "a queue pair" };
         return status("ibv_destroy_srq", Err(used));
     }
-    if let Err(error) = context.nic().destroy_srq(found.id)
-        // What a dead NIC had is gone with it.
+    if let Err(error) = context.nic().destroy_srq(object.id)
+        // The objects of a dead NIC do not exist any more, so destroying one succeeds.
         && error != Error::DeviceFatal
     {
         return status("ibv_destroy_srq", Err(error));
     }
-    context.remove_object(srq as usize, |objects| objects.srqs.remove(&found.id));
-    found.events.wait_for_all();
-    // SAFETY: the program gives it back, and no event points to it.
-    drop(unsafe { Srq::take(srq) });
+    context.remove_object(srq as usize, |objects| objects.srqs.remove(&object.id));
+    object.events.wait_for_all();
+    // SAFETY: rule *objects* (module `calls`): the program destroys the object once. It has left the table and the event queue
+    // above, so no other thread finds its address.
+    drop(unsafe { Srq::from_raw(srq) });
     0
 }

@@ -1,5 +1,5 @@
-//! Entry points that only rdma-core's own providers and its connection manager call. They must be there, or the loader
-//! refuses a program that brings such a library; there is no kernel behind them, and they say so.
+//! Entry points that only rdma-core's providers and its connection manager call. The loader refuses a program that brings such
+//! a library unless all of these exist. All fail with `EOPNOTSUPP` or do nothing, because Mitra has no kernel driver.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -15,8 +15,8 @@ macro_rules! unsupported {
     )*)*};
 }
 
-/// For calls that return a pointer.
-fn nothing() -> *mut c_void {
+/// Returns null, with `errno` set.
+fn null_unsupported() -> *mut c_void {
     set_errno(libc::EOPNOTSUPP);
     ptr::null_mut()
 }
@@ -36,15 +36,15 @@ unsupported! {
     ibv_cmd_post_srq_recv ibv_cmd_query_context ibv_cmd_query_device_any ibv_cmd_query_mr
     ibv_cmd_query_port ibv_cmd_query_qp ibv_cmd_query_srq ibv_cmd_read_counters ibv_cmd_reg_dm_mr
     ibv_cmd_reg_dmabuf_mr ibv_cmd_reg_mr ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq;
-    // Completions found, attributes needed, bytes read: none, or an error.
+    // These return a count, of which 0 means nothing to do, or a negative error number.
     c_int, 0 => ibv_cmd_poll_cq __ioctl_final_num_attrs;
     c_int, -libc::EOPNOTSUPP => ibv_read_ibdev_sysfs_file;
-    *mut c_void, nothing() => _verbs_init_and_alloc_context verbs_open_device;
+    *mut c_void, null_unsupported() => _verbs_init_and_alloc_context verbs_open_device;
     (), () => __verbs_log verbs_init_cq verbs_register_driver_34 verbs_set_ops verbs_uninit_context
     ibv_copy_ah_attr_from_kern ibv_copy_path_rec_from_kern ibv_copy_path_rec_to_kern
     ibv_copy_qp_attr_from_kern;
 }
 
-/// What a provider reads when its device is taken away: nothing may be destroyed then that the kernel still has.
+/// A flag that providers read when their device is removed: whether objects that the kernel still holds may be freed.
 #[unsafe(no_mangle)]
 static verbs_allow_disassociate_destroy: bool = false;

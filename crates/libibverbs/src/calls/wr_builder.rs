@@ -6,7 +6,8 @@ use mitra_verbs::{Error, SendWr};
 
 use crate::common::lock::lock;
 
-/// What is being built. From `ibv_wr_start` to `ibv_wr_complete` it belongs to one thread; others wait.
+/// The list of requests under construction. It belongs to one thread from `ibv_wr_start` to `ibv_wr_complete` or
+/// `ibv_wr_abort`; other threads wait in `ibv_wr_start`.
 #[derive(Default)]
 pub(crate) struct WrBuilder {
     taken: Mutex<bool>,
@@ -17,7 +18,7 @@ pub(crate) struct WrBuilder {
 #[derive(Default)]
 pub(crate) struct Built {
     pub(crate) wrs: Vec<SendWr>,
-    /// The first thing that was wrong: `ibv_wr_complete` reports it and posts nothing.
+    /// The first error. `ibv_wr_complete` then posts nothing and returns it.
     pub(crate) error: Option<Error>,
 }
 
