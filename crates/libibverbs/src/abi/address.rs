@@ -1,22 +1,22 @@
-//! GIDs, address handles and the header that names them on the wire.
+//! GIDs, address vectors, address handles and the Global Route Header.
 
 use super::*;
 
 mirror! {
     types {
-        /// A GID: on RoCE v2 an IPv6 address, or an IPv4 one in its mapped form.
+        /// A GID. On RoCE v2 an IPv6 address, or an IPv4-mapped one.
         #[derive(Clone, Copy)]
         union ibv_gid: 16 => {
             0 => raw: [u8; 16],
             0 => global: ibv_gid_global,
         }
-        /// A GID as two halves, each in network order.
+        /// The two halves of a GID, in network byte order.
         #[derive(Clone, Copy)]
         struct ibv_gid_global (ibv_gid.global): 16 => {
             0 => subnet_prefix: u64,
             8 => interface_id: u64,
         }
-        /// One line of a port's GID table.
+        /// An entry of a port's GID table.
         #[derive(Clone, Copy)]
         struct ibv_gid_entry: 32 => {
             0 => gid: ibv_gid,
@@ -25,7 +25,7 @@ mirror! {
             24 => gid_type: u32,
             28 => ndev_ifindex: u32,
         }
-        /// The part of an address that crosses routers; on RoCE the whole of it.
+        /// The part of an address vector that routers use. On RoCE it is the whole address.
         #[derive(Clone, Copy)]
         struct ibv_global_route: 24 => {
             0 => dgid: ibv_gid,
@@ -34,7 +34,7 @@ mirror! {
             21 => hop_limit: u8,
             22 => traffic_class: u8,
         }
-        /// The 40 bytes in front of what a datagram QP receives. RoCE v2 over IPv4 fills the last 20 with the IP header.
+        /// The 40 bytes in front of a datagram in the receive buffer. With RoCE v2 over IPv4, the last 20 hold the IPv4 header.
         #[derive(Clone, Copy)]
         struct ibv_grh: 40 => {
             0 => version_tclass_flow: u32,
@@ -44,7 +44,7 @@ mirror! {
             8 => sgid: ibv_gid,
             24 => dgid: ibv_gid,
         }
-        /// Where a QP or an address handle sends.
+        /// An address vector: the destination of a queue pair or an address handle.
         #[derive(Clone, Copy)]
         struct ibv_ah_attr: 32 => {
             0 => grh: ibv_global_route,
@@ -55,7 +55,7 @@ mirror! {
             29 => is_global: u8,
             30 => port_num: u8,
         }
-        /// An address handle.
+        /// An address handle: a destination for datagrams.
         struct ibv_ah: 24 => {
             0 => context: *mut ibv_context,
             8 => pd: *mut ibv_pd,
@@ -63,13 +63,13 @@ mirror! {
         }
     }
     constants {
-        /// What kind of GID a table line holds, as programs see it. `sysfs` and the kernel count otherwise.
+        /// The type of a GID, as programs see it. `sysfs` and the kernel number the types differently.
         enum ibv_gid_type: u32 {
             IBV_GID_TYPE_IB = 0,
             IBV_GID_TYPE_ROCE_V1 = 1,
             IBV_GID_TYPE_ROCE_V2 = 2,
         }
-        /// A static rate limit; not in the order of the rates.
+        /// A static rate limit. The values are not in the order of the rates.
         enum ibv_rate: u32 {
             IBV_RATE_MAX = 0,
             IBV_RATE_2_5_GBPS = 2,
@@ -96,7 +96,7 @@ mirror! {
             IBV_RATE_800_GBPS = 23,
             IBV_RATE_1200_GBPS = 24,
         }
-        /// The source ports that RoCE v2 chooses among, and the mask of a flow label.
+        /// The range of UDP source ports of RoCE v2, and the mask of a flow label.
         const udp_encapsulation: u32 {
             IB_ROCE_UDP_ENCAP_VALID_PORT_MIN = 0xc000,
             IB_ROCE_UDP_ENCAP_VALID_PORT_MAX = 0xffff,

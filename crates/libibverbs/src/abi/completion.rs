@@ -6,7 +6,7 @@ use super::*;
 
 mirror! {
     types {
-        /// One completion, as `ibv_poll_cq` fills it.
+        /// A work completion, as `ibv_poll_cq` fills it.
         #[derive(Clone, Copy)]
         struct ibv_wc: 48 => {
             0 => wr_id: u64,
@@ -14,7 +14,7 @@ mirror! {
             12 => opcode: ibv_wc_opcode,
             16 => vendor_err: u32,
             20 => byte_len: u32,
-            // Network order with IBV_WC_WITH_IMM; with IBV_WC_WITH_INV, a key in the host's.
+            // In network byte order with IBV_WC_WITH_IMM, in host byte order (an rkey) with IBV_WC_WITH_INV.
             24 => imm_data [imm_data, invalidated_rkey]: u32,
             28 => qp_num: u32,
             32 => src_qp: u32,
@@ -24,13 +24,13 @@ mirror! {
             44 => sl: u8,
             45 => dlid_path_bits: u8,
         }
-        /// A completion channel; `fd` is what programs hand to `poll`.
+        /// A completion channel. Programs pass `fd` to `poll`.
         struct ibv_comp_channel: 16 => {
             0 => context: *mut ibv_context,
             8 => fd: c_int,
             12 => refcnt: c_int,
         }
-        /// A completion queue. The prefix of [`ibv_cq_ex`]: programs cast between the two.
+        /// A completion queue. It is a prefix of [`ibv_cq_ex`], and programs cast between the two.
         struct ibv_cq: 88 + MUTEX => {
             0 => context: *mut ibv_context,
             8 => channel: *mut ibv_comp_channel,
@@ -42,8 +42,8 @@ mirror! {
             80 + MUTEX => comp_events_completed: u32,
             84 + MUTEX => async_events_completed: u32,
         }
-        /// A completion queue that is read field by field. Programs call the slots without a look whether they are
-        /// there: each that the queue was created with must be filled.
+        /// A completion queue that programs read field by field. Inline functions call the slots without checking them, so each
+        /// slot that the queue was created with must be filled.
         struct ibv_cq_ex: 248 + MUTEX => {
             0 => context: *mut ibv_context,
             8 => channel: *mut ibv_comp_channel,
@@ -80,7 +80,7 @@ mirror! {
             240 + MUTEX => read_completion_wallclock_ns:
                 Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
         }
-        /// What `ibv_create_cq_ex` asks for.
+        /// The argument of `ibv_create_cq_ex`.
         #[derive(Clone, Copy)]
         struct ibv_cq_init_attr_ex: 56 => {
             0 => cqe: u32,
@@ -92,24 +92,24 @@ mirror! {
             44 => flags: u32,
             48 => parent_domain: *mut ibv_pd,
         }
-        /// What `ibv_start_poll` asks for; its mask has no bits yet.
+        /// The argument of `ibv_start_poll`. No bits of its mask are defined.
         #[derive(Clone, Copy)]
         struct ibv_poll_cq_attr: 4 => {
             0 => comp_mask: u32,
         }
-        /// The tag of a matched message.
+        /// The tag of a message that tag matching received.
         #[derive(Clone, Copy)]
         struct ibv_wc_tm_info: 16 => {
             0 => tag: u64,
             8 => r#priv: u32,
         }
-        /// How a queue gathers completions before it raises an event.
+        /// Completion moderation: the completions or the time, in microseconds, before a queue raises an event.
         #[derive(Clone, Copy)]
         struct ibv_moderate_cq: 4 => {
             0 => cq_count: u16,
             2 => cq_period: u16,
         }
-        /// What `ibv_modify_cq` changes.
+        /// The argument of `ibv_modify_cq`.
         #[derive(Clone, Copy)]
         struct ibv_modify_cq_attr: 8 => {
             0 => attr_mask: u32,
@@ -117,7 +117,7 @@ mirror! {
         }
     }
     constants {
-        /// How a work request ended.
+        /// The status of a completion.
         enum ibv_wc_status: u32 {
             IBV_WC_SUCCESS = 0,
             IBV_WC_LOC_LEN_ERR = 1,
@@ -144,7 +144,7 @@ mirror! {
             IBV_WC_TM_ERR = 22,
             IBV_WC_TM_RNDV_INCOMPLETE = 23,
         }
-        /// What completed. A receive has bit 7.
+        /// The operation that completed. Receives have bit 7 set.
         enum ibv_wc_opcode: u32 {
             IBV_WC_SEND = 0,
             IBV_WC_RDMA_WRITE = 1,
@@ -176,7 +176,7 @@ mirror! {
             IBV_WC_TM_MATCH = 1 << 5,
             IBV_WC_TM_DATA_VALID = 1 << 6,
         }
-        /// Which fields an [`ibv_cq_ex`] must be able to read.
+        /// The fields that an [`ibv_cq_ex`] must be able to read.
         enum ibv_create_cq_wc_flags: u32 {
             IBV_WC_EX_WITH_BYTE_LEN = 1 << 0,
             IBV_WC_EX_WITH_IMM = 1 << 1,
@@ -191,7 +191,7 @@ mirror! {
             IBV_WC_EX_WITH_TM_INFO = 1 << 10,
             IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11,
         }
-        /// The fields that every device can read, all that can be asked for, and a shift.
+        /// The fields that every device can read, all fields that a program may request, and the shift of a flag.
         const wc_flag_sets: u32 {
             IBV_WC_STANDARD_FLAGS = 0x7f,
             IBV_CREATE_CQ_SUP_WC_FLAGS = 0xfff,

@@ -1,16 +1,16 @@
-//! An open device, and the verbs that programs reach through it without a symbol.
+//! The context of an open device, and the table of verbs that programs call without a symbol.
 
 use std::ffi::{c_int, c_void};
 
 use super::*;
 
-/// A slot that was a verb before that became a symbol; nobody calls it.
+/// A slot of a verb that is a symbol today. No program calls it.
 pub type unused_slot = Option<unsafe extern "C" fn() -> *mut c_void>;
 
 mirror! {
     types {
-        /// The slots that the header's inline functions call without a look whether they are there: those without
-        /// `_compat` must be filled.
+        /// The table of verbs in [`ibv_context`]. Inline functions of the header call the slots without checking them, so each
+        /// slot without `_compat` in its name must be filled.
         #[derive(Clone, Copy)]
         struct ibv_context_ops: 256 => {
             0 => _compat_query_device: Option<unsafe extern "C" fn(
@@ -71,7 +71,7 @@ mirror! {
             240 => _compat_detach_mcast: unused_slot,
             248 => _compat_async_event: unused_slot,
         }
-        /// An open device. Always the end of a [`verbs_context`] when `abi_compat` has all bits set.
+        /// An open device. If `abi_compat` has all bits set, it is the last field of a [`verbs_context`].
         struct ibv_context: 288 + MUTEX => {
             0 => device: *mut ibv_device,
             8 => ops: ibv_context_ops,
@@ -83,14 +83,14 @@ mirror! {
         }
     }
     constants {
-        /// What [`ibv_context::abi_compat`] holds, as an integer, where a [`verbs_context`] surrounds the context.
+        /// The value of [`ibv_context::abi_compat`], as an integer, in a context that is part of a [`verbs_context`].
         const abi_compat: usize {
             __VERBS_ABI_IS_EXTENDED = usize::MAX,
         }
     }
     opaque {
-        /// The port attributes of an older ABI, a prefix of [`ibv_port_attr`]: what the exported `ibv_query_port`
-        /// takes. C declares it and never says what is in it.
+        /// The port attributes of an older ABI, a prefix of [`ibv_port_attr`], which the exported `ibv_query_port` takes. The C
+        /// header only declares the type.
         _compat_ibv_port_attr,
     }
 }

@@ -1,4 +1,4 @@
-//! A device before it is opened, and what it says of itself.
+//! The device before it is opened, and the attributes that `ibv_query_device` returns.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -6,14 +6,14 @@ use super::*;
 
 mirror! {
     types {
-        /// Two slots that nobody calls.
+        /// Two slots that are no longer called.
         #[derive(Clone, Copy)]
         struct _ibv_device_ops: 16 => {
             0 => _dummy1:
                 Option<unsafe extern "C" fn(device: *mut ibv_device, cmd_fd: c_int) -> *mut ibv_context>,
             8 => _dummy2: Option<unsafe extern "C" fn(context: *mut ibv_context)>,
         }
-        /// A device. Programs read all of it; providers keep theirs behind it.
+        /// A device. Programs read all fields. Providers keep private data behind the structure.
         struct ibv_device: 664 => {
             0 => _ops: _ibv_device_ops,
             16 => node_type: ibv_node_type,
@@ -23,7 +23,7 @@ mirror! {
             152 => dev_path: [c_char; IBV_SYSFS_PATH_MAX],
             408 => ibdev_path: [c_char; IBV_SYSFS_PATH_MAX],
         }
-        /// What `ibv_query_device` says. GUIDs are in network order.
+        /// The result of `ibv_query_device`. GUIDs are in network byte order.
         #[derive(Clone, Copy)]
         struct ibv_device_attr: 232 => {
             0 => fw_ver: [c_char; 64],
@@ -69,7 +69,7 @@ mirror! {
         }
     }
     constants {
-        /// What a device is.
+        /// The type of a node.
         enum ibv_node_type: i32 {
             IBV_NODE_UNKNOWN = -1,
             IBV_NODE_CA = 1,
@@ -80,7 +80,7 @@ mirror! {
             IBV_NODE_USNIC_UDP = 6,
             IBV_NODE_UNSPECIFIED = 7,
         }
-        /// What carries its packets. RoCE calls itself InfiniBand here; the port's link layer says Ethernet.
+        /// The transport of a device. RoCE devices report InfiniBand here, and Ethernet as the port's link layer.
         enum ibv_transport_type: i32 {
             IBV_TRANSPORT_UNKNOWN = -1,
             IBV_TRANSPORT_IB = 0,
@@ -121,19 +121,19 @@ mirror! {
             IBV_DEVICE_RAW_SCATTER_FCS = 1 << 34,
             IBV_DEVICE_PCI_WRITE_END_PADDING = 1 << 36,
         }
-        /// Among whom atomics are atomic.
+        /// The scope in which atomic operations are atomic.
         enum ibv_atomic_cap: u32 {
             IBV_ATOMIC_NONE = 0,
             IBV_ATOMIC_HCA = 1,
             IBV_ATOMIC_GLOB = 2,
         }
-        /// What `ibv_is_fork_initialized` answers.
+        /// The result of `ibv_is_fork_initialized`.
         enum ibv_fork_status: u32 {
             IBV_FORK_DISABLED = 0,
             IBV_FORK_ENABLED = 1,
             IBV_FORK_UNNEEDED = 2,
         }
-        /// Lengths of the strings of [`ibv_device`], with their final zero.
+        /// The lengths of the strings in [`ibv_device`], including the terminating zero.
         const string_lengths: usize {
             IBV_SYSFS_NAME_MAX = 64,
             IBV_SYSFS_PATH_MAX = 256,

@@ -1,34 +1,34 @@
-//! What a device says of itself when asked at length, and the values it gives at run time.
+//! The attributes that `ibv_query_device_ex` returns, and the device's clock.
 
 use super::*;
 
 mirror! {
     types {
-        /// The question; its mask has no bits yet.
+        /// The argument of `ibv_query_device_ex`. No bits of its mask are defined.
         #[derive(Clone, Copy)]
         struct ibv_query_device_ex_input: 4 => {
             0 => comp_mask: u32,
         }
-        /// Which operations fault pages in, by kind of QP.
+        /// The operations that support on-demand paging, by transport.
         #[derive(Clone, Copy)]
         struct ibv_odp_per_transport (ibv_odp_caps.per_transport_caps): 12 => {
             0 => rc_odp_caps: u32,
             4 => uc_odp_caps: u32,
             8 => ud_odp_caps: u32,
         }
-        /// On-demand paging.
+        /// On-demand paging capabilities.
         #[derive(Clone, Copy)]
         struct ibv_odp_caps: 24 => {
             0 => general_caps: u64,
             8 => per_transport_caps: ibv_odp_per_transport,
         }
-        /// TCP segmentation.
+        /// TCP segmentation capabilities.
         #[derive(Clone, Copy)]
         struct ibv_tso_caps: 8 => {
             0 => max_tso: u32,
             4 => supported_qpts: u32,
         }
-        /// Receive-side scaling.
+        /// Receive-side scaling capabilities.
         #[derive(Clone, Copy)]
         struct ibv_rss_caps: 32 => {
             0 => supported_qpts: u32,
@@ -37,14 +37,14 @@ mirror! {
             16 => rx_hash_fields_mask: u64,
             24 => rx_hash_function: u8,
         }
-        /// Rates, in kbit/s.
+        /// Packet pacing capabilities. Rates are in kbit/s.
         #[derive(Clone, Copy)]
         struct ibv_packet_pacing_caps: 12 => {
             0 => qp_rate_limit_min: u32,
             4 => qp_rate_limit_max: u32,
             8 => supported_qpts: u32,
         }
-        /// Tag matching.
+        /// Tag matching capabilities.
         #[derive(Clone, Copy)]
         struct ibv_tm_caps: 20 => {
             0 => max_rndv_hdr_size: u32,
@@ -53,20 +53,20 @@ mirror! {
             12 => max_ops: u32,
             16 => max_sge: u32,
         }
-        /// Completion moderation; the period is in microseconds.
+        /// Completion moderation capabilities. The period is in microseconds.
         #[derive(Clone, Copy)]
         struct ibv_cq_moderation_caps: 4 => {
             0 => max_cq_count: u16,
             2 => max_cq_period: u16,
         }
-        /// Sizes of atomics towards PCI.
+        /// Sizes of atomic operations on the PCI bus.
         #[derive(Clone, Copy)]
         struct ibv_pci_atomic_caps: 6 => {
             0 => fetch_add: u16,
             2 => swap: u16,
             4 => compare_swap: u16,
         }
-        /// The answer. Callers pass the size they know: a shorter one gets a prefix.
+        /// The result of `ibv_query_device_ex`. The caller passes the size that it knows, and a smaller size gets a prefix.
         #[derive(Clone, Copy)]
         struct ibv_device_attr_ex: 400 => {
             0 => orig_attr: ibv_device_attr,
@@ -87,7 +87,7 @@ mirror! {
             392 => xrc_odp_caps: u32,
             396 => phys_port_cnt_ex: u32,
         }
-        /// Values that change while the device runs: its clock.
+        /// The result of `ibv_query_rt_values_ex`: the device's clock.
         #[derive(Clone, Copy)]
         struct ibv_values_ex: 24 => {
             0 => comp_mask: u32,

@@ -1,4 +1,4 @@
-//! What happens to a device, a port or a queue without being asked.
+//! Asynchronous events about a device, a port or a queue.
 
 use std::ffi::c_int;
 
@@ -6,7 +6,7 @@ use super::*;
 
 mirror! {
     types {
-        /// Whom an event concerns; its type says which member is set.
+        /// The object of an event. The event's type tells which member is set.
         #[derive(Clone, Copy)]
         union ibv_async_event_element (ibv_async_event.element): 8 => {
             0 => cq: *mut ibv_cq,
@@ -15,7 +15,7 @@ mirror! {
             0 => wq: *mut ibv_wq,
             0 => port_num: c_int,
         }
-        /// An event.
+        /// An asynchronous event.
         #[derive(Clone, Copy)]
         struct ibv_async_event: 16 => {
             0 => element: ibv_async_event_element,
@@ -23,7 +23,7 @@ mirror! {
         }
     }
     constants {
-        /// What happened.
+        /// The type of an asynchronous event.
         enum ibv_event_type: u32 {
             IBV_EVENT_CQ_ERR = 0,
             IBV_EVENT_QP_FATAL = 1,

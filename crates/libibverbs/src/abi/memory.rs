@@ -6,21 +6,21 @@ use super::*;
 
 mirror! {
     types {
-        /// A protection domain; a parent domain looks the same.
+        /// A protection domain. A parent domain has the same structure.
         struct ibv_pd: 16 => {
             0 => context: *mut ibv_context,
             8 => handle: u32,
         }
-        /// A thread domain: a promise that one thread uses what is made with it.
+        /// A thread domain: the program guarantees that only one thread uses the objects created with it.
         struct ibv_td: 8 => {
             0 => context: *mut ibv_context,
         }
-        /// What `ibv_alloc_td` asks for; its mask has no bits yet.
+        /// The argument of `ibv_alloc_td`. No bits of its mask are defined.
         #[derive(Clone, Copy)]
         struct ibv_td_init_attr: 4 => {
             0 => comp_mask: u32,
         }
-        /// What `ibv_alloc_parent_domain` asks for.
+        /// The argument of `ibv_alloc_parent_domain`.
         #[derive(Clone, Copy)]
         struct ibv_parent_domain_init_attr: 48 => {
             0 => pd: *mut ibv_pd,
@@ -51,7 +51,7 @@ mirror! {
             36 => lkey: u32,
             40 => rkey: u32,
         }
-        /// A memory window. The header's inline `ibv_bind_mw` writes `rkey` of a type 1 window itself.
+        /// A memory window. The inline function `ibv_bind_mw` writes the `rkey` of a type 1 window.
         struct ibv_mw: 32 => {
             0 => context: *mut ibv_context,
             8 => pd: *mut ibv_pd,
@@ -59,7 +59,7 @@ mirror! {
             20 => handle: u32,
             24 => r#type: ibv_mw_type,
         }
-        /// What a window is bound to.
+        /// The memory that a window is bound to, and the access through the window.
         #[derive(Clone, Copy)]
         struct ibv_mw_bind_info: 32 => {
             0 => mr: *mut ibv_mr,
@@ -67,7 +67,7 @@ mirror! {
             16 => length: u64,
             24 => mw_access_flags: c_uint,
         }
-        /// A bind request of a type 1 window.
+        /// A request to bind a type 1 window.
         #[derive(Clone, Copy)]
         struct ibv_mw_bind: 48 => {
             0 => wr_id: u64,
@@ -76,7 +76,7 @@ mirror! {
         }
     }
     constants {
-        /// What may be done to registered memory.
+        /// Access flags of memory regions, memory windows and queue pairs.
         enum ibv_access_flags: u32 {
             IBV_ACCESS_LOCAL_WRITE = 1,
             IBV_ACCESS_REMOTE_WRITE = 1 << 1,
@@ -88,19 +88,19 @@ mirror! {
             IBV_ACCESS_HUGETLB = 1 << 7,
             IBV_ACCESS_RELAXED_ORDERING = 0x100000,
         }
-        /// The access bits that a device may ignore; all others it must refuse if it does not know them.
+        /// The access flags that a device may ignore. A device must refuse any other flag that it does not know.
         const optional_access: u32 {
             IBV_ACCESS_OPTIONAL_FIRST = 1 << 20,
             IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000,
         }
-        /// What `ibv_rereg_mr` changes.
+        /// The changes that `ibv_rereg_mr` makes.
         enum ibv_rereg_mr_flags: u32 {
             IBV_REREG_MR_CHANGE_TRANSLATION = 1 << 0,
             IBV_REREG_MR_CHANGE_PD = 1 << 1,
             IBV_REREG_MR_CHANGE_ACCESS = 1 << 2,
             IBV_REREG_MR_FLAGS_SUPPORTED = 7,
         }
-        /// How `ibv_rereg_mr` failed, and what the region is worth after it.
+        /// The error of `ibv_rereg_mr`, which tells whether the region is still valid.
         enum ibv_rereg_mr_err_code: i32 {
             IBV_REREG_MR_ERR_INPUT = -1,
             IBV_REREG_MR_ERR_DONT_FORK_NEW = -2,
@@ -108,18 +108,18 @@ mirror! {
             IBV_REREG_MR_ERR_CMD = -4,
             IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW = -5,
         }
-        /// The two types of window.
+        /// The types of memory windows.
         enum ibv_mw_type: u32 {
             IBV_MW_TYPE_1 = 1,
             IBV_MW_TYPE_2 = 2,
         }
-        /// What `ibv_advise_mr` hints at: C takes the kernel's `enum ib_uverbs_advise_mr_advice` by another name.
+        /// The advice of `ibv_advise_mr`. In C it is an alias of the kernel's `enum ib_uverbs_advise_mr_advice`.
         enum ibv_advise_mr_advice: u32 {
             IBV_ADVISE_MR_ADVICE_PREFETCH = 0,
             IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1,
             IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2,
         }
-        /// Bits of the flags of `ibv_advise_mr`.
+        /// Flags of `ibv_advise_mr`.
         const advise_mr_flags: u32 {
             IBV_ADVISE_MR_FLAG_FLUSH = 1,
         }
@@ -128,7 +128,7 @@ mirror! {
             IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1 << 0,
             IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,
         }
-        /// What an allocator returns, as an integer, to say "use your own".
+        /// The return value of a parent domain's allocator, as an integer, that requests the default allocator.
         const allocator_answer: usize {
             IBV_ALLOCATOR_USE_DEFAULT = usize::MAX,
         }

@@ -1,47 +1,47 @@
-//! The macro that declares a mirrored type, asserts its layout and lists it.
+//! The macro that declares C types, asserts their layout at compile time, and lists them for the tests.
 
-/// A mirrored structure or union.
+/// A structure or union of the C ABI.
 #[derive(Debug)]
 pub struct Structure {
-    /// Its name here.
+    /// The name in Rust.
     pub name: &'static str,
     /// `struct` or `union`.
     pub kind: &'static str,
-    /// Where C has it without a name: the path of the member of that type, beginning with a structure's name.
+    /// For a type without a name in C, the path of the member that has it, such as `ibv_send_wr.wr.rdma`.
     pub c_path: Option<&'static str>,
-    /// Its size.
+    /// The size in bytes.
     pub size: usize,
-    /// Its alignment.
+    /// The alignment in bytes.
     pub align: usize,
-    /// Its fields.
+    /// The fields in the order of their declaration.
     pub fields: &'static [Field],
 }
 
 /// A field of a [`Structure`].
 #[derive(Debug)]
 pub struct Field {
-    /// Its name here, with `r#` where Rust needs that.
+    /// The name in Rust, with `r#` in front of a keyword.
     pub name: &'static str,
-    /// Its names in C where they differ: the members of a union without a name.
+    /// The names in C, where they differ: the members of an anonymous union. Empty otherwise.
     pub c_names: &'static [&'static str],
-    /// Its offset.
+    /// The offset in bytes.
     pub offset: usize,
-    /// Its size.
+    /// The size in bytes.
     pub size: usize,
-    /// Its type as the source has it, from which the test writes the C type of a function slot.
+    /// The type in Rust syntax, from which the layout test derives the C type of a function pointer.
     pub rust_type: &'static str,
 }
 
-/// A mirrored constant.
+/// A constant of the C ABI.
 #[derive(Debug)]
 pub struct Constant {
-    /// Its name, here and in C.
+    /// The name, which is the same in Rust and C.
     pub name: &'static str,
-    /// Its value; of a 64-bit one, the same bits.
+    /// The value. A 64-bit unsigned value is reinterpreted.
     pub value: i64,
 }
 
-/// Declares everything of one module; to be called once in each.
+/// Declares the types and constants of a module. To be used once in each module.
 ///
 /// ```text
 /// mirror! {
@@ -49,16 +49,16 @@ pub struct Constant {
 ///         /// Documentation.
 ///         struct ibv_x: 16 {                        // size
 ///             0 => context: *mut ibv_context,       // offset => field: type
-///             8 => a [a, b]: u32,                   // C has a union of `a` and `b` without a name
+///             8 => a [a, b]: u32,                   // anonymous union of `a` and `b` in C
 ///         }
-///         /// A type that has no name in C, at member `wr.rdma` of `struct ibv_send_wr`.
+///         /// A type without a name in C: that of the member `wr.rdma` of `struct ibv_send_wr`.
 ///         struct ibv_send_wr_rdma (ibv_send_wr.wr.rdma): 16 { … }
 ///     }
 ///     constants {
 ///         /// Documentation.
 ///         enum ibv_y: u32 { IBV_Y_A = 0 }           // C has `enum ibv_y`
 ///         /// Documentation.
-///         const link_layer: u8 { IBV_LINK_LAYER_ETHERNET = 2 }  // C has only the constants
+///         const link_layer: u8 { IBV_LINK_LAYER_ETHERNET = 2 }  // C has the constants, but no enum
 ///     }
 ///     opaque {
 ///         /// Documentation.
@@ -90,7 +90,7 @@ macro_rules! mirror {
             #[repr(C)]
             pub $kind $name {
                 $(
-                    #[doc = concat!("At byte ", stringify!($at), ".")]
+                    #[doc = concat!("At byte offset ", stringify!($at), ".")]
                     pub $field: $type,
                 )*
             }
@@ -115,7 +115,7 @@ macro_rules! mirror {
             #[repr(C)]
             pub struct $opaque {
                 _unread: [u8; 0],
-                /// Neither `Send`, `Sync` nor `Unpin`: nothing is known of it.
+                /// Prevents `Send`, `Sync` and `Unpin`: the content of the type is unknown.
                 _unknown: std::marker::PhantomData<(*mut u8, std::marker::PhantomPinned)>,
             }
         )*

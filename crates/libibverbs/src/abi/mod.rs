@@ -1,14 +1,14 @@
-//! A `repr(C)` mirror of the C ABI of libibverbs and librdmacm, as of rdma-core 44.
+//! The C ABI of libibverbs and librdmacm (rdma-core 44) as `repr(C)` types.
 //!
-//! Types, fields and constants carry their C names, so that the manual pages (`man ibv_post_send`) document them and a
-//! reader finds them by searching; what is said here is what a mirror adds. Enumerations are integers with constants:
-//! C may hand in any value, and a Rust `enum` with a foreign value is undefined behaviour.
+//! Types, fields and constants have their C names, and the manual pages (`man ibv_post_send`) document them. The comments here
+//! add only what a reimplementation must know. C enumerations are integers with constants, because C may pass any value, and a
+//! Rust `enum` with an undeclared value is undefined behaviour.
 //!
-//! Byte order: fields that C calls `__be16`, `__be32` or `__be64` are plain integers holding network order.
+//! Fields that C declares as `__be16`, `__be32` or `__be64` are integers in network byte order.
 //!
-//! Structures come from the `mirror!` macro and constants from `constants!`, which also list them
-//! ([`structures`], [`all_constants`]) for the test that asks the C compiler. What Mitra never offers (XRC, device
-//! memory, flow steering, counters, work queues of their own) is opaque: pointers to it pass through here unread.
+//! The macro `mirror!` declares all types and constants, and lists them ([`structures`], [`all_constants`]) for the test that
+//! compares them with the installed C headers. Types of features that Mitra does not offer (XRC, device memory, flow steering,
+//! counters, work queues) are opaque, since only pointers to them appear in the tables.
 #![allow(non_camel_case_types, non_snake_case, reason = "names are those of C")]
 #![allow(clippy::type_complexity, reason = "function pointer types stand where C has them")]
 
@@ -17,27 +17,27 @@ mod mirror;
 
 pub use mirror::{Constant, Field, Structure};
 
-/// Declares the modules and the lists over all of them, so that no module can be left out of the lists.
+/// Declares the modules, and the lists over all of them, so that no module is missing from the lists.
 macro_rules! modules {
     ($($module:ident),* $(,)?) => {
         $(mod $module; pub use $module::*;)*
 
-        /// Every mirrored structure and union.
+        /// Returns every structure and union.
         pub fn structures() -> impl Iterator<Item = &'static Structure> {
             [$($module::listed::STRUCTURES),*].into_iter().flatten()
         }
 
-        /// Every mirrored constant.
+        /// Returns every constant.
         pub fn all_constants() -> impl Iterator<Item = &'static Constant> {
             [$($module::listed::CONSTANTS),*].into_iter().flatten()
         }
 
-        /// Every type alias that stands for a C `enum`, with its size.
+        /// Returns every type alias of a C `enum`, with its size in bytes.
         pub fn enumerations() -> impl Iterator<Item = &'static (&'static str, usize)> {
             [$($module::listed::ENUMERATIONS),*].into_iter().flatten()
         }
 
-        /// Every type of which only pointers are known here.
+        /// Returns the name of every opaque type.
         pub fn opaque_types() -> impl Iterator<Item = &'static str> {
             [$($module::listed::OPAQUE),*].into_iter().flatten().copied()
         }
@@ -52,17 +52,17 @@ modules!(
     device_ex,
     event,
     memory,
-    newer_verbs,
-    opaque,
+    extended_context,
+    unsupported_types,
     port,
     qp,
     qp_ex,
     rdma_cm,
-    sa,
+    sa_path,
     srq,
-    work,
+    work_request,
 );
 
-/// What a `pthread_mutex_t` takes: the one size that differs between x86-64 (40) and aarch64 (48), and with it every
-/// offset behind one.
+/// The size of `pthread_mutex_t`: 40 bytes on x86-64, 48 on aarch64. All other sizes are the same on both, so offsets of fields
+/// behind a mutex depend on it.
 const MUTEX: usize = size_of::<libc::pthread_mutex_t>();

@@ -1,11 +1,11 @@
-//! What a port says of itself.
+//! Port attributes.
 
 use std::ffi::c_int;
 
 
 mirror! {
     types {
-        /// What `ibv_query_port` says. The exported function fills the first 48 bytes only; the slot of
+        /// The result of `ibv_query_port`. The exported function fills only the first 48 bytes; the slot of
         /// [`verbs_context`](super::verbs_context) takes the caller's length.
         #[derive(Clone, Copy)]
         struct ibv_port_attr: 52 => {
@@ -42,7 +42,7 @@ mirror! {
             IBV_MTU_2048 = 4,
             IBV_MTU_4096 = 5,
         }
-        /// Whether the port is up.
+        /// The state of a port.
         enum ibv_port_state: u32 {
             IBV_PORT_NOP = 0,
             IBV_PORT_DOWN = 1,

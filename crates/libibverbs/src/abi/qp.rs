@@ -1,4 +1,4 @@
-//! Queue pairs: making, moving and asking them.
+//! Queue pairs: creation, attributes and states.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -6,7 +6,7 @@ use super::*;
 
 mirror! {
     types {
-        /// A queue pair. Programs read `qp_num`, `state` and `qp_type` here.
+        /// A queue pair. Programs read `qp_num`, `state` and `qp_type`.
         struct ibv_qp: 120 + MUTEX => {
             0 => context: *mut ibv_context,
             8 => qp_context: *mut c_void,
@@ -22,7 +22,7 @@ mirror! {
             64 + MUTEX => cond: libc::pthread_cond_t,
             112 + MUTEX => events_completed: u32,
         }
-        /// Depths and widths of a queue pair; creation writes back what it gave.
+        /// The capacities of a queue pair. Creation writes back what it grants.
         #[derive(Clone, Copy)]
         struct ibv_qp_cap: 20 => {
             0 => max_send_wr: u32,
@@ -31,7 +31,7 @@ mirror! {
             12 => max_recv_sge: u32,
             16 => max_inline_data: u32,
         }
-        /// What `ibv_create_qp` asks for. The prefix of [`ibv_qp_init_attr_ex`].
+        /// The argument of `ibv_create_qp`. It is a prefix of [`ibv_qp_init_attr_ex`].
         #[derive(Clone, Copy)]
         struct ibv_qp_init_attr: 64 => {
             0 => qp_context: *mut c_void,
@@ -42,7 +42,7 @@ mirror! {
             52 => qp_type: ibv_qp_type,
             56 => sq_sig_all: c_int,
         }
-        /// What a receive hash is computed from.
+        /// The input of a receive hash.
         #[derive(Clone, Copy)]
         struct ibv_rx_hash_conf: 24 => {
             0 => rx_hash_function: u8,
@@ -50,7 +50,7 @@ mirror! {
             8 => rx_hash_key: *mut u8,
             16 => rx_hash_fields_mask: u64,
         }
-        /// What `ibv_create_qp_ex` asks for.
+        /// The argument of `ibv_create_qp_ex`.
         #[derive(Clone, Copy)]
         struct ibv_qp_init_attr_ex: 136 => {
             0 => qp_context: *mut c_void,
@@ -70,7 +70,7 @@ mirror! {
             120 => source_qpn: u32,
             128 => send_ops_flags: u64,
         }
-        /// What `ibv_modify_qp` sets and `ibv_query_qp` says.
+        /// The argument of `ibv_modify_qp` and the result of `ibv_query_qp`.
         #[derive(Clone, Copy)]
         struct ibv_qp_attr: 144 => {
             0 => qp_state: ibv_qp_state,
@@ -100,7 +100,7 @@ mirror! {
             134 => alt_timeout: u8,
             136 => rate_limit: u32,
         }
-        /// What `ibv_modify_qp_rate_limit` sets.
+        /// The argument of `ibv_modify_qp_rate_limit`.
         #[derive(Clone, Copy)]
         struct ibv_qp_rate_limit_attr: 16 => {
             0 => rate_limit: u32,
@@ -108,7 +108,7 @@ mirror! {
             8 => typical_pkt_sz: u16,
             12 => comp_mask: u32,
         }
-        /// Enhanced connection establishment: what two sides of one vendor agree on.
+        /// Enhanced connection establishment: options that two NICs of one vendor negotiate.
         #[derive(Clone, Copy)]
         struct ibv_ece: 12 => {
             0 => vendor_id: u32,
@@ -117,7 +117,7 @@ mirror! {
         }
     }
     constants {
-        /// Transport services.
+        /// Transport types.
         enum ibv_qp_type: u32 {
             IBV_QPT_RC = 2,
             IBV_QPT_UC = 3,
@@ -144,7 +144,7 @@ mirror! {
             IBV_MIG_REARM = 1,
             IBV_MIG_ARMED = 2,
         }
-        /// Which fields of [`ibv_qp_attr`] are meant.
+        /// The attributes in an [`ibv_qp_attr`] that are set.
         enum ibv_qp_attr_mask: u32 {
             IBV_QP_STATE = 1 << 0,
             IBV_QP_CUR_STATE = 1 << 1,
@@ -187,7 +187,7 @@ mirror! {
             IBV_QP_CREATE_SOURCE_QPN = 1 << 10,
             IBV_QP_CREATE_PCI_WRITE_END_PADDING = 1 << 11,
         }
-        /// Bits of [`ibv_qp_init_attr_ex::send_ops_flags`]: which slots of [`ibv_qp_ex`] the program will call.
+        /// Bits of [`ibv_qp_init_attr_ex::send_ops_flags`]: the slots of [`ibv_qp_ex`] that the program will call.
         enum ibv_qp_create_send_ops_flags: u32 {
             IBV_QP_EX_WITH_RDMA_WRITE = 1 << 0,
             IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1,

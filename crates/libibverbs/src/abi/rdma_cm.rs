@@ -1,4 +1,4 @@
-//! librdmacm: connection identifiers, their events and what is agreed on in a connection.
+//! librdmacm: connection identifiers, their events, and connection parameters.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -8,39 +8,39 @@ use super::*;
 
 mirror! {
     types {
-        /// GIDs and partition key of a path.
+        /// The GIDs and the partition key of a path.
         #[derive(Clone, Copy)]
         struct rdma_ib_addr: 40 => {
             0 => sgid: ibv_gid,
             16 => dgid: ibv_gid,
             32 => pkey: u16,
         }
-        /// The RDMA half of an address.
+        /// The RDMA addresses of a route.
         #[derive(Clone, Copy)]
         union rdma_device_addr (rdma_addr.addr): 40 => {
             0 => ibaddr: rdma_ib_addr,
         }
-        /// Both ends of a connection, as IP addresses with ports and as GIDs.
+        /// The addresses of both ends of a connection, as IP addresses with ports and as GIDs.
         #[derive(Clone, Copy)]
         struct rdma_addr: 296 => {
             0 => src [src_addr, src_sin, src_sin6, src_storage]: sockaddr_storage,
             128 => dst [dst_addr, dst_sin, dst_sin6, dst_storage]: sockaddr_storage,
             256 => addr: rdma_device_addr,
         }
-        /// Addresses and paths of an identifier.
+        /// The addresses and the paths of an identifier.
         #[derive(Clone, Copy)]
         struct rdma_route: 312 => {
             0 => addr: rdma_addr,
             296 => path_rec: *mut ibv_sa_path_rec,
             304 => num_paths: c_int,
         }
-        /// Where events are read; `fd` is what programs hand to `poll` and `fcntl`.
+        /// An event channel. Programs pass `fd` to `poll` and `fcntl`.
         #[derive(Clone, Copy)]
         struct rdma_event_channel: 4 => {
             0 => fd: c_int,
         }
-        /// A connection identifier: what a socket is to TCP. Programs read every field; inline functions of
-        /// `rdma_verbs.h` post on `qp` or `srq` and wait on `send_cq` and `recv_cq` here.
+        /// A connection identifier, the counterpart of a socket. Programs read every field. The inline functions of
+        /// `rdma_verbs.h` post to `qp` or `srq`, and wait on `send_cq` and `recv_cq`.
         #[derive(Clone, Copy)]
         struct rdma_cm_id: 416 => {
             0 => verbs: *mut ibv_context,
@@ -59,7 +59,7 @@ mirror! {
             400 => pd: *mut ibv_pd,
             408 => qp_type: ibv_qp_type,
         }
-        /// What two sides of a connection tell each other.
+        /// The parameters that the two ends of a connection exchange.
         #[derive(Clone, Copy)]
         struct rdma_conn_param: 24 => {
             0 => private_data: *const c_void,
@@ -72,7 +72,7 @@ mirror! {
             14 => srq: u8,
             16 => qp_num: u32,
         }
-        /// Where a datagram service is.
+        /// The address of a datagram service.
         #[derive(Clone, Copy)]
         struct rdma_ud_param: 56 => {
             0 => private_data: *const c_void,
@@ -81,13 +81,13 @@ mirror! {
             48 => qp_num: u32,
             52 => qkey: u32,
         }
-        /// The one or the other, by the identifier's port space.
+        /// The parameters of an event. The port space of its identifier tells which member is set.
         #[derive(Clone, Copy)]
         union rdma_cm_event_param (rdma_cm_event.param): 56 => {
             0 => conn: rdma_conn_param,
             0 => ud: rdma_ud_param,
         }
-        /// What happened to an identifier.
+        /// An event about an identifier.
         #[derive(Clone, Copy)]
         struct rdma_cm_event: 80 => {
             0 => id: *mut rdma_cm_id,
@@ -96,7 +96,7 @@ mirror! {
             20 => status: c_int,
             24 => param: rdma_cm_event_param,
         }
-        /// What `rdma_getaddrinfo` takes as hints and answers as a list.
+        /// The hints for `rdma_getaddrinfo`, and an element of its result.
         #[derive(Clone, Copy)]
         struct rdma_addrinfo: 96 => {
             0 => ai_flags: c_int,
@@ -115,7 +115,7 @@ mirror! {
             80 => ai_connect: *mut c_void,
             88 => ai_next: *mut rdma_addrinfo,
         }
-        /// What `rdma_join_multicast_ex` asks for.
+        /// The argument of `rdma_join_multicast_ex`.
         #[derive(Clone, Copy)]
         struct rdma_cm_join_mc_attr_ex: 16 => {
             0 => comp_mask: u32,
@@ -124,7 +124,7 @@ mirror! {
         }
     }
     constants {
-        /// What happened.
+        /// The type of an event.
         enum rdma_cm_event_type: u32 {
             RDMA_CM_EVENT_ADDR_RESOLVED = 0,
             RDMA_CM_EVENT_ADDR_ERROR = 1,
@@ -143,18 +143,18 @@ mirror! {
             RDMA_CM_EVENT_ADDR_CHANGE = 14,
             RDMA_CM_EVENT_TIMEWAIT_EXIT = 15,
         }
-        /// Whose port numbers an identifier uses.
+        /// The port space of an identifier.
         enum rdma_port_space: u32 {
             RDMA_PS_IPOIB = 0x0002,
             RDMA_PS_TCP = 0x0106,
             RDMA_PS_UDP = 0x0111,
             RDMA_PS_IB = 0x013f,
         }
-        /// The Q_Key of every datagram QP that `rdma_cm` made.
+        /// The Q_Key of every UD queue pair that librdmacm creates.
         const rdma_udp_qkey: u32 {
             RDMA_UDP_QKEY = 0x0123_4567,
         }
-        /// Values of [`rdma_conn_param`] that stand for what the device can at most.
+        /// Values in [`rdma_conn_param`] that request the device's maximum.
         const rdma_max: u8 {
             RDMA_MAX_RESP_RES = 0xff,
             RDMA_MAX_INIT_DEPTH = 0xff,

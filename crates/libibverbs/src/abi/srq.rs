@@ -16,26 +16,26 @@ mirror! {
             32 + MUTEX => cond: libc::pthread_cond_t,
             80 + MUTEX => events_completed: u32,
         }
-        /// Depth, width and the limit below which it raises an event.
+        /// The depth and the scatter entries of a shared receive queue, and the limit below which it raises an event.
         #[derive(Clone, Copy)]
         struct ibv_srq_attr: 12 => {
             0 => max_wr: u32,
             4 => max_sge: u32,
             8 => srq_limit: u32,
         }
-        /// What `ibv_create_srq` asks for.
+        /// The argument of `ibv_create_srq`.
         #[derive(Clone, Copy)]
         struct ibv_srq_init_attr: 24 => {
             0 => srq_context: *mut c_void,
             8 => attr: ibv_srq_attr,
         }
-        /// Tag matching of a queue.
+        /// Tag matching capacities of a queue.
         #[derive(Clone, Copy)]
         struct ibv_tm_cap: 8 => {
             0 => max_num_tags: u32,
             4 => max_ops: u32,
         }
-        /// What `ibv_create_srq_ex` asks for.
+        /// The argument of `ibv_create_srq_ex`.
         #[derive(Clone, Copy)]
         struct ibv_srq_init_attr_ex: 64 => {
             0 => srq_context: *mut c_void,
@@ -49,12 +49,12 @@ mirror! {
         }
     }
     constants {
-        /// Which fields of [`ibv_srq_attr`] are meant.
+        /// The attributes in an [`ibv_srq_attr`] that are set.
         enum ibv_srq_attr_mask: u32 {
             IBV_SRQ_MAX_WR = 1 << 0,
             IBV_SRQ_LIMIT = 1 << 1,
         }
-        /// Kinds of queue.
+        /// The types of shared receive queues.
         enum ibv_srq_type: u32 {
             IBV_SRQT_BASIC = 0,
             IBV_SRQT_XRC = 1,

@@ -1,4 +1,5 @@
-//! A path as a subnet administrator describes it. On RoCE nobody administers one; `rdma_cm` fills what has a meaning.
+//! Path records in the format of a subnet administrator. RoCE has no subnet administrator, so librdmacm fills only the fields
+//! that have a meaning.
 
 use std::ffi::c_int;
 
@@ -6,8 +7,8 @@ use super::*;
 
 mirror! {
     types {
-        /// What `rdma_route` holds of a path. Of `struct ibv_path_data`, the other form, only applications that talk to
-        /// a subnet administrator make use.
+        /// The path record of an `rdma_route`. Only programs that query a subnet administrator use the other form, `struct
+        /// ibv_path_data`.
         #[derive(Clone, Copy)]
         struct ibv_sa_path_rec: 64 => {
             0 => dgid: ibv_gid,
@@ -33,13 +34,13 @@ mirror! {
     }
     constants {}
     opaque {
-        /// A path in wire format with flags, the value of an option that Mitra does not take.
+        /// A path record in wire format with flags: the value of an option that Mitra does not accept.
         ibv_path_data,
-        /// That path.
+        /// A path record in wire format.
         ibv_path_record,
-        /// A multicast group's record.
+        /// A multicast member record.
         ibv_sa_mcmember_rec,
-        /// A service's record.
+        /// A service record.
         ibv_sa_service_rec,
     }
 }

@@ -1,4 +1,4 @@
-//! Work requests.
+//! Send and receive requests.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -6,26 +6,26 @@ use super::*;
 
 mirror! {
     types {
-        /// A piece of registered memory.
+        /// A scatter/gather entry: a range of registered memory.
         #[derive(Clone, Copy)]
         struct ibv_sge: 16 => {
             0 => addr: u64,
             8 => length: u32,
             12 => lkey: u32,
         }
-        /// A piece of memory to be copied at once.
+        /// A range of memory that is copied when the request is posted.
         #[derive(Clone, Copy)]
         struct ibv_data_buf: 16 => {
             0 => addr: *mut c_void,
             8 => length: usize,
         }
-        /// Where a WRITE or READ goes.
+        /// The remote memory of a WRITE or READ.
         #[derive(Clone, Copy)]
         struct ibv_send_wr_rdma (ibv_send_wr.wr.rdma): 16 => {
             0 => remote_addr: u64,
             8 => rkey: u32,
         }
-        /// Where an atomic goes, and its operands.
+        /// The remote memory and the operands of an atomic operation.
         #[derive(Clone, Copy)]
         struct ibv_send_wr_atomic (ibv_send_wr.wr.atomic): 32 => {
             0 => remote_addr: u64,
@@ -33,45 +33,45 @@ mirror! {
             16 => swap: u64,
             24 => rkey: u32,
         }
-        /// Where a datagram goes.
+        /// The destination of a datagram.
         #[derive(Clone, Copy)]
         struct ibv_send_wr_ud (ibv_send_wr.wr.ud): 16 => {
             0 => ah: *mut ibv_ah,
             8 => remote_qpn: u32,
             12 => remote_qkey: u32,
         }
-        /// What depends on the opcode and the service.
+        /// The fields of a request that depend on the opcode and the transport.
         #[derive(Clone, Copy)]
         union ibv_send_wr_wr (ibv_send_wr.wr): 32 => {
             0 => rdma: ibv_send_wr_rdma,
             0 => atomic: ibv_send_wr_atomic,
             0 => ud: ibv_send_wr_ud,
         }
-        /// The XRC destination.
+        /// The destination of an XRC request.
         #[derive(Clone, Copy)]
         struct ibv_send_wr_xrc (ibv_send_wr.qp_type.xrc): 4 => {
             0 => remote_srqn: u32,
         }
-        /// What depends on the service alone.
+        /// The fields of a request that depend on the transport only.
         #[derive(Clone, Copy)]
         union ibv_send_wr_qp_type (ibv_send_wr.qp_type): 4 => {
             0 => xrc: ibv_send_wr_xrc,
         }
-        /// Binding a type 2 window.
+        /// The fields of a request that binds a type 2 window.
         #[derive(Clone, Copy)]
         struct ibv_send_wr_bind_mw (ibv_send_wr.bind_mw): 48 => {
             0 => mw: *mut ibv_mw,
             8 => rkey: u32,
             16 => bind_info: ibv_mw_bind_info,
         }
-        /// TCP segmentation.
+        /// The fields of a request with TCP segmentation.
         #[derive(Clone, Copy)]
         struct ibv_send_wr_tso (ibv_send_wr.tso): 16 => {
             0 => hdr: *mut c_void,
             8 => hdr_sz: u16,
             10 => mss: u16,
         }
-        /// A send request. Only the members that its opcode names are set: programs leave the rest as it was.
+        /// A send request. Programs set only the members that the opcode names, and the others have arbitrary values.
         #[derive(Clone, Copy)]
         struct ibv_send_wr: 128 => {
             0 => wr_id: u64,
@@ -80,11 +80,11 @@ mirror! {
             24 => num_sge: c_int,
             28 => opcode: ibv_wr_opcode,
             32 => send_flags: c_uint,
-            // Network order with an immediate; to invalidate, a key in the host's.
+            // An immediate in network byte order, or an rkey to invalidate in host byte order.
             36 => imm_data [imm_data, invalidate_rkey]: u32,
             40 => wr: ibv_send_wr_wr,
             72 => qp_type: ibv_send_wr_qp_type,
-            // C has a union here with `tso`, which is smaller: `ibv_send_wr_tso` at the same place.
+            // In C a union of `bind_mw` and the smaller `tso` ([`ibv_send_wr_tso`]).
             80 => bind_mw [bind_mw, tso]: ibv_send_wr_bind_mw,
         }
         /// A receive request.
@@ -95,7 +95,7 @@ mirror! {
             16 => sg_list: *mut ibv_sge,
             24 => num_sge: c_int,
         }
-        /// A receive that waits for a tag.
+        /// A receive that waits for a message with a tag.
         #[derive(Clone, Copy)]
         struct ibv_ops_wr_tm_add (ibv_ops_wr.tm.add): 40 => {
             0 => recv_wr_id: u64,
@@ -104,14 +104,14 @@ mirror! {
             24 => tag: u64,
             32 => mask: u64,
         }
-        /// A request about tags.
+        /// The tag matching part of an [`ibv_ops_wr`].
         #[derive(Clone, Copy)]
         struct ibv_ops_wr_tm (ibv_ops_wr.tm): 48 => {
             0 => unexpected_cnt: u32,
             4 => handle: u32,
             8 => add: ibv_ops_wr_tm_add,
         }
-        /// A request to a tag matching queue: only the signature of [`verbs_context::post_srq_ops`] needs it.
+        /// A request to a tag matching queue. Only the signature of [`verbs_context::post_srq_ops`] uses it.
         #[derive(Clone, Copy)]
         struct ibv_ops_wr: 72 => {
             0 => wr_id: u64,
@@ -122,7 +122,7 @@ mirror! {
         }
     }
     constants {
-        /// What a send request does.
+        /// The operation of a send request.
         enum ibv_wr_opcode: u32 {
             IBV_WR_RDMA_WRITE = 0,
             IBV_WR_RDMA_WRITE_WITH_IMM = 1,
@@ -146,7 +146,7 @@ mirror! {
             IBV_SEND_INLINE = 1 << 3,
             IBV_SEND_IP_CSUM = 1 << 4,
         }
-        /// What an [`ibv_ops_wr`] does.
+        /// The operation of an [`ibv_ops_wr`].
         enum ibv_ops_wr_opcode: u32 {
             IBV_WR_TAG_ADD = 0,
             IBV_WR_TAG_DEL = 1,

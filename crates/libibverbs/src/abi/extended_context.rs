@@ -1,4 +1,4 @@
-//! The larger context that surrounds an [`ibv_context`]: newer verbs, each a slot that may be empty.
+//! The extended context that surrounds an [`ibv_context`], with the verbs that were added later.
 
 use std::ffi::{c_int, c_uint};
 
@@ -6,8 +6,8 @@ use super::*;
 
 mirror! {
     types {
-        /// The larger context. It grows at the front: inline functions look at `sz` to see whether a slot exists, and
-        /// at the slot to see whether it is filled; neither gives EOPNOTSUPP or an older verb.
+        /// The extended context. New slots are added at the front. An inline function compares `sz` with the slot's distance
+        /// from the end, and checks that the slot is filled. Otherwise it returns EOPNOTSUPP or calls an older verb.
         struct verbs_context: 608 + MUTEX => {
             0 => query_port: Option<unsafe extern "C" fn(
                 context: *mut ibv_context,
@@ -134,7 +134,7 @@ mirror! {
     }
     constants {}
     opaque {
-        /// What rdma-core keeps for itself.
+        /// Private data of rdma-core.
         verbs_ex_private,
     }
 }
