@@ -2,7 +2,7 @@
 //! before anybody has panicked, that all have signed some other value.
 
 use mitra_consensus::cheap_quorum::{CheapQuorum, VALUE};
-use mitra_consensus::fast_and_robust::{Cell, moved, narrowed};
+use mitra_consensus::fast_and_robust::{Cell, convert_response, offset_regions};
 use mitra_consensus::preferential_paxos::PreferentialPaxos;
 use mitra_consensus::robust_backup::RobustBackup;
 use mitra_consensus::signature::{Signed, Signer};
@@ -61,7 +61,7 @@ fn tell<K: Signer, P: Process<Message = ()>>(
 {
     let input = match input {
         Input::Response { memory, id, response } => {
-            Input::Response { memory, id, response: narrowed(response) }
+            Input::Response { memory, id, response: convert_response(response) }
         }
         Input::Start => Input::Start,
         Input::Wake => Input::Wake,
@@ -70,5 +70,5 @@ fn tell<K: Signer, P: Process<Message = ()>>(
     };
     let mut actions = Vec::new();
     part.handle(input, &mut actions);
-    out.extend(actions.into_iter().map(|action| moved(action, first_region)));
+    out.extend(actions.into_iter().map(|action| offset_regions(action, first_region)));
 }

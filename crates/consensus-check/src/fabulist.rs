@@ -1,7 +1,7 @@
 //! A face of Byzantine processes where histories are broadcast: it tells of things that never happened, in good form and well signed.
 
 use mitra_consensus::broadcast::{Broadcast, Rules};
-use mitra_consensus::robust_backup::{Automaton, Cell, Event, Turn};
+use mitra_consensus::robust_backup::{Automaton, Cell, Event, EventBatch};
 use mitra_consensus::signature::Signer;
 use mitra_consensus::{Actions, Input, Process, ProcessId};
 
@@ -12,7 +12,7 @@ use crate::byzantine::Whim;
 pub struct Fabulist<A: Automaton<K>, K: Signer, B> {
     processes: u8,
     input: A::Input,
-    broadcast: Broadcast<Turn<A::Input>, K, B>,
+    broadcast: Broadcast<EventBatch<A::Input>, K, B>,
     begun: bool,
     whim: Whim,
 }
@@ -22,14 +22,14 @@ impl<A: Automaton<K>, K: Signer, B: Rules> Fabulist<A, K, B> {
     pub fn new(
         processes: u8,
         input: A::Input,
-        broadcast: Broadcast<Turn<A::Input>, K, B>,
+        broadcast: Broadcast<EventBatch<A::Input>, K, B>,
         whim: u64,
     ) -> Fabulist<A, K, B> {
         Fabulist { processes, input, broadcast, begun: false, whim: Whim(whim) }
     }
 
     fn fable(&mut self, out: &mut Actions<Self>) {
-        if !self.broadcast.is_free() {
+        if !self.broadcast.can_broadcast() {
             return;
         }
         let mut turn = Vec::new();
@@ -42,8 +42,8 @@ impl<A: Automaton<K>, K: Signer, B: Rules> Fabulist<A, K, B> {
             let process = ProcessId(self.whim.below(self.processes.into()) as u8);
             turn.push(match self.whim.below(60) {
                 0..10 => Event::Leader(process),
-                10 => Event::Heard(ProcessId(255)),
-                _ => Event::Heard(process),
+                10 => Event::Received(ProcessId(255)),
+                _ => Event::Received(process),
             });
         }
         self.broadcast.broadcast(turn, out);

@@ -56,8 +56,8 @@ impl<R: Rules> LogWorld<R> {
     ///
     /// # Panics
     /// It does not lead.
-    pub fn appoint(&mut self, leader: ProcessId, leaders: ProcessSet) {
-        self.world.call(leader, |replica, out| replica.appoint(leaders, out));
+    pub fn set_eligible_leaders(&mut self, leader: ProcessId, leaders: ProcessSet) {
+        self.world.call(leader, |replica, out| replica.set_eligible_leaders(leaders, out));
     }
 
     /// One network delay of a synchronous world.

@@ -1,6 +1,6 @@
 //! A process of the replicated log with the simplest state machine above it: the list of all commands.
 
-use mitra_consensus::log::{Cell, Committed, Config, Delivery, Fate, Log, Payload, Rules, Ticket};
+use mitra_consensus::log::{Cell, CommitOutcome, Committed, Config, Delivery, Log, Payload, Rules, Ticket};
 use mitra_consensus::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet};
 
 /// Who submitted it, and as the so manieth.
@@ -51,8 +51,8 @@ impl<R: Rules> Replica<R> {
     ///
     /// # Panics
     /// It does not lead.
-    pub fn appoint(&mut self, leaders: ProcessSet, out: &mut Actions<Self>) {
-        self.log.appoint(leaders, out).expect("a leader");
+    pub fn set_eligible_leaders(&mut self, leaders: ProcessSet, out: &mut Actions<Self>) {
+        self.log.set_eligible_leaders(leaders, out).expect("a leader");
     }
 
     /// Whether all that it wanted is committed.
@@ -112,18 +112,18 @@ impl<R: Rules> Replica<R> {
                 }
             }
         }
-        for (ticket, fate) in self.log.take_fates() {
+        for (ticket, fate) in self.log.take_outcomes() {
             // Who may lead is none of the commands.
             let at = self.in_flight.iter().position(|(other, _)| *other == ticket);
             let Some((_, command)) = at.map(|at| self.in_flight.remove(at)) else { continue };
-            if let Fate::Committed { index, nth } = fate {
+            if let CommitOutcome::Committed { index, position } = fate {
                 self.left -= 1;
                 let entry = entries.iter().find(|(other, _)| *other == index);
-                let there = matches!(entry, Some((_, Payload::Commands(all))) if all.get(nth).is_some_and(|c| c[..] == command));
+                let there = matches!(entry, Some((_, Payload::Commands(all))) if all.get(position).is_some_and(|c| c[..] == command));
                 self.wrong |= !there;
             }
         }
-        if self.log.wants_snapshot() {
+        if self.log.needs_snapshot() {
             self.wrong |= self.log.snapshot(self.applied.concat(), out).is_err();
         }
     }

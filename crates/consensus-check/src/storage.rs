@@ -1,7 +1,7 @@
 //! Worlds of the key-value store: what clients are told must be linearizable, and in the end they are told.
 
 use mitra_consensus::ProcessId;
-use mitra_consensus::kv::{Change, Rules};
+use mitra_consensus::kv_store::{Change, Rules};
 
 use crate::linearizable::{Operation, linearizable};
 use crate::random::Subject;

@@ -1,8 +1,8 @@
 //! The key-value store on its log, with clients that retry: servers and clients are processes of one world, and ask each other by
 //! messages that take their time.
 
-use mitra_consensus::kv::{Change, Kv, Limits, Reply, Request, Rules, Session};
-use mitra_consensus::log::{Cell, Committed, Config, Delivery, Fate, Log, Payload, Ticket};
+use mitra_consensus::kv_store::{Change, KvStore, Limits, Reply, Request, Rules, Session};
+use mitra_consensus::log::{Cell, CommitOutcome, Committed, Config, Delivery, Log, Payload, Ticket};
 use mitra_consensus::{Action, Actions, AllRules, Input, Process, ProcessId};
 
 /// How much the store holds: sessions end now and then.
@@ -42,7 +42,7 @@ pub enum Message {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Server<R> {
     log: Log,
-    store: Kv<R>,
+    store: KvStore<R>,
     waiting: Vec<(Ticket, ProcessId, u64)>,
 }
 
@@ -101,7 +101,7 @@ impl<R: Rules, const ALONE: bool> Node<R, ALONE> {
     /// The config's numbers do not fit.
     pub fn server(me: ProcessId, config: Config) -> Node<R, ALONE> {
         let log = Log::new(me, config).expect("numbers that fit");
-        Node::Server(Box::new(Server { log, store: Kv::new(LIMITS), waiting: Vec::new() }))
+        Node::Server(Box::new(Server { log, store: KvStore::new(LIMITS), waiting: Vec::new() }))
     }
 
     /// A client of the first `servers` processes, with wishes that come last first.
@@ -161,7 +161,7 @@ impl Client {
         };
         self.asked = Some(match (change, self.session) {
             (None, _) => (Request::Get { key: name }, Some(Asked::Get(key))),
-            (Some(_), None) => (Request::Open, None),
+            (Some(_), None) => (Request::OpenSession, None),
             (Some(change), Some(session)) => {
                 let request = Request::Change { session, sequence: self.number, change: change.clone() };
                 (request, Some(Asked::Change(key, change)))
@@ -178,14 +178,16 @@ impl Client {
             return;
         }
         match reply {
-            Reply::Opened(session) => self.session = Some(session),
+            Reply::SessionOpened(session) => self.session = Some(session),
             Reply::Value(value) => {
                 self.seen = value.map(|(value, _)| value);
                 self.told.push(Told::Value(self.seen.clone()));
             }
             Reply::Changed(done) => self.told.push(Told::Changed(done)),
             // Nobody knows whether it was done. It is not tried again.
-            Reply::Expired | Reply::Outdated | Reply::Full | Reply::Malformed => self.session = None,
+            Reply::SessionExpired | Reply::StaleSequence | Reply::Full | Reply::Malformed => {
+                self.session = None
+            }
         }
         self.asked = None;
         out.push(Action::Wake);
@@ -229,20 +231,22 @@ impl<R: Rules> Server<R> {
                 }
                 Delivery::Entry { .. } => {}
                 Delivery::Snapshot { bytes, .. } => {
-                    self.store = Kv::restore(&bytes).expect("what a store has written");
+                    self.store = KvStore::restore(&bytes).expect("what a store has written");
                 }
             }
         }
-        for (ticket, fate) in self.log.take_fates() {
+        for (ticket, fate) in self.log.take_outcomes() {
             let Some(at) = self.waiting.iter().position(|(other, ..)| *other == ticket) else { continue };
             let (_, from, number) = self.waiting.remove(at);
             let reply = match fate {
-                Fate::Committed { index, nth } => replies.iter().find(|(i, n, _)| (*i, *n) == (index, nth)),
-                Fate::Unknown => None,
+                CommitOutcome::Committed { index, position } => {
+                    replies.iter().find(|(i, n, _)| (*i, *n) == (index, position))
+                }
+                CommitOutcome::Unknown => None,
             };
             answer(from, number, reply.map(|(.., reply)| reply.clone()), out);
         }
-        if self.log.wants_snapshot() {
+        if self.log.needs_snapshot() {
             let bytes = self.store.snapshot();
             self.with_log(out, |log, out| log.snapshot(bytes, out))
                 .expect("a snapshot that is wanted, and fits");
@@ -270,7 +274,7 @@ impl<R: Rules, const ALONE: bool> Process for Node<R, ALONE> {
             (Node::Client(_), _) => {}
             (Node::Server(server), Input::Message { from, message: Message::Ask { number, request } }) => {
                 match request {
-                    Request::Get { key } if ALONE && server.log.leads() => {
+                    Request::Get { key } if ALONE && server.log.is_leader() => {
                         let reply = Reply::Value(server.store.get(&key).cloned());
                         answer(from, number, Some(reply), out);
                     }

@@ -9,7 +9,7 @@ use mitra_consensus::omega::{self, Omega};
 use mitra_consensus::paxos::{self, Paxos};
 use mitra_consensus::protected_memory_paxos::{self, ProtectedMemoryPaxos};
 use mitra_consensus::{ProcessId, ProcessSet};
-use mitra_consensus::{kv, log};
+use mitra_consensus::{kv_store, log};
 
 use crate::random::Dice;
 use crate::store::{Node, Wish};
@@ -71,12 +71,12 @@ pub fn log_config(n: u8, m: u8, window: u16) -> log::Config {
     log::Config {
         processes: n,
         memories: m,
-        depth: window,
+        max_inflight: window,
         window,
-        windows: 2,
+        ring_windows: 2,
         register_bytes: 62,
         snapshot_registers: 16,
-        queue: 4,
+        queue_capacity: 4,
     }
 }
 
@@ -87,7 +87,7 @@ pub fn log<R: log::Rules>(config: log::Config, commands: u8, limits: Limits) -> 
 }
 
 /// A store of three servers and `clients` clients over `m` memories. What the clients want, of two keys, comes of a seed.
-pub fn store<R: kv::Rules, const ALONE: bool>(
+pub fn store<R: kv_store::Rules, const ALONE: bool>(
     seed: u64,
     (m, clients, wishes): (u8, u8, u8),
     limits: Limits,

@@ -95,17 +95,17 @@ fn with_one_crash_more_nobody_disagrees() {
 
 mutants! { Rules, world:
     with_broken_promises_it_errs: KEEPS_PROMISES;
-    with_a_majority_of_either_kind_it_errs: COUNTS_TOGETHER;
+    with_a_majority_of_either_kind_it_errs: COUNTS_AGENTS_TOGETHER;
     deaf_to_processes_it_errs: ADOPTS_FROM_PROCESSES;
     blind_to_memories_it_errs: ADOPTS_FROM_MEMORIES;
-    with_phase_1_skipped_too_often_it_errs: SKIPS_FOR_THE_LEAST;
+    with_phase_1_skipped_too_often_it_errs: SKIPS_PHASE_1_FOR_LEAST_BALLOT_ONLY;
 }
 
 mutants! { MemoryRules, memories:
     without_the_check_of_the_minimum_it_errs: CHECKS_MIN;
     with_stale_writes_it_errs: ONE_AT_A_TIME;
-    with_late_adoption_it_errs: FIRM_ONCE_STARTED;
-    by_the_highest_ballot_begun_it_errs: BY_ACCEPTED;
+    with_late_adoption_it_errs: ABORTS_ON_LATE_VALUE;
+    by_the_highest_ballot_begun_it_errs: ADOPTS_HIGHEST_ACCEPTED;
     with_what_was_accepted_wiped_it_errs: KEEPS_ACCEPTED;
-    without_permissions_it_errs: EXCLUSIVE;
+    without_permissions_it_errs: EXCLUSIVE_WRITER;
 }

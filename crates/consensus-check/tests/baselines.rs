@@ -75,7 +75,7 @@ mod disk_paxos {
     }
 
     mutants! { Rules, world:
-        without_the_last_read_it_errs: READS_AGAIN;
+        without_the_last_read_it_errs: READS_AFTER_WRITE;
         without_adoption_it_errs: ADOPTS;
         with_stale_writes_it_errs: ONE_AT_A_TIME;
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ed25519_dalek::SigningKey;
-use mitra_consensus::fast_and_robust::{Cell, FastAndRobust, moved, narrowed};
+use mitra_consensus::fast_and_robust::{Cell, FastAndRobust, convert_response, offset_regions};
 use mitra_consensus::signature::{Ed25519, Ed25519Signature};
 use mitra_consensus::{Action, Actions, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Response};
 use mitra_consensus_check::{Chaos, Limits, World, run};
@@ -97,12 +97,12 @@ impl Process for OverBytes {
             Input::Wake => Input::Wake,
             Input::Coin(side) => Input::Coin(side),
             Input::Response { memory, id, response } => {
-                Input::Response { memory, id, response: narrowed(response) }
+                Input::Response { memory, id, response: convert_response(response) }
             }
         };
         let mut actions = Vec::new();
         process.handle(input, &mut actions);
-        out.extend(actions.into_iter().map(|action| moved(action, 0)));
+        out.extend(actions.into_iter().map(|action| offset_regions(action, 0)));
     }
 
     fn decision(&self) -> Option<&u8> {

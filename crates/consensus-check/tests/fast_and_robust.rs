@@ -121,6 +121,6 @@ mod preference {
 
     mutants! { Rules, world:
         where_evidence_is_believed_it_errs: VERIFIES;
-        where_processes_prefer_their_own_value_it_errs: PREFERS;
+        where_processes_prefer_their_own_value_it_errs: PROPOSES_BEST_CLAIM;
     }
 }

@@ -74,7 +74,7 @@ fn errs<R: Rules>(world: impl Fn() -> World<Hbo<R>>) {
 }
 
 mutants! { Rules, world:
-    where_neighbours_do_not_settle_a_vote_it_errs: SETTLES;
+    where_neighbours_do_not_settle_a_vote_it_errs: AGREES_ON_VOTES;
     without_a_majority_it_errs: BY_MAJORITY;
     where_a_proposed_value_is_not_taken_over_it_errs: ADOPTS;
 }

@@ -71,12 +71,12 @@ fn electing<E: Election>() -> World<MemoryOnlyOmega<AllRules, E>> {
 }
 
 mutants! { Rules, telling:
-    without_reading_it_errs: READS;
-    with_what_was_heard_heard_again_it_errs: HEARS_ONCE;
-    without_writing_again_it_errs: WRITES_AGAIN;
+    without_reading_it_errs: READS_MESSAGES;
+    with_what_was_heard_heard_again_it_errs: DELIVERS_ONCE;
+    without_writing_again_it_errs: RETRIES_REFUSED_WRITES;
 }
 
 mutants! { Election, electing:
-    with_counts_before_what_they_tell_of_it_errs: WRITES_FIRST;
-    with_old_reads_judged_it_errs: READS_AFTER;
+    with_counts_before_what_they_tell_of_it_errs: ANNOUNCES_AFTER_WRITE;
+    with_old_reads_judged_it_errs: IGNORES_EARLIER_READS;
 }

@@ -47,6 +47,6 @@ mutants! { Rules, world:
     without_badness_it_errs: RAISES_BADNESS;
     without_longer_time_outs_it_errs: RAISES_TIME_OUT;
     without_turns_it_errs: TAKES_TURNS;
-    with_contenders_not_yet_active_it_errs: WRITES_FIRST;
-    with_old_reads_judged_it_errs: READS_AFTER;
+    with_contenders_not_yet_active_it_errs: ANNOUNCES_AFTER_WRITE;
+    with_old_reads_judged_it_errs: IGNORES_EARLIER_READS;
 }

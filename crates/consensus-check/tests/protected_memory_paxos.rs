@@ -47,8 +47,8 @@ fn it_agrees_and_ends_from_every_seed() {
 mutants! { Rules, world:
     without_the_check_of_the_minimum_it_errs: CHECKS_MIN;
     with_stale_writes_it_errs: ONE_AT_A_TIME;
-    with_late_adoption_it_errs: FIRM_ONCE_STARTED;
-    by_the_highest_ballot_begun_it_errs: BY_ACCEPTED;
+    with_late_adoption_it_errs: ABORTS_ON_LATE_VALUE;
+    by_the_highest_ballot_begun_it_errs: ADOPTS_HIGHEST_ACCEPTED;
     with_what_was_accepted_wiped_it_errs: KEEPS_ACCEPTED;
-    without_permissions_it_errs: EXCLUSIVE;
+    without_permissions_it_errs: EXCLUSIVE_WRITER;
 }

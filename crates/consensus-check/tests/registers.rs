@@ -3,7 +3,7 @@
 mod common;
 
 use mitra_consensus::replicated_registers::{
-    Outcome, ReplicatedRegisters, Rules, WriteOnceFields, unique_value,
+    CallOutcome, ReplicatedRegisters, Rules, WriteOnceFields, unique_value,
 };
 use mitra_consensus::{
     Action, Actions, AllRules, Input, LegalChange, Op, Permissions, Process, ProcessId, Region, RegisterKind,
@@ -78,8 +78,8 @@ impl<R: Rules> Process for Client<R> {
             }
             Input::Response { memory, id, response } => {
                 match self.registers.answered(memory, id, response, out) {
-                    Some(Outcome::Done(pairs)) if self.me == READER => self.found(&pairs[0]),
-                    Some(Outcome::Done(_)) => {
+                    Some(CallOutcome::Done(pairs)) if self.me == READER => self.found(&pairs[0]),
+                    Some(CallOutcome::Done(_)) => {
                         let written = if self.mine.second.is_none() { 1 } else { 2 };
                         out.push(Action::Send { to: READER, message: written });
                         if written == 1 {

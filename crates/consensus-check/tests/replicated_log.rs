@@ -46,10 +46,10 @@ mod unsafe_without {
         the_check_of_the_ballot: CHECKS_BALLOT;
         waiting_for_what_is_outstanding: AWAITS_OUTSTANDING;
         the_highest_ballot: BY_BALLOT;
-        reading_on: SCANS_ON;
+        reading_on: SCANS_UNTIL_HOLE;
         a_majority: BY_MAJORITY;
         waiting_for_registers_to_be_recycled: AWAITS_RECYCLING;
-        followers_that_read_a_majority: READS_MAJORITY;
+        followers_that_read_a_majority: FOLLOWER_READS_MAJORITY;
     }
 }
 
@@ -85,7 +85,7 @@ mod unsafe_with_restarts_without {
     }
 
     mutants! { Rules, forgetful:
-        a_new_ballot: RESTARTS_ABOVE;
+        a_new_ballot: RESTARTS_ABOVE_OWN_BALLOT;
     }
 }
 
@@ -100,7 +100,7 @@ mod stuck_without {
 
     mutants! { Rules, world:
         waiting_for_the_snapshot: AWAITS_SNAPSHOT;
-        a_second_area: ALTERNATES;
+        a_second_area: ALTERNATES_SNAPSHOT_AREAS;
     }
 }
 
@@ -118,7 +118,8 @@ fn entries_are_decided_in_two_delays_by_who_has_taken_over_in_eight() {
         })
     };
     // Takes the right, reads the header, writes the ballot, reads what is there; then the commands.
-    let leads = |world: &LogWorld<AllRules>| world.world().process(leader).is_some_and(|p| p.log().leads());
+    let leads =
+        |world: &LogWorld<AllRules>| world.world().process(leader).is_some_and(|p| p.log().is_leader());
     let takes_over = (1..20).find(|_| {
         world.pass_delay();
         leads(&world)
@@ -156,7 +157,7 @@ fn who_may_not_lead_any_more_does_not_and_who_has_that_from_a_snapshot_knows() {
     let mut world = worlds::log::<AllRules>(worlds::log_config(3, 3, 2), 0, Limits::default());
     settle(&mut world, 0);
     let two = ProcessSet::only(ProcessId(1)).with(ProcessId(2));
-    world.appoint(ProcessId(0), two);
+    world.set_eligible_leaders(ProcessId(0), two);
     world.pass_delay();
     world.pass_delay();
     // Process 1 takes over, and fills the ring of 4 twice over; the others hear nothing of it for the time being.
@@ -175,11 +176,11 @@ fn who_may_not_lead_any_more_does_not_and_who_has_that_from_a_snapshot_knows() {
     settle(&mut world, 1);
     let log =
         |world: &LogWorld<AllRules>, p| world.world().process(ProcessId(p)).expect("alive").log().clone();
-    assert!((0..3).all(|p| log(&world, p).leaders() == two));
-    assert!(log(&world, 1).leads() && !log(&world, 0).leads());
+    assert!((0..3).all(|p| log(&world, p).eligible_leaders() == two));
+    assert!(log(&world, 1).is_leader() && !log(&world, 0).is_leader());
     let mut named = log(&world, 0);
     named.handle(Input::Leader(ProcessId(0)), &mut Vec::new());
-    assert_eq!((named.leads(), named.attempts()), (false, 1));
+    assert_eq!((named.is_leader(), named.attempts()), (false, 1));
 }
 
 #[test]
@@ -205,7 +206,7 @@ fn a_leader_whose_connection_breaks_keeps_its_office() {
     world.take(Step::Break(leader, MemoryId(0)));
     settle(&mut world, 0);
     let log = world.world().process(leader).expect("alive").log();
-    assert!(log.leads());
+    assert!(log.is_leader());
     assert_eq!(log.attempts(), 2, "one term, and one memory taken anew");
     // Nothing was submitted twice: no fate was unknown.
     assert_eq!(world.world().process(leader).map(|p| p.submitted()), Some(6));

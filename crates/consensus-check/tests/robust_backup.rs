@@ -73,7 +73,7 @@ mod histories {
     }
 
     mutants! { Rules, wrong:
-        where_processes_do_not_wait_for_what_others_have_heard_it_errs: WAITS;
+        where_processes_do_not_wait_for_what_others_have_heard_it_errs: WAITS_FOR_UNDELIVERED;
         where_processes_may_begin_anew_it_errs: BEGINS_ONCE;
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use mitra_consensus::AllRules;
-use mitra_consensus::kv::Rules;
+use mitra_consensus::kv_store::Rules;
 use mitra_consensus_check::{Chaos, Limits, StoreWorld, Violation, play, worlds};
 
 const CHAOS: Chaos = Chaos { steps: 1000, calm: 30_000 };

@@ -28,13 +28,13 @@ pub trait Rules: RuleSet {
     /// A process refuses ballots below the one that it has promised.
     const KEEPS_PROMISES: bool = true;
     /// All agents are counted together. Else a majority of the processes is enough, or one of the memories.
-    const COUNTS_TOGETHER: bool = true;
+    const COUNTS_AGENTS_TOGETHER: bool = true;
     /// What a process reports as accepted counts.
     const ADOPTS_FROM_PROCESSES: bool = true;
     /// What is found accepted in a memory counts.
     const ADOPTS_FROM_MEMORIES: bool = true;
     /// Only the least ballot goes without phase 1; not just any that the first leader begins with.
-    const SKIPS_FOR_THE_LEAST: bool = true;
+    const SKIPS_PHASE_1_FOR_LEAST_BALLOT_ONLY: bool = true;
 }
 
 impl Rules for AllRules {}
@@ -96,7 +96,7 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
     /// Whether so many processes and so many memories are a quorum.
     fn suffice(&self, processes: usize, memories: usize) -> bool {
         let (n, m) = (usize::from(self.processes), usize::from(self.memories));
-        match R::COUNTS_TOGETHER {
+        match R::COUNTS_AGENTS_TOGETHER {
             true => processes + memories >= majority(n + m),
             false => processes >= majority(n) || memories >= majority(m),
         }
@@ -107,7 +107,8 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         if !self.leads || over || self.attempt.is_some() {
             return;
         }
-        let untouched = if R::SKIPS_FOR_THE_LEAST { self.seen == 0 } else { self.attempts == 0 };
+        let untouched =
+            if R::SKIPS_PHASE_1_FOR_LEAST_BALLOT_ONLY { self.seen == 0 } else { self.attempts == 0 };
         let least = self.me == ProcessId(0) && untouched;
         let ballot = ballot_above(self.seen, self.me, self.processes);
         self.seen = ballot;
@@ -126,7 +127,7 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         match &mut attempt.proposed {
             None => attempt.last = last.max(attempt.last.take()),
             Some(value) => {
-                if let Some((_, late)) = last.filter(|_| !M::FIRM_ONCE_STARTED) {
+                if let Some((_, late)) = last.filter(|_| !M::ABORTS_ON_LATE_VALUE) {
                     *value = late;
                 }
                 return self.slots.write(value, out);

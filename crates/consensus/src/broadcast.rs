@@ -26,7 +26,7 @@ use core::marker::PhantomData;
 use serde::{Deserialize, Serialize};
 
 use crate::process::{Action, majority};
-use crate::replicated_registers::{Outcome, ReplicatedRegisters, WriteOnceFields, unique_value};
+use crate::replicated_registers::{CallOutcome, ReplicatedRegisters, WriteOnceFields, unique_value};
 use crate::signature::{Purpose, Signed, Signer};
 use crate::{
     AllRules, LegalChange, MemoryId, Op, OpId, Permissions, ProcessId, Region, RegisterKind, Response,
@@ -145,14 +145,14 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     }
 
     /// Whether there is room for a message, and the last one is delivered.
-    pub fn is_free(&self) -> bool {
+    pub fn can_broadcast(&self) -> bool {
         let own = &self.senders[usize::from(self.me.0)];
         self.message.is_none() && own.mine == Slot::default() && own.next < self.room
     }
 
     /// Broadcasts a message, if [`Broadcast::is_free`].
     pub fn broadcast<M>(&mut self, message: V, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
-        if self.is_free() {
+        if self.can_broadcast() {
             self.message = Some(message);
             self.wake(out);
         }
@@ -172,7 +172,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     }
 
     /// Hears of one sender alone.
-    pub fn ignore_all_but(&mut self, sender: ProcessId) {
+    pub fn ignore_all_except(&mut self, sender: ProcessId) {
         (0..self.processes).map(ProcessId).filter(|&q| q != sender).for_each(|q| self.ignore(q));
     }
 
@@ -185,7 +185,9 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         out: &mut Vec<Action<Slot<V, K::Signature>, M>>,
     ) -> Option<(ProcessId, V)> {
         // Nobody is refused its own region, nor to read.
-        let Outcome::Done(slots) = self.registers.answered(memory, id, response, out)? else { return None };
+        let CallOutcome::Done(slots) = self.registers.answered(memory, id, response, out)? else {
+            return None;
+        };
         let (q, delivered) = match self.doing {
             Doing::Resting => return None,
             Doing::Scanning(q) => {

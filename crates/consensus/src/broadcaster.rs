@@ -22,7 +22,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcaster<V, K, R> {
         message: Option<V>,
         sender: ProcessId,
     ) -> Broadcaster<V, K, R> {
-        broadcast.ignore_all_but(sender);
+        broadcast.ignore_all_except(sender);
         Broadcaster { broadcast, message, sender, delivered: None }
     }
 }

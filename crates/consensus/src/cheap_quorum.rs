@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::replicated_registers::{Outcome, ReplicatedRegisters, WriteOnceFields, unique_value};
+use crate::replicated_registers::{CallOutcome, ReplicatedRegisters, WriteOnceFields, unique_value};
 use crate::signature::{Purpose, Signed, Signer};
 use crate::{
     Action, Actions, AllRules, Input, LegalChange, Op, Permissions, Process, ProcessId, Region, RegisterKind,
@@ -66,7 +66,7 @@ impl<V: Value, S: Clone + Eq + Hash + Debug> WriteOnceFields for Slot<V, S> {
 /// The rules that it rests on, for checkers to switch off.
 pub trait Rules: RuleSet {
     /// Who panics freezes and reads on each memory. Else it freezes a majority, and then reads a majority.
-    const FREEZES_AND_READS: bool = true;
+    const FREEZES_AND_READS_PER_MEMORY: bool = true;
     /// Who panics ends writing to the leader's region at all.
     const FREEZES: bool = true;
     /// The leader writes its own proof.
@@ -162,7 +162,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         let value = Some(Signed::by(self.me, &self.keys, VALUE, (), self.input.clone()));
         let cell = Slot { value, ..Slot::default() };
         self.doing = Doing::Proposing;
-        self.registers.call_if_allowed(vec![Op::Write { region: 0, register: 0, cell }], out);
+        self.registers.call_refusable(vec![Op::Write { region: 0, register: 0, cell }], out);
     }
 
     /// Looks what there is; or panics, if it has looked too often in vain.
@@ -259,7 +259,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
                 permissions: Permissions::read_only(self.processes),
             });
         }
-        if R::FREEZES_AND_READS {
+        if R::FREEZES_AND_READS_PER_MEMORY {
             steps.push(Op::Read { region: 0, first: 0, count: 1 });
             return self.call(Doing::Reading, steps, out);
         }
@@ -289,23 +289,23 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
             Input::Response { memory, id, response } => {
                 let Some(outcome) = self.registers.answered(memory, id, response, out) else { return };
                 match (self.doing, outcome) {
-                    (Doing::Proposing, Outcome::Done(_)) => {
+                    (Doing::Proposing, CallOutcome::Done(_)) => {
                         self.decided = Some(self.input.clone());
                         self.rest(out);
                     }
-                    (Doing::Proposing, Outcome::Refused) => self.panic(out),
-                    (Doing::Writing, Outcome::Done(_)) => self.poll(out),
-                    (Doing::Polling, Outcome::Done(found)) => self.polled(&found, out),
-                    (Doing::Freezing, Outcome::Done(_)) => {
+                    (Doing::Proposing, CallOutcome::Refused) => self.panic(out),
+                    (Doing::Writing, CallOutcome::Done(_)) => self.poll(out),
+                    (Doing::Polling, CallOutcome::Done(found)) => self.polled(&found, out),
+                    (Doing::Freezing, CallOutcome::Done(_)) => {
                         let read = vec![Op::Read { region: 0, first: 0, count: 1 }];
                         self.call(Doing::Reading, read, out);
                     }
-                    (Doing::Reading, Outcome::Done(mut found)) => {
+                    (Doing::Reading, CallOutcome::Done(mut found)) => {
                         let leader = found.pop().and_then(|slot| slot.value);
                         self.abort(leader);
                     }
                     // Nothing but the proposal may be refused.
-                    (_, Outcome::Refused) | (Doing::Resting | Doing::Nothing, _) => {}
+                    (_, CallOutcome::Refused) | (Doing::Resting | Doing::Nothing, _) => {}
                 }
             }
             Input::Message { .. } | Input::Leader(_) | Input::Coin(_) => {}

@@ -14,7 +14,7 @@ use crate::{
 /// The rules that safety rests on, for checkers to switch off.
 pub trait Rules: RuleSet {
     /// Having written its value, a process reads whether a higher ballot has begun.
-    const READS_AGAIN: bool = true;
+    const READS_AFTER_WRITE: bool = true;
     /// Of what it has found, a process takes the value of the highest ballot.
     const ADOPTS: bool = true;
     /// The next operation on a memory waits for the outstanding one.
@@ -141,7 +141,9 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         let Some(attempt) = &mut self.attempt else { return };
         let step = &mut attempt.steps[usize::from(memory.0)];
         match (*step, response) {
-            (Step::Writing, Response::Ack) if attempt.proposing && !R::READS_AGAIN => *step = Step::Done,
+            (Step::Writing, Response::Ack) if attempt.proposing && !R::READS_AFTER_WRITE => {
+                *step = Step::Done
+            }
             (Step::Writing, Response::Ack) => {
                 *step = Step::Reading;
                 self.outstanding.invoke(

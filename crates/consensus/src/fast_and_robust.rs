@@ -24,7 +24,7 @@ use crate::{Action, Actions, AllRules, Input, MemoryId, OpId, Process, ProcessId
 /// The part that always works.
 type Backup<V, K, P> = RobustBackup<PreferentialPaxos<V, P>, K>;
 /// What its registers hold.
-pub type BackupSlot<V, S> = crate::broadcast::Slot<robust_backup::Turn<Signed<V, S>>, S>;
+pub type BackupSlot<V, S> = crate::broadcast::Slot<robust_backup::EventBatch<Signed<V, S>>, S>;
 
 /// What a register holds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -159,17 +159,17 @@ where
     ) {
         match id.part(PARTS) {
             (QUORUM, id) => {
-                self.tell_quorum(Input::Response { memory, id, response: narrowed(response) }, out);
+                self.tell_quorum(Input::Response { memory, id, response: convert_response(response) }, out);
             }
             (_, id) => {
-                self.tell_backup(Input::Response { memory, id, response: narrowed(response) }, out);
+                self.tell_backup(Input::Response { memory, id, response: convert_response(response) }, out);
             }
         }
     }
 }
 
 /// What a part asks for, in the memories that both share: its regions begin with this one.
-pub fn moved<C: Into<D>, D>(action: Action<C, ()>, first_region: u8) -> Action<D, ()> {
+pub fn offset_regions<C: Into<D>, D>(action: Action<C, ()>, first_region: u8) -> Action<D, ()> {
     renamed(action, first_region, |id| id, Into::into, |message| message)
 }
 
@@ -178,7 +178,7 @@ fn of_part<C: Into<D>, D>(part: u64, action: Action<C, ()>, first_region: u8) ->
 }
 
 /// What a memory answers, as one part understands it.
-pub fn narrowed<C: From<D>, D>(response: Response<D>) -> Response<C> {
+pub fn convert_response<C: From<D>, D>(response: Response<D>) -> Response<C> {
     answer(response, C::from)
 }
 

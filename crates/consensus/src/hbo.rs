@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Rounds for which the memories have room. More than a handful takes an adversary who knows the coins.
-pub const ROUNDS: u8 = 100;
+pub const MAX_ROUNDS: u8 = 100;
 
 /// A vote: a value, or none in the second phase.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ pub enum Message {
 /// The rules that safety rests on, for checkers to switch off.
 pub trait Rules: RuleSet {
     /// Who speaks for another settles its vote with all others who do.
-    const SETTLES: bool = true;
+    const AGREES_ON_VOTES: bool = true;
     /// A value is proposed and decided only with the votes of more than half of all.
     const BY_MAJORITY: bool = true;
     /// A proposed value is taken over, where it is not decided.
@@ -107,7 +107,7 @@ impl<R: Rules> Hbo<R> {
     pub fn regions(owner: ProcessId, neighbours: ProcessSet) -> Vec<Region> {
         let all = neighbours.with(owner);
         vec![Region {
-            registers: 2 * u16::from(ROUNDS),
+            registers: 2 * u16::from(MAX_ROUNDS),
             permissions: Permissions { read: all, write: all },
             legal_change: LegalChange::Never,
             kind: RegisterKind::WriteOnce,
@@ -118,11 +118,11 @@ impl<R: Rules> Hbo<R> {
         self.settled.clear();
         self.waiting = false;
         let register = 2 * u16::from(self.round) + u16::from(self.phase == Phase::Propose);
-        if register >= 2 * u16::from(ROUNDS) {
+        if register >= 2 * u16::from(MAX_ROUNDS) {
             return;
         }
         for &q in &self.neighbours.clone() {
-            if R::SETTLES {
+            if R::AGREES_ON_VOTES {
                 let op = Op::WriteOnce { region: 0, register, cell: Some(vote) };
                 out.push(Action::Invoke { memory: MemoryId(q.0), id: OpId::ONLY, op });
             } else {

@@ -2,8 +2,8 @@
 //! its counter in all memories, and reads those of the others: no messages, and nobody waits for a memory that has crashed.
 //!
 //! - A counter that has moved since the last look is a point for its process, one that has not is a point off, within 0 and
-//!   [`MOST`]. Who falls to [`SUSPECT`] is taken for dead, who rises to [`TRUST`] for alive. Between the two nothing changes: from
-//!   one change of mind to the next it takes at least `TRUST - SUSPECT` looks that all say the same on balance. A link that comes and
+//!   [`MAX_SCORE`]. Who falls to [`SUSPECT_SCORE`] is taken for dead, who rises to [`TRUST_SCORE`] for alive. Between the two nothing changes: from
+//!   one change of mind to the next it takes at least `TRUST_SCORE - SUSPECT_SCORE` looks that all say the same on balance. A link that comes and
 //!   goes around one value changes no mind at all.
 //! - The leader is the least process that is taken for alive; each process takes itself for alive.
 //! - Nobody is judged on a look that no memory has answered: that is an outage of my own.
@@ -16,12 +16,12 @@ use crate::{
     Region, RegisterKind, Response,
 };
 
-/// At this many points a process is taken for dead.
-pub const SUSPECT: u8 = 2;
-/// At this many points a process is taken for alive again.
-pub const TRUST: u8 = 6;
-/// The most points: so many looks and [`SUSPECT`] less it takes to find a leader dead.
-pub const MOST: u8 = 15;
+/// At this many score a process is taken for dead.
+pub const SUSPECT_SCORE: u8 = 2;
+/// At this many score a process is taken for alive again.
+pub const TRUST_SCORE: u8 = 6;
+/// The most score: so many looks and [`SUSPECT_SCORE`] less it takes to find a leader dead.
+pub const MAX_SCORE: u8 = 15;
 
 /// The ids of the two operations that may be outstanding at a memory.
 const LOOK: OpId = OpId(0);
@@ -46,14 +46,14 @@ pub struct Heartbeat {
 struct Other {
     counter: u64,
     moved: bool,
-    points: u8,
+    score: u8,
     alive: bool,
 }
 
 impl Heartbeat {
     /// A process among `processes` processes. It takes all for alive at first.
     pub fn new(me: ProcessId, processes: u8, memories: u8) -> Heartbeat {
-        let other = Other { counter: 0, moved: false, points: MOST, alive: true };
+        let other = Other { counter: 0, moved: false, score: MAX_SCORE, alive: true };
         Heartbeat {
             me,
             counter: 0,
@@ -81,9 +81,9 @@ impl Heartbeat {
         (0..self.others.len() as u8).map(ProcessId).filter(|&p| among.contains(p)).find(alive)
     }
 
-    /// How sure it is that a process lives: 0 to [`MOST`].
-    pub fn points(&self, p: ProcessId) -> u8 {
-        self.others.get(usize::from(p.0)).map_or(0, |other| other.points)
+    /// How sure it is that a process lives: 0 to [`MAX_SCORE`].
+    pub fn score(&self, p: ProcessId) -> u8 {
+        self.others.get(usize::from(p.0)).map_or(0, |other| other.score)
     }
 
     /// Judges by what was read since the last time, and looks again.
@@ -107,12 +107,12 @@ impl Heartbeat {
 
 impl Other {
     fn judge(&mut self) {
-        self.points = if core::mem::take(&mut self.moved) {
-            (self.points + 1).min(MOST)
+        self.score = if core::mem::take(&mut self.moved) {
+            (self.score + 1).min(MAX_SCORE)
         } else {
-            self.points.saturating_sub(1)
+            self.score.saturating_sub(1)
         };
-        self.alive = if self.alive { self.points > SUSPECT } else { self.points >= TRUST };
+        self.alive = if self.alive { self.score > SUSPECT_SCORE } else { self.score >= TRUST_SCORE };
     }
 }
 
@@ -196,30 +196,30 @@ mod tests {
         let mut watch = Watch::new();
         assert!((0..100).all(|_| watch.look(true) == Some(ProcessId(0))));
         let until_dead = (1..).find(|_| watch.look(false) == Some(ProcessId(1)));
-        assert_eq!(until_dead, Some(i32::from(MOST - SUSPECT)));
+        assert_eq!(until_dead, Some(i32::from(MAX_SCORE - SUSPECT_SCORE)));
         assert!((0..100).all(|_| watch.look(false) == Some(ProcessId(1))));
         let until_alive = (1..).find(|_| watch.look(true) == Some(ProcessId(0)));
-        assert_eq!(until_alive, Some(i32::from(TRUST)));
+        assert_eq!(until_alive, Some(i32::from(TRUST_SCORE)));
     }
 
     #[test]
     fn a_link_that_flaps_changes_the_leader_once_at_most() {
         for (on, off) in [(1, 1), (2, 2), (3, 3), (1, 2), (2, 1), (1, 3), (3, 1)] {
-            for points in 0..=MOST {
+            for score in 0..=MAX_SCORE {
                 let mut watch = Watch::new();
-                (points..MOST).for_each(|_| _ = watch.look(false));
+                (score..MAX_SCORE).for_each(|_| _ = watch.look(false));
                 let changes = watch.changes(10_000, |nth| nth % (on + off) < on);
-                assert!(changes <= 1, "{on} on, {off} off, from {points}: {changes} changes");
+                assert!(changes <= 1, "{on} on, {off} off, from {score}: {changes} changes");
             }
         }
     }
 
     #[test]
     fn minds_change_at_most_once_in_so_many_looks_whatever_the_pattern() {
-        let apart = usize::from(TRUST - SUSPECT);
+        let apart = usize::from(TRUST_SCORE - SUSPECT_SCORE);
         for pattern in 0_u32..1 << 16 {
             let mut watch = Watch::new();
-            (0..MOST - SUSPECT - 2).for_each(|_| _ = watch.look(false));
+            (0..MAX_SCORE - SUSPECT_SCORE - 2).for_each(|_| _ = watch.look(false));
             let changes = watch.changes(16, |nth| pattern >> nth & 1 == 1);
             assert!(changes <= 1 + 15 / apart, "{pattern:b}: {changes} changes");
         }

@@ -12,7 +12,7 @@ pub mod fast_and_robust;
 pub mod fast_paxos;
 pub mod hbo;
 pub mod heartbeat;
-pub mod kv;
+pub mod kv_store;
 pub mod log;
 mod memory;
 mod memory_acceptor;

@@ -122,7 +122,8 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
             return Answer::Refused(highest);
         }
         self.phases[usize::from(memory.0)] = Phase::Ready;
-        let last = slots.iter().max_by_key(|slot| if R::BY_ACCEPTED { slot.accepted } else { slot.min });
+        let last =
+            slots.iter().max_by_key(|slot| if R::ADOPTS_HIGHEST_ACCEPTED { slot.accepted } else { slot.min });
         Answer::Ready(last.and_then(|slot| Some((slot.accepted, slot.value.clone()?))))
     }
 
@@ -139,7 +140,7 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         let min = self.ballot;
         let write = |cell| Op::Write { region: 0, register: self.me.0.into(), cell };
         let op = match phase {
-            Phase::Taking if R::EXCLUSIVE => Op::ChangePermissions {
+            Phase::Taking if R::EXCLUSIVE_WRITER => Op::ChangePermissions {
                 region: 0,
                 permissions: Permissions::single_writer(self.processes, self.me),
             },

@@ -61,11 +61,11 @@ pub enum Never {}
 /// The rules of telling, for checkers to switch off.
 pub trait Rules: RuleSet {
     /// Who wakes reads what it was told.
-    const READS: bool = true;
+    const READS_MESSAGES: bool = true;
     /// What was heard is not new any more.
-    const HEARS_ONCE: bool = true;
+    const DELIVERS_ONCE: bool = true;
     /// A write that was refused is made again.
-    const WRITES_AGAIN: bool = true;
+    const RETRIES_REFUSED_WRITES: bool = true;
 }
 
 impl Rules for AllRules {}
@@ -186,7 +186,7 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
                 self.elect(Input::Response { memory: MEMORY, id, response }, out);
             }
             (_, _) => match (self.doing.take(), response) {
-                (Some(Job::Tell(to)), Response::Nak) if R::WRITES_AGAIN => self.want(Job::Tell(to)),
+                (Some(Job::Tell(to)), Response::Nak) if R::RETRIES_REFUSED_WRITES => self.want(Job::Tell(to)),
                 (Some(Job::Hear), Response::Cells(cells)) => {
                     let all = (0..self.told.len() as u8).map(ProcessId);
                     for (from, told) in all.zip(cells) {
@@ -203,7 +203,7 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         for message in [Message::Contend, Message::Accuse] {
             let (told, heard) = (*told.of(message), self.heard[usize::from(from.0)].of(message));
             if told > *heard {
-                if R::HEARS_ONCE {
+                if R::DELIVERS_ONCE {
                     *heard = told;
                 }
                 self.elect(Input::Message { from, message }, out);
@@ -222,7 +222,7 @@ impl<R: Rules, E: omega::Rules> Process for MemoryOnlyOmega<R, E> {
             Input::Start => self.elect(Input::Start, out),
             Input::Wake => {
                 self.elect(Input::Wake, out);
-                if R::READS {
+                if R::READS_MESSAGES {
                     self.want(Job::Hear);
                 }
             }

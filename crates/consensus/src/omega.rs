@@ -61,9 +61,9 @@ pub trait Rules: RuleSet {
     /// Registers are read and written in turn. Else those of the least ids first.
     const TAKES_TURNS: bool = true;
     /// A process contends when the memory holds that it is active, not before.
-    const WRITES_FIRST: bool = true;
+    const ANNOUNCES_AFTER_WRITE: bool = true;
     /// What was asked for before a process said that it contends is not judged.
-    const READS_AFTER: bool = true;
+    const IGNORES_EARLIER_READS: bool = true;
 }
 
 impl Rules for AllRules {}
@@ -159,7 +159,7 @@ impl<R: Rules> Omega<R> {
         self.mine.heartbeat += u64::from(leads);
         self.mine.active = leads;
         self.announced &= leads;
-        if leads && !R::WRITES_FIRST {
+        if leads && !R::ANNOUNCES_AFTER_WRITE {
             self.announce(out);
         }
         let watched = self.contenders.without(self.me);
@@ -249,7 +249,7 @@ impl<R: Rules> Omega<R> {
                 self.want(from);
                 let other = &mut self.others[usize::from(from.0)];
                 (other.heartbeat, other.waited) = (None, 0);
-                if self.asked == Some(Asked::Read(from)) && R::READS_AFTER {
+                if self.asked == Some(Asked::Read(from)) && R::IGNORES_EARLIER_READS {
                     self.asked = Some(Asked::Stale);
                 }
             }

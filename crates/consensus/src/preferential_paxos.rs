@@ -44,7 +44,7 @@ pub trait Rules: RuleSet {
     /// Signatures are verified, not counted.
     const VERIFIES: bool = true;
     /// The best of the claims is proposed, not one's own.
-    const PREFERS: bool = true;
+    const PROPOSES_BEST_CLAIM: bool = true;
 }
 
 impl Rules for AllRules {}
@@ -89,7 +89,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Automaton<K> for PreferentialPax
 impl<V: Value, R: Rules> PreferentialPaxos<V, R> {
     /// One claim more. With n - fP, Paxos begins.
     fn claim(&mut self, claim: Claim<V>, out: &mut Actions<Self>) {
-        if R::PREFERS {
+        if R::PROPOSES_BEST_CLAIM {
             self.best = claim.max(self.best.clone());
         }
         self.claims += 1;

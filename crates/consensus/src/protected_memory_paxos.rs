@@ -47,13 +47,13 @@ pub trait Rules: RuleSet {
     /// The next operation on a memory waits for the outstanding one.
     const ONE_AT_A_TIME: bool = true;
     /// A value that shows up after others were told of one ends the attempt; it is not adopted.
-    const FIRM_ONCE_STARTED: bool = true;
+    const ABORTS_ON_LATE_VALUE: bool = true;
     /// The value that was accepted in the highest ballot counts, not that of the highest ballot begun.
-    const BY_ACCEPTED: bool = true;
+    const ADOPTS_HIGHEST_ACCEPTED: bool = true;
     /// Beginning an attempt keeps what was accepted before, and who has decided does not begin one.
     const KEEPS_ACCEPTED: bool = true;
     /// The right to write is exclusive.
-    const EXCLUSIVE: bool = true;
+    const EXCLUSIVE_WRITER: bool = true;
 }
 
 impl Rules for AllRules {}
@@ -110,7 +110,7 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
     /// The regions of each memory: one, which the first process may write.
     pub fn regions(processes: u8) -> Vec<Region> {
         let mut permissions = Permissions::single_writer(processes, ProcessId(0));
-        if !R::EXCLUSIVE {
+        if !R::EXCLUSIVE_WRITER {
             permissions.write = ProcessSet::first(processes);
         }
         vec![Region {
@@ -177,7 +177,7 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         if let Some((accepted, value)) = last
             && accepted > attempt.accepted
         {
-            if attempt.started && R::FIRM_ONCE_STARTED {
+            if attempt.started && R::ABORTS_ON_LATE_VALUE {
                 return self.abort(out);
             }
             (attempt.accepted, attempt.value) = (accepted, value);

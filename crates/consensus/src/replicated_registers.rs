@@ -61,7 +61,7 @@ struct Progress<C> {
 
 /// How a call ended.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Outcome<C> {
+pub enum CallOutcome<C> {
     /// A majority of the memories has done all of it. This is what was read there.
     Done(Vec<C>),
     /// A memory has refused some of what may be refused.
@@ -87,7 +87,7 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
     }
 
     /// The same, of operations that others can have refused: the first refusal ends the call.
-    pub fn call_if_allowed<M>(&mut self, steps: Vec<Op<C>>, out: &mut Vec<Action<C, M>>) {
+    pub fn call_refusable<M>(&mut self, steps: Vec<Op<C>>, out: &mut Vec<Action<C, M>>) {
         self.begin(steps, true, out);
     }
 
@@ -118,7 +118,7 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
         id: OpId,
         response: Response<C>,
         out: &mut Vec<Action<C, M>>,
-    ) -> Option<Outcome<C>> {
+    ) -> Option<CallOutcome<C>> {
         let answered = self.outstanding.complete(memory, id, out)?;
         if self.steps.is_empty() || answered.abandoned && R::DROPS_STALE {
             return None;
@@ -127,7 +127,7 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
         match response {
             Response::Nak if self.may_be_refused => {
                 self.end();
-                return Some(Outcome::Refused);
+                return Some(CallOutcome::Refused);
             }
             Response::Nak => {
                 progress.refused = true;
@@ -152,7 +152,7 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
         let merge = |at: usize| C::merge(&copies.iter().map(|copy| copy[at].clone()).collect::<Vec<_>>());
         let read = (0..registers).map(merge).collect();
         self.end();
-        Some(Outcome::Done(read))
+        Some(CallOutcome::Done(read))
     }
 
     fn end(&mut self) {

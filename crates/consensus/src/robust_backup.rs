@@ -14,7 +14,7 @@
 //! in order: what it says is not repeated. Who claims to have heard what its sender has not said yet is heard no further until that is
 //! delivered: for ever, if it never was said. What no process can go through makes that one ignored for good.
 //!
-//! Bounded: a process broadcasts so many turns as there is room for, each of at most [`EVENTS`] events; then it falls silent.
+//! Bounded: a process broadcasts so many turns as there is room for, each of at most [`MAX_BATCH_EVENTS`] events; then it falls silent.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -29,7 +29,7 @@ use crate::signature::Signer;
 use crate::{Action, Actions, AllRules, Input, Process, ProcessId, Region, RuleSet, Value};
 
 /// The most events of a turn.
-pub const EVENTS: usize = 32;
+pub const MAX_BATCH_EVENTS: usize = 32;
 
 /// An algorithm by messages, whose every process can be run by all others.
 pub trait Automaton<K>: Process<Cell = ()> {
@@ -56,19 +56,19 @@ pub enum Event<I> {
     /// Ω names it a leader.
     Leader(ProcessId),
     /// It hears the next message to it from another.
-    Heard(ProcessId),
+    Received(ProcessId),
 }
 
 /// What a process tells all others at once.
-pub type Turn<I> = Vec<Event<I>>;
+pub type EventBatch<I> = Vec<Event<I>>;
 
 /// What a register holds.
-pub type Cell<A, K> = Slot<Turn<<A as Automaton<K>>::Input>, <K as Signer>::Signature>;
+pub type Cell<A, K> = Slot<EventBatch<<A as Automaton<K>>::Input>, <K as Signer>::Signature>;
 
 /// The rules that safety rests on, beside those of the broadcast ([`broadcast::Rules`]), for checkers to switch off.
 pub trait Rules: RuleSet {
     /// Who has heard what I have not is followed when I have.
-    const WAITS: bool = true;
+    const WAITS_FOR_UNDELIVERED: bool = true;
     /// Nobody begins anew, as if it had promised and accepted nothing.
     const BEGINS_ONCE: bool = true;
 }
@@ -82,12 +82,12 @@ pub struct RobustBackup<A: Automaton<K>, K: Signer, R = AllRules, B = AllRules> 
     processes: u8,
     keys: K,
     input: A::Input,
-    broadcast: Broadcast<Turn<A::Input>, K, B>,
+    broadcast: Broadcast<EventBatch<A::Input>, K, B>,
     replicas: Vec<Replica<A, K>>,
     /// Whom Ω names, if I have not gone through that yet.
     leader: Option<ProcessId>,
     /// What I have gone through and not told, and whether I have said anything by it.
-    turn: Turn<A::Input>,
+    turn: EventBatch<A::Input>,
     spoken: bool,
     rules: PhantomData<R>,
 }
@@ -103,7 +103,7 @@ struct Replica<A: Automaton<K>, K> {
 }
 
 /// What comes of following a process through an event.
-enum Fate {
+enum ReplayResult {
     Passed,
     /// What it has heard is yet to be delivered to me.
     Waits,
@@ -138,7 +138,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
 
     /// The regions of each memory: those of the broadcast.
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
-        Broadcast::<Turn<A::Input>, K, B>::regions(processes, room)
+        Broadcast::<EventBatch<A::Input>, K, B>::regions(processes, room)
     }
 
     fn replica(&mut self, p: ProcessId) -> &mut Replica<A, K> {
@@ -146,27 +146,27 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
     }
 
     /// Runs a process through an event. What it says by it is put before those to whom it says that.
-    fn pass(&mut self, p: ProcessId, event: Event<A::Input>) -> Fate {
+    fn pass(&mut self, p: ProcessId, event: Event<A::Input>) -> ReplayResult {
         let replica = &mut self.replicas[usize::from(p.0)];
         let input = match event {
             Event::Begin(input) if replica.automaton.is_none() || !R::BEGINS_ONCE => {
                 replica.automaton = Some(A::begin(p, self.processes, input, &self.keys));
                 Input::Start
             }
-            Event::Begin(_) => return Fate::Impossible,
+            Event::Begin(_) => return ReplayResult::Impossible,
             Event::Leader(leader) => Input::Leader(leader),
-            Event::Heard(from) => {
+            Event::Received(from) => {
                 let Some(inbox) = replica.inbox.get_mut(usize::from(from.0)).filter(|_| from != p) else {
-                    return Fate::Impossible;
+                    return ReplayResult::Impossible;
                 };
                 match inbox.pop_front() {
                     Some(message) => Input::Message { from, message },
-                    None if R::WAITS => return Fate::Waits,
-                    None => return Fate::Passed,
+                    None if R::WAITS_FOR_UNDELIVERED => return ReplayResult::Waits,
+                    None => return ReplayResult::Passed,
                 }
             }
         };
-        let Some(automaton) = &mut replica.automaton else { return Fate::Impossible };
+        let Some(automaton) = &mut replica.automaton else { return ReplayResult::Impossible };
         let mut actions = Vec::new();
         automaton.handle(input, &mut actions);
         for action in actions {
@@ -175,12 +175,12 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
                 self.replica(to).inbox[usize::from(p.0)].push_back(message);
             }
         }
-        Fate::Passed
+        ReplayResult::Passed
     }
 
     /// Goes through an event myself, and will tell of it.
     fn undergo(&mut self, event: Event<A::Input>) {
-        if let Fate::Passed = self.pass(self.me, event.clone()) {
+        if let ReplayResult::Passed = self.pass(self.me, event.clone()) {
             self.turn.push(event);
         }
     }
@@ -195,15 +195,17 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
             for &p in &others {
                 while let Some(event) = self.replica(p).events.front().cloned() {
                     match self.pass(p, event) {
-                        Fate::Passed => _ = self.replica(p).events.pop_front(),
-                        Fate::Waits => break,
-                        Fate::Impossible => self.ignore(p),
+                        ReplayResult::Passed => _ = self.replica(p).events.pop_front(),
+                        ReplayResult::Waits => break,
+                        ReplayResult::Impossible => self.ignore(p),
                     }
                     passed = true;
                 }
                 let me = self.me;
-                while self.turn.len() < EVENTS && !self.replica(me).inbox[usize::from(p.0)].is_empty() {
-                    self.undergo(Event::Heard(p));
+                while self.turn.len() < MAX_BATCH_EVENTS
+                    && !self.replica(me).inbox[usize::from(p.0)].is_empty()
+                {
+                    self.undergo(Event::Received(p));
                     passed = true;
                 }
             }
@@ -213,12 +215,12 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
 
     /// Tells of what I went through, once I have said something by it or can remember no more.
     fn tell(&mut self, out: &mut Actions<Self>) {
-        if self.turn.len() < EVENTS
+        if self.turn.len() < MAX_BATCH_EVENTS
             && let Some(leader) = self.leader.take()
         {
             self.undergo(Event::Leader(leader));
         }
-        if self.broadcast.is_free() && (self.spoken || self.turn.len() >= EVENTS) {
+        if self.broadcast.can_broadcast() && (self.spoken || self.turn.len() >= MAX_BATCH_EVENTS) {
             self.spoken = false;
             self.broadcast.broadcast(core::mem::take(&mut self.turn), out);
         }
@@ -246,7 +248,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> Process for Robu
             Input::Response { memory, id, response } => {
                 match self.broadcast.answered(memory, id, response, out) {
                     // My own I went through when I told of it.
-                    Some((p, turn)) if p != self.me => match turn.len() <= EVENTS {
+                    Some((p, turn)) if p != self.me => match turn.len() <= MAX_BATCH_EVENTS {
                         true => self.replica(p).events.extend(turn),
                         false => self.ignore(p),
                     },

@@ -1,6 +1,6 @@
 //! What clients say, as requests of the store.
 
-use mitra_consensus::kv::{Change, Request, Session};
+use mitra_consensus::kv_store::{Change, Request, Session};
 
 use crate::resp::Reply;
 
@@ -72,7 +72,7 @@ pub(crate) fn parse(arguments: &[&[u8]]) -> Command {
         ("CAS", [key, expected, value]) => {
             Command::Change(vec![cas(key, Some(own(expected)), Some(own(value)))], Told::Count)
         }
-        ("MITRA.OPEN", []) => Command::InSession(Request::Open),
+        ("MITRA.OPEN", []) => Command::InSession(Request::OpenSession),
         ("MITRA.DO", [session, sequence, change @ ..]) => {
             match (number(session), number(sequence), in_session(change)) {
                 (Some(session), Some(sequence), Some(change)) => {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use mitra_consensus::heartbeat::Heartbeat;
-use mitra_consensus::kv::{Change, Event, Kv, Reply, Request, Session};
-use mitra_consensus::log::{Delivery, Fate, Log, Payload, Refused, Ticket};
+use mitra_consensus::kv_store::{Change, Event, KvStore, Reply, Request, Session};
+use mitra_consensus::log::{CommitOutcome, Delivery, Log, LogError, Payload, Ticket};
 use mitra_consensus::{Composite, Input, ProcessId};
 use mitra_consensus_rdma::ProcessNode;
 
@@ -28,7 +28,7 @@ pub(crate) enum Outcome {
     /// What the store says.
     Reply(Reply),
     /// It was not done: this process does not lead, or takes no more.
-    Refused(Refused),
+    Refused(LogError),
     /// It may have been done, and may yet be: this process lost the lead.
     Unknown,
 }
@@ -63,7 +63,7 @@ enum Wanted {
 }
 
 pub(crate) struct Store {
-    kv: Kv,
+    kv: KvStore,
     leader: Option<ProcessId>,
     own: Own,
     /// What waits for that session.
@@ -89,7 +89,7 @@ fn nothing() -> (Vec<u8>, Asked) {
 }
 
 impl Store {
-    pub(crate) fn new(kv: Kv) -> Store {
+    pub(crate) fn new(kv: KvStore) -> Store {
         Store {
             kv,
             leader: None,
@@ -148,7 +148,7 @@ impl Store {
             Own::None => {
                 self.queued.push((waiter, Wanted::Change(change)));
                 self.own = Own::Opening;
-                self.commands.push((Request::Open.encode(), Asked::Own));
+                self.commands.push((Request::OpenSession.encode(), Asked::Own));
             }
         }
     }
@@ -183,7 +183,7 @@ impl Store {
         &mut self,
         node: &mut ProcessNode<Member>,
         commands: Vec<(Vec<u8>, Asked)>,
-    ) -> Vec<Result<Ticket, Refused>> {
+    ) -> Vec<Result<Ticket, LogError>> {
         if commands.is_empty() {
             return Vec::new();
         }
@@ -199,7 +199,7 @@ impl Store {
         tickets
     }
 
-    fn refuse(&mut self, reads: Vec<Read>, why: Refused) {
+    fn refuse(&mut self, reads: Vec<Read>, why: LogError) {
         self.outcomes.extend(reads.into_iter().map(|(waiter, _)| (waiter, Outcome::Refused(why))));
     }
 
@@ -211,7 +211,7 @@ impl Store {
             Asked::Own => {
                 self.own = Own::None;
                 // What waits for the session was not asked for.
-                let refused = if let Outcome::Refused(why) = outcome { why } else { Refused::NotLeader };
+                let refused = if let Outcome::Refused(why) = outcome { why } else { LogError::NotLeader };
                 let queued = self.queued.drain(..);
                 self.outcomes.extend(queued.map(|(waiter, _)| (waiter, Outcome::Refused(refused))));
             }
@@ -220,7 +220,7 @@ impl Store {
 
     /// Goes on with what the log has come to, and submits what was asked for.
     pub(crate) fn drive(&mut self, node: &mut ProcessNode<Member>) {
-        let leader = node.process().second.leader(node.process().first.leaders());
+        let leader = node.process().second.leader(node.process().first.eligible_leaders());
         if leader != self.leader {
             self.leader = leader;
             if let Some(leader) = leader {
@@ -228,25 +228,27 @@ impl Store {
             }
         }
         let (deliveries, fates) =
-            node.with_process(|member, _| (member.first.take_committed(), member.first.take_fates()));
+            node.with_process(|member, _| (member.first.take_committed(), member.first.take_outcomes()));
         let mut due = HashMap::new();
         for (ticket, fate) in &fates {
             match (self.reading.remove(ticket), fate) {
                 (None, _) => {}
-                (Some(reads), &Fate::Committed { index, nth }) => _ = due.insert((index, nth), reads),
+                (Some(reads), &CommitOutcome::Committed { index, position }) => {
+                    _ = due.insert((index, position), reads)
+                }
                 // What was only to be read, and is not, can be asked for again.
-                (Some(reads), Fate::Unknown) => self.refuse(reads, Refused::NotLeader),
+                (Some(reads), CommitOutcome::Unknown) => self.refuse(reads, LogError::NotLeader),
             }
         }
         let mut replies = self.apply(deliveries, !fates.is_empty(), due);
         for (ticket, fate) in fates {
             let Some(asked) = self.waiting.remove(&ticket) else { continue };
             let reply = match fate {
-                Fate::Committed { index, nth } => replies.remove(&(index, nth)),
-                Fate::Unknown => None,
+                CommitOutcome::Committed { index, position } => replies.remove(&(index, position)),
+                CommitOutcome::Unknown => None,
             };
             match (asked, reply) {
-                (Asked::Own, Some(Reply::Opened(session))) => {
+                (Asked::Own, Some(Reply::SessionOpened(session))) => {
                     self.own = Own::Open(session, 0);
                     for (waiter, wanted) in std::mem::take(&mut self.queued) {
                         match wanted {
@@ -255,7 +257,7 @@ impl Store {
                         }
                     }
                 }
-                (Asked::InOwn(waiter, change), Some(Reply::Expired)) => {
+                (Asked::InOwn(waiter, change), Some(Reply::SessionExpired)) => {
                     if matches!(self.own, Own::Open(..)) {
                         self.own = Own::None;
                     }
@@ -266,10 +268,10 @@ impl Store {
             }
         }
         self.submit(node);
-        if !node.process().first.leads() {
+        if !node.process().first.is_leader() {
             self.own = Own::None;
         }
-        if node.process().first.wants_snapshot() {
+        if node.process().first.needs_snapshot() {
             let snapshot = self.kv.snapshot();
             // Not now is later.
             let _ = node
@@ -303,7 +305,7 @@ impl Store {
                     }
                 }
                 Delivery::Entry { index, .. } => self.applied = index,
-                Delivery::Snapshot { index, bytes } => match Kv::restore(&bytes) {
+                Delivery::Snapshot { index, bytes } => match KvStore::restore(&bytes) {
                     Ok(kv) => (self.kv, self.applied) = (kv, index),
                     Err(_) => self.unreadable = true,
                 },

@@ -1,7 +1,7 @@
 //! How large a store is: the same at all its processes and memories.
 
 use mitra_consensus::heartbeat::Heartbeat;
-use mitra_consensus::kv::Limits;
+use mitra_consensus::kv_store::Limits;
 use mitra_consensus::{Region, log};
 
 /// Bytes of a register's contents, and so of a command with its key and its value.
@@ -38,19 +38,19 @@ impl StoreConfig {
         log::Config {
             processes: self.processes,
             memories: self.memories,
-            depth: DEPTH,
+            max_inflight: DEPTH,
             window: WINDOW,
-            windows: WINDOWS,
+            ring_windows: WINDOWS,
             register_bytes: ROOM as u32,
             // A little is lost in each register.
             snapshot_registers: (bytes / (ROOM - 64)) as u16 + 1,
-            queue: QUEUE,
+            queue_capacity: QUEUE,
         }
     }
 
     /// Those of what it holds.
     pub fn kv_limits(&self) -> Limits {
-        Limits { sessions: SESSIONS, bytes: self.log_config().most_snapshot_bytes() as u32 }
+        Limits { sessions: SESSIONS, bytes: self.log_config().max_snapshot_bytes() as u32 }
     }
 
     /// The regions of each memory: the log's, then the heartbeats'.
@@ -74,9 +74,9 @@ mod tests {
     fn all_sizes_fit() {
         for megabytes in 0..=u8::MAX {
             let sizes = StoreConfig { processes: 64, memories: 64, capacity_mib: megabytes };
-            assert!(sizes.log_config().fits(), "{megabytes} MiB");
+            assert!(sizes.log_config().is_valid(), "{megabytes} MiB");
             let least = usize::from(megabytes.clamp(1, MAX_CAPACITY_MIB)) << 20;
-            assert!(sizes.log_config().most_snapshot_bytes() >= least, "{megabytes} MiB");
+            assert!(sizes.log_config().max_snapshot_bytes() >= least, "{megabytes} MiB");
         }
     }
 }

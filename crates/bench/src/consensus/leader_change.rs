@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use mitra_consensus::heartbeat::{Heartbeat, MOST, SUSPECT};
+use mitra_consensus::heartbeat::{Heartbeat, MAX_SCORE, SUSPECT_SCORE};
 use mitra_consensus::log::Log;
 use mitra_consensus::{
     Action, Actions, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process, ProcessId, ProcessSet,
@@ -112,7 +112,7 @@ pub(super) fn takeover(logs: &mut [ProcessNode<Log>; 2], times: usize) -> anyhow
         let begin = Instant::now();
         logs[new].handle_input(Input::Leader(ProcessId(new as u8)));
         let mut deadline = Deadline::default();
-        while !logs[new].process().leads() {
+        while !logs[new].process().is_leader() {
             logs[new].poll();
             deadline.check()?;
         }
@@ -137,7 +137,7 @@ pub(super) fn detection(
     for _ in 0..times {
         let mut deadline = Deadline::for_block();
         while beats[1].process().leader(all) != Some(ProcessId(0))
-            || beats[1].process().points(ProcessId(0)) < MOST
+            || beats[1].process().score(ProcessId(0)) < MAX_SCORE
         {
             beats.iter_mut().for_each(|node| _ = node.poll());
             deadline.check()?;
@@ -149,7 +149,7 @@ pub(super) fn detection(
         }
         laps.push(begin.elapsed().as_secs_f64() * 1e6);
     }
-    let least = beat.as_secs_f64() * 1e6 * f64::from(MOST - SUSPECT - 2);
+    let least = beat.as_secs_f64() * 1e6 * f64::from(MAX_SCORE - SUSPECT_SCORE - 2);
     ensure!(laps.iter().all(|&lap| lap >= least), "the leader was suspected before the heartbeat timeout");
     Ok((quantile(&laps, 0.5), quantile(&laps, 0.99)))
 }

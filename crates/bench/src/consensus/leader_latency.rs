@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
-use mitra_consensus::log::{Delivery, Fate, Log, Payload};
+use mitra_consensus::log::{CommitOutcome, Delivery, Log, Payload};
 use mitra_consensus::{Input, Process, ProcessId, Region};
 use mitra_consensus_rdma::{ProcessConfig, ProcessNode};
 use mitra_failover::Domain;
@@ -75,7 +75,7 @@ where
 pub(super) fn lead(node: &mut ProcessNode<Log>) -> anyhow::Result<()> {
     node.handle_input(Input::Leader(LEADER));
     let mut deadline = Deadline::for_block();
-    while !node.process().leads() || node.connected_memories() == 0 {
+    while !node.process().is_leader() || node.connected_memories() == 0 {
         node.poll();
         deadline.check()?;
     }
@@ -93,14 +93,14 @@ pub(super) fn append(
         node.with_process(|log, out| log.submit(value.to_vec(), out))?;
         let mut deadline = Deadline::default();
         let fate = loop {
-            if let Some((_, fate)) = node.with_process(|log, _| log.take_fates()).pop() {
+            if let Some((_, fate)) = node.with_process(|log, _| log.take_outcomes()).pop() {
                 break fate;
             }
             node.poll();
             deadline.check()?;
         };
         ensure!(
-            matches!(fate, Fate::Committed { .. }),
+            matches!(fate, CommitOutcome::Committed { .. }),
             "the leader lost its leadership, but no other process runs"
         );
         node.with_process(|log, out| {
@@ -110,7 +110,7 @@ pub(super) fn append(
             };
             ensure!(committed.iter().all(is_ours), "the log contains an entry that was not submitted");
             // An 8-byte snapshot, as often as the log requires one.
-            if log.wants_snapshot() {
+            if log.needs_snapshot() {
                 log.snapshot(vec![0; 8], out)?;
             }
             Ok(())

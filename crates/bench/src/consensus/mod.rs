@@ -130,12 +130,12 @@ fn log(processes: u8, memories: u8) -> replicated::Config {
     replicated::Config {
         processes,
         memories,
-        depth: 16,
+        max_inflight: 16,
         window: 16,
-        windows: 64,
+        ring_windows: 64,
         register_bytes: REGISTER_CAPACITY as u32,
         snapshot_registers: 1,
-        queue: 64,
+        queue_capacity: 64,
     }
 }
 

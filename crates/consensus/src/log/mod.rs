@@ -37,21 +37,21 @@
 //!
 //! What is bounded, and by which numbers: [`Config`].
 
-mod api;
-mod cells;
-mod fetch;
-mod grab;
-mod lane;
-mod links;
-mod term;
+mod catch_up;
+mod inflight;
+mod layout;
+mod leader;
+mod output;
+mod snapshot_transfer;
+mod takeover;
 
 use core::marker::PhantomData;
 
-pub use api::{Committed, Delivery, Fate, Refused, Ticket};
-pub use cells::{Cell, Chunk, Config, Entry, Header, Payload, Stamp};
-use fetch::Fetch;
-use links::{Asked, Links};
-use term::{Deposed, Term};
+use catch_up::CatchUp;
+use inflight::{Asked, Inflight};
+pub use layout::{Cell, Chunk, Config, Entry, Header, Payload, SnapshotMeta};
+use leader::{Deposed, LeaderState};
+pub use output::{CommitOutcome, Committed, Delivery, LogError, Ticket};
 
 use crate::process::{ballot_above, send_others};
 use crate::{
@@ -63,25 +63,25 @@ pub trait Rules: RuleSet {
     /// A term ends where a higher ballot is found.
     const CHECKS_BALLOT: bool = true;
     /// Who finds its own ballot, and not of this term, has forgotten what it wrote in it, and takes another.
-    const RESTARTS_ABOVE: bool = true;
+    const RESTARTS_ABOVE_OWN_BALLOT: bool = true;
     /// A memory is taken again only when it has answered all that it was asked for before.
     const AWAITS_OUTSTANDING: bool = true;
     /// Of what was written for an index, that of the highest ballot counts.
     const BY_BALLOT: bool = true;
     /// A new leader reads on until a hole. Else one window.
-    const SCANS_ON: bool = true;
+    const SCANS_UNTIL_HOLE: bool = true;
     /// A new leader looks into a majority, and an entry is committed when a majority has it.
     const BY_MAJORITY: bool = true;
     /// The recycling point moves when the snapshot is there.
     const AWAITS_SNAPSHOT: bool = true;
     /// A snapshot is written beside the one that is valid.
-    const ALTERNATES: bool = true;
+    const ALTERNATES_SNAPSHOT_AREAS: bool = true;
     /// Registers are written anew only up to the recycling point.
     const AWAITS_RECYCLING: bool = true;
     /// A register of the ring is written anew only when it was acknowledged before.
     const AWAITS_REGISTER: bool = true;
     /// A follower reads a majority.
-    const READS_MAJORITY: bool = true;
+    const FOLLOWER_READS_MAJORITY: bool = true;
 }
 
 impl Rules for AllRules {}
@@ -90,7 +90,7 @@ impl Rules for AllRules {}
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Log<R = AllRules> {
     /// Ω names me.
-    named: bool,
+    elected: bool,
     terms: u64,
     tickets: u64,
     state: State,
@@ -114,21 +114,21 @@ struct State {
     recycled: u64,
     /// How many memories have refused a write, and were taken anew.
     retaken: u64,
-    links: Links,
+    inflight: Inflight,
     deliveries: Vec<Delivery>,
-    fates: Vec<(Ticket, Fate)>,
+    outcomes: Vec<(Ticket, CommitOutcome)>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Role {
-    Follower(Fetch),
-    Leader(Term),
+    Follower(CatchUp),
+    Leader(LeaderState),
 }
 
 impl State {
     fn deliver(&mut self, payload: Payload) {
         self.commit += 1;
-        if let Payload::Leaders(leaders) = payload {
+        if let Payload::EligibleLeaders(leaders) = payload {
             self.leaders = leaders;
         }
         self.deliveries.push(Delivery::Entry { index: self.commit, payload });
@@ -141,15 +141,15 @@ impl State {
 
     fn see_header(&mut self, header: &Header) {
         self.seen = self.seen.max(header.ballot);
-        self.known = self.known.max(header.stamp.index);
-        self.recycled = self.recycled.max(header.stamp.index);
+        self.known = self.known.max(header.snapshot.index);
+        self.recycled = self.recycled.max(header.snapshot.index);
     }
 }
 
 impl<R: Rules> Log<R> {
     /// A process of the log. At first all may lead. None if the config's numbers do not fit.
     pub fn new(me: ProcessId, config: Config) -> Option<Log<R>> {
-        if !config.fits() || me.0 >= config.processes {
+        if !config.is_valid() || me.0 >= config.processes {
             return None;
         }
         let state = State {
@@ -161,19 +161,19 @@ impl<R: Rules> Log<R> {
             known: 0,
             recycled: 0,
             retaken: 0,
-            links: Links::new(config.memories),
+            inflight: Inflight::new(config.memories),
             deliveries: Vec::new(),
-            fates: Vec::new(),
+            outcomes: Vec::new(),
         };
-        let role = Role::Follower(Fetch::new(config.memories));
-        Some(Log { named: false, terms: 0, tickets: 0, state, role, rules: PhantomData })
+        let role = Role::Follower(CatchUp::new(config.memories));
+        Some(Log { elected: false, terms: 0, tickets: 0, state, role, rules: PhantomData })
     }
 
-    /// Submits a command. [`Log::take_fates`] says what becomes of it.
+    /// Submits a command. [`Log::take_outcomes`] says what becomes of it.
     ///
     /// # Errors
     /// This process does not lead, too much is waiting, or the command is too long: nothing was done.
-    pub fn submit(&mut self, command: Vec<u8>, out: &mut Actions<Self>) -> Result<Ticket, Refused> {
+    pub fn submit(&mut self, command: Vec<u8>, out: &mut Actions<Self>) -> Result<Ticket, LogError> {
         let ticket = self.enqueue_command(command);
         self.drive(out);
         ticket
@@ -184,15 +184,15 @@ impl<R: Rules> Log<R> {
         &mut self,
         commands: impl IntoIterator<Item = Vec<u8>>,
         out: &mut Actions<Self>,
-    ) -> Vec<Result<Ticket, Refused>> {
+    ) -> Vec<Result<Ticket, LogError>> {
         let tickets = commands.into_iter().map(|command| self.enqueue_command(command)).collect();
         self.drive(out);
         tickets
     }
 
-    fn enqueue_command(&mut self, command: Vec<u8>) -> Result<Ticket, Refused> {
-        if command.len() > self.state.config.most_command_bytes() {
-            return Err(Refused::TooLarge);
+    fn enqueue_command(&mut self, command: Vec<u8>) -> Result<Ticket, LogError> {
+        if command.len() > self.state.config.max_command_bytes() {
+            return Err(LogError::TooLarge);
         }
         self.enqueue(Payload::Commands(vec![command]))
     }
@@ -201,18 +201,22 @@ impl<R: Rules> Log<R> {
     ///
     /// # Errors
     /// As of [`Log::submit`], or there would be none.
-    pub fn appoint(&mut self, leaders: ProcessSet, out: &mut Actions<Self>) -> Result<Ticket, Refused> {
+    pub fn set_eligible_leaders(
+        &mut self,
+        leaders: ProcessSet,
+        out: &mut Actions<Self>,
+    ) -> Result<Ticket, LogError> {
         let all = (0..self.state.config.processes).map(ProcessId);
         if !all.into_iter().any(|p| leaders.contains(p)) {
-            return Err(Refused::NoLeaders);
+            return Err(LogError::NoEligibleLeader);
         }
-        let ticket = self.enqueue(Payload::Leaders(leaders));
+        let ticket = self.enqueue(Payload::EligibleLeaders(leaders));
         self.drive(out);
         ticket
     }
 
-    fn enqueue(&mut self, payload: Payload) -> Result<Ticket, Refused> {
-        let Role::Leader(term) = &mut self.role else { return Err(Refused::NotLeader) };
+    fn enqueue(&mut self, payload: Payload) -> Result<Ticket, LogError> {
+        let Role::Leader(term) = &mut self.role else { return Err(LogError::NotLeader) };
         let ticket = Ticket(self.tickets);
         term.enqueue(ticket, payload, &self.state)?;
         self.tickets += 1;
@@ -220,17 +224,17 @@ impl<R: Rules> Log<R> {
     }
 
     /// Whether this process leads, and takes submissions. It may have been deposed, and not know.
-    pub fn leads(&self) -> bool {
+    pub fn is_leader(&self) -> bool {
         matches!(&self.role, Role::Leader(term) if term.started())
     }
 
     /// Who may lead.
-    pub fn leaders(&self) -> ProcessSet {
+    pub fn eligible_leaders(&self) -> ProcessSet {
         self.state.leaders
     }
 
     /// The last entry that this process knows to be committed and what it says.
-    pub fn committed(&self) -> u64 {
+    pub fn commit_index(&self) -> u64 {
         self.state.commit
     }
 
@@ -240,21 +244,21 @@ impl<R: Rules> Log<R> {
     }
 
     /// What has become of this process's submissions, since the last time.
-    pub fn take_fates(&mut self) -> Vec<(Ticket, Fate)> {
-        core::mem::take(&mut self.state.fates)
+    pub fn take_outcomes(&mut self) -> Vec<(Ticket, CommitOutcome)> {
+        core::mem::take(&mut self.state.outcomes)
     }
 
     /// Whether the leader needs a snapshot, for a memory whose ring fills up.
-    pub fn wants_snapshot(&self) -> bool {
-        matches!(&self.role, Role::Leader(term) if term.wants_snapshot(&self.state))
+    pub fn needs_snapshot(&self) -> bool {
+        matches!(&self.role, Role::Leader(term) if term.needs_snapshot(&self.state))
     }
 
     /// Hands over what the state machine is, now that it has been given all that was committed.
     ///
     /// # Errors
     /// This process does not lead, not all that was committed was taken, or nothing new, or the snapshot is too large.
-    pub fn snapshot(&mut self, bytes: Vec<u8>, out: &mut Actions<Self>) -> Result<(), Refused> {
-        let Role::Leader(term) = &mut self.role else { return Err(Refused::NotLeader) };
+    pub fn snapshot(&mut self, bytes: Vec<u8>, out: &mut Actions<Self>) -> Result<(), LogError> {
+        let Role::Leader(term) = &mut self.role else { return Err(LogError::NotLeader) };
         term.snapshot(bytes, &self.state)?;
         self.drive(out);
         Ok(())
@@ -271,13 +275,13 @@ impl<R: Rules> Log<R> {
                 },
                 Role::Follower(fetch) => {
                     let behind = state.commit < state.recycled;
-                    if !self.named || !state.leaders.contains(state.me) || behind {
+                    if !self.elected || !state.leaders.contains(state.me) || behind {
                         return fetch.drive(state, out);
                     }
                     self.terms += 1;
                     state.seen = ballot_above(state.seen, state.me, state.config.processes);
-                    state.links.abandon();
-                    self.role = Role::Leader(Term::new(state));
+                    state.inflight.abandon();
+                    self.role = Role::Leader(LeaderState::new(state));
                 }
             }
         }
@@ -285,16 +289,16 @@ impl<R: Rules> Log<R> {
 
     /// This process leads no more: nobody wants what it has asked for, and what was submitted may be committed or not.
     fn depose(&mut self) {
-        let following = Role::Follower(Fetch::new(self.state.config.memories));
+        let following = Role::Follower(CatchUp::new(self.state.config.memories));
         if let Role::Leader(term) = core::mem::replace(&mut self.role, following) {
-            self.state.links.abandon();
-            self.state.fates.extend(term.tickets().map(|ticket| (ticket, Fate::Unknown)));
+            self.state.inflight.abandon();
+            self.state.outcomes.extend(term.tickets().map(|ticket| (ticket, CommitOutcome::Unknown)));
         }
     }
 
     fn answered(&mut self, memory: MemoryId, id: OpId, response: Response<Cell>) {
         let m = usize::from(memory.0);
-        match (self.state.links.answered(m, id), &mut self.role) {
+        match (self.state.inflight.answered(m, id), &mut self.role) {
             (None | Some(Asked::Stale), _) => {}
             (Some(_), Role::Follower(fetch)) => fetch.answered::<R>(m, response, &mut self.state),
             (Some(asked), Role::Leader(term)) => {
@@ -314,8 +318,8 @@ impl<R: Rules> Process for Log<R> {
     fn handle(&mut self, input: Input<Cell, Committed>, out: &mut Actions<Self>) {
         match input {
             Input::Leader(p) => {
-                self.named = p == self.state.me;
-                if !self.named {
+                self.elected = p == self.state.me;
+                if !self.elected {
                     self.depose();
                 }
             }

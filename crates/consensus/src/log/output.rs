@@ -40,13 +40,13 @@ pub struct Ticket(pub(super) u64);
 
 /// What has become of a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Fate {
+pub enum CommitOutcome {
     /// It is committed.
     Committed {
         /// In this entry.
         index: u64,
         /// As the so manieth of its commands.
-        nth: usize,
+        position: usize,
     },
     /// This process leads no more. The submission may be committed, or may yet be, or never.
     Unknown,
@@ -54,29 +54,29 @@ pub enum Fate {
 
 /// Why something is refused. Nothing was done.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Refused {
+pub enum LogError {
     /// This process does not lead, or not yet.
     NotLeader,
     /// As much is waiting as may.
-    Full,
+    QueueFull,
     /// It has more bytes than there is room for.
     TooLarge,
     /// Nobody could lead.
-    NoLeaders,
+    NoEligibleLeader,
     /// What was committed has not all been taken, or no more than at the last snapshot.
-    NotNow,
+    NotReady,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for LogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refused::NotLeader => "this process does not lead",
-            Refused::Full => "too much is waiting already",
-            Refused::TooLarge => "too many bytes",
-            Refused::NoLeaders => "nobody could lead",
-            Refused::NotNow => "not now",
+            LogError::NotLeader => "this process does not lead",
+            LogError::QueueFull => "too much is waiting already",
+            LogError::TooLarge => "too many bytes",
+            LogError::NoEligibleLeader => "nobody could lead",
+            LogError::NotReady => "not now",
         })
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for LogError {}

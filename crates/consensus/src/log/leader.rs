@@ -2,11 +2,14 @@
 
 use std::collections::VecDeque;
 
-use super::cells::write;
-use super::grab::{Grab, Phase};
-use super::lane::Lane;
-use super::links::Asked;
-use super::{Cell, Committed, Entry, Fate, Header, Payload, Refused, Rules, Stamp, State, Ticket, announce};
+use super::inflight::Asked;
+use super::layout::write;
+use super::snapshot_transfer::SnapshotTransfer;
+use super::takeover::{Phase, Takeover};
+use super::{
+    Cell, CommitOutcome, Committed, Entry, Header, LogError, Payload, Rules, SnapshotMeta, State, Ticket,
+    announce,
+};
 use crate::process::majority;
 use crate::{Action, Response};
 
@@ -15,16 +18,16 @@ pub(super) struct Deposed;
 
 /// A process's time as the leader.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Term {
+pub(super) struct LeaderState {
     pub(super) ballot: u64,
     /// Until a majority of the memories is mine.
-    pub(super) grab: Option<Grab>,
+    pub(super) takeover: Option<Takeover>,
     /// The index before the first of `entries`.
     pub(super) floor: u64,
     /// All since the last snapshot, or since the term began.
     entries: VecDeque<Held>,
-    pub(super) tracks: Vec<Track>,
-    pub(super) snapshot: Option<(Stamp, Vec<u8>)>,
+    pub(super) progress: Vec<MemoryProgress>,
+    pub(super) snapshot: Option<(SnapshotMeta, Vec<u8>)>,
     queue: VecDeque<(Ticket, Payload)>,
     announced: Option<u64>,
 }
@@ -39,7 +42,7 @@ struct Held {
 
 /// How far a memory is.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Track {
+pub(super) struct MemoryProgress {
     pub(super) phase: Phase,
     /// What its header holds.
     pub(super) header: Header,
@@ -47,25 +50,31 @@ pub(super) struct Track {
     pub(super) asked: bool,
     /// The next entry to write.
     next: u64,
-    pub(super) lane: Lane,
+    pub(super) transfer: SnapshotTransfer,
 }
 
-impl Track {
+impl MemoryProgress {
     /// Nothing is known of it.
-    fn new() -> Track {
-        Track { phase: Phase::Waiting, header: Header::default(), asked: false, next: 0, lane: Lane::Idle }
+    fn new() -> MemoryProgress {
+        MemoryProgress {
+            phase: Phase::Waiting,
+            header: Header::default(),
+            asked: false,
+            next: 0,
+            transfer: SnapshotTransfer::Idle,
+        }
     }
 }
 
-impl Term {
+impl LeaderState {
     /// A term begins: no memory is mine yet. The ballot is the highest seen.
-    pub(super) fn new(state: &State) -> Term {
-        Term {
+    pub(super) fn new(state: &State) -> LeaderState {
+        LeaderState {
             ballot: state.seen,
-            grab: Some(Grab::new(state.config.memories)),
+            takeover: Some(Takeover::new(state.config.memories)),
             floor: state.commit,
             entries: VecDeque::new(),
-            tracks: vec![Track::new(); state.config.memories.into()],
+            progress: vec![MemoryProgress::new(); state.config.memories.into()],
             snapshot: None,
             queue: VecDeque::new(),
             announced: None,
@@ -77,7 +86,7 @@ impl Term {
     }
 
     pub(super) fn started(&self) -> bool {
-        self.grab.is_none()
+        self.takeover.is_none()
     }
 
     /// Whose fate is not known yet.
@@ -86,12 +95,17 @@ impl Term {
         entries.chain(self.queue.iter().map(|(ticket, _)| ticket)).copied()
     }
 
-    pub(super) fn enqueue(&mut self, ticket: Ticket, payload: Payload, state: &State) -> Result<(), Refused> {
+    pub(super) fn enqueue(
+        &mut self,
+        ticket: Ticket,
+        payload: Payload,
+        state: &State,
+    ) -> Result<(), LogError> {
         if !self.started() {
-            return Err(Refused::NotLeader);
+            return Err(LogError::NotLeader);
         }
-        if self.queue.len() >= state.config.queue.into() {
-            return Err(Refused::Full);
+        if self.queue.len() >= state.config.queue_capacity.into() {
+            return Err(LogError::QueueFull);
         }
         self.queue.push_back((ticket, payload));
         Ok(())
@@ -106,28 +120,28 @@ impl Term {
     }
 
     /// Whether a memory has but half its ring left and the last snapshot, and that is not the newest there could be.
-    pub(super) fn wants_snapshot(&self, state: &State) -> bool {
+    pub(super) fn needs_snapshot(&self, state: &State) -> bool {
         let half = u64::from(state.config.ring()) / 2;
-        let promised = self.tracks.iter().filter(|track| track.phase == Phase::Promised);
+        let promised = self.progress.iter().filter(|memory| memory.phase == Phase::Promised);
         self.started()
             && promised
-                .map(|track| track.header.stamp.index)
+                .map(|memory| memory.header.snapshot.index)
                 .any(|base| self.tip() >= base + half && base < state.commit && base >= self.snapshot_index())
     }
 
-    pub(super) fn snapshot(&mut self, bytes: Vec<u8>, state: &State) -> Result<(), Refused> {
+    pub(super) fn snapshot(&mut self, bytes: Vec<u8>, state: &State) -> Result<(), LogError> {
         if !self.started() {
-            return Err(Refused::NotLeader);
+            return Err(LogError::NotLeader);
         }
         let index = state.commit;
         if !state.deliveries.is_empty() || index <= self.snapshot_index() {
-            return Err(Refused::NotNow);
+            return Err(LogError::NotReady);
         }
-        if bytes.len() > state.config.most_snapshot_bytes() {
-            return Err(Refused::TooLarge);
+        if bytes.len() > state.config.max_snapshot_bytes() {
+            return Err(LogError::TooLarge);
         }
         let chunks = bytes.len().div_ceil(state.config.chunk_bytes()) as u16;
-        let stamp = Stamp { index, ballot: self.ballot, area: false, chunks, leaders: state.leaders };
+        let stamp = SnapshotMeta { index, ballot: self.ballot, area: false, chunks, leaders: state.leaders };
         self.snapshot = Some((stamp, bytes));
         self.entries.drain(..(index - self.floor) as usize);
         self.floor = index;
@@ -141,7 +155,7 @@ impl Term {
         out: &mut Vec<Action<Cell, Committed>>,
     ) -> Result<(), Deposed> {
         if let Some(found) = self.grabbed::<R>(state) {
-            self.grab = None;
+            self.takeover = None;
             let held = |payload| Held { payload, tickets: Vec::new(), votes: 0 };
             self.entries = found.into_iter().map(held).collect();
         }
@@ -160,9 +174,9 @@ impl Term {
             }
             self.fill(state);
         }
-        for m in 0..self.tracks.len() {
+        for m in 0..self.progress.len() {
             self.grab_on::<R>(m, state, out);
-            if self.started() && self.tracks[m].phase == Phase::Promised {
+            if self.started() && self.progress[m].phase == Phase::Promised {
                 self.write_entries::<R>(m, state, out);
                 self.write_snapshot::<R>(m, state, out);
             }
@@ -171,7 +185,7 @@ impl Term {
     }
 
     fn commit<R: Rules>(&mut self, state: &mut State) {
-        let enough = if R::BY_MAJORITY { majority(self.tracks.len()) } else { 1 };
+        let enough = if R::BY_MAJORITY { majority(self.progress.len()) } else { 1 };
         while let Some(held) = self.entries.get_mut((state.commit - self.floor) as usize) {
             if state.commit >= state.known && (held.votes.count_ones() as usize) < enough {
                 return;
@@ -179,13 +193,15 @@ impl Term {
             state.deliver(held.payload.clone());
             let index = state.commit;
             let tickets = core::mem::take(&mut held.tickets).into_iter().enumerate();
-            state.fates.extend(tickets.map(|(nth, ticket)| (ticket, Fate::Committed { index, nth })));
+            state.outcomes.extend(
+                tickets.map(|(position, ticket)| (ticket, CommitOutcome::Committed { index, position })),
+            );
         }
     }
 
     /// Makes entries of what is submitted, as many as may be on their way.
     fn fill(&mut self, state: &State) {
-        while self.tip() < state.commit + u64::from(state.config.depth) {
+        while self.tip() < state.commit + u64::from(state.config.max_inflight) {
             let Some(held) = self.next_entry(state) else { return };
             self.entries.push_back(held);
         }
@@ -195,7 +211,7 @@ impl Term {
     fn next_entry(&mut self, state: &State) -> Option<Held> {
         let waiting = self.queue.iter().map_while(|(_, payload)| match payload {
             Payload::Commands(commands) => commands.first(),
-            Payload::Leaders(_) => None,
+            Payload::EligibleLeaders(_) => None,
         });
         let batch = state.config.batch(waiting);
         let (ticket, mut payload) = self.queue.pop_front()?;
@@ -219,12 +235,12 @@ impl Term {
         response: Response<Cell>,
         state: &mut State,
     ) -> Result<(), Deposed> {
-        let track = &mut self.tracks[m];
-        match (asked, response, &mut track.lane) {
+        let memory = &mut self.progress[m];
+        match (asked, response, &mut memory.transfer) {
             // Another has taken the right to write, or the connection broke: who looks again learns which.
             (_, Response::Nak, _) => {
-                *track = Track { asked: track.asked, ..Track::new() };
-                state.links.abandon_at(m);
+                *memory = MemoryProgress { asked: memory.asked, ..MemoryProgress::new() };
+                state.inflight.abandon_at(m);
                 state.retaken += 1;
             }
             (Asked::Entry(index), Response::Ack, _) => {
@@ -232,11 +248,11 @@ impl Term {
                     self.entries[nth as usize].votes |= 1 << m;
                 }
             }
-            (Asked::Chunk, Response::Ack, Lane::Writing { acked, .. }) => *acked += 1,
+            (Asked::Chunk, Response::Ack, SnapshotTransfer::Writing { acked, .. }) => *acked += 1,
             (Asked::Chunk, Response::Ack, _) => {}
-            (Asked::Move, Response::Ack, Lane::Moving(stamp)) => {
-                track.header.stamp = *stamp;
-                track.lane = Lane::Idle;
+            (Asked::Move, Response::Ack, SnapshotTransfer::Moving(stamp)) => {
+                memory.header.snapshot = *stamp;
+                memory.transfer = SnapshotTransfer::Idle;
             }
             (_, response, _) => return self.grab_answered::<R>(m, asked, response, state),
         }
@@ -249,17 +265,17 @@ impl Term {
         state: &mut State,
         out: &mut Vec<Action<Cell, Committed>>,
     ) {
-        let track = &mut self.tracks[m];
+        let memory = &mut self.progress[m];
         let ring = u64::from(state.config.ring());
-        let base = track.header.stamp.index;
-        track.next = track.next.max(self.floor + 1).max(base + 1);
-        while let Some(held) = self.entries.get((track.next - self.floor - 1) as usize) {
-            let index = track.next;
+        let base = memory.header.snapshot.index;
+        memory.next = memory.next.max(self.floor + 1).max(base + 1);
+        while let Some(held) = self.entries.get((memory.next - self.floor - 1) as usize) {
+            let index = memory.next;
             if held.votes >> m & 1 == 1 {
-                track.next += 1;
+                memory.next += 1;
                 continue;
             }
-            let under_way = state.links.at(m).filter_map(|asked| match asked {
+            let under_way = state.inflight.at(m).filter_map(|asked| match asked {
                 Asked::Entry(index) => Some(index),
                 _ => None,
             });
@@ -271,8 +287,8 @@ impl Term {
             let entry =
                 Entry { ballot: self.ballot, index, commit: state.commit, payload: held.payload.clone() };
             let op = write(state.config.slot(index), Cell::Entry(entry));
-            state.links.ask(m, Asked::Entry(index), op, out);
-            track.next += 1;
+            state.inflight.ask(m, Asked::Entry(index), op, out);
+            memory.next += 1;
         }
     }
 }

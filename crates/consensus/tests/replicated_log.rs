@@ -1,18 +1,18 @@
 //! One process of the log, driven by hand: what is submitted, refused, batched, and what becomes of it.
 
-use mitra_consensus::log::{Cell, Committed, Config, Delivery, Fate, Log, Payload, Refused};
+use mitra_consensus::log::{Cell, CommitOutcome, Committed, Config, Delivery, Log, LogError, Payload};
 use mitra_consensus::{Action, Input, Memory, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Response};
 
 /// Entries of two commands of two bytes each.
 const CONFIG: Config = Config {
     processes: 2,
     memories: 1,
-    depth: 2,
+    max_inflight: 2,
     window: 2,
-    windows: 2,
+    ring_windows: 2,
     register_bytes: 62,
     snapshot_registers: 2,
-    queue: 4,
+    queue_capacity: 4,
 };
 const ME: ProcessId = ProcessId(1);
 
@@ -34,7 +34,7 @@ impl Driver {
         let mut driver = Driver::new();
         driver.log.handle(Input::Leader(ME), &mut driver.actions);
         driver.run();
-        assert!(driver.log.leads());
+        assert!(driver.log.is_leader());
         driver
     }
 
@@ -49,7 +49,7 @@ impl Driver {
         }
     }
 
-    fn submit(&mut self, command: u8) -> Result<(), Refused> {
+    fn submit(&mut self, command: u8) -> Result<(), LogError> {
         self.log.submit(vec![command; 2], &mut self.actions).map(|_| ())
     }
 }
@@ -58,11 +58,11 @@ impl Driver {
 fn who_does_not_lead_takes_nothing() {
     let mut driver = Driver::new();
     let all = ProcessSet::first(2);
-    assert_eq!(driver.submit(0), Err(Refused::NotLeader));
-    assert_eq!(driver.log.appoint(all, &mut driver.actions), Err(Refused::NotLeader));
-    assert_eq!(driver.log.snapshot(Vec::new(), &mut driver.actions), Err(Refused::NotLeader));
+    assert_eq!(driver.submit(0), Err(LogError::NotLeader));
+    assert_eq!(driver.log.set_eligible_leaders(all, &mut driver.actions), Err(LogError::NotLeader));
+    assert_eq!(driver.log.snapshot(Vec::new(), &mut driver.actions), Err(LogError::NotLeader));
     driver.log.handle(Input::Leader(ME), &mut driver.actions);
-    assert_eq!(driver.submit(0), Err(Refused::NotLeader), "nor who has not taken over yet");
+    assert_eq!(driver.submit(0), Err(LogError::NotLeader), "nor who has not taken over yet");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn what_waits_goes_together_and_no_more_waits_than_there_is_room_for() {
     let mut driver = Driver::lead();
     assert_eq!(
         (0..7).map(|n| driver.submit(n)).collect::<Vec<_>>(),
-        [Ok(()), Ok(()), Ok(()), Ok(()), Ok(()), Ok(()), Err(Refused::Full)]
+        [Ok(()), Ok(()), Ok(()), Ok(()), Ok(()), Ok(()), Err(LogError::QueueFull)]
     );
     driver.run();
     let entries = driver.log.take_committed().into_iter().map(|delivery| match delivery {
@@ -78,9 +78,9 @@ fn what_waits_goes_together_and_no_more_waits_than_there_is_room_for() {
         other => panic!("{other:?}"),
     });
     assert_eq!(entries.collect::<Vec<_>>(), [vec![0, 0], vec![1, 1], vec![2, 2, 3, 3], vec![4, 4, 5, 5]]);
-    let fates: Vec<_> = driver.log.take_fates().into_iter().map(|(_, fate)| fate).collect();
+    let fates: Vec<_> = driver.log.take_outcomes().into_iter().map(|(_, fate)| fate).collect();
     let at = [(1, 0), (2, 0), (3, 0), (3, 1), (4, 0), (4, 1)];
-    assert_eq!(fates, at.map(|(index, nth)| Fate::Committed { index, nth }));
+    assert_eq!(fates, at.map(|(index, position)| CommitOutcome::Committed { index, position }));
 }
 
 #[test]
@@ -91,30 +91,33 @@ fn a_full_ring_makes_submissions_wait_for_a_snapshot() {
         accepted += usize::from(driver.submit(9).is_ok());
         driver.run();
     }
-    assert_eq!(driver.log.committed(), 4, "the ring has room for 4");
-    assert!(accepted < 20 && driver.log.wants_snapshot());
+    assert_eq!(driver.log.commit_index(), 4, "the ring has room for 4");
+    assert!(accepted < 20 && driver.log.needs_snapshot());
     let early = driver.log.snapshot(vec![1; 28], &mut driver.actions);
-    assert_eq!(early, Err(Refused::NotNow), "not all is taken");
+    assert_eq!(early, Err(LogError::NotReady), "not all is taken");
     driver.log.take_committed();
     let long = driver.log.snapshot(vec![1; 29], &mut driver.actions);
-    assert_eq!(long, Err(Refused::TooLarge));
+    assert_eq!(long, Err(LogError::TooLarge));
     assert_eq!(driver.log.snapshot(vec![1; 28], &mut driver.actions), Ok(()));
     driver.run();
-    assert!(driver.log.committed() > 4, "there is room again");
+    assert!(driver.log.commit_index() > 4, "there is room again");
 }
 
 #[test]
 fn what_is_too_long_is_refused_and_so_is_to_have_nobody_lead() {
     let mut driver = Driver::lead();
-    let most = CONFIG.most_command_bytes();
-    assert_eq!(driver.log.submit(vec![0; most + 1], &mut driver.actions).err(), Some(Refused::TooLarge));
+    let most = CONFIG.max_command_bytes();
+    assert_eq!(driver.log.submit(vec![0; most + 1], &mut driver.actions).err(), Some(LogError::TooLarge));
     assert!(driver.log.submit(vec![0; most], &mut driver.actions).is_ok());
     for nobody in [ProcessSet::NONE, ProcessSet::only(ProcessId(2))] {
-        assert_eq!(driver.log.appoint(nobody, &mut driver.actions).err(), Some(Refused::NoLeaders));
+        assert_eq!(
+            driver.log.set_eligible_leaders(nobody, &mut driver.actions).err(),
+            Some(LogError::NoEligibleLeader)
+        );
     }
     assert_eq!(
         driver.log.snapshot(Vec::new(), &mut driver.actions),
-        Err(Refused::NotNow),
+        Err(LogError::NotReady),
         "nothing is committed"
     );
 }
@@ -124,13 +127,13 @@ fn who_loses_its_office_cannot_know() {
     let mut driver = Driver::lead();
     assert_eq!([driver.submit(0), driver.submit(1), driver.submit(2)], [Ok(()); 3]);
     driver.log.handle(Input::Leader(ProcessId(0)), &mut driver.actions);
-    let fates: Vec<_> = driver.log.take_fates().into_iter().map(|(_, fate)| fate).collect();
-    assert_eq!(fates, [Fate::Unknown; 3]);
+    let fates: Vec<_> = driver.log.take_outcomes().into_iter().map(|(_, fate)| fate).collect();
+    assert_eq!(fates, [CommitOutcome::Unknown; 3]);
     // What it had asked for is done none the less, and it says so when it leads again.
     driver.run();
     driver.log.handle(Input::Leader(ME), &mut driver.actions);
     driver.run();
-    assert_eq!((driver.log.committed(), driver.log.take_fates()), (2, Vec::new()));
+    assert_eq!((driver.log.commit_index(), driver.log.take_outcomes()), (2, Vec::new()));
 }
 
 #[test]
@@ -151,7 +154,7 @@ fn who_has_forgotten_everything_uses_no_ballot_twice() {
     let mut driver = Driver { memory, ..Driver::new() };
     driver.log.handle(Input::Leader(ME), &mut driver.actions);
     driver.run();
-    assert!(driver.log.leads() && driver.log.committed() == 2 && ballot(&mut driver) > before);
+    assert!(driver.log.is_leader() && driver.log.commit_index() == 2 && ballot(&mut driver) > before);
     assert_eq!(driver.log.attempts(), 2, "the first ballot was used before");
 }
 
@@ -171,7 +174,7 @@ fn answers_to_what_was_not_asked_for_are_ignored() {
 fn who_has_appointed_others_tells_them_though_more_is_on_its_way() {
     let mut driver = Driver::lead();
     let other = ProcessSet::only(ProcessId(0));
-    driver.log.appoint(other, &mut driver.actions).expect("it leads");
+    driver.log.set_eligible_leaders(other, &mut driver.actions).expect("it leads");
     driver.submit(1).expect("there is room");
     let asked = core::mem::take(&mut driver.actions);
     let entries: Vec<_> = asked
@@ -185,7 +188,7 @@ fn who_has_appointed_others_tells_them_though_more_is_on_its_way() {
     let (memory, id, op) = entries.into_iter().next().expect("the first");
     let response = driver.memory.execute(ME, &op);
     driver.log.handle(Input::Response { memory, id, response }, &mut driver.actions);
-    assert!(!driver.log.leads());
+    assert!(!driver.log.is_leader());
     let told = |action: &Action<Cell, Committed>| {
         matches!(action, Action::Send { to: ProcessId(0), message: Committed { index: 1, .. } })
     };

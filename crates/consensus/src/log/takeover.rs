@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::cells::{READ_HEADER, write};
-use super::links::Asked;
-use super::term::{Deposed, Term};
+use super::inflight::Asked;
+use super::layout::{READ_HEADER, write};
+use super::leader::{Deposed, LeaderState};
 use super::{Cell, Committed, Config, Entry, Header, Payload, Rules, State};
 use crate::process::majority;
 use crate::{Action, Op, Permissions, Response};
@@ -24,7 +24,7 @@ pub(super) enum Phase {
 
 /// What is found in the rings.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Grab {
+pub(super) struct Takeover {
     /// Of each index what has the highest ballot.
     found: BTreeMap<u64, Entry>,
     /// How many windows are to be read, and how many were, of each memory.
@@ -32,9 +32,9 @@ pub(super) struct Grab {
     scanned: Vec<u64>,
 }
 
-impl Grab {
-    pub(super) fn new(memories: u8) -> Grab {
-        Grab { found: BTreeMap::new(), windows: 1, scanned: vec![0; memories.into()] }
+impl Takeover {
+    pub(super) fn new(memories: u8) -> Takeover {
+        Takeover { found: BTreeMap::new(), windows: 1, scanned: vec![0; memories.into()] }
     }
 
     /// The first index behind `floor` for which nothing was found.
@@ -53,22 +53,22 @@ impl Grab {
     /// Reads on until a hole: what is committed has none before it. After all windows there is nothing more to be read.
     fn look_on(&mut self, floor: u64, config: &Config) {
         let windows = config.windows_between(floor + 1, self.hole(floor)) + 1;
-        self.windows = windows.min(config.windows.into());
+        self.windows = windows.min(config.ring_windows.into());
     }
 }
 
-impl Term {
+impl LeaderState {
     /// What a majority showed, if one is mine now: all entries behind the floor up to the first hole.
     pub(super) fn grabbed<R: Rules>(&mut self, state: &State) -> Option<Vec<Payload>> {
-        let grab = self.grab.as_mut()?;
-        let ready = self.tracks.iter().zip(&grab.scanned);
-        let ready =
-            ready.filter(|(track, scanned)| track.phase == Phase::Promised && **scanned >= grab.windows);
+        let takeover = self.takeover.as_mut()?;
+        let ready = self.progress.iter().zip(&takeover.scanned);
+        let ready = ready
+            .filter(|(memory, scanned)| memory.phase == Phase::Promised && **scanned >= takeover.windows);
         if ready.count() < if R::BY_MAJORITY { majority(state.config.memories.into()) } else { 1 } {
             return None;
         }
-        let hole = grab.hole(self.floor);
-        let found = core::mem::take(&mut grab.found);
+        let hole = takeover.hole(self.floor);
+        let found = core::mem::take(&mut takeover.found);
         Some(found.into_iter().take_while(|&(index, _)| index < hole).map(|(_, e)| e.payload).collect())
     }
 
@@ -79,25 +79,25 @@ impl Term {
         state: &mut State,
         out: &mut Vec<Action<Cell, Committed>>,
     ) {
-        let track = &mut self.tracks[m];
-        let links = &mut state.links;
+        let memory = &mut self.progress[m];
+        let links = &mut state.inflight;
         let busy = links.at(m).any(|asked| asked != Asked::Stale || R::AWAITS_OUTSTANDING);
         if busy {
             return;
         }
-        let (asked, op) = match (track.phase, &self.grab) {
+        let (asked, op) = match (memory.phase, &self.takeover) {
             (Phase::Waiting, _) => {
                 let permissions = Permissions::single_writer(state.config.processes, state.me);
                 (Asked::Right, Op::ChangePermissions { region: 0, permissions })
             }
             (Phase::Taken, _) => (Asked::Header, READ_HEADER),
             (Phase::Checked, _) => {
-                track.asked = true;
-                let header = Header { ballot: self.ballot, ..track.header };
+                memory.asked = true;
+                let header = Header { ballot: self.ballot, ..memory.header };
                 (Asked::Ballot, write(0, Cell::Header(header)))
             }
-            (Phase::Promised, Some(grab)) if grab.scanned[m] < grab.windows => {
-                let from = self.floor + 1 + grab.scanned[m] * u64::from(state.config.window);
+            (Phase::Promised, Some(takeover)) if takeover.scanned[m] < takeover.windows => {
+                let from = self.floor + 1 + takeover.scanned[m] * u64::from(state.config.window);
                 (Asked::Scan, state.config.read_entries(from))
             }
             (Phase::Promised, _) => return,
@@ -112,28 +112,28 @@ impl Term {
         response: Response<Cell>,
         state: &mut State,
     ) -> Result<(), Deposed> {
-        let track = &mut self.tracks[m];
+        let memory = &mut self.progress[m];
         match (asked, response) {
-            (Asked::Right, Response::Ack) => track.phase = Phase::Taken,
+            (Asked::Right, Response::Ack) => memory.phase = Phase::Taken,
             (Asked::Header, Response::Cells(cells)) => {
                 if let Some(Cell::Header(header)) = cells.first() {
-                    track.header = *header;
+                    memory.header = *header;
                 }
-                state.see_header(&track.header);
-                let behind = track.header.stamp.index > self.floor && self.grab.is_some();
+                state.see_header(&memory.header);
+                let behind = memory.header.snapshot.index > self.floor && self.takeover.is_some();
                 // My own ballot, but not of this term: I have forgotten what I wrote in it.
-                let least = self.ballot + u64::from(track.asked || !R::RESTARTS_ABOVE);
-                if behind || track.header.ballot >= least && R::CHECKS_BALLOT {
+                let least = self.ballot + u64::from(memory.asked || !R::RESTARTS_ABOVE_OWN_BALLOT);
+                if behind || memory.header.ballot >= least && R::CHECKS_BALLOT {
                     return Err(Deposed);
                 }
-                track.phase = Phase::Checked;
+                memory.phase = Phase::Checked;
             }
             (Asked::Ballot, Response::Ack) => {
-                track.header.ballot = self.ballot;
-                track.phase = Phase::Promised;
+                memory.header.ballot = self.ballot;
+                memory.phase = Phase::Promised;
             }
             (Asked::Scan, Response::Cells(cells)) => {
-                let Some(grab) = &mut self.grab else { return Ok(()) };
+                let Some(takeover) = &mut self.takeover else { return Ok(()) };
                 for cell in cells {
                     let Cell::Entry(entry) = cell else { continue };
                     state.see_entry(&entry);
@@ -142,12 +142,12 @@ impl Term {
                         return Err(Deposed);
                     }
                     if entry.index > self.floor {
-                        grab.find::<R>(entry);
+                        takeover.find::<R>(entry);
                     }
                 }
-                grab.scanned[m] += 1;
-                if R::SCANS_ON {
-                    grab.look_on(self.floor, &state.config);
+                takeover.scanned[m] += 1;
+                if R::SCANS_UNTIL_HOLE {
+                    takeover.look_on(self.floor, &state.config);
                 }
             }
             // No memory answers so.

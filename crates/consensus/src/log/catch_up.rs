@@ -1,14 +1,14 @@
 //! How a follower gets what is committed: from a majority of the memories, or from a snapshot in one.
 
-use super::cells::READ_HEADER;
-use super::links::Asked;
-use super::{Cell, Committed, Delivery, Entry, Rules, Stamp, State};
+use super::inflight::Asked;
+use super::layout::READ_HEADER;
+use super::{Cell, Committed, Delivery, Entry, Rules, SnapshotMeta, State};
 use crate::process::majority;
 use crate::{Action, Response};
 
 /// Rounds: in each, entries of one window are read from every memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Fetch {
+pub(super) struct CatchUp {
     /// The first entry that this round is for.
     first: u64,
     /// The last one. It was committed before the reads began, so a majority has had it since.
@@ -26,12 +26,12 @@ enum Source {
     /// It holds newer entries in the registers: it has a snapshot.
     Recycled,
     /// So much of the snapshot was read.
-    Partly { stamp: Stamp, chunks: u16, bytes: Vec<u8> },
+    Partly { stamp: SnapshotMeta, chunks: u16, bytes: Vec<u8> },
 }
 
-impl Fetch {
-    pub(super) fn new(memories: u8) -> Fetch {
-        Fetch { first: 0, end: 0, sources: vec![Source::Unread; memories.into()] }
+impl CatchUp {
+    pub(super) fn new(memories: u8) -> CatchUp {
+        CatchUp { first: 0, end: 0, sources: vec![Source::Unread; memories.into()] }
     }
 
     /// Asks each memory that owes no answer for what is next.
@@ -40,20 +40,20 @@ impl Fetch {
             if state.known <= state.commit {
                 return;
             }
-            state.links.abandon();
+            state.inflight.abandon();
             self.first = state.commit + 1;
             self.end = state.known.min(state.config.window_end(self.first));
             self.sources.fill(Source::Unread);
         }
         for (m, source) in self.sources.iter().enumerate() {
             let op = match source {
-                _ if state.links.at(m).len() > 0 => continue,
+                _ if state.inflight.at(m).len() > 0 => continue,
                 Source::Unread => state.config.read_some(self.first, self.end),
                 Source::Recycled => READ_HEADER,
                 Source::Partly { stamp, chunks, .. } => state.config.read_chunks(stamp, *chunks),
                 Source::Read(_) => continue,
             };
-            state.links.ask(m, Asked::Fetch, op, out);
+            state.inflight.ask(m, Asked::Fetch, op, out);
         }
     }
 
@@ -62,9 +62,9 @@ impl Fetch {
         let Response::Cells(cells) = response else { return };
         self.sources[m] = match &mut self.sources[m] {
             Source::Recycled => match cells.first() {
-                Some(Cell::Header(header)) if header.stamp.index > state.commit => {
+                Some(Cell::Header(header)) if header.snapshot.index > state.commit => {
                     state.see_header(header);
-                    Source::Partly { stamp: header.stamp, chunks: 0, bytes: Vec::new() }
+                    Source::Partly { stamp: header.snapshot, chunks: 0, bytes: Vec::new() }
                 }
                 _ => Source::Unread,
             },
@@ -112,7 +112,7 @@ impl Fetch {
 
     /// Delivers what a majority has shown, in order. Who holds newer entries in the registers has a snapshot.
     fn settle<R: Rules>(&mut self, state: &mut State) {
-        let enough = if R::READS_MAJORITY { majority(self.sources.len()) } else { 1 };
+        let enough = if R::FOLLOWER_READS_MAJORITY { majority(self.sources.len()) } else { 1 };
         while state.commit < self.end {
             let index = state.commit + 1;
             let at = (index - self.first) as usize;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mitra_consensus::AllRules;
-use mitra_consensus::kv::{Change, Event, Kv, Limits, Reply, Request, Session};
+use mitra_consensus::kv_store::{Change, Event, KvStore, Limits, Reply, Request, Session};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits { sessions: 3, bytes: 600 };
@@ -53,7 +53,7 @@ impl Plain {
         if self.sessions.len() == usize::from(LIMITS.sessions) {
             self.sessions.remove(0);
         }
-        self.sessions.push((session, 0, Reply::Opened(session)));
+        self.sessions.push((session, 0, Reply::SessionOpened(session)));
     }
 
     fn last(&self, session: Session) -> u64 {
@@ -70,10 +70,10 @@ impl Plain {
         full: bool,
     ) -> (Reply, Option<Event>) {
         let Some(at) = self.sessions.iter().position(|used| used.0 == session) else {
-            return (Reply::Expired, None);
+            return (Reply::SessionExpired, None);
         };
         if sequence < self.sessions[at].1 {
-            return (Reply::Outdated, None);
+            return (Reply::StaleSequence, None);
         }
         let last = self.sessions.remove(at);
         let (reply, event) = match sequence == last.1 {
@@ -110,13 +110,13 @@ proptest! {
 
     #[test]
     fn it_is_a_map_that_does_everything_once(steps in steps()) {
-        let (mut store, mut plain) = (Kv::<AllRules>::new(LIMITS), Plain::default());
+        let (mut store, mut plain) = (KvStore::<AllRules>::new(LIMITS), Plain::default());
         let mut opened = Vec::new();
         for (index, step) in (1..).zip(steps) {
             match step {
                 Step::Open => {
-                    let (reply, event) = store.apply(index, &Request::Open.encode());
-                    let Reply::Opened(session) = reply else { panic!("{reply:?}") };
+                    let (reply, event) = store.apply(index, &Request::OpenSession.encode());
+                    let Reply::SessionOpened(session) = reply else { panic!("{reply:?}") };
                     prop_assert_eq!(event, None);
                     prop_assert!(!opened.contains(&session), "a session twice");
                     opened.push(session);
@@ -139,7 +139,7 @@ proptest! {
                     prop_assert_eq!(plain.change_once(index + 1, session, sequence, &change, full), (said.0, None));
                 }
                 Step::Snapshot => {
-                    let restored = Kv::restore(&store.snapshot()).expect("a snapshot");
+                    let restored = KvStore::restore(&store.snapshot()).expect("a snapshot");
                     prop_assert_eq!(&restored, &store);
                     store = restored;
                 }
@@ -153,7 +153,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_applied_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-        let mut store: Kv = Kv::new(LIMITS);
+        let mut store: KvStore = KvStore::new(LIMITS);
         let before = store.clone();
         let (reply, _) = store.apply(1, &bytes);
         prop_assert!(reply != Reply::Malformed || store == before);
@@ -163,17 +163,18 @@ proptest! {
 
 /// Sessions, and changes in the first of them, under the largest numbers.
 struct Client {
-    store: Kv,
+    store: KvStore,
     session: Session,
     sequence: u64,
 }
 
 impl Client {
     fn new() -> Client {
-        let mut store = Kv::new(LIMITS);
-        let sessions =
-            (0..LIMITS.sessions).map(|_| store.apply(1, &Request::Open.encode()).0).collect::<Vec<_>>();
-        let [.., Reply::Opened(session)] = sessions[..] else { panic!("{sessions:?}") };
+        let mut store = KvStore::new(LIMITS);
+        let sessions = (0..LIMITS.sessions)
+            .map(|_| store.apply(1, &Request::OpenSession.encode()).0)
+            .collect::<Vec<_>>();
+        let [.., Reply::SessionOpened(session)] = sessions[..] else { panic!("{sessions:?}") };
         Client { store, session, sequence: u64::MAX / 2 }
     }
 
@@ -215,10 +216,10 @@ fn many_small_keys_fill_it_no_further() {
 
 #[test]
 fn more_than_a_request_is_none_and_more_than_a_snapshot_neither() {
-    let twice = [Request::Open.encode(), Request::Open.encode()].concat();
+    let twice = [Request::OpenSession.encode(), Request::OpenSession.encode()].concat();
     assert!(Request::decode(&twice).is_err());
-    let mut bytes = Kv::<AllRules>::new(LIMITS).snapshot();
-    assert!(Kv::<AllRules>::restore(&bytes).is_ok());
+    let mut bytes = KvStore::<AllRules>::new(LIMITS).snapshot();
+    assert!(KvStore::<AllRules>::restore(&bytes).is_ok());
     bytes.push(0);
-    assert!(Kv::<AllRules>::restore(&bytes).is_err());
+    assert!(KvStore::<AllRules>::restore(&bytes).is_err());
 }

@@ -4,14 +4,14 @@
 //! **Retries.** Who changes something does it in a session, under a sequence number that grows. The store keeps each session's last
 //! reply: a command that comes again is not done again, and has the same reply; one that comes after a later one is refused. There are so
 //! many sessions; who opens one more ends the one that was used least recently. What comes in a session that has ended is refused, as
-//! [`Reply::Expired`]: it may have been done before, and is not done again. Sessions are numbered by the store, so that none is
+//! [`Reply::SessionExpired`]: it may have been done before, and is not done again. Sessions are numbered by the store, so that none is
 //! ever taken for another.
 //!
 //! **Reads** are linearizable because they are commands, too: one costs a place in an entry, two delays with its whole batch. They need no
 //! session: to read twice does no harm. A leader that answered alone would have to make sure that it is not deposed, by a write to
 //! a majority: two delays as well.
 //!
-//! **Watching.** [`Kv::apply`] says what has changed, with the entry's index, at every process alike. Who reads a key learns the index of its
+//! **Watching.** [`KvStore::apply`] says what has changed, with the entry's index, at every process alike. Who reads a key learns the index of its
 //! last change, and so which changes are news to it.
 
 use core::marker::PhantomData;
@@ -44,7 +44,7 @@ pub struct Session(pub u64);
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// A session. If the reply is lost, another one does as well.
-    Open,
+    OpenSession,
     /// What a key's value is.
     Get {
         /// The key.
@@ -91,7 +91,7 @@ pub enum Change {
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// The session is open.
-    Opened(Session),
+    SessionOpened(Session),
     /// The value, and the entry that changed it last; none if the key has none.
     Value(Option<(Vec<u8>, u64)>),
     /// Whether the change was made: of a put always; else if the key had what was expected, or anything to delete.
@@ -99,9 +99,9 @@ pub enum Reply {
     /// There is no room for it. Nothing was changed.
     Full,
     /// A later command of the session came before. This one was done then, or never will be.
-    Outdated,
+    StaleSequence,
     /// The session has ended. This may have been done before that, or never will be.
-    Expired,
+    SessionExpired,
     /// These bytes are no request.
     Malformed,
 }
@@ -129,7 +129,7 @@ pub struct Limits {
 /// The store.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(bound = "")]
-pub struct Kv<R = AllRules> {
+pub struct KvStore<R = AllRules> {
     limits: Limits,
     /// Values, and by which entry.
     values: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
@@ -177,10 +177,10 @@ fn whole<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> postcard::Result<T> {
     }
 }
 
-impl<R: Rules> Kv<R> {
+impl<R: Rules> KvStore<R> {
     /// A store that holds nothing.
-    pub fn new(limits: Limits) -> Kv<R> {
-        Kv {
+    pub fn new(limits: Limits) -> KvStore<R> {
+        KvStore {
             limits,
             values: BTreeMap::new(),
             bytes: 0,
@@ -195,7 +195,7 @@ impl<R: Rules> Kv<R> {
     pub fn apply(&mut self, index: u64, command: &[u8]) -> (Reply, Option<Event>) {
         match Request::decode(command) {
             Err(_) => (Reply::Malformed, None),
-            Ok(Request::Open) => (self.open(), None),
+            Ok(Request::OpenSession) => (self.open(), None),
             Ok(Request::Get { key }) => (Reply::Value(self.get(&key).cloned()), None),
             Ok(Request::Change { session, sequence, change }) => {
                 self.change_once(index, session, sequence, change)
@@ -220,7 +220,7 @@ impl<R: Rules> Kv<R> {
     ///
     /// # Errors
     /// The bytes are none.
-    pub fn restore(bytes: &[u8]) -> postcard::Result<Kv<R>> {
+    pub fn restore(bytes: &[u8]) -> postcard::Result<KvStore<R>> {
         whole(bytes)
     }
 
@@ -231,7 +231,7 @@ impl<R: Rules> Kv<R> {
         }
         self.opened += 1;
         let session = Session(self.opened);
-        self.note(session, 0, Reply::Opened(session))
+        self.note(session, 0, Reply::SessionOpened(session))
     }
 
     fn note(&mut self, session: Session, sequence: u64, reply: Reply) -> Reply {
@@ -248,8 +248,10 @@ impl<R: Rules> Kv<R> {
         change: Change,
     ) -> (Reply, Option<Event>) {
         match self.sessions.get(&session) {
-            None if R::REFUSES_EXPIRED => return (Reply::Expired, None),
-            Some(used) if sequence < used.sequence && R::KEEPS_REPLIES => return (Reply::Outdated, None),
+            None if R::REFUSES_EXPIRED => return (Reply::SessionExpired, None),
+            Some(used) if sequence < used.sequence && R::KEEPS_REPLIES => {
+                return (Reply::StaleSequence, None);
+            }
             Some(used) if sequence == used.sequence && R::KEEPS_REPLIES => {
                 let reply = used.reply.clone();
                 return (self.note(session, sequence, reply), None);

@@ -28,11 +28,11 @@ pub(super) enum Asked {
 
 /// Operations under way at each memory, oldest first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Links(Vec<Vec<(OpId, Asked)>>);
+pub(super) struct Inflight(Vec<Vec<(OpId, Asked)>>);
 
-impl Links {
-    pub(super) fn new(memories: u8) -> Links {
-        Links(vec![Vec::new(); memories.into()])
+impl Inflight {
+    pub(super) fn new(memories: u8) -> Inflight {
+        Inflight(vec![Vec::new(); memories.into()])
     }
 
     /// Invokes an operation. Its id names the register that it accesses, and not its place among the outstanding ones: states that differ

@@ -18,40 +18,41 @@ pub struct Config {
     pub memories: u8,
     /// How many entries may be on their way at a time, 1 to `window`. What is submitted meanwhile waits, and goes into the next ones
     /// together: with few there are fewer, larger entries.
-    pub depth: u16,
+    pub max_inflight: u16,
     /// How many registers are read or written at a time.
     pub window: u16,
     /// The ring of entries is so many windows long, at least 2.
-    pub windows: u16,
+    pub ring_windows: u16,
     /// How many bytes each register has room for, as postcard writes a [`Cell`].
     pub register_bytes: u32,
     /// How many registers a snapshot may take.
     pub snapshot_registers: u16,
     /// How many commands may wait for a place in the window.
-    pub queue: u16,
+    pub queue_capacity: u16,
 }
 
 impl Config {
     /// Whether the numbers fit each other.
-    pub fn fits(&self) -> bool {
-        let registers =
-            1 + u64::from(self.window) * u64::from(self.windows) + 2 * u64::from(self.snapshot_registers);
+    pub fn is_valid(&self) -> bool {
+        let registers = 1
+            + u64::from(self.window) * u64::from(self.ring_windows)
+            + 2 * u64::from(self.snapshot_registers);
         (1..=64).contains(&self.processes)
             && (1..=64).contains(&self.memories)
-            && (1..=self.window).contains(&self.depth)
-            && self.windows >= 2
-            && self.queue > 0
+            && (1..=self.window).contains(&self.max_inflight)
+            && self.ring_windows >= 2
+            && self.queue_capacity > 0
             && registers <= u16::MAX.into()
             && self.register_bytes as usize > OVERHEAD + PER_COMMAND
     }
 
     /// The most bytes that a command can have.
-    pub fn most_command_bytes(&self) -> usize {
+    pub fn max_command_bytes(&self) -> usize {
         self.register_bytes as usize - OVERHEAD - PER_COMMAND
     }
 
     /// The most bytes that a snapshot can have.
-    pub fn most_snapshot_bytes(&self) -> usize {
+    pub fn max_snapshot_bytes(&self) -> usize {
         self.chunk_bytes() * usize::from(self.snapshot_registers)
     }
 
@@ -81,7 +82,7 @@ impl Config {
 
     /// How many entries the ring has room for.
     pub(super) fn ring(&self) -> u16 {
-        self.window * self.windows
+        self.window * self.ring_windows
     }
 
     /// The register of an entry.
@@ -91,7 +92,7 @@ impl Config {
 
     /// Reads a window of entries, the one that this index is in.
     pub(super) fn read_entries(&self, index: u64) -> Op<Cell> {
-        let window = (index / u64::from(self.window) % u64::from(self.windows)) as u16;
+        let window = (index / u64::from(self.window) % u64::from(self.ring_windows)) as u16;
         read(1 + window * self.window, self.window)
     }
 
@@ -116,7 +117,7 @@ impl Config {
     }
 
     /// Reads the next chunks of a snapshot, of which there are some left.
-    pub(super) fn read_chunks(&self, stamp: &Stamp, nth: u16) -> Op<Cell> {
+    pub(super) fn read_chunks(&self, stamp: &SnapshotMeta, nth: u16) -> Op<Cell> {
         read(self.chunk(stamp.area, nth), self.window.min(stamp.chunks - nth))
     }
 }
@@ -153,12 +154,12 @@ pub struct Header {
     /// The highest ballot begun here.
     pub ballot: u64,
     /// The snapshot here. Its index is the recycling point: registers of entries up to it may be written anew.
-    pub stamp: Stamp,
+    pub snapshot: SnapshotMeta,
 }
 
 /// Which snapshot it is, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct Stamp {
+pub struct SnapshotMeta {
     /// The last entry in it; 0 for no snapshot.
     pub index: u64,
     /// The ballot of who wrote it.
@@ -171,9 +172,9 @@ pub struct Stamp {
     pub leaders: ProcessSet,
 }
 
-impl Default for Stamp {
-    fn default() -> Stamp {
-        Stamp { index: 0, ballot: 0, area: false, chunks: 0, leaders: ProcessSet::NONE }
+impl Default for SnapshotMeta {
+    fn default() -> SnapshotMeta {
+        SnapshotMeta { index: 0, ballot: 0, area: false, chunks: 0, leaders: ProcessSet::NONE }
     }
 }
 
@@ -196,7 +197,7 @@ pub enum Payload {
     /// Commands for the state machine, in order.
     Commands(#[serde(with = "commands")] Vec<Vec<u8>>),
     /// Only these may lead from here on.
-    Leaders(ProcessSet),
+    EligibleLeaders(ProcessSet),
 }
 
 /// A part of a snapshot.
@@ -232,12 +233,12 @@ mod tests {
     const CONFIG: Config = Config {
         processes: 3,
         memories: 3,
-        depth: 4,
+        max_inflight: 4,
         window: 4,
-        windows: 3,
+        ring_windows: 3,
         register_bytes: 300,
         snapshot_registers: 5,
-        queue: 1,
+        queue_capacity: 1,
     };
     const MOST: u64 = u64::MAX;
 
@@ -248,12 +249,17 @@ mod tests {
     #[test]
     fn every_cell_has_room_in_its_register() {
         let room = CONFIG.register_bytes as usize;
-        let stamp =
-            Stamp { index: MOST, ballot: MOST, area: true, chunks: u16::MAX, leaders: ProcessSet::first(64) };
-        assert!(size(&Cell::Header(Header { ballot: MOST, stamp })) <= OVERHEAD);
+        let stamp = SnapshotMeta {
+            index: MOST,
+            ballot: MOST,
+            area: true,
+            chunks: u16::MAX,
+            leaders: ProcessSet::first(64),
+        };
+        assert!(size(&Cell::Header(Header { ballot: MOST, snapshot: stamp })) <= OVERHEAD);
         let bytes = vec![255; CONFIG.chunk_bytes()];
         assert!(size(&Cell::Chunk(Chunk { index: MOST, ballot: MOST, bytes })) <= room);
-        for length in 0..=CONFIG.most_command_bytes() {
+        for length in 0..=CONFIG.max_command_bytes() {
             let waiting = vec![vec![255; length]; 200];
             let commands = waiting[..CONFIG.batch(waiting.iter())].to_vec();
             let full = commands.len() * (length + PER_COMMAND) + OVERHEAD + length + PER_COMMAND > room;
@@ -265,24 +271,24 @@ mod tests {
 
     #[test]
     fn numbers_that_do_not_fit_are_refused() {
-        assert!(CONFIG.fits());
+        assert!(CONFIG.is_valid());
         let most = (u16::MAX - 1 - CONFIG.ring()) / 2;
-        assert!(Config { snapshot_registers: most, ..CONFIG }.fits());
+        assert!(Config { snapshot_registers: most, ..CONFIG }.is_valid());
         for bad in [
             Config { processes: 0, ..CONFIG },
             Config { processes: 65, ..CONFIG },
             Config { memories: 0, ..CONFIG },
             Config { memories: 65, ..CONFIG },
-            Config { depth: 0, ..CONFIG },
-            Config { depth: 5, ..CONFIG },
+            Config { max_inflight: 0, ..CONFIG },
+            Config { max_inflight: 5, ..CONFIG },
             Config { window: 0, ..CONFIG },
-            Config { windows: 1, ..CONFIG },
-            Config { queue: 0, ..CONFIG },
+            Config { ring_windows: 1, ..CONFIG },
+            Config { queue_capacity: 0, ..CONFIG },
             Config { register_bytes: 53, ..CONFIG },
             Config { snapshot_registers: most + 1, ..CONFIG },
-            Config { window: u16::MAX, windows: u16::MAX, snapshot_registers: u16::MAX, ..CONFIG },
+            Config { window: u16::MAX, ring_windows: u16::MAX, snapshot_registers: u16::MAX, ..CONFIG },
         ] {
-            assert!(!bad.fits(), "{bad:?}");
+            assert!(!bad.is_valid(), "{bad:?}");
         }
     }
 
