@@ -247,21 +247,21 @@ impl Faults {
             return TapResult { verdict: Verdict::Drop, failure: None };
         }
         let kind = PacketKind::of(packet);
-        let posted = if kind.is_request() { self.reached(Stage::Posted, packet.psn) } else { None };
+        let posted = if kind.is_request() { self.count_packet(Stage::Posted, packet.psn) } else { None };
         if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: posted };
         }
         let lost = match kind {
-            PacketKind::Request { .. } => self.reached(Stage::RequestOnWire, packet.psn),
-            PacketKind::Response { .. } => self.reached(Stage::AckOnWire, packet.psn),
+            PacketKind::Request { .. } => self.count_packet(Stage::RequestOnWire, packet.psn),
+            PacketKind::Response { .. } => self.count_packet(Stage::AckOnWire, packet.psn),
             PacketKind::Uncounted => None,
         };
         if lost.is_some() {
             return TapResult { verdict: Verdict::Drop, failure: posted.or(lost) };
         }
-        let verdict = noise(&mut self.rng, &self.noise_tx);
+        let verdict = draw_fault(&mut self.rng, &self.noise_tx);
         let acknowledged = match kind {
-            PacketKind::Response { positive: true } => self.acknowledged(packet.psn),
+            PacketKind::Response { positive: true } => self.fire_acknowledged(packet.psn),
             _ => None,
         };
         TapResult { verdict, failure: posted.or(acknowledged) }
@@ -275,20 +275,20 @@ impl Faults {
         if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: None };
         }
-        let verdict = noise(&mut self.rng, &self.noise_rx);
+        let verdict = draw_fault(&mut self.rng, &self.noise_rx);
         if matches!(verdict, Verdict::Drop | Verdict::Corrupt(_)) {
             return TapResult { verdict, failure: None };
         }
         let kind = PacketKind::of(packet);
         let failed = match kind {
-            PacketKind::Request { .. } => self.reached(Stage::Arrived, packet.psn),
-            PacketKind::Response { .. } => self.reached(Stage::Acknowledged, packet.psn),
+            PacketKind::Request { .. } => self.count_packet(Stage::Arrived, packet.psn),
+            PacketKind::Response { .. } => self.count_packet(Stage::Acknowledged, packet.psn),
             PacketKind::Uncounted => None,
         };
         if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: failed };
         }
-        let held = if kind.is_request() { self.reached(Stage::NotPlaced, packet.psn) } else { None };
+        let held = if kind.is_request() { self.count_packet(Stage::NotPlaced, packet.psn) } else { None };
         TapResult { verdict, failure: failed.or(held) }
     }
 
@@ -300,8 +300,8 @@ impl Faults {
             return None;
         }
         match PacketKind::of(packet) {
-            PacketKind::Request { completes: false } => self.reached(Stage::PartlyExecuted, packet.psn),
-            PacketKind::Request { completes: true } => self.reached(Stage::Executed, packet.psn),
+            PacketKind::Request { completes: false } => self.count_packet(Stage::PartlyExecuted, packet.psn),
+            PacketKind::Request { completes: true } => self.count_packet(Stage::Executed, packet.psn),
             PacketKind::Response { .. } | PacketKind::Uncounted => None,
         }
     }
@@ -312,7 +312,7 @@ impl Faults {
     }
 
     /// Counts a packet that has reached a stage and fires the triggers that have reached their number.
-    fn reached(&mut self, stage: Stage, psn: Psn) -> Option<Failure> {
+    fn count_packet(&mut self, stage: Stage, psn: Psn) -> Option<Failure> {
         let mut failed = None;
         for at in (0..self.armed.len()).rev() {
             let armed = &mut self.armed[at];
@@ -336,7 +336,7 @@ impl Faults {
     }
 
     /// Fires a trigger of stage 8 when a positive response acknowledges its request.
-    fn acknowledged(&mut self, psn: Psn) -> Option<Failure> {
+    fn fire_acknowledged(&mut self, psn: Psn) -> Option<Failure> {
         let is_acknowledged = |armed: &Armed| armed.holds_from.is_some_and(|from| !psn.is_before(from));
         let index = self.armed.iter().position(is_acknowledged)?;
         let failure = self.armed.remove(index).trigger.failure;
@@ -374,7 +374,7 @@ impl PacketKind {
 }
 
 /// Draws the random fault of the next packet. Without noise, this does not advance the generator.
-fn noise(rng: &mut ChaCha8Rng, noise: &Noise) -> Verdict {
+fn draw_fault(rng: &mut ChaCha8Rng, noise: &Noise) -> Verdict {
     if *noise == Noise::default() {
         return Verdict::Pass;
     }

@@ -442,18 +442,18 @@ impl Nic {
     /// [`Error::NoSuchObject`], [`Error::WrongState`], [`Error::QueueFull`], [`Error::Limit`], [`Error::Unsupported`] or
     /// [`Error::Invalid`]. The NIC checks keys and bounds later, when it executes the send.
     pub fn post_send(&mut self, _now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
-        let queue = self.qps.get_mut(qp).map_err(|error| PostError { index: 0, error })?;
+        let queue_pair = self.qps.get_mut(qp).map_err(|error| PostError { index: 0, error })?;
         let mut result = Ok(());
         for (index, wr) in wrs.iter().enumerate() {
-            match send_validation::validate_send(queue, &self.attr, &self.resources.ahs, wr, 0) {
-                Ok(destination) => queue.push_send(wr.clone(), destination),
+            match send_validation::validate_send(queue_pair, &self.attr, &self.resources.ahs, wr, 0) {
+                Ok(destination) => queue_pair.push_send(wr.clone(), destination),
                 Err(error) => {
                     result = Err(PostError { index, error });
                     break;
                 }
             }
         }
-        queue.flush_posted(&mut self.resources);
+        queue_pair.flush_posted(&mut self.resources);
         self.reschedule(self.qps.slot(qp));
         result
     }
@@ -466,8 +466,8 @@ impl Nic {
         for (index, wr) in wrs.iter().enumerate() {
             self.qps
                 .get(qp)
-                .and_then(|queue| {
-                    send_validation::validate_send(queue, &self.attr, &self.resources.ahs, wr, index)
+                .and_then(|queue_pair| {
+                    send_validation::validate_send(queue_pair, &self.attr, &self.resources.ahs, wr, index)
                 })
                 .map_err(|error| PostError { index, error })?;
         }
@@ -482,18 +482,18 @@ impl Nic {
     /// receive queue.
     pub fn post_recv(&mut self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError> {
         let post_error = |index, error| Err(PostError { index, error });
-        let owner = match self.qps.get_mut(qp) {
-            Ok(owner) => owner,
+        let queue_pair = match self.qps.get_mut(qp) {
+            Ok(queue_pair) => queue_pair,
             Err(error) => return post_error(0, error),
         };
-        let state = owner.context.state;
+        let state = queue_pair.context.state;
         if state == QpState::Reset {
             return post_error(
                 0,
                 Error::WrongState { call: "post_recv", qpn: qp, needs: "Init or later", state },
             );
         }
-        let RecvSource::Own(queue) = &mut owner.receives else {
+        let RecvSource::Own(queue) = &mut queue_pair.receives else {
             return post_error(0, Error::Invalid("this queue pair has a shared receive queue; post to that"));
         };
         let mut result = Ok(());
@@ -513,7 +513,7 @@ impl Nic {
                 break;
             }
         }
-        owner.flush_posted(&mut self.resources);
+        queue_pair.flush_posted(&mut self.resources);
         self.reschedule(self.qps.slot(qp));
         result
     }

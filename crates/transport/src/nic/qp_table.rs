@@ -16,8 +16,9 @@ use crate::nic::key_table::Cipher;
 use crate::qp::Qp;
 
 const QPN_BITS: u32 = 24;
-/// The queue pair number of the general services interface (GSI), and the slot that is reserved for it.
+/// The queue pair number of the general services interface (GSI).
 const GSI: Qpn = Qpn::new(1);
+/// The slot that is reserved for the GSI queue pair.
 const GSI_SLOT: u32 = 0;
 /// The numbers that no ordinary queue pair has: 0 and 1 are the management queue pairs, 0xffffff is multicast.
 const RESERVED: [u32; 3] = [0, 1, 0xff_ffff];
@@ -30,8 +31,10 @@ pub(crate) struct QpTable {
     free: VecDeque<u32>,
     /// The free slots that have used all their tags, with the end of their quarantine, in ascending order.
     quarantined: VecDeque<(Time, u32)>,
+    /// The number of low bits of a handle that hold the slot index.
     slot_bits: u32,
     limit: u32,
+    /// The number of existing queue pairs.
     live: u32,
     quarantine: Duration,
     /// The difference between successive tags of a slot. It is odd, so that a slot goes through all tags.

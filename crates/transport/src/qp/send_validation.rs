@@ -16,20 +16,20 @@ fn check_limit(attribute: &'static str, requested: u64, limit: u64) -> Result<()
 ///
 /// The NIC checks keys and bounds later, when it executes the send.
 pub(crate) fn validate_send(
-    queue: &Qp,
+    qp: &Qp,
     device: &DeviceAttr,
     ahs: &HandleTable<AddressHandle>,
     wr: &SendWr,
     preceding: usize,
 ) -> Result<Option<Gid>> {
-    let ctx = &queue.context;
+    let ctx = &qp.context;
     if matches!(ctx.state, QpState::Reset | QpState::Init | QpState::Rtr) {
         let needs = "Rts, Sqd, Sqe or Err";
         return Err(Error::WrongState { call: "post_send", qpn: ctx.qpn, needs, state: ctx.state });
     }
     check_operation(ctx, &device.limits, &device.capabilities, wr)?;
     let depth = ctx.init.cap.send_wrs;
-    if queue.outstanding_sends() + preceding >= depth as usize {
+    if qp.outstanding_sends() + preceding >= depth as usize {
         return Err(Error::QueueFull { queue: "send queue", qpn: ctx.qpn, depth });
     }
     destination(ctx, ahs, wr)
