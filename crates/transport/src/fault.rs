@@ -32,8 +32,8 @@ pub enum Failure {
     NicDead,
     /// The NIC is hung: host access fails, but the NIC executes and answers packets.
     NicHung,
-    /// The NIC acknowledges writes but does not place their data in memory yet. The data is lost if the NIC dies next, and
-    /// placed if another failure happens first.
+    /// The NIC acknowledges writes and delays the placement of their data in memory. If the NIC dies, the data is lost. If
+    /// another failure happens, the driver places the data.
     NotPlaced,
 }
 

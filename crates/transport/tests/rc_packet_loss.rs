@@ -229,7 +229,7 @@ fn duplicate_send_is_not_executed_again() {
 }
 
 #[test]
-fn gap_is_naked_once_and_retransmitted_at_once() {
+fn gap_gets_one_nak_and_immediate_retransmission() {
     let mut p = pair_losing_first(0, "RC_RDMA_WRITE_FIRST");
     let start = p.now;
     p.post(SendWr::new(1, SendOp::Write(p.remote(0)), Data::sge(p.sge(0, 0, LEN as u32))));

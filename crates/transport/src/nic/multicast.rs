@@ -28,7 +28,7 @@ pub(crate) struct MulticastGroups {
     attached: u32,
 }
 
-/// Returns an error if one more of `what` than the `live` existing ones exceeds `limit`.
+/// Checks whether one more object may be added to the `live` existing ones. `attribute` names the limit in the error.
 fn check_limit(attribute: &'static str, live: usize, limit: u32) -> Result<()> {
     let requested = live as u64 + 1;
     if requested > limit.into() {

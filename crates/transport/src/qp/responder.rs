@@ -54,8 +54,8 @@ pub(crate) struct Responder {
     /// The error of a request that was refused while responses to earlier requests were due. Its NAK leaves behind them
     /// and ends the queue pair.
     pending_fatal: Option<FatalError>,
-    /// Whether the requester was told that the expected packet is missing or has to wait. No sequence NAK is sent until
-    /// the responder has executed that packet.
+    /// Whether the responder has queued a NAK for the expected PSN. It sends no sequence NAK until it has executed the packet
+    /// with that PSN.
     sequence_nak_suppressed: bool,
     /// The highest PSN that the responder dropped because an earlier packet was missing.
     highest_dropped_psn: Psn,
@@ -153,9 +153,9 @@ impl Responder {
 
     /// Enters ERR: drops all responses and keeps only a NAK that ends the queue pair.
     ///
-    /// If responses are due, the NAK is dropped too. The NAK's PSN comes after the PSNs of the responses, so that the
-    /// requester would ask for these again, which an ERR queue pair does not answer. A NAK at an earlier PSN would blame
-    /// the wrong request.
+    /// If responses are due, the responder drops the NAK too. A NAK at its own PSN would make the requester ask for the
+    /// dropped responses, which a queue pair in ERR does not send. A NAK at the PSN of a response would fail a request that
+    /// is valid.
     pub(crate) fn stop(&mut self) {
         let fatal_nak = self
             .pending_nak
