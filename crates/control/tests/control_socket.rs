@@ -169,10 +169,10 @@ fn sockets_of_ended_processes_are_removed() {
     ended.wait().unwrap();
     let stale = dir.join(format!("{}.sock", ended.id()));
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
-    fs::write(dir.join("applied.txt"), "").unwrap();
+    fs::write(dir.join("other.txt"), "").unwrap();
     assert_eq!(list_processes(&dir).unwrap(), []);
     assert!(!stale.exists());
-    assert!(dir.join("applied.txt").exists(), "only sockets are removed");
+    assert!(dir.join("other.txt").exists(), "only sockets are removed");
     // The ID belongs to a running process that does not listen on the socket.
     let reused = dir.join(format!("{}.sock", process::id()));
     drop(std::os::unix::net::UnixListener::bind(&reused).unwrap());

@@ -11,8 +11,8 @@ use crate::eventfd;
 
 /// A bounded queue of events with an eventfd that is readable while the queue holds an event. A full queue drops new events.
 ///
-/// The application may wait on the descriptor and may change its `O_NONBLOCK` flag. It takes events with [`EventQueue::pop`] and does not
-/// read the descriptor.
+/// The application may wait on the descriptor and may change its `O_NONBLOCK` flag. It must not read the
+/// descriptor.
 #[derive(Debug)]
 pub struct EventQueue<T> {
     state: Mutex<State<T>>,

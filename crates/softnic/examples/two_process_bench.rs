@@ -3,9 +3,9 @@
 //! `cargo run --release -p mitra-softnic --example two_process_bench [ROUNDS] [ITERATIONS] [offload=off] [passive] [KIND...]`
 //!
 //! Each round measures every kind once. The figures of a kind cover all rounds. `floor` is a ping-pong of 40-byte datagrams with
-//! busy-polled `send_to` and `recv_from`; latency is also given as a multiple of its median. `floor_again` repeats it, and the ratio of the two
-//! is the noise of the machine. `floor_connected` uses connected sockets, which save the route lookup; a NIC with several peers
-//! cannot use them. With `passive`, the peer does not poll while this process reads, writes or adds.
+//! busy-polled `send_to` and `recv_from`. Each latency is also printed as a multiple of the median of `floor`. `floor_again` repeats
+//! `floor`, and the ratio of the two is the noise of the machine. `floor_connected` uses connected sockets, which save the route
+//! lookup; a NIC with several peers cannot use them. With `passive`, the peer does not poll while this process reads, writes or adds.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, UdpSocket};

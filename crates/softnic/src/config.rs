@@ -19,8 +19,8 @@ pub struct Config {
     /// stores under its own lock. With [`AtomicScope::Global`] the NIC uses the CPU's atomic instructions.
     pub atomic_scope: AtomicScope,
     /// The value that the NIC reports as [`Capabilities::ack_after_placement`](mitra_verbs::Capabilities): whether an ACK
-    /// proves that the data is in memory. Default: true. Set it to false on a NIC with the fault
-    /// [`Failure::NotPlaced`](mitra_transport::fault::Failure) to model a device that reports this weakness.
+    /// proves that the data is in memory. Default: true. The fault [`Failure::NotPlaced`](mitra_transport::fault::Failure) breaks
+    /// this guarantee. Set the field to false to model a device that reports honestly that it gives no such guarantee.
     pub ack_after_placement: bool,
     /// The device limits.
     pub limits: Limits,

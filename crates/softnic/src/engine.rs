@@ -30,9 +30,9 @@ const LATE_TIMER: Duration = Duration::from_millis(1);
 const MAX_RECEIVES_LATE_TIMER: u32 = 256;
 /// The most receive calls of a round of the progress thread. It releases the lock between rounds.
 const MAX_RECEIVES_THREAD: u32 = 4;
-/// The most receive calls of a round of a poller. A poller's first round has one call, so that the poller sees each completion as early as
-/// possible. The number doubles with each round that receives data: such a poller is behind, and draining the socket is more urgent
-/// than returning to it.
+/// The most receive calls of a round of a poller. The first round makes one call, so that `poll_cq` returns each completion as early
+/// as possible. Each round that receives data doubles the number for the next round, because the poller is then behind the
+/// arrival of data. A round without data resets the number to 1.
 const MAX_RECEIVES_POLLER: u32 = 16;
 
 /// The state behind a NIC's lock. `receive.rs` implements the receive path, `transmit.rs` the transmit path.

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::progress_thread::SharedNic;
 
 /// A handle that injects faults into one NIC and its link. [`mitra_transport::fault`] defines the faults. The methods work from any
-/// thread; on a NIC that was poisoned by a panic they do nothing.
+/// thread, also on a dead, hung or reset NIC. After a panic under the NIC's lock they do nothing.
 #[derive(Clone)]
 pub struct RailFaults(pub(crate) Arc<SharedNic>);
 

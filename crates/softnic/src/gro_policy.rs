@@ -7,8 +7,8 @@ use crate::udp_socket::ACK_LEN;
 
 /// Datagrams of at least this length, in bytes, count as bulk data.
 const BULK_LEN: usize = 1000;
-/// The score that enables `UDP_GRO`; [`GroPolicy::record_datagram`] defines how datagrams score. A requester sends fewer
-/// pairs than this before it has learnt whether it may delay its ACKs.
+/// The score that enables `UDP_GRO`; [`GroPolicy::record_datagram`] defines how datagrams score. The ACKs that a peer sends before
+/// it has learnt whether it may delay ACKs score less than this.
 const ENABLE_SCORE: u32 = 512;
 /// The score of a bulk datagram.
 const BULK_SCORE: u32 = 64;
@@ -49,8 +49,10 @@ impl GroPolicy {
         }
     }
 
-    /// Records a received datagram. Returns true if the socket shall enable `UDP_GRO` now. Bulk data and an ACK that
-    /// follows another datagram of its sender raise the score. Any other datagram lowers it by 1.
+    /// Records a received datagram. Returns true if the socket must enable `UDP_GRO` now.
+    ///
+    /// A bulk datagram, or an ACK that follows another datagram of its sender, raises the score. Any other datagram lowers the
+    /// score by 1.
     pub(crate) fn record_datagram(&mut self, len: usize, sender: Option<SockaddrStorage>) -> bool {
         let GroPolicy::Observing { remaining, last_sender } = self else { return false };
         let same_sender = std::mem::replace(last_sender, sender) == sender;

@@ -48,8 +48,8 @@ impl Engine {
         self.multicast_groups.iter().map(|group| Arc::clone(&group.socket)).collect()
     }
 
-    /// Receives and processes datagrams of each group, with at most `max_receives` receive calls that return data per group. Returns the total
-    /// number of such calls.
+    /// Makes up to `max_receives` receive calls for each group and processes their data. Returns the number of calls that
+    /// returned data.
     pub(crate) fn receive_multicast(&mut self, now: Time, max_receives: u32) -> u32 {
         let mut receives = 0;
         for index in 0..self.multicast_groups.len() {

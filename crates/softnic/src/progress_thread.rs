@@ -37,7 +37,7 @@ const MAX_SLEEP_WHEN_ACTIVE: Duration = Duration::from_millis(5);
 /// See [`MAX_SLEEP_WHEN_ACTIVE`].
 const ACTIVE_PERIOD: Duration = Duration::from_millis(100);
 
-/// The number of forks between the process that started the program and this process.
+/// The number of times that [`after_fork_in_child`] has run in this process and its ancestors.
 static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Marks all open NICs as dead in the child of a fork. Register this function as a child handler with `pthread_atfork(3)`.

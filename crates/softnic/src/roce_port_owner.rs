@@ -26,13 +26,13 @@ impl RocePortOwner {
             if fds.any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target.as_os_str() == link.as_str()))
             {
                 if pid == std::process::id() {
-                    return "this process".to_owned();
+                    return "this process itself".to_owned();
                 }
                 let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
                 return format!("process {pid} ({})", name.trim());
             }
         }
-        "a process of another user, or the kernel (rdma_rxe)".to_owned()
+        "a process of another user, or the kernel itself (rdma_rxe)".to_owned()
     }
 }
 

@@ -259,7 +259,7 @@ fn open_errors_name_address_and_alternative() {
     let nic = open(Config::loopback());
     let ip = IpAddr::from(nic.query_port().unwrap().gid);
     let taken = SoftNic::open(Config::at(ip)).unwrap_err().to_string();
-    assert!(taken.contains(&format!("UDP port 4791 of {ip} is in use by this process")), "{taken}");
+    assert!(taken.contains(&format!("UDP port 4791 of {ip} is in use by this process itself")), "{taken}");
     drop(nic);
     drop(open(Config::at(ip)));
 

@@ -10,7 +10,7 @@ use mitra_verbs::*;
 
 /// Exceeds the duration of every operation in these tests by far, even on a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
-/// The size of each end's registered memory, in bytes.
+/// The size of each endpoint's registered memory, in bytes.
 pub const MEMORY_SIZE: usize = 1 << 20;
 
 /// A NIC with registered memory, a completion queue and an RC queue pair.
@@ -33,7 +33,7 @@ pub struct LinkAttr {
 
 impl Default for LinkAttr {
     fn default() -> LinkAttr {
-        // 67 ms per attempt: a busy machine is not a lost packet.
+        // 67 ms per attempt, so that a delay on a busy machine rarely causes a retransmission.
         LinkAttr { mtu: Mtu::M4096, timeout: 14, retry_cnt: 7 }
     }
 }
@@ -155,7 +155,8 @@ pub fn poll_until(description: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Evaluates a condition every millisecond until the condition holds. The condition must not poll: only progress threads drive the NICs.
+/// Evaluates a condition every millisecond until the condition holds. The condition must not poll, so that only progress threads
+/// drive the NICs.
 pub fn sleep_until(description: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
