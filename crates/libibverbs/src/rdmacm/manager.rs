@@ -1,53 +1,58 @@
-//! The one connection manager of a process: its state under a lock, and the thread that waits on its sockets.
+//! The connection manager of a process: the state under its lock, and the thread that waits for the sockets.
 
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
+use mitra_os_util::thread;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::close_on_fork::{CloseOnFork, close_registered};
 use super::device::Device;
-use super::fork::{self, Held};
+use super::socket::errno_of;
 use super::state::State;
-use mitra_os_util::thread;
 
-/// The manager; null until it is needed.
+/// The manager of this process; null until the first call, and again in the child of a `fork`.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
 
-/// What the waker's readiness is called; identifiers count from 1.
+/// The epoll data of the waker. Identifiers count from 1.
 const WAKER: u64 = 0;
 
-/// How long to leave ports alone when there are no descriptors left.
-const EXHAUSTED_PAUSE: Duration = Duration::from_millis(20);
+/// How long the thread pauses when a stream cannot be accepted because the process has no descriptors or memory left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// A process' connection manager. It lives as long as the process.
+/// A process' connection manager. It is never freed.
 pub struct Manager {
     state: Mutex<State>,
     acknowledged: Condvar,
     epoll: Arc<Epoll>,
+    /// Wakes the thread from `epoll_wait`.
     waker: EventFd,
     device: Mutex<Option<Device>>,
-    _held: [Held; 2],
+    _close_on_fork: [CloseOnFork; 2],
 }
 
-/// The manager, made by the first call in a process.
+/// Returns the manager, and creates it in the first call of a process.
+///
+/// # Errors
+/// The error of creating the manager's descriptors.
 pub fn manager() -> Result<&'static Manager, Errno> {
     let current = CURRENT.load(Ordering::Acquire);
     if !current.is_null() {
-        // SAFETY: a manager that was published is never freed nor borrowed mutably.
+        // SAFETY: CURRENT holds a pointer from `Box::into_raw` that is never freed or borrowed mutably after it was stored.
         return Ok(unsafe { &*current });
     }
-    fork::prepare();
+    register_fork_handler();
     let new = Box::into_raw(Box::new(Manager::new()?));
     match CURRENT.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: as above.
+        // SAFETY: `new` is now in CURRENT and therefore never freed.
         Ok(_) => Ok(unsafe { &*new }),
         Err(first) => {
-            // SAFETY: `new` was not published; `first` was.
+            // SAFETY: another thread stored `first`, so no other thread has seen `new`, and `first` is never freed.
             unsafe {
                 drop(Box::from_raw(new));
                 Ok(&*first)
@@ -56,10 +61,23 @@ pub fn manager() -> Result<&'static Manager, Errno> {
     }
 }
 
-/// In a fork's child: the parent's manager is no longer ours. Nothing is freed, since a thread that does not exist here may
-/// have been in the middle of a change.
-pub fn forget() {
+/// Registers [`reset_after_fork`] once in a process.
+fn register_fork_handler() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: the handler has the required signature and does only what is allowed in the child of a `fork` of a process
+        // with threads. Registration fails only for lack of memory. The consequence is that children share the parent's
+        // sockets, so a peer notices the parent's death only after the child's.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(reset_after_fork)) };
+    });
+}
+
+/// Runs in the child of a `fork`: the child starts without a manager, so it does not know the parent's identifiers. The memory
+/// of the parent's manager is not freed, because another thread of the parent may have been changing it.
+unsafe extern "C" fn reset_after_fork() {
     CURRENT.store(ptr::null_mut(), Ordering::Release);
+    // SAFETY: the registered descriptors belong to the parent's manager, which the child no longer uses.
+    unsafe { close_registered() };
 }
 
 impl Manager {
@@ -67,17 +85,27 @@ impl Manager {
         let waker = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
         epoll.add(&waker, EpollEvent::new(EpollFlags::EPOLLIN, WAKER))?;
-        let held = [Held::new(waker.as_raw_fd())?, Held::new(epoll.0.as_raw_fd())?];
+        let close_on_fork = [CloseOnFork::new(waker.as_raw_fd())?, CloseOnFork::new(epoll.0.as_raw_fd())?];
         let state = Mutex::new(State::new(epoll.clone()));
-        Ok(Self { state, acknowledged: Condvar::new(), epoll, waker, device: Mutex::default(), _held: held })
+        Ok(Self {
+            state,
+            acknowledged: Condvar::new(),
+            epoll,
+            waker,
+            device: Mutex::default(),
+            _close_on_fork: close_on_fork,
+        })
     }
 
-    /// The state, to look at and change.
+    /// Locks the state.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The device, opened when it is first needed.
+    /// Returns the device, and opens it in the first call.
+    ///
+    /// # Errors
+    /// The error of [`Device::open`].
     pub fn device(&self) -> Result<Device, Errno> {
         let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         match *device {
@@ -86,51 +114,55 @@ impl Manager {
         }
     }
 
-    /// Gives the state back until an event was acknowledged.
+    /// Unlocks the state, waits until an event is acknowledged, and locks it again.
     pub fn wait_for_acknowledgement<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.acknowledged.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An event was acknowledged.
-    pub fn acknowledged(&self) {
+    /// Wakes the calls that wait for an acknowledgement.
+    pub fn notify_acknowledged(&self) {
         self.acknowledged.notify_all();
     }
 
-    /// Makes the thread attend to deadlines that are new, and starts it at first.
-    pub fn attend(&'static self) -> Result<(), Errno> {
+    /// Wakes the manager's thread, so that it takes new deadlines into account. Starts the thread in the first call.
+    ///
+    /// # Errors
+    /// The error of creating the thread or of writing to the waker.
+    pub fn wake_thread(&'static self) -> Result<(), Errno> {
         let mut state = self.lock();
         if !state.has_thread {
-            thread::spawn("mitra-rdmacm", || self.run()).map_err(super::socket::errno_of)?;
+            thread::spawn("mitra-rdmacm", || self.run()).map_err(errno_of)?;
             state.has_thread = true;
         }
         drop(state);
         self.waker.write(1).map(drop)
     }
 
+    /// The body of the manager's thread.
     fn run(&self) {
         let mut ready = [EpollEvent::empty(); 64];
         let mut deadline: Option<Instant> = None;
         loop {
             let timeout = deadline.map_or(EpollTimeout::NONE, |deadline| {
-                // Rounded up: a timer that fires early fires again at once.
+                // Rounded up to whole milliseconds, so that the deadline has passed when the wait ends.
                 let left = deadline.saturating_duration_since(Instant::now()).as_millis() + 1;
                 EpollTimeout::try_from(left).unwrap_or(EpollTimeout::MAX)
             });
-            // Signals are blocked; if one interrupts it nevertheless, nothing was ready.
+            // The thread blocks all signals. If the wait fails nevertheless, it counts as one without ready sockets.
             let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
             let (mut state, now) = (self.lock(), Instant::now());
             for event in &ready[..count] {
                 match event.data() {
-                    // Only that it was written matters.
+                    // Only resets the eventfd; its value has no meaning.
                     WAKER => drop(self.waker.read()),
-                    handle => state.serve(handle, now),
+                    handle => state.on_ready(handle, now),
                 }
             }
-            deadline = state.tick(now);
-            if std::mem::take(&mut state.is_exhausted) {
+            deadline = state.on_timer(now);
+            if std::mem::take(&mut state.accept_failed) {
                 drop(state);
-                // The port stays readable: asked again at once, it would keep a processor busy.
-                std::thread::sleep(EXHAUSTED_PAUSE);
+                // The listening socket stays readable. Without a pause the thread would spin.
+                std::thread::sleep(ACCEPT_PAUSE);
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Sockets in the RDMA port spaces.
+//! Sockets that represent ports of the RDMA port spaces.
 //!
-//! A port of RDMA_PS_TCP stands for a TCP port and one of RDMA_PS_UDP for a UDP port, so that the kernel allocates them, keeps
-//! them apart, and finds clashes between processes. Not for those of the same number: many a program (UCX, iSER targets)
-//! listens on one number in RDMA and in plain TCP. So [`other_number`] lies between, and what can clash is an ordinary socket
-//! that happens to have that other number.
+//! A port of RDMA_PS_TCP is represented by a TCP port and a port of RDMA_PS_UDP by a UDP port, so the kernel allocates the
+//! numbers and detects conflicts between processes. The two numbers differ, because programs such as UCX and iSER targets
+//! listen on the same number in RDMA_PS_TCP and in plain TCP. [`translate_port`] maps one number to the other. A conflict
+//! remains possible with an ordinary socket that has the translated number.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Deref;
@@ -12,21 +12,21 @@ use std::time::Duration;
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
-use super::fork::Held;
+use super::close_on_fork::CloseOnFork;
 
-/// Whose port numbers an identifier uses, and with them the transport service of its QP.
+/// The port space of an identifier (`enum rdma_port_space`), which also determines the transport service of its QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Space {
-    /// RDMA_PS_TCP: connections.
+pub enum PortSpace {
+    /// RDMA_PS_TCP: connected queue pairs.
     Tcp,
-    /// RDMA_PS_UDP: datagram services.
+    /// RDMA_PS_UDP: datagram queue pairs.
     Udp,
 }
 
-/// A non-blocking socket that neither an executed program nor a fork's child keeps.
+/// A non-blocking socket that is closed on `exec` and in the child of a `fork`. Its addresses carry RDMA port numbers.
 #[derive(Debug)]
 pub struct Port {
-    _held: Held,
+    _close_on_fork: CloseOnFork,
     socket: Socket,
 }
 
@@ -39,25 +39,31 @@ impl Deref for Port {
 }
 
 impl Port {
-    /// Takes a socket in.
+    /// Makes a socket non-blocking and registers it to be closed on `fork`.
     pub fn new(socket: Socket) -> Result<Self, Errno> {
         socket.set_nonblocking(true).map_err(errno_of)?;
-        Ok(Self { _held: Held::new(std::os::fd::AsRawFd::as_raw_fd(&socket))?, socket })
+        Ok(Self { _close_on_fork: CloseOnFork::new(std::os::fd::AsRawFd::as_raw_fd(&socket))?, socket })
     }
 
-    /// Binds to `address`; port 0 becomes a free one.
+    /// Creates a socket bound to `address`. For port 0 the kernel chooses a free port.
     ///
-    /// A port that somebody is bound to is refused, one that a closed connection left in TIME_WAIT is not: that is
-    /// TCP's caution, which RDMA's port spaces do not know. So `SO_REUSEADDR` is used only where binding plainly failed, and
-    /// [`share`](Self::share)d by those who listen or are connected, which the kernel then tells from those who are only bound.
-    pub fn bind(space: Space, address: SocketAddr, reuse: bool, v6_only: bool) -> Result<Self, Errno> {
+    /// The bind must fail if another socket is bound to the port, and must succeed if only closed connections in TIME_WAIT
+    /// use it, because RDMA port spaces have no TIME_WAIT. `bind` therefore retries with `SO_REUSEADDR` when a plain bind
+    /// fails. Sockets that listen or are connected set that option by [`share`](Self::share); sockets that are only bound do
+    /// not, unless they needed the retry. The kernel lets two sockets share a port only if both set the option and neither listens.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` if the port is in use, or the error of the failing system call.
+    pub fn bind(space: PortSpace, address: SocketAddr, reuse: bool, v6_only: bool) -> Result<Self, Errno> {
         let bind = |reuse: bool| {
             let port = Self::new(
                 match space {
-                    Space::Tcp => {
+                    PortSpace::Tcp => {
                         Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
                     }
-                    Space::Udp => Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)),
+                    PortSpace::Udp => {
+                        Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
+                    }
                 }
                 .map_err(errno_of)?,
             )?;
@@ -65,72 +71,79 @@ impl Port {
                 port.set_only_v6(v6_only).map_err(errno_of)?;
             }
             port.set_reuse_address(reuse).map_err(errno_of)?;
-            port.socket.bind(&renumbered(address).into()).map_err(errno_of)?;
+            port.socket.bind(&translate_address(address).into()).map_err(errno_of)?;
             Ok(port)
         };
         match bind(reuse) {
-            Err(Errno::EADDRINUSE) if space == Space::Tcp && !reuse => bind(true),
+            Err(Errno::EADDRINUSE) if space == PortSpace::Tcp && !reuse => bind(true),
             bound => bound,
         }
     }
 
-    /// Lets the port be bound again once nobody listens on it.
+    /// Allows another socket to bind the port while this socket does not listen.
     pub fn share(&self) {
-        // Without it, a restarted program waits a minute: no reason to fail now.
+        // A failure is ignored: its only consequence is that a restarted program cannot bind the port for a minute.
         let _ = self.set_reuse_address(true);
     }
 
-    /// Finds out within a minute that the peer's machine is gone: ten probes, unless the system says otherwise.
+    /// Enables TCP keep-alive, so that the failure of the peer's host is detected within about a minute: the first probe after
+    /// 10 s, then one every 5 s, as many as the system's default (9 on Linux). Also disables Nagle's algorithm.
     pub fn keep_alive(&self) {
         let every = Duration::from_secs(5);
         let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(every);
-        // Where that fails, only a peer whose machine vanishes goes unnoticed.
+        // A failure is ignored: its only consequence is that the failure of a peer's host is not detected.
         let _ = self.set_tcp_keepalive(&keepalive);
         let _ = self.set_tcp_nodelay(true);
     }
 
-    /// The local address.
+    /// Returns the local address, with its RDMA port number.
     pub fn address(&self) -> Result<SocketAddr, Errno> {
         let address = self.local_addr().map_err(errno_of)?.as_socket();
-        address.map(renumbered).ok_or(Errno::EAFNOSUPPORT)
+        address.map(translate_address).ok_or(Errno::EAFNOSUPPORT)
     }
 
-    /// The peer's address, once there is a peer.
+    /// Returns the peer's address, with its RDMA port number.
+    ///
+    /// # Errors
+    /// `ENOTCONN` before the socket is connected.
     pub fn peer(&self) -> Result<SocketAddr, Errno> {
         let address = self.peer_addr().map_err(errno_of)?.as_socket();
-        address.map(renumbered).ok_or(Errno::EAFNOSUPPORT)
+        address.map(translate_address).ok_or(Errno::EAFNOSUPPORT)
     }
 
-    /// Connects, or begins to (`EINPROGRESS`).
+    /// Starts to connect.
+    ///
+    /// # Errors
+    /// `EINPROGRESS` while the connection is being established, or the error of `connect`.
     pub fn connect(&self, peer: SocketAddr) -> Result<(), Errno> {
-        self.socket.connect(&renumbered(peer).into()).map_err(errno_of)
+        self.socket.connect(&translate_address(peer).into()).map_err(errno_of)
     }
 }
 
-/// The number of the ordinary port that stands for an RDMA port, and the other way round: bit 13 flipped. That keeps the
-/// numbers below the kernel's ephemeral ones (32768) below them. Privileged numbers (below 1024) stay, and those that
-/// would become privileged.
-fn other_number(port: u16) -> u16 {
+/// Maps an RDMA port number to the number of the TCP or UDP port that represents it, and back, by flipping bit 13. Numbers
+/// below the kernel's ephemeral range (from 32768) stay below it. Privileged numbers (below 1024) are unchanged, and so are
+/// the numbers that would become privileged.
+fn translate_port(port: u16) -> u16 {
     const BIT: u16 = 1 << 13;
     if port & !BIT < 1024 { port } else { port ^ BIT }
 }
 
-/// An address with the [`other_number`].
-pub fn renumbered(mut address: SocketAddr) -> SocketAddr {
-    address.set_port(other_number(address.port()));
+/// Returns the address with its port translated, in either direction.
+pub fn translate_address(mut address: SocketAddr) -> SocketAddr {
+    address.set_port(translate_port(address.port()));
     address
 }
 
-/// From which address the routing tables reach `to`; no packet is sent.
+/// Returns the local address that the routing table selects for `to`. Sends no packet.
 pub fn source_towards(to: SocketAddr) -> Result<IpAddr, Errno> {
     let any = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let probe = std::net::UdpSocket::bind(SocketAddr::new(any, 0)).map_err(errno_of)?;
-    // Any port but 0 will do.
+    // `connect` refuses port 0; any other port has the same route. 9 is the discard service.
     probe.connect(SocketAddr::new(to.ip(), 9)).map_err(errno_of)?;
     Ok(probe.local_addr().map_err(errno_of)?.ip())
 }
 
-/// The error number of an I/O error.
+/// Returns the error number of an I/O error, `EIO` if it has none.
 pub fn errno_of(error: std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
@@ -144,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_allocated_and_its_second_user_refused() {
-        for space in [Space::Tcp, Space::Udp] {
+    fn second_bind_of_port_is_refused() {
+        for space in [PortSpace::Tcp, PortSpace::Udp] {
             let first = Port::bind(space, loopback(0), false, false).unwrap();
             let address = first.address().unwrap();
             assert_ne!(address.port(), 0);
             let second = Port::bind(space, address, false, false);
             assert_eq!(second.err(), Some(Errno::EADDRINUSE), "bound");
-            if space == Space::Tcp {
+            if space == PortSpace::Tcp {
                 first.share();
                 first.listen(1).unwrap();
                 let second = Port::bind(space, address, false, false);
@@ -162,40 +175,39 @@ mod tests {
         }
     }
 
-    /// A restarted server finds its port, though its old connections linger in TIME_WAIT.
     #[test]
-    fn a_port_with_old_connections_can_be_bound_again() {
-        let listener = Port::bind(Space::Tcp, loopback(0), false, false).unwrap();
+    fn port_with_connections_in_time_wait_can_be_bound() {
+        let listener = Port::bind(PortSpace::Tcp, loopback(0), false, false).unwrap();
         listener.share();
         listener.listen(1).unwrap();
         let address = listener.address().unwrap();
-        let peer = std::net::TcpStream::connect(renumbered(address)).unwrap();
+        let peer = std::net::TcpStream::connect(translate_address(address)).unwrap();
         listener.set_nonblocking(false).unwrap();
-        // The side that closes first is the one that lingers.
+        // The side that closes first enters TIME_WAIT.
         drop(listener.accept().unwrap());
         drop((peer, listener));
-        Port::bind(Space::Tcp, address, false, false).unwrap();
+        Port::bind(PortSpace::Tcp, address, false, false).unwrap();
     }
 
     #[test]
-    fn the_two_spaces_do_not_clash_nor_with_plain_tcp() {
-        // Somebody else may have the number; not each time.
+    fn port_spaces_conflict_neither_with_each_other_nor_with_plain_tcp() {
+        // Another process may use the number, but hardly ten times in succession.
         let free = (0..10).any(|_| {
-            let tcp = Port::bind(Space::Tcp, loopback(0), false, false).unwrap();
+            let tcp = Port::bind(PortSpace::Tcp, loopback(0), false, false).unwrap();
             let address = tcp.address().unwrap();
-            let udp = Port::bind(Space::Udp, address, false, false);
+            let udp = Port::bind(PortSpace::Udp, address, false, false);
             udp.is_ok() && std::net::TcpListener::bind(address).is_ok()
         });
         assert!(free);
     }
 
     #[test]
-    fn every_port_has_one_other_number() {
+    fn port_translation_is_an_involution() {
         for port in 0..=u16::MAX {
-            let other = other_number(port);
-            assert_eq!(other_number(other), port);
-            assert_eq!(other < 1024, port < 1024);
-            assert_eq!(other < 32768, port < 32768);
+            let translated = translate_port(port);
+            assert_eq!(translate_port(translated), port);
+            assert_eq!(translated < 1024, port < 1024);
+            assert_eq!(translated < 32768, port < 32768);
         }
     }
 }

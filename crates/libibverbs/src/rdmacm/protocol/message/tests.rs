@@ -1,7 +1,7 @@
 use super::*;
 
-fn offer(private: usize) -> Offer {
-    Offer {
+fn params(private: usize) -> ConnectionParams {
+    ConnectionParams {
         qpn: 0x00ab_cdef,
         starting_psn: 0x0012_3456,
         gid: *b"0123456789abcdef",
@@ -16,26 +16,26 @@ fn offer(private: usize) -> Offer {
     }
 }
 
-/// Every kind, with no private data and with as much as there may be.
+/// One message of every kind without private data, and one with the greatest private data.
 fn samples() -> Vec<Message> {
     let mut samples = vec![Message::Rtu, Message::Dreq, Message::Drep];
     for full in [0, 1] {
         let private = |limit: usize| vec![0x5a; full * limit];
-        samples.push(Message::Req(offer(full * REQ_PRIVATE)));
-        samples.push(Message::Rep(offer(full * REP_PRIVATE)));
-        samples.push(Message::Rej(Rejection { reason: 28, private_data: private(REJ_PRIVATE) }));
-        samples.push(Message::SidrReq(Inquiry {
+        samples.push(Message::Req(params(full * REQ_PRIVATE_DATA_LEN)));
+        samples.push(Message::Rep(params(full * REP_PRIVATE_DATA_LEN)));
+        samples.push(Message::Rej(Rejection { reason: 28, private_data: private(REJ_PRIVATE_DATA_LEN) }));
+        samples.push(Message::SidrReq(SidrRequest {
             request_id: u64::MAX,
             gid: [7; 16],
-            private_data: private(SIDR_REQ_PRIVATE),
+            private_data: private(SIDR_REQ_PRIVATE_DATA_LEN),
         }));
-        samples.push(Message::SidrRep(Answer {
+        samples.push(Message::SidrRep(SidrReply {
             request_id: 1,
-            status: sidr::VALID,
+            status: sidr_status::VALID,
             qpn: 17,
             qkey: 0x0123_4567,
             gid: [9; 16],
-            private_data: private(SIDR_REP_PRIVATE),
+            private_data: private(SIDR_REP_PRIVATE_DATA_LEN),
         }));
     }
     samples
@@ -48,7 +48,7 @@ fn encoded(message: &Message) -> Vec<u8> {
 }
 
 #[test]
-fn every_message_comes_back_as_it_was() {
+fn messages_round_trip() {
     for message in samples() {
         let mut bytes = encoded(&message);
         let length = bytes.len();
@@ -59,7 +59,7 @@ fn every_message_comes_back_as_it_was() {
 }
 
 #[test]
-fn of_a_part_nothing_is_decoded_and_nothing_refused() {
+fn incomplete_message_needs_more_bytes() {
     for message in samples() {
         let bytes = encoded(&message);
         for length in 0..bytes.len() {
@@ -68,9 +68,9 @@ fn of_a_part_nothing_is_decoded_and_nothing_refused() {
     }
 }
 
-/// A body cut short or grown by a byte, with a header that says so.
+/// The header carries the wrong length too: only the fields show that the body is too short or too long.
 #[test]
-fn a_body_of_another_length_is_malformed() {
+fn body_of_wrong_length_is_malformed() {
     for message in samples() {
         let bytes = encoded(&message);
         let wrong = |body: &[u8]| {
@@ -79,16 +79,16 @@ fn a_body_of_another_length_is_malformed() {
             bytes.extend(body);
             assert_eq!(Message::decode(&bytes), Err(Malformed), "{message:?} with a body of {}", body.len());
         };
-        for length in 0..bytes.len() - HEADER {
-            wrong(&bytes[HEADER..HEADER + length]);
+        for length in 0..bytes.len() - HEADER_LEN {
+            wrong(&bytes[HEADER_LEN..HEADER_LEN + length]);
         }
-        wrong(&[&bytes[HEADER..], &[0]].concat());
+        wrong(&[&bytes[HEADER_LEN..], &[0]].concat());
     }
 }
 
-/// Whatever is accepted has one meaning and that meaning one form: nothing is read that is not said.
+/// The encoding is canonical: every accepted byte string is the encoding of the message that it decodes to.
 #[test]
-fn of_a_changed_message_every_byte_counts() {
+fn accepted_bytes_re_encode_to_themselves() {
     for message in samples() {
         let bytes = encoded(&message);
         for (position, value) in (0..bytes.len()).flat_map(|at| (0..=u8::MAX).map(move |value| (at, value))) {
@@ -102,14 +102,14 @@ fn of_a_changed_message_every_byte_counts() {
 }
 
 #[test]
-fn a_hostile_length_is_refused_before_its_bytes_are_waited_for() {
+fn excessive_length_is_malformed_before_the_body_arrives() {
     let mut bytes = encoded(&Message::Rtu);
     bytes[6..8].copy_from_slice(&u16::MAX.to_be_bytes());
     assert_eq!(Message::decode(&bytes), Err(Malformed));
 }
 
 #[test]
-fn a_stranger_is_refused_at_its_first_byte() {
+fn foreign_protocol_is_malformed_at_its_first_byte() {
     assert_eq!(Message::decode(b"G"), Err(Malformed));
     assert_eq!(Message::decode(b"MiCX"), Err(Malformed));
     let mut other_version = encoded(&Message::Rtu);
@@ -122,29 +122,29 @@ fn a_stranger_is_refused_at_its_first_byte() {
 
 #[test]
 fn fields_out_of_range_are_malformed() {
-    type Change = fn(&mut Offer);
+    type Change = fn(&mut ConnectionParams);
     let changes: [Change; 6] = [
-        |offer| offer.qpn = 1 << 24,
-        |offer| offer.starting_psn = u32::MAX,
-        |offer| offer.path_mtu = 0,
-        |offer| offer.path_mtu = 6,
-        |offer| offer.retry_count = 8,
-        |offer| offer.rnr_retry_count = 255,
+        |params| params.qpn = 1 << 24,
+        |params| params.starting_psn = u32::MAX,
+        |params| params.path_mtu = 0,
+        |params| params.path_mtu = 6,
+        |params| params.retry_count = 8,
+        |params| params.rnr_retry_count = 255,
     ];
     for change in changes {
-        let mut offer = offer(3);
-        change(&mut offer);
-        assert_eq!(Message::decode(&encoded(&Message::Req(offer.clone()))), Err(Malformed), "{offer:?}");
+        let mut params = params(3);
+        change(&mut params);
+        assert_eq!(Message::decode(&encoded(&Message::Req(params.clone()))), Err(Malformed), "{params:?}");
     }
-    // A REQ may carry less than a REP.
-    let mut bytes = encoded(&Message::Rep(offer(REQ_PRIVATE + 1)));
+    // The private data of a REQ is limited to fewer bytes than the private data of a REP.
+    let mut bytes = encoded(&Message::Rep(params(REQ_PRIVATE_DATA_LEN + 1)));
     bytes[5] = 1;
     assert_eq!(Message::decode(&bytes), Err(Malformed));
 }
 
-/// A forged source address must not make a flood of its answers.
+/// Requests with a forged source address must not be amplified.
 #[test]
-fn no_answer_is_longer_than_its_request() {
+fn sidr_reply_is_no_longer_than_its_request() {
     let shortest = samples()
         .iter()
         .filter(|sample| matches!(sample, Message::SidrReq(_)))

@@ -1,17 +1,20 @@
-//! Identifiers for synchronous programs: address, path and QP in one call, requests one by one.
+//! `rdma_create_ep` and `rdma_get_request`: for synchronous programs, address, route and queue pair in one call.
 
 use std::ffi::c_int;
 use std::ptr;
 
 use nix::errno::Errno;
 
-use super::event::{give_back, next};
+use super::event::next_event;
 use super::identifier::{create, destroy};
-use super::manager::manager;
 use super::queue_pair::{rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq};
-use super::state::{QpAttributes, Theirs};
-use super::{answer, resolve};
+use super::resolve;
 use crate::abi::*;
+use crate::rdmacm::acknowledgement::acknowledge_held_event;
+use crate::rdmacm::caller_ptr::CallerPtr;
+use crate::rdmacm::identifier::QpInitAttr;
+use crate::rdmacm::manager::manager;
+use crate::rdmacm::return_code::return_code;
 
 /// `rdma_create_ep`.
 #[unsafe(no_mangle)]
@@ -21,52 +24,61 @@ pub unsafe extern "C" fn rdma_create_ep(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the program's place, and what it got from `rdma_getaddrinfo`.
-    answer(unsafe {
+    // SAFETY: `rdma_create_ep` requires a valid pointer for the identifier, a list from `rdma_getaddrinfo`, and a protection
+    // domain and attributes that are null or valid.
+    return_code(unsafe {
         let (ps, qp_type) = ((*res).ai_port_space as rdma_port_space, (*res).ai_qp_type as ibv_qp_type);
         create(ptr::null_mut(), ptr::null_mut(), ps, qp_type).and_then(|created| {
-            let filled = if (*res).ai_flags & RAI_PASSIVE != 0 {
-                fill_passive(created, &*res, pd, qp_init_attr)
+            let prepared = if (*res).ai_flags & RAI_PASSIVE != 0 {
+                prepare_passive(created, &*res, pd, qp_init_attr)
             } else {
-                fill_active(created, &*res, pd, qp_init_attr)
+                prepare_active(created, &*res, pd, qp_init_attr)
             };
-            filled.inspect_err(|_| rdma_destroy_ep(created))?;
+            prepared.inspect_err(|_| rdma_destroy_ep(created))?;
             *id = created;
             Ok(())
         })
     })
 }
 
-unsafe fn fill_passive(
+/// Binds a passive identifier and stores the attributes of the queue pairs for its requests.
+///
+/// # Safety
+/// As `rdma_create_ep` requires; `id` is the memory of a live identifier.
+unsafe fn prepare_passive(
     id: *mut rdma_cm_id,
     res: &rdma_addrinfo,
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's, as of `rdma_create_ep`.
+    // SAFETY: by the contract.
     unsafe {
         resolve::bind(id, res.ai_src_addr)?;
         if !pd.is_null() {
             (*id).pd = pd;
         }
         if let Some(attr) = attr.as_ref() {
-            let attr = QpAttributes(ibv_qp_init_attr { qp_type: res.ai_qp_type as ibv_qp_type, ..*attr });
-            manager()?.lock().find(id)?.1.qp_for_requests = Some((Theirs(pd), attr));
+            let attr = QpInitAttr(ibv_qp_init_attr { qp_type: res.ai_qp_type as ibv_qp_type, ..*attr });
+            manager()?.lock().find(id)?.1.qp_for_requests = Some((CallerPtr(pd), attr));
         }
     }
     Ok(())
 }
 
-unsafe fn fill_active(
+/// Resolves address and route of an active identifier and creates its queue pair.
+///
+/// # Safety
+/// As for [`prepare_passive`].
+unsafe fn prepare_active(
     id: *mut rdma_cm_id,
     res: &rdma_addrinfo,
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
     let manager = manager()?;
-    // SAFETY: the caller's, as of `rdma_create_ep`.
+    // SAFETY: by the contract. `ai_connect` points to `ai_connect_len` bytes if it is not null.
     unsafe {
-        resolve::resolve(id, res.ai_src_addr, res.ai_dst_addr)?;
+        resolve::resolve_addr(id, res.ai_src_addr, res.ai_dst_addr)?;
         resolve::resolve_route(manager, id)?;
         if let Some(attr) = attr.as_mut() {
             attr.qp_type = res.ai_qp_type as ibv_qp_type;
@@ -85,20 +97,21 @@ unsafe fn fill_active(
 /// `rdma_destroy_ep`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: the program's identifier.
+    // SAFETY: both calls do nothing for an unknown identifier.
     unsafe {
         rdma_destroy_qp(id);
         rdma_destroy_srq(id);
     }
-    // There is no way to report a failure.
+    // `rdma_destroy_ep` returns nothing, so a failure cannot be reported.
     let _ = manager().and_then(|manager| destroy(manager, id));
 }
 
-/// `rdma_get_request`: waits for the next request to a synchronous identifier, which keeps its event in `event`.
+/// `rdma_get_request`: waits for the next request to a synchronous identifier. The request's identifier holds the event in its
+/// `event` field.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
-    // SAFETY: the program's identifier and place.
-    answer(unsafe { get_request(listen) }.map(|request| unsafe { *id = request }))
+    // SAFETY: `rdma_get_request` requires a valid pointer for the new identifier, and that no other thread uses `listen`.
+    return_code(unsafe { get_request(listen) }.map(|request| unsafe { *id = request }))
 }
 
 unsafe fn get_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
@@ -111,26 +124,27 @@ unsafe fn get_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno>
         }
         (identifier.channel, identifier.qp_for_requests)
     };
-    // SAFETY: `find` knew it; the event is ours until it is acknowledged.
+    // SAFETY: `find` found the memory of `listen`. The event and the request's identifier live until the event is
+    // acknowledged, and only this function and the program know them.
     unsafe {
-        give_back(manager, listen);
-        let event = next(manager, channel)?;
+        acknowledge_held_event(manager, listen);
+        let event = next_event(manager, channel)?;
         let request = (*event).id;
-        let taken = (|| {
+        let result = (|| {
             if (*event).event != RDMA_CM_EVENT_CONNECT_REQUEST {
                 return Err(Errno::EINVAL);
             }
-            if let Some((pd, QpAttributes(mut attr))) = qp
+            if let Some((pd, QpInitAttr(mut attr))) = qp
                 && rdma_create_qp(request, pd.0, &raw mut attr) != 0
             {
                 return Err(Errno::last());
             }
             Ok(request)
         })();
-        match taken {
+        match result {
             Ok(request) => (*request).event = event,
             Err(_) => (*listen).event = event,
         }
-        taken
+        result
     }
 }

@@ -1,4 +1,4 @@
-//! IP addresses between C and Rust.
+//! Conversions between `struct sockaddr`, [`SocketAddr`] and GIDs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -6,15 +6,19 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use nix::errno::Errno;
 use socket2::SockAddr;
 
-/// Reads an address of a program; `None` of a null pointer.
+/// Reads an address of the program. Returns `None` for a null pointer.
+///
+/// # Errors
+/// `EAFNOSUPPORT` if the family is neither AF_INET nor AF_INET6.
 ///
 /// # Safety
-/// `address` is null or points to an address as long as its family says.
-pub unsafe fn read(address: *const sockaddr) -> Result<Option<SocketAddr>, Errno> {
+/// `address` is null or points to an address of the length that its family requires.
+pub unsafe fn read_sockaddr(address: *const sockaddr) -> Result<Option<SocketAddr>, Errno> {
     if address.is_null() {
         return Ok(None);
     }
-    // SAFETY: by the contract the family can be read, and then as much as the family says.
+    // SAFETY: by the contract the family is readable, and so is the structure that belongs to the family. All reads are
+    // unaligned reads, so the pointer needs no alignment.
     let address = unsafe {
         match i32::from((&raw const (*address).sa_family).read_unaligned()) {
             libc::AF_INET => {
@@ -27,20 +31,21 @@ pub unsafe fn read(address: *const sockaddr) -> Result<Option<SocketAddr>, Errno
                 let (ip, port) = (Ipv6Addr::from(v6.sin6_addr.s6_addr), u16::from_be(v6.sin6_port));
                 SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into()
             }
-            // AF_IB is for InfiniBand.
+            // AF_IB is InfiniBand's own address family.
             _ => return Err(Errno::EAFNOSUPPORT),
         }
     };
     Ok(Some(address))
 }
 
-/// The address as C stores it.
-pub fn stored(address: SocketAddr) -> sockaddr_storage {
-    // SAFETY: both structures are plain integers, valid for any bytes, and zero is what is not written below.
+/// Converts an address to the C structure.
+pub fn to_sockaddr_storage(address: SocketAddr) -> sockaddr_storage {
+    // SAFETY: `sockaddr_storage` consists of integers, for which zero is valid.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let address = SockAddr::from(address);
     let length = (address.len() as usize).min(size_of::<sockaddr_storage>());
-    // SAFETY: `address` is `length` bytes long, `storage` at least.
+    // SAFETY: `address` has `length` bytes and `storage` has at least `length` bytes. They do not overlap, because `storage`
+    // is a local variable. Any bytes are valid for `sockaddr_storage`.
     unsafe {
         let from = address.as_ptr().cast::<u8>();
         std::ptr::copy_nonoverlapping(from, (&raw mut storage).cast(), length);
@@ -48,7 +53,7 @@ pub fn stored(address: SocketAddr) -> sockaddr_storage {
     storage
 }
 
-/// Where a GID table has an IP address: IPv4 in its mapped form (RoCE v2).
+/// Returns the RoCEv2 GID of an IP address: the IPv6 address, or the IPv4-mapped form of an IPv4 address (annex A17).
 pub fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -61,24 +66,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back_as_they_were() {
+    fn addresses_round_trip() {
         for address in ["127.0.0.1:80", "[fe80::1%3]:65535", "[::]:0"] {
             let address: SocketAddr = address.parse().unwrap();
-            let stored = stored(address);
-            // SAFETY: a `sockaddr_storage` is longer than any address.
-            let read = unsafe { read((&raw const stored).cast()) };
+            let stored = to_sockaddr_storage(address);
+            // SAFETY: `sockaddr_storage` has room for an address of any family.
+            let read = unsafe { read_sockaddr((&raw const stored).cast()) };
             assert_eq!(read, Ok(Some(address)));
         }
     }
 
     #[test]
-    fn another_family_is_refused() {
-        let mut storage = stored("127.0.0.1:1".parse().unwrap());
+    fn other_address_families_are_refused() {
+        let mut storage = to_sockaddr_storage("127.0.0.1:1".parse().unwrap());
         storage.ss_family = 27;
-        // SAFETY: as above; null is allowed.
+        // SAFETY: `sockaddr_storage` has room for an address of any family, and null is allowed.
         unsafe {
-            assert_eq!(read((&raw const storage).cast()), Err(Errno::EAFNOSUPPORT));
-            assert_eq!(read(std::ptr::null()), Ok(None));
+            assert_eq!(read_sockaddr((&raw const storage).cast()), Err(Errno::EAFNOSUPPORT));
+            assert_eq!(read_sockaddr(std::ptr::null()), Ok(None));
         }
     }
 }

@@ -1,69 +1,73 @@
-//! What a QP is to be told at each step of a connection (`rdma_init_qp_attr`).
+//! The queue pair attributes for each state transition of a connection (`rdma_init_qp_attr`), and paths.
 
 use nix::errno::Errno;
 
-use super::device::{Device, GID_INDEX, PORT};
-use super::socket::Space;
-use super::state::{Identifier, Terms};
+use super::device::{Device, GID_INDEX, PKEY, PORT_NUM};
+use super::identifier::{Identifier, NegotiatedParams};
+use super::socket::PortSpace;
 use crate::abi::*;
 
-/// How long a packet may live, as the kernel's `CMA_IBOE_PACKET_LIFETIME`: 4.096 µs × 2^16 = 0.27 s. Processes that share
-/// few processors do not run for long.
+/// The packet lifetime of a path, 4.096 µs · 2^16 = 0.27 s, as a 5-bit code (the kernel's `CMA_IBOE_PACKET_LIFETIME` is 16
+/// too). It allows for a process that waits for a processor.
 const PACKET_LIFETIME: u8 = 16;
-/// Until a request is repeated: twice that, there and back.
+/// The local ACK timeout as a 5-bit code: twice the packet lifetime, for the request and its ACK.
 const ACK_TIMEOUT: u8 = PACKET_LIFETIME + 1;
-/// As many routers as there may be.
+/// The hop limit of a path.
 const HOP_LIMIT: u8 = 64;
 
-/// The attributes, and the mask of those that are set, that bring an identifier's QP to `state`.
-pub fn attributes(
+/// Returns the attributes that bring an identifier's queue pair to `state`, and the mask of those that are set.
+///
+/// # Errors
+/// `EINVAL` for a state other than INIT, RTR and RTS, and for RTR and RTS of a connection before the peer's parameters are
+/// known.
+pub fn qp_attributes(
     state: ibv_qp_state,
     identifier: &Identifier,
     device: &Device,
 ) -> Result<(ibv_qp_attr, ibv_qp_attr_mask), Errno> {
-    // SAFETY: plain integers and arrays of them, for which zeros are valid.
+    // SAFETY: `ibv_qp_attr` consists of integers and arrays of integers, for which zeros are valid.
     let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
     attr.qp_state = state;
-    let terms = &identifier.terms;
+    let params = &identifier.params;
     let mut mask = IBV_QP_STATE;
     match (identifier.space, state) {
         (_, IBV_QPS_INIT) => {
-            attr.port_num = PORT;
+            attr.port_num = PORT_NUM;
             mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT;
-            if identifier.space == Space::Udp {
+            if identifier.space == PortSpace::Udp {
                 attr.qkey = RDMA_UDP_QKEY;
                 mask |= IBV_QP_QKEY;
             } else {
-                attr.qp_access_flags = access(terms);
+                attr.qp_access_flags = access_flags(params);
                 mask |= IBV_QP_ACCESS_FLAGS;
             }
         }
-        (Space::Udp, IBV_QPS_RTR) => {}
-        (Space::Udp, IBV_QPS_RTS) => {
-            attr.sq_psn = terms.starting_psn;
+        (PortSpace::Udp, IBV_QPS_RTR) => {}
+        (PortSpace::Udp, IBV_QPS_RTS) => {
+            attr.sq_psn = params.starting_psn;
             mask |= IBV_QP_SQ_PSN;
         }
-        (Space::Tcp, IBV_QPS_RTR) => {
-            let peer = terms.peer.as_ref().ok_or(Errno::EINVAL)?;
+        (PortSpace::Tcp, IBV_QPS_RTR) => {
+            let peer = params.peer.as_ref().ok_or(Errno::EINVAL)?;
             attr.path_mtu = ibv_mtu::from(peer.path_mtu.min(device.path_mtu));
             attr.dest_qp_num = peer.qpn;
             attr.rq_psn = peer.starting_psn;
             attr.ah_attr = path_to(peer.gid, identifier.options.traffic_class);
             mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
             if identifier.qp_type == IBV_QPT_RC {
-                attr.max_dest_rd_atomic = terms.responder_resources;
+                attr.max_dest_rd_atomic = params.responder_resources;
                 mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
             }
         }
-        (Space::Tcp, IBV_QPS_RTS) => {
-            terms.peer.as_ref().ok_or(Errno::EINVAL)?;
-            attr.sq_psn = terms.starting_psn;
+        (PortSpace::Tcp, IBV_QPS_RTS) => {
+            params.peer.as_ref().ok_or(Errno::EINVAL)?;
+            attr.sq_psn = params.starting_psn;
             mask |= IBV_QP_SQ_PSN;
             if identifier.qp_type == IBV_QPT_RC {
                 attr.timeout = identifier.options.ack_timeout.unwrap_or(ACK_TIMEOUT);
-                attr.retry_cnt = terms.retry_count;
-                attr.rnr_retry = terms.rnr_retry_count;
-                attr.max_rd_atomic = terms.initiator_depth;
+                attr.retry_cnt = params.retry_count;
+                attr.rnr_retry = params.rnr_retry_count;
+                attr.max_rd_atomic = params.initiator_depth;
                 mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
             }
         }
@@ -72,19 +76,20 @@ pub fn attributes(
     Ok((attr, mask))
 }
 
-/// What a peer may do to this side's memory, as the kernel's connection manager sets it (`cm_init_qp_init_attr`).
-fn access(terms: &Terms) -> u32 {
-    let answers =
-        if terms.responder_resources > 0 { IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC } else { 0 };
-    IBV_ACCESS_REMOTE_WRITE | answers
+/// Returns the remote access rights of a connection's queue pair, as the kernel's connection manager sets them
+/// (`cm_init_qp_init_attr`).
+fn access_flags(params: &NegotiatedParams) -> u32 {
+    let read_and_atomic =
+        if params.responder_resources > 0 { IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC } else { 0 };
+    IBV_ACCESS_REMOTE_WRITE | read_and_atomic
 }
 
-/// The way to a NIC.
+/// Returns the address vector of the NIC with this GID.
 pub fn path_to(gid: [u8; 16], traffic_class: u8) -> ibv_ah_attr {
-    // SAFETY: as above.
+    // SAFETY: `ibv_ah_attr` consists of integers and arrays of integers, for which zeros are valid.
     let mut path: ibv_ah_attr = unsafe { std::mem::zeroed() };
     path.is_global = 1;
-    path.port_num = PORT;
+    path.port_num = PORT_NUM;
     path.grh.dgid.raw = gid;
     path.grh.sgid_index = GID_INDEX;
     path.grh.hop_limit = HOP_LIMIT;
@@ -92,9 +97,9 @@ pub fn path_to(gid: [u8; 16], traffic_class: u8) -> ibv_ah_attr {
     path
 }
 
-/// The same as `rdma_route` holds it.
+/// Returns the path to the NIC with GID `dgid`, as `rdma_route.path_rec` holds it.
 pub fn path_record(device: &Device, dgid: [u8; 16], traffic_class: u8) -> ibv_sa_path_rec {
-    // "Exactly", of MTU, rate and lifetime (IBTA 15.2.5.16).
+    // The selector "exactly" of MTU, rate and lifetime (IBTA 15.2.5.16).
     const EXACTLY: u8 = 2;
     ibv_sa_path_rec {
         dgid: ibv_gid { raw: dgid },
@@ -107,7 +112,7 @@ pub fn path_record(device: &Device, dgid: [u8; 16], traffic_class: u8) -> ibv_sa
         traffic_class,
         reversible: 1,
         numb_path: 1,
-        pkey: super::device::PKEY,
+        pkey: PKEY,
         sl: 0,
         mtu_selector: EXACTLY,
         mtu: device.path_mtu,

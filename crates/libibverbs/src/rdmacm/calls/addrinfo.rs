@@ -1,4 +1,4 @@
-//! `rdma_getaddrinfo`: the system's `getaddrinfo`, in terms of RDMA.
+//! `rdma_getaddrinfo`, on top of the C library's `getaddrinfo`.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -6,10 +6,11 @@ use std::ptr;
 use libc::{addrinfo, sockaddr, socklen_t};
 use nix::errno::Errno;
 
-use super::answer;
 use crate::abi::*;
+use crate::rdmacm::return_code::return_code;
 
-/// `rdma_getaddrinfo`: 0, -1 with `errno` set, or a code of `getaddrinfo`. One result, the system's first.
+/// `rdma_getaddrinfo`. Returns 0, −1 with `errno` set, or an error code of `getaddrinfo`. The list has one element, from the
+/// first result of `getaddrinfo`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -17,14 +18,15 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     hints: *const rdma_addrinfo,
     res: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: the program's strings and hints.
+    // SAFETY: `rdma_getaddrinfo` requires strings and hints that are null or valid, and a valid pointer for the result.
+    // `calloc` returns null or zeroed memory, and zeros are valid for `rdma_addrinfo`.
     unsafe {
         if node.is_null() && service.is_null() && hints.is_null() {
-            return answer(Err(Errno::EINVAL));
+            return return_code(Err(Errno::EINVAL));
         }
         let result: *mut rdma_addrinfo = libc::calloc(1, size_of::<rdma_addrinfo>()).cast();
         if result.is_null() {
-            return answer(Err(Errno::ENOMEM));
+            return return_code(Err(Errno::ENOMEM));
         }
         let code = fill(&mut *result, node, service, hints.as_ref());
         if code == 0 {
@@ -36,6 +38,10 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     }
 }
 
+/// Fills in the result and returns 0 or an error code of `getaddrinfo`.
+///
+/// # Safety
+/// As `rdma_getaddrinfo` requires.
 unsafe fn fill(
     result: &mut rdma_addrinfo,
     node: *const c_char,
@@ -46,39 +52,40 @@ unsafe fn fill(
         hints.map_or((0, 0, 0), |hints| (hints.ai_flags, hints.ai_qp_type, hints.ai_port_space));
     let is_datagram = qp_type as ibv_qp_type == IBV_QPT_UD
         || (qp_type == 0 && port_space as rdma_port_space == RDMA_PS_UDP);
-    let of_kind = |given: c_int, datagram: u32, connected: u32| match given {
+    let or_default = |given: c_int, datagram: u32, connected: u32| match given {
         0 => (if is_datagram { datagram } else { connected }) as c_int,
         given => given,
     };
     result.ai_flags = flags & RAI_PASSIVE;
-    result.ai_qp_type = of_kind(qp_type, IBV_QPT_UD, IBV_QPT_RC);
-    result.ai_port_space = of_kind(port_space, RDMA_PS_UDP, RDMA_PS_TCP);
-    // SAFETY: the caller's strings, and addresses that are as long as is said.
+    result.ai_qp_type = or_default(qp_type, IBV_QPT_UD, IBV_QPT_RC);
+    result.ai_port_space = or_default(port_space, RDMA_PS_UDP, RDMA_PS_TCP);
+    // SAFETY: by the contract the strings and hints are valid. After success `result_list` is the head of a list from
+    // `getaddrinfo`, and it is freed once.
     unsafe {
         if !node.is_null() || !service.is_null() {
-            // SAFETY: integers and pointers, for which zeros are valid.
-            let mut asked: addrinfo = std::mem::zeroed();
+            // SAFETY: `addrinfo` consists of integers and pointers, for which zeros are valid.
+            let mut ai_hints: addrinfo = std::mem::zeroed();
             let flag = |rai: c_int, ai: c_int| if flags & rai != 0 { ai } else { 0 };
-            asked.ai_flags =
+            ai_hints.ai_flags =
                 flag(RAI_PASSIVE, libc::AI_PASSIVE) | flag(RAI_NUMERICHOST, libc::AI_NUMERICHOST);
-            asked.ai_family = match hints {
+            ai_hints.ai_family = match hints {
                 Some(hints) if flags & RAI_FAMILY != 0 => hints.ai_family,
                 _ => libc::AF_UNSPEC,
             };
-            asked.ai_socktype = if is_datagram { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
-            let mut found: *mut addrinfo = ptr::null_mut();
-            let code = libc::getaddrinfo(node, service, &raw const asked, &raw mut found);
+            ai_hints.ai_socktype = if is_datagram { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
+            let mut result_list: *mut addrinfo = ptr::null_mut();
+            let code = libc::getaddrinfo(node, service, &raw const ai_hints, &raw mut result_list);
             if code != 0 {
                 return code;
             }
-            result.ai_family = (*found).ai_family;
+            result.ai_family = (*result_list).ai_family;
             let (address, length) = if flags & RAI_PASSIVE != 0 {
                 (&mut result.ai_src_addr, &mut result.ai_src_len)
             } else {
                 (&mut result.ai_dst_addr, &mut result.ai_dst_len)
             };
-            (*address, *length) = copy((*found).ai_addr, (*found).ai_addrlen);
-            libc::freeaddrinfo(found);
+            (*address, *length) = copy((*result_list).ai_addr, (*result_list).ai_addrlen);
+            libc::freeaddrinfo(result_list);
         } else if let Some(hints) = hints {
             result.ai_family = hints.ai_family;
             (result.ai_dst_addr, result.ai_dst_len) = copy(hints.ai_dst_addr, hints.ai_dst_len);
@@ -92,12 +99,16 @@ unsafe fn fill(
     0
 }
 
-/// A copy for `rdma_freeaddrinfo` to free; of nothing, or where there is no memory, nothing.
+/// Copies an address to memory that `rdma_freeaddrinfo` frees. Returns null for a null or empty address, and when no memory is
+/// left.
+///
+/// # Safety
+/// `address` is null or points to `length` bytes.
 unsafe fn copy(address: *const sockaddr, length: socklen_t) -> (*mut sockaddr, socklen_t) {
     if address.is_null() || length == 0 {
         return (ptr::null_mut(), 0);
     }
-    // SAFETY: the caller's address is `length` bytes long, and the copy as well.
+    // SAFETY: by the contract the source has `length` bytes, and `malloc` returned as many.
     unsafe {
         let copy = libc::malloc(length as usize);
         if copy.is_null() {
@@ -108,12 +119,13 @@ unsafe fn copy(address: *const sockaddr, length: socklen_t) -> (*mut sockaddr, s
     }
 }
 
-/// `rdma_freeaddrinfo`. Programs add parts of their own (libfabric does), so all of it is `malloc`'s.
+/// `rdma_freeaddrinfo`. Programs add elements and addresses of their own (libfabric does), so every part is allocated by
+/// `malloc`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     let mut next = res;
     while !next.is_null() {
-        // SAFETY: the program got the list from `rdma_getaddrinfo`.
+        // SAFETY: the list comes from `rdma_getaddrinfo`; every part is null or allocated by `malloc`, and is freed once.
         unsafe {
             let info = *next;
             for part in [info.ai_src_addr.cast(), info.ai_dst_addr.cast(), info.ai_route, info.ai_connect] {

@@ -1,21 +1,21 @@
-//! Queue pairs, their completion queues and shared receive queues on identifiers.
+//! Calls for the queue pair of an identifier, its completion queues and its shared receive queue.
 
 use std::ffi::c_int;
 use std::ptr;
 
 use nix::errno::Errno;
 
-use super::attributes::attributes;
-use super::manager::{Manager, manager};
-use super::socket::Space;
-use super::state::Handle;
-use super::{answer, checked, made};
 use crate::abi::*;
 use crate::calls::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 use crate::calls::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::calls::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
 use crate::calls::qp_ex::create_qp_ex;
 use crate::calls::srq::{ibv_create_srq, ibv_destroy_srq};
+use crate::rdmacm::manager::{Manager, manager};
+use crate::rdmacm::qp_attributes::qp_attributes;
+use crate::rdmacm::report::IdHandle;
+use crate::rdmacm::return_code::{check_errno, check_pointer, return_code};
+use crate::rdmacm::socket::PortSpace;
 
 /// `rdma_create_qp`.
 #[unsafe(no_mangle)]
@@ -24,8 +24,8 @@ pub unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     qp_init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the program's identifier, protection domain and attributes.
-    answer(unsafe { create(id, pd, qp_init_attr, |pd, attr| made(ibv_create_qp(pd, attr))) })
+    // SAFETY: `rdma_create_qp` requires a protection domain that is null or live, and valid attributes.
+    return_code(unsafe { create(id, pd, qp_init_attr, |pd, attr| check_pointer(ibv_create_qp(pd, attr))) })
 }
 
 /// `rdma_create_qp_ex`.
@@ -34,20 +34,23 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     qp_init_attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    // SAFETY: the program's attributes, of which `ibv_qp_init_attr` is the prefix.
-    answer(unsafe {
+    // SAFETY: `rdma_create_qp_ex` requires valid attributes, and `ibv_qp_init_attr` is a prefix of `ibv_qp_init_attr_ex`.
+    return_code(unsafe {
         let has_pd = (*qp_init_attr).comp_mask & IBV_QP_INIT_ATTR_PD != 0;
         let pd = if has_pd { (*qp_init_attr).pd } else { ptr::null_mut() };
         create(id, pd, qp_init_attr.cast(), |pd, _| {
             (*qp_init_attr).comp_mask |= IBV_QP_INIT_ATTR_PD;
             (*qp_init_attr).pd = pd;
-            made(create_qp_ex((*pd).context, qp_init_attr))
+            check_pointer(create_qp_ex((*pd).context, qp_init_attr))
         })
     })
 }
 
-/// Makes an identifier's QP, with completion queues where the program brings none, and readies it for receives; one for
-/// datagrams, for all.
+/// Creates an identifier's queue pair, and completion queues where the program provides none. Brings a connected queue pair to
+/// INIT, where receives can be posted, and a datagram queue pair to RTS.
+///
+/// # Safety
+/// `pd` is null or live, `attr` is valid, and no other thread uses the identifier.
 unsafe fn create(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
@@ -56,10 +59,11 @@ unsafe fn create(
 ) -> Result<(), Errno> {
     let manager = manager()?;
     let handle = manager.lock().handle(id)?;
-    // SAFETY: `handle` knew the identifier; the attributes are the program's.
+    // SAFETY: `handle` found the memory, so the identifier is live. Its objects are null or live, because the calls that destroy
+    // them set the fields to null. The rest is by the contract.
     unsafe {
         let pd = if pd.is_null() { (*id).pd } else { pd };
-        // Not bound to a device, a QP already, or another device's protection domain.
+        // Refused: no device is bound, a queue pair exists, or the protection domain belongs to another context.
         if (*id).verbs.is_null() || !(*id).qp.is_null() || pd.is_null() || (*pd).context != (*id).verbs {
             return Err(Errno::EINVAL);
         }
@@ -68,7 +72,7 @@ unsafe fn create(
         if differs((*id).send_cq, (*attr).send_cq) || differs((*id).recv_cq, (*attr).recv_cq) {
             return Err(Errno::EINVAL);
         }
-        let made_qp = (|| {
+        let created = (|| {
             if (*attr).recv_cq.is_null() {
                 if (*id).recv_cq.is_null() {
                     let depth = (*attr).cap.max_recv_wr;
@@ -87,7 +91,7 @@ unsafe fn create(
                 (*attr).srq = (*id).srq;
             }
             let qp = make(pd, attr)?;
-            match ready(manager, handle, qp) {
+            match modify_without_peer(manager, handle, qp) {
                 Ok(()) => Ok(qp),
                 Err(errno) => {
                     ibv_destroy_qp(qp);
@@ -95,7 +99,7 @@ unsafe fn create(
                 }
             }
         })();
-        match made_qp {
+        match created {
             Ok(qp) => {
                 (*id).pd = pd;
                 (*id).qp = qp;
@@ -109,7 +113,10 @@ unsafe fn create(
     }
 }
 
-/// A completion queue with its channel, for `depth` completions; none for none, as librdmacm has it.
+/// Creates a completion queue of `depth` entries and its channel. Creates nothing if `depth` is 0, like librdmacm.
+///
+/// # Safety
+/// `id` is the memory of a live identifier that is bound to the device; `channel` and `cq` are fields of it.
 unsafe fn create_cq(
     id: *mut rdma_cm_id,
     depth: u32,
@@ -120,17 +127,21 @@ unsafe fn create_cq(
         return Ok(());
     }
     let depth = c_int::try_from(depth).map_err(|_| Errno::EINVAL)?;
-    // SAFETY: the caller's identifier is bound to a device, and the places are in it.
+    // SAFETY: by the contract the context in `verbs` is open and the fields are writable.
     unsafe {
-        *channel = made(ibv_create_comp_channel((*id).verbs))?;
-        *cq = made(ibv_create_cq((*id).verbs, depth, id.cast(), *channel, 0))?;
+        *channel = check_pointer(ibv_create_comp_channel((*id).verbs))?;
+        *cq = check_pointer(ibv_create_cq((*id).verbs, depth, id.cast(), *channel, 0))?;
     }
     Ok(())
 }
 
-/// Destroys the completion queues that came with the identifier's QP.
+/// Destroys the completion queues that [`create_cq`] created.
+///
+/// # Safety
+/// `id` is the memory of a live identifier, and no queue pair uses its completion queues.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's identifier; what is there was made by `create_cq`.
+    // SAFETY: by the contract the fields are writable. Each object that is not null was created by `create_cq` and not yet
+    // destroyed.
     unsafe {
         for cq in [&raw mut (*id).recv_cq, &raw mut (*id).send_cq] {
             if !(*cq).is_null() {
@@ -147,58 +158,76 @@ unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     }
 }
 
-/// Brings a new QP as far as it can go without a peer.
-unsafe fn ready(manager: &Manager, handle: Handle, qp: *mut ibv_qp) -> Result<(), Errno> {
-    let is_datagram = manager.lock().get(handle)?.space == Space::Udp;
-    // SAFETY: the caller's QP.
+/// Brings a new queue pair as far as it can go without a peer: to INIT, or to RTS for datagrams.
+///
+/// # Safety
+/// `qp` is a live queue pair.
+unsafe fn modify_without_peer(manager: &Manager, handle: IdHandle, qp: *mut ibv_qp) -> Result<(), Errno> {
+    let is_datagram = manager.lock().get(handle)?.space == PortSpace::Udp;
+    // SAFETY: by the contract.
     unsafe {
-        step(manager, handle, qp, IBV_QPS_INIT)?;
+        modify_to(manager, handle, qp, IBV_QPS_INIT)?;
         if is_datagram {
-            step(manager, handle, qp, IBV_QPS_RTR)?;
-            step(manager, handle, qp, IBV_QPS_RTS)?;
+            modify_to(manager, handle, qp, IBV_QPS_RTR)?;
+            modify_to(manager, handle, qp, IBV_QPS_RTS)?;
         }
     }
     Ok(())
 }
 
-/// Connects an identifier's QP as agreed.
+/// Brings an identifier's queue pair to RTS with the negotiated parameters.
+///
+/// # Errors
+/// `EINVAL` before the peer's parameters are known, or the error of `ibv_modify_qp`.
 ///
 /// # Safety
-/// `id` is the identifier's memory and has a QP.
-pub unsafe fn connect(manager: &Manager, handle: Handle, id: *mut rdma_cm_id) -> Result<(), Errno> {
+/// `id` is the memory of the live identifier with this handle and has a live queue pair.
+pub unsafe fn connect(manager: &Manager, handle: IdHandle, id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: by the contract.
     unsafe {
-        // Again, since what the peer may do is known only now.
-        step(manager, handle, (*id).qp, IBV_QPS_INIT)?;
-        step(manager, handle, (*id).qp, IBV_QPS_RTR)?;
-        step(manager, handle, (*id).qp, IBV_QPS_RTS)
+        // INIT is repeated, because the access flags depend on the negotiated parameters.
+        modify_to(manager, handle, (*id).qp, IBV_QPS_INIT)?;
+        modify_to(manager, handle, (*id).qp, IBV_QPS_RTR)?;
+        modify_to(manager, handle, (*id).qp, IBV_QPS_RTS)
     }
 }
 
-unsafe fn step(manager: &Manager, handle: Handle, qp: *mut ibv_qp, to: ibv_qp_state) -> Result<(), Errno> {
-    let device = manager.device()?;
-    let (mut attr, mask) = attributes(to, manager.lock().get(handle)?, &device)?;
-    // SAFETY: the caller's QP.
-    checked(unsafe { ibv_modify_qp(qp, &raw mut attr, mask as c_int) })
-}
-
-/// Flushes what was posted on an identifier's QP, if it has one.
+/// Modifies the queue pair to state `to` with the identifier's attributes.
 ///
 /// # Safety
-/// `id` is an identifier's memory.
+/// `qp` is a live queue pair.
+unsafe fn modify_to(
+    manager: &Manager,
+    handle: IdHandle,
+    qp: *mut ibv_qp,
+    to: ibv_qp_state,
+) -> Result<(), Errno> {
+    let device = manager.device()?;
+    let (mut attr, mask) = qp_attributes(to, manager.lock().get(handle)?, &device)?;
+    // SAFETY: by the contract `qp` is live, and `attr` is a local variable.
+    check_errno(unsafe { ibv_modify_qp(qp, &raw mut attr, mask as c_int) })
+}
+
+/// Brings an identifier's queue pair to ERR, if it has one, so that its work requests are flushed.
+///
+/// # Errors
+/// The error of `ibv_modify_qp`.
+///
+/// # Safety
+/// `id` is the memory of a live identifier, and its `qp` is null or live.
 pub unsafe fn to_error(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    // SAFETY: by the contract; zeros are valid for integers.
+    // SAFETY: by the contract. `ibv_qp_attr` consists of integers, for which zeros are valid.
     unsafe {
         if (*id).qp.is_null() {
             return Ok(());
         }
         let mut attr: ibv_qp_attr = std::mem::zeroed();
         attr.qp_state = IBV_QPS_ERR;
-        checked(ibv_modify_qp((*id).qp, &raw mut attr, IBV_QP_STATE as c_int))
+        check_errno(ibv_modify_qp((*id).qp, &raw mut attr, IBV_QP_STATE as c_int))
     }
 }
 
-/// Whether an identifier is this process', and was not destroyed.
+/// Whether this process has a live identifier with this memory.
 fn is_known(id: *mut rdma_cm_id) -> bool {
     manager().is_ok_and(|manager| manager.lock().handle(id).is_ok())
 }
@@ -209,7 +238,7 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     if !is_known(id) {
         return;
     }
-    // SAFETY: it is known.
+    // SAFETY: `is_known` found the memory, and a queue pair that is not null is live.
     unsafe {
         if !(*id).qp.is_null() {
             ibv_destroy_qp((*id).qp);
@@ -219,7 +248,7 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     }
 }
 
-/// `rdma_init_qp_attr`: for programs that move their QP themselves.
+/// `rdma_init_qp_attr`, for programs that modify their queue pair themselves.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
@@ -231,15 +260,15 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
         let device = manager.device()?;
         let mut state = manager.lock();
         let (_, identifier) = state.find(id)?;
-        // SAFETY: the program's places, the first with the state that it wants.
+        // SAFETY: `rdma_init_qp_attr` requires valid pointers; `qp_state` holds the state that the program asks for.
         unsafe {
-            let (attr, mask) = attributes((*qp_attr).qp_state, identifier, &device)?;
+            let (attr, mask) = qp_attributes((*qp_attr).qp_state, identifier, &device)?;
             *qp_attr = attr;
             *qp_attr_mask = mask as c_int;
         }
         Ok(())
     };
-    answer(init())
+    return_code(init())
 }
 
 /// `rdma_create_srq`.
@@ -249,15 +278,15 @@ pub unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
-    // SAFETY: the program's identifier, protection domain and attributes.
-    answer(unsafe { create_srq(id, pd, attr) })
+    // SAFETY: `rdma_create_srq` requires a protection domain that is null or live, and valid attributes.
+    return_code(unsafe { create_srq(id, pd, attr) })
 }
 
-/// `rdma_create_srq_ex`: of the basic kind.
+/// `rdma_create_srq_ex`. Only basic shared receive queues exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
-    // SAFETY: the program's attributes, of which `ibv_srq_init_attr` is the prefix.
-    answer(unsafe {
+    // SAFETY: `rdma_create_srq_ex` requires valid attributes, and `ibv_srq_init_attr` is a prefix of `ibv_srq_init_attr_ex`.
+    return_code(unsafe {
         if (*attr).comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 {
             Err(Errno::EINVAL)
         } else if (*attr).srq_type != IBV_SRQT_BASIC {
@@ -269,19 +298,21 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
     })
 }
 
+/// # Safety
+/// `pd` is null or live, `attr` is valid, and no other thread uses the identifier.
 unsafe fn create_srq(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> Result<(), Errno> {
     manager()?.lock().handle(id)?;
-    // SAFETY: `handle` knew the identifier; the rest is the program's.
+    // SAFETY: `handle` found the memory, so the identifier is live. The rest is by the contract.
     unsafe {
         let pd = if pd.is_null() { (*id).pd } else { pd };
         if pd.is_null() || !(*id).srq.is_null() {
             return Err(Errno::EINVAL);
         }
-        (*id).srq = made(ibv_create_srq(pd, attr))?;
+        (*id).srq = check_pointer(ibv_create_srq(pd, attr))?;
         (*id).pd = pd;
     }
     Ok(())
@@ -293,7 +324,7 @@ pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     if !is_known(id) {
         return;
     }
-    // SAFETY: it is known.
+    // SAFETY: `is_known` found the memory, and a shared receive queue that is not null is live.
     unsafe {
         if !(*id).srq.is_null() {
             ibv_destroy_srq((*id).srq);

@@ -1,0 +1,395 @@
+//! Calls that listen, connect, accept, reject and disconnect; for datagram identifiers the same calls look up a service.
+
+use std::ffi::{c_int, c_void};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Instant;
+
+use nix::errno::Errno;
+
+use super::event::wait_if_synchronous;
+use super::queue_pair;
+use crate::abi::*;
+use crate::rdmacm::acknowledgement::acknowledge_held_event;
+use crate::rdmacm::device::Device;
+use crate::rdmacm::id_memory::set_addresses;
+use crate::rdmacm::identifier::{ConnectionStream, Identifier, Listener, NetworkState};
+use crate::rdmacm::manager::{Manager, manager};
+use crate::rdmacm::protocol::connection::Connection;
+use crate::rdmacm::protocol::message::*;
+use crate::rdmacm::protocol::service_lookup::{ServiceLookup, ServiceRequests};
+use crate::rdmacm::random::{random_psn, random_u64};
+use crate::rdmacm::return_code::return_code;
+use crate::rdmacm::socket::{PortSpace, errno_of};
+
+/// The greatest backlog of a listener, in requests.
+const MAX_BACKLOG: usize = 1024;
+
+/// `rdma_listen`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    return_code(listen(id, backlog))
+}
+
+fn listen(id: *mut rdma_cm_id, backlog: c_int) -> Result<(), Errno> {
+    let manager = manager()?;
+    let backlog = usize::try_from(backlog).ok().filter(|backlog| (1..MAX_BACKLOG).contains(backlog));
+    let mut state = manager.lock();
+    let (handle, identifier) = state.find(id)?;
+    if let NetworkState::Unbound = identifier.network {
+        let bound = identifier.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+        // SAFETY: `find` found the memory under the lock that is still held.
+        unsafe { set_addresses(id, (Some(bound), None)) };
+    }
+    let port = identifier.take_port()?;
+    if identifier.space == PortSpace::Tcp {
+        port.share();
+        if let Err(error) = port.listen(MAX_BACKLOG as c_int) {
+            identifier.network = NetworkState::Bound(port);
+            return Err(errno_of(error));
+        }
+    }
+    let (backlog, requests) = (backlog.unwrap_or(MAX_BACKLOG), ServiceRequests::default());
+    identifier.network = NetworkState::Listening(Listener { port, backlog, requests });
+    state.watch(handle)?;
+    drop(state);
+    manager.wake_thread()
+}
+
+/// `rdma_connect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
+    // SAFETY: `rdma_connect` requires parameters that are null or valid, and that no other thread uses the identifier.
+    return_code(manager().and_then(|manager| unsafe { connect(manager, id, conn_param) }))
+}
+
+/// # Safety
+/// `param` is null or valid, and no other thread uses the identifier.
+unsafe fn connect(
+    manager: &'static Manager,
+    id: *mut rdma_cm_id,
+    param: *const rdma_conn_param,
+) -> Result<(), Errno> {
+    let device = manager.device()?;
+    let now = Instant::now();
+    let mut state = manager.lock();
+    let (handle, identifier) = state.find(id)?;
+    if !identifier.is_route_resolved {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: `find` found the memory under the lock that is still held. The rest is by the contract.
+    let param = unsafe { CallerParams::read(id, param, &device)? };
+    let mut private_data = identifier.connect_data.clone();
+    private_data.extend(&param.private_data);
+    match identifier.space {
+        PortSpace::Tcp => {
+            check_len(&private_data, REQ_PRIVATE_DATA_LEN)?;
+            let params = &mut identifier.params;
+            params.starting_psn = random_psn();
+            params.responder_resources = param.responder_resources(device.max_responder_resources);
+            params.initiator_depth = param.initiator_depth(device.max_initiator_depth);
+            params.retry_count = param.retry_count;
+            let request = param.to_connection_params(identifier, &device, private_data)?;
+            let peer = identifier.addresses.1.ok_or(Errno::EINVAL)?;
+            let port = identifier.take_port()?;
+            port.share();
+            port.keep_alive();
+            let connection = Connection::active(request, now);
+            let mut stream = ConnectionStream { port, is_open: false, connection, listener: None };
+            stream.open(peer, now);
+            identifier.network = NetworkState::Connected(stream);
+        }
+        PortSpace::Udp => {
+            check_len(&private_data, SIDR_REQ_PRIVATE_DATA_LEN)?;
+            let request = SidrRequest { request_id: random_u64(), gid: device.gid, private_data };
+            let peer = identifier.addresses.1.ok_or(Errno::EINVAL)?;
+            let port = identifier.take_port()?;
+            if let Err(errno) = port.connect(peer) {
+                identifier.network = NetworkState::Bound(port);
+                return Err(errno);
+            }
+            identifier.network = NetworkState::LookingUp(port, ServiceLookup::new(request, now));
+        }
+    }
+    state.watch(handle)?;
+    state.flush(handle);
+    drop(state);
+    manager.wake_thread()?;
+    // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
+    unsafe { wait_if_synchronous(manager, id) }
+}
+
+/// `rdma_accept`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int {
+    // SAFETY: `rdma_accept` requires parameters that are null or valid, and that no other thread uses the identifier.
+    return_code(manager().and_then(|manager| unsafe { accept(manager, id, conn_param) }))
+}
+
+/// # Safety
+/// As for [`connect`].
+unsafe fn accept(
+    manager: &'static Manager,
+    id: *mut rdma_cm_id,
+    param: *const rdma_conn_param,
+) -> Result<(), Errno> {
+    let device = manager.device()?;
+    let mut state = manager.lock();
+    let (handle, identifier) = state.find(id)?;
+    // SAFETY: `find` found the memory under the lock that is still held. The rest is by the contract.
+    let param = unsafe { CallerParams::read(id, param, &device)? };
+    let private_data = param.private_data.clone();
+    if let NetworkState::ServiceRequested { listener, key } = identifier.network {
+        check_len(&private_data, SIDR_REP_PRIVATE_DATA_LEN)?;
+        identifier.network = NetworkState::Closed;
+        let (status, qpn, qkey) = (sidr_status::VALID, param.qpn, RDMA_UDP_QKEY);
+        let reply = SidrReply { request_id: key.1, status, qpn, qkey, gid: device.gid, private_data };
+        state.reply_to_service_request(listener, key, reply, Instant::now());
+        drop(state);
+        // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
+        unsafe { acknowledge_held_event(manager, id) };
+        return Ok(());
+    }
+    check_len(&private_data, REP_PRIVATE_DATA_LEN)?;
+    let params = &mut identifier.params;
+    // The default is the peer's value, limited to the device's.
+    let (resources, depth) = (params.responder_resources, params.initiator_depth);
+    params.responder_resources = param.responder_resources(resources.min(device.max_responder_resources));
+    params.initiator_depth = param.initiator_depth(depth.min(device.max_initiator_depth));
+    let reply = param.to_connection_params(identifier, &device, private_data)?;
+    drop(state);
+    // SAFETY: `find` found the memory, and a queue pair that is not null is live.
+    unsafe {
+        if !(*id).qp.is_null() {
+            queue_pair::connect(manager, handle, id)?;
+        }
+    }
+    let accepted =
+        manager.lock().update_connection(handle, |connection| connection.accept(reply, Instant::now()));
+    // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
+    unsafe {
+        if let Err(errno) = accepted {
+            // The peer has left in the meantime. A failure to enter ERR is ignored: the program destroys the queue pair.
+            let _ = queue_pair::to_error(id);
+            return Err(errno);
+        }
+        manager.wake_thread()?;
+        wait_if_synchronous(manager, id)
+    }
+}
+
+/// `rdma_reject`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_reject(
+    id: *mut rdma_cm_id,
+    private_data: *const c_void,
+    private_data_len: u8,
+) -> c_int {
+    // SAFETY: the call requires private data of this length, or null.
+    let private_data = unsafe { copy_private_data(private_data, private_data_len) };
+    return_code(reject(id, reject_reason::CONSUMER_DEFINED, private_data))
+}
+
+/// `rdma_reject_ece`: rejects because of the vendor enhancements that the request asks for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_reject_ece(
+    id: *mut rdma_cm_id,
+    private_data: *const c_void,
+    private_data_len: u8,
+) -> c_int {
+    // SAFETY: the call requires private data of this length, or null.
+    let private_data = unsafe { copy_private_data(private_data, private_data_len) };
+    return_code(reject(id, reject_reason::VENDOR_OPTION_NOT_SUPPORTED, private_data))
+}
+
+fn reject(id: *mut rdma_cm_id, reason: u16, private_data: Vec<u8>) -> Result<(), Errno> {
+    let mut state = manager()?.lock();
+    let (handle, identifier) = state.find(id)?;
+    if let NetworkState::ServiceRequested { listener, key } = identifier.network {
+        check_len(&private_data, SIDR_REP_PRIVATE_DATA_LEN)?;
+        identifier.network = NetworkState::Closed;
+        let reply = SidrReply::rejection(key.1, private_data);
+        state.reply_to_service_request(listener, key, reply, Instant::now());
+        return Ok(());
+    }
+    check_len(&private_data, REJ_PRIVATE_DATA_LEN)?;
+    state.update_connection(handle, |connection| connection.reject(Rejection { reason, private_data }))
+}
+
+/// `rdma_establish`, for a program that has connected its queue pair itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
+    let establish = || {
+        let mut state = manager()?.lock();
+        let handle = state.handle(id)?;
+        // SAFETY: `handle` found the memory under the lock that is still held.
+        if unsafe { !(*id).qp.is_null() } {
+            return Err(Errno::EINVAL);
+        }
+        state.update_connection(handle, Connection::establish)
+    };
+    return_code(establish())
+}
+
+/// `rdma_notify`: the program received data before the peer's RTU.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
+    let notify = || {
+        let mut state = manager()?.lock();
+        let handle = state.handle(id)?;
+        if event != IBV_EVENT_COMM_EST {
+            return Err(Errno::EINVAL);
+        }
+        state.update_connection(handle, Connection::notify)
+    };
+    return_code(notify())
+}
+
+/// `rdma_disconnect`: flushes the posted work requests and ends the connection.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: `rdma_disconnect` requires that no other thread uses the identifier.
+    return_code(manager().and_then(|manager| unsafe { disconnect(manager, id) }))
+}
+
+/// # Safety
+/// No other thread uses the identifier.
+unsafe fn disconnect(manager: &'static Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
+    let handle = manager.lock().handle(id)?;
+    // A failure is ignored: a queue pair that cannot enter ERR has nothing to flush, and the connection ends anyway.
+    // SAFETY: `handle` found the memory, and a queue pair that is not null is live.
+    let _ = unsafe { queue_pair::to_error(id) };
+    let mut state = manager.lock();
+    let expects_event = match state.get(handle)?.network {
+        // The peer has disconnected first, or the identifier was a service lookup.
+        NetworkState::Closed => false,
+        _ => state.update_connection(handle, |connection| {
+            connection.disconnect(Instant::now()).map(|()| connection.awaits_drep())
+        })?,
+    };
+    let expects_event = expects_event || state.has_reports(handle)?;
+    drop(state);
+    manager.wake_thread()?;
+    // SAFETY: `handle` found the memory, and by the contract no other thread uses the identifier.
+    if expects_event { unsafe { wait_if_synchronous(manager, id) } } else { Ok(()) }
+}
+
+/// The program's `rdma_conn_param`, checked.
+struct CallerParams {
+    private_data: Vec<u8>,
+    /// `None` for RDMA_MAX_RESP_RES: as much as the device supports.
+    responder_resources: Option<u8>,
+    /// `None` for RDMA_MAX_INIT_DEPTH: as much as the device supports.
+    initiator_depth: Option<u8>,
+    flow_control: bool,
+    retry_count: u8,
+    rnr_retry_count: u8,
+    /// The queue pair of the identifier, or the one that the program names.
+    qpn: u32,
+    srq: bool,
+}
+
+impl CallerParams {
+    /// Reads the parameters. Null stands for the defaults.
+    ///
+    /// # Errors
+    /// `EINVAL` if a value exceeds the device's limit, and if there are neither parameters nor a queue pair.
+    ///
+    /// # Safety
+    /// `id` is the memory of a live identifier; `param` is null or valid.
+    unsafe fn read(
+        id: *const rdma_cm_id,
+        param: *const rdma_conn_param,
+        device: &Device,
+    ) -> Result<Self, Errno> {
+        // SAFETY: by the contract; a queue pair that is not null is live.
+        let (param, qp) = unsafe { (param.as_ref(), (*id).qp.as_ref()) };
+        let from_qp = qp.map(|qp| (qp.qp_num, !qp.srq.is_null()));
+        // Retry counts have three bits (`man rdma_connect`). The greatest value is also the default.
+        const MAX_RETRIES: u8 = 7;
+        let Some(param) = param else {
+            let (qpn, srq) = from_qp.ok_or(Errno::EINVAL)?;
+            return Ok(Self {
+                private_data: Vec::new(),
+                responder_resources: None,
+                initiator_depth: None,
+                flow_control: false,
+                retry_count: MAX_RETRIES,
+                rnr_retry_count: MAX_RETRIES,
+                qpn,
+                srq,
+            });
+        };
+        let check = |value: u8, limit: u8, use_limit: u8| match value {
+            value if value == use_limit => Ok(None),
+            value if value > limit => Err(Errno::EINVAL),
+            value => Ok(Some(value)),
+        };
+        let (resources, depth) = (device.max_responder_resources, device.max_initiator_depth);
+        let (qpn, srq) = from_qp.unwrap_or((param.qp_num, param.srq != 0));
+        Ok(Self {
+            // SAFETY: by the contract.
+            private_data: unsafe { copy_private_data(param.private_data, param.private_data_len) },
+            responder_resources: check(param.responder_resources, resources, RDMA_MAX_RESP_RES)?,
+            initiator_depth: check(param.initiator_depth, depth, RDMA_MAX_INIT_DEPTH)?,
+            flow_control: param.flow_control != 0,
+            retry_count: param.retry_count.min(MAX_RETRIES),
+            rnr_retry_count: param.rnr_retry_count.min(MAX_RETRIES),
+            qpn,
+            srq,
+        })
+    }
+
+    fn responder_resources(&self, default: u8) -> u8 {
+        self.responder_resources.unwrap_or(default)
+    }
+
+    fn initiator_depth(&self, default: u8) -> u8 {
+        self.initiator_depth.unwrap_or(default)
+    }
+
+    /// Returns the body of this side's REQ or REP.
+    ///
+    /// # Errors
+    /// `EINVAL` if the queue pair number exceeds 24 bits.
+    fn to_connection_params(
+        &self,
+        identifier: &Identifier,
+        device: &Device,
+        private_data: Vec<u8>,
+    ) -> Result<ConnectionParams, Errno> {
+        if self.qpn >= 1 << 24 {
+            return Err(Errno::EINVAL);
+        }
+        let params = &identifier.params;
+        Ok(ConnectionParams {
+            qpn: self.qpn,
+            starting_psn: params.starting_psn,
+            gid: device.gid,
+            path_mtu: device.path_mtu,
+            responder_resources: params.responder_resources,
+            initiator_depth: params.initiator_depth,
+            retry_count: self.retry_count,
+            rnr_retry_count: self.rnr_retry_count,
+            flow_control: self.flow_control,
+            srq: self.srq,
+            private_data,
+        })
+    }
+}
+
+/// Copies private data of the program.
+///
+/// # Safety
+/// `data` is null or points to `length` bytes.
+unsafe fn copy_private_data(data: *const c_void, length: u8) -> Vec<u8> {
+    if data.is_null() || length == 0 {
+        return Vec::new();
+    }
+    // SAFETY: by the contract.
+    unsafe { std::slice::from_raw_parts(data.cast::<u8>(), length.into()) }.to_vec()
+}
+
+/// Returns `EINVAL` if the private data exceeds the limit of its message.
+fn check_len(private_data: &[u8], limit: usize) -> Result<(), Errno> {
+    if private_data.len() > limit { Err(Errno::EINVAL) } else { Ok(()) }
+}

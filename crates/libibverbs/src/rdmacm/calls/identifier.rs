@@ -1,0 +1,188 @@
+//! Calls that create, migrate and destroy identifiers, and that set and read their options and ports.
+
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+
+use nix::errno::Errno;
+
+use crate::abi::*;
+use crate::rdmacm::acknowledgement::acknowledge_held_event;
+use crate::rdmacm::caller_ptr::CallerPtr;
+use crate::rdmacm::id_memory::{allocate_id, create_channel, destroy_channel, free_id};
+use crate::rdmacm::identifier::{Addresses, Identifier};
+use crate::rdmacm::manager::{Manager, manager};
+use crate::rdmacm::return_code::return_code;
+use crate::rdmacm::socket::PortSpace;
+
+/// `rdma_create_id`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    ps: rdma_port_space,
+) -> c_int {
+    let qp_type = if ps == RDMA_PS_UDP { IBV_QPT_UD } else { IBV_QPT_RC };
+    return_code(create(channel, context, ps, qp_type).map(|created| {
+        // SAFETY: `rdma_create_id` requires a valid pointer for the new identifier.
+        unsafe { *id = created };
+    }))
+}
+
+/// Creates an identifier. Without a channel the identifier is synchronous and gets a channel of its own.
+///
+/// # Errors
+/// `EPROTONOSUPPORT` for the port spaces of InfiniBand and IP over InfiniBand, `EINVAL` for an unknown channel, or the error of
+/// opening the device.
+pub fn create(
+    channel: *mut rdma_event_channel,
+    context: *mut c_void,
+    ps: rdma_port_space,
+    qp_type: ibv_qp_type,
+) -> Result<*mut rdma_cm_id, Errno> {
+    let manager = manager()?;
+    let space = match ps {
+        RDMA_PS_TCP => PortSpace::Tcp,
+        RDMA_PS_UDP => PortSpace::Udp,
+        _ => return Err(Errno::EPROTONOSUPPORT),
+    };
+    // librdmacm, too, creates no identifier on a host without an RDMA device.
+    manager.device()?;
+    let is_synchronous = channel.is_null();
+    let channel = if is_synchronous { create_channel(manager)? } else { channel };
+    let mut state = manager.lock();
+    if !state.channels.contains_key(&CallerPtr(channel)) {
+        return Err(Errno::EINVAL);
+    }
+    let identifier = Identifier::new(CallerPtr(channel), is_synchronous, CallerPtr(context), space, qp_type);
+    let memory = allocate_id(&identifier);
+    let handle = state.insert(identifier);
+    state.set_memory(handle, CallerPtr(memory));
+    Ok(memory)
+}
+
+/// `rdma_destroy_id`. Waits until the program has acknowledged all events of the identifier that it has read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
+    return_code(manager().and_then(|manager| destroy(manager, id)))
+}
+
+/// Destroys an identifier.
+///
+/// # Errors
+/// `EINVAL` if the identifier is unknown.
+pub fn destroy(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
+    let mut state = manager.lock();
+    let handle = state.handle(id)?;
+    state.close(handle);
+    state.take_reports(handle);
+    drop(state);
+    // SAFETY: `handle` found the memory, so the identifier is live. The program must not use an identifier in another thread
+    // while it destroys it (`man rdma_destroy_id`).
+    unsafe { acknowledge_held_event(manager, id) };
+    let mut state = manager.lock();
+    while state.get(handle)?.unacknowledged > 0 {
+        state = manager.wait_for_acknowledgement(state);
+    }
+    let identifier = state.remove(handle).ok_or(Errno::EINVAL)?;
+    drop(state);
+    if identifier.is_synchronous {
+        destroy_channel(manager, identifier.channel.0);
+    }
+    // SAFETY: `handle` found the memory, so it comes from `allocate_id`. `remove` has removed it from the state in this call
+    // only.
+    unsafe { free_id(id) };
+    Ok(())
+}
+
+/// `rdma_migrate_id`: moves the identifier to another channel, or, if `channel` is null, to a channel of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
+    return_code(manager().and_then(|manager| migrate(manager, id, channel)))
+}
+
+fn migrate(manager: &Manager, id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> Result<(), Errno> {
+    let (was_synchronous, old_channel) = {
+        let mut state = manager.lock();
+        let is_known = channel.is_null() || state.channels.contains_key(&CallerPtr(channel));
+        let (_, identifier) = state.find(id)?;
+        if !is_known || (identifier.is_synchronous && channel.is_null()) {
+            return Err(Errno::EINVAL);
+        }
+        (identifier.is_synchronous, identifier.channel)
+    };
+    let new_channel = if channel.is_null() { create_channel(manager)? } else { channel };
+    // SAFETY: `find` found the memory, so the identifier is live.
+    unsafe { acknowledge_held_event(manager, id) };
+    let mut state = manager.lock();
+    let handle = state.handle(id)?;
+    state.migrate(handle, CallerPtr(new_channel), channel.is_null());
+    // SAFETY: `handle` found the memory under the lock that is still held.
+    unsafe { (*id).channel = new_channel };
+    while state.get(handle)?.unacknowledged > 0 {
+        state = manager.wait_for_acknowledgement(state);
+    }
+    drop(state);
+    if was_synchronous {
+        destroy_channel(manager, old_channel.0);
+    }
+    Ok(())
+}
+
+/// `rdma_set_option`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_set_option(
+    id: *mut rdma_cm_id,
+    level: c_int,
+    optname: c_int,
+    optval: *mut c_void,
+    optlen: usize,
+) -> c_int {
+    let set = || -> Result<(), Errno> {
+        let mut state = manager()?.lock();
+        let (_, identifier) = state.find(id)?;
+        let options = &mut identifier.options;
+        if optval.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: `optval` points to `optlen` bytes, and each arm reads exactly the length that its pattern requires.
+        unsafe {
+            match (level, optname, optlen) {
+                (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, 1) => options.traffic_class = *optval.cast(),
+                (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, 4) => {
+                    options.reuse_address = optval.cast::<c_int>().read_unaligned() != 0;
+                }
+                (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, 4) => {
+                    options.v6_only = optval.cast::<c_int>().read_unaligned() != 0;
+                }
+                // The local ACK timeout has five bits (IBTA volume 1, local ACK timeout).
+                (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, 1) if *optval.cast::<u8>() < 32 => {
+                    options.ack_timeout = Some(*optval.cast());
+                }
+                // Only a subnet administrator provides path records, and RoCE has none.
+                (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, _) => return Err(Errno::EOPNOTSUPP),
+                (RDMA_OPTION_ID, ..) => return Err(Errno::EINVAL),
+                _ => return Err(Errno::ENOSYS),
+            }
+        }
+        Ok(())
+    };
+    return_code(set())
+}
+
+/// `rdma_get_src_port`: the port in network order, or 0 if there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    port_in_network_order(id, |(source, _)| source)
+}
+
+/// `rdma_get_dst_port`: the port in network order, or 0 if there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    port_in_network_order(id, |(_, destination)| destination)
+}
+
+fn port_in_network_order(id: *mut rdma_cm_id, select: impl FnOnce(Addresses) -> Option<SocketAddr>) -> u16 {
+    let addresses = manager().and_then(|manager| Ok(manager.lock().find(id)?.1.addresses));
+    addresses.ok().and_then(select).map_or(0, |address| address.port().to_be())
+}

@@ -1,0 +1,98 @@
+//! `rdma_join_multicast` and `rdma_leave_multicast`, for datagram identifiers.
+//!
+//! A join sends no message to a manager of groups, because RoCE has no subnet administrator. The NIC joins the IP group when
+//! the first queue pair is attached. As with librdmacm, that happens when the program reads the event of the join.
+
+use std::ffi::{c_int, c_void};
+
+use libc::sockaddr;
+use nix::errno::Errno;
+
+use super::event::wait_if_synchronous;
+use crate::abi::*;
+use crate::rdmacm::caller_ptr::CallerPtr;
+use crate::rdmacm::manager::manager;
+use crate::rdmacm::membership::Membership;
+use crate::rdmacm::report::Report;
+use crate::rdmacm::return_code::return_code;
+use crate::rdmacm::sockaddr::read_sockaddr;
+use crate::rdmacm::socket::PortSpace;
+
+/// `rdma_join_multicast`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_join_multicast(
+    id: *mut rdma_cm_id,
+    addr: *mut sockaddr,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: `rdma_join_multicast` requires a valid address.
+    return_code(unsafe { join(id, addr, context, RDMA_MC_JOIN_FLAG_FULLMEMBER) })
+}
+
+/// `rdma_join_multicast_ex`, which also offers a send-only membership.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_join_multicast_ex(
+    id: *mut rdma_cm_id,
+    mc_join_attr: *mut rdma_cm_join_mc_attr_ex,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: `rdma_join_multicast_ex` requires valid attributes with a valid address.
+    return_code(unsafe {
+        let required = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+        let attr = &*mc_join_attr;
+        if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
+            Err(Errno::ENOTSUP)
+        } else if attr.comp_mask & required != required || attr.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED {
+            Err(Errno::EINVAL)
+        } else {
+            join(id, attr.addr, context, attr.join_flags)
+        }
+    })
+}
+
+/// # Safety
+/// `addr` is null or points to an address of the length that its family requires.
+unsafe fn join(
+    id: *mut rdma_cm_id,
+    addr: *const sockaddr,
+    context: *mut c_void,
+    flags: rdma_cm_mc_join_flags,
+) -> Result<(), Errno> {
+    let manager = manager()?;
+    // SAFETY: by the contract.
+    let address = unsafe { read_sockaddr(addr)? }.ok_or(Errno::EINVAL)?;
+    let mut state = manager.lock();
+    let (handle, identifier) = state.find(id)?;
+    // SAFETY: `find` found the memory under the lock that is still held.
+    let is_bound = unsafe { !(*id).verbs.is_null() };
+    if !is_bound || identifier.space != PortSpace::Udp || !address.ip().is_multicast() {
+        return Err(Errno::EINVAL);
+    }
+    identifier.joins += 1;
+    let number = identifier.joins;
+    let is_send_only = flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
+    identifier.memberships.push(Membership { number, address, context: CallerPtr(context), is_send_only });
+    state.report(handle, Report::Joined(number));
+    drop(state);
+    // SAFETY: `find` found the memory. The program must not use the identifier in another thread during this call.
+    unsafe { wait_if_synchronous(manager, id) }
+}
+
+/// `rdma_leave_multicast`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    // SAFETY: `rdma_leave_multicast` requires a valid address.
+    return_code(unsafe { leave(id, addr) })
+}
+
+/// # Safety
+/// As for [`join`].
+unsafe fn leave(id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<(), Errno> {
+    let manager = manager()?;
+    // SAFETY: by the contract.
+    let address = unsafe { read_sockaddr(addr)? }.ok_or(Errno::EINVAL)?;
+    let membership = manager.lock().find(id)?.1.remove_membership(address).ok_or(Errno::EADDRNOTAVAIL)?;
+    // SAFETY: `find` found the memory, so the identifier is live, and its queue pair is null or live.
+    unsafe { membership.detach(id) };
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! `rdma_bind_addr`, `rdma_resolve_addr` and `rdma_resolve_route`.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use libc::sockaddr;
+use nix::errno::Errno;
+
+use super::event::wait_if_synchronous;
+use crate::abi::rdma_cm_id;
+use crate::rdmacm::id_memory::{set_addresses, set_path};
+use crate::rdmacm::identifier::NetworkState;
+use crate::rdmacm::manager::{Manager, manager};
+use crate::rdmacm::qp_attributes::path_record;
+use crate::rdmacm::report::Report;
+use crate::rdmacm::return_code::return_code;
+use crate::rdmacm::sockaddr::{gid_of, read_sockaddr};
+use crate::rdmacm::socket::source_towards;
+
+/// `rdma_bind_addr`. For port 0 the kernel chooses the port.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    // SAFETY: `rdma_bind_addr` requires a valid address.
+    return_code(unsafe { bind(id, addr) })
+}
+
+/// Binds an identifier to an address, and to the device unless the address is unspecified.
+///
+/// # Errors
+/// `EINVAL` for an unknown or bound identifier and for a null address, or the error of the bind.
+///
+/// # Safety
+/// `addr` is null or points to an address of the length that its family requires.
+pub unsafe fn bind(id: *mut rdma_cm_id, addr: *const sockaddr) -> Result<(), Errno> {
+    let manager = manager()?;
+    // SAFETY: by the contract.
+    let address = unsafe { read_sockaddr(addr)? }.ok_or(Errno::EINVAL)?;
+    let bound = manager.lock().find(id)?.1.bind(address)?;
+    // SAFETY: `find` found the memory, so the identifier is live. The program must not destroy it during this call.
+    unsafe {
+        set_addresses(id, (Some(bound), None));
+        if !bound.ip().is_unspecified() {
+            manager.device()?.bind(id);
+        }
+    }
+    Ok(())
+}
+
+/// `rdma_resolve_addr`. The resolution sends no packet, so `timeout_ms` has no effect.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    src_addr: *mut sockaddr,
+    dst_addr: *mut sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: `rdma_resolve_addr` requires a valid destination and a source that is null or valid.
+    return_code(unsafe { resolve_addr(id, src_addr, dst_addr) })
+}
+
+/// Determines the source address of the route to `dst_addr` and binds the identifier to it and to the device.
+///
+/// # Errors
+/// `EINVAL` for an unknown identifier, one in another state than unbound or bound, and a null destination; the error of a bind
+/// that the program caused. Errors of the route are reported as events.
+///
+/// # Safety
+/// Each address is null or points to an address of the length that its family requires.
+pub unsafe fn resolve_addr(
+    id: *mut rdma_cm_id,
+    src_addr: *const sockaddr,
+    dst_addr: *const sockaddr,
+) -> Result<(), Errno> {
+    let manager = manager()?;
+    // SAFETY: by the contract.
+    let (source, destination) =
+        unsafe { (read_sockaddr(src_addr)?, read_sockaddr(dst_addr)?.ok_or(Errno::EINVAL)?) };
+    let device = manager.device()?;
+    let mut state = manager.lock();
+    let (handle, identifier) = state.find(id)?;
+    if !matches!(identifier.network, NetworkState::Unbound | NetworkState::Bound(_)) {
+        return Err(Errno::EINVAL);
+    }
+    let destination = unspecified_to_loopback(destination);
+    // The NIC sends to a multicast group through its own interface, whatever the routing table says.
+    let route_source = match destination.ip().is_multicast() {
+        true => Ok(Ipv6Addr::from(device.gid).to_canonical()),
+        false => source_towards(destination),
+    };
+    match route_source.and_then(|route_source| identifier.set_route(source, destination, route_source)) {
+        Ok(source) => {
+            // SAFETY: `find` found the memory under the lock that is still held.
+            unsafe {
+                set_addresses(id, (Some(source), Some(destination)));
+                device.bind(id);
+                // The GID of the destination address stands in until the peer's message carries the GID of its NIC.
+                (*id).route.addr.addr.ibaddr.dgid.raw = gid_of(destination.ip());
+            }
+            state.report(handle, Report::AddressResolved);
+        }
+        // The program caused these errors by the source address that it chose; all others come from the network.
+        Err(errno @ (Errno::EADDRINUSE | Errno::EADDRNOTAVAIL | Errno::EACCES | Errno::EMFILE)) => {
+            return Err(errno);
+        }
+        Err(errno) => state.report(handle, Report::AddressError(errno)),
+    }
+    drop(state);
+    // SAFETY: `find` found the memory. The program must not use the identifier in another thread during this call.
+    unsafe { wait_if_synchronous(manager, id) }
+}
+
+/// Replaces an unspecified destination address by the loopback address, as `connect` does.
+fn unspecified_to_loopback(destination: SocketAddr) -> SocketAddr {
+    let ip = match destination.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        _ => return destination,
+    };
+    SocketAddr::new(ip, destination.port())
+}
+
+/// `rdma_resolve_route`. The routing table provides the route, so `timeout_ms` has no effect.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    // SAFETY: `rdma_resolve_route` requires that the program does not use the identifier in another thread.
+    return_code(manager().and_then(|manager| unsafe { resolve_route(manager, id) }))
+}
+
+/// Stores the path to the destination in the identifier's memory.
+///
+/// # Errors
+/// `EINVAL` for an unknown identifier and before the address is resolved.
+///
+/// # Safety
+/// No other thread uses the identifier during the call.
+pub unsafe fn resolve_route(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
+    let device = manager.device()?;
+    let mut state = manager.lock();
+    let (handle, identifier) = state.find(id)?;
+    let (Some(destination), NetworkState::Bound(_)) = (identifier.addresses.1, &identifier.network) else {
+        return Err(Errno::EINVAL);
+    };
+    identifier.is_route_resolved = true;
+    let path = path_record(&device, gid_of(destination.ip()), identifier.options.traffic_class);
+    // SAFETY: `find` found the memory under the lock that is still held.
+    unsafe { set_path(id, path) };
+    state.report(handle, Report::RouteResolved);
+    drop(state);
+    // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
+    unsafe { wait_if_synchronous(manager, id) }
+}

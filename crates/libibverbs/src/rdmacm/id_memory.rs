@@ -1,0 +1,145 @@
+//! The program's memory of an identifier: `struct rdma_cm_id`.
+
+use nix::errno::Errno;
+
+use super::caller_ptr::CallerPtr;
+use super::identifier::{Addresses, Identifier};
+use super::manager::Manager;
+use super::protocol::message::{ConnectionParams, SidrRequest};
+use super::qp_attributes::path_record;
+use super::report::IdHandle;
+use super::report_queue::ReportQueue;
+use super::sockaddr::to_sockaddr_storage;
+use super::socket::PortSpace;
+use crate::abi::*;
+
+/// Creates an event channel.
+///
+/// # Errors
+/// The error of creating its descriptor.
+pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errno> {
+    let channel = ReportQueue::new()?;
+    let memory = Box::into_raw(Box::new(rdma_event_channel { fd: channel.fd() }));
+    let mut state = manager.lock();
+    // The allocator may reuse the address of a destroyed channel.
+    state.destroyed_channels.remove(&CallerPtr(memory));
+    state.channels.insert(CallerPtr(memory), channel);
+    Ok(memory)
+}
+
+/// Destroys an event channel. Does nothing if the channel is unknown.
+///
+/// Some programs leave a thread behind that waits on the channel (rping does). With the kernel's connection manager that
+/// thread waits forever, unless it starts to wait after the descriptor was closed. Here it waits forever in both cases.
+pub fn destroy_channel(manager: &Manager, channel: *mut rdma_event_channel) {
+    let mut state = manager.lock();
+    if let Some(destroyed) = state.channels.remove(&CallerPtr(channel)) {
+        if destroyed.is_blocking() {
+            state.destroyed_channels.insert(CallerPtr(channel));
+        }
+        drop(state);
+        // SAFETY: `create_channel` made the memory by `Box::into_raw` and entered it in `channels`. This call has removed the
+        // entry, so no other call frees the memory.
+        drop(unsafe { Box::from_raw(channel) });
+    }
+}
+
+/// Allocates the memory of an identifier.
+pub fn allocate_id(identifier: &Identifier) -> *mut rdma_cm_id {
+    // SAFETY: `rdma_cm_id` consists of integers and pointers, for which zeros are valid.
+    let zeroed: rdma_cm_id = unsafe { std::mem::zeroed() };
+    Box::into_raw(Box::new(rdma_cm_id {
+        channel: identifier.channel.0,
+        context: identifier.context.0,
+        ps: if identifier.space == PortSpace::Tcp { RDMA_PS_TCP } else { RDMA_PS_UDP },
+        qp_type: identifier.qp_type,
+        ..zeroed
+    }))
+}
+
+/// Frees the memory of an identifier.
+///
+/// # Safety
+/// `id` comes from [`allocate_id`], its identifier was removed from the state, and the program uses it no more.
+pub unsafe fn free_id(id: *mut rdma_cm_id) {
+    // SAFETY: by the contract this is the only owner of the allocation. `set_path` made the path record by `Box::into_raw`.
+    unsafe {
+        if !(*id).route.path_rec.is_null() {
+            drop(Box::from_raw((*id).route.path_rec));
+        }
+        drop(Box::from_raw(id));
+    }
+}
+
+/// What a request asks for.
+pub enum RequestParams {
+    /// A connection.
+    Connection(ConnectionParams),
+    /// The queue pair of a datagram service.
+    Service(SidrRequest),
+}
+
+/// Allocates the memory of a request's identifier, with a channel of its own if the listener is synchronous.
+///
+/// # Errors
+/// `EINVAL` if the identifier was removed, or the error of opening the device or creating the channel.
+pub fn allocate_request_id(
+    manager: &Manager,
+    request: IdHandle,
+) -> Result<(*mut rdma_cm_id, RequestParams), Errno> {
+    let device = manager.device()?;
+    if manager.lock().get(request)?.is_synchronous {
+        let channel = create_channel(manager)?;
+        manager.lock().migrate(request, CallerPtr(channel), true);
+    }
+    let mut state = manager.lock();
+    let identifier = state.get(request)?;
+    let (params, dgid) = match (&identifier.params.peer, &identifier.service_request) {
+        (Some(params), _) => (RequestParams::Connection(params.clone()), params.gid),
+        (None, Some(request)) => (RequestParams::Service(request.clone()), request.gid),
+        (None, None) => return Err(Errno::EINVAL),
+    };
+    let (addresses, traffic_class) = (identifier.addresses, identifier.options.traffic_class);
+    let memory = allocate_id(identifier);
+    state.set_memory(request, CallerPtr(memory));
+    drop(state);
+    // SAFETY: `allocate_id` has just allocated the memory, and the program has not seen it yet.
+    unsafe {
+        device.bind(memory);
+        set_addresses(memory, addresses);
+        (*memory).route.addr.addr.ibaddr.dgid.raw = dgid;
+        set_path(memory, path_record(&device, dgid, traffic_class));
+    }
+    Ok((memory, params))
+}
+
+/// Stores the known addresses in the identifier's memory.
+///
+/// # Safety
+/// `id` is the memory of a live identifier.
+pub unsafe fn set_addresses(id: *mut rdma_cm_id, (source, destination): Addresses) {
+    // SAFETY: by the contract `id` is writable.
+    unsafe {
+        if let Some(source) = source {
+            (*id).route.addr.src = to_sockaddr_storage(source);
+        }
+        if let Some(destination) = destination {
+            (*id).route.addr.dst = to_sockaddr_storage(destination);
+        }
+    }
+}
+
+/// Stores the path in the identifier's memory.
+///
+/// # Safety
+/// `id` is the memory of a live identifier.
+pub unsafe fn set_path(id: *mut rdma_cm_id, path: ibv_sa_path_rec) {
+    // SAFETY: by the contract `id` is writable. A path record that is not null was allocated by an earlier call.
+    unsafe {
+        match (*id).route.path_rec.as_mut() {
+            Some(old) => *old = path,
+            None => (*id).route.path_rec = Box::into_raw(Box::new(path)),
+        }
+        (*id).route.num_paths = 1;
+    }
+}

@@ -1,0 +1,67 @@
+//! Memberships of identifiers in multicast groups.
+
+use std::ffi::c_void;
+use std::net::SocketAddr;
+
+use nix::errno::Errno;
+
+use super::caller_ptr::CallerPtr;
+use super::return_code::check_errno;
+use super::sockaddr::gid_of;
+use crate::abi::{ibv_gid, rdma_cm_id};
+use crate::calls::mcast::{ibv_attach_mcast, ibv_detach_mcast};
+
+/// The destination queue pair number of multicast packets (IBTA volume 1, 10.5).
+pub const MULTICAST_QPN: u32 = 0xff_ffff;
+
+/// A multicast group that an identifier joined.
+#[derive(Clone, Copy)]
+pub struct Membership {
+    /// The number by which a report refers to the membership, unique within the identifier.
+    pub number: u64,
+    /// The group's address.
+    pub address: SocketAddr,
+    /// The program's context pointer for the group, returned in the event.
+    pub context: CallerPtr<c_void>,
+    /// Whether the program only sends to the group. Its queue pair is then not attached.
+    pub is_send_only: bool,
+}
+
+impl Membership {
+    /// Returns the group's GID, which for RoCEv2 is derived from its address (the kernel's `cma_iboe_set_mgid`).
+    pub fn gid(&self) -> ibv_gid {
+        ibv_gid { raw: gid_of(self.address.ip()) }
+    }
+
+    /// Attaches the identifier's queue pair, if it has one, unless the membership is send-only.
+    ///
+    /// # Errors
+    /// The error of `ibv_attach_mcast`.
+    ///
+    /// # Safety
+    /// `id` is the memory of a live identifier, and its `qp` is null or a live queue pair.
+    pub unsafe fn attach(&self, id: *mut rdma_cm_id) -> Result<(), Errno> {
+        // SAFETY: by the contract `id` is readable, and a queue pair that is not null is live.
+        unsafe {
+            if (*id).qp.is_null() || self.is_send_only {
+                Ok(())
+            } else {
+                check_errno(ibv_attach_mcast((*id).qp, &self.gid(), 0))
+            }
+        }
+    }
+
+    /// Detaches the identifier's queue pair, if it is attached.
+    ///
+    /// # Safety
+    /// As for [`attach`](Self::attach).
+    pub unsafe fn detach(&self, id: *mut rdma_cm_id) {
+        // SAFETY: as in `attach`.
+        unsafe {
+            if !(*id).qp.is_null() && !self.is_send_only {
+                // Fails if the program left the group before it read the event of the join, which attaches the queue pair.
+                let _ = ibv_detach_mcast((*id).qp, &self.gid(), 0);
+            }
+        }
+    }
+}

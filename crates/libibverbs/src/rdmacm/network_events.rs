@@ -1,0 +1,391 @@
+//! Handles ready sockets and expired timers: reads from the sockets, drives the state machines, writes their output and
+//! reports their events.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::sys::socket::{SockaddrStorage, recvfrom};
+use socket2::Socket;
+
+use super::identifier::{ConnectionStream, Identifier, Listener, NegotiatedParams, NetworkState};
+use super::protocol::connection::{Connection, ConnectionEvent};
+use super::protocol::message::{ConnectionParams, MAX_MESSAGE, SidrReply, SidrRequest, sidr_status};
+use super::protocol::service_lookup::{LookupAction, ReceivedDatagram, RequestKey};
+use super::random::random_psn;
+use super::report::{IdHandle, Report};
+use super::socket::{Port, PortSpace, errno_of, source_towards, translate_address};
+use super::state::State;
+
+/// The number of streams or datagrams that one run of a listener's handler takes, so that one busy port does not delay others.
+const MAX_PER_RUN: usize = 64;
+/// The number of streams of one listener that may wait for a REQ. Further streams are closed.
+const MAX_PENDING_STREAMS: usize = 256;
+
+impl State {
+    /// Handles a ready socket.
+    pub fn on_ready(&mut self, handle: IdHandle, now: Instant) {
+        let Ok(identifier) = self.get(handle) else { return };
+        match &mut identifier.network {
+            NetworkState::Connected(stream) => {
+                stream.read(now);
+                self.flush(handle);
+            }
+            NetworkState::Listening(_) if identifier.space == PortSpace::Tcp => {
+                self.accept_streams(handle, now);
+            }
+            NetworkState::Listening(_) => self.receive_service_requests(handle, now),
+            NetworkState::LookingUp(..) => self.receive_service_reply(handle, now),
+            _ => {}
+        }
+    }
+
+    /// Handles all expired timers and returns when the next one expires.
+    pub fn on_timer(&mut self, now: Instant) -> Option<Instant> {
+        let due: Vec<IdHandle> = self
+            .identifiers()
+            .filter(|(_, identifier)| identifier.deadline().is_some_and(|deadline| deadline <= now))
+            .map(|(handle, _)| handle)
+            .collect();
+        for handle in due {
+            let Ok(identifier) = self.get(handle) else { continue };
+            match &mut identifier.network {
+                NetworkState::Connected(stream) => {
+                    stream.connection.on_timeout(now);
+                    if let (true, Some(peer)) =
+                        (stream.connection.take_connect_retry(now), identifier.addresses.1)
+                    {
+                        stream.open(peer, now);
+                    }
+                    self.flush(handle);
+                }
+                NetworkState::LookingUp(port, lookup) => match lookup.on_timer(now) {
+                    // A failure is ignored: the request is repeated, and the next `recv` returns a lasting error.
+                    LookupAction::Send => drop(port.send(lookup.request())),
+                    LookupAction::Wait => {}
+                    LookupAction::TimedOut => {
+                        self.end_lookup(handle, Report::ServiceNotFound(-(Errno::ETIMEDOUT as i32)));
+                    }
+                },
+                _ => {}
+            }
+        }
+        self.identifiers().filter_map(|(_, identifier)| identifier.deadline()).min()
+    }
+
+    /// Sends a connection's outbox and reports its events.
+    pub fn flush(&mut self, handle: IdHandle) {
+        let Ok(identifier) = self.get(handle) else { return };
+        let NetworkState::Connected(stream) = &mut identifier.network else { return };
+        stream.write();
+        let listener = stream.listener;
+        let events: Vec<ConnectionEvent> = std::iter::from_fn(|| stream.connection.next_event()).collect();
+        let is_closed = stream.connection.is_closed();
+        if is_closed {
+            identifier.network = NetworkState::Closed;
+        }
+        for event in events {
+            match (event, listener) {
+                (ConnectionEvent::Requested(params), Some(listener)) => {
+                    self.on_connection_request(handle, listener, params);
+                }
+                (event, _) => self.report(handle, Report::Connection(event)),
+            }
+        }
+        // A stream that ended before its REQ was never reported to the program.
+        if is_closed
+            && listener.is_some()
+            && self.get(handle).is_ok_and(|identifier| identifier.params.peer.is_none())
+        {
+            self.remove(handle);
+        }
+    }
+
+    /// Applies `action` to an identifier's connection and flushes the connection.
+    ///
+    /// # Errors
+    /// `EINVAL` if the identifier has no connection, or the error of `action`.
+    pub fn update_connection<T>(
+        &mut self,
+        handle: IdHandle,
+        action: impl FnOnce(&mut Connection) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let NetworkState::Connected(stream) = &mut self.get(handle)?.network else {
+            return Err(Errno::EINVAL);
+        };
+        let result = action(&mut stream.connection)?;
+        self.flush(handle);
+        Ok(result)
+    }
+
+    /// Closes what an identifier does on the network and informs its peer.
+    pub fn close(&mut self, handle: IdHandle) {
+        let Ok(identifier) = self.get(handle) else { return };
+        match std::mem::replace(&mut identifier.network, NetworkState::Closed) {
+            NetworkState::Connected(mut stream) => {
+                stream.connection.abandon();
+                stream.write();
+            }
+            NetworkState::Listening(_) => {
+                // Requests that the program has not read have no other owner.
+                let unread: Vec<IdHandle> = self
+                    .identifiers()
+                    .filter(|(_, other)| other.memory.is_none() && other.listener() == Some(handle))
+                    .map(|(handle, _)| handle)
+                    .collect();
+                for request in unread {
+                    self.close(request);
+                    self.remove(request);
+                }
+            }
+            NetworkState::ServiceRequested { listener, key } => {
+                let reply = SidrReply::rejection(key.1, Vec::new());
+                self.reply_to_service_request(listener, key, reply, Instant::now());
+            }
+            NetworkState::Unbound
+            | NetworkState::Bound(_)
+            | NetworkState::LookingUp(..)
+            | NetworkState::Closed => {}
+        }
+    }
+
+    /// Reports a REQ on a stream of `listener`, or rejects it if the backlog is full.
+    fn on_connection_request(&mut self, child: IdHandle, listener: IdHandle, params: ConnectionParams) {
+        let starting_psn = random_psn();
+        let Ok(identifier) = self.get(child) else { return };
+        identifier.params = NegotiatedParams {
+            starting_psn,
+            // One side's initiator depth is the other side's responder resources.
+            responder_resources: params.initiator_depth,
+            initiator_depth: params.responder_resources,
+            retry_count: params.retry_count,
+            rnr_retry_count: params.rnr_retry_count,
+            peer: Some(params),
+        };
+        if self.backlog_has_room(listener) {
+            self.report(listener, Report::Requested { child });
+        } else if let Some(Identifier { network: NetworkState::Connected(mut stream), .. }) =
+            self.remove(child)
+        {
+            stream.connection.reject_for_backlog();
+            stream.write();
+        }
+    }
+
+    /// Whether another request of the listener may wait for the program.
+    fn backlog_has_room(&mut self, listener: IdHandle) -> bool {
+        let Ok(Identifier { network: NetworkState::Listening(Listener { backlog, .. }), channel, .. }) =
+            self.get(listener)
+        else {
+            return false;
+        };
+        let (backlog, channel) = (*backlog, *channel);
+        self.channels.get(&channel).is_some_and(|channel| channel.count(listener) < backlog)
+    }
+
+    fn accept_streams(&mut self, listener: IdHandle, now: Instant) {
+        for _ in 0..MAX_PER_RUN {
+            let Ok(identifier) = self.get(listener) else { return };
+            let NetworkState::Listening(Listener { port, .. }) = &identifier.network else { return };
+            let socket = match port.accept().map_err(errno_of) {
+                Ok((socket, _)) => socket,
+                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS) => {
+                    return self.accept_failed = true;
+                }
+                // No stream waits, or the stream was reset before it was accepted.
+                Err(_) => return,
+            };
+            let child = identifier.child();
+            // On failure the stream is closed, which its peer notices.
+            let _ = self.add_stream(child, listener, socket, now);
+        }
+    }
+
+    /// Adds an accepted stream as an identifier.
+    fn add_stream(
+        &mut self,
+        mut child: Identifier,
+        listener: IdHandle,
+        socket: Socket,
+        now: Instant,
+    ) -> Result<(), Errno> {
+        let pending = self.identifiers().filter(|(_, other)| other.is_pending_stream_of(listener)).count();
+        if pending >= MAX_PENDING_STREAMS {
+            return Err(Errno::EAGAIN);
+        }
+        let port = Port::new(socket)?;
+        child.addresses = (Some(port.address()?), Some(port.peer()?));
+        port.keep_alive();
+        let connection = Connection::passive(now);
+        child.network = NetworkState::Connected(ConnectionStream {
+            port,
+            is_open: true,
+            connection,
+            listener: Some(listener),
+        });
+        let child = self.insert(child);
+        self.watch(child).inspect_err(|_| drop(self.remove(child)))
+    }
+
+    fn receive_service_requests(&mut self, listener: IdHandle, now: Instant) {
+        for _ in 0..MAX_PER_RUN {
+            let Ok(identifier) = self.get(listener) else { return };
+            let mut child = identifier.child();
+            let NetworkState::Listening(Listener { port, requests, .. }) = &mut identifier.network else {
+                return;
+            };
+            // One byte more than a message: a longer datagram fills the buffer and does not decode.
+            let mut datagram = [0; MAX_MESSAGE + 1];
+            let Ok((length, from)) = receive_datagram(port, &mut datagram) else { return };
+            match requests.receive(from, &datagram[..length], now) {
+                ReceivedDatagram::New(key, request) => {
+                    let local = source_towards(from).ok().zip(port.address().ok());
+                    let local = local.map(|(ip, bound)| SocketAddr::new(ip, bound.port()));
+                    child.addresses = (local, Some(translate_address(from)));
+                    self.on_service_request(child, listener, key, request);
+                }
+                // A failure is ignored: the requester repeats its request.
+                ReceivedDatagram::Duplicate(reply) => drop(port.send_to(reply, &from.into())),
+                ReceivedDatagram::Ignored => {}
+            }
+        }
+    }
+
+    /// Reports a service request, or drops it if the backlog is full: its next repetition is then a new request.
+    fn on_service_request(
+        &mut self,
+        mut child: Identifier,
+        listener: IdHandle,
+        key: RequestKey,
+        request: SidrRequest,
+    ) {
+        if self.backlog_has_room(listener) {
+            child.network = NetworkState::ServiceRequested { listener, key };
+            child.service_request = Some(request);
+            let child = self.insert(child);
+            self.report(listener, Report::Requested { child });
+        } else if let Ok(Identifier { network: NetworkState::Listening(Listener { requests, .. }), .. }) =
+            self.get(listener)
+        {
+            requests.remove(key);
+        }
+    }
+
+    /// Sends and stores the reply to a service request, through the listener's port. Does nothing if the listener is closed.
+    pub fn reply_to_service_request(
+        &mut self,
+        listener: IdHandle,
+        key: RequestKey,
+        reply: SidrReply,
+        now: Instant,
+    ) {
+        if let Ok(Identifier { network: NetworkState::Listening(Listener { port, requests, .. }), .. }) =
+            self.get(listener)
+        {
+            let datagram = requests.reply(key, reply, now);
+            // A failure is ignored: the requester repeats its request and gets the stored reply.
+            let _ = port.send_to(&datagram, &key.0.into());
+        }
+    }
+
+    fn receive_service_reply(&mut self, handle: IdHandle, now: Instant) {
+        loop {
+            let Ok(Identifier { network: NetworkState::LookingUp(port, lookup), .. }) = self.get(handle)
+            else {
+                return;
+            };
+            let mut datagram = [0; MAX_MESSAGE + 1];
+            let report = match receive_datagram(port, &mut datagram) {
+                Ok((length, _)) => match lookup.receive(&datagram[..length]) {
+                    Some(reply) if reply.status == sidr_status::VALID => Report::ServiceFound(reply),
+                    Some(reply) => Report::ServiceNotFound(reply.status.into()),
+                    None => continue,
+                },
+                Err(Errno::EAGAIN) => return,
+                Err(Errno::ECONNREFUSED) if !lookup.is_refusal_final(now) => continue,
+                Err(Errno::ECONNREFUSED) => Report::ServiceNotFound(sidr_status::UNSUPPORTED.into()),
+                Err(errno) => Report::ServiceNotFound(-(errno as i32)),
+            };
+            return self.end_lookup(handle, report);
+        }
+    }
+
+    fn end_lookup(&mut self, handle: IdHandle, report: Report) {
+        if let Ok(identifier) = self.get(handle) {
+            identifier.network = NetworkState::Closed;
+        }
+        self.report(handle, report);
+    }
+}
+
+impl ConnectionStream {
+    /// Starts to connect the stream.
+    pub fn open(&mut self, peer: SocketAddr, now: Instant) {
+        let connect = || self.port.connect(peer);
+        // After a refused attempt the first `connect` returns ECONNABORTED and the second one tries again (Linux,
+        // `inet_stream_connect`).
+        let result = match connect() {
+            Err(Errno::ECONNABORTED) => connect(),
+            result => result,
+        };
+        match result {
+            Ok(()) | Err(Errno::EINPROGRESS) => {}
+            Err(errno) => self.fail(errno, now),
+        }
+    }
+
+    /// Reads until the socket has no more data and passes the data to the connection.
+    fn read(&mut self, now: Instant) {
+        if !self.is_open {
+            match self.port.take_error().map_err(errno_of) {
+                Ok(None) if self.port.peer().is_ok() => self.is_open = true,
+                // The TCP connection is still being established.
+                Ok(None) => return,
+                Ok(Some(error)) => return self.fail(errno_of(error), now),
+                Err(errno) => return self.fail(errno, now),
+            }
+        }
+        let mut bytes = [0; 4096];
+        while !self.connection.is_closed() {
+            match (&*self.port).read(&mut bytes) {
+                Ok(0) => self.connection.on_stream_end(Errno::ECONNRESET),
+                Ok(length) => self.connection.receive(&bytes[..length]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => self.connection.on_stream_end(errno_of(error)),
+            }
+        }
+    }
+
+    fn fail(&mut self, errno: Errno, now: Instant) {
+        match errno {
+            Errno::ECONNREFUSED => self.connection.on_connection_refused(now),
+            errno => self.connection.on_stream_end(errno),
+        }
+    }
+
+    /// Sends the outbox, as far as the socket's buffer has room.
+    pub fn write(&mut self) {
+        while self.is_open && !self.connection.outbox().is_empty() {
+            match (&*self.port).write(self.connection.outbox()) {
+                Ok(length) => drop(self.connection.outbox().drain(..length)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // epoll reports the socket when it is writable again, and `read` handles its errors.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Receives a datagram and returns its length and sender.
+fn receive_datagram(port: &Port, buffer: &mut [u8]) -> Result<(usize, SocketAddr), Errno> {
+    let (length, from) = recvfrom::<SockaddrStorage>(port.as_raw_fd(), buffer)?;
+    let from = from.and_then(|from| match (from.as_sockaddr_in(), from.as_sockaddr_in6()) {
+        (Some(v4), _) => Some(SocketAddr::V4((*v4).into())),
+        (_, Some(v6)) => Some(SocketAddr::V6((*v6).into())),
+        _ => None,
+    });
+    Ok((length, from.ok_or(Errno::EAFNOSUPPORT)?))
+}

@@ -1,0 +1,344 @@
+//! The state machine of one end of a reliable connection. Inputs are received bytes, calls of the program and the time;
+//! outputs are bytes to send and [`ConnectionEvent`]s. The caller owns the stream, the clock and the queue pair.
+//!
+//! ```text
+//! active   ── REQ ──▶ ReqSent ◀─ REP ─ RepReceived ── RTU ──▶ Established
+//! passive  AwaitingReq ◀─ REQ ─ ReqReceived ── REP ──▶ RepSent ◀─ RTU ─ Established
+//! ```
+//!
+//! A REJ, a timeout or the end of the stream leads from every state to `Closed`. From `Established`, a DREQ leads there too;
+//! the receiver of a DREQ answers with a DREP. The stream stays open while the connection is established, so that its end
+//! reports a peer that was killed.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::message::{ConnectionParams, Message, Rejection, reject_reason};
+use super::timeouts::{REFUSED_RETRY_PERIOD, RESPONSE_TIMEOUT};
+
+/// How long an accepted stream may be open without a REQ.
+const REQ_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval between attempts to connect to a port at which no program listens.
+const REFUSED_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// How long the sender of a DREQ waits for the DREP.
+const DREP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A change that the program is told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConnectionEvent {
+    /// A REQ arrived.
+    Requested(ConnectionParams),
+    /// A REP arrived.
+    Replied(ConnectionParams),
+    /// An RTU arrived, or the program reported data before the RTU: the passive side may send.
+    Established,
+    /// The peer sent a REJ, or no program listens at the peer's port.
+    Rejected(Rejection),
+    /// The peer cannot be reached or did not answer in time.
+    Unreachable(Errno),
+    /// The connection ended.
+    Disconnected,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Active: the REQ is sent or in the outbox.
+    ReqSent,
+    /// Active: the REP is received; the program has not confirmed it.
+    RepReceived,
+    /// Passive: the stream is open and no REQ has arrived.
+    AwaitingReq,
+    /// Passive: the REQ is received; the program has not accepted it.
+    ReqReceived,
+    /// Passive: the REP is sent.
+    RepSent,
+    /// Both: the connection may be used.
+    Established,
+    /// Either: the DREQ is sent.
+    DreqSent,
+    /// Either: no message is sent or accepted any more.
+    Closed,
+}
+
+/// The attempts to connect to a port at which no program listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ConnectRetry {
+    /// When the last attempt is due.
+    until: Instant,
+    /// When the next attempt is due, if the last one was refused.
+    next: Option<Instant>,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Connection {
+    state: State,
+    /// When the current state times out.
+    deadline: Option<Instant>,
+    connect_retry: ConnectRetry,
+    /// [`notify`](Self::notify) established the connection before the RTU, which is still to come.
+    rtu_outstanding: bool,
+    inbox: Vec<u8>,
+    outbox: Vec<u8>,
+    events: VecDeque<ConnectionEvent>,
+}
+
+impl Connection {
+    /// Creates the active end and puts its REQ into the outbox. The stream need not be connected yet.
+    pub fn active(request: ConnectionParams, now: Instant) -> Self {
+        let mut connection = Self::new(State::ReqSent, now, RESPONSE_TIMEOUT);
+        connection.send(&Message::Req(request));
+        connection
+    }
+
+    /// Creates the passive end, for an accepted stream.
+    pub fn passive(now: Instant) -> Self {
+        Self::new(State::AwaitingReq, now, REQ_TIMEOUT)
+    }
+
+    fn new(state: State, now: Instant, timeout: Duration) -> Self {
+        let (inbox, outbox, events) = Default::default();
+        let connect_retry = ConnectRetry { until: now + REFUSED_RETRY_PERIOD, next: None };
+        let deadline = Some(now + timeout);
+        Self { state, deadline, connect_retry, rtu_outstanding: false, inbox, outbox, events }
+    }
+
+    /// Removes and returns the oldest event.
+    pub fn next_event(&mut self) -> Option<ConnectionEvent> {
+        self.events.pop_front()
+    }
+
+    /// Returns the bytes to send. The caller removes those that it has sent.
+    pub fn outbox(&mut self) -> &mut Vec<u8> {
+        &mut self.outbox
+    }
+
+    /// Returns when [`on_timeout`](Self::on_timeout) or [`take_connect_retry`](Self::take_connect_retry) is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline.into_iter().chain(self.connect_retry.next).min()
+    }
+
+    /// Whether the connection accepts no more messages and sends none beyond those in the outbox.
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// Whether a DREQ is sent and its DREP outstanding: a [`ConnectionEvent::Disconnected`] will follow.
+    pub fn awaits_drep(&self) -> bool {
+        self.state == State::DreqSent
+    }
+
+    /// Processes bytes from the stream.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        self.inbox.extend(bytes);
+        while self.state != State::Closed {
+            match Message::decode(&self.inbox) {
+                Ok(Some((message, length))) => {
+                    self.inbox.drain(..length);
+                    self.handle_message(message);
+                }
+                Ok(None) => return,
+                Err(_) => self.on_stream_end(Errno::EPROTO),
+            }
+        }
+        self.inbox.clear();
+    }
+
+    fn handle_message(&mut self, message: Message) {
+        match (self.state, message) {
+            (State::AwaitingReq, Message::Req(params)) => {
+                self.enter(State::ReqReceived, None);
+                self.events.push_back(ConnectionEvent::Requested(params));
+            }
+            (State::ReqSent, Message::Rep(params)) => {
+                self.enter(State::RepReceived, None);
+                self.events.push_back(ConnectionEvent::Replied(params));
+            }
+            (State::RepSent, Message::Rtu) => {
+                self.enter(State::Established, None);
+                self.events.push_back(ConnectionEvent::Established);
+            }
+            (State::Established | State::DreqSent, Message::Rtu) if self.rtu_outstanding => {
+                self.rtu_outstanding = false;
+            }
+            (
+                State::ReqSent
+                | State::RepReceived
+                | State::ReqReceived
+                | State::RepSent
+                | State::Established,
+                Message::Rej(rejection),
+            ) => self.close(ConnectionEvent::Rejected(rejection)),
+            (State::Established | State::DreqSent, Message::Dreq) => {
+                self.send(&Message::Drep);
+                self.close(ConnectionEvent::Disconnected);
+            }
+            (State::DreqSent, Message::Drep) => self.close(ConnectionEvent::Disconnected),
+            _ => self.on_stream_end(Errno::EPROTO),
+        }
+    }
+
+    /// Closes the connection after the stream failed with `errno` or the peer closed it (`ECONNRESET`).
+    pub fn on_stream_end(&mut self, errno: Errno) {
+        self.outbox.clear();
+        match self.state {
+            State::AwaitingReq => self.enter(State::Closed, None),
+            State::ReqSent | State::RepReceived => self.close(ConnectionEvent::Unreachable(errno)),
+            State::ReqReceived | State::RepSent => self.close(rejected(reject_reason::TIMEOUT)),
+            State::Established | State::DreqSent => self.close(ConnectionEvent::Disconnected),
+            State::Closed => {}
+        }
+    }
+
+    /// Schedules another attempt to connect after `ECONNREFUSED`, or closes the connection after the last attempt.
+    pub fn on_connection_refused(&mut self, now: Instant) {
+        if now < self.connect_retry.until {
+            self.connect_retry.next = Some(now + REFUSED_RETRY_INTERVAL);
+        } else {
+            self.close(rejected(reject_reason::INVALID_SERVICE_ID));
+        }
+    }
+
+    /// Whether another attempt to connect is due. Returns true once for each attempt.
+    pub fn take_connect_retry(&mut self, now: Instant) -> bool {
+        self.connect_retry.next.take_if(|next| *next <= now).is_some()
+    }
+
+    /// Closes the connection if the current state has timed out.
+    pub fn on_timeout(&mut self, now: Instant) {
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        match self.state {
+            State::DreqSent => self.close(ConnectionEvent::Disconnected),
+            State::AwaitingReq => self.enter(State::Closed, None),
+            _ => {
+                let (reason, private_data) = (reject_reason::TIMEOUT, Vec::new());
+                self.send(&Message::Rej(Rejection { reason, private_data }));
+                self.close(ConnectionEvent::Unreachable(Errno::ETIMEDOUT));
+            }
+        }
+    }
+
+    /// Accepts the request, for the passive program.
+    ///
+    /// # Errors
+    /// `EINVAL` unless a request waits for an answer.
+    pub fn accept(&mut self, reply: ConnectionParams, now: Instant) -> Result<(), Errno> {
+        if self.state != State::ReqReceived {
+            return Err(Errno::EINVAL);
+        }
+        self.send(&Message::Rep(reply));
+        self.enter(State::RepSent, Some(now + RESPONSE_TIMEOUT));
+        Ok(())
+    }
+
+    /// Rejects the request or the reply, for the program.
+    ///
+    /// # Errors
+    /// `EINVAL` unless a request or a reply waits for an answer.
+    pub fn reject(&mut self, rejection: Rejection) -> Result<(), Errno> {
+        if !matches!(self.state, State::ReqReceived | State::RepReceived) {
+            return Err(Errno::EINVAL);
+        }
+        self.send(&Message::Rej(rejection));
+        self.enter(State::Closed, None);
+        Ok(())
+    }
+
+    /// Confirms the reply with an RTU, for the active program.
+    ///
+    /// # Errors
+    /// `EINVAL` unless a reply waits for confirmation.
+    pub fn establish(&mut self) -> Result<(), Errno> {
+        if self.state != State::RepReceived {
+            return Err(Errno::EINVAL);
+        }
+        self.send(&Message::Rtu);
+        self.enter(State::Established, None);
+        Ok(())
+    }
+
+    /// Establishes the connection before the RTU arrives, for a passive program that has received data.
+    ///
+    /// # Errors
+    /// `EISCONN` if the connection is established, `EINVAL` in any state but `RepSent`.
+    pub fn notify(&mut self) -> Result<(), Errno> {
+        match self.state {
+            State::RepSent => {
+                self.enter(State::Established, None);
+                self.rtu_outstanding = true;
+                self.events.push_back(ConnectionEvent::Established);
+                Ok(())
+            }
+            State::Established => Err(Errno::EISCONN),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Ends the connection, for the program. Does nothing if the connection is ending or has ended, since the peer may have
+    /// ended it first.
+    ///
+    /// # Errors
+    /// `EINVAL` before the connection was accepted.
+    pub fn disconnect(&mut self, now: Instant) -> Result<(), Errno> {
+        match self.state {
+            State::Established => {
+                self.send(&Message::Dreq);
+                self.enter(State::DreqSent, Some(now + DREP_TIMEOUT));
+            }
+            State::RepSent => {
+                self.abandon();
+                self.events.push_back(ConnectionEvent::Disconnected);
+            }
+            State::DreqSent | State::Closed => {}
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(())
+    }
+
+    /// Closes the connection when the program destroys the identifier: informs the peer and drops all events.
+    pub fn abandon(&mut self) {
+        match self.state {
+            State::ReqSent | State::RepReceived | State::ReqReceived | State::RepSent => {
+                let (reason, private_data) = (reject_reason::CONSUMER_DEFINED, Vec::new());
+                self.send(&Message::Rej(Rejection { reason, private_data }));
+            }
+            State::Established => self.send(&Message::Dreq),
+            State::AwaitingReq | State::DreqSent | State::Closed => {}
+        }
+        self.enter(State::Closed, None);
+        self.events.clear();
+    }
+
+    /// Rejects the request because the listener's backlog is full.
+    pub fn reject_for_backlog(&mut self) {
+        let (reason, private_data) = (reject_reason::NO_RESOURCES, Vec::new());
+        self.send(&Message::Rej(Rejection { reason, private_data }));
+        self.enter(State::Closed, None);
+    }
+
+    fn send(&mut self, message: &Message) {
+        message.encode(&mut self.outbox);
+    }
+
+    fn enter(&mut self, state: State, deadline: Option<Instant>) {
+        self.state = state;
+        self.deadline = deadline;
+        self.connect_retry.next = None;
+    }
+
+    fn close(&mut self, event: ConnectionEvent) {
+        self.enter(State::Closed, None);
+        self.events.push_back(event);
+    }
+}
+
+fn rejected(reason: u16) -> ConnectionEvent {
+    ConnectionEvent::Rejected(Rejection { reason, private_data: Vec::new() })
+}
