@@ -1,29 +1,39 @@
 use core::fmt;
 
-/// Which end of a vQP: the one whose cookie is smaller is 0.
+/// One of the two ends of a vQP, told apart by their cookies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Role {
     /// The end with the smaller cookie.
     Zero,
-    /// The other end.
+    /// The end with the larger cookie.
     One,
 }
 
-/// One binding of a vQP to a rail. Ordered by epoch, then by proposer, so that of two ends that propose at the same
-/// time one wins.
+impl Role {
+    /// Returns the role of the other end.
+    pub fn peer(self) -> Role {
+        match self {
+            Role::Zero => Role::One,
+            Role::One => Role::Zero,
+        }
+    }
+}
+
+/// The number of one binding of a vQP to a rail, ordered by epoch and then by proposer as in Paxos. The order decides between two ends
+/// that propose at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ballot {
-    /// Counts the bindings; the first is 1.
+    /// The count of bindings; the first is 1.
     pub epoch: u16,
-    /// Who proposed it.
+    /// The end that proposed the binding.
     pub proposer: Role,
 }
 
 impl Ballot {
-    /// The ballot that both ends start with, on rail 0.
+    /// The ballot of the initial binding to rail 0, which nobody proposes.
     pub const FIRST: Ballot = Ballot { epoch: 1, proposer: Role::Zero };
 
-    /// The next ballot of `proposer`; `None` when the epochs are used up.
+    /// Returns `proposer`'s next ballot, or `None` after the last epoch.
     pub fn next(self, proposer: Role) -> Option<Ballot> {
         Some(Ballot { epoch: self.epoch.checked_add(1)?, proposer })
     }

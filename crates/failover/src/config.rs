@@ -4,26 +4,27 @@ use core::time::Duration;
 
 use mitra_verbs::{LocalAckTimeout, RnrTimer};
 
-/// What to do with the operations that were in flight when a rail failed.
+/// The treatment of the operations that were in flight when a rail failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Policy {
-    /// Fence, read the evidence, replay only what was not executed, recover values, name what cannot be known.
+    /// Fences the old rail, reads the evidence, replays only what was not executed, recovers return values, and reports what stays
+    /// unknown as an [`UnresolvedError`](crate::UnresolvedError).
     #[default]
     Exact,
-    /// Seed `000`'s transparent overlay: no fence, no evidence, no metadata. Sends again what its class allows
-    /// (SEND, WRITE, READ) and refuses atomics. A baseline: it may double a WRITE that its reader consumed.
+    /// A baseline without fence, evidence or metadata: sends SEND, WRITE and READ again and fails atomics. It may execute a WRITE again
+    /// after its reader has consumed it.
     Transparent,
-    /// Sends everything in flight again. A baseline: it corrupts.
+    /// A baseline that sends everything in flight again. It corrupts data.
     Blanket,
-    /// The queue pair dies with its rail, as without a vQP. A baseline.
+    /// A baseline without failover: the vQP closes when its rail fails.
     None,
 }
 
 impl Policy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [Policy; 4] = [Policy::Exact, Policy::Transparent, Policy::Blanket, Policy::None];
 
-    /// Its name in options.
+    /// The name in command-line options and environment variables.
     pub const fn name(self) -> &'static str {
         match self {
             Policy::Exact => "exact",
@@ -49,22 +50,21 @@ impl FromStr for Policy {
     }
 }
 
-/// What becomes of a WRITE that may or may not have been executed.
+/// The treatment of a WRITE if no evidence tells whether the responder executed it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum WritePolicy {
-    /// It ends in [`crate::UnresolvedError::Indeterminate`].
+    /// The WRITE ends in [`UnresolvedError::Indeterminate`](crate::UnresolvedError::Indeterminate).
     #[default]
     Strict,
-    /// It is written again: the application declares that nobody consumes or overwrites the target before the
-    /// WRITE completes.
+    /// The vQP writes again. The application guarantees that nobody consumes or overwrites the target before the WRITE completes.
     Repeatable,
 }
 
 impl WritePolicy {
-    /// All of them.
+    /// All policies.
     pub const ALL: [WritePolicy; 2] = [WritePolicy::Strict, WritePolicy::Repeatable];
 
-    /// Its name in options.
+    /// The name in command-line options and environment variables.
     pub const fn name(self) -> &'static str {
         match self {
             WritePolicy::Strict => "strict",
@@ -83,12 +83,12 @@ impl FromStr for WritePolicy {
     type Err = ParsePolicyError;
 
     fn from_str(s: &str) -> Result<WritePolicy, ParsePolicyError> {
-        let known = WritePolicy::ALL.into_iter().find(|writes| writes.name() == s);
+        let known = WritePolicy::ALL.into_iter().find(|policy| policy.name() == s);
         known.ok_or_else(|| ParsePolicyError::new(s, "strict or repeatable"))
     }
 }
 
-/// Why a [`Policy`] or [`WritePolicy`] was not understood: one line that says what would be.
+/// The error of parsing a [`Policy`] or [`WritePolicy`]. Its message is one line that lists the valid names.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{given:?} is none of the choices; say {choices}")]
 pub struct ParsePolicyError {
@@ -102,73 +102,74 @@ impl ParsePolicyError {
     }
 }
 
-/// Whether the old path is fenced before the evidence is read.
+/// Whether the vQP fences the old rail before it reads the evidence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Fencing {
-    /// Always, in production.
+    /// The vQP fences. Production needs this.
     #[default]
     On,
-    /// Never: shows what the fence is for. A delayed packet may then execute after the evidence was read.
+    /// The vQP does not fence, which demonstrates the need for it: a delayed packet may execute after the evidence was read.
     Off,
 }
 
-/// When a silent rail counts as failed.
+/// The parameters of the failure detectors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DetectorConfig {
-    /// Time between two heartbeats on each rail.
+    /// The time between two heartbeats on each rail, and between two probes of a failed one.
     pub heartbeat_interval: Duration,
-    /// So many of them missed in a row on the active rail fail it. 0 switches heartbeats off.
+    /// The number of heartbeats missed in a row on the active rail at which the rail has failed. 0 switches heartbeats off.
     pub max_missed_heartbeats: u32,
-    /// A peer that was never heard of may not have connected yet: it is given so long, if that is longer.
+    /// The least time to wait for the first message of a peer, which may not have connected yet.
     pub first_contact_timeout: Duration,
-    /// The RC queue pairs' time-out code: 4.096 µs · 2^timeout.
+    /// The local ACK timeout of the RC queue pairs: the time until a requester retransmits.
     pub local_ack_timeout: LocalAckTimeout,
-    /// Their retransmissions.
+    /// The retransmissions of the RC queue pairs before a request fails with `RETRY_EXC`; at most 7.
     pub retry_cnt: u8,
 }
 
 impl Default for DetectorConfig {
-    /// Heartbeats every 20 ms, five missed; retransmission after 67 ms, seven times.
+    /// Heartbeats every 20 ms with five missed ones allowed; retransmission after 67 ms, seven times.
     fn default() -> DetectorConfig {
         DetectorConfig {
             heartbeat_interval: Duration::from_millis(20),
             max_missed_heartbeats: 5,
             first_contact_timeout: Duration::ZERO,
-            local_ack_timeout: LocalAckTimeout::from_code(14),
+            local_ack_timeout: LocalAckTimeout::from_duration(Duration::from_millis(67)),
             retry_cnt: 7,
         }
     }
 }
 
-/// How a virtual queue pair behaves. Both ends must have the same `policy`, `log` and `rd_atomic`.
+/// The configuration of a virtual queue pair. Both ends need the same `policy`, `completion_log` and `rd_atomic`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Config {
-    /// What to do on a failure.
+    /// The treatment of operations in flight on a failed rail.
     pub policy: Policy,
-    /// What becomes of a WRITE at the edge; a single request can override it.
+    /// The treatment of WRITEs without evidence; [`VirtualQp::post_send_with`](crate::VirtualQp::post_send_with) overrides it for one
+    /// request.
     pub write_policy: WritePolicy,
-    /// Keep a completion log at the responder: evidence that survives the responder's NIC, for one more small
-    /// packet per WRITE and atomic.
+    /// Whether to keep a completion log at the responder: evidence that outlives the responder's NIC, at the price of one small packet
+    /// per WRITE and atomic.
     pub completion_log: bool,
-    /// The log has room for so many requests of the peer's at a time; by default as many as `send_wrs`.
+    /// The requests of the peer for which this end's completion log has slots. `None`: as many as `send_wrs`.
     pub completion_log_entries: Option<u32>,
-    /// Fence the old path. [`Fencing::Off`] is for demonstrations.
+    /// Whether to fence the old rail. [`Fencing::Off`] is for demonstrations.
     pub fencing: Fencing,
-    /// When a rail counts as failed.
+    /// The parameters of the failure detectors.
     pub detector: DetectorConfig,
-    /// Requests outstanding in the send queue.
+    /// The most requests outstanding in the send queue.
     pub send_wrs: u32,
-    /// Requests outstanding in the receive queue.
+    /// The most requests outstanding in the receive queue.
     pub recv_wrs: u32,
-    /// READs and atomics outstanding, to host-visible completion: never more than the responder saves results for.
+    /// The most READs and atomics outstanding until their completion is host-visible. The responder saves as many results.
     pub rd_atomic: u8,
-    /// Control messages are sent again after this long ...
+    /// The time after which a control message without an answer is sent again.
     pub control_retry_interval: Duration,
-    /// ... and the peer counts as unreachable after this long without the answers that a recovery needs.
+    /// The time without the answers that a failover needs after which the peer counts as unreachable and the vQP closes.
     pub peer_timeout: Duration,
-    /// RNR retries of the rails' queue pairs (7 is for ever) ...
+    /// The RNR retries of the RC queue pairs; 7 retries without limit.
     pub rnr_retry: u8,
-    /// ... and how long the peer is to wait in between (the 5-bit code).
+    /// The time that the peer waits after an RNR NAK.
     pub min_rnr_timer: RnrTimer,
 }
 
@@ -187,7 +188,7 @@ impl Default for Config {
             control_retry_interval: Duration::from_millis(2),
             peer_timeout: Duration::from_secs(5),
             rnr_retry: 7,
-            min_rnr_timer: RnrTimer::from_code(1),
+            min_rnr_timer: RnrTimer::from_duration(Duration::from_micros(10)),
         }
     }
 }
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn policy_names_survive_display_and_parse() {
         for policy in Policy::ALL {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
@@ -208,5 +209,11 @@ mod tests {
         assert_eq!(error, "\"exactly\" is none of the choices; say exact, transparent, blanket or none");
         let error = "".parse::<WritePolicy>().unwrap_err().to_string();
         assert_eq!(error, "\"\" is none of the choices; say strict or repeatable");
+    }
+
+    #[test]
+    fn default_durations_have_the_codes_14_and_1() {
+        let config = Config::default();
+        assert_eq!((config.detector.local_ack_timeout.code(), config.min_rnr_timer.code()), (14, 1));
     }
 }

@@ -1,26 +1,29 @@
-//! What a responder can say about what it executed, and what follows from it for each operation.
+//! The evidence of what a responder executed, and the verdict on each operation that follows from it.
 //!
-//! An RC responder executes SEND, WRITE and ATOMIC in posting order, so what a requester does not know after a failure
-//! is one number: how long the executed prefix is. Each kind of evidence bounds that number.
+//! An RC responder executes SEND, WRITE and ATOMIC in posting order (IBTA volume 1, 9.7), so after a failure the requester lacks one
+//! number: the length of the executed prefix. Each kind of evidence bounds that number.
 
 use mitra_verbs::{Psn, SavedResult};
 
-/// What one end knows, after its fence, about the operations that it executed for the other. Recorded once per ballot.
+/// The distance from which on a PSN lies behind another instead of before it: half of the 24-bit space.
+const HALF_PSN_SPACE: u32 = 1 << 23;
+
+/// One end's record, taken after its fence, of the operations that it executed for the peer. An end records it once per ballot.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Evidence {
-    /// The responder's next expected PSN: every packet before it was executed. `None` if the NIC cannot be read.
+    /// The responder's next expected PSN: it executed every packet before it. `None` if the NIC cannot be read.
     pub psn: Option<Psn>,
-    /// The highest sequence number in the completion log. `None` without a log, or with an empty one.
+    /// The highest sequence number in the completion log. `None` if the log is empty or absent.
     pub log: Option<u64>,
-    /// Successful receives since the epoch began, unpolled completions included.
+    /// The number of successful receives since the epoch began, including completions that the fence drained.
     pub received: u64,
     /// The saved results of atomics. Empty if the NIC cannot be read.
     pub saved: Vec<SavedResult>,
-    /// What this end's last Resume said of its torn WRITE with immediate: that Resume may have been lost.
-    pub torn: u32,
+    /// The `partial_imm_bytes` of this end's last Resume, repeated here because that message may have been lost.
+    pub partial_imm_bytes: u32,
 }
 
-/// How an operation touches the peer: what evidence there can be about it.
+/// The kind of an operation, as far as evidence about it depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// SEND: consumes a receive.
@@ -29,20 +32,20 @@ pub enum Kind {
     Write,
     /// WRITE with immediate: consumes a receive after its data.
     WriteImm,
-    /// READ: changes nothing.
+    /// READ: does not change the responder's memory.
     Read,
     /// CAS or FAA.
     Atomic,
 }
 
 impl Kind {
-    /// Whether the receiver's record counts it.
-    pub fn two_sided(self) -> bool {
+    /// Returns whether the receiver record counts the operation.
+    pub fn is_two_sided(self) -> bool {
         matches!(self, Kind::Send | Kind::WriteImm)
     }
 
-    /// Whether a completion log entry follows it.
-    pub fn logged(self) -> bool {
+    /// Returns whether a completion log entry follows the operation.
+    pub fn is_logged(self) -> bool {
         matches!(self, Kind::Write | Kind::WriteImm | Kind::Atomic)
     }
 }
@@ -50,75 +53,79 @@ impl Kind {
 /// An operation that was posted on the failed rail and has not completed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct InFlight {
-    /// Its sequence number.
+    /// The sequence number.
     pub seq: u64,
-    /// Its kind.
+    /// The kind.
     pub kind: Kind,
-    /// PSN of its first packet.
+    /// The PSN of the first packet.
     pub first: Psn,
-    /// Its packets, without the log entry's.
+    /// The number of packets, without that of the log entry.
     pub packets: u32,
 }
 
-/// What is known about the operations that completed before the failure.
+/// The requester's record of the operations that completed on the failed rail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Completed {
-    /// Two-sided operations completed in this epoch.
+    /// The number of two-sided operations completed in this epoch.
     pub two_sided: u64,
-    /// The last of them.
+    /// The sequence number of the last of them.
     pub last_two_sided: Option<u64>,
-    /// The last completed operation of this epoch whose log entry is known to be written too.
+    /// The last completed operation of this epoch whose log entry was written too, because an operation behind it completed.
     pub logged: Option<u64>,
-    /// A completed operation behind it whose log entry may or may not be written: its sequence number, and the
-    /// PSN of the entry.
+    /// A completed operation behind `logged` whose log entry may be missing: its sequence number, and the PSN of the entry.
     pub maybe_logged: Option<(u64, Psn)>,
 }
 
-/// What the evidence says of one operation.
+/// The conclusion from the evidence about one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// It was executed (a READ: accepted).
+    /// The responder executed the operation. For a READ: it accepted the request.
     Executed,
-    /// It was not.
+    /// The responder did not execute any of it.
     NotExecuted,
-    /// So many of its packets were, and no more.
+    /// The responder executed exactly this number of its packets, and not all.
     Torn(u32),
-    /// Not, partly or fully: nothing tells.
+    /// The responder executed it not at all, partly or fully.
     Ambiguous,
 }
 
-/// Evidence that stops a recovery.
+/// A conflict that stops a failover.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Contradiction {
-    /// Two sources disagree about the executed prefix.
+    /// Two sources of evidence imply different executed prefixes.
     Sources {
-        /// The two that disagree.
-        what: &'static str,
+        /// The names of the two sources.
+        sources: &'static str,
     },
-    /// Operations that completed successfully left no trace: acknowledged, never placed.
+    /// Operations completed successfully at the requester, and the evidence lacks them: the responder acknowledged them without placing
+    /// them in memory.
     LostAfterAck {
-        /// The last operation that did leave one, if any.
+        /// The last operation that the evidence proves, if any.
         proven: Option<u64>,
-        /// The last one that completed.
+        /// The last operation that completed.
         completed: u64,
     },
 }
 
-/// Judges the operations in flight, in posting order.
+/// Reaches a verdict on each operation in flight, in posting order.
 ///
-/// `placed_acks`: the responder's NIC acknowledges only what is in memory
-/// ([`mitra_verbs::Capabilities::ack_after_placement`]). Elsewhere a completion proves nothing that the NIC took to its grave.
+/// `log` says whether the vQP keeps a completion log. `acks_after_placement` says whether the responder's NIC acknowledges only what is in
+/// memory ([`mitra_verbs::Capabilities::ack_after_placement`]). On other NICs a completion proves nothing about data that the NIC lost
+/// when it failed.
 ///
-/// With a PSN every operation is decided, to the packet. Without one, the log and the receiver's record bound the
-/// executed prefix from both sides; with a log at most one operation is left ambiguous.
+/// A PSN decides every operation to the packet. Without one, the log and the receiver record bound the executed prefix from both sides;
+/// with a log at most one operation stays ambiguous.
+///
+/// # Errors
+/// A [`Contradiction`] between two sources, or between the evidence and the completions.
 pub fn judge(
     ops: &[InFlight],
     completed: Completed,
     evidence: &Evidence,
     log: bool,
-    placed_acks: bool,
+    acks_after_placement: bool,
 ) -> Result<Vec<Verdict>, Contradiction> {
-    let unproven = completed.maybe_logged.filter(|_| !placed_acks && evidence.psn.is_none());
+    let unproven = completed.maybe_logged.filter(|_| !acks_after_placement && evidence.psn.is_none());
     let completed_log = unproven.map(|(seq, _)| seq).or(completed.logged);
     if let (true, Some(done)) = (log, completed_log)
         && evidence.log.is_none_or(|proven| proven < done)
@@ -130,65 +137,67 @@ pub fn judge(
         return Err(Contradiction::LostAfterAck { proven: evidence.log, completed });
     };
     let verdicts = match evidence.psn {
-        Some(psn) => by_psn(ops, completed, psn, log)?,
-        None => by_record(ops, received, evidence.log, log),
+        Some(psn) => judge_by_psn(ops, completed, psn, log)?,
+        None => judge_by_records(ops, received, evidence.log, log),
     };
-    // Pair assertions: whichever source decided, the others must agree.
-    let seen = ops.iter().zip(&verdicts);
-    let executed_two_sided =
-        seen.clone().filter(|(op, v)| op.kind.two_sided() && **v == Verdict::Executed).count() as u64;
+    // Whichever source decided, the others must agree with it.
+    let executed_two_sided = ops
+        .iter()
+        .zip(&verdicts)
+        .filter(|(op, verdict)| op.kind.is_two_sided() && **verdict == Verdict::Executed)
+        .count() as u64;
     if executed_two_sided != received {
-        return Err(Contradiction::Sources { what: "receiver record and executed prefix" });
+        return Err(Contradiction::Sources { sources: "receiver record and executed prefix" });
     }
     if log {
         if let Some(psn) = evidence.psn {
             let entries =
-                ops.iter().filter(|op| op.kind.logged()).map(|op| (op.seq, op.first.add(op.packets)));
+                ops.iter().filter(|op| op.kind.is_logged()).map(|op| (op.seq, op.first.add(op.packets)));
             let logged = completed
                 .maybe_logged
                 .into_iter()
                 .chain(entries)
-                .filter(|&(_, entry)| reached(entry, psn) >= 1)
+                .filter(|&(_, entry)| packets_before(entry, psn) >= 1)
                 .map(|(seq, _)| seq)
                 .next_back();
             if logged.or(completed.logged) != evidence.log {
-                return Err(Contradiction::Sources { what: "completion log and responder PSN" });
+                return Err(Contradiction::Sources { sources: "completion log and responder PSN" });
             }
         } else if let Some(last) = evidence.log
             && ops.last().is_some_and(|op| op.seq < last)
         {
-            return Err(Contradiction::Sources { what: "completion log and posted operations" });
+            return Err(Contradiction::Sources { sources: "completion log and posted operations" });
         }
     }
     Ok(verdicts)
 }
 
-/// How many packets from `first` on lie before the responder's next expected PSN.
-fn reached(first: Psn, next: Psn) -> u32 {
+/// Returns the number of packets from `first` on that lie before the responder's next expected PSN.
+fn packets_before(first: Psn, next: Psn) -> u32 {
     let distance = next.distance(first);
-    if distance < 1 << 23 { distance } else { 0 }
+    if distance < HALF_PSN_SPACE { distance } else { 0 }
 }
 
-fn by_psn(
+fn judge_by_psn(
     ops: &[InFlight],
     completed: Completed,
     psn: Psn,
     log: bool,
 ) -> Result<Vec<Verdict>, Contradiction> {
-    // All that completed was executed, but for a log entry that nothing has completed behind.
+    // The responder executed everything that completed, except perhaps the log entry behind the last completed operation.
     let floor = completed.maybe_logged.map(|(_, entry)| entry).or(ops.first().map(|op| op.first));
-    if floor.is_some_and(|floor| psn.distance(floor) >= 1 << 23) {
-        return Err(Contradiction::Sources { what: "responder PSN and completions" });
+    if floor.is_some_and(|floor| psn.distance(floor) >= HALF_PSN_SPACE) {
+        return Err(Contradiction::Sources { sources: "responder PSN and completions" });
     }
     if let Some(last) = ops.last() {
-        let end = last.packets + u32::from(log && last.kind.logged());
-        if reached(last.first, psn) > end {
-            return Err(Contradiction::Sources { what: "responder PSN and posted operations" });
+        let end = last.packets + u32::from(log && last.kind.is_logged());
+        if packets_before(last.first, psn) > end {
+            return Err(Contradiction::Sources { sources: "responder PSN and posted operations" });
         }
     }
     Ok(ops
         .iter()
-        .map(|op| match reached(op.first, psn) {
+        .map(|op| match packets_before(op.first, psn) {
             0 => Verdict::NotExecuted,
             n if n >= op.packets => Verdict::Executed,
             n => Verdict::Torn(n),
@@ -196,20 +205,20 @@ fn by_psn(
         .collect())
 }
 
-fn by_record(ops: &[InFlight], received: u64, last_log: Option<u64>, log: bool) -> Vec<Verdict> {
-    // Lower bound: the last operation that left a trace.
+fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>, log: bool) -> Vec<Verdict> {
+    // Lower bound: the last operation that a record shows was executed, and so was everything before it.
     let mut consumed = 0;
     let mut proven = 0;
     for (i, op) in ops.iter().enumerate() {
-        if op.kind.two_sided() && consumed < received {
+        if op.kind.is_two_sided() && consumed < received {
             consumed += 1;
             proven = i + 1;
         }
-        if op.kind.logged() && last_log.is_some_and(|last| op.seq <= last) {
+        if op.kind.is_logged() && last_log.is_some_and(|last| op.seq <= last) {
             proven = i + 1;
         }
     }
-    // Upper bound: behind the first operation that would have left a trace, nothing began.
+    // Upper bound: the first operation that a record would show and does not was not completely executed, so nothing behind it began.
     let mut beyond = false;
     ops.iter()
         .enumerate()
@@ -244,13 +253,13 @@ mod tests {
     use super::*;
 
     fn ops(kinds: &[(Kind, u32)], log: bool) -> Vec<InFlight> {
-        let mut psn = Psn::new(0xff_fffa); // so that every test crosses the wrap
+        let mut psn = Psn::new(0xff_fffa); // every test crosses the wrap at 2^24
         kinds
             .iter()
             .enumerate()
             .map(|(i, &(kind, packets))| {
                 let first = psn;
-                psn = psn.add(packets + u32::from(log && kind.logged()));
+                psn = psn.add(packets + u32::from(log && kind.is_logged()));
                 InFlight { seq: 100 + i as u64, kind, first, packets }
             })
             .collect()
@@ -267,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_psn_decides_to_the_packet_across_the_wrap() {
+    fn psn_decides_to_the_packet_across_the_wrap() {
         let ops = ops(&MIXED, false);
         let v = judge(&ops, Completed::default(), &evidence(Some(2), None, 0), false, true).unwrap();
         assert_eq!(v, [Torn(2), NotExecuted, NotExecuted, NotExecuted, NotExecuted]);
@@ -278,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_psn_before_the_first_or_behind_the_last_packet() {
+    fn psn_outside_the_posted_packets_is_a_contradiction() {
         let ops = ops(&MIXED, false);
         let before = Evidence { psn: Some(Psn::new(0xff_fff0)), ..Evidence::default() };
         assert!(judge(&ops, Completed::default(), &before, false, true).is_err());
@@ -290,18 +299,18 @@ mod tests {
     }
 
     #[test]
-    fn the_record_must_agree_with_the_psn() {
+    fn receiver_record_that_disagrees_with_psn_is_a_contradiction() {
         let ops = ops(&MIXED, false);
         let e = judge(&ops, Completed::default(), &evidence(Some(9), None, 0), false, true).unwrap_err();
-        assert!(matches!(e, Contradiction::Sources { what: "receiver record and executed prefix" }));
+        assert!(matches!(e, Contradiction::Sources { sources: "receiver record and executed prefix" }));
     }
 
     #[test]
-    fn a_log_leaves_one_operation_at_the_edge() {
+    fn log_leaves_the_edge_operation_ambiguous() {
         let ops = ops(&MIXED, true);
         let v = judge(&ops, Completed::default(), &evidence(None, None, 0), true, true).unwrap();
         assert_eq!(v, [Ambiguous, NotExecuted, NotExecuted, NotExecuted, NotExecuted]);
-        // The send was received, so the write before it was executed although its log is all there is.
+        // The receiver record shows the SEND, which proves the WRITE before it and its log entry.
         let v = judge(&ops, Completed::default(), &evidence(None, Some(100), 1), true, true).unwrap();
         assert_eq!(v, [Executed, Executed, Ambiguous, Ambiguous, NotExecuted]);
         let v = judge(&ops, Completed::default(), &evidence(None, Some(103), 1), true, true).unwrap();
@@ -309,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn without_log_or_psn_only_two_sided_operations_bound_anything() {
+    fn without_log_and_psn_only_two_sided_operations_bound_the_prefix() {
         let ops = ops(&[(Write, 1), (Atomic, 1), (Send, 1), (Write, 1), (Read, 1)], false);
         let v = judge(&ops, Completed::default(), &evidence(None, None, 0), false, true).unwrap();
         assert_eq!(v, [Ambiguous, Ambiguous, NotExecuted, NotExecuted, NotExecuted]);
@@ -318,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_without_a_trace_was_lost_after_its_acknowledgement() {
+    fn completion_missing_from_the_log_is_lost_after_ack() {
         let done = Completed { logged: Some(99), ..Completed::default() };
         let e = judge(&[], done, &evidence(None, Some(97), 0), true, true).unwrap_err();
         assert_eq!(e, Contradiction::LostAfterAck { proven: Some(97), completed: 99 });
@@ -326,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_must_agree_with_the_psn() {
+    fn log_that_disagrees_with_psn_is_a_contradiction() {
         let ops = ops(&[(Write, 1), (Write, 1)], true);
         assert!(judge(&ops, Completed::default(), &evidence(Some(2), Some(100), 0), true, true).is_ok());
         assert!(judge(&ops, Completed::default(), &evidence(Some(1), None, 0), true, true).is_ok());

@@ -1,187 +1,166 @@
-//! The send side's book: every operation in posting order, what was posted where, and what completes when.
+//! The operations of a vQP's send queue in posting order: which of them were posted, which ended, and how.
 //!
-//! A state machine without I/O. Operations keep the names (keys, addresses) that the application gave; the driver
-//! translates them for the rail when it posts them.
+//! The ledger is a state machine without I/O. Its operations keep the addresses and keys that the application used; the driver translates
+//! them to those of the active rail when it posts them.
 
 use std::collections::VecDeque;
 
-use mitra_verbs::{Data, Mtu, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
+use mitra_verbs::{Mtu, Psn, SendFlags, SendOp, SendWr, WcStatus};
 
-use crate::config::{Policy, WritePolicy};
-use crate::decide::{self, Case, Plan};
-use crate::evidence::{Completed, Contradiction, Evidence, InFlight, Kind, Verdict, judge};
-use crate::outcome::{Completion, Outcome, Resolution, UnresolvedError};
+use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
+use crate::config::WritePolicy;
+use crate::evidence::{Completed, Kind};
 
-/// The most packets in flight: half of the PSN's duplicate region, so that serial comparison never wraps.
+mod recovery;
+#[cfg(test)]
+mod tests;
+
+pub use recovery::{RecoveryInput, RecoveryStats};
+
+/// The most packets in flight: half of the PSN's duplicate region, so that a comparison modulo 2^24 is never ambiguous.
 const MAX_PACKETS: u32 = 1 << 22;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
-    /// To be posted.
-    Held,
-    /// Posted on the active rail.
+    /// The operation waits to be posted.
+    Pending,
+    /// The operation is posted on the active rail.
     InFlight,
-    /// CloseReason; waits for those before it.
+    /// The operation has ended. It leaves the ledger after all operations before it.
     Done(Outcome),
 }
 
 /// One operation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Op {
-    /// As the application posted it, but `wr_id` is the sequence number and SIGNALED says whether the rail shall complete it.
+    /// The application's request, except that `wr_id` is the sequence number and SIGNALED tells whether the rail signals it.
     wr: SendWr,
     app_wr_id: u64,
     app_signaled: bool,
-    writes: WritePolicy,
+    write_policy: WritePolicy,
     kind: Kind,
-    first: Psn,
+    /// The PSN of the first packet, valid while the operation is in flight.
+    first_psn: Psn,
     packets: u32,
     state: State,
     resolution: Resolution,
     byte_len: u32,
-    /// Bytes at its front that were executed on earlier rails, and are cut off.
+    /// The number of bytes at the front that earlier rails executed. They are cut off `wr`.
     skipped: u64,
-    /// It was or may have been partly executed on an earlier rail: it can never be called flushed.
-    touched: bool,
+    /// Whether an earlier rail executed part of the operation, or may have: its outcome can never be `Flushed`.
+    maybe_executed: bool,
 }
 
 impl Op {
-    /// What it ends in if it is not sent (again).
-    fn unsent(&self, otherwise: UnresolvedError) -> Outcome {
-        if self.touched { Outcome::Unresolved(otherwise) } else { Outcome::Failed(WcStatus::Flushed) }
+    /// Returns the outcome if the operation is never sent again: `error` if some of it may have been executed.
+    fn outcome_if_not_sent(&self, error: UnresolvedError) -> Outcome {
+        if self.maybe_executed { Outcome::Unresolved(error) } else { Outcome::Failed(WcStatus::Flushed) }
     }
 }
 
-/// What the driver needs to post the next operation.
+/// The next operation for the driver to post.
 #[derive(Debug)]
 pub struct Posting<'a> {
-    /// The request, in the application's names; its `wr_id` is the sequence number.
+    /// The request with the application's addresses and keys. Its `wr_id` is the sequence number.
     pub wr: &'a SendWr,
-    /// Write a completion log entry behind it, with this sequence number.
-    pub log: Option<u64>,
+    /// The sequence number for the completion log entry to post behind the request, if there is to be one.
+    pub log_seq: Option<u64>,
 }
 
-/// A value to put into the local memory of an operation that was recovered.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Recovered {
-    /// The operation's sequence number.
-    pub seq: u64,
-    /// Where the application wanted it.
-    pub at: Sge,
-    /// The value.
-    pub value: u64,
-}
-
-/// What a decision led to, for the report.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct RecoveryStats {
-    /// Operations in flight on the old rail.
-    pub in_flight: u32,
-    /// Of them, executed before the failure.
-    pub executed: u32,
-    /// Of them, partly executed.
-    pub torn: u32,
-    /// Of them, such that no evidence tells.
-    pub ambiguous: u32,
-    /// Sent again, wholly or in part.
-    pub replayed: u32,
-    /// CloseReason in a named error or were flushed.
-    pub failed: u32,
-    /// Payload bytes of what was in flight.
-    pub bytes_in_flight: u64,
-    /// Payload bytes sent again (READ: fetched again).
-    pub bytes_replayed: u64,
-    /// Payload bytes that the next operation to be received, a torn WRITE with immediate, left on all earlier rails.
-    pub imm_bytes_kept: u32,
-}
-
-/// The book.
+/// The operations of one send queue.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Ledger {
     ops: VecDeque<Op>,
-    /// Sequence number of `ops[0]`.
-    base: u64,
-    /// How many of `ops`, from the front, are not Held any more.
+    /// The sequence number of `ops[0]`.
+    first_seq: u64,
+    /// The number of operations at the front of `ops` that are not pending.
     cursor: usize,
     depth: usize,
+    /// The most READs and atomics in flight.
     rd_atomic: u32,
+    /// Whether the vQP keeps a completion log.
     log: bool,
     mtu: Mtu,
+    /// The PSN of the next packet on the active rail.
     next_psn: Psn,
-    fetches_out: u32,
-    packets_out: u32,
+    /// READs and atomics in flight.
+    fetches_in_flight: u32,
+    packets_in_flight: u32,
+    /// Operations posted since the last signalled one.
     unsignaled: u32,
-    done: Completed,
-    /// An operation ended in an error: nothing more is posted until the application resumes.
+    /// The operations that completed in this epoch.
+    completed: Completed,
+    /// Whether an operation ended in an error, after which nothing is posted until the application resumes.
     halted: bool,
 }
 
 impl Ledger {
-    /// An empty book for a rail whose next PSN is `psn`.
+    /// Makes an empty ledger for a rail whose first packet has the PSN `psn`.
     pub fn new(depth: u32, rd_atomic: u8, log: bool, mtu: Mtu, psn: Psn) -> Ledger {
         Ledger {
             ops: VecDeque::with_capacity(depth as usize),
-            base: 0,
+            first_seq: 0,
             cursor: 0,
             depth: depth as usize,
             rd_atomic: u32::from(rd_atomic),
             log,
             mtu,
             next_psn: psn,
-            fetches_out: 0,
-            packets_out: 0,
+            fetches_in_flight: 0,
+            packets_in_flight: 0,
             unsignaled: 0,
-            done: Completed::default(),
+            completed: Completed::default(),
             halted: false,
         }
     }
 
-    /// Whether another operation fits.
+    /// Returns whether another operation fits.
     pub fn has_room(&self) -> bool {
         self.ops.len() < self.depth
     }
 
-    /// Operations that have not completed.
+    /// The number of operations that have not left the ledger.
     pub fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// Whether an error stopped the queue.
+    /// Returns whether an error stopped the queue.
     pub fn is_halted(&self) -> bool {
         self.halted
     }
 
-    /// The application has decided: what it posts from now on is sent.
+    /// Lets operations be posted again after an error.
     pub fn resume(&mut self) {
         self.halted = false;
     }
 
-    /// Sequence number of the oldest operation that has not left.
+    /// The sequence number of the oldest operation in the ledger.
     pub fn first_seq(&self) -> u64 {
-        self.base
+        self.first_seq
     }
 
-    /// Sequence number that the next operation gets.
+    /// The sequence number of the next operation to be pushed.
     pub fn next_seq(&self) -> u64 {
-        self.base + self.ops.len() as u64
+        self.first_seq + self.ops.len() as u64
     }
 
-    /// How far it has come: the oldest operation that has not left, and the bytes of it that earlier rails have carried.
+    /// A position that advances whenever a rail executes something: the oldest operation, and the bytes of it that earlier rails executed.
     pub fn progress(&self) -> (u64, u64) {
-        (self.base, self.ops.front().map_or(0, |op| op.skipped))
+        (self.first_seq, self.ops.front().map_or(0, |op| op.skipped))
     }
 
-    /// Takes back what was entered from this sequence number on: nothing of it was posted yet.
-    pub fn take_back(&mut self, from: u64) {
-        let stay = from.saturating_sub(self.base) as usize;
-        debug_assert!(self.ops.iter().skip(stay).all(|op| op.state == State::Held));
-        self.ops.truncate(stay);
+    /// Removes the operations from this sequence number on. None of them has been posted.
+    pub fn truncate(&mut self, from: u64) {
+        let keep = from.saturating_sub(self.first_seq) as usize;
+        debug_assert!(self.ops.iter().skip(keep).all(|op| op.state == State::Pending));
+        self.ops.truncate(keep);
     }
 
-    /// Enters an operation. The caller has checked [`Ledger::has_room`] and that it is not halted.
+    /// Appends an operation and returns its sequence number. The caller has checked [`Ledger::has_room`] and [`Ledger::is_halted`].
     ///
-    /// Gives the request back if vQPs do not carry its kind.
-    pub fn push(&mut self, mut wr: SendWr, writes: WritePolicy) -> Result<u64, SendWr> {
+    /// # Errors
+    /// Returns the request if vQPs do not support its kind.
+    pub fn push(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> Result<u64, SendWr> {
         let kind = match wr.op {
             SendOp::Send | SendOp::SendWithImm(_) => Kind::Send,
             SendOp::Write(_) => Kind::Write,
@@ -200,15 +179,15 @@ impl Ledger {
             wr,
             app_wr_id,
             app_signaled,
-            writes,
+            write_policy,
             kind,
-            first: Psn::default(),
+            first_psn: Psn::default(),
             packets,
-            state: State::Held,
+            state: State::Pending,
             resolution: Resolution::Direct,
             byte_len: 0,
             skipped: 0,
-            touched: false,
+            maybe_executed: false,
         });
         Ok(seq)
     }
@@ -217,51 +196,50 @@ impl Ledger {
         if wr.op.is_atomic() { 1 } else { self.mtu.packets(wr.data.len()).min(1 << 23) as u32 }
     }
 
-    /// The next operation to post, if the limits allow; it counts as posted.
+    /// Returns the next operation to post, if the limits allow one, and marks it as in flight.
     pub fn next_posting(&mut self) -> Option<Posting<'_>> {
-        while self.ops.get(self.cursor).is_some_and(|op| op.state != State::Held) {
+        while self.ops.get(self.cursor).is_some_and(|op| op.state != State::Pending) {
             self.cursor += 1;
         }
-        let last_chance = self.depth as u32 / 4;
+        let max_unsignaled = self.depth as u32 / 4;
         let op = self.ops.get_mut(self.cursor)?;
         let fetch = op.wr.op.is_read_or_atomic();
-        if fetch && self.fetches_out >= self.rd_atomic {
+        if fetch && self.fetches_in_flight >= self.rd_atomic {
             return None;
         }
-        if self.packets_out > 0 && self.packets_out + op.packets > MAX_PACKETS {
+        if self.packets_in_flight > 0 && self.packets_in_flight + op.packets > MAX_PACKETS {
             return None;
         }
-        // READs and atomics complete one by one, so that saved results stay valid; the others often enough that
-        // the rail's queue never fills with operations that nobody will complete.
+        // Every READ and atomic is signalled: the count of those in flight bounds the results that the responder must save. Other
+        // operations are signalled often enough that unsignalled ones never fill the rail's queue.
         self.unsignaled += 1;
         let signal = op.app_signaled
             || fetch
-            || self.unsignaled > last_chance
+            || self.unsignaled > max_unsignaled
             || op.resolution == Resolution::Replayed;
         op.wr.flags.set(SendFlags::SIGNALED, signal);
         if signal {
             self.unsignaled = 0;
         }
-        let log = (self.log && op.kind.logged()).then_some(op.wr.wr_id);
-        let with_log = op.packets + u32::from(log.is_some());
-        op.first = self.next_psn;
+        let log_seq = (self.log && op.kind.is_logged()).then_some(op.wr.wr_id);
+        let packets_with_log = op.packets + u32::from(log_seq.is_some());
+        op.first_psn = self.next_psn;
         op.state = State::InFlight;
-        self.next_psn = self.next_psn.add(with_log);
-        self.fetches_out += u32::from(fetch);
-        self.packets_out += op.packets;
+        self.next_psn = self.next_psn.add(packets_with_log);
+        self.fetches_in_flight += u32::from(fetch);
+        self.packets_in_flight += op.packets;
         self.cursor += 1;
-        Some(Posting { wr: &op.wr, log })
+        Some(Posting { wr: &op.wr, log_seq })
     }
 
-    /// The rail completed the operation with this sequence number, and with it all before it. False for a
-    /// completion that belongs to nothing in flight.
-    pub fn succeeded(&mut self, seq: u64, byte_len: u32) -> bool {
-        let Some(index) = seq.checked_sub(self.base).map(|i| i as usize) else { return false };
+    /// Records the rail's successful completion of an operation and of all before it. Returns false if the operation is not in flight.
+    pub fn complete(&mut self, seq: u64, byte_len: u32) -> bool {
+        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return false };
         if self.ops.get(index).is_none_or(|op| op.state != State::InFlight) {
             return false;
         }
         self.ops[index].byte_len = byte_len;
-        // Only the tail of this range can be in flight: what lies before was marked by earlier completions.
+        // Earlier completions marked everything before the last operation that is done, so only the tail of this range is in flight.
         for i in (0..=index).rev() {
             match self.ops[i].state {
                 State::InFlight => self.ops[i].state = State::Done(Outcome::Success),
@@ -272,12 +250,12 @@ impl Ledger {
         true
     }
 
-    /// The rail failed the operation for a reason of its own (not of the rail): the queue ends here.
+    /// Records that an operation failed for a reason of its own, not of the rail, and halts the queue.
     ///
-    /// What the responder refuses it does not execute, nor anything behind it. An error of this end's own (its memory refused
-    /// a response) says nothing of what was sent behind: that ends in `undecided`.
-    pub fn failed(&mut self, seq: u64, status: WcStatus, undecided: UnresolvedError) {
-        let Some(index) = seq.checked_sub(self.base).map(|i| i as usize) else { return };
+    /// A request that the responder refuses is not executed, nor is anything behind it. After an error of the requester, whose memory
+    /// refused a response, the operations behind it may have been executed: they end in `undecided`.
+    pub fn fail(&mut self, seq: u64, status: WcStatus, undecided: UnresolvedError) {
+        let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
         let refused = matches!(
             status,
             WcStatus::RemoteAccess
@@ -289,49 +267,49 @@ impl Ledger {
             let op = &mut self.ops[i];
             match op.state {
                 State::Done(_) => {}
-                // A failed request completes those before it: RC answers in order.
+                // RC responds in order, so the error completion implies success of everything before it.
                 _ if i < index => op.state = State::Done(Outcome::Success),
                 _ if i == index => op.state = State::Done(Outcome::Failed(status)),
                 State::InFlight if !refused => op.state = State::Done(Outcome::Unresolved(undecided)),
-                _ => op.state = State::Done(op.unsent(undecided)),
+                _ => op.state = State::Done(op.outcome_if_not_sent(undecided)),
             }
         }
         self.cursor = self.ops.len();
         self.halted = true;
     }
 
-    /// The operation could not be posted, which says nothing about those before it. The vQP must end now.
-    pub fn unpostable(&mut self, seq: u64, status: WcStatus) {
+    /// Records that an operation could not be posted, which says nothing about those before it. The vQP must close now.
+    pub fn fail_unpostable(&mut self, seq: u64, status: WcStatus) {
         self.finish(seq, Outcome::Failed(status));
-        self.unposted_behind(seq);
+        self.unpost_behind(seq);
     }
 
-    /// A list of requests was refused behind this operation: what counts as posted was not. The vQP must end now.
-    pub fn unposted_behind(&mut self, seq: u64) {
-        let first = (seq + 1).saturating_sub(self.base) as usize;
+    /// Marks the operations behind `seq` as pending again: the queue pair refused the rest of a list of requests. The vQP must close now.
+    pub fn unpost_behind(&mut self, seq: u64) {
+        let first = (seq + 1).saturating_sub(self.first_seq) as usize;
         for op in self.ops.iter_mut().skip(first).filter(|op| op.state == State::InFlight) {
-            op.state = State::Held;
+            op.state = State::Pending;
         }
     }
 
-    /// The operation's recovered value could not be put where it belongs. The vQP must end now.
-    pub fn value_lost(&mut self, seq: u64) {
+    /// Records that a recovered value could not be stored in local memory. The vQP must close now.
+    pub fn lose_value(&mut self, seq: u64) {
         self.finish(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
     }
 
     fn finish(&mut self, seq: u64, outcome: Outcome) {
-        let op = seq.checked_sub(self.base).and_then(|i| self.ops.get_mut(i as usize));
+        let op = seq.checked_sub(self.first_seq).and_then(|i| self.ops.get_mut(i as usize));
         if let Some(op) = op {
             op.state = State::Done(outcome);
         }
     }
 
-    /// The vQP ended: what was posted is undecided, what was not is flushed.
+    /// Ends every operation because the vQP closed: those in flight with `error`, the pending ones as flushed.
     pub fn abandon(&mut self, error: UnresolvedError) {
         for op in &mut self.ops {
             match op.state {
                 State::InFlight => op.state = State::Done(Outcome::Unresolved(error)),
-                State::Held => op.state = State::Done(op.unsent(error)),
+                State::Pending => op.state = State::Done(op.outcome_if_not_sent(error)),
                 State::Done(_) => {}
             }
         }
@@ -339,27 +317,27 @@ impl Ledger {
         self.halted = true;
     }
 
-    /// Whether the oldest operation has ended.
+    /// Returns whether the oldest operation has ended.
     #[inline]
     pub fn has_done(&self) -> bool {
         self.ops.front().is_some_and(|op| matches!(op.state, State::Done(_)))
     }
 
-    /// Operations to post, if the limits allow; at most.
+    /// The number of operations behind the last posted one: an upper bound of those that [`Ledger::next_posting`] returns.
     #[inline]
-    pub fn to_post(&self) -> usize {
+    pub fn unposted(&self) -> usize {
         self.ops.len().saturating_sub(self.cursor)
     }
 
-    /// The next completion to hand to the application, in posting order.
+    /// Removes ended operations from the front and returns the next completion for the application.
     pub fn pop(&mut self) -> Option<Completion> {
         loop {
             let State::Done(outcome) = self.ops.front()?.state else { return None };
             let op = self.ops.pop_front()?;
             if self.ops.is_empty() {
-                self.ops.clear(); // begins again at its first place, which is still in the cache
+                self.ops.clear(); // restarts at the first slot of the ring, which is still in the cache
             }
-            self.base += 1;
+            self.first_seq += 1;
             self.cursor = self.cursor.saturating_sub(1);
             self.retire(&op, outcome);
             if op.app_signaled || outcome != Outcome::Success {
@@ -378,190 +356,26 @@ impl Ledger {
         }
     }
 
-    /// Book-keeping of an operation that leaves: it is host-visible now.
+    /// Updates the counts for an operation that leaves the ledger: its result is host-visible.
     fn retire(&mut self, op: &Op, outcome: Outcome) {
         if op.resolution == Resolution::Recovered {
-            return; // counted when it was decided
+            return; // the restart on the new rail has reset the counts
         }
-        self.packets_out = self.packets_out.saturating_sub(op.packets);
+        self.packets_in_flight = self.packets_in_flight.saturating_sub(op.packets);
         if op.wr.op.is_read_or_atomic() {
-            self.fetches_out = self.fetches_out.saturating_sub(1);
+            self.fetches_in_flight = self.fetches_in_flight.saturating_sub(1);
         }
         if outcome == Outcome::Success {
-            if op.kind.two_sided() {
-                self.done.two_sided += 1;
-                self.done.last_two_sided = Some(op.wr.wr_id);
+            if op.kind.is_two_sided() {
+                self.completed.two_sided += 1;
+                self.completed.last_two_sided = Some(op.wr.wr_id);
             }
-            if let Some((seq, _)) = self.done.maybe_logged.take() {
-                self.done.logged = Some(seq);
+            if let Some((seq, _)) = self.completed.maybe_logged.take() {
+                self.completed.logged = Some(seq);
             }
-            if self.log && op.kind.logged() {
-                self.done.maybe_logged = Some((op.wr.wr_id, op.first.add(op.packets)));
+            if self.log && op.kind.is_logged() {
+                self.completed.maybe_logged = Some((op.wr.wr_id, op.first_psn.add(op.packets)));
             }
-        }
-    }
-
-    /// What was in flight on the old rail, in posting order, beginning with the first that has not completed.
-    fn in_flight(&self) -> Vec<(usize, InFlight)> {
-        let posted = self.ops.iter().enumerate().filter(|(_, op)| op.state == State::InFlight);
-        posted
-            .map(|(i, op)| {
-                (i, InFlight { seq: op.wr.wr_id, kind: op.kind, first: op.first, packets: op.packets })
-            })
-            .collect()
-    }
-
-    /// Decides every operation in flight from the peer's evidence, and prepares the replay on a rail whose next
-    /// PSN is `psn`. Values of recovered atomics are left in `values`. The caller has popped what had completed.
-    ///
-    /// # Errors
-    /// A contradiction, and nothing is changed.
-    pub fn decide(
-        &mut self,
-        policy: Policy,
-        theirs: &Evidence,
-        local_placed: bool,
-        placed_acks: bool,
-        psn: Psn,
-        values: &mut Vec<Recovered>,
-    ) -> Result<RecoveryStats, Contradiction> {
-        let in_flight = self.in_flight();
-        let ops: Vec<InFlight> = in_flight.iter().map(|(_, op)| *op).collect();
-        let (verdicts, plans) = match policy {
-            Policy::Exact => {
-                let verdicts = judge(&ops, self.done, theirs, self.log, placed_acks)?;
-                let cases: Vec<Case> = in_flight
-                    .iter()
-                    .zip(&verdicts)
-                    .map(|(&(i, op), &verdict)| {
-                        let fence = self.ops[i].wr.flags.contains(SendFlags::FENCE);
-                        Case { op, verdict, fence, writes: self.ops[i].writes }
-                    })
-                    .collect();
-                (verdicts, decide::exact(&cases, &theirs.saved, local_placed))
-            }
-            _ => {
-                let kinds: Vec<Kind> = ops.iter().map(|op| op.kind).collect();
-                (Vec::new(), decide::baseline(policy, &kinds))
-            }
-        };
-        let mut tally = self.tally(&in_flight, &verdicts, &plans);
-        let halted =
-            plans.iter().any(|p| matches!(p, Plan::End(Outcome::Failed(_) | Outcome::Unresolved(_))));
-        for (n, (&(i, _), plan)) in in_flight.iter().zip(&plans).enumerate() {
-            let began = matches!(verdicts.get(n), Some(Verdict::Torn(_) | Verdict::Ambiguous));
-            let op = &mut self.ops[i];
-            op.touched |= began && matches!(op.kind, Kind::Write | Kind::WriteImm);
-            self.apply(i, *plan, values);
-        }
-        if halted {
-            self.halted = true;
-            for op in self.ops.iter_mut().filter(|op| op.state == State::Held) {
-                op.state = State::Done(op.unsent(UnresolvedError::Indeterminate));
-                op.resolution = Resolution::Recovered;
-            }
-        }
-        // What the peer receives first on the new rail. If its first part went over earlier rails, however many, the
-        // receive counts that too.
-        let first = self.ops.iter().find(|op| op.state == State::Held && op.kind.two_sided());
-        tally.imm_bytes_kept = first.map_or(0, |op| op.skipped as u32);
-        self.restart(psn);
-        Ok(tally)
-    }
-
-    fn tally(&self, in_flight: &[(usize, InFlight)], verdicts: &[Verdict], plans: &[Plan]) -> RecoveryStats {
-        let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count() as u32;
-        let mut tally = RecoveryStats {
-            in_flight: in_flight.len() as u32,
-            executed: count(|v| *v == Verdict::Executed),
-            torn: count(|v| matches!(v, Verdict::Torn(_))),
-            ambiguous: count(|v| *v == Verdict::Ambiguous),
-            ..RecoveryStats::default()
-        };
-        for (&(i, _), plan) in in_flight.iter().zip(plans) {
-            let bytes = self.ops[i].wr.data.len();
-            tally.bytes_in_flight += bytes;
-            match *plan {
-                Plan::Replay { skip_packets } => {
-                    let kept = (u64::from(skip_packets) * self.mtu.bytes() as u64).min(bytes);
-                    tally.replayed += 1;
-                    tally.bytes_replayed += bytes - kept;
-                }
-                Plan::End(Outcome::Success) | Plan::Value(_) => {}
-                Plan::End(_) => tally.failed += 1,
-            }
-        }
-        tally
-    }
-
-    fn apply(&mut self, index: usize, plan: Plan, values: &mut Vec<Recovered>) {
-        let mtu = self.mtu.bytes() as u64;
-        let op = &mut self.ops[index];
-        match plan {
-            Plan::Replay { skip_packets } => {
-                if skip_packets > 0 {
-                    let bytes = u64::from(skip_packets) * mtu;
-                    skip(&mut op.wr, bytes);
-                    op.skipped += bytes;
-                }
-                op.state = State::Held;
-                op.resolution = Resolution::Replayed;
-            }
-            Plan::Value(value) => {
-                if let Data::Sges(list) = &op.wr.data
-                    && let Some(&at) = list.first()
-                {
-                    values.push(Recovered { seq: op.wr.wr_id, at, value });
-                }
-                op.byte_len = 8;
-                (op.state, op.resolution) = (State::Done(Outcome::Success), Resolution::Recovered);
-            }
-            Plan::End(outcome) => {
-                if op.kind == Kind::Read {
-                    op.byte_len = op.wr.data.len() as u32;
-                }
-                let flushed = outcome == Outcome::Failed(WcStatus::Flushed);
-                let outcome = if flushed { op.unsent(UnresolvedError::Indeterminate) } else { outcome };
-                (op.state, op.resolution) = (State::Done(outcome), Resolution::Recovered);
-            }
-        }
-    }
-
-    /// Begins a new epoch on a rail.
-    fn restart(&mut self, psn: Psn) {
-        self.next_psn = psn;
-        self.done = Completed::default();
-        (self.fetches_out, self.packets_out, self.unsignaled) = (0, 0, 0);
-        for i in 0..self.ops.len() {
-            if self.ops[i].state == State::Held {
-                self.ops[i].packets = self.packets(&self.ops[i].wr);
-            }
-        }
-        self.cursor = 0;
-    }
-}
-
-/// Cuts the first `bytes` off a WRITE.
-fn skip(wr: &mut SendWr, bytes: u64) {
-    match &mut wr.op {
-        SendOp::Write(r) | SendOp::WriteWithImm(r, _) => r.addr = r.addr.wrapping_add(bytes),
-        _ => return,
-    }
-    match &mut wr.data {
-        Data::Inline(data) => {
-            data.drain(..(bytes as usize).min(data.len()));
-        }
-        Data::Sges(list) => {
-            let mut left = bytes;
-            let mut rest = SgeList::new();
-            for sge in list.iter() {
-                let cut = left.min(u64::from(sge.len));
-                left -= cut;
-                if cut < u64::from(sge.len) {
-                    rest.push(Sge { addr: sge.addr + cut, len: sge.len - cut as u32, key: sge.key });
-                }
-            }
-            *list = rest;
         }
     }
 }

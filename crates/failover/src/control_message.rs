@@ -1,7 +1,8 @@
-//! Control messages: datagrams of at most 256 bytes between the two ends of a vQP, on every rail.
+//! Control messages: datagrams of at most 256 bytes between the two ends of a vQP, on the UD queue pair of each rail.
 //!
-//! Layout, little-endian: version 1 · type 1 · role 1 · zero 1 · cookie 8 · epoch 2 · proposer 1 · body. The cookie is
-//! the receiver's secret: what does not carry it is not looked at. Everything is bounded and parsed as hostile.
+//! Layout, little-endian, lengths in bytes: version 1 · type 1 · sender's role 1 · zero 1 · receiver's cookie 8 · epoch 2 · proposer 1 ·
+//! body. The cookie is the receiver's secret; a datagram without it is rejected. The parser bounds every field: a datagram may come from
+//! anybody.
 
 use mitra_verbs::{Psn, Qpn, SavedResult};
 use smallvec::SmallVec;
@@ -9,83 +10,84 @@ use smallvec::SmallVec;
 use crate::ballot::{Ballot, Role};
 use crate::evidence::Evidence;
 
-/// The longest control message in bytes.
+/// The longest control message, in bytes.
 pub const MAX_LEN: usize = 256;
-/// The most saved results that one message carries; a vQP's `rd_atomic` is at most this.
+/// The most saved results in one message, and so the largest `rd_atomic` of a vQP.
 pub const MAX_SAVED: usize = 16;
 const VERSION: u8 = 1;
 const HEADER: usize = 15;
 
-/// What one end tells the other.
+/// A control message.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Message {
-    /// The ballot it belongs to.
+    /// The ballot that the message belongs to.
     pub ballot: Ballot,
-    /// The rest.
+    /// The content.
     pub body: Body,
 }
 
-/// What a control message says.
+/// The content of a control message.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Body {
-    /// "I am here", on the rail that it arrives by.
+    /// The sender is alive and the rail that carries the message works.
     Heartbeat,
-    /// "Let us move to this rail": the sender is freezing.
+    /// The sender proposes to move and has stopped posting.
     Propose {
         /// The new rail.
         rail: u8,
     },
-    /// "I promise this ballot, have fenced, and this is what I executed for you."
+    /// The sender promises the ballot and has fenced the old rail.
     Evidence {
-        /// The rail that the sender takes the ballot to name.
+        /// The rail of the ballot.
         rail: u8,
-        /// What it executed.
+        /// What the sender executed for the receiver on the old rail.
         evidence: Evidence,
     },
-    /// "I have your evidence, and have moved."
+    /// The sender has the receiver's evidence and has moved.
     Resume {
-        /// Whether the sender has the other's Resume.
-        seen: bool,
-        /// Bytes of the sender's torn WRITE with immediate that are not sent again: its receive counts them too.
-        torn: u32,
+        /// Whether the sender has the receiver's Resume.
+        has_peer_resume: bool,
+        /// The payload bytes of the sender's torn WRITE with immediate that it does not send again. The receiver adds them to the length
+        /// of its next receive.
+        partial_imm_bytes: u32,
     },
-    /// "I cannot use that rail": a bit for each rail that the sender cannot use.
+    /// The sender declines the ballot.
     Refuse {
-        /// Rail i is bit i.
-        dead: u8,
+        /// Bit i: the sender cannot use rail i.
+        unusable: u8,
     },
-    /// "This vQP has ended here": nothing will be answered any more.
+    /// The vQP has closed at the sender, which answers nothing any more.
     Closed,
-    /// "This is my next queue pair of the rail that this came by", which the ballot left.
-    Path(Path),
+    /// The sender's new queue pair of the rail that carries the message. The ballot is the one by which the vQP left that rail.
+    NewQp(NewQp),
 }
 
-/// One end of a rail that is to be used again.
+/// A queue pair that replaces a fenced one, and how far the two ends have connected the replacements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Path {
-    /// The rail: a probe of it that came another way proves nothing.
+pub struct NewQp {
+    /// The rail. A message that another rail carried does not prove that this one works, so the receiver drops it.
     pub rail: u8,
-    /// Whether the queue pair is connected to the other end's.
+    /// Whether the sender's queue pair is connected to the receiver's.
     pub connected: bool,
-    /// Whether the sender has still to hear that the other end's is.
+    /// Whether the sender does not know yet that the receiver's queue pair is connected, and asks for an answer.
     pub asks: bool,
-    /// The queue pair.
+    /// The queue pair number.
     pub qpn: Qpn,
-    /// Its first PSN.
+    /// The first PSN that the queue pair sends.
     pub psn: Psn,
 }
 
-/// Why a datagram is not a control message of this vQP; all the same to the sender: it is dropped and counted.
+/// The reason why a datagram is not a control message of this vQP. The vQP drops and counts it either way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rejected {
-    /// Not well-formed, or of another version.
+    /// The datagram is malformed or of another version.
     Malformed,
-    /// Not from this vQP's peer.
+    /// The datagram is not from this vQP's peer.
     Foreign,
 }
 
 impl Message {
-    /// The bytes, for a peer that expects `cookie`.
+    /// Encodes the message for a receiver with this cookie.
     pub fn encode(&self, sender: Role, cookie: u64) -> SmallVec<[u8; MAX_LEN]> {
         let mut out = SmallVec::new();
         let kind = match self.body {
@@ -95,7 +97,7 @@ impl Message {
             Body::Resume { .. } => 4,
             Body::Refuse { .. } => 5,
             Body::Closed => 6,
-            Body::Path(_) => 7,
+            Body::NewQp(_) => 7,
         };
         out.extend_from_slice(&[VERSION, kind, sender as u8, 0]);
         out.extend_from_slice(&cookie.to_le_bytes());
@@ -104,15 +106,15 @@ impl Message {
         match &self.body {
             Body::Heartbeat | Body::Closed => {}
             Body::Propose { rail } => out.push(*rail),
-            Body::Resume { seen, torn } => {
-                out.push(u8::from(*seen));
-                out.extend_from_slice(&torn.to_le_bytes());
+            Body::Resume { has_peer_resume, partial_imm_bytes } => {
+                out.push(u8::from(*has_peer_resume));
+                out.extend_from_slice(&partial_imm_bytes.to_le_bytes());
             }
-            Body::Refuse { dead } => out.push(*dead),
-            Body::Path(path) => {
-                out.extend_from_slice(&[path.rail, u8::from(path.connected) | u8::from(path.asks) << 1]);
-                put_u24(&mut out, path.qpn.value());
-                put_u24(&mut out, path.psn.value());
+            Body::Refuse { unusable } => out.push(*unusable),
+            Body::NewQp(qp) => {
+                out.extend_from_slice(&[qp.rail, u8::from(qp.connected) | u8::from(qp.asks) << 1]);
+                put_u24(&mut out, qp.qpn.value());
+                put_u24(&mut out, qp.psn.value());
             }
             Body::Evidence { rail, evidence } => {
                 let saved = &evidence.saved[..evidence.saved.len().min(MAX_SAVED)];
@@ -121,7 +123,7 @@ impl Message {
                 put_u24(&mut out, evidence.psn.unwrap_or_default().value());
                 out.extend_from_slice(&evidence.log.unwrap_or(0).to_le_bytes());
                 out.extend_from_slice(&evidence.received.to_le_bytes());
-                out.extend_from_slice(&evidence.torn.to_le_bytes());
+                out.extend_from_slice(&evidence.partial_imm_bytes.to_le_bytes());
                 for s in saved {
                     put_u24(&mut out, s.psn.value());
                     out.extend_from_slice(&s.value.to_le_bytes());
@@ -132,14 +134,18 @@ impl Message {
         out
     }
 
-    /// Parses a datagram that must carry `cookie` and come from the end with `sender`'s role.
+    /// Parses a datagram from the end with the role `sender` to the end with this cookie.
+    ///
+    /// # Errors
+    /// [`Rejected::Foreign`] for another cookie or role; [`Rejected::Malformed`] for anything else that [`Message::encode`] does not
+    /// produce.
     pub fn decode(bytes: &[u8], sender: Role, cookie: u64) -> Result<Message, Rejected> {
         let mut r = Reader(bytes);
         let [version, kind, role, _] = r.array::<4>()?;
         if version != VERSION || bytes.len() > MAX_LEN || bytes.len() < HEADER {
             return Err(Rejected::Malformed);
         }
-        // The cookie is compared whole, so that timing tells nothing about how much of a guess was right.
+        // The comparison takes the same time wherever a guess differs, so timing does not reveal a correct prefix.
         let difference = u64::from_le_bytes(r.array()?) ^ cookie;
         if difference != 0 || role != sender as u8 {
             return Err(Rejected::Foreign);
@@ -158,7 +164,7 @@ impl Message {
                 let psn = Psn::new(r.u24()?);
                 let log = u64::from_le_bytes(r.array()?);
                 let received = u64::from_le_bytes(r.array()?);
-                let torn = u32::from_le_bytes(r.array()?);
+                let partial_imm_bytes = u32::from_le_bytes(r.array()?);
                 if usize::from(count) > MAX_SAVED || flags > 3 {
                     return Err(Rejected::Malformed);
                 }
@@ -169,10 +175,13 @@ impl Message {
                 }
                 let psn = (flags & 1 != 0).then_some(psn);
                 let log = (flags & 2 != 0).then_some(log);
-                Body::Evidence { rail, evidence: Evidence { psn, log, received, saved, torn } }
+                Body::Evidence { rail, evidence: Evidence { psn, log, received, saved, partial_imm_bytes } }
             }
-            4 => Body::Resume { seen: r.byte()? != 0, torn: u32::from_le_bytes(r.array()?) },
-            5 => Body::Refuse { dead: r.byte()? },
+            4 => Body::Resume {
+                has_peer_resume: r.byte()? != 0,
+                partial_imm_bytes: u32::from_le_bytes(r.array()?),
+            },
+            5 => Body::Refuse { unusable: r.byte()? },
             6 => Body::Closed,
             7 => {
                 let [rail, flags] = r.array()?;
@@ -181,7 +190,7 @@ impl Message {
                 }
                 let (connected, asks) = (flags & 1 != 0, flags & 2 != 0);
                 let (qpn, psn) = (Qpn::new(r.u24()?), Psn::new(r.u24()?));
-                Body::Path(Path { rail, connected, asks, qpn, psn })
+                Body::NewQp(NewQp { rail, connected, asks, qpn, psn })
             }
             _ => return Err(Rejected::Malformed),
         };
@@ -197,7 +206,7 @@ fn put_u24(out: &mut SmallVec<[u8; MAX_LEN]>, number: u32) {
     out.extend_from_slice(&number.to_le_bytes()[..3]);
 }
 
-/// Takes bytes off the front.
+/// Parses a byte string from its front.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl Reader<'_> {
@@ -220,20 +229,21 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    fn all() -> Vec<Message> {
+    fn all_messages() -> Vec<Message> {
         let saved: Vec<SavedResult> = (0..16)
             .map(|i| SavedResult { psn: Psn::new(0xff_fff8 + i), value: u64::MAX - u64::from(i) })
             .collect();
-        let evidence = Evidence { psn: Some(Psn::new(7)), log: Some(1 << 47), received: 9, saved, torn: 8 };
+        let evidence =
+            Evidence { psn: Some(Psn::new(7)), log: Some(1 << 47), received: 9, saved, partial_imm_bytes: 8 };
         [
             Body::Heartbeat,
             Body::Propose { rail: 3 },
             Body::Evidence { rail: 1, evidence },
             Body::Evidence { rail: 1, evidence: Evidence::default() },
-            Body::Resume { seen: true, torn: 4096 },
-            Body::Refuse { dead: 0x81 },
+            Body::Resume { has_peer_resume: true, partial_imm_bytes: 4096 },
+            Body::Refuse { unusable: 0x81 },
             Body::Closed,
-            Body::Path(Path {
+            Body::NewQp(NewQp {
                 rail: 7,
                 connected: true,
                 asks: false,
@@ -246,8 +256,8 @@ mod tests {
     }
 
     #[test]
-    fn every_message_comes_back_and_fits() {
-        for m in all() {
+    fn every_message_survives_encode_and_decode_within_max_len() {
+        for m in all_messages() {
             let bytes = m.encode(Role::One, 42);
             assert!(bytes.len() <= MAX_LEN, "{} bytes", bytes.len());
             assert_eq!(Message::decode(&bytes, Role::One, 42), Ok(m));
@@ -255,8 +265,8 @@ mod tests {
     }
 
     #[test]
-    fn truncated_extended_and_foreign_ones_are_rejected() {
-        for m in all() {
+    fn truncated_extended_and_foreign_messages_are_rejected() {
+        for m in all_messages() {
             let bytes = m.encode(Role::One, 42);
             for n in 0..bytes.len() {
                 assert_eq!(Message::decode(&bytes[..n], Role::One, 42), Err(Rejected::Malformed));
@@ -270,8 +280,8 @@ mod tests {
     }
 
     #[test]
-    fn a_count_beyond_the_bound_is_rejected() {
-        let mut bytes = all()[2].encode(Role::Zero, 1);
+    fn saved_result_count_beyond_max_saved_is_rejected() {
+        let mut bytes = all_messages()[2].encode(Role::Zero, 1);
         bytes[HEADER + 2] = 17;
         bytes.extend_from_slice(&[0; 11]);
         assert_eq!(Message::decode(&bytes, Role::Zero, 1), Err(Rejected::Malformed));

@@ -1,13 +1,15 @@
-//! What the two ends of a vQP tell each other before they are connected, by any means the application has.
+//! The connection parameters that the application carries between the two ends of a vQP before they connect.
 
 use mitra_verbs::{Error, Gid, Mtu, Psn, Qpn, Result};
 
-use crate::agreement::MAX_RAILS;
 use crate::config::Policy;
-use crate::domain::RemoteRegion;
-use crate::message::{Reader, Rejected};
+use crate::control_message::{Reader, Rejected};
+use crate::negotiation::MAX_RAILS;
+use crate::region::RemoteRegion;
 
-/// One end's half of a connection. It holds the secret that control messages carry: whoever knows it can speak for the peer.
+/// The connection parameters of one end, for [`VirtualQp::connect`](crate::VirtualQp::connect) at the other.
+///
+/// They include this end's cookie, which authenticates the control messages to it: carry them over a channel that strangers cannot read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectInfo {
     pub(crate) cookie: u64,
@@ -15,11 +17,11 @@ pub struct ConnectInfo {
     pub(crate) log: bool,
     pub(crate) rd_atomic: u8,
     pub(crate) rails: Vec<RailInfo>,
-    /// Where the peer's completion log for this end's operations lies.
+    /// The completion log at this end, for the operations of the other.
     pub(crate) log_region: Option<RemoteRegion>,
 }
 
-/// One end of a rail.
+/// The connection parameters of one rail at one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RailInfo {
     pub(crate) gid: Gid,
@@ -28,19 +30,19 @@ pub(crate) struct RailInfo {
     pub(crate) psn: Psn,
     pub(crate) control_qpn: Qpn,
     pub(crate) qkey: u32,
-    /// The NIC acknowledges only what is in memory.
-    pub(crate) placed_acks: bool,
+    /// Whether the NIC acknowledges only what is in memory.
+    pub(crate) acks_after_placement: bool,
 }
 
 const MAGIC: [u8; 4] = *b"MVQ2";
 
 impl ConnectInfo {
-    /// The addresses of its NICs, rail 0 first.
+    /// Returns the addresses of this end's NICs, rail 0 first.
     pub fn gids(&self) -> impl Iterator<Item = Gid> {
         self.rails.iter().map(|rail| rail.gid)
     }
 
-    /// As bytes.
+    /// Returns the parameters as bytes, for the application to send to the other end.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&self.cookie.to_le_bytes());
@@ -56,7 +58,7 @@ impl ConnectInfo {
             for n in [r.qpn.value(), r.psn.value(), r.control_qpn.value(), r.qkey] {
                 out.extend_from_slice(&n.to_le_bytes());
             }
-            out.push(u8::from(r.placed_acks));
+            out.push(u8::from(r.acks_after_placement));
         }
         out.push(u8::from(self.log_region.is_some()));
         if let Some(region) = &self.log_region {
@@ -65,10 +67,10 @@ impl ConnectInfo {
         out
     }
 
-    /// From bytes.
+    /// Parses the bytes of [`ConnectInfo::encode`].
     ///
     /// # Errors
-    /// `Invalid` if they are not what [`ConnectInfo::encode`] makes.
+    /// [`Error::Invalid`] if the bytes are malformed or of another version.
     pub fn decode(bytes: &[u8]) -> Result<ConnectInfo> {
         let mut r = Reader(bytes);
         match parse(&mut r) {
@@ -98,7 +100,7 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
     for _ in 0..rails {
         let gid = Gid(r.array()?);
         let mtu = Mtu::from_bytes(usize::from(u16::from_le_bytes(r.array()?))).ok_or(Rejected::Malformed)?;
-        let [qpn, psn, control_qpn, qkey] = [number(r)?, number(r)?, number(r)?, number(r)?];
+        let [qpn, psn, control_qpn, qkey] = [parse_u32(r)?, parse_u32(r)?, parse_u32(r)?, parse_u32(r)?];
         list.push(RailInfo {
             gid,
             mtu,
@@ -106,14 +108,14 @@ fn parse(r: &mut Reader<'_>) -> Result<ConnectInfo, Rejected> {
             psn: Psn::new(psn),
             control_qpn: Qpn::new(control_qpn),
             qkey,
-            placed_acks: r.byte()? != 0,
+            acks_after_placement: r.byte()? != 0,
         });
     }
     let log_region = if r.byte()? == 1 { Some(RemoteRegion::parse(r)?) } else { None };
     Ok(ConnectInfo { cookie, policy, log: log == 1, rd_atomic, rails: list, log_region })
 }
 
-fn number(r: &mut Reader<'_>) -> Result<u32, Rejected> {
+fn parse_u32(r: &mut Reader<'_>) -> Result<u32, Rejected> {
     r.array().map(u32::from_le_bytes)
 }
 
@@ -131,10 +133,9 @@ mod tests {
             psn: Psn::new(4),
             control_qpn: Qpn::new(5),
             qkey: 6,
-            placed_acks: true,
+            acks_after_placement: true,
         };
-        let region =
-            RemoteRegion { len: 64, rails: smallvec::smallvec![RemoteAddr { addr: 9, rkey: Key(8) }; 2] };
+        let region = RemoteRegion::for_test(64, smallvec::smallvec![RemoteAddr { addr: 9, rkey: Key(8) }; 2]);
         ConnectInfo {
             cookie: 7,
             policy: Policy::Blanket,
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_and_nothing_shorter_or_longer_does() {
+    fn connect_info_survives_encode_and_rejects_other_lengths() {
         let bytes = info().encode();
         assert_eq!(ConnectInfo::decode(&bytes), Ok(info()));
         for n in 0..bytes.len() {

@@ -1,0 +1,75 @@
+use mitra_verbs::{Key, WcOpcode, WcStatus};
+
+use crate::negotiation::CloseReason;
+
+/// An outcome that the vQP reports instead of guessing: the operation's execution or its return value is unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnresolvedError {
+    /// No evidence tells whether the responder executed the operation not at all, partly or fully.
+    #[error("not, partly or fully executed: no evidence tells which")]
+    Indeterminate,
+    /// The responder executed the operation exactly once, but the returned value is lost.
+    #[error("executed exactly once, but its value is lost")]
+    ValueLost,
+    /// The responder executed the operation exactly once, although an earlier operation ended in an error.
+    #[error("executed exactly once, behind an operation that ended in an error")]
+    ExecutedBehindError,
+    /// The vQP closed before it could decide this operation.
+    #[error("the queue pair closed before this operation could be decided: {0:?}")]
+    Undecided(CloseReason),
+}
+
+/// The result of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Outcome {
+    /// The operation was executed exactly once. Its data or value is in the memory that the work request names.
+    Success,
+    /// The operation failed as it would on a queue pair without failover.
+    Failed(WcStatus),
+    /// The operation's execution or return value is unknown.
+    Unresolved(UnresolvedError),
+}
+
+/// The step that determined an operation's [`Outcome`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Resolution {
+    /// The first rail that carried the operation completed it.
+    Direct,
+    /// A failover decided the operation from the evidence, without sending it again.
+    Recovered,
+    /// A failover sent the operation, or the rest of it, again on another rail.
+    Replayed,
+}
+
+/// A completion of a virtual queue pair.
+///
+/// Sends complete in posting order, once each: every signalled one, and every one that fails.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Completion {
+    /// The `wr_id` of the work request.
+    pub wr_id: u64,
+    /// The operation's sequence number on this vQP; for a receive, the number of receives before it.
+    pub seq: u64,
+    /// The kind of operation.
+    pub opcode: WcOpcode,
+    /// The result.
+    pub outcome: Outcome,
+    /// The step that determined the result.
+    pub resolution: Resolution,
+    /// The number of bytes received or read.
+    pub byte_len: u32,
+    /// The immediate data of a receive.
+    pub imm: Option<u32>,
+    /// The key that the peer's SEND with invalidate revoked, for a receive.
+    pub invalidated: Option<Key>,
+    /// Whether the sender asked for a solicited event, for a receive.
+    pub solicited: bool,
+}
+
+impl Completion {
+    /// Returns whether the outcome is [`Outcome::Success`].
+    pub fn is_success(&self) -> bool {
+        self.outcome == Outcome::Success
+    }
+}

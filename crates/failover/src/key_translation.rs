@@ -1,0 +1,138 @@
+//! Translation of work requests from the addresses and keys that the application uses to those of another rail, and the checks of a
+//! request before the vQP accepts it.
+
+use mitra_verbs::{Data, Error, Key, QpCap, RemoteAddr, Result, SendOp, SendWr, SgeList};
+
+use crate::domain::Domain;
+use crate::region::RemoteRegion;
+
+const UNKNOWN_LKEY: Error =
+    Error::Invalid("a scatter/gather entry names memory that is not registered with the domain");
+const UNKNOWN_RKEY: Error =
+    Error::Invalid("the remote key is not of an imported region: import it before posting");
+
+/// The peer's regions, sorted by their rkey on rail 0.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RemoteKeys(Vec<RemoteRegion>);
+
+impl RemoteKeys {
+    /// Adds a region, or replaces the one with the same key.
+    pub(crate) fn insert(&mut self, region: RemoteRegion) {
+        let key = region.at(0).rkey;
+        match self.position(key) {
+            Ok(at) => self.0[at] = region,
+            Err(at) => self.0.insert(at, region),
+        }
+    }
+
+    fn position(&self, rkey: Key) -> core::result::Result<usize, usize> {
+        self.0.binary_search_by_key(&rkey, |r| r.at(0).rkey)
+    }
+
+    fn contains(&self, rkey: Key) -> bool {
+        self.position(rkey).is_ok()
+    }
+
+    fn translate(&self, addr: RemoteAddr, rail: usize) -> Option<RemoteAddr> {
+        let region = &self.0[self.position(addr.rkey).ok()?];
+        Some(region.on_rail(rail, addr.addr.wrapping_sub(region.at(0).addr)))
+    }
+}
+
+/// Returns [`Error::Limit`] if `requested` exceeds `limit`.
+pub(crate) fn check_limit(attribute: &'static str, requested: u64, limit: u64) -> Result<()> {
+    if requested > limit { Err(Error::Limit { attribute, requested, limit }) } else { Ok(()) }
+}
+
+/// Checks a request against the rules and limits that every rail's queue pair applies. A refusal at a later posting would close the vQP.
+pub(crate) fn check_shape(wr: &SendWr, caps: &QpCap, max_message: u64) -> Result<()> {
+    if wr.ud.is_some() {
+        return Err(Error::Invalid("only UD sends have a destination; leave `SendWr::ud` empty"));
+    }
+    match &wr.data {
+        Data::Inline(_) if wr.op.is_read_or_atomic() => {
+            return Err(Error::Invalid(
+                "a READ or atomic needs registered memory for its result, not inline data",
+            ));
+        }
+        Data::Sges(list) if wr.op.is_atomic() && (list.len() != 1 || list[0].len != 8) => {
+            return Err(Error::Invalid("an atomic needs exactly one local entry of 8 bytes"));
+        }
+        Data::Inline(bytes) => check_limit("inline bytes", bytes.len() as u64, caps.inline.into())?,
+        Data::Sges(list) => {
+            check_limit("scatter/gather entries", list.len() as u64, caps.send_sges.into())?;
+        }
+    }
+    check_limit("bytes of a message", wr.data.len(), max_message)
+}
+
+/// The local key that passed the last check. Most requests use the same one, which saves locking the domain's table.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LkeyCache {
+    key: Option<Key>,
+    /// [`Domain::revocations`] before the table was searched.
+    revocations: u64,
+}
+
+impl LkeyCache {
+    /// Checks that every entry names registered memory.
+    pub(crate) fn check(&mut self, list: &SgeList, domain: &Domain) -> Result<()> {
+        let revocations = domain.revocations();
+        for sge in list {
+            if self.key == Some(sge.key) && self.revocations == revocations {
+                continue;
+            }
+            if !domain.contains_lkey(sge.key) {
+                return Err(UNKNOWN_LKEY);
+            }
+            *self = LkeyCache { key: Some(sge.key), revocations };
+        }
+        Ok(())
+    }
+
+    /// As [`LkeyCache::check`], for the local memory of a send.
+    pub(crate) fn check_data(&mut self, data: &Data, domain: &Domain) -> Result<()> {
+        match data {
+            Data::Sges(list) => self.check(list, domain),
+            Data::Inline(_) => Ok(()),
+        }
+    }
+}
+
+/// Checks that the request's remote key has a translation on every rail: without one the request could not be replayed.
+pub(crate) fn check_rkey(wr: &SendWr, remote: &RemoteKeys) -> Result<()> {
+    match wr.op.remote() {
+        Some(r) if !remote.contains(r.rkey) => Err(UNKNOWN_RKEY),
+        _ => Ok(()),
+    }
+}
+
+/// Translates a request to the addresses and keys of `rail`.
+pub(crate) fn translate_send(
+    wr: &SendWr,
+    rail: usize,
+    domain: &Domain,
+    remote: &RemoteKeys,
+) -> Result<SendWr> {
+    let mut out = wr.clone();
+    if rail == 0 {
+        return Ok(out);
+    }
+    if let Data::Sges(list) = &mut out.data {
+        *list = translate_sges(list, rail, domain)?;
+    }
+    match &mut out.op {
+        SendOp::Write(r)
+        | SendOp::WriteWithImm(r, _)
+        | SendOp::Read(r)
+        | SendOp::CompareSwap { remote: r, .. }
+        | SendOp::FetchAdd { remote: r, .. } => *r = remote.translate(*r, rail).ok_or(UNKNOWN_RKEY)?,
+        _ => {}
+    }
+    Ok(out)
+}
+
+/// Translates a scatter/gather list to the addresses and keys of `rail`.
+pub(crate) fn translate_sges(list: &SgeList, rail: usize, domain: &Domain) -> Result<SgeList> {
+    list.iter().map(|&sge| domain.translate(sge, rail).ok_or(UNKNOWN_LKEY)).collect()
+}

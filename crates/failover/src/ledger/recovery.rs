@@ -1,0 +1,221 @@
+//! The decision on the operations in flight when a rail failed, and their preparation for replay.
+
+use mitra_verbs::{Data, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
+
+use super::{Ledger, State};
+use crate::completion::{Outcome, Resolution, UnresolvedError};
+use crate::config::Policy;
+use crate::evidence::{Completed, Contradiction, Evidence, InFlight, Kind, Verdict, judge};
+use crate::recovery_plan::{Case, Plan, plan_baseline, plan_exact};
+
+/// The old value of a recovered atomic, for the local memory that the work request names.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RecoveredValue {
+    /// The operation's sequence number.
+    pub seq: u64,
+    /// The local memory.
+    pub at: Sge,
+    /// The value.
+    pub value: u64,
+}
+
+/// What a failover did with the operations in flight at this end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct RecoveryStats {
+    /// Operations in flight on the old rail.
+    pub in_flight: u32,
+    /// Operations among them that the peer had executed before the failure.
+    pub executed: u32,
+    /// Operations among them that the peer had partly executed.
+    pub torn: u32,
+    /// Operations among them that no evidence decides.
+    pub ambiguous: u32,
+    /// Operations sent again, wholly or in part.
+    pub replayed: u32,
+    /// Operations that ended in an error, flushed ones included.
+    pub failed: u32,
+    /// Payload bytes of the operations in flight.
+    pub bytes_in_flight: u64,
+    /// Payload bytes sent again, or for a READ requested again.
+    pub bytes_replayed: u64,
+    /// Payload bytes of the next two-sided operation that earlier rails placed. It is a torn WRITE with immediate if this is not 0.
+    pub imm_bytes_kept: u32,
+}
+
+/// The facts about a failover that the ledger decides from.
+#[derive(Clone, Copy, Debug)]
+pub struct RecoveryInput<'a> {
+    /// The policy of the vQP.
+    pub policy: Policy,
+    /// The peer's evidence.
+    pub evidence: &'a Evidence,
+    /// Whether the local NIC was alive when it was fenced, so everything that it received is in memory.
+    pub local_placed: bool,
+    /// Whether the peer's NIC of the old rail acknowledges only what is in memory.
+    pub acks_after_placement: bool,
+    /// The first PSN of the new rail.
+    pub first_psn: Psn,
+}
+
+impl Ledger {
+    /// The operations in flight with their indices, in posting order.
+    fn in_flight(&self) -> Vec<(usize, InFlight)> {
+        let posted = self.ops.iter().enumerate().filter(|(_, op)| op.state == State::InFlight);
+        posted
+            .map(|(i, op)| {
+                (i, InFlight { seq: op.wr.wr_id, kind: op.kind, first: op.first_psn, packets: op.packets })
+            })
+            .collect()
+    }
+
+    /// Decides every operation in flight and prepares the replay on the new rail. Appends the old values of recovered atomics to
+    /// `values`. The caller has popped all completions.
+    ///
+    /// # Errors
+    /// A contradiction in the evidence. The ledger is unchanged then.
+    pub fn decide(
+        &mut self,
+        input: &RecoveryInput<'_>,
+        values: &mut Vec<RecoveredValue>,
+    ) -> Result<RecoveryStats, Contradiction> {
+        let in_flight = self.in_flight();
+        let ops: Vec<InFlight> = in_flight.iter().map(|(_, op)| *op).collect();
+        let (verdicts, plans) = match input.policy {
+            Policy::Exact => {
+                let verdicts =
+                    judge(&ops, self.completed, input.evidence, self.log, input.acks_after_placement)?;
+                let cases: Vec<Case> = in_flight
+                    .iter()
+                    .zip(&verdicts)
+                    .map(|(&(i, op), &verdict)| {
+                        let fence = self.ops[i].wr.flags.contains(SendFlags::FENCE);
+                        Case { op, verdict, fence, write_policy: self.ops[i].write_policy }
+                    })
+                    .collect();
+                (verdicts, plan_exact(&cases, &input.evidence.saved, input.local_placed))
+            }
+            _ => {
+                let kinds: Vec<Kind> = ops.iter().map(|op| op.kind).collect();
+                (Vec::new(), plan_baseline(input.policy, &kinds))
+            }
+        };
+        let mut stats = self.stats(&in_flight, &verdicts, &plans);
+        let halted =
+            plans.iter().any(|p| matches!(p, Plan::End(Outcome::Failed(_) | Outcome::Unresolved(_))));
+        for (n, (&(i, _), plan)) in in_flight.iter().zip(&plans).enumerate() {
+            let maybe_began = matches!(verdicts.get(n), Some(Verdict::Torn(_) | Verdict::Ambiguous));
+            let op = &mut self.ops[i];
+            op.maybe_executed |= maybe_began && matches!(op.kind, Kind::Write | Kind::WriteImm);
+            self.apply(i, *plan, values);
+        }
+        if halted {
+            self.halted = true;
+            for op in self.ops.iter_mut().filter(|op| op.state == State::Pending) {
+                op.state = State::Done(op.outcome_if_not_sent(UnresolvedError::Indeterminate));
+                op.resolution = Resolution::Recovered;
+            }
+        }
+        // The peer's first receive on the new rail reports the bytes that earlier rails placed as well.
+        let first = self.ops.iter().find(|op| op.state == State::Pending && op.kind.is_two_sided());
+        stats.imm_bytes_kept = first.map_or(0, |op| op.skipped as u32);
+        self.restart(input.first_psn);
+        Ok(stats)
+    }
+
+    fn stats(&self, in_flight: &[(usize, InFlight)], verdicts: &[Verdict], plans: &[Plan]) -> RecoveryStats {
+        let count = |wanted: fn(&Verdict) -> bool| verdicts.iter().filter(|v| wanted(v)).count() as u32;
+        let mut stats = RecoveryStats {
+            in_flight: in_flight.len() as u32,
+            executed: count(|v| *v == Verdict::Executed),
+            torn: count(|v| matches!(v, Verdict::Torn(_))),
+            ambiguous: count(|v| *v == Verdict::Ambiguous),
+            ..RecoveryStats::default()
+        };
+        for (&(i, _), plan) in in_flight.iter().zip(plans) {
+            let bytes = self.ops[i].wr.data.len();
+            stats.bytes_in_flight += bytes;
+            match *plan {
+                Plan::Replay { skip_packets } => {
+                    let kept = (u64::from(skip_packets) * self.mtu.bytes() as u64).min(bytes);
+                    stats.replayed += 1;
+                    stats.bytes_replayed += bytes - kept;
+                }
+                Plan::End(Outcome::Success) | Plan::Value(_) => {}
+                Plan::End(_) => stats.failed += 1,
+            }
+        }
+        stats
+    }
+
+    fn apply(&mut self, index: usize, plan: Plan, values: &mut Vec<RecoveredValue>) {
+        let mtu = self.mtu.bytes() as u64;
+        let op = &mut self.ops[index];
+        match plan {
+            Plan::Replay { skip_packets } => {
+                if skip_packets > 0 {
+                    let bytes = u64::from(skip_packets) * mtu;
+                    cut_front(&mut op.wr, bytes);
+                    op.skipped += bytes;
+                }
+                op.state = State::Pending;
+                op.resolution = Resolution::Replayed;
+            }
+            Plan::Value(value) => {
+                if let Data::Sges(list) = &op.wr.data
+                    && let Some(&at) = list.first()
+                {
+                    values.push(RecoveredValue { seq: op.wr.wr_id, at, value });
+                }
+                op.byte_len = 8;
+                (op.state, op.resolution) = (State::Done(Outcome::Success), Resolution::Recovered);
+            }
+            Plan::End(outcome) => {
+                if op.kind == Kind::Read {
+                    op.byte_len = op.wr.data.len() as u32;
+                }
+                let flushed = outcome == Outcome::Failed(WcStatus::Flushed);
+                let outcome =
+                    if flushed { op.outcome_if_not_sent(UnresolvedError::Indeterminate) } else { outcome };
+                (op.state, op.resolution) = (State::Done(outcome), Resolution::Recovered);
+            }
+        }
+    }
+
+    /// Begins an epoch on a rail whose first packet has the PSN `psn`.
+    fn restart(&mut self, psn: Psn) {
+        self.next_psn = psn;
+        self.completed = Completed::default();
+        (self.fetches_in_flight, self.packets_in_flight, self.unsignaled) = (0, 0, 0);
+        for i in 0..self.ops.len() {
+            if self.ops[i].state == State::Pending {
+                self.ops[i].packets = self.packets(&self.ops[i].wr);
+            }
+        }
+        self.cursor = 0;
+    }
+}
+
+/// Cuts the first `bytes` off a WRITE.
+fn cut_front(wr: &mut SendWr, bytes: u64) {
+    match &mut wr.op {
+        SendOp::Write(r) | SendOp::WriteWithImm(r, _) => r.addr = r.addr.wrapping_add(bytes),
+        _ => return,
+    }
+    match &mut wr.data {
+        Data::Inline(data) => {
+            data.drain(..(bytes as usize).min(data.len()));
+        }
+        Data::Sges(list) => {
+            let mut left = bytes;
+            let mut rest = SgeList::new();
+            for sge in list.iter() {
+                let cut = left.min(u64::from(sge.len));
+                left -= cut;
+                if cut < u64::from(sge.len) {
+                    rest.push(Sge { addr: sge.addr + cut, len: sge.len - cut as u32, key: sge.key });
+                }
+            }
+            *list = rest;
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The ledger across two failures in a row.
+
+use mitra_verbs::{Data, Key, Mtu, Psn, RemoteAddr, SendOp, SendWr, Sge, WcStatus};
+
+use super::{Ledger, RecoveryInput, RecoveryStats};
+use crate::completion::{Outcome, UnresolvedError};
+use crate::config::{Policy, WritePolicy};
+use crate::evidence::Evidence;
+
+/// The first PSN of every rail, just before the wrap at 2^24.
+const FIRST_PSN: u32 = 0xff_fffe;
+
+fn write(imm: bool, len: u32) -> SendWr {
+    let at = RemoteAddr { addr: 0, rkey: Key(1) };
+    let op = if imm { SendOp::WriteWithImm(at, 7) } else { SendOp::Write(at) };
+    SendWr::new(9, op, Data::sge(Sge { addr: 0, len, key: Key(2) }))
+}
+
+fn ledger() -> Ledger {
+    Ledger::new(8, 4, false, Mtu::M256, Psn::new(FIRST_PSN))
+}
+
+fn post_all(ledger: &mut Ledger) {
+    while ledger.next_posting().is_some() {}
+}
+
+/// The evidence of a responder that executed this number of packets.
+fn executed(packets: u32) -> Evidence {
+    Evidence { psn: Some(Psn::new(FIRST_PSN).add(packets)), ..Evidence::default() }
+}
+
+fn decide(ledger: &mut Ledger, evidence: &Evidence) -> RecoveryStats {
+    let input = RecoveryInput {
+        policy: Policy::Exact,
+        evidence,
+        local_placed: true,
+        acks_after_placement: true,
+        first_psn: Psn::new(FIRST_PSN),
+    };
+    ledger.decide(&input, &mut Vec::new()).unwrap()
+}
+
+#[test]
+fn write_imm_torn_twice_reports_the_bytes_of_all_earlier_rails() {
+    let mut ledger = ledger();
+    ledger.push(write(true, 2000), WritePolicy::Strict).unwrap(); // 8 packets
+    post_all(&mut ledger);
+    assert_eq!(decide(&mut ledger, &executed(2)).imm_bytes_kept, 512);
+    post_all(&mut ledger);
+    assert_eq!(decide(&mut ledger, &executed(3)).imm_bytes_kept, 512 + 768);
+    post_all(&mut ledger);
+    // The third rail executed nothing of it; the bytes of the first two still count.
+    let stats = decide(&mut ledger, &executed(0));
+    assert_eq!((stats.imm_bytes_kept, stats.bytes_replayed), (1280, 720));
+}
+
+#[test]
+fn write_torn_on_an_earlier_rail_is_never_flushed() {
+    let mut ledger = ledger();
+    ledger.push(write(false, 2000), WritePolicy::Strict).unwrap();
+    post_all(&mut ledger);
+    decide(&mut ledger, &executed(2));
+    // The vQP closes before it posts the rest again. The error stands for any reason.
+    ledger.abandon(UnresolvedError::ValueLost);
+    assert_eq!(ledger.pop().map(|c| c.outcome), Some(Outcome::Unresolved(UnresolvedError::ValueLost)));
+}
+
+#[test]
+fn write_repeated_without_evidence_is_never_flushed() {
+    let mut ledger = ledger();
+    ledger.push(write(false, 8), WritePolicy::Repeatable).unwrap();
+    ledger.push(write(false, 8), WritePolicy::Strict).unwrap();
+    post_all(&mut ledger);
+    decide(&mut ledger, &executed(1)); // the first WRITE only
+    assert!(ledger.pop().is_some_and(|c| c.outcome == Outcome::Success));
+    ledger.push(write(false, 8), WritePolicy::Repeatable).unwrap();
+    post_all(&mut ledger);
+    // Without evidence the strict WRITE is indeterminate, and so is the repeatable one behind it.
+    decide(&mut ledger, &Evidence::default());
+    let outcomes: Vec<_> = core::iter::from_fn(|| ledger.pop()).map(|c| c.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Unresolved(UnresolvedError::Indeterminate); 2]);
+}
+
+#[test]
+fn remote_error_flushes_and_local_error_leaves_later_operations_unresolved() {
+    for (status, behind) in [
+        (WcStatus::RemoteAccess, Outcome::Failed(WcStatus::Flushed)),
+        (WcStatus::LocalProtection, Outcome::Unresolved(UnresolvedError::Indeterminate)),
+    ] {
+        let mut ledger = ledger();
+        (0..3).for_each(|_| drop(ledger.push(write(false, 8), WritePolicy::Strict)));
+        post_all(&mut ledger);
+        ledger.fail(1, status, UnresolvedError::Indeterminate);
+        let outcomes: Vec<_> = core::iter::from_fn(|| ledger.pop()).map(|c| c.outcome).collect();
+        assert_eq!(outcomes, [Outcome::Success, Outcome::Failed(status), behind]);
+    }
+}

@@ -1,0 +1,534 @@
+//! The rail negotiation: the two ends of a vQP promise a ballot, fence, exchange evidence, move and confirm.
+//!
+//! The negotiation is a state machine without I/O. Each end accepts only ballots above the one that it promised, and gives its evidence
+//! only after its fence. Once both ends have the other's evidence, nothing can execute on the old rail any more, and both decide from facts
+//! that cannot change. Messages may be lost, duplicated, delayed and reordered: they are idempotent, bound to their ballot, and sent again
+//! until they are answered.
+
+use core::time::Duration;
+
+use mitra_verbs::Time;
+use smallvec::SmallVec;
+
+use crate::ballot::{Ballot, Role};
+use crate::control_message::{Body, Message};
+use crate::evidence::Evidence;
+
+mod failback;
+#[cfg(test)]
+mod flap_tests;
+#[cfg(test)]
+mod tests;
+
+/// The most rails of a vQP, whose sets are bit masks of 8 bits.
+pub const MAX_RAILS: usize = 8;
+
+/// The number of ballots that an end proposes to a peer that refuses them, within the peer timeout. Each one uses up an epoch. Also the
+/// number of Resumes sent per peer timeout once that has passed.
+const ATTEMPTS_PER_TIMEOUT: u32 = 32;
+
+/// The reason why a vQP closed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CloseReason {
+    /// Both ends can use no rail in common.
+    NoRail,
+    /// The peer did not answer on any rail. It cannot be fenced, so nothing was decided.
+    PeerUnreachable,
+    /// This end could not fence its old NIC.
+    Unfenced,
+    /// The new rail of a failover failed before the peer had confirmed the move, and no other rail was left to reach the peer.
+    FailedDuringRecovery,
+    /// The evidence contradicts itself or the completions.
+    Contradiction,
+    /// All epochs are used up.
+    EpochsUsedUp,
+    /// A request broke a rule, such as a wrong key or a message too long, which ends any RC queue pair.
+    RequestError,
+    /// The application closed the vQP.
+    Closed,
+    /// The peer closed the vQP.
+    PeerClosed,
+}
+
+/// An action that the negotiation asks of its driver.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// Stop posting, fence the rail, record the evidence, and call [`RailNegotiation::fenced`].
+    Fence {
+        /// The old rail.
+        rail: u8,
+    },
+    /// Send the message on every usable rail.
+    Send(Message),
+    /// Decide the operations in flight from the peer's evidence, call [`RailNegotiation::moved`], and replay. Both ends are fenced.
+    Decide {
+        /// The new rail.
+        rail: u8,
+        /// What the peer executed for this end.
+        peer_evidence: Evidence,
+    },
+    /// Add this number of bytes to the next receive: the peer has moved, and earlier rails carried them of its torn WRITE with immediate.
+    PeerMoved {
+        /// The number of bytes, usually 0.
+        partial_imm_bytes: u32,
+    },
+    /// Close the vQP.
+    Close(CloseReason),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Phase {
+    Active,
+    Moving(Move),
+    Closed,
+}
+
+/// A move in progress.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Move {
+    ballot: Ballot,
+    /// The new rail.
+    rail: u8,
+    /// Whether this end proposed the ballot.
+    proposed: bool,
+    ballot_adopted_at: Time,
+    /// Set once this end has fenced.
+    local_evidence: Option<Evidence>,
+    peer_evidence: Option<Evidence>,
+    started_at: Time,
+}
+
+/// The last move, until the peer has confirmed it. This end gives the same evidence to every repeated request.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct UnconfirmedMove {
+    ballot: Ballot,
+    rail: u8,
+    local_evidence: Evidence,
+    /// Until this time, Resume is sent at every retry interval; later, less often.
+    fast_retry_until: Time,
+    /// The last time that the evidence was sent again.
+    evidence_resent_at: Option<Time>,
+}
+
+/// One end's state of the negotiation. Fields of type `u8` that are sets of rails have rail i as bit i.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct RailNegotiation {
+    role: Role,
+    rail_count: u8,
+    active: u8,
+    /// The ballot that bound the vQP to `active`.
+    current: Ballot,
+    /// The highest ballot promised.
+    promised: Ballot,
+    /// Rails that this end cannot use now.
+    unusable: u8,
+    /// The subset of `unusable` that cannot recover: their NIC is dead, or, for the active rail, its queue pair has failed. The other
+    /// unusable rails have a link that is down and may come up again.
+    broken: u8,
+    /// Rails that the vQP left and whose next queue pair is not connected at this end.
+    local_qp_missing: u8,
+    /// Rails that the vQP left and whose next queue pair is not known to be connected at the peer.
+    peer_qp_missing: u8,
+    /// By rail, the ballot by which the vQP left it last.
+    left_by: [Option<Ballot>; MAX_RAILS],
+    /// Rails that the peer refused in the current move.
+    refused: u8,
+    /// The time at which the active rail failed, if no move can begin: the last one is unconfirmed, or no other rail is usable.
+    stranded_since: Option<Time>,
+    /// The last ballot that this end declined. The proposer goes on to another ballot, although it may have sent its evidence for this one,
+    /// so this end must not accept it later.
+    declined: Option<Ballot>,
+    phase: Phase,
+    unconfirmed: Option<UnconfirmedMove>,
+    /// The number that this end's Resume reports for the last move.
+    partial_imm_bytes: u32,
+    /// Whether the peer has not yet reported its `partial_imm_bytes` for the last move.
+    awaits_peer_moved: bool,
+    retry_interval: Duration,
+    peer_timeout: Duration,
+    /// The time of the next retry.
+    next_send: Option<Time>,
+    actions: SmallVec<[Action; 4]>,
+}
+
+impl RailNegotiation {
+    /// Starts on rail 0 with the first ballot.
+    ///
+    /// # Panics
+    /// If there are no rails or more than [`MAX_RAILS`].
+    pub fn new(
+        role: Role,
+        rails: usize,
+        retry_interval: Duration,
+        peer_timeout: Duration,
+    ) -> RailNegotiation {
+        assert!((1..=MAX_RAILS).contains(&rails), "a vQP has 1 to {MAX_RAILS} rails");
+        RailNegotiation {
+            role,
+            rail_count: rails as u8,
+            active: 0,
+            current: Ballot::FIRST,
+            promised: Ballot::FIRST,
+            unusable: 0,
+            broken: 0,
+            local_qp_missing: 0,
+            peer_qp_missing: 0,
+            left_by: [None; MAX_RAILS],
+            refused: 0,
+            stranded_since: None,
+            declined: None,
+            phase: Phase::Active,
+            unconfirmed: None,
+            partial_imm_bytes: 0,
+            awaits_peer_moved: false,
+            retry_interval,
+            peer_timeout,
+            next_send: None,
+            actions: SmallVec::new(),
+        }
+    }
+
+    /// The active rail. During a move, the old one.
+    pub fn active(&self) -> usize {
+        usize::from(self.active)
+    }
+
+    /// The ballot that bound the vQP to the active rail.
+    pub fn ballot(&self) -> Ballot {
+        self.current
+    }
+
+    /// Returns whether operations may be posted: no move is in progress and the vQP is open.
+    pub fn is_active(&self) -> bool {
+        self.phase == Phase::Active
+    }
+
+    /// Returns whether operations may be posted and the peer has confirmed the last move.
+    pub fn is_move_confirmed(&self) -> bool {
+        self.is_active() && self.unconfirmed.is_none()
+    }
+
+    /// The time at which [`RailNegotiation::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.next_send
+    }
+
+    /// Returns the next action for the driver.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        (!self.actions.is_empty()).then(|| self.actions.remove(0))
+    }
+
+    /// Records that this end cannot use a rail now. `broken` says that the rail's queue pair can never be used again. The driver may
+    /// repeat this for a dead NIC.
+    pub fn rail_failed(&mut self, now: Time, rail: usize, broken: bool) {
+        self.unusable |= 1 << rail;
+        self.broken |= u8::from(broken) << rail;
+        match &self.phase {
+            Phase::Active if rail == self.active() || self.stranded_since.is_some() => self.propose(now),
+            // The move goes on while any rail reaches the peer. The next move begins when this one is confirmed.
+            Phase::Moving(_) if self.all_rails() & !self.broken == 0 => {
+                self.close(CloseReason::FailedDuringRecovery);
+            }
+            Phase::Closed | Phase::Active | Phase::Moving(_) => {}
+        }
+    }
+
+    /// Records that this end's device of a rail works again.
+    pub fn rail_recovered(&mut self, now: Time, rail: usize) {
+        let bit = 1 << rail;
+        if self.is_active() && rail == self.active() {
+            // The vQP stays on the rail, unless its queue pair failed while the link was down.
+            if self.broken & bit == 0 {
+                self.unusable &= !bit;
+                self.stranded_since = None;
+            }
+            return;
+        }
+        self.unusable &= !bit;
+        self.broken &= !bit;
+        self.retry_proposal(now);
+    }
+
+    /// Records that the fence is confirmed, with what this end executed for the peer.
+    pub fn fenced(&mut self, now: Time, evidence: Evidence) {
+        let partial_imm_bytes = self.partial_imm_bytes;
+        if let Phase::Moving(m) = &mut self.phase
+            && m.local_evidence.is_none()
+        {
+            m.local_evidence = Some(Evidence { partial_imm_bytes, ..evidence });
+            self.send_progress(now);
+            self.decide_if_ready();
+        }
+    }
+
+    /// Records that the driver could not fence the old NIC.
+    pub fn fence_failed(&mut self) {
+        self.close(CloseReason::Unfenced);
+    }
+
+    /// Records that the driver has decided and replays on the new rail: operations may be posted again. The driver does not send the first
+    /// `partial_imm_bytes` of a torn WRITE with immediate again.
+    pub fn moved(&mut self, now: Time, partial_imm_bytes: u32) {
+        let Phase::Moving(m) = &self.phase else { return };
+        let (ballot, rail) = (m.ballot, m.rail);
+        let local_evidence = m.local_evidence.clone().unwrap_or_default();
+        let old = self.active;
+        self.local_qp_missing |= 1 << old;
+        self.peer_qp_missing = (self.peer_qp_missing | 1 << old) & !(1 << rail);
+        self.left_by[usize::from(old)] = Some(ballot);
+        self.active = rail;
+        self.current = ballot;
+        (self.partial_imm_bytes, self.awaits_peer_moved) = (partial_imm_bytes, true);
+        // A rail that the peer refused may work by the next move; if not, the peer refuses it again.
+        self.refused = 0;
+        self.phase = Phase::Active;
+        self.unconfirmed = Some(UnconfirmedMove {
+            ballot,
+            rail,
+            local_evidence,
+            fast_retry_until: now + self.peer_timeout,
+            evidence_resent_at: None,
+        });
+        self.next_send = Some(now + self.retry_interval);
+        self.send_resume(false);
+        if self.unusable & (1 << rail) != 0 {
+            self.propose(now);
+        }
+    }
+
+    /// Closes the vQP.
+    pub fn close(&mut self, reason: CloseReason) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        if reason != CloseReason::PeerClosed {
+            self.send(self.promised, Body::Closed);
+        }
+        self.phase = Phase::Closed;
+        self.unconfirmed = None;
+        self.next_send = None;
+        self.actions.push(Action::Close(reason));
+    }
+
+    /// Handles a message that [`Message::decode`] accepted.
+    pub fn handle(&mut self, now: Time, message: Message) {
+        let ballot = message.ballot;
+        match message.body {
+            Body::Closed => {
+                if self.phase != Phase::Closed && ballot >= self.current {
+                    self.close(CloseReason::PeerClosed);
+                }
+            }
+            // The peer may have missed the first Closed.
+            _ if self.phase == Phase::Closed => self.send(self.promised, Body::Closed),
+            // The driver handles these.
+            Body::Heartbeat | Body::NewQp(_) => {}
+            Body::Propose { rail } => self.on_propose(now, ballot, rail),
+            Body::Evidence { rail, evidence } => self.on_evidence(now, ballot, rail, evidence),
+            Body::Resume { has_peer_resume, partial_imm_bytes } => {
+                self.on_resume(now, ballot, has_peer_resume, partial_imm_bytes);
+            }
+            Body::Refuse { unusable } => {
+                if let Phase::Moving(m) = &self.phase
+                    && m.proposed
+                    && m.ballot == ballot
+                {
+                    // The peer never accepts this ballot, even if it can use the rail by now.
+                    self.refused = unusable | 1 << m.rail;
+                    self.propose(now);
+                }
+            }
+        }
+    }
+
+    /// Sends unanswered messages again, and closes the vQP if the peer stays silent.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.next_send.is_none_or(|t| t > now) {
+            return;
+        }
+        match &self.phase {
+            Phase::Moving(m) if now.saturating_since(m.started_at) >= self.peer_timeout => {
+                let refused = self.is_refused();
+                self.close(if refused { CloseReason::NoRail } else { CloseReason::PeerUnreachable });
+            }
+            // The peer may be able to use the refused rails by now. It accepts only a new ballot.
+            Phase::Moving(m)
+                if now.saturating_since(m.ballot_adopted_at) >= self.peer_timeout / ATTEMPTS_PER_TIMEOUT
+                    && self.is_refused() =>
+            {
+                self.refused = 0;
+                self.propose(now);
+            }
+            Phase::Moving(_) => self.send_progress(now),
+            Phase::Active => {
+                let broken_since = self.stranded_since.filter(|_| self.broken & (1 << self.active) != 0);
+                if broken_since.is_some_and(|since| now.saturating_since(since) >= self.peer_timeout) {
+                    return self.close(self.no_rail_reason());
+                }
+                self.next_send = self.stranded_since.map(|_| now + self.retry_interval);
+                // No other move can begin before the peer's Resume arrives. All links may be down for longer than the peer timeout, so
+                // this end sends its own Resume forever, at a lower rate in the end.
+                let Some(unconfirmed) = &self.unconfirmed else { return };
+                let pause = if unconfirmed.fast_retry_until > now {
+                    self.retry_interval
+                } else {
+                    self.peer_timeout / ATTEMPTS_PER_TIMEOUT
+                };
+                self.next_send = Some(now + pause);
+                self.send_resume(false);
+            }
+            Phase::Closed => self.next_send = None,
+        }
+    }
+
+    fn all_rails(&self) -> u8 {
+        u8::MAX >> (MAX_RAILS as u32 - u32::from(self.rail_count))
+    }
+
+    /// The rails other than the active one that this end's devices can use.
+    fn usable_others(&self) -> u8 {
+        self.all_rails() & !self.unusable & !(1 << self.active)
+    }
+
+    /// Starts a move, or proposes a higher ballot for one that was refused; waits if neither is possible.
+    fn propose(&mut self, now: Time) {
+        let connected = !(self.local_qp_missing | self.peer_qp_missing | self.refused);
+        let candidate = (1..self.rail_count)
+            .map(|i| (self.active + i) % self.rail_count)
+            .find(|&rail| self.usable_others() & connected & (1 << rail) != 0);
+        match candidate {
+            // While the last move is unconfirmed, the peer may still be moving to the rail that has failed now.
+            Some(rail) if self.unconfirmed.is_none() => {
+                let Some(ballot) = self.promised.next(self.role) else {
+                    return self.close(CloseReason::EpochsUsedUp);
+                };
+                self.adopt_ballot(now, ballot, rail, true);
+                self.send_progress(now);
+            }
+            _ => self.wait_for_rail(now),
+        }
+    }
+
+    fn adopt_ballot(&mut self, now: Time, ballot: Ballot, rail: u8, proposed: bool) {
+        self.promised = ballot;
+        match &mut self.phase {
+            Phase::Moving(m) => {
+                // The fence and its evidence do not depend on the ballot. The peer's evidence must carry the new ballot.
+                (m.ballot, m.rail, m.proposed) = (ballot, rail, proposed);
+                (m.ballot_adopted_at, m.peer_evidence) = (now, None);
+            }
+            _ => {
+                self.stranded_since = None;
+                self.phase = Phase::Moving(Move {
+                    ballot,
+                    rail,
+                    proposed,
+                    ballot_adopted_at: now,
+                    local_evidence: None,
+                    peer_evidence: None,
+                    started_at: now,
+                });
+                // The fence destroys the queue pair in any case. If the NIC is dead too, the driver reports that again.
+                self.broken &= !(1 << self.active);
+                self.actions.push(Action::Fence { rail: self.active });
+            }
+        }
+    }
+
+    fn on_propose(&mut self, now: Time, ballot: Ballot, rail: u8) {
+        if let Some(unconfirmed) = &mut self.unconfirmed
+            && unconfirmed.ballot == ballot
+        {
+            // The peer lacks this end's evidence. The rate limit keeps two ends that have both moved from answering each other forever:
+            // each takes the other's evidence for a request.
+            let resent = unconfirmed.evidence_resent_at;
+            if resent.is_some_and(|t| now.saturating_since(t) < self.retry_interval / 2) {
+                return;
+            }
+            unconfirmed.evidence_resent_at = Some(now);
+            let evidence = unconfirmed.local_evidence.clone();
+            let body = Body::Evidence { rail: unconfirmed.rail, evidence };
+            return self.send(ballot, body);
+        }
+        if self.declined == Some(ballot) {
+            return self.refuse(ballot);
+        }
+        if ballot <= self.promised {
+            return; // an old ballot, this end's own, or the one in progress
+        }
+        // An end proposes only after its last move was confirmed, so the peer has this end's Resume.
+        self.unconfirmed = None;
+        let usable = self.usable_others() & !self.local_qp_missing;
+        if rail >= self.rail_count || usable & (1 << rail) == 0 {
+            self.promised = ballot;
+            self.declined = Some(ballot);
+            return self.refuse(ballot);
+        }
+        self.adopt_ballot(now, ballot, rail, false);
+        self.send_progress(now);
+    }
+
+    fn on_evidence(&mut self, now: Time, ballot: Ballot, rail: u8, evidence: Evidence) {
+        self.on_propose(now, ballot, rail);
+        if let Phase::Moving(m) = &mut self.phase
+            && m.ballot == ballot
+            && m.rail == rail
+            && m.peer_evidence.is_none()
+        {
+            if core::mem::take(&mut self.awaits_peer_moved) {
+                // The peer's Resume of the last move was lost. The evidence repeats its content.
+                self.actions.push(Action::PeerMoved { partial_imm_bytes: evidence.partial_imm_bytes });
+            }
+            m.peer_evidence = Some(evidence);
+            self.decide_if_ready();
+        }
+    }
+
+    fn on_resume(&mut self, now: Time, ballot: Ballot, has_peer_resume: bool, partial_imm_bytes: u32) {
+        if self.unconfirmed.as_ref().is_some_and(|unconfirmed| unconfirmed.ballot == ballot) {
+            self.unconfirmed = None;
+            self.next_send = None;
+            self.awaits_peer_moved = false;
+            self.actions.push(Action::PeerMoved { partial_imm_bytes });
+            self.retry_proposal(now);
+        }
+        if self.is_active() && self.current == ballot && !has_peer_resume {
+            self.send_resume(true);
+        }
+    }
+
+    /// Sends the message that the peer needs next in the move.
+    fn send_progress(&mut self, now: Time) {
+        let Phase::Moving(m) = &self.phase else { return };
+        self.next_send = Some(now + self.retry_interval);
+        let (ballot, rail) = (m.ballot, m.rail);
+        let body = match &m.local_evidence {
+            Some(evidence) => Body::Evidence { rail, evidence: evidence.clone() },
+            None if m.proposed => Body::Propose { rail },
+            None => return,
+        };
+        self.send(ballot, body);
+    }
+
+    fn send_resume(&mut self, has_peer_resume: bool) {
+        let body = Body::Resume { has_peer_resume, partial_imm_bytes: self.partial_imm_bytes };
+        self.send(self.current, body);
+    }
+
+    fn refuse(&mut self, ballot: Ballot) {
+        let unusable = self.unusable | self.local_qp_missing | (1 << self.active);
+        self.send(ballot, Body::Refuse { unusable });
+    }
+
+    fn decide_if_ready(&mut self) {
+        if let Phase::Moving(Move { local_evidence: Some(_), peer_evidence: Some(evidence), rail, .. }) =
+            &self.phase
+        {
+            self.actions.push(Action::Decide { rail: *rail, peer_evidence: evidence.clone() });
+        }
+    }
+
+    fn send(&mut self, ballot: Ballot, body: Body) {
+        self.actions.push(Action::Send(Message { ballot, body }));
+    }
+}

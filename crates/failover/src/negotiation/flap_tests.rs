@@ -1,0 +1,234 @@
+//! Two negotiating ends whose rails fail and recover many times, over a network that delivers messages of earlier moves late.
+
+use super::tests::Xorshift;
+use super::*;
+use crate::control_message::NewQp;
+use mitra_verbs::{Psn, Qpn};
+
+const RAILS: usize = 3;
+
+struct End {
+    negotiation: RailNegotiation,
+    /// The evidence that this end gave, by move. Each is different.
+    evidence_given: Vec<Evidence>,
+    fencing: bool,
+    /// The ballot and the new rail of each move.
+    moves: Vec<(Ballot, usize)>,
+    /// By rail: the ballot for which the queue pair was made, and whether it is connected to the peer's for the same ballot.
+    qps: [(Option<Ballot>, bool); RAILS],
+    closed: Option<CloseReason>,
+}
+
+struct Net {
+    rng: Xorshift,
+    now: Time,
+    ends: [End; 2],
+    /// Messages in transit, by receiver, with the rail that carries them.
+    in_transit: [Vec<(usize, Message)>; 2],
+    /// Links that are up, by end and rail.
+    link_up: [[bool; RAILS]; 2],
+}
+
+impl Net {
+    fn new(seed: u64) -> Net {
+        let end = |role| End {
+            negotiation: RailNegotiation::new(role, RAILS, Duration::from_millis(1), Duration::from_secs(60)),
+            evidence_given: Vec::new(),
+            fencing: false,
+            moves: Vec::new(),
+            qps: [(None, true); RAILS],
+            closed: None,
+        };
+        Net {
+            rng: Xorshift(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            now: Time::ZERO,
+            ends: [end(Role::Zero), end(Role::One)],
+            in_transit: [Vec::new(), Vec::new()],
+            link_up: [[true; RAILS]; 2],
+        }
+    }
+
+    /// Sends a message on a rail whose links are up: it may arrive twice, much later, or never.
+    fn send(&mut self, i: usize, rail: usize, message: &Message) {
+        if self.link_up[0][rail] && self.link_up[1][rail] {
+            for _ in 0..[1, 1, 1, 2, 0][self.rng.below(5) as usize] {
+                self.in_transit[1 - i].push((rail, message.clone()));
+            }
+        }
+    }
+
+    fn run_actions(&mut self, i: usize) {
+        while let Some(action) = self.ends[i].negotiation.poll_action() {
+            match action {
+                Action::Fence { rail } => {
+                    let end = &mut self.ends[i];
+                    assert_eq!(usize::from(rail), end.negotiation.active());
+                    end.fencing = true;
+                    if self.link_up[i][usize::from(rail)] {
+                        end.negotiation.rail_recovered(self.now, usize::from(rail));
+                    }
+                }
+                Action::Send(message) => (0..RAILS).for_each(|rail| self.send(i, rail, &message)),
+                Action::Decide { rail, peer_evidence } => self.decide(i, usize::from(rail), &peer_evidence),
+                Action::PeerMoved { .. } => {}
+                Action::Close(reason) => self.ends[i].closed = Some(reason),
+            }
+        }
+    }
+
+    fn decide(&mut self, i: usize, rail: usize, peer_evidence: &Evidence) {
+        let number = self.ends[i].moves.len();
+        assert_eq!(self.ends[i].evidence_given.len(), number + 1, "an end fences exactly once per move");
+        assert_eq!(
+            Some(peer_evidence),
+            self.ends[1 - i].evidence_given.get(number),
+            "the peer's evidence is of this move"
+        );
+        assert!(self.ends[i].qps[rail].1, "the queue pair of the new rail is connected");
+        assert_eq!(self.ends[0].qps[rail], self.ends[1].qps[rail], "both queue pairs are of the same ballot");
+        let now = self.now;
+        let end = &mut self.ends[i];
+        end.negotiation.moved(now, 0);
+        assert_eq!(end.negotiation.active(), rail);
+        end.moves.push((end.negotiation.ballot(), rail));
+        if let Some(peers) = self.ends[1 - i].moves.get(number) {
+            assert_eq!(
+                Some(peers),
+                self.ends[i].moves.get(number),
+                "both ends move by the same ballot to the same rail"
+            );
+        }
+    }
+
+    /// Makes and connects the new queue pairs of rails that were left, as `vqp::failback` does.
+    fn exchange_qp(&mut self, i: usize, rail: usize, message: Option<(Ballot, NewQp)>) {
+        let now = self.now;
+        let end = &mut self.ends[i];
+        let Some(left) = end.negotiation.left_by(rail).filter(|_| self.link_up[i][rail]) else { return };
+        if end.qps[rail].0 != Some(left) {
+            assert!(rail != end.negotiation.active(), "the active rail keeps its queue pair");
+            end.qps[rail] = (Some(left), false);
+        }
+        let mut asks = message.is_none();
+        if let Some((ballot, qp)) = message {
+            if ballot != left {
+                return;
+            }
+            end.qps[rail].1 = true;
+            end.negotiation.local_qp_connected(rail);
+            if qp.connected {
+                end.negotiation.peer_qp_connected(now, rail);
+            }
+            if !qp.asks {
+                return self.run_actions(i);
+            }
+            asks = !qp.connected;
+        }
+        let connected = end.qps[rail].1;
+        let qp = NewQp { rail: rail as u8, connected, asks, qpn: Qpn::new(2), psn: Psn::new(0) };
+        self.send(i, rail, &Message { ballot: left, body: Body::NewQp(qp) });
+        self.run_actions(i);
+    }
+
+    fn step(&mut self) {
+        let i = self.rng.below(2) as usize;
+        match self.rng.below(6) {
+            0..=2 if !self.in_transit[i].is_empty() => {
+                let at = self.rng.below(self.in_transit[i].len() as u64) as usize;
+                let (rail, message) = self.in_transit[i].swap_remove(at);
+                match message.body {
+                    Body::NewQp(qp) => self.exchange_qp(i, rail, Some((message.ballot, qp))),
+                    _ => self.ends[i].negotiation.handle(self.now, message),
+                }
+            }
+            3 if self.ends[i].fencing => {
+                let end = &mut self.ends[i];
+                end.fencing = false;
+                let evidence = Evidence {
+                    psn: Some(Psn::new(1000 * i as u32 + end.evidence_given.len() as u32)),
+                    ..Evidence::default()
+                };
+                end.evidence_given.push(evidence.clone());
+                end.negotiation.fenced(self.now, evidence);
+            }
+            4 => {
+                let rail = self.rng.below(RAILS as u64) as usize;
+                if self.ends[i].negotiation.awaits_new_qps(rail) {
+                    self.exchange_qp(i, rail, None);
+                }
+            }
+            _ => {
+                self.now += Duration::from_micros(300);
+                self.ends[i].negotiation.handle_timeout(self.now);
+            }
+        }
+        self.run_actions(i);
+    }
+
+    /// Takes a link down or up again, or fails the active queue pair.
+    fn inject_fault(&mut self) {
+        let (i, rail) = (self.rng.below(2) as usize, self.rng.below(RAILS as u64) as usize);
+        let negotiation = &mut self.ends[i].negotiation;
+        let active = negotiation.active();
+        match self.rng.below(4) {
+            0 if negotiation.is_active() => negotiation.rail_failed(self.now, active, true),
+            1 if self.link_up[i][rail] => {
+                self.link_up[i][rail] = false;
+                negotiation.rail_failed(self.now, rail, false);
+            }
+            _ if !self.link_up[i][rail] => {
+                self.link_up[i][rail] = true;
+                negotiation.rail_recovered(self.now, rail);
+            }
+            _ => {}
+        }
+        self.run_actions(i);
+    }
+}
+
+#[test]
+fn flapping_rails_never_separate_the_two_ends() {
+    let mut most = 0;
+    for seed in 1..1000 {
+        let mut net = Net::new(seed);
+        let max_steps = 5 << net.rng.below(8);
+        for _ in 0..60 {
+            net.inject_fault();
+            for _ in 0..net.rng.below(max_steps) {
+                net.step();
+            }
+        }
+        for i in 0..2 {
+            for rail in 0..RAILS {
+                if !net.link_up[i][rail] {
+                    net.link_up[i][rail] = true;
+                    net.ends[i].negotiation.rail_recovered(net.now, rail);
+                    net.run_actions(i);
+                }
+            }
+        }
+        let is_settled = |net: &Net| {
+            let is_confirmed =
+                |end: &End| end.negotiation.is_move_confirmed() && !end.negotiation.is_stranded();
+            net.ends.iter().all(is_confirmed) && net.ends[0].moves == net.ends[1].moves
+        };
+        for _ in 0..60_000 {
+            if is_settled(&net) {
+                break;
+            }
+            net.step();
+        }
+        let [a, b] = &net.ends;
+        assert!(
+            is_settled(&net),
+            "seed {seed}: {:?} {:?}\n{:?}\n{:?}",
+            a.closed,
+            b.closed,
+            a.negotiation,
+            b.negotiation
+        );
+        assert_eq!((a.closed, b.closed), (None, None), "seed {seed}");
+        most = most.max(a.moves.len());
+    }
+    assert!(most > 10, "{most} moves at most");
+}

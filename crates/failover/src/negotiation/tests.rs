@@ -1,0 +1,333 @@
+//! Two negotiating ends over a network that loses, duplicates and reorders messages.
+
+use super::*;
+use mitra_verbs::Psn;
+
+/// A xorshift generator: each schedule is reproducible from its seed.
+pub(super) struct Xorshift(pub(super) u64);
+
+impl Xorshift {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) % n
+    }
+}
+
+struct End {
+    negotiation: RailNegotiation,
+    /// The evidence that this end gives, the same for every ballot.
+    local_evidence: Evidence,
+    fencing: bool,
+    fenced: bool,
+    decided: Option<(u8, Evidence)>,
+    closed: Option<CloseReason>,
+}
+
+struct Net {
+    rng: Xorshift,
+    now: Time,
+    ends: [End; 2],
+    /// Messages in transit, by receiver.
+    in_transit: [Vec<Message>; 2],
+}
+
+fn evidence(n: u32) -> Evidence {
+    Evidence { psn: Some(Psn::new(n)), ..Evidence::default() }
+}
+
+impl Net {
+    fn new(seed: u64, rails: usize) -> Net {
+        let end = |role, n| End {
+            negotiation: RailNegotiation::new(role, rails, Duration::from_millis(1), Duration::from_secs(60)),
+            local_evidence: evidence(n),
+            fencing: false,
+            fenced: false,
+            decided: None,
+            closed: None,
+        };
+        Net {
+            rng: Xorshift(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            now: Time::ZERO,
+            ends: [end(Role::Zero, 100), end(Role::One, 200)],
+            in_transit: [Vec::new(), Vec::new()],
+        }
+    }
+
+    fn run_actions(&mut self, i: usize) {
+        while let Some(action) = self.ends[i].negotiation.poll_action() {
+            match action {
+                Action::Fence { .. } => self.ends[i].fencing = true,
+                Action::Send(m) => {
+                    let bytes = m.encode(self.ends[i].negotiation.role, 1);
+                    let m = Message::decode(&bytes, self.ends[i].negotiation.role, 1).unwrap();
+                    for _ in 0..[1, 1, 1, 2, 0][self.rng.below(5) as usize] {
+                        self.in_transit[1 - i].push(m.clone());
+                    }
+                }
+                Action::Decide { rail, peer_evidence } => {
+                    let peer = &self.ends[1 - i];
+                    assert!(self.ends[i].fenced, "decided before its own fence");
+                    assert!(peer.fenced || peer.decided.is_some(), "decided before the peer's fence");
+                    assert_eq!(peer_evidence, peer.local_evidence);
+                    assert!(self.ends[i].decided.is_none(), "decided twice");
+                    self.ends[i].decided = Some((rail, peer_evidence));
+                    let now = self.now;
+                    self.ends[i].negotiation.moved(now, 0);
+                }
+                Action::PeerMoved { .. } => {}
+                Action::Close(reason) => self.ends[i].closed = Some(reason),
+            }
+        }
+    }
+
+    /// Runs one random step: a delivery, the completion of a fence, or a timer.
+    fn step(&mut self) {
+        let i = self.rng.below(2) as usize;
+        match self.rng.below(4) {
+            0 | 1 if !self.in_transit[i].is_empty() => {
+                let at = self.rng.below(self.in_transit[i].len() as u64) as usize;
+                let m = self.in_transit[i].swap_remove(at);
+                self.ends[i].negotiation.handle(self.now, m);
+            }
+            2 if self.ends[i].fencing => {
+                (self.ends[i].fencing, self.ends[i].fenced) = (false, true);
+                let evidence = self.ends[i].local_evidence.clone();
+                self.ends[i].negotiation.fenced(self.now, evidence);
+            }
+            _ => {
+                self.now += Duration::from_micros(300);
+                self.ends[i].negotiation.handle_timeout(self.now);
+            }
+        }
+        self.run_actions(i);
+    }
+
+    fn run_until_settled(&mut self) {
+        for _ in 0..20_000 {
+            self.step();
+            let settled =
+                |e: &End| e.closed.is_some() || (e.decided.is_some() && e.negotiation.is_move_confirmed());
+            if self.ends.iter().all(settled) {
+                return;
+            }
+        }
+        panic!("not settled: {:?} {:?}", self.ends[0].negotiation, self.ends[1].negotiation);
+    }
+}
+
+#[test]
+fn both_ends_move_by_the_same_ballot_despite_loss_duplication_and_reordering() {
+    for seed in 1..2000 {
+        for rails in [2, 3] {
+            let mut net = Net::new(seed, rails);
+            let first = net.rng.below(2) as usize;
+            net.ends[first].negotiation.rail_failed(net.now, 0, true);
+            net.run_actions(first);
+            for _ in 0..net.rng.below(30) {
+                net.step();
+            }
+            // The other end may detect the failure too, at some later time.
+            if net.rng.below(2) == 0 {
+                net.ends[1 - first].negotiation.rail_failed(net.now, 0, true);
+                net.run_actions(1 - first);
+            }
+            net.run_until_settled();
+            let [a, b] = &net.ends;
+            assert_eq!(a.decided.as_ref().unwrap().0, b.decided.as_ref().unwrap().0, "seed {seed}");
+            assert_eq!(a.negotiation.ballot(), b.negotiation.ballot(), "seed {seed}");
+            assert_eq!(a.negotiation.active(), b.negotiation.active(), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn rail_that_the_peer_cannot_use_is_skipped() {
+    for seed in 1..500 {
+        let mut net = Net::new(seed, 3);
+        net.ends[1].negotiation.rail_failed(net.now, 1, true);
+        net.ends[0].negotiation.rail_failed(net.now, 0, true);
+        net.run_actions(0);
+        net.run_until_settled();
+        for end in &net.ends {
+            assert_eq!((end.closed, end.negotiation.active()), (None, 2), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn both_ends_close_without_a_usable_rail() {
+    for seed in 1..200 {
+        let mut net = Net::new(seed, 2);
+        net.ends[1].negotiation.rail_failed(net.now, 1, true);
+        net.ends[0].negotiation.rail_failed(net.now, 0, true);
+        net.run_actions(0);
+        for _ in 0..2000 {
+            net.step();
+        }
+        assert_eq!(net.ends[0].closed, None, "seed {seed}: the end waits for a rail");
+        net.now += Duration::from_secs(60);
+        for _ in 0..200 {
+            net.step();
+        }
+        assert_eq!(net.ends[0].closed, Some(CloseReason::NoRail), "seed {seed}");
+        assert!(net.ends.iter().all(|e| e.decided.is_none()), "seed {seed}");
+    }
+}
+
+/// Both ends propose. One declines the other's ballot for a rail that it can use a little later.
+#[test]
+fn two_ends_that_propose_and_decline_do_not_deadlock() {
+    for seed in 1..500 {
+        let mut net = Net::new(seed, 2);
+        for end in 0..2 {
+            net.ends[end].negotiation.rail_failed(net.now, 0, true);
+        }
+        net.ends[0].negotiation.rail_failed(net.now, 1, false);
+        (0..2).for_each(|end| net.run_actions(end));
+        for _ in 0..net.rng.below(60) {
+            net.step();
+        }
+        net.ends[0].negotiation.rail_recovered(net.now, 1);
+        net.run_actions(0);
+        net.run_until_settled();
+        for end in &net.ends {
+            assert_eq!((end.closed, end.negotiation.active()), (None, 1), "seed {seed}");
+        }
+    }
+}
+
+/// The proposer has sent its evidence for the declined ballot and has gone on to another one. An end that accepted the first ballot later
+/// would move alone.
+#[test]
+fn declined_ballot_stays_declined() {
+    let retry = Duration::from_millis(1);
+    let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
+    a.rail_failed(Time::ZERO, 1, false);
+    let ballot = Ballot::FIRST.next(Role::One).unwrap();
+    for _ in 0..2 {
+        a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 1, evidence: evidence(2) } });
+        let action = a.poll_action();
+        assert!(
+            matches!(action, Some(Action::Send(Message { body: Body::Refuse { .. }, .. }))),
+            "{action:?}"
+        );
+        assert!(a.is_active() && a.poll_action().is_none());
+        a.rail_recovered(Time::ZERO, 1);
+    }
+}
+
+#[test]
+fn silent_peer_closes_the_vqp_undecided() {
+    let mut a = RailNegotiation::new(Role::Zero, 2, Duration::from_millis(1), Duration::from_millis(50));
+    let mut now = Time::ZERO;
+    a.rail_failed(now, 0, true);
+    a.fenced(now, evidence(1));
+    let mut closed = None;
+    while closed.is_none() {
+        now += Duration::from_millis(1);
+        a.handle_timeout(now);
+        while let Some(action) = a.poll_action() {
+            match action {
+                Action::Close(reason) => closed = Some(reason),
+                Action::Decide { .. } => panic!("decided alone"),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(closed, Some(CloseReason::PeerUnreachable));
+    assert!(now.as_nanos() >= 50_000_000);
+}
+
+#[test]
+fn old_ballot_changes_nothing() {
+    let mut net = Net::new(7, 2);
+    net.ends[0].negotiation.rail_failed(net.now, 0, true);
+    net.run_actions(0);
+    net.run_until_settled();
+    let before = net.ends[0].negotiation.clone();
+    let old = Ballot::FIRST;
+    for body in [
+        Body::Propose { rail: 0 },
+        Body::Evidence { rail: 0, evidence: evidence(9) },
+        Body::Resume { has_peer_resume: true, partial_imm_bytes: 0 },
+        Body::Refuse { unusable: 0 },
+        Body::Closed,
+    ] {
+        net.ends[0].negotiation.handle(net.now, Message { ballot: old, body });
+    }
+    assert_eq!(net.ends[0].negotiation, before);
+}
+
+/// An end that has moved to rail 1 and lacks the Resume of its peer.
+fn moved_unconfirmed() -> (RailNegotiation, Ballot) {
+    let retry = Duration::from_millis(1);
+    let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
+    let ballot = Ballot::FIRST.next(Role::One).unwrap();
+    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 1 } });
+    a.fenced(Time::ZERO, evidence(1));
+    a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 1, evidence: evidence(2) } });
+    a.moved(Time::ZERO, 0);
+    while a.poll_action().is_some() {}
+    (a, ballot)
+}
+
+#[test]
+fn next_evidence_replaces_a_lost_resume_before_the_decision() {
+    let (mut a, ballot) = moved_unconfirmed();
+    let ballot = ballot.next(Role::One).unwrap();
+    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 2 } });
+    a.fenced(Time::ZERO, evidence(3));
+    let peer_evidence = Evidence { partial_imm_bytes: 512, ..evidence(4) };
+    a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 2, evidence: peer_evidence } });
+    let actions: Vec<Action> = core::iter::from_fn(|| a.poll_action()).collect();
+    let moved = actions.iter().position(|x| *x == Action::PeerMoved { partial_imm_bytes: 512 });
+    let decide = actions.iter().position(|x| matches!(x, Action::Decide { rail: 2, .. }));
+    assert!(moved.is_some() && moved < decide, "{actions:?}");
+}
+
+#[test]
+fn two_moved_ends_do_not_answer_each_other_forever() {
+    let (mut a, ballot) = moved_unconfirmed();
+    let mut answers = 0;
+    for _ in 0..1000 {
+        let body = Body::Evidence { rail: 1, evidence: evidence(2) };
+        a.handle(Time::ZERO, Message { ballot, body });
+        while a.poll_action().is_some() {
+            answers += 1;
+        }
+    }
+    assert_eq!(answers, 1);
+    let later = Time::ZERO + Duration::from_millis(1);
+    a.handle(later, Message { ballot, body: Body::Propose { rail: 1 } });
+    assert!(matches!(a.poll_action(), Some(Action::Send(Message { body: Body::Evidence { .. }, .. }))));
+}
+
+#[test]
+fn closed_end_answers_requests_with_closed_and_nothing_else() {
+    let (mut a, ballot) = moved_unconfirmed();
+    a.close(CloseReason::RequestError);
+    while a.poll_action().is_some() {}
+    a.handle(Time::ZERO, Message { ballot, body: Body::Propose { rail: 2 } });
+    assert!(matches!(a.poll_action(), Some(Action::Send(Message { body: Body::Closed, .. }))));
+    a.handle(Time::ZERO, Message { ballot, body: Body::Closed });
+    assert_eq!(a.poll_action(), None);
+}
+
+#[test]
+fn refusal_holds_for_its_ballot_until_the_next_move() {
+    let retry = Duration::from_millis(1);
+    let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));
+    a.handle(Time::ZERO, Message { ballot: Ballot::FIRST, body: Body::Refuse { unusable: 0b110 } });
+    a.rail_failed(Time::ZERO, 0, true);
+    assert!(!a.is_active() && a.refused == 0);
+    let ballot = a.promised;
+    a.handle(Time::ZERO, Message { ballot, body: Body::Refuse { unusable: 0b011 } });
+    assert_eq!(a.refused, 0b011);
+    a.fenced(Time::ZERO, evidence(1));
+    let ballot = a.promised;
+    a.handle(Time::ZERO, Message { ballot, body: Body::Evidence { rail: 2, evidence: evidence(2) } });
+    a.moved(Time::ZERO, 0);
+    assert_eq!((a.active(), a.refused), (2, 0));
+}

@@ -1,0 +1,127 @@
+//! The UD queue pair of a rail that carries control messages.
+
+use std::sync::Arc;
+
+use mitra_verbs::{
+    Access, AhId, Buffer, CqId, Data, Gid, Mr, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType,
+    Qpn, RecvWr, Result, SendOp, SendWr, UdDestination, Wc, WcOpcode, WcStatus,
+};
+
+use super::Undo;
+use crate::control_message::MAX_LEN;
+use crate::domain::LocalNic;
+
+/// Receives posted for control messages.
+const RECVS: u32 = 32;
+/// The bytes that the GRH takes up in front of a UD payload (`ibv_post_recv(3)`).
+const GRH_LEN: usize = 40;
+/// The bytes of a receive buffer, a multiple of 8.
+const SLOT_LEN: usize = (GRH_LEN + MAX_LEN).next_multiple_of(8);
+
+#[derive(Debug)]
+pub(super) struct ControlQp {
+    cq: CqId,
+    qpn: Qpn,
+    qkey: u32,
+    destination: Option<UdDestination>,
+    memory: Arc<Buffer>,
+    mr: Mr,
+    ah: Option<AhId>,
+}
+
+impl ControlQp {
+    /// Creates the queue pair and its receive buffers. Pushes onto `undo` the calls that destroy them.
+    pub(super) fn new(nic: &LocalNic, qkey: u32, undo: &mut Vec<Undo>) -> Result<ControlQp> {
+        let p = &nic.provider;
+        let cq = p.create_cq(RECVS * 4, None)?;
+        undo.push(Box::new(move |p| p.destroy_cq(cq)));
+        let qpn = p.create_qp(&QpInitAttr {
+            qp_type: QpType::Ud,
+            pd: nic.pd,
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            cap: QpCap {
+                send_wrs: RECVS,
+                recv_wrs: RECVS,
+                send_sges: 1,
+                recv_sges: 1,
+                inline: MAX_LEN as u32,
+            },
+            sq_sig_all: true,
+        })?;
+        undo.push(Box::new(move |p| p.destroy_qp(qpn)));
+        let memory = Arc::new(Buffer::new(SLOT_LEN * RECVS as usize));
+        let mr = p.reg_mr(nic.pd, Arc::clone(&memory), Access::LOCAL_WRITE)?;
+        Ok(ControlQp { cq, qpn, qkey, destination: None, memory, mr, ah: None })
+    }
+
+    pub(super) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    pub(super) fn qkey(&self) -> u32 {
+        self.qkey
+    }
+
+    /// Readies the queue pair, posts its receives and addresses the peer's control queue pair.
+    pub(super) fn connect(&mut self, nic: &LocalNic, gid: Gid, qpn: Qpn, qkey: u32) -> Result<()> {
+        let p = &nic.provider;
+        let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
+        p.modify_qp(self.qpn, &QpAttr { qkey: Some(self.qkey), ..init })?;
+        p.modify_qp(self.qpn, &QpAttr::to(QpState::Rtr))?;
+        p.modify_qp(self.qpn, &QpAttr { sq_psn: Some(Psn::new(0)), ..QpAttr::to(QpState::Rts) })?;
+        for slot in 0..RECVS {
+            self.post_recv(&**p, u64::from(slot))?;
+        }
+        let ah = p.create_ah(nic.pd, gid)?;
+        self.ah = Some(ah);
+        self.destination = Some(UdDestination { ah, qpn, qkey });
+        Ok(())
+    }
+
+    /// Sends a control message. A full queue or a failed NIC loses it as a network may; the negotiation sends it again.
+    pub(super) fn send(&self, p: &dyn Provider, bytes: &[u8]) {
+        let Some(destination) = self.destination else { return };
+        let wr = SendWr::new(u64::MAX, SendOp::Send, Data::inline(bytes)).to(destination);
+        let _ = p.post_send(self.qpn, &[wr]);
+    }
+
+    /// Passes each received datagram to `handle` and posts its buffer again. `wcs` is scratch memory.
+    pub(super) fn poll(
+        &self,
+        p: &dyn Provider,
+        wcs: &mut Vec<Wc>,
+        mut handle: impl FnMut(&[u8]),
+    ) -> Result<()> {
+        wcs.clear();
+        p.poll_cq(self.cq, RECVS as usize, wcs)?;
+        for wc in wcs.iter() {
+            if wc.opcode != WcOpcode::Recv || wc.status != WcStatus::Success {
+                continue;
+            }
+            let len = (wc.byte_len as usize).saturating_sub(GRH_LEN).min(MAX_LEN);
+            let mut bytes = [0; MAX_LEN];
+            self.memory.read_at(wc.wr_id as usize * SLOT_LEN + GRH_LEN, &mut bytes[..len]);
+            handle(&bytes[..len]);
+            self.post_recv(p, wc.wr_id)?;
+        }
+        Ok(())
+    }
+
+    fn post_recv(&self, p: &dyn Provider, slot: u64) -> Result<()> {
+        let sge = self.mr.sge(slot * SLOT_LEN as u64, (GRH_LEN + MAX_LEN) as u32);
+        p.post_recv(self.qpn, &[RecvWr::new(slot, sge)]).map_err(|e| e.error)
+    }
+
+    /// The calls that remove the queue pair and its objects from the NIC, in order.
+    pub(super) fn destroy_steps(&self) -> [Undo; 4] {
+        let (qpn, cq, ah, mr) = (self.qpn, self.cq, self.ah, self.mr.id);
+        [
+            Box::new(move |p| p.destroy_qp(qpn)),
+            Box::new(move |p| p.destroy_cq(cq)),
+            Box::new(move |p| ah.map_or(Ok(()), |ah| p.destroy_ah(ah))),
+            Box::new(move |p| p.dereg_mr(mr)),
+        ]
+    }
+}

@@ -1,0 +1,151 @@
+//! Memory with a name (address and keys) on every rail, at either end.
+
+use mitra_verbs::{Error, Key, Mr, RemoteAddr, Result, Sge};
+use smallvec::SmallVec;
+
+use crate::control_message::{Reader, Rejected};
+use crate::negotiation::MAX_RAILS;
+
+/// Local memory that is registered with every live NIC of a [`Domain`](crate::Domain).
+///
+/// Work requests name the memory by its primary registration, whichever rail executes them: the one on rail 0, or on the first rail whose
+/// NIC was alive at registration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VirtualMr {
+    primary: Mr,
+    /// `None` where the NIC was dead at registration.
+    rails: SmallVec<[Option<Mr>; 2]>,
+}
+
+impl VirtualMr {
+    /// The registrations of one memory by rail; `None` if no rail has one.
+    pub(crate) fn new(rails: SmallVec<[Option<Mr>; 2]>) -> Option<VirtualMr> {
+        let primary = *rails.iter().flatten().next()?;
+        Some(VirtualMr { primary, rails })
+    }
+
+    /// Returns a scatter/gather entry of `len` bytes at `offset`.
+    pub fn sge(&self, offset: u64, len: u32) -> Sge {
+        self.primary.sge(offset, len)
+    }
+
+    /// The registration whose address and keys work requests use.
+    pub fn primary(&self) -> Mr {
+        self.primary
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> u64 {
+        self.primary.len
+    }
+
+    /// Returns whether the memory has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the description that the peer imports to reach this memory on every rail.
+    pub fn remote(&self) -> RemoteRegion {
+        // A dead NIC executes no request, so the key on its rail is never used.
+        let on = |mr: &Option<Mr>| mr.unwrap_or(self.primary).remote(0);
+        RemoteRegion { len: self.len(), rails: self.rails.iter().map(on).collect() }
+    }
+
+    /// The registrations by rail.
+    pub(crate) fn registrations(&self) -> &[Option<Mr>] {
+        &self.rails
+    }
+
+    /// Translates an entry from the primary registration to the one on `rail`.
+    pub(crate) fn translate(&self, sge: Sge, rail: usize) -> Sge {
+        // A NIC that was dead at registration executes no request, so the primary name serves.
+        let here = self.rails[rail].unwrap_or(self.primary);
+        Sge {
+            addr: here.addr.wrapping_add(sge.addr.wrapping_sub(self.primary.addr)),
+            len: sge.len,
+            key: here.lkey,
+        }
+    }
+}
+
+/// The peer's memory, with its address and key on every rail. Work requests use those of rail 0.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct RemoteRegion {
+    len: u64,
+    rails: SmallVec<[RemoteAddr; 2]>,
+}
+
+impl RemoteRegion {
+    #[cfg(test)]
+    pub(crate) fn for_test(len: u64, rails: SmallVec<[RemoteAddr; 2]>) -> RemoteRegion {
+        RemoteRegion { len, rails }
+    }
+
+    /// Returns a region under `addr`'s key alone, which the peer may never have registered. A request that names it is posted, and the
+    /// peer's NIC refuses it as on a queue pair without failover.
+    pub fn with_unknown_key(addr: RemoteAddr, rails: usize) -> RemoteRegion {
+        let everywhere = RemoteAddr { addr: 0, rkey: addr.rkey };
+        RemoteRegion { len: u64::MAX, rails: core::iter::repeat_n(everywhere, rails).collect() }
+    }
+
+    /// Returns the address of the byte at `offset`, as work requests name it.
+    pub fn at(&self, offset: u64) -> RemoteAddr {
+        self.on_rail(0, offset)
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns whether the region has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the byte at `offset` as the NICs of `rail` know it.
+    pub(crate) fn on_rail(&self, rail: usize, offset: u64) -> RemoteAddr {
+        let base = self.rails[rail];
+        RemoteAddr { addr: base.addr.wrapping_add(offset), rkey: base.rkey }
+    }
+
+    /// The number of rails on which the region has a name.
+    pub(crate) fn rail_count(&self) -> usize {
+        self.rails.len()
+    }
+
+    /// Returns the region as bytes, for the application to send to the peer.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![self.rails.len() as u8];
+        out.extend_from_slice(&self.len.to_le_bytes());
+        for r in &self.rails {
+            out.extend_from_slice(&r.addr.to_le_bytes());
+            out.extend_from_slice(&r.rkey.0.to_le_bytes());
+        }
+        out
+    }
+
+    /// Parses the bytes of [`RemoteRegion::encode`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the bytes are malformed.
+    pub fn decode(bytes: &[u8]) -> Result<RemoteRegion> {
+        let mut r = Reader(bytes);
+        let region = RemoteRegion::parse(&mut r).map_err(|_| Error::Invalid("malformed remote region"))?;
+        if r.0.is_empty() { Ok(region) } else { Err(Error::Invalid("malformed remote region")) }
+    }
+
+    pub(crate) fn parse(r: &mut Reader<'_>) -> Result<RemoteRegion, Rejected> {
+        let rails = usize::from(r.byte()?);
+        if !(1..=MAX_RAILS).contains(&rails) {
+            return Err(Rejected::Malformed);
+        }
+        let len = u64::from_le_bytes(r.array()?);
+        let mut list = SmallVec::new();
+        for _ in 0..rails {
+            let addr = u64::from_le_bytes(r.array()?);
+            list.push(RemoteAddr { addr, rkey: Key(u32::from_le_bytes(r.array()?)) });
+        }
+        Ok(RemoteRegion { len, rails: list })
+    }
+}

@@ -1,0 +1,288 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use mitra_verbs::{Error, Mtu, RecvWr, Result, RnrTimer, SendWr, Time, Wc, WcStatus};
+
+use crate::completion::{Completion, UnresolvedError};
+use crate::completion_log::{self, CompletionLog};
+use crate::config::{Config, Policy, WritePolicy};
+use crate::connect_info::ConnectInfo;
+use crate::control_message::MAX_SAVED;
+use crate::domain::Domain;
+use crate::evidence::{Contradiction, Evidence};
+use crate::key_translation::check_limit;
+use crate::ledger::{RecoveryInput, RecoveryStats};
+use crate::region::RemoteRegion;
+use crate::vqp::rail_set::RailSet;
+use crate::vqp::receive_queue::ReceiveQueue;
+use crate::vqp::send_queue::{PostFailure, SendQueue};
+
+/// The path of requests and completions between the application and the rails. It does not know whether a failover is in progress.
+#[derive(Debug)]
+pub(super) struct Datapath {
+    domain: Arc<Domain>,
+    rails: RailSet,
+    send: SendQueue,
+    recv: ReceiveQueue,
+    /// The log that the peer writes about its own operations.
+    log: Option<CompletionLog>,
+    /// Completions for the application.
+    ready: VecDeque<Completion>,
+}
+
+impl Datapath {
+    /// Creates the rails and queues, unconnected.
+    ///
+    /// # Errors
+    /// As [`VirtualQp::new`](crate::VirtualQp::new).
+    pub(super) fn new(domain: Arc<Domain>, config: Config, secret: u64) -> Result<Datapath> {
+        let limits = domain.limits();
+        let wrs_per_op = if config.completion_log { 2 } else { 1 };
+        check_limit("send queue entries", u64::from(config.send_wrs) * wrs_per_op, limits.wrs.into())?;
+        check_limit("receive queue entries", config.recv_wrs.into(), limits.wrs.into())?;
+        let rd_atomic = domain.nics().iter().map(|n| n.provider.attr().limits.rd_atomic).min().unwrap_or(0);
+        if config.rd_atomic == 0 || usize::from(config.rd_atomic) > MAX_SAVED || config.rd_atomic > rd_atomic
+        {
+            let limit = u64::from(rd_atomic).min(MAX_SAVED as u64);
+            return Err(Error::Limit { attribute: "rd_atomic", requested: config.rd_atomic.into(), limit });
+        }
+        if config.completion_log
+            && domain.nics().iter().any(|nic| !nic.provider.attr().capabilities.write_order)
+        {
+            return Err(Error::Unsupported(
+                "a completion log: it does not keep the order between work requests",
+            ));
+        }
+        let max_message = limits.message_bytes.into();
+        let rails = RailSet::new(&domain, config, secret)?;
+        let log_depth = config.completion_log_entries.unwrap_or(config.send_wrs);
+        let log = match config.completion_log.then(|| CompletionLog::new(&domain, log_depth)).transpose() {
+            Ok(log) => log,
+            Err(error) => {
+                let _ = rails.destroy(&domain); // best effort: the caller gets the first error
+                return Err(error);
+            }
+        };
+        let send = SendQueue::new(&config, max_message, Mtu::M256, rails.get(0).first_psn());
+        let recv = ReceiveQueue::new(max_message);
+        Ok(Datapath { domain, rails, send, recv, log, ready: VecDeque::new() })
+    }
+
+    pub(super) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    #[inline]
+    pub(super) fn rails(&self) -> &RailSet {
+        &self.rails
+    }
+
+    pub(super) fn rails_mut(&mut self) -> &mut RailSet {
+        &mut self.rails
+    }
+
+    #[inline]
+    pub(super) fn send(&self) -> &SendQueue {
+        &self.send
+    }
+
+    #[inline]
+    pub(super) fn send_mut(&mut self) -> &mut SendQueue {
+        &mut self.send
+    }
+
+    pub(super) fn recv(&self) -> &ReceiveQueue {
+        &self.recv
+    }
+
+    pub(super) fn recv_mut(&mut self) -> &mut ReceiveQueue {
+        &mut self.recv
+    }
+
+    #[inline]
+    pub(super) fn config(&self) -> &Config {
+        self.rails.config()
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> Time {
+        self.rails.now()
+    }
+
+    /// The parameters of the connection for the peer.
+    pub(super) fn connect_info(&self, cookie: u64) -> Result<ConnectInfo> {
+        let config = self.config();
+        Ok(ConnectInfo {
+            cookie,
+            policy: config.policy,
+            log: config.completion_log,
+            rd_atomic: config.rd_atomic,
+            rails: self.rails.iter().map(|rail| rail.info()).collect::<Result<_>>()?,
+            log_region: self.log.as_ref().map(|log| log.mr().remote()),
+        })
+    }
+
+    /// Connects every rail up to RTR.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the ends' configurations do not match; any error of a NIC.
+    pub(super) fn connect(
+        &mut self,
+        local: &ConnectInfo,
+        peer: &ConnectInfo,
+        min_rnr_timer: RnrTimer,
+    ) -> Result<()> {
+        let least_log = (completion_log::slots(self.config().send_wrs) * 8) as u64;
+        let log_fits =
+            |r: &RemoteRegion| r.len() >= least_log && r.len() % 8 == 0 && r.rail_count() == peer.rails.len();
+        let mismatches = [
+            (peer.rails.len() != local.rails.len(), "the two ends have different numbers of rails"),
+            (peer.policy != local.policy, "the two ends have different policies"),
+            (peer.log != local.log, "one end keeps a completion log and the other does not"),
+            (peer.rd_atomic != local.rd_atomic, "the two ends have different rd_atomic"),
+            (peer.cookie == local.cookie, "the two ends have the same secret"),
+            (
+                peer.log && !peer.log_region.as_ref().is_some_and(log_fits),
+                "the peer's completion log has no room for this end's send_wrs; set its completion_log_entries",
+            ),
+        ];
+        if let Some((_, message)) = mismatches.into_iter().find(|(mismatch, _)| *mismatch) {
+            return Err(Error::Invalid(message));
+        }
+        let mtu = local.rails.iter().chain(&peer.rails).map(|r| r.mtu).min().unwrap_or(Mtu::M256);
+        self.rails.connect(&peer.rails, mtu, min_rnr_timer)?;
+        let max_message = self.domain.limits().message_bytes.into();
+        self.send = SendQueue::new(self.rails.config(), max_message, mtu, self.rails.get(0).first_psn());
+        self.send.set_log_region(peer.log_region.clone());
+        Ok(())
+    }
+
+    /// Checks a send and enters it in the ledger. The caller has checked that the vQP is open.
+    #[inline]
+    pub(super) fn push_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
+        let rails = &self.rails;
+        self.send.push(wr, write_policy, &self.domain, || Error::QueueFull {
+            queue: "send queue",
+            qpn: rails.qpn(),
+            depth: rails.config().send_wrs,
+        })
+    }
+
+    /// Checks a send without its remote key.
+    pub(super) fn check_send(&mut self, wr: &SendWr) -> Result<()> {
+        self.send.check(wr, &self.domain)
+    }
+
+    /// Checks a receive and appends it to the queue. The caller has checked that the vQP is open.
+    pub(super) fn push_recv(&mut self, wr: RecvWr) -> Result<()> {
+        let depth = self.config().recv_wrs;
+        if self.recv.len() >= depth as usize {
+            return Err(Error::QueueFull { queue: "receive queue", qpn: self.rails.qpn(), depth });
+        }
+        self.recv.push(wr, &self.domain)
+    }
+
+    /// Posts a burst of pending sends on `rail`.
+    #[inline]
+    pub(super) fn post_sends(&mut self, rail: usize, epoch: u16) -> Result<(), PostFailure> {
+        let log = self.rails.config().completion_log;
+        self.send.post(self.rails.get(rail), rail, epoch, &self.domain, log)
+    }
+
+    /// Posts the receives on the rail of the receive queue.
+    ///
+    /// # Errors
+    /// A receive failed, and the vQP must close now.
+    pub(super) fn post_recvs(&mut self) -> Result<()> {
+        let rail = self.rails.get(self.recv.rail());
+        self.recv.post(rail, &self.domain, &mut self.ready)
+    }
+
+    /// Completes the oldest receive, successfully or not.
+    #[inline]
+    pub(super) fn complete_recv(&mut self, wc: &Wc) {
+        if wc.status == WcStatus::Success {
+            self.recv.on_success(wc, &mut self.ready);
+        } else {
+            self.recv.on_error(wc, &mut self.ready);
+        }
+    }
+
+    /// Moves the completions of sends that are due to the application's queue.
+    #[inline]
+    pub(super) fn take_send_completions(&mut self) {
+        self.send.take_completions(&mut self.ready);
+    }
+
+    /// See [`ReceiveQueue::release_held`].
+    pub(super) fn release_held_recvs(&mut self, partial_imm_bytes: Option<u32>) {
+        self.recv.release_held(partial_imm_bytes, &mut self.ready);
+    }
+
+    /// Ends every send because the vQP closed.
+    pub(super) fn abandon_sends(&mut self, error: UnresolvedError) {
+        self.send.abandon(error, &mut self.ready);
+    }
+
+    /// Ends every receive because the vQP closed.
+    pub(super) fn flush_recvs(&mut self) {
+        self.release_held_recvs(None);
+        self.recv.flush(&mut self.ready);
+    }
+
+    /// Collects the evidence of what this end executed for the peer on the fenced `rail` in `epoch`.
+    pub(super) fn collect_evidence(&self, rail: usize, epoch: u16, nic_alive: bool) -> Evidence {
+        let mut evidence = Evidence { received: self.recv.received_in_epoch(), ..Evidence::default() };
+        if self.config().policy == Policy::Exact {
+            evidence.log = self.log.as_ref().and_then(|log| log.last_seq(epoch));
+            let (p, qpn) = (self.rails.get(rail).provider(), self.rails.get(rail).qpn());
+            let capabilities = p.attr().capabilities;
+            if nic_alive && capabilities.psn_query {
+                evidence.psn = p.query_qp(qpn).ok().map(|status| status.rq_psn);
+            }
+            if nic_alive && capabilities.saved_results {
+                evidence.saved = p.saved_results(qpn).unwrap_or_default().into_iter().collect();
+            }
+        }
+        evidence
+    }
+
+    /// Decides the operations in flight on the rail `old` from the peer's evidence, and prepares their replay on the rail `new`.
+    /// `local_placed` and the result are those of [`RecoveryInput`] and [`SendQueue::decide`].
+    ///
+    /// # Errors
+    /// A contradiction in the evidence.
+    pub(super) fn decide(
+        &mut self,
+        old: usize,
+        new: usize,
+        evidence: &Evidence,
+        local_placed: bool,
+    ) -> Result<Option<RecoveryStats>, Contradiction> {
+        self.take_send_completions();
+        let input = RecoveryInput {
+            policy: self.config().policy,
+            evidence,
+            local_placed,
+            acks_after_placement: self.rails.get(old).peer_acks_after_placement(),
+            first_psn: self.rails.get(new).first_psn(),
+        };
+        self.send.decide(&input, &self.domain)
+    }
+
+    /// Appends the completions for the application to `out` and returns how many there are.
+    #[inline]
+    pub(super) fn drain_completions(&mut self, out: &mut Vec<Completion>) -> usize {
+        let n = self.ready.len();
+        if n > 0 {
+            out.extend(self.ready.drain(..));
+        }
+        n
+    }
+
+    /// Removes everything from the NICs.
+    pub(super) fn destroy(&self) -> Result<()> {
+        let rails = self.rails.destroy(&self.domain);
+        rails.and(self.log.as_ref().map_or(Ok(()), |log| self.domain.deregister(log.mr())))
+    }
+}

@@ -1,0 +1,125 @@
+//! New queue pairs on rails that the vQP left, so that it can move to them again. The negotiation's `failback` module says which
+//! queue pairs belong together; this module makes and connects them.
+//!
+//! A port that is up again proves nothing about the path. The two ends exchange their new queue pairs over the rail itself, until each knows
+//! that the other's is connected. The vQP does not move then: the rail stands by until the active one fails.
+
+use mitra_verbs::Time;
+
+use crate::ballot::Ballot;
+use crate::control_message::{Body, Message, NewQp};
+use crate::negotiation::RailNegotiation;
+use crate::vqp::datapath::Datapath;
+use crate::vqp::rail_set::derive_secret;
+use crate::vqp::recovery::Recovery;
+
+/// The probes of rails that the vQP left.
+#[derive(Debug)]
+pub(super) struct Failback {
+    next_probe: Time,
+    /// The secret from which the first PSNs are derived.
+    secret: u64,
+}
+
+impl Failback {
+    pub(super) fn new(secret: u64) -> Failback {
+        Failback { next_probe: Time::ZERO, secret }
+    }
+
+    /// The time of the next probe, if a rail is to be probed.
+    pub(super) fn next_probe(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
+        let negotiation = recovery.session()?.negotiation();
+        (0..dp.rails().len()).any(|rail| is_probed(rail, negotiation, dp)).then_some(self.next_probe)
+    }
+
+    /// Makes the new queue pairs of rails that the vQP left and whose device is up, and asks the peer for its own.
+    pub(super) fn probe(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
+        let Some(session) = recovery.session() else { return };
+        let negotiation = session.negotiation();
+        let probed = (0..dp.rails().len()).filter(|&rail| is_probed(rail, negotiation, dp));
+        let probed = probed.fold(0_u8, |rails, rail| rails | 1 << rail);
+        if probed == 0 || now < self.next_probe {
+            return;
+        }
+        self.next_probe = now + dp.config().detector.heartbeat_interval;
+        for rail in (0..dp.rails().len()).filter(|rail| probed & (1 << rail) != 0) {
+            if let Some(left_by) = self.replace_qp(rail, recovery, dp) {
+                send_new_qp(rail, left_by, true, recovery, dp);
+            }
+        }
+    }
+
+    /// Handles the peer's message about its new queue pair, which `rail` carried.
+    pub(super) fn on_new_qp(
+        &mut self,
+        now: Time,
+        rail: usize,
+        ballot: Ballot,
+        peer_qp: NewQp,
+        recovery: &mut Recovery,
+        dp: &mut Datapath,
+    ) {
+        if usize::from(peer_qp.rail) != rail
+            || dp.rails().is_down(rail)
+            || self.replace_qp(rail, recovery, dp) != Some(ballot)
+        {
+            return;
+        }
+        if !dp.rails().get(rail).is_replacement_connected() {
+            let connected = dp
+                .rails_mut()
+                .with_rail(rail, |rail, config| rail.connect_replacement(peer_qp.qpn, peer_qp.psn, config));
+            if connected.is_err() {
+                return; // the NIC has failed; its event follows
+            }
+        }
+        if let Some(session) = recovery.session_mut() {
+            session.negotiation_mut().local_qp_connected(rail);
+            if peer_qp.connected {
+                session.negotiation_mut().peer_qp_connected(now, rail);
+            }
+        }
+        if peer_qp.asks {
+            send_new_qp(rail, ballot, !peer_qp.connected, recovery, dp);
+        }
+        recovery.run_actions(dp);
+    }
+
+    /// Makes the new queue pair of a rail, unless it exists. Returns the ballot by which the vQP left the rail, if the queue pair exists
+    /// now. Without a fence there is none: the old queue pair may still execute requests.
+    fn replace_qp(&self, rail: usize, recovery: &Recovery, dp: &mut Datapath) -> Option<Ballot> {
+        let left_by = recovery.session()?.negotiation().left_by(rail)?;
+        if !recovery.requires_fence(dp) {
+            return None;
+        }
+        if !dp.rails().get(rail).is_replacement_for(left_by) {
+            let secret = derive_secret(self.secret, u64::from(left_by.epoch) << 8 | rail as u64);
+            let old = dp.rails().get(rail).qpn();
+            let keep_number = old == dp.rails().qpn();
+            // The NIC may lack resources now and have some at the next probe.
+            dp.rails_mut()
+                .with_rail(rail, |rail, config| rail.replace_qp(config, left_by, secret, keep_number))
+                .ok()?;
+            let _ = dp.domain().take_qp_error(rail, old); // drops the events that nobody will read
+        }
+        Some(left_by)
+    }
+}
+
+fn is_probed(rail: usize, negotiation: &RailNegotiation, dp: &Datapath) -> bool {
+    negotiation.awaits_new_qps(rail) && !dp.rails().is_down(rail)
+}
+
+/// Tells the peer about this end's new queue pair, over the rail itself.
+fn send_new_qp(rail: usize, ballot: Ballot, asks: bool, recovery: &Recovery, dp: &Datapath) {
+    let Some(session) = recovery.session() else { return };
+    let this = dp.rails().get(rail);
+    let qp = NewQp {
+        rail: rail as u8,
+        connected: this.is_replacement_connected(),
+        asks,
+        qpn: this.qpn(),
+        psn: this.first_psn(),
+    };
+    this.send_control(&session.encode(&Message { ballot, body: Body::NewQp(qp) }));
+}

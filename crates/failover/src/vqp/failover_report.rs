@@ -1,0 +1,111 @@
+use mitra_verbs::Time;
+
+use crate::ledger::RecoveryStats;
+use crate::vqp::Cause;
+
+/// The report of one failover at this end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FailoverReport {
+    /// The epoch that began with the failover.
+    pub epoch: u16,
+    /// The old rail.
+    pub from: usize,
+    /// The new rail.
+    pub to: usize,
+    /// The detector that reported the failure.
+    pub cause: Cause,
+    /// What became of the operations in flight at this end.
+    pub stats: RecoveryStats,
+    /// The time at which this end learned of the failure.
+    pub detected_at: Time,
+    /// The time at which this end's fence was confirmed.
+    pub fenced_at: Time,
+    /// The time at which this end had decided every operation and the replay began.
+    pub decided_at: Time,
+    /// The time at which the last operation that was in flight had completed.
+    pub completed_at: Option<Time>,
+}
+
+/// The reports of the failover in progress and of the last one.
+#[derive(Debug)]
+pub(super) struct ReportRecorder {
+    current: Option<FailoverReport>,
+    last: Option<FailoverReport>,
+    /// The last failover completes when the operations below this sequence number have.
+    completes_below_seq: u64,
+}
+
+impl ReportRecorder {
+    pub(super) fn new() -> ReportRecorder {
+        ReportRecorder { current: None, last: None, completes_below_seq: 0 }
+    }
+
+    /// Returns whether a failover is in progress or the active rail has failed.
+    #[inline]
+    pub(super) fn is_recording(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Starts a report, unless one is in progress.
+    pub(super) fn on_detected(&mut self, rail: usize, cause: Cause, now: Time) {
+        self.current.get_or_insert(FailoverReport {
+            epoch: 0,
+            from: rail,
+            to: rail,
+            cause,
+            stats: RecoveryStats::default(),
+            detected_at: now,
+            fenced_at: now,
+            decided_at: now,
+            completed_at: None,
+        });
+    }
+
+    /// Discards the report in progress.
+    pub(super) fn discard(&mut self) {
+        self.current = None;
+    }
+
+    pub(super) fn on_fenced(&mut self, now: Time) {
+        if let Some(current) = &mut self.current {
+            current.fenced_at = now;
+        }
+    }
+
+    /// Makes the report in progress the last one. The failover completes with all operations below `next_seq`.
+    pub(super) fn on_decided(
+        &mut self,
+        now: Time,
+        (from, to): (usize, usize),
+        epoch: u16,
+        stats: RecoveryStats,
+        next_seq: u64,
+    ) {
+        if let Some(current) = self.current.take() {
+            self.last = Some(FailoverReport { epoch, from, to, stats, decided_at: now, ..current });
+            self.completes_below_seq = next_seq;
+        }
+    }
+
+    /// Records the completion of the last failover, once the oldest outstanding operation is `first_seq`.
+    #[inline]
+    pub(super) fn on_progress(&mut self, first_seq: u64, now: impl FnOnce() -> Time) {
+        if let Some(last) = &mut self.last
+            && last.completed_at.is_none()
+            && first_seq >= self.completes_below_seq
+        {
+            last.completed_at = Some(now());
+        }
+    }
+
+    /// Returns whether an operation that was in flight at the last failure has not completed.
+    #[inline]
+    pub(super) fn is_replaying(&self) -> bool {
+        self.last.is_some_and(|report| report.completed_at.is_none())
+    }
+
+    /// The report of the last failover.
+    pub(super) fn last(&self) -> Option<FailoverReport> {
+        self.last
+    }
+}

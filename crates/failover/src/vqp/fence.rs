@@ -1,0 +1,166 @@
+//! The fence of this end: it makes sure that the old rail executes nothing more before the evidence is read.
+//!
+//! The queue pair goes to ERR, and a marker is posted behind everything in each of its queues. Both queues flush in order, so once both
+//! markers have come back, every earlier completion was polled. A NIC that does not answer or does not drain is reset.
+
+use core::time::Duration;
+
+use mitra_verbs::{Data, RecvWr, SendOp, SendWr, SgeList, Time};
+
+use crate::rail::Rail;
+use crate::vqp::wr_id;
+
+/// The time that a device may take to drain a queue pair in ERR.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
+/// The number of polls without a completion, after [`DRAIN_TIMEOUT`], before the NIC is reset. Time alone does not show that the device
+/// stalled: this process may not have run.
+const MAX_EMPTY_POLLS: u32 = 100;
+
+/// The marker in one of the two queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Marker {
+    /// The marker is not posted yet; the queue may be full.
+    Unposted,
+    Posted,
+    /// The marker's completion was polled.
+    Flushed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Idle,
+    /// The queue pair is in ERR, and completions are polled up to the markers.
+    Draining {
+        send: Marker,
+        recv: Marker,
+        deadline: Time,
+        /// Polls without a completion since the deadline.
+        empty_polls: u32,
+    },
+    /// No marker can come back, since the NIC is dead or the vQP does not fence. Completions are polled until none is left.
+    Emptying {
+        nic_alive: bool,
+    },
+    Done {
+        nic_alive: bool,
+    },
+}
+
+/// What a fence in progress needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FenceStep {
+    /// More polls.
+    Pending,
+    /// A call of [`Fence::finish`]: the queue pair is drained.
+    Drained,
+    /// A call of [`Fence::reset_nic`]: the NIC does not answer or does not drain.
+    Reset,
+}
+
+/// The state of this end's fence of the active rail.
+#[derive(Debug)]
+pub(super) struct Fence(State);
+
+impl Fence {
+    pub(super) fn new() -> Fence {
+        Fence(State::Idle)
+    }
+
+    /// Returns whether no move is in progress.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.0 == State::Idle
+    }
+
+    /// Returns whether the rail is fenced and the vQP has not moved yet.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.0, State::Done { .. })
+    }
+
+    /// Returns whether the fence is done and the NIC was alive: it has placed everything that it received, and can be read.
+    pub(super) fn is_done_with_live_nic(&self) -> bool {
+        self.0 == State::Done { nic_alive: true }
+    }
+
+    /// Starts to fence `rail`.
+    pub(super) fn start(&mut self, rail: &Rail, now: Time) -> FenceStep {
+        if rail.modify_to_error().is_err() {
+            // The NIC is dead, or it hangs and may still access memory.
+            return FenceStep::Reset;
+        }
+        let deadline = now + DRAIN_TIMEOUT;
+        self.0 = State::Draining { send: Marker::Unposted, recv: Marker::Unposted, deadline, empty_polls: 0 };
+        self.drive(rail, now)
+    }
+
+    /// Starts a move without a fence, for baselines and demonstrations.
+    pub(super) fn skip(&mut self) {
+        self.0 = State::Emptying { nic_alive: true };
+    }
+
+    /// Resets the NIC of `rail`, which ends everything that it does for any queue pair. Returns false if the NIC does not confirm.
+    pub(super) fn reset_nic(&mut self, rail: &Rail) -> bool {
+        let confirmed = rail.provider().reset().is_ok();
+        if confirmed {
+            self.0 = State::Emptying { nic_alive: false };
+        }
+        confirmed
+    }
+
+    /// Posts the markers and checks whether they have come back. A queue that is full has room for its marker once its flushed requests
+    /// were polled.
+    pub(super) fn drive(&mut self, rail: &Rail, now: Time) -> FenceStep {
+        let State::Draining { send, recv, deadline, empty_polls } = &mut self.0 else {
+            return FenceStep::Pending;
+        };
+        if *send == Marker::Unposted
+            && rail.post_send(&[SendWr::new(wr_id::MARKER, SendOp::Send, Data::empty())]).is_ok()
+        {
+            *send = Marker::Posted;
+        }
+        if *recv == Marker::Unposted {
+            let wr = RecvWr { wr_id: wr_id::MARKER | wr_id::RECV, sges: SgeList::new() };
+            if rail.post_recv(&[wr]).is_ok() {
+                *recv = Marker::Posted;
+            }
+        }
+        if now <= *deadline {
+            *empty_polls = 0;
+        }
+        if (*send, *recv) == (Marker::Flushed, Marker::Flushed) {
+            FenceStep::Drained
+        } else if rail.provider().query_port().is_err() || *empty_polls >= MAX_EMPTY_POLLS {
+            FenceStep::Reset
+        } else {
+            FenceStep::Pending
+        }
+    }
+
+    /// Records the completion of a marker.
+    pub(super) fn on_marker(&mut self, is_recv: bool) {
+        if let State::Draining { send, recv, .. } = &mut self.0 {
+            *(if is_recv { recv } else { send }) = Marker::Flushed;
+        }
+    }
+
+    /// Records a poll that found no completion. Returns whether the NIC is alive if that finishes the fence; [`Fence::finish`] is due then.
+    #[inline]
+    pub(super) fn on_empty_poll(&mut self) -> Option<bool> {
+        match &mut self.0 {
+            State::Emptying { nic_alive } => return Some(*nic_alive),
+            State::Draining { empty_polls, .. } => *empty_polls = empty_polls.saturating_add(1),
+            State::Idle | State::Done { .. } => {}
+        }
+        None
+    }
+
+    /// Records that the rail is fenced.
+    pub(super) fn finish(&mut self, nic_alive: bool) {
+        self.0 = State::Done { nic_alive };
+    }
+
+    /// Records that the vQP has moved or closed.
+    pub(super) fn clear(&mut self) {
+        self.0 = State::Idle;
+    }
+}

@@ -1,0 +1,69 @@
+use core::time::Duration;
+
+use mitra_verbs::Time;
+
+use crate::control_message::{Body, Message};
+use crate::vqp::Cause;
+use crate::vqp::datapath::Datapath;
+use crate::vqp::recovery::Recovery;
+
+/// Sends heartbeats on every rail, and detects the peer's silence on the active one.
+#[derive(Debug)]
+pub(super) struct Heartbeats {
+    next: Time,
+    /// Whether any rail has carried a message from the peer. Before that, the peer may not have connected yet.
+    peer_heard: bool,
+}
+
+impl Heartbeats {
+    pub(super) fn new() -> Heartbeats {
+        Heartbeats { next: Time::ZERO, peer_heard: false }
+    }
+
+    /// Starts to send when the vQP is connected.
+    pub(super) fn start(&mut self, now: Time) {
+        self.next = now;
+    }
+
+    /// Records a message from the peer.
+    pub(super) fn on_peer_heard(&mut self) {
+        self.peer_heard = true;
+    }
+
+    /// The time of the next heartbeat, if heartbeats are on.
+    pub(super) fn next(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
+        (dp.config().detector.max_missed_heartbeats > 0 && recovery.is_active()).then_some(self.next)
+    }
+
+    /// Sends the heartbeats that are due, and reports the active rail as failed if the peer is silent on it. `since_last_run` is the time
+    /// in which this end may have missed messages.
+    pub(super) fn run(
+        &mut self,
+        now: Time,
+        since_last_run: Duration,
+        recovery: &mut Recovery,
+        dp: &mut Datapath,
+    ) {
+        let detector = dp.config().detector;
+        if detector.max_missed_heartbeats == 0 {
+            return;
+        }
+        let timeout = detector.heartbeat_interval * detector.max_missed_heartbeats;
+        if since_last_run > timeout / 2 {
+            // This end did not run, so the silence does not show that the peer was silent.
+            dp.rails_mut().note_all_heard(now);
+        }
+        if now >= self.next {
+            self.next = now + detector.heartbeat_interval;
+            let Some(session) = recovery.session() else { return };
+            let message = Message { ballot: session.negotiation().ballot(), body: Body::Heartbeat };
+            recovery.broadcast(dp, &message);
+        }
+        let active = recovery.active_rail();
+        let silence = now.saturating_since(dp.rails().get(active).last_heard());
+        let timeout = if self.peer_heard { timeout } else { timeout.max(detector.first_contact_timeout) };
+        if recovery.is_active() && silence > timeout {
+            recovery.rail_failed(dp, active, Cause::Heartbeat);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What the clock triggers: control messages, device events, heartbeats, probes of rails that the vQP left, and retries.
+
+use core::time::Duration;
+
+use mitra_verbs::{Time, Wc};
+
+use crate::control_message::Body;
+use crate::vqp::datapath::Datapath;
+use crate::vqp::failback::Failback;
+use crate::vqp::heartbeats::Heartbeats;
+use crate::vqp::poll_schedule::PollSchedule;
+use crate::vqp::recovery::Recovery;
+
+/// Every so many runs cover all rails and ask each NIC whether it is alive; the others cover only the active rail. A query is a system call
+/// on a software NIC.
+const RUNS_PER_FULL_RUN: u32 = 4;
+/// The time since the last run from which on a run covers all rails: an end that runs rarely must not answer its peer even later.
+const FULL_RUN_INTERVAL: Duration = Duration::from_millis(1);
+
+#[derive(Debug)]
+pub(super) struct Maintenance {
+    schedule: PollSchedule,
+    heartbeats: Heartbeats,
+    failback: Failback,
+    runs: u32,
+    /// Completions of control messages. The list keeps its allocation.
+    wcs: Vec<Wc>,
+}
+
+impl Maintenance {
+    pub(super) fn new(secret: u64) -> Maintenance {
+        Maintenance {
+            schedule: PollSchedule::new(),
+            heartbeats: Heartbeats::new(),
+            failback: Failback::new(secret),
+            runs: 0,
+            wcs: Vec::new(),
+        }
+    }
+
+    /// Starts when the vQP is connected.
+    pub(super) fn start(&mut self, now: Time) {
+        self.schedule.begin_maintenance(now);
+        self.heartbeats.start(now);
+    }
+
+    /// Records a poll. Returns whether [`Maintenance::run_from_poll`] is due.
+    #[inline]
+    pub(super) fn on_poll(&mut self, now: impl FnOnce() -> Time) -> bool {
+        self.schedule.on_poll(now)
+    }
+
+    /// Records a post. Returns whether [`Maintenance::run`] is due.
+    #[inline]
+    pub(super) fn on_post(&mut self, now: impl FnOnce() -> Time) -> bool {
+        self.schedule.on_post(now)
+    }
+
+    /// The time at which a run is due without a post or completion.
+    pub(super) fn poll_timeout(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
+        let negotiation = recovery.session().and_then(|session| session.negotiation().poll_timeout());
+        let heartbeat = self.heartbeats.next(recovery, dp);
+        let probe = self.failback.next_probe(recovery, dp);
+        [negotiation, heartbeat, probe].into_iter().flatten().min()
+    }
+
+    /// As [`Maintenance::run`], from a poll.
+    pub(super) fn run_from_poll(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
+        self.schedule.on_maintenance_from_poll();
+        self.run(recovery, dp);
+    }
+
+    /// Handles control messages and device events, and everything that is due.
+    pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
+        let now = dp.now();
+        let since_last_run = self.schedule.begin_maintenance(now);
+        if recovery.session().is_none() {
+            return;
+        }
+        if recovery.is_closed() {
+            // The negotiation answers a peer that missed the Closed message.
+            (0..dp.rails().len()).for_each(|rail| self.poll_control(rail, now, recovery, dp));
+            return;
+        }
+        self.runs = self.runs.wrapping_add(1);
+        let is_full = !recovery.is_move_confirmed()
+            || since_last_run >= FULL_RUN_INTERVAL
+            || self.runs.is_multiple_of(RUNS_PER_FULL_RUN);
+        let active = recovery.active_rail();
+        for rail in (0..dp.rails().len()).filter(|&rail| is_full || rail == active) {
+            recovery.check_device(dp, rail, is_full);
+            self.poll_control(rail, now, recovery, dp);
+        }
+        self.failback.probe(now, recovery, dp);
+        self.heartbeats.run(now, since_last_run, recovery, dp);
+        recovery.handle_timeout(dp, now);
+    }
+
+    fn poll_control(&mut self, rail: usize, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
+        let Some(session) = recovery.session_mut() else { return };
+        let (mut heard, mut new_qp) = (false, None);
+        // An error is ignored: the NIC is dead, and its event reports that.
+        let _ = dp.rails().get(rail).poll_control(&mut self.wcs, |bytes| {
+            if let Some(message) = session.decode(bytes) {
+                heard = true;
+                if let Body::NewQp(qp) = message.body {
+                    new_qp = Some((message.ballot, qp));
+                }
+                session.negotiation_mut().handle(now, message);
+            }
+        });
+        if heard {
+            dp.rails_mut().note_heard(rail, now);
+            self.heartbeats.on_peer_heard();
+        }
+        recovery.run_actions(dp);
+        // Only the last of several queue pair messages counts: it supersedes the earlier ones, and lost answers are asked for again.
+        if let Some((ballot, qp)) = new_qp {
+            self.failback.on_new_qp(now, rail, ballot, qp, recovery, dp);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+use core::time::Duration;
+
+use mitra_verbs::Time;
+
+/// The time between two maintenance runs of an end that does not post.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_micros(30);
+/// The time between two maintenance runs from polls of an end that posts. That end runs maintenance right behind a post, when no answer
+/// can have arrived yet, and polls run it only if posts do not.
+const POSTER_MAINTENANCE_INTERVAL: Duration = Duration::from_micros(120);
+/// The number of polls between two readings of the clock, while polls follow each other within [`MAINTENANCE_INTERVAL`]; also the number of
+/// polls before a post reads it. Reading the clock at each poll or post would slow down tight loops.
+const POLLS_PER_CLOCK_READ: u64 = 4;
+
+/// Decides when polls and posts read the clock and run maintenance.
+#[derive(Debug)]
+pub(super) struct PollSchedule {
+    polls: u64,
+    /// The value of `polls` at which a poll reads the clock next.
+    next_clock_read: u64,
+    /// The time of the last reading by a poll.
+    clock_read_at: Time,
+    /// The value of `polls` when a post last read the clock.
+    polls_at_post: u64,
+    /// Whether a post has read the clock since the last maintenance from a poll.
+    has_posted: bool,
+    last_maintenance: Time,
+}
+
+impl PollSchedule {
+    pub(super) fn new() -> PollSchedule {
+        PollSchedule {
+            polls: 0,
+            next_clock_read: 0,
+            clock_read_at: Time::ZERO,
+            polls_at_post: 0,
+            has_posted: false,
+            last_maintenance: Time::ZERO,
+        }
+    }
+
+    /// Records a poll. Returns whether maintenance is due behind it.
+    #[inline]
+    pub(super) fn on_poll(&mut self, now: impl FnOnce() -> Time) -> bool {
+        self.polls += 1;
+        self.polls >= self.next_clock_read && self.is_due_at(now())
+    }
+
+    fn is_due_at(&mut self, now: Time) -> bool {
+        let gap = now.saturating_since(core::mem::replace(&mut self.clock_read_at, now));
+        self.next_clock_read = self.polls + if gap < MAINTENANCE_INTERVAL { POLLS_PER_CLOCK_READ } else { 1 };
+        let interval = if self.has_posted { POSTER_MAINTENANCE_INTERVAL } else { MAINTENANCE_INTERVAL };
+        now.saturating_since(self.last_maintenance) >= interval
+    }
+
+    /// Records maintenance from a poll: posts have not kept up, so polls run the next one as well.
+    pub(super) fn on_maintenance_from_poll(&mut self) {
+        self.has_posted = false;
+    }
+
+    /// Records a post. Returns whether maintenance is due behind it.
+    #[inline]
+    pub(super) fn on_post(&mut self, now: impl FnOnce() -> Time) -> bool {
+        if self.polls - self.polls_at_post < POLLS_PER_CLOCK_READ {
+            return false;
+        }
+        self.polls_at_post = self.polls;
+        self.has_posted = true;
+        now().saturating_since(self.last_maintenance) >= MAINTENANCE_INTERVAL
+    }
+
+    /// Records a maintenance run and returns the time since the last one.
+    pub(super) fn begin_maintenance(&mut self, now: Time) -> Duration {
+        now.saturating_since(core::mem::replace(&mut self.last_maintenance, now))
+    }
+}

@@ -1,0 +1,159 @@
+use mitra_verbs::{Error, Mtu, Qpn, Result, RnrTimer, Time};
+
+use crate::config::Config;
+use crate::connect_info::RailInfo;
+use crate::domain::Domain;
+use crate::negotiation::CloseReason;
+use crate::rail::Rail;
+
+/// The rails of a vQP with the configuration of their queue pairs.
+#[derive(Debug)]
+pub(super) struct RailSet {
+    rails: Vec<Rail>,
+    config: Config,
+    /// Bit i: the port of rail i is down at this end, or its NIC is dead.
+    down: u8,
+    /// The number of the vQP: that of the first queue pair of rail 0. Its rails' current queue pairs may have other numbers.
+    qpn: Qpn,
+}
+
+impl RailSet {
+    /// Creates one rail on each NIC of the domain.
+    pub(super) fn new(domain: &Domain, config: Config, secret: u64) -> Result<RailSet> {
+        let mut set = RailSet { rails: Vec::new(), config, down: 0, qpn: Qpn::new(0) };
+        for (i, nic) in domain.nics().iter().enumerate() {
+            match Rail::new(nic, &config, derive_secret(secret, i as u64)) {
+                Ok(rail) => set.rails.push(rail),
+                Err(error) => {
+                    let _ = set.destroy(domain); // best effort: the caller gets the first error
+                    return Err(error);
+                }
+            }
+        }
+        set.qpn = set.rails[0].qpn();
+        Ok(set)
+    }
+
+    /// The configuration.
+    #[inline]
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The number of the vQP.
+    pub(super) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rails.len()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, rail: usize) -> &Rail {
+        &self.rails[rail]
+    }
+
+    pub(super) fn iter(&self) -> core::slice::Iter<'_, Rail> {
+        self.rails.iter()
+    }
+
+    /// The time on the clock of rail 0's NIC.
+    #[inline]
+    pub(super) fn now(&self) -> Time {
+        self.rails[0].provider().now()
+    }
+
+    /// Returns whether this end's device of a rail is down.
+    pub(super) fn is_down(&self, rail: usize) -> bool {
+        self.down & (1 << rail) != 0
+    }
+
+    pub(super) fn set_down(&mut self, rail: usize, down: bool) {
+        self.down = (self.down & !(1 << rail)) | (u8::from(down) << rail);
+    }
+
+    /// Returns whether the NIC of a rail answers.
+    pub(super) fn nic_answers(&self, rail: usize) -> bool {
+        self.rails[rail].provider().query_port().is_ok()
+    }
+
+    /// Connects every rail up to RTR.
+    pub(super) fn connect(&mut self, peer: &[RailInfo], mtu: Mtu, min_rnr_timer: RnrTimer) -> Result<()> {
+        let now = self.now();
+        self.config.min_rnr_timer = min_rnr_timer;
+        for (rail, info) in self.rails.iter_mut().zip(peer) {
+            rail.connect(info, mtu, &self.config)?;
+            rail.note_heard(now);
+        }
+        Ok(())
+    }
+
+    /// Lets every rail send.
+    pub(super) fn start_sending(&mut self, rnr_retry: u8) -> Result<()> {
+        self.config.rnr_retry = rnr_retry;
+        self.rails.iter_mut().try_for_each(|rail| rail.start_sending(&self.config))
+    }
+
+    /// Sends a control message on every rail whose device is up at this end.
+    pub(super) fn broadcast(&self, bytes: &[u8]) {
+        for (i, rail) in self.rails.iter().enumerate() {
+            if !self.is_down(i) {
+                rail.send_control(bytes);
+            }
+        }
+    }
+
+    /// Restarts the measurement of the peer's silence on a rail.
+    pub(super) fn note_heard(&mut self, rail: usize, now: Time) {
+        self.rails[rail].note_heard(now);
+    }
+
+    /// Restarts the measurement of the peer's silence on every rail.
+    pub(super) fn note_all_heard(&mut self, now: Time) {
+        self.rails.iter_mut().for_each(|rail| rail.note_heard(now));
+    }
+
+    /// Gives a rail and the configuration to `change`, which replaces or connects its queue pair.
+    pub(super) fn with_rail<T>(&mut self, rail: usize, change: impl FnOnce(&mut Rail, &Config) -> T) -> T {
+        change(&mut self.rails[rail], &self.config)
+    }
+
+    /// Stops every rail of a vQP that closes for `reason`, so that no peer reaches this end's memory through it and no late response
+    /// arrives. Returns the reason to report: [`CloseReason::Unfenced`] if the NIC of the active rail neither answers nor resets.
+    pub(super) fn stop_all(&self, active: usize, reason: CloseReason) -> CloseReason {
+        let mut fenced = true;
+        for (i, rail) in self.rails.iter().enumerate() {
+            if rail.modify_to_error() == Err(Error::DeviceFatal) {
+                // The NIC is dead, or it hangs and may still access memory.
+                fenced &= rail.provider().reset().is_ok() || i != active;
+            }
+        }
+        if fenced { reason } else { CloseReason::Unfenced }
+    }
+
+    /// Hands the vQP's number over to another vQP's rails.
+    pub(super) fn transfer_qpn(&mut self, to: &mut RailSet) -> Result<()> {
+        self.rails[0].transfer_qpn(&mut to.rails[0])?;
+        to.qpn = self.qpn;
+        Ok(())
+    }
+
+    /// Removes every rail from its NIC.
+    pub(super) fn destroy(&self, domain: &Domain) -> Result<()> {
+        let mut first = Ok(());
+        for (i, rail) in self.rails.iter().enumerate() {
+            first = first.and(rail.destroy());
+            let _ = domain.take_qp_error(i, rail.qpn()); // drops the events that nobody will read
+        }
+        first
+    }
+}
+
+/// Derives the `i`-th secret from one (the finalizer of SplitMix64).
+pub(super) fn derive_secret(secret: u64, i: u64) -> u64 {
+    let mut z = secret.wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,212 @@
+use std::collections::VecDeque;
+
+use mitra_verbs::{Error, RecvWr, Result, Wc, WcOpcode, WcStatus};
+use smallvec::SmallVec;
+
+use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
+use crate::domain::Domain;
+use crate::key_translation::{self, LkeyCache};
+use crate::rail::{self, Rail};
+use crate::vqp::wr_id;
+
+/// The receive queue. Its requests belong to the vQP: after a move they are posted on the new rail.
+#[derive(Debug)]
+pub(super) struct ReceiveQueue {
+    wrs: VecDeque<RecvWr>,
+    /// The number of requests, from the front of `wrs`, that are posted on `rail`.
+    posted: usize,
+    /// The active rail, or the new one of a move in progress.
+    rail: usize,
+    /// Successful receives in this epoch.
+    received_in_epoch: u64,
+    /// Successful receives since the vQP was made.
+    received: u64,
+    /// After a move, the receives that wait for the peer's Resume. `None` if none has to wait.
+    held: Option<VecDeque<Completion>>,
+    /// The number of bytes to add to the first receive of this epoch: earlier rails carried them.
+    partial_imm_bytes: u32,
+    lkey_cache: LkeyCache,
+    /// The longest message that every rail takes, in bytes.
+    max_message: u64,
+}
+
+impl ReceiveQueue {
+    pub(super) fn new(max_message: u64) -> ReceiveQueue {
+        ReceiveQueue {
+            wrs: VecDeque::new(),
+            posted: 0,
+            rail: 0,
+            received_in_epoch: 0,
+            received: 0,
+            held: None,
+            partial_imm_bytes: 0,
+            lkey_cache: LkeyCache::default(),
+            max_message,
+        }
+    }
+
+    /// The number of outstanding receives.
+    pub(super) fn len(&self) -> usize {
+        self.wrs.len()
+    }
+
+    /// The rail on which the receives are posted.
+    pub(super) fn rail(&self) -> usize {
+        self.rail
+    }
+
+    /// Successful receives in this epoch: the receiver record of the evidence.
+    pub(super) fn received_in_epoch(&self) -> u64 {
+        self.received_in_epoch
+    }
+
+    /// Checks a receive and appends it. The caller has checked that the vQP is open and has room.
+    pub(super) fn push(&mut self, wr: RecvWr, domain: &Domain) -> Result<()> {
+        let sges = wr.sges.len() as u64;
+        key_translation::check_limit("scatter entries", sges, rail::QP_CAPS.recv_sges.into())?;
+        let bytes = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
+        key_translation::check_limit("bytes of a receive", bytes, self.max_message)?;
+        self.lkey_cache.check(&wr.sges, domain)?;
+        self.wrs.push_back(wr);
+        Ok(())
+    }
+
+    /// Moves the queue to another rail. Returns the rail that still has receives posted, if it has some.
+    pub(super) fn switch_rail(&mut self, rail: usize) -> Option<usize> {
+        if self.rail == rail {
+            return None;
+        }
+        let old = core::mem::replace(&mut self.rail, rail);
+        (core::mem::take(&mut self.posted) > 0).then_some(old)
+    }
+
+    /// Records that the rail has flushed every receive.
+    pub(super) fn on_flushed(&mut self) {
+        self.posted = 0;
+    }
+
+    /// Posts the receives that the rail lacks.
+    ///
+    /// # Errors
+    /// The memory of a receive was deregistered. The receive completes with an error, and the vQP must close: otherwise the sender would
+    /// retry without end.
+    pub(super) fn post(
+        &mut self,
+        rail: &Rail,
+        domain: &Domain,
+        ready: &mut VecDeque<Completion>,
+    ) -> Result<(), Error> {
+        let mut wrs: SmallVec<[RecvWr; 1]> = SmallVec::new();
+        for (i, wr) in self.wrs.iter().enumerate().skip(self.posted) {
+            match key_translation::translate_sges(&wr.sges, self.rail, domain) {
+                Ok(sges) => wrs.push(RecvWr { wr_id: wr_id::RECV, sges }),
+                Err(error) => {
+                    let failed = self.wrs.remove(i);
+                    ready.extend(failed.map(|wr| self.failed(&wr, 0, WcStatus::LocalProtection)));
+                    return Err(error);
+                }
+            }
+        }
+        self.posted += match rail.post_recv(&wrs) {
+            Ok(()) => wrs.len(),
+            Err(e) => e.index, // the rail is failing; the next rail gets the other receives
+        };
+        Ok(())
+    }
+
+    /// Completes the oldest receive successfully.
+    #[inline]
+    pub(super) fn on_success(&mut self, wc: &Wc, ready: &mut VecDeque<Completion>) {
+        let Some(wr) = self.wrs.pop_front() else { return };
+        self.posted = self.posted.saturating_sub(1);
+        self.received_in_epoch += 1;
+        let completion = self.completion(&wr, wc, Outcome::Success);
+        self.received += 1;
+        self.deliver(completion, ready);
+    }
+
+    /// Completes the oldest receive with an error. The vQP must close now.
+    pub(super) fn on_error(&mut self, wc: &Wc, ready: &mut VecDeque<Completion>) {
+        if let Some(wr) = self.wrs.pop_front() {
+            ready.push_back(self.completion(&wr, wc, Outcome::Failed(wc.status)));
+        }
+    }
+
+    /// Passes a receive to the application, unless it must wait for the peer's Resume.
+    fn deliver(&mut self, mut completion: Completion, ready: &mut VecDeque<Completion>) {
+        let with_imm = completion.opcode == WcOpcode::RecvWithImm;
+        if let Some(held) = &mut self.held {
+            if with_imm || !held.is_empty() {
+                return held.push_back(completion);
+            }
+            self.held = None; // the peer replays a torn WRITE with immediate first, so this SEND shows that there is none
+        }
+        let partial = core::mem::take(&mut self.partial_imm_bytes);
+        if with_imm {
+            completion.byte_len = completion.byte_len.saturating_add(partial);
+        }
+        ready.push_back(completion);
+    }
+
+    /// Begins an epoch. A first receive with immediate waits until the peer's Resume tells how many bytes earlier rails carried of it.
+    pub(super) fn begin_epoch(&mut self) {
+        self.received_in_epoch = 0;
+        self.hold();
+    }
+
+    /// Makes receives wait for the peer's Resume.
+    pub(super) fn hold(&mut self) {
+        (self.held, self.partial_imm_bytes) = (Some(VecDeque::new()), 0);
+    }
+
+    /// Passes the receives that waited for the peer's Resume to the application. The peer replays its torn WRITE with immediate first, so
+    /// the first receive is that of this operation, and `partial_imm_bytes` belong to it.
+    ///
+    /// `None` says that no Resume will come: the length of that first receive is lost.
+    pub(super) fn release_held(&mut self, partial_imm_bytes: Option<u32>, ready: &mut VecDeque<Completion>) {
+        let Some(mut held) = self.held.take() else { return };
+        match (held.front_mut(), partial_imm_bytes) {
+            (Some(first), Some(bytes)) => first.byte_len = first.byte_len.saturating_add(bytes),
+            (Some(first), None) => first.outcome = Outcome::Unresolved(UnresolvedError::ValueLost),
+            (None, bytes) => self.partial_imm_bytes = bytes.unwrap_or(0),
+        }
+        ready.append(&mut held);
+    }
+
+    /// Ends every outstanding receive because the vQP closed.
+    pub(super) fn flush(&mut self, ready: &mut VecDeque<Completion>) {
+        let left = core::mem::take(&mut self.wrs);
+        for (i, wr) in (0..).zip(&left) {
+            ready.push_back(self.failed(wr, i, WcStatus::Flushed));
+        }
+    }
+
+    /// The completion of a receive without a message, `behind` places behind the oldest.
+    fn failed(&self, wr: &RecvWr, behind: u64, status: WcStatus) -> Completion {
+        Completion {
+            wr_id: wr.wr_id,
+            seq: self.received + behind,
+            opcode: WcOpcode::Recv,
+            outcome: Outcome::Failed(status),
+            resolution: Resolution::Direct,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            solicited: false,
+        }
+    }
+
+    fn completion(&self, wr: &RecvWr, wc: &Wc, outcome: Outcome) -> Completion {
+        Completion {
+            wr_id: wr.wr_id,
+            seq: self.received,
+            opcode: wc.opcode,
+            outcome,
+            resolution: Resolution::Direct,
+            byte_len: wc.byte_len,
+            imm: wc.imm,
+            invalidated: wc.invalidated,
+            solicited: wc.solicited,
+        }
+    }
+}

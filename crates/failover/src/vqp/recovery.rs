@@ -1,0 +1,463 @@
+//! The course of a failover at this end: detection, fence, evidence, decision, move; and the closing of the vQP.
+//!
+//! [`Recovery`] executes the actions of the negotiation on the datapath. An action may lead to the next failure, so the methods call each
+//! other recursively; each call leaves the state consistent before it makes the next.
+
+use mitra_verbs::{AsyncEvent, Time, Wc, WcStatus};
+
+use crate::completion::UnresolvedError;
+use crate::config::{Fencing, Policy};
+use crate::control_message::{Body, Message};
+use crate::evidence::{Contradiction, Evidence};
+use crate::negotiation::{Action, CloseReason, RailNegotiation};
+use crate::vqp::control_session::ControlSession;
+use crate::vqp::datapath::Datapath;
+use crate::vqp::failover_report::ReportRecorder;
+use crate::vqp::fence::{Fence, FenceStep};
+use crate::vqp::send_queue::PostFailure;
+use crate::vqp::stall_detector::StallDetector;
+use crate::vqp::termination::Termination;
+use crate::vqp::{Cause, FailoverReport, wr_id};
+
+/// The most completions taken from the active rail in one poll.
+const POLL_BATCH: usize = 32;
+/// The most completions taken at once from a rail that is drained at closing.
+const DRAIN_BATCH: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Recovery {
+    /// `None` until the vQP is connected.
+    session: Option<ControlSession>,
+    fence: Fence,
+    report: ReportRecorder,
+    stall: StallDetector,
+    termination: Termination,
+    /// The completions of a poll. The list keeps its allocation between polls.
+    wcs: Vec<Wc>,
+}
+
+impl Recovery {
+    pub(super) fn new() -> Recovery {
+        Recovery {
+            session: None,
+            fence: Fence::new(),
+            report: ReportRecorder::new(),
+            stall: StallDetector::default(),
+            termination: Termination::default(),
+            wcs: Vec::with_capacity(DRAIN_BATCH),
+        }
+    }
+
+    /// Starts the control session with the peer.
+    pub(super) fn start_session(&mut self, session: ControlSession) {
+        self.session = Some(session);
+    }
+
+    pub(super) fn session(&self) -> Option<&ControlSession> {
+        self.session.as_ref()
+    }
+
+    pub(super) fn session_mut(&mut self) -> Option<&mut ControlSession> {
+        self.session.as_mut()
+    }
+
+    #[inline]
+    fn negotiation(&self) -> Option<&RailNegotiation> {
+        self.session.as_ref().map(ControlSession::negotiation)
+    }
+
+    /// The active rail. During a move, the old one.
+    #[inline]
+    pub(super) fn active_rail(&self) -> usize {
+        self.negotiation().map_or(0, RailNegotiation::active)
+    }
+
+    /// Returns whether operations may be posted.
+    #[inline]
+    pub(super) fn is_active(&self) -> bool {
+        !self.termination.is_closed() && self.negotiation().is_some_and(RailNegotiation::is_active)
+    }
+
+    /// Returns whether the peer has confirmed the last move and none is in progress.
+    pub(super) fn is_move_confirmed(&self) -> bool {
+        !self.termination.is_closed() && self.negotiation().is_some_and(RailNegotiation::is_move_confirmed)
+    }
+
+    /// Returns whether the active rail has failed and no move can begin yet.
+    fn is_stranded(&self) -> bool {
+        self.negotiation().is_some_and(RailNegotiation::is_stranded)
+    }
+
+    /// Returns whether the vQP fences what it leaves behind. The baseline policies do not.
+    pub(super) fn requires_fence(&self, dp: &Datapath) -> bool {
+        dp.config().fencing == Fencing::On && dp.config().policy == Policy::Exact
+    }
+
+    /// Returns whether the active rail has failed and the vQP has not moved yet.
+    #[inline]
+    pub(super) fn is_failover_in_progress(&self) -> bool {
+        self.report.is_recording()
+    }
+
+    /// Returns whether an operation that was in flight at the last failure has not completed.
+    #[inline]
+    pub(super) fn is_replaying(&self) -> bool {
+        self.report.is_replaying()
+    }
+
+    pub(super) fn last_report(&self) -> Option<FailoverReport> {
+        self.report.last()
+    }
+
+    #[inline]
+    pub(super) fn is_closed(&self) -> bool {
+        self.termination.is_closed()
+    }
+
+    pub(super) fn close_reason(&self) -> Option<CloseReason> {
+        self.termination.reason()
+    }
+
+    pub(super) fn qp_error_event(&self) -> Option<AsyncEvent> {
+        self.termination.qp_error_event()
+    }
+
+    pub(super) fn contradiction(&self) -> Option<Contradiction> {
+        self.termination.contradiction()
+    }
+
+    // Completions.
+
+    /// Handles the completions of the active rail, and posts the sends for which they make room.
+    pub(super) fn poll_active_rail(&mut self, dp: &mut Datapath) {
+        let rail = self.active_rail();
+        let mut wcs = core::mem::take(&mut self.wcs);
+        wcs.clear();
+        let result = dp.rails().get(rail).poll_cq(POLL_BATCH, &mut wcs);
+        self.termination.begin_batch();
+        for wc in &wcs {
+            self.on_completion(dp, rail, wc);
+        }
+        self.termination.end_batch();
+        let is_empty = wcs.is_empty();
+        self.wcs = wcs;
+        self.flush_if_closed(dp);
+        if is_empty && let Some(nic_alive) = self.fence.on_empty_poll() {
+            self.finish_fence(dp, nic_alive);
+        }
+        if result.is_err() {
+            self.rail_failed(dp, rail, Cause::Device);
+        }
+        dp.take_send_completions();
+        self.report.on_progress(dp.send().ledger().first_seq(), || dp.now());
+        if dp.send().ledger().unposted() > 0 {
+            self.post_sends(dp);
+        }
+    }
+
+    #[inline]
+    fn on_completion(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
+        if wc.wr_id & wr_id::MARKER != 0 {
+            self.fence.on_marker(wc.wr_id & wr_id::RECV != 0);
+        } else if wc.wr_id & wr_id::RECV != 0 {
+            self.on_recv(dp, rail, wc);
+        } else if wc.status == WcStatus::Success {
+            dp.send_mut().on_success(wc.wr_id, wc.byte_len);
+        } else {
+            self.on_flush_or_error(dp, rail, wc);
+        }
+    }
+
+    fn on_recv(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
+        match wc.status {
+            // Without a real fence the old rail still receives after the receives were posted on the new one. Completing one here would
+            // pair every later message with the wrong buffer.
+            WcStatus::Success if self.fence.is_done() => {}
+            WcStatus::Success => dp.complete_recv(wc),
+            WcStatus::Flushed => self.on_flush_or_error(dp, rail, wc),
+            _ => {
+                dp.complete_recv(wc);
+                self.close(dp, CloseReason::RequestError);
+            }
+        }
+    }
+
+    /// Handles a failed send or a flushed receive: distinguishes a failure of the rail from one of the request.
+    fn on_flush_or_error(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
+        if !self.fence.is_idle() || self.is_closed() {
+            return; // the fence or the closing flushes the queues
+        }
+        match wc.status {
+            WcStatus::RetryExceeded | WcStatus::LocalQpOperation => {
+                self.rail_failed(dp, rail, Cause::Completion(wc.status));
+            }
+            WcStatus::Flushed => {
+                // No error completion came before: the peer's request broke a rule, or the device failed. An event tells which.
+                let _ = dp.domain().poll_rail_down(rail);
+                if !self.close_on_qp_error(dp, rail) {
+                    self.rail_failed(dp, rail, Cause::Completion(wc.status));
+                }
+            }
+            status => {
+                let seq = wc.wr_id;
+                let undecided = UnresolvedError::Undecided(CloseReason::RequestError);
+                dp.send_mut().on_request_error(seq, status, undecided);
+                self.close(dp, CloseReason::RequestError);
+            }
+        }
+    }
+
+    /// Posts a burst of pending sends, unless a move is in progress.
+    pub(super) fn post_sends(&mut self, dp: &mut Datapath) {
+        let Some(negotiation) = self.negotiation().filter(|n| n.is_active()) else { return };
+        let (rail, epoch) = (negotiation.active(), negotiation.ballot().epoch);
+        match dp.post_sends(rail, epoch) {
+            Ok(()) => {}
+            Err(PostFailure::Device) => self.rail_failed(dp, rail, Cause::Device),
+            Err(PostFailure::Request) => self.close(dp, CloseReason::RequestError),
+        }
+    }
+
+    /// Posts the receives on `rail`, and discards those that another rail still has.
+    pub(super) fn post_recvs(&mut self, dp: &mut Datapath, rail: usize) {
+        // The queue pair of the active rail is fenced and has flushed its receives already.
+        if let Some(old) = dp.recv_mut().switch_rail(rail)
+            && old != self.active_rail()
+            && dp.rails().get(old).discard_recvs(dp.config()).is_err()
+        {
+            self.rail_failed(dp, old, Cause::Device);
+        }
+        if dp.post_recvs().is_err() {
+            self.close(dp, CloseReason::RequestError);
+        }
+    }
+
+    // Detection.
+
+    /// Handles the failure of a rail at this end.
+    pub(super) fn rail_failed(&mut self, dp: &mut Datapath, rail: usize, cause: Cause) {
+        let now = dp.now();
+        let Some(negotiation) = self.negotiation() else { return };
+        let is_active = negotiation.is_active() && negotiation.active() == rail;
+        let is_stalled = is_active
+            && cause == Cause::Completion(WcStatus::RetryExceeded)
+            && self.stall.on_retries_exhausted(
+                now,
+                dp.send().ledger().progress(),
+                dp.rails().len(),
+                dp.config().peer_timeout,
+            );
+        if is_stalled || is_active && dp.config().policy == Policy::None {
+            return self.close(dp, CloseReason::NoRail);
+        }
+        if is_active {
+            self.report.on_detected(rail, cause, now);
+            // The choice of the next rail needs the current state of every other.
+            for other in (0..dp.rails().len()).filter(|&other| other != rail) {
+                self.check_device(dp, other, true);
+            }
+        }
+        let is_broken = cause != Cause::Device || !dp.rails().nic_answers(rail);
+        let Some(session) = &mut self.session else { return };
+        session.negotiation_mut().rail_failed(now, rail, is_broken);
+        self.run_actions(dp);
+    }
+
+    /// Handles the events of a rail's NIC. `query` also asks the NIC whether it is alive: it may die without an event.
+    pub(super) fn check_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) {
+        let event_says_down = dp.domain().poll_rail_down(rail);
+        if rail == self.active_rail() && self.fence.is_idle() && self.close_on_qp_error(dp, rail) {
+            return;
+        }
+        if !event_says_down && !query {
+            return;
+        }
+        let is_dead = query && !dp.rails().nic_answers(rail);
+        let (is_down, was_down) = (event_says_down || is_dead, dp.rails().is_down(rail));
+        if is_down && !was_down {
+            dp.rails_mut().set_down(rail, true);
+            self.rail_failed(dp, rail, Cause::Device);
+        } else if is_dead && let Some(session) = &mut self.session {
+            // The rail may have been down because of its link only.
+            session.negotiation_mut().rail_failed(dp.now(), rail, true);
+            self.run_actions(dp);
+        } else if !is_down && was_down {
+            dp.rails_mut().set_down(rail, false);
+            self.rail_recovered(dp, rail);
+            self.run_actions(dp);
+        }
+    }
+
+    /// Closes the vQP if an event says that the peer's request on this rail broke a rule. Returns whether it did.
+    fn close_on_qp_error(&mut self, dp: &mut Datapath, rail: usize) -> bool {
+        let Some(event) = dp.domain().take_qp_error(rail, dp.rails().get(rail).qpn()) else { return false };
+        self.termination.set_qp_error_event(event, dp.rails().qpn());
+        self.close(dp, CloseReason::RequestError);
+        true
+    }
+
+    fn rail_recovered(&mut self, dp: &Datapath, rail: usize) {
+        let Some(session) = &mut self.session else { return };
+        session.negotiation_mut().rail_recovered(dp.now(), rail);
+        if self.is_active() && !self.is_stranded() {
+            self.report.discard(); // the active rail came back before a move began
+        }
+    }
+
+    // The move.
+
+    /// Lets the negotiation and the fence proceed with time.
+    pub(super) fn handle_timeout(&mut self, dp: &mut Datapath, now: Time) {
+        if let Some(session) = &mut self.session {
+            session.negotiation_mut().handle_timeout(now);
+        }
+        self.run_actions(dp);
+        let step = self.fence.drive(dp.rails().get(self.active_rail()), dp.now());
+        self.on_fence_step(dp, step);
+    }
+
+    /// Executes the actions of the negotiation.
+    pub(super) fn run_actions(&mut self, dp: &mut Datapath) {
+        while let Some(action) = self.session.as_mut().and_then(|s| s.negotiation_mut().poll_action()) {
+            match action {
+                Action::Send(message) => {
+                    if let Body::Evidence { rail, .. } = message.body
+                        && self.fence.is_done()
+                    {
+                        // The peer may replay a SEND as soon as it has the evidence.
+                        self.post_recvs(dp, usize::from(rail));
+                    }
+                    self.broadcast(dp, &message);
+                }
+                Action::Fence { rail } => self.start_fence(dp, usize::from(rail)),
+                Action::Decide { rail, peer_evidence } => {
+                    self.decide_and_move(dp, usize::from(rail), &peer_evidence);
+                }
+                Action::PeerMoved { partial_imm_bytes } => dp.release_held_recvs(Some(partial_imm_bytes)),
+                Action::Close(reason) => self.on_close(dp, reason),
+            }
+        }
+    }
+
+    /// Sends a control message on every rail whose device is up.
+    pub(super) fn broadcast(&self, dp: &Datapath, message: &Message) {
+        if let Some(session) = &self.session {
+            dp.rails().broadcast(&session.encode(message));
+        }
+    }
+
+    fn start_fence(&mut self, dp: &mut Datapath, rail: usize) {
+        self.report.on_detected(rail, Cause::Peer, dp.now());
+        if !dp.rails().is_down(rail) {
+            self.rail_recovered(dp, rail); // the device works: the path or the queue pair failed
+        }
+        let step = if self.requires_fence(dp) {
+            self.fence.start(dp.rails().get(rail), dp.now())
+        } else {
+            self.fence.skip();
+            FenceStep::Pending
+        };
+        self.on_fence_step(dp, step);
+    }
+
+    fn on_fence_step(&mut self, dp: &mut Datapath, step: FenceStep) {
+        match step {
+            FenceStep::Pending => {}
+            FenceStep::Drained => self.finish_fence(dp, true),
+            FenceStep::Reset => {
+                if !self.fence.reset_nic(dp.rails().get(self.active_rail()))
+                    && let Some(session) = &mut self.session
+                {
+                    session.negotiation_mut().fence_failed();
+                }
+            }
+        }
+    }
+
+    /// Records what this end executed for the peer: nothing executes on the old rail any more.
+    fn finish_fence(&mut self, dp: &mut Datapath, nic_alive: bool) {
+        self.fence.finish(nic_alive);
+        let now = dp.now();
+        let Some(session) = &mut self.session else { return };
+        let (rail, epoch) = (session.negotiation().active(), session.negotiation().ballot().epoch);
+        let evidence = dp.collect_evidence(rail, epoch, nic_alive);
+        self.report.on_fenced(now);
+        dp.recv_mut().on_flushed();
+        session.negotiation_mut().fenced(now, evidence);
+        self.run_actions(dp);
+    }
+
+    /// Decides the operations in flight, moves to `rail` and replays there.
+    fn decide_and_move(&mut self, dp: &mut Datapath, rail: usize, peer_evidence: &Evidence) {
+        let old = self.active_rail();
+        let next_seq = dp.send().ledger().next_seq();
+        let stats = match dp.decide(old, rail, peer_evidence, self.fence.is_done_with_live_nic()) {
+            Ok(Some(stats)) => stats,
+            Ok(None) => return self.close(dp, CloseReason::RequestError),
+            Err(contradiction) => {
+                self.termination.set_contradiction(contradiction);
+                return self.close(dp, CloseReason::Contradiction);
+            }
+        };
+        let now = dp.now();
+        let Some(session) = &mut self.session else { return };
+        session.negotiation_mut().moved(now, stats.imm_bytes_kept);
+        let epoch = session.negotiation().ballot().epoch;
+        self.fence.clear();
+        dp.recv_mut().begin_epoch();
+        dp.rails_mut().note_heard(rail, now);
+        self.report.on_decided(now, (old, rail), epoch, stats, next_seq);
+        self.post_recvs(dp, rail);
+        self.post_sends(dp);
+    }
+
+    // Closing.
+
+    /// Closes the vQP and tells the peer. Does nothing before the vQP is connected.
+    pub(super) fn close(&mut self, dp: &mut Datapath, reason: CloseReason) {
+        if let Some(session) = &mut self.session {
+            session.negotiation_mut().close(reason);
+        }
+        self.run_actions(dp);
+    }
+
+    fn on_close(&mut self, dp: &mut Datapath, reason: CloseReason) {
+        if self.is_closed() {
+            return;
+        }
+        let reason = dp.rails().stop_all(self.active_rail(), reason);
+        self.termination.close(reason);
+        self.report.discard();
+        self.flush_if_closed(dp);
+    }
+
+    /// Completes every outstanding request once the vQP has closed. Operations whose completion arrived before that count as completed,
+    /// since the peer has been told so too.
+    fn flush_if_closed(&mut self, dp: &mut Datapath) {
+        let Some(reason) = self.termination.take_flush() else { return };
+        let active = self.active_rail();
+        if !self.fence.is_done() {
+            self.drain_rail(dp, active);
+        }
+        self.fence.clear();
+        let recv_rail = dp.recv().rail();
+        if recv_rail != active {
+            // The peer may have moved to that rail already. Its Resume, with the bytes that earlier rails carried, will not arrive.
+            dp.release_held_recvs(None);
+            dp.recv_mut().hold();
+            self.drain_rail(dp, recv_rail);
+        }
+        dp.abandon_sends(UnresolvedError::Undecided(reason));
+        dp.flush_recvs();
+    }
+
+    /// Handles every completion on a rail.
+    fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) {
+        let mut wcs = Vec::new();
+        while dp.rails().get(rail).poll_cq(DRAIN_BATCH, &mut wcs).is_ok() && !wcs.is_empty() {
+            for wc in wcs.drain(..) {
+                self.on_completion(dp, rail, &wc);
+            }
+        }
+    }
+}

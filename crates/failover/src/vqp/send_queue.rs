@@ -1,0 +1,227 @@
+use std::collections::VecDeque;
+
+use mitra_verbs::{Error, Mtu, Psn, Result, SendOp, SendWr, WcStatus};
+
+use crate::completion::{Completion, UnresolvedError};
+use crate::completion_log;
+use crate::config::{Config, WritePolicy};
+use crate::domain::Domain;
+use crate::evidence::Contradiction;
+use crate::key_translation::{self, LkeyCache, RemoteKeys};
+use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
+use crate::rail::{self, Rail};
+use crate::region::RemoteRegion;
+use crate::vqp::wr_id;
+
+/// The most work requests posted as one list: enough for the NIC to send several packets with one system call, few enough not to delay
+/// the first completion.
+const BURST: usize = 16;
+
+const UNSUPPORTED_OP: Error = Error::Unsupported(
+    "memory windows and invalidation on virtual queue pairs (they come with a later version)",
+);
+
+/// The reason why the send queue could not post.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PostFailure {
+    /// The NIC is dead.
+    Device,
+    /// The queue pair refused a request, which has failed. The vQP must close now.
+    Request,
+}
+
+/// The send queue: the ledger of operations, and the translation and posting of requests.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    ledger: Ledger,
+    /// The list being posted. It keeps its allocation between postings.
+    burst: Vec<SendWr>,
+    lkey_cache: LkeyCache,
+    remote_keys: RemoteKeys,
+    /// The peer's completion log for this end's operations.
+    log_region: Option<RemoteRegion>,
+    /// The longest message that every rail takes, in bytes.
+    max_message: u64,
+}
+
+impl SendQueue {
+    pub(super) fn new(config: &Config, max_message: u64, mtu: Mtu, first_psn: Psn) -> SendQueue {
+        let (depth, rd_atomic, log) = (config.send_wrs, config.rd_atomic, config.completion_log);
+        SendQueue {
+            ledger: Ledger::new(depth, rd_atomic, log, mtu, first_psn),
+            burst: Vec::with_capacity(BURST + 1),
+            lkey_cache: LkeyCache::default(),
+            remote_keys: RemoteKeys::default(),
+            log_region: None,
+            max_message,
+        }
+    }
+
+    /// Sets the peer's completion log.
+    pub(super) fn set_log_region(&mut self, region: Option<RemoteRegion>) {
+        self.log_region = region;
+    }
+
+    /// Makes the peer's region known.
+    pub(super) fn import(&mut self, region: RemoteRegion) {
+        self.remote_keys.insert(region);
+    }
+
+    #[inline]
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Checks a request and appends it to the ledger. The caller has checked that the vQP is open.
+    #[inline]
+    pub(super) fn push(
+        &mut self,
+        wr: SendWr,
+        write_policy: WritePolicy,
+        domain: &Domain,
+        queue_full: impl FnOnce() -> Error,
+    ) -> Result<u64> {
+        if self.ledger.is_halted() {
+            return Err(Error::Invalid(
+                "an operation ended in an error: take its completions, then resume()",
+            ));
+        }
+        if !self.ledger.has_room() {
+            return Err(queue_full());
+        }
+        key_translation::check_shape(&wr, &rail::QP_CAPS, self.max_message)?;
+        self.lkey_cache.check_data(&wr.data, domain)?;
+        key_translation::check_rkey(&wr, &self.remote_keys)?;
+        self.ledger.push(wr, write_policy).map_err(|_| UNSUPPORTED_OP)
+    }
+
+    /// Checks everything about a request that does not depend on the room in the queue or on imported regions.
+    pub(super) fn check(&mut self, wr: &SendWr, domain: &Domain) -> Result<()> {
+        if matches!(wr.op, SendOp::SendWithInvalidate(_) | SendOp::BindWindow(_) | SendOp::LocalInvalidate(_))
+        {
+            return Err(UNSUPPORTED_OP);
+        }
+        key_translation::check_shape(wr, &rail::QP_CAPS, self.max_message)?;
+        self.lkey_cache.check_data(&wr.data, domain)
+    }
+
+    /// Removes the operations from this sequence number on. None of them has been posted.
+    pub(super) fn truncate(&mut self, from: u64) {
+        self.ledger.truncate(from);
+    }
+
+    /// Lets operations be posted again after an error.
+    pub(super) fn resume(&mut self) {
+        self.ledger.resume();
+    }
+
+    /// Posts up to [`BURST`] requests of those that the limits allow, on the rail with this index.
+    pub(super) fn post(
+        &mut self,
+        rail: &Rail,
+        index: usize,
+        epoch: u16,
+        domain: &Domain,
+        log: bool,
+    ) -> Result<(), PostFailure> {
+        let mut failed = None;
+        let posted = if index == 0 && !log && self.ledger.unposted() == 1 {
+            // The common case: one request, whose keys need no translation.
+            self.ledger.next_posting().map_or(Ok(()), |posting| {
+                let one = core::slice::from_ref(posting.wr);
+                rail.post_send(one).map_err(|e| (posting.wr.wr_id, e.error))
+            })
+        } else {
+            self.burst.clear();
+            while self.burst.len() < BURST
+                && let Some(posting) = self.ledger.next_posting()
+            {
+                match key_translation::translate_send(posting.wr, index, domain, &self.remote_keys) {
+                    Ok(wr) => self.burst.push(wr),
+                    Err(error) => {
+                        failed = Some((posting.wr.wr_id, error));
+                        break;
+                    }
+                }
+                if let Some((seq, region)) = posting.log_seq.zip(self.log_region.as_ref()) {
+                    self.burst.push(completion_log::entry(region, index, wr_id::LOG | seq, epoch, seq));
+                }
+            }
+            match self.burst.is_empty() {
+                true => Ok(()),
+                false => rail.post_send(&self.burst).map_err(|e| (self.burst[e.index].wr_id, e.error)),
+            }
+        };
+        match posted {
+            // The queue pair is in ERR. Its completion will report the cause, and a failover replays what was not sent.
+            Ok(()) | Err((_, Error::WrongState { .. })) => {}
+            Err(refused) => failed = Some(refused),
+        }
+        match failed {
+            None => Ok(()),
+            Some((_, Error::DeviceFatal)) => Err(PostFailure::Device),
+            Some((id, _)) => {
+                if id & wr_id::LOG == 0 {
+                    // The request passed all checks when it was pushed, so one of its keys was revoked since.
+                    self.ledger.fail_unpostable(id, WcStatus::LocalProtection);
+                } else {
+                    self.ledger.unpost_behind(id & !wr_id::LOG);
+                }
+                Err(PostFailure::Request)
+            }
+        }
+    }
+
+    /// Records a successful completion of the rail, of an operation or a log entry.
+    #[inline]
+    pub(super) fn on_success(&mut self, id: u64, byte_len: u32) {
+        if id & wr_id::LOG == 0 {
+            self.ledger.complete(id, byte_len);
+        }
+    }
+
+    /// Records that the rail failed an operation or log entry for a reason of its own. The vQP must close now.
+    pub(super) fn on_request_error(&mut self, id: u64, status: WcStatus, undecided: UnresolvedError) {
+        if id & wr_id::LOG == 0 {
+            self.ledger.fail(id, status, undecided);
+        }
+    }
+
+    /// Moves the completions that are due to `ready`.
+    #[inline]
+    pub(super) fn take_completions(&mut self, ready: &mut VecDeque<Completion>) {
+        if self.ledger.has_done() {
+            while let Some(completion) = self.ledger.pop() {
+                ready.push_back(completion);
+            }
+        }
+    }
+
+    /// Ends every operation because the vQP closed, and moves their completions to `ready`.
+    pub(super) fn abandon(&mut self, error: UnresolvedError, ready: &mut VecDeque<Completion>) {
+        self.ledger.abandon(error);
+        self.take_completions(ready);
+    }
+
+    /// Decides the operations in flight and stores the values of recovered atomics in local memory. Returns `None` if a value could not be
+    /// stored: its operation has failed, and the vQP must close now.
+    ///
+    /// # Errors
+    /// A contradiction in the evidence.
+    pub(super) fn decide(
+        &mut self,
+        input: &RecoveryInput<'_>,
+        domain: &Domain,
+    ) -> Result<Option<RecoveryStats>, Contradiction> {
+        let mut values = Vec::new();
+        let stats = self.ledger.decide(input, &mut values)?;
+        let mut stored = true;
+        for recovered in values {
+            if !domain.store_atomic_result(recovered.at, recovered.value) {
+                self.ledger.lose_value(recovered.seq);
+                stored = false;
+            }
+        }
+        Ok(stored.then_some(stats))
+    }
+}

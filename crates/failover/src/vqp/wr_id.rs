@@ -1,0 +1,8 @@
+//! The `wr_id`s that a vQP uses on its rails. The `wr_id` of an operation is its sequence number, of 48 bits; the others carry a flag.
+
+/// The flag of the completion log entry behind the operation in the low bits.
+pub(super) const LOG: u64 = 1 << 62;
+/// The flag of everything posted to the receive queue.
+pub(super) const RECV: u64 = 1 << 63;
+/// The flag of the markers that the fence posts.
+pub(super) const MARKER: u64 = 1 << 61;
