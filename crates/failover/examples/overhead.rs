@@ -1,7 +1,7 @@
-//! What a virtual queue pair adds to each call: `cargo run --release -p mitra-failover --example overhead`.
+//! Measures the time that a virtual queue pair adds to a post with its completion and to an empty poll.
 //!
-//! Under it is a NIC that does nothing but complete what is posted, so what is timed is the vQP alone, beside the same
-//! calls on the NIC itself: posting a WRITE, polling in vain, polling a completion.
+//! The vQP runs over a NIC that only completes what is posted. The same calls on that NIC are timed beside it, so the difference is the
+//! vQP's own time. Run with `cargo run --release -p mitra-failover --example overhead`.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -16,7 +16,7 @@ use mitra_verbs::{
     SendFlags, SendOp, SendWr, SqDrain, SrqId, Time, Wc, WcOpcode, WcStatus,
 };
 
-/// Completes what is posted at once.
+/// A NIC that completes every signalled send at once and does nothing else.
 #[derive(Debug)]
 struct Null {
     attr: DeviceAttr,
@@ -64,13 +64,13 @@ impl Null {
     }
 
     fn number(&self) -> u32 {
-        let mut state = self.state.lock().expect("nothing panics");
+        let mut state = self.state.lock().expect("no thread panics while it holds the lock");
         state.next += 1;
         state.next
     }
 }
 
-/// Queue pairs, regions and the like are numbers. Data completion queues are even, so that control queues stay empty.
+/// Objects are numbers. Completion queues for data have even ones, the others stay empty.
 impl Provider for Null {
     fn attr(&self) -> &DeviceAttr {
         &self.attr
@@ -118,14 +118,14 @@ impl Provider for Null {
         Err(Error::Unsupported("channels"))
     }
     fn create_cq(&self, depth: u32, _: Option<&Arc<dyn CompletionChannel>>) -> Result<CqId> {
-        // A control queue is smaller than a data queue with a hundred requests each way.
+        // A vQP gives its control queue pair the smaller completion queue.
         Ok(CqId(self.number() * 2 + u32::from(depth <= 128)))
     }
     fn destroy_cq(&self, _: CqId) -> Result<()> {
         Ok(())
     }
     fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
-        let mut state = self.state.lock().expect("nothing panics");
+        let mut state = self.state.lock().expect("no thread panics while it holds the lock");
         if cq.0 % 2 == 1 {
             return Ok(0);
         }
@@ -193,9 +193,9 @@ impl Provider for Null {
         Ok(())
     }
     fn post_send(&self, _: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
-        let mut state = self.state.lock().expect("nothing panics");
+        let mut state = self.state.lock().expect("no thread panics while it holds the lock");
         for wr in wrs {
-            // UD is the heartbeats.
+            // UD sends are heartbeats.
             if wr.ud.is_none() && wr.flags.contains(SendFlags::SIGNALED) {
                 state.done.push_back(black_box(wr).wr_id);
             }
@@ -216,8 +216,8 @@ impl Provider for Null {
     }
 }
 
-/// Nanoseconds of each call, the least of some runs.
-fn least(times: u32, mut run: impl FnMut()) -> f64 {
+/// Returns the time of one call in nanoseconds: the minimum of seven runs.
+fn min_nanos(times: u32, mut run: impl FnMut()) -> f64 {
     let mut best = f64::INFINITY;
     for _ in 0..7 {
         let begin = Instant::now();
@@ -233,48 +233,48 @@ fn main() -> Result<()> {
     const TIMES: u32 = 20_000;
     let nics = [Null::open(), Null::open()];
     let domain = Domain::new(nics.to_vec())?;
-    println!("ns, the least of 7 runs of {TIMES}      bare   vqp  vqp - bare");
-    for log in [false, true] {
-        // Nobody answers heartbeats here.
+    println!("ns, minimum of 7 runs of {TIMES}       NIC   vQP  vQP - NIC");
+    for completion_log in [false, true] {
+        // No peer answers heartbeats here.
         let detector = DetectorConfig { max_missed_heartbeats: 1 << 20, ..DetectorConfig::default() };
-        let config = Config { completion_log: log, detector, ..Config::default() };
+        let config = Config { completion_log, detector, ..Config::default() };
         let mut a = VirtualQp::new(Arc::clone(&domain), config, [1, 2])?;
         let mut b = VirtualQp::new(Arc::clone(&domain), config, [3, 4])?;
         let memory = Arc::new(Buffer::new(1 << 16));
         let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE)?;
-        let (of_a, of_b) = (a.local_info()?, b.local_info()?);
-        a.connect(&of_b)?;
-        b.connect(&of_a)?;
+        let (info_a, info_b) = (a.local_info()?, b.local_info()?);
+        a.connect(&info_b)?;
+        b.connect(&info_a)?;
         let region = mr.remote();
         a.import(&region)?;
         let (mut wcs, mut completions) = (Vec::<Wc>::new(), Vec::<Completion>::new());
         let (cq, qpn) = (CqId(0), Qpn::new(1));
         let small = Data::inline(&[7; 8]);
         let large = Data::sge(mr.sge(0, 4096));
-        let name = |what: &str| format!("{what}{}", if log { " with log" } else { "" });
-        for (what, data) in [("post and complete 8 B", &small), ("post and complete 4 KiB", &large)] {
+        let name = |call: &str| format!("{call}{}", if completion_log { " with log" } else { "" });
+        for (call, data) in [("post and complete 8 B", &small), ("post and complete 4 KiB", &large)] {
             let wr = SendWr::new(0, SendOp::Write(region.at(0)), data.clone());
-            let bare = least(TIMES, || {
-                nics[0].post_send(qpn, &[black_box(&wr).clone()]).expect("it always works");
+            let bare = min_nanos(TIMES, || {
+                nics[0].post_send(qpn, &[black_box(&wr).clone()]).expect("the NIC accepts everything");
                 wcs.clear();
-                nics[0].poll_cq(cq, 32, &mut wcs).expect("it always works");
+                nics[0].poll_cq(cq, 32, &mut wcs).expect("the NIC accepts everything");
             });
-            let virt = least(TIMES, || {
-                a.post_send(black_box(&wr).clone()).expect("there is room");
+            let virt = min_nanos(TIMES, || {
+                a.post_send(black_box(&wr).clone()).expect("the queue has room");
                 completions.clear();
                 a.poll(&mut completions);
             });
-            println!("{:<32} {bare:>6.1} {virt:>6.1} {:>6.1}", name(what), virt - bare);
+            println!("{:<32} {bare:>6.1} {virt:>6.1} {:>6.1}", name(call), virt - bare);
         }
-        let bare = least(TIMES, || {
+        let bare = min_nanos(TIMES, || {
             wcs.clear();
-            nics[0].poll_cq(cq, 32, &mut wcs).expect("it always works");
+            nics[0].poll_cq(cq, 32, &mut wcs).expect("the NIC accepts everything");
         });
-        let virt = least(TIMES, || {
+        let virt = min_nanos(TIMES, || {
             completions.clear();
             a.poll(&mut completions);
         });
-        println!("{:<32} {bare:>6.1} {virt:>6.1} {:>6.1}", name("poll in vain"), virt - bare);
+        println!("{:<32} {bare:>6.1} {virt:>6.1} {:>6.1}", name("empty poll"), virt - bare);
     }
     Ok(())
 }
