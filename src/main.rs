@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// RDMA that keeps its word.
+/// RDMA in user space, with queue pairs that survive the failure of a NIC
 #[derive(Parser)]
 #[command(
     version,
-    after_help = "Exit codes: 0 done, 2 bad arguments or input; each command's --help names others."
+    after_help = "Exit codes: 0 success, 2 bad arguments or input; the --help of each command lists others."
 )]
 struct Mitra {
     #[command(subcommand)]

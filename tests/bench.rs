@@ -193,7 +193,7 @@ fn bandwidth_streams_both_ways() {
 #[test]
 fn failover_keeps_the_word_under_exact() {
     let report =
-        json(&["failover", "--rounds", "12", "--silent-rounds", "1", "--size", "8192", "--in-flight", "32"]);
+        json(&["failover", "--trials", "12", "--silent-trials", "1", "--size", "8192", "--in-flight", "32"]);
     assert_eq!(report["name"], "failover");
     for must_not_be in ["post_failure_resent", "doubled", "failed"] {
         assert_eq!(row(&report, &format!("exact/{must_not_be}"))["spread"], serde_json::json!([0.0, 0.0]));
@@ -229,11 +229,11 @@ fn people_get_a_table() {
 fn bad_input_is_named_with_the_way_out() {
     for (args, named, way_out) in [
         (&["latency", "--size", "7"][..], "'7'", "a multiple of 8"),
-        (&["latency", "--op", "push"], "'push'", "use write, read, send, faa"),
+        (&["latency", "--op", "push"], "'push'", "use write, read, send or faa"),
         (&["latency", "--mtu", "1500"], "'1500'", "256, 512, 1024, 2048 and 4096"),
         (&["latency", "--iters", "1"], "'1'", "10..="),
-        (&["latency", "--addresses", "127.0.0.300,a,b,c"], "'127.0.0.300'", "no IP address"),
-        (&["latency", "--addresses", "127.0.0.9"], "--addresses", "four addresses are needed"),
+        (&["latency", "--addresses", "127.0.0.300,a,b,c"], "'127.0.0.300'", "not an IP address"),
+        (&["latency", "--addresses", "127.0.0.9"], "--addresses", "give four addresses"),
         (
             &["latency", "--addresses", "203.0.113.9,127.1.2.3,127.1.2.4,127.1.2.5"],
             "203.0.113.9",

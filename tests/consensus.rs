@@ -188,15 +188,15 @@ fn when_the_leader_dies_the_others_name_another() {
 #[test]
 fn what_is_asked_wrongly_is_said_in_one_line() {
     for (arguments, says) in [
-        (&["memory", "raft"][..], "say kv, omega, or one of paxos"),
+        (&["memory", "raft"][..], "use kv, omega, or one of paxos"),
         (&["memory", "kv", "--listen", "0.0.0.0:0"], "--secret FILE"),
         (
             &["propose", "paxos", "--id", "3", "--processes", "127.0.0.1:1"],
-            "--id 3 is none of the 1 processes",
+            "--id 3 is not one of the 1 processes",
         ),
         (
             &["propose", "hbo", "maybe", "--id", "0", "--processes", "127.0.0.1:1"],
-            "hbo has a memory for each process",
+            "hbo needs one memory node per process",
         ),
         (
             &[
@@ -211,7 +211,7 @@ fn what_is_asked_wrongly_is_said_in_one_line() {
                 "--memories",
                 "127.0.0.1:4",
             ],
-            "--processes names 1 processes, --clients 2",
+            "--processes has 1 addresses, but --clients has 2",
         ),
         (&["propose", "cheap-quorum", "--id", "0", "--processes", "127.0.0.1:1"], "give --key and --keys"),
         (&["memory", "kv", "--fault", "rail7 down"], "--fault"),

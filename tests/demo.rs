@@ -136,7 +136,7 @@ fn text_report_and_captures() {
     assert!(!text.contains('\x1b'), "colours although it is no terminal");
     let page = std::fs::read_to_string(report).unwrap();
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
-    for expected in ["<!doctype html>", "rail 0 dies", "prefers-color-scheme", "What the words mean"] {
+    for expected in ["<!doctype html>", "rail 0 fails", "prefers-color-scheme", "What the words mean"] {
         assert!(page.contains(expected), "{expected}");
     }
     for absent in ["<script", "http://", "https://", "NaN"] {

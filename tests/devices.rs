@@ -36,7 +36,7 @@ fn text_says_yes_and_why_not_more() {
     let output = devices(&[]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("Software NICs: yes"), "{text}");
-    assert!(text.contains("Why not more"), "{text}");
+    assert!(text.contains("Limitations"), "{text}");
 }
 
 #[test]

@@ -303,13 +303,13 @@ fn faults_reach_programs_that_run() {
     refused(
         &mut scene.mitra(&["fault", "--pid", "1", "rail0 up"]),
         1,
-        "process 1 is none that has Mitra's device open",
+        "no process 1 of yours has Mitra's device open",
     );
     refused(&mut scene.mitra(&["fault", "rail0", "gone"]), 2, "unknown fault \"gone\"");
     refused(&mut scene.mitra(&["fault"]), 2, "<SCRIPT>");
     refused(&mut scene.mitra(&["fault", "--list", "rail0 up"]), 2, "cannot be used with");
     drop(server);
-    refused(&mut scene.mitra(&["fault", "rail0 up"]), 1, "no program of yours has Mitra's device open");
+    refused(&mut scene.mitra(&["fault", "rail0 up"]), 1, "none of your programs has Mitra's device open");
     let output = fault(&["--list"]);
     assert_eq!((output.status.code(), output.stdout), (Some(0), vec![]));
 }

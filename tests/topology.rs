@@ -116,15 +116,15 @@ fn a_single_process_has_no_expansion() {
 }
 
 #[test]
-fn the_table_names_what_defeats_the_graph_and_corrects_the_slide() {
+fn table_names_the_defeating_sets_and_explains_the_misread_bound() {
     let table = text(&topology(&["--family", "hypercube", "3"]));
     let lines: Vec<_> = table.lines().map(str::trim).collect();
     assert_eq!(lines[0], "hypercube 3: 8 processes, 12 shared-memory connections, 3 per NIC");
     let line =
         |start: &str| *lines.iter().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{table}"));
-    assert!(line("HBO f").contains("f = 7: {0} left, 4 of 8 represented"), "{table}");
+    assert!(line("HBO f").contains("f = 7: live {0}, 4 of 8 represented"), "{table}");
     assert!(line("best possible f").contains("f = 7: {0} and {7} are at distance 3 or more"), "{table}");
-    assert!(line("The slide's form").ends_with("it gives 2 in the place of 5."), "{table}");
+    assert!(line("The misread bound").ends_with("it gives 2 instead of 5."), "{table}");
     assert_eq!(lines.last(), Some(&"Exact."));
 }
 
@@ -159,7 +159,7 @@ fn drawings_show_every_vertex_and_need_nothing_from_elsewhere() {
     }
     assert_eq!(svg.matches("<line").count(), 8);
     assert!(!svg.contains("NaN") && !svg.contains("inf"));
-    assert!(html.contains("<svg") && html.contains("&lt;b&gt;&amp;.txt") && !html.contains("<b>&"));
+    assert!(html.contains("<svg") && html.contains("&#60;b&#62;&#38;.txt") && !html.contains("<b>&"));
     for page in [svg, html] {
         let links = page.replace("http://www.w3.org/2000/svg", "");
         assert!(!links.contains("http") && !links.contains("src=") && !links.contains("<script"));

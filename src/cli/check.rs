@@ -1,4 +1,4 @@
-//! `mitra check`: explores every order of steps of a protocol, at a small size.
+//! `mitra check`: explores every interleaving of a protocol's steps, at a small size.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -10,28 +10,28 @@ use indicatif::ProgressBar;
 use mitra_consensus_check::{CATALOGUE, Entry};
 use serde::Serialize;
 
-/// Explore every order of steps of a protocol, at a small size
+/// Explore every interleaving of a protocol's steps, at a small size
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   mitra check protected-memory-paxos
   mitra check paxos --explore 127.0.0.1:3000
-The state machines are those that users run; only processes, memories and what is on its way are modelled. --list names them, and
-what is explored of each.
-Exit codes: 0 all that it is meant to show holds, 1 there is a counterexample, 2 bad arguments.
---json: `name`, `states`, `holds` (what was looked at), `counterexample` (what does not hold, or null), `counterexample_steps`
-(an array; empty if all holds).")]
+The model runs the same state machines as a real deployment; only processes, memories and messages in transit are
+modelled. --list shows the protocols and the explored configuration of each.
+--json: `name`, `states`, `holds` (the checked properties), `counterexample` (the violated property, or null),
+`counterexample_steps` (an array; empty if every property holds).
+Exit codes: 0 every property holds, 1 there is a counterexample, 2 bad arguments.")]
 pub(crate) struct Args {
-    /// The protocol
+    /// Protocol to check
     #[arg(required_unless_present = "list")]
     name: Option<String>,
-    /// Tell which there are
+    /// List the protocols
     #[arg(long, conflicts_with = "name")]
     list: bool,
-    /// Serve the states to a browser at this address instead, step by step
+    /// Serve the states to a web browser at this address instead [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:3000")]
     explore: Option<SocketAddr>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -45,15 +45,15 @@ struct Report {
     counterexample_steps: Vec<String>,
 }
 
-/// The protocol of this name.
+/// Returns the catalogue entry of a protocol.
 pub(super) fn find(name: &str) -> anyhow::Result<&'static Entry> {
     CATALOGUE.iter().find(|entry| entry.name == name).with_context(|| {
         let names: Vec<&str> = CATALOGUE.iter().map(|entry| entry.name).collect();
-        format!("there is no protocol {name:?}; there are: {}", names.join(", "))
+        format!("there is no protocol {name:?}; the protocols are: {}", names.join(", "))
     })
 }
 
-/// A sign of life on a terminal while something takes long.
+/// Returns a spinner for a long computation.
 fn spinner(message: String) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(message);
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -70,17 +70,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let entry = find(name)?;
     if let Some(at) = args.explore {
-        writeln!(out, "http://{at}/: {}: {}; interrupt to end", entry.name, entry.explored)?;
+        writeln!(out, "http://{at}/: {}: {}; press Ctrl-C to stop", entry.name, entry.explored)?;
         entry.serve(at);
         return Ok(ExitCode::SUCCESS);
     }
     let bar = spinner(format!("{}: {}", entry.name, entry.explored));
-    let found = entry.explore();
+    let exploration = entry.explore();
     bar.finish_and_clear();
-    let (counterexample, steps) = found.counterexample.unzip();
+    let (counterexample, steps) = exploration.counterexample.unzip();
     let report = Report {
         name: entry.name,
-        states: found.states,
+        states: exploration.states,
         holds: entry.holds,
         counterexample,
         counterexample_steps: steps.unwrap_or_default().iter().map(|step| format!("{step:?}")).collect(),
@@ -92,8 +92,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         writeln!(out, "{}: {}", report.name, entry.explored)?;
         match report.counterexample {
             None => writeln!(out, "{} states: {} in all of them", report.states, report.holds.join(" and "))?,
-            Some(what) => {
-                writeln!(out, "{what} does not hold after {} steps:", report.counterexample_steps.len())?;
+            Some(property) => {
+                writeln!(out, "{property} does not hold after {} steps:", report.counterexample_steps.len())?;
                 report.counterexample_steps.iter().try_for_each(|step| writeln!(out, "  {step}"))?;
             }
         }

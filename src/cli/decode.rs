@@ -1,4 +1,4 @@
-//! `mitra decode`: the RoCEv2 packets of a capture file, one a line, each with its ICRC verdict.
+//! `mitra decode`: the RoCEv2 packets of a capture file, one per line, each with the result of its ICRC check.
 
 mod json;
 
@@ -14,50 +14,50 @@ use mitra_wire::pcap::{FileError, Reader, Record, Step};
 use mitra_wire::{ICRC_LEN, Packet, ParseError, Qpn, Verdict, opcode};
 use serde::Serialize;
 
-/// Show the RoCEv2 packets of a capture file (pcap or pcapng), with the verdict on each one's ICRC
+/// Show the RoCEv2 packets of a capture file (pcap or pcapng) and check the ICRC of each
 #[derive(clap::Args)]
 #[command(after_help = "\
-Exit codes: 0 the file was read to its end, whatever is in it; 2 it cannot be read or is no capture.
-A file that ends in the middle of a record is read as far as it goes, with a warning.
-The fields of --json are in docs/wire.md; the last object has packets, not_roce, malformed, icrc_bad.")]
+A file that ends in the middle of a record is decoded up to there, with a warning. docs/wire.md describes the fields of
+--json; the last object has packets, not_roce, malformed, icrc_bad.
+Exit codes: 0 the file was read to its end, whatever its contents; 2 the file cannot be read or is not a capture.")]
 pub(crate) struct Args {
-    /// The capture; - reads standard input, as in `tcpdump -w - udp port 4791 | mitra decode -`
+    /// Capture file; - reads standard input, as in `tcpdump -w - udp port 4791 | mitra decode -`
     file: PathBuf,
-    /// One JSON object a line: a packet each, then the totals
+    /// Print one JSON object per line: one per packet, then the totals
     #[arg(long)]
     json: bool,
 }
 
-/// What the capture holds. Every frame counts in exactly one of the first three.
+/// The totals of a capture. Every frame counts in exactly one of the first three fields.
 #[derive(Default, Serialize)]
 struct Totals {
-    /// RoCEv2 packets that parse, whatever their ICRC.
+    /// Well-formed RoCEv2 packets, with a good or a bad ICRC.
     packets: u64,
-    /// Frames of anything else.
+    /// Frames that are not RoCEv2.
     not_roce: u64,
-    /// RoCEv2 that does not parse, was cut by the capture, or ended before anyone could tell what it was.
+    /// RoCEv2 packets that do not parse, that the capture truncated, or whose headers are incomplete.
     malformed: u64,
-    /// Those of `packets` whose ICRC is wrong.
+    /// The packets among `packets` with a bad ICRC.
     icrc_bad: u64,
 }
 
-/// A frame that is or may be RoCEv2.
-struct Seen<'a> {
-    /// Place in the file, from 1.
+/// A frame that is RoCEv2, or may be.
+struct DecodedFrame<'a> {
+    /// The position in the file, from 1.
     number: u64,
     ts_ns: u64,
     frame: Option<Frame<'a>>,
-    what: What<'a>,
+    content: FrameContent<'a>,
 }
 
-impl Seen<'_> {
-    /// Seconds since the Unix epoch with nine decimals.
+impl DecodedFrame<'_> {
+    /// Formats the time stamp as seconds since the Unix epoch with nine decimals.
     fn time(&self) -> String {
         format!("{}.{:09}", self.ts_ns / 1_000_000_000, self.ts_ns % 1_000_000_000)
     }
 }
 
-enum What<'a> {
+enum FrameContent<'a> {
     Packet { packet: Packet<'a>, icrc_ok: bool },
     Cnp { dest_qp: Qpn, icrc_ok: bool },
     Malformed(String),
@@ -74,76 +74,76 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         to: BufWriter::new(io::stdout().lock()),
         json: args.json,
         totals: Totals::default(),
-        foreign_link: None,
+        unsupported_link: None,
     };
     let read = read_records(input, &mut out);
     match &read {
-        Err(Stop::File(FileError::NotACapture)) => {
+        Err(StopReason::File(FileError::NotACapture)) => {
             return Err(anyhow!(
                 "{name} is not a pcap or pcapng file (compressed captures must be unpacked, other formats \
                  converted: editcap -F pcap IN OUT)"
             ));
         }
-        Err(Stop::Read(_) | Stop::File(_)) | Ok(()) => out.finish()?,
-        Err(Stop::Write(_)) => {}
+        Err(StopReason::Read(_) | StopReason::File(_)) | Ok(()) => out.finish()?,
+        Err(StopReason::Write(_)) => {}
     }
-    if let Some(link) = out.foreign_link {
+    if let Some(link) = out.unsupported_link {
         eprintln!(
-            "mitra: {name}: frames of link type {link} were not looked into (Ethernet, raw IP, Linux cooked and \
+            "mitra: {name}: frames of link type {link} are not supported (Ethernet, raw IP, Linux cooked and \
              BSD loopback are) and count as not RoCEv2"
         );
     }
     match read {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(Stop::File(error @ FileError::Truncated)) => {
-            eprintln!("mitra: {name}: {error}; what came before it is decoded");
+        Err(StopReason::File(error @ FileError::Truncated)) => {
+            eprintln!("mitra: {name}: {error}; the packets before it are decoded");
             Ok(ExitCode::SUCCESS)
         }
-        Err(Stop::File(error)) => Err(anyhow!(error).context(format!("{name}: decoding stopped"))),
-        Err(Stop::Read(error)) => Err(anyhow!(error).context(format!("cannot read {name}"))),
-        Err(Stop::Write(error)) => Err(anyhow!(error).context("cannot write the output")),
+        Err(StopReason::File(error)) => Err(anyhow!(error).context(format!("{name}: decoding stopped"))),
+        Err(StopReason::Read(error)) => Err(anyhow!(error).context(format!("cannot read {name}"))),
+        Err(StopReason::Write(error)) => Err(anyhow!(error).context("cannot write the output")),
     }
 }
 
-/// Why decoding ended early.
-enum Stop {
+/// Why decoding stopped early.
+enum StopReason {
     File(FileError),
     Read(io::Error),
     Write(io::Error),
 }
 
-/// Feeds the file to the reader in pieces, each frame to the output.
-fn read_records(mut input: impl Read, out: &mut Output<impl Write>) -> Result<(), Stop> {
-    const PIECE: usize = 256 << 10;
+/// Reads the file in pieces and passes each frame to the output.
+fn read_records(mut input: impl Read, out: &mut Output<impl Write>) -> Result<(), StopReason> {
+    const READ_SIZE: usize = 256 << 10;
     let mut reader = Reader::new();
-    // The unread bytes are buffer[start..end].
-    let (mut buffer, mut start, mut end) = (vec![0; PIECE], 0, 0);
+    // The unread bytes are `buffer[start..end]`.
+    let (mut buffer, mut start, mut end) = (vec![0; READ_SIZE], 0, 0);
     let mut number = 0;
     loop {
-        match reader.step(&buffer[start..end]).map_err(Stop::File)? {
+        match reader.step(&buffer[start..end]).map_err(StopReason::File)? {
             Step::Skip(n) => start += n,
             Step::Frame(n, record) => {
                 number += 1;
-                out.record(number, &record).map_err(Stop::Write)?;
+                out.record(number, &record).map_err(StopReason::Write)?;
                 start += n;
             }
             Step::NeedMore(n) => {
-                // What has been decoded is shown before waiting for more: the input may be a live capture.
-                out.to.flush().map_err(Stop::Write)?;
+                // The input may be a live capture, so the decoded lines are written before the next read.
+                out.to.flush().map_err(StopReason::Write)?;
                 buffer.copy_within(start..end, 0);
                 (start, end) = (0, end - start);
                 if buffer.len() < n {
-                    buffer.resize(n.max(PIECE), 0);
+                    buffer.resize(n.max(READ_SIZE), 0);
                 }
-                let got = read_some(&mut input, &mut buffer[end..]).map_err(Stop::Read)?;
+                let got = read_some(&mut input, &mut buffer[end..]).map_err(StopReason::Read)?;
                 end += got;
                 if got == 0 {
                     return match (reader.is_recognised(), end) {
-                        (false, _) => Err(Stop::File(FileError::NotACapture)),
+                        (false, _) => Err(StopReason::File(FileError::NotACapture)),
                         (true, 0) => Ok(()),
                         (true, _) => {
                             out.totals.malformed += 1;
-                            Err(Stop::File(FileError::Truncated))
+                            Err(StopReason::File(FileError::Truncated))
                         }
                     };
                 }
@@ -165,32 +165,33 @@ struct Output<W> {
     to: W,
     json: bool,
     totals: Totals,
-    /// The first link type met that is not supported.
-    foreign_link: Option<u16>,
+    /// The first unsupported link type of the file.
+    unsupported_link: Option<u16>,
 }
 
 impl<W: Write> Output<W> {
     fn record(&mut self, number: u64, record: &Record<'_>) -> io::Result<()> {
         let link = LinkType::from_number(record.link);
         if link.is_none() {
-            self.foreign_link.get_or_insert(record.link);
+            self.unsupported_link.get_or_insert(record.link);
         }
-        let Some(seen) = link.and_then(|link| look(number, record.ts_ns, link, record.bytes)) else {
+        let Some(frame_info) = link.and_then(|link| decode_frame(number, record.ts_ns, link, record.bytes))
+        else {
             self.totals.not_roce += 1;
             return Ok(());
         };
-        match seen.what {
-            What::Packet { icrc_ok, .. } | What::Cnp { icrc_ok, .. } => {
+        match frame_info.content {
+            FrameContent::Packet { icrc_ok, .. } | FrameContent::Cnp { icrc_ok, .. } => {
                 self.totals.packets += 1;
                 self.totals.icrc_bad += u64::from(!icrc_ok);
             }
-            What::Malformed(_) => self.totals.malformed += 1,
+            FrameContent::Malformed(_) => self.totals.malformed += 1,
         }
         if self.json {
-            serde_json::to_writer(&mut self.to, &json::Line::new(&seen))?;
+            serde_json::to_writer(&mut self.to, &json::Line::new(&frame_info))?;
             self.to.write_all(b"\n")
         } else {
-            text(&mut self.to, &seen)
+            text(&mut self.to, &frame_info)
         }
     }
 
@@ -209,42 +210,42 @@ impl<W: Write> Output<W> {
     }
 }
 
-/// What the frame is; none if it is not RoCEv2.
-fn look(number: u64, ts_ns: u64, link: LinkType, bytes: &[u8]) -> Option<Seen<'_>> {
-    let seen = |frame, what| Some(Seen { number, ts_ns, frame, what });
+/// Parses a frame. Returns `None` if it is not RoCEv2.
+fn decode_frame(number: u64, ts_ns: u64, link: LinkType, bytes: &[u8]) -> Option<DecodedFrame<'_>> {
+    let frame_info = |frame, content| Some(DecodedFrame { number, ts_ns, frame, content });
     let frame = match Frame::parse(link, bytes) {
         Ok(frame) => frame,
         Err(FrameError::NotRoce) => return None,
-        Err(error) => return seen(None, What::Malformed(error.to_string())),
+        Err(error) => return frame_info(None, FrameContent::Malformed(error.to_string())),
     };
     let icrc_ok = match verify_frame(&frame) {
         Verdict::Good { .. } => true,
         Verdict::Bad => false,
         Verdict::TooShort => {
             let reason = format!("{} bytes, too few for a BTH and an ICRC", frame.datagram.len());
-            return seen(Some(frame), What::Malformed(reason));
+            return frame_info(Some(frame), FrameContent::Malformed(reason));
         }
     };
     let bytes = &frame.datagram[..frame.datagram.len() - ICRC_LEN];
-    let what = match (Packet::parse(bytes), bytes) {
-        (Ok(packet), _) => What::Packet { packet, icrc_ok },
+    let content = match (Packet::parse(bytes), bytes) {
+        (Ok(packet), _) => FrameContent::Packet { packet, icrc_ok },
         (Err(ParseError::UnknownOpcode(opcode::CNP)), [_, _, _, _, _, q0, q1, q2, ..]) => {
-            What::Cnp { dest_qp: Qpn::new(u32::from_be_bytes([0, *q0, *q1, *q2])), icrc_ok }
+            FrameContent::Cnp { dest_qp: Qpn::new(u32::from_be_bytes([0, *q0, *q1, *q2])), icrc_ok }
         }
-        (Err(error), _) => What::Malformed(error.to_string()),
+        (Err(error), _) => FrameContent::Malformed(error.to_string()),
     };
-    seen(Some(frame), what)
+    frame_info(Some(frame), content)
 }
 
-fn text(to: &mut impl Write, seen: &Seen<'_>) -> io::Result<()> {
-    to.write_all(seen.time().as_bytes())?;
-    if let Some(frame) = &seen.frame {
+fn text(to: &mut impl Write, frame_info: &DecodedFrame<'_>) -> io::Result<()> {
+    to.write_all(frame_info.time().as_bytes())?;
+    if let Some(frame) = &frame_info.frame {
         write!(to, " {} > {}", frame.src, frame.dst)?;
     }
     let verdict = |ok| if ok { "icrc ok" } else { "icrc BAD" };
-    match &seen.what {
-        What::Packet { packet, icrc_ok } => writeln!(to, " {packet} {}", verdict(*icrc_ok)),
-        What::Cnp { dest_qp, icrc_ok } => writeln!(to, " CNP qp {dest_qp} {}", verdict(*icrc_ok)),
-        What::Malformed(reason) => writeln!(to, " malformed (frame {}): {reason}", seen.number),
+    match &frame_info.content {
+        FrameContent::Packet { packet, icrc_ok } => writeln!(to, " {packet} {}", verdict(*icrc_ok)),
+        FrameContent::Cnp { dest_qp, icrc_ok } => writeln!(to, " CNP qp {dest_qp} {}", verdict(*icrc_ok)),
+        FrameContent::Malformed(reason) => writeln!(to, " malformed (frame {}): {reason}", frame_info.number),
     }
 }

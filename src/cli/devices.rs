@@ -1,4 +1,4 @@
-//! `mitra devices`: what this machine has for Mitra, and why not more.
+//! `mitra devices`: what this machine offers for RDMA, and how to improve it.
 
 mod machine;
 
@@ -10,41 +10,41 @@ use mitra_softnic::SoftNic;
 use mitra_verbs::{AtomicScope, Capabilities, Limits, Mtu, Provider};
 use serde::Serialize;
 
-use machine::{Address, Buffers, Hardware, Offload, PortUse};
+use machine::{Address, Buffers, Offload, PortUse, RdmaDevice};
 
-/// Explain what this machine has: software NICs, interfaces, offloads, buffers, real RDMA devices, and why not more
+/// Show what this machine offers for RDMA: software NICs, interfaces, offloads, socket buffers and RDMA devices
 #[derive(clap::Args)]
 #[command(after_help = "\
-Opens a software NIC on a free loopback address for a moment, to tell what it is; nothing else is opened or changed.
-Exit codes: 0 done, 2 bad arguments, or not even a loopback NIC can be opened (the reason is named).")]
+The command briefly opens a software NIC on a free loopback address to query it. It opens and changes nothing else.
+Exit codes: 0 success, 2 bad arguments, or a loopback NIC cannot be opened (with the reason).")]
 pub(crate) struct Args {
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Everything that is told.
+/// The object that `--json` prints.
 #[derive(Serialize)]
 struct Report {
-    soft: Soft,
+    soft: SoftNicInfo,
     addresses: Vec<Address>,
     offload: Offload,
     buffers: Buffers,
-    /// Who has UDP port 4791 of which address.
+    /// The processes that use UDP port 4791, by address.
     port_4791: Vec<PortUse>,
-    /// Real RDMA devices that the kernel knows.
-    hardware: Vec<Hardware>,
-    /// What could be better, and how.
+    /// The RDMA devices that the kernel knows.
+    hardware: Vec<RdmaDevice>,
+    /// What limits this machine, and how to improve it.
     hints: Vec<String>,
 }
 
-/// A software NIC as it is opened by default.
+/// A software NIC with the default configuration.
 #[derive(Serialize)]
-struct Soft {
-    /// The address it took.
+struct SoftNicInfo {
+    /// The address of the opened NIC.
     address: String,
     mtu: usize,
-    /// Unacknowledged payload bytes of a queue pair on the wire.
+    /// The largest number of unacknowledged payload bytes of a queue pair.
     send_window: u32,
     limits: Vec<Item<u64>>,
     capabilities: Vec<Item<String>>,
@@ -53,34 +53,35 @@ struct Soft {
 /// A limit or a capability.
 #[derive(Serialize)]
 struct Item<T> {
-    /// For scripts: the field of `mitra_verbs::Limits` or `Capabilities`.
+    /// The field of `mitra_verbs::Limits` or `Capabilities`, for scripts.
     name: &'static str,
-    /// For people.
-    what: &'static str,
+    /// A description for the text output.
+    #[serde(rename = "what")]
+    description: &'static str,
     value: T,
 }
 
-fn item<T>(name: &'static str, what: &'static str, value: T) -> Item<T> {
-    Item { name, what, value }
+fn item<T>(name: &'static str, description: &'static str, value: T) -> Item<T> {
+    Item { name, description, value }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let nic = SoftNic::open(mitra_softnic::Config::loopback()).context("cannot open a software NIC")?;
     let port = nic.query_port()?;
     let attr = nic.attr();
-    let soft = Soft {
+    let soft = SoftNicInfo {
         address: std::net::IpAddr::from(port.gid).to_string(),
         mtu: port.max_mtu.bytes(),
         send_window: nic.send_window(),
         limits: limits(&attr.limits),
         capabilities: capabilities(&attr.capabilities),
     };
-    let buffers = Buffers::look(nic.receive_buffer_size());
+    let buffers = Buffers::query(nic.receive_buffer_size());
     drop(nic);
     let mut report = Report {
         soft,
         addresses: machine::addresses().context("cannot list the interfaces")?,
-        offload: Offload::look(),
+        offload: Offload::query(),
         buffers,
         port_4791: machine::port_users(),
         hardware: machine::hardware(),
@@ -164,42 +165,42 @@ fn capabilities(capabilities: &Capabilities) -> Vec<Item<String>> {
     ]
 }
 
-/// What could be better on this machine, each with the way there.
+/// Returns what limits this machine, each with a way to improve it.
 fn hints(report: &Report) -> Vec<String> {
     let mut hints = Vec::new();
     let Buffers { asked, rmem_max, wmem_max, .. } = report.buffers;
     for (name, max) in [("rmem_max", rmem_max), ("wmem_max", wmem_max)] {
         if let Some(max) = max.filter(|&max| max < asked) {
             hints.push(format!(
-                "net.core.{name} is {max}: bursts of many queue pairs overrun a socket's buffer sooner, and are sent again; as root: sysctl -w net.core.{name}={asked}"
+                "net.core.{name} is {max}: bursts from many queue pairs overrun a socket buffer and must be retransmitted; as root: sysctl -w net.core.{name}={asked}"
             ));
         }
     }
     if !report.offload.gso || !report.offload.gro {
         hints.push(
-            "this kernel does not take or give runs of UDP datagrams in one piece (UDP_SEGMENT since Linux 4.18, UDP_GRO since 5.0): large messages run at about a third of the speed; use a newer kernel"
+            "this kernel lacks UDP segmentation offload (UDP_SEGMENT since Linux 4.18, UDP_GRO since 5.0): large messages run at about a third of the speed; use a newer kernel"
                 .to_owned(),
         );
     }
     for address in &report.addresses {
         let Some(mtu) = address.roce_mtu.filter(|&mtu| mtu < Mtu::M4096.bytes()) else { continue };
         hints.push(format!(
-            "{} has an MTU of {}, so its packets carry {mtu} bytes; 4096 need an MTU of 4200, here and at the peer: ip link set {} mtu 4200",
+            "{} has an MTU of {}, so packets carry {mtu} bytes; 4096 bytes need an MTU of 4200 on both sides: ip link set {} mtu 4200",
             address.interface, address.mtu, address.interface
         ));
     }
     hints.dedup();
     if report.addresses.iter().all(|address| address.loopback || address.refused.is_some()) {
         hints.push(
-            "no other interface has an address that a NIC can use: software NICs reach this machine only; ip addr add ADDRESS/PREFIX dev INTERFACE"
+            "no other interface has an address that a NIC can use, so software NICs reach this machine only: ip addr add ADDRESS/PREFIX dev INTERFACE"
                 .to_owned(),
         );
     }
     hints.push(if report.hardware.is_empty() {
-        "no RDMA hardware is known to the kernel (/sys/class/infiniband); real NICs are for a later version anyway, software NICs need none"
+        "the kernel knows no RDMA device (/sys/class/infiniband); this version uses software NICs only, which need none"
             .to_owned()
     } else {
-        "real NICs are driven by a later version (hardnic); until then software NICs work on their addresses, beside them"
+        "this version does not use real RDMA devices; software NICs work on the same addresses, beside them"
             .to_owned()
     });
     hints
@@ -210,40 +211,40 @@ fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(out, "Software NICs: yes, without root or kernel module")?;
     writeln!(
         out,
-        "  each takes a free address in 127.0.0.0/8 by default (this time {}), MTU {}, send window {} bytes",
+        "  default: a free address in 127.0.0.0/8 (now {}), MTU {}, send window {} bytes",
         soft.address, soft.mtu, soft.send_window
     )?;
-    writeln!(out, "\nAddresses that a software NIC can have")?;
+    writeln!(out, "\nAddresses that a software NIC can use")?;
     for address in &report.addresses {
-        let what = match (&address.refused, address.roce_mtu) {
+        let description = match (&address.refused, address.roce_mtu) {
             (Some(why), _) => format!("no: {why}"),
             (None, Some(mtu)) => format!("RoCE MTU {mtu}"),
             (None, None) => "no: its MTU is below what RoCEv2 needs".to_owned(),
         };
         let Address { address, interface, mtu, .. } = address;
-        writeln!(out, "  {address:<28} {interface:<10} MTU {mtu:<6} {what}")?;
+        writeln!(out, "  {address:<28} {interface:<10} MTU {mtu:<6} {description}")?;
     }
     writeln!(out, "\nUDP port 4791")?;
     if report.port_4791.is_empty() {
         writeln!(out, "  free on every address")?;
     }
     for user in &report.port_4791 {
-        writeln!(out, "  {:<28} taken by {}", user.address, user.holder)?;
+        writeln!(out, "  {:<28} used by {}", user.address, user.holder)?;
     }
     let yes = |has: bool| if has { "yes" } else { "no" };
     let Buffers { rmem_max, wmem_max, receive_buffer, .. } = &report.buffers;
     let shown = |max: &Option<u64>| max.map_or("unknown".to_owned(), |max| max.to_string());
     writeln!(out, "\nSockets")?;
-    writeln!(out, "  {:<28} {}", "sends runs in one piece", yes(report.offload.gso))?;
-    writeln!(out, "  {:<28} {}", "receives runs in one piece", yes(report.offload.gro))?;
+    writeln!(out, "  {:<28} {}", "segmentation offload (GSO)", yes(report.offload.gso))?;
+    writeln!(out, "  {:<28} {}", "receive offload (GRO)", yes(report.offload.gro))?;
     writeln!(out, "  {:<28} {}", "net.core.rmem_max", shown(rmem_max))?;
     writeln!(out, "  {:<28} {}", "net.core.wmem_max", shown(wmem_max))?;
     writeln!(
         out,
-        "  {:<28} {receive_buffer}; the window of each sender is a quarter, at most 1 MiB",
-        "receive buffer granted"
+        "  {:<28} {receive_buffer}; each sender's window is a quarter of it, at most 1 MiB",
+        "granted receive buffer"
     )?;
-    writeln!(out, "\nReal RDMA devices")?;
+    writeln!(out, "\nRDMA devices")?;
     if report.hardware.is_empty() {
         writeln!(out, "  none")?;
     }
@@ -251,14 +252,14 @@ fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
         writeln!(out, "  {:<12} {}, port 1 {}", device.name, device.kind, device.state)?;
     }
     writeln!(out, "\nLimits of a software NIC")?;
-    for Item { what, value, .. } in &soft.limits {
-        writeln!(out, "  {what:<34} {value}")?;
+    for Item { description, value, .. } in &soft.limits {
+        writeln!(out, "  {description:<34} {value}")?;
     }
     writeln!(out, "\nCapabilities of a software NIC")?;
-    for Item { what, value, .. } in &soft.capabilities {
-        writeln!(out, "  {what:<34} {value}")?;
+    for Item { description, value, .. } in &soft.capabilities {
+        writeln!(out, "  {description:<34} {value}")?;
     }
-    writeln!(out, "\nWhy not more")?;
+    writeln!(out, "\nLimitations")?;
     for hint in &report.hints {
         writeln!(out, "  {hint}")?;
     }

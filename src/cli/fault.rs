@@ -1,4 +1,4 @@
-//! `mitra fault`: lets faults befall programs that run under `mitra run`.
+//! `mitra fault`: injects faults into programs that run under `mitra run`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -7,48 +7,49 @@ use mitra_control::{ControlledProcess, DeviceStatus, Request, Response, list_pro
 use mitra_control::{FaultScript, Settings, run_dir};
 use serde::Serialize;
 
-/// Let a fault befall the rails of programs that run under `mitra run`, and of memories and processes of an agreement
+/// Inject a fault into the rails of programs under `mitra run`, memory nodes and processes
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   mitra fault --list
   mitra fault rail0 down
   mitra fault --pid 4711 'rail0 nic-dead at 500ms; rail1 noise drop=1000ppm'
-Reaches this user's programs that have Mitra's device open. `at` counts from now. Faults are described in docs/faults.md.
-Exit codes: 0 every program that was reached took it; 1 there was none, or one refused or did not answer; 2 bad
-arguments. --json: {\"processes\": [...]}, each with `pid`, and `error`, or with --list `program`, `rails` (`address`,
-`state`: up, down, failed), `queue_pairs`, `failovers`.")]
+Applies to this user's programs that have Mitra's device open. Times after `at` count from now. docs/faults.md describes
+the faults. --json: {\"processes\": [...]}, each with `pid` and, on failure, `error`; with --list also `program`, `rails`
+(`address`, `state`: up, down, failed), `queue_pairs`, `failovers`.
+Exit codes: 0 every program accepted the fault; 1 there is no such program, or one refused or did not respond; 2 bad
+arguments.")]
 pub(crate) struct Args {
-    /// This process only
+    /// Only this process
     #[arg(long)]
     pid: Option<u32>,
-    /// Tell which programs there are, and how their rails are
+    /// List the running programs and the state of their rails
     #[arg(long)]
     list: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// What befalls which rail, and when: rail0 down at 2s
+    /// Fault script: which fault, on which rail, and when; for example rail0 down at 2s
     #[arg(required_unless_present = "list", conflicts_with = "list")]
     script: Vec<String>,
 }
 
 #[derive(Serialize)]
 struct Report {
-    processes: Vec<Reached>,
+    processes: Vec<ProcessResult>,
 }
 
-/// What a process answered.
+/// The response of one process.
 #[derive(Serialize)]
-struct Reached {
+struct ProcessResult {
     pid: u32,
     #[serde(flatten)]
-    told: Told,
+    outcome: RequestOutcome,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Told {
+enum RequestOutcome {
     Done {},
     Status {
         program: String,
@@ -68,9 +69,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::default_path);
     run_dir::ensure(&dir)?;
-    let found =
+    let processes =
         list_processes(&dir)?.into_iter().filter(|process| args.pid.is_none_or(|pid| pid == process.pid));
-    let report = Report { processes: found.map(|process| reach(&process, &request)).collect() };
+    let report = Report { processes: processes.map(|process| request_from(&process, &request)).collect() };
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer(&mut out, &report).map_err(io::Error::from)?;
@@ -80,33 +81,33 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     out.flush()?;
     if report.processes.is_empty() {
-        let whose =
-            args.pid.map_or("no program of yours".to_owned(), |pid| format!("process {pid} is none that"));
+        let subject =
+            args.pid.map_or("none of your programs".to_owned(), |pid| format!("no process {pid} of yours"));
         eprintln!(
-            "mitra: {whose} has Mitra's device open; start one with `mitra run`, mitra fault --list shows them"
+            "mitra: {subject} has Mitra's device open; start one with `mitra run`, and list them with `mitra fault --list`"
         );
     }
-    let failed = |reached: &Reached| matches!(reached.told, Told::Failed { .. });
+    let failed = |reached: &ProcessResult| matches!(reached.outcome, RequestOutcome::Failed { .. });
     let ok = (args.list || !report.processes.is_empty()) && !report.processes.iter().any(failed);
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn reach(process: &ControlledProcess, request: &Request) -> Reached {
-    let told = match process.request(request) {
-        Ok(Response::Done) => Told::Done {},
-        Ok(Response::Status { program, device, .. }) => Told::Status { program, device },
-        Ok(Response::Refused(error)) => Told::Failed { error },
-        Err(error) => Told::Failed { error: error.to_string() },
+fn request_from(process: &ControlledProcess, request: &Request) -> ProcessResult {
+    let outcome = match process.request(request) {
+        Ok(Response::Done) => RequestOutcome::Done {},
+        Ok(Response::Status { program, device, .. }) => RequestOutcome::Status { program, device },
+        Ok(Response::Refused(error)) => RequestOutcome::Failed { error },
+        Err(error) => RequestOutcome::Failed { error: error.to_string() },
     };
-    Reached { pid: process.pid, told }
+    ProcessResult { pid: process.pid, outcome }
 }
 
 fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    for Reached { pid, told } in &report.processes {
-        match told {
-            Told::Done {} => writeln!(out, "{pid}: done")?,
-            Told::Failed { error } => writeln!(out, "{pid}: {error}")?,
-            Told::Status { program, device: DeviceStatus { rails, queue_pairs, failovers } } => {
+    for ProcessResult { pid, outcome } in &report.processes {
+        match outcome {
+            RequestOutcome::Done {} => writeln!(out, "{pid}: done")?,
+            RequestOutcome::Failed { error } => writeln!(out, "{pid}: {error}")?,
+            RequestOutcome::Status { program, device: DeviceStatus { rails, queue_pairs, failovers } } => {
                 writeln!(out, "{pid}: {program}")?;
                 writeln!(out, "  queue pairs {queue_pairs}, failovers {failovers}")?;
                 for (rail, state) in rails.iter().enumerate() {

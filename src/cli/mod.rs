@@ -1,4 +1,4 @@
-//! The subcommands of `mitra`, one file each with its `Args` and its `run`.
+//! The subcommands of `mitra`, one module each with its `Args` and its `run`.
 
 pub(crate) mod check;
 pub(crate) mod cluster;
@@ -17,14 +17,14 @@ use std::io;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-/// Whether the reader of our output went away, as `| head` does: the end of our work, not a failure.
+/// Returns whether the reader of the output has closed it, as `| head` does. That is not a failure.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     })
 }
 
-/// The command line; what is wrong with it is said in one line that names the way out, and the exit code is 2.
+/// Parses the command line. An error is printed in one line with a way out, and the exit code is 2.
 pub(crate) fn parse<T: Parser>() -> T {
     T::try_parse().unwrap_or_else(|error| match error.kind() {
         ErrorKind::DisplayHelp
@@ -37,7 +37,7 @@ pub(crate) fn parse<T: Parser>() -> T {
     })
 }
 
-/// The first paragraph of clap's message and its tips; its usage and its pointer to the help, shortened.
+/// Shortens clap's message to its first paragraph and its tips.
 fn in_one_line(message: &str) -> String {
     let mut line = String::new();
     for (i, paragraph) in message.split("\n\n").map(str::trim).enumerate() {
@@ -49,7 +49,7 @@ fn in_one_line(message: &str) -> String {
             line.push_str(tip);
         }
     }
-    line.push_str("; --help tells more");
+    line.push_str("; see --help");
     line
 }
 
@@ -58,12 +58,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_of_several_paragraphs_becomes_a_line() {
+    fn clap_message_is_shortened_to_one_line() {
         let message = "error: unexpected argument '--op' found\n\n  tip: a similar argument exists: '--ops'\n\n\
                        Usage: mitra demo --ops <OPS>\n\nFor more information, try '--help'.\n";
         assert_eq!(
             in_one_line(message),
-            "unexpected argument '--op' found; a similar argument exists: '--ops'; --help tells more"
+            "unexpected argument '--op' found; a similar argument exists: '--ops'; see --help"
         );
     }
 }

@@ -1,18 +1,28 @@
-//! Reports: one static page each, drawn by ourselves, that needs nothing from elsewhere.
+//! The parts that the templates of all reports share. A report is one static page without links to other files.
 
-const STYLE: &str = include_str!("page.css");
+use std::fmt;
 
-/// The whole page around `body`, with what this report adds to the style.
-pub(crate) fn page(title: &str, style: &str, body: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{}</title>\n<style>\n{STYLE}{style}</style></head>\n<body><main>\n{body}</main></body></html>\n",
-        escape(title)
-    )
+/// A length or position in a drawing, in user units of the SVG, with one decimal.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Px(pub(crate) f64);
+
+impl fmt::Display for Px {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1}", self.0)
+    }
 }
 
-/// Text as HTML.
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+/// A rectangle in a drawing. A negative width is drawn as 0.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Rect {
+    pub(crate) x: Px,
+    pub(crate) y: Px,
+    pub(crate) width: Px,
+    pub(crate) height: Px,
+}
+
+impl Rect {
+    pub(crate) fn new(x: f64, y: f64, width: f64, height: f64) -> Rect {
+        Rect { x: Px(x), y: Px(y), width: Px(width.max(0.0)), height: Px(height) }
+    }
 }

@@ -1,4 +1,4 @@
-//! `mitra sim`: runs a protocol from seeds, with faults.
+//! `mitra sim`: runs a protocol under a seeded adversary.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -9,28 +9,28 @@ use serde::Serialize;
 
 use super::check::find;
 
-/// Run a protocol from seeds: an adversary chooses order and faults, then all is calm and everybody must decide
+/// Run a protocol from seeds: an adversary chooses the order of steps and the faults, then a stable period follows in
+/// which every live process must decide
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   mitra sim --workload protected-memory-paxos --seeds 10000
   mitra sim --workload paxos --seeds 1 --from 4711
-Exit codes: 0 nothing was violated and nobody was stuck, 1 something was or somebody (with the seed), 2 bad arguments.
---json: `workload`, `seeds`, `from`, `operations` (steps taken), `faults` (crashes, and
-Byzantine processes), `violations` (seeds in which two processes decided
-differently, or what nobody had proposed), `stuck` (seeds in which somebody alive has not decided, or in which no leader is settled on), `first` (the first such seed,
-or null).")]
+--json: `workload`, `seeds`, `from`, `operations` (steps), `faults` (crashes and Byzantine processes), `violations` (seeds
+in which processes decided different values, or a value that no process proposed), `stuck` (seeds in which a live process
+did not decide, or the leader election did not stabilize), `first` (the first such seed, or null).
+Exit codes: 0 no violation and no stuck process, 1 otherwise (the output has the seed), 2 bad arguments.")]
 pub(crate) struct Args {
-    /// The protocol: `mitra check --list` names them
+    /// Protocol to run; `mitra check --list` lists them
     #[arg(long)]
     workload: String,
-    /// How many seeds
+    /// Number of seeds
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
-    /// The first seed
+    /// First seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

@@ -25,11 +25,11 @@ sent again, except READs, whose data is recovered by reading again. Under exact 
 Exit codes: 0 success, 1 data was wrong, lost or duplicated under exact, 2 bad arguments.")]
 pub(crate) struct Args {
     /// Failures under each policy
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    rounds: u32,
+    #[arg(long, alias = "rounds", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    trials: u32,
     /// Failures without a port event, under exact; each takes as long as the heartbeat timeout
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
-    silent_rounds: u32,
+    #[arg(long, alias = "silent-rounds", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    silent_trials: u32,
     /// Operations in flight
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100))]
     in_flight: u32,
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let mut peer = PeerProcess::start(PEER_ROLE)?;
     peer.connection.send(&Task::Failover)?;
-    let bar = progress(u64::from(2 * args.rounds + args.silent_rounds));
+    let bar = progress(u64::from(2 * args.trials + args.silent_trials));
     peer.connection.send(&Some(&plan))?;
     let rtt = failover_trial::measure_round_trip(&plan, &ours, &mut peer.connection)? / 1000.0;
 
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut blanket = PolicyTrials::new("blanket");
     let mut silent = PolicyTrials::new("exact/silent");
     let mut random = Random(args.seed);
-    for _ in 0..args.rounds {
+    for _ in 0..args.trials {
         // Both policies get the same failure, one after the other.
         let fault = random.fault(args);
         for policy in [&mut exact, &mut blanket] {
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             bar.inc(1);
         }
     }
-    for _ in 0..args.silent_rounds {
+    for _ in 0..args.silent_trials {
         let after = 100 + random.below(100);
         let plan = TrialPlan { fault: Ok(Fault::Silent(after)), ..plan.clone() };
         silent.run_trial(&plan, &ours, &mut peer)?;
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut notes = machine.warnings();
     notes.push(format!(
         "{} trials under each policy, {} of which ended before the fault triggered; {} silent trials.",
-        args.rounds,
+        args.trials,
         exact.untriggered + blanket.untriggered,
         silent.trials.len()
     ));
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         notes.push(format!("exact VIOLATED exactly-once for {broken} operations"));
     }
     let settings = serde_json::json!({
-        "rounds": args.rounds, "silent_rounds": args.silent_rounds, "in_flight": args.in_flight,
+        "rounds": args.trials, "silent_rounds": args.silent_trials, "in_flight": args.in_flight,
         "size": args.size, "seed": args.seed, "heartbeat_ms": args.heartbeat, "misses": args.misses,
         "log": args.log, "mix": "3 WRITE : 3 SEND : 1 READ : 1 FAA", "missed": exact.untriggered + blanket.untriggered,
     });

@@ -1,4 +1,4 @@
-//! `mitra key`: what a process signs with, where processes lie.
+//! `mitra key`: creates the signing key of a process.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -12,17 +12,18 @@ use ed25519_dalek::{SigningKey, VerifyingKey};
 use mitra_consensus::ProcessId;
 use mitra_consensus::signature::Ed25519;
 
-/// Make a key that a process signs with, where others may lie
+/// Create the signing key of a process, for the Byzantine protocols
 ///
-/// Writes the secret half to a new file, and prints the public half on a line, for the file that all are given.
+/// Writes the secret key to a new file and prints the public key on one line. All processes get the file of all public
+/// keys.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:
   for p in 0 1 2; do mitra key key$p; done > keys
   mitra propose fast-and-robust blue --id 0 --key key0 --keys keys …
-Exit codes: 0 done, 2 bad arguments, or the file is there already.")]
+Exit codes: 0 success, 2 bad arguments, or the file exists.")]
 pub(crate) struct Args {
-    /// Where the secret half is to be
+    /// New file for the secret key
     file: PathBuf,
 }
 
@@ -40,41 +41,42 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What process `me` of `n` signs with, and checks others by, in one decision of many.
+/// Returns the signer of process `me` of `n` for one decision. It verifies the other processes' signatures too.
 pub(super) fn keys(
     me: ProcessId,
     n: u8,
     secret: &Path,
-    everybody: &Path,
+    public_keys: &Path,
     instance: u64,
 ) -> anyhow::Result<Ed25519> {
     let read = |file: &Path| {
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
     };
-    let secret = bytes(read(secret)?.trim()).context("--key is to be a file that mitra key made")?;
-    let lines = read(everybody)?;
-    let public = |line: &str| VerifyingKey::from_bytes(&bytes(line.trim())?).ok();
-    let everybody: Option<Vec<_>> = lines.lines().map(public).collect();
-    let everybody = everybody.context("--keys is to be a line for each process, as mitra key prints it")?;
+    let secret = parse_hex(read(secret)?.trim()).context("--key must be a file that `mitra key` created")?;
+    let lines = read(public_keys)?;
+    let public = |line: &str| VerifyingKey::from_bytes(&parse_hex(line.trim())?).ok();
+    let public_keys: Option<Vec<_>> = lines.lines().map(public).collect();
+    let public_keys =
+        public_keys.context("--keys must have one line per process, as `mitra key` prints it")?;
     ensure!(
-        everybody.len() == usize::from(n),
-        "--keys holds {} keys; there are {n} processes",
-        everybody.len()
+        public_keys.len() == usize::from(n),
+        "--keys has {} keys, but there are {n} processes",
+        public_keys.len()
     );
-    let mine = SigningKey::from_bytes(&secret).verifying_key();
+    let public_key = SigningKey::from_bytes(&secret).verifying_key();
     ensure!(
-        everybody[usize::from(me.0)] == mine,
-        "line {} of --keys is not the public half of --key",
+        public_keys[usize::from(me.0)] == public_key,
+        "line {} of --keys is not the public key of --key",
         me.0 + 1
     );
-    Ok(Ed25519::new(instance, &secret, Arc::from(everybody)))
+    Ok(Ed25519::new(instance, &secret, Arc::from(public_keys)))
 }
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn bytes(hex: &str) -> Option<[u8; 32]> {
+fn parse_hex(hex: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     let digits = hex.is_ascii() && hex.len() == 64;
     for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)).filter(|_| digits) {

@@ -12,16 +12,17 @@ use mitra_kv::StoreConfig;
 use serde::Serialize;
 
 use super::protocol::Protocol;
-use super::{Place, elect};
+use super::{ClusterArgs, elect};
 
-/// How long it sleeps at most: how late a peer's failover can find it.
-const NAP: Duration = Duration::from_millis(1);
+/// The longest sleep, which bounds how late this side reacts to a peer's failover.
+const MAX_SLEEP: Duration = Duration::from_millis(1);
 
-/// Lend memory to the processes of an agreement, who reach it by RDMA
+/// Run a memory node, which processes read and write by RDMA
 ///
-/// Its processor lets processes in and changes their rights; they read and write by themselves, and the NIC refuses who has lost
-/// the right. It holds what it holds for as long as it runs: one that is started anew has forgotten everything, and counts as crashed
-/// with those who knew it before; but with --data it lies in files, and goes on where it was.
+/// The CPU of the memory node accepts connections and changes permissions. Reads and writes do not involve it: the NIC
+/// executes them, and refuses those without permission. Without --data, a restarted memory node has lost its contents
+/// and counts as crashed for the processes that used it before. With --data, the contents are in files and survive a
+/// restart.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example, a decision of three processes over three memories (each line in a terminal of its own, or with &):
@@ -29,40 +30,42 @@ Example, a decision of three processes over three memories (each line in a termi
   mitra memory protected-memory-paxos --listen 127.0.0.1:7002
   mitra memory protected-memory-paxos --listen 127.0.0.1:7003
   mitra propose protected-memory-paxos --help
-Prints where it listens, on one line (--json: `address`, `bytes`), and serves until it is ended. Exit codes: 2 bad arguments or input.")]
+Prints its address on one line (--json: `address`, `bytes`) and runs until it is interrupted.
+Exit codes: 2 bad arguments or input.")]
 pub(crate) struct Args {
-    /// What it is for: the key-value store (kv), an election (omega), or a protocol
+    /// What the memory node serves: the key-value store (kv), a leader election (omega), or a protocol
     #[arg(value_parser = purpose, value_name = "kv|omega|PROTOCOL")]
     purpose: Purpose,
-    /// Where processes come in
+    /// Address on which the memory node accepts processes
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// How many processes share it
+    /// Number of processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=64))]
     processes: u8,
-    /// How many memories there are
+    /// Number of memory nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=64))]
     memories: u8,
-    /// Which of them it is, from 0
+    /// Id of this memory node, from 0
     #[arg(long, default_value_t = 0)]
     id: u8,
-    /// Of kv: MiB that all keys and values may take
+    /// kv: capacity for all keys and values in MiB
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=mitra_kv::MAX_CAPACITY_MIB.into()))]
     megabytes: u8,
-    /// Of a protocol: bytes that a register has room for
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
-    room: u32,
-    /// Keep what it holds in this directory (made if there is none), to go on there when it is started again
+    /// Protocols: capacity of a register in bytes
+    #[arg(long, alias = "room", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
+    register_bytes: u32,
+    /// Keep the contents in this directory, which is created if missing, and restore them on the next start
     #[arg(long, value_name = "DIRECTORY")]
     data: Option<PathBuf>,
-    /// Acknowledge what is written only once it is on the disk: without, a restart of the machine makes its files useless
+    /// Acknowledge a write only when it is on disk; without this option, the files are not usable after a restart of
+    /// the machine
     #[arg(long, requires = "data")]
     sync: bool,
-    /// One JSON object instead of a line
+    /// Print one JSON object instead of a line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    cluster: ClusterArgs,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +82,7 @@ fn purpose(name: &str) -> Result<Purpose, String> {
         _ => Protocol::from_str(name, false).map(Purpose::Decide).map_err(|_| {
             let names = Protocol::value_variants().iter().filter_map(ValueEnum::to_possible_value);
             let names: Vec<_> = names.map(|name| name.get_name().to_owned()).collect();
-            format!("say kv, omega, or one of {}", names.join(", "))
+            format!("use kv, omega, or one of {}", names.join(", "))
         }),
     }
 }
@@ -91,10 +94,12 @@ struct Listening {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let listener = args.place.listen(args.listen)?;
+    let listener = args.cluster.listen(args.listen)?;
     let (regions, room) = match args.purpose {
-        Purpose::Decide(protocol) => (protocol.regions(args.processes, args.id), args.room as usize),
-        Purpose::Elect => (elect::regions(args.processes), elect::ROOM),
+        Purpose::Decide(protocol) => {
+            (protocol.regions(args.processes, args.id), args.register_bytes as usize)
+        }
+        Purpose::Elect => (elect::regions(args.processes), elect::REGISTER_CAPACITY),
         Purpose::Kv => {
             let Args { processes, memories, megabytes, .. } = *args;
             let sizes = StoreConfig { processes, memories, capacity_mib: megabytes };
@@ -104,23 +109,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = MemoryConfig {
         regions,
         register_capacity: room,
-        tokens: args.place.tokens(args.processes)?,
+        tokens: args.cluster.tokens(args.processes)?,
         allow_restarts: matches!(args.purpose, Purpose::Kv),
         storage: args.data.clone().map(|directory| StorageConfig { directory, sync: args.sync }),
         failover: mitra_failover::Config::default(),
     };
-    let (domain, _faults) = args.place.open()?;
+    let (domain, _faults) = args.cluster.open()?;
     let mut memory = MemoryNode::new(domain, listener, config)?;
-    let told = Listening { address: memory.address(), bytes: memory.lent_bytes() };
+    let listening = Listening { address: memory.address(), bytes: memory.lent_bytes() };
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", serde_json::to_string(&told)?)?;
+        writeln!(out, "{}", serde_json::to_string(&listening)?)?;
     } else {
-        writeln!(out, "memory at {}: {} bytes for {} processes", told.address, told.bytes, args.processes)?;
+        writeln!(
+            out,
+            "memory at {}: {} bytes for {} processes",
+            listening.address, listening.bytes, args.processes
+        )?;
     }
     out.flush()?;
     drop(out);
     loop {
-        memory.serve_for(NAP);
+        memory.serve_for(MAX_SLEEP);
     }
 }

@@ -1,4 +1,4 @@
-//! Processes and memories that decide together: `mitra memory`, `mitra propose`, `mitra elect`, `mitra kv`, `mitra key`.
+//! The commands of a cluster of processes and memory nodes: `mitra memory`, `propose`, `elect`, `kv`, `key`.
 
 pub(crate) mod elect;
 pub(crate) mod key;
@@ -20,21 +20,22 @@ use mitra_softnic::SoftNic;
 use mitra_verbs::Provider;
 use sha2::{Digest, Sha256};
 
-/// What every process and memory is told.
+/// The options of every process and memory node.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Place {
-    /// How many rails, each at a free loopback address; or the address of each, separated by commas. All must have as many
+pub(crate) struct ClusterArgs {
+    /// Number of rails, each on a free loopback address; or the address of each rail, separated by commas. The same
+    /// number everywhere
     #[arg(long, value_name = "N|ADDRESS,...", default_value = "2")]
     rails: RailsConfig,
-    /// What only those know that belong together: needed where others than this machine reach them
+    /// Shared-secret file, the same everywhere; required for addresses other than loopback
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
-    /// Let this befall the rails, counted from now; may be given several times. `mitra fault` does it live
+    /// Fault script, with times relative to the start; can be given several times. `mitra fault` injects faults later
     #[arg(long, value_name = "SCRIPT")]
     fault: Vec<FaultScript>,
 }
 
-/// The rails, for who lets faults befall them.
+/// The NICs that `mitra fault` controls.
 struct Nics(Vec<Arc<SoftNic>>);
 
 impl ControlledDevice for Nics {
@@ -46,13 +47,13 @@ impl ControlledDevice for Nics {
 
     fn status(&mut self) -> DeviceStatus {
         let rails = self.0.iter().map(|nic| rail_status(nic)).collect();
-        // What goes over them is not this command's to count.
+        // This command does not count its queue pairs and failovers.
         DeviceStatus { rails, queue_pairs: 0, failovers: 0 }
     }
 }
 
-impl Place {
-    /// Opens the rails. `mitra fault` reaches them for as long as the server lives.
+impl ClusterArgs {
+    /// Opens the rails. `mitra fault` can control them while the returned server lives.
     pub(crate) fn open(&self) -> anyhow::Result<(Arc<Domain>, ControlServer)> {
         let configs: Vec<_> = match &self.rails {
             RailsConfig::Count(count) => vec![mitra_softnic::Config::loopback(); *count],
@@ -69,24 +70,24 @@ impl Place {
         let run_dir = Settings::from_env()?.run_dir.unwrap_or_else(run_dir::default_path);
         let settings =
             Settings { rails: self.rails.clone(), faults, run_dir: Some(run_dir), ..Settings::default() };
-        let server =
-            ControlServer::start(&settings, Nics(nics.clone())).context("cannot listen for mitra fault")?;
+        let server = ControlServer::start(&settings, Nics(nics.clone()))
+            .context("cannot open the control socket for `mitra fault`")?;
         Ok((
             Domain::with_completion_channels(nics.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?,
             server,
         ))
     }
 
-    /// Opens a door.
+    /// Listens on a TCP address. Addresses other than loopback require a shared secret.
     pub(crate) fn listen(&self, at: SocketAddr) -> anyhow::Result<TcpListener> {
         ensure!(
             at.ip().is_loopback() || self.secret.is_some(),
-            "others than this machine reach {at}: give all of them the same --secret FILE"
+            "other machines can reach {at}: give every process and memory node the same --secret FILE"
         );
         TcpListener::bind(at).with_context(|| format!("cannot listen at {at}"))
     }
 
-    /// The word by which each process is known.
+    /// Returns the token that authenticates each process, derived from the shared secret.
     pub(crate) fn tokens(&self, processes: u8) -> anyhow::Result<Vec<Token>> {
         let secret = match &self.secret {
             Some(file) => std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,

@@ -1,4 +1,4 @@
-//! `mitra propose`: a process that decides once with others.
+//! `mitra propose`: a process that takes part in one decision.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -12,58 +12,60 @@ use mitra_consensus_rdma::{ProcessConfig, ProcessNode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::Place;
+use super::ClusterArgs;
 use super::key::keys as keys_of;
 use super::protocol::{Protocol, Task};
 
-/// A decision is heard of by those that poll: who has decided stays a while, for the others.
-const LINGER: Duration = Duration::from_millis(500);
+/// How long a process that has decided stays, so that the others can learn the decision.
+const DECISION_LINGER: Duration = Duration::from_millis(500);
 
-/// Decide on one value with other processes, over memories that `mitra memory` lends
+/// Decide on one value with other processes, over memory nodes (`mitra memory`)
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example (three memories run, see mitra memory --help):
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103 M=127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
   mitra propose protected-memory-paxos --id 1 --processes $P --memories $M --lead blue
-One process leads (of fast-paxos, hbo, cheap-quorum and fast-and-robust where all is well: none need to); one alone decides where the protocol lets it. What was decided goes to standard output (--json: `decided`,
-`attempts`, `us` since it led or began). Exit codes: 0 it has decided, 1 it has not in time, 2 bad arguments or input.")]
+One process leads. fast-paxos, hbo, cheap-quorum and fast-and-robust need no leader in the common case. Prints the decided
+value (--json: `decided`, `attempts`, `us` since the process became leader or started).
+Exit codes: 0 decided, 1 not decided in time, 2 bad arguments or input.")]
 pub(crate) struct Args {
-    /// By which protocol
+    /// Protocol
     protocol: Protocol,
-    /// What to propose
+    /// Value to propose
     value: Option<String>,
-    /// Which process it is, from 0
+    /// Id of this process, from 0
     #[arg(long)]
     id: u8,
-    /// Where each process lets others in, from process 0
+    /// Address of each process, from process 0
     #[arg(long, value_name = "ADDRESS:PORT,...", value_delimiter = ',', required = true)]
     processes: Vec<SocketAddr>,
-    /// Where each memory lets processes in, from memory 0
+    /// Address of each memory node, from memory 0
     #[arg(long, value_name = "ADDRESS:PORT,...", value_delimiter = ',')]
     memories: Vec<SocketAddr>,
-    /// Take the lead, once a majority of the memories can be reached: where two do, they hinder each other, and agree all the same
+    /// Become the leader once a majority of the memory nodes is connected. Two leaders delay each other, but stay safe
     #[arg(long)]
     lead: bool,
-    /// What this process signs with, where processes lie (`mitra key`)
+    /// Secret key of this process, for the Byzantine protocols (`mitra key`)
     #[arg(long, value_name = "FILE", requires = "keys")]
     key: Option<PathBuf>,
-    /// The public halves of all, a line each, from process 0
+    /// Public keys of all processes, one per line, from process 0
     #[arg(long, value_name = "FILE", requires = "key")]
     keys: Option<PathBuf>,
-    /// Which decision this is: another number for each that is signed with the same keys, or what was said in one counts in another
+    /// Number of this decision. Every decision that is signed with the same keys needs a different number, or its
+    /// signatures are valid in another one
     #[arg(long, default_value_t = 0)]
     instance: u64,
-    /// Bytes that a register has room for, as the memories have it
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
-    room: u32,
-    /// Give up after so many seconds
+    /// Capacity of a register in bytes; the memory nodes need the same value
+    #[arg(long, alias = "room", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
+    register_bytes: u32,
+    /// Seconds after which the process gives up
     #[arg(long, default_value_t = 30)]
     timeout: u64,
-    /// One JSON object instead of the value
+    /// Print one JSON object instead of the value
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    cluster: ClusterArgs,
 }
 
 #[derive(Serialize)]
@@ -76,7 +78,7 @@ pub(crate) struct Decided {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (n, m) = (args.processes.len(), args.memories.len());
     ensure!(n <= 64 && m <= 64, "at most 64 processes and 64 memories");
-    ensure!(usize::from(args.id) < n, "--id {} is none of the {n} processes", args.id);
+    ensure!(usize::from(args.id) < n, "--id {} is not one of the {n} processes", args.id);
     let me = ProcessId(args.id);
     let keys = match (&args.key, &args.keys) {
         (Some(key), Some(keys)) => Some(keys_of(me, n as u8, key, keys, args.instance)?),
@@ -92,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     out.flush()?;
     if decided.decided.is_none() {
         eprintln!(
-            "mitra: nothing was decided in {} s: too few processes or memories are there, or they knew an earlier process {}",
+            "mitra: no decision within {} s: too few processes or memory nodes are connected, or they know an earlier process {}",
             args.timeout, args.id
         );
     }
@@ -113,17 +115,17 @@ impl Task for &Args {
         let regions = |memory: usize| self.protocol.regions(n, memory as u8);
         let config = ProcessConfig {
             id: ProcessId(self.id),
-            tokens: self.place.tokens(n)?,
+            tokens: self.cluster.tokens(n)?,
             processes: self.processes.clone(),
             memories: self.memories.iter().enumerate().map(|(i, &at)| (at, regions(i))).collect(),
-            register_capacity: self.room as usize,
-            max_message_bytes: 2 * self.room as usize,
+            register_capacity: self.register_bytes as usize,
+            max_message_bytes: 2 * self.register_bytes as usize,
             wake_delay: Duration::from_millis(20),
             failover: mitra_failover::Config::default(),
         };
-        let door = self.place.listen(self.processes[usize::from(self.id)])?;
-        let (domain, _faults) = self.place.open()?;
-        let mut node = ProcessNode::new(process, &domain, door, &config)?;
+        let listener = self.cluster.listen(self.processes[usize::from(self.id)])?;
+        let (domain, _faults) = self.cluster.open()?;
+        let mut node = ProcessNode::new(process, &domain, listener, &config)?;
         let end = Instant::now() + Duration::from_secs(self.timeout);
         let mut begun = Instant::now();
         let mut leads = !self.lead;
@@ -135,8 +137,8 @@ impl Task for &Args {
             node.wait(Duration::from_millis(1));
         }
         let us = begun.elapsed().as_secs_f64() * 1e6;
-        let heard = Instant::now() + LINGER;
-        while node.process().decision().is_some() && Instant::now() < heard {
+        let linger_until = Instant::now() + DECISION_LINGER;
+        while node.process().decision().is_some() && Instant::now() < linger_until {
             node.wait(Duration::from_millis(1));
         }
         let decided = node.process().decision().map(ToString::to_string);

@@ -1,4 +1,4 @@
-//! The protocols that run over NICs, by name.
+//! The consensus protocols that run over NICs, by name.
 
 use anyhow::Context;
 use mitra_consensus::aligned_paxos::AlignedPaxos;
@@ -20,39 +20,39 @@ use serde::de::DeserializeOwned;
 /// A protocol that decides on one value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(super) enum Protocol {
-    /// By messages: a majority of the processes must live
+    /// Messages; needs a live majority of the processes
     Paxos,
-    /// By messages, from whoever proposes
+    /// Messages; any process can propose
     FastPaxos,
-    /// Over memories with static rights
+    /// Memories with static permissions
     DiskPaxos,
-    /// Over memories whose one writer is the leader
+    /// Memories whose only writer is the leader
     ProtectedMemoryPaxos,
-    /// Processes and memories as one electorate
+    /// Processes and memories vote together
     AlignedPaxos,
-    /// Randomized, without a leader: memory i belongs to process i, and all share it. Values: true, false
+    /// Randomized, without a leader; memory i belongs to process i, and all processes share it. Values: true, false
     Hbo,
-    /// Where processes lie: what process 0 says is delivered, the same to all, or nothing. Needs --key, as the next three
+    /// Byzantine processes: what process 0 broadcasts is delivered identically by all, or not at all. Needs --key
     NonEquivocatingBroadcast,
-    /// Where processes lie: process 0 leads; gives up where something is wrong
+    /// Byzantine processes: process 0 leads; aborts if a process misbehaves. Needs --key
     CheapQuorum,
-    /// Where processes lie: Paxos over broadcasts that nobody can make two of
+    /// Byzantine processes: Paxos over non-equivocating broadcast. Needs --key
     RobustBackup,
-    /// Where processes lie: Cheap Quorum, and where that gives up, Robust Backup
+    /// Byzantine processes: Cheap Quorum, then Robust Backup if it aborts. Needs --key
     FastAndRobust,
 }
 
-/// Turns of each process for which the memories have room.
-const TURNS: u16 = 16;
-/// Polls before a process of Cheap Quorum panics.
-const PATIENCE: u8 = 100;
+/// Turns of each process for which the memories have registers.
+const BACKUP_TURNS: u16 = 16;
+/// Wake-ups after which a process of Cheap Quorum panics.
+const PANIC_WAKES: u8 = 100;
 
 type Sender = Broadcast<String, Ed25519>;
 type Quorum = CheapQuorum<String, Ed25519>;
 type Backup = RobustBackup<Paxos<String>, Ed25519>;
 type Fast = FastAndRobust<String, Ed25519>;
 
-/// What is done with a process, whichever protocol it is of.
+/// A task to run with a process of any protocol.
 pub(super) trait Task {
     type Output;
     fn run<P>(self, process: P) -> anyhow::Result<Self::Output>
@@ -64,7 +64,7 @@ pub(super) trait Task {
 }
 
 impl Protocol {
-    /// The regions of a memory.
+    /// Returns the regions of a memory.
     pub(super) fn regions(self, processes: u8, memory: u8) -> Vec<Region> {
         match self {
             Protocol::Paxos | Protocol::FastPaxos => Vec::new(),
@@ -74,12 +74,12 @@ impl Protocol {
             Protocol::Hbo => Hbo::<AllRules>::regions(ProcessId(memory), ProcessSet::first(processes)),
             Protocol::NonEquivocatingBroadcast => Sender::regions(processes, 1),
             Protocol::CheapQuorum => Quorum::regions(processes),
-            Protocol::RobustBackup => Backup::regions(processes, TURNS),
-            Protocol::FastAndRobust => Fast::regions(processes, TURNS),
+            Protocol::RobustBackup => Backup::regions(processes, BACKUP_TURNS),
+            Protocol::FastAndRobust => Fast::regions(processes, BACKUP_TURNS),
         }
     }
 
-    /// Does it with a process that proposes `value`, and signs by `keys` where processes lie.
+    /// Runs `task` with a process that proposes `value`. Byzantine protocols sign with `keys`.
     pub(super) fn with<T: Task>(
         self,
         me: ProcessId,
@@ -89,22 +89,30 @@ impl Protocol {
         task: T,
     ) -> anyhow::Result<T::Output> {
         let input = value.clone().unwrap_or_default();
-        let signed = || keys.context("where processes lie they sign: give --key and --keys (see mitra key)");
+        let signed = || {
+            keys.context(
+                "the Byzantine protocols sign their messages: give --key and --keys (see `mitra key`)",
+            )
+        };
         match self {
             Protocol::Paxos => task.run(Paxos::<String>::new(me, n, input)),
             Protocol::FastPaxos => {
                 let f = (n - 1) / 3;
                 let quorums = Quorums::new(n, f, f).filter(|_| n > 0);
-                let quorums = quorums.ok_or_else(|| anyhow::anyhow!("{n} processes are too few"))?;
+                let quorums =
+                    quorums.ok_or_else(|| anyhow::anyhow!("{n} processes are too few for this protocol"))?;
                 task.run(FastPaxos::<String>::new(me, quorums, value))
             }
             Protocol::DiskPaxos => task.run(DiskPaxos::<String>::new(me, n, m, input)),
             Protocol::ProtectedMemoryPaxos => task.run(ProtectedMemoryPaxos::<String>::new(me, n, m, input)),
             Protocol::AlignedPaxos => task.run(AlignedPaxos::<String>::new(me, n, m, input)),
             Protocol::Hbo => {
-                anyhow::ensure!(n == m, "hbo has a memory for each process: {n} processes, {m} memories");
+                anyhow::ensure!(
+                    n == m,
+                    "hbo needs one memory node per process, not {n} processes and {m} memory nodes"
+                );
                 let side =
-                    input.parse().map_err(|_| anyhow::anyhow!("hbo decides between true and false"))?;
+                    input.parse().map_err(|_| anyhow::anyhow!("the values of hbo are true and false"))?;
                 task.run(Hbo::<AllRules>::new(me, n, ProcessSet::first(n).without(me), side))
             }
             Protocol::NonEquivocatingBroadcast => {
@@ -112,9 +120,11 @@ impl Protocol {
                 let message = value.filter(|_| me == sender);
                 task.run(Broadcaster::new(Sender::new(me, n, m, 1, signed()?), message, sender))
             }
-            Protocol::CheapQuorum => task.run(Quorum::new(me, (n, m), PATIENCE, signed()?, input)),
-            Protocol::RobustBackup => task.run(Backup::new(me, (n, m), TURNS, signed()?, input)),
-            Protocol::FastAndRobust => task.run(Fast::new(me, (n, m), PATIENCE, TURNS, signed()?, input)),
+            Protocol::CheapQuorum => task.run(Quorum::new(me, (n, m), PANIC_WAKES, signed()?, input)),
+            Protocol::RobustBackup => task.run(Backup::new(me, (n, m), BACKUP_TURNS, signed()?, input)),
+            Protocol::FastAndRobust => {
+                task.run(Fast::new(me, (n, m), PANIC_WAKES, BACKUP_TURNS, signed()?, input))
+            }
         }
     }
 }

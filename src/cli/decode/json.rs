@@ -3,9 +3,9 @@
 use mitra_wire::{AtomicEth, ExtensionHeader, Message, Reth, Transport, opcode};
 use serde::{Serialize, Serializer};
 
-use super::{Seen, What};
+use super::{DecodedFrame, FrameContent};
 
-/// A packet or a malformed frame. The first fields are there in every line, null where the frame does not say.
+/// A packet or a malformed frame. The first fields appear in every line, as null if the frame does not contain them.
 #[derive(Serialize, Default)]
 pub(super) struct Line {
     number: u64,
@@ -36,7 +36,7 @@ struct Bth {
     payload_len: usize,
 }
 
-/// A 64-bit value as hexadecimal text, since JSON's numbers are only good for 53 bits in most readers.
+/// A 64-bit value as hexadecimal text, because most JSON readers keep only 53 bits of a number.
 #[derive(Clone, Copy)]
 struct Hex(u64);
 
@@ -79,16 +79,16 @@ struct Extension {
 }
 
 impl Line {
-    pub(super) fn new(seen: &Seen<'_>) -> Self {
+    pub(super) fn new(frame_info: &DecodedFrame<'_>) -> Self {
         let line = Line {
-            number: seen.number,
-            time: seen.time(),
-            src: seen.frame.map(|frame| frame.src.to_string()),
-            dst: seen.frame.map(|frame| frame.dst.to_string()),
+            number: frame_info.number,
+            time: frame_info.time(),
+            src: frame_info.frame.map(|frame| frame.src.to_string()),
+            dst: frame_info.frame.map(|frame| frame.dst.to_string()),
             ..Line::default()
         };
-        match &seen.what {
-            What::Packet { packet, icrc_ok } => Line {
+        match &frame_info.content {
+            FrameContent::Packet { packet, icrc_ok } => Line {
                 opcode: opcode::name(packet.opcode()),
                 psn: Some(packet.psn.value()),
                 dest_qp: Some(packet.dest_qp.value()),
@@ -106,13 +106,13 @@ impl Line {
                 extension: Extension::new(&packet.transport, &packet.message),
                 ..line
             },
-            What::Cnp { dest_qp, icrc_ok } => Line {
+            FrameContent::Cnp { dest_qp, icrc_ok } => Line {
                 opcode: opcode::name(opcode::CNP),
                 dest_qp: Some(dest_qp.value()),
                 icrc_ok: Some(*icrc_ok),
                 ..line
             },
-            What::Malformed(reason) => Line { malformed: Some(reason.clone()), ..line },
+            FrameContent::Malformed(reason) => Line { malformed: Some(reason.clone()), ..line },
         }
     }
 }

@@ -1,86 +1,93 @@
-//! The client: posts the workload, many operations in flight, and notes how each ended.
+//! The client: posts the workload with many operations in flight and records the outcome of each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use mitra_failover::{Completion, Outcome, RemoteRegion, Resolution, UnresolvedError, VirtualMr};
+use mitra_failover::{Completion, Outcome, RemoteRegion, UnresolvedError, VirtualMr};
 use mitra_verbs::{Access, Buffer, Data, SendOp, SendWr, WcStatus};
 
+use super::fault_plan::Side;
 use super::participant::Coordinator;
-use super::plan::Side;
-use super::protocol::{Done, Ending, FromParticipant, Posted, Record, Round, ToParticipant, Way};
-use super::rails::Rails;
-use super::workload::{Kind, LONGEST, Workload, fill, pattern};
+use super::protocol::{
+    ClientReport, CompletionRecord, FromParticipant, OpOutcome, OpRecord, Resolution, RoundSetup,
+    ToParticipant,
+};
+use super::rail_endpoint::RailEndpoint;
+use super::workload::{Kind, MAX_LEN, Workload, fill, pattern};
 
-/// A round that takes longer is stuck.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest time of a round. A round that takes longer is stuck.
+const ROUND_TIMEOUT: Duration = Duration::from_secs(20);
 const PROGRESS: Duration = Duration::from_millis(50);
 
 struct Client {
-    rails: Rails,
+    rails: RailEndpoint,
     workload: Workload,
     in_flight: usize,
-    /// A place of [`LONGEST`] bytes for each operation in flight.
+    /// A slot of [`MAX_LEN`] bytes for each operation in flight.
     local: Arc<Buffer>,
     local_mr: VirtualMr,
     memory: RemoteRegion,
     pattern: RemoteRegion,
-    posted: Posted,
-    /// Completions so far: they come in posting order.
+    posted: ClientReport,
+    /// The number of completions. Operations complete in posting order.
     done: usize,
     completions: Vec<Completion>,
 }
 
-/// One round, from its announcement to the report.
-pub(super) fn round(coordinator: &mut Coordinator, round: &Round) -> anyhow::Result<()> {
-    let mut rails = Rails::open(Side::Client, round)?;
+/// Runs one round, from its setup to the report.
+pub(super) fn round(coordinator: &mut Coordinator, round: &RoundSetup) -> anyhow::Result<()> {
+    let mut rails = RailEndpoint::open(Side::Client, round)?;
     let workload = Workload::new(round.seed, round.ops);
     let in_flight = round.in_flight as usize;
-    let local = Arc::new(Buffer::new(in_flight * LONGEST));
+    let local = Arc::new(Buffer::new(in_flight * MAX_LEN));
     let local_mr = rails.domain.register(&local, Access::LOCAL_WRITE)?;
-    coordinator.send(&FromParticipant::Introduction(rails.introduce(Vec::new())?));
-    let ToParticipant::Peer(peer) = coordinator.receive() else { bail!("expected the peer") };
+    coordinator.send(&FromParticipant::ConnectionInfo(rails.connection_info(Vec::new())?));
+    let ToParticipant::Peer(peer) = coordinator.receive() else {
+        bail!("expected the connection info of the peer")
+    };
     rails.connect(&peer)?;
-    let [memory, pattern] = &peer.regions[..] else { bail!("expected two regions") };
+    let [memory, pattern] = &peer.regions[..] else {
+        bail!("the server's connection info must contain two regions")
+    };
     let (memory, pattern) = (RemoteRegion::decode(memory)?, RemoteRegion::decode(pattern)?);
     rails.vqp.import(&memory)?;
     rails.vqp.import(&pattern)?;
     coordinator.send(&FromParticipant::Ready);
-    let ToParticipant::Go = coordinator.receive() else { bail!("expected to go") };
+    let ToParticipant::Go = coordinator.receive() else { bail!("expected the command to begin") };
     rails.arm(round.fault.as_deref())?;
 
-    let (posted, completions) = (Posted::default(), Vec::new());
+    let (posted, completions) = (ClientReport::default(), Vec::new());
     let mut client =
         Client { rails, workload, in_flight, local, local_mr, memory, pattern, posted, done: 0, completions };
     let since = Instant::now();
     let mut told = Duration::ZERO;
-    while !client.has_done() && since.elapsed() < PATIENCE {
-        client.turn()?;
+    while !client.is_done() && since.elapsed() < ROUND_TIMEOUT {
+        client.poll()?;
         if since.elapsed() > told + PROGRESS {
             told = since.elapsed();
             coordinator.send(&FromParticipant::Progress(client.done as u64));
         }
     }
-    coordinator.send(&FromParticipant::Posted(client.report()));
-    // The peer may still need an answer.
+    coordinator.send(&FromParticipant::ClientReport(client.report()));
+    // The peer's vQP may still need responses from this one.
     while coordinator.try_receive().is_none() {
-        client.turn()?;
+        client.poll()?;
     }
     client.rails.vqp.close()?;
     Ok(())
 }
 
 impl Client {
-    fn has_done(&self) -> bool {
+    fn is_done(&self) -> bool {
         let vqp = &self.rails.vqp;
-        // The server hands out what it received after a move when it knows that the move is complete.
+        // After a move, the server delivers its receives when it knows that the move is complete.
         let all = self.done == self.workload.ops.len() && vqp.is_move_confirmed();
         all || vqp.close_reason().is_some() && self.done == self.posted.ops.len()
     }
 
-    fn turn(&mut self) -> anyhow::Result<()> {
-        self.rails.look();
+    fn poll(&mut self) -> anyhow::Result<()> {
+        self.rails.check_fault();
         self.post()?;
         let mut completions = core::mem::take(&mut self.completions);
         completions.clear();
@@ -90,7 +97,7 @@ impl Client {
         }
         self.completions = completions;
         if self.rails.vqp.is_halted() && self.done == self.posted.ops.len() {
-            // Every error has been noted: that is all that this application makes of one.
+            // The demo has recorded every error and needs no other handling.
             self.rails.vqp.resume();
         }
         Ok(())
@@ -104,15 +111,15 @@ impl Client {
         {
             let n = self.posted.ops.len();
             let request = self.request(n);
-            self.posted.ops.push(Record { posted: self.rails.now(), done: None });
-            self.rails.vqp.post_send(request).with_context(|| format!("operation {n} was refused"))?;
+            self.posted.ops.push(OpRecord { posted: self.rails.now(), completion: None });
+            self.rails.vqp.post_send(request).with_context(|| format!("the vQP refused operation {n}"))?;
         }
         Ok(())
     }
 
-    /// The place of operation `n` in local memory: free again when it has completed.
+    /// Returns the offset of operation `n` in local memory. The slot is free again when the operation has completed.
     fn place(&self, n: usize) -> usize {
-        n % self.in_flight * LONGEST
+        n % self.in_flight * MAX_LEN
     }
 
     fn request(&self, n: usize) -> SendWr {
@@ -152,19 +159,19 @@ impl Client {
         }
         self.done += 1;
         let value = if completion.is_success() { self.value(n) } else { 0 };
-        self.posted.ops[n].done = Some(Done {
+        self.posted.ops[n].completion = Some(CompletionRecord {
             at: self.rails.now(),
-            ending: ending(completion.outcome),
-            way: match completion.resolution {
-                Resolution::Direct => Way::Direct,
-                Resolution::Recovered => Way::Recovered,
-                Resolution::Replayed => Way::Replayed,
+            outcome: outcome(completion.outcome),
+            resolution: match completion.resolution {
+                mitra_failover::Resolution::Direct => Resolution::Direct,
+                mitra_failover::Resolution::Recovered => Resolution::Recovered,
+                mitra_failover::Resolution::Replayed => Resolution::Replayed,
             },
             value,
         });
     }
 
-    /// What came back: an old value, or how many words of a READ are wrong.
+    /// Returns the old value of an atomic, or the number of wrong words of a READ.
     fn value(&self, n: usize) -> u64 {
         let (op, place) = (self.workload.ops[n], self.place(n));
         match op.kind {
@@ -177,23 +184,23 @@ impl Client {
         }
     }
 
-    fn report(&mut self) -> Posted {
+    fn report(&mut self) -> ClientReport {
         let mut posted = self.posted.clone();
         posted.failover = self.rails.failover();
-        posted.struck = self.rails.struck;
+        posted.fault_at = self.rails.fault_at;
         posted.ended = self.rails.ended();
         posted
     }
 }
 
-fn ending(outcome: Outcome) -> Ending {
+fn outcome(outcome: Outcome) -> OpOutcome {
     match outcome {
-        Outcome::Success => Ending::Success,
-        Outcome::Unresolved(UnresolvedError::Indeterminate) => Ending::Indeterminate,
-        Outcome::Unresolved(UnresolvedError::ValueLost) => Ending::ValueLost,
-        Outcome::Unresolved(UnresolvedError::ExecutedBehindError) => Ending::ExecutedBehindError,
-        Outcome::Unresolved(UnresolvedError::Undecided(_)) => Ending::Undecided,
-        Outcome::Failed(WcStatus::Flushed) => Ending::Flushed,
-        Outcome::Unresolved(_) | Outcome::Failed(_) => Ending::Failed,
+        Outcome::Success => OpOutcome::Success,
+        Outcome::Unresolved(UnresolvedError::Indeterminate) => OpOutcome::Indeterminate,
+        Outcome::Unresolved(UnresolvedError::ValueLost) => OpOutcome::ValueLost,
+        Outcome::Unresolved(UnresolvedError::ExecutedBehindError) => OpOutcome::ExecutedBehindError,
+        Outcome::Unresolved(UnresolvedError::Undecided(_)) => OpOutcome::Undecided,
+        Outcome::Failed(WcStatus::Flushed) => OpOutcome::Flushed,
+        Outcome::Unresolved(_) | Outcome::Failed(_) => OpOutcome::Failed,
     }
 }

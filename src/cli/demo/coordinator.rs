@@ -1,4 +1,4 @@
-//! The first process: starts the two ends, takes them through the rounds, and judges what they report.
+//! The coordinator of the demo: starts the client and the server process, runs the rounds, and checks the reports.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -10,56 +10,58 @@ use anyhow::{anyhow, bail};
 use mitra_transport::fault::{Stage, Trigger};
 use nix::sys::signal::{SigSet, Signal};
 
-use super::oracle::{Judgement, Known, judge};
+use super::checker::{CheckResult, RoundFacts, check_round};
+use super::fault_plan::{Fault, Side, fault};
 use super::participant::{Event, Participant};
-use super::plan::{Fault, Side, fault};
 use super::progress::Progress;
-use super::protocol::{FromParticipant, Introduction, Posted, Round, Seen, ToParticipant};
-use super::table::title;
-use super::workload::{Dice, Workload, mix};
+use super::protocol::{
+    ClientReport, ConnectionInfo, FromParticipant, RoundSetup, ServerReport, ToParticipant,
+};
+use super::table::verb_name;
+use super::workload::{SplitMix64, Workload, mix};
 
 /// How long the coordinator waits for a message. A participant that sends nothing for this long is stuck.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is to be played.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// By their names on the command line.
+    /// The policies, by their names on the command line.
     pub(super) policies: Vec<String>,
     pub(super) rounds: usize,
     pub(super) ops: usize,
     pub(super) in_flight: u32,
     pub(super) seed: u64,
     pub(super) log: bool,
-    /// The same fault in every round, if the user chose one.
+    /// The fault of every round, if the user chose one.
     pub(super) fault: Option<Trigger>,
     pub(super) pcap: Option<PathBuf>,
 }
 
-/// A round that was played and judged.
-pub(super) struct Played {
+/// A finished and checked round.
+pub(super) struct RoundResult {
     pub(super) fault: Fault,
     pub(super) workload: Workload,
-    pub(super) posted: Posted,
-    pub(super) seen: Seen,
-    pub(super) judgement: Judgement,
-    /// Of the NICs, rail 0 first: the client's, the server's.
+    pub(super) client: ClientReport,
+    pub(super) server: ServerReport,
+    pub(super) check: CheckResult,
+    /// The addresses of the NICs, rail 0 first, of the client and of the server.
     pub(super) addresses: [Vec<String>; 2],
 }
 
 /// All rounds under one policy.
-pub(super) struct Run {
+pub(super) struct PolicyRun {
     pub(super) policy: String,
-    pub(super) rounds: Vec<Played>,
+    pub(super) rounds: Vec<RoundResult>,
 }
 
-/// Ctrl-C, or a request to terminate.
+/// SIGINT or SIGTERM arrived.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(super) struct Interrupted;
 
-/// Plays all rounds under all policies; the same workloads and faults under each.
-pub(super) fn play(settings: &Settings, progress: &Progress) -> anyhow::Result<Vec<Run>> {
+/// Runs all rounds under all policies, with the same workloads and faults under each.
+pub(super) fn run_policies(settings: &Settings, progress: &Progress) -> anyhow::Result<Vec<PolicyRun>> {
     let mut participants = Participants::start()?;
     let mut runs = Vec::new();
     for policy in &settings.policies {
@@ -68,12 +70,12 @@ pub(super) fn play(settings: &Settings, progress: &Progress) -> anyhow::Result<V
             progress.round(policy, runs.len() * settings.rounds + round);
             rounds.push(participants.round(settings, policy, round, progress)?);
         }
-        runs.push(Run { policy: policy.clone(), rounds });
+        runs.push(PolicyRun { policy: policy.clone(), rounds });
     }
     Ok(runs)
 }
 
-/// The two ends, and what they have said that nobody has asked for yet.
+/// The two processes, and the messages that they sent before the coordinator asked for them.
 struct Participants {
     processes: [Participant; 2],
     queued: [VecDeque<FromParticipant>; 2],
@@ -83,14 +85,15 @@ struct Participants {
 impl Participants {
     fn start() -> anyhow::Result<Participants> {
         let (sender, events) = channel();
-        // Before any thread starts: they inherit it, and so do the ends, which go when their input is closed.
+        // Threads and child processes inherit the signal mask, so this comes before any of them starts. The children
+        // end when this process ends.
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
         signals.thread_block()?;
         let interrupt = sender.clone();
         thread::spawn(move || {
             while signals.wait().is_ok() {
                 if interrupt.send(Event::Interrupted).is_err() {
-                    std::process::exit(130); // the rounds are over, only output is left
+                    std::process::exit(130); // the rounds are over and only output is left
                 }
             }
         });
@@ -103,7 +106,7 @@ impl Participants {
         self.processes[side as usize].send(message)
     }
 
-    /// The next message of an end, which is one that was asked for.
+    /// Waits for the next message of a participant that is not a progress report.
     fn receive(&mut self, side: Side, progress: &Progress) -> anyhow::Result<FromParticipant> {
         loop {
             if let Some(message) = self.queued[side as usize].pop_front() {
@@ -111,7 +114,7 @@ impl Participants {
             }
             match self.events.recv_timeout(MESSAGE_TIMEOUT) {
                 Ok(Event::Interrupted) => return Err(Interrupted.into()),
-                Ok(Event::Message(_, FromParticipant::Progress(completed))) => progress.done(completed),
+                Ok(Event::Message(_, FromParticipant::Progress(completed))) => progress.completed(completed),
                 Ok(Event::Message(side, message)) => self.queued[side as usize].push_back(message),
                 Ok(Event::Failed(side, error)) => return Err(side.process_error(error)),
                 Err(RecvTimeoutError::Timeout) => {
@@ -122,9 +125,9 @@ impl Participants {
         }
     }
 
-    fn receive_introduction(&mut self, side: Side, progress: &Progress) -> anyhow::Result<Introduction> {
+    fn receive_connection_info(&mut self, side: Side, progress: &Progress) -> anyhow::Result<ConnectionInfo> {
         match self.receive(side, progress)? {
-            FromParticipant::Introduction(introduction) => Ok(introduction),
+            FromParticipant::ConnectionInfo(info) => Ok(info),
             other => Err(unexpected(side, &other)),
         }
     }
@@ -142,28 +145,28 @@ impl Participants {
         policy: &str,
         number: usize,
         progress: &Progress,
-    ) -> anyhow::Result<Played> {
+    ) -> anyhow::Result<RoundResult> {
         let seed = mix(settings.seed ^ mix(number as u64 + 1));
         let workload = Workload::new(seed, settings.ops);
         let fault = match settings.fault {
             Some(trigger) => Fault::chosen(trigger),
-            None => fault(&workload, number, &mut Dice(mix(seed)), settings.log),
+            None => fault(&workload, number, &mut SplitMix64(mix(seed)), settings.log),
         };
         for side in Side::BOTH {
-            let round = Round {
+            let round = RoundSetup {
                 policy: policy.to_owned(),
                 log: settings.log,
                 in_flight: settings.in_flight,
                 ops: settings.ops,
                 seed,
                 fault: (fault.at == side).then(|| fault.trigger.to_string()),
-                lies: fault.trigger.stage == Stage::NotPlaced,
+                ack_before_placement: fault.trigger.stage == Stage::NotPlaced,
                 pcap: settings.pcap.as_ref().map(|dir| dir.join(format!("{policy}-{number:02}"))),
             };
-            self.send(side, &ToParticipant::Round(round))?;
+            self.send(side, &ToParticipant::RoundSetup(round))?;
         }
-        let client = self.receive_introduction(Side::Client, progress)?;
-        let server = self.receive_introduction(Side::Server, progress)?;
+        let client = self.receive_connection_info(Side::Client, progress)?;
+        let server = self.receive_connection_info(Side::Server, progress)?;
         let addresses = [client.addresses.clone(), server.addresses.clone()];
         self.send(Side::Client, &ToParticipant::Peer(server))?;
         self.send(Side::Server, &ToParticipant::Peer(client))?;
@@ -173,37 +176,39 @@ impl Participants {
         self.send(Side::Server, &ToParticipant::Go)?;
         self.receive_ready(Side::Server, progress)?;
         self.send(Side::Client, &ToParticipant::Go)?;
-        let posted = match self.receive(Side::Client, progress)? {
-            FromParticipant::Posted(posted) => posted,
+        let client = match self.receive(Side::Client, progress)? {
+            FromParticipant::ClientReport(report) => report,
             other => return Err(unexpected(Side::Client, &other)),
         };
         self.send(Side::Server, &ToParticipant::Finish)?;
-        let seen = match self.receive(Side::Server, progress)? {
-            FromParticipant::Seen(seen) => seen,
+        let server = match self.receive(Side::Server, progress)? {
+            FromParticipant::ServerReport(report) => report,
             other => return Err(unexpected(Side::Server, &other)),
         };
         self.send(Side::Client, &ToParticipant::Finish)?;
-        let struck = if fault.at == Side::Client { posted.struck } else { seen.struck };
-        let known =
-            Known { victim: fault.victim.filter(|_| struck.is_some()), flushed_is_a_word: policy == "exact" };
-        let judgement = judge(&workload, &posted, &seen, known);
-        Ok(Played { fault, workload, posted, seen, judgement, addresses })
+        let fault_at = if fault.at == Side::Client { client.fault_at } else { server.fault_at };
+        let facts = RoundFacts {
+            victim: fault.victim.filter(|_| fault_at.is_some()),
+            flushed_means_not_executed: policy == "exact",
+        };
+        let check = check_round(&workload, &client, &server, facts);
+        Ok(RoundResult { fault, workload, client, server, check, addresses })
     }
 }
 
 fn unexpected(side: Side, message: &FromParticipant) -> anyhow::Error {
-    anyhow!("the {} process said what was not expected: {:.100}", side.name(), format!("{message:?}"))
+    anyhow!("the {} process sent an unexpected message: {:.100}", side.name(), format!("{message:?}"))
 }
 
-impl Played {
-    /// How the rail died, for people.
-    pub(super) fn fault(&self) -> String {
-        let victim = self.fault.victim.map(|n| title(self.workload.ops[n].kind));
+impl RoundResult {
+    /// Describes the fault of the round in words.
+    pub(super) fn describe_fault(&self) -> String {
+        let victim = self.fault.victim.map(|n| verb_name(self.workload.ops[n].kind));
         self.fault.describe(victim)
     }
 
-    /// When the rail died, as seen where it did; none if the fault did not strike.
-    pub(super) fn struck(&self) -> Option<u64> {
-        if self.fault.at == Side::Client { self.posted.struck } else { self.seen.struck }
+    /// The time of the fault, as observed at the process where it was injected. `None` if the fault did not trigger.
+    pub(super) fn fault_at(&self) -> Option<u64> {
+        if self.fault.at == Side::Client { self.client.fault_at } else { self.server.fault_at }
     }
 }

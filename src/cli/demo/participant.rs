@@ -6,7 +6,7 @@ use std::thread;
 use anyhow::{Context, anyhow};
 use mitra_peer_process::{Error, PeerConnection, PeerProcess};
 
-use super::plan::Side;
+use super::fault_plan::Side;
 use super::protocol::{FromParticipant, ToParticipant};
 
 /// An input of the coordinator.

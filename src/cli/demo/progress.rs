@@ -1,4 +1,4 @@
-//! Live progress on a terminal; elsewhere nothing.
+//! A progress bar on standard error, hidden if that is no terminal.
 
 use std::io::{IsTerminal, stderr};
 
@@ -11,26 +11,26 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of so many rounds of so many operations.
+    /// Creates the bar for `rounds` rounds of `ops` operations.
     pub(super) fn new(rounds: usize, ops: usize) -> Progress {
         let target =
             if stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some((rounds * ops) as u64), target);
         let style =
             ProgressStyle::with_template("  {msg:24} {bar:40} {human_pos}/{human_len} operations {elapsed}");
-        bar.set_style(style.expect("a template that is a constant").progress_chars("━╸·"));
+        bar.set_style(style.expect("the template is valid").progress_chars("━╸·"));
         Progress { bar, ops: ops as u64, before: 0.into() }
     }
 
-    /// The `number`th of all rounds begins.
+    /// Announces round `number`, counted over all policies.
     pub(super) fn round(&self, policy: &str, number: usize) {
         self.before.set(number as u64 * self.ops);
         self.bar.set_message(format!("{policy}, failure {}", number + 1));
-        self.done(0);
+        self.completed(0);
     }
 
-    /// So many operations of this round are done.
-    pub(super) fn done(&self, operations: u64) {
+    /// Sets the number of completed operations of the current round.
+    pub(super) fn completed(&self, operations: u64) {
         self.bar.set_position(self.before.get() + operations);
     }
 }

@@ -1,5 +1,4 @@
-//! What the first process and the two ends tell each other: JSON, a message a line, over the ends' standard input and
-//! output.
+//! The messages between the coordinator and the two participants.
 
 use std::path::PathBuf;
 
@@ -7,67 +6,68 @@ use serde::{Deserialize, Serialize};
 
 use super::workload::Kind;
 
-/// To an end.
+/// A message to a participant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum ToParticipant {
-    /// Open the NICs, make the memory and the vQP.
-    Round(Round),
+    /// Open the NICs, register the memory and create the vQP.
+    RoundSetup(RoundSetup),
     /// Connect to this peer.
-    Peer(Introduction),
-    /// Everybody is connected: arm the fault, and begin.
+    Peer(ConnectionInfo),
+    /// Both sides are connected: arm the fault and begin.
     Go,
-    /// The client has done: stop, and report. (To the client: let go of the vQP.)
+    /// The client has finished: stop and report. The client closes its vQP when it receives this.
     Finish,
 }
 
-/// From an end.
+/// A message from a participant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum FromParticipant {
-    /// What the peer needs to know.
-    Introduction(Introduction),
-    /// Connected. From the server once more, when its fault is armed.
+    /// What the peer needs to connect.
+    ConnectionInfo(ConnectionInfo),
+    /// The participant is connected. The server sends a second one when its fault is armed.
     Ready,
-    /// So many operations have completed in this round.
+    /// The number of completed operations of this round.
     Progress(u64),
     /// The client's report.
-    Posted(Posted),
+    ClientReport(ClientReport),
     /// The server's report.
-    Seen(Seen),
+    ServerReport(ServerReport),
 }
 
-/// One round.
+/// The parameters of one round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Round {
-    /// By its name on the command line.
+pub(super) struct RoundSetup {
+    /// The policy, by its name on the command line.
     pub(super) policy: String,
-    /// With a completion log.
+    /// Whether to keep a completion log.
     pub(super) log: bool,
     pub(super) in_flight: u32,
     pub(super) ops: usize,
-    /// Of the workload.
+    /// The seed of the workload.
     pub(super) seed: u64,
-    /// The fault to arm at this end, as text.
+    /// The fault script to arm at this participant.
     pub(super) fault: Option<String>,
-    /// The fault makes a NIC acknowledge what it has not placed: it must say so beforehand.
-    pub(super) lies: bool,
-    /// Begin of the capture files' names.
+    /// Whether the fault acknowledges data before its placement. The NIC must be opened with that capability.
+    pub(super) ack_before_placement: bool,
+    /// The prefix of the capture files' names.
     pub(super) pcap: Option<PathBuf>,
 }
 
-/// An end, as its peer must know it.
+/// A participant, as its peer needs to know it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Introduction {
-    /// `ConnectInfo`, encoded.
+pub(super) struct ConnectionInfo {
+    /// An encoded `ConnectInfo`.
     pub(super) connect: Vec<u8>,
-    /// `RemoteRegion`s, encoded: the memory that is written, and the pattern that is read. Of the server.
+    /// Encoded `RemoteRegion`s of the server: the memory that the client writes, and the pattern that it reads. Empty
+    /// for the client.
     pub(super) regions: Vec<Vec<u8>>,
-    /// Addresses of its NICs, for people.
+    /// The addresses of the NICs, for output.
     pub(super) addresses: Vec<String>,
 }
 
-/// How an operation ended, as the client was told.
+/// The outcome of an operation, as the vQP reported it to the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum Ending {
+pub(super) enum OpOutcome {
     Success,
     Indeterminate,
     ValueLost,
@@ -77,9 +77,9 @@ pub(super) enum Ending {
     Failed,
 }
 
-/// How its completion came about (`mitra_failover::Resolution`).
+/// How the vQP completed an operation; see `mitra_failover::Resolution`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) enum Way {
+pub(super) enum Resolution {
     Direct,
     Recovered,
     Replayed,
@@ -87,78 +87,78 @@ pub(super) enum Way {
 
 /// A posted operation. Times are in ns of the machine's monotonic clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct OpRecord {
     pub(super) posted: u64,
-    /// Its completion, if there was one.
-    pub(super) done: Option<Done>,
+    /// The completion, if the operation completed.
+    pub(super) completion: Option<CompletionRecord>,
 }
 
 /// A completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Done {
+pub(super) struct CompletionRecord {
     pub(super) at: u64,
-    pub(super) ending: Ending,
-    pub(super) way: Way,
-    /// CAS and FAA: the old value. READ: how many words were not as they should be. Else 0.
+    pub(super) outcome: OpOutcome,
+    pub(super) resolution: Resolution,
+    /// The old value of a CAS or FAA, the number of wrong words of a READ, or 0.
     pub(super) value: u64,
 }
 
 /// The client's report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Posted {
-    /// In posting order.
-    pub(super) ops: Vec<Record>,
-    /// Completions that came out of order, twice, or for nothing that was posted.
+pub(super) struct ClientReport {
+    /// The operations in posting order.
+    pub(super) ops: Vec<OpRecord>,
+    /// Completions that were out of order, duplicated, or without a posted operation.
     pub(super) stray: u64,
-    /// The last failover of this end.
+    /// The last failover that this side reported.
     pub(super) failover: Option<Failover>,
-    /// When this end saw its NIC fail.
-    pub(super) struck: Option<u64>,
-    /// Why the vQP ended, if it did.
+    /// When this side observed the failure of its NIC.
+    pub(super) fault_at: Option<u64>,
+    /// Why the vQP closed, if it did.
     pub(super) ended: Option<String>,
 }
 
 /// The server's report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Seen {
-    /// In the order in which its processor saw them.
-    pub(super) log: Vec<Entry>,
-    /// The counter at last ...
+pub(super) struct ServerReport {
+    /// The executions in the order in which the server's processor saw them.
+    pub(super) log: Vec<ExecutionRecord>,
+    /// The final value of the counter.
     pub(super) counter: u64,
-    /// ... and when the old rail was closed.
+    /// The value of the counter when the server closed the old rail.
     pub(super) counter_before: Option<u64>,
-    /// The last failover of this end.
+    /// The last failover that this side reported.
     pub(super) failover: Option<Failover>,
-    /// When this end saw its NIC fail.
-    pub(super) struck: Option<u64>,
-    /// Why the vQP ended, if it did.
+    /// When this side observed the failure of its NIC.
+    pub(super) fault_at: Option<u64>,
+    /// Why the vQP closed, if it did.
     pub(super) ended: Option<String>,
 }
 
-/// The server's processor consumed a word, or a message.
+/// A word or a message that the server's processor consumed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct ExecutionRecord {
     pub(super) kind: Kind,
-    /// The word.
+    /// The id that identifies the operation.
     pub(super) id: u64,
-    /// Whether everything that belongs to it was there.
-    pub(super) whole: bool,
-    /// Before the server closed the old rail.
+    /// Whether the whole payload of the operation was present.
+    pub(super) intact: bool,
+    /// Whether the server saw it before it closed the old rail.
     pub(super) before: bool,
     pub(super) at: u64,
 }
 
-/// One end's failover, from `mitra_failover::FailoverReport`.
+/// A failover as one side reports it; see `mitra_failover::FailoverReport`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Failover {
-    /// Moves so far.
+    /// The number of moves so far.
     pub(super) moves: u16,
-    /// The detector's name.
+    /// The name of the detector.
     pub(super) cause: String,
     pub(super) detected: u64,
     pub(super) fenced: u64,
     pub(super) decided: u64,
-    /// Payload bytes that were in flight, and that were sent again.
+    /// Payload bytes in flight, and the part of them that was sent again.
     pub(super) bytes_in_flight: u64,
     pub(super) bytes_replayed: u64,
 }

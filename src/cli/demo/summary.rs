@@ -1,19 +1,19 @@
-//! What `--json` says: counts added up over the rounds, times, and the verdict.
+//! The output of `--json`: counts over all rounds, times, and the verdict.
 
 use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use super::coordinator::{Played, Run, Settings};
-use super::oracle::Counts;
-use super::protocol::Way;
+use super::checker::Counts;
+use super::coordinator::{PolicyRun, RoundResult, Settings};
+use super::protocol::Resolution;
 use super::workload::Kind;
 
 /// The object that `--json` prints.
 #[derive(Serialize)]
 pub(super) struct Summary {
     version: &'static str,
-    /// Reproduces workloads and faults (not the scheduling of processes).
+    /// The seed that reproduces workloads and faults, but not the scheduling of the processes.
     pub(super) seed: u64,
     pub(super) rounds: usize,
     pub(super) ops_per_round: usize,
@@ -25,11 +25,11 @@ pub(super) struct Summary {
     pub(super) verdict: Verdict,
 }
 
-/// Whether the demo shows what it is to show.
+/// Whether the run shows what the demo is meant to show.
 #[derive(Clone, Default, Serialize)]
 pub(super) struct Verdict {
     pub(super) ok: bool,
-    /// Why not: one line each.
+    /// The reasons why not, one line each.
     pub(super) failures: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct PolicySummary {
     #[serde(serialize_with = "by_kind")]
     pub(super) kinds: [Counts; 5],
     pub(super) totals: Counts,
-    /// Median, from the first end's detection to the last completion of an operation that was in flight.
+    /// The median time from the first detection to the last completion of an operation in flight, in µs.
     pub(super) failover_us: Option<f64>,
     pub(super) failover: Times,
     pub(super) bytes_in_flight: u64,
@@ -46,7 +46,7 @@ pub(super) struct PolicySummary {
     pub(super) rounds: Vec<RoundSummary>,
 }
 
-/// Over the rounds, in µs.
+/// Times over all rounds, in µs.
 #[derive(Serialize)]
 pub(super) struct Times {
     pub(super) detection_to_done_us: Option<Spread>,
@@ -55,7 +55,7 @@ pub(super) struct Times {
     pub(super) detection_to_fence_us: Option<Spread>,
     pub(super) fence_to_decision_us: Option<Spread>,
     pub(super) decision_to_done_us: Option<Spread>,
-    /// How the end that saw it first did, and how often.
+    /// How often each detector was the first.
     pub(super) detectors: BTreeMap<String, u64>,
 }
 
@@ -70,9 +70,10 @@ pub(super) struct Spread {
 pub(super) struct RoundSummary {
     fault: String,
     at: &'static str,
-    /// Kind of the operation that it struck at, if one was chosen.
+    /// The kind of the operation that the fault was aimed at.
     victim: Option<&'static str>,
-    struck: bool,
+    #[serde(rename = "struck")]
+    fault_triggered: bool,
     moves: u16,
     failover_us: Option<f64>,
     totals: Counts,
@@ -81,7 +82,7 @@ pub(super) struct RoundSummary {
 }
 
 impl Summary {
-    pub(super) fn new(settings: &Settings, runs: &[Run], elapsed_ms: u64) -> Summary {
+    pub(super) fn new(settings: &Settings, runs: &[PolicyRun], elapsed_ms: u64) -> Summary {
         let policies: Vec<_> = runs.iter().map(|run| (run.policy.clone(), PolicySummary::new(run))).collect();
         Summary {
             version: env!("CARGO_PKG_VERSION"),
@@ -102,17 +103,17 @@ impl Summary {
 }
 
 impl PolicySummary {
-    fn new(run: &Run) -> PolicySummary {
+    fn new(run: &PolicyRun) -> PolicySummary {
         let (mut kinds, mut totals) = ([Counts::default(); 5], Counts::default());
         for round in &run.rounds {
-            for (sum, counts) in kinds.iter_mut().zip(round.judgement.kinds) {
+            for (sum, counts) in kinds.iter_mut().zip(round.check.kinds) {
                 *sum += counts;
                 totals += counts;
             }
         }
-        let moments: Vec<Moments> = run.rounds.iter().filter_map(Moments::of).collect();
-        let failover = Times::new(&moments);
-        let failovers = run.rounds.iter().filter_map(|round| round.posted.failover.as_ref());
+        let times: Vec<FailoverTimes> = run.rounds.iter().filter_map(FailoverTimes::of).collect();
+        let failover = Times::new(&times);
+        let failovers = run.rounds.iter().filter_map(|round| round.client.failover.as_ref());
         PolicySummary {
             kinds,
             totals,
@@ -125,31 +126,36 @@ impl PolicySummary {
     }
 }
 
-/// When what happened in a failover, in ns of the machine's clock.
+/// The times of a failover, in ns of the machine's monotonic clock.
 #[derive(Clone, Debug)]
-pub(super) struct Moments {
-    /// Not known if the fault was not seen to strike.
+pub(super) struct FailoverTimes {
+    /// The fault, if it was observed.
     pub(super) fault: Option<u64>,
-    /// By the end that was first.
+    /// The first detection at either side.
     pub(super) detected: u64,
     pub(super) detector: String,
-    /// By both ends.
+    /// The fence at both sides.
     pub(super) fenced: u64,
-    /// By the client.
+    /// The decision at the client.
     pub(super) decided: u64,
-    /// The last completion of what was in flight.
+    /// The last completion of an operation in flight.
     pub(super) done: u64,
 }
 
-impl Moments {
-    pub(super) fn of(round: &Played) -> Option<Moments> {
-        let client = round.posted.failover.as_ref()?;
-        let first = round.seen.failover.iter().chain([client]).min_by_key(|f| f.detected)?;
-        let fenced = round.seen.failover.iter().chain([client]).map(|f| f.fenced).max()?;
-        let in_flight = round.posted.ops.iter().filter_map(|op| op.done).filter(|d| d.way != Way::Direct);
+impl FailoverTimes {
+    pub(super) fn of(round: &RoundResult) -> Option<FailoverTimes> {
+        let client = round.client.failover.as_ref()?;
+        let first = round.server.failover.iter().chain([client]).min_by_key(|f| f.detected)?;
+        let fenced = round.server.failover.iter().chain([client]).map(|f| f.fenced).max()?;
+        let in_flight = round
+            .client
+            .ops
+            .iter()
+            .filter_map(|op| op.completion)
+            .filter(|d| d.resolution != Resolution::Direct);
         let done = in_flight.map(|d| d.at).max().unwrap_or(client.decided);
-        Some(Moments {
-            fault: round.struck().map(|at| at.min(first.detected)),
+        Some(FailoverTimes {
+            fault: round.fault_at().map(|at| at.min(first.detected)),
             detected: first.detected,
             detector: first.cause.clone(),
             fenced: fenced.min(client.decided),
@@ -160,14 +166,12 @@ impl Moments {
 }
 
 impl Times {
-    fn new(moments: &[Moments]) -> Times {
-        let spread = |span: fn(&Moments) -> Option<(u64, u64)>| {
-            Spread::of(
-                moments.iter().filter_map(span).map(|(a, b)| b.saturating_sub(a) as f64 / 1e3).collect(),
-            )
+    fn new(times: &[FailoverTimes]) -> Times {
+        let spread = |span: fn(&FailoverTimes) -> Option<(u64, u64)>| {
+            Spread::of(times.iter().filter_map(span).map(|(a, b)| b.saturating_sub(a) as f64 / 1e3).collect())
         };
         let mut detectors = BTreeMap::new();
-        for m in moments {
+        for m in times {
             *detectors.entry(m.detector.clone()).or_default() += 1;
         }
         Times {
@@ -192,42 +196,42 @@ impl Spread {
 }
 
 impl RoundSummary {
-    fn new(round: &Played) -> RoundSummary {
+    fn new(round: &RoundResult) -> RoundSummary {
         let mut totals = Counts::default();
-        for counts in round.judgement.kinds {
+        for counts in round.check.kinds {
             totals += counts;
         }
         RoundSummary {
             fault: round.fault.trigger.to_string(),
             at: round.fault.at.name(),
             victim: round.fault.victim.map(|n| round.workload.ops[n].kind.name()),
-            struck: round.struck().is_some(),
-            moves: round.posted.failover.as_ref().map_or(0, |f| f.moves),
-            failover_us: Moments::of(round).map(|m| m.done.saturating_sub(m.detected) as f64 / 1e3),
+            fault_triggered: round.fault_at().is_some(),
+            moves: round.client.failover.as_ref().map_or(0, |f| f.moves),
+            failover_us: FailoverTimes::of(round).map(|m| m.done.saturating_sub(m.detected) as f64 / 1e3),
             totals,
-            client_ended: round.posted.ended.clone(),
-            server_ended: round.seen.ended.clone(),
+            client_ended: round.client.ended.clone(),
+            server_ended: round.server.ended.clone(),
         }
     }
 }
 
-fn verdict(runs: &[Run], policies: &[(String, PolicySummary)]) -> Verdict {
+fn verdict(runs: &[PolicyRun], policies: &[(String, PolicySummary)]) -> Verdict {
     let mut failures = Vec::new();
     for (run, (name, summary)) in runs.iter().zip(policies) {
-        // A round that moved of itself, on a machine so busy that an end seemed dead, shows a failover all the same.
+        // On a busy machine a side may miss heartbeats and move without the fault. Such a round shows a failover too.
         let missed =
-            run.rounds.iter().filter(|r| r.struck().is_none() && r.posted.failover.is_none()).count();
+            run.rounds.iter().filter(|r| r.fault_at().is_none() && r.client.failover.is_none()).count();
         if missed > 0 {
             let fault = run.rounds[0].fault.trigger;
             failures.push(format!(
-                "{name}: in {missed} rounds the rail did not fail, so nothing is shown (is {fault} beyond the last packet?)"
+                "{name}: the rail did not fail in {missed} rounds, so they show nothing (does {fault} come after the last packet?)"
             ));
         }
         let unnoticed =
-            run.rounds.iter().filter(|r| r.struck().is_some() && r.posted.failover.is_none()).count();
+            run.rounds.iter().filter(|r| r.fault_at().is_some() && r.client.failover.is_none()).count();
         if unnoticed > 0 && name != "none" {
             failures.push(format!(
-                "{name}: in {unnoticed} rounds all was done before anybody noticed that the rail had failed (more --ops?)"
+                "{name}: all operations completed in {unnoticed} rounds before the failure was detected (try more --ops)"
             ));
         }
         let t = summary.totals;
@@ -242,18 +246,19 @@ fn verdict(runs: &[Run], policies: &[(String, PolicySummary)]) -> Verdict {
                 let allowed = run.rounds.iter().any(|round| round.fault.allows_named_errors());
                 if t.not_completed() > 0 && !allowed {
                     failures.push(format!(
-                        "exact: {} operations did not complete, and the promise table allows no error here",
+                        "exact: {} operations did not complete, but the promise table allows no errors for this fault",
                         t.not_completed()
                     ));
                 }
-                let stray: u64 = run.rounds.iter().map(|round| round.posted.stray).sum();
+                let stray: u64 = run.rounds.iter().map(|round| round.client.stray).sum();
                 if stray > 0 {
-                    failures.push(format!("exact: {stray} completions out of order, or twice"));
+                    failures.push(format!("exact: {stray} completions were out of order or duplicated"));
                 }
             }
             "blanket" if t.corrupted() == 0 => {
                 failures.push(
-                    "blanket: no corruption, so the failures struck where nothing was in flight".to_owned(),
+                    "blanket: no violation, so no executed operation was in flight at the failures"
+                        .to_owned(),
                 );
             }
             _ => {}

@@ -1,29 +1,29 @@
-//! What people read: who met whom, a table for each policy, the verdict. Colours only on a terminal.
+//! The text output: the rails, a table for each policy, and the verdict. Colours appear only on a terminal.
 
 use std::io::{self, IsTerminal, Write};
 
-use super::coordinator::Run;
-use super::oracle::Counts;
+use super::checker::Counts;
+use super::coordinator::PolicyRun;
 use super::summary::{PolicySummary, Spread, Summary};
 use super::workload::Kind;
 
-/// What a policy does, in a line.
-pub(super) fn motto(policy: &str) -> &'static str {
+/// Describes a policy in one line.
+pub(super) fn policy_summary(policy: &str) -> &'static str {
     match policy {
         "exact" => "fence the old rail, read the evidence, replay only what was not executed",
         "transparent" => "no fence, no evidence: send WRITE, READ and SEND again, refuse atomics",
         "blanket" => "send everything that was in flight again",
-        _ => "the queue pair dies with its rail",
+        _ => "the queue pair fails with its rail",
     }
 }
 
-/// A kind as the specification writes it.
-pub(super) fn title(kind: Kind) -> &'static str {
+/// Returns the name of a kind in the terms of the IBTA specification.
+pub(super) fn verb_name(kind: Kind) -> &'static str {
     ["WRITE", "READ", "SEND", "CAS", "FAA"][kind.index()]
 }
 
-/// A number with its thousands apart.
-pub(super) fn grouped(n: u64) -> String {
+/// Formats a number with thousands separators.
+pub(super) fn format_count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -35,25 +35,29 @@ pub(super) fn grouped(n: u64) -> String {
     out
 }
 
-/// So many operations.
-pub(super) fn operations(n: u32) -> String {
-    if n == 1 { "one operation".to_owned() } else { format!("{} operations", grouped(n.into())) }
+/// Formats a number of operations.
+pub(super) fn format_operations(n: u32) -> String {
+    if n == 1 { "one operation".to_owned() } else { format!("{} operations", format_count(n.into())) }
 }
 
-/// A time given in µs.
-pub(super) fn time(us: f64) -> String {
-    if us < 10_000.0 { format!("{} µs", grouped(us.round() as u64)) } else { format!("{:.1} ms", us / 1e3) }
+/// Formats a time given in µs.
+pub(super) fn format_time(us: f64) -> String {
+    if us < 10_000.0 {
+        format!("{} µs", format_count(us.round() as u64))
+    } else {
+        format!("{:.1} ms", us / 1e3)
+    }
 }
 
-/// Escape sequences, or none.
+/// Whether to emit ANSI escape sequences.
 #[derive(Clone, Copy)]
-struct Paint(bool);
+struct AnsiStyle(bool);
 
-impl Paint {
-    fn for_stdout() -> Paint {
+impl AnsiStyle {
+    fn for_stdout() -> AnsiStyle {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Paint(io::stdout().is_terminal() && !set("NO_COLOR") && !dumb)
+        AnsiStyle(io::stdout().is_terminal() && !set("NO_COLOR") && !dumb)
     }
 
     fn with(self, code: &str, text: &str) -> String {
@@ -77,32 +81,32 @@ impl Paint {
     }
 }
 
-pub(super) fn print(out: &mut impl Write, summary: &Summary, runs: &[Run]) -> io::Result<()> {
-    let paint = Paint::for_stdout();
-    rails(out, paint, summary, runs)?;
+pub(super) fn print(out: &mut impl Write, summary: &Summary, runs: &[PolicyRun]) -> io::Result<()> {
+    let style = AnsiStyle::for_stdout();
+    rails(out, style, summary, runs)?;
     for (name, policy) in &summary.policies {
         writeln!(out)?;
-        writeln!(out, "  {}  {}", paint.bold(name), paint.dim(motto(name)))?;
-        counts(out, paint, policy)?;
-        times(out, paint, policy)?;
+        writeln!(out, "  {}  {}", style.bold(name), style.dim(policy_summary(name)))?;
+        counts(out, style, policy)?;
+        times(out, style, policy)?;
     }
     writeln!(out)?;
-    verdict(out, paint, summary)
+    verdict(out, style, summary)
 }
 
-fn rails(out: &mut impl Write, paint: Paint, summary: &Summary, runs: &[Run]) -> io::Result<()> {
+fn rails(out: &mut impl Write, style: AnsiStyle, summary: &Summary, runs: &[PolicyRun]) -> io::Result<()> {
     let Some(round) = runs.first().and_then(|run| run.rounds.first()) else { return Ok(()) };
     let times = if summary.rounds == 1 { "once".to_owned() } else { format!("{} times", summary.rounds) };
     writeln!(
         out,
-        "Two processes, two rails, {} in flight; rail 0 dies in mid-stream, {times}.",
-        operations(summary.in_flight)
+        "Two processes, two rails, {} in flight; rail 0 fails in mid-stream, {times}.",
+        format_operations(summary.in_flight)
     )?;
     writeln!(out)?;
     let [client, server] = &round.addresses;
     for (rail, (from, to)) in client.iter().zip(server).enumerate() {
         let line = if rail == 0 {
-            format!("════{}════", paint.bad("╳"))
+            format!("════{}════", style.bad("╳"))
         } else {
             "─────────".to_owned()
         };
@@ -110,96 +114,100 @@ fn rails(out: &mut impl Write, paint: Paint, summary: &Summary, runs: &[Run]) ->
         writeln!(
             out,
             "  {left:6} {from:>15} {line} {to:15} {right:6}  {}",
-            paint.dim(&format!("rail {rail}"))
+            style.dim(&format!("rail {rail}"))
         )?;
     }
     Ok(())
 }
 
-fn counts(out: &mut impl Write, paint: Paint, policy: &PolicySummary) -> io::Result<()> {
+fn counts(out: &mut impl Write, style: AnsiStyle, policy: &PolicySummary) -> io::Result<()> {
     let errors = policy.totals.not_completed() > 0;
     let above = "                     in flight   executed";
     let head =
         "           posted   at failure     before  recovered   replayed       lost    doubled      wrong";
-    writeln!(out, "{}", paint.dim(above))?;
-    writeln!(out, "{}", paint.dim(&format!("{head}{}", if errors { "     errors" } else { "" })))?;
+    writeln!(out, "{}", style.dim(above))?;
+    writeln!(out, "{}", style.dim(&format!("{head}{}", if errors { "     errors" } else { "" })))?;
     for kind in Kind::ALL {
-        row(out, paint, title(kind), &policy.kinds[kind.index()], errors)?;
+        row(out, style, verb_name(kind), &policy.kinds[kind.index()], errors)?;
     }
-    row(out, paint, "all", &policy.totals, errors)
+    row(out, style, "all", &policy.totals, errors)
 }
 
-fn row(out: &mut impl Write, paint: Paint, name: &str, c: &Counts, errors: bool) -> io::Result<()> {
+fn row(out: &mut impl Write, style: AnsiStyle, name: &str, c: &Counts, errors: bool) -> io::Result<()> {
     let judged = |n: u64, width: usize| {
-        let text = format!("{:>width$}", grouped(n));
-        if n == 0 { paint.good(&text) } else { paint.bad(&text) }
+        let text = format!("{:>width$}", format_count(n));
+        if n == 0 { style.good(&text) } else { style.bad(&text) }
     };
     write!(
         out,
         "    {}{:>7} {:>12} {:>10} {:>10} {:>10} {} {} {}",
-        paint.bold(&format!("{name:6}")),
-        grouped(c.posted),
-        grouped(c.in_flight),
-        grouped(c.executed_before_failure),
-        grouped(c.recovered),
-        grouped(c.replayed),
+        style.bold(&format!("{name:6}")),
+        format_count(c.posted),
+        format_count(c.in_flight),
+        format_count(c.executed_before_failure),
+        format_count(c.recovered),
+        format_count(c.replayed),
         judged(c.lost, 10),
         judged(c.doubled, 10),
         judged(c.wrong_value, 10)
     )?;
     if errors {
-        write!(out, " {:>10}", grouped(c.not_completed()))?;
+        write!(out, " {:>10}", format_count(c.not_completed()))?;
     }
     writeln!(out)
 }
 
-fn times(out: &mut impl Write, paint: Paint, policy: &PolicySummary) -> io::Result<()> {
+fn times(out: &mut impl Write, style: AnsiStyle, policy: &PolicySummary) -> io::Result<()> {
     let Some(all) = policy.failover.detection_to_done_us else { return Ok(()) };
-    let range = |s: Spread| format!("{} ({} to {})", time(s.median), time(s.min), time(s.max));
+    let range =
+        |s: Spread| format!("{} ({} to {})", format_time(s.median), format_time(s.min), format_time(s.max));
     let mut line = format!("from detection to the last completion {}", range(all));
     if let Some(detection) = policy.failover.fault_to_detection_us {
-        line.push_str(&format!("; detected after {}", time(detection.median)));
+        line.push_str(&format!("; detected after {}", format_time(detection.median)));
     }
     let how: Vec<String> = policy.failover.detectors.iter().map(|(how, n)| format!("{how} × {n}")).collect();
-    writeln!(out, "    {}", paint.dim(&format!("{line} by {}", how.join(", "))))?;
+    writeln!(out, "    {}", style.dim(&format!("{line} by {}", how.join(", "))))?;
     let sent = format!(
         "sent again {} of the {} bytes that were in flight",
-        grouped(policy.bytes_replayed),
-        grouped(policy.bytes_in_flight)
+        format_count(policy.bytes_replayed),
+        format_count(policy.bytes_in_flight)
     );
-    writeln!(out, "    {}", paint.dim(&sent))
+    writeln!(out, "    {}", style.dim(&sent))
 }
 
-fn verdict(out: &mut impl Write, paint: Paint, summary: &Summary) -> io::Result<()> {
+fn verdict(out: &mut impl Write, style: AnsiStyle, summary: &Summary) -> io::Result<()> {
     for (name, policy) in &summary.policies {
         let mark = match (policy.totals.corrupted(), policy.totals.not_completed()) {
-            (0, 0) => paint.good("✓"),
-            (0, _) => paint.dim("·"),
-            _ => paint.bad("✗"),
+            (0, 0) => style.good("✓"),
+            (0, _) => style.dim("·"),
+            _ => style.bad("✗"),
         };
-        writeln!(out, "  {mark} {}", paint.bold(&sentence(name, &policy.totals)))?;
+        writeln!(out, "  {mark} {}", style.bold(&result_sentence(name, &policy.totals)))?;
     }
     for failure in &summary.verdict.failures {
-        writeln!(out, "  {} {failure}", paint.bad("not shown:"))?;
+        writeln!(out, "  {} {failure}", style.bad("not shown:"))?;
     }
-    let again = format!("{:.1} s; again with --seed {}", summary.elapsed_ms as f64 / 1e3, summary.seed);
-    writeln!(out, "  {}", paint.dim(&again))
+    let again = format!("{:.1} s; repeat with --seed {}", summary.elapsed_ms as f64 / 1e3, summary.seed);
+    writeln!(out, "  {}", style.dim(&again))
 }
 
-/// What became of all operations under a policy.
-pub(super) fn sentence(policy: &str, t: &Counts) -> String {
-    let posted = grouped(t.posted);
+/// Describes the result of all operations under a policy.
+pub(super) fn result_sentence(policy: &str, t: &Counts) -> String {
+    let posted = format_count(t.posted);
     if t.corrupted() > 0 {
         let parts = [(t.lost, "lost"), (t.doubled, "executed twice"), (t.wrong_value, "wrong values")];
-        let parts: Vec<String> =
-            parts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", grouped(*n))).collect();
+        let parts: Vec<String> = parts
+            .iter()
+            .filter(|(n, _)| *n > 0)
+            .map(|(n, what)| format!("{} {what}", format_count(*n)))
+            .collect();
         return format!("{policy}: of {posted} operations {}", parts.join(", "));
     }
     match t.not_completed() {
         0 => format!("{policy}: {posted} operations, every one exactly once, every value right"),
         n => format!(
             "{policy}: of {posted} operations none was lost, doubled or wrong, and {} did not complete",
-            grouped(n)
+            format_count(n)
         ),
     }
 }
@@ -209,15 +217,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_apart() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    fn counts_have_thousands_separators() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(format_count), ["0", "999", "1,000", "1,234,567"]);
     }
 
     #[test]
-    fn a_sentence_names_what_happened_only() {
+    fn result_sentence_names_only_violations_that_occurred() {
         let clean = Counts { posted: 10, completed: 10, ..Counts::default() };
-        assert!(sentence("exact", &clean).contains("exactly once"));
+        assert!(result_sentence("exact", &clean).contains("exactly once"));
         let doubled = Counts { doubled: 2, ..clean };
-        assert_eq!(sentence("blanket", &doubled), "blanket: of 10 operations 2 executed twice");
+        assert_eq!(result_sentence("blanket", &doubled), "blanket: of 10 operations 2 executed twice");
     }
 }

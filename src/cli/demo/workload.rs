@@ -1,22 +1,22 @@
-//! What the client posts, drawn from a seed: every process knows it without being told.
+//! The operations that the client posts, drawn from a seed that both sides know.
 //!
-//! Each WRITE and CAS has a place of its own in the server's memory, where it leaves a word that no other operation
-//! leaves: the server's processor consumes that word (logs it, sets it back to 0), so an operation that is executed
-//! twice is seen twice.
+//! Each WRITE and CAS has a separate place in the server's memory and leaves a unique word there. The server's
+//! processor consumes that word: it logs the word and resets it to 0. An operation that is executed twice is therefore
+//! logged twice.
 
 use mitra_verbs::Mtu;
 use serde::{Deserialize, Serialize};
 
-/// Payload bytes per packet: small, so that many operations take several packets.
+/// The path MTU. It is small, so that many operations take several packets.
 pub(super) const MTU: Mtu = Mtu::M1024;
-/// The longest WRITE, READ and SEND.
-pub(super) const LONGEST: usize = 8 * 1024;
-/// Bytes of the region that READs read.
+/// The largest WRITE, READ or SEND in bytes.
+pub(super) const MAX_LEN: usize = 8 * 1024;
+/// The length of the region that READs read, in bytes.
 pub(super) const PATTERN_LEN: usize = 64 * 1024;
-/// Where the fetch-and-adds count.
+/// The offset of the counter that the FAAs increment.
 pub(super) const COUNTER: u64 = 0;
 
-/// The kinds of operation, as `--json` names them.
+/// The kinds of operation, by their names in `--json`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
@@ -30,12 +30,12 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) const ALL: [Kind; 5] = [Kind::Write, Kind::Read, Kind::Send, Kind::Cas, Kind::Faa];
 
-    /// Its place in [`Kind::ALL`].
+    /// Returns the index in [`Kind::ALL`].
     pub(super) fn index(self) -> usize {
         self as usize
     }
 
-    /// Its name in `--json`.
+    /// Returns the name in `--json`.
     pub(super) fn name(self) -> &'static str {
         ["write", "read", "send", "cas", "faa"][self.index()]
     }
@@ -45,14 +45,14 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Op {
     pub(super) kind: Kind,
-    /// Bytes of payload, a multiple of 8.
+    /// The payload in bytes, a multiple of 8.
     pub(super) len: u32,
-    /// Where in the server's memory (READ: in the pattern; SEND: nowhere).
+    /// The offset in the server's memory, for a READ the offset in the pattern, for a SEND 0.
     pub(super) at: u64,
 }
 
 impl Op {
-    /// Where the word lies that it leaves for the server's processor, if it leaves one.
+    /// Returns the offset of the word that the operation leaves for the server's processor, if it leaves one.
     pub(super) fn word(&self) -> Option<u64> {
         match self.kind {
             Kind::Write => Some(self.at + u64::from(self.len) - 8),
@@ -61,7 +61,7 @@ impl Op {
         }
     }
 
-    /// Packets of its request that do not end it.
+    /// Returns the number of FIRST and MIDDLE packets of the request.
     pub(super) fn leading_packets(&self) -> u32 {
         match self.kind {
             Kind::Write | Kind::Send => MTU.packets(self.len.into()) as u32 - 1,
@@ -74,25 +74,25 @@ impl Op {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Workload {
     pub(super) ops: Vec<Op>,
-    /// Bytes that the server's memory needs.
+    /// The length of the server's memory in bytes.
     pub(super) memory_len: u64,
     tag: u64,
 }
 
 impl Workload {
-    /// `count` operations.
+    /// Draws `count` operations from a seed.
     pub(super) fn new(seed: u64, count: usize) -> Workload {
-        let mut dice = Dice(seed);
-        let tag = (dice.next() | 1 << 63) & !u64::from(u32::MAX);
+        let mut rng = SplitMix64(seed);
+        let tag = (rng.next() | 1 << 63) & !u64::from(u32::MAX);
         let mut memory_len = COUNTER + 8;
         let ops = (0..count)
             .map(|_| {
-                let (kind, len) = match dice.below(16) {
+                let (kind, len) = match rng.below(16) {
                     0..4 => (Kind::Write, 8),
-                    4..6 => (Kind::Write, dice.words(MTU.bytes() + 8, LONGEST)),
-                    6..9 => (Kind::Read, dice.words(8, LONGEST)),
-                    9..11 => (Kind::Send, dice.words(8, 512)),
-                    11 => (Kind::Send, dice.words(MTU.bytes() + 8, 4 * MTU.bytes())),
+                    4..6 => (Kind::Write, rng.words(MTU.bytes() + 8, MAX_LEN)),
+                    6..9 => (Kind::Read, rng.words(8, MAX_LEN)),
+                    9..11 => (Kind::Send, rng.words(8, 512)),
+                    11 => (Kind::Send, rng.words(MTU.bytes() + 8, 4 * MTU.bytes())),
                     12..14 => (Kind::Cas, 8),
                     _ => (Kind::Faa, 8),
                 };
@@ -102,7 +102,7 @@ impl Workload {
                         memory_len += u64::from(len);
                         at
                     }
-                    Kind::Read => u64::from(dice.words(0, PATTERN_LEN - len as usize)),
+                    Kind::Read => u64::from(rng.words(0, PATTERN_LEN - len as usize)),
                     Kind::Send => 0,
                     Kind::Faa => COUNTER,
                 };
@@ -112,25 +112,26 @@ impl Workload {
         Workload { ops, memory_len, tag }
     }
 
-    /// What operation `n` leaves: not 0, and no other round's.
+    /// Returns the word that operation `n` leaves. It is not 0 and differs from those of all other rounds.
     pub(super) fn id(&self, n: usize) -> u64 {
         self.tag | (n as u64 + 1)
     }
 
-    /// The operation that leaves `id`.
+    /// Returns the operation that leaves the word `id`.
     pub(super) fn find(&self, id: u64) -> Option<usize> {
         let n = (id ^ self.tag).checked_sub(1)? as usize;
         (n < self.ops.len()).then_some(n)
     }
 
-    /// The first operation of this kind from `from` on, around the end if need be.
+    /// Returns the first operation of this kind at or after `from`, wrapping around at the end.
     pub(super) fn of_kind(&self, kind: Kind, from: usize) -> Option<usize> {
         let count = self.ops.len();
         (0..count).map(|i| (from + i) % count).find(|&n| self.ops[n].kind == kind)
     }
 }
 
-/// The payload that ends in `id`, the last word last, so that who sees it sees all.
+/// Fills a payload that ends in `id`. The last word is written last, so a processor that sees `id` sees the whole
+/// payload.
 pub(super) fn fill(id: u64, out: &mut [u8]) {
     let last = out.len() / 8 - 1;
     for (i, word) in out.chunks_exact_mut(8).enumerate() {
@@ -138,14 +139,14 @@ pub(super) fn fill(id: u64, out: &mut [u8]) {
     }
 }
 
-/// Whether this is what [`fill`] makes.
-pub(super) fn is_whole(id: u64, bytes: &[u8]) -> bool {
+/// Returns whether `bytes` is the payload of [`fill`].
+pub(super) fn is_intact(id: u64, bytes: &[u8]) -> bool {
     let mut want = vec![0; bytes.len()];
     fill(id, &mut want);
     want == bytes
 }
 
-/// The content of the region that READs read, at a multiple of 8.
+/// Returns the word at offset `at` of the region that READs read. `at` is a multiple of 8.
 pub(super) fn pattern(at: u64) -> u64 {
     mix(0x7061_7474_6572_6e00 ^ at)
 }
@@ -157,21 +158,21 @@ pub(super) fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// SplitMix64: good enough to mix a workload, and the same everywhere.
-pub(super) struct Dice(pub(super) u64);
+/// The SplitMix64 generator: sufficient to mix a workload, and the same on every machine.
+pub(super) struct SplitMix64(pub(super) u64);
 
-impl Dice {
+impl SplitMix64 {
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub(super) fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A multiple of 8 from `least` to `most`, both multiples of 8.
+    /// Returns a multiple of 8 from `least` to `most`, which are multiples of 8.
     fn words(&mut self, least: usize, most: usize) -> u32 {
         (least + 8 * self.below(((most - least) / 8 + 1) as u64) as usize) as u32
     }
@@ -212,8 +213,8 @@ mod tests {
     fn a_payload_is_whole_or_not() {
         let mut bytes = [0; 64];
         fill(9, &mut bytes);
-        assert!(is_whole(9, &bytes));
+        assert!(is_intact(9, &bytes));
         bytes[3] ^= 1;
-        assert!(!is_whole(9, &bytes));
+        assert!(!is_intact(9, &bytes));
     }
 }

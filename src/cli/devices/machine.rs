@@ -1,4 +1,4 @@
-//! What is looked up on this machine.
+//! Queries of this machine: addresses, socket offloads and buffers, users of the RoCE port, RDMA devices.
 
 use std::fs;
 use std::io;
@@ -10,17 +10,17 @@ use mitra_verbs::Mtu;
 use nix::sys::socket::{setsockopt, sockopt};
 use serde::Serialize;
 
-/// An address that a software NIC might have.
+/// An address that a software NIC could use.
 #[derive(Serialize)]
 pub(super) struct Address {
     pub(super) address: String,
     pub(super) interface: String,
     pub(super) loopback: bool,
-    /// Of the interface.
+    /// The MTU of the interface in bytes.
     pub(super) mtu: usize,
-    /// Payload bytes of a packet.
+    /// The largest RoCEv2 MTU that fits the interface, in bytes.
     pub(super) roce_mtu: Option<usize>,
-    /// Why a NIC cannot have it, if it cannot.
+    /// Why a NIC cannot use the address.
     pub(super) refused: Option<String>,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn addresses() -> io::Result<Vec<Address>> {
         let down =
             (!interface.up).then(|| format!("the interface is down; ip link set {} up", interface.name));
         Address {
-            // All of 127.0.0.0/8 is the loopback interface's.
+            // Every address in 127.0.0.0/8 belongs to the loopback interface.
             address: match interface.address {
                 std::net::IpAddr::V4(v4) if v4.is_loopback() => "127.0.0.0/8".to_owned(),
                 other => other.to_string(),
@@ -44,17 +44,17 @@ pub(super) fn addresses() -> io::Result<Vec<Address>> {
     Ok(interfaces()?.into_iter().map(of).collect())
 }
 
-/// Runs of datagrams in one piece.
+/// Offloads of runs of UDP datagrams.
 #[derive(Serialize)]
 pub(super) struct Offload {
-    /// On their way out (UDP_SEGMENT).
+    /// Whether the kernel supports UDP_SEGMENT for sending.
     pub(super) gso: bool,
-    /// On their way in (UDP_GRO).
+    /// Whether the kernel supports UDP_GRO for receiving.
     pub(super) gro: bool,
 }
 
 impl Offload {
-    pub(super) fn look() -> Offload {
+    pub(super) fn query() -> Offload {
         let Ok(socket) = UdpSocket::bind("127.0.0.1:0") else { return Offload { gso: false, gro: false } };
         Offload {
             gso: setsockopt(&socket, sockopt::UdpGsoSegment, &1024).is_ok(),
@@ -63,29 +63,29 @@ impl Offload {
     }
 }
 
-/// Socket buffers, in bytes.
+/// Socket buffer sizes in bytes.
 #[derive(Serialize)]
 pub(super) struct Buffers {
-    /// What a NIC asks for in each direction.
+    /// The size that a NIC requests in each direction.
     pub(super) asked: u64,
-    /// What the kernel grants at most.
+    /// The largest size that the kernel grants for receiving.
     pub(super) rmem_max: Option<u64>,
     pub(super) wmem_max: Option<u64>,
-    /// What a NIC got, as the kernel counts: twice what it grants, for its own overhead.
+    /// The size that a NIC got, as the kernel counts it: twice the granted size, for overhead.
     pub(super) receive_buffer: usize,
 }
 
 impl Buffers {
-    pub(super) fn look(receive_buffer: usize) -> Buffers {
+    pub(super) fn query(receive_buffer: usize) -> Buffers {
         let max = |name: &str| {
             fs::read_to_string(Path::new("/proc/sys/net/core").join(name)).ok()?.trim().parse().ok()
         };
-        // A quarter of twice this is the largest send window.
+        // The largest send window is a quarter of twice this size.
         Buffers { asked: 2 << 20, rmem_max: max("rmem_max"), wmem_max: max("wmem_max"), receive_buffer }
     }
 }
 
-/// Somebody has UDP port 4791 of an address.
+/// A process that uses UDP port 4791 of an address.
 #[derive(Serialize)]
 pub(super) struct PortUse {
     pub(super) address: String,
@@ -106,23 +106,23 @@ pub(super) fn port_users() -> Vec<PortUse> {
 
 /// An RDMA device that the kernel knows.
 #[derive(Serialize)]
-pub(super) struct Hardware {
+pub(super) struct RdmaDevice {
     pub(super) name: String,
-    /// Such as `CA`, with the link layer of port 1.
+    /// The node type and the link layer of port 1, such as "CA over Ethernet".
     pub(super) kind: String,
-    /// Of port 1.
+    /// The state of port 1.
     pub(super) state: String,
 }
 
-pub(super) fn hardware() -> Vec<Hardware> {
+pub(super) fn hardware() -> Vec<RdmaDevice> {
     let devices = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
     let of = |device: fs::DirEntry| {
         let read = |file: &str| {
             let text = fs::read_to_string(device.path().join(file)).unwrap_or_default();
-            // "1: CA", "4: ACTIVE"
+            // The files contain a number and a name: "1: CA", "4: ACTIVE".
             text.trim().rsplit(": ").next().unwrap_or_default().to_owned()
         };
-        Hardware {
+        RdmaDevice {
             name: device.file_name().to_string_lossy().into_owned(),
             kind: format!("{} over {}", read("node_type"), read("ports/1/link_layer")),
             state: read("ports/1/state").to_lowercase(),

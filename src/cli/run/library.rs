@@ -1,4 +1,4 @@
-//! The library that the loader gives the program: in front of libibverbs, or in its place.
+//! The shared library that the dynamic loader adds to the program: preloaded before libibverbs, or in place of it.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-/// What the loader reads (`ld.so(8)`): libraries in front of all others ...
+/// The loader preloads the libraries in this variable (`ld.so(8)`).
 pub(super) const LD_PRELOAD: &str = "LD_PRELOAD";
-/// ... and directories that it looks into before its own.
+/// The loader searches the directories in this variable before its defaults.
 const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-/// Names the library to preload, where it is not at its place.
+/// The path of the library to preload, for installations in other places.
 const MITRA_PRELOAD: &str = "MITRA_PRELOAD";
 
-/// The variable for the loader with its new value: our library, and after it what was there.
+/// Returns the loader variable and its new value: Mitra's library before the present value.
 pub(super) fn variable(replace: bool) -> anyhow::Result<(&'static str, OsString)> {
     let (variable, ours) = if replace { (LD_LIBRARY_PATH, replacement()?) } else { (LD_PRELOAD, preload()?) };
-    // ld.so(8): what is named is separated by colons, spaces or semicolons, and there is no way to escape one.
+    // ld.so(8) separates entries by colons, spaces or semicolons, and knows no escape character.
     if ours.as_os_str().as_bytes().iter().any(|byte| b" :;".contains(byte)) {
         bail!(
-            "the loader takes no path with a space, colon or semicolon in it; move {} elsewhere",
+            "the dynamic loader accepts no path with a space, colon or semicolon; move {} elsewhere",
             ours.display()
         );
     }
@@ -32,26 +32,26 @@ pub(super) fn variable(replace: bool) -> anyhow::Result<(&'static str, OsString)
     Ok((variable, value))
 }
 
-/// The library to preload.
+/// Returns the library to preload.
 fn preload() -> anyhow::Result<PathBuf> {
     if let Some(named) = env::var_os(MITRA_PRELOAD) {
         return PathBuf::from(&named).canonicalize().with_context(|| {
-            format!("{MITRA_PRELOAD}={named:?} names no library; unset it, or name libmitra_preload.so")
+            format!("{MITRA_PRELOAD}={named:?} is not a library; unset the variable, or set it to the path of libmitra_preload.so")
         });
     }
     find("libmitra_preload.so".as_ref(), "cargo build --release --workspace")
 }
 
-/// The directory of the library that stands in for libibverbs.so.1.
+/// Returns the directory of the library that replaces libibverbs.so.1.
 fn replacement() -> anyhow::Result<PathBuf> {
     let library = find(Path::new("mitra-libibverbs/libibverbs.so.1"), "cargo xtask libibverbs --release")?;
     Ok(library.parent().map(Path::to_owned).unwrap_or_default())
 }
 
-/// A file beside this program, or where it would be installed.
+/// Returns a file next to this program or in ../lib/mitra, where an installation puts it.
 fn find(name: &Path, builder: &str) -> anyhow::Result<PathBuf> {
-    let program = env::current_exe().context("cannot tell where this program is")?;
-    let dir = program.parent().context("this program is in no directory")?;
+    let program = env::current_exe().context("cannot determine the path of this program")?;
+    let dir = program.parent().context("the path of this program has no directory")?;
     let places = [dir.join(name), dir.join("../lib/mitra").join(name)];
     for place in &places {
         if let Ok(found) = place.canonicalize() {
@@ -59,5 +59,5 @@ fn find(name: &Path, builder: &str) -> anyhow::Result<PathBuf> {
         }
     }
     let [beside, installed] = places.each_ref().map(|place| place.display());
-    bail!("there is no {beside} nor {installed}; build it with `{builder}`")
+    bail!("neither {beside} nor {installed} exists; build the library with `{builder}`")
 }

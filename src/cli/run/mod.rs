@@ -1,6 +1,6 @@
-//! `mitra run`: sets a program up to find Mitra where it looks for a real NIC, and becomes that program.
+//! `mitra run`: sets up the environment so that a libibverbs program finds Mitra's device, and executes that program.
 //!
-//! Nothing of `mitra` stays behind: signals, exit code and terminal are the program's own.
+//! The program replaces the `mitra` process, so signals, exit code and terminal are the program's own.
 
 mod library;
 mod program;
@@ -13,47 +13,48 @@ use anyhow::Context;
 use mitra_control::{FaultScript, RailsConfig, Settings, run_dir};
 use mitra_failover::{Policy, WritePolicy};
 
-use program::{Program, Refusal};
+use program::{Program, RunError};
 
-/// Run a program that was written for libibverbs, unchanged, on Mitra's software NICs
+/// Run an unmodified libibverbs program on Mitra's software NICs
 ///
 /// The program finds one RDMA device, mitra0, without root, kernel module or hardware. With more than one rail it
-/// outlives the loss of one: its queue pairs, keys and completions stay as they are.
+/// survives the failure of a rail: its queue pairs, keys and completions stay valid.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   mitra run -- ibv_rc_pingpong -g 0 &  mitra run -- ibv_rc_pingpong -g 0 localhost
   mitra run --rails 2 --fault 'rail0 down at 2s' -- ib_write_bw -D 5
   mitra run --rails 10.0.0.1,10.1.0.1 -- ucx_perftest
-What is not given comes from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_LOG, MITRA_VERBOSE and MITRA_FAULTS.
-$MITRA_PRELOAD names the library that is preloaded, if it is not beside this program or in ../lib/mitra. Faults are described in docs/faults.md.
-Exit codes: the program's own, once it runs; before that 127 there is no such program, 126 it cannot be run on Mitra
-(no executable, statically linked, set-uid, for another machine), 2 bad arguments or no library.")]
+Defaults come from MITRA_RAILS, MITRA_POLICY, MITRA_WRITES, MITRA_LOG, MITRA_VERBOSE and MITRA_FAULTS. MITRA_PRELOAD is
+the path of the preloaded library if it is neither next to this program nor in ../lib/mitra. docs/faults.md describes the
+fault scripts.
+Exit codes: those of the program; before the program starts, 127 no such program, 126 the program cannot run on Mitra
+(not executable, statically linked, set-uid, built for another machine), 2 bad arguments or no library.")]
 pub(crate) struct Args {
-    /// How many rails, each at a free loopback address; or the address of each, separated by commas [default: 1]
+    /// Number of rails, each on a free loopback address; or the address of each rail, separated by commas [default: 1]
     #[arg(long, value_name = "N|ADDRESS,...")]
     rails: Option<RailsConfig>,
-    /// What to do with what was in flight when a rail failed: exact, transparent, blanket, none [default: exact]
+    /// Failover policy for operations in flight: exact, transparent, blanket, none [default: exact]
     #[arg(long)]
     policy: Option<Policy>,
-    /// A WRITE that may or may not have been executed ends in an error (strict) or is written again (repeatable)
-    /// [default: strict]
+    /// A WRITE whose execution is unknown completes with an error (strict) or is written again (repeatable) [default:
+    /// strict]
     #[arg(long)]
     writes: Option<WritePolicy>,
-    /// Keep a completion log of connections that span rails, for one more small packet per WRITE and atomic: then what a NIC that
-    /// died had executed is known but for one request. Both ends need it
+    /// Keep a completion log on connections over several rails. It tells what a failed NIC had executed, except for
+    /// one request, and costs one small packet per WRITE and atomic. Both sides need it
     #[arg(long)]
     log: bool,
-    /// Explain every call that is refused on standard error
+    /// Print the reason of every refused call to standard error
     #[arg(long)]
     verbose: bool,
-    /// Let this befall the rails, counted from when the program opens the device; may be given several times
+    /// Fault script, with times relative to the opening of the device; can be given several times
     #[arg(long, value_name = "SCRIPT")]
     fault: Vec<FaultScript>,
-    /// Take the place of libibverbs.so.1 instead of preloading: for programs that load it by dlopen, without rdma_cm
+    /// Replace libibverbs.so.1 instead of preloading: for programs that load it with dlopen; without rdma_cm
     #[arg(long)]
     replace: bool,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
@@ -62,8 +63,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let settings = settings(args)?;
     let program = match Program::find(&args.command[0]) {
         Ok(program) => program,
-        Err(Refusal { code, why }) => {
-            eprintln!("mitra: {why}");
+        Err(RunError { code, reason }) => {
+            eprintln!("mitra: {reason}");
             return Ok(ExitCode::from(code));
         }
     };
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(program::CANNOT_RUN))
 }
 
-/// What was asked for on the command line, over what the environment holds, over the defaults.
+/// Merges the command line, the environment and the defaults, in this order of precedence.
 fn settings(args: &Args) -> anyhow::Result<Settings> {
     let mut settings = Settings::from_env()?;
     if let Some(rails) = &args.rails {

@@ -1,4 +1,4 @@
-//! The program to run: where it is, and whether the loader will put a library of ours into it.
+//! The program to run: its path, and whether the dynamic loader will add Mitra's library to it.
 
 use std::env;
 use std::ffi::OsStr;
@@ -16,46 +16,46 @@ use object::{Endianness, FileKind, ReadCache};
 
 use super::library::LD_PRELOAD;
 
-/// Exit codes as `env` and shells have them.
+/// The exit codes that `env` and shells use for the same failures.
 const NO_SUCH_PROGRAM: u8 = 127;
 pub(super) const CANNOT_RUN: u8 = 126;
 
-/// The machine that this program, and thus the library, is built for.
+/// The machine that this program and the library are built for.
 const MACHINE: Machine =
     if cfg!(target_arch = "x86_64") { object::elf::EM_X86_64 } else { object::elf::EM_AARCH64 };
 
-/// Libraries that only those name who use verbs.
-const VERBS: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
+/// Libraries that only verbs programs link with.
+const VERBS_LIBRARIES: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
 
-/// Why a program is not run, in a line that names it.
+/// Why a program cannot be run.
 #[derive(Debug)]
-pub(super) struct Refusal {
-    /// The exit code.
+pub(super) struct RunError {
+    /// The exit code of `mitra run`.
     pub(super) code: u8,
-    pub(super) why: String,
+    pub(super) reason: String,
 }
 
-fn cannot_run(why: String) -> Refusal {
-    Refusal { code: CANNOT_RUN, why }
+fn cannot_run(reason: String) -> RunError {
+    RunError { code: CANNOT_RUN, reason }
 }
 
 /// A program that can be run.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) path: PathBuf,
-    /// What the kernel will load: the program itself, or the interpreter of a script.
+    /// The ELF file that the kernel loads: the program, or the interpreter of a script.
     image: PathBuf,
-    /// The image's own loader.
+    /// The dynamic loader of the image.
     loader: PathBuf,
 }
 
 impl Program {
-    /// Finds a program as a shell does, and sees whether the loader will take our library into it.
-    pub(super) fn find(name: &OsStr) -> Result<Program, Refusal> {
+    /// Finds a program as a shell does, and checks that its loader accepts a preloaded library.
+    pub(super) fn find(name: &OsStr) -> Result<Program, RunError> {
         let path = look_up(name)?;
         let image = match script_interpreter(&path)? {
-            Some(interpreter) => look_up(interpreter.as_os_str()).map_err(|refusal| {
-                cannot_run(format!("the interpreter of {}: {}", path.display(), refusal.why))
+            Some(interpreter) => look_up(interpreter.as_os_str()).map_err(|error| {
+                cannot_run(format!("the interpreter of {}: {}", path.display(), error.reason))
             })?,
             None => path.clone(),
         };
@@ -65,8 +65,8 @@ impl Program {
         if let Some(privilege) = privilege(&metadata, has_capabilities, getuid().as_raw(), getgid().as_raw())
         {
             return Err(cannot_run(format!(
-                "{} {privilege}, and into such a program the loader takes no library of its user's; run a copy \
-                 without that",
+                "{} {privilege}, and the dynamic loader ignores preloaded libraries for such a program; run a copy \
+                 without this privilege",
                 image.display()
             )));
         }
@@ -74,9 +74,9 @@ impl Program {
         Ok(Program { path, image, loader })
     }
 
-    /// For the user, if the program cannot be seen to use verbs.
+    /// Returns a note for the user if the program is not linked with libibverbs.
     pub(super) fn note(&self) -> Option<String> {
-        // What ldd(1) does: the loader itself says which libraries it would load, without running the program.
+        // The method of ldd(1): the loader lists the libraries without running the program.
         let listed = Command::new(&self.loader)
             .arg("--list")
             .arg(&self.image)
@@ -84,7 +84,7 @@ impl Program {
             .stderr(Stdio::null())
             .output();
         let listed = String::from_utf8_lossy(&listed.ok()?.stdout).into_owned();
-        if VERBS.iter().any(|library| listed.contains(library)) {
+        if VERBS_LIBRARIES.iter().any(|library| listed.contains(library)) {
             return None;
         }
         let what = if self.image == self.path {
@@ -93,20 +93,20 @@ impl Program {
             format!(" is a script, and {}", self.image.display())
         };
         Some(format!(
-            "{}{what} is not linked with libibverbs; if nothing loads it later, Mitra has nothing to do",
+            "{}{what} is not linked with libibverbs; unless the program loads it later, Mitra has no effect",
             self.path.display()
         ))
     }
 }
 
-/// The file that a name stands for, as `execvp(3)` finds it.
-fn look_up(name: &OsStr) -> Result<PathBuf, Refusal> {
+/// Returns the path of a program, found as `execvp(3)` does.
+fn look_up(name: &OsStr) -> Result<PathBuf, RunError> {
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         return match executable(&path) {
             Some(true) => Ok(path),
             Some(false) => Err(cannot_run(format!("{} is not executable; chmod +x it", path.display()))),
-            None => Err(missing(format!("there is no program {}; look at its path", path.display()))),
+            None => Err(missing(format!("there is no program {}; check its path", path.display()))),
         };
     }
     let dirs = env::var_os("PATH").unwrap_or_default();
@@ -125,29 +125,29 @@ fn look_up(name: &OsStr) -> Result<PathBuf, Refusal> {
     })
 }
 
-fn missing(why: String) -> Refusal {
-    Refusal { code: NO_SUCH_PROGRAM, why }
+fn missing(reason: String) -> RunError {
+    RunError { code: NO_SUCH_PROGRAM, reason }
 }
 
-/// Whether a file can be executed; none if there is no file.
+/// Returns whether a file is executable, or `None` if it does not exist.
 fn executable(path: &Path) -> Option<bool> {
     let metadata = path.metadata().ok()?;
     Some(metadata.is_file() && access(path, AccessFlags::X_OK).is_ok())
 }
 
-fn open(path: &Path) -> Result<File, Refusal> {
+fn open(path: &Path) -> Result<File, RunError> {
     File::open(path).map_err(|error| unreadable(path, &error))
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> Refusal {
+fn unreadable(path: &Path, error: &std::io::Error) -> RunError {
     cannot_run(format!("cannot read {} to see how it is linked ({error}); chmod +r it", path.display()))
 }
 
-/// The interpreter of a script, as the kernel finds it (`execve(2)`); a script without one is the shell's
-/// (`execvp(3)`).
-fn script_interpreter(path: &Path) -> Result<Option<PathBuf>, Refusal> {
+/// Returns the interpreter of a script, as the kernel finds it (`execve(2)`). A script without an interpreter line
+/// belongs to the shell (`execvp(3)`).
+fn script_interpreter(path: &Path) -> Result<Option<PathBuf>, RunError> {
     let mut beginning = Vec::new();
-    // What the kernel looks at: BINPRM_BUF_SIZE.
+    // The kernel reads this many bytes (BINPRM_BUF_SIZE).
     open(path)?.take(256).read_to_end(&mut beginning).map_err(|error| unreadable(path, &error))?;
     if beginning.starts_with(&object::elf::ELFMAG) {
         return Ok(None);
@@ -158,10 +158,10 @@ fn script_interpreter(path: &Path) -> Result<Option<PathBuf>, Refusal> {
     Ok(Some(PathBuf::from(OsStr::from_bytes(interpreter))))
 }
 
-/// The privilege that makes the loader drop what a user would preload (`AT_SECURE` in `getauxval(3)`).
+/// Returns the privilege for which the loader ignores preloaded libraries (`AT_SECURE` in `getauxval(3)`).
 fn privilege(file: &Metadata, has_capabilities: bool, uid: u32, gid: u32) -> Option<&'static str> {
     const SET_UID: u32 = 0o4000;
-    // Without the right to execute, the bit means something else (`inode(7)`).
+    // Without group execute permission, the set-group-ID bit has another meaning (`inode(7)`).
     const SET_GID: u32 = 0o2010;
     if file.mode() & SET_UID != 0 && file.uid() != uid {
         Some("is set-uid")
@@ -174,14 +174,14 @@ fn privilege(file: &Metadata, has_capabilities: bool, uid: u32, gid: u32) -> Opt
     }
 }
 
-/// The loader that a dynamically linked program names (`PT_INTERP` in `elf(5)`).
-fn loader(path: &Path, file: &File) -> Result<PathBuf, Refusal> {
+/// Returns the dynamic loader that an ELF file names (`PT_INTERP` in `elf(5)`).
+fn loader(path: &Path, file: &File) -> Result<PathBuf, RunError> {
     let data = ReadCache::new(file);
     let shown = path.display();
-    let damaged = |error| cannot_run(format!("{shown} is a damaged program ({error}); install it again"));
+    let damaged = |error| cannot_run(format!("{shown} is a damaged program ({error}); reinstall it"));
     let foreign = || {
         cannot_run(format!(
-            "{shown} is built for another machine than this `mitra`; use one built for the same"
+            "{shown} is built for another machine than this `mitra`; use a program for the same machine"
         ))
     };
     if FileKind::parse(&data).map_err(damaged)? != FileKind::Elf64 {
@@ -198,7 +198,7 @@ fn loader(path: &Path, file: &File) -> Result<PathBuf, Refusal> {
         }
     }
     Err(cannot_run(format!(
-        "{shown} is statically linked, so no library can be put before its own; link it with libibverbs.so"
+        "{shown} is statically linked, so no library can be preloaded; link it with libibverbs.so"
     )))
 }
 

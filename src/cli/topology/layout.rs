@@ -1,13 +1,13 @@
-//! Where a drawing puts the vertices: distances on paper as near as can be to distances in the graph.
+//! The layout of a drawing: distances on paper approximate the distances in the graph.
 
 use mitra_topology::Graph;
 
-/// Rounds of each step: enough for 300 vertices to settle.
+/// Iterations of each step: enough for 300 vertices to converge.
 const ROUNDS: usize = 150;
 
 pub(super) type Point = [f64; 2];
 
-/// Places in the square from 0 to 1.
+/// Returns the places of the vertices in the unit square.
 pub(super) fn layout(graph: &Graph) -> Vec<Point> {
     let steps = steps(graph);
     let mut places = spread(&steps);
@@ -18,7 +18,8 @@ pub(super) fn layout(graph: &Graph) -> Vec<Point> {
     places
 }
 
-/// Steps between all pairs; parts that are not connected stand a little further apart than anything within them.
+/// Returns the distances between all pairs. Unconnected parts get a distance of one more than the largest within a
+/// part.
 fn steps(graph: &Graph) -> Vec<Vec<f64>> {
     let n = graph.vertex_count();
     let mut all = vec![vec![f64::INFINITY; n]; n];
@@ -38,7 +39,8 @@ fn steps(graph: &Graph) -> Vec<Vec<f64>> {
     all
 }
 
-/// Two eigenvectors of the centred squares of the distances (classical scaling), found from a circle.
+/// Returns an initial layout from two eigenvectors of the centred squared distances (classical scaling), by power
+/// iteration from a circle.
 fn spread(steps: &[Vec<f64>]) -> Vec<Point> {
     let n = steps.len();
     let mean = |row: &Vec<f64>| row.iter().map(|step| step * step).sum::<f64>() / n as f64;
@@ -63,14 +65,15 @@ fn spread(steps: &[Vec<f64>]) -> Vec<Point> {
         let long = length(y);
         y.iter_mut().for_each(|y| *y /= long);
     }
-    // The circle keeps apart what the eigenvectors put on one place.
+    // The circle separates vertices that the eigenvectors map to the same place.
     let scale = (n as f64).sqrt();
     (0..n)
         .map(|v| [scale * axes[0][v] + 0.1 * turn(v).cos(), scale * axes[1][v] + 0.1 * turn(v).sin()])
         .collect()
 }
 
-/// Moves each vertex to where the others, weighted by nearness, would have it (stress majorization, Gansner et al. 2004).
+/// Moves each vertex to the weighted average of the places that the other vertices prefer (stress majorization,
+/// Gansner et al. 2004).
 fn relax(places: &mut [Point], steps: &[Vec<f64>]) {
     for u in 0..places.len() {
         let (mut sum, mut weights) = ([0.0; 2], 0.0);

@@ -1,4 +1,4 @@
-//! `mitra topology`: how many crashes a shared-memory graph tolerates, and what defeats it.
+//! `mitra topology`: how many crashes a shared-memory graph tolerates, and which sets of processes defeat it.
 
 mod drawing;
 mod layout;
@@ -14,17 +14,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use askama::Template;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use mitra_topology::edge_list::{self, MAX_BYTES};
 use mitra_topology::{Graph, Stage, Suggestion, generators, suggest};
 
+use drawing::Drawing;
 use summary::Summary;
 
-/// Tell how many crashes a graph of shared memory tolerates, and which processes defeat it
+/// Compute how many crashes a shared-memory graph tolerates, and which crashes it does not tolerate
 ///
-/// Neighbours in the graph may access each other's memory, which outlives its process; messages reach everybody. HBO decides
-/// as long as those that are left represent a majority: themselves and their neighbours. Sparse graphs with high expansion
-/// tolerate more than half, with few connections per NIC.
+/// Neighbours in the graph can access each other's memory, which survives a crash of its process. Messages reach every
+/// process. HBO decides while the live processes and their neighbours form a majority. Sparse graphs with high
+/// expansion tolerate crashes of more than half of the processes, with few connections per NIC.
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("graph").required(true).args(["edges", "family", "suggest"])))]
 #[command(after_help = "\
@@ -34,31 +36,33 @@ Examples:
   mitra topology --family petersen
   mitra topology --edges graph.txt --json
   mitra topology --suggest 24 17 --write graph.txt --report graph.html
-Exact up to 32 processes, and for larger graphs where the search ends in time; bounds for up to 100,000.
-Exit codes: 0 done, exact or not; 2 bad arguments or input. The fields of --json are in docs/topology.md.")]
+Results are exact for up to 32 processes, and for larger graphs whose search ends in time; otherwise they are bounds,
+for up to 100,000 processes. docs/topology.md describes the fields of --json.
+Exit codes: 0 success, exact or not; 2 bad arguments or input.")]
 pub(crate) struct Args {
-    /// An edge `u v` a line, vertices from 0; an isolated vertex alone on its line; # begins a comment; - reads standard input
+    /// Edge list: one edge `u v` per line, vertices from 0; an isolated vertex is alone on its line; # begins a
+    /// comment; - reads standard input
     #[arg(long, value_name = "FILE")]
     edges: Option<PathBuf>,
-    /// A graph by name, with its sizes
+    /// Graph family and its sizes
     #[arg(long, value_names = ["NAME", "SIZE"], num_args = 1..=3)]
     family: Option<Vec<String>>,
     /// Propose a graph of N processes that tolerates F crashes under HBO, with few connections per NIC
     #[arg(long, value_names = ["N", "F"], num_args = 2)]
     suggest: Option<Vec<usize>>,
-    /// Draws random graphs, and where large ones are probed
+    /// Seed for random graphs and for the search in large graphs
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// One JSON object instead of the table
+    /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
-    /// Write a page that draws the graph and what defeats it
+    /// Write an HTML page with the measures and a drawing of the graph
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Write the drawing alone
+    /// Write the drawing only
     #[arg(long, value_name = "FILE.svg")]
     svg: Option<PathBuf>,
-    /// Write the graph, as --edges reads it
+    /// Write the graph as an edge list
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
 }
@@ -67,9 +71,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Progress::new();
     let (name, graph, suggestion) = graph(args, &progress)?;
     if args.svg.is_some() && !drawing::is_drawable(&graph) {
-        bail!("--svg draws up to {}; leave it out", drawing::LIMITS);
+        bail!("--svg draws at most {}; omit it", drawing::DRAWING_LIMITS);
     }
-    // Before work whose results could not be kept.
+    // Created before the computation, so that a path that cannot be written fails early.
     let [write, svg, report] = [create(&args.write)?, create(&args.svg)?, create(&args.report)?];
     let tell = |stage| progress.stage(stage);
     let measures = match &suggestion {
@@ -82,10 +86,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         save(file, &edge_list::format(&graph))?;
     }
     if let Some(file) = svg {
-        save(file, &drawing::draw(&graph, &measures))?;
+        save(file, &Drawing::new(&graph, &measures).render().context("cannot render the drawing")?)?;
     }
     if let Some(file) = report {
-        save(file, &report::page(&name, &graph, &measures, &summary))?;
+        save(file, &report::page(&name, &graph, &measures, &summary)?)?;
     }
     let mut out = io::stdout().lock();
     if args.json {
@@ -98,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The graph that was asked for, and what to call it.
+/// Returns the graph that the arguments describe, its name, and the suggestion if there is one.
 fn graph(args: &Args, progress: &Progress) -> anyhow::Result<(String, Graph, Option<Suggestion>)> {
     if let Some(path) = &args.edges {
         let name = path.display().to_string();
@@ -115,14 +119,14 @@ fn graph(args: &Args, progress: &Progress) -> anyhow::Result<(String, Graph, Opt
         let sizes: String = sizes.iter().map(|size| format!(" {size}")).collect();
         return Ok((format!("{name}{sizes}"), graph, None));
     }
-    let Some(&[n, f]) = args.suggest.as_deref() else { bail!("--suggest takes two numbers") };
+    let Some(&[n, f]) = args.suggest.as_deref() else { bail!("--suggest needs two numbers") };
     let suggestion = suggest(n, f, args.seed, &|degree| progress.say(format!("trying degree {degree}")))
-        .with_context(|| format!("no graph of {n} processes to suggest that tolerates {f} crashes"))?;
+        .with_context(|| format!("cannot suggest a graph of {n} processes that tolerates {f} crashes"))?;
     let name = format!("suggested for {n} processes, {f} crashes");
     Ok((name, suggestion.graph.clone(), Some(suggestion)))
 }
 
-/// No more than is taken.
+/// Reads an edge list, one byte more than the limit at most.
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let input: Box<dyn Read> = if path.as_os_str() == "-" {
         Box::new(io::stdin().lock())
@@ -135,7 +139,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// A file that was asked for, and its name.
+/// Creates an output file and returns it with its path.
 fn create(path: &Option<PathBuf>) -> anyhow::Result<Option<(&Path, File)>> {
     let Some(path) = path else { return Ok(None) };
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -146,7 +150,7 @@ fn save((path, mut file): (&Path, File), text: &str) -> anyhow::Result<()> {
     file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What is being done, on a terminal; elsewhere nothing.
+/// A spinner on standard error that shows the current step, hidden if that is no terminal.
 struct Progress {
     bar: ProgressBar,
     ticks: Cell<bool>,
@@ -172,7 +176,7 @@ impl Progress {
 
     fn stage(&self, stage: Stage) {
         self.say(match stage {
-            Stage::HeuristicSearch => "growing sets that may defeat the graph".to_owned(),
+            Stage::HeuristicSearch => "searching for sets that defeat the graph".to_owned(),
             Stage::ExactSearch(measure) => format!("searching all sets for {measure}"),
             Stage::EigenvalueBounds => "bounding the eigenvalues".to_owned(),
         });

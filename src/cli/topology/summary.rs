@@ -1,27 +1,28 @@
-//! The numbers, with the names that scripts rely on.
+//! The measures, under the field names of `--json`.
 
 use mitra_topology::{Bounds, Graph, Measures, Suggestion};
 use serde::Serialize;
 
-/// One JSON object; docs/topology.md describes the fields.
+/// The object that `--json` prints; docs/topology.md describes the fields.
 #[derive(Serialize)]
 pub(super) struct Summary {
     pub(super) n: usize,
     pub(super) edges: usize,
     pub(super) connections_per_nic: Connections,
-    /// h, or what it is at least; null for a single process.
+    /// The expansion h, or its lower bound; null for a single process.
     pub(super) expansion: Option<f64>,
-    /// The same in lowest terms.
+    /// The expansion as a fraction in lowest terms.
     pub(super) expansion_ratio: Option<String>,
     pub(super) bound_f: usize,
-    /// What the slide's form gives in its place; null if not even f = 0.
-    pub(super) slide_f: Option<usize>,
+    /// The bound that results from reading h as |S ∪ N(S)|/|S|; null if it does not even allow f = 0.
+    #[serde(rename = "slide_f")]
+    pub(super) misread_bound: Option<usize>,
     pub(super) hbo_f: usize,
     pub(super) best_f: usize,
     pub(super) exact: bool,
     #[serde(flatten)]
     pub(super) at_most: Option<AtMost>,
-    /// Whether lower bounds rest on eigenvalues.
+    /// Whether the lower bounds rest on eigenvalues.
     pub(super) spectral: bool,
     pub(super) expansion_set: Option<Vec<u32>>,
     pub(super) hbo_minority: Vec<u32>,
@@ -37,7 +38,7 @@ pub(super) struct Connections {
     pub(super) most: usize,
 }
 
-/// What the numbers are at most, where they are not exact.
+/// The upper bounds, if the measures are not exact.
 #[derive(Serialize)]
 pub(super) struct AtMost {
     expansion_at_most: Option<f64>,
@@ -50,9 +51,9 @@ pub(super) struct AtMost {
 pub(super) struct Suggested {
     pub(super) f: usize,
     pub(super) degree: usize,
-    /// No graph with fewer connections at its busiest NIC tolerates f under HBO.
+    /// The smallest degree for which a graph can tolerate f crashes under HBO.
     pub(super) least_degree: usize,
-    /// By which `hbo_f` it was checked: exact or bound.
+    /// How the suggestion was checked: by the exact `hbo_f` ("exact") or by its lower bound ("bound").
     pub(super) checked_by: &'static str,
     pub(super) edges: Vec<(u32, u32)>,
 }
@@ -70,7 +71,7 @@ impl Summary {
             expansion: h.map(|h| h.value()),
             expansion_ratio: h.map(|h| h.to_string()),
             bound_f: bound_f.at_least,
-            slide_f: h.and_then(|h| h.misread_bound(n)),
+            misread_bound: h.and_then(|h| h.misread_bound(n)),
             hbo_f: hbo_f.at_least,
             best_f: best_f.at_least,
             exact,
@@ -95,8 +96,8 @@ impl Summary {
     }
 }
 
-/// A number, or what it lies between.
-pub(super) fn shown<T: PartialEq + ToString>(between: &Bounds<T>) -> String {
+/// Formats a value, or the bounds between which it lies.
+pub(super) fn format_bounds<T: PartialEq + ToString>(between: &Bounds<T>) -> String {
     if between.is_exact() {
         between.at_least.to_string()
     } else {
@@ -104,8 +105,8 @@ pub(super) fn shown<T: PartialEq + ToString>(between: &Bounds<T>) -> String {
     }
 }
 
-/// A set, shortened where it is long.
-pub(super) fn set(vertices: &[u32]) -> String {
+/// Formats a set of vertices, abbreviated after twelve.
+pub(super) fn format_set(vertices: &[u32]) -> String {
     const SHOWN: usize = 12;
     let mut sorted = vertices.to_vec();
     sorted.sort_unstable();

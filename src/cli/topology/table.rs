@@ -1,12 +1,12 @@
-//! What people read: a line a measure, and the set that defeats it.
+//! The text output: one line per measure, with the set that shows the limit.
 
 use std::io::{self, Write};
 
 use mitra_topology::{Graph, Measures};
 
-use super::summary::{Summary, set, shown};
+use super::summary::{Summary, format_bounds, format_set};
 
-/// Edges that a suggestion is printed with; more are for --write.
+/// The largest number of edges that the output lists. `--write` saves larger graphs.
 const PRINTED: usize = 60;
 
 pub(super) fn print(
@@ -20,7 +20,7 @@ pub(super) fn print(
     for (what, value, why) in rows(graph, measures, summary) {
         writeln!(out, "  {what:<18} {value:<16} {why}")?;
     }
-    writeln!(out, "\n{}", slide(summary))?;
+    writeln!(out, "\n{}", misread_bound(summary))?;
     writeln!(out, "{}", certainty(summary))?;
     if let Some(text) = suggestion(summary) {
         writeln!(out, "{text}")?;
@@ -28,13 +28,13 @@ pub(super) fn print(
             let edges: Vec<String> = graph.edges().map(|(u, v)| format!("{u}-{v}")).collect();
             writeln!(out, "Edges: {}", edges.join(" "))?;
         } else {
-            writeln!(out, "Its {} edges: --write FILE.", summary.edges)?;
+            writeln!(out, "The graph has {} edges; save them with --write FILE.", summary.edges)?;
         }
     }
     Ok(())
 }
 
-/// Processes and connections.
+/// Describes the number of processes and connections.
 pub(super) fn size(summary: &Summary) -> String {
     let Summary { n, edges, connections_per_nic: per_nic, .. } = summary;
     let per_nic = if per_nic.least == per_nic.most {
@@ -45,7 +45,7 @@ pub(super) fn size(summary: &Summary) -> String {
     format!("{n} processes, {edges} shared-memory connections, {per_nic} per NIC")
 }
 
-/// Measure, value, and the set that shows it can be no more.
+/// Returns name and value of each measure, and the set that shows that the value cannot be larger.
 pub(super) fn rows(
     graph: &Graph,
     measures: &Measures,
@@ -59,53 +59,55 @@ pub(super) fn rows(
             format!("{:.4} … {:.4}", h.at_least.value(), h.at_most.value())
         }
     });
-    let thinnest = measures.witnesses.expansion_set.as_ref().map_or(String::new(), |(ratio, s)| {
-        format!("{} around the {} of {}", ratio.boundary, ratio.size, set(s))
+    let expansion_witness = measures.witnesses.expansion_set.as_ref().map_or(String::new(), |(ratio, s)| {
+        format!("{} around the {} of {}", ratio.boundary, ratio.size, format_set(s))
     });
     let minority = &measures.witnesses.hbo_minority;
     let hbo = match minority.len() {
-        0 => "nothing defeats it: each process represents a majority".to_owned(),
+        0 => "no crashes defeat it: each process represents a majority".to_owned(),
         left => {
             let represented = graph.represented(minority).len();
-            format!("f = {}: {} left, {represented} of {n} represented", n - left, set(minority))
+            format!("f = {}: live {}, {represented} of {n} represented", n - left, format_set(minority))
         }
     };
     let [s, t] = &measures.witnesses.sm_cut;
     let best = match s.len() {
         0 if measures.best_f.is_exact() => {
-            "nothing defeats it: no two processes are at distance 3 or more".to_owned()
+            "no crashes defeat it: no two processes are at distance 3 or more".to_owned()
         }
         0 => "no SM-cut was found".to_owned(),
-        half => format!("f = {}: {} and {} are at distance 3 or more", n - half, set(s), set(t)),
+        half => {
+            format!("f = {}: {} and {} are at distance 3 or more", n - half, format_set(s), format_set(t))
+        }
     };
-    let slide = summary.slide_f.map_or("none".to_owned(), |f| f.to_string());
+    let misread = summary.misread_bound.map_or("none".to_owned(), |f| f.to_string());
     [
-        ("expansion h", expansion, thinnest),
-        ("theorem's bound f", shown(&measures.bound_f), "greatest f < (1 − 1/(2(1+h)))·n".to_owned()),
-        ("slide's form f", slide, "greatest f < (1 − 1/(2h))·n".to_owned()),
-        ("HBO f", shown(&measures.hbo_f), hbo),
-        ("best possible f", shown(&measures.best_f), best),
+        ("expansion h", expansion, expansion_witness),
+        ("theorem's bound f", format_bounds(&measures.bound_f), "greatest f < (1 − 1/(2(1+h)))·n".to_owned()),
+        ("misread bound f", misread, "greatest f < (1 − 1/(2h))·n".to_owned()),
+        ("HBO f", format_bounds(&measures.hbo_f), hbo),
+        ("best possible f", format_bounds(&measures.best_f), best),
     ]
 }
 
-/// Why the slide's form is no bound to go by.
-pub(super) fn slide(summary: &Summary) -> String {
-    let instead = match (summary.expansion, summary.slide_f) {
-        (None, _) => "has nothing to say of one process".to_owned(),
-        (_, Some(f)) => format!("gives {f} in the place of {}", summary.bound_f),
-        (_, None) => format!("gives nothing in the place of {}", summary.bound_f),
+/// Explains why the misread bound is not valid.
+pub(super) fn misread_bound(summary: &Summary) -> String {
+    let instead = match (summary.expansion, summary.misread_bound) {
+        (None, _) => "is undefined for one process".to_owned(),
+        (_, Some(f)) => format!("gives {f} instead of {}", summary.bound_f),
+        (_, None) => format!("gives no bound instead of {}", summary.bound_f),
     };
     format!(
-        "The slide's form is right only for h read as |S ∪ N(S)|/|S|, which is 1 + h: with h = min |∂S|/|S| it {instead}."
+        "The misread bound holds only if h is read as |S ∪ N(S)|/|S|, which is 1 + h. With h = min |∂S|/|S| it {instead}."
     )
 }
 
-/// How far the numbers can be trusted.
+/// Says whether the measures are exact.
 pub(super) fn certainty(summary: &Summary) -> &'static str {
     match (summary.exact, summary.spectral) {
         (true, false) => "Exact.",
         (true, true) => {
-            "Exact, but for a probability below 2⁻³⁹ (over the seed) that the eigenvalues were bounded wrongly."
+            "Exact, except with a probability below 2⁻³⁹ (over the seed) that the eigenvalue bounds are wrong."
         }
         (false, false) => "Bounds: the lower from degrees and connectivity, the upper from the sets shown.",
         (false, true) => {
@@ -115,7 +117,7 @@ pub(super) fn certainty(summary: &Summary) -> &'static str {
     }
 }
 
-/// What a suggestion rests on.
+/// Describes what a suggestion rests on.
 pub(super) fn suggestion(summary: &Summary) -> Option<String> {
     let suggested = summary.suggestion.as_ref()?;
     Some(format!(

@@ -1,257 +1,252 @@
-//! `--report FILE.html`: what happened, drawn.
+//! `--report FILE.html`: one page that draws every operation across the failures.
 
 mod axis;
 mod phases;
 mod timeline;
 
-use super::coordinator::{Played, Run};
-use super::oracle::Counts;
-use super::plan::ROUNDS;
-use super::summary::{Moments, PolicySummary, Summary};
-use super::table::{grouped, motto, operations, sentence, time, title};
+use anyhow::Context;
+use askama::Template;
+
+use super::checker::Counts;
+use super::coordinator::{PolicyRun, RoundResult};
+use super::fault_plan::ROUNDS;
+use super::summary::{FailoverTimes, PolicySummary, Summary};
+use super::table::{
+    format_count, format_operations, format_time, policy_summary, result_sentence, verb_name,
+};
 use super::workload::Kind;
-use crate::cli::page::{self, escape};
-use timeline::Window;
+use phases::PhaseChart;
+use timeline::{TimeWindow, Timeline};
 
-const STYLE: &str = include_str!("style.css");
-const TERMS: &str = include_str!("terms.html");
-
-/// The whole page.
-pub(super) fn page(summary: &Summary, runs: &[Run]) -> String {
-    let mut out = head(summary, runs);
-    out.push_str(&cards(summary));
-    out.push_str(&drawings(runs));
-    out.push_str(&table(summary));
-    for run in runs.iter().filter(|run| run.policy == "exact") {
-        if let Some(drawing) = phases::draw(run) {
-            out.push_str(&format!(
-                "<section><h2>How long it took</h2>\n<p>Under <code>exact</code>, from the death of the rail to the last \
-                 completion of an operation that was in flight, failure by failure. Two processes that \
-                 poll share the processors of this machine with all else that runs: in a long bar, one of them was waiting \
-                 for its turn.</p>\n{drawing}</section>\n"
-            ));
-        }
-    }
-    out.push_str(&all_rounds(runs));
-    out.push_str(TERMS);
-    out.push_str(&foot(summary));
-    page::page("mitra demo: a rail dies in mid-stream", STYLE, &out)
+#[derive(Template)]
+#[template(path = "demo/report/report.html")]
+struct ReportPage<'a> {
+    in_flight: String,
+    /// How often the rail fails.
+    times: String,
+    verdicts: Vec<VerdictLine>,
+    failures: &'a [String],
+    rails: Vec<String>,
+    cards: Vec<Card>,
+    example: Option<RoundSection<'a>>,
+    tables: Vec<PolicyTable<'a>>,
+    phase_charts: Vec<PhaseChart>,
+    rounds: Vec<RoundSection<'a>>,
+    not_drawn: usize,
+    command: String,
+    version: &'static str,
 }
 
-fn head(summary: &Summary, runs: &[Run]) -> String {
-    let times = if summary.rounds == 1 { "once".to_owned() } else { format!("{} times", summary.rounds) };
-    let mut out = format!(
-        "<header><p class=\"brand\">mitra demo</p>\n<h1>A rail dies with {} in flight</h1>\n\
-         <p class=\"lead\">Two processes, each with two software NICs, exchange WRITEs, READs, SENDs, compare-and-swaps and \
-         fetch-and-adds. Rail 0 dies in mid-stream, {times}. A judge that shares no state with the queue pair reads the \
-         memory, the received messages and the returned values, and counts.</p>\n",
-        operations(summary.in_flight)
-    );
-    for (name, policy) in &summary.policies {
-        let class = if policy.totals.corrupted() == 0 { "good" } else { "bad" };
-        let mark = if policy.totals.corrupted() == 0 { "✓" } else { "✗" };
-        out.push_str(&format!(
-            "<p class=\"verdict {class}\"><span>{mark}</span> {}</p>\n",
-            sentence(name, &policy.totals)
-        ));
-    }
-    for failure in &summary.verdict.failures {
-        out.push_str(&format!("<p class=\"verdict bad\">Not shown: {}</p>\n", escape(failure)));
-    }
-    if let Some(round) = runs.first().and_then(|run| run.rounds.first()) {
-        let [client, server] = &round.addresses;
-        let pairs: Vec<String> = client
-            .iter()
-            .zip(server)
-            .enumerate()
-            .map(|(rail, (c, s))| format!("rail {rail}: {c} ⇄ {s}"))
-            .collect();
-        out.push_str(&format!("<p class=\"quiet\">First round: {}.</p>\n", pairs.join(", ")));
-    }
-    out.push_str("</header>\n");
-    out
+/// The result of one policy in one sentence.
+struct VerdictLine {
+    class: &'static str,
+    mark: &'static str,
+    text: String,
 }
 
-fn cards(summary: &Summary) -> String {
-    let mut out = String::from("<section class=\"cards\">\n");
-    let mut card = |number: String, what: &str, class: &str| {
-        out.push_str(&format!("<div class=\"card {class}\"><b>{number}</b><span>{what}</span></div>\n"));
-    };
-    if let Some(exact) = summary.policy("exact") {
-        let t = exact.totals;
-        card(
-            grouped(t.executed_before_failure),
-            "operations executed, but not acknowledged, when the rail died",
-            "",
-        );
-        card(grouped(t.recovered), "of what was in flight recovered from evidence, not sent again", "good");
-        card(grouped(t.replayed), "replayed, because they had not been executed (or only read)", "");
-        if let Some(us) = exact.failover_us {
-            card(time(us), "from detection to the last completion, median", "");
-        }
-    }
-    if let Some(blanket) = summary.policy("blanket") {
-        card(grouped(blanket.totals.corrupted()), "corruptions when everything is sent again", "bad");
-    }
-    out.push_str("</section>\n");
-    out
+/// A large number with an explanation.
+struct Card {
+    class: &'static str,
+    number: String,
+    text: &'static str,
 }
-
-/// The round that shows most: where `blanket` corrupts many kinds, and of those the quickest, which is drawn largest.
-fn best_round(runs: &[Run]) -> usize {
-    let shows = |number: usize| -> usize {
-        let rounds = || runs.iter().map(|run| &run.rounds[number]);
-        if rounds().any(|round| Moments::of(round).is_none()) {
-            return 0;
-        }
-        let kinds = rounds().flat_map(|round| round.judgement.kinds);
-        kinds.map(|c| usize::from(c.corrupted() > 0) + usize::from(c.recovered > 0)).sum()
-    };
-    let lasts = |number: usize| {
-        let windows = runs.iter().filter_map(|run| Window::of(&run.rounds[number]));
-        windows.map(|window| window.after).max().unwrap_or(u64::MAX)
-    };
-    let most = (0..runs[0].rounds.len()).map(shows).max().unwrap_or(0);
-    let good = (0..runs[0].rounds.len()).filter(|&number| shows(number) + 1 >= most);
-    good.min_by_key(|&number| lasts(number)).unwrap_or(0)
-}
-
-fn drawings(runs: &[Run]) -> String {
-    if runs.is_empty() {
-        return String::new();
-    }
-    let number = best_round(runs);
-    let round = &runs[0].rounds[number];
-    format!(
-        "<section><h2>One failure, operation by operation</h2>\n<p>Failure {}: {}. Each bar is an operation, from its post \
-         to its completion; a dot is where the server’s processor saw it executed (READ and FAA leave nothing to see one by one). Point at a \
-         bar to learn more.</p>\n{LEGEND}{}</section>\n",
-        number + 1,
-        round.fault(),
-        round_drawings(runs, number)
-    )
-}
-
-const LEGEND: &str = "<p class=\"legend\"><span><i class=\"direct\"></i>completed by the rail it was posted on</span>\
-    <span><i class=\"recovered\"></i>recovered: had been executed</span>\
-    <span><i class=\"replayed\"></i>sent again</span>\
-    <span><i class=\"error\"></i>ended in an error</span>\
-    <span><i class=\"dot\"></i>executed</span><span><i class=\"dot again\"></i>executed again</span>\
-    <span><i class=\"corrupted\"></i>corrupted</span><span><i class=\"gap\"></i>no rail in use</span></p>\n";
 
 /// One round under every policy, at one scale.
-fn round_drawings(runs: &[Run], number: usize) -> String {
-    let windows = runs.iter().filter_map(|run| Window::of(&run.rounds[number]));
-    let Some(window) = windows.reduce(Window::union) else {
-        return "<p>No failover took place in this round.</p>\n".to_owned();
-    };
-    let mut out = String::new();
-    for run in runs {
-        let round = &run.rounds[number];
-        out.push_str(&format!(
-            "<figure><figcaption><b>{}</b> {}. {}</figcaption>\n",
-            run.policy,
-            motto(&run.policy),
-            in_short(round)
-        ));
-        out.push_str(
-            &timeline::draw(round, window, run.policy == "exact")
-                .unwrap_or_else(|| "<p>No failover took place.</p>\n".to_owned()),
-        );
-        out.push_str("</figure>\n");
-    }
-    out
+struct RoundSection<'a> {
+    /// The number of the round, from 1.
+    number: usize,
+    fault: String,
+    /// One figure per policy; empty if no policy had a failover.
+    figures: Vec<RoundFigure<'a>>,
 }
 
-fn in_short(round: &Played) -> String {
-    let mut t = Counts::default();
-    for counts in round.judgement.kinds {
-        t += counts;
-    }
-    let class = if t.corrupted() > 0 { "bad" } else { "good" };
-    let result = if t.corrupted() > 0 {
-        format!("{} executed twice, {} wrong values, {} lost", t.doubled, t.wrong_value, t.lost)
-    } else {
-        "nothing lost, doubled or wrong".to_owned()
-    };
-    format!(
-        "{} in flight, {} of them executed before; {} recovered, {} sent again: <span class=\"{class}\">{result}</span>.",
-        t.in_flight, t.executed_before_failure, t.recovered, t.replayed
-    )
+/// One round under one policy.
+struct RoundFigure<'a> {
+    policy: &'a str,
+    summary: &'static str,
+    counts: String,
+    class: &'static str,
+    result: String,
+    timeline: Option<Timeline>,
 }
 
-fn all_rounds(runs: &[Run]) -> String {
+/// The counts of one policy over all rounds.
+struct PolicyTable<'a> {
+    policy: &'a str,
+    summary: &'static str,
+    rows: Vec<TableRow>,
+}
+
+struct TableRow {
+    name: &'static str,
+    is_total: bool,
+    counts: [String; 6],
+    violations: [ViolationCell; 3],
+}
+
+struct ViolationCell {
+    class: &'static str,
+    count: String,
+}
+
+/// Returns the report as HTML.
+pub(super) fn page(summary: &Summary, runs: &[PolicyRun]) -> anyhow::Result<String> {
     let count = runs.first().map_or(0, |run| run.rounds.len());
-    if count < 2 {
-        return String::new();
-    }
-    // A page that stays small: the first course of failures.
-    let shown = count.min(ROUNDS);
-    let mut out = String::from("<section><h2>Every failure</h2>\n");
-    for number in 0..shown {
-        out.push_str(&format!(
-            "<details><summary>{}: {}</summary>\n{LEGEND}{}</details>\n",
-            number + 1,
-            runs[0].rounds[number].fault(),
-            round_drawings(runs, number)
-        ));
-    }
-    if shown < count {
-        out.push_str(&format!(
-            "<p class=\"quiet\">And {} more, which are counted but not drawn.</p>\n",
-            count - shown
-        ));
-    }
-    out.push_str("</section>\n");
-    out
+    // The report draws the first pass through the fault sequence only, so that the page stays small.
+    let drawn = if count < 2 { 0 } else { count.min(ROUNDS) };
+    let page = ReportPage {
+        in_flight: format_operations(summary.in_flight),
+        times: if summary.rounds == 1 { "once".to_owned() } else { format!("{} times", summary.rounds) },
+        verdicts: summary.policies.iter().map(|(name, policy)| VerdictLine::new(name, policy)).collect(),
+        failures: &summary.verdict.failures,
+        rails: rails(runs),
+        cards: cards(summary),
+        example: (count > 0).then(|| RoundSection::new(runs, most_instructive_round(runs))),
+        tables: summary.policies.iter().map(|(name, policy)| PolicyTable::new(name, policy)).collect(),
+        phase_charts: runs.iter().filter(|run| run.policy == "exact").filter_map(PhaseChart::new).collect(),
+        rounds: (0..drawn).map(|number| RoundSection::new(runs, number)).collect(),
+        not_drawn: if count < 2 { 0 } else { count - drawn },
+        command: command(summary),
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    page.render().context("cannot render the report")
 }
 
-fn table(summary: &Summary) -> String {
-    let mut out = String::from("<section><h2>All failures together</h2>\n<div class=\"tables\">\n");
-    for (name, policy) in &summary.policies {
-        out.push_str(&format!(
-            "<table><caption><b>{name}</b> {}</caption>\n<thead><tr><th></th><th>posted</th><th>in flight</th>\
-             <th>executed before</th><th>recovered</th><th>replayed</th><th>errors</th><th>lost</th><th>doubled</th>\
-             <th>wrong</th></tr></thead>\n<tbody>\n",
-            motto(name)
-        ));
-        out.push_str(&rows(policy));
-        out.push_str("</tbody></table>\n");
-    }
-    out.push_str("</div></section>\n");
-    out
+/// Returns the addresses of each rail in the first round.
+fn rails(runs: &[PolicyRun]) -> Vec<String> {
+    let Some(round) = runs.first().and_then(|run| run.rounds.first()) else { return Vec::new() };
+    let [client, server] = &round.addresses;
+    let pairs = client.iter().zip(server).enumerate();
+    pairs.map(|(rail, (client, server))| format!("rail {rail}: {client} ⇄ {server}")).collect()
 }
 
-fn rows(policy: &PolicySummary) -> String {
-    let kinds = Kind::ALL.map(|kind| (title(kind), policy.kinds[kind.index()], ""));
-    let mut out = String::new();
-    for (name, c, class) in kinds.into_iter().chain([("all", policy.totals, " class=\"all\"")]) {
-        out.push_str(&format!("<tr{class}><th>{name}</th>"));
-        let plain =
-            [c.posted, c.in_flight, c.executed_before_failure, c.recovered, c.replayed, c.not_completed()];
-        for n in plain {
-            out.push_str(&format!("<td>{}</td>", grouped(n)));
-        }
-        for n in [c.lost, c.doubled, c.wrong_value] {
-            let class = if n == 0 { "good" } else { "bad" };
-            out.push_str(&format!("<td class=\"{class}\">{}</td>", grouped(n)));
-        }
-        out.push_str("</tr>\n");
-    }
-    out
-}
-
-fn foot(summary: &Summary) -> String {
+/// Returns the command that repeats the run.
+fn command(summary: &Summary) -> String {
     let policies: Vec<&str> = summary.policies.iter().map(|(name, _)| name.as_str()).collect();
     format!(
-        "<footer class=\"quiet\"><p>The same workload and failures again: <code>mitra demo --seed {} --rounds {} --ops {} \
-         --in-flight {} --policy {}{}</code> (how processes are scheduled is not in the seed). Mitra {}.</p></footer>\n",
+        "mitra demo --seed {} --rounds {} --ops {} --in-flight {} --policy {}{}",
         summary.seed,
         summary.rounds,
         summary.ops_per_round,
         summary.in_flight,
         policies.join(","),
-        if summary.log { " --log" } else { "" },
-        env!("CARGO_PKG_VERSION")
+        if summary.log { " --log" } else { "" }
     )
+}
+
+impl VerdictLine {
+    fn new(name: &str, policy: &PolicySummary) -> VerdictLine {
+        let (class, mark) = if policy.totals.corrupted() == 0 { ("good", "✓") } else { ("bad", "✗") };
+        VerdictLine { class, mark, text: result_sentence(name, &policy.totals) }
+    }
+}
+
+fn cards(summary: &Summary) -> Vec<Card> {
+    let mut cards = Vec::new();
+    let mut card = |number: String, text: &'static str, class: &'static str| {
+        cards.push(Card { class, number, text });
+    };
+    if let Some(exact) = summary.policy("exact") {
+        let t = exact.totals;
+        card(
+            format_count(t.executed_before_failure),
+            "operations executed, but not acknowledged, when the rail failed",
+            "",
+        );
+        card(
+            format_count(t.recovered),
+            "operations in flight recovered from evidence, not sent again",
+            "good",
+        );
+        card(format_count(t.replayed), "replayed, because they had not been executed (or were READs)", "");
+        if let Some(us) = exact.failover_us {
+            card(format_time(us), "from detection to the last completion, median", "");
+        }
+    }
+    if let Some(blanket) = summary.policy("blanket") {
+        card(format_count(blanket.totals.corrupted()), "corruptions when everything is sent again", "bad");
+    }
+    cards
+}
+
+/// Returns the round that shows most: `blanket` corrupts many kinds of operation in it. Among equal rounds, the shortest failover is
+/// drawn at the largest scale.
+fn most_instructive_round(runs: &[PolicyRun]) -> usize {
+    let score = |number: usize| -> usize {
+        let rounds = || runs.iter().map(|run| &run.rounds[number]);
+        if rounds().any(|round| FailoverTimes::of(round).is_none()) {
+            return 0;
+        }
+        let kinds = rounds().flat_map(|round| round.check.kinds);
+        kinds.map(|c| usize::from(c.corrupted() > 0) + usize::from(c.recovered > 0)).sum()
+    };
+    let duration = |number: usize| {
+        let windows = runs.iter().filter_map(|run| TimeWindow::of(&run.rounds[number]));
+        windows.map(|window| window.after).max().unwrap_or(u64::MAX)
+    };
+    let best = (0..runs[0].rounds.len()).map(score).max().unwrap_or(0);
+    let candidates = (0..runs[0].rounds.len()).filter(|&number| score(number) + 1 >= best);
+    candidates.min_by_key(|&number| duration(number)).unwrap_or(0)
+}
+
+impl<'a> RoundSection<'a> {
+    fn new(runs: &'a [PolicyRun], number: usize) -> RoundSection<'a> {
+        let windows = runs.iter().filter_map(|run| TimeWindow::of(&run.rounds[number]));
+        let figures = match windows.reduce(TimeWindow::union) {
+            Some(window) => runs.iter().map(|run| RoundFigure::new(run, number, window)).collect(),
+            None => Vec::new(),
+        };
+        RoundSection { number: number + 1, fault: runs[0].rounds[number].describe_fault(), figures }
+    }
+}
+
+impl<'a> RoundFigure<'a> {
+    fn new(run: &'a PolicyRun, number: usize, window: TimeWindow) -> RoundFigure<'a> {
+        let round: &RoundResult = &run.rounds[number];
+        let mut t = Counts::default();
+        for counts in round.check.kinds {
+            t += counts;
+        }
+        let (class, result) = if t.corrupted() > 0 {
+            ("bad", format!("{} executed twice, {} wrong values, {} lost", t.doubled, t.wrong_value, t.lost))
+        } else {
+            ("good", "nothing lost, doubled or wrong".to_owned())
+        };
+        RoundFigure {
+            policy: &run.policy,
+            summary: policy_summary(&run.policy),
+            counts: format!(
+                "{} in flight, {} of them executed before; {} recovered, {} sent again",
+                t.in_flight, t.executed_before_failure, t.recovered, t.replayed
+            ),
+            class,
+            result,
+            timeline: Timeline::new(round, window, run.policy == "exact"),
+        }
+    }
+}
+
+impl<'a> PolicyTable<'a> {
+    fn new(name: &'a str, policy: &PolicySummary) -> PolicyTable<'a> {
+        let kinds = Kind::ALL.map(|kind| (verb_name(kind), policy.kinds[kind.index()], false));
+        let rows = kinds.into_iter().chain([("all", policy.totals, true)]);
+        PolicyTable { policy: name, summary: policy_summary(name), rows: rows.map(TableRow::new).collect() }
+    }
+}
+
+impl TableRow {
+    fn new((name, c, is_total): (&'static str, Counts, bool)) -> TableRow {
+        let counts =
+            [c.posted, c.in_flight, c.executed_before_failure, c.recovered, c.replayed, c.not_completed()];
+        let violation = |count: u64| ViolationCell {
+            class: if count == 0 { "good" } else { "bad" },
+            count: format_count(count),
+        };
+        TableRow {
+            name,
+            is_total,
+            counts: counts.map(format_count),
+            violations: [c.lost, c.doubled, c.wrong_value].map(violation),
+        }
+    }
 }

@@ -1,242 +1,293 @@
-//! One failure, operation by operation: a bar from post to completion, a dot where the server's processor saw it executed.
+//! One failure, operation by operation: a bar from post to completion, a dot where the server's processor saw the operation executed.
 
-use super::super::coordinator::Played;
-use super::super::oracle::Faults;
-use super::super::protocol::{Ending, Record, Way};
-use super::super::summary::Moments;
-use super::super::table::title;
+use askama::Template;
+
+use super::super::checker::Violations;
+use super::super::coordinator::RoundResult;
+use super::super::protocol::{OpOutcome, OpRecord, Resolution};
+use super::super::summary::FailoverTimes;
+use super::super::table::verb_name;
 use super::super::workload::Kind;
-use super::axis::{Axis, span};
+use super::axis::{Axis, AxisLine, format_relative};
+use crate::cli::page::{Px, Rect};
 
-/// Drawing size: the browser scales it.
+/// Measures of the drawing in user units; the browser scales it.
 const WIDTH: f64 = 1160.0;
 const GUTTER: f64 = 64.0;
 const RIGHT: f64 = 18.0;
 const LABEL: f64 = 15.0;
-/// Height that the bars of all lanes share, as far as they stay readable.
+const BAND_GAP: f64 = 10.0;
+/// The height that the bars of all bands share, as far as they stay readable.
 const BARS: f64 = 560.0;
-const LANE_GAP: f64 = 10.0;
 
-/// What is drawn, in ns of the machine's clock: the same for all policies, so that they can be compared.
+/// The part of a round that is drawn, in ns relative to the failure. All policies are drawn with the same window, so that they can be
+/// compared.
 #[derive(Clone, Copy)]
-pub(super) struct Window {
-    /// Before the failure.
+pub(super) struct TimeWindow {
+    /// The time before the failure.
     pub(super) before: u64,
-    /// After it.
+    /// The time after the failure.
     pub(super) after: u64,
 }
 
-impl Window {
-    /// From the first post of what was in flight to a little after its last completion.
-    pub(super) fn of(round: &Played) -> Option<Window> {
-        let moments = Moments::of(round)?;
-        let zero = moments.fault.unwrap_or(moments.detected);
-        let caught = round.posted.ops.iter().filter(|op| op.posted < zero && done_at(op) > zero);
-        let first = caught.map(|op| op.posted).min().unwrap_or(zero);
-        let after = moments.done.saturating_sub(zero);
-        Some(Window { before: (zero - first).min(2 * after).max(after / 4), after: after + after / 8 })
+impl TimeWindow {
+    /// Returns the window from the first post of an operation in flight to slightly after the last completion, or `None` if the round had
+    /// no failover.
+    pub(super) fn of(round: &RoundResult) -> Option<TimeWindow> {
+        let times = FailoverTimes::of(round)?;
+        let zero = times.fault.unwrap_or(times.detected);
+        let in_flight = round.client.ops.iter().filter(|op| op.posted < zero && done_at(op) > zero);
+        let first = in_flight.map(|op| op.posted).min().unwrap_or(zero);
+        let after = times.done.saturating_sub(zero);
+        Some(TimeWindow { before: (zero - first).min(2 * after).max(after / 4), after: after + after / 8 })
     }
 
-    pub(super) fn union(self, other: Window) -> Window {
-        Window { before: self.before.max(other.before), after: self.after.max(other.after) }
+    /// Returns the smallest window that contains both.
+    pub(super) fn union(self, other: TimeWindow) -> TimeWindow {
+        TimeWindow { before: self.before.max(other.before), after: self.after.max(other.after) }
     }
 }
 
-fn done_at(op: &Record) -> u64 {
-    op.done.map_or(u64::MAX, |done| done.at)
+fn done_at(op: &OpRecord) -> u64 {
+    op.completion.map_or(u64::MAX, |completion| completion.at)
 }
 
-/// An operation in its lane.
+/// A drawing of one round under one policy.
+#[derive(Template)]
+#[template(path = "demo/report/timeline.svg")]
+pub(super) struct Timeline {
+    width: Px,
+    height: Px,
+    left: Px,
+    right: Px,
+    /// The time in which no rail is in use.
+    gap: Rect,
+    bands: Vec<Band>,
+    marks: Vec<Mark>,
+    axis: AxisLine,
+}
+
+/// The operations of one kind.
+struct Band {
+    label: &'static str,
+    label_x: Px,
+    label_y: Px,
+    bars: Vec<Bar>,
+    rule_y: Px,
+}
+
+/// An operation.
 struct Bar {
-    n: usize,
+    tooltip: String,
+    class: String,
+    rect: Rect,
+    executions: Vec<Dot>,
+    /// The mark of a corrupted operation.
+    cross: Option<Cross>,
+}
+
+/// An execution that the server's processor saw.
+struct Dot {
+    class: &'static str,
+    x: Px,
+    y: Px,
+    radius: Px,
+}
+
+struct Cross {
+    x: Px,
+    y: Px,
+    size: Px,
+}
+
+/// A vertical line with a label.
+struct Mark {
+    class: &'static str,
+    x: Px,
+    line_y: Px,
+    label: String,
+    label_x: Px,
+    label_y: Px,
+    anchor: &'static str,
+}
+
+/// The place of an operation in its band.
+struct Slot {
+    op: usize,
     row: usize,
     from: u64,
     to: u64,
 }
 
-/// Draws one round; nothing if there was no failover in it.
-pub(super) fn draw(round: &Played, window: Window, fenced: bool) -> Option<String> {
-    let moments = Moments::of(round)?;
-    let zero = moments.fault.unwrap_or(moments.detected);
-    let (lo, hi) = (zero.saturating_sub(window.before), zero + window.after);
-    let axis = Axis::new(zero, lo, hi, GUTTER, WIDTH - RIGHT);
-    let lanes: Vec<(Kind, Vec<Bar>)> = Kind::ALL.map(|kind| (kind, pack(round, kind, lo, hi))).into();
-    let rows = |bars: &[Bar]| bars.iter().map(|bar| bar.row + 1).max().unwrap_or(1);
-    let all: usize = lanes.iter().map(|(_, bars)| rows(bars)).sum();
-    let pitch = (BARS / all as f64).clamp(1.5, 9.0);
+impl Timeline {
+    /// Draws one round, or returns `None` if it had no failover. `fenced` says whether the policy fences.
+    pub(super) fn new(round: &RoundResult, window: TimeWindow, fenced: bool) -> Option<Timeline> {
+        let times = FailoverTimes::of(round)?;
+        let zero = times.fault.unwrap_or(times.detected);
+        let (lo, hi) = (zero.saturating_sub(window.before), zero + window.after);
+        let axis = Axis::new(zero, lo, hi, GUTTER, WIDTH - RIGHT);
+        let slots = Kind::ALL.map(|kind| (kind, assign_rows(round, kind, lo, hi)));
+        let row_count = |slots: &[Slot]| slots.iter().map(|slot| slot.row + 1).max().unwrap_or(1);
+        let all: usize = slots.iter().map(|(_, slots)| row_count(slots)).sum();
+        let pitch = (BARS / all as f64).clamp(1.5, 9.0);
 
-    let marks = marks(&moments, fenced);
-    let top = LABEL * marks.len() as f64 + 6.0;
-    let bottom = top + all as f64 * pitch + LANE_GAP * (lanes.len() + 1) as f64;
-    let height = bottom + 34.0;
-    let mut out = format!("<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" class=\"timeline\">\n");
-    let (from, to) = (axis.x(zero), axis.x(moments.decided));
-    out.push_str(&rect("gap", from, top, to - from, bottom - top));
-    let mut y = top + LANE_GAP / 2.0;
-    for (kind, bars) in &lanes {
-        let lane = rows(bars) as f64 * pitch + LANE_GAP;
-        out.push_str(&format!(
-            "<text class=\"lane\" x=\"{:.0}\" y=\"{:.1}\">{}</text>\n",
-            GUTTER - 10.0,
-            y + lane / 2.0 + 1.0,
-            title(*kind)
-        ));
-        for bar in bars {
-            let at = y + LANE_GAP / 2.0 + bar.row as f64 * pitch;
-            out.push_str(&draw_bar(round, bar, &axis, zero, at, pitch));
+        let labels = mark_labels(&times, fenced);
+        let top = LABEL * labels.len() as f64 + 6.0;
+        let bottom = top + all as f64 * pitch + BAND_GAP * (slots.len() + 1) as f64;
+        let (from, to) = (axis.x(zero), axis.x(times.decided));
+        let mut bands = Vec::new();
+        let mut y = top + BAND_GAP / 2.0;
+        for (kind, slots) in &slots {
+            let height = row_count(slots) as f64 * pitch + BAND_GAP;
+            let bar = |slot: &Slot| {
+                let y = y + BAND_GAP / 2.0 + slot.row as f64 * pitch;
+                Bar::new(round, slot, &axis, zero, y, pitch)
+            };
+            bands.push(Band {
+                label: verb_name(*kind),
+                label_x: Px(GUTTER - 10.0),
+                label_y: Px(y + height / 2.0 + 1.0),
+                bars: slots.iter().map(bar).collect(),
+                rule_y: Px(y + height),
+            });
+            y += height;
         }
-        y += lane;
-        out.push_str(&format!(
-            "<line class=\"rule\" x1=\"{GUTTER}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\n",
-            WIDTH - RIGHT
-        ));
+        let marks = labels.into_iter().enumerate();
+        Some(Timeline {
+            width: Px(WIDTH),
+            height: Px(bottom + 34.0),
+            left: Px(GUTTER),
+            right: Px(WIDTH - RIGHT),
+            gap: Rect::new(from, top, to - from, bottom - top),
+            bands,
+            marks: marks.map(|(i, (class, label, at))| Mark::new(i, class, label, axis.x(at))).collect(),
+            axis: axis.line(bottom),
+        })
     }
-    out.push_str(&draw_marks(&marks, &axis, bottom));
-    out.push_str(&axis.draw(bottom));
-    out.push_str("</svg>\n");
-    Some(out)
 }
 
-/// Gives every operation of a kind that is in the window the first row that is free.
-fn pack(round: &Played, kind: Kind, lo: u64, hi: u64) -> Vec<Bar> {
+/// Assigns every operation of a kind that is in the window to the first free row.
+fn assign_rows(round: &RoundResult, kind: Kind, lo: u64, hi: u64) -> Vec<Slot> {
     let mut free: Vec<u64> = Vec::new();
-    let mut bars = Vec::new();
-    for (n, op) in round.posted.ops.iter().enumerate() {
+    let mut slots = Vec::new();
+    for (n, op) in round.client.ops.iter().enumerate() {
         let (from, to) = (op.posted.max(lo), done_at(op).min(hi));
         if round.workload.ops[n].kind != kind || from >= hi || to <= lo {
             continue;
         }
-        // Bars that touch would look like one.
-        let apart = (hi - lo) / 400;
-        let row = free.iter().position(|&end| end + apart <= from).unwrap_or(free.len());
+        // Without a gap, two bars would look like one.
+        let gap = (hi - lo) / 400;
+        let row = free.iter().position(|&end| end + gap <= from).unwrap_or(free.len());
         if row == free.len() {
             free.push(0);
         }
         free[row] = to;
-        bars.push(Bar { n, row, from, to });
+        slots.push(Slot { op: n, row, from, to });
     }
-    bars
+    slots
 }
 
-fn draw_bar(round: &Played, bar: &Bar, axis: &Axis, zero: u64, y: f64, pitch: f64) -> String {
-    let op = &round.posted.ops[bar.n];
-    let faults = round.judgement.ops[bar.n];
-    let class = match op.done {
-        Some(done) if done.ending == Ending::Success => match done.way {
-            Way::Direct => "direct",
-            Way::Recovered => "recovered",
-            Way::Replayed => "replayed",
-        },
-        _ => "error",
-    };
-    let bad = faults != Faults::default();
-    let (x, end) = (axis.x(bar.from), axis.x(bar.to));
-    let height = (pitch * 0.78).max(1.0);
-    let mut out = format!("<g><title>{}</title>\n", tip(round, bar.n, zero));
-    let class = if bad { format!("{class} bad") } else { class.to_owned() };
-    out.push_str(&rect(&class, x, y, (end - x).max(1.5), height));
-    let id = round.workload.id(bar.n);
-    let executions = round.seen.log.iter().filter(|entry| entry.id == id);
-    for (times, entry) in executions.enumerate() {
-        if entry.at < axis.lo || entry.at > axis.hi {
-            continue;
+impl Bar {
+    fn new(round: &RoundResult, slot: &Slot, axis: &Axis, zero: u64, y: f64, pitch: f64) -> Bar {
+        let op = &round.client.ops[slot.op];
+        let is_corrupted = round.check.ops[slot.op] != Violations::default();
+        let class = match op.completion {
+            Some(completion) if completion.outcome == OpOutcome::Success => match completion.resolution {
+                Resolution::Direct => "direct",
+                Resolution::Recovered => "recovered",
+                Resolution::Replayed => "replayed",
+            },
+            _ => "error",
+        };
+        let (x, end) = (axis.x(slot.from), axis.x(slot.to));
+        let height = (pitch * 0.78).max(1.0);
+        let middle = y + height / 2.0;
+        let id = round.workload.id(slot.op);
+        let executions = round.server.log.iter().filter(|entry| entry.id == id).enumerate();
+        let visible = executions.filter(|(_, entry)| (axis.lo..=axis.hi).contains(&entry.at));
+        let dot = |(times, at): (usize, u64)| Dot {
+            class: if times == 0 { "execution" } else { "execution again" },
+            x: Px(axis.x(at)),
+            y: Px(middle),
+            radius: Px((pitch * 0.3).clamp(1.0, 2.4) * if times == 0 { 1.0 } else { 1.35 }),
+        };
+        let radius = (pitch * 0.42).clamp(2.0, 3.4);
+        Bar {
+            tooltip: tooltip(round, slot.op, zero),
+            class: if is_corrupted { format!("{class} bad") } else { class.to_owned() },
+            rect: Rect::new(x, y, (end - x).max(1.5), height),
+            executions: visible.map(|(times, entry)| dot((times, entry.at))).collect(),
+            cross: is_corrupted.then(|| Cross {
+                x: Px(end + 5.0 - radius),
+                y: Px(middle - radius),
+                size: Px(2.0 * radius),
+            }),
         }
-        let class = if times == 0 { "execution" } else { "execution again" };
-        let radius = (pitch * 0.3).clamp(1.0, 2.4) * if times == 0 { 1.0 } else { 1.35 };
-        out.push_str(&format!(
-            "<circle class=\"{class}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius:.1}\"/>\n",
-            axis.x(entry.at),
-            y + height / 2.0
-        ));
     }
-    if bad {
-        let (cx, cy, r) = (end + 5.0, y + height / 2.0, (pitch * 0.42).clamp(2.0, 3.4));
-        out.push_str(&format!(
-            "<path class=\"cross\" d=\"M{:.1} {:.1}l{d:.1} {d:.1}m0 -{d:.1}l-{d:.1} {d:.1}\"/>\n",
-            cx - r,
-            cy - r,
-            d = 2.0 * r
-        ));
-    }
-    out.push_str("</g>\n");
-    out
 }
 
-fn rect(class: &str, x: f64, y: f64, width: f64, height: f64) -> String {
-    format!(
-        "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height:.1}\"/>\n",
-        width.max(0.0)
-    )
-}
-
-/// What the pointer shows.
-fn tip(round: &Played, n: usize, zero: u64) -> String {
-    let (op, posted) = (round.workload.ops[n], &round.posted.ops[n]);
-    let mut out = format!("{} {n}", title(op.kind));
+/// Returns the text that the browser shows for an operation.
+fn tooltip(round: &RoundResult, n: usize, zero: u64) -> String {
+    let (op, record) = (round.workload.ops[n], &round.client.ops[n]);
+    let mut out = format!("{} {n}", verb_name(op.kind));
     if matches!(op.kind, Kind::Write | Kind::Read | Kind::Send) {
         out.push_str(&format!(", {} bytes", op.len));
     }
-    out.push_str(&format!("\nposted {}", span(posted.posted, zero)));
-    match posted.done {
+    out.push_str(&format!("\nposted {}", format_relative(record.posted, zero)));
+    match record.completion {
         None => out.push_str("\nnever completed"),
-        Some(done) => {
-            let how = match (done.ending, done.way) {
-                (Ending::Success, Way::Direct) => "completed directly".to_owned(),
-                (Ending::Success, Way::Recovered) => "recovered from evidence".to_owned(),
-                (Ending::Success, Way::Replayed) => "sent again".to_owned(),
-                (ending, _) => format!("ended {ending:?}"),
+        Some(completion) => {
+            let result = match (completion.outcome, completion.resolution) {
+                (OpOutcome::Success, Resolution::Direct) => "completed directly".to_owned(),
+                (OpOutcome::Success, Resolution::Recovered) => "recovered from evidence".to_owned(),
+                (OpOutcome::Success, Resolution::Replayed) => "sent again".to_owned(),
+                (outcome, _) => format!("completed with {outcome:?}"),
             };
-            out.push_str(&format!("\n{how} {}", span(done.at, zero)));
-            if done.ending == Ending::Success && matches!(op.kind, Kind::Cas | Kind::Faa) {
-                out.push_str(&format!("\nold value {}", done.value));
+            out.push_str(&format!("\n{result} {}", format_relative(completion.at, zero)));
+            if completion.outcome == OpOutcome::Success && matches!(op.kind, Kind::Cas | Kind::Faa) {
+                out.push_str(&format!("\nold value {}", completion.value));
             }
         }
     }
-    if round.judgement.executed_before[n] {
+    if round.check.executed_before[n] {
         out.push_str("\nexecuted before the failure");
     }
-    let faults = round.judgement.ops[n];
-    for (is, what) in
-        [(faults.lost, "LOST"), (faults.doubled, "EXECUTED TWICE"), (faults.wrong, "WRONG VALUE")]
+    let violations = round.check.ops[n];
+    for (is_set, text) in
+        [(violations.lost, "LOST"), (violations.doubled, "EXECUTED TWICE"), (violations.wrong, "WRONG VALUE")]
     {
-        if is {
-            out.push_str(&format!("\n{what}"));
+        if is_set {
+            out.push_str(&format!("\n{text}"));
         }
     }
     out
 }
 
-/// The vertical lines.
-fn marks(moments: &Moments, fenced: bool) -> Vec<(&'static str, String, u64)> {
-    let mut marks = Vec::new();
-    if let Some(fault) = moments.fault {
-        marks.push(("fault", "rail 0 dies".to_owned(), fault));
+/// Returns class, label and time of the vertical lines.
+fn mark_labels(times: &FailoverTimes, fenced: bool) -> Vec<(&'static str, String, u64)> {
+    let mut labels = Vec::new();
+    if let Some(fault) = times.fault {
+        labels.push(("fault", "rail 0 fails".to_owned(), fault));
     }
-    let zero = moments.fault.unwrap_or(moments.detected);
+    let zero = times.fault.unwrap_or(times.detected);
     let left =
         if fenced { "rail 0 fenced at both ends" } else { "both ends have left rail 0, without a fence" };
-    for (what, at) in [
-        (format!("detected ({})", moments.detector), moments.detected),
-        (left.to_owned(), moments.fenced),
-        ("decided; replay begins on rail 1".to_owned(), moments.decided),
-        ("last completion of what was in flight".to_owned(), moments.done),
+    for (text, at) in [
+        (format!("detected ({})", times.detector), times.detected),
+        (left.to_owned(), times.fenced),
+        ("decided; replay begins on rail 1".to_owned(), times.decided),
+        ("last completion of an operation in flight".to_owned(), times.done),
     ] {
-        marks.push(("moment", format!("{what}, {}", span(at, zero)), at));
+        labels.push(("moment", format!("{text}, {}", format_relative(at, zero)), at));
     }
-    marks
+    labels
 }
 
-fn draw_marks(marks: &[(&str, String, u64)], axis: &Axis, bottom: f64) -> String {
-    let mut out = String::new();
-    for (i, (class, label, at)) in marks.iter().enumerate() {
-        let (x, y) = (axis.x(*at), LABEL * (i as f64 + 0.8));
-        let left = x > WIDTH * 0.7;
-        let (anchor, tx) = if left { ("end", x - 5.0) } else { ("start", x + 5.0) };
-        out.push_str(&format!(
-            "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{bottom:.1}\"/>\n\
-             <text class=\"{class}\" x=\"{tx:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{label}</text>\n",
-            y - 9.0
-        ));
+impl Mark {
+    fn new(row: usize, class: &'static str, label: String, x: f64) -> Mark {
+        let y = LABEL * (row as f64 + 0.8);
+        // A label near the right edge is drawn to the left of its line.
+        let (anchor, label_x) = if x > WIDTH * 0.7 { ("end", x - 5.0) } else { ("start", x + 5.0) };
+        Mark { class, x: Px(x), line_y: Px(y - 9.0), label, label_x: Px(label_x), label_y: Px(y), anchor }
     }
-    out
 }

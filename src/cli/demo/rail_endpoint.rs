@@ -1,4 +1,4 @@
-//! One end of the rails: two software NICs on loopback addresses of their own, the vQP over them, and the fault.
+//! One side of the rails: two software NICs on free loopback addresses, the vQP over them, and the fault.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,32 +8,32 @@ use mitra_failover::{Cause, Config, ConnectInfo, DetectorConfig, Domain, Virtual
 use mitra_softnic::SoftNic;
 use mitra_verbs::{LocalAckTimeout, PortState, Provider};
 
-use super::plan::Side;
-use super::protocol::{Failover, Introduction, Round};
+use super::fault_plan::Side;
+use super::protocol::{ConnectionInfo, Failover, RoundSetup};
 use super::workload::MTU;
 
-/// Rails of a vQP.
+/// Rails per vQP.
 const RAILS: usize = 2;
 
-/// READs and atomics outstanding.
+/// Outstanding READs and atomics.
 const RD_ATOMIC: u8 = 16;
 
-pub(super) struct Rails {
+pub(super) struct RailEndpoint {
     nics: Vec<Arc<SoftNic>>,
     pub(super) domain: Arc<Domain>,
     pub(super) vqp: VirtualQp,
-    /// When the fault was seen to have struck.
-    pub(super) struck: Option<u64>,
+    /// When the fault was observed.
+    pub(super) fault_at: Option<u64>,
     armed: bool,
 }
 
-impl Rails {
-    pub(super) fn open(side: Side, round: &Round) -> anyhow::Result<Rails> {
+impl RailEndpoint {
+    pub(super) fn open(side: Side, round: &RoundSetup) -> anyhow::Result<RailEndpoint> {
         let nics = (0..RAILS)
             .map(|rail| {
                 let mut config = mitra_softnic::Config::loopback();
                 config.max_mtu = Some(MTU);
-                config.ack_after_placement = !round.lies;
+                config.ack_after_placement = !round.ack_before_placement;
                 config.capture = round.pcap.as_ref().map(|begin| {
                     let mut name = begin.clone().into_os_string();
                     name.push(format!("-{}-rail{rail}.pcap", side.name()));
@@ -50,8 +50,8 @@ impl Rails {
             send_wrs: round.in_flight,
             recv_wrs: receives(round.in_flight),
             rd_atomic: RD_ATOMIC,
-            // Links and NICs that fail say so. A process that waits for its turn on a busy machine must not look
-            // like one that has failed.
+            // Links and NICs that fail raise an event. The long heartbeat timeout keeps a process that waits for the
+            // scheduler from looking like a failed one.
             detector: DetectorConfig {
                 heartbeat_interval: Duration::from_millis(100),
                 max_missed_heartbeats: 30,
@@ -61,22 +61,22 @@ impl Rails {
             ..Config::default()
         };
         let vqp = VirtualQp::new(Arc::clone(&domain), config, secret()?)?;
-        Ok(Rails { nics, domain, vqp, struck: None, armed: false })
+        Ok(RailEndpoint { nics, domain, vqp, fault_at: None, armed: false })
     }
 
-    /// What the peer is to be told.
-    pub(super) fn introduce(&self, regions: Vec<Vec<u8>>) -> anyhow::Result<Introduction> {
+    /// Returns what the peer needs to connect.
+    pub(super) fn connection_info(&self, regions: Vec<Vec<u8>>) -> anyhow::Result<ConnectionInfo> {
         let addresses =
             self.nics.iter().map(|nic| Ok(nic.query_port()?.gid)).collect::<anyhow::Result<Vec<_>>>()?;
         let addresses = addresses.into_iter().map(|gid| std::net::IpAddr::from(gid).to_string()).collect();
-        Ok(Introduction { connect: self.vqp.local_info()?.encode(), regions, addresses })
+        Ok(ConnectionInfo { connect: self.vqp.local_info()?.encode(), regions, addresses })
     }
 
-    pub(super) fn connect(&mut self, peer: &Introduction) -> anyhow::Result<()> {
+    pub(super) fn connect(&mut self, peer: &ConnectionInfo) -> anyhow::Result<()> {
         self.vqp.connect(&ConnectInfo::decode(&peer.connect)?).context("cannot connect")
     }
 
-    /// Arms the fault, if this end has it, on rail 0.
+    /// Arms the fault of this side on rail 0, if it has one.
     pub(super) fn arm(&mut self, fault: Option<&str>) -> anyhow::Result<()> {
         if let Some(script) = fault {
             self.nics[0].faults().arm(script.parse()?);
@@ -85,17 +85,17 @@ impl Rails {
         Ok(())
     }
 
-    /// Looks whether the armed fault has struck.
-    pub(super) fn look(&mut self) {
-        if self.armed && self.struck.is_none() {
+    /// Records the time when the armed fault has triggered.
+    pub(super) fn check_fault(&mut self) {
+        if self.armed && self.fault_at.is_none() {
             let fine = self.nics[0].query_port().is_ok_and(|port| port.state == PortState::Active);
             if !fine {
-                self.struck = Some(self.now());
+                self.fault_at = Some(self.now());
             }
         }
     }
 
-    /// The machine's monotonic clock, which is the software NICs'.
+    /// Returns the machine's monotonic clock in ns, which the software NICs use too.
     pub(super) fn now(&self) -> u64 {
         self.nics[0].now().as_nanos()
     }
@@ -119,7 +119,7 @@ impl Rails {
         })
     }
 
-    /// Why the vQP ended, if it did.
+    /// Returns why the vQP closed, if it did.
     pub(super) fn ended(&self) -> Option<String> {
         let why = self.vqp.close_reason()?;
         Some(match self.vqp.contradiction() {
@@ -129,7 +129,7 @@ impl Rails {
     }
 }
 
-/// Receives that the server keeps posted: twice what can be in flight.
+/// Returns how many receives the server keeps posted: twice the operations in flight.
 pub(super) fn receives(in_flight: u32) -> u32 {
     2 * in_flight
 }

@@ -1,32 +1,32 @@
-//! A faithful run is told from every run that is not: one thing is changed, and the judge must find it.
+//! The checker accepts a correct run, and rejects the run after any single change.
 
 use super::*;
-use crate::cli::demo::protocol::Entry;
+use crate::cli::demo::protocol::ExecutionRecord;
 
 const COUNT: usize = 200;
-/// What completed directly lies below; what was in flight at the failure, from here ...
+/// Operations below this index completed directly; those from here on were in flight at the failure,
 const FIRST_IN_FLIGHT: usize = 80;
-/// ... of which these had been executed ...
+/// those below this index had been executed,
 const EXECUTED: usize = 110;
-/// ... to here.
+/// and those from here on were not in flight.
 const END_IN_FLIGHT: usize = 140;
 
-struct Run {
+struct PolicyRun {
     workload: Workload,
-    posted: Posted,
-    seen: Seen,
+    posted: ClientReport,
+    seen: ServerReport,
 }
 
-/// Everything exactly once: executed operations recovered (READs read again), the others replayed.
-fn faithful() -> Run {
+/// Returns a run with exactly-once execution: executed operations are recovered, READs and all others are replayed.
+fn faithful() -> PolicyRun {
     let workload = Workload::new(11, COUNT);
-    let (mut posted, mut seen) = (Posted::default(), Seen::default());
+    let (mut posted, mut seen) = (ClientReport::default(), ServerReport::default());
     for n in 0..COUNT {
         let kind = workload.ops[n].kind;
-        let way = match n {
-            FIRST_IN_FLIGHT..EXECUTED if kind != Kind::Read => Way::Recovered,
-            FIRST_IN_FLIGHT..END_IN_FLIGHT => Way::Replayed,
-            _ => Way::Direct,
+        let resolution = match n {
+            FIRST_IN_FLIGHT..EXECUTED if kind != Kind::Read => Resolution::Recovered,
+            FIRST_IN_FLIGHT..END_IN_FLIGHT => Resolution::Replayed,
+            _ => Resolution::Direct,
         };
         let value = if kind == Kind::Faa { seen.counter } else { 0 };
         seen.counter += u64::from(kind == Kind::Faa);
@@ -35,24 +35,29 @@ fn faithful() -> Run {
         }
         if matches!(kind, Kind::Write | Kind::Send | Kind::Cas) {
             let (id, before) = (workload.id(n), n < EXECUTED);
-            seen.log.push(Entry { kind, id, whole: true, before, at: 0 });
+            seen.log.push(ExecutionRecord { kind, id, intact: true, before, at: 0 });
         }
-        let done = Done { at: 0, ending: Ending::Success, way, value };
-        posted.ops.push(Record { posted: 0, done: Some(done) });
+        let done = CompletionRecord { at: 0, outcome: OpOutcome::Success, resolution, value };
+        posted.ops.push(OpRecord { posted: 0, completion: Some(done) });
     }
-    Run { workload, posted, seen }
+    PolicyRun { workload, posted, seen }
 }
 
-impl Run {
-    fn judge(&self) -> Judgement {
-        judge(&self.workload, &self.posted, &self.seen, Known { victim: None, flushed_is_a_word: true })
+impl PolicyRun {
+    fn check_round(&self) -> CheckResult {
+        check_round(
+            &self.workload,
+            &self.posted,
+            &self.seen,
+            RoundFacts { victim: None, flushed_means_not_executed: true },
+        )
     }
 
     fn counts(&self, kind: Kind) -> Counts {
-        self.judge().kinds[kind.index()]
+        self.check_round().kinds[kind.index()]
     }
 
-    /// The first operation of a kind among those in flight.
+    /// Returns the first operation of a kind among those in flight.
     fn first(&self, kind: Kind) -> usize {
         self.workload.of_kind(kind, FIRST_IN_FLIGHT).unwrap()
     }
@@ -62,12 +67,12 @@ impl Run {
         self.seen.log.iter().position(|entry| entry.id == id).unwrap()
     }
 
-    fn done(&mut self, n: usize) -> &mut Done {
-        self.posted.ops[n].done.as_mut().unwrap()
+    fn done(&mut self, n: usize) -> &mut CompletionRecord {
+        self.posted.ops[n].completion.as_mut().unwrap()
     }
 
     fn corrupted(&self) -> u64 {
-        self.judge().kinds.iter().map(Counts::corrupted).sum()
+        self.check_round().kinds.iter().map(Counts::corrupted).sum()
     }
 }
 
@@ -76,9 +81,9 @@ const TRACED: [Kind; 3] = [Kind::Write, Kind::Send, Kind::Cas];
 #[test]
 fn a_faithful_run_is_clean_and_the_sum_of_the_outcomes_is_what_was_posted() {
     let run = faithful();
-    let judgement = run.judge();
+    let check = run.check_round();
     let mut executed = 0;
-    for counts in judgement.kinds {
+    for counts in check.kinds {
         assert_eq!(counts.corrupted(), 0);
         assert_eq!(counts.posted, counts.completed + counts.not_completed());
         assert_eq!(counts.in_flight, counts.recovered + counts.replayed);
@@ -86,8 +91,8 @@ fn a_faithful_run_is_clean_and_the_sum_of_the_outcomes_is_what_was_posted() {
     }
     let trailing_reads = (0..EXECUTED).rev().take_while(|&n| run.workload.ops[n].kind == Kind::Read).count();
     assert_eq!(executed as usize, EXECUTED - FIRST_IN_FLIGHT - trailing_reads);
-    assert_eq!(judgement.kinds.iter().map(|c| c.posted).sum::<u64>(), COUNT as u64);
-    assert!(judgement.ops.iter().all(|faults| *faults == Faults::default()));
+    assert_eq!(check.kinds.iter().map(|c| c.posted).sum::<u64>(), COUNT as u64);
+    assert!(check.ops.iter().all(|faults| *faults == Violations::default()));
 }
 
 #[test]
@@ -98,7 +103,7 @@ fn an_execution_that_left_no_trace_is_lost() {
         let at = run.entry(n);
         run.seen.log.remove(at);
         assert_eq!((run.counts(kind).lost, run.corrupted()), (1, 1), "{kind:?}");
-        assert!(run.judge().ops[n].lost);
+        assert!(run.check_round().ops[n].lost);
     }
 }
 
@@ -108,10 +113,10 @@ fn an_execution_seen_twice_is_doubled() {
         let mut run = faithful();
         let n = run.first(kind);
         let at = run.entry(n);
-        let again = Entry { before: false, ..run.seen.log[at] };
+        let again = ExecutionRecord { before: false, ..run.seen.log[at] };
         run.seen.log.push(again);
         assert_eq!((run.counts(kind).doubled, run.corrupted()), (1, 1), "{kind:?}");
-        assert!(run.judge().ops[n].doubled);
+        assert!(run.check_round().ops[n].doubled);
     }
 }
 
@@ -121,10 +126,10 @@ fn a_torn_body_and_a_word_that_nobody_posted_are_wrong() {
         let mut run = faithful();
         let n = run.first(kind);
         let at = run.entry(n);
-        run.seen.log[at].whole = false;
+        run.seen.log[at].intact = false;
         assert_eq!((run.counts(kind).wrong_value, run.corrupted()), (1, 1), "{kind:?}");
         let mut run = faithful();
-        run.seen.log.push(Entry { kind, id: 77, whole: true, before: true, at: 0 });
+        run.seen.log.push(ExecutionRecord { kind, id: 77, intact: true, before: true, at: 0 });
         assert_eq!((run.counts(kind).wrong_value, run.corrupted()), (1, 1), "{kind:?}");
     }
 }
@@ -171,7 +176,7 @@ fn an_old_value_returned_twice_or_out_of_range_is_wrong() {
     assert_eq!((run.counts(Kind::Faa).wrong_value, run.corrupted()), (1, 1));
 }
 
-/// What `blanket` does: everything in flight again.
+/// Under `blanket`, everything in flight is replayed.
 #[test]
 fn resending_all_doubles_what_had_been_executed_and_spoils_the_values_behind() {
     let mut run = faithful();
@@ -179,11 +184,11 @@ fn resending_all_doubles_what_had_been_executed_and_spoils_the_values_behind() {
     for n in FIRST_IN_FLIGHT..COUNT {
         let kind = run.workload.ops[n].kind;
         if n < END_IN_FLIGHT {
-            run.done(n).way = Way::Replayed;
+            run.done(n).resolution = Resolution::Replayed;
         }
         if n < EXECUTED && TRACED.contains(&kind) {
             let at = run.entry(n);
-            let again = Entry { before: false, ..run.seen.log[at] };
+            let again = ExecutionRecord { before: false, ..run.seen.log[at] };
             run.seen.log.push(again);
         }
         extra += u64::from(n < EXECUTED && kind == Kind::Faa);
@@ -192,14 +197,14 @@ fn resending_all_doubles_what_had_been_executed_and_spoils_the_values_behind() {
         run.done(n).value += extra;
     }
     run.seen.counter += extra;
-    let judgement = run.judge();
+    let check = run.check_round();
     assert!(extra > 0);
-    for counts in judgement.kinds {
+    for counts in check.kinds {
         assert_eq!(counts.lost, 0);
     }
-    let faa = judgement.kinds[Kind::Faa.index()];
+    let faa = check.kinds[Kind::Faa.index()];
     assert_eq!((faa.doubled, faa.wrong_value), (extra, extra));
-    for (n, faults) in judgement.ops.iter().enumerate() {
+    for (n, faults) in check.ops.iter().enumerate() {
         let doubled = (FIRST_IN_FLIGHT..EXECUTED).contains(&n) && run.workload.ops[n].kind != Kind::Read;
         assert_eq!(faults.doubled, doubled, "operation {n}");
     }
@@ -207,17 +212,17 @@ fn resending_all_doubles_what_had_been_executed_and_spoils_the_values_behind() {
 
 #[test]
 fn named_errors_are_counted_apart_and_allow_what_they_say() {
-    for (ending, least, most) in [
-        (Ending::Indeterminate, 0, 1),
-        (Ending::ValueLost, 1, 1),
-        (Ending::ExecutedBehindError, 1, 1),
-        (Ending::Undecided, 0, 1),
-        (Ending::Flushed, 0, 0),
+    for (outcome, least, most) in [
+        (OpOutcome::Indeterminate, 0, 1),
+        (OpOutcome::ValueLost, 1, 1),
+        (OpOutcome::ExecutedBehindError, 1, 1),
+        (OpOutcome::Undecided, 0, 1),
+        (OpOutcome::Flushed, 0, 0),
     ] {
         for times in 0..=2_u64 {
             let mut run = faithful();
             let n = run.first(Kind::Write);
-            run.done(n).ending = ending;
+            run.done(n).outcome = outcome;
             let at = run.entry(n);
             let entry = run.seen.log.remove(at);
             for _ in 0..times {
@@ -227,7 +232,7 @@ fn named_errors_are_counted_apart_and_allow_what_they_say() {
             assert_eq!(counts.posted, counts.completed + counts.not_completed());
             assert_eq!(counts.not_completed(), 1);
             let clean = (least..=most).contains(&times);
-            assert_eq!(counts.corrupted() == 0, clean, "{ending:?} executed {times} times: {counts:?}");
+            assert_eq!(counts.corrupted() == 0, clean, "{outcome:?} executed {times} times: {counts:?}");
         }
     }
 }
@@ -236,7 +241,7 @@ fn named_errors_are_counted_apart_and_allow_what_they_say() {
 fn an_operation_without_completion_is_an_error() {
     let mut run = faithful();
     let n = run.first(Kind::Read);
-    run.posted.ops[n].done = None;
+    run.posted.ops[n].completion = None;
     let counts = run.counts(Kind::Read);
     assert_eq!((counts.errors, counts.corrupted()), (1, 0));
 }
@@ -246,9 +251,9 @@ fn the_victim_and_the_reads_before_it_had_been_executed() {
     let run = faithful();
     let n = run.workload.of_kind(Kind::Read, EXECUTED).unwrap();
     assert!(n < END_IN_FLIGHT);
-    assert!(!run.judge().executed_before[n]);
-    let known = Known { victim: Some(n), flushed_is_a_word: true };
-    let judgement = judge(&run.workload, &run.posted, &run.seen, known);
-    assert!(judgement.executed_before[n]);
-    assert_eq!(judgement.kinds.iter().map(Counts::corrupted).sum::<u64>(), 0);
+    assert!(!run.check_round().executed_before[n]);
+    let facts = RoundFacts { victim: Some(n), flushed_means_not_executed: true };
+    let check = check_round(&run.workload, &run.posted, &run.seen, facts);
+    assert!(check.executed_before[n]);
+    assert_eq!(check.kinds.iter().map(Counts::corrupted).sum::<u64>(), 0);
 }

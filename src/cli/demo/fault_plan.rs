@@ -1,15 +1,15 @@
-//! Where the rail dies in each round: placed where completions are in flight, at an operation of each kind in turn.
+//! The fault of each round: which failure, at which stage, and at which operation.
 
 use mitra_transport::fault::{Failure, Stage, Trigger};
 
-use super::workload::{Dice, Kind, Workload};
+use super::workload::{Kind, SplitMix64, Workload};
 
-/// An end of the connection.
+/// A side of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Side {
-    /// It posts.
+    /// The side that posts operations.
     Client,
-    /// It lends its memory, and receives.
+    /// The side that provides memory and receives.
     Server,
 }
 
@@ -20,7 +20,7 @@ impl Side {
         ["client", "server"][self as usize]
     }
 
-    /// The role of this side's process on the command line of `mitra peer`.
+    /// Returns the role of this side's process on the command line of `mitra peer`.
     pub(crate) const fn peer_role(self) -> &'static str {
         match self {
             Side::Client => "demo-client",
@@ -29,18 +29,18 @@ impl Side {
     }
 }
 
-/// How rail 0 dies in a round.
+/// The fault of a round, which fails rail 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Fault {
     pub(super) trigger: Trigger,
-    /// Whose NIC it is armed at.
+    /// The side whose NIC injects the fault.
     pub(super) at: Side,
-    /// The operation that it strikes at: the last that is executed on rail 0.
+    /// The operation that the fault is aimed at: the last one that is executed on rail 0.
     pub(super) victim: Option<usize>,
 }
 
 impl Fault {
-    /// A fault that the user chose. At which end a stage is seen follows from the stage.
+    /// Returns the fault of a trigger that the user chose. The stage determines the side.
     pub(super) fn chosen(trigger: Trigger) -> Fault {
         let at = match trigger.stage {
             Stage::Posted | Stage::RequestOnWire | Stage::Acknowledged => Side::Client,
@@ -49,12 +49,13 @@ impl Fault {
         Fault { trigger, at, victim: None }
     }
 
-    /// Whether the promise table has errors for it: what a dead responder had executed, only its log can tell.
+    /// Returns whether the promise table (docs/failover.md) allows named errors for this fault. After a failure of the
+    /// responder's NIC, only a completion log tells what it had executed.
     pub(super) fn allows_named_errors(&self) -> bool {
         self.at == Side::Server && self.trigger.failure != Failure::LinkDown
     }
 
-    /// For people. `victim`: the kind of the operation that it strikes at, if it was aimed at one.
+    /// Describes the fault in words. `victim` is the kind of the operation that the fault is aimed at.
     pub(super) fn describe(&self, victim: Option<&str>) -> String {
         let what = match self.trigger.failure {
             Failure::LinkDown => "link of rail 0 down",
@@ -83,9 +84,9 @@ impl Fault {
     }
 }
 
-/// The rounds, over and over: five that strike at an executed operation of each kind, and other stages and failures
-/// for which the promise table says exactly once.
-const COURSE: [(Failure, Stage, Option<Kind>); 10] = [
+/// The faults of consecutive rounds, repeated. Five of them are aimed at an executed operation of each kind. For the
+/// others the promise table guarantees exactly-once execution too.
+const FAULT_SEQUENCE: [(Failure, Stage, Option<Kind>); 10] = [
     (Failure::LinkDown, Stage::Executed, Some(Kind::Faa)),
     (Failure::LinkDown, Stage::Executed, Some(Kind::Write)),
     (Failure::LinkDown, Stage::Executed, Some(Kind::Cas)),
@@ -98,36 +99,37 @@ const COURSE: [(Failure, Stage, Option<Kind>); 10] = [
     (Failure::LinkDown, Stage::AckOnWire, None),
 ];
 
-/// Rounds after which every kind and stage had its turn.
-pub(super) const ROUNDS: usize = COURSE.len();
+/// Rounds until the sequence repeats.
+pub(super) const ROUNDS: usize = FAULT_SEQUENCE.len();
 
-/// The fault of a round. `log`: a completion log writes an entry behind each WRITE and atomic, which is counted too.
-pub(super) fn fault(workload: &Workload, round: usize, dice: &mut Dice, log: bool) -> Fault {
-    let (failure, stage, kind) = COURSE[round % ROUNDS];
+/// Returns the fault of a round. With a completion log, the packet count includes a log entry after each WRITE and
+/// atomic.
+pub(super) fn fault(workload: &Workload, round: usize, rng: &mut SplitMix64, log: bool) -> Fault {
+    let (failure, stage, kind) = FAULT_SEQUENCE[round % ROUNDS];
     let count = workload.ops.len();
-    // In the middle half, so that there is a stream before it and after it.
-    let middle = |n: usize, dice: &mut Dice| n / 4 + dice.below(n as u64 / 2 + 1) as usize;
+    // A point in the middle half, so that operations come before and after the failure.
+    let middle = |n: usize, rng: &mut SplitMix64| n / 4 + rng.below(n as u64 / 2 + 1) as usize;
     let (nth, victim) = match stage {
         Stage::Executed => {
-            let from = middle(count, dice);
+            let from = middle(count, rng);
             let victim = kind.and_then(|kind| workload.of_kind(kind, from)).unwrap_or(from);
             (ending_packets(workload, victim, log) as usize, Some(victim))
         }
         Stage::PartlyExecuted => {
-            (middle(workload.ops.iter().map(|op| op.leading_packets() as usize).sum(), dice), None)
+            (middle(workload.ops.iter().map(|op| op.leading_packets() as usize).sum(), rng), None)
         }
-        // READs and atomics are answered one by one, so there are at least so many responses.
+        // Every READ and atomic gets a response of its own, so there are at least this many responses.
         Stage::AckOnWire | Stage::Acknowledged => {
             let answered = |kind| matches!(kind, Kind::Read | Kind::Cas | Kind::Faa);
-            (middle(workload.ops.iter().filter(|op| answered(op.kind)).count(), dice), None)
+            (middle(workload.ops.iter().filter(|op| answered(op.kind)).count(), rng), None)
         }
-        _ => (middle(count, dice), None),
+        _ => (middle(count, rng), None),
     };
     let trigger = Trigger { stage, nth: nth.max(1) as u32, failure };
     Fault { victim, ..Fault::chosen(trigger) }
 }
 
-/// How many packets end a message up to operation `n` and with it, if none is sent twice.
+/// Returns how many packets end a message up to and including operation `n`, if no packet is retransmitted.
 fn ending_packets(workload: &Workload, n: usize, log: bool) -> u32 {
     let logged = |kind| log && matches!(kind, Kind::Write | Kind::Cas | Kind::Faa);
     let entries = workload.ops[..n].iter().filter(|op| logged(op.kind)).count();
@@ -141,16 +143,16 @@ mod tests {
     #[test]
     fn the_first_rounds_strike_at_an_operation_of_each_kind() {
         let w = Workload::new(3, 300);
-        let mut dice = Dice(4);
-        let struck: Vec<Kind> = (0..5)
+        let mut rng = SplitMix64(4);
+        let targets: Vec<Kind> = (0..5)
             .map(|round| {
-                let fault = fault(&w, round, &mut dice, false);
+                let fault = fault(&w, round, &mut rng, false);
                 assert_eq!(fault.at, Side::Server);
                 assert_eq!(fault.trigger.nth as usize, fault.victim.unwrap() + 1);
                 w.ops[fault.victim.unwrap()].kind
             })
             .collect();
-        assert!(Kind::ALL.iter().all(|kind| struck.contains(kind)), "{struck:?}");
+        assert!(Kind::ALL.iter().all(|kind| targets.contains(kind)), "{targets:?}");
     }
 
     #[test]
