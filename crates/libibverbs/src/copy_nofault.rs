@@ -1,9 +1,10 @@
-//! Copies from and to memory that may not be there.
+//! Copies from and to memory that the program may have unmapped, without a crash (compare `copy_from_kernel_nofault` in the
+//! kernel's `mm/maccess.c`).
 //!
-//! The instructions that touch it stand together, in assembly, between two labels. They use no stack and change no
-//! register that a caller counts on. So when one of them faults, the signal's handler can send the thread on to
-//! the end of the routine, which then says that the memory is gone. All other faults are the program's own: they
-//! are passed on as if we were not there ([`signals`]).
+//! All instructions that access such memory are assembly between the labels `mitra_nofault_begin` and `mitra_nofault_end`. They
+//! use no stack, and only registers that a caller does not preserve. When one of them faults, the signal handler resumes the
+//! thread at `mitra_nofault_unmapped`, the exit of the routine that reports the failure. Any other fault is the program's own,
+//! and [`signals`] passes it to the program's handler.
 
 use core::arch::global_asm;
 use std::sync::Once;
@@ -13,7 +14,7 @@ use mitra_verbs::Unmapped;
 
 use crate::interpose::signals;
 
-/// Moves the next bytes through a register of their size.
+/// Copies as many bytes as the register holds, and advances the pointers (rsi, rdi) and the length (rdx).
 macro_rules! step {
     ($bytes:literal, $register:literal) => {
         concat!(
@@ -36,7 +37,7 @@ macro_rules! step {
     };
 }
 
-/// If that brings the lent address (rcx) to a multiple of twice the size, and there are as many bytes.
+/// Copies one register if that aligns the foreign address (rcx) to twice the register's size, and the length suffices.
 macro_rules! align {
     ($bytes:literal, $register:literal) => {
         concat!(
@@ -57,27 +58,27 @@ macro_rules! align {
     };
 }
 
-/// If there are as many bytes; fewer than twice as many are left.
+/// Copies one register if the length has the bit of its size. To be used when less than twice that size is left.
 macro_rules! finish {
     ($bytes:literal, $register:literal) => {
         concat!("test dl, ", $bytes, "\n", "jz 2f\n", step!($bytes, $register), "2:\n")
     };
 }
 
-// Bytes ascend, and x86-64 keeps loads in order and stores in order (Intel SDM volume 3, memory ordering): who sees
-// the last byte sees all. On the lent side every access is aligned to its size, so that no word of the program's is
-// torn. Blocks go by 16 bytes, which may be stored as two halves in either order: the last bytes are therefore never
-// left to them.
+// Addresses ascend, and x86-64 keeps the order of loads and the order of stores (Intel SDM volume 3, memory ordering), so a
+// thread that sees the last byte sees all bytes. Every access to foreign memory is aligned to its size, so that no word of the
+// program is torn. The 16-byte registers may be stored as two halves in either order, so the last 64 bytes are copied with
+// smaller registers.
 global_asm!(
-    ".pushsection .text.mitra_lent, \"ax\", @progbits",
+    ".pushsection .text.mitra_nofault, \"ax\", @progbits",
     ".balign 64",
-    ".hidden mitra_lent_begin, mitra_lent_copy, mitra_lent_compare_exchange, mitra_lent_end, mitra_lent_gone",
-    ".globl mitra_lent_begin, mitra_lent_copy, mitra_lent_compare_exchange, mitra_lent_end, mitra_lent_gone",
-    ".type mitra_lent_copy, @function",
-    ".type mitra_lent_compare_exchange, @function",
-    "mitra_lent_begin:",
-    // (to: rdi, from: rsi, length: rdx, whichever of the two is lent: rcx) -> whether it is gone: eax
-    "mitra_lent_copy:",
+    ".hidden mitra_nofault_begin, mitra_nofault_copy, mitra_nofault_compare_exchange, mitra_nofault_end, mitra_nofault_unmapped",
+    ".globl mitra_nofault_begin, mitra_nofault_copy, mitra_nofault_compare_exchange, mitra_nofault_end, mitra_nofault_unmapped",
+    ".type mitra_nofault_copy, @function",
+    ".type mitra_nofault_compare_exchange, @function",
+    "mitra_nofault_begin:",
+    // (to: rdi, from: rsi, length: rdx, whichever of `to` and `from` is foreign: rcx) -> 1 if unmapped, else 0: eax
+    "mitra_nofault_copy:",
     ".cfi_startproc",
     align!("1", "al"),
     align!("2", "ax"),
@@ -111,9 +112,9 @@ global_asm!(
     "xor eax, eax",
     "ret",
     ".cfi_endproc",
-    ".size mitra_lent_copy, . - mitra_lent_copy",
-    // (word: rdi, current: rsi, new: rdx, where to put the old word: rcx) -> whether it is gone: eax
-    "mitra_lent_compare_exchange:",
+    ".size mitra_nofault_copy, . - mitra_nofault_copy",
+    // (word: rdi, current: rsi, new: rdx, where to store the old value: rcx) -> 1 if unmapped, else 0: eax
+    "mitra_nofault_compare_exchange:",
     ".cfi_startproc",
     "mov rax, rsi",
     "lock cmpxchg [rdi], rdx",
@@ -121,80 +122,93 @@ global_asm!(
     "xor eax, eax",
     "ret",
     ".cfi_endproc",
-    ".size mitra_lent_compare_exchange, . - mitra_lent_compare_exchange",
-    "mitra_lent_end:",
-    "mitra_lent_gone:",
+    ".size mitra_nofault_compare_exchange, . - mitra_nofault_compare_exchange",
+    "mitra_nofault_end:",
+    "mitra_nofault_unmapped:",
     "mov eax, 1",
     "ret",
     ".popsection",
 );
 
 unsafe extern "C" {
-    static mitra_lent_begin: u8;
-    static mitra_lent_end: u8;
-    static mitra_lent_gone: u8;
-    fn mitra_lent_copy(to: *mut u8, from: *const u8, len: usize, lent: *const u8) -> c_int;
-    fn mitra_lent_compare_exchange(word: *mut u64, current: u64, new: u64, old: *mut u64) -> c_int;
+    static mitra_nofault_begin: u8;
+    static mitra_nofault_end: u8;
+    static mitra_nofault_unmapped: u8;
+    fn mitra_nofault_copy(to: *mut u8, from: *const u8, len: usize, foreign: *const u8) -> c_int;
+    fn mitra_nofault_compare_exchange(word: *mut u64, current: u64, new: u64, old: *mut u64) -> c_int;
 }
 
-/// Makes the copies safe: to be called before the first.
+/// Installs the handler of SIGSEGV and SIGBUS, once. To be called before the first copy.
 pub(crate) fn install_handler() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| signals::stand_in_front(on_fault));
 }
 
-/// Copies out of lent memory.
+/// Copies foreign memory to `out`.
+///
+/// # Errors
+/// [`Unmapped`] if a page of it is not mapped or not readable. A prefix may have been copied.
 ///
 /// # Safety
-/// After [`install_handler`]. The caller may read what is at `from`, if anything is.
+/// [`install_handler`] was called, and whatever is mapped at `from` may be read.
 pub(crate) unsafe fn read(from: *const u8, out: &mut [u8]) -> Result<(), Unmapped> {
-    // SAFETY: `out` is ours to write; a fault at `from` is survived, by the caller's word.
-    there(unsafe { mitra_lent_copy(out.as_mut_ptr(), from, out.len(), from) })
+    // SAFETY: `out` is valid for writing `out.len()` bytes. The caller guarantees that whatever is mapped at `from` may be
+    // read, and the installed handler turns a fault there into the return value 1.
+    check_mapped(unsafe { mitra_nofault_copy(out.as_mut_ptr(), from, out.len(), from) })
 }
 
-/// Copies into lent memory.
+/// Copies `data` to foreign memory.
+///
+/// # Errors
+/// [`Unmapped`] if a page of it is not mapped or not writable. A prefix may have been copied.
 ///
 /// # Safety
-/// After [`install_handler`]. The caller may write what is at `to`, if anything is.
+/// [`install_handler`] was called, and whatever is mapped at `to` may be written.
 pub(crate) unsafe fn write(to: *mut u8, data: &[u8]) -> Result<(), Unmapped> {
-    // SAFETY: `data` is ours to read; a fault at `to` is survived, by the caller's word.
-    there(unsafe { mitra_lent_copy(to, data.as_ptr(), data.len(), to) })
+    // SAFETY: `data` is valid for reading `data.len()` bytes. The caller guarantees that whatever is mapped at `to` may be
+    // written, and the installed handler turns a fault there into the return value 1.
+    check_mapped(unsafe { mitra_nofault_copy(to, data.as_ptr(), data.len(), to) })
 }
 
-/// Replaces a word if it is `current`; the inner result is the old word.
+/// Replaces a word in foreign memory if it equals `current`. The inner result holds the old value: `Ok` if it was replaced.
+///
+/// # Errors
+/// [`Unmapped`] if the page is not mapped or not writable.
 ///
 /// # Safety
-/// As [`write`].
+/// As for [`write`].
 pub(crate) unsafe fn compare_exchange(
     word: *mut u64,
     current: u64,
     new: u64,
 ) -> Result<Result<u64, u64>, Unmapped> {
     let mut old = 0;
-    // SAFETY: as in `write`; `old` is ours.
-    there(unsafe { mitra_lent_compare_exchange(word, current, new, &raw mut old) })?;
+    // SAFETY: the caller guarantees that whatever is mapped at `word` may be written, and the installed handler turns a fault
+    // there into the return value 1. `old` is a local variable.
+    check_mapped(unsafe { mitra_nofault_compare_exchange(word, current, new, &raw mut old) })?;
     Ok(if old == current { Ok(old) } else { Err(old) })
 }
 
-fn there(gone: c_int) -> Result<(), Unmapped> {
-    if gone == 0 { Ok(()) } else { Err(Unmapped) }
+fn check_mapped(unmapped: c_int) -> Result<(), Unmapped> {
+    if unmapped == 0 { Ok(()) } else { Err(Unmapped) }
 }
 
-/// The handler of SIGSEGV and SIGBUS. Nothing in it locks or allocates.
+/// The handler of SIGSEGV and SIGBUS. It neither locks nor allocates.
 ///
 /// # Safety
-/// To be called by the kernel.
+/// To be called by the kernel as a handler with `SA_SIGINFO`.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: with SA_SIGINFO the kernel gives both (sigaction(2)), and they are this handler's alone.
+    // SAFETY: with SA_SIGINFO the kernel passes valid pointers to both (sigaction(2)), which no other code accesses while the
+    // handler runs.
     let (code, registers) =
         unsafe { ((*info).si_code, &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs) };
-    let ours = (&raw const mitra_lent_begin).addr()..(&raw const mitra_lent_end).addr();
-    let at = &mut registers[REG_RIP as usize];
-    // Codes above zero are the kernel's: this instruction faulted. Others say that somebody sent the signal.
-    if code > 0 && ours.contains(&(*at as usize)) {
-        *at = (&raw const mitra_lent_gone).addr() as i64;
+    let nofault_code = (&raw const mitra_nofault_begin).addr()..(&raw const mitra_nofault_end).addr();
+    let rip = &mut registers[REG_RIP as usize];
+    // A positive `si_code` means that the kernel raised the signal because of this instruction. Otherwise a process sent it.
+    if code > 0 && nofault_code.contains(&(*rip as usize)) {
+        *rip = (&raw const mitra_nofault_unmapped).addr() as i64;
     } else {
-        // SAFETY: they are handed on as they came.
+        // SAFETY: the arguments are the ones that the kernel passed to this handler.
         unsafe { signals::pass_on(signal, info, context) };
     }
 }

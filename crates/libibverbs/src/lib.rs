@@ -1,17 +1,5 @@
-//! The C face: libibverbs' C ABI in one place; never decides what a verb does.
-//!
-//! - [`abi`]: every structure and constant that the programs of a RoCE device meet, with the layout of rdma-core 44.
-//! - [`symbols`]: every entry point of `libibverbs.so.1` with its version node, and the linker's version script.
-//! - `calls`: the verbs themselves, exported to C, over software NICs. `mitra-preload` makes libraries of them.
-//! - `rdmacm`: librdmacm's calls, over ordinary sockets.
-//! - `rails`: the NICs under the device, and what spans them.
-//! - `memory`, `fault`: the program's memory, which it may unmap while a NIC uses it.
-//! - `interpose`: calls of the C library that stand between the program and `fault`, or look for the device's file.
-//!
-//! Layouts are asserted at compile time where they are declared, and `tests/layout.rs` compares each with what the C
-//! compiler makes of the installed headers.
-
-#![allow(unsafe_code)] // C calls in, and the memory is the program's
+#![doc = include_str!("../README.md")]
+#![allow(unsafe_code)] // The exported functions take pointers from C, and NICs access memory of the program.
 
 #[cfg(not(all(
     target_os = "linux",
@@ -19,7 +7,7 @@
     any(target_arch = "x86_64", target_arch = "aarch64")
 )))]
 compile_error!(
-    "the layouts are those of glibc on x86-64 and aarch64: build the workspace without mitra-libibverbs"
+    "mitra-libibverbs supports only glibc on x86-64 and aarch64, whose layouts it mirrors; build the workspace without it"
 );
 
 pub mod abi;

@@ -1,29 +1,29 @@
-//! Every entry point of `libibverbs.so.1` (rdma-core 44) with its version node, and the linker's version script.
+//! Every symbol of `libibverbs.so.1` (rdma-core 44) with its version node, and the version script for the linker.
 //!
-//! A replacement library must define all of them: `libmlx5`, `libefa` and `librdmacm` are linked so that the loader
-//! resolves every symbol at once, the private ones included, and refuses the program when one is missing.
+//! A replacement library must define all of them. `libmlx5`, `libefa` and `librdmacm` are linked with immediate binding, so the
+//! loader resolves all their symbols, private ones included, and refuses the program if one is missing.
 
 use std::fmt::Write as _;
 
-/// A version node. Within it, a name stands for one definition.
+/// A version node. A name has at most one definition in a node.
 #[derive(Debug)]
 pub struct VersionNode {
-    /// Its name. That of the private node changes with each release that changes the providers' ABI.
+    /// The name of the node. The name of the private node changes with each release that changes the ABI for providers.
     pub name: &'static str,
-    /// The node that it follows.
+    /// The node that this node extends.
     pub parent: Option<&'static str>,
-    /// Functions that a program linked today gets (`name@@node`).
+    /// The functions that a program linked today is bound to (`name@@node`).
     pub functions: &'static [&'static str],
-    /// Variables, likewise.
+    /// The variables that a program linked today is bound to.
     pub objects: &'static [&'static str],
-    /// Functions that only programs linked long ago ask for (`name@node`).
+    /// The functions that only programs linked to an older release are bound to (`name@node`).
     pub superseded: &'static [&'static str],
 }
 
-/// The name of the library as programs ask for it.
+/// The name of the library in the dynamic section of programs.
 pub const SONAME: &str = "libibverbs.so.1";
 
-/// All nodes, parents first.
+/// All nodes. A node comes after the node that it extends.
 #[rustfmt::skip]
 pub const NODES: &[VersionNode] = &[
     VersionNode {
@@ -167,20 +167,20 @@ pub const NODES: &[VersionNode] = &[
     },
 ];
 
-/// A definition in the table.
+/// A versioned symbol.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Symbol {
-    /// Its name.
+    /// The name of the symbol, without version.
     pub name: &'static str,
-    /// Its node.
+    /// The name of the version node.
     pub node: &'static str,
-    /// Whether programs linked today get it.
+    /// Whether a program linked today is bound to this version.
     pub is_default: bool,
-    /// Whether it is a variable.
+    /// Whether the symbol is a variable.
     pub is_object: bool,
 }
 
-/// Every definition.
+/// Returns every versioned symbol.
 pub fn symbols() -> impl Iterator<Item = Symbol> {
     NODES.iter().flat_map(|node| {
         let of = |names: &'static [&'static str], is_default, is_object| {
@@ -194,11 +194,12 @@ pub fn symbols() -> impl Iterator<Item = Symbol> {
     })
 }
 
-/// The version script for `ld --version-script`.
+/// Returns the version script for `ld --version-script`.
 ///
-/// It hides whatever the table does not name, and does not name the superseded definitions: to the linker a name stands
-/// for one node, and one that stands in two loses its default. They come into the link under their versioned names
-/// (`.symver implementation, name@node`), which is enough as long as their node hides nothing. So the last one does.
+/// The script hides every symbol that is not in the table. It does not name the superseded functions: the linker assigns a name
+/// to one node, and a name in two nodes has no default version. The superseded functions are linked by their versioned names
+/// instead (`.symver implementation, name@node`). That requires that their node hides nothing, so only the last node has
+/// `local: *`.
 pub fn version_script() -> String {
     let mut script = String::new();
     for (index, node) in NODES.iter().enumerate() {

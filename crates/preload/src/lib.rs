@@ -1,5 +1,4 @@
-//! What `mitra run` preloads: a shared library that exports the calls of `mitra-libibverbs`, and the archive that the
-//! replacement library is linked from. It has no code of its own.
+#![doc = include_str!("../README.md")]
 
-// Its exported functions come along when it is linked.
+// Linking the crate exports its `#[no_mangle]` functions.
 use mitra_libibverbs as _;

@@ -80,7 +80,10 @@ fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `channel` is not destroyed during the call.
     if unsafe { (*channel).refcnt } > 0 {
-        log_failure("ibv_destroy_comp_channel", &"a completion queue still uses it; destroy that first");
+        log_failure(
+            "ibv_destroy_comp_channel",
+            &"a completion queue uses the channel; destroy the queue first",
+        );
         return libc::EBUSY;
     }
     // SAFETY: rule *objects* (module `calls`): the program destroys the channel once, and no queue uses it, as checked above.

@@ -95,22 +95,22 @@ pub(crate) unsafe fn create(
     comp_vector: u32,
 ) -> Result<*mut ibv_cq_ex> {
     // SAFETY: the caller passes an open device, and a channel of it or null.
-    let (found, events) =
+    let (ctx, channel_object) =
         unsafe { (Context::borrow_raw(context), (!channel.is_null()).then(|| Channel::borrow_raw(channel))) };
     if cqe == 0 || comp_vector != 0 {
         return Err(Error::Invalid("a completion queue needs at least one entry, and vector 0"));
     }
-    let source = events.map(|channel| &channel.source);
-    let (id, virtual_cq) = match (&found.rails.multi_rail, source) {
+    let source = channel_object.map(|channel| &channel.source);
+    let (id, virtual_cq) = match (&ctx.rails.multi_rail, source) {
         (Some(multi_rail), source) => {
             let own = source.and_then(|source| match source {
                 EventSource::Process(events) => Some(Arc::clone(events)),
                 EventSource::Nic(_) => None,
             });
-            (found.nic().create_cq(cqe, multi_rail.domain().channel())?, Some(VirtualCq::new(own)))
+            (ctx.nic().create_cq(cqe, multi_rail.domain().channel())?, Some(VirtualCq::new(own)))
         }
-        (None, Some(EventSource::Nic(channel))) => (found.nic().create_cq(cqe, Some(channel))?, None),
-        (None, _) => (found.nic().create_cq(cqe, None)?, None),
+        (None, Some(EventSource::Nic(channel))) => (ctx.nic().create_cq(cqe, Some(channel))?, None),
+        (None, _) => (ctx.nic().create_cq(cqe, None)?, None),
     };
     // SAFETY: the structure consists of integers, raw pointers and `Option`s of function pointers, for which all zeros is a
     // valid value.
@@ -125,8 +125,8 @@ pub(crate) unsafe fn create(
     let cq = Cq {
         header,
         id,
-        nic: Arc::clone(found.rails.nic()),
-        datagram_sl: datagram_sl(found.rails.gid()?),
+        nic: Arc::clone(ctx.rails.nic()),
+        datagram_sl: datagram_sl(ctx.rails.gid()?),
         comp_events: UnacknowledgedEvents::default(),
         async_events: UnacknowledgedEvents::default(),
         polled: Mutex::default(),
@@ -134,13 +134,13 @@ pub(crate) unsafe fn create(
     }
     .into_raw();
     virtual_cq.iter().for_each(|virtual_cq| virtual_cq.set_cq_address(cq as usize));
-    let mut objects = found.rails.objects();
+    let mut objects = ctx.rails.objects();
     if !channel.is_null() {
         // SAFETY: rule *objects* (module `calls`): `channel` exists. Its `refcnt` is written only under the lock of the object
         // table, which is held here.
         unsafe { (*channel).refcnt += 1 };
     }
-    objects.cqs.insert(id, CqEntry { object: found.object_entry(cq as usize), virtual_cq });
+    objects.cqs.insert(id, CqEntry { object: ctx.object_entry(cq as usize), virtual_cq });
     Ok(cq.cast())
 }
 
@@ -162,27 +162,30 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed by another thread, and its context and its channel outlive
     // it.
-    let (found, context, channel) =
+    let (object, context, channel) =
         unsafe { (Cq::borrow_raw(cq), Context::borrow_raw((*cq).context), (*cq).channel) };
-    if found.virtual_cq.as_ref().is_some_and(|virtual_cq| !virtual_cq.is_unused()) {
-        log_failure("ibv_destroy_cq", &"a queue pair still uses it; destroy that first");
+    if object.virtual_cq.as_ref().is_some_and(|virtual_cq| !virtual_cq.is_unused()) {
+        log_failure(
+            "ibv_destroy_cq",
+            &"a queue pair uses the completion queue; destroy the queue pair first",
+        );
         return libc::EBUSY;
     }
-    if let Err(error) = found.nic.destroy_cq(found.id)
+    if let Err(error) = object.nic.destroy_cq(object.id)
         // The objects of a dead NIC do not exist any more, so destroying one succeeds.
         && error != Error::DeviceFatal
     {
         return status("ibv_destroy_cq", Err(error));
     }
     context.remove_object(cq as usize, |objects| {
-        objects.cqs.remove(&found.id);
+        objects.cqs.remove(&object.id);
         if !channel.is_null() {
             // SAFETY: `ibv_destroy_comp_channel` refuses to destroy a channel that a queue uses, so the channel exists.
             unsafe { Channel::borrow_raw(channel) }.forget(cq as usize);
         }
     });
-    found.async_events.wait_for_all();
-    found.comp_events.wait_for_all();
+    object.async_events.wait_for_all();
+    object.comp_events.wait_for_all();
     if !channel.is_null() {
         let _objects = context.rails.objects();
         // SAFETY: the queue still counts in the channel's `refcnt`, so the channel exists. The count is written under the lock.
@@ -210,7 +213,7 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 }
 
 pub(crate) unsafe extern "C" fn modify_cq(_cq: *mut ibv_cq, _attr: *mut ibv_modify_cq_attr) -> c_int {
-    log_failure("ibv_modify_cq", &"events are not moderated");
+    log_failure("ibv_modify_cq", &"the device has no completion moderation");
     libc::EOPNOTSUPP
 }
 
@@ -231,10 +234,10 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     }
     let from = polled.next;
     let n = max.min(polled.batch.len() - from);
-    for (i, found) in polled.batch[from..from + n].iter().enumerate() {
+    for (i, completed) in polled.batch[from..from + n].iter().enumerate() {
         // SAFETY: rule *structures* (module `calls`): `wc` has `num_entries` entries, and `i` is less than `n`, which is at
         // most `num_entries`.
-        unsafe { wc.add(i).write(completion(found, cq.datagram_sl)) };
+        unsafe { wc.add(i).write(completion(completed, cq.datagram_sl)) };
     }
     polled.next = from + n;
     n as c_int

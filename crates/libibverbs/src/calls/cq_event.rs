@@ -21,28 +21,28 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         // The lock keeps the queue from being destroyed between the removal of its event from the channel and the count.
         let objects = channel.rails.objects();
         loop {
-            let found = match &channel.source {
+            let signalled = match &channel.source {
                 EventSource::Nic(events) => match objects.cqs.get(&events.next_event().ok()??) {
-                    Some(found) => found.object.address,
+                    Some(entry) => entry.object.address,
                     // The event is about a queue that was destroyed.
                     None => continue,
                 },
                 EventSource::Process(events) => events.pop()?,
             };
-            let found = found as *mut ibv_cq;
+            let signalled = signalled as *mut ibv_cq;
             // SAFETY: `ibv_destroy_cq` removes a queue from the table before it frees the queue, under the lock that is held
             // here.
-            unsafe { Cq::borrow_raw(found) }.comp_events.add_one();
-            return Some(found);
+            unsafe { Cq::borrow_raw(signalled) }.comp_events.add_one();
+            return Some(signalled);
         }
     });
     match taken {
-        Ok(found) => {
+        Ok(signalled) => {
             // SAFETY: rule *structures* (module `calls`): both variables are valid for writing. The queue exists, because
             // `ibv_destroy_cq` waits for the acknowledgement of the event that was counted above.
             unsafe {
-                *cq = found;
-                *cq_context = (*found).cq_context;
+                *cq = signalled;
+                *cq_context = (*signalled).cq_context;
             }
             0
         }

@@ -29,13 +29,13 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex> {
     use mitra_verbs::Error::Unsupported;
     if attr.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) != 0 {
-        return Err(Unsupported("time stamps, VLANs, flow tags or tags in completions"));
+        return Err(Unsupported("time stamps, VLANs, flow tags or matched tags in completions"));
     }
     let known = IBV_CQ_INIT_ATTR_MASK_FLAGS;
     let flags = if attr.comp_mask & known != 0 { attr.flags } else { 0 };
     // Every queue may be used by several threads, so `IBV_CREATE_CQ_ATTR_SINGLE_THREADED` has no effect.
     if attr.comp_mask & !known != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
-        return Err(Unsupported("a parent domain of a completion queue, or ignoring its overruns"));
+        return Err(Unsupported("completion queues with a parent domain, or that ignore overruns"));
     }
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let cq = unsafe { cq::create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector)? };
@@ -63,9 +63,9 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
 /// `cq` is a completion queue that only the calling thread polls, as `ibv_start_poll(3)` demands.
 unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
-    let found = unsafe { Cq::borrow_raw(cq.cast()) };
-    let mut polled = lock(&found.polled);
-    match found.refill(&mut polled, BATCH) {
+    let object = unsafe { Cq::borrow_raw(cq.cast()) };
+    let mut polled = lock(&object.polled);
+    match object.refill(&mut polled, BATCH) {
         Ok(true) => {
             let wc = polled.batch[polled.next];
             polled.next += 1;

@@ -29,10 +29,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     gid: *mut ibv_gid,
 ) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
-    let found = u32::try_from(index)
+    let entry = u32::try_from(index)
         .map_err(|_| libc::EINVAL)
         .and_then(|index| gid_at(unsafe { Context::borrow_raw(context) }, port_num.into(), index));
-    match found {
+    match entry {
         Ok(found) => {
             // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
             unsafe { gid.write(ibv_gid { raw: found.0 }) };

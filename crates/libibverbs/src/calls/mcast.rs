@@ -15,7 +15,7 @@ use crate::common::errno::status;
 unsafe fn group(gid: *const ibv_gid) -> Result<Gid> {
     // SAFETY: the caller passes null or a valid GID, all of whose 16 bytes are initialized whichever member of the union was
     // written.
-    unsafe { gid.as_ref().map(|gid| Gid(gid.raw)).ok_or(Error::Invalid("there is no GID")) }
+    unsafe { gid.as_ref().map(|gid| Gid(gid.raw)).ok_or(Error::Invalid("the GID is null")) }
 }
 
 #[unsafe(no_mangle)]

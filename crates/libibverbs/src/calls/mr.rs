@@ -85,7 +85,7 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
     let ignored = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB;
     let known = PLAIN.iter().fold(ignored, |all, (bit, _)| all | bit);
     if flags & !known != 0 {
-        return Err(Error::Unsupported("zero-based regions, on-demand paging or an access bit beyond them"));
+        return Err(Error::Unsupported("zero-based regions, on-demand paging, or an unknown access flag"));
     }
     Ok(PLAIN.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, right)| *right).collect())
 }
@@ -109,10 +109,12 @@ unsafe fn register(
     let start = addr as u64;
     if length == 0 || start.checked_add(length as u64).is_none() || iova.checked_add(length as u64).is_none()
     {
-        return Err(Error::Invalid("a region has at least one byte, and ends within the address space"));
+        return Err(Error::Invalid("a region must have at least one byte, and end within the address space"));
     }
     if (start ^ iova) & PAGE_OFFSET_MASK != 0 {
-        return Err(Error::Invalid("an I/O virtual address has the same offset in its page as the memory"));
+        return Err(Error::Invalid(
+            "the I/O virtual address must have the same offset in its page as the memory",
+        ));
     }
     let access = access(flags)?;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).

@@ -31,12 +31,12 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) 
 /// The rules of [`super`] for `ibv_alloc_mw`.
 unsafe fn alloc(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> Result<*mut ibv_mw> {
     if mw_type != IBV_MW_TYPE_2 {
-        return Err(Error::Unsupported("memory windows of type 1; type 2 it has"));
+        return Err(Error::Unsupported("memory windows of type 1; use IBV_MW_TYPE_2"));
     }
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let (object, context) = unsafe { (Pd::borrow_raw(pd), Context::borrow_raw((*pd).context)) };
     if context.rails.multi_rail.is_some() {
-        return Err(Error::Unsupported("memory windows where connections span rails"));
+        return Err(Error::Unsupported("memory windows on a device with several rails"));
     }
     let mw = context.nic().alloc_mw(object.id)?;
     let header = ibv_mw { context: context.address(), pd, rkey: mw.rkey.0, handle: mw.id.0, r#type: mw_type };
@@ -63,6 +63,6 @@ pub(crate) unsafe extern "C" fn bind_mw(
     _mw: *mut ibv_mw,
     _mw_bind: *mut ibv_mw_bind,
 ) -> c_int {
-    log_failure("ibv_bind_mw", &"windows of type 2 are bound by IBV_WR_BIND_MW");
+    log_failure("ibv_bind_mw", &"bind windows of type 2 with IBV_WR_BIND_MW requests");
     libc::EOPNOTSUPP
 }

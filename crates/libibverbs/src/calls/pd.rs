@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     let freed = match &context.rails.multi_rail {
         None => context.nic().dealloc_pd(object.id),
         Some(_) if Arc::strong_count(&object.member) > 1 => {
-            Err(Error::Busy { kind: "protection domain", id: object.id.0, user: "something in it" })
+            Err(Error::Busy { kind: "protection domain", id: object.id.0, user: "an object in it" })
         }
         Some(_) => Ok(()),
     };

@@ -159,7 +159,7 @@ pub(crate) unsafe fn slice_from_c<'a, T>(first: *const T, n: usize) -> Result<&'
             requested: n as u64,
             limit: MAX_LIST_LEN as u64,
         }),
-        _ if first.is_null() => Err(Error::Invalid("there is no list of so many entries")),
+        _ if first.is_null() => Err(Error::Invalid("the scatter/gather list is null and num_sge is not 0")),
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         n => Ok(unsafe { slice::from_raw_parts(first, n) }),
     }
@@ -232,7 +232,7 @@ pub(crate) fn send_flags(flags: u32) -> Result<SendFlags> {
     ];
     let known = FLAGS.iter().fold(IBV_SEND_INLINE, |all, (bit, _)| all | bit);
     if flags & !known != 0 {
-        return Err(Error::Unsupported("check sums of raw packets, or a flag that is unknown"));
+        return Err(Error::Unsupported("IBV_SEND_IP_CSUM, or an unknown send flag"));
     }
     Ok(FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, flag)| *flag).collect())
 }
@@ -312,7 +312,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
             }
             IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(Key(wr.imm_data)),
             IBV_WR_BIND_MW => bind_operation(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info)?,
-            _ => return Err(Error::Unsupported("this opcode")),
+            _ => return Err(Error::Unsupported("an unknown send opcode")),
         })
     }
 }

@@ -213,7 +213,7 @@ pub(crate) unsafe fn create(
         }
         Some(_) if srq.is_some() => {
             return Err(Error::Unsupported(
-                "shared receive queues of datagrams where connections span rails",
+                "shared receive queues of UD and UC queue pairs on a device with several rails",
             ));
         }
         _ => {
@@ -251,7 +251,7 @@ pub(crate) unsafe fn create(
 }
 
 fn virtual_cq(cq: &Cq) -> Result<Arc<VirtualCq>> {
-    cq.virtual_cq.clone().ok_or(Error::Invalid("the completion queue is of another device"))
+    cq.virtual_cq.clone().ok_or(Error::Invalid("the completion queue belongs to another device"))
 }
 
 #[unsafe(no_mangle)]

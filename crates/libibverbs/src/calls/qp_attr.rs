@@ -70,7 +70,7 @@ fn state(state: ibv_qp_state) -> Result<QpState> {
         IBV_QPS_SQD => QpState::Sqd,
         IBV_QPS_SQE => QpState::Sqe,
         IBV_QPS_ERR => QpState::Err,
-        _ => return Err(Error::Invalid("there is no such queue pair state")),
+        _ => return Err(Error::Invalid("unknown queue pair state")),
     })
 }
 

@@ -43,7 +43,7 @@ unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
     }
     let flags = if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS == 0 { 0 } else { init.create_flags };
     if flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
-        return Err(Error::Unsupported("a creation flag that was given"));
+        return Err(Error::Unsupported("creation flags other than IBV_QP_CREATE_BLOCK_SELF_MCAST_LB"));
     }
     let builds = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
     if builds && init.send_ops_flags & !u64::from(OPERATIONS) != 0 {
@@ -154,7 +154,7 @@ unsafe fn modify_last(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Re
     let mut built = unsafe { Qp::borrow_raw(qp) }.wr_builder.built();
     let changed = match built.wrs.last_mut() {
         Some(wr) => change(wr),
-        None => Err(Error::Invalid("an operation comes first, then its data")),
+        None => Err(Error::Invalid("set an operation (ibv_wr_send and so on) before its data")),
     };
     if let Err(error) = changed {
         built.error.get_or_insert(error);

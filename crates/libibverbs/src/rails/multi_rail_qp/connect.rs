@@ -22,7 +22,7 @@ impl MultiRailQp {
         let from = lock(&self.inner).state;
         let to = check_modify(QpType::Rc, from, attr)?;
         if to == QpState::Sqd {
-            return Err(Error::Unsupported("draining the send queue of a connection that spans rails"));
+            return Err(Error::Unsupported("the SQD state on a device with several rails"));
         }
         if to == QpState::Reset {
             return self.reset();

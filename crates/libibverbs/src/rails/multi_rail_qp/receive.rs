@@ -17,7 +17,7 @@ impl MultiRailQp {
     pub(crate) fn post_recv(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let mut inner = lock(&self.inner);
         if self.params.srq.is_some() {
-            let error = Error::Invalid("this queue pair receives from its shared receive queue");
+            let error = Error::Invalid("the queue pair has a shared receive queue: post receives there");
             return Err(PostError { index: 0, error });
         }
         for (index, wr) in wrs.iter().enumerate() {
