@@ -44,9 +44,7 @@ impl FromStr for Failure {
 
     fn from_str(s: &str) -> Result<Failure, ScriptError> {
         Failure::ALL.into_iter().find(|failure| failure.name() == s).ok_or_else(|| {
-            ScriptError(format!(
-                "no failure is called {s:?}; say link-down, nic-dead, nic-hung or not-placed"
-            ))
+            ScriptError(format!("unknown failure {s:?}; use link-down, nic-dead, nic-hung or not-placed"))
         })
     }
 }
@@ -83,7 +81,7 @@ impl FromStr for Stage {
         let number = s.parse::<u8>().ok();
         Stage::ALL.into_iter().find(|stage| Some(stage.number()) == number).ok_or_else(|| {
             ScriptError(format!(
-                "{s:?} is no stage; say 1 (posted), 2 (request on the wire), 3 (arrived), 4 (partly executed), \
+                "{s:?} is not a stage; use 1 (posted), 2 (request on the wire), 3 (arrived), 4 (partly executed), \
                  5 (executed), 6 (acknowledgement on the wire), 7 (acknowledged) or 8 (not placed)"
             ))
         })
@@ -103,11 +101,11 @@ impl FromStr for Trigger {
         let parts = s.split_once('@').and_then(|(failure, place)| Some((failure, place.split_once(':')?)));
         let Some((failure, (stage, nth))) = parts else {
             return Err(ScriptError(format!(
-                "{s:?} is no scripted failure; say failure@stage:nth, for example link-down@6:40"
+                "{s:?} is not a failure trigger; use failure@stage:nth, for example link-down@6:40"
             )));
         };
         let nth = nth.parse().ok().filter(|&nth| nth > 0).ok_or_else(|| {
-            ScriptError(format!("{nth:?} does not count packets; say a number from 1 to {}", u32::MAX))
+            ScriptError(format!("{nth:?} is not a packet number; use a number from 1 to {}", u32::MAX))
         })?;
         Ok(Trigger { failure: failure.parse()?, stage: stage.parse()?, nth })
     }
@@ -141,7 +139,7 @@ impl fmt::Display for Noise {
 impl FromStr for Noise {
     type Err = ScriptError;
 
-    /// Parses the parts in any order. `none` is no noise.
+    /// Parses the parts in any order. `none` stands for no noise.
     fn from_str(s: &str) -> Result<Noise, ScriptError> {
         let mut noise = Noise::default();
         if s == "none" {
@@ -149,38 +147,38 @@ impl FromStr for Noise {
         }
         for part in s.split(',') {
             let (name, value) = part.split_once('=').ok_or_else(|| {
-                ScriptError(format!("{part:?} is no noise; say for example drop=1000ppm, or none"))
+                ScriptError(format!("{part:?} is not a noise setting; use for example drop=1000ppm, or none"))
             })?;
             match name {
-                "drop" => noise.drop_ppm = probability(value)?,
-                "corrupt" => noise.corrupt_ppm = probability(value)?,
-                "dup" => noise.duplicate_ppm = probability(value)?,
-                "reorder" => noise.reorder_ppm = probability(value)?,
+                "drop" => noise.drop_ppm = rate_ppm(value)?,
+                "corrupt" => noise.corrupt_ppm = rate_ppm(value)?,
+                "dup" => noise.duplicate_ppm = rate_ppm(value)?,
+                "reorder" => noise.reorder_ppm = rate_ppm(value)?,
                 "delay" => noise.max_delay = value.parse::<Delay>()?.0,
                 _ => {
                     return Err(ScriptError(format!(
-                        "no noise is called {name:?}; say drop, corrupt, dup, reorder or delay"
+                        "unknown noise setting {name:?}; use drop, corrupt, dup, reorder or delay"
                     )));
                 }
             }
         }
         let sum = noise.drop_ppm + noise.corrupt_ppm + noise.duplicate_ppm + noise.reorder_ppm;
         if sum > MILLION {
-            return Err(ScriptError(format!("{s:?} is {sum}ppm together; lower it to {MILLION}ppm at most")));
+            return Err(ScriptError(format!(
+                "{s:?} is {sum}ppm in total; reduce it to {MILLION}ppm at most"
+            )));
         }
         if noise.reorder_ppm > 0 && noise.max_delay.is_zero() {
-            return Err(ScriptError(
-                "reorder needs the longest delay; add for example delay=50us".to_owned(),
-            ));
+            return Err(ScriptError("reorder needs a maximum delay; add for example delay=50us".to_owned()));
         }
         Ok(noise)
     }
 }
 
-fn probability(s: &str) -> Result<u32, ScriptError> {
+fn rate_ppm(s: &str) -> Result<u32, ScriptError> {
     let ppm = s.strip_suffix("ppm").and_then(|count| count.parse().ok());
     ppm.filter(|&ppm| ppm <= MILLION).ok_or_else(|| {
-        ScriptError(format!("{s:?} is no probability; say 0ppm to {MILLION}ppm (1 % is 10000ppm)"))
+        ScriptError(format!("{s:?} is not a rate; use 0ppm to {MILLION}ppm (1 % is 10000ppm)"))
     })
 }
 
@@ -208,7 +206,7 @@ impl FromStr for Delay {
         let nanos = unit.and_then(|(_, unit)| count.parse::<u64>().ok()?.checked_mul(unit));
         nanos.map(|nanos| Delay(Duration::from_nanos(nanos))).ok_or_else(|| {
             ScriptError(format!(
-                "{s:?} is no delay; say a whole number and ns, us, ms or s, for example 50us"
+                "{s:?} is not a delay; use a whole number and ns, us, ms or s, for example 50us"
             ))
         })
     }

@@ -315,37 +315,37 @@ fn invalid_scripts_are_explained() {
     for (script, error) in [
         (
             "link-down",
-            "\"link-down\" is no scripted failure; say failure@stage:nth, for example link-down@6:40",
+            "\"link-down\" is not a failure trigger; use failure@stage:nth, for example link-down@6:40",
         ),
         (
             "link-down@6",
-            "\"link-down@6\" is no scripted failure; say failure@stage:nth, for example link-down@6:40",
+            "\"link-down@6\" is not a failure trigger; use failure@stage:nth, for example link-down@6:40",
         ),
-        ("gone@6:1", "no failure is called \"gone\"; say link-down, nic-dead, nic-hung or not-placed"),
-        ("nic-dead@6:0", "\"0\" does not count packets; say a number from 1 to 4294967295"),
-        ("nic-dead@6:x", "\"x\" does not count packets; say a number from 1 to 4294967295"),
+        ("gone@6:1", "unknown failure \"gone\"; use link-down, nic-dead, nic-hung or not-placed"),
+        ("nic-dead@6:0", "\"0\" is not a packet number; use a number from 1 to 4294967295"),
+        ("nic-dead@6:x", "\"x\" is not a packet number; use a number from 1 to 4294967295"),
     ] {
         assert_eq!(trigger(script), error);
     }
     assert!(
-        trigger("nic-dead@9:1").starts_with("\"9\" is no stage; say 1 (posted), 2 (request on the wire),")
+        trigger("nic-dead@9:1").starts_with("\"9\" is not a stage; use 1 (posted), 2 (request on the wire),")
     );
     let noise = |s: &str| s.parse::<Noise>().unwrap_err().to_string();
     for (script, error) in [
-        ("", "\"\" is no noise; say for example drop=1000ppm, or none"),
-        ("lose=1ppm", "no noise is called \"lose\"; say drop, corrupt, dup, reorder or delay"),
-        ("drop=1%", "\"1%\" is no probability; say 0ppm to 1000000ppm (1 % is 10000ppm)"),
-        ("drop=1000001ppm", "\"1000001ppm\" is no probability; say 0ppm to 1000000ppm (1 % is 10000ppm)"),
+        ("", "\"\" is not a noise setting; use for example drop=1000ppm, or none"),
+        ("lose=1ppm", "unknown noise setting \"lose\"; use drop, corrupt, dup, reorder or delay"),
+        ("drop=1%", "\"1%\" is not a rate; use 0ppm to 1000000ppm (1 % is 10000ppm)"),
+        ("drop=1000001ppm", "\"1000001ppm\" is not a rate; use 0ppm to 1000000ppm (1 % is 10000ppm)"),
         (
             "drop=600000ppm,dup=600000ppm",
-            "\"drop=600000ppm,dup=600000ppm\" is 1200000ppm together; lower it to 1000000ppm at most",
+            "\"drop=600000ppm,dup=600000ppm\" is 1200000ppm in total; reduce it to 1000000ppm at most",
         ),
-        ("reorder=1ppm", "reorder needs the longest delay; add for example delay=50us"),
-        ("delay=5", "\"5\" is no delay; say a whole number and ns, us, ms or s, for example 50us"),
-        ("delay=-5us", "\"-5us\" is no delay; say a whole number and ns, us, ms or s, for example 50us"),
+        ("reorder=1ppm", "reorder needs a maximum delay; add for example delay=50us"),
+        ("delay=5", "\"5\" is not a delay; use a whole number and ns, us, ms or s, for example 50us"),
+        ("delay=-5us", "\"-5us\" is not a delay; use a whole number and ns, us, ms or s, for example 50us"),
         (
             "delay=99999999999999999s",
-            "\"99999999999999999s\" is no delay; say a whole number and ns, us, ms or s, for example 50us",
+            "\"99999999999999999s\" is not a delay; use a whole number and ns, us, ms or s, for example 50us",
         ),
     ] {
         assert_eq!(noise(script), error);

@@ -5,8 +5,8 @@
 //! consumer chooses them. This layout has four properties:
 //! - Finding an object by key takes constant time.
 //! - A revoked key is invalid even when its slot holds another object, because the generation differs.
-//! - A slot that has used all its generations is quarantined. No key is reused within `quarantine`, nor within 2²⁴ divided
-//!   by the number of slots registrations of one slot (256 with the default limits).
+//! - No key is reused within the time `quarantine`: a slot that has used all its generations is quarantined. A slot has
+//!   2²⁴ / (number of slots) generations, 256 with the default limits.
 //! - A key does not reveal other keys by a visible pattern. The cipher is not secure, which matters little: 24 bits can be
 //!   searched, and each key travels unencrypted on the wire.
 //!
@@ -149,7 +149,8 @@ impl AddressRange {
 /// The number of objects of a kind, and its limit.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct ObjectCount {
-    what: &'static str,
+    /// The name of the objects in error messages.
+    kind: &'static str,
     live: u32,
     limit: u32,
 }
@@ -160,7 +161,7 @@ impl ObjectCount {
             return Ok(());
         }
         Err(Error::Limit {
-            attribute: self.what,
+            attribute: self.kind,
             requested: u64::from(self.live) + 1,
             limit: self.limit.into(),
         })
@@ -189,8 +190,8 @@ impl KeyTable {
             cipher: Cipher::new(rng),
             index_bits: wanted.next_power_of_two().ilog2().min(MAX_INDEX_BITS),
             quarantine,
-            regions: ObjectCount { what: "memory regions", live: 0, limit: limits.mrs },
-            windows: ObjectCount { what: "memory windows", live: 0, limit: limits.mws },
+            regions: ObjectCount { kind: "memory regions", live: 0, limit: limits.mrs },
+            windows: ObjectCount { kind: "memory windows", live: 0, limit: limits.mws },
             bound_windows: 0,
         }
     }
@@ -407,8 +408,8 @@ impl KeyTable {
         }
         let (used, max) = (self.slots.len(), 1 << self.index_bits);
         if used == max {
-            let what = "memory regions and windows, with those whose revoked keys are still quarantined,";
-            return Err(Error::Limit { attribute: what, requested: used as u64 + 1, limit: max as u64 });
+            let attribute = "memory regions and windows (with quarantined keys)";
+            return Err(Error::Limit { attribute, requested: used as u64 + 1, limit: max as u64 });
         }
         self.slots.push(Slot { generation: 0, object: Object::None });
         Ok(used as u32)

@@ -96,12 +96,12 @@ impl Nic {
         let [group_ip, nic_ip] = [group, self.resources.config.gid].map(IpAddr::from);
         if !group_ip.is_multicast() {
             return Err(Error::Invalid(
-                "this is no multicast GID: ff.., or an IPv4 group as ::ffff:224.0.0.0 and up (RoCEv2)",
+                "not a multicast GID; use an address in ff00::/8, or an IPv4 group as ::ffff:224.0.0.0 and up",
             ));
         }
         if group_ip.is_ipv4() != nic_ip.is_ipv4() {
             return Err(Error::Invalid(
-                "a NIC with an IPv4 address reaches IPv4 groups (::ffff:224.0.0.0 and up), one with an IPv6 address IPv6 groups",
+                "the multicast group and the NIC must have the same address family; an IPv4 group is ::ffff:224.0.0.0 and up",
             ));
         }
         let limits = self.attr().limits;

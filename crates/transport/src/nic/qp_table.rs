@@ -100,7 +100,7 @@ impl QpTable {
             }
             _ => {
                 return Err(Error::Limit {
-                    attribute: "queue pairs, with destroyed ones whose numbers are quarantined,",
+                    attribute: "queue pairs (with quarantined numbers)",
                     requested: self.slots.len() as u64 + 1,
                     limit: self.slots.len() as u64,
                 });
