@@ -1,4 +1,4 @@
-//! A client that keeps a session: what it retries is done once.
+//! A client that keeps a session, so that a change which it repeats is made at most once.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,161 +6,107 @@ use std::time::{Duration, Instant};
 
 use crate::resp::{Reply, RespError, encode_request};
 
-/// How long a server may be silent before another is asked.
+/// The time limit for connecting to a server and for each of its replies.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Between two rounds of asking.
-const AGAIN: Duration = Duration::from_millis(20);
+/// The delay before a request is repeated at another server.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Why something could not be done, or not be known.
+/// The reasons for which a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody who leads was found in time. A change that was asked for may have been made, and may yet be.
+    /// No leader answered within the time limit. The outcome of a change is unknown: it may have been made,
+    /// or may still be made.
     #[error("no leader was reached in {0:?}: {1}")]
     NoLeader(Duration, String),
-    /// The session has ended, because it was not used while many others were opened. The change may have been made before that, and will not be now.
-    #[error("the session has ended; the change may have been made before that")]
+    /// The server expired the session, because others were opened meanwhile. The change was either made
+    /// before that or will never be made.
+    #[error("the session has expired; the change was made before that or never will be")]
     SessionExpired,
-    /// The store has no room for it.
-    #[error("the store has no room for it: delete something first")]
+    /// The store has reached its capacity.
+    #[error("the store is full: delete keys first")]
     StoreFull,
-    /// The server says that the request is wrong.
+    /// The server rejected the request as invalid.
     #[error("{0}")]
     Rejected(String),
-    /// The server does not speak as it should.
-    #[error("the server does not speak as it should: {0}")]
+    /// The server's reply is not valid RESP2, or not of the kind that the request expects.
+    #[error("unexpected reply from the server: {0}")]
     Protocol(#[from] RespError),
-    /// A watched connection ended.
-    #[error("the connection ended: {0}")]
+    /// The connection of a [`Watch`] closed.
+    #[error("the connection closed: {0}")]
     ConnectionClosed(#[from] io::Error),
 }
 
-/// A client of a store. It finds the leader, and goes on asking until it is answered; a change that it asks for again is not made again.
+/// A client of a store. It finds the leader, and repeats each request until it is answered. The session
+/// ensures that a repeated change is made at most once.
 #[derive(Debug)]
 pub struct Client {
     servers: Vec<SocketAddr>,
-    at: usize,
-    timeout: Duration,
+    current: usize,
+    request_timeout: Duration,
     connection: Option<RespConnection>,
     session: Option<u64>,
     sequence: u64,
 }
 
-/// A connection to a server that speaks RESP, and no more than that: it knows of no leader, and retries nothing.
-#[derive(Debug)]
-pub struct RespConnection {
-    stream: TcpStream,
-    input: Vec<u8>,
-}
-
-impl RespConnection {
-    /// Connects.
-    ///
-    /// # Errors
-    /// Nobody is there, or says so in time.
-    pub fn connect(at: SocketAddr) -> io::Result<RespConnection> {
-        let stream = TcpStream::connect_timeout(&at, SILENCE)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SILENCE))?;
-        stream.set_write_timeout(Some(SILENCE))?;
-        Ok(RespConnection { stream, input: Vec::new() })
-    }
-
-    /// What the server replies to a request.
-    ///
-    /// # Errors
-    /// The connection has ended, nothing came in time, or what came is no reply. Then it is of no use any more.
-    pub fn request(&mut self, words: &[&[u8]]) -> io::Result<Reply> {
-        self.send(&[words])?;
-        self.reply()
-    }
-
-    /// What the server replies to requests that are sent at once.
-    ///
-    /// # Errors
-    /// As of [`RespConnection::request`].
-    pub fn pipeline(&mut self, requests: &[&[&[u8]]]) -> io::Result<Vec<Reply>> {
-        self.send(requests)?;
-        requests.iter().map(|_| self.reply()).collect()
-    }
-
-    fn send(&mut self, requests: &[&[&[u8]]]) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        requests.iter().for_each(|words| encode_request(words, &mut bytes));
-        self.stream.write_all(&bytes)
-    }
-
-    fn reply(&mut self) -> io::Result<Reply> {
-        loop {
-            let read =
-                Reply::parse(&self.input).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-            if let Some((reply, len)) = read {
-                self.input.drain(..len);
-                return Ok(reply);
-            }
-            let mut chunk = [0; 16 << 10];
-            match self.stream.read(&mut chunk)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                len => self.input.extend_from_slice(&chunk[..len]),
-            }
-        }
-    }
-}
-
 impl Client {
-    /// A client of the store that these processes serve; each thing that it asks for it asks for until `timeout` ends.
-    pub fn new(servers: Vec<SocketAddr>, timeout: Duration) -> Client {
-        Client { servers, at: 0, timeout, connection: None, session: None, sequence: 0 }
+    /// Creates a client of the store that these processes serve. Each request fails after `request_timeout`.
+    pub fn new(servers: Vec<SocketAddr>, request_timeout: Duration) -> Client {
+        Client { servers, current: 0, request_timeout, connection: None, session: None, sequence: 0 }
     }
 
-    /// A key's value, and the entry that changed it last: at some time between the call and the return.
+    /// Returns a key's value and the index of the log entry that changed it last, as of some moment during
+    /// the call.
     ///
     /// # Errors
-    /// No leader in time.
+    /// [`ClientError::NoLeader`] after the time limit.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>, ClientError> {
-        match self.until_answered(&[b"MITRA.GET", key])? {
+        match self.request_until_answered(&[b"MITRA.GET", key])? {
             Reply::Array(found) => match <[Reply; 2]>::try_from(found) {
                 Ok([Reply::Bulk(Some(value)), Reply::Integer(index)]) => Ok(Some((value, index as u64))),
                 _ => Err(RespError::Syntax.into()),
             },
             Reply::Bulk(None) => Ok(None),
-            other => Err(refusal(other)),
+            other => Err(error_of(other)),
         }
     }
 
-    /// Gives a key a value.
+    /// Sets the value of a key.
     ///
     /// # Errors
-    /// No room, or no leader in time: then it may have been done, and may yet be.
+    /// - [`ClientError::NoLeader`] after the time limit: the outcome is unknown.
+    /// - [`ClientError::StoreFull`], [`ClientError::SessionExpired`] or [`ClientError::Rejected`] if the
+    ///   server answers so.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), ClientError> {
         self.change(&[b"PUT", key, value]).map(|_| ())
     }
 
-    /// Takes a key's value away. Says whether it had one.
+    /// Deletes a key, and returns whether it had a value.
     ///
     /// # Errors
-    /// As of [`Client::put`].
+    /// See [`Client::put`].
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, ClientError> {
         self.change(&[b"DELETE", key])
     }
 
-    /// Gives a key another value, or none, if it has the expected one, or none. Says whether it had.
+    /// Replaces the value of a key if it is `expected`, and returns whether it was. `None` stands for no
+    /// value.
     ///
     /// # Errors
-    /// As of [`Client::put`].
+    /// See [`Client::put`].
     pub fn cas(
         &mut self,
         key: &[u8],
         expected: Option<&[u8]>,
         value: Option<&[u8]>,
     ) -> Result<bool, ClientError> {
-        let word = |value: Option<&[u8]>| value.map_or(b"-".to_vec(), |value| [b"=", value].concat());
-        self.change(&[b"CAS", key, &word(expected), &word(value)])
+        let optional = |value: Option<&[u8]>| value.map_or(b"-".to_vec(), |value| [b"=", value].concat());
+        self.change(&[b"CAS", key, &optional(expected), &optional(value)])
     }
 
-    /// Hears of a key's changes from now on.
+    /// Returns the changes of a key from now on, as the first reachable server applies them.
     ///
     /// # Errors
-    /// No server is reached.
+    /// [`ClientError::ConnectionClosed`] if no server can be reached.
     pub fn watch(&self, key: &[u8]) -> Result<Watch, ClientError> {
         let mut last = io::Error::from(io::ErrorKind::NotConnected);
         for &server in &self.servers {
@@ -180,19 +126,19 @@ impl Client {
     fn change(&mut self, change: &[&[u8]]) -> Result<bool, ClientError> {
         let session = match self.session {
             Some(session) => session,
-            None => match self.until_answered(&[b"MITRA.OPEN"])? {
+            None => match self.request_until_answered(&[b"MITRA.OPEN"])? {
                 Reply::Integer(session) => *self.session.insert(session as u64),
-                other => return Err(refusal(other)),
+                other => return Err(error_of(other)),
             },
         };
         self.sequence += 1;
         let (session, sequence) = (session.to_string(), self.sequence.to_string());
         let mut words: Vec<&[u8]> = vec![b"MITRA.DO", session.as_bytes(), sequence.as_bytes()];
         words.extend_from_slice(change);
-        match self.until_answered(&words)? {
+        match self.request_until_answered(&words)? {
             Reply::Integer(made) => Ok(made != 0),
             other => {
-                let error = refusal(other);
+                let error = error_of(other);
                 if matches!(error, ClientError::SessionExpired) {
                     (self.session, self.sequence) = (None, 0);
                 }
@@ -201,21 +147,21 @@ impl Client {
         }
     }
 
-    /// Asks until somebody who leads answers.
-    fn until_answered(&mut self, words: &[&[u8]]) -> Result<Reply, ClientError> {
-        let end = Instant::now() + self.timeout;
-        let mut why = "none was asked".to_owned();
-        while Instant::now() < end {
+    /// Sends a request to one server after the other until a leader answers.
+    fn request_until_answered(&mut self, words: &[&[u8]]) -> Result<Reply, ClientError> {
+        let deadline = Instant::now() + self.request_timeout;
+        let mut why = "no server was tried".to_owned();
+        while Instant::now() < deadline {
             let connection = match self.connection.take() {
                 Some(connection) => Ok(connection),
-                None => RespConnection::connect(self.servers[self.at % self.servers.len()]),
+                None => RespConnection::connect(self.servers[self.current % self.servers.len()]),
             };
             let answered = connection.and_then(|mut c| c.request(words).map(|reply| (c, reply)));
             match answered {
                 Ok((_, Reply::Error(text))) if text.starts_with("MOVED ") => {
-                    let leader = text.rsplit(' ').next().and_then(|at| at.parse().ok());
+                    let leader = text.rsplit(' ').next().and_then(|current| current.parse().ok());
                     let known = self.servers.iter().position(|&server| Some(server) == leader);
-                    self.at = known.unwrap_or(self.at + 1);
+                    self.current = known.unwrap_or(self.current + 1);
                     why = text;
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -223,26 +169,26 @@ impl Client {
                     if ["TRYAGAIN", "UNKNOWN"].iter().any(|w| text.starts_with(w)) =>
                 {
                     drop(connection);
-                    self.at += 1;
+                    self.current += 1;
                     why = text;
-                    std::thread::sleep(AGAIN);
+                    std::thread::sleep(RETRY_INTERVAL);
                 }
                 Ok((connection, reply)) => {
                     self.connection = Some(connection);
                     return Ok(reply);
                 }
                 Err(error) => {
-                    self.at += 1;
+                    self.current += 1;
                     why = error.to_string();
-                    std::thread::sleep(AGAIN);
+                    std::thread::sleep(RETRY_INTERVAL);
                 }
             }
         }
-        Err(ClientError::NoLeader(self.timeout, why))
+        Err(ClientError::NoLeader(self.request_timeout, why))
     }
 }
 
-fn refusal(reply: Reply) -> ClientError {
+fn error_of(reply: Reply) -> ClientError {
     match reply {
         Reply::Error(text) if text.starts_with("EXPIRED") => ClientError::SessionExpired,
         Reply::Error(text) if text.starts_with("OOM") => ClientError::StoreFull,
@@ -251,7 +197,7 @@ fn refusal(reply: Reply) -> ClientError {
     }
 }
 
-/// Changes of a key, as they are made.
+/// An iterator over the changes of a key, which blocks until the next one.
 #[derive(Debug)]
 pub struct Watch {
     connection: RespConnection,
@@ -260,7 +206,8 @@ pub struct Watch {
 impl Iterator for Watch {
     type Item = Result<(Option<Vec<u8>>, u64), ClientError>;
 
-    /// The next change: what the key has then, and by which entry. Waits for it.
+    /// Blocks until the key changes. Returns its new value, or `None` if it was deleted, and the index of the
+    /// log entry.
     fn next(&mut self) -> Option<Self::Item> {
         Some(match self.connection.reply() {
             Ok(Reply::Array(change)) => match <[Reply; 4]>::try_from(change) {

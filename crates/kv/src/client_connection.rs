@@ -1,4 +1,5 @@
-//! A client's connection: its requests are answered in their order, however they are done.
+//! The server's end of a client connection. Replies leave in the order of the requests, in whatever order
+//! they become known.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -7,29 +8,30 @@ use mio::net::TcpStream;
 
 use crate::resp::{MAX_ARGUMENT_BYTES, Reply, RespError, parse_request};
 
-/// Bytes that wait to be parsed, and to be sent, at most.
-const INPUT: usize = 4 * MAX_ARGUMENT_BYTES;
-const OUTPUT: usize = 16 << 20;
-/// Requests under way, at most: more are not read.
-const REQUESTS: usize = 1024;
+/// The most bytes that wait to be parsed.
+const MAX_INPUT_BYTES: usize = 4 * MAX_ARGUMENT_BYTES;
+/// The most bytes that wait to be sent. A client that lets more accumulate is disconnected.
+const MAX_OUTPUT_BYTES: usize = 16 << 20;
+/// The most requests without a sent reply. The server reads no more until there are fewer.
+const MAX_REQUESTS: usize = 1024;
 
 pub(crate) struct ClientConnection {
     stream: TcpStream,
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
-    /// Requests that are not answered yet, or wait for those before them; the first has this number.
-    answers: VecDeque<Option<Reply>>,
-    first: u64,
-    /// The key that it wants to hear of, and since which request.
-    watches: Option<(u64, Vec<u8>)>,
-    /// To be closed once all is answered.
+    /// The replies of requests, oldest first; `None` if the reply is not known yet.
+    replies: VecDeque<Option<Reply>>,
+    first_request: u64,
+    /// The watched key, with the number of the request that asked to watch it.
+    watched: Option<(u64, Vec<u8>)>,
+    /// Close the connection once all replies are sent.
     closing: bool,
-    /// The peer says no more.
-    ended: bool,
-    /// There may be more to read.
+    /// The client has closed its end, or the connection failed.
+    peer_closed: bool,
+    /// Whether the socket may have bytes to read.
     pub(crate) readable: bool,
-    /// What was read and not parsed is no whole request.
+    /// Whether the unparsed input is an incomplete request.
     partial: bool,
 }
 
@@ -40,11 +42,11 @@ impl ClientConnection {
             input: Vec::new(),
             output: Vec::new(),
             sent: 0,
-            answers: VecDeque::new(),
-            first: 0,
-            watches: None,
+            replies: VecDeque::new(),
+            first_request: 0,
+            watched: None,
             closing: false,
-            ended: false,
+            peer_closed: false,
             readable: true,
             partial: true,
         }
@@ -54,103 +56,106 @@ impl ClientConnection {
         &mut self.stream
     }
 
-    /// Reads what there is.
+    /// Reads what the socket has, up to the limits.
     pub(crate) fn read(&mut self) {
         let mut chunk = [0; 16 << 10];
-        while self.readable && self.input.len() < INPUT && self.answers.len() < REQUESTS && !self.ended {
+        while self.readable && self.input.len() < MAX_INPUT_BYTES && self.replies.len() < MAX_REQUESTS && !self.peer_closed {
             match self.stream.read(&mut chunk) {
-                Ok(0) => self.ended = true,
+                Ok(0) => self.peer_closed = true,
                 Ok(len) => {
                     self.input.extend_from_slice(&chunk[..len]);
                     self.partial = false;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable = false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => self.ended = true,
+                Err(_) => self.peer_closed = true,
             }
         }
     }
 
-    /// Whether something can be read or parsed now. Half a request is nothing to be busy with.
-    pub(crate) fn is_waiting(&self) -> bool {
-        !self.closing && self.answers.len() < REQUESTS && (self.readable || !self.partial)
+    /// Returns whether there is input to read or parse now. An incomplete request is not work: more input
+    /// must arrive first.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.closing && self.replies.len() < MAX_REQUESTS && (self.readable || !self.partial)
     }
 
-    /// Hands over each request that is there, with its number.
-    pub(crate) fn requests(&mut self, mut take: impl FnMut(u64, &[&[u8]])) {
+    /// Passes each complete request, with its number, to `on_request`.
+    pub(crate) fn drain_requests(&mut self, mut on_request: impl FnMut(u64, &[&[u8]])) {
         let mut at = 0;
-        while !self.closing && self.answers.len() < REQUESTS {
+        while !self.closing && self.replies.len() < MAX_REQUESTS {
             match parse_request(&self.input[at..]) {
                 Ok(Some((arguments, len))) => {
                     at += len;
                     if !arguments.is_empty() {
-                        let number = self.first + self.answers.len() as u64;
-                        self.answers.push_back(None);
-                        take(number, &arguments);
+                        let number = self.first_request + self.replies.len() as u64;
+                        self.replies.push_back(None);
+                        on_request(number, &arguments);
                     }
                 }
-                Ok(None) if self.input.len() - at < INPUT => {
+                Ok(None) if self.input.len() - at < MAX_INPUT_BYTES => {
                     self.partial = true;
                     break;
                 }
-                Ok(None) => self.fail(RespError::TooLarge),
-                Err(malformed) => self.fail(malformed),
+                Ok(None) => self.reject(RespError::TooLarge),
+                Err(error) => self.reject(error),
             }
         }
         self.input.drain(..at);
     }
 
-    fn fail(&mut self, malformed: RespError) {
-        self.answers.push_back(Some(Reply::Error(format!("ERR {malformed}"))));
+    fn reject(&mut self, error: RespError) {
+        self.replies.push_back(Some(Reply::Error(format!("ERR {error}"))));
         self.closing = true;
     }
 
-    /// Answers a request.
-    pub(crate) fn answer(&mut self, number: u64, reply: Reply) {
-        if let Some(answer) = number.checked_sub(self.first).and_then(|at| self.answers.get_mut(at as usize))
+    /// Sets the reply of a request.
+    pub(crate) fn reply_to(&mut self, number: u64, reply: Reply) {
+        if let Some(reply_to) = number.checked_sub(self.first_request).and_then(|at| self.replies.get_mut(at as usize))
         {
-            *answer = Some(reply);
+            *reply_to = Some(reply);
         }
     }
 
-    /// It wants to hear of a key, and asks for that by this request.
+    /// Starts to watch a key, on behalf of the request `number`.
     pub(crate) fn watch(&mut self, number: u64, key: Vec<u8>) {
-        self.watches = Some((number, key));
+        self.watched = Some((number, key));
     }
 
-    /// Whether it hears of a key: it does once it was told that it will, so that it takes no change for the reply.
-    pub(crate) fn hears_of(&self, key: &[u8]) -> bool {
-        matches!(&self.watches, Some((since, watched)) if *since < self.first && watched == key)
+    /// Returns whether the client must learn of changes of a key. It must only after the reply to its watch
+    /// request is sent, because it would take an earlier message for that reply.
+    pub(crate) fn is_watching(&self, key: &[u8]) -> bool {
+        matches!(&self.watched, Some((since, watched)) if *since < self.first_request && watched == key)
     }
 
-    /// Says something that was not asked for.
-    pub(crate) fn tell(&mut self, reply: &Reply) {
+    /// Sends a message that replies to no request.
+    pub(crate) fn push(&mut self, reply: &Reply) {
         reply.encode(&mut self.output);
     }
 
-    /// No more is answered than was asked for so far.
-    pub(crate) fn close(&mut self) {
+    /// Closes the connection after the replies to the requests so far.
+    pub(crate) fn close_after_replies(&mut self) {
         self.closing = true;
     }
 
-    /// Sends what can be sent.
+    /// Sends as much as the socket takes.
     pub(crate) fn write(&mut self) {
-        while let Some(Some(reply)) = self.answers.front() {
+        while let Some(Some(reply)) = self.replies.front() {
             reply.encode(&mut self.output);
-            self.answers.pop_front();
-            self.first += 1;
+            self.replies.pop_front();
+            self.first_request += 1;
         }
         while self.sent < self.output.len() {
             match self.stream.write(&self.output[self.sent..]) {
                 Ok(len) => self.sent += len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // Who always leaves something would else make it grow for ever.
+                    // A client that always leaves a rest unread would otherwise make this buffer grow without
+                    // bound.
                     self.output.drain(..std::mem::take(&mut self.sent));
                     return;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
-                    self.ended = true;
+                    self.peer_closed = true;
                     return;
                 }
             }
@@ -159,10 +164,10 @@ impl ClientConnection {
         self.sent = 0;
     }
 
-    /// Whether nothing is left to be done for it, or it reads too slowly.
-    pub(crate) fn is_over(&self) -> bool {
-        let quiet = self.answers.is_empty() && self.output.is_empty();
-        self.ended || self.closing && quiet || self.output.len() - self.sent > OUTPUT
+    /// Returns whether the connection can be dropped: it is closed, or its client reads too slowly.
+    pub(crate) fn is_finished(&self) -> bool {
+        let quiet = self.replies.is_empty() && self.output.is_empty();
+        self.peer_closed || self.closing && quiet || self.output.len() - self.sent > MAX_OUTPUT_BYTES
     }
 }
 
@@ -170,59 +175,59 @@ impl ClientConnection {
 mod tests {
     use super::*;
 
-    /// A connection, and its client's end.
-    fn pair() -> (ClientConnection, std::net::TcpStream) {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    /// Returns a connection and its client's end.
+    fn connected_pair() -> (ClientConnection, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let client = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("a listener");
         let (stream, _) = listener.accept().expect("a client");
         stream.set_nonblocking(true).expect("a socket");
         (ClientConnection::new(TcpStream::from_std(stream)), client)
     }
 
-    /// Reads until there is nothing more; the requests that came.
-    fn serve(connection: &mut ClientConnection, bytes: usize) -> usize {
-        let mut requests = 0;
-        let mut came = 0;
-        while came < bytes {
+    /// Reads until `bytes` bytes have arrived, and returns the number of complete requests.
+    fn read_all(connection: &mut ClientConnection, bytes: usize) -> usize {
+        let mut drain_requests = 0;
+        let mut read = 0;
+        while read < bytes {
             let before = connection.input.len();
             connection.readable = true;
             connection.read();
-            came += connection.input.len() - before;
-            connection.requests(|_, _| requests += 1);
+            read += connection.input.len() - before;
+            connection.drain_requests(|_, _| drain_requests += 1);
         }
-        requests
+        drain_requests
     }
 
     #[test]
-    fn half_a_request_keeps_nobody_busy() {
-        let (mut connection, mut client) = pair();
+    fn incomplete_request_is_not_work() {
+        let (mut connection, mut client) = connected_pair();
         let half = b"*1\r\n$4\r\nPI";
-        client.write_all(half).expect("sent");
-        assert_eq!(serve(&mut connection, half.len()), 0);
-        assert!(!connection.is_waiting());
-        client.write_all(b"NG\r\n").expect("sent");
-        assert_eq!(serve(&mut connection, 4), 1);
+        client.write_all(half).expect("the socket buffer has room");
+        assert_eq!(read_all(&mut connection, half.len()), 0);
+        assert!(!connection.has_work());
+        client.write_all(b"NG\r\n").expect("the socket buffer has room");
+        assert_eq!(read_all(&mut connection, 4), 1);
     }
 
     #[test]
-    fn one_that_is_closing_keeps_nobody_busy() {
-        let (mut connection, mut client) = pair();
+    fn closing_connection_has_no_work() {
+        let (mut connection, mut client) = connected_pair();
         let bad = b"*x\r\nmore";
-        client.write_all(bad).expect("sent");
-        assert_eq!(serve(&mut connection, bad.len()), 0);
-        assert!(!connection.is_waiting());
+        client.write_all(bad).expect("the socket buffer has room");
+        assert_eq!(read_all(&mut connection, bad.len()), 0);
+        assert!(!connection.has_work());
     }
 
     #[test]
-    fn what_has_changed_is_told_behind_the_reply() {
-        let (mut connection, _client) = pair();
-        connection.answers.extend([None, None]);
+    fn changes_are_sent_after_the_reply_to_watch() {
+        let (mut connection, _client) = connected_pair();
+        connection.replies.extend([None, None]);
         connection.watch(1, b"key".into());
-        connection.answer(1, Reply::Simple("OK"));
+        connection.reply_to(1, Reply::Simple("OK"));
         connection.write();
-        assert!(!connection.hears_of(b"key"), "the one before it is not answered yet");
-        connection.answer(0, Reply::Integer(1));
+        assert!(!connection.is_watching(b"key"), "an earlier request has no reply yet");
+        connection.reply_to(0, Reply::Integer(1));
         connection.write();
-        assert!(connection.hears_of(b"key") && !connection.hears_of(b"other"));
+        assert!(connection.is_watching(b"key") && !connection.is_watching(b"other"));
     }
 }

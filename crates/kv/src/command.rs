@@ -1,38 +1,38 @@
-//! What clients say, as requests of the store.
+//! Parses client commands: those of Redis that the store supports, and the store's own (`MITRA.*`, `CAS`).
 
 use mitra_consensus::kv_store::{Change, Request, Session};
 
 use crate::resp::Reply;
 
-/// What a client asks for.
+/// A command of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Command {
-    /// Nothing of the store: this is the reply.
+    /// A command that needs no access to the store, and its reply.
     Local(Reply),
-    /// To be closed.
+    /// QUIT: close the connection after the reply.
     Quit,
-    /// A value.
+    /// GET: the value of a key.
     Get(Vec<u8>),
-    /// Whether so many keys have values: how many of them.
+    /// EXISTS: how many of the keys have a value.
     Exists(Vec<Vec<u8>>),
-    /// Changes that are each made once, if they are; the reply is how many were made, or for one that always is, OK.
-    Change(Vec<Change>, Told),
-    /// Something in a session of the client's own.
+    /// Changes outside a session. The server makes each of them at most once.
+    Change(Vec<Change>, ReplyStyle),
+    /// A request in the client's own session.
     InSession(Request),
-    /// To be told of changes of a key from now on.
+    /// MITRA.WATCH: report later changes of a key.
     Watch(Vec<u8>),
-    /// How the store is.
+    /// INFO: the state of the server.
     Info,
 }
 
-/// How a change is told of.
+/// How the outcome of changes is encoded as a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Told {
-    /// OK.
+pub(crate) enum ReplyStyle {
+    /// `OK`.
     Ok,
-    /// OK, or nothing if it was not made.
-    OkOrNothing,
-    /// How many were made.
+    /// `OK`, or nil if the change was not made.
+    OkOrNil,
+    /// The number of changes that were made.
     Count,
 }
 
@@ -44,45 +44,45 @@ fn number(argument: &[u8]) -> Option<u64> {
     std::str::from_utf8(argument).ok()?.parse().ok()
 }
 
-/// The request in these words. What is not known is an error that says so.
+/// Parses a command. Unknown commands become [`Command::Local`] with an error.
 pub(crate) fn parse(arguments: &[&[u8]]) -> Command {
-    let Some((name, rest)) = arguments.split_first() else { return error("no command") };
+    let Some((name, rest)) = arguments.split_first() else { return error("empty command") };
     let name = String::from_utf8_lossy(name).to_ascii_uppercase();
-    let own = |argument: &[u8]| argument.to_vec();
+    let to_vec = |argument: &[u8]| argument.to_vec();
     match (name.as_str(), rest) {
         ("PING", []) => Command::Local(Reply::Simple("PONG")),
-        ("PING" | "ECHO", [text]) => Command::Local(Reply::Bulk(Some(own(text)))),
+        ("PING" | "ECHO", [text]) => Command::Local(Reply::Bulk(Some(to_vec(text)))),
         ("QUIT", _) => Command::Quit,
         ("SELECT", [b"0"]) | ("CLIENT", _) => Command::Local(Reply::Simple("OK")),
-        // Clients ask what there is; that nothing is said about it does not stop them.
+        // Client libraries query the available commands when they connect, and accept an empty answer.
         ("COMMAND" | "CONFIG", _) => Command::Local(Reply::Array(Vec::new())),
         ("INFO", _) => Command::Info,
-        ("GET", [key]) => Command::Get(own(key)),
-        ("EXISTS", [_, ..]) => Command::Exists(rest.iter().map(|key| own(key)).collect()),
+        ("GET", [key]) => Command::Get(to_vec(key)),
+        ("EXISTS", [_, ..]) => Command::Exists(rest.iter().map(|key| to_vec(key)).collect()),
         ("SET", [key, value]) => {
-            Command::Change(vec![Change::Put { key: own(key), value: own(value) }], Told::Ok)
+            Command::Change(vec![Change::Put { key: to_vec(key), value: to_vec(value) }], ReplyStyle::Ok)
         }
         ("SET", [key, value, option]) if option.eq_ignore_ascii_case(b"NX") => {
-            Command::Change(vec![cas(key, None, Some(own(value)))], Told::OkOrNothing)
+            Command::Change(vec![cas(key, None, Some(to_vec(value)))], ReplyStyle::OkOrNil)
         }
-        ("SET", _) => error("SET takes a key, a value, and nothing else but NX"),
+        ("SET", _) => error("SET takes a key, a value, and optionally NX"),
         ("DEL" | "UNLINK", [_, ..]) => {
-            Command::Change(rest.iter().map(|key| Change::Delete { key: own(key) }).collect(), Told::Count)
+            Command::Change(rest.iter().map(|key| Change::Delete { key: to_vec(key) }).collect(), ReplyStyle::Count)
         }
         ("CAS", [key, expected, value]) => {
-            Command::Change(vec![cas(key, Some(own(expected)), Some(own(value)))], Told::Count)
+            Command::Change(vec![cas(key, Some(to_vec(expected)), Some(to_vec(value)))], ReplyStyle::Count)
         }
         ("MITRA.OPEN", []) => Command::InSession(Request::OpenSession),
         ("MITRA.DO", [session, sequence, change @ ..]) => {
-            match (number(session), number(sequence), in_session(change)) {
+            match (number(session), number(sequence), parse_session_change(change)) {
                 (Some(session), Some(sequence), Some(change)) => {
                     Command::InSession(Request::Change { session: Session(session), sequence, change })
                 }
                 _ => error("MITRA.DO takes a session, a sequence number, and PUT, DELETE or CAS"),
             }
         }
-        ("MITRA.GET", [key]) => Command::InSession(Request::Get { key: own(key) }),
-        ("MITRA.WATCH", [key]) => Command::Watch(own(key)),
+        ("MITRA.GET", [key]) => Command::InSession(Request::Get { key: to_vec(key) }),
+        ("MITRA.WATCH", [key]) => Command::Watch(to_vec(key)),
         _ => error(&format!("unknown command or wrong number of arguments: {name:.64}")),
     }
 }
@@ -91,8 +91,9 @@ fn cas(key: &[u8], expected: Option<Vec<u8>>, value: Option<Vec<u8>>) -> Change 
     Change::Cas { key: key.to_vec(), expected, value }
 }
 
-/// `PUT key value`, `DELETE key`, `CAS key = value` and the like: what is expected and what is to be are each `=bytes`, or `-` for none.
-fn in_session(words: &[&[u8]]) -> Option<Change> {
+/// Parses the change of a session request: `PUT key value`, `DELETE key`, or `CAS key expected value`, where
+/// `expected` and `value` are each `=bytes`, or `-` for no value.
+fn parse_session_change(words: &[&[u8]]) -> Option<Change> {
     let option = |word: &[u8]| match word {
         b"-" => Some(None),
         [b'=', bytes @ ..] => Some(Some(bytes.to_vec())),
@@ -115,13 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_redis_and_ours() {
+    fn redis_and_session_commands_parse() {
         let put = Change::Put { key: b"k".into(), value: b"v".into() };
-        assert_eq!(parsed("set k v"), Command::Change(vec![put.clone()], Told::Ok));
+        assert_eq!(parsed("set k v"), Command::Change(vec![put.clone()], ReplyStyle::Ok));
         let new = cas(b"k", None, Some(b"v".into()));
-        assert_eq!(parsed("SET k v nx"), Command::Change(vec![new], Told::OkOrNothing));
+        assert_eq!(parsed("SET k v nx"), Command::Change(vec![new], ReplyStyle::OkOrNil));
         let both = [b"a", b"b"].map(|key| Change::Delete { key: key.into() });
-        assert_eq!(parsed("DEL a b"), Command::Change(both.into(), Told::Count));
+        assert_eq!(parsed("DEL a b"), Command::Change(both.into(), ReplyStyle::Count));
         let change =
             |change| Command::InSession(Request::Change { session: Session(3), sequence: 4, change });
         assert_eq!(parsed("MITRA.DO 3 4 PUT k v"), change(put));
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said_to_be() {
+    fn unknown_commands_are_errors() {
         for line in [
             "",
             "FLUSHALL",

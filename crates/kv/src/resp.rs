@@ -1,46 +1,48 @@
-//! RESP2, the protocol that Redis' clients speak (redis.io, "Redis serialization protocol specification"): requests in, replies out.
+//! RESP2, the wire protocol of Redis (redis.io, "Redis serialization protocol specification"): parsing and
+//! encoding.
 
-/// Arguments of a request, at most.
-const ARGUMENTS: usize = 1024;
-/// Bytes of an argument, at most.
+/// The most arguments of a request.
+const MAX_ARGUMENTS: usize = 1024;
+/// The largest argument of a request, and the largest bulk string of a reply, in bytes.
 pub const MAX_ARGUMENT_BYTES: usize = 64 << 10;
-/// Bytes of a line that is a request by itself, at most.
-const LINE: usize = 64 << 10;
+/// The longest inline request, in bytes.
+const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// What a request is not.
+/// The reasons for which bytes are not a valid request or reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RespError {
-    /// It is no array of strings.
+    /// The bytes do not follow the RESP2 syntax.
     #[error("a request is an array of bulk strings, or a line of words")]
     Syntax,
-    /// It is larger than any that is meant.
-    #[error("a request has at most {ARGUMENTS} arguments, of at most {MAX_ARGUMENT_BYTES} bytes")]
+    /// The request exceeds the limits on the number or size of arguments.
+    #[error("a request has at most {MAX_ARGUMENTS} arguments, of at most {MAX_ARGUMENT_BYTES} bytes")]
     TooLarge,
 }
 
-/// The words of a request, and how many bytes they take.
+/// The arguments of a request, and the number of bytes that it takes.
 pub type ParsedRequest<'a> = (Vec<&'a [u8]>, usize);
 
-/// The first request in `bytes`, and how many of them it takes; none if it is not all there.
+/// Parses the first request in `bytes`. Returns `None` if the request is incomplete.
 ///
 /// # Errors
-/// It is none. Nothing tells where the next one would begin.
+/// [`RespError`] if the bytes are not a valid request. The start of the next request is then unknown, so the
+/// connection must be closed.
 pub fn parse_request(bytes: &[u8]) -> Result<Option<ParsedRequest<'_>>, RespError> {
     if bytes.first().is_some_and(|&first| first != b'*') {
-        let Some(end) = bytes.iter().take(LINE).position(|&byte| byte == b'\n') else {
-            return if bytes.len() < LINE { Ok(None) } else { Err(RespError::TooLarge) };
+        let Some(end) = bytes.iter().take(MAX_LINE_BYTES).position(|&byte| byte == b'\n') else {
+            return if bytes.len() < MAX_LINE_BYTES { Ok(None) } else { Err(RespError::TooLarge) };
         };
         let words = bytes[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         return Ok(Some((words.collect(), end + 1)));
     }
     let mut at = 0;
-    let Some(count) = header(bytes, &mut at, b'*')? else { return Ok(None) };
-    if count > ARGUMENTS {
+    let Some(count) = parse_header(bytes, &mut at, b'*')? else { return Ok(None) };
+    if count > MAX_ARGUMENTS {
         return Err(RespError::TooLarge);
     }
     let mut arguments = Vec::with_capacity(count.min(16));
     for _ in 0..count {
-        let Some(len) = header(bytes, &mut at, b'$')? else { return Ok(None) };
+        let Some(len) = parse_header(bytes, &mut at, b'$')? else { return Ok(None) };
         if len > MAX_ARGUMENT_BYTES {
             return Err(RespError::TooLarge);
         }
@@ -56,12 +58,13 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<ParsedRequest<'_>>, RespErro
     Ok(Some((arguments, at)))
 }
 
-/// The number of a line such as `$5`, behind which `at` is then.
-fn header(bytes: &[u8], at: &mut usize, kind: u8) -> Result<Option<usize>, RespError> {
-    const DIGITS: usize = 10;
+/// Parses a line such as `$5` at `at`, which it advances to the next line. Returns `None` if the line is
+/// incomplete.
+fn parse_header(bytes: &[u8], at: &mut usize, kind: u8) -> Result<Option<usize>, RespError> {
+    const MAX_DIGITS: usize = 10;
     let rest = &bytes[*at..];
-    let Some(end) = rest.iter().take(DIGITS + 2).position(|&byte| byte == b'\r' || byte == b'\n') else {
-        return if rest.len() < DIGITS + 2 { Ok(None) } else { Err(RespError::Syntax) };
+    let Some(end) = rest.iter().take(MAX_DIGITS + 2).position(|&byte| byte == b'\r' || byte == b'\n') else {
+        return if rest.len() < MAX_DIGITS + 2 { Ok(None) } else { Err(RespError::Syntax) };
     };
     if rest[0] != kind || rest[end] != b'\r' || rest.get(end + 1).is_some_and(|&byte| byte != b'\n') {
         return Err(RespError::Syntax);
@@ -74,27 +77,27 @@ fn header(bytes: &[u8], at: &mut usize, kind: u8) -> Result<Option<usize>, RespE
     Ok(Some(digits.parse().map_err(|_| RespError::Syntax)?))
 }
 
-/// What is replied.
+/// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// A short word.
+    /// A simple string.
     Simple(&'static str),
-    /// An error: its name in capitals, and what is to be said about it.
+    /// An error: a code in capitals, then a message.
     Error(String),
-    /// A number.
+    /// An integer.
     Integer(i64),
-    /// Bytes; or none.
+    /// A bulk string, or nil.
     Bulk(Option<Vec<u8>>),
-    /// Several.
+    /// An array.
     Array(Vec<Reply>),
 }
 
 impl Reply {
-    /// Appends its bytes.
+    /// Appends the encoded reply to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut line = |kind: char, text: &str| {
             out.extend_from_slice(kind.to_string().as_bytes());
-            // A line ends where it ends.
+            // A line break inside the text would end the reply early.
             out.extend(text.bytes().filter(|&byte| byte != b'\r' && byte != b'\n'));
             out.extend_from_slice(b"\r\n");
         };
@@ -115,18 +118,19 @@ impl Reply {
         }
     }
 
-    /// The first reply in `bytes`, and how many of them it takes; none if it is not all there. Arrays are not nested.
+    /// Parses the first reply in `bytes`. Returns `None` if the reply is incomplete, else the reply and the
+    /// number of bytes that it takes. An array may not contain arrays.
     ///
     /// # Errors
-    /// It is none.
+    /// [`RespError`] if the bytes are not a valid reply.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, RespError> {
         Reply::parse_nested(bytes, 1)
     }
 
     fn parse_nested(bytes: &[u8], depth: u8) -> Result<Option<(Reply, usize)>, RespError> {
         let Some(&kind) = bytes.first() else { return Ok(None) };
-        let Some(end) = bytes.windows(2).take(LINE).position(|two| two == b"\r\n") else {
-            return if bytes.len() < LINE { Ok(None) } else { Err(RespError::TooLarge) };
+        let Some(end) = bytes.windows(2).take(MAX_LINE_BYTES).position(|two| two == b"\r\n") else {
+            return if bytes.len() < MAX_LINE_BYTES { Ok(None) } else { Err(RespError::TooLarge) };
         };
         let text = std::str::from_utf8(&bytes[1..end]).map_err(|_| RespError::Syntax)?;
         let number = || text.parse::<i64>().map_err(|_| RespError::Syntax);
@@ -146,7 +150,7 @@ impl Reply {
                 at += len + 2;
                 Reply::Bulk(Some(body[..len].to_vec()))
             }
-            b'*' if depth > 0 && (0..=ARGUMENTS as i64).contains(&number()?) => {
+            b'*' if depth > 0 && (0..=MAX_ARGUMENTS as i64).contains(&number()?) => {
                 let mut all = Vec::new();
                 for _ in 0..number()? {
                     let Some((one, len)) = Reply::parse_nested(&bytes[at..], depth - 1)? else {
@@ -163,7 +167,7 @@ impl Reply {
     }
 }
 
-/// A request's bytes.
+/// Appends an encoded request to `out`.
 pub fn encode_request(arguments: &[&[u8]], out: &mut Vec<u8>) {
     let all = arguments.iter().map(|argument| Reply::Bulk(Some(argument.to_vec()))).collect();
     Reply::Array(all).encode(out);
@@ -174,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_read_as_soon_as_it_is_there() {
+    fn request_parses_once_it_is_complete() {
         let mut bytes = Vec::new();
         encode_request(&[b"SET", b"key", b"a\r\nb"], &mut bytes);
         let len = bytes.len();
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_said_to_be_none() {
+    fn malformed_and_oversized_requests_are_errors() {
         for bad in [
             "*x\r\n",
             "*1\r\n:4\r\n",
@@ -204,11 +208,11 @@ mod tests {
         for large in ["*1025\r\n", "*1\r\n$65537\r\n"] {
             assert_eq!(parse_request(large.as_bytes()), Err(RespError::TooLarge), "{large:?}");
         }
-        assert_eq!(parse_request(&vec![b'x'; LINE]), Err(RespError::TooLarge));
+        assert_eq!(parse_request(&vec![b'x'; MAX_LINE_BYTES]), Err(RespError::TooLarge));
     }
 
     #[test]
-    fn replies_are_read_as_they_are_written() {
+    fn encoded_replies_parse_back() {
         let replies = [
             Reply::Simple("OK"),
             Reply::Error("ERR no".into()),
@@ -226,6 +230,6 @@ mod tests {
             }
             assert_eq!(Reply::parse(&bytes), Ok(Some((reply, bytes.len()))));
         }
-        assert_eq!(Reply::parse(b"*1\r\n*1\r\n:1\r\n"), Err(RespError::Syntax), "nested");
+        assert_eq!(Reply::parse(b"*1\r\n*1\r\n:1\r\n"), Err(RespError::Syntax), "a nested array");
     }
 }

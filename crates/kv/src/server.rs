@@ -10,8 +10,8 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use mitra_consensus::ProcessId;
 use mitra_consensus::heartbeat::Heartbeat;
-use mitra_consensus::kv_store::{Event, KvStore, Reply as Said, Request};
-use mitra_consensus::log::{Log, LogError};
+use mitra_consensus::kv::{Event, Kv, Reply as Said, Request};
+use mitra_consensus::log::{Log, Refused};
 use mitra_consensus_rdma::{ProcessConfig, ProcessNode, StartError};
 use mitra_failover::Domain;
 
@@ -51,57 +51,6 @@ pub struct ServerConfig {
     pub heartbeat_interval: Duration,
     /// How connections behave. Both ends must have the same.
     pub failover: mitra_failover::Config,
-}
-
-/// What is left of a request of several parts.
-struct Gather {
-    left: usize,
-    count: i64,
-    told: Told,
-    error: Option<Reply>,
-    /// Whether a part was not done, and whether one may have been.
-    refused: bool,
-    begun: bool,
-}
-
-impl Gather {
-    fn new(left: usize, told: Told) -> Gather {
-        Gather { left, count: 0, told, error: None, refused: false, begun: false }
-    }
-
-    /// Takes what a part has come to. What is to be told, if that was the last.
-    fn take(&mut self, outcome: &Outcome, error: Option<Reply>) -> Option<Gathered> {
-        self.left -= 1;
-        match outcome {
-            Outcome::Refused(_) => self.refused = true,
-            Outcome::Reply(_) | Outcome::Unknown => self.begun = true,
-        }
-        match outcome {
-            Outcome::Reply(Said::Changed(true) | Said::Value(Some(_))) => self.count += 1,
-            _ => self.error = self.error.take().or(error),
-        }
-        if self.left > 0 {
-            return None;
-        }
-        Some(match self.error.take() {
-            // That it was refused would say that none of it was done.
-            Some(_) if self.refused && self.begun => Gathered::InPart,
-            Some(error) => Gathered::All(error),
-            None => Gathered::All(match self.told {
-                Told::Count => Reply::Integer(self.count),
-                Told::OkOrNothing if self.count == 0 => Reply::Bulk(None),
-                Told::Ok | Told::OkOrNothing => Reply::Simple("OK"),
-            }),
-        })
-    }
-}
-
-/// What a request of several parts has come to.
-#[derive(PartialEq, Eq, Debug)]
-enum Gathered {
-    All(Reply),
-    /// Some parts were refused, and others done, or maybe.
-    InPart,
 }
 
 /// A process of the store, with its clients.
@@ -155,7 +104,7 @@ impl Server {
         }
         Ok(Server {
             node,
-            store: Store::new(KvStore::new(sizes.kv_limits())),
+            store: Store::new(Kv::new(sizes.kv_limits())),
             poll,
             events: Events::with_capacity(256),
             listener,
@@ -180,7 +129,7 @@ impl Server {
 
     /// Whether this process leads, and can make changes.
     pub fn is_leader(&self) -> bool {
-        self.node.process().first.is_leader()
+        self.node.process().first.leads()
     }
 
     /// Serves: does what has come up, and sleeps if that was nothing, not for long.
@@ -348,11 +297,11 @@ impl Server {
         let text = match outcome {
             Outcome::Reply(Said::Full) => "OOM the store has no room for it: delete something first".into(),
             Outcome::Reply(Said::Malformed) => "ERR no request".into(),
-            Outcome::Reply(Said::StaleSequence) => "OUTDATED a later change of this session came before: this one was done then, or never will be".into(),
-            Outcome::Reply(Said::SessionExpired) => "EXPIRED the session has ended: this may have been done before, and will not be now; open another".into(),
+            Outcome::Reply(Said::Outdated) => "OUTDATED a later change of this session came before: this one was done then, or never will be".into(),
+            Outcome::Reply(Said::Expired) => "EXPIRED the session has ended: this may have been done before, and will not be now; open another".into(),
             Outcome::Reply(_) => return None,
             Outcome::Unknown => "UNKNOWN this process lost the lead: it may have been done, and may yet be; in a session, ask again".into(),
-            Outcome::Refused(LogError::NotLeader) => match self.store.leader() {
+            Outcome::Refused(Refused::NotLeader) => match self.store.leader() {
                 Some(leader) if leader != self.config.id => {
                     let at = self.config.client_addresses[usize::from(leader.0)];
                     // As Redis' clusters say it; ours have one slot.
@@ -360,8 +309,8 @@ impl Server {
                 }
                 _ => "TRYAGAIN nobody leads yet".into(),
             },
-            Outcome::Refused(LogError::TooLarge) => {
-                let most = self.config.store.log_config().max_command_bytes();
+            Outcome::Refused(Refused::TooLarge) => {
+                let most = self.config.store.log_config().most_command_bytes();
                 format!("ERR a key and its value may have about {most} bytes")
             }
             Outcome::Refused(_) => "TRYAGAIN too much is waiting already".into(),
@@ -409,40 +358,12 @@ impl Server {
 fn single(outcome: &Outcome, ours: bool) -> Reply {
     let Outcome::Reply(said) = outcome else { return Reply::Bulk(None) };
     match said {
-        Said::SessionOpened(session) => Reply::Integer(session.0 as i64),
+        Said::Opened(session) => Reply::Integer(session.0 as i64),
         Said::Changed(made) => Reply::Integer(i64::from(*made)),
         Said::Value(Some((value, index))) if ours => {
             Reply::Array(vec![Reply::Bulk(Some(value.clone())), Reply::Integer(*index as i64)])
         }
         Said::Value(found) => Reply::Bulk(found.as_ref().map(|(value, _)| value.clone())),
         _ => Reply::Bulk(None),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn gathered(outcomes: &[Outcome]) -> Option<Gathered> {
-        let mut gather = Gather::new(outcomes.len(), Told::Count);
-        let error = |outcome: &Outcome| match outcome {
-            Outcome::Refused(_) => Some(Reply::Error("MOVED".into())),
-            Outcome::Unknown => Some(Reply::Error("UNKNOWN".into())),
-            Outcome::Reply(_) => None,
-        };
-        outcomes.iter().fold(None, |_, outcome| gather.take(outcome, error(outcome)))
-    }
-
-    /// A client takes MOVED and TRYAGAIN for "nothing was done", and does it again somewhere else.
-    #[test]
-    fn what_was_done_in_part_is_not_said_to_be_refused() {
-        let (done, refused) = (Outcome::Reply(Said::Changed(true)), Outcome::Refused(LogError::NotLeader));
-        for other in [&done, &Outcome::Reply(Said::Changed(false)), &Outcome::Unknown] {
-            assert_eq!(gathered(&[other.clone(), refused.clone()]), Some(Gathered::InPart));
-            assert_eq!(gathered(&[refused.clone(), other.clone()]), Some(Gathered::InPart));
-        }
-        let moved = Gathered::All(Reply::Error("MOVED".into()));
-        assert_eq!(gathered(&[refused.clone(), refused]), Some(moved));
-        assert_eq!(gathered(&[done.clone(), done]), Some(Gathered::All(Reply::Integer(2))));
     }
 }

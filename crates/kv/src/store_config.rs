@@ -1,68 +1,70 @@
-//! How large a store is: the same at all its processes and memories.
+//! The dimensions of a store, which all its processes and memory nodes must share.
 
 use mitra_consensus::heartbeat::Heartbeat;
-use mitra_consensus::kv_store::Limits;
+use mitra_consensus::kv::Limits;
 use mitra_consensus::{Region, log};
 
-/// Bytes of a register's contents, and so of a command with its key and its value.
-const ROOM: usize = 4 << 10;
-/// Entries on their way at a time: what clients ask for meanwhile goes into the next one together. More would be smaller ones, and each
-/// costs every memory a write.
-const DEPTH: u16 = 2;
-/// Registers read at a time, and how many times as many the ring holds. At half of it the leader writes a snapshot to each memory, so a
-/// long one makes those rare.
+/// The capacity of a log register, in bytes, which bounds a command with its key and its value.
+const REGISTER_BYTES: usize = 4 << 10;
+/// The number of log entries in flight. Commands that arrive meanwhile go into the next entry together. More
+/// entries in flight would be smaller ones, and each entry costs one WRITE to every memory.
+const PIPELINE_DEPTH: u16 = 2;
+/// The number of registers per READ, and the number of such windows in the ring. When the ring is half full,
+/// the leader writes a snapshot to each memory, so a long ring makes snapshots rare.
 const WINDOW: u16 = 16;
 const WINDOWS: u16 = 128;
-/// Commands that wait at a leader.
-const QUEUE: u16 = 4096;
-/// Sessions kept.
+/// The most commands that wait at a leader.
+const QUEUED_COMMANDS: u16 = 4096;
+/// The most client sessions. The store expires the least recently used one to open another.
 const SESSIONS: u16 = 1024;
-/// What all keys and values may take, in MiB, at most: a region has at most 65,535 registers.
+/// The largest store capacity, in MiB. A region has at most 65,535 registers, and a snapshot of the store
+/// must fit into one.
 pub const MAX_CAPACITY_MIB: u8 = 122;
 
-/// How large a store is.
+/// The dimensions of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreConfig {
-    /// Processes, 1 to 64.
+    /// The number of processes, 1 to 64.
     pub processes: u8,
-    /// Memories, 1 to 64.
+    /// The number of memory nodes, 1 to 64.
     pub memories: u8,
-    /// What all keys and values may take, in MiB: 1 to [`MAX_CAPACITY_MIB`].
+    /// The capacity for all keys and values, in MiB, 1 to [`MAX_CAPACITY_MIB`]. Other values are clamped.
     pub capacity_mib: u8,
 }
 
 impl StoreConfig {
-    /// Those of its log.
+    /// Returns the configuration of the replicated log.
     pub fn log_config(&self) -> log::Config {
         let bytes = usize::from(self.capacity_mib.clamp(1, MAX_CAPACITY_MIB)) << 20;
         log::Config {
             processes: self.processes,
             memories: self.memories,
-            max_inflight: DEPTH,
+            depth: PIPELINE_DEPTH,
             window: WINDOW,
-            ring_windows: WINDOWS,
-            register_bytes: ROOM as u32,
-            // A little is lost in each register.
-            snapshot_registers: (bytes / (ROOM - 64)) as u16 + 1,
-            queue_capacity: QUEUE,
+            windows: WINDOWS,
+            register_bytes: REGISTER_BYTES as u32,
+            // Each register loses some bytes to its header.
+            snapshot_registers: (bytes / (REGISTER_BYTES - 64)) as u16 + 1,
+            queue: QUEUED_COMMANDS,
         }
     }
 
-    /// Those of what it holds.
+    /// Returns the limits of the key-value state machine.
     pub fn kv_limits(&self) -> Limits {
-        Limits { sessions: SESSIONS, bytes: self.log_config().max_snapshot_bytes() as u32 }
+        Limits { sessions: SESSIONS, bytes: self.log_config().most_snapshot_bytes() as u32 }
     }
 
-    /// The regions of each memory: the log's, then the heartbeats'.
+    /// Returns the regions of each memory: those of the log, then those of the heartbeats.
     pub fn regions(&self) -> Vec<Region> {
         let mut regions = self.log_config().regions();
         regions.extend(Heartbeat::regions(self.processes));
         regions
     }
 
-    /// Bytes that a memory's registers have room for: a register's contents, and whose it is.
+    /// Returns the register capacity that memory nodes need, in bytes: a log register's contents, and the id
+    /// of its writer.
     pub fn register_capacity(&self) -> usize {
-        ROOM + 8
+        REGISTER_BYTES + 8
     }
 }
 
@@ -71,12 +73,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_sizes_fit() {
+    fn every_capacity_fits_into_the_regions() {
         for megabytes in 0..=u8::MAX {
             let sizes = StoreConfig { processes: 64, memories: 64, capacity_mib: megabytes };
-            assert!(sizes.log_config().is_valid(), "{megabytes} MiB");
-            let least = usize::from(megabytes.clamp(1, MAX_CAPACITY_MIB)) << 20;
-            assert!(sizes.log_config().max_snapshot_bytes() >= least, "{megabytes} MiB");
+            assert!(sizes.log_config().fits(), "{megabytes} MiB");
+            let requested = usize::from(megabytes.clamp(1, MAX_CAPACITY_MIB)) << 20;
+            assert!(sizes.log_config().most_snapshot_bytes() >= requested, "{megabytes} MiB");
         }
     }
 }

@@ -1,0 +1,86 @@
+use mitra_consensus::kv::Reply as KvReply;
+
+use crate::command::ReplyStyle;
+use crate::resp::Reply;
+use crate::store::Outcome;
+
+/// A client request that consists of several commands, such as `DEL a b c`, until all of them have an
+/// outcome.
+struct MultiPart {
+    pending_parts: usize,
+    count: i64,
+    style: Told,
+    error: Option<Reply>,
+    /// Whether a part was refused.
+    refused: bool,
+    maybe_executed: bool,
+}
+
+impl MultiPart {
+    fn new(pending_parts: usize, style: Told) -> MultiPart {
+        MultiPart { pending_parts, count: 0, style, error: None, refused: false, maybe_executed: false }
+    }
+
+    /// Records the outcome of a part. Returns the result of the request after the last part.
+    fn finish_part(&mut self, outcome: &Outcome, error: Option<Reply>) -> Option<MultiPartResult> {
+        self.pending_parts -= 1;
+        match outcome {
+            Outcome::Refused(_) => self.refused = true,
+            Outcome::Reply(_) | Outcome::Unknown => self.maybe_executed = true,
+        }
+        match outcome {
+            Outcome::Reply(KvReply::Changed(true) | KvReply::Value(Some(_))) => self.count += 1,
+            _ => self.error = self.error.finish_part().or(error),
+        }
+        if self.pending_parts > 0 {
+            return None;
+        }
+        Some(match self.error.finish_part() {
+            // The error reply of a refusal would tell the client that no part was executed.
+            Some(_) if self.refused && self.maybe_executed => MultiPartResult::PartlyRefused,
+            Some(error) => MultiPartResult::Reply(error),
+            None => MultiPartResult::Reply(match self.style {
+                Told::Count => Reply::Integer(self.count),
+                Told::OkOrNothing if self.count == 0 => Reply::Bulk(None),
+                Told::Ok | Told::OkOrNothing => Reply::Simple("OK"),
+            }),
+        })
+    }
+}
+
+/// The result of a request of several parts.
+#[derive(PartialEq, Eq, Debug)]
+enum MultiPartResult {
+    Reply(Reply),
+    /// Some parts were refused, and others were executed, or their outcome is unknown.
+    PartlyRefused,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result_of(outcomes: &[Outcome]) -> Option<MultiPartResult> {
+        let mut request = MultiPart::new(outcomes.len(), Told::Count);
+        let error = |outcome: &Outcome| match outcome {
+            Outcome::Refused(_) => Some(Reply::Error("MOVED".into())),
+            Outcome::Unknown => Some(Reply::Error("UNKNOWN".into())),
+            Outcome::Reply(_) => None,
+        };
+        outcomes.iter().fold(None, |_, outcome| request.finish_part(outcome, error(outcome)))
+    }
+
+    /// A client repeats a request at another server after MOVED or TRYAGAIN, because they mean that nothing
+    /// was executed.
+    #[test]
+    fn partly_executed_request_is_not_reported_as_refused() {
+        let (done, refused) = (Outcome::Reply(KvReply::Changed(true)), Outcome::Refused(Refused::NotLeader));
+        for other in [&done, &Outcome::Reply(KvReply::Changed(false)), &Outcome::Unknown] {
+            assert_eq!(result_of(&[other.clone(), refused.clone()]), Some(MultiPartResult::PartlyRefused));
+            assert_eq!(result_of(&[refused.clone(), other.clone()]), Some(MultiPartResult::PartlyRefused));
+        }
+        let moved = MultiPartResult::Reply(Reply::Error("MOVED".into()));
+        assert_eq!(result_of(&[refused.clone(), refused]), Some(moved));
+        assert_eq!(result_of(&[done.clone(), done]), Some(MultiPartResult::Reply(Reply::Integer(2))));
+    }
+}
