@@ -1,13 +1,12 @@
 //! A client that keeps a session, so that a change which it repeats is made at most once.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::resp::{Reply, RespError, encode_request};
+use crate::resp::{Reply, RespError};
+use crate::resp_connection::RespConnection;
 
-/// The time limit for connecting to a server and for each of its replies.
-const SILENCE: Duration = Duration::from_secs(1);
 /// The delay before a request is repeated at another server.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -112,7 +111,7 @@ impl Client {
         for &server in &self.servers {
             let opened = RespConnection::connect(server).and_then(|mut connection| {
                 connection.request(&[b"MITRA.WATCH", key])?;
-                connection.stream.set_read_timeout(None)?;
+                connection.wait_without_timeout()?;
                 Ok(connection)
             });
             match opened {

@@ -59,7 +59,11 @@ impl ClientConnection {
     /// Reads what the socket has, up to the limits.
     pub(crate) fn read(&mut self) {
         let mut chunk = [0; 16 << 10];
-        while self.readable && self.input.len() < MAX_INPUT_BYTES && self.replies.len() < MAX_REQUESTS && !self.peer_closed {
+        while self.readable
+            && self.input.len() < MAX_INPUT_BYTES
+            && self.replies.len() < MAX_REQUESTS
+            && !self.peer_closed
+        {
             match self.stream.read(&mut chunk) {
                 Ok(0) => self.peer_closed = true,
                 Ok(len) => {
@@ -110,7 +114,8 @@ impl ClientConnection {
 
     /// Sets the reply of a request.
     pub(crate) fn reply_to(&mut self, number: u64, reply: Reply) {
-        if let Some(reply_to) = number.checked_sub(self.first_request).and_then(|at| self.replies.get_mut(at as usize))
+        if let Some(reply_to) =
+            number.checked_sub(self.first_request).and_then(|at| self.replies.get_mut(at as usize))
         {
             *reply_to = Some(reply);
         }

@@ -66,9 +66,10 @@ pub(crate) fn parse(arguments: &[&[u8]]) -> Command {
             Command::Change(vec![cas(key, None, Some(to_vec(value)))], ReplyStyle::OkOrNil)
         }
         ("SET", _) => error("SET takes a key, a value, and optionally NX"),
-        ("DEL" | "UNLINK", [_, ..]) => {
-            Command::Change(rest.iter().map(|key| Change::Delete { key: to_vec(key) }).collect(), ReplyStyle::Count)
-        }
+        ("DEL" | "UNLINK", [_, ..]) => Command::Change(
+            rest.iter().map(|key| Change::Delete { key: to_vec(key) }).collect(),
+            ReplyStyle::Count,
+        ),
         ("CAS", [key, expected, value]) => {
             Command::Change(vec![cas(key, Some(to_vec(expected)), Some(to_vec(value)))], ReplyStyle::Count)
         }

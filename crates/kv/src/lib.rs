@@ -1,15 +1,16 @@
-//! A linearizable key-value store on the replicated log: the server at each process, which speaks RESP to clients, and a client that
-//! retries without doing anything twice. What is replicated, and how, is `agreement`'s.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod client;
 mod client_connection;
 mod command;
+mod replicated_store;
 pub mod resp;
+mod resp_connection;
 mod server;
-mod store;
 mod store_config;
 
-pub use client::{Client, ClientError, RespConnection, Watch};
+pub use client::{Client, ClientError, Watch};
+pub use resp_connection::RespConnection;
 pub use server::{Server, ServerConfig};
 pub use store_config::{MAX_CAPACITY_MIB, StoreConfig};

@@ -1,3 +1,5 @@
+//! A client's connection to one RESP server.
+
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -47,13 +49,19 @@ impl RespConnection {
         requests.iter().map(|_| self.reply()).collect()
     }
 
+    /// Removes the time limit for replies.
+    pub(crate) fn wait_without_timeout(&self) -> io::Result<()> {
+        self.stream.set_read_timeout(None)
+    }
+
     fn send(&mut self, requests: &[&[&[u8]]]) -> io::Result<()> {
         let mut bytes = Vec::new();
         requests.iter().for_each(|arguments| encode_request(arguments, &mut bytes));
         self.stream.write_all(&bytes)
     }
 
-    fn reply(&mut self) -> io::Result<Reply> {
+    /// Waits for the next reply.
+    pub(crate) fn reply(&mut self) -> io::Result<Reply> {
         loop {
             let read =
                 Reply::parse(&self.input).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;

@@ -1,4 +1,6 @@
-//! The server at a process: its clients' connections and its node, in one loop.
+//! The server of one process: client connections and the process node in one event loop.
+
+mod multi_part;
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
@@ -10,93 +12,97 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use mitra_consensus::ProcessId;
 use mitra_consensus::heartbeat::Heartbeat;
-use mitra_consensus::kv::{Event, Kv, Reply as Said, Request};
-use mitra_consensus::log::{Log, Refused};
+use mitra_consensus::kv_store::{Event, KvStore, Reply as KvReply, Request};
+use mitra_consensus::log::{Log, LogError};
 use mitra_consensus_rdma::{ProcessConfig, ProcessNode, StartError};
 use mitra_failover::Domain;
 
+use self::multi_part::{MultiPart, MultiPartResult};
 use crate::StoreConfig;
 use crate::client_connection::ClientConnection;
-use crate::command::{Command, Told, parse};
+use crate::command::{Command, ReplyStyle, parse};
+use crate::replicated_store::{Member, Outcome, ReplicatedStore, Waiter};
 use crate::resp::Reply;
-use crate::store::{Member, Outcome, Store, Waiter};
 
 const LISTENER: Token = Token(usize::MAX);
 const NODE: Token = Token(usize::MAX - 1);
-/// Clients at a time; more are turned away.
-const CLIENTS: usize = 4096;
-/// How long it looks for more before it sleeps.
-const SPIN: Duration = Duration::from_micros(50);
-/// How long it sleeps at most: how late a peer's failover can find it.
-const NAP: Duration = Duration::from_millis(1);
-/// The longest message between processes.
-const MESSAGE: usize = 256;
+/// The most client connections. The server closes further ones at once.
+const MAX_CLIENTS: usize = 4096;
+/// How long the server keeps polling after its last work before it sleeps.
+const SPIN_DURATION: Duration = Duration::from_micros(50);
+/// The longest sleep. The node takes part in a failover only when it is polled, so this bounds the delay.
+const MAX_SLEEP: Duration = Duration::from_millis(1);
+/// The largest message between processes, in bytes.
+const MAX_MESSAGE_BYTES: usize = 256;
 
-/// What a server is told.
+/// The configuration of a [`Server`].
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// How large the store is.
+    /// The dimensions of the store, the same at all processes and memory nodes.
     pub store: StoreConfig,
-    /// Which process it is.
+    /// The id of this process.
     pub id: ProcessId,
-    /// The word by which each process is known.
+    /// The token of each process, indexed by [`ProcessId`].
     pub tokens: Vec<mitra_consensus_rdma::Token>,
-    /// Where the processes let each other in.
+    /// The address at which each process accepts its peers, indexed by [`ProcessId`].
     pub processes: Vec<SocketAddr>,
-    /// Where the memories are.
+    /// The address of each memory node.
     pub memories: Vec<SocketAddr>,
-    /// Where the processes serve clients: who does not lead sends them to who does.
+    /// The address at which each process serves clients, indexed by [`ProcessId`]. The server redirects
+    /// clients to the leader's.
     pub client_addresses: Vec<SocketAddr>,
-    /// Time between two heartbeats. A leader counts as dead after thirteen without one.
+    /// The interval between two heartbeats. A leader counts as crashed after thirteen intervals without one.
     pub heartbeat_interval: Duration,
-    /// How connections behave. Both ends must have the same.
+    /// The configuration of the connections. Both ends must use the same.
     pub failover: mitra_failover::Config,
 }
 
-/// A process of the store, with its clients.
+/// One process of the store, with its clients.
 pub struct Server {
     config: ServerConfig,
     node: ProcessNode<Member>,
-    store: Store,
+    store: ReplicatedStore,
     poll: Poll,
     events: Events,
     listener: mio::net::TcpListener,
     connections: HashMap<usize, ClientConnection>,
-    next: usize,
-    gathers: HashMap<(usize, u64), Gather>,
-    active: Instant,
+    next_connection: usize,
+    multi_parts: HashMap<(usize, u64), MultiPart>,
+    last_activity: Instant,
     commands: u64,
 }
 
 impl Server {
-    /// Starts it: `door` is where the other processes come in, `clients` where clients do. The domain must notify.
+    /// Creates a server that accepts peers on `peer_listener` and clients on `client_listener`. The domain
+    /// must have completion channels.
     ///
     /// # Errors
-    /// The system or the NIC refuses, or the sizes do not fit.
+    /// - [`StartError::ProcessCount`] if the dimensions are not valid.
+    /// - The errors of [`ProcessNode::new`], and [`StartError::Io`] if the system refuses an event queue.
     pub fn new(
         domain: &Arc<Domain>,
-        door: TcpListener,
-        clients: TcpListener,
+        peer_listener: TcpListener,
+        client_listener: TcpListener,
         config: ServerConfig,
     ) -> Result<Server, StartError> {
-        let sizes = config.store;
+        let store = config.store;
         let node_config = ProcessConfig {
             id: config.id,
             tokens: config.tokens.clone(),
             processes: config.processes.clone(),
-            memories: config.memories.iter().map(|&at| (at, sizes.regions())).collect(),
-            register_capacity: sizes.register_capacity(),
-            max_message_bytes: MESSAGE,
+            memories: config.memories.iter().map(|&address| (address, store.regions())).collect(),
+            register_capacity: store.register_capacity(),
+            max_message_bytes: MAX_MESSAGE_BYTES,
             wake_delay: config.heartbeat_interval,
             failover: config.failover,
         };
-        let log = Log::new(config.id, sizes.log_config())
+        let log = Log::new(config.id, store.log_config())
             .ok_or(StartError::ProcessCount(config.processes.len()))?;
-        let heartbeat = Heartbeat::new(config.id, sizes.processes, sizes.memories);
-        let member = Member::new(log, heartbeat, sizes.log_config().regions().len() as u8);
-        let node = ProcessNode::new(member, domain, door, &node_config)?;
-        clients.set_nonblocking(true)?;
-        let mut listener = mio::net::TcpListener::from_std(clients);
+        let heartbeat = Heartbeat::new(config.id, store.processes, store.memories);
+        let member = Member::new(log, heartbeat, store.log_config().regions().len() as u8);
+        let node = ProcessNode::new(member, domain, peer_listener, &node_config)?;
+        client_listener.set_nonblocking(true)?;
+        let mut listener = mio::net::TcpListener::from_std(client_listener);
         let poll = Poll::new()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         for fd in node.fds() {
@@ -104,50 +110,53 @@ impl Server {
         }
         Ok(Server {
             node,
-            store: Store::new(Kv::new(sizes.kv_limits())),
+            store: ReplicatedStore::new(KvStore::new(store.kv_limits())),
             poll,
             events: Events::with_capacity(256),
             listener,
             connections: HashMap::new(),
-            next: 0,
-            gathers: HashMap::new(),
-            active: Instant::now(),
+            next_connection: 0,
+            multi_parts: HashMap::new(),
+            last_activity: Instant::now(),
             commands: 0,
             config,
         })
     }
 
-    /// Where clients come in.
+    /// Returns the address at which the server accepts clients.
+    ///
+    /// # Errors
+    /// The operating system's error.
     pub fn client_address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Who leads, as far as this process knows.
+    /// Returns the leader that this process knows of.
     pub fn leader(&self) -> Option<ProcessId> {
         self.store.leader()
     }
 
-    /// Whether this process leads, and can make changes.
+    /// Returns whether this process is the leader and can commit changes.
     pub fn is_leader(&self) -> bool {
-        self.node.process().first.leads()
+        self.node.process().first.is_leader()
     }
 
-    /// Serves: does what has come up, and sleeps if that was nothing, not for long.
+    /// Handles pending work, and sleeps for at most 1 ms if there is none. Call this in a loop.
     ///
     /// # Errors
-    /// The system cannot wait, or a snapshot in the memories cannot be read.
+    /// An error of epoll(7), or `InvalidData` if a snapshot in the memories cannot be decoded.
     pub fn run_once(&mut self) -> std::io::Result<()> {
-        let waiting = self.connections.values().any(ClientConnection::is_waiting);
-        let sleep = if waiting || self.active.elapsed() < SPIN {
+        let client_work = self.connections.values().any(ClientConnection::has_work);
+        let timeout = if client_work || self.last_activity.elapsed() < SPIN_DURATION {
             Duration::ZERO
         } else {
             self.node.arm();
             match self.step() {
                 true => Duration::ZERO,
-                false => self.node.next_timeout(NAP),
+                false => self.node.next_timeout(MAX_SLEEP),
             }
         };
-        match self.poll.poll(&mut self.events, Some(sleep)) {
+        match self.poll.poll(&mut self.events, Some(timeout)) {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             other => other?,
         }
@@ -166,168 +175,172 @@ impl Server {
         self.events = Events::with_capacity(256);
         self.step();
         if self.store.is_unreadable() {
-            let why = "a snapshot of the store cannot be read: processes of two versions share its memories";
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, why));
+            let message = "a snapshot in the memories cannot be decoded: processes of two versions share these memories";
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, message));
         }
         Ok(())
     }
 
-    /// Does what has come up, and says whether anything has.
+    /// Handles pending work, and returns whether there was any.
     fn step(&mut self) -> bool {
         let mut busy = self.node.poll();
         self.store.drive(&mut self.node);
         let ids: Vec<usize> =
-            self.connections.iter().filter(|(_, c)| c.is_waiting()).map(|(&id, _)| id).collect();
+            self.connections.iter().filter(|(_, c)| c.has_work()).map(|(&id, _)| id).collect();
         for id in ids {
-            busy |= self.serve(id);
+            busy |= self.serve_client(id);
         }
-        // What was asked for just now goes out with what came back, and what has come back is told.
+        // Submits the new commands together with those that the first `drive` produced, and collects the
+        // outcomes.
         self.store.drive(&mut self.node);
-        let (outcomes, changes) = self.store.take();
+        let (outcomes, changes) = self.store.take_outcomes();
         busy |= !outcomes.is_empty();
         for (waiter, outcome) in outcomes {
-            self.tell(waiter, &outcome);
+            self.deliver(waiter, &outcome);
         }
-        self.tell_watchers(&changes);
+        self.push_changes(&changes);
         self.connections.values_mut().for_each(ClientConnection::write);
-        let over: Vec<usize> =
-            self.connections.iter().filter(|(_, c)| c.is_over()).map(|(&id, _)| id).collect();
-        for id in over {
+        let finished: Vec<usize> =
+            self.connections.iter().filter(|(_, c)| c.is_finished()).map(|(&id, _)| id).collect();
+        for id in finished {
             if let Some(mut connection) = self.connections.remove(&id) {
-                // It is closed with its descriptor.
+                // Dropping the connection closes its descriptor.
                 let _ = self.poll.registry().deregister(connection.stream());
             }
-            self.gathers.retain(|&(connection, _), _| connection != id);
+            self.multi_parts.retain(|&(connection, _), _| connection != id);
         }
         if busy {
-            self.active = Instant::now();
+            self.last_activity = Instant::now();
         }
         busy
     }
 
     fn accept(&mut self) {
         while let Ok((mut stream, _)) = self.listener.accept() {
-            if self.connections.len() >= CLIENTS {
+            if self.connections.len() >= MAX_CLIENTS {
                 continue;
             }
-            let (id, interest) = (self.next, Interest::READABLE | Interest::WRITABLE);
-            // Without it replies are only later.
+            let (id, interest) = (self.next_connection, Interest::READABLE | Interest::WRITABLE);
+            // Without TCP_NODELAY replies are delayed, but correct.
             let _ = stream.set_nodelay(true);
             if self.poll.registry().register(&mut stream, Token(id), interest).is_ok() {
-                self.next += 1;
+                self.next_connection += 1;
                 self.connections.insert(id, ClientConnection::new(stream));
             }
         }
     }
 
-    /// Reads a client's requests, and asks for what they ask for.
-    fn serve(&mut self, id: usize) -> bool {
+    /// Reads and executes the requests of a client. Returns whether there were any.
+    fn serve_client(&mut self, id: usize) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         connection.read();
         let mut commands = Vec::new();
-        connection.requests(|number, arguments| commands.push((number, parse(arguments))));
+        connection.drain_requests(|number, arguments| commands.push((number, parse(arguments))));
         let busy = !commands.is_empty();
         self.commands += commands.len() as u64;
         for (request, command) in commands {
-            self.carry_out(id, request, command);
+            self.execute(id, request, command);
         }
         busy
     }
 
-    fn carry_out(&mut self, connection: usize, request: u64, command: Command) {
-        let waiter = |part| Waiter { connection, request, part };
+    fn execute(&mut self, connection: usize, request: u64, command: Command) {
+        let waiter = |in_session| Waiter { connection, request, in_session };
         match command {
-            Command::Local(reply) => self.answer(connection, request, reply),
+            Command::Local(reply) => self.reply(connection, request, reply),
             Command::Quit => {
-                self.answer(connection, request, Reply::Simple("OK"));
-                self.connections.get_mut(&connection).into_iter().for_each(ClientConnection::close);
+                self.reply(connection, request, Reply::Simple("OK"));
+                self.connections
+                    .get_mut(&connection)
+                    .into_iter()
+                    .for_each(ClientConnection::close_after_replies);
             }
             Command::Info => {
                 let info = self.info();
-                self.answer(connection, request, Reply::Bulk(Some(info.into_bytes())));
+                self.reply(connection, request, Reply::Bulk(Some(info.into_bytes())));
             }
             Command::Watch(key) => {
                 if let Some(connection) = self.connections.get_mut(&connection) {
                     connection.watch(request, key);
                 }
-                self.answer(connection, request, Reply::Simple("OK"));
+                self.reply(connection, request, Reply::Simple("OK"));
             }
-            Command::Get(key) => self.store.ask(waiter(0), Request::Get { key }),
-            Command::InSession(request) => self.store.ask(waiter(1), request),
+            Command::Get(key) => self.store.request(waiter(false), Request::Get { key }),
+            Command::InSession(request) => self.store.request(waiter(true), request),
             Command::Exists(keys) => {
-                self.gather(connection, request, keys.len(), Told::Count);
+                self.start_multi_part(connection, request, keys.len(), ReplyStyle::Count);
                 for key in keys {
-                    self.store.ask(waiter(0), Request::Get { key });
+                    self.store.request(waiter(false), Request::Get { key });
                 }
             }
-            Command::Change(changes, told) => {
-                self.gather(connection, request, changes.len(), told);
+            Command::Change(changes, style) => {
+                self.start_multi_part(connection, request, changes.len(), style);
                 for change in changes {
-                    self.store.change(waiter(0), change);
+                    self.store.change(waiter(false), change);
                 }
             }
         }
     }
 
-    fn gather(&mut self, connection: usize, request: u64, left: usize, told: Told) {
-        self.gathers.insert((connection, request), Gather::new(left, told));
+    fn start_multi_part(&mut self, connection: usize, request: u64, parts: usize, style: ReplyStyle) {
+        self.multi_parts.insert((connection, request), MultiPart::new(parts, style));
     }
 
-    /// A part of a request has come to this.
-    fn tell(&mut self, waiter: Waiter, outcome: &Outcome) {
-        let Waiter { connection, request, part } = waiter;
-        let error = self.error(outcome);
-        let Some(gather) = self.gathers.get_mut(&(connection, request)) else {
-            let reply = error.unwrap_or_else(|| single(outcome, part == 1));
-            return self.answer(connection, request, reply);
+    /// Delivers an outcome to the request that waits for it.
+    fn deliver(&mut self, waiter: Waiter, outcome: &Outcome) {
+        let Waiter { connection, request, in_session } = waiter;
+        let error_reply = self.error_reply(outcome);
+        let Some(multi_part) = self.multi_parts.get_mut(&(connection, request)) else {
+            let reply = error_reply.unwrap_or_else(|| success_reply(outcome, in_session));
+            return self.reply(connection, request, reply);
         };
-        let Some(gathered) = gather.take(outcome, error) else { return };
-        self.gathers.remove(&(connection, request));
-        let reply = match gathered {
-            Gathered::All(reply) => reply,
-            Gathered::InPart => {
-                Reply::Error("UNKNOWN some of it was refused, and the rest done or not".into())
+        let Some(result) = multi_part.finish_part(outcome, error_reply) else { return };
+        self.multi_parts.remove(&(connection, request));
+        let reply = match result {
+            MultiPartResult::Reply(reply) => reply,
+            MultiPartResult::PartlyRefused => {
+                Reply::Error("UNKNOWN some parts were refused; the others were executed or not".into())
             }
         };
-        self.answer(connection, request, reply);
+        self.reply(connection, request, reply);
     }
 
-    /// What went wrong, if anything did, and what to do then.
-    fn error(&self, outcome: &Outcome) -> Option<Reply> {
+    /// Returns the error reply for an outcome, or `None` if the outcome is a success.
+    fn error_reply(&self, outcome: &Outcome) -> Option<Reply> {
         let text = match outcome {
-            Outcome::Reply(Said::Full) => "OOM the store has no room for it: delete something first".into(),
-            Outcome::Reply(Said::Malformed) => "ERR no request".into(),
-            Outcome::Reply(Said::Outdated) => "OUTDATED a later change of this session came before: this one was done then, or never will be".into(),
-            Outcome::Reply(Said::Expired) => "EXPIRED the session has ended: this may have been done before, and will not be now; open another".into(),
+            Outcome::Reply(KvReply::Full) => "OOM the store is full: delete keys first".into(),
+            Outcome::Reply(KvReply::Malformed) => "ERR malformed request".into(),
+            Outcome::Reply(KvReply::StaleSequence) => "OUTDATED the session has made a later change: this one was made before that, or never will be".into(),
+            Outcome::Reply(KvReply::SessionExpired) => "EXPIRED the session has expired: the change was made before that, or never will be; open another session".into(),
             Outcome::Reply(_) => return None,
-            Outcome::Unknown => "UNKNOWN this process lost the lead: it may have been done, and may yet be; in a session, ask again".into(),
-            Outcome::Refused(Refused::NotLeader) => match self.store.leader() {
+            Outcome::Unknown => "UNKNOWN this process lost the lead: outcome unknown; retry in the same session".into(),
+            Outcome::Refused(LogError::NotLeader) => match self.store.leader() {
                 Some(leader) if leader != self.config.id => {
-                    let at = self.config.client_addresses[usize::from(leader.0)];
-                    // As Redis' clusters say it; ours have one slot.
-                    format!("MOVED 0 {at}")
+                    let address = self.config.client_addresses[usize::from(leader.0)];
+                    // The redirection of Redis Cluster, where 0 is the only hash slot.
+                    format!("MOVED 0 {address}")
                 }
-                _ => "TRYAGAIN nobody leads yet".into(),
+                _ => "TRYAGAIN there is no leader yet".into(),
             },
-            Outcome::Refused(Refused::TooLarge) => {
-                let most = self.config.store.log_config().most_command_bytes();
-                format!("ERR a key and its value may have about {most} bytes")
+            Outcome::Refused(LogError::TooLarge) => {
+                let max = self.config.store.log_config().max_command_bytes();
+                format!("ERR a key and its value may have about {max} bytes together")
             }
-            Outcome::Refused(_) => "TRYAGAIN too much is waiting already".into(),
+            Outcome::Refused(_) => "TRYAGAIN too many commands are queued".into(),
         };
         Some(Reply::Error(text))
     }
 
-    fn answer(&mut self, connection: usize, request: u64, reply: Reply) {
+    fn reply(&mut self, connection: usize, request: u64, reply: Reply) {
         if let Some(connection) = self.connections.get_mut(&connection) {
-            connection.answer(request, reply);
+            connection.reply_to(request, reply);
         }
     }
 
-    fn tell_watchers(&mut self, changes: &[Event]) {
+    fn push_changes(&mut self, changes: &[Event]) {
         for Event { index, key, value } in changes {
-            for connection in self.connections.values_mut().filter(|c| c.hears_of(key)) {
-                connection.tell(&Reply::Array(vec![
+            for connection in self.connections.values_mut().filter(|c| c.is_watching(key)) {
+                connection.push(&Reply::Array(vec![
                     Reply::Bulk(Some(b"change".to_vec())),
                     Reply::Bulk(Some(key.clone())),
                     Reply::Bulk(value.clone()),
@@ -354,16 +367,17 @@ impl Server {
     }
 }
 
-/// What a request of one part has come to. Who has sessions hears of indices, too.
-fn single(outcome: &Outcome, ours: bool) -> Reply {
+/// Returns the success reply of a request that is one command. Session commands also get the index of the log
+/// entry.
+fn success_reply(outcome: &Outcome, with_index: bool) -> Reply {
     let Outcome::Reply(said) = outcome else { return Reply::Bulk(None) };
     match said {
-        Said::Opened(session) => Reply::Integer(session.0 as i64),
-        Said::Changed(made) => Reply::Integer(i64::from(*made)),
-        Said::Value(Some((value, index))) if ours => {
+        KvReply::SessionOpened(session) => Reply::Integer(session.0 as i64),
+        KvReply::Changed(made) => Reply::Integer(i64::from(*made)),
+        KvReply::Value(Some((value, index))) if with_index => {
             Reply::Array(vec![Reply::Bulk(Some(value.clone())), Reply::Integer(*index as i64)])
         }
-        Said::Value(found) => Reply::Bulk(found.as_ref().map(|(value, _)| value.clone())),
+        KvReply::Value(found) => Reply::Bulk(found.as_ref().map(|(value, _)| value.clone())),
         _ => Reply::Bulk(None),
     }
 }

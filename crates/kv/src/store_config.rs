@@ -1,7 +1,7 @@
 //! The dimensions of a store, which all its processes and memory nodes must share.
 
 use mitra_consensus::heartbeat::Heartbeat;
-use mitra_consensus::kv::Limits;
+use mitra_consensus::kv_store::Limits;
 use mitra_consensus::{Region, log};
 
 /// The capacity of a log register, in bytes, which bounds a command with its key and its value.
@@ -39,19 +39,19 @@ impl StoreConfig {
         log::Config {
             processes: self.processes,
             memories: self.memories,
-            depth: PIPELINE_DEPTH,
+            max_inflight: PIPELINE_DEPTH,
             window: WINDOW,
-            windows: WINDOWS,
+            ring_windows: WINDOWS,
             register_bytes: REGISTER_BYTES as u32,
             // Each register loses some bytes to its header.
             snapshot_registers: (bytes / (REGISTER_BYTES - 64)) as u16 + 1,
-            queue: QUEUED_COMMANDS,
+            queue_capacity: QUEUED_COMMANDS,
         }
     }
 
     /// Returns the limits of the key-value state machine.
     pub fn kv_limits(&self) -> Limits {
-        Limits { sessions: SESSIONS, bytes: self.log_config().most_snapshot_bytes() as u32 }
+        Limits { sessions: SESSIONS, bytes: self.log_config().max_snapshot_bytes() as u32 }
     }
 
     /// Returns the regions of each memory: those of the log, then those of the heartbeats.
@@ -76,9 +76,9 @@ mod tests {
     fn every_capacity_fits_into_the_regions() {
         for megabytes in 0..=u8::MAX {
             let sizes = StoreConfig { processes: 64, memories: 64, capacity_mib: megabytes };
-            assert!(sizes.log_config().fits(), "{megabytes} MiB");
+            assert!(sizes.log_config().is_valid(), "{megabytes} MiB");
             let requested = usize::from(megabytes.clamp(1, MAX_CAPACITY_MIB)) << 20;
-            assert!(sizes.log_config().most_snapshot_bytes() >= requested, "{megabytes} MiB");
+            assert!(sizes.log_config().max_snapshot_bytes() >= requested, "{megabytes} MiB");
         }
     }
 }

@@ -1,28 +1,31 @@
-use mitra_consensus::kv::Reply as KvReply;
+//! Requests that the server splits into several commands.
+
+use mitra_consensus::kv_store::Reply as KvReply;
 
 use crate::command::ReplyStyle;
+use crate::replicated_store::Outcome;
 use crate::resp::Reply;
-use crate::store::Outcome;
 
 /// A client request that consists of several commands, such as `DEL a b c`, until all of them have an
 /// outcome.
-struct MultiPart {
+pub(super) struct MultiPart {
     pending_parts: usize,
     count: i64,
-    style: Told,
+    style: ReplyStyle,
     error: Option<Reply>,
     /// Whether a part was refused.
     refused: bool,
+    /// Whether a part was executed, or may have been.
     maybe_executed: bool,
 }
 
 impl MultiPart {
-    fn new(pending_parts: usize, style: Told) -> MultiPart {
+    pub(super) fn new(pending_parts: usize, style: ReplyStyle) -> MultiPart {
         MultiPart { pending_parts, count: 0, style, error: None, refused: false, maybe_executed: false }
     }
 
     /// Records the outcome of a part. Returns the result of the request after the last part.
-    fn finish_part(&mut self, outcome: &Outcome, error: Option<Reply>) -> Option<MultiPartResult> {
+    pub(super) fn finish_part(&mut self, outcome: &Outcome, error: Option<Reply>) -> Option<MultiPartResult> {
         self.pending_parts -= 1;
         match outcome {
             Outcome::Refused(_) => self.refused = true,
@@ -30,19 +33,19 @@ impl MultiPart {
         }
         match outcome {
             Outcome::Reply(KvReply::Changed(true) | KvReply::Value(Some(_))) => self.count += 1,
-            _ => self.error = self.error.finish_part().or(error),
+            _ => self.error = self.error.take().or(error),
         }
         if self.pending_parts > 0 {
             return None;
         }
-        Some(match self.error.finish_part() {
+        Some(match self.error.take() {
             // The error reply of a refusal would tell the client that no part was executed.
             Some(_) if self.refused && self.maybe_executed => MultiPartResult::PartlyRefused,
             Some(error) => MultiPartResult::Reply(error),
             None => MultiPartResult::Reply(match self.style {
-                Told::Count => Reply::Integer(self.count),
-                Told::OkOrNothing if self.count == 0 => Reply::Bulk(None),
-                Told::Ok | Told::OkOrNothing => Reply::Simple("OK"),
+                ReplyStyle::Count => Reply::Integer(self.count),
+                ReplyStyle::OkOrNil if self.count == 0 => Reply::Bulk(None),
+                ReplyStyle::Ok | ReplyStyle::OkOrNil => Reply::Simple("OK"),
             }),
         })
     }
@@ -50,7 +53,7 @@ impl MultiPart {
 
 /// The result of a request of several parts.
 #[derive(PartialEq, Eq, Debug)]
-enum MultiPartResult {
+pub(super) enum MultiPartResult {
     Reply(Reply),
     /// Some parts were refused, and others were executed, or their outcome is unknown.
     PartlyRefused,
@@ -58,10 +61,12 @@ enum MultiPartResult {
 
 #[cfg(test)]
 mod tests {
+    use mitra_consensus::log::LogError;
+
     use super::*;
 
     fn result_of(outcomes: &[Outcome]) -> Option<MultiPartResult> {
-        let mut request = MultiPart::new(outcomes.len(), Told::Count);
+        let mut request = MultiPart::new(outcomes.len(), ReplyStyle::Count);
         let error = |outcome: &Outcome| match outcome {
             Outcome::Refused(_) => Some(Reply::Error("MOVED".into())),
             Outcome::Unknown => Some(Reply::Error("UNKNOWN".into())),
@@ -74,7 +79,7 @@ mod tests {
     /// was executed.
     #[test]
     fn partly_executed_request_is_not_reported_as_refused() {
-        let (done, refused) = (Outcome::Reply(KvReply::Changed(true)), Outcome::Refused(Refused::NotLeader));
+        let (done, refused) = (Outcome::Reply(KvReply::Changed(true)), Outcome::Refused(LogError::NotLeader));
         for other in [&done, &Outcome::Reply(KvReply::Changed(false)), &Outcome::Unknown] {
             assert_eq!(result_of(&[other.clone(), refused.clone()]), Some(MultiPartResult::PartlyRefused));
             assert_eq!(result_of(&[refused.clone(), other.clone()]), Some(MultiPartResult::PartlyRefused));
