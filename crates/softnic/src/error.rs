@@ -77,11 +77,11 @@ pub enum OpenError {
 
 /// Adds the name of an operation to an error of the operating system.
 pub(crate) trait WithOperation<T> {
-    fn operation(self, operation: &'static str) -> Result<T, OpenError>;
+    fn with_operation(self, operation: &'static str) -> Result<T, OpenError>;
 }
 
 impl<T, E: Into<io::Error>> WithOperation<T> for Result<T, E> {
-    fn operation(self, operation: &'static str) -> Result<T, OpenError> {
+    fn with_operation(self, operation: &'static str) -> Result<T, OpenError> {
         self.map_err(|e| OpenError::System { operation, source: e.into() })
     }
 }

@@ -58,7 +58,7 @@ impl SoftNic {
         let max_mtu = port_mtu(ip, config.max_mtu)?;
         let name = config.name.unwrap_or_else(|| format!("mitra-{ip}"));
         let mut seed = [0; 32];
-        getrandom::fill(&mut seed).operation("reading the system's random source")?;
+        getrandom::fill(&mut seed).with_operation("reading the system's random source")?;
         let mut nic = NicConfig::new(&name, Gid::from(ip), seed);
         nic.max_mtu = max_mtu;
         nic.limits = config.limits;
@@ -76,12 +76,13 @@ impl SoftNic {
             },
             None => None,
         };
-        let async_events = Arc::new(EventQueue::new(MAX_EVENTS).operation("creating an eventfd")?);
+        let async_events = Arc::new(EventQueue::new(MAX_EVENTS).with_operation("creating an eventfd")?);
         let engine = Engine::new(nic, Arc::new(socket), config.offload, capture, Arc::clone(&async_events));
         let attr = engine.nic.attr().clone();
-        let shared =
-            Arc::new(SharedNic::new(engine, Arc::clone(&async_events)).operation("creating an eventfd")?);
-        let thread = shared.start(&name).operation("starting the progress thread")?;
+        let shared = Arc::new(
+            SharedNic::new(engine, Arc::clone(&async_events)).with_operation("creating an eventfd")?,
+        );
+        let thread = shared.start(&name).with_operation("starting the progress thread")?;
         Ok(Arc::new(SoftNic {
             attr,
             address: ip,
@@ -208,7 +209,7 @@ impl From<NoHostAccess> for PostError {
 
 /// Returns the largest path MTU that the interface of an address can carry, up to a bound.
 fn port_mtu(ip: IpAddr, bound: Option<Mtu>) -> Result<Mtu, OpenError> {
-    let interface = interface_of(ip).operation("listing the interfaces")?;
+    let interface = interface_of(ip).with_operation("listing the interfaces")?;
     let Some(interface) = interface else {
         return Err(OpenError::AddressNotLocal { address: ip, local: usable_addresses() });
     };

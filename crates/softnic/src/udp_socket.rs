@@ -110,24 +110,29 @@ impl RoceSocket {
             Some(address) => bind(address)?,
             None => bind_free_loopback()?,
         };
-        let address = inner.local_addr().operation("reading the address of the socket")?;
+        let address = inner.local_addr().with_operation("reading the address of the socket")?;
         let address = address.as_socket().expect("the local address of an IP socket is an IP address");
-        inner.set_nonblocking(true).operation("setting the socket non-blocking")?;
+        inner.set_nonblocking(true).with_operation("setting the socket non-blocking")?;
         // IBTA annex A17.3.2 forbids fragments. With the flag set, the kernel also sends IPv4 identification 0, and the sender must know
         // the identification to compute the ICRC.
         if address.is_ipv6() {
             // Over IPv4 the bound address selects the interface.
-            let interface = interface_index(address.ip()).operation("reading the index of the interface")?;
-            inner.set_multicast_if_v6(interface).operation("setting the interface for multicast")?;
+            let interface =
+                interface_index(address.ip()).with_operation("reading the index of the interface")?;
+            inner.set_multicast_if_v6(interface).with_operation("setting the interface for multicast")?;
             sys::setsockopt(&inner, options::Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_DO)
         } else {
             sys::setsockopt(&inner, options::MtuDiscover, &libc::IP_PMTUDISC_DO)
         }
-        .operation("setting the don't-fragment flag")?;
-        inner.set_recv_buffer_size(SOCKET_BUFFER_SIZE).operation("setting the size of the receive buffer")?;
-        inner.set_send_buffer_size(SOCKET_BUFFER_SIZE).operation("setting the size of the send buffer")?;
+        .with_operation("setting the don't-fragment flag")?;
+        inner
+            .set_recv_buffer_size(SOCKET_BUFFER_SIZE)
+            .with_operation("setting the size of the receive buffer")?;
+        inner
+            .set_send_buffer_size(SOCKET_BUFFER_SIZE)
+            .with_operation("setting the size of the send buffer")?;
         let receive_buffer_size =
-            inner.recv_buffer_size().operation("reading the size of the receive buffer")?;
+            inner.recv_buffer_size().with_operation("reading the size of the receive buffer")?;
         Ok(RoceSocket { inner, address, receive_buffer_size })
     }
 
@@ -241,7 +246,7 @@ fn bind(address: IpAddr) -> Result<socket2::Socket, OpenError> {
     check_usable(address).map_err(|reason| OpenError::UnusableAddress { address, reason })?;
     let to = SocketAddr::new(address, ROCE_PORT);
     let socket = socket2::Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))
-        .operation("creating a UDP socket")?;
+        .with_operation("creating a UDP socket")?;
     match socket.bind(&to.into()) {
         Ok(()) => Ok(socket),
         Err(e) => Err(match e.raw_os_error().map(Errno::from_raw) {
@@ -254,7 +259,7 @@ fn bind(address: IpAddr) -> Result<socket2::Socket, OpenError> {
 
 fn bind_free_loopback() -> Result<socket2::Socket, OpenError> {
     let mut seed = [0; 3];
-    getrandom::fill(&mut seed).operation("reading the system's random source")?;
+    getrandom::fill(&mut seed).with_operation("reading the system's random source")?;
     let mut last = IpAddr::from([127, 0, 0, 1]);
     for attempt in 0..MAX_LOOPBACK_ATTEMPTS {
         // 127.0.0.0/16 is left to addresses that users choose. The last byte is never 0 or 255: those look like network and
