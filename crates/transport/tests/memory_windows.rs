@@ -13,9 +13,9 @@ fn bind_window(p: &mut NicPair, access: Access) -> RemoteAddr {
     let bind = WindowBind { mw: mw.id, rkey, mr: node.mr.id, addr: BASE + 128, len: 64, access };
     p.post_on(1, &[SendWr::new(50, SendOp::BindWindow(bind), Data::empty())]).unwrap();
     p.run();
-    let done = p.send_completions(1);
-    assert_eq!(statuses(&done), [(50, WcStatus::Success)]);
-    assert_eq!(done[0].opcode, WcOpcode::BindWindow);
+    let completed = p.send_completions(1);
+    assert_eq!(statuses(&completed), [(50, WcStatus::Success)]);
+    assert_eq!(completed[0].opcode, WcOpcode::BindWindow);
     RemoteAddr { addr: BASE + 128, rkey }
 }
 
@@ -51,8 +51,8 @@ fn send_with_invalidate_unbinds_window() {
         p.post(SendWr::new(2, SendOp::SendWithInvalidate(window.rkey), Data::sge(p.sge(0, 0, len))));
         p.run();
         assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success), (2, WcStatus::Success)]);
-        let got = p.recv_completions(1);
-        assert_eq!((got[0].invalidated, got[0].byte_len), (Some(window.rkey), len));
+        let received = p.recv_completions(1);
+        assert_eq!((received[0].invalidated, received[0].byte_len), (Some(window.rkey), len));
         p.post(write(3, window));
         p.run();
         assert_eq!(statuses(&p.send_completions(0)), [(3, WcStatus::RemoteAccess)]);
@@ -81,8 +81,8 @@ fn local_invalidation_executes_in_posting_order() {
     p.transmit_all();
     p.post(write(1, window));
     p.run();
-    let done: Vec<_> = (1..4).map(|i| (i, WcStatus::Success)).collect();
-    assert_eq!(statuses(&p.send_completions(1)), done);
+    let completed: Vec<_> = (1..4).map(|i| (i, WcStatus::Success)).collect();
+    assert_eq!(statuses(&p.send_completions(1)), completed);
     assert_eq!(
         statuses(&p.send_completions(0)),
         [(1, WcStatus::Success)],

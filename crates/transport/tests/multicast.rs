@@ -78,10 +78,10 @@ fn each_attached_qp_receives_copy_with_addresses() {
     }
     attach(&mut p, 0, own);
     send(&mut p, b"to all", QKEY);
-    let got = p.recv_completions(1);
-    assert_eq!(statuses(&got), [(1, WcStatus::Success), (2, WcStatus::Success)]);
-    assert_eq!([got[0].qpn, got[1].qpn], [first, second]);
-    for wc in &got {
+    let received = p.recv_completions(1);
+    assert_eq!(statuses(&received), [(1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert_eq!([received[0].qpn, received[1].qpn], [first, second]);
+    for wc in &received {
         assert_eq!((wc.byte_len, wc.imm, wc.src_qp), (46, Some(6), own));
     }
     assert_eq!(
@@ -174,9 +174,9 @@ fn two_members_with_one_srq_take_one_receive_each() {
         attach(&mut p, 1, qp);
     }
     send(&mut p, b"hello", QKEY);
-    let got = p.recv_completions(1);
-    assert_eq!(statuses(&got), [(0, WcStatus::Success), (1, WcStatus::Success)]);
-    assert_eq!([got[0].qpn, got[1].qpn], sharers);
+    let received = p.recv_completions(1);
+    assert_eq!(statuses(&received), [(0, WcStatus::Success), (1, WcStatus::Success)]);
+    assert_eq!([received[0].qpn, received[1].qpn], sharers);
 }
 
 /// A receive with an invalid key fails its queue pair and no other one.

@@ -252,14 +252,14 @@ fn refused_modify_leaves_qp_unchanged() {
     let qp = nic.create_qp(p.now, &init).unwrap();
     nic.modify_qp(p.now, qp, &setup.to_init()).unwrap();
     let rtr = setup.to_rtr(&p.nodes[0], 0);
-    for (attr, why) in [
+    for (attr, message) in [
         (QpAttr { path_mtu: Some(Mtu::M4096), ..rtr }, "path_mtu must be at most the MTU of the port"),
         (
             QpAttr { max_dest_rd_atomic: Some(17), ..rtr },
             "max_dest_rd_atomic must be at most the limit `rd_atomic` of the device",
         ),
     ] {
-        assert_eq!(nic.modify_qp(p.now, qp, &attr).unwrap_err().to_string(), why);
+        assert_eq!(nic.modify_qp(p.now, qp, &attr).unwrap_err().to_string(), message);
         assert_eq!(nic.query_qp(qp).unwrap().state, QpState::Init);
     }
     nic.modify_qp(p.now, qp, &rtr).unwrap();

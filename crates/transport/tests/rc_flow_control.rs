@@ -376,8 +376,8 @@ fn both_ends_write_concurrently_without_retransmission() {
     }
     p.run();
     for i in 0..2 {
-        let done = p.send_completions(i);
-        assert_eq!(statuses(&done), (0..50).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+        let completed = p.send_completions(i);
+        assert_eq!(statuses(&completed), (0..50).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
         assert_eq!(p.counter(i, "retransmitted_packets"), 0);
     }
 }

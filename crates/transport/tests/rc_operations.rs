@@ -39,9 +39,12 @@ fn send_delivers_message() {
         p.post(SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, len as u32))));
         p.run();
         assert_success(&p.send_completions(0), 1, WcOpcode::Send);
-        let got = p.recv_completions(1);
-        assert_success(&got, 9, WcOpcode::Recv);
-        assert_eq!((got[0].byte_len, got[0].imm, got[0].invalidated), (len as u32, None, None));
+        let received = p.recv_completions(1);
+        assert_success(&received, 9, WcOpcode::Recv);
+        assert_eq!(
+            (received[0].byte_len, received[0].imm, received[0].invalidated),
+            (len as u32, None, None)
+        );
         assert_eq!(&p.bytes(1)[100..100 + len], data);
         assert!(p.bytes(1)[100 + len..].iter().all(|&b| b == 0));
     });
@@ -55,9 +58,9 @@ fn send_with_immediate_delivers_message_and_data() {
         p.post(SendWr::new(1, SendOp::SendWithImm(0xdead_beef), Data::sge(p.sge(0, 0, len as u32))));
         p.run();
         assert_success(&p.send_completions(0), 1, WcOpcode::Send);
-        let got = p.recv_completions(1);
-        assert_success(&got, 9, WcOpcode::Recv);
-        assert_eq!((got[0].byte_len, got[0].imm), (len as u32, Some(0xdead_beef)));
+        let received = p.recv_completions(1);
+        assert_success(&received, 9, WcOpcode::Recv);
+        assert_eq!((received[0].byte_len, received[0].imm), (len as u32, Some(0xdead_beef)));
         assert_eq!(&p.bytes(1)[..len], data);
     });
 }
@@ -84,9 +87,9 @@ fn write_with_immediate_places_data_and_completes_receive() {
         p.post(SendWr::new(1, SendOp::WriteWithImm(p.remote(8), 5), Data::sge(p.sge(0, 0, len as u32))));
         p.run();
         assert_success(&p.send_completions(0), 1, WcOpcode::Write);
-        let got = p.recv_completions(1);
-        assert_success(&got, 9, WcOpcode::RecvWithImm);
-        assert_eq!((got[0].byte_len, got[0].imm), (len as u32, Some(5)));
+        let received = p.recv_completions(1);
+        assert_success(&received, 9, WcOpcode::RecvWithImm);
+        assert_eq!((received[0].byte_len, received[0].imm), (len as u32, Some(5)));
         assert_eq!(&p.bytes(1)[8..8 + len], data);
     });
 }
@@ -97,9 +100,9 @@ fn read_fetches_data() {
         p.bytes(1)[50..50 + len].copy_from_slice(data);
         p.post(SendWr::new(1, SendOp::Read(p.remote(50)), Data::sge(p.sge(0, 3, len as u32))));
         p.run();
-        let got = p.send_completions(0);
-        assert_success(&got, 1, WcOpcode::Read);
-        assert_eq!(got[0].byte_len, len as u32);
+        let received = p.send_completions(0);
+        assert_success(&received, 1, WcOpcode::Read);
+        assert_eq!(received[0].byte_len, len as u32);
         assert_eq!(&p.bytes(0)[3..3 + len], data);
         assert!(p.bytes(0)[3 + len..].iter().all(|&b| b == 0));
     });

@@ -39,14 +39,14 @@ fn run_all_operations(p: &mut NicPair) {
     ];
     p.post_on(0, &wrs).unwrap();
     p.run();
-    let done = p.send_completions(0);
-    assert_eq!(statuses(&done), (1..=8).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
-    let got = p.recv_completions(1);
+    let completed = p.send_completions(0);
+    assert_eq!(statuses(&completed), (1..=8).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
+    let received = p.recv_completions(1);
     assert_eq!(
-        got.iter().map(|wc| (wc.wr_id, wc.imm)).collect::<Vec<_>>(),
+        received.iter().map(|wc| (wc.wr_id, wc.imm)).collect::<Vec<_>>(),
         [(10, None), (11, Some(55)), (12, Some(77))]
     );
-    assert!(got.iter().all(|wc| wc.status == WcStatus::Success && wc.byte_len == LEN as u32));
+    assert!(received.iter().all(|wc| wc.status == WcStatus::Success && wc.byte_len == LEN as u32));
     assert_eq!(p.bytes(1)[..LEN], a);
     assert_eq!(p.bytes(1)[0x4000..0x4000 + LEN], a);
     assert_eq!(p.bytes(1)[0x20000..0x20000 + LEN], a);

@@ -229,7 +229,7 @@ fn requester_matches_rxe_captures() {
             p.set_link(|_, _| LinkAction::Drop);
             let wrs = work_requests(&mut p, &requests, &keys);
             let (mut left, mut answers) = (&wrs[..], responses.iter().peekable());
-            let mut done = Vec::new();
+            let mut completed = Vec::new();
             while let Some((wr, rest)) = left.split_first() {
                 left = rest;
                 p.post_on(0, std::slice::from_ref(wr)).unwrap();
@@ -240,7 +240,7 @@ fn requester_matches_rxe_captures() {
                     let dest_qp = p.nodes[0].qp;
                     p.inject(0, &Packet { dest_qp, ..answer.packet() });
                 }
-                done.extend(p.send_completions(0));
+                completed.extend(p.send_completions(0));
             }
             let ours: Vec<_> = p.sent.iter().filter(|s| s.from == 0).collect();
             assert_eq!(ours.len(), requests.len(), "{name}");
@@ -251,11 +251,11 @@ fn requester_matches_rxe_captures() {
                 assert_eq!(Packet { dest_qp, mig_req, ..ours }, Packet { message, ..captured }, "{name}");
             }
             // All sends complete with the captured status, except for one whose response may be missing in the capture.
-            assert!(done.len() + 1 >= wrs.len(), "{name}: {} of {}", done.len(), wrs.len());
+            assert!(completed.len() + 1 >= wrs.len(), "{name}: {} of {}", completed.len(), wrs.len());
             let denied = responses.iter().any(|r| {
                 matches!(r.packet().message, Message::Ack(aeth) if matches!(aeth.syndrome, Syndrome::Nak(_)))
             });
-            let failed = done.iter().filter(|wc| wc.status != WcStatus::Success).collect::<Vec<_>>();
+            let failed = completed.iter().filter(|wc| wc.status != WcStatus::Success).collect::<Vec<_>>();
             assert_eq!(failed.len(), usize::from(denied), "{name}: {failed:?}");
             assert!(failed.iter().all(|wc| wc.status == WcStatus::RemoteAccess));
             assert_eq!(p.counter(0, "drop_stale_response"), 0, "{name}");

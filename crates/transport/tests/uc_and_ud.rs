@@ -38,12 +38,12 @@ fn uc_executes_sends_and_writes_at_every_mtu_and_length() {
             ];
             p.post_on(0, &wrs).unwrap();
             p.run();
-            let done: Vec<_> = (1..4).map(|i| (i, WcStatus::Success)).collect();
-            assert_eq!(statuses(&p.send_completions(0)), done);
-            let got = p.recv_completions(1);
-            assert_eq!(statuses(&got), [(9, WcStatus::Success), (10, WcStatus::Success)]);
-            assert_eq!((got[0].imm, got[0].byte_len), (Some(3), len as u32));
-            assert_eq!((got[1].imm, got[1].opcode), (Some(4), WcOpcode::RecvWithImm));
+            let completed: Vec<_> = (1..4).map(|i| (i, WcStatus::Success)).collect();
+            assert_eq!(statuses(&p.send_completions(0)), completed);
+            let received = p.recv_completions(1);
+            assert_eq!(statuses(&received), [(9, WcStatus::Success), (10, WcStatus::Success)]);
+            assert_eq!((received[0].imm, received[0].byte_len), (Some(3), len as u32));
+            assert_eq!((received[1].imm, received[1].opcode), (Some(4), WcOpcode::RecvWithImm));
             for at in [0, 0x10000, 0x20000] {
                 assert_eq!(p.bytes(1)[at..at + len], data);
             }
@@ -67,9 +67,13 @@ fn uc_drops_message_with_lost_packet() {
         }
         p.run();
         assert_eq!(p.send_completions(0).len(), 2, "the sender does not learn of the loss");
-        let got = p.recv_completions(1);
+        let received = p.recv_completions(1);
         // The receive of the dropped message serves the next message.
-        assert_eq!(got.iter().map(|wc| (wc.wr_id, wc.imm)).collect::<Vec<_>>(), [(8, Some(2))], "{lost}");
+        assert_eq!(
+            received.iter().map(|wc| (wc.wr_id, wc.imm)).collect::<Vec<_>>(),
+            [(8, Some(2))],
+            "{lost}"
+        );
         assert_eq!(p.bytes(1)[0x10000], 0);
         assert_eq!(p.state(1), QpState::Rts);
     }
@@ -108,8 +112,8 @@ fn uc_first_packet_restarts_unfinished_message() {
         let psn = Psn::new(100 + i);
         p.inject(1, &Packet::new(Transport::Uc, p.nodes[1].qp, psn, message, payload));
     }
-    let got = p.recv_completions(1);
-    assert_eq!((statuses(&got), got[0].byte_len), (vec![(8, WcStatus::Success)], 1027));
+    let received = p.recv_completions(1);
+    assert_eq!((statuses(&received), received[0].byte_len), (vec![(8, WcStatus::Success)], 1027));
 }
 
 #[test]
@@ -224,9 +228,12 @@ fn ud_delivers_message_with_addresses() {
         p.post(SendWr::new(1, SendOp::SendWithImm(6), Data::sge(p.sge(0, 0, len as u32))).to(to));
         p.run();
         assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
-        let got = p.recv_completions(1);
-        assert_eq!(statuses(&got), [(9, WcStatus::Success)]);
-        assert_eq!((got[0].byte_len, got[0].imm, got[0].src_qp), (40 + len as u32, Some(6), p.nodes[0].qp));
+        let received = p.recv_completions(1);
+        assert_eq!(statuses(&received), [(9, WcStatus::Success)]);
+        assert_eq!(
+            (received[0].byte_len, received[0].imm, received[0].src_qp),
+            (40 + len as u32, Some(6), p.nodes[0].qp)
+        );
         assert_eq!(p.bytes(1)[40..40 + len], data);
         // The last 20 bytes hold an IPv4 header from 127.0.0.1 to 127.0.0.2 with a valid checksum.
         let ip = p.bytes(1)[20..40].to_vec();
@@ -269,9 +276,9 @@ fn ud_drops_message_longer_than_receive_and_keeps_receive() {
     p.post(SendWr::new(2, SendOp::Send, Data::inline(b"5 byt")).to(to));
     p.post(SendWr::new(3, SendOp::Send, Data::inline(b"fits")).to(to));
     p.run();
-    let got = p.recv_completions(1);
-    assert_eq!(statuses(&got), [(9, WcStatus::Success)]);
-    assert_eq!((got[0].byte_len, &p.bytes(1)[40..44]), (44, &b"fits"[..]));
+    let received = p.recv_completions(1);
+    assert_eq!(statuses(&received), [(9, WcStatus::Success)]);
+    assert_eq!((received[0].byte_len, &p.bytes(1)[40..44]), (44, &b"fits"[..]));
 }
 
 #[test]
@@ -280,8 +287,8 @@ fn ud_refuses_invalid_sends() {
     let to = to_peer(&mut p, QKEY);
     let long = SendWr::new(1, SendOp::Send, Data::sge(p.sge(0, 0, 4097))).to(to);
     let refused = p.post_on(0, &[long]).unwrap_err();
-    let why = "work request 0: bytes of a datagram is 4097, this device's limit is 4096";
-    assert_eq!(refused.to_string(), why);
+    let message = "work request 0: bytes of a datagram is 4097, this device's limit is 4096";
+    assert_eq!(refused.to_string(), message);
     let nowhere = SendWr::new(1, SendOp::Send, Data::inline(b"x"));
     assert!(p.post_on(0, &[nowhere]).is_err());
     let write = SendWr::new(1, SendOp::Write(p.remote(0)), Data::inline(b"x")).to(to);
@@ -321,9 +328,9 @@ fn gsi_qp_exchanges_management_datagrams() {
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"hello")).to(to));
     p.run();
     assert_eq!(statuses(&p.send_completions(0)), [(1, WcStatus::Success)]);
-    let got = p.recv_completions(1);
-    assert_eq!(statuses(&got), [(9, WcStatus::Success)]);
-    assert_eq!((got[0].byte_len, got[0].src_qp), (45, Qpn::new(1)));
+    let received = p.recv_completions(1);
+    assert_eq!(statuses(&received), [(9, WcStatus::Success)]);
+    assert_eq!((received[0].byte_len, received[0].src_qp), (45, Qpn::new(1)));
     assert_eq!(p.bytes(1)[40..45], *b"hello");
     let sent = Packet::parse(&p.sent[0].bytes).unwrap();
     let deth = Deth { qkey: GSI_QKEY, src_qp: Qpn::new(1) };
