@@ -1,19 +1,21 @@
-//! Aligned Paxos (PODC 2019, "The Impact of RDMA on Agreement", section 5.2; agreement.md §4): processes and memories are agents alike,
-//! and a majority of all n + m of them decides; crashes only, fP + fM < (n + m) / 2. So more memories make up for fewer processes,
-//! and the other way round.
+//! Aligned Paxos (IRA, section 5.2): processes and memories are agents alike, and a majority of all n + m agents
+//! decides. Crashes only, fP + fM < (n + m) / 2: additional memories compensate for fewer processes, and the reverse.
 //!
 //! | | a process as an agent | delays | a memory as an agent | delays |
 //! |---|---|---|---|---|
-//! | phase 1 | prepare, promise | 2 | take the right to write, write the ballot, read all slots | 6 |
+//! | phase 1 | prepare, promise | 2 | take the permission to write, write the ballot, read all slots | 6 |
 //! | phase 2 | accept, accepted | 2 | write the value | 2 |
 //!
-//! The first leader skips phase 1: two delays. For another, it lasts as long as its majority: two delays where the processes are
-//! one, else six.
+//! The first leader skips phase 1 and decides in two delays. For any other leader, phase 1 takes two delays if
+//! processes alone form a majority of agents, and six otherwise.
 //!
-//! Any two majorities of all agents meet in an agent, of whichever kind; so both kinds must keep the whole promise: what has accepted
-//! a value reports it to every higher ballot, and lets no lower one pass. And no two majorities of the two kinds apart need meet.
-//! The first leader may skip phase 1 only while its ballot is the least that it knows of. In Protected Memory Paxos its first attempt
-//! will do, since who was overtaken has lost the right to write; a process as an agent has no such right to lose.
+//! Any two majorities of agents intersect in one agent of either kind. Both kinds therefore keep the whole promise: an
+//! agent that has accepted a value reports it to every higher ballot, and accepts no lower ballot. A majority of
+//! processes and a majority of memories need not intersect.
+//!
+//! The first leader may skip phase 1 only while it has seen no other ballot. In Protected Memory Paxos, it may skip
+//! phase 1 in its first attempt, because a process that was overtaken has lost the permission to write. A process as an
+//! agent has no such permission.
 
 use core::marker::PhantomData;
 
@@ -23,23 +25,24 @@ use crate::process::{ballot_above, majority, send_others};
 use crate::protected_memory_paxos::{self as memory, ProtectedMemoryPaxos, Slot};
 use crate::{Action, Actions, AllRules, Input, Process, ProcessId, Region, RuleSet, Value};
 
-/// The rules that safety rests on, beside those of the memories ([`memory::Rules`]), for checkers to switch off.
+/// The rules that safety rests on, in addition to the rules of the memories ([`memory::Rules`]). A checker disables
+/// them one at a time.
 pub trait Rules: RuleSet {
-    /// A process refuses ballots below the one that it has promised.
+    /// A process refuses ballots below the ballot that it has promised.
     const KEEPS_PROMISES: bool = true;
-    /// All agents are counted together. Else a majority of the processes is enough, or one of the memories.
+    /// A quorum is a majority of all agents. Without the rule, a majority of the processes or of the memories suffices.
     const COUNTS_AGENTS_TOGETHER: bool = true;
-    /// What a process reports as accepted counts.
+    /// A leader adopts values that processes report as accepted.
     const ADOPTS_FROM_PROCESSES: bool = true;
-    /// What is found accepted in a memory counts.
+    /// A leader adopts values that it reads from memories as accepted.
     const ADOPTS_FROM_MEMORIES: bool = true;
-    /// Only the least ballot goes without phase 1; not just any that the first leader begins with.
+    /// Only the least ballot skips phase 1. Without the rule, the first attempt of process 0 does.
     const SKIPS_PHASE_1_FOR_LEAST_BALLOT_ONLY: bool = true;
 }
 
 impl Rules for AllRules {}
 
-/// A process of Aligned Paxos: proposer, learner, and one of the agents.
+/// A process of Aligned Paxos: a proposer, a learner, and an agent.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AlignedPaxos<V, R = AllRules, M = AllRules> {
     me: ProcessId,
@@ -57,7 +60,7 @@ pub struct AlignedPaxos<V, R = AllRules, M = AllRules> {
 }
 
 impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
-    /// A process that wants `input` decided, among `processes` processes and `memories` memories.
+    /// Creates a process that proposes `input`, among `processes` processes and `memories` memories.
     pub fn new(me: ProcessId, processes: u8, memories: u8, input: V) -> AlignedPaxos<V, R, M> {
         AlignedPaxos {
             me,
@@ -75,12 +78,12 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         }
     }
 
-    /// The regions of each memory: as in Protected Memory Paxos.
+    /// Returns the regions of each memory, which are those of Protected Memory Paxos.
     pub fn regions(processes: u8) -> Vec<Region> {
         ProtectedMemoryPaxos::<V, M>::regions(processes)
     }
 
-    /// To everybody, this process included.
+    /// Sends a message to all processes, including this one.
     fn send_all(&mut self, message: &Message<V>, out: &mut Actions<Self>) {
         send_others(self.me, self.processes, message, out);
         self.hear(self.me, message.clone(), out);
@@ -93,7 +96,7 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         }
     }
 
-    /// Whether so many processes and so many memories are a quorum.
+    /// Returns whether these numbers of processes and memories form a quorum.
     fn suffice(&self, processes: usize, memories: usize) -> bool {
         let (n, m) = (usize::from(self.processes), usize::from(self.memories));
         match R::COUNTS_AGENTS_TOGETHER {
@@ -121,7 +124,8 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         }
     }
 
-    /// An agent has promised, and reports what it accepted last. What turns up once the value is settled is of no account.
+    /// Handles a promise with the ballot and value that an agent accepted last. A report that arrives after the value
+    /// is fixed has no effect.
     fn adopt(&mut self, last: Option<(u64, V)>, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         match &mut attempt.proposed {
@@ -156,12 +160,12 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         }
     }
 
-    /// The attempt of this ballot, if it is still under way.
+    /// Returns the current attempt if it has this ballot.
     fn attempt(&mut self, ballot: u64) -> Option<&mut Attempt<V>> {
         self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot)
     }
 
-    /// An agent has refused: it knows of a higher ballot, perhaps of which.
+    /// Handles a refusal. `promised` is the higher ballot of the agent; 0 if it is unknown.
     fn refused(&mut self, promised: u64, out: &mut Actions<Self>) {
         self.seen = self.seen.max(promised);
         self.attempt = None;

@@ -1,23 +1,28 @@
-//! Non-equivocating broadcast (PODC 2019, section 4.1; agreement.md §5): n ≥ 2fP + 1 processes, any fP of them Byzantine, m ≥ 2fM + 1
-//! memories. No two correct processes deliver different messages as the k-th of one sender, and if one delivers it, all do.
+//! Non-equivocating broadcast (IRA, section 4.1): n ≥ 2fP + 1 processes, of which up to fP are Byzantine, and m ≥ 2fM +
+//! 1 memories. No two correct processes deliver different messages as the k-th message of one sender. If one correct
+//! process delivers a message, all do.
 //!
-//! Each process has a register for each sender and k, which it alone writes: a [`Slot`] of three fields.
+//! Each process has a register for each sender q and index k, which it alone may write. The register is a [`Slot`] of
+//! three fields.
 //!
-//! | field | written where a scan of all slots for (q, k) finds | says |
+//! | field | written after a scan of all slots for (q, k) finds | meaning |
 //! |---|---|---|
-//! | copy | a message in q's own slot, signed by q | this is what I have seen |
-//! | witness (L1) | after my copy: a majority of copies, all alike | I have seen no other |
-//! | proof (L2) | a majority of witnesses for a message, or a proof | nobody ever finds another |
+//! | copy | a message in q's own slot, signed by q | the process has seen this message |
+//! | witness (L1) | after the own copy: a majority of copies, all equal | the process has seen no other message |
+//! | proof (L2) | a majority of witnesses for one message, or a proof | no other message can have a proof |
 //!
-//! Of two correct processes that copied different messages, the one that scans last finds both; so they are not both witnesses. A
-//! majority may have only one correct process in common with the correct ones: a proof holds the word of one, so proofs are unique, and
-//! may be handed on. Delivered is what I have proof of. Without the second level a correct witness delivers, while
-//! another, which copied a different message, never does: not total.
+//! If two correct processes copied different messages, the one that scans last finds both copies and signs no witness.
+//! Any two majorities may intersect in Byzantine processes only, but each majority contains a correct process. A proof
+//! therefore contains a witness of a correct process. Proofs are unique, and processes may copy each other's proofs. A
+//! process delivers a message once it has written a proof. With witnesses alone, a correct witness could deliver a
+//! message that another correct process, which copied a different message, never delivers.
 //!
-//! The paper's L1 holds the copies that it is made of. Here it is its signer's word alone: one in a majority of words is honest.
+//! In the paper, L1 contains the copies that it is based on. Here, L1 is the witness's signature only: among the
+//! witnesses of a majority, at least one is correct.
 //!
-//! What does not verify is as good as not written; a proof counts whoever its sender is. A sender has room for so many messages, and
-//! no more ([`Broadcast::regions`]); one that was ignored is never scanned again.
+//! A field whose signatures do not verify counts as unwritten. A proof counts whichever process wrote it. Each sender
+//! has room for a fixed number of messages ([`Broadcast::regions`]). A process never scans the slots of an ignored
+//! sender again.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -33,19 +38,19 @@ use crate::{
     RuleSet, Value,
 };
 
-/// A sender signs its k-th message.
+/// The purpose of a sender's signature of its k-th message.
 pub const MESSAGE: Purpose = Purpose("broadcast: message");
-/// A process signs that it has seen no other.
+/// The purpose of a witness's signature: the process has seen no other message.
 pub const WITNESS: Purpose = Purpose("broadcast: witness");
 
-/// What a process has written about a sender's k-th message.
+/// The register of one process for one sender's k-th message.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Slot<V, S> {
     /// The message, signed by its sender.
     pub copy: Option<Signed<V, S>>,
-    /// The same, signed by this process.
+    /// The message, signed by this process as a witness.
     pub witness: Option<Signed<V, S>>,
-    /// The same, signed by a majority of witnesses.
+    /// The message, signed by a majority of witnesses.
     pub proof: Option<Signed<V, S>>,
 }
 
@@ -65,15 +70,15 @@ impl<V: Value, S: Clone + Eq + Hash + Debug> WriteOnceFields for Slot<V, S> {
     }
 }
 
-/// The rules that safety and totality rest on, for checkers to switch off.
+/// The rules that safety and totality rest on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// Delivered is what there is proof of. Else what I am a witness of.
+    /// A process delivers a message once it has a proof. Without the rule, once it is a witness.
     const TWO_LEVELS: bool = true;
-    /// Others are awaited at all. Else delivered is what its sender has written.
+    /// A process awaits a majority before it delivers. Without the rule, it delivers what the sender wrote.
     const AWAITS_OTHERS: bool = true;
-    /// A witness has scanned after its copy was written.
+    /// A process becomes a witness only by a scan that began after its copy was written.
     const SCANS_AFTER_COPYING: bool = true;
-    /// Who finds two messages is no witness.
+    /// A process that finds two messages does not become a witness.
     const ONE_MESSAGE_ONLY: bool = true;
     /// Signatures are verified.
     const VERIFIES: bool = true;
@@ -81,7 +86,7 @@ pub trait Rules: RuleSet {
 
 impl Rules for AllRules {}
 
-/// A process's part in the broadcasts of all.
+/// The state of one process in the broadcasts of all senders.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Broadcast<V, K: Signer, R = AllRules> {
     me: ProcessId,
@@ -90,20 +95,21 @@ pub struct Broadcast<V, K: Signer, R = AllRules> {
     keys: K,
     registers: ReplicatedRegisters<Slot<V, K::Signature>>,
     senders: Vec<Sender<V, K::Signature>>,
-    /// What I am to broadcast.
+    /// The message that this process is about to broadcast.
     message: Option<V>,
     doing: Doing,
-    /// How many scans in a row have led to nothing. After one of each sender's slots it is time to rest.
+    /// The number of consecutive scans without progress. After one such scan per sender, the process waits for a
+    /// wake-up.
     fruitless: u8,
     rules: PhantomData<R>,
 }
 
-/// What I know of a sender.
+/// The state of one sender's broadcasts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Sender<V, S> {
-    /// The index of its next message.
+    /// The index of the sender's next message.
     next: u16,
-    /// What I have to write about that.
+    /// The content of this process's slot for that message.
     mine: Slot<V, S>,
     ignored: bool,
 }
@@ -116,7 +122,8 @@ enum Doing {
 }
 
 impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
-    /// A process among `processes` processes, over `memories` memories with room for `room` messages of each sender.
+    /// Creates the state of process `me` among `processes` processes, over `memories` memories with room for `room`
+    /// messages per sender.
     pub fn new(me: ProcessId, processes: u8, memories: u8, room: u16, keys: K) -> Broadcast<V, K, R> {
         let sender = Sender { next: 0, mine: Slot::default(), ignored: false };
         Broadcast {
@@ -133,7 +140,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         }
     }
 
-    /// The regions of each memory: one for each process, with a slot for each sender and index, which it alone may write.
+    /// Returns the regions of each memory: one region per process, which it alone may write, with a slot for each
+    /// sender and index.
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
         let region = |p| Region {
             registers: room * u16::from(processes),
@@ -144,13 +152,13 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         (0..processes).map(|p| region(ProcessId(p))).collect()
     }
 
-    /// Whether there is room for a message, and the last one is delivered.
+    /// Returns whether the process has delivered its own last message, and there is room for another.
     pub fn can_broadcast(&self) -> bool {
         let own = &self.senders[usize::from(self.me.0)];
         self.message.is_none() && own.mine == Slot::default() && own.next < self.room
     }
 
-    /// Broadcasts a message, if [`Broadcast::is_free`].
+    /// Broadcasts a message, if [`Broadcast::can_broadcast`] returns true. Otherwise, it drops the message.
     pub fn broadcast<M>(&mut self, message: V, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         if self.can_broadcast() {
             self.message = Some(message);
@@ -158,7 +166,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         }
     }
 
-    /// Begins, or goes on after a rest.
+    /// Starts scanning, or continues after a wait. The owner calls it on [`crate::Input::Start`] and
+    /// [`crate::Input::Wake`].
     pub fn wake<M>(&mut self, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         match self.doing {
             Doing::Resting => self.scan_next(ProcessId(0), out),
@@ -166,17 +175,17 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         }
     }
 
-    /// Hears nothing of a sender any more.
+    /// Ignores all further messages of a sender.
     pub fn ignore(&mut self, sender: ProcessId) {
         self.senders[usize::from(sender.0)].ignored = true;
     }
 
-    /// Hears of one sender alone.
+    /// Ignores all senders except one.
     pub fn ignore_all_except(&mut self, sender: ProcessId) {
         (0..self.processes).map(ProcessId).filter(|&q| q != sender).for_each(|q| self.ignore(q));
     }
 
-    /// Takes a memory's answer. Some if a message is delivered: whose, and what it says.
+    /// Handles a memory's response. Returns the sender and the message if a message is delivered.
     pub fn answered<M>(
         &mut self,
         memory: MemoryId,
@@ -184,7 +193,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         response: Response<Slot<V, K::Signature>>,
         out: &mut Vec<Action<Slot<V, K::Signature>, M>>,
     ) -> Option<(ProcessId, V)> {
-        // Nobody is refused its own region, nor to read.
+        // No process can lose the permission to read, or to write its own region.
         let CallOutcome::Done(slots) = self.registers.answered(memory, id, response, out)? else {
             return None;
         };
@@ -208,13 +217,13 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         delivered
     }
 
-    /// Where each process writes about a sender's message.
+    /// Returns the register for a sender's message in each process's region.
     fn register(&self, sender: ProcessId, index: u16) -> u16 {
         u16::from(sender.0) * self.room + index
     }
 
-    /// Scans the slots of this sender's next message, or of the next sender of whom there is anything to hear. Rests if that has led to
-    /// nothing with each of them.
+    /// Scans the slots for the next message of `from`, or of the next sender that is not ignored and has room. Waits
+    /// for a wake-up if one scan per sender made no progress.
     fn scan_next<M>(&mut self, from: ProcessId, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         let everybody = (0..self.processes).map(|p| ProcessId((from.0 + p) % self.processes));
         let heard = |q: &ProcessId| {
@@ -233,7 +242,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         self.registers.call((0..self.processes).map(read).collect(), out);
     }
 
-    /// Takes what a scan has found about a sender's next message. True if there is more to write about it now.
+    /// Evaluates a scan for a sender's next message. Returns whether this process has a new field to write.
     fn advance(&mut self, q: ProcessId, slots: &[Slot<V, K::Signature>]) -> bool {
         let at = usize::from(q.0);
         if let Some(proof) = self.proof(q, slots).filter(|_| R::TWO_LEVELS) {
@@ -259,7 +268,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         }
     }
 
-    /// The next message of a sender, signed by it: mine, or what stands in its own slot.
+    /// Returns the sender's next message, signed by the sender: this process's own message, or the copy in the sender's
+    /// slot.
     fn message_of(
         &mut self,
         q: ProcessId,
@@ -272,7 +282,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         self.message.take().map(|message| Signed::by(q, &self.keys, MESSAGE, about, message))
     }
 
-    /// My word that I have found no other message than I have copied, if that is so, and a majority has copied it.
+    /// Returns this process's witness signature if a majority of the slots holds an equal copy and no slot holds a
+    /// different message.
     fn witness(
         &self,
         q: ProcessId,
@@ -286,8 +297,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
             .then(|| Signed::by(self.me, &self.keys, WITNESS, about, copy.value.clone()))
     }
 
-    /// A proof: one that somebody hands on, or what the witnesses of a message say together. What does not verify goes first: it must not
-    /// take the place of what does.
+    /// Returns a proof: a complete proof from a slot, or the combined witness signatures of one message. Invalid
+    /// signatures are removed first, so that they cannot replace valid ones.
     fn proof(&self, q: ProcessId, slots: &[Slot<V, K::Signature>]) -> Option<Signed<V, K::Signature>> {
         let mut proofs: Vec<Signed<V, K::Signature>> = Vec::new();
         for signed in slots.iter().flat_map(|slot| [&slot.proof, &slot.witness]).flatten() {
@@ -300,7 +311,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         proofs.into_iter().find(|proof| proof.by.len() >= majority(self.processes.into()))
     }
 
-    /// What I have written last about a sender's message may be the proof of it.
+    /// Delivers the sender's next message if this process has written its proof.
     fn deliver(&mut self, q: ProcessId) -> Option<(ProcessId, V)> {
         let sender = &mut self.senders[usize::from(q.0)];
         let last = match (R::AWAITS_OTHERS, R::TWO_LEVELS) {
@@ -314,7 +325,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         (!sender.ignored).then_some((q, message))
     }
 
-    /// This, if it is the sender's next message.
+    /// Returns the signed message if the sender's signature for its next message verifies.
     fn is_message(&self, q: ProcessId, copy: &Signed<V, K::Signature>) -> Option<Signed<V, K::Signature>> {
         Some(self.verified(q, MESSAGE, copy.clone())).filter(|copy| copy.by.contains_key(&q))
     }

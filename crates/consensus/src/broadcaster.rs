@@ -1,12 +1,12 @@
-//! The smallest user of the non-equivocating broadcast: one message of one sender. All correct processes deliver the same, or none of them
-//! any.
+//! A minimal user of the non-equivocating broadcast, with one message of one sender: all correct processes deliver the
+//! same message, or none delivers any.
 
 use crate::broadcast::{Broadcast, Rules, Slot};
 use crate::signature::Signer;
 use crate::{Actions, AllRules, Input, Process, ProcessId, Value};
 use serde::Serialize;
 
-/// A process that broadcasts one message, if it has one, and "decides" on the first that it delivers of one sender.
+/// A process that optionally broadcasts one message, and decides on the first message that it delivers from one sender.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Broadcaster<V, K: Signer, R = AllRules> {
     broadcast: Broadcast<V, K, R>,
@@ -16,7 +16,7 @@ pub struct Broadcaster<V, K: Signer, R = AllRules> {
 }
 
 impl<V: Value + Serialize, K: Signer, R: Rules> Broadcaster<V, K, R> {
-    /// A process that takes part by `broadcast`, sends `message`, and waits for one of `sender`.
+    /// Creates a process that broadcasts `message`, if there is one, and decides on the first message of `sender`.
     pub fn new(
         mut broadcast: Broadcast<V, K, R>,
         message: Option<V>,

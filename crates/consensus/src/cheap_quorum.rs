@@ -1,21 +1,24 @@
-//! Cheap Quorum (PODC 2019, section 4.2; agreement.md §6): n ≥ 2fP + 1 processes, any fP of them Byzantine, m ≥ 2fM + 1 memories. Its leader
-//! decides in two delays and with one signature, if all is well; if not, processes panic and give up: each *aborts* with a value and
-//! what it has as evidence for it, which [`crate::preferential_paxos`] goes on from.
+//! Cheap Quorum (IRA, section 4.2): n ≥ 2fP + 1 processes, of which up to fP are Byzantine, and m ≥ 2fM + 1 memories.
+//! In a failure-free synchronous run, the leader decides in two delays and with one signature. Otherwise, processes
+//! panic and *abort* with a value and the evidence for it, from which [`crate::preferential_paxos`] continues.
 //!
 //! ```text
-//! leader    ──write signed v──▶ its region ──ack──▶ decided, unless somebody has ended writing there
-//! followers ──poll──▶ write v, signed too ──poll──▶ all have ▶ write the proof ──poll──▶ all have ▶ decided
-//! who panics ──say so, end writing to the leader's region, read it──▶ aborted
+//! leader    ──write signed v──▶ its region ──ack──▶ decides, unless a process has revoked its permission
+//! followers ──poll──▶ write v, signed too ──poll──▶ all have written v ▶ write the proof ──poll──▶ all have proofs ▶ decide
+//! panicking ──write panic, revoke writing the leader's region, read it──▶ abort
 //! ```
 //!
-//! Each memory has one region with the leader's value, whose rights anybody may freeze, and one for each process, which it alone
-//! writes: a [`Slot`].
+//! Each memory has one region with the leader's value, which any process may make read-only, and one region per
+//! process, which that process alone may write. Each holds a [`Slot`].
 //!
-//! - Who panics freezes and reads *on each memory*: what it has frozen before it reads it finds the leader's write in, if that was acknowledged.
-//!   A majority frozen and then a majority read may be different ones.
-//! - The leader is a follower too, and writes its own proof: the others wait for all.
-//! - Who has decided still looks whether somebody panics, and joins: else those who have to go on are too few.
-//! - A value with n signatures is one that all correct processes have, and decided; with the leader's alone, one that it may have.
+//! - A panicking process revokes and then reads *at each memory*. If the leader's write was acknowledged before the
+//!   revocation, the read finds it. Revoking at one majority and then reading another majority could miss it.
+//! - The leader also acts as a follower, and writes its own proof, because the followers wait for the proofs of all
+//!   processes.
+//! - A process that has decided keeps polling, and joins a panic. Otherwise, too few processes would take part in the
+//!   fallback.
+//! - A value with the signatures of all n processes may have been decided by a follower. A value with the leader's
+//!   signature alone may have been decided by the leader.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -31,19 +34,19 @@ use crate::{
     RuleSet, Value,
 };
 
-/// Who leads.
+/// The leader.
 pub const LEADER: ProcessId = ProcessId(0);
-/// A process signs the value that it takes for the leader's.
+/// The purpose of a process's signature of the value that it received from the leader.
 pub const VALUE: Purpose = Purpose("cheap quorum: value");
 
-/// What a process has written.
+/// The register of one process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Slot<V, S> {
     /// The value, signed by the leader and this process.
     pub value: Option<Signed<V, S>>,
-    /// The same, signed by all.
+    /// The unanimity proof: the value, signed by all processes.
     pub proof: Option<Signed<V, S>>,
-    /// It has panicked.
+    /// Written if the process has panicked.
     pub panic: Option<()>,
 }
 
@@ -63,17 +66,18 @@ impl<V: Value, S: Clone + Eq + Hash + Debug> WriteOnceFields for Slot<V, S> {
     }
 }
 
-/// The rules that it rests on, for checkers to switch off.
+/// The rules that the protocol rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// Who panics freezes and reads on each memory. Else it freezes a majority, and then reads a majority.
+    /// A panicking process revokes and reads per memory. Without the rule, it revokes at a majority and then reads a
+    /// majority.
     const FREEZES_AND_READS_PER_MEMORY: bool = true;
-    /// Who panics ends writing to the leader's region at all.
+    /// A panicking process revokes the permission to write the leader's region.
     const FREEZES: bool = true;
     /// The leader writes its own proof.
     const LEADER_PROVES: bool = true;
-    /// Who has decided still looks whether somebody panics.
+    /// A process that has decided keeps polling for a panic.
     const DECIDERS_JOIN: bool = true;
-    /// A follower decides only when all have a proof, not once it has its own.
+    /// A follower decides when all processes have written a proof. Without the rule, it decides with its own.
     const AWAITS_PROOFS: bool = true;
 }
 
@@ -86,7 +90,7 @@ pub struct CheapQuorum<V, K: Signer, R = AllRules> {
     processes: u8,
     keys: K,
     input: V,
-    /// How often it has polled without having decided, and when that is too often.
+    /// The number of polls without a decision, and the number after which the process panics.
     polls: u8,
     patience: u8,
     registers: ReplicatedRegisters<Slot<V, K::Signature>>,
@@ -102,17 +106,17 @@ enum Doing {
     Proposing,
     Polling,
     Resting,
-    /// My slot.
+    /// Writes this process's slot.
     Writing,
     Freezing,
-    /// The leader's value, which nobody changes any more.
+    /// Reads the leader's value, which no process can change any more.
     Reading,
     Nothing,
 }
 
 impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
-    /// A process that wants `input` decided, among `processes` processes and `memories` memories, and that polls at most `patience`
-    /// times before it panics.
+    /// Creates a process that proposes `input`, among `processes` processes and `memories` memories. It panics after
+    /// `max_polls` polls without a decision.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
@@ -136,7 +140,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         }
     }
 
-    /// The regions of each memory: the leader's value, and one for each process.
+    /// Returns the regions of each memory: one for the leader's value, and one per process.
     pub fn regions(processes: u8) -> Vec<Region> {
         let region = |p, legal_change| Region {
             registers: 1,
@@ -148,7 +152,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         [region(LEADER, LegalChange::ReadOnly)].into_iter().chain(slots).collect()
     }
 
-    /// What it has given up with: a value, and whose signatures of it it has.
+    /// Returns the value that the process aborted with, and the signatures of it.
     pub fn aborted(&self) -> Option<&Signed<V, K::Signature>> {
         self.aborted.as_ref()
     }
@@ -165,7 +169,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         self.registers.call_refusable(vec![Op::Write { region: 0, register: 0, cell }], out);
     }
 
-    /// Looks what there is; or panics, if it has looked too often in vain.
+    /// Reads the leader's value and all slots, or panics after too many polls.
     fn poll(&mut self, out: &mut Actions<Self>) {
         if self.decided.is_none() {
             if self.polls == self.patience {
@@ -181,13 +185,13 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         Op::Write { region: self.me.0 + 1, register: 0, cell: self.mine.clone() }
     }
 
-    /// What a poll has found: the leader's value, and everybody's slot.
+    /// Handles the result of a poll: the leader's value, and the slots of all processes.
     fn polled(&mut self, found: &[Slot<V, K::Signature>], out: &mut Actions<Self>) {
         let Some((leader, slots)) = found.split_first() else { return };
         if slots.iter().any(|slot| slot.panic.is_some()) {
             return self.panic(out);
         }
-        // Having decided, the leader still has its proof to write.
+        // The leader writes its proof after it has decided.
         if self.go_on(leader, slots) {
             let write = self.write();
             return self.call(Doing::Writing, vec![write], out);
@@ -197,13 +201,13 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         }
     }
 
-    /// Until it is time to poll. The leader begins to follow with its first.
+    /// Waits until the next poll. The leader begins to act as a follower with its first poll.
     fn rest(&mut self, out: &mut Actions<Self>) {
         self.doing = Doing::Resting;
         out.push(Action::Wake);
     }
 
-    /// Does the next step that what was found allows. True if there is something to write.
+    /// Takes the next step that the result of a poll allows. Returns whether this process has a new field to write.
     fn go_on(&mut self, leader: &Slot<V, K::Signature>, slots: &[Slot<V, K::Signature>]) -> bool {
         let Some(value) = &self.mine.value else {
             let Some(mut value) = leader.value.clone().and_then(|value| self.leaders(value)) else {
@@ -239,7 +243,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         false
     }
 
-    /// This, if the leader has signed it: with that signature alone.
+    /// Returns the value with the leader's signature alone, if that signature verifies.
     fn leaders(&self, value: Signed<V, K::Signature>) -> Option<Signed<V, K::Signature>> {
         let mut value = self.verified(value);
         value.by.retain(|&p, _| p == LEADER);
@@ -304,7 +308,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
                         let leader = found.pop().and_then(|slot| slot.value);
                         self.abort(leader);
                     }
-                    // Nothing but the proposal may be refused.
+                    // Only the leader's proposal can be refused.
                     (_, CallOutcome::Refused) | (Doing::Resting | Doing::Nothing, _) => {}
                 }
             }
@@ -316,7 +320,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
         self.decided.as_ref()
     }
 
-    /// Polls, and what the leader does after its proposal.
+    /// Counts the polls, and one more once the leader has begun an operation after its proposal.
     fn attempts(&self) -> u64 {
         let proposes = matches!(self.doing, Doing::Nothing | Doing::Proposing | Doing::Resting);
         u64::from(self.polls) + u64::from(self.me == LEADER && !proposes)

@@ -1,15 +1,15 @@
-//! Two protocols at one process, over the same memories: each has regions of its own, and neither knows of the other.
+//! The composition of two independent protocols at one process, over the same memories and with separate regions.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Action, Actions, Input, Op, OpId, Process, Response};
 
-/// Something of the one's or of the other's.
+/// A register's content or a message of one of two protocols.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Either<A, B> {
-    /// Of the first.
+    /// Belongs to the first protocol.
     First(A),
-    /// Of the second.
+    /// Belongs to the second protocol.
     Second(B),
 }
 
@@ -20,7 +20,7 @@ impl<A: Default, B> Default for Either<A, B> {
 }
 
 impl<A: Default, B: Default> Either<A, B> {
-    /// The first's; a register that nobody has written is anybody's.
+    /// Returns the first protocol's content. A register that was never written holds the default of either protocol.
     pub(crate) fn first(self) -> A {
         if let Either::First(a) = self { a } else { A::default() }
     }
@@ -30,25 +30,25 @@ impl<A: Default, B: Default> Either<A, B> {
     }
 }
 
-/// Two protocols at one process. The regions of the second come behind those of the first.
+/// A process that runs two protocols. The regions of the second protocol follow those of the first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Composite<A, B> {
-    /// The first.
+    /// The first protocol.
     pub first: A,
-    /// The second.
+    /// The second protocol.
     pub second: B,
-    /// How many regions the first has.
+    /// The number of the first protocol's regions.
     shift: u8,
     asleep: [bool; 2],
 }
 
 impl<A: Process, B: Process> Composite<A, B> {
-    /// Two protocols, the first of which has so many regions on each memory.
+    /// Composes two protocols. `regions` is the number of regions of the first protocol at each memory.
     pub fn new(first: A, second: B, regions: u8) -> Composite<A, B> {
         Composite { first, second, shift: regions, asleep: [false; 2] }
     }
 
-    /// Lets the first do something, and takes what it asks for.
+    /// Calls `act` with the first protocol, and forwards the actions that it requests.
     pub fn with_first<T>(
         &mut self,
         act: impl FnOnce(&mut A, &mut Actions<A>) -> T,
@@ -66,7 +66,7 @@ impl<A: Process, B: Process> Composite<A, B> {
         self.take(true, asked, Either::Second, Either::Second, out);
     }
 
-    /// Takes what one of the two asks for.
+    /// Forwards the actions of one protocol. `side` is true for the second.
     fn take<C, M>(
         &mut self,
         side: bool,
@@ -86,7 +86,7 @@ impl<A: Process, B: Process> Composite<A, B> {
     }
 }
 
-/// An action, in the names that both share.
+/// Translates a protocol's action to the composite's regions, ids, cells and messages.
 pub(crate) fn renamed<C, D, M, N>(
     action: Action<C, M>,
     shift: u8,
@@ -153,7 +153,7 @@ impl<A: Process, B: Process> Process for Composite<A, B> {
                 let [first, second] = core::mem::take(&mut self.asleep);
                 (first.then_some(Input::Wake), second.then_some(Input::Wake))
             }
-            // Of who leads, and of coins, only the first wants to know.
+            // Only the first protocol takes leaders and coins.
             Input::Leader(p) => (Some(Input::Leader(p)), None),
             Input::Coin(side) => (Some(Input::Coin(side)), None),
         };

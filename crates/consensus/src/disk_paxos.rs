@@ -1,5 +1,7 @@
-//! Disk Paxos: n ≥ f + 1 processes, m ≥ 2fM + 1 memories, crashes only. The baseline with static permissions: who wrote must read
-//! again, to see that nobody has overtaken it. Eight delays, or four where phase 1 is done before (the first leader's first ballot).
+//! Disk Paxos (Gafni and Lamport, 2003): n ≥ f + 1 processes, m ≥ 2fM + 1 memories, crashes only.
+//!
+//! This is the baseline with static permissions. After each write, a process reads the slots of the others to detect a
+//! higher ballot. A decision takes eight delays, or four in the first ballot of process 0, which skips phase 1.
 
 use core::marker::PhantomData;
 
@@ -11,13 +13,13 @@ use crate::{
     Region, RegisterKind, Response, RuleSet, Value,
 };
 
-/// The rules that safety rests on, for checkers to switch off.
+/// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// Having written its value, a process reads whether a higher ballot has begun.
+    /// After it has written its value, a process reads whether a higher ballot has begun.
     const READS_AFTER_WRITE: bool = true;
-    /// Of what it has found, a process takes the value of the highest ballot.
+    /// A process adopts the value of the highest ballot that it read.
     const ADOPTS: bool = true;
-    /// The next operation on a memory waits for the outstanding one.
+    /// At most one operation is outstanding at each memory.
     const ONE_AT_A_TIME: bool = true;
 }
 
@@ -35,7 +37,7 @@ pub struct DiskPaxos<V, R = AllRules> {
     seen: u64,
     attempt: Option<Attempt<V>>,
     outstanding: OutstandingOps<Slot<V>>,
-    /// The paper's dblock: what I have last begun to write, to every memory.
+    /// The slot that this process last began to write to every memory (the paper's `dblock`).
     mine: Slot<V>,
     decided: Option<V>,
     rules: PhantomData<R>,
@@ -44,10 +46,11 @@ pub struct DiskPaxos<V, R = AllRules> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Attempt<V> {
     ballot: u64,
-    /// Phase 1: the highest ballot in which a value was found, and the value. Phase 2: mine.
+    /// In phase 1: the highest ballot in which a value was accepted, and the value. In phase 2: this attempt's ballot
+    /// and value.
     last: Option<(u64, V)>,
     proposing: bool,
-    /// How far this phase has come on each memory.
+    /// The progress of the current phase at each memory.
     steps: Vec<Step>,
 }
 
@@ -59,7 +62,7 @@ enum Step {
 }
 
 impl<V: Value, R: Rules> DiskPaxos<V, R> {
-    /// A process that wants `input` decided, among `processes` processes and `memories` memories.
+    /// Creates a process that proposes `input`, among `processes` processes and `memories` memories.
     pub fn new(me: ProcessId, processes: u8, memories: u8, input: V) -> DiskPaxos<V, R> {
         DiskPaxos {
             me,
@@ -77,7 +80,8 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         }
     }
 
-    /// The regions of each memory: one, with a register for each process, which writes no other.
+    /// Returns the regions of each memory: one region with a register per process. Each process writes its own register
+    /// only.
     pub fn regions(processes: u8) -> Vec<Region> {
         let all = ProcessSet::first(processes);
         let permissions = Permissions { read: all, write: all };
@@ -93,7 +97,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         if !self.leads || self.decided.is_some() || self.attempt.is_some() {
             return;
         }
-        // The least ballot of all has nothing to find.
+        // The least ballot of all needs no phase 1: no process can have accepted a value in a lower one.
         let least = self.me == ProcessId(0) && self.seen == 0;
         let ballot = ballot_above(self.seen, self.me, self.processes);
         self.seen = ballot;
@@ -107,7 +111,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         }
     }
 
-    /// Phase 2: the value is settled.
+    /// Begins phase 2 with the adopted value, or with the process's own.
     fn propose(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         let adopted = attempt.last.take().filter(|_| R::ADOPTS).map(|(_, value)| value);
@@ -118,11 +122,11 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         self.write(out);
     }
 
-    /// A phase begins: my slot to every memory.
+    /// Begins a phase: writes this process's slot to every memory.
     fn write(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         attempt.steps = vec![Step::Writing; self.memories.into()];
-        // Where phase 1 is still under way it is not needed any more.
+        // Phase 2 does not need the remaining responses of phase 1.
         self.outstanding.abandon();
         for memory in (0..self.memories).map(MemoryId) {
             self.write_to(memory, out);
@@ -168,14 +172,14 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
                         attempt.last.take().into_iter().chain(found).max_by_key(|(ballot, _)| *ballot);
                 }
             }
-            // The connection broke: it is not known whether this was written.
+            // The connection broke. The outcome of the write is unknown, so the process repeats it.
             (Step::Writing, Response::Nak) => return self.write_to(memory, out),
             _ => return,
         }
         self.end_phase(out);
     }
 
-    /// If a majority of the memories is done with this phase.
+    /// Ends the phase once a majority of the memories has completed it.
     fn end_phase(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &self.attempt else { return };
         if attempt.steps.iter().filter(|&&step| step == Step::Done).count() < majority(self.memories.into()) {

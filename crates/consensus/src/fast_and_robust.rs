@@ -1,13 +1,14 @@
-//! Fast & Robust (PODC 2019, section 4.3; agreement.md §6): weak Byzantine agreement of n ≥ 2fP + 1 processes over m ≥ 2fM + 1 memories, whose
-//! leader decides in two delays with one signature where all is well. Cheap Quorum first; who aborts goes on with Preferential Paxos, run
-//! by Robust Backup, and claims the value that it aborted with.
+//! Fast & Robust (IRA, section 4.3): weak Byzantine agreement of n ≥ 2fP + 1 processes over m ≥ 2fM + 1 memories. In a
+//! failure-free synchronous run, the leader decides in two delays with one signature. A process runs Cheap Quorum
+//! first. If it aborts, it continues with Preferential Paxos, run by Robust Backup, and claims the value that it
+//! aborted with.
 //!
 //! ```text
 //! Cheap Quorum ──decided──▶ decided
 //!       └──aborted: value and evidence──▶ Preferential Paxos ──decided──▶ decided
 //! ```
 //!
-//! Both use the same memories, in regions of their own, and may each have an operation outstanding.
+//! Both protocols use separate regions of the same memories. Each may have one operation outstanding at a memory.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -21,20 +22,20 @@ use crate::robust_backup::{self, RobustBackup};
 use crate::signature::{Signed, Signer};
 use crate::{Action, Actions, AllRules, Input, MemoryId, OpId, Process, ProcessId, Region, Response, Value};
 
-/// The part that always works.
+/// The fallback protocol.
 type Backup<V, K, P> = RobustBackup<PreferentialPaxos<V, P>, K>;
-/// What its registers hold.
+/// The content of a register of the fallback protocol.
 pub type BackupSlot<V, S> = crate::broadcast::Slot<robust_backup::EventBatch<Signed<V, S>>, S>;
 
-/// What a register holds.
+/// The content of a register.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum Cell<V, S> {
-    /// Nothing yet.
+    /// The register has not been written.
     #[default]
     Empty,
-    /// Of Cheap Quorum.
+    /// A register of Cheap Quorum.
     Quorum(cheap_quorum::Slot<V, S>),
-    /// Of Robust Backup.
+    /// A register of Robust Backup.
     Backup(BackupSlot<V, S>),
 }
 
@@ -50,21 +51,21 @@ impl<V, S> From<BackupSlot<V, S>> for Cell<V, S> {
     }
 }
 
-/// What is not of this part is as good as not written.
+/// A cell of the other protocol counts as unwritten.
 impl<V, S> From<Cell<V, S>> for cheap_quorum::Slot<V, S> {
     fn from(cell: Cell<V, S>) -> cheap_quorum::Slot<V, S> {
         if let Cell::Quorum(slot) = cell { slot } else { cheap_quorum::Slot::default() }
     }
 }
 
-/// What is not of this part is as good as not written.
+/// A cell of the other protocol counts as unwritten.
 impl<V, S> From<Cell<V, S>> for BackupSlot<V, S> {
     fn from(cell: Cell<V, S>) -> BackupSlot<V, S> {
         if let Cell::Backup(slot) = cell { slot } else { BackupSlot::default() }
     }
 }
 
-/// The parts of a process that invoke operations.
+/// The parts of a process that invoke operations, as in [`OpId::of_part`].
 const PARTS: u64 = 2;
 const QUORUM: u64 = 0;
 const BACKUP: u64 = 1;
@@ -83,9 +84,9 @@ pub struct FastAndRobust<
     room: u16,
     keys: K,
     quorum: CheapQuorum<V, K, R>,
-    /// Once the other has given up.
+    /// The fallback, once Cheap Quorum has aborted.
     backup: Option<Backup<V, K, P>>,
-    /// Whom Ω has named before that.
+    /// The leader that Ω named before the fallback began.
     leader: Option<ProcessId>,
 }
 
@@ -96,8 +97,10 @@ where
     R: cheap_quorum::Rules,
     P: preferential_paxos::Rules,
 {
-    /// A process that wants `input` decided, among `processes` processes and `memories` memories with room for `room` turns of each in the
-    /// backup, and that polls at most `patience` times before it panics.
+    /// Creates a process that proposes `input`, among `processes` processes and `memories` memories.
+    ///
+    /// `max_polls` is the number of polls after which Cheap Quorum panics. `room` is the number of broadcasts per
+    /// process in the fallback.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
@@ -118,7 +121,7 @@ where
         }
     }
 
-    /// The regions of each memory: those of Cheap Quorum, and then those of the backup.
+    /// Returns the regions of each memory: those of Cheap Quorum, followed by those of the fallback.
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
         let backup = Backup::<V, K, P>::regions(processes, room);
         CheapQuorum::<V, K, R>::regions(processes).into_iter().chain(backup).collect()
@@ -168,7 +171,7 @@ where
     }
 }
 
-/// What a part asks for, in the memories that both share: its regions begin with this one.
+/// Translates an action of a protocol whose regions begin at `first_region` of the shared memories.
 pub fn offset_regions<C: Into<D>, D>(action: Action<C, ()>, first_region: u8) -> Action<D, ()> {
     renamed(action, first_region, |id| id, Into::into, |message| message)
 }
@@ -177,7 +180,7 @@ fn of_part<C: Into<D>, D>(part: u64, action: Action<C, ()>, first_region: u8) ->
     renamed(action, first_region, |id| id.of_part(part, PARTS), Into::into, |message| message)
 }
 
-/// What a memory answers, as one part understands it.
+/// Translates a response to the cells of one protocol.
 pub fn convert_response<C: From<D>, D>(response: Response<D>) -> Response<C> {
     answer(response, C::from)
 }

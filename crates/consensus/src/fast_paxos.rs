@@ -1,23 +1,27 @@
-//! Fast Paxos (Lamport, "Fast Paxos", Distributed Computing 2006): the baseline in which any process proposes straight to the acceptors,
-//! with no leader in between. n > 2f and n > 2e + f processes, crashes only: f may crash at all, e of them without loss of speed.
+//! Fast Paxos (Lamport, "Fast Paxos", Distributed Computing, 2006): the baseline in which every process proposes
+//! directly to the acceptors, without a leader. n > 2f and n > 2e + f processes, crashes only: up to f may crash, and
+//! up to e of them without losing the fast path.
 //!
 //! | | delays |
 //! |---|---|
-//! | nobody else's proposal comes in between | 2: proposal, vote |
-//! | a collision, and the first process leads | 4: it takes the votes for promises, and proposes anew |
-//! | a collision, and another leads | 6: its ballot is not the next one, so it asks for promises |
+//! | no concurrent proposal | 2: proposal, vote |
+//! | a collision, and process 0 leads | 4: it treats the votes as promises, and proposes again |
+//! | a collision, and another process leads | 6: its ballot is not the next one, so it needs promises |
 //!
-//! One less where a collision shows by the votes of the proposers, who vote for their own at once.
+//! A collision takes one delay less where the votes of the proposers reveal it, because proposers vote for their own
+//! value at once.
 //!
-//! Ballot 0 is the fast one: each acceptor votes once in it, for the first proposal that it hears, and tells everybody. Whatever
-//! n − e acceptors vote for is decided. All other ballots are those of Paxos, with quorums of n − f.
+//! Ballot 0 is the fast ballot. Each acceptor votes once in it, for the first proposal that it receives, and sends its
+//! vote to all processes. A value with n − e votes is decided. All other ballots are classic Paxos ballots with quorums
+//! of n − f acceptors.
 //!
-//! What a leader may propose after the fast ballot (Lamport's rule O4): of a quorum Q, what all of Q vote for that are in some fast
-//! quorum. That is |Q| − e votes or more; and since |Q| ≥ n − f > 2e, these are most of Q. So the value of the most votes is
-//! always right, and where none has so many, any is.
+//! After the fast ballot, a leader with the reports of a quorum Q may propose only a value that some fast quorum may
+//! have chosen (Lamport's rule O4). Such a value has at least |Q| − e votes in Q. Since |Q| ≥ n − f > 2e, these are
+//! more than half of Q. The leader therefore proposes the value with the most votes in Q; if no value has |Q| − e
+//! votes, every value is allowed.
 //!
-//! A vote in the fast ballot is as good as a promise to the next ballot, as nobody votes twice in one ballot and there is none in
-//! between (Lamport's coordinated recovery). The next ballot is the first process's first.
+//! A vote in the fast ballot also serves as a promise to the next ballot: an acceptor votes once per ballot, and there
+//! is no ballot in between (Lamport's coordinated recovery). The next ballot is the first ballot of process 0.
 
 use core::marker::PhantomData;
 
@@ -27,22 +31,24 @@ use crate::paxos::{self, Acceptor, Attempt};
 use crate::process::{ballot_above, send_others};
 use crate::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet, RuleSet, Value};
 
-/// The ballot in which everybody proposes.
+/// The fast ballot, in which every process may propose.
 const FAST: u64 = 0;
 
-/// How many acceptors are enough.
+/// The quorum sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Quorums {
     processes: u8,
-    /// In an ordinary ballot: any two of these share an acceptor.
+    /// The quorum of a classic ballot. Any two classic quorums intersect.
     classic: usize,
-    /// In the fast ballot: any two of these and one ordinary quorum share an acceptor.
+    /// The quorum of the fast ballot. Any two fast quorums and any classic quorum have a common acceptor.
     fast: usize,
 }
 
 impl Quorums {
-    /// Of `processes` acceptors, `crashes` (f) may crash; and with `fast_crashes` (e) of them crashed, the fast ballot still decides.
-    /// None unless n > 2f and n > 2e + f; and e ≤ f, as beyond f nothing goes on.
+    /// Returns the quorums of `processes` acceptors of which `crashes` (f) may crash, and of which `fast_crashes` (e)
+    /// may have crashed while the fast ballot still decides.
+    ///
+    /// Returns `None` unless n > 2f, n > 2e + f and e ≤ f.
     pub fn new(processes: u8, crashes: u8, fast_crashes: u8) -> Option<Quorums> {
         let (n, f, e) = (usize::from(processes), usize::from(crashes), usize::from(fast_crashes));
         let quorums = Quorums { processes, classic: n.checked_sub(f)?, fast: n.checked_sub(e)? };
@@ -50,48 +56,49 @@ impl Quorums {
     }
 }
 
-/// What processes say.
+/// A message between processes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Message<V> {
-    /// The fast ballot: vote for this value.
+    /// Asks the acceptor to vote for this value in the fast ballot.
     Propose(V),
-    /// I have voted for it.
+    /// The sender has voted for this value in the fast ballot.
     Voted(V),
-    /// What belongs to an ordinary ballot, or to none.
+    /// A message of a classic ballot, or a decision.
     Classic(paxos::Message<V>),
 }
 
-/// The rules that safety rests on, for checkers to switch off.
+/// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// The fast ballot needs n − e votes. Else n − e − 1 are enough.
+    /// The fast ballot needs n − e votes. Without the rule, n − e − 1 suffice.
     const FAST_QUORUM: bool = true;
-    /// An acceptor votes once in the fast ballot. Else for every proposal.
+    /// An acceptor votes once in the fast ballot. Without the rule, it votes for every proposal.
     const VOTES_ONCE: bool = true;
-    /// An acceptor takes part in no ballot, the fast one included, below the one that it has promised.
+    /// An acceptor takes part in no ballot below the ballot that it has promised, including the fast ballot.
     const KEEPS_PROMISES: bool = true;
-    /// A leader proposes what was accepted before, if anything was.
+    /// A leader proposes a value that was accepted before, if there is one.
     const ADOPTS: bool = true;
-    /// Of the values of a ballot, a leader takes that of the most votes. Else the greatest.
+    /// Among the values of one ballot, a leader proposes the one with the most votes. Without the rule, it proposes the
+    /// greatest.
     const BY_VOTES: bool = true;
-    /// Only reports of the highest ballot count. Else those of all.
+    /// A leader considers the reports of the highest ballot only. Without the rule, it considers all reports.
     const BY_BALLOT: bool = true;
-    /// Votes are promises to the next ballot only. Else a leader takes them for promises to any.
+    /// A vote is a promise to the next ballot only. Without the rule, a leader treats it as a promise to every ballot.
     const NEXT_BALLOT_ONLY: bool = true;
 }
 
 impl Rules for AllRules {}
 
-/// A process of Fast Paxos: proposer, acceptor and learner.
+/// A process of Fast Paxos: a proposer, an acceptor and a learner.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FastPaxos<V, R = AllRules> {
     me: ProcessId,
     quorums: Quorums,
-    /// What a leader may propose if it is free: its own input, or the first proposal that it has heard.
+    /// The value that a leader proposes if it is free to choose: its own input, or the first proposal that it received.
     input: Option<V>,
     leads: bool,
     attempts: u64,
     seen: u64,
-    /// Who has voted for what in the fast ballot.
+    /// The votes of the fast ballot.
     votes: Reports<V>,
     attempt: Option<(Attempt<V>, Reports<V>)>,
     acceptor: Acceptor<V>,
@@ -99,11 +106,11 @@ pub struct FastPaxos<V, R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// What acceptors have accepted: ballots and values.
+/// The acceptors' reports: the acceptor, the ballot and the value that it accepted.
 type Reports<V> = Vec<(ProcessId, u64, V)>;
 
 impl<V: Value, R: Rules> FastPaxos<V, R> {
-    /// A process that proposes `input` as soon as it starts, or leaves that to others.
+    /// Creates a process that proposes `input` when it starts, or proposes nothing.
     pub fn new(me: ProcessId, quorums: Quorums, input: Option<V>) -> FastPaxos<V, R> {
         FastPaxos {
             me,
@@ -120,7 +127,7 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         }
     }
 
-    /// To everybody, this process included.
+    /// Sends a message to all processes, including this one.
     fn send_all(&mut self, message: &Message<V>, out: &mut Actions<Self>) {
         send_others(self.me, self.quorums.processes, message, out);
         self.hear(self.me, message.clone(), out);
@@ -133,13 +140,13 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         }
     }
 
-    /// How many have voted for the value of the most votes.
+    /// Returns the number of votes of the value with the most votes.
     fn most_votes(&self) -> usize {
         let votes_for = |value| self.votes.iter().filter(|(_, _, other)| other == value).count();
         self.votes.iter().map(|(_, _, value)| votes_for(value)).max().unwrap_or(0)
     }
 
-    /// As a learner: another's vote.
+    /// Handles a vote, as a learner.
     fn voted(&mut self, from: ProcessId, value: V, out: &mut Actions<Self>) {
         if R::VOTES_ONCE && self.votes.iter().any(|&(voter, ..)| voter == from) {
             return;
@@ -154,20 +161,21 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         self.recover(out);
     }
 
-    /// After a collision, whatever votes are still to come, no value can win the fast ballot any more.
+    /// Returns whether no value can win the fast ballot any more, whatever the outstanding votes are.
     fn collided(&self) -> bool {
         let absent = usize::from(self.quorums.processes).saturating_sub(self.votes.len());
         self.votes.len() >= self.quorums.classic && self.most_votes() + absent < self.quorums.fast
     }
 
-    /// As a leader: after a collision, goes on.
+    /// Begins a classic ballot after a collision, as the leader.
     fn recover(&mut self, out: &mut Actions<Self>) {
         if self.collided() {
             self.begin(true, out);
         }
     }
 
-    /// An ordinary ballot begins. The next one after the fast ballot needs no more promises if enough have voted.
+    /// Begins a classic ballot. The first ballot after the fast ballot needs no promises if enough acceptors have
+    /// voted.
     fn begin(&mut self, enough_voted: bool, out: &mut Actions<Self>) {
         if !self.leads || self.decided.is_some() || self.attempt.is_some() {
             return;
@@ -187,7 +195,7 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         }
     }
 
-    /// Once a quorum has promised: proposes what may have been decided before, else what it likes, as soon as there is any.
+    /// Once a quorum has promised, proposes a value that may have been decided before, or otherwise any known value.
     fn propose(&mut self, out: &mut Actions<Self>) {
         let Some((attempt, reports)) = &mut self.attempt else { return };
         if attempt.promises.len() < self.quorums.classic || attempt.proposed.is_some() {
@@ -217,7 +225,7 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         }
     }
 
-    /// The attempt of this ballot, if it is still under way.
+    /// Returns the current attempt if it has this ballot.
     fn attempt(&mut self, ballot: u64) -> Option<&mut (Attempt<V>, Reports<V>)> {
         self.attempt.as_mut().filter(|(attempt, _)| attempt.ballot == ballot)
     }
@@ -268,7 +276,8 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
     }
 }
 
-/// What a quorum's reports tell a leader to propose: of the highest ballot, the value of the most votes.
+/// Returns the value that a quorum's reports require a leader to propose: the value with the most votes in the highest
+/// ballot.
 fn pick<V: Value, R: Rules>(reports: &Reports<V>) -> Option<V> {
     let highest = reports.iter().map(|&(_, ballot, _)| ballot).max()?;
     let counted = reports.iter().filter(|&&(_, ballot, _)| ballot == highest || !R::BY_BALLOT);
@@ -292,7 +301,8 @@ impl<V: Value, R: Rules> Process for FastPaxos<V, R> {
             Input::Leader(p) => {
                 self.leads = p == self.me;
                 self.recover(out);
-                // The fast ballot may take too many crashes to end, without a collision: that only time can tell.
+                // The fast ballot may fail without a collision, if too many processes have crashed. Only a timeout
+                // reveals that.
                 if self.leads && self.decided.is_none() && self.attempt.is_none() {
                     out.push(Action::Wake);
                 }
@@ -316,13 +326,13 @@ impl<V: Value, R: Rules> Process for FastPaxos<V, R> {
 mod tests {
     use super::*;
 
-    /// Sets of acceptors, of so many of `n`.
+    /// Returns all sets of `len` acceptors of `n`, as bit masks.
     fn sets(n: u8, len: usize) -> Vec<u16> {
         (0..1 << n).filter(|set: &u16| set.count_ones() as usize == len).collect()
     }
 
-    /// Up to nine acceptors, the quorums are taken exactly where every two ordinary ones meet, and every two fast ones in every
-    /// ordinary one.
+    /// For up to nine acceptors, quorums exist exactly where every two classic quorums intersect, and every two fast
+    /// quorums intersect in every classic quorum.
     #[test]
     fn quorums_meet_wherever_they_are_allowed_and_nowhere_else() {
         for n in 1..=9 {
@@ -340,7 +350,8 @@ mod tests {
         }
     }
 
-    /// Up to nine acceptors, whatever they voted and whichever quorum is asked: what a fast quorum chose is picked.
+    /// For up to nine acceptors, whatever they voted and whichever classic quorum reports, `pick` returns the value
+    /// that a fast quorum chose.
     #[test]
     fn what_may_have_been_chosen_is_picked() {
         for n in 1..=9u8 {
@@ -350,7 +361,7 @@ mod tests {
                     .into_iter()
                     .flat_map(|chosen| sets(n, quorums.classic).into_iter().map(move |asked| (chosen, asked)))
                 {
-                    // The others all voted for the same, greater or lesser; nothing is harder.
+                    // All other acceptors vote for one other value, which is greater or less. This is the hardest case.
                     for (value, other) in [(1, 2), (2, 1)] {
                         let vote = |p: u8| if chosen >> p & 1 == 1 { value } else { other };
                         let voters = (0..n).filter(|p| asked >> p & 1 == 1);

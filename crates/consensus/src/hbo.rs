@@ -1,9 +1,10 @@
-//! HBO (PODC 2018, "Passing Messages while Sharing Memory"; agreement.md §7): randomized consensus where each process shares memory
-//! with its neighbours in a graph only, and a memory outlives its process. Crashes only.
+//! Hybrid Ben-Or (HBO; PMSM): randomized consensus where each process shares memory only with its neighbours in a
+//! graph, and a memory outlives its process. Crashes only.
 //!
-//! Ben-Or's algorithm, in which a message speaks for its sender and all its neighbours: whoever shares memory with q settles q's vote
-//! with the others by a consensus object in q's memory. So a round needs votes that *represent* more than half of the processes, and
-//! those may come from few. How many crashes that survives is a property of the graph: `mitra topology`.
+//! The protocol is Ben-Or's algorithm, in which a message carries the votes of its sender and of all the sender's
+//! neighbours. The processes that share memory with q agree on q's vote by a consensus object in q's memory. A round
+//! needs messages that *represent* more than half of the processes, which few senders may provide. The number of
+//! crashes that the protocol tolerates depends on the graph; `mitra topology` computes it.
 
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
@@ -15,50 +16,51 @@ use crate::{
     ProcessSet, Region, RegisterKind, Response, RuleSet,
 };
 
-/// Rounds for which the memories have room. More than a handful takes an adversary who knows the coins.
+/// The number of rounds for which the memories have room. The expected number of rounds is small unless the adversary
+/// predicts the coins.
 pub const MAX_ROUNDS: u8 = 100;
 
-/// A vote: a value, or none in the second phase.
+/// A vote.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Vote {
-    /// For a value.
+    /// A vote for a value.
     For(bool),
-    /// The first phase had no majority.
+    /// No value had a majority in the first phase (the paper's `?`).
     Unsure,
 }
 
-/// The two phases of a round.
+/// The phases of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Phase {
-    /// R: what everybody has.
+    /// Phase R: each process votes for its value.
     Report,
-    /// P: what a majority has, if one has.
+    /// Phase P: each process votes for the value with a majority in phase R, if there is one.
     Propose,
 }
 
-/// What processes say.
+/// A message between processes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// The settled votes of the sender's neighbourhood.
+    /// The votes that the sender's neighbourhood agreed on.
     Votes {
         /// The round, from 0.
         round: u8,
-        /// Its phase.
+        /// The phase of the round.
         phase: Phase,
-        /// Who votes what.
+        /// The votes, by process.
         votes: Vec<(ProcessId, Vote)>,
     },
-    /// It is decided.
+    /// The value is decided.
     Decided(bool),
 }
 
-/// The rules that safety rests on, for checkers to switch off.
+/// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// Who speaks for another settles its vote with all others who do.
+    /// The processes that represent a process agree on its vote. Without the rule, each assigns its own vote.
     const AGREES_ON_VOTES: bool = true;
-    /// A value is proposed and decided only with the votes of more than half of all.
+    /// A value needs the votes of more than half of all processes to be proposed or decided.
     const BY_MAJORITY: bool = true;
-    /// A proposed value is taken over, where it is not decided.
+    /// A process adopts a value that was proposed but not decided.
     const ADOPTS: bool = true;
 }
 
@@ -69,23 +71,23 @@ impl Rules for AllRules {}
 pub struct Hbo<R = AllRules> {
     me: ProcessId,
     processes: u8,
-    /// Those whose memory I share, me included.
+    /// The processes whose memory this process shares, including itself.
     neighbours: Vec<ProcessId>,
     value: bool,
     round: u8,
     phase: Phase,
-    /// What is settled of my neighbourhood in this phase.
+    /// The agreed votes of the neighbourhood in this phase.
     settled: Vec<(ProcessId, Vote)>,
-    /// Once I have sent my votes: waits for those of others.
+    /// The process has sent its votes, and waits for the votes of others.
     waiting: bool,
-    /// What each process votes, as far as I have heard, in this and later phases.
+    /// The votes received for this phase and later phases.
     heard: BTreeMap<(u8, Phase), BTreeMap<ProcessId, Vote>>,
     decided: Option<bool>,
     rules: PhantomData<R>,
 }
 
 impl<R: Rules> Hbo<R> {
-    /// A process that wants `input` decided, among `processes` processes, and shares memory with `neighbours`.
+    /// Creates a process that proposes `input`, among `processes` processes, and shares memory with `neighbours`.
     pub fn new(me: ProcessId, processes: u8, neighbours: ProcessSet, input: bool) -> Hbo<R> {
         let with_me = neighbours.with(me);
         Hbo {
@@ -103,7 +105,8 @@ impl<R: Rules> Hbo<R> {
         }
     }
 
-    /// The regions of a process's memory: one, for it and its neighbours, with a consensus object for each phase.
+    /// Returns the regions of a process's memory: one region for the process and its neighbours, with a consensus
+    /// object per phase.
     pub fn regions(owner: ProcessId, neighbours: ProcessSet) -> Vec<Region> {
         let all = neighbours.with(owner);
         vec![Region {
@@ -131,7 +134,7 @@ impl<R: Rules> Hbo<R> {
         }
     }
 
-    /// The vote of a neighbour is settled; with all of them, they are sent.
+    /// Records the agreed vote of a neighbour. Sends the votes once all neighbours have one.
     fn settle(&mut self, q: ProcessId, vote: Vote, out: &mut Actions<Self>) {
         self.settled.push((q, vote));
         if self.settled.len() < self.neighbours.len() {

@@ -1,47 +1,49 @@
-//! Who lives, and so who leads, by heartbeat counters in the memories (as in Mu, OSDI 2020; agreement.md §8). Each process keeps raising
-//! its counter in all memories, and reads those of the others: no messages, and nobody waits for a memory that has crashed.
+//! A failure detector with heartbeat counters in the memories (as in Mu, OSDI 2020). Each process increments its
+//! counter in all memories and reads the counters of the others. It sends no messages, and does not wait for a memory
+//! that has crashed.
 //!
-//! - A counter that has moved since the last look is a point for its process, one that has not is a point off, within 0 and
-//!   [`MAX_SCORE`]. Who falls to [`SUSPECT_SCORE`] is taken for dead, who rises to [`TRUST_SCORE`] for alive. Between the two nothing changes: from
-//!   one change of mind to the next it takes at least `TRUST_SCORE - SUSPECT_SCORE` looks that all say the same on balance. A link that comes and
-//!   goes around one value changes no mind at all.
-//! - The leader is the least process that is taken for alive; each process takes itself for alive.
-//! - Nobody is judged on a look that no memory has answered: that is an outage of my own.
+//! - Each read round in which a counter has advanced raises its process's score by one, up to [`MAX_SCORE`]. Any other
+//!   round lowers it by one. A process is suspected when its score falls to [`SUSPECT_SCORE`], and trusted again when
+//!   it rises to [`TRUST_SCORE`]. Between two changes at least `TRUST_SCORE - SUSPECT_SCORE` rounds pass, so a flapping
+//!   link does not cause repeated leader changes.
+//! - The leader is the least process that is trusted. Each process trusts itself.
+//! - A round in which no memory responded changes no score, because the fault is on the side of the reader.
 //!
-//! This is a failure detector for timely networks: processes that see each other differently name different leaders, and the log
-//! must be safe then, and is. [`crate::omega`] needs less timeliness, but a memory that never crashes.
+//! The detector assumes a timely network. Processes that observe different counters name different leaders for a while;
+//! the log stays safe then. [`crate::omega`] needs less timeliness, but a memory that never crashes.
 
 use crate::{
     Action, Actions, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process, ProcessId, ProcessSet,
     Region, RegisterKind, Response,
 };
 
-/// At this many score a process is taken for dead.
+/// The score at or below which a process is suspected.
 pub const SUSPECT_SCORE: u8 = 2;
-/// At this many score a process is taken for alive again.
+/// The score at or above which a suspected process is trusted again.
 pub const TRUST_SCORE: u8 = 6;
-/// The most score: so many looks and [`SUSPECT_SCORE`] less it takes to find a leader dead.
+/// The highest score. A process with this score is suspected after `MAX_SCORE - SUSPECT_SCORE` rounds without progress.
 pub const MAX_SCORE: u8 = 15;
 
-/// The ids of the two operations that may be outstanding at a memory.
+/// The ids of the two operations that may be outstanding at a memory: the read of all counters, and the write of the
+/// own counter.
 const LOOK: OpId = OpId(0);
 const BEAT: OpId = OpId(1);
 
-/// A process that beats, and watches the others.
+/// A process of the failure detector.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Heartbeat {
     me: ProcessId,
     counter: u64,
     others: Vec<Other>,
-    /// How many answers each memory owes. It is asked again when it owes none.
+    /// The number of outstanding operations at each memory. The process invokes the next ones when none is outstanding.
     owing: Vec<u8>,
-    /// A memory has answered since the last look.
+    /// A memory has responded in this round.
     looked: bool,
-    /// It has looked once: who has been here before, and forgotten, is not to count from 0 again.
+    /// The process has completed a round, and knows its own counter. A restarted process must not count from 0 again.
     beats: bool,
 }
 
-/// What is known of a process.
+/// The state of one observed process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Other {
     counter: u64,
@@ -51,7 +53,7 @@ struct Other {
 }
 
 impl Heartbeat {
-    /// A process among `processes` processes. It takes all for alive at first.
+    /// Creates a process among `processes` processes. It trusts all processes initially.
     pub fn new(me: ProcessId, processes: u8, memories: u8) -> Heartbeat {
         let other = Other { counter: 0, moved: false, score: MAX_SCORE, alive: true };
         Heartbeat {
@@ -64,7 +66,7 @@ impl Heartbeat {
         }
     }
 
-    /// The regions of each memory: one, with a counter for each process.
+    /// Returns the regions of each memory: one region with a counter per process.
     pub fn regions(processes: u8) -> Vec<Region> {
         let all = ProcessSet::first(processes);
         vec![Region {
@@ -75,18 +77,18 @@ impl Heartbeat {
         }]
     }
 
-    /// Who leads: the least of `among` that is taken for alive; none if nobody is.
+    /// Returns the leader: the least process of `among` that is trusted, or `None` if there is none.
     pub fn leader(&self, among: ProcessSet) -> Option<ProcessId> {
         let alive = |p: &ProcessId| *p == self.me || self.others[usize::from(p.0)].alive;
         (0..self.others.len() as u8).map(ProcessId).filter(|&p| among.contains(p)).find(alive)
     }
 
-    /// How sure it is that a process lives: 0 to [`MAX_SCORE`].
+    /// Returns the score of a process: 0 to [`MAX_SCORE`].
     pub fn score(&self, p: ProcessId) -> u8 {
         self.others.get(usize::from(p.0)).map_or(0, |other| other.score)
     }
 
-    /// Judges by what was read since the last time, and looks again.
+    /// Ends a round: updates all scores, and begins the next round.
     fn wake(&mut self, out: &mut Actions<Self>) {
         if core::mem::take(&mut self.looked) {
             self.others.iter_mut().for_each(Other::judge);
@@ -141,7 +143,7 @@ impl Process for Heartbeat {
         }
     }
 
-    /// None: leaders come and go.
+    /// Returns `None`: the output is [`Heartbeat::leader`], which may change.
     fn decision(&self) -> Option<&ProcessId> {
         None
     }
@@ -156,7 +158,7 @@ impl Process for Heartbeat {
 mod tests {
     use super::*;
 
-    /// Process 1, which looks at 0's counter; what a memory answers is made up.
+    /// Process 1, which observes the counter of process 0. The test invents the memory's responses.
     struct Watch {
         process: Heartbeat,
         counter: u64,
@@ -173,7 +175,7 @@ mod tests {
             ProcessSet::first(2)
         }
 
-        /// A look at which the counter has moved or not.
+        /// Runs one round in which the counter advances or not. Returns the leader.
         fn look(&mut self, moved: bool) -> Option<ProcessId> {
             self.counter += u64::from(moved);
             let cells = Response::Cells(vec![self.counter, 0]);
@@ -184,7 +186,7 @@ mod tests {
             self.process.leader(Watch::both())
         }
 
-        /// How often a link that follows this pattern, again and again, changes who leads.
+        /// Returns the number of leader changes in `looks` rounds, in which the counter advances by `pattern`.
         fn changes(&mut self, looks: usize, pattern: impl Fn(usize) -> bool) -> usize {
             let leaders: Vec<_> = (0..looks).map(|nth| self.look(pattern(nth))).collect();
             leaders.windows(2).filter(|pair| pair[0] != pair[1]).count()

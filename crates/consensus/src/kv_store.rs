@@ -1,18 +1,18 @@
-//! A key-value store: a deterministic state machine for [`crate::log`]. What it does depends on the commands alone, in their order: it
-//! reads no clock.
+//! A key-value store: a deterministic state machine for [`crate::log`]. Its state depends only on the sequence of
+//! commands.
 //!
-//! **Retries.** Who changes something does it in a session, under a sequence number that grows. The store keeps each session's last
-//! reply: a command that comes again is not done again, and has the same reply; one that comes after a later one is refused. There are so
-//! many sessions; who opens one more ends the one that was used least recently. What comes in a session that has ended is refused, as
-//! [`Reply::SessionExpired`]: it may have been done before, and is not done again. Sessions are numbered by the store, so that none is
-//! ever taken for another.
+//! **Retries.** A client changes a key within a session, with increasing sequence numbers. The store keeps the last
+//! reply of each session. A repeated command has no effect and returns the same reply; a command with a lower sequence
+//! number than the last is refused. The number of sessions is limited: opening one more ends the least recently used
+//! session. A command in an ended session is refused with [`Reply::SessionExpired`], because it may have been executed
+//! before. The store numbers sessions and never reuses a number.
 //!
-//! **Reads** are linearizable because they are commands, too: one costs a place in an entry, two delays with its whole batch. They need no
-//! session: to read twice does no harm. A leader that answered alone would have to make sure that it is not deposed, by a write to
-//! a majority: two delays as well.
+//! **Reads** are linearizable because they are commands as well. A read costs a place in an entry, and two delays for
+//! the whole batch. Reads need no session, because repeating a read is harmless. A leader that answered reads from its
+//! own state would first have to confirm its leadership by a write to a majority, which also takes two delays.
 //!
-//! **Watching.** [`KvStore::apply`] says what has changed, with the entry's index, at every process alike. Who reads a key learns the index of its
-//! last change, and so which changes are news to it.
+//! **Watches.** [`KvStore::apply`] returns the change that a command makes, with the index of its entry, equally at
+//! every process. A read returns the index of the key's last change, so a client can tell which changes are new to it.
 
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
@@ -21,150 +21,154 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AllRules, RuleSet};
 
-/// What a key takes beside its bytes and those of its value, at most: their lengths, and an index.
+/// An upper bound of the encoded size of a key in addition to the bytes of the key and its value: two lengths and an
+/// index.
 const PER_KEY: usize = 20;
-/// What a session takes, at most.
+/// An upper bound of the encoded size of a session, in bytes.
 const PER_SESSION: usize = 48;
 
-/// The rules that linearizability rests on, for checkers to switch off.
+/// The rules that linearizability rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// What comes again is not done again.
+    /// A repeated command returns the stored reply and has no other effect.
     const KEEPS_REPLIES: bool = true;
-    /// What comes in a session that has ended is not done.
+    /// A command in an ended session has no effect.
     const REFUSES_EXPIRED: bool = true;
 }
 
 impl Rules for AllRules {}
 
-/// A session. Who wants to change something opens one.
+/// The number of a session. A client opens a session before its first change.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Session(pub u64);
 
-/// What clients ask for.
+/// A client's request.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// A session. If the reply is lost, another one does as well.
+    /// Opens a session. If the reply is lost, the client opens another one.
     OpenSession,
-    /// What a key's value is.
+    /// Reads a key.
     Get {
         /// The key.
         key: Vec<u8>,
     },
-    /// A change.
+    /// Changes a key, at most once per session and sequence number.
     Change {
-        /// Whose.
+        /// The session.
         session: Session,
-        /// From 1, and higher than that of the session's last. A retry has the same.
+        /// The sequence number, from 1. It is higher than that of the session's previous change. A retry repeats it.
         sequence: u64,
-        /// Which.
+        /// The change.
         change: Change,
     },
 }
 
-/// How something is to change.
+/// A change of a key.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Change {
-    /// A key has this value.
+    /// Sets the key's value.
     Put {
         /// The key.
         key: Vec<u8>,
-        /// The value.
+        /// The new value.
         value: Vec<u8>,
     },
-    /// A key has this value, or none, if it has that one, or none.
+    /// Compares the key's value with `expected`, and sets it to `value` if they are equal. `None` stands for an absent
+    /// key.
     Cas {
         /// The key.
         key: Vec<u8>,
-        /// What it must have before.
+        /// The expected value.
         expected: Option<Vec<u8>>,
-        /// What it has then.
+        /// The new value.
         value: Option<Vec<u8>>,
     },
-    /// A key has no value.
+    /// Removes the key.
     Delete {
         /// The key.
         key: Vec<u8>,
     },
 }
 
-/// What clients are told.
+/// The reply to a request.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// The session is open.
     SessionOpened(Session),
-    /// The value, and the entry that changed it last; none if the key has none.
+    /// The value of the key and the index of the entry that last changed it, or `None` if the key is absent.
     Value(Option<(Vec<u8>, u64)>),
-    /// Whether the change was made: of a put always; else if the key had what was expected, or anything to delete.
+    /// Whether the change was made. A put is always made; a compare-and-swap only if the value was the expected one; a
+    /// delete only if the key was present.
     Changed(bool),
-    /// There is no room for it. Nothing was changed.
+    /// The store is full. Nothing was changed.
     Full,
-    /// A later command of the session came before. This one was done then, or never will be.
+    /// The session has executed a command with a higher sequence number. This command was executed before that one, or
+    /// never will be.
     StaleSequence,
-    /// The session has ended. This may have been done before that, or never will be.
+    /// The session has ended. The command was executed before the end, or never will be.
     SessionExpired,
-    /// These bytes are no request.
+    /// The bytes of the command are not a request.
     Malformed,
 }
 
-/// A key has another value, or none any more.
+/// A change of a key that a command made.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Event {
-    /// By which entry.
+    /// The index of the command's entry.
     pub index: u64,
-    /// Which key.
+    /// The key.
     pub key: Vec<u8>,
-    /// What it has now.
+    /// The new value, or `None` if the key was removed.
     pub value: Option<Vec<u8>>,
 }
 
-/// How much a store holds, the same at all processes.
+/// The limits of a store, equal at all processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Limits {
-    /// How many sessions, at least 1.
+    /// The maximum number of sessions, at least 1.
     pub sessions: u16,
-    /// How many bytes a snapshot may have, sessions included.
+    /// The maximum size of a snapshot in bytes, including sessions.
     pub bytes: u32,
 }
 
-/// The store.
+/// The key-value store.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct KvStore<R = AllRules> {
     limits: Limits,
-    /// Values, and by which entry.
+    /// The values, each with the index of the entry that last changed it.
     values: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
-    /// What they take of a snapshot.
+    /// The bytes that `values` takes in a snapshot, at most.
     bytes: usize,
     sessions: BTreeMap<Session, Used>,
-    /// How many sessions were ever opened.
+    /// The number of sessions ever opened.
     opened: u64,
-    /// How many commands have used a session.
+    /// The number of commands that have used a session.
     uses: u64,
     rules: PhantomData<R>,
 }
 
-/// A session's last command.
+/// The last command of a session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 struct Used {
     sequence: u64,
     reply: Reply,
-    /// As the so manieth command of all.
+    /// The value of `uses` at this command: the session with the least is the least recently used.
     nth: u64,
 }
 
 impl Request {
-    /// As a command for the log.
+    /// Encodes the request as a command of the log.
     ///
     /// # Panics
-    /// Never: a request can be written down.
+    /// Never: every request can be encoded.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("a request can be written down")
     }
 
-    /// The request in a command.
+    /// Decodes a command of the log.
     ///
     /// # Errors
-    /// The bytes are no request, or more than one.
+    /// The bytes are not exactly one request.
     pub fn decode(bytes: &[u8]) -> postcard::Result<Request> {
         whole(bytes)
     }
@@ -178,7 +182,7 @@ fn whole<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> postcard::Result<T> {
 }
 
 impl<R: Rules> KvStore<R> {
-    /// A store that holds nothing.
+    /// Creates an empty store.
     pub fn new(limits: Limits) -> KvStore<R> {
         KvStore {
             limits,
@@ -191,7 +195,7 @@ impl<R: Rules> KvStore<R> {
         }
     }
 
-    /// Does what a command of the log's entry `index` says. Says what its client is told, and what has changed.
+    /// Applies a command of the log entry `index`. Returns the reply, and the change that the command made.
     pub fn apply(&mut self, index: u64, command: &[u8]) -> (Reply, Option<Event>) {
         match Request::decode(command) {
             Err(_) => (Reply::Malformed, None),
@@ -203,23 +207,24 @@ impl<R: Rules> KvStore<R> {
         }
     }
 
-    /// What a key's value is here, and by which entry: of all that was applied here, which may not be the newest.
+    /// Returns the local value of a key and the index of the entry that last changed it. The value may be older than
+    /// the latest committed one.
     pub fn get(&self, key: &[u8]) -> Option<&(Vec<u8>, u64)> {
         self.values.get(key)
     }
 
-    /// All of it, as bytes: the same at all processes that have applied the same.
+    /// Encodes the store. The encoding is equal at all processes that have applied the same entries.
     ///
     /// # Panics
-    /// Never: a store can be written down.
+    /// Never: every store can be encoded.
     pub fn snapshot(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("a store can be written down")
     }
 
-    /// A store from a snapshot.
+    /// Decodes a snapshot.
     ///
     /// # Errors
-    /// The bytes are none.
+    /// The bytes are not exactly one snapshot.
     pub fn restore(bytes: &[u8]) -> postcard::Result<KvStore<R>> {
         whole(bytes)
     }

@@ -1,6 +1,4 @@
-//! Agreement over memory that others can reach: the model of processes and memories (PODC 2019, "The Impact of RDMA on
-//! Agreement"), and its protocols, each a state machine of its own file. Never does I/O, reads a clock or draws randomness, and
-//! knows no NIC: drivers carry out the actions that a process asks for.
+#![doc = include_str!("../README.md")]
 
 pub mod aligned_paxos;
 pub mod broadcast;

@@ -1,44 +1,46 @@
-//! Memories: registers in regions, and who may read and write them.
+//! Memories: registers in regions, and the permissions to read and write each region.
 
 use core::ops::Range;
 
 use crate::{ProcessId, ProcessSet};
 
-/// Who may read and who may write a region. The papers' disjoint sets are R = `read` without `write`, W = `write` without `read`,
-/// RW = both.
+/// The permissions of a region. In the papers' disjoint sets, R is `read` without `write`, W is `write` without `read`,
+/// and RW is both.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Permissions {
-    /// Who may read.
+    /// The processes that may read.
     pub read: ProcessSet,
-    /// Who may write.
+    /// The processes that may write.
     pub write: ProcessSet,
 }
 
 impl Permissions {
-    /// All of `n` processes may read, and one of them write: SWMR.
+    /// Returns permissions under which all `n` processes may read and only `writer` may write (SWMR).
     pub fn single_writer(n: u8, writer: ProcessId) -> Permissions {
         Permissions { read: ProcessSet::first(n), write: ProcessSet::only(writer) }
     }
 
-    /// All of `n` processes may read, and nobody write.
+    /// Returns permissions under which all `n` processes may read and no process may write.
     pub fn read_only(n: u8) -> Permissions {
         Permissions { read: ProcessSet::first(n), write: ProcessSet::NONE }
     }
 }
 
-/// `legalChange`: which changes of a region's rights a memory carries out. It ignores others.
+/// The papers' `legalChange`: the changes of a region's permissions that a memory carries out. A memory ignores every
+/// other change.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LegalChange {
-    /// None: the rights are static.
+    /// No change is legal: the permissions are static.
     Never,
-    /// Whoever asks becomes the only writer: (all but p, ∅, {p}), Protected Memory Paxos.
+    /// A process may make itself the only writer: new = (all but p, ∅, {p}). Protected Memory Paxos uses this rule.
     ExclusiveWriter,
-    /// Writing ends, for good: (all, ∅, ∅), Cheap Quorum.
+    /// Any process may remove all writers: new = (all, ∅, ∅). No later change restores a writer. Cheap Quorum uses this
+    /// rule.
     ReadOnly,
 }
 
 impl LegalChange {
-    /// Whether `p` may change the rights to `new`, for a region that `n` processes share.
+    /// Returns whether process `p` may change the permissions of a region that `n` processes share to `new`.
     pub fn allows(self, n: u8, p: ProcessId, new: Permissions) -> bool {
         match self {
             LegalChange::Never => false,
@@ -48,80 +50,82 @@ impl LegalChange {
     }
 }
 
-/// A region as it is at first.
+/// The initial state of a region.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Region {
-    /// How many registers it has. They hold the default at first.
+    /// The number of registers. Each initially holds the cell's default value.
     pub registers: u16,
-    /// Who may do what.
+    /// The initial permissions.
     pub permissions: Permissions,
-    /// How that may change.
+    /// The legal changes of the permissions.
     pub legal_change: LegalChange,
-    /// What its registers are.
+    /// The kind of all registers of the region.
     pub kind: RegisterKind,
 }
 
-/// What the registers of a region are made of, where memory is bytes.
+/// The kind of a region's registers. It determines their representation where a memory is bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RegisterKind {
-    /// Written by [`Op::Write`].
+    /// Written by [`Op::Write`], any number of times.
     ReadWrite,
-    /// Written by [`Op::WriteOnce`]: words of eight bytes.
+    /// Written by [`Op::WriteOnce`]. Each register is a word of eight bytes.
     WriteOnce,
 }
 
-/// What a process asks of a memory.
+/// An operation that a process invokes at a memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Op<C> {
-    /// Registers of a region that follow one another. Each is read at some time of its own: writes may come in between.
+    /// Reads consecutive registers of a region. The memory reads each register at its own time: a write may take effect
+    /// between two of them.
     Read {
-        /// Number of the region.
+        /// The number of the region.
         region: u8,
-        /// Number of the first register.
+        /// The number of the first register.
         first: u16,
-        /// How many.
+        /// The number of registers.
         count: u16,
     },
     /// Writes a register.
     Write {
-        /// Number of the region.
+        /// The number of the region.
         region: u8,
-        /// Number of the register in it.
+        /// The number of the register in the region.
         register: u16,
-        /// What it holds from then on.
+        /// The new content.
         cell: C,
     },
-    /// Writes a register that nobody has written, and answers what it holds then: compare and swap with the default. A wait-free
-    /// consensus object (Herlihy 1991). Takes the right to read and to write.
+    /// Writes a register unless it has been written, and returns its content: a compare-and-swap with the default
+    /// value. The register is a wait-free consensus object (Herlihy, "Wait-Free Synchronization", 1991). The operation
+    /// needs permission to read and to write.
     WriteOnce {
-        /// Number of the region.
+        /// The number of the region.
         region: u8,
-        /// Number of the register in it.
+        /// The number of the register in the region.
         register: u16,
-        /// What is proposed.
+        /// The proposed content. It differs from the cell's default value.
         cell: C,
     },
-    /// Changes a region's rights, if that is legal.
+    /// Changes a region's permissions, if the change is legal.
     ChangePermissions {
-        /// Number of the region.
+        /// The number of the region.
         region: u8,
-        /// Its rights from then on.
+        /// The new permissions.
         permissions: Permissions,
     },
 }
 
-/// What a memory answers.
+/// A memory's response to an operation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Response<C> {
-    /// Done. Of a change also where it was not legal.
+    /// The operation took effect. A memory also acknowledges a change of permissions that is not legal, and ignores it.
     Ack,
-    /// What was read, or settled.
+    /// The content of the registers that [`Op::Read`] read, or of the register of [`Op::WriteOnce`].
     Cells(Vec<C>),
-    /// Refused for want of the right. Nothing was done.
+    /// The process lacks the permission, or the region or register does not exist. The operation had no effect.
     Nak,
 }
 
-/// A memory: it obeys its regions' rights, and otherwise fails by crashing only.
+/// A memory. It enforces its regions' permissions, and fails by crashing only.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Memory<C> {
     processes: u8,
@@ -129,13 +133,13 @@ pub struct Memory<C> {
 }
 
 impl<C: Clone + Default + PartialEq> Memory<C> {
-    /// A memory that `n` processes share.
+    /// Creates a memory that `n` processes share.
     pub fn new(n: u8, regions: &[Region]) -> Memory<C> {
         let with_cells = |r: &Region| (r.clone(), vec![C::default(); r.registers.into()]);
         Memory { processes: n, regions: regions.iter().map(with_cells).collect() }
     }
 
-    /// Does what a process asks for, at once. What does not exist is refused.
+    /// Executes an operation of process `p` atomically.
     pub fn execute(&mut self, p: ProcessId, op: &Op<C>) -> Response<C> {
         match op {
             Op::Read { region, first, count } => {
@@ -184,7 +188,8 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
         }
     }
 
-    /// It ends, and goes on with what it held; but of rights that can be taken nobody has any.
+    /// Restarts the memory with its content. Regions whose permissions can change lose all writers: each writer must
+    /// change the permissions again.
     pub fn reopen(&mut self) {
         for (region, _) in
             self.regions.iter_mut().filter(|(region, _)| region.legal_change != LegalChange::Never)
@@ -193,8 +198,8 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
         }
     }
 
-    /// Reads the next of some registers of a region into `read`, as a NIC does that reads one after the other. Says what the whole
-    /// read answers if this was its end.
+    /// Reads the next one of `registers` into `read`, as a NIC reads one register after another. Returns the response
+    /// to the whole read once it is complete or refused.
     pub fn read_next(
         &self,
         p: ProcessId,

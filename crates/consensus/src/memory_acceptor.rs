@@ -1,6 +1,8 @@
-//! Memories as acceptors, each guarded by the exclusive right to write it: what Protected Memory Paxos and Aligned Paxos do on each
-//! memory in an attempt. To promise is to give the right away, and to have the ballot written and the slots read; to accept is to
-//! let a write pass.
+//! Memories as Paxos acceptors, each protected by an exclusive permission to write.
+//!
+//! Protected Memory Paxos and Aligned Paxos execute these phases at each memory in an attempt. A memory promises when
+//! the process takes the permission, writes its ballot and reads all slots. A memory accepts when it acknowledges the
+//! write of the value.
 
 use core::marker::PhantomData;
 
@@ -8,7 +10,7 @@ use crate::outstanding_ops::{AnsweredOp, OutstandingOps};
 use crate::protected_memory_paxos::{Rules, Slot};
 use crate::{Action, MemoryId, Op, OpId, Permissions, ProcessId, Response, Value};
 
-/// One process's slots in all memories, and how far an attempt of it has come on each.
+/// The progress of one process's attempt at each memory, and the process's own slots.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct MemoryAcceptors<V, R> {
     me: ProcessId,
@@ -16,7 +18,7 @@ pub(crate) struct MemoryAcceptors<V, R> {
     ballot: u64,
     phases: Vec<Phase>,
     outstanding: OutstandingOps<Slot<V>>,
-    /// What each memory holds of mine.
+    /// The content of this process's slot at each memory.
     mine: Vec<Slot<V>>,
     rules: PhantomData<R>,
 }
@@ -31,14 +33,15 @@ enum Phase {
     Accepted,
 }
 
-/// What a memory's answer means to an attempt.
+/// The effect of a memory's response on the attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Answer<V> {
-    /// It is ready for a value; this is the ballot and the value that were accepted last there.
+    /// The memory is ready for a value. Carries the ballot and the value that it accepted last.
     Ready(Option<(u64, V)>),
-    /// It has accepted the value.
+    /// The memory has accepted the value.
     Accepted,
-    /// Another has taken it, or has begun this ballot there, which is higher.
+    /// Another process has taken the permission, or has begun this higher ballot at the memory. The ballot is 0 where
+    /// it is unknown.
     Refused(u64),
 }
 
@@ -55,7 +58,7 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         }
     }
 
-    /// An attempt begins. Who needs no phase 1 finds every memory ready.
+    /// Begins an attempt. With `ready`, the attempt skips phase 1 at every memory.
     pub(crate) fn begin(&mut self, ballot: u64, ready: bool, out: &mut Vec<Action<Slot<V>, impl Clone>>) {
         self.ballot = ballot;
         self.phases = vec![if ready { Phase::Ready } else { Phase::Taking }; self.mine.len()];
@@ -64,30 +67,30 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         }
     }
 
-    /// The value is settled: writes it to those that are ready.
+    /// Writes the chosen value to every memory that is ready.
     pub(crate) fn write(&mut self, value: &V, out: &mut Vec<Action<Slot<V>, impl Clone>>) {
         for memory in self.at(Phase::Ready) {
             self.enter(memory, Phase::Writing, Some(value), out);
         }
     }
 
-    /// Nobody wants any more what was asked for.
+    /// Abandons the attempt and its outstanding operations.
     pub(crate) fn abandon(&mut self) {
         self.phases.clear();
         self.outstanding.abandon();
     }
 
-    /// On how many memories the attempt has come as far as to be ready for a value.
+    /// Returns the number of memories that have completed phase 1.
     pub(crate) fn ready(&self) -> usize {
         self.phases.iter().filter(|&&phase| phase >= Phase::Ready).count()
     }
 
-    /// How many memories have accepted the value.
+    /// Returns the number of memories that have accepted the value.
     pub(crate) fn accepted(&self) -> usize {
         self.phases.iter().filter(|&&phase| phase == Phase::Accepted).count()
     }
 
-    /// Takes a memory's answer. None if it leaves the attempt where it was.
+    /// Handles a memory's response. Returns `None` if the response does not change the attempt's state.
     pub(crate) fn answered(
         &mut self,
         memory: MemoryId,
@@ -96,7 +99,7 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         out: &mut Vec<Action<Slot<V>, impl Clone>>,
     ) -> Option<Answer<V>> {
         let AnsweredOp { op, abandoned } = self.outstanding.complete(memory, id, out)?;
-        // Also what an attempt wrote that was given up stands there.
+        // The write of an abandoned attempt is in the slot too.
         if let (Op::Write { cell, .. }, Response::Ack) = (op, &response) {
             self.mine[usize::from(memory.0)] = cell;
         }
@@ -109,13 +112,13 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
                 self.phases[usize::from(memory.0)] = Phase::Accepted;
                 return Some(Answer::Accepted);
             }
-            // Somebody else has taken the right to write.
+            // Another process has taken the permission to write.
             _ => return Some(Answer::Refused(0)),
         }
         None
     }
 
-    /// What is in a memory's slots, read after the right to write them was taken.
+    /// Evaluates the slots of a memory, which were read after this process took the permission to write.
     fn scan(&mut self, memory: MemoryId, slots: &[Slot<V>]) -> Answer<V> {
         let highest = slots.iter().map(|slot| slot.min).max().unwrap_or(0);
         if R::CHECKS_MIN && highest > self.ballot {
@@ -127,7 +130,7 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         Answer::Ready(last.and_then(|slot| Some((slot.accepted, slot.value.clone()?))))
     }
 
-    /// The attempt comes to a phase on a memory, and asks it for what that takes.
+    /// Enters a phase at a memory, and invokes its operation.
     fn enter(
         &mut self,
         memory: MemoryId,

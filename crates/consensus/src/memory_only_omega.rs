@@ -1,25 +1,28 @@
-//! Ω without links: the leader election of [`crate::omega`] where no message can be relied on, so that none is sent (PODC 2018,
-//! "Passing Messages while Sharing Memory", links that lose messages; agreement.md §7). What processes tell each other when they
-//! disagree goes through the memory.
+//! The failure detector Ω without messages: the leader election of [`crate::omega`] for links that may lose every
+//! message (PMSM). Processes exchange announcements and accusations through registers.
 //!
 //! ```text
-//! p ──"I contend" 3 times, "I accuse you" once──▶ p's register of those for q ◀──read, when it wakes── q
+//! p ──"contend" count 3, "accuse" count 1──▶ p's register for q ◀──read at each wake-up── q
 //! ```
 //!
-//! Each process has, for each other one, a register that it alone writes: how often it has told that one each thing. Who wakes reads
-//! those meant for it, and takes a count that has grown for a message. That is a link that loses nothing, as long as the memory lives:
+//! Each process has one register per other process, which it alone writes, with the number of times it has sent each
+//! message. A process reads the registers addressed to it at each wake-up, and treats an increased count as a message.
+//! Such a link loses no message while the memory is alive:
 //!
-//! - Counts stay until they are read, and a write that was refused, done or not, is made again. To write a count twice does no harm.
-//! - What was told several times between two reads is heard once, later than it was told for the last time. To hear "I contend" twice
-//!   is to hear it once. Accusations that are heard as one raise the badness by one, not more: but who is accused again and again
-//!   hears it again and again, so its badness still grows without bound; and who is accused no more is no worse from then on.
-//! - A count is written after what it tells of: [`Omega`] says that it contends when the memory holds that it is active.
-//! - Of what is told and heard one operation at a time is outstanding, and those that are due take turns. The election has another.
+//! - A count stays in the register until it is read. A write that was refused is repeated, because it may not have been
+//!   executed. Writing a count twice is harmless.
+//! - Several messages between two reads are delivered as one, at the read. For announcements, this makes no difference.
+//!   Several accusations delivered as one raise the badness by one only. A process that is accused repeatedly is also
+//!   read repeatedly, so its badness still grows without bound.
+//! - A count is written after the state that it announces: [`Omega`] announces only once its register holds that it is
+//!   active.
+//! - The messages have one operation outstanding at a time, and the due operations take turns. The election has one
+//!   more.
 //!
-//! *Assumes* what [`Omega`] does, but nothing of links. Processes crash and never lie: those that write for q have a region together, so
-//! that q reads it at once, and no right keeps one from another's register in it. *Cost:* one read of n registers each time that a
-//! process wakes, also of the leader; n² more registers; and what is told is heard at the next wake, not at once. In the steady state
-//! the leader writes and all read. Where links are reliable, [`Omega`] is the cheaper one.
+//! *Assumptions:* those of [`Omega`], except for the links. Processes crash but do not lie. The registers addressed to
+//! q form one region, so that q reads them at once; permissions do not separate their writers. *Cost:* one read of n
+//! registers per wake-up, n² additional registers, and delivery at the next wake-up. In the steady state, the leader
+//! writes and all processes read. Where links are reliable, [`Omega`] costs less.
 
 use core::marker::PhantomData;
 use std::collections::VecDeque;
@@ -33,15 +36,15 @@ use crate::{
     ProcessId, ProcessSet, Region, RegisterKind, Response, RuleSet,
 };
 
-/// The memory of all registers.
+/// The memory that holds all registers.
 const MEMORY: MemoryId = MemoryId(0);
 
-/// How often a process has told another each thing.
+/// The number of times that a process has sent each message to another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Told {
-    /// [`Message::Contend`].
+    /// The number of [`Message::Contend`].
     pub contends: u64,
-    /// [`Message::Accuse`].
+    /// The number of [`Message::Accuse`].
     pub accuses: u64,
 }
 
@@ -54,53 +57,53 @@ impl Told {
     }
 }
 
-/// What processes send: there is none of it.
+/// The message type, which has no values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Never {}
 
-/// The rules of telling, for checkers to switch off.
+/// The rules that message delivery rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// Who wakes reads what it was told.
+    /// A process reads its messages at each wake-up.
     const READS_MESSAGES: bool = true;
-    /// What was heard is not new any more.
+    /// A message is delivered once.
     const DELIVERS_ONCE: bool = true;
-    /// A write that was refused is made again.
+    /// A refused write is repeated.
     const RETRIES_REFUSED_WRITES: bool = true;
 }
 
 impl Rules for AllRules {}
 
-/// A process of Ω that sends nothing. `R` are the rules of telling, `E` those of the election.
+/// A process of Ω that sends no messages. `R` are the rules of message delivery, `E` those of the election.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MemoryOnlyOmega<R = AllRules, E = AllRules> {
     me: ProcessId,
     omega: Omega<E>,
-    /// What I have told each.
+    /// The counts of messages sent to each process.
     told: Vec<Told>,
-    /// What I have heard of each.
+    /// The counts of messages received from each process.
     heard: Vec<Told>,
-    /// What is to be done beside the election, in this order.
+    /// The due operations for messages, in order.
     due: VecDeque<Job>,
-    /// What of it is under way.
+    /// The outstanding operation for messages.
     doing: Option<Job>,
     rules: PhantomData<R>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Job {
-    /// To write what I have told another.
+    /// Writes the counts of messages sent to a process.
     Tell(ProcessId),
-    /// To read what all have told me.
+    /// Reads the counts addressed to this process.
     Hear,
 }
 
-/// The parts of a process that invoke operations: the election, and telling.
+/// The parts of a process that invoke operations, as in [`OpId::of_part`]: the election, and the message registers.
 const PARTS: u64 = 2;
 const ELECTION: u64 = 0;
 const TELLING: u64 = 1;
 
 impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
-    /// A process among `processes` processes.
+    /// Creates a process among `processes` processes.
     pub fn new(me: ProcessId, processes: u8) -> MemoryOnlyOmega<R, E> {
         let nothing = vec![Told::default(); processes.into()];
         MemoryOnlyOmega {
@@ -114,8 +117,8 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         }
     }
 
-    /// The regions of the one memory: those of [`Omega`], and for each process one that it alone may read, in which each other one has a
-    /// register to write.
+    /// Returns the regions of the memory: those of [`Omega`], and one region per process that it alone may read, with a
+    /// register for each other process to write.
     pub fn regions(processes: u8) -> Vec<Region> {
         let region = |p| Region {
             registers: processes.into(),
@@ -129,12 +132,12 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         Omega::<E>::regions(processes).into_iter().chain((0..processes).map(ProcessId).map(region)).collect()
     }
 
-    /// Who leads, as far as this process knows.
+    /// Returns the leader from the point of view of this process.
     pub fn leader(&self) -> ProcessId {
         self.omega.leader()
     }
 
-    /// Lets the election take something, and does what it asks for.
+    /// Passes an input to the election, and handles its actions.
     fn elect(&mut self, input: Input<State, Message>, out: &mut Actions<Self>) {
         let mut actions = Vec::new();
         self.omega.handle(input, &mut actions);
@@ -160,7 +163,7 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         }
     }
 
-    /// Does what is next beside the election, unless something is under way.
+    /// Invokes the next due operation for messages, if none is outstanding.
     fn go_on(&mut self, out: &mut Actions<Self>) {
         if self.doing.is_some() {
             return;
@@ -198,7 +201,7 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         }
     }
 
-    /// Takes for a message what another has told me more often than I have heard.
+    /// Delivers a message for each count that has increased.
     fn hear(&mut self, from: ProcessId, mut told: Told, out: &mut Actions<Self>) {
         for message in [Message::Contend, Message::Accuse] {
             let (told, heard) = (*told.of(message), self.heard[usize::from(from.0)].of(message));
@@ -233,12 +236,12 @@ impl<R: Rules, E: omega::Rules> Process for MemoryOnlyOmega<R, E> {
         self.go_on(out);
     }
 
-    /// None: leaders come and go.
+    /// Returns `None`: the output is [`MemoryOnlyOmega::leader`], which may change.
     fn decision(&self) -> Option<&ProcessId> {
         None
     }
 
-    /// Counts wakes.
+    /// Counts wake-ups.
     fn attempts(&self) -> u64 {
         self.omega.attempts()
     }

@@ -1,21 +1,23 @@
-//! Ω, the leader election, over shared memory (PODC 2018, "Passing Messages while Sharing Memory"; agreement.md §7): from some time on, all
-//! living processes name the same living one. Any number of processes may crash; the memory outlives them, links are reliable, and
-//! at least one process must be timely in the end, after a time and within a bound that nobody knows.
+//! The failure detector Ω (leader election) over shared memory (PMSM): eventually, all live processes name the same
+//! live process. Any number of processes may crash. The memory outlives them, links are reliable, and at least one
+//! process must eventually be timely, with an unknown bound.
 //!
-//! Each process has one register, which it alone writes: a [`State`]. The leader is, of all contenders, the one of the least (badness,
-//! id). Who finds that it is this itself keeps incrementing its heartbeat. Others read that on a timer; if there is no progress,
-//! they drop it, wait longer from then on, and accuse it, which raises its badness. In the steady state the leader writes, the
-//! others read, and nobody sends a message.
+//! Each process has one register that it alone writes, with its [`State`]. The leader is the contender with the least
+//! (badness, id). A process that finds itself to be the leader keeps incrementing its heartbeat. The others read the
+//! heartbeat on a timer. If it has not advanced, they remove the leader from the contenders, increase their timeout for
+//! it, and send it an accusation, which raises its badness. In the steady state, the leader writes, the others read,
+//! and no process sends a message.
 //!
-//! - Who was accused is worse from then on: else one that stalls again and again would be elected again and again.
-//! - Time-outs grow: else no leader would be quick enough for ever.
-//! - Whoever yields says so (`active`): silence is no failure then, and the others stop reading it.
-//! - A new leader tells the others once that it contends, and only when the memory holds that it is active; and what was read before
-//!   that message came is not judged. Else they might find its old state, and drop it for good.
-//! - One operation at a time is outstanding, and those that are due take turns: else a process that wakes faster than the memory
-//!   answers reads or writes one register for ever, and never learns that another is worse, or better, than it believes.
+//! - An accusation raises the badness. Otherwise, a process that stalls repeatedly would be elected repeatedly.
+//! - Timeouts grow. Otherwise, no leader might ever be fast enough.
+//! - A process that stops leading clears `active`. Its heartbeat may stop then, and the others stop reading it.
+//! - A new leader announces once that it contends, and only after its register holds that it is active. The others
+//!   ignore reads that began before the announcement. Otherwise, they might read its old state and remove it
+//!   permanently.
+//! - One operation is outstanding at a time, and due operations take turns. Otherwise, a process that wakes faster than
+//!   the memory responds would access one register forever, and never learn the badness of the others.
 //!
-//! It has no decision; its output is [`Omega::leader`]. For links that lose messages: [`crate::memory_only_omega`].
+//! The output is [`Omega::leader`]. [`crate::memory_only_omega`] is a variant for links that lose messages.
 
 use core::marker::PhantomData;
 
@@ -27,42 +29,42 @@ use crate::{
     ProcessSet, Region, RegisterKind, Response, RuleSet,
 };
 
-/// The memory of all registers.
+/// The memory that holds all registers.
 const MEMORY: MemoryId = MemoryId(0);
 
-/// What a process lets the others know.
+/// The content of a process's register.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct State {
-    /// Grows while it leads.
+    /// A counter that increases while the process leads.
     pub heartbeat: u64,
-    /// How often it was accused.
+    /// The number of accusations that the process has received.
     pub badness: u64,
-    /// It thinks that it leads.
+    /// The process considers itself the leader.
     pub active: bool,
 }
 
-/// What processes say, when they disagree.
+/// A message between processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// I contend: watch me.
+    /// The sender contends, and asks the receiver to read its heartbeat.
     Contend,
-    /// You made no progress, and I have dropped you.
+    /// The receiver made no progress, and the sender has removed it from the contenders.
     Accuse,
 }
 
-/// The rules that the election rests on, for checkers to switch off.
+/// The rules that the election rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// Who makes no progress is told so.
+    /// A process without progress receives an accusation.
     const ACCUSES: bool = true;
-    /// Who is accused is worse from then on.
+    /// An accusation raises the badness.
     const RAISES_BADNESS: bool = true;
-    /// Who was accused too soon is given more time.
+    /// The timeout of a process grows each time it is accused.
     const RAISES_TIME_OUT: bool = true;
-    /// Registers are read and written in turn. Else those of the least ids first.
+    /// Due operations take turns. Without the rule, the register of the least process comes first.
     const TAKES_TURNS: bool = true;
-    /// A process contends when the memory holds that it is active, not before.
+    /// A process announces that it contends after its register holds that it is active.
     const ANNOUNCES_AFTER_WRITE: bool = true;
-    /// What was asked for before a process said that it contends is not judged.
+    /// A read that began before an announcement of its process is ignored.
     const IGNORES_EARLIER_READS: bool = true;
 }
 
@@ -73,42 +75,42 @@ impl Rules for AllRules {}
 pub struct Omega<R = AllRules> {
     me: ProcessId,
     wakes: u64,
-    /// What my register is to hold.
+    /// The state to write to this process's register.
     mine: State,
-    /// The others know that I contend.
+    /// The process has announced that it contends.
     announced: bool,
     contenders: ProcessSet,
     others: Vec<Other>,
-    /// Whose registers are to be read, in this order, and mine, to be written.
+    /// The processes whose registers are due, in order: a read of another process's, or a write of the own.
     due: Vec<ProcessId>,
-    /// What the memory was asked for.
+    /// The outstanding operation.
     asked: Option<Asked>,
     rules: PhantomData<R>,
 }
 
-/// What a process knows of another.
+/// The state of one observed process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Other {
     badness: u64,
-    /// At the last read.
+    /// The heartbeat at the last read, if it is still comparable.
     heartbeat: Option<u64>,
-    /// How many of my own wakes until it must have made progress, and how many there have been.
+    /// The number of wake-ups after which the process must have made progress, and the number since the last read.
     time_out: u64,
     waited: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Asked {
-    /// To write a state that is active or not.
+    /// Writes this process's state. Carries `active`.
     Write(bool),
-    /// To read another's.
+    /// Reads the register of a process.
     Read(ProcessId),
-    /// To read one whose answer is too old.
+    /// A read whose result is ignored.
     Stale,
 }
 
 impl<R: Rules> Omega<R> {
-    /// A process among `processes` processes.
+    /// Creates a process among `processes` processes.
     pub fn new(me: ProcessId, processes: u8) -> Omega<R> {
         let other = Other { badness: 0, heartbeat: None, time_out: 1, waited: 0 };
         Omega {
@@ -124,7 +126,7 @@ impl<R: Rules> Omega<R> {
         }
     }
 
-    /// The regions of the one memory: for each process one of one register, which it alone may write.
+    /// Returns the regions of the memory: one region per process with one register, which that process alone may write.
     pub fn regions(processes: u8) -> Vec<Region> {
         let region = |p| Region {
             registers: 1,
@@ -135,7 +137,7 @@ impl<R: Rules> Omega<R> {
         (0..processes).map(region).collect()
     }
 
-    /// Who leads, as far as this process knows.
+    /// Returns the leader from the point of view of this process.
     pub fn leader(&self) -> ProcessId {
         let contenders = self.processes().filter(|&p| self.contenders.contains(p));
         contenders.min_by_key(|&p| (self.badness(p), p)).unwrap_or(self.me)
@@ -149,7 +151,7 @@ impl<R: Rules> Omega<R> {
         (0..self.others.len() as u8).map(ProcessId)
     }
 
-    /// Leads or yields, and looks after those that are to make progress.
+    /// Updates this process's own state, and schedules the reads that are due.
     fn wake(&mut self, out: &mut Actions<Self>) {
         self.wakes += 1;
         let leads = self.leader() == self.me;
@@ -181,7 +183,7 @@ impl<R: Rules> Omega<R> {
         }
     }
 
-    /// Asks the memory for what is next, unless it still owes an answer.
+    /// Invokes the next due operation, if none is outstanding.
     fn ask(&mut self, out: &mut Actions<Self>) {
         if self.asked.is_some() || self.due.is_empty() {
             return;
@@ -220,7 +222,7 @@ impl<R: Rules> Omega<R> {
         self.ask(out);
     }
 
-    /// Whether another that is watched has made progress.
+    /// Evaluates whether an observed process has made progress.
     fn judge(&mut self, p: ProcessId, state: &State, out: &mut Actions<Self>) {
         let other = &mut self.others[usize::from(p.0)];
         other.badness = state.badness;
@@ -258,7 +260,7 @@ impl<R: Rules> Omega<R> {
                     self.mine.badness += 1;
                     self.want(self.me);
                 }
-                // The accuser does not watch it any more.
+                // The accuser has removed this process from its contenders.
                 if self.announced {
                     out.push(Action::Send { to: from, message: Message::Contend });
                 }
@@ -283,12 +285,12 @@ impl<R: Rules> Process for Omega<R> {
         }
     }
 
-    /// None: leaders come and go.
+    /// Returns `None`: the output is [`Omega::leader`], which may change.
     fn decision(&self) -> Option<&ProcessId> {
         None
     }
 
-    /// Counts wakes.
+    /// Counts wake-ups.
     fn attempts(&self) -> u64 {
         self.wakes
     }

@@ -1,4 +1,4 @@
-//! The operations that a process has outstanding at its memories: one at a time at each.
+//! The operations that a process has outstanding at its memories, at most one at each.
 
 use crate::process::Action;
 use crate::{MemoryId, Op, OpId};
@@ -16,7 +16,7 @@ pub(crate) struct OutstandingOps<C> {
 struct MemoryOps<C> {
     /// Invoked and not answered, oldest first.
     outstanding: Vec<OutstandingOp<C>>,
-    /// Invoked as soon as nothing is outstanding.
+    /// The operation to invoke once no operation is outstanding.
     queued: Option<Op<C>>,
 }
 
@@ -50,8 +50,8 @@ impl<C: Clone> OutstandingOps<C> {
         OutstandingOps { memories: vec![memory; memories.into()] }
     }
 
-    /// Invokes an operation. With `one_at_a_time`, the operation waits until the memory has answered the outstanding one, and replaces
-    /// an operation that waits already.
+    /// Invokes an operation. With `one_at_a_time`, the operation waits until the memory has responded to the
+    /// outstanding one. A waiting operation replaces an earlier waiting one.
     pub(crate) fn invoke<M>(
         &mut self,
         memory: MemoryId,

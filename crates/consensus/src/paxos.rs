@@ -1,5 +1,7 @@
-//! Paxos by messages: n ≥ 2f + 1 processes, crashes only. The baseline that needs no memory. Four delays, or two where phase 1
-//! is done before: the first leader's first ballot is the least of all, so every acceptor has as good as promised it.
+//! Paxos over messages (Lamport, 1998): n ≥ 2f + 1 processes, crashes only.
+//!
+//! This is the baseline without memories. A decision takes four delays, or two in the first ballot of process 0. That
+//! ballot is the least of all, so no acceptor can have accepted a value before it, and phase 1 is unnecessary.
 
 use core::marker::PhantomData;
 
@@ -8,36 +10,36 @@ use serde::{Deserialize, Serialize};
 use crate::process::{ballot_above, majority, send_others};
 use crate::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet, RuleSet, Value};
 
-/// What processes say.
+/// A message between processes. The first number is the sender's ballot, or the ballot that the message answers.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Message<V> {
-    /// Phase 1: promise me to take part in no lower ballot.
+    /// Phase 1a: asks the acceptor to take part in no lower ballot.
     Prepare(u64),
-    /// The promise, with the ballot and the value that were accepted last.
+    /// Phase 1b: the promise, with the ballot and the value that the acceptor accepted last.
     Promise(u64, Option<(u64, V)>),
-    /// Phase 2: accept this value.
+    /// Phase 2a: asks the acceptor to accept the value.
     Accept(u64, V),
-    /// It is accepted.
+    /// Phase 2b: the acceptor has accepted the value.
     Accepted(u64),
-    /// Refused: a higher ballot was promised, which is named after the refused one.
+    /// The acceptor refuses the first ballot, because it has promised the second, which is higher.
     Refused(u64, u64),
-    /// It is decided.
+    /// The value is decided.
     Decided(V),
 }
 
-/// The rules that safety rests on, for checkers to switch off.
+/// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// An acceptor refuses ballots below the one that it has promised.
+    /// An acceptor refuses ballots below the ballot that it has promised.
     const KEEPS_PROMISES: bool = true;
-    /// A proposer takes the value that was accepted in the highest ballot.
+    /// A proposer adopts the value that was accepted in the highest ballot.
     const ADOPTS: bool = true;
-    /// Phase 2 needs a majority too.
+    /// Phase 2 needs a majority. Without the rule, one acceptor fewer suffices.
     const BY_MAJORITY: bool = true;
 }
 
 impl Rules for AllRules {}
 
-/// A process of Paxos: proposer, acceptor and learner.
+/// A process of Paxos: a proposer, an acceptor and a learner.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Paxos<V, R = AllRules> {
     me: ProcessId,
@@ -52,14 +54,14 @@ pub struct Paxos<V, R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// One try of a proposer to have a value accepted.
+/// A proposer's attempt to have a value accepted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Attempt<V> {
     pub(crate) ballot: u64,
-    /// The value of the highest ballot that was reported.
+    /// The highest ballot in which an acceptor reported a value, and the value.
     pub(crate) last: Option<(u64, V)>,
     pub(crate) promises: ProcessSet,
-    /// The value, once it is settled, and who has accepted it.
+    /// The value, once phase 2 has begun.
     pub(crate) proposed: Option<V>,
     pub(crate) acceptors: ProcessSet,
 }
@@ -71,11 +73,11 @@ impl<V> Attempt<V> {
     }
 }
 
-/// What a process has promised to proposers, and accepted of them.
+/// The state of an acceptor.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Acceptor<V> {
     pub(crate) promised: u64,
-    /// The ballot and the value that were accepted last.
+    /// The ballot and the value that the acceptor accepted last.
     pub(crate) accepted: Option<(u64, V)>,
 }
 
@@ -86,7 +88,7 @@ impl<V> Default for Acceptor<V> {
 }
 
 impl<V: Value> Acceptor<V> {
-    /// Answers [`Message::Prepare`]. Without `keeps_promises` it refuses nothing.
+    /// Responds to [`Message::Prepare`]. Without `keeps_promises`, the acceptor promises every ballot.
     pub(crate) fn prepare(&mut self, ballot: u64, keeps_promises: bool) -> Message<V> {
         if ballot < self.promised && keeps_promises {
             return Message::Refused(ballot, self.promised);
@@ -95,7 +97,7 @@ impl<V: Value> Acceptor<V> {
         Message::Promise(ballot, self.accepted.clone())
     }
 
-    /// Answers [`Message::Accept`].
+    /// Responds to [`Message::Accept`]. Without `keeps_promises`, the acceptor accepts every ballot.
     pub(crate) fn accept(&mut self, ballot: u64, value: V, keeps_promises: bool) -> Message<V> {
         if ballot < self.promised && keeps_promises {
             return Message::Refused(ballot, self.promised);
@@ -107,7 +109,7 @@ impl<V: Value> Acceptor<V> {
 }
 
 impl<V: Value, R: Rules> Paxos<V, R> {
-    /// A process that wants `input` decided, among `processes` processes.
+    /// Creates a process that proposes `input`, among `processes` processes.
     pub fn new(me: ProcessId, processes: u8, input: V) -> Paxos<V, R> {
         Paxos {
             me,
@@ -123,7 +125,7 @@ impl<V: Value, R: Rules> Paxos<V, R> {
         }
     }
 
-    /// To everybody, this process included.
+    /// Sends a message to all processes, including this one.
     fn send_all(&mut self, message: &Message<V>, out: &mut Actions<Self>) {
         send_others(self.me, self.processes, message, out);
         self.hear(self.me, message.clone(), out);
@@ -140,7 +142,8 @@ impl<V: Value, R: Rules> Paxos<V, R> {
         if !self.leads || self.decided.is_some() || self.attempt.is_some() {
             return;
         }
-        // Not merely its first attempt: having promised another's ballot, its own is not the least any more.
+        // The condition is not "the first attempt": once this process has promised another ballot, its own ballot is
+        // not the least any more.
         let least = self.me == ProcessId(0) && self.seen == 0;
         let ballot = ballot_above(self.seen, self.me, self.processes);
         self.seen = ballot;

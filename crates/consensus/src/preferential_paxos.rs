@@ -1,14 +1,15 @@
-//! Preferential Paxos (PODC 2019, section 4.3; agreement.md §6): Paxos that decides on one of the fP + 1 claims with the best evidence. Each
-//! process tells all its [`Claim`], awaits n - fP, its own included, and proposes the best of them. It is an automaton to be run by Robust
-//! Backup, as a whole: one that only ran Paxos by it could not see what a process has made of the claims that it has heard.
+//! Preferential Paxos (IRA, section 4.3): a variant of Paxos that decides one of the fP + 1 claims with the best
+//! evidence. Each process sends its [`Claim`] to all, awaits n - fP claims including its own, and proposes the best of
+//! them. Robust Backup runs the whole protocol as one automaton; if it ran only the Paxos part, it could not verify
+//! that a process proposes the best of the claims it received.
 //!
-//! | evidence | priority | |
+//! | evidence | priority | reason |
 //! |---|---|---|
-//! | all have signed the value | 2 | all correct processes have it: no other value has that |
-//! | the leader has | 1 | a correct leader signs one value only |
-//! | nobody has | 0 | |
+//! | all processes have signed the value | 2 | no other value can have this evidence |
+//! | the leader has signed the value | 1 | a correct leader signs one value only |
+//! | none | 0 | |
 //!
-//! How good evidence is everybody finds from the signatures; nobody's word counts for it.
+//! Every process computes a claim's priority from the signatures. It does not trust the claimed priority.
 
 use core::marker::PhantomData;
 
@@ -21,29 +22,29 @@ use crate::robust_backup::Automaton;
 use crate::signature::{Signed, Signer};
 use crate::{Action, Actions, AllRules, Input, Process, ProcessId, RuleSet, Value};
 
-/// A value, and how good the evidence for it is.
+/// A value and the priority of its evidence.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Claim<V> {
-    /// From 0 to 2.
+    /// The priority, from 0 to 2.
     pub priority: u8,
-    /// What is to be decided.
+    /// The claimed value.
     pub value: V,
 }
 
-/// What processes say.
+/// A message between processes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Message<V> {
-    /// What I would have decided.
+    /// The sender's claim.
     Claim(Claim<V>),
-    /// Of Paxos.
+    /// A message of Paxos.
     Paxos(paxos::Message<V>),
 }
 
-/// The rules that it rests on, for checkers to switch off.
+/// The rules that the protocol rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// Signatures are verified, not counted.
+    /// Signatures are verified. Without the rule, they are only counted.
     const VERIFIES: bool = true;
-    /// The best of the claims is proposed, not one's own.
+    /// A process proposes the best claim. Without the rule, it proposes its own.
     const PROPOSES_BEST_CLAIM: bool = true;
 }
 
@@ -54,12 +55,12 @@ impl Rules for AllRules {}
 pub struct PreferentialPaxos<V, R = AllRules> {
     me: ProcessId,
     processes: u8,
-    /// The best claim so far, and how many there were.
+    /// The best claim received, and the number of claims.
     best: Claim<V>,
     claims: usize,
-    /// Once there are enough.
+    /// Paxos, once enough claims have been received.
     paxos: Option<Paxos<V>>,
-    /// What came before.
+    /// The inputs to Paxos that were received before it started.
     early: Vec<Input<(), paxos::Message<V>>>,
     rules: PhantomData<R>,
 }
@@ -87,7 +88,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Automaton<K> for PreferentialPax
 }
 
 impl<V: Value, R: Rules> PreferentialPaxos<V, R> {
-    /// One claim more. With n - fP, Paxos begins.
+    /// Handles a claim. Starts Paxos after n - fP claims.
     fn claim(&mut self, claim: Claim<V>, out: &mut Actions<Self>) {
         if R::PROPOSES_BEST_CLAIM {
             self.best = claim.max(self.best.clone());
@@ -99,7 +100,7 @@ impl<V: Value, R: Rules> PreferentialPaxos<V, R> {
         }
     }
 
-    /// Tells Paxos something, as soon as it has begun.
+    /// Passes an input to Paxos, or queues it until Paxos starts.
     fn tell(&mut self, input: Input<(), paxos::Message<V>>, out: &mut Actions<Self>) {
         let Some(paxos) = &mut self.paxos else { return self.early.push(input) };
         let mut actions = Vec::new();

@@ -1,4 +1,4 @@
-//! Processes: who they are, what they are told, what they ask for.
+//! Processes: their identities, inputs and actions.
 
 use core::fmt::{self, Debug, Display};
 use core::hash::Hash;
@@ -7,35 +7,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Op, Response};
 
-/// A process, counted from 0. The papers' p1, which leads at first, is 0 here.
+/// The number of a process, from 0. The papers' p1, which is the first leader, is process 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct ProcessId(pub u8);
 
-/// A memory, counted from 0.
+/// The number of a memory, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct MemoryId(pub u8);
 
-/// Identifies an operation among those that a process has outstanding at one memory. The process chooses the id, and may use it again
-/// once the memory has answered: states that differ only in what was answered earlier stay equal.
+/// The id of an operation among those that a process has outstanding at one memory.
+///
+/// The process chooses the id, and may reuse it once the memory has responded. Ids that do not depend on completed
+/// operations keep the number of states small for the model checker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct OpId(pub u64);
 
 impl OpId {
-    /// The id of a process's only outstanding operation at a memory.
+    /// The id for a process that has at most one operation outstanding at a memory.
     pub const ONLY: OpId = OpId(0);
 
-    /// The least id that is not among `used`.
+    /// Returns the least id that is not in `used`.
     pub fn first_unused(used: impl Iterator<Item = OpId> + Clone) -> OpId {
         (0..).map(OpId).find(|id| used.clone().all(|other| other != *id)).unwrap_or(OpId::ONLY)
     }
 
-    /// The id under which a process that is composed of `parts` parts invokes the operation `self` of the part number `part`.
+    /// Maps the id that part number `part` of a composite process chose to the id of the whole process. `parts` is the
+    /// number of parts; ids of different parts never collide.
     #[must_use]
     pub fn of_part(self, part: u64, parts: u64) -> OpId {
         OpId(self.0 * parts + part)
     }
 
-    /// The number of the part that invoked the operation, and the id that the part gave it: the inverse of [`OpId::of_part`].
+    /// Splits an id into the number of the part and the id that the part chose. The inverse of [`OpId::of_part`].
     pub fn part(self, parts: u64) -> (u64, OpId) {
         (self.0 % parts, OpId(self.0 / parts))
     }
@@ -53,47 +56,47 @@ impl Display for MemoryId {
     }
 }
 
-/// Up to 64 processes.
+/// A set of processes with numbers below 64.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct ProcessSet(u64);
 
 impl ProcessSet {
-    /// Nobody.
+    /// The empty set.
     pub const NONE: ProcessSet = ProcessSet(0);
 
-    /// The first `n` processes, at most 64.
+    /// Returns the set of the first `n` processes, at most 64.
     pub fn first(n: u8) -> ProcessSet {
         ProcessSet(u64::MAX.checked_shr(64 - u32::from(n.min(64))).unwrap_or(0))
     }
 
-    /// One process alone.
+    /// Returns the set of one process.
     pub fn only(p: ProcessId) -> ProcessSet {
         ProcessSet::NONE.with(p)
     }
 
-    /// These and `p`.
+    /// Returns the union of this set and `p`.
     #[must_use]
     pub fn with(self, p: ProcessId) -> ProcessSet {
         ProcessSet(self.0 | 1 << p.0)
     }
 
-    /// These but `p`.
+    /// Returns this set without `p`.
     #[must_use]
     pub fn without(self, p: ProcessId) -> ProcessSet {
         ProcessSet(self.0 & !(1 << p.0))
     }
 
-    /// Whether `p` is one of them.
+    /// Returns whether `p` is in the set.
     pub fn contains(self, p: ProcessId) -> bool {
         self.0 >> p.0 & 1 == 1
     }
 
-    /// How many they are.
+    /// Returns the number of processes in the set.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether they are none.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -105,88 +108,89 @@ impl Debug for ProcessSet {
     }
 }
 
-/// What a process is told.
+/// An input to a process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Input<C, M> {
-    /// It begins. Comes first, and once.
+    /// The process starts. This is the first input, and occurs once unless the process restarts without its state.
     Start,
-    /// The failure detector Ω names this process as the leader. It may err, for a while.
+    /// The failure detector Ω names the leader. Ω may be wrong for a finite time.
     Leader(ProcessId),
     /// A message from another process.
     Message {
-        /// Who sent it.
+        /// The sender.
         from: ProcessId,
-        /// What it says.
+        /// The message.
         message: M,
     },
-    /// The answer to an operation.
+    /// A memory's response to an operation.
     Response {
-        /// Whose it is.
+        /// The memory.
         memory: MemoryId,
-        /// The id that [`Action::Invoke`] gave the operation.
+        /// The id from [`Action::Invoke`].
         id: OpId,
-        /// What it says.
+        /// The response.
         response: Response<C>,
     },
-    /// The time that [`Action::Wake`] asked for is over.
+    /// The delay that [`Action::Wake`] requested has passed.
     Wake,
-    /// The coin that [`Action::FlipCoin`] asked for has fallen.
+    /// The random bit that [`Action::FlipCoin`] requested.
     Coin(bool),
 }
 
-/// What a process asks for.
+/// An action that a process requests from its driver.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action<C, M> {
-    /// Sends a message to another process. Links are reliable; messages may overtake one another.
+    /// Sends a message to another process. Links are reliable, and may reorder messages.
     Send {
-        /// To whom.
+        /// The receiver.
         to: ProcessId,
-        /// What.
+        /// The message.
         message: M,
     },
-    /// Invokes an operation of a memory. A memory that has crashed never answers.
+    /// Invokes an operation at a memory. A memory that has crashed never responds.
     Invoke {
         /// The memory.
         memory: MemoryId,
-        /// The id that [`Input::Response`] carries back. No other operation of this process that is outstanding at this memory has it.
+        /// The id that [`Input::Response`] carries back. It is unique among the operations that this process has
+        /// outstanding at this memory.
         id: OpId,
         /// The operation.
         op: Op<C>,
     },
-    /// Asks for [`Input::Wake`] after a while, of the driver's choice.
+    /// Requests [`Input::Wake`] after a delay. The driver chooses the delay.
     Wake,
-    /// Asks for [`Input::Coin`]: a random bit that nobody can foresee.
+    /// Requests [`Input::Coin`], a random bit that the adversary cannot predict.
     FlipCoin,
 }
 
-/// Actions in the order in which they were asked for.
+/// The actions of one step, in the order in which the process requested them.
 pub type Actions<P> = Vec<Action<<P as Process>::Cell, <P as Process>::Message>>;
 
-/// A protocol, at one of its processes.
+/// The state machine of one process of a protocol.
 pub trait Process: Clone + Eq + Hash + Debug {
-    /// What a register holds.
+    /// The content of a register.
     type Cell: Clone + Eq + Hash + Debug + Default;
-    /// What processes say to each other.
+    /// A message between processes.
     type Message: Clone + Eq + Hash + Ord + Debug;
-    /// What they decide on.
+    /// The value that the processes decide.
     type Value: Value;
 
-    /// Takes an input and appends what it asks for.
+    /// Handles an input, and appends the requested actions to `out`.
     fn handle(&mut self, input: Input<Self::Cell, Self::Message>, out: &mut Actions<Self>);
 
-    /// What it has decided, for good.
+    /// Returns the decision, if the process has decided. A decision never changes.
     fn decision(&self) -> Option<&Self::Value>;
 
-    /// How often it has begun anew. An exhaustive search stops at a bound of it.
+    /// Returns the number of attempts that the process has begun. An exhaustive search ends at a bound of this number.
     fn attempts(&self) -> u64;
 }
 
-/// The smallest number of members that any two groups of which share one.
+/// Returns the least size at which any two subsets of `of` members intersect.
 pub(crate) fn majority(of: usize) -> usize {
     of / 2 + 1
 }
 
-/// Sends a message to all processes but oneself.
+/// Sends a message to all other processes.
 pub(crate) fn send_others<C, M: Clone>(
     me: ProcessId,
     processes: u8,
@@ -197,20 +201,21 @@ pub(crate) fn send_others<C, M: Clone>(
     out.extend(others.map(|to| Action::Send { to, message: message.clone() }));
 }
 
-/// What a protocol's `Rules` must be able to do beside naming the rules that safety rests on, which checkers switch off one by one, to see
-/// that they notice.
+/// The base of each protocol's `Rules`, the rules that its safety rests on. A checker disables one rule at a time, and
+/// verifies that it finds a violation.
 pub trait RuleSet: Clone + Eq + Hash + Debug {}
 impl<T: Clone + Eq + Hash + Debug> RuleSet for T {}
 
-/// All rules of a protocol: what users run.
+/// All rules of a protocol enabled, as in production.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AllRules;
 
-/// What values must be able to do.
+/// A value that processes can decide.
 pub trait Value: Clone + Eq + Ord + Hash + Debug {}
 impl<T: Clone + Eq + Ord + Hash + Debug> Value for T {}
 
-/// The least ballot above `seen` that is this process's own. Process 0's first is the least of all.
+/// Returns the least ballot above `seen` that belongs to process `me`. The first ballot of process 0 is the least of
+/// all ballots.
 pub(crate) fn ballot_above(seen: u64, me: ProcessId, processes: u8) -> u64 {
     let n = u64::from(processes);
     (seen / n + 1) * n + u64::from(me.0)

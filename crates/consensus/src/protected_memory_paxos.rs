@@ -1,15 +1,16 @@
-//! Protected Memory Paxos (PODC 2019, section 5; agreement.md §2): n ≥ fP + 1 processes, m ≥ 2fM + 1 memories, crashes only; its first
-//! leader decides in two delays.
+//! Protected Memory Paxos (IRA, section 5): n ≥ fP + 1 processes, m ≥ 2fM + 1 memories, crashes only. The first leader
+//! decides in two delays.
 //!
-//! Each memory has one region, with a register (a [`Slot`]) for each process. Who leads takes the right to write for itself, on
-//! each memory; so an acknowledged write says that nobody has taken it since, and no last read is needed. A later leader takes a
-//! majority first and then reads what was written there.
+//! Each memory has one region with a register (a [`Slot`]) per process. The leader takes the exclusive permission to
+//! write at each memory. An acknowledged write therefore proves that no other process had taken the permission at that
+//! time, and the leader need not read again. A later leader takes the permission at a majority of memories before it
+//! reads their slots.
 //!
-//! | phase on a memory | delays | |
+//! | phase at a memory | delays | |
 //! |---|---|---|
-//! | take the right | 2 | the first leader skips these three in its first attempt |
+//! | take the permission | 2 | the first leader skips phases 1 to 3 in its first attempt |
 //! | write the ballot | 2 | |
-//! | read all slots | 2 | adopt the value that was accepted last |
+//! | read all slots | 2 | adopt the value accepted in the highest ballot |
 //! | write the value | 2 | a majority of acknowledgements decides |
 
 use core::marker::PhantomData;
@@ -23,14 +24,14 @@ use crate::{
     RuleSet, Value,
 };
 
-/// What a process has written about its attempts.
+/// The attempts of one process, as its register holds them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Slot<V> {
-    /// The highest ballot it has begun.
+    /// The highest ballot that the process has begun.
     pub min: u64,
-    /// The highest ballot in which it has proposed `value`; 0 for none.
+    /// The highest ballot in which the process has proposed `value`; 0 for none.
     pub accepted: u64,
-    /// What it has proposed.
+    /// The value that the process proposed in ballot `accepted`.
     pub value: Option<V>,
 }
 
@@ -40,19 +41,21 @@ impl<V> Default for Slot<V> {
     }
 }
 
-/// The rules that safety rests on. Checkers switch them off one by one, to see that they notice.
+/// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// An attempt ends where a higher ballot is found.
+    /// An attempt aborts if it reads a higher ballot.
     const CHECKS_MIN: bool = true;
-    /// The next operation on a memory waits for the outstanding one.
+    /// At most one operation is outstanding at each memory.
     const ONE_AT_A_TIME: bool = true;
-    /// A value that shows up after others were told of one ends the attempt; it is not adopted.
+    /// An attempt aborts if it reads an accepted value after it has begun to write its own. Without the rule, it adopts
+    /// the value.
     const ABORTS_ON_LATE_VALUE: bool = true;
-    /// The value that was accepted in the highest ballot counts, not that of the highest ballot begun.
+    /// An attempt adopts the value of the highest `accepted`. Without the rule, it adopts the value of the highest
+    /// `min`.
     const ADOPTS_HIGHEST_ACCEPTED: bool = true;
-    /// Beginning an attempt keeps what was accepted before, and who has decided does not begin one.
+    /// Phase 1 keeps the accepted value in the process's slot, and a process that has decided begins no attempt.
     const KEEPS_ACCEPTED: bool = true;
-    /// The right to write is exclusive.
+    /// The permission to write is exclusive.
     const EXCLUSIVE_WRITER: bool = true;
 }
 
@@ -66,7 +69,7 @@ pub struct ProtectedMemoryPaxos<V, R = AllRules> {
     memories: u8,
     input: V,
     leads: bool,
-    /// Attempts begun, and the highest ballot seen anywhere.
+    /// The number of attempts begun.
     attempts: u64,
     seen: u64,
     attempt: Option<Attempt<V>>,
@@ -75,22 +78,22 @@ pub struct ProtectedMemoryPaxos<V, R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// One try to have a value accepted.
+/// An attempt to have a value accepted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Attempt<V> {
     value: V,
-    /// The ballot in which `value` was accepted before; 0 if it is my own.
+    /// The ballot in which `value` was accepted; 0 if it is the process's own input.
     accepted: u64,
-    /// A majority is ready: the value is settled, and being written.
+    /// A majority of memories is ready. The value is fixed, and the process writes it.
     started: bool,
 }
 
-/// What is said: the value that was decided.
+/// Announces the decided value.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Decided<V>(pub V);
 
 impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
-    /// A process that wants `input` decided, among `processes` processes and `memories` memories.
+    /// Creates a process that proposes `input`, among `processes` processes and `memories` memories.
     pub fn new(me: ProcessId, processes: u8, memories: u8, input: V) -> ProtectedMemoryPaxos<V, R> {
         ProtectedMemoryPaxos {
             me,
@@ -107,7 +110,7 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         }
     }
 
-    /// The regions of each memory: one, which the first process may write.
+    /// Returns the regions of each memory: one region, which process 0 may write initially.
     pub fn regions(processes: u8) -> Vec<Region> {
         let mut permissions = Permissions::single_writer(processes, ProcessId(0));
         if !R::EXCLUSIVE_WRITER {
@@ -128,7 +131,8 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         }
         let ballot = ballot_above(self.seen, self.me, self.processes);
         self.seen = ballot;
-        // The first leader has the right to write already, and nobody's value can be there yet.
+        // Process 0 has the permission to write initially, and no process can have written a value before its first
+        // attempt.
         let first = self.me == ProcessId(0) && self.attempts == 0;
         self.attempts += 1;
         self.attempt = Some(Attempt { value: self.input.clone(), accepted: 0, started: false });
@@ -136,7 +140,7 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         self.start_if_ready(out);
     }
 
-    /// With a majority ready, the value is settled and is written to all of them; later to each that gets ready.
+    /// Fixes the value once a majority of memories is ready, and writes it to each memory that is ready.
     fn start_if_ready(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         attempt.started |= self.slots.ready() >= majority(self.memories.into());
@@ -164,14 +168,14 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         self.decided.get_or_insert(value);
     }
 
-    /// Gives the attempt up, and begins another.
+    /// Aborts the attempt, and begins another.
     fn abort(&mut self, out: &mut Actions<Self>) {
         self.attempt = None;
         self.slots.abandon();
         self.begin(out);
     }
 
-    /// A memory is ready, where this was accepted last.
+    /// Handles a memory that has become ready. `last` is the ballot and value that it accepted last.
     fn adopt(&mut self, last: Option<(u64, V)>, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         if let Some((accepted, value)) = last

@@ -1,10 +1,12 @@
-//! Reliable registers from memories that may crash (PODC 2019, section 3; agreement.md §1): m ≥ 2fM + 1 memories hold a copy each. To
-//! write, write all and await a majority; to read, read all and await a majority.
+//! Reliable registers replicated over memories that may crash (IRA, section 3): m ≥ 2fM + 1 memories hold a copy each.
+//! A write goes to all copies and awaits a majority. A read reads all copies and awaits a majority.
 //!
-//! They are *regular*: who begins to read after a write has ended finds it; who reads meanwhile may find it or not, and the next
-//! reader may not although this one did. A register has one writer, and is made of fields that are written once: to write one is to
-//! write the register again, with all that it held. So of each field a reader finds one value in the copies, or none; a Byzantine
-//! writer that gives the memories different ones may leave it finding two, and that counts as none.
+//! The registers are *regular*. A read that begins after a write has ended returns that write. A read that overlaps a
+//! write may return it or not, and a later read may miss it although an earlier one returned it.
+//!
+//! A register has one writer, and consists of write-once fields. To write a field, the writer rewrites the register
+//! with all fields written before. A reader therefore finds at most one value of each field in the copies, unless a
+//! Byzantine writer gave the memories different values. A field with different values counts as unwritten.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -14,62 +16,62 @@ use crate::outstanding_ops::OutstandingOps;
 use crate::process::{Action, majority};
 use crate::{AllRules, MemoryId, Op, OpId, Response, RuleSet};
 
-/// What a register holds: fields that are written once.
+/// The content of a register: write-once fields.
 pub trait WriteOnceFields: Clone + Eq + Hash + Debug + Default {
-    /// Of each field the value that its copies hold, if they agree.
+    /// Returns, for each field, the value in the copies if all written copies agree.
     fn merge(copies: &[Self]) -> Self;
 }
 
-/// The one value of a field in all its copies that have any; none if there are two.
+/// Returns the value of a field if all copies in which it is written agree, and `None` otherwise.
 pub fn unique_value<'a, T: Clone + Eq + 'a>(copies: impl IntoIterator<Item = &'a Option<T>>) -> Option<T> {
     let mut written = copies.into_iter().flatten();
     let first = written.next()?;
     written.all(|other| other == first).then(|| first.clone())
 }
 
-/// The rules that regularity rests on, for checkers to switch off.
+/// The rules that regularity rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A majority of the memories must have answered. Else one of them.
+    /// A call awaits a majority of the memories. Without the rule, it awaits one.
     const AWAITS_MAJORITY: bool = true;
-    /// The answer to what was given up is not one to what is asked now.
+    /// Responses to operations of an abandoned call are dropped.
     const DROPS_STALE: bool = true;
 }
 
 impl Rules for AllRules {}
 
-/// A process's way to its registers: one call at a time. At most one operation is outstanding on each memory; so no two writes of a register are,
-/// of which the older might land last.
+/// A process's client of replicated registers, with one call at a time. At most one operation is outstanding at each
+/// memory, so an older write of a register never takes effect after a newer one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReplicatedRegisters<C, R = AllRules> {
     outstanding: OutstandingOps<C>,
-    /// What is to be done on each memory, in this order; nothing if no call is under way.
+    /// The operations of the call, in order, for each memory. Empty if no call is in progress.
     steps: Vec<Op<C>>,
-    /// Whether a refusal ends the call. Else it is of a broken connection, and the memory is asked again.
+    /// A NAK ends the call. Otherwise a NAK means a broken connection, and the operation is retried.
     may_be_refused: bool,
     progress: Vec<Progress<C>>,
     rules: PhantomData<R>,
 }
 
-/// How far a call has come on a memory.
+/// The progress of a call at one memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Progress<C> {
     steps: usize,
     read: Vec<C>,
-    /// The step has been refused, and is yet to be asked for again.
+    /// The memory has refused the current step, and the process has not retried it yet.
     refused: bool,
 }
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum CallOutcome<C> {
-    /// A majority of the memories has done all of it. This is what was read there.
+    /// A majority of the memories has executed all steps. Carries the merged content that the steps read.
     Done(Vec<C>),
-    /// A memory has refused some of what may be refused.
+    /// A memory has refused a step of a refusable call.
     Refused,
 }
 
 impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
-    /// Registers in `memories` memories.
+    /// Creates a client of registers with a copy in each of `memories` memories.
     pub fn new(memories: u8) -> ReplicatedRegisters<C, R> {
         ReplicatedRegisters {
             outstanding: OutstandingOps::new(memories),
@@ -80,13 +82,16 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
         }
     }
 
-    /// Asks each memory for these operations, one after the other. What is still under way is given up. Nobody can take the rights that
-    /// they need: who is refused all the same has lost its connection, with a write under way, and asks again at [`ReplicatedRegisters::wake`].
+    /// Invokes these operations, in order, at each memory, and abandons the previous call.
+    ///
+    /// No other process can take the permissions that the operations need. A NAK therefore means that the connection
+    /// broke with a write outstanding. [`ReplicatedRegisters::on_wake`] retries the operation.
     pub fn call<M>(&mut self, steps: Vec<Op<C>>, out: &mut Vec<Action<C, M>>) {
         self.begin(steps, false, out);
     }
 
-    /// The same, of operations that others can have refused: the first refusal ends the call.
+    /// Invokes operations, in order, at each memory, for which another process can take the permission. The first NAK
+    /// ends the call.
     pub fn call_refusable<M>(&mut self, steps: Vec<Op<C>>, out: &mut Vec<Action<C, M>>) {
         self.begin(steps, true, out);
     }
@@ -100,7 +105,8 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
         }
     }
 
-    /// Asks again for what was refused. Goes with [`Action::Wake`], so that who is refused always does not spin.
+    /// Retries the operations that memories refused. [`ReplicatedRegisters::on_response`] requests [`Action::Wake`] for
+    /// each of them, so that an operation that is always refused does not loop without a delay.
     pub fn wake<M>(&mut self, out: &mut Vec<Action<C, M>>) {
         for (memory, progress) in (0..).map(MemoryId).zip(&mut self.progress) {
             if core::mem::take(&mut progress.refused)
@@ -111,7 +117,7 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
         }
     }
 
-    /// Takes a memory's answer; says how the call has ended, if it has.
+    /// Handles a memory's response. Returns the outcome if the response ends the call.
     pub fn answered<M>(
         &mut self,
         memory: MemoryId,

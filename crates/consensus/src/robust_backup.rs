@@ -1,20 +1,23 @@
-//! Robust Backup (PODC 2019, section 4.1, after Clement et al., PODC 2012; agreement.md §5): an algorithm by messages that bears crashes, run so
-//! that it bears Byzantine processes: n ≥ 2fP + 1 of them, m ≥ 2fM + 1 memories.
+//! Robust Backup (IRA, section 4.1; Clement et al., PODC 2012): runs a message-passing algorithm that tolerates crashes
+//! so that it tolerates Byzantine processes. n ≥ 2fP + 1 processes, m ≥ 2fM + 1 memories.
 //!
-//! T-send would broadcast each message along with its sender's history, and T-receive take it only if that is one which the algorithm
-//! can have. Here a process broadcasts what the history is made of, its [`Event`]s, as far as it has not yet; and what it has said by them
-//! everybody finds by running the same automaton on them:
+//! In the paper, T-send broadcasts each message together with its sender's history, and T-receive accepts it only if
+//! the algorithm can produce the message from that history. Here, a process broadcasts the new [`Event`]s of its
+//! history instead. Every process derives the messages by running the same automaton on these events:
 //!
 //! ```text
-//! p's input, whom Ω names to it, from whom it has heard ──broadcast──▶ all: run p's automaton ──▶ p's messages
+//! p's input, leaders from Ω, senders of received messages ──broadcast──▶ all: run p's automaton ──▶ p's messages
 //! ```
 //!
-//! So nothing that the algorithm would not have said can be said: a Byzantine process chooses its input, its Ω, and from whom it
-//! hears next; it cannot tell two of them two things, as the broadcast does not equivocate. Heard of a sender is its next message to me,
-//! in order: what it says is not repeated. Who claims to have heard what its sender has not said yet is heard no further until that is
-//! delivered: for ever, if it never was said. What no process can go through makes that one ignored for good.
+//! A process therefore cannot send a message that the algorithm would not send. A Byzantine process can choose its
+//! input, its leaders, and the order of senders from which it receives. It cannot give two processes different
+//! histories, because the broadcast is non-equivocating. A receive event names only the sender, and means the sender's
+//! next message to the receiver. If a process claims to have received a message that its sender has not sent yet, the
+//! replay of that process stops until the sender's events are delivered, possibly forever. An event that no process can
+//! have makes all others ignore its process.
 //!
-//! Bounded: a process broadcasts so many turns as there is room for, each of at most [`MAX_BATCH_EVENTS`] events; then it falls silent.
+//! The number of broadcasts per process is bounded by the room in the memories, with up to [`MAX_BATCH_EVENTS`] events
+//! each. A process that has used all of it stays silent.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -28,15 +31,15 @@ use crate::paxos::Paxos;
 use crate::signature::Signer;
 use crate::{Action, Actions, AllRules, Input, Process, ProcessId, Region, RuleSet, Value};
 
-/// The most events of a turn.
+/// The maximum number of events in a broadcast.
 pub const MAX_BATCH_EVENTS: usize = 32;
 
-/// An algorithm by messages, whose every process can be run by all others.
+/// A message-passing algorithm that other processes can replay.
 pub trait Automaton<K>: Process<Cell = ()> {
-    /// What a process begins with. It is believed as far as this automaton itself verifies it.
+    /// The initial input of a process. The automaton verifies it as far as necessary.
     type Input: Value + Serialize;
 
-    /// A process that begins.
+    /// Creates the initial state of a process.
     fn begin(me: ProcessId, processes: u8, input: Self::Input, keys: &K) -> Self;
 }
 
@@ -48,28 +51,29 @@ impl<V: Value + Serialize, K> Automaton<K> for Paxos<V> {
     }
 }
 
-/// What happens to a process.
+/// An event in the history of a process.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Event<I> {
-    /// It begins. Comes first, and once.
+    /// The process starts. This is the first event, and occurs once.
     Begin(I),
-    /// Ω names it a leader.
+    /// Ω names a leader.
     Leader(ProcessId),
-    /// It hears the next message to it from another.
+    /// The process receives the next message that this sender has sent to it.
     Received(ProcessId),
 }
 
-/// What a process tells all others at once.
+/// The events that a process broadcasts together.
 pub type EventBatch<I> = Vec<Event<I>>;
 
-/// What a register holds.
+/// The content of a register.
 pub type Cell<A, K> = Slot<EventBatch<<A as Automaton<K>>::Input>, <K as Signer>::Signature>;
 
-/// The rules that safety rests on, beside those of the broadcast ([`broadcast::Rules`]), for checkers to switch off.
+/// The rules that safety rests on, in addition to those of the broadcast ([`broadcast::Rules`]). A checker disables
+/// them one at a time.
 pub trait Rules: RuleSet {
-    /// Who has heard what I have not is followed when I have.
+    /// The replay of a process waits for the messages that it claims to have received.
     const WAITS_FOR_UNDELIVERED: bool = true;
-    /// Nobody begins anew, as if it had promised and accepted nothing.
+    /// A process starts once. Otherwise, it could lose its promises and accepted values.
     const BEGINS_ONCE: bool = true;
 }
 
@@ -84,35 +88,36 @@ pub struct RobustBackup<A: Automaton<K>, K: Signer, R = AllRules, B = AllRules> 
     input: A::Input,
     broadcast: Broadcast<EventBatch<A::Input>, K, B>,
     replicas: Vec<Replica<A, K>>,
-    /// Whom Ω names, if I have not gone through that yet.
+    /// The leader that Ω named last, if it is not in the history yet.
     leader: Option<ProcessId>,
-    /// What I have gone through and not told, and whether I have said anything by it.
+    /// The own events that are not broadcast yet, and whether they made the process send a message.
     turn: EventBatch<A::Input>,
     spoken: bool,
     rules: PhantomData<R>,
 }
 
-/// A process, as everybody runs it.
+/// The replay of one process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Replica<A: Automaton<K>, K> {
     automaton: Option<A>,
-    /// What it says it has gone through, as far as I have not followed it.
+    /// The events that are delivered and not replayed yet.
     events: VecDeque<Event<A::Input>>,
-    /// By sender: what it has not heard yet.
+    /// The messages that the process has not received yet, by sender.
     inbox: Vec<VecDeque<A::Message>>,
 }
 
-/// What comes of following a process through an event.
+/// The result of replaying an event.
 enum ReplayResult {
     Passed,
-    /// What it has heard is yet to be delivered to me.
+    /// The event receives a message that is not delivered here yet.
     Waits,
-    /// No process can go through that.
+    /// No process can have this event at this point of its history.
     Impossible,
 }
 
 impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, K, R, B> {
-    /// A process that begins with `input`, among `processes` processes, over `memories` memories with room for `room` turns of each.
+    /// Creates a process with initial input `input`, among `processes` processes and over `memories` memories with room
+    /// for `room` broadcasts of each.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
@@ -136,7 +141,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         }
     }
 
-    /// The regions of each memory: those of the broadcast.
+    /// Returns the regions of each memory, which are those of the broadcast.
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
         Broadcast::<EventBatch<A::Input>, K, B>::regions(processes, room)
     }
@@ -145,7 +150,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         &mut self.replicas[usize::from(p.0)]
     }
 
-    /// Runs a process through an event. What it says by it is put before those to whom it says that.
+    /// Replays an event of a process, and puts the messages that it sends into the receivers' inboxes.
     fn pass(&mut self, p: ProcessId, event: Event<A::Input>) -> ReplayResult {
         let replica = &mut self.replicas[usize::from(p.0)];
         let input = match event {
@@ -178,14 +183,14 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         ReplayResult::Passed
     }
 
-    /// Goes through an event myself, and will tell of it.
+    /// Executes an event of this process, and adds it to the next broadcast.
     fn undergo(&mut self, event: Event<A::Input>) {
         if let ReplayResult::Passed = self.pass(self.me, event.clone()) {
             self.turn.push(event);
         }
     }
 
-    /// Follows the others as far as it goes, and hears what they have said to me.
+    /// Replays the events of other processes as far as possible, and receives their messages to this process.
     fn follow(&mut self, out: &mut Actions<Self>) {
         let others = || (0..self.processes).map(ProcessId);
         let others: Vec<ProcessId> = others().filter(|&p| p != self.me).collect();
@@ -213,7 +218,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         self.tell(out);
     }
 
-    /// Tells of what I went through, once I have said something by it or can remember no more.
+    /// Broadcasts the own events once they have sent a message, or the batch is full.
     fn tell(&mut self, out: &mut Actions<Self>) {
         if self.turn.len() < MAX_BATCH_EVENTS
             && let Some(leader) = self.leader.take()
@@ -247,7 +252,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> Process for Robu
             Input::Wake => self.broadcast.wake(out),
             Input::Response { memory, id, response } => {
                 match self.broadcast.answered(memory, id, response, out) {
-                    // My own I went through when I told of it.
+                    // This process has executed its own events before it broadcast them.
                     Some((p, turn)) if p != self.me => match turn.len() <= MAX_BATCH_EVENTS {
                         true => self.replica(p).events.extend(turn),
                         false => self.ignore(p),

@@ -1,7 +1,7 @@
-//! Signatures: what binds a Byzantine process, beside the rights to its memories' regions.
+//! Signatures, which bind a Byzantine process in addition to the permissions of the memories' regions.
 //!
-//! Signed are canonical bytes (postcard's) of what is said along with what it is for: the instance of the protocol and a [`Purpose`]. So
-//! a signature is worth nothing for another purpose, nor in another instance.
+//! A signature covers the canonical (postcard) encoding of the statement, the protocol instance and a [`Purpose`]. It
+//! is therefore invalid for any other purpose or instance.
 
 use core::fmt::Debug;
 use core::hash::{Hash, Hasher};
@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ProcessId, Value};
 
-/// What a signature is for: the protocol, and what its signer says by it.
+/// The purpose of a signature: the protocol, and the meaning of the statement in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose(pub &'static str);
 
-/// A process's own key, and everybody's to verify by.
+/// A process's private key, and the public keys of all processes.
 pub trait Signer: Clone + Eq + Hash + Debug {
-    /// What it makes.
+    /// The type of a signature.
     type Signature: Clone + Eq + Ord + Hash + Debug + Serialize;
 
     /// Signs a statement.
     fn sign(&self, purpose: Purpose, statement: &impl Serialize) -> Self::Signature;
 
-    /// Whether this is a process's signature of that statement.
+    /// Returns whether `signature` is a valid signature of the statement by process `by`.
     fn verifies(
         &self,
         by: ProcessId,
@@ -36,12 +36,13 @@ pub trait Signer: Clone + Eq + Hash + Debug {
     ) -> bool;
 }
 
-/// What is signed. No two statements have the same bytes, nor two purposes: postcard says how long a string is.
+/// Returns the signed bytes. Different statements or purposes have different bytes, because postcard prefixes strings
+/// with their lengths.
 fn bytes(instance: u64, purpose: Purpose, statement: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(&("mitra", instance, purpose.0, statement)).expect("a plain value has a plain form")
 }
 
-/// Signatures by Ed25519 (RFC 8032), verified strictly: nobody can make another of one.
+/// Ed25519 signatures (RFC 8032) with strict verification, so that no other valid signature can be derived from one.
 #[derive(Clone, Debug)]
 pub struct Ed25519 {
     instance: u64,
@@ -54,8 +55,10 @@ pub struct Ed25519 {
 pub struct Ed25519Signature([u8; 32], [u8; 32]);
 
 impl Ed25519 {
-    /// The signer that has this secret, where process p verifies by `everybody[p]`. An instance is one decision among the same
-    /// processes with the same keys: no two may have the same number.
+    /// Creates a signer with this private key. Process p's public key is `everybody[p]`.
+    ///
+    /// `instance` identifies one decision among the same processes with the same keys. Each decision needs its own
+    /// number.
     pub fn new(instance: u64, secret: &[u8; 32], everybody: Arc<[VerifyingKey]>) -> Ed25519 {
         Ed25519 { instance, key: SigningKey::from_bytes(secret), everybody }
     }
@@ -98,7 +101,8 @@ impl Signer for Ed25519 {
     }
 }
 
-/// Signatures for models: only a process's own signer makes them, since nobody else has one; their content is a fingerprint.
+/// Symbolic signatures for model checking: a process signs only with its own signer, and a signature is a fingerprint
+/// of the statement.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Symbolic {
     instance: u64,
@@ -113,7 +117,7 @@ pub struct SymbolicSignature {
 }
 
 impl Symbolic {
-    /// The signers of `n` processes.
+    /// Returns the signers of `n` processes.
     pub fn all(instance: u64, n: u8) -> Vec<Symbolic> {
         (0..n).map(|p| Symbolic { instance, me: ProcessId(p) }).collect()
     }
@@ -143,17 +147,17 @@ impl Signer for Symbolic {
     }
 }
 
-/// A value, and what is put forward as processes' signatures of it. Nothing of it is to be believed unverified.
+/// A value with claimed signatures. They must be verified before use.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Signed<V, S> {
-    /// What is said.
+    /// The value.
     pub value: V,
-    /// Who is said to have signed it.
+    /// The claimed signatures, by process.
     pub by: BTreeMap<ProcessId, S>,
 }
 
 impl<V: Value + Serialize, S> Signed<V, S> {
-    /// A value with one signature. `about` is what else the statement says.
+    /// Returns a value with one signature. `about` is the rest of the signed statement.
     pub fn by<K: Signer<Signature = S>>(
         me: ProcessId,
         keys: &K,
@@ -165,7 +169,7 @@ impl<V: Value + Serialize, S> Signed<V, S> {
         Signed { value, by: BTreeMap::from([(me, signature)]) }
     }
 
-    /// The same with those signatures alone that verify.
+    /// Returns the value with only those signatures that verify.
     #[must_use]
     pub fn verified<K: Signer<Signature = S>>(
         mut self,
@@ -198,7 +202,7 @@ mod tests {
         Symbolic::all(instance, 2).try_into().expect("two")
     }
 
-    /// What every signer must keep: `keys` and `others` are of two instances.
+    /// Verifies the properties of a signer. The two arguments are the signers of two instances.
     fn binds<K: Signer>([mine, peer]: [K; 2], [other, _]: [K; 2]) {
         let signature = mine.sign(ONE, &"yes");
         assert!(peer.verifies(P0, ONE, &"yes", &signature));

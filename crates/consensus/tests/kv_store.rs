@@ -1,4 +1,4 @@
-//! The key-value store against a plain map, with sessions that end, retries, and snapshots at any time.
+//! Compares the key-value store with a plain map, under session expiry, retries and snapshots at any time.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ const LIMITS: Limits = Limits { sessions: 3, bytes: 600 };
 enum Step {
     Open,
     Get(u8),
-    /// In the so manieth session from the newest, under a sequence number so much above the last one there.
+    /// A change in the n-th newest session, with this offset from the session's last sequence number.
     Change(usize, i64, Change),
     Snapshot,
 }
@@ -41,7 +41,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..80)
 }
 
-/// What the store is to be: a map, and sessions, the least recently used first.
+/// The reference model: a map, and the sessions in least-recently-used order.
 #[derive(Default)]
 struct Plain {
     values: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
@@ -60,7 +60,7 @@ impl Plain {
         self.sessions.iter().find(|used| used.0 == session).map_or(1, |used| used.1)
     }
 
-    /// `full`: there is no room for it.
+    /// With `full`, the store had no room for the change.
     fn change_once(
         &mut self,
         index: u64,
@@ -134,7 +134,7 @@ proptest! {
                     let full = said.0 == Reply::Full;
                     let expected = plain.change_once(index, session, sequence, &change, full);
                     prop_assert_eq!(&said, &expected);
-                    // Once more, later: the same reply, and nothing changes.
+                    // A retry returns the same reply, and changes nothing.
                     prop_assert_eq!(store.apply(index + 1, &command), (said.0.clone(), None));
                     prop_assert_eq!(plain.change_once(index + 1, session, sequence, &change, full), (said.0, None));
                 }
@@ -161,7 +161,7 @@ proptest! {
     }
 }
 
-/// Sessions, and changes in the first of them, under the largest numbers.
+/// A store with its maximum number of sessions. The client uses one of them, with large sequence numbers.
 struct Client {
     store: KvStore,
     session: Session,
@@ -178,7 +178,7 @@ impl Client {
         Client { store, session, sequence: u64::MAX / 2 }
     }
 
-    /// Puts a value of some bytes, and says whether there was room for it.
+    /// Puts a value of `size` bytes, and returns whether the store had room for it.
     fn put(&mut self, key: u8, size: usize) -> bool {
         self.change(Change::Put { key: vec![key], value: vec![7; size] })
     }

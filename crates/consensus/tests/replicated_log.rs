@@ -1,9 +1,9 @@
-//! One process of the log, driven by hand: what is submitted, refused, batched, and what becomes of it.
+//! Tests one process of the log directly: submission, refusal, batching and outcomes.
 
 use mitra_consensus::log::{Cell, CommitOutcome, Committed, Config, Delivery, Log, LogError, Payload};
 use mitra_consensus::{Action, Input, Memory, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Response};
 
-/// Entries of two commands of two bytes each.
+/// Entries hold two commands of two bytes each.
 const CONFIG: Config = Config {
     processes: 2,
     memories: 1,
@@ -29,7 +29,7 @@ impl Driver {
         Driver { log: Log::new(ME, CONFIG).expect("numbers that fit"), memory, actions: Vec::new() }
     }
 
-    /// Lets the process lead, and its memory do what it is asked for until there is no more of it.
+    /// Makes the process the leader, and executes its operations until none is left.
     fn lead() -> Driver {
         let mut driver = Driver::new();
         driver.log.handle(Input::Leader(ME), &mut driver.actions);
@@ -129,7 +129,8 @@ fn who_loses_its_office_cannot_know() {
     driver.log.handle(Input::Leader(ProcessId(0)), &mut driver.actions);
     let fates: Vec<_> = driver.log.take_outcomes().into_iter().map(|(_, fate)| fate).collect();
     assert_eq!(fates, [CommitOutcome::Unknown; 3]);
-    // What it had asked for is done none the less, and it says so when it leads again.
+    // The memory executes the operations of the ended term all the same. The process finds the entries when it leads
+    // again.
     driver.run();
     driver.log.handle(Input::Leader(ME), &mut driver.actions);
     driver.run();
@@ -169,7 +170,7 @@ fn answers_to_what_was_not_asked_for_are_ignored() {
     assert_eq!((driver.log, driver.actions), (before, Vec::new()));
 }
 
-/// Who may lead no more is the last to tell the others so: it begins no term again.
+/// A leader that makes itself ineligible must announce that entry: it begins no other term in which it could.
 #[test]
 fn who_has_appointed_others_tells_them_though_more_is_on_its_way() {
     let mut driver = Driver::lead();

@@ -1,4 +1,4 @@
-//! How a follower gets what is committed: from a majority of the memories, or from a snapshot in one.
+//! How a follower obtains committed entries: from a majority of the memories, or from a snapshot in one memory.
 
 use super::inflight::Asked;
 use super::layout::READ_HEADER;
@@ -6,26 +6,26 @@ use super::{Cell, Committed, Delivery, Entry, Rules, SnapshotMeta, State};
 use crate::process::majority;
 use crate::{Action, Response};
 
-/// Rounds: in each, entries of one window are read from every memory.
+/// The catch-up of a follower. It proceeds in rounds; each round reads the entries of one window from every memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct CatchUp {
-    /// The first entry that this round is for.
+    /// The first index of the round.
     first: u64,
-    /// The last one. It was committed before the reads began, so a majority has had it since.
+    /// The last index of the round. It was committed before the reads began, so a majority of the memories holds it.
     end: u64,
     sources: Vec<Source>,
 }
 
-/// What is known of a memory.
+/// The state of the reads at one memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Source {
-    /// To be read, or being read.
+    /// The entries have not been read yet.
     Unread,
-    /// Read: what its registers hold.
+    /// The content of the registers of the round.
     Read(Vec<Cell>),
-    /// It holds newer entries in the registers: it has a snapshot.
+    /// The registers hold newer entries, so the memory has a snapshot.
     Recycled,
-    /// So much of the snapshot was read.
+    /// The chunks of the snapshot that have been read.
     Partly { stamp: SnapshotMeta, chunks: u16, bytes: Vec<u8> },
 }
 
@@ -34,7 +34,7 @@ impl CatchUp {
         CatchUp { first: 0, end: 0, sources: vec![Source::Unread; memories.into()] }
     }
 
-    /// Asks each memory that owes no answer for what is next.
+    /// Invokes the next read at each memory that has no operation outstanding.
     pub(super) fn drive(&mut self, state: &mut State, out: &mut Vec<Action<Cell, Committed>>) {
         if state.commit >= self.end {
             if state.known <= state.commit {
@@ -57,7 +57,7 @@ impl CatchUp {
         }
     }
 
-    /// Takes what a memory answers.
+    /// Handles a memory's response.
     pub(super) fn answered<R: Rules>(&mut self, m: usize, response: Response<Cell>, state: &mut State) {
         let Response::Cells(cells) = response else { return };
         self.sources[m] = match &mut self.sources[m] {
@@ -79,7 +79,7 @@ impl CatchUp {
                         read += 1;
                     }
                 }
-                // The area may have been written anew in the meantime.
+                // Another snapshot may have overwritten the area meanwhile.
                 if read == *chunks + cells.len() as u16 {
                     Source::Partly { stamp: *stamp, chunks: read, bytes }
                 } else {
@@ -95,7 +95,7 @@ impl CatchUp {
         self.settle::<R>(state);
     }
 
-    /// A snapshot that is complete takes the place of all up to its index.
+    /// Installs a complete snapshot, which replaces all entries up to its index.
     fn install(&mut self, m: usize, state: &mut State) {
         if let Source::Partly { stamp, chunks, bytes } = &mut self.sources[m]
             && *chunks == stamp.chunks
@@ -110,7 +110,8 @@ impl CatchUp {
         }
     }
 
-    /// Delivers what a majority has shown, in order. Who holds newer entries in the registers has a snapshot.
+    /// Delivers the entries that a majority has shown, in order. A memory whose registers hold newer entries has a
+    /// snapshot.
     fn settle<R: Rules>(&mut self, state: &mut State) {
         let enough = if R::FOLLOWER_READS_MAJORITY { majority(self.sources.len()) } else { 1 };
         while state.commit < self.end {
@@ -133,7 +134,7 @@ impl CatchUp {
 }
 
 impl Source {
-    /// What was read in this place of the round.
+    /// Returns the entry that was read at this offset of the round.
     fn entry(&self, at: usize) -> Option<&Entry> {
         match self {
             Source::Read(cells) => cells.get(at).and_then(entry),

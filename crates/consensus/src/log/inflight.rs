@@ -1,32 +1,32 @@
-//! What a process has asked its memories for.
+//! The operations that a process of the log has outstanding at its memories.
 
 use super::Cell;
 use crate::{Action, MemoryId, Op, OpId};
 
-/// What an answer will be about.
+/// The purpose of an outstanding operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Asked {
-    /// Nobody wants it any more.
+    /// The operation was abandoned.
     Stale,
-    /// The right to write.
+    /// Takes the permission to write.
     Right,
-    /// The header, before my ballot is in it.
+    /// Reads the header, before the leader's ballot is in it.
     Header,
-    /// My ballot, in the header.
+    /// Writes the leader's ballot to the header.
     Ballot,
-    /// What is in the ring, for who takes over.
+    /// Reads a window of the ring, in a takeover.
     Scan,
-    /// This entry, written.
+    /// Writes the entry with this index.
     Entry(u64),
-    /// A chunk of a snapshot, written.
+    /// Writes a chunk of a snapshot.
     Chunk,
-    /// The recycling point, moved.
+    /// Writes the header with a new recycling point.
     Move,
-    /// What a follower has asked for.
+    /// Reads entries, the header or chunks for a follower.
     Fetch,
 }
 
-/// Operations under way at each memory, oldest first.
+/// The outstanding operations at each memory, oldest first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Inflight(Vec<Vec<(OpId, Asked)>>);
 
@@ -35,8 +35,10 @@ impl Inflight {
         Inflight(vec![Vec::new(); memories.into()])
     }
 
-    /// Invokes an operation. Its id names the register that it accesses, and not its place among the outstanding ones: states that differ
-    /// only in what was answered before stay equal for the model checker.
+    /// Invokes an operation.
+    ///
+    /// The id is derived from the register that the operation accesses, not from the order of operations. States that
+    /// differ only in completed operations therefore stay equal for the model checker.
     pub(super) fn ask<M>(&mut self, m: usize, asked: Asked, op: Op<Cell>, out: &mut Vec<Action<Cell, M>>) {
         let mut id = OpId(match op {
             Op::Read { first, .. } => 2 * u64::from(first) + 1,
@@ -50,24 +52,25 @@ impl Inflight {
         out.push(Action::Invoke { memory: MemoryId(m as u8), id, op });
     }
 
-    /// The memory has answered an operation. `None` if none with this id is outstanding.
+    /// Removes an operation that a memory has answered, and returns its purpose. Returns `None` if no operation with
+    /// this id is outstanding.
     pub(super) fn answered(&mut self, m: usize, id: OpId) -> Option<Asked> {
         let outstanding = self.0.get_mut(m)?;
         let at = outstanding.iter().position(|&(other, _)| other == id)?;
         Some(outstanding.remove(at).1)
     }
 
-    /// Nobody wants what is under way any more.
+    /// Abandons the outstanding operations at all memories.
     pub(super) fn abandon(&mut self) {
         (0..self.0.len()).for_each(|m| self.abandon_at(m));
     }
 
-    /// Nobody wants what is under way at one memory any more.
+    /// Abandons the outstanding operations at one memory.
     pub(super) fn abandon_at(&mut self, m: usize) {
         self.0[m].iter_mut().for_each(|(_, asked)| *asked = Asked::Stale);
     }
 
-    /// What is under way at a memory.
+    /// Returns the purposes of the operations outstanding at a memory, including abandoned ones.
     pub(super) fn at(&self, m: usize) -> impl ExactSizeIterator<Item = Asked> + Clone {
         self.0[m].iter().map(|&(_, asked)| asked)
     }

@@ -1,38 +1,38 @@
-//! What a memory of the log holds, and where: a header, a ring of entries, and two areas for a snapshot.
+//! The layout of a memory of the log: a header, a ring of entries, and two areas for a snapshot.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{LegalChange, Op, Permissions, ProcessSet, Region, RegisterKind};
 
-/// More than what a cell takes, as postcard writes it, beside the bytes of commands and snapshots.
+/// An upper bound of a cell's postcard encoding in bytes, without its commands or snapshot bytes.
 const OVERHEAD: usize = 48;
-/// What a command takes beside its bytes: its length.
+/// The encoded size of a command in addition to its bytes: its length prefix.
 const PER_COMMAND: usize = 5;
 
-/// The sizes of a log, the same at all its processes. Nothing in it grows beyond them.
+/// The configuration of a log, equal at all its processes. It bounds all state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Config {
-    /// How many processes there can be, 1 to 64. Any number of them may be dead, or not there yet.
+    /// The number of processes, 1 to 64. Any number of them may have crashed or not started.
     pub processes: u8,
-    /// How many memories there are, 1 to 64. A majority of them must live.
+    /// The number of memories, 1 to 64. A majority of them must be alive.
     pub memories: u8,
-    /// How many entries may be on their way at a time, 1 to `window`. What is submitted meanwhile waits, and goes into the next ones
-    /// together: with few there are fewer, larger entries.
+    /// The maximum number of entries in flight, 1 to `window`. Commands submitted meanwhile wait and share the next
+    /// entries: a smaller number leads to fewer and larger entries.
     pub max_inflight: u16,
-    /// How many registers are read or written at a time.
+    /// The number of registers that one operation reads, and the maximum number of outstanding writes per memory.
     pub window: u16,
-    /// The ring of entries is so many windows long, at least 2.
+    /// The length of the ring in windows, at least 2.
     pub ring_windows: u16,
-    /// How many bytes each register has room for, as postcard writes a [`Cell`].
+    /// The capacity of a register in bytes, for a postcard-encoded [`Cell`].
     pub register_bytes: u32,
-    /// How many registers a snapshot may take.
+    /// The maximum size of a snapshot in registers.
     pub snapshot_registers: u16,
-    /// How many commands may wait for a place in the window.
+    /// The maximum number of queued submissions.
     pub queue_capacity: u16,
 }
 
 impl Config {
-    /// Whether the numbers fit each other.
+    /// Returns whether all fields are in their ranges, and all registers fit in one region.
     pub fn is_valid(&self) -> bool {
         let registers = 1
             + u64::from(self.window) * u64::from(self.ring_windows)
@@ -46,17 +46,17 @@ impl Config {
             && self.register_bytes as usize > OVERHEAD + PER_COMMAND
     }
 
-    /// The most bytes that a command can have.
+    /// Returns the maximum size of a command in bytes.
     pub fn max_command_bytes(&self) -> usize {
         self.register_bytes as usize - OVERHEAD - PER_COMMAND
     }
 
-    /// The most bytes that a snapshot can have.
+    /// Returns the maximum size of a snapshot in bytes.
     pub fn max_snapshot_bytes(&self) -> usize {
         self.chunk_bytes() * usize::from(self.snapshot_registers)
     }
 
-    /// The regions of each memory: one, which nobody may write until somebody takes it.
+    /// Returns the regions of each memory: one region, which no process may write until it takes the permission.
     pub fn regions(&self) -> Vec<Region> {
         vec![Region {
             registers: 1 + self.ring() + 2 * self.snapshot_registers,
@@ -66,7 +66,7 @@ impl Config {
         }]
     }
 
-    /// How many commands of `all`, at least one, go into one entry.
+    /// Returns the number of leading commands that fit in one entry, at least one.
     pub(super) fn batch<'a>(&self, all: impl Iterator<Item = &'a Vec<u8>>) -> usize {
         let room = self.register_bytes as usize - OVERHEAD;
         let ends = all.scan(0, |bytes, command| {
@@ -80,43 +80,43 @@ impl Config {
         self.register_bytes as usize - OVERHEAD
     }
 
-    /// How many entries the ring has room for.
+    /// Returns the capacity of the ring in entries.
     pub(super) fn ring(&self) -> u16 {
         self.window * self.ring_windows
     }
 
-    /// The register of an entry.
+    /// Returns the register of an entry.
     pub(super) fn slot(&self, index: u64) -> u16 {
         1 + (index % u64::from(self.ring())) as u16
     }
 
-    /// Reads a window of entries, the one that this index is in.
+    /// Returns a read of the window that contains this index.
     pub(super) fn read_entries(&self, index: u64) -> Op<Cell> {
         let window = (index / u64::from(self.window) % u64::from(self.ring_windows)) as u16;
         read(1 + window * self.window, self.window)
     }
 
-    /// Reads the entries from one to another of the same window.
+    /// Returns a read of the entries from `first` to `last`, which are in one window.
     pub(super) fn read_some(&self, first: u64, last: u64) -> Op<Cell> {
         read(self.slot(first), (last - first) as u16 + 1)
     }
 
-    /// How many windows on from that of the one index that of the other is.
+    /// Returns the number of windows from the window of index `one` to that of index `other`.
     pub(super) fn windows_between(&self, one: u64, other: u64) -> u64 {
         other / u64::from(self.window) - one / u64::from(self.window)
     }
 
-    /// The last index in the same window.
+    /// Returns the last index in the window of `index`.
     pub(super) fn window_end(&self, index: u64) -> u64 {
         index - index % u64::from(self.window) + u64::from(self.window) - 1
     }
 
-    /// The register of a snapshot's so manieth chunk.
+    /// Returns the register of the snapshot chunk number `nth` in an area.
     pub(super) fn chunk(&self, area: bool, nth: u16) -> u16 {
         1 + self.ring() + u16::from(area) * self.snapshot_registers + nth
     }
 
-    /// Reads the next chunks of a snapshot, of which there are some left.
+    /// Returns a read of the next chunks of a snapshot from number `nth`, which is below the number of chunks.
     pub(super) fn read_chunks(&self, stamp: &SnapshotMeta, nth: u16) -> Op<Cell> {
         read(self.chunk(stamp.area, nth), self.window.min(stamp.chunks - nth))
     }
@@ -129,46 +129,47 @@ fn read(first: u16, count: u16) -> Op<Cell> {
     Op::Read { region: 0, first, count }
 }
 
-/// Writes a register.
+/// Returns a write of a register.
 pub(super) fn write(register: u16, cell: Cell) -> Op<Cell> {
     Op::Write { region: 0, register, cell }
 }
 
-/// What a register holds.
+/// The content of a register.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub enum Cell {
-    /// Nothing yet.
+    /// The register has not been written.
     #[default]
     Empty,
-    /// The first register.
+    /// The content of register 0.
     Header(Header),
-    /// A register of the ring.
+    /// The content of a register of the ring.
     Entry(Entry),
-    /// A register of the snapshot's areas.
+    /// The content of a register of a snapshot area.
     Chunk(Chunk),
 }
 
 /// The state of a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Header {
-    /// The highest ballot begun here.
+    /// The highest ballot begun at this memory.
     pub ballot: u64,
-    /// The snapshot here. Its index is the recycling point: registers of entries up to it may be written anew.
+    /// The snapshot in this memory. Its index is the recycling point: the registers of entries up to it may be
+    /// overwritten.
     pub snapshot: SnapshotMeta,
 }
 
-/// Which snapshot it is, and where.
+/// The metadata of a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct SnapshotMeta {
-    /// The last entry in it; 0 for no snapshot.
+    /// The index of the last entry that the snapshot includes; 0 for no snapshot.
     pub index: u64,
-    /// The ballot of who wrote it.
+    /// The ballot of the leader that wrote it.
     pub ballot: u64,
-    /// In which of the two areas it is.
+    /// The area that holds it: false for the first, true for the second.
     pub area: bool,
-    /// In how many registers.
+    /// The number of chunks, each in one register.
     pub chunks: u16,
-    /// Who might lead then.
+    /// The eligible leaders as of the snapshot's index.
     pub leaders: ProcessSet,
 }
 
@@ -181,38 +182,38 @@ impl Default for SnapshotMeta {
 /// An entry of the log.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// The ballot of who wrote it.
+    /// The ballot of the leader that wrote it.
     pub ballot: u64,
-    /// Its place in the log, from 1.
+    /// The position in the log, from 1.
     pub index: u64,
-    /// Up to where entries were committed, as far as the writer knew.
+    /// The writer's commit index when it wrote the entry.
     pub commit: u64,
-    /// What it says.
+    /// The content.
     pub payload: Payload,
 }
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Payload {
     /// Commands for the state machine, in order.
     Commands(#[serde(with = "commands")] Vec<Vec<u8>>),
-    /// Only these may lead from here on.
+    /// Only these processes may lead from this entry on.
     EligibleLeaders(ProcessSet),
 }
 
-/// A part of a snapshot.
+/// A chunk of a snapshot.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Chunk {
-    /// The last entry in the snapshot.
+    /// The index of the last entry that the snapshot includes.
     pub index: u64,
-    /// The ballot of who wrote it.
+    /// The ballot of the leader that wrote it.
     pub ballot: u64,
-    /// The part.
+    /// The bytes of the chunk.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
 }
 
-/// Commands are bytes, and not lists of numbers to be written down one by one.
+/// Encodes commands as byte strings. Serde would encode `Vec<u8>` as a sequence of numbers.
 mod commands {
     use serde::{Deserialize, Deserializer, Serializer};
     use serde_bytes::{ByteBuf, Bytes};

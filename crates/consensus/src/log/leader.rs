@@ -1,4 +1,4 @@
-//! What a leader does once a majority of memories is its own: it writes entries to all of them, and snapshots.
+//! The state of a leader: it replicates entries and snapshots to all memories once it has taken over a majority.
 
 use std::collections::VecDeque;
 
@@ -13,18 +13,18 @@ use super::{
 use crate::process::majority;
 use crate::{Action, Response};
 
-/// This process leads no more.
+/// This process no longer leads.
 pub(super) struct Deposed;
 
-/// A process's time as the leader.
+/// The state of one term of a leader.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct LeaderState {
     pub(super) ballot: u64,
-    /// Until a majority of the memories is mine.
+    /// The takeover, until a majority of the memories is taken over.
     pub(super) takeover: Option<Takeover>,
     /// The index before the first of `entries`.
     pub(super) floor: u64,
-    /// All since the last snapshot, or since the term began.
+    /// All entries since the last snapshot, or since the term began.
     entries: VecDeque<Held>,
     pub(super) progress: Vec<MemoryProgress>,
     pub(super) snapshot: Option<(SnapshotMeta, Vec<u8>)>,
@@ -32,7 +32,7 @@ pub(super) struct LeaderState {
     announced: Option<u64>,
 }
 
-/// An entry, and which memories have it in this ballot, as bits.
+/// An entry of this term. Bit m of `votes` is set if memory m has acknowledged it in this ballot.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Held {
     payload: Payload,
@@ -40,21 +40,21 @@ struct Held {
     votes: u64,
 }
 
-/// How far a memory is.
+/// The progress of one memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct MemoryProgress {
     pub(super) phase: Phase,
-    /// What its header holds.
+    /// The content of its header.
     pub(super) header: Header,
-    /// It was asked in this term to write my ballot there.
+    /// The write of this term's ballot to the header has been invoked.
     pub(super) asked: bool,
-    /// The next entry to write.
+    /// The next index to write.
     next: u64,
     pub(super) transfer: SnapshotTransfer,
 }
 
 impl MemoryProgress {
-    /// Nothing is known of it.
+    /// Creates the state of a memory about which the leader knows nothing.
     fn new() -> MemoryProgress {
         MemoryProgress {
             phase: Phase::Waiting,
@@ -67,7 +67,7 @@ impl MemoryProgress {
 }
 
 impl LeaderState {
-    /// A term begins: no memory is mine yet. The ballot is the highest seen.
+    /// Begins a term, whose ballot is the highest that the process has seen.
     pub(super) fn new(state: &State) -> LeaderState {
         LeaderState {
             ballot: state.seen,
@@ -89,7 +89,7 @@ impl LeaderState {
         self.takeover.is_none()
     }
 
-    /// Whose fate is not known yet.
+    /// Returns the submissions without an outcome.
     pub(super) fn tickets(&self) -> impl Iterator<Item = Ticket> {
         let entries = self.entries.iter().flat_map(|held| &held.tickets);
         entries.chain(self.queue.iter().map(|(ticket, _)| ticket)).copied()
@@ -119,7 +119,8 @@ impl LeaderState {
         self.snapshot.as_ref().map_or(0, |(stamp, _)| stamp.index)
     }
 
-    /// Whether a memory has but half its ring left and the last snapshot, and that is not the newest there could be.
+    /// Returns whether some memory has used half of its ring since the leader's last snapshot, and entries were
+    /// committed since then.
     pub(super) fn needs_snapshot(&self, state: &State) -> bool {
         let half = u64::from(state.config.ring()) / 2;
         let promised = self.progress.iter().filter(|memory| memory.phase == Phase::Promised);
@@ -148,7 +149,7 @@ impl LeaderState {
         Ok(())
     }
 
-    /// Begins what can begin: the term itself, entries, and what each memory is to be asked for.
+    /// Advances the term: completes the takeover, commits entries, and invokes the next operations at each memory.
     pub(super) fn drive<R: Rules>(
         &mut self,
         state: &mut State,
@@ -161,7 +162,8 @@ impl LeaderState {
         }
         if self.started() {
             self.commit::<R>(state);
-            // The others need not hear of each entry, as long as more are on their way, and this process stays to tell them.
+            // While more entries are in flight and this process keeps leading, the leader announces the commit index
+            // once per window only.
             let unheard = self.announced.map_or(u64::MAX, |announced| state.commit - announced);
             let is_last = self.tip() == state.commit || !state.leaders.contains(state.me);
             let enough = if is_last { 1 } else { u64::from(state.config.window) };
@@ -199,7 +201,7 @@ impl LeaderState {
         }
     }
 
-    /// Makes entries of what is submitted, as many as may be on their way.
+    /// Creates entries from queued submissions, up to the maximum in flight.
     fn fill(&mut self, state: &State) {
         while self.tip() < state.commit + u64::from(state.config.max_inflight) {
             let Some(held) = self.next_entry(state) else { return };
@@ -207,7 +209,7 @@ impl LeaderState {
         }
     }
 
-    /// Commands that had to wait go into one entry together, as many as there is room for.
+    /// Creates the next entry. Queued commands share it as far as they fit.
     fn next_entry(&mut self, state: &State) -> Option<Held> {
         let waiting = self.queue.iter().map_while(|(_, payload)| match payload {
             Payload::Commands(commands) => commands.first(),
@@ -227,7 +229,7 @@ impl LeaderState {
         Some(Held { payload, tickets, votes: 0 })
     }
 
-    /// Takes what a memory answers.
+    /// Handles a memory's response.
     pub(super) fn answered<R: Rules>(
         &mut self,
         m: usize,
@@ -237,7 +239,8 @@ impl LeaderState {
     ) -> Result<(), Deposed> {
         let memory = &mut self.progress[m];
         match (asked, response, &mut memory.transfer) {
-            // Another has taken the right to write, or the connection broke: who looks again learns which.
+            // Another process has taken the permission, or the connection broke. The leader learns which when it reads
+            // the header again.
             (_, Response::Nak, _) => {
                 *memory = MemoryProgress { asked: memory.asked, ..MemoryProgress::new() };
                 state.inflight.abandon_at(m);

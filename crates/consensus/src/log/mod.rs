@@ -1,41 +1,50 @@
-//! A replicated log on Protected Memory Paxos (consensus.md §2, §8; Mu, OSDI 2020): n ≥ fP + 1 processes, m ≥ 2fM + 1 memories, crashes
-//! only. Who leads takes the right to write each memory once; from then on an entry is one write to each, and is decided when a
-//! majority has it: two delays.
+//! A replicated log on Protected Memory Paxos (IRA, section 5; Mu, OSDI 2020): n ≥ fP + 1 processes, m ≥ 2fM + 1
+//! memories, crashes only.
 //!
-//! Each memory holds one log: a [`Header`], a ring of entries and two areas for a snapshot. Memories are Paxos' acceptors: having my
-//! ballot in the header is a promise, for all entries, because nobody else may write there any more; an acknowledged write of
-//! an entry is a vote for it. An entry is *committed* when it and all before it have the votes of a majority.
+//! A leader takes the exclusive permission to write each memory once per term. From then on, it replicates an entry
+//! with one write to each memory. The entry has enough votes once a majority has acknowledged it: two delays.
 //!
-//! | phase on a memory | delays | once per |
+//! Each memory holds one log: a [`Header`], a ring of entries, and two areas for a snapshot. Memories are the Paxos
+//! acceptors. The leader's ballot in the header is a promise for all entries, because no other process can write there
+//! any more. An acknowledged write of an entry is a vote for it. An entry is *committed* when it and all earlier
+//! entries have the votes of a majority.
+//!
+//! | phase at a memory | delays | once per |
 //! |---|---|---|
-//! | take the right | 2 | leader |
-//! | read the header: end if a higher ballot is there | 2 | leader |
-//! | write the ballot into it | 2 | leader |
-//! | read the entries behind what I know, window by window | 2 each | leader |
+//! | take the permission | 2 | leader |
+//! | read the header; end the term if it holds a higher ballot | 2 | leader |
+//! | write the ballot into the header | 2 | leader |
+//! | read the entries after the leader's commit index, window by window | 2 each | leader |
 //! | write an entry | 2 | entry |
 //!
-//! A memory that refuses a write was taken by another, or the connection broke. The leader takes it anew, and finds out: where there is
-//! no higher ballot, it goes on in its own.
+//! A memory refuses a write if another process has taken the permission, or if the connection broke. The leader then
+//! takes the permission again and reads the header. If the header holds no higher ballot, the leader continues its
+//! term.
 //!
-//! - **Holes.** Several entries are under way at a time, and may be done in any order: nothing here rests on the order of operations
-//!   on a memory. So a new leader may find an entry and none before it. Where a majority shows a hole, nothing from there on was
-//!   committed, for what is committed has no hole before it: the new leader adopts, of each index, what has the highest ballot, up
-//!   to the first hole, and writes it anew in its own ballot.
-//! - **Laggards.** A memory that is ready late counts at once: each index is a Paxos of its own, and a promise is all that this takes.
-//!   A memory that misses old entries gets what the leader still has, and the next snapshot in place of the rest; until then it has
-//!   no room for entries that are more than a ring beyond its own recycling point.
-//! - **Recycling** is each memory's own: its recycling point moves after the whole snapshot is there, never before; so a memory that
-//!   has voted for an entry either has that, or a snapshot with it. A full ring makes submissions wait.
-//! - **Followers** are told how far entries are committed, and read them: of each index what has the highest ballot at a majority. Who
-//!   finds that entries are gone installs the snapshot.
-//! - **Fates.** Who has submitted learns that the command is committed, or that the leader lost its office: then it cannot know.
-//! - **Members.** An entry says which processes may lead. Any process that does it anyway does no harm, only delays: so nothing
-//!   waits for everybody to know. The memories are fixed: to replace one, a new leader would have to find out over two electorates
-//!   which of them is in charge of which entry, and what a snapshot has swallowed of that; not done.
-//! - **Restarts.** A process that has lost its state may come back under its own id, if nothing that it had asked for before can be done
-//!   any more: a memory ends its connection. It finds the ballots that it has used in the headers of any majority, and begins above.
+//! - **Holes.** Several entries are in flight at a time, and memories may execute their writes in any order. A new
+//!   leader may therefore find an entry but not the one before it. Where a majority shows a hole, no entry from the
+//!   hole on was committed, because a committed entry has no hole before it. The new leader adopts the entry of the
+//!   highest ballot for each index up to the first hole, and writes it again in its own ballot.
+//! - **Slow memories.** A memory that becomes ready late counts at once: each index is an independent Paxos instance,
+//!   which needs only the promise. A memory that lacks old entries receives the entries that the leader still holds,
+//!   and a snapshot in place of the others. Until then, it has no room for entries more than one ring beyond its own
+//!   recycling point.
+//! - **Recycling.** Each memory has its own recycling point, which moves only after the whole snapshot is in the
+//!   memory. A memory that has voted for an entry therefore holds the entry or a snapshot that includes it. Submissions
+//!   wait while the ring is full.
+//! - **Followers.** The leader tells followers the commit index. A follower reads each entry in the highest ballot from
+//!   a majority. It installs a snapshot if the entries have been recycled.
+//! - **Outcomes.** A submitter learns that its command is committed, or that the leader lost its term. In the second
+//!   case, the outcome is unknown.
+//! - **Eligible leaders.** An entry restricts which processes may lead. A process that leads although it is not
+//!   eligible does not violate safety, so no process waits until all have learnt the entry. The set of memories is
+//!   fixed. Replacing a memory would require a new leader to determine, across two configurations, which one decides
+//!   each entry, including entries that a snapshot contains. That is not implemented.
+//! - **Restarts.** A process that has lost its state may rejoin under its own id, provided that none of its earlier
+//!   operations can take effect any more: the memory closes its old connection. The process finds its earlier ballots
+//!   in the headers of any majority, and begins above them.
 //!
-//! What is bounded, and by which numbers: [`Config`].
+//! [`Config`] bounds all state.
 
 mod catch_up;
 mod inflight;
@@ -58,29 +67,30 @@ use crate::{
     Action, Actions, AllRules, Input, MemoryId, OpId, Process, ProcessId, ProcessSet, Response, RuleSet,
 };
 
-/// The rules that safety rests on. Checkers switch them off one by one, to see that they notice.
+/// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A term ends where a higher ballot is found.
+    /// A term ends if the leader finds a higher ballot.
     const CHECKS_BALLOT: bool = true;
-    /// Who finds its own ballot, and not of this term, has forgotten what it wrote in it, and takes another.
+    /// A leader that finds its own ballot of an earlier term takes a higher one: it no longer knows what it wrote in
+    /// that ballot.
     const RESTARTS_ABOVE_OWN_BALLOT: bool = true;
-    /// A memory is taken again only when it has answered all that it was asked for before.
+    /// The leader takes a memory again only after the memory has answered all outstanding operations.
     const AWAITS_OUTSTANDING: bool = true;
-    /// Of what was written for an index, that of the highest ballot counts.
+    /// For each index, a reader uses the entry of the highest ballot.
     const BY_BALLOT: bool = true;
-    /// A new leader reads on until a hole. Else one window.
+    /// A new leader reads entries until it finds a hole. Without the rule, it reads one window.
     const SCANS_UNTIL_HOLE: bool = true;
-    /// A new leader looks into a majority, and an entry is committed when a majority has it.
+    /// A new leader reads a majority of the memories, and an entry is committed when a majority has it.
     const BY_MAJORITY: bool = true;
-    /// The recycling point moves when the snapshot is there.
+    /// The recycling point moves after all chunks of the snapshot are acknowledged.
     const AWAITS_SNAPSHOT: bool = true;
-    /// A snapshot is written beside the one that is valid.
+    /// The leader writes a snapshot to the area that does not hold the valid one.
     const ALTERNATES_SNAPSHOT_AREAS: bool = true;
-    /// Registers are written anew only up to the recycling point.
+    /// The leader overwrites registers only up to the recycling point.
     const AWAITS_RECYCLING: bool = true;
-    /// A register of the ring is written anew only when it was acknowledged before.
+    /// The leader overwrites a register of the ring only after the previous write of it was acknowledged.
     const AWAITS_REGISTER: bool = true;
-    /// A follower reads a majority.
+    /// A follower reads a majority of the memories.
     const FOLLOWER_READS_MAJORITY: bool = true;
 }
 
@@ -89,7 +99,7 @@ impl Rules for AllRules {}
 /// A process of the log.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Log<R = AllRules> {
-    /// Ω names me.
+    /// Ω names this process as the leader.
     elected: bool,
     terms: u64,
     tickets: u64,
@@ -98,7 +108,7 @@ pub struct Log<R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// What a process knows, whatever its role.
+/// The state of a process that does not depend on its role.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct State {
     me: ProcessId,
@@ -106,13 +116,13 @@ struct State {
     leaders: ProcessSet,
     /// The highest ballot seen.
     seen: u64,
-    /// The last entry that was delivered.
+    /// The index of the last delivered entry.
     commit: u64,
-    /// All up to this one is committed: I may have to find out what it is.
+    /// The highest index known to be committed. The process may not know the entries yet.
     known: u64,
     /// The highest recycling point seen.
     recycled: u64,
-    /// How many memories have refused a write, and were taken anew.
+    /// The number of times that a memory refused a write and was taken over again in the same term.
     retaken: u64,
     inflight: Inflight,
     deliveries: Vec<Delivery>,
@@ -147,7 +157,8 @@ impl State {
 }
 
 impl<R: Rules> Log<R> {
-    /// A process of the log. At first all may lead. None if the config's numbers do not fit.
+    /// Creates a process of the log. Initially, all processes may lead. Returns `None` if the configuration is not
+    /// valid, or `me` is not below `config.processes`.
     pub fn new(me: ProcessId, config: Config) -> Option<Log<R>> {
         if !config.is_valid() || me.0 >= config.processes {
             return None;
@@ -169,17 +180,21 @@ impl<R: Rules> Log<R> {
         Some(Log { elected: false, terms: 0, tickets: 0, state, role, rules: PhantomData })
     }
 
-    /// Submits a command. [`Log::take_outcomes`] says what becomes of it.
+    /// Submits a command. [`Log::take_outcomes`] returns its outcome later.
     ///
     /// # Errors
-    /// This process does not lead, too much is waiting, or the command is too long: nothing was done.
+    /// The command has not been submitted.
+    /// - [`LogError::NotLeader`]: this process does not lead.
+    /// - [`LogError::QueueFull`]: too many submissions are queued.
+    /// - [`LogError::TooLarge`]: the command is longer than [`Config::max_command_bytes`].
     pub fn submit(&mut self, command: Vec<u8>, out: &mut Actions<Self>) -> Result<Ticket, LogError> {
         let ticket = self.enqueue_command(command);
         self.drive(out);
         ticket
     }
 
-    /// Submits commands that go into one entry as far as there is room: each as of [`Log::submit`].
+    /// Submits commands in order, as [`Log::submit`] does for each. Commands that are queued together share an entry as
+    /// far as they fit.
     pub fn submit_all(
         &mut self,
         commands: impl IntoIterator<Item = Vec<u8>>,
@@ -197,10 +212,12 @@ impl<R: Rules> Log<R> {
         self.enqueue(Payload::Commands(vec![command]))
     }
 
-    /// Submits which processes may lead from then on.
+    /// Submits the set of processes that may lead from then on.
     ///
     /// # Errors
-    /// As of [`Log::submit`], or there would be none.
+    /// Nothing has been submitted.
+    /// - [`LogError::NoEligibleLeader`]: the set contains none of the processes.
+    /// - [`LogError::NotLeader`], [`LogError::QueueFull`]: as in [`Log::submit`].
     pub fn set_eligible_leaders(
         &mut self,
         leaders: ProcessSet,
@@ -223,40 +240,43 @@ impl<R: Rules> Log<R> {
         Ok(ticket)
     }
 
-    /// Whether this process leads, and takes submissions. It may have been deposed, and not know.
+    /// Returns whether this process leads and accepts submissions. Another process may have deposed it already.
     pub fn is_leader(&self) -> bool {
         matches!(&self.role, Role::Leader(term) if term.started())
     }
 
-    /// Who may lead.
+    /// Returns the processes that may lead, as of the last delivered entry.
     pub fn eligible_leaders(&self) -> ProcessSet {
         self.state.leaders
     }
 
-    /// The last entry that this process knows to be committed and what it says.
+    /// Returns the index of the last entry that this process has delivered.
     pub fn commit_index(&self) -> u64 {
         self.state.commit
     }
 
-    /// What was committed since the last time.
+    /// Takes the deliveries since the last call: committed entries and installed snapshots, in order.
     pub fn take_committed(&mut self) -> Vec<Delivery> {
         core::mem::take(&mut self.state.deliveries)
     }
 
-    /// What has become of this process's submissions, since the last time.
+    /// Takes the outcomes of this process's submissions since the last call.
     pub fn take_outcomes(&mut self) -> Vec<(Ticket, CommitOutcome)> {
         core::mem::take(&mut self.state.outcomes)
     }
 
-    /// Whether the leader needs a snapshot, for a memory whose ring fills up.
+    /// Returns whether the leader needs a snapshot, because the ring of a memory fills up.
     pub fn needs_snapshot(&self) -> bool {
         matches!(&self.role, Role::Leader(term) if term.needs_snapshot(&self.state))
     }
 
-    /// Hands over what the state machine is, now that it has been given all that was committed.
+    /// Provides a snapshot of the state machine after all committed entries.
     ///
     /// # Errors
-    /// This process does not lead, not all that was committed was taken, or nothing new, or the snapshot is too large.
+    /// - [`LogError::NotLeader`]: this process does not lead.
+    /// - [`LogError::NotReady`]: some deliveries have not been taken, or no entry was committed since the last
+    ///   snapshot.
+    /// - [`LogError::TooLarge`]: the snapshot is longer than [`Config::max_snapshot_bytes`].
     pub fn snapshot(&mut self, bytes: Vec<u8>, out: &mut Actions<Self>) -> Result<(), LogError> {
         let Role::Leader(term) = &mut self.role else { return Err(LogError::NotLeader) };
         term.snapshot(bytes, &self.state)?;
@@ -264,7 +284,7 @@ impl<R: Rules> Log<R> {
         Ok(())
     }
 
-    /// Asks for all that can be asked for now.
+    /// Invokes all operations that can be invoked now, and changes the role if necessary.
     fn drive(&mut self, out: &mut Actions<Self>) {
         loop {
             let state = &mut self.state;
@@ -287,7 +307,8 @@ impl<R: Rules> Log<R> {
         }
     }
 
-    /// This process leads no more: nobody wants what it has asked for, and what was submitted may be committed or not.
+    /// Ends this process's term. It abandons all outstanding operations, and the outcome of open submissions is
+    /// unknown.
     fn depose(&mut self) {
         let following = Role::Follower(CatchUp::new(self.state.config.memories));
         if let Role::Leader(term) = core::mem::replace(&mut self.role, following) {
@@ -324,7 +345,7 @@ impl<R: Rules> Process for Log<R> {
                 }
             }
             Input::Message { message: Committed { ballot, index }, .. } => {
-                // A later leader may have put other entries in the place of mine.
+                // A later leader may have replaced this leader's entries.
                 if matches!(&self.role, Role::Leader(term) if term.ballot() < ballot) {
                     self.depose();
                 }
@@ -337,18 +358,18 @@ impl<R: Rules> Process for Log<R> {
         self.drive(out);
     }
 
-    /// None: a log goes on. Its output is [`Log::take_committed`].
+    /// Returns `None`: a log has no single decision. [`Log::take_committed`] returns its output.
     fn decision(&self) -> Option<&u64> {
         None
     }
 
-    /// Counts terms begun, and memories taken anew in them.
+    /// Counts the terms begun, and the memories taken over again within them.
     fn attempts(&self) -> u64 {
         self.terms + self.state.retaken
     }
 }
 
-/// Tells the others how far entries are committed.
+/// Sends the commit index to the other processes.
 fn announce(ballot: u64, state: &State, out: &mut Vec<Action<Cell, Committed>>) {
     send_others(state.me, state.config.processes, &Committed { ballot, index: state.commit }, out);
 }

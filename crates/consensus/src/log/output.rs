@@ -1,4 +1,5 @@
-//! What a log says: to other processes, and to the state machine and the submitters above it.
+//! The outputs of a log: its message to other processes, deliveries to the state machine, and the outcomes of
+//! submissions.
 
 use core::fmt;
 
@@ -6,64 +7,64 @@ use serde::{Deserialize, Serialize};
 
 use super::Payload;
 
-/// What processes say: in which ballot entries were found committed, and up to where.
+/// Announces a commit index to other processes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Committed {
     /// The sender's ballot.
     pub ballot: u64,
-    /// The last one.
+    /// The index of the last committed entry.
     pub index: u64,
 }
 
-/// What the state machine above is given, in order.
+/// A delivery to the state machine, in log order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Delivery {
     /// The next entry is committed.
     Entry {
-        /// Its place, one more than that of the last.
+        /// The index of the entry, one above the last delivered index.
         index: u64,
-        /// What it says.
+        /// The content of the entry.
         payload: Payload,
     },
-    /// All that it has done so far is obsolete: it is to become this.
+    /// Replaces the whole state of the state machine.
     Snapshot {
-        /// The last entry in it.
+        /// The index of the last entry that the snapshot includes.
         index: u64,
-        /// What [`super::Log::snapshot`] was given somewhere.
+        /// The bytes that a leader passed to [`super::Log::snapshot`].
         bytes: Vec<u8>,
     },
 }
 
-/// Names a submission at its process.
+/// Identifies a submission at its process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Ticket(pub(super) u64);
 
-/// What has become of a submission.
+/// The outcome of a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CommitOutcome {
-    /// It is committed.
+    /// The submission is committed.
     Committed {
-        /// In this entry.
+        /// The index of its entry.
         index: u64,
-        /// As the so manieth of its commands.
+        /// The position of the command within the entry, from 0.
         position: usize,
     },
-    /// This process leads no more. The submission may be committed, or may yet be, or never.
+    /// This process no longer leads. The submission may be committed now, later, or never.
     Unknown,
 }
 
-/// Why something is refused. Nothing was done.
+/// An error of a log operation, which had no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LogError {
-    /// This process does not lead, or not yet.
+    /// This process does not lead, or has not completed its takeover.
     NotLeader,
-    /// As much is waiting as may.
+    /// The submission queue is full.
     QueueFull,
-    /// It has more bytes than there is room for.
+    /// The command or snapshot exceeds its maximum size.
     TooLarge,
-    /// Nobody could lead.
+    /// The set contains no process that could lead.
     NoEligibleLeader,
-    /// What was committed has not all been taken, or no more than at the last snapshot.
+    /// Some deliveries have not been taken, or no entry was committed since the last snapshot.
     NotReady,
 }
 

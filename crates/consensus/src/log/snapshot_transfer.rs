@@ -1,4 +1,5 @@
-//! How a snapshot gets to a memory: chunk by chunk into the area beside the valid one, and then the recycling point.
+//! The transfer of a snapshot to a memory: the leader writes its chunks to the area that does not hold the valid
+//! snapshot, and then moves the recycling point.
 
 use super::inflight::Asked;
 use super::layout::write;
@@ -6,19 +7,19 @@ use super::leader::{LeaderState, MemoryProgress};
 use super::{Cell, Chunk, Committed, Header, Rules, SnapshotMeta, State};
 use crate::Action;
 
-/// How far a snapshot is on its way to a memory.
+/// The progress of a snapshot transfer to one memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum SnapshotTransfer {
-    /// None is.
+    /// No transfer is in progress.
     Idle,
-    /// So many chunks were sent, and so many acknowledged.
+    /// `sent` chunks have been written, of which `acked` are acknowledged.
     Writing { stamp: SnapshotMeta, sent: u16, acked: u16 },
-    /// All are there.
+    /// All chunks are acknowledged, and the header with the new recycling point is being written.
     Moving(SnapshotMeta),
 }
 
 impl LeaderState {
-    /// Asks a memory for what is next, if there is a newer snapshot than its own.
+    /// Invokes the next writes of a transfer, or begins one if the memory holds an older snapshot than the leader.
     pub(super) fn write_snapshot<R: Rules>(
         &mut self,
         m: usize,
@@ -31,7 +32,7 @@ impl LeaderState {
             |state: &State| state.inflight.at(m).filter(|&asked| asked == Asked::Chunk).count();
         let begins = match transfer {
             SnapshotTransfer::Idle => newest.index > header.snapshot.index,
-            // What is under way could land on the newer one.
+            // An outstanding chunk of the older snapshot could overwrite the newer one.
             SnapshotTransfer::Writing { stamp, .. } => {
                 stamp.index < newest.index && chunks_under_way(state) == 0
             }

@@ -1,4 +1,5 @@
-//! How a leader takes over: the right to write each memory, its ballot in each header, and what is in the ring of a majority.
+//! The takeover by a new leader: it takes the permission to write each memory, writes its ballot to each header, and
+//! reads the entries in the rings of a majority.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +10,25 @@ use super::{Cell, Committed, Config, Entry, Header, Payload, Rules, State};
 use crate::process::majority;
 use crate::{Action, Op, Permissions, Response};
 
-/// How far a memory is on its way to be mine.
+/// The phase of the takeover at one memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Phase {
-    /// It may still owe me answers of before.
+    /// The memory may still have operations of an earlier term outstanding.
     Waiting,
-    /// Nobody else may write it.
+    /// No other process may write the memory.
     Taken,
-    /// Nobody with a higher ballot has written it.
+    /// The header holds no higher ballot.
     Checked,
-    /// My ballot is in its header.
+    /// The leader's ballot is in the header.
     Promised,
 }
 
-/// What is found in the rings.
+/// The entries that a takeover has found in the rings.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Takeover {
-    /// Of each index what has the highest ballot.
+    /// For each index, the entry of the highest ballot.
     found: BTreeMap<u64, Entry>,
-    /// How many windows are to be read, and how many were, of each memory.
+    /// The number of windows to read at each memory, and the number already read at each.
     windows: u64,
     scanned: Vec<u64>,
 }
@@ -37,7 +38,7 @@ impl Takeover {
         Takeover { found: BTreeMap::new(), windows: 1, scanned: vec![0; memories.into()] }
     }
 
-    /// The first index behind `floor` for which nothing was found.
+    /// Returns the first index after `floor` without an entry.
     fn hole(&self, floor: u64) -> u64 {
         (floor + 1..).find(|index| !self.found.contains_key(index)).unwrap_or(u64::MAX)
     }
@@ -50,7 +51,8 @@ impl Takeover {
         }
     }
 
-    /// Reads on until a hole: what is committed has none before it. After all windows there is nothing more to be read.
+    /// Extends the scan to the window of the first hole, since a committed entry has no hole before it. The scan ends
+    /// after the whole ring.
     fn look_on(&mut self, floor: u64, config: &Config) {
         let windows = config.windows_between(floor + 1, self.hole(floor)) + 1;
         self.windows = windows.min(config.ring_windows.into());
@@ -58,7 +60,8 @@ impl Takeover {
 }
 
 impl LeaderState {
-    /// What a majority showed, if one is mine now: all entries behind the floor up to the first hole.
+    /// Returns the entries after the floor up to the first hole, once a majority of the memories has promised and has
+    /// been scanned.
     pub(super) fn grabbed<R: Rules>(&mut self, state: &State) -> Option<Vec<Payload>> {
         let takeover = self.takeover.as_mut()?;
         let ready = self.progress.iter().zip(&takeover.scanned);
@@ -72,7 +75,7 @@ impl LeaderState {
         Some(found.into_iter().take_while(|&(index, _)| index < hole).map(|(_, e)| e.payload).collect())
     }
 
-    /// Asks a memory for what is next on its way to be mine.
+    /// Invokes the next operation of the takeover at a memory.
     pub(super) fn grab_on<R: Rules>(
         &mut self,
         m: usize,
@@ -121,7 +124,8 @@ impl LeaderState {
                 }
                 state.see_header(&memory.header);
                 let behind = memory.header.snapshot.index > self.floor && self.takeover.is_some();
-                // My own ballot, but not of this term: I have forgotten what I wrote in it.
+                // The header holds this process's ballot from before it lost its state. The process does not know what
+                // it wrote in that ballot.
                 let least = self.ballot + u64::from(memory.asked || !R::RESTARTS_ABOVE_OWN_BALLOT);
                 if behind || memory.header.ballot >= least && R::CHECKS_BALLOT {
                     return Err(Deposed);
@@ -137,7 +141,7 @@ impl LeaderState {
                 for cell in cells {
                     let Cell::Entry(entry) = cell else { continue };
                     state.see_entry(&entry);
-                    // I have been deposed here already.
+                    // A later leader has written this memory.
                     if entry.ballot > self.ballot && R::CHECKS_BALLOT {
                         return Err(Deposed);
                     }
@@ -150,7 +154,7 @@ impl LeaderState {
                     takeover.look_on(self.floor, &state.config);
                 }
             }
-            // No memory answers so.
+            // A correct memory never sends this response.
             _ => return Err(Deposed),
         }
         Ok(())
