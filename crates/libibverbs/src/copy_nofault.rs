@@ -4,7 +4,7 @@
 //! All instructions that access such memory are assembly between the labels `mitra_nofault_begin` and `mitra_nofault_end`. They
 //! use no stack, and only registers that a caller does not preserve. When one of them faults, the signal handler resumes the
 //! thread at `mitra_nofault_unmapped`, the exit of the routine that reports the failure. Any other fault is the program's own,
-//! and [`signals`] passes it to the program's handler.
+//! and [`signal_actions`] passes it to the program's handler.
 
 use core::arch::global_asm;
 use std::sync::Once;
@@ -12,7 +12,7 @@ use std::sync::Once;
 use libc::{REG_RIP, c_int, c_void, siginfo_t, ucontext_t};
 use mitra_verbs::Unmapped;
 
-use crate::interpose::signals;
+use crate::interpose::signal_actions;
 
 /// Copies as many bytes as the register holds, and advances the pointers (rsi, rdi) and the length (rdx).
 macro_rules! step {
@@ -141,7 +141,7 @@ unsafe extern "C" {
 /// Installs the handler of SIGSEGV and SIGBUS, once. To be called before the first copy.
 pub(crate) fn install_handler() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| signals::stand_in_front(on_fault));
+    ONCE.call_once(|| signal_actions::install_library_handler(on_fault));
 }
 
 /// Copies foreign memory to `out`.
@@ -209,6 +209,6 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
         *rip = (&raw const mitra_nofault_unmapped).addr() as i64;
     } else {
         // SAFETY: the arguments are the ones that the kernel passed to this handler.
-        unsafe { signals::pass_on(signal, info, context) };
+        unsafe { signal_actions::forward_to_program(signal, info, context) };
     }
 }

@@ -1,4 +1,4 @@
-//! Calls of the C library that we stand in front of.
+//! Functions of the C library that this library overrides. Each calls the C library's function of the same name.
 
 use core::ffi::{CStr, c_void};
 use core::marker::PhantomData;
@@ -6,36 +6,36 @@ use core::mem::transmute_copy;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-mod files;
+mod device_files;
 #[cfg(target_arch = "x86_64")]
-mod masks;
+pub(crate) mod signal_actions;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod signals;
+mod signal_masks;
 
-/// The function that the program would have got without us.
-pub(crate) struct Next<F> {
+/// The next definition of an overridden function in the search order of the dynamic linker, looked up in the first call.
+pub(crate) struct NextFunction<F> {
     name: &'static CStr,
-    found: AtomicPtr<c_void>,
+    address: AtomicPtr<c_void>,
     kind: PhantomData<F>,
 }
 
-impl<F: Copy> Next<F> {
+impl<F: Copy> NextFunction<F> {
     /// # Safety
-    /// `F` is a function pointer, of the type that C libraries give that name.
-    pub(crate) const unsafe fn new(name: &'static CStr) -> Next<F> {
+    /// `F` is the function pointer type of the C library's function `name`.
+    pub(crate) const unsafe fn new(name: &'static CStr) -> NextFunction<F> {
         assert!(size_of::<F>() == size_of::<*mut c_void>());
-        Next { name, found: AtomicPtr::new(ptr::null_mut()), kind: PhantomData }
+        NextFunction { name, address: AtomicPtr::new(ptr::null_mut()), kind: PhantomData }
     }
 
-    /// The function, looked up once; none if no library has it.
+    /// Returns the function, or `None` if no other library defines it.
     pub(crate) fn get(&self) -> Option<F> {
-        let mut found = self.found.load(Ordering::Acquire);
-        if found.is_null() {
-            // SAFETY: the name ends in a zero.
-            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-            self.found.store(found, Ordering::Release);
+        let mut address = self.address.load(Ordering::Acquire);
+        if address.is_null() {
+            // SAFETY: `name` is a C string, and RTLD_NEXT is a valid handle.
+            address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            self.address.store(address, Ordering::Release);
         }
-        // SAFETY: by the word of who made this.
-        (!found.is_null()).then(|| unsafe { transmute_copy(&found) })
+        // SAFETY: by the contract of `new` the address is that of a function of type `F`, and `new` has checked the size.
+        (!address.is_null()).then(|| unsafe { transmute_copy(&address) })
     }
 }

@@ -16,9 +16,9 @@ mod common;
 #[cfg(target_arch = "x86_64")]
 mod copy_nofault;
 mod interpose;
-mod memory;
 #[cfg(any(test, not(target_arch = "x86_64")))]
 mod process_vm;
+mod program_memory;
 mod rails;
 mod rdmacm;
 pub mod symbols;

@@ -1,4 +1,5 @@
-//! Copies from and to memory that may not be there, by the kernel: slow, and the same on every processor.
+//! Copies from and to memory that may be unmapped, by `process_vm_readv` and `process_vm_writev`. The kernel checks the mapping
+//! and returns EFAULT. Slower than `copy_nofault`, and available on every architecture.
 
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
@@ -7,13 +8,16 @@ use std::sync::{Mutex, PoisonError};
 use libc::{c_ulong, iovec, pid_t, process_vm_readv, process_vm_writev};
 use mitra_verbs::Unmapped;
 
-/// Copies out of lent memory.
+/// Copies from foreign memory.
+///
+/// # Errors
+/// Part of the memory is unmapped or not readable.
 ///
 /// # Safety
-/// The caller may read what is at `from`, if anything is.
+/// The caller may read what is mapped at `from`, if anything is.
 pub(crate) unsafe fn read(from: *const u8, out: &mut [u8]) -> Result<(), Unmapped> {
     let (first, rest) = out.split_at_mut(out.len().min(8));
-    // SAFETY: the parts of `out` are ours to write; reading is the caller's word.
+    // SAFETY: `first` and `rest` are parts of an exclusive borrow. Reading at `from` is allowed by the contract.
     unsafe {
         transfer(process_vm_readv, first.as_mut_ptr(), from, first.len())?;
         fence(Ordering::Acquire);
@@ -21,59 +25,70 @@ pub(crate) unsafe fn read(from: *const u8, out: &mut [u8]) -> Result<(), Unmappe
     }
 }
 
-/// Copies into lent memory; the last bytes last.
+/// Copies to foreign memory. The last bytes are written by a call of their own, after all others.
+///
+/// # Errors
+/// Part of the memory is unmapped or not writable.
 ///
 /// # Safety
-/// The caller may write what is at `to`, if anything is.
+/// The caller may write what is mapped at `to`, if anything is.
 pub(crate) unsafe fn write(to: *mut u8, data: &[u8]) -> Result<(), Unmapped> {
-    // The last aligned word, or what there is of it.
+    // The part of `data` in the last aligned 8-byte word of the destination.
     let end = to.addr().wrapping_add(data.len());
     let tail = if end.is_multiple_of(8) { 8 } else { end % 8 }.min(data.len());
-    let (most, last) = data.split_at(data.len() - tail);
-    // SAFETY: writing at `to` is the caller's word; the kernel only reads our side.
+    let (first, last) = data.split_at(data.len() - tail);
+    // SAFETY: `process_vm_writev` only reads the local side, so the cast to `*mut` does not lead to a write. Writing at `to` is
+    // allowed by the contract.
     unsafe {
-        transfer(process_vm_writev, most.as_ptr().cast_mut(), to, most.len())?;
+        transfer(process_vm_writev, first.as_ptr().cast_mut(), to, first.len())?;
         fence(Ordering::Release);
-        transfer(process_vm_writev, last.as_ptr().cast_mut(), to.wrapping_add(most.len()), tail)
+        transfer(process_vm_writev, last.as_ptr().cast_mut(), to.wrapping_add(first.len()), tail)
     }
 }
 
-/// Replaces a word if it is `current`; the inner result is the old word. Atomic among those who come here, not to a
-/// processor's own instructions: no way to have those survive is known for every processor.
+/// Replaces the word if it equals `current`. The inner result is the old word.
+///
+/// The exchange is atomic among callers of this function only, not with atomic instructions of a processor: those would fault
+/// on unmapped memory, and surviving the fault takes code for each architecture.
+///
+/// # Errors
+/// The word is unmapped or not writable.
 ///
 /// # Safety
-/// As [`write`].
+/// As for [`write`].
 pub(crate) unsafe fn compare_exchange(
     word: *mut u64,
     current: u64,
     new: u64,
 ) -> Result<Result<u64, u64>, Unmapped> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    static EXCHANGE_LOCK: Mutex<()> = Mutex::new(());
+    let _guard = EXCHANGE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let mut old = [0; 8];
-    // SAFETY: the caller's word.
+    // SAFETY: by the contract of this function.
     unsafe { read(word.cast(), &mut old)? };
     let old = u64::from_ne_bytes(old);
     if old != current {
         return Ok(Err(old));
     }
-    // SAFETY: the caller's word.
+    // SAFETY: by the contract of this function.
     unsafe { write(word.cast(), &new.to_ne_bytes())? };
     Ok(Ok(old))
 }
 
-type Call = unsafe extern "C" fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> isize;
+type Transfer = unsafe extern "C" fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> isize;
 
 /// # Safety
-/// `ours` is `len` bytes of ours, to be written if the call does that; `lent` is the caller's word.
-unsafe fn transfer(call: Call, ours: *mut u8, lent: *const u8, len: usize) -> Result<(), Unmapped> {
+/// `local` points to `len` bytes of this process, writable if `call` is `process_vm_readv`. The caller may access `foreign` in
+/// the direction of `call`.
+unsafe fn transfer(call: Transfer, local: *mut u8, foreign: *const u8, len: usize) -> Result<(), Unmapped> {
     if len == 0 {
         return Ok(());
     }
-    let side = |base: *const u8| iovec { iov_base: base.cast_mut().cast(), iov_len: len };
-    let (local, remote) = (side(ours), side(lent));
+    let vector = |base: *const u8| iovec { iov_base: base.cast_mut().cast(), iov_len: len };
+    let (local, foreign) = (vector(local), vector(foreign));
     let pid = std::process::id() as pid_t;
-    // SAFETY: one vector each, `ours` by the caller; the kernel checks the lent side as another process's.
-    let done = unsafe { call(pid, ptr::from_ref(&local), 1, ptr::from_ref(&remote), 1, 0) };
-    if done == len as isize { Ok(()) } else { Err(Unmapped) }
+    // SAFETY: each vector describes one range. By the contract the local range is valid; the kernel checks the foreign range
+    // like memory of another process.
+    let copied = unsafe { call(pid, ptr::from_ref(&local), 1, ptr::from_ref(&foreign), 1, 0) };
+    if copied == len as isize { Ok(()) } else { Err(Unmapped) }
 }

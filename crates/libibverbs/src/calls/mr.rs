@@ -12,7 +12,7 @@ use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{errno_of, log_failure, pointer, set_errno, status};
 use crate::common::lock::lock;
-use crate::memory;
+use crate::program_memory;
 use crate::rails::rail_set::RailSet;
 
 /// A memory region behind its C structure. `ibv_rereg_mr` replaces its registration.
@@ -118,7 +118,7 @@ unsafe fn register(
     }
     let access = access(flags)?;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let memory = unsafe { memory::lend(addr.cast(), length, iova) };
+    let memory = unsafe { program_memory::program_buffer(addr.cast(), length, iova) };
     match &context.rails.multi_rail {
         None => context.nic().reg_mr(pd, memory, access).map(Registration::Nic),
         Some(multi_rail) => multi_rail.domain().register(&memory, access).map(Registration::MultiRail),

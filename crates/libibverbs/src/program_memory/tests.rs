@@ -1,4 +1,4 @@
-//! What each way of access does with memory that is there, and with memory that is not.
+//! Tests of both kinds of copies, with memory that is mapped and with memory that is not.
 
 use core::ptr;
 use std::os::fd::AsRawFd;
@@ -10,13 +10,13 @@ use libc::{MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PROT_N
 
 use super::*;
 
-mod nic;
-#[cfg(target_arch = "x86_64")] // elsewhere no signal is taken
-mod signals;
+mod registered_memory;
+#[cfg(target_arch = "x86_64")] // `process_vm` causes no signals
+mod signal_handlers;
 
 const PAGE: usize = 4096;
 
-/// Pages that are the test's own.
+/// Pages that the test has mapped.
 struct Pages {
     start: *mut u8,
     len: usize,
@@ -29,7 +29,7 @@ impl Pages {
 
     fn map(count: usize, flags: i32, fd: i32) -> Pages {
         let len = count * PAGE;
-        // SAFETY: a new mapping touches no other.
+        // SAFETY: a mapping without MAP_FIXED replaces no other mapping.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, PROT_READ | PROT_WRITE, flags, fd, 0) };
         assert_ne!(start, MAP_FAILED);
         Pages { start: start.cast(), len }
@@ -40,74 +40,74 @@ impl Pages {
     }
 
     fn protect(&self, page: usize, protection: i32) {
-        // SAFETY: the page is ours, and nothing refers to it.
+        // SAFETY: the page belongs to the test, and no Rust reference points into it.
         assert_eq!(unsafe { libc::mprotect(self.at(page * PAGE).cast(), PAGE, protection) }, 0);
     }
 
-    fn unmap(&self, page: usize) {
-        // Tests run side by side in one process: a page that may not be touched keeps the place from the others'
-        // mappings, and to the copies it is the same.
-        let place = self.at(page * PAGE).cast();
+    fn unmap(&self, index: usize) {
+        // Tests run in parallel in one process. A page without access keeps the address range from the mappings of other tests,
+        // and the copies fail on it as on an unmapped page.
+        let page = self.at(index * PAGE).cast();
         let flags = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS;
-        // SAFETY: as in `protect`.
-        assert_eq!(unsafe { libc::mmap(place, PAGE, PROT_NONE, flags, -1, 0) }, place);
+        // SAFETY: MAP_FIXED replaces only the page, which belongs to the test and into which no Rust reference points.
+        assert_eq!(unsafe { libc::mmap(page, PAGE, PROT_NONE, flags, -1, 0) }, page);
     }
 
-    fn lend(&self, offset: usize) -> Arc<Buffer> {
-        // SAFETY: the pages are this test's, and it holds no reference into them.
-        unsafe { lend(self.at(offset), self.len - offset, self.at(offset).addr() as u64) }
+    fn buffer(&self, offset: usize) -> Arc<Buffer> {
+        // SAFETY: the pages belong to the test, which holds no reference into them.
+        unsafe { program_buffer(self.at(offset), self.len - offset, self.at(offset).addr() as u64) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: they are ours.
+        // SAFETY: the pages belong to the test, and no Rust reference points into them.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
 }
 
-/// The same by the kernel, as on processors that `copy_nofault` does not support.
-struct ByTheKernel(*mut u8);
+/// Memory accessed by `process_vm`, as on architectures that `copy_nofault` does not support.
+struct ProcessVmMemory(*mut u8);
 
 // SAFETY: as for `ProgramMemory`.
-unsafe impl Send for ByTheKernel {}
+unsafe impl Send for ProcessVmMemory {}
 // SAFETY: as for `ProgramMemory`.
-unsafe impl Sync for ByTheKernel {}
+unsafe impl Sync for ProcessVmMemory {}
 
-impl ForeignMemory for ByTheKernel {
+impl ForeignMemory for ProcessVmMemory {
     fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
-        // SAFETY: the test's own pages.
+        // SAFETY: the pages belong to the test.
         unsafe { crate::process_vm::read(self.0.wrapping_add(offset), out) }
     }
 
     fn write(&self, offset: usize, data: &[u8]) -> Result<(), Unmapped> {
-        // SAFETY: the test's own pages.
+        // SAFETY: the pages belong to the test.
         unsafe { crate::process_vm::write(self.0.wrapping_add(offset), data) }
     }
 
     fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> Result<Result<u64, u64>, Unmapped> {
-        // SAFETY: the test's own pages.
+        // SAFETY: the pages belong to the test.
         unsafe { crate::process_vm::compare_exchange(self.0.wrapping_add(offset).cast(), current, new) }
     }
 }
 
-/// The pages, lent each way.
-fn both_ways(pages: &Pages) -> [Arc<Buffer>; 2] {
-    let by_the_kernel = Box::new(ByTheKernel(pages.start));
-    [pages.lend(0), Arc::new(Buffer::from_foreign(by_the_kernel, pages.start.addr() as u64, pages.len))]
+/// Returns the pages as two buffers, one for each kind of copies.
+fn buffers_of_both_kinds(pages: &Pages) -> [Arc<Buffer>; 2] {
+    let process_vm = Box::new(ProcessVmMemory(pages.start));
+    [pages.buffer(0), Arc::new(Buffer::from_foreign(process_vm, pages.start.addr() as u64, pages.len))]
 }
 
 #[test]
-fn every_range_is_copied_and_keeps_its_neighbours() {
+fn copies_change_no_byte_outside_their_range() {
     const ROOM: usize = 256;
     let pages = Pages::new(1);
-    for memory in both_ways(&pages) {
+    for memory in buffers_of_both_kinds(&pages) {
         for offset in 0..24 {
             for len in 0..ROOM - 24 {
                 memory.write_at(0, &[0xee; ROOM]);
                 let data: Vec<u8> = (0..len).map(|i| (i % 200) as u8 + 1).collect();
                 memory.write_at(offset, &data);
-                // SAFETY: the page is there, and nobody else writes it now.
+                // SAFETY: the page is mapped, and no copy runs while the slice is used.
                 let all = unsafe { core::slice::from_raw_parts(pages.start, ROOM) };
                 assert_eq!(all[offset..offset + len], data, "offset {offset} length {len}");
                 assert!(all[..offset].iter().chain(&all[offset + len..]).all(|&byte| byte == 0xee));
@@ -121,9 +121,9 @@ fn every_range_is_copied_and_keeps_its_neighbours() {
 }
 
 #[test]
-fn words_are_exchanged() {
+fn compare_exchange_replaces_only_an_equal_word() {
     let pages = Pages::new(1);
-    for memory in both_ways(&pages) {
+    for memory in buffers_of_both_kinds(&pages) {
         memory.store(8, 5);
         assert_eq!(memory.try_compare_exchange(8, 4, 6), Ok(Err(5)));
         assert_eq!(memory.load(8), 5);
@@ -133,12 +133,12 @@ fn words_are_exchanged() {
 }
 
 #[test]
-#[cfg(target_arch = "x86_64")] // `process_vm` promises less
-fn exchanges_lose_nothing_to_each_other_nor_to_the_processor() {
+#[cfg(target_arch = "x86_64")] // exchanges of `process_vm` are not atomic with processor instructions
+fn compare_exchange_is_atomic_with_processor_instructions() {
     const EACH: u64 = 20_000;
     let pages = Pages::new(1);
-    let memory = pages.lend(0);
-    // SAFETY: an aligned word of the page, which only atomics touch.
+    let memory = pages.buffer(0);
+    // SAFETY: the word is aligned and mapped, and every access to it is atomic.
     let word = unsafe { core::sync::atomic::AtomicU64::from_ptr(pages.start.cast()) };
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -157,9 +157,9 @@ fn exchanges_lose_nothing_to_each_other_nor_to_the_processor() {
 }
 
 #[test]
-fn what_is_unmapped_is_told() {
+fn access_to_unmapped_page_fails() {
     let pages = Pages::new(3);
-    for memory in both_ways(&pages) {
+    for memory in buffers_of_both_kinds(&pages) {
         memory.write_at(PAGE - 100, &[7; 100]);
         pages.unmap(1);
         let mut out = vec![0; 2 * PAGE];
@@ -174,18 +174,22 @@ fn what_is_unmapped_is_told() {
         assert_eq!(memory.try_write_at(PAGE - 100, &[8; 100]), Ok(()));
         assert_eq!(memory.try_read_at(2 * PAGE, &mut out[..PAGE]), Ok(()));
         pages.protect(1, PROT_READ | PROT_WRITE);
-        assert_eq!(memory.try_write_at(PAGE - 100, &[9; 200]), Ok(()), "what is mapped again is as before");
+        assert_eq!(
+            memory.try_write_at(PAGE - 100, &[9; 200]),
+            Ok(()),
+            "a page that is mapped again is accessible"
+        );
     }
 }
 
 #[test]
-fn no_address_ends_the_process() {
+fn invalid_addresses_fail_without_a_crash() {
     for start in [0_usize, usize::MAX - 4095, 1 << 47, 1 << 63] {
         let start = ptr::without_provenance_mut(start);
-        // SAFETY: nothing of ours is there.
-        let memory = unsafe { lend(start, 1 << 20, 0) };
-        let by_the_kernel = Buffer::from_foreign(Box::new(ByTheKernel(start)), 0, 1 << 20);
-        for memory in [&*memory, &by_the_kernel] {
+        // SAFETY: no mapping of this process lies there.
+        let memory = unsafe { program_buffer(start, 1 << 20, 0) };
+        let process_vm = Buffer::from_foreign(Box::new(ProcessVmMemory(start)), 0, 1 << 20);
+        for memory in [&*memory, &process_vm] {
             assert_eq!(memory.try_write_at(3, &[1; 300]), Err(Unmapped), "{start:?}");
             assert_eq!(memory.try_read_at(0, &mut [0; 8]), Err(Unmapped), "{start:?}");
             assert_eq!(memory.try_compare_exchange(0, 0, 1), Err(Unmapped), "{start:?}");
@@ -194,9 +198,9 @@ fn no_address_ends_the_process() {
 }
 
 #[test]
-fn what_may_only_be_read_is_not_written() {
+fn write_to_read_only_page_fails() {
     let pages = Pages::new(1);
-    for memory in both_ways(&pages) {
+    for memory in buffers_of_both_kinds(&pages) {
         pages.protect(0, PROT_READ | PROT_WRITE);
         memory.store(0, 7);
         pages.protect(0, PROT_READ);
@@ -210,14 +214,14 @@ fn what_may_only_be_read_is_not_written() {
 }
 
 #[test]
-fn a_file_that_was_cut_is_told() {
+fn access_beyond_truncated_file_fails() {
     let file = tempfile::tempfile().unwrap();
     file.set_len(2 * PAGE as u64).unwrap();
     let pages = Pages::map(2, MAP_SHARED, file.as_raw_fd());
-    let ways = both_ways(&pages);
-    ways[0].write_at(PAGE - 8, &[3; 16]);
+    let buffers = buffers_of_both_kinds(&pages);
+    buffers[0].write_at(PAGE - 8, &[3; 16]);
     file.set_len(PAGE as u64).unwrap();
-    for memory in &ways {
+    for memory in &buffers {
         assert_eq!(memory.try_read_at(PAGE, &mut [0; 8]), Err(Unmapped));
         assert_eq!(memory.try_write_at(PAGE - 8, &[3; 16]), Err(Unmapped));
         assert_eq!(memory.try_compare_exchange(PAGE, 0, 1), Err(Unmapped));
@@ -226,64 +230,65 @@ fn a_file_that_was_cut_is_told() {
 }
 
 #[test]
-fn two_threads_fault_at_once() {
+fn concurrent_faults_are_handled_in_both_threads() {
     let pages = Pages::new(2);
-    let memory = pages.lend(0);
+    let memory = pages.buffer(0);
     pages.unmap(1);
     let start = Barrier::new(2);
     thread::scope(|scope| {
-        for mine in 0..2_usize {
+        for index in 0..2_usize {
             let (memory, start) = (&memory, &start);
             scope.spawn(move || {
-                let place = mine * 64;
+                let offset = index * 64;
                 start.wait();
                 for i in 0..2000_u64 {
-                    memory.try_write_at(place, &i.to_ne_bytes()).unwrap();
+                    memory.try_write_at(offset, &i.to_ne_bytes()).unwrap();
                     assert_eq!(memory.try_write_at(PAGE - 8, &[0; 16]), Err(Unmapped));
-                    assert_eq!(memory.try_read_at(PAGE + place, &mut [0; 100]), Err(Unmapped));
-                    assert_eq!(memory.try_load(place), Ok(i));
+                    assert_eq!(memory.try_read_at(PAGE + offset, &mut [0; 100]), Err(Unmapped));
+                    assert_eq!(memory.try_load(offset), Ok(i));
                 }
             });
         }
     });
 }
 
-/// The reader spins on the last byte, as `ib_write_lat` does, and then looks at all others.
+/// The reader polls the last byte, as `ib_write_lat` does, and then checks all bytes.
 #[test]
-fn who_sees_the_last_byte_sees_all() {
+fn last_byte_of_a_write_becomes_visible_last() {
     for len in [2, 9, 15, 16, 31, 64, 80, 129, 1024, 2055] {
         for offset in [0, 1, 6, 13] {
             let pages = Pages::new(2);
-            let memory = pages.lend(0);
-            // SAFETY: bytes of the pages, which are read as atomics and written by the copies alone.
+            let memory = pages.buffer(0);
+            // SAFETY: the bytes are mapped; the reader accesses them as atomics, and only the copies write them.
             let byte = |at: usize| unsafe { AtomicU8::from_ptr(pages.at(offset + at)) };
             let bytes: Vec<&AtomicU8> = (0..len).map(byte).collect();
-            let seen = AtomicU8::new(0);
-            let give_up = AtomicBool::new(false);
+            let last_seen = AtomicU8::new(0);
+            let timed_out = AtomicBool::new(false);
             thread::scope(|scope| {
                 scope.spawn(|| {
                     for round in 1..=100_u8 {
-                        let mut looks = 0;
+                        let mut polls = 0;
                         while bytes[len - 1].load(Ordering::Acquire) != round {
-                            if give_up.load(Ordering::Relaxed) {
+                            if timed_out.load(Ordering::Relaxed) {
                                 return;
                             }
-                            looks += 1;
-                            if looks % 1000 == 0 {
+                            polls += 1;
+                            if polls % 1000 == 0 {
                                 thread::yield_now();
                             }
                         }
-                        let late = bytes.iter().filter(|byte| byte.load(Ordering::Relaxed) != round).count();
-                        assert_eq!(late, 0, "of {len} bytes at {offset}");
-                        seen.store(round, Ordering::Release);
+                        let missing =
+                            bytes.iter().filter(|byte| byte.load(Ordering::Relaxed) != round).count();
+                        assert_eq!(missing, 0, "of {len} bytes at {offset}");
+                        last_seen.store(round, Ordering::Release);
                     }
                 });
                 for round in 1..=100_u8 {
                     memory.write_at(offset, &vec![round; len]);
                     let started = std::time::Instant::now();
-                    while seen.load(Ordering::Acquire) != round {
+                    while last_seen.load(Ordering::Acquire) != round {
                         if started.elapsed().as_secs() > 30 {
-                            give_up.store(true, Ordering::Relaxed);
+                            timed_out.store(true, Ordering::Relaxed);
                             panic!("the reader does not see round {round}");
                         }
                         thread::yield_now();

@@ -1,4 +1,4 @@
-//! Lent memory behind a whole NIC.
+//! Registered program memory under the operations of a software NIC.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use mitra_verbs::*;
 
 use super::*;
 
-/// A NIC, a queue pair, and two pages of the program's.
-struct End {
+/// A NIC with a queue pair and two registered pages of program memory.
+struct Endpoint {
     nic: Arc<SoftNic>,
     cq: CqId,
     qp: Qpn,
@@ -16,22 +16,22 @@ struct End {
     pages: Pages,
 }
 
-impl End {
-    fn new() -> End {
-        End::on(SoftNic::open(Config::loopback()).unwrap())
+impl Endpoint {
+    fn new() -> Endpoint {
+        Endpoint::on(SoftNic::open(Config::loopback()).unwrap())
     }
 
-    /// Another, on the same NIC.
-    fn again(self) -> End {
+    /// Deregisters the memory and creates another endpoint on the same NIC.
+    fn recreate(self) -> Endpoint {
         self.nic.dereg_mr(self.mr.id).unwrap();
-        End::on(self.nic)
+        Endpoint::on(self.nic)
     }
 
-    fn on(nic: Arc<SoftNic>) -> End {
+    fn on(nic: Arc<SoftNic>) -> Endpoint {
         let cq = nic.create_cq(64, None).unwrap();
         let pd = nic.alloc_pd().unwrap();
         let pages = Pages::new(2);
-        let mr = nic.reg_mr(pd, pages.lend(0), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
+        let mr = nic.reg_mr(pd, pages.buffer(0), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
         let init = QpInitAttr {
             qp_type: QpType::Rc,
             pd,
@@ -42,10 +42,10 @@ impl End {
             sq_sig_all: false,
         };
         let qp = nic.create_qp(&init).unwrap();
-        End { nic, cq, qp, mr, pages }
+        Endpoint { nic, cq, qp, mr, pages }
     }
 
-    fn connect_to(&self, peer: &End) {
+    fn connect_to(&self, peer: &Endpoint) {
         let connection =
             RcConnection { rd_atomic: 4, ..RcConnection::to(peer.nic.query_port().unwrap().gid, peer.qp) };
         connection.connect(&*self.nic, self.qp).unwrap();
@@ -62,14 +62,14 @@ impl End {
     }
 }
 
-fn pair() -> (End, End) {
-    let (a, b) = (End::new(), End::new());
+fn pair() -> (Endpoint, Endpoint) {
+    let (a, b) = (Endpoint::new(), Endpoint::new());
     a.connect_to(&b);
     b.connect_to(&a);
     (a, b)
 }
 
-/// Every operation that meets the peer's memory, and how many bytes.
+/// The operations that access the peer's memory, and their lengths in bytes.
 fn operations(remote: RemoteAddr) -> [(SendOp, u32); 4] {
     [
         (SendOp::Write(remote), 5000),
@@ -80,33 +80,37 @@ fn operations(remote: RemoteAddr) -> [(SendOp, u32); 4] {
 }
 
 #[test]
-fn the_programs_memory_is_written_and_read_where_it_lies() {
+fn operations_access_program_memory_in_place() {
     let (a, b) = pair();
     for end in [&a, &b] {
         assert_eq!(end.mr.addr, end.pages.start.addr() as u64);
     }
-    let word = |end: &End, at: usize| end.pages.at(at).cast::<u64>();
-    // SAFETY: the pages are there, and only the NICs touch them besides.
+    let word = |end: &Endpoint, at: usize| end.pages.at(at).cast::<u64>();
+    // SAFETY: the pages are mapped, and the NICs do not access them at this time.
     unsafe { word(&a, 4096).write_volatile(77) };
     for (op, len) in operations(b.mr.remote(0)) {
         assert_eq!(a.run(op, len), WcStatus::Success, "{op:?}");
     }
-    // SAFETY: as above.
-    let seen =
+    // SAFETY: the pages are mapped, and all operations have completed.
+    let words =
         unsafe { [word(&a, 0).read_volatile(), word(&b, 0).read_volatile(), word(&b, 4096).read_volatile()] };
-    assert_eq!(seen, [1, 1, 77], "1 was added to 0, and swapped for 1 only if it were 0");
+    assert_eq!(
+        words,
+        [1, 1, 77],
+        "the fetch-and-add adds 1 to 0; the compare-and-swap expects 0 and changes nothing"
+    );
 }
 
 #[test]
-fn who_uses_memory_that_its_peer_unmapped_gets_an_error_and_both_live() {
+fn access_to_unmapped_remote_memory_completes_with_an_error() {
     for at in 0..4 {
         let (a, b) = pair();
-        // The second page of what is written and read; all that an atomic wants.
+        // The second of the two pages that a WRITE or READ covers, or the page with an atomic's operand.
         b.pages.unmap(if at < 2 { 1 } else { 0 });
         let (op, len) = operations(b.mr.remote(0))[at];
         assert_eq!(a.run(op, len), WcStatus::RemoteOperation, "{op:?}");
-        // Both NICs go on, each way, with new queue pairs and on memory that is there.
-        let (a, b) = (a.again(), b.again());
+        // Both NICs still work with new queue pairs and mapped memory.
+        let (a, b) = (a.recreate(), b.recreate());
         a.connect_to(&b);
         b.connect_to(&a);
         assert_eq!(a.run(SendOp::Write(b.mr.remote(0)), 5000), WcStatus::Success);
@@ -115,7 +119,7 @@ fn who_uses_memory_that_its_peer_unmapped_gets_an_error_and_both_live() {
 }
 
 #[test]
-fn who_unmaps_its_own_memory_gets_an_error() {
+fn access_to_unmapped_local_memory_completes_with_an_error() {
     for at in 0..2 {
         let (a, b) = pair();
         a.pages.unmap(1);
