@@ -1,6 +1,6 @@
 use core::fmt;
 
-/// One of the two ends of a vQP, told apart by their cookies.
+/// One of the two ends of a vQP, distinguished by their cookies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Role {
     /// The end with the smaller cookie.
@@ -30,7 +30,7 @@ pub struct Ballot {
 }
 
 impl Ballot {
-    /// The ballot of the initial binding to rail 0, which nobody proposes.
+    /// The ballot of the initial binding to rail 0, which neither end proposes.
     pub const FIRST: Ballot = Ballot { epoch: 1, proposer: Role::Zero };
 
     /// Returns `proposer`'s next ballot, or `None` after the last epoch.

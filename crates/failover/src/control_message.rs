@@ -2,7 +2,7 @@
 //!
 //! Layout, little-endian, lengths in bytes: version 1 · type 1 · sender's role 1 · zero 1 · receiver's cookie 8 · epoch 2 · proposer 1 ·
 //! body. The cookie is the receiver's secret; a datagram without it is rejected. The parser bounds every field: a datagram may come from
-//! anybody.
+//! any host.
 
 use mitra_verbs::{Psn, Qpn, SavedResult};
 use smallvec::SmallVec;

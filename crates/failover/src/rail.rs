@@ -17,8 +17,8 @@ mod control_qp;
 pub(crate) const QP_CAPS: QpCap =
     QpCap { send_wrs: 0, recv_wrs: 0, send_sges: 16, recv_sges: 16, inline: 256 };
 
-/// Send queue slots beyond the configured depth. The ledger signals at least every fourth part of its depth, and slots of unsignalled
-/// requests become free only at the next signalled one.
+/// Queue slots beyond the configured depths, so that the depths are the only limits that an application meets. The fence's marker takes one
+/// of the send slots.
 pub(crate) const SPARE_SLOTS: u32 = 8;
 
 /// A call that removes one object from a NIC.

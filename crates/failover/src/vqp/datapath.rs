@@ -133,8 +133,9 @@ impl Datapath {
         min_rnr_timer: RnrTimer,
     ) -> Result<()> {
         let least_log = (completion_log::slots(self.config().send_wrs) * 8) as u64;
-        let log_fits =
-            |r: &RemoteRegion| r.len() >= least_log && r.len() % 8 == 0 && r.rail_count() == peer.rails.len();
+        let log_fits = |r: &RemoteRegion| {
+            r.len() >= least_log && r.len().is_multiple_of(8) && r.rail_count() == peer.rails.len()
+        };
         let mismatches = [
             (peer.rails.len() != local.rails.len(), "the two ends have different numbers of rails"),
             (peer.policy != local.policy, "the two ends have different policies"),

@@ -100,7 +100,7 @@ impl Failback {
             dp.rails_mut()
                 .with_rail(rail, |rail, config| rail.replace_qp(config, left_by, secret, keep_number))
                 .ok()?;
-            let _ = dp.domain().take_qp_error(rail, old); // drops the events that nobody will read
+            let _ = dp.domain().take_qp_error(rail, old); // discards the events of the removed queue pair
         }
         Some(left_by)
     }

@@ -11,8 +11,8 @@ use crate::vqp::heartbeats::Heartbeats;
 use crate::vqp::poll_schedule::PollSchedule;
 use crate::vqp::recovery::Recovery;
 
-/// Every so many runs cover all rails and ask each NIC whether it is alive; the others cover only the active rail. A query is a system call
-/// on a software NIC.
+/// One run in this many covers all rails and asks each NIC whether it is alive; the others cover only the active rail. Such a query is a
+/// system call on a software NIC.
 const RUNS_PER_FULL_RUN: u32 = 4;
 /// The time since the last run from which on a run covers all rails: an end that runs rarely must not answer its peer even later.
 const FULL_RUN_INTERVAL: Duration = Duration::from_millis(1);

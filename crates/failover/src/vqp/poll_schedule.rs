@@ -45,6 +45,7 @@ impl PollSchedule {
         self.polls >= self.next_clock_read && self.is_due_at(now())
     }
 
+    #[inline]
     fn is_due_at(&mut self, now: Time) -> bool {
         let gap = now.saturating_since(core::mem::replace(&mut self.clock_read_at, now));
         self.next_clock_read = self.polls + if gap < MAINTENANCE_INTERVAL { POLLS_PER_CLOCK_READ } else { 1 };

@@ -144,7 +144,7 @@ impl RailSet {
         let mut first = Ok(());
         for (i, rail) in self.rails.iter().enumerate() {
             first = first.and(rail.destroy());
-            let _ = domain.take_qp_error(i, rail.qpn()); // drops the events that nobody will read
+            let _ = domain.take_qp_error(i, rail.qpn()); // discards the events of the removed queue pair
         }
         first
     }

@@ -134,16 +134,19 @@ impl Recovery {
         let mut wcs = core::mem::take(&mut self.wcs);
         wcs.clear();
         let result = dp.rails().get(rail).poll_cq(POLL_BATCH, &mut wcs);
-        self.termination.begin_batch();
-        for wc in &wcs {
-            self.on_completion(dp, rail, wc);
-        }
-        self.termination.end_batch();
-        let is_empty = wcs.is_empty();
-        self.wcs = wcs;
-        self.flush_if_closed(dp);
-        if is_empty && let Some(nic_alive) = self.fence.on_empty_poll() {
-            self.finish_fence(dp, nic_alive);
+        if wcs.is_empty() {
+            self.wcs = wcs;
+            if let Some(nic_alive) = self.fence.on_empty_poll() {
+                self.finish_fence(dp, nic_alive);
+            }
+        } else {
+            self.termination.begin_batch();
+            for wc in &wcs {
+                self.on_completion(dp, rail, wc);
+            }
+            self.termination.end_batch();
+            self.wcs = wcs;
+            self.flush_if_closed(dp);
         }
         if result.is_err() {
             self.rail_failed(dp, rail, Cause::Device);
@@ -413,7 +416,7 @@ impl Recovery {
 
     // Closing.
 
-    /// Closes the vQP and tells the peer. Does nothing before the vQP is connected.
+    /// Closes the vQP and sends the peer a Closed message. Does nothing before the vQP is connected.
     pub(super) fn close(&mut self, dp: &mut Datapath, reason: CloseReason) {
         if let Some(session) = &mut self.session {
             session.negotiation_mut().close(reason);
@@ -432,7 +435,7 @@ impl Recovery {
     }
 
     /// Completes every outstanding request once the vQP has closed. Operations whose completion arrived before that count as completed,
-    /// since the peer has been told so too.
+    /// since the peer has acknowledged them.
     fn flush_if_closed(&mut self, dp: &mut Datapath) {
         let Some(reason) = self.termination.take_flush() else { return };
         let active = self.active_rail();

@@ -41,8 +41,7 @@ impl Termination {
         self.in_batch = false;
     }
 
-    /// Returns the reason for closing if the outstanding requests are to be flushed now, once.
-    #[inline]
+    /// Returns the reason for closing if the outstanding requests are to be flushed now. The next call returns `None`.
     pub(super) fn take_flush(&mut self) -> Option<CloseReason> {
         if self.in_batch || !core::mem::take(&mut self.flush_pending) {
             return None;

@@ -214,8 +214,8 @@ impl VirtualQp {
         }
     }
 
-    /// Lets sends be posted again after an operation ended in an error. The application has decided what the error means for those behind
-    /// it. Does nothing if the vQP is closed.
+    /// Lets the application post sends again after an operation ended in an error. Call it once the application has handled that error and
+    /// the completions behind it. Does nothing if the vQP is closed.
     pub fn resume(&mut self) {
         if !self.recovery.is_closed() {
             self.datapath.send_mut().resume();
@@ -348,8 +348,8 @@ impl VirtualQp {
         Ok(replacement)
     }
 
-    /// Closes the vQP: operations in flight end undecided, and the peer is told. While the vQP is polled, it tells a peer that missed the
-    /// message again.
+    /// Closes the vQP: operations in flight end undecided, and the vQP sends the peer a Closed message. As long as it is polled, it repeats
+    /// the message to a peer that missed it.
     pub fn shutdown(&mut self) {
         self.recovery.close(&mut self.datapath, CloseReason::Closed);
     }
