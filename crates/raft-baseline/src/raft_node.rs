@@ -1,4 +1,4 @@
-//! The Raft: openraft's types, as this store fills them in.
+//! The openraft types of this store, and the start of a Raft node.
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -8,13 +8,13 @@ use std::sync::Arc;
 use anyhow::Context;
 use openraft::{Config, SnapshotPolicy};
 
-use crate::batch::Batch;
-use crate::log::Log;
-use crate::machine::{Machine, Values};
-use crate::network::Network;
+use crate::log_entry::Batch;
+use crate::memory_log::Log;
+use crate::peer_network::Network;
+use crate::state_machine::{StateMachine, Values};
 
 openraft::declare_raft_types!(
-    /// Requests in batches; what comes of one is what was read in it.
+    /// The data of an entry is a batch of commands. Its response is the values that the batch's reads found.
     pub(crate) Types:
         D = Batch,
         R = Vec<Option<Vec<u8>>>,
@@ -24,11 +24,11 @@ pub(crate) type Raft = openraft::Raft<Types>;
 pub(crate) type Entry = openraft::Entry<Types>;
 pub(crate) type Node = openraft::BasicNode;
 
-/// Starts process `me` of these. Process 0 makes them a cluster.
-pub(crate) async fn start(me: u64, processes: &[SocketAddr]) -> anyhow::Result<(Raft, Values)> {
+/// Starts process `id`. Process 0 also forms the cluster.
+pub(crate) async fn start(id: u64, processes: &[SocketAddr]) -> anyhow::Result<(Raft, Values)> {
     let config = Config {
         cluster_name: "mitra-raft-baseline".into(),
-        // As etcd has them, in milliseconds.
+        // The defaults of etcd, in milliseconds.
         heartbeat_interval: 100,
         election_timeout_min: 1000,
         election_timeout_max: 2000,
@@ -37,16 +37,16 @@ pub(crate) async fn start(me: u64, processes: &[SocketAddr]) -> anyhow::Result<(
         purge_batch_size: 1000,
         ..Config::default()
     };
-    let machine = Machine::default();
+    let machine = StateMachine::default();
     let values = machine.values();
     let network = Network::new(processes);
-    let raft = Raft::new(me, Arc::new(config.validate()?), network, Log::default(), machine)
+    let raft = Raft::new(id, Arc::new(config.validate()?), network, Log::default(), machine)
         .await
-        .context("the Raft does not start")?;
-    if me == 0 {
+        .context("cannot start Raft")?;
+    if id == 0 {
         let members: BTreeMap<u64, Node> =
-            (0..).zip(processes.iter().map(|at| Node::new(at.to_string()))).collect();
-        raft.initialize(members).await.context("the processes become no cluster")?;
+            (0..).zip(processes.iter().map(|address| Node::new(address.to_string()))).collect();
+        raft.initialize(members).await.context("cannot initialize the cluster")?;
     }
     Ok((raft, values))
 }

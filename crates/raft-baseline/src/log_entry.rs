@@ -1,51 +1,51 @@
-//! What an entry of the log holds: the requests of many clients.
+//! The contents of a log entry: the encoded commands of several clients.
 
 use std::sync::Arc;
 
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A request.
+/// A command of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Command<'a> {
     Get { key: &'a [u8] },
     Set { key: &'a [u8], value: &'a [u8] },
 }
 
-/// Appends a request's bytes.
-pub(crate) fn put(command: Command<'_>, out: &mut Vec<u8>) {
-    let mut word = |word: &[u8]| {
-        out.extend_from_slice(&(word.len() as u32).to_le_bytes());
-        out.extend_from_slice(word);
+/// Appends an encoded command to `out`.
+pub(crate) fn encode(command: Command<'_>, out: &mut Vec<u8>) {
+    let mut field = |field: &[u8]| {
+        out.extend_from_slice(&(field.len() as u32).to_le_bytes());
+        out.extend_from_slice(field);
     };
     match command {
         Command::Get { key } => {
-            word(key);
+            field(key);
             out.extend_from_slice(&u32::MAX.to_le_bytes());
         }
         Command::Set { key, value } => {
-            word(key);
-            word(value);
+            field(key);
+            field(value);
         }
     }
 }
 
-/// The requests in these bytes, as far as they are some.
-pub(crate) fn commands(mut bytes: &[u8]) -> impl Iterator<Item = Command<'_>> {
+/// Decodes commands until the bytes end or are malformed.
+pub(crate) fn decode(mut bytes: &[u8]) -> impl Iterator<Item = Command<'_>> {
     fn len(bytes: &mut &[u8]) -> Option<u32> {
         bytes.split_off(..4)?.try_into().ok().map(u32::from_le_bytes)
     }
     std::iter::from_fn(move || {
-        let of_key = len(&mut bytes)? as usize;
-        let key = bytes.split_off(..of_key)?;
+        let key_len = len(&mut bytes)? as usize;
+        let key = bytes.split_off(..key_len)?;
         Some(match len(&mut bytes)? {
             u32::MAX => Command::Get { key },
-            of_value => Command::Set { key, value: bytes.split_off(..of_value as usize)? },
+            value_len => Command::Set { key, value: bytes.split_off(..value_len as usize)? },
         })
     })
 }
 
-/// Requests, one behind the other. The log and what is sent of it share them.
+/// Encoded commands. The log and the messages that carry an entry share the bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Batch(pub(crate) Arc<[u8]>);
 
@@ -78,15 +78,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_read_as_they_are_put() {
+    fn encoded_commands_decode_back() {
         let all = [
             Command::Set { key: b"k", value: b"" },
             Command::Get { key: b"" },
             Command::Set { key: b"", value: b"value" },
         ];
         let mut bytes = Vec::new();
-        all.iter().for_each(|&command| put(command, &mut bytes));
-        assert!(commands(&bytes).eq(all));
-        assert_eq!(commands(&bytes[..bytes.len() - 1]).count(), 2);
+        all.iter().for_each(|&command| encode(command, &mut bytes));
+        assert!(decode(&bytes).eq(all));
+        assert_eq!(decode(&bytes[..bytes.len() - 1]).count(), 2);
     }
 }

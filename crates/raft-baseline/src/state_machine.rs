@@ -1,4 +1,4 @@
-//! What the log comes to: keys with values.
+//! openraft's state machine: a map from keys to values.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,38 +10,38 @@ use openraft::{
     EntryPayload, LogId, RaftSnapshotBuilder, Snapshot, SnapshotMeta, StorageError, StoredMembership,
 };
 
-use crate::batch::{Command, commands, put};
-use crate::raft::{Entry, Node, Types};
+use crate::log_entry::{Command, decode, encode};
+use crate::raft_node::{Entry, Node, Types};
 
-type Done<T> = Result<T, StorageError<u64>>;
+type StorageResult<T> = Result<T, StorageError<u64>>;
 
-/// Keys with values. Clients' reads look here, too.
+/// The map. The client server reads it directly.
 pub(crate) type Values = Rc<RefCell<HashMap<Vec<u8>, Vec<u8>>>>;
 
 #[derive(Clone)]
-struct Taken {
+struct StoredSnapshot {
     meta: SnapshotMeta<u64, Node>,
     bytes: Vec<u8>,
 }
 
 #[derive(Clone, Default)]
-pub(crate) struct Machine {
+pub(crate) struct StateMachine {
     values: Values,
     applied: Rc<Cell<Option<LogId<u64>>>>,
     membership: Rc<RefCell<StoredMembership<u64, Node>>>,
-    snapshot: Rc<RefCell<Option<Taken>>>,
+    snapshot: Rc<RefCell<Option<StoredSnapshot>>>,
 }
 
-impl Machine {
+impl StateMachine {
     pub(crate) fn values(&self) -> Values {
         Rc::clone(&self.values)
     }
 
-    /// Carries out requests; what was read.
-    fn carry_out(&self, bytes: &[u8]) -> Vec<Option<Vec<u8>>> {
+    /// Executes encoded commands, and returns the values that its reads found.
+    fn execute(&self, bytes: &[u8]) -> Vec<Option<Vec<u8>>> {
         let mut values = self.values.borrow_mut();
         let mut read = Vec::new();
-        for command in commands(bytes) {
+        for command in decode(bytes) {
             match command {
                 Command::Get { key } => read.push(values.get(key).cloned()),
                 Command::Set { key, value } => match values.get_mut(key) {
@@ -57,20 +57,23 @@ impl Machine {
     }
 }
 
-impl RaftStateMachine<Types> for Machine {
-    type SnapshotBuilder = Machine;
+impl RaftStateMachine<Types> for StateMachine {
+    type SnapshotBuilder = StateMachine;
 
-    async fn applied_state(&mut self) -> Done<(Option<LogId<u64>>, StoredMembership<u64, Node>)> {
+    async fn applied_state(&mut self) -> StorageResult<(Option<LogId<u64>>, StoredMembership<u64, Node>)> {
         Ok((self.applied.get(), self.membership.borrow().clone()))
     }
 
-    async fn apply<I: IntoIterator<Item = Entry>>(&mut self, entries: I) -> Done<Vec<Vec<Option<Vec<u8>>>>> {
+    async fn apply<I: IntoIterator<Item = Entry>>(
+        &mut self,
+        entries: I,
+    ) -> StorageResult<Vec<Vec<Option<Vec<u8>>>>> {
         let mut replies = Vec::new();
         for entry in entries {
             self.applied.set(Some(entry.log_id));
             replies.push(match entry.payload {
                 EntryPayload::Blank => Vec::new(),
-                EntryPayload::Normal(batch) => self.carry_out(&batch.0),
+                EntryPayload::Normal(batch) => self.execute(&batch.0),
                 EntryPayload::Membership(membership) => {
                     *self.membership.borrow_mut() = StoredMembership::new(Some(entry.log_id), membership);
                     Vec::new()
@@ -80,11 +83,11 @@ impl RaftStateMachine<Types> for Machine {
         Ok(replies)
     }
 
-    async fn get_snapshot_builder(&mut self) -> Machine {
+    async fn get_snapshot_builder(&mut self) -> StateMachine {
         self.clone()
     }
 
-    async fn begin_receiving_snapshot(&mut self) -> Done<Box<Cursor<Vec<u8>>>> {
+    async fn begin_receiving_snapshot(&mut self) -> StorageResult<Box<Cursor<Vec<u8>>>> {
         Ok(Box::default())
     }
 
@@ -92,27 +95,28 @@ impl RaftStateMachine<Types> for Machine {
         &mut self,
         meta: &SnapshotMeta<u64, Node>,
         snapshot: Box<Cursor<Vec<u8>>>,
-    ) -> Done<()> {
+    ) -> StorageResult<()> {
         let bytes = snapshot.into_inner();
         self.values.borrow_mut().clear();
-        self.carry_out(&bytes);
+        self.execute(&bytes);
         self.applied.set(meta.last_log_id);
         *self.membership.borrow_mut() = meta.last_membership.clone();
-        *self.snapshot.borrow_mut() = Some(Taken { meta: meta.clone(), bytes });
+        *self.snapshot.borrow_mut() = Some(StoredSnapshot { meta: meta.clone(), bytes });
         Ok(())
     }
 
-    async fn get_current_snapshot(&mut self) -> Done<Option<Snapshot<Types>>> {
-        let taken = self.snapshot.borrow().clone();
-        Ok(taken.map(|Taken { meta, bytes }| Snapshot { meta, snapshot: Box::new(Cursor::new(bytes)) }))
+    async fn get_current_snapshot(&mut self) -> StorageResult<Option<Snapshot<Types>>> {
+        let stored = self.snapshot.borrow().clone();
+        Ok(stored
+            .map(|StoredSnapshot { meta, bytes }| Snapshot { meta, snapshot: Box::new(Cursor::new(bytes)) }))
     }
 }
 
-impl RaftSnapshotBuilder<Types> for Machine {
-    async fn build_snapshot(&mut self) -> Done<Snapshot<Types>> {
+impl RaftSnapshotBuilder<Types> for StateMachine {
+    async fn build_snapshot(&mut self) -> StorageResult<Snapshot<Types>> {
         let mut bytes = Vec::new();
         for (key, value) in &*self.values.borrow() {
-            put(Command::Set { key, value }, &mut bytes);
+            encode(Command::Set { key, value }, &mut bytes);
         }
         let last = self.applied.get();
         let meta = SnapshotMeta {
@@ -120,7 +124,7 @@ impl RaftSnapshotBuilder<Types> for Machine {
             last_membership: self.membership.borrow().clone(),
             snapshot_id: last.map_or_else(String::new, |last| last.to_string()),
         };
-        *self.snapshot.borrow_mut() = Some(Taken { meta: meta.clone(), bytes: bytes.clone() });
+        *self.snapshot.borrow_mut() = Some(StoredSnapshot { meta: meta.clone(), bytes: bytes.clone() });
         Ok(Snapshot { meta, snapshot: Box::new(Cursor::new(bytes)) })
     }
 }
