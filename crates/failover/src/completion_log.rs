@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mitra_verbs::{Access, Buffer, Data, Result, SendFlags, SendOp, SendWr};
 
 use crate::domain::Domain;
-use crate::region::{RemoteRegion, VirtualMr};
+use crate::memory_region::{RemoteRegion, VirtualMr};
 
 const SEQ_BITS: u32 = 48;
 

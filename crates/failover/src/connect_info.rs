@@ -4,8 +4,8 @@ use mitra_verbs::{Error, Gid, Mtu, Psn, Qpn, Result};
 
 use crate::config::Policy;
 use crate::control_message::{Reader, Rejected};
+use crate::memory_region::RemoteRegion;
 use crate::negotiation::MAX_RAILS;
-use crate::region::RemoteRegion;
 
 /// The connection parameters of one end, for [`VirtualQp::connect`](crate::VirtualQp::connect) at the other.
 ///

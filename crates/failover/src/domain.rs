@@ -6,9 +6,9 @@ use mitra_verbs::{
 };
 use smallvec::SmallVec;
 
+use crate::memory_region::VirtualMr;
 use crate::negotiation::MAX_RAILS;
 use crate::rail;
-use crate::region::VirtualMr;
 
 /// The most queue pair errors that a domain keeps until their vQPs read them.
 const MAX_QP_ERRORS: usize = 1024;

@@ -4,7 +4,7 @@
 use mitra_verbs::{Data, Error, Key, QpCap, RemoteAddr, Result, SendOp, SendWr, SgeList};
 
 use crate::domain::Domain;
-use crate::region::RemoteRegion;
+use crate::memory_region::RemoteRegion;
 
 const UNKNOWN_LKEY: Error =
     Error::Invalid("a scatter/gather entry names memory that is not registered with the domain");

@@ -144,7 +144,7 @@ impl Ledger {
         self.first_seq + self.ops.len() as u64
     }
 
-    /// A position that advances whenever a rail executes something: the oldest operation, and the bytes of it that earlier rails executed.
+    /// The progress of the queue: the oldest operation, and the bytes of it that earlier rails executed.
     pub fn progress(&self) -> (u64, u64) {
         (self.first_seq, self.ops.front().map_or(0, |op| op.skipped))
     }

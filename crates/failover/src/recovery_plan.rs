@@ -37,8 +37,8 @@ pub struct Case {
 ///
 /// `local_placed` says that the local NIC was alive when it was fenced, so everything that it received is in memory.
 pub fn plan_exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> Vec<Plan> {
-    // By operation: the changes to the peer's memory by operations from the next FENCE behind it on. A fence with only READs behind it
-    // does not restrict the repetition of a READ.
+    // For each operation: the changes to the peer's memory from the nearest FENCE behind the operation onward. A fence with only READs
+    // behind it does not restrict the repetition of a READ.
     let mut fenced_behind = vec![Changes::default(); cases.len()];
     let (mut fenced, mut changes) = (Changes::default(), Changes::default());
     for (i, case) in cases.iter().enumerate().rev() {

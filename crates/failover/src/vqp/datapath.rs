@@ -12,7 +12,7 @@ use crate::domain::Domain;
 use crate::evidence::{Contradiction, Evidence};
 use crate::key_translation::check_limit;
 use crate::ledger::{RecoveryInput, RecoveryStats};
-use crate::region::RemoteRegion;
+use crate::memory_region::RemoteRegion;
 use crate::vqp::rail_set::RailSet;
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::{PostFailure, SendQueue};

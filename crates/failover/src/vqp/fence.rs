@@ -8,7 +8,7 @@ use core::time::Duration;
 use mitra_verbs::{Data, RecvWr, SendOp, SendWr, SgeList, Time};
 
 use crate::rail::Rail;
-use crate::vqp::wr_id;
+use crate::vqp::wr_id_flags;
 
 /// The time that a device may take to drain a queue pair in ERR.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
@@ -46,14 +46,14 @@ enum State {
     },
 }
 
-/// What a fence in progress needs.
+/// The next step of a fence in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FenceStep {
-    /// More polls.
+    /// The caller polls for more completions.
     Pending,
-    /// A call of [`Fence::finish`]: the queue pair is drained.
+    /// The queue pair is drained: the caller calls [`Fence::finish`].
     Drained,
-    /// A call of [`Fence::reset_nic`]: the NIC does not answer or does not drain.
+    /// The NIC does not answer or does not drain: the caller calls [`Fence::reset_nic`].
     Reset,
 }
 
@@ -114,12 +114,12 @@ impl Fence {
             return FenceStep::Pending;
         };
         if *send == Marker::Unposted
-            && rail.post_send(&[SendWr::new(wr_id::MARKER, SendOp::Send, Data::empty())]).is_ok()
+            && rail.post_send(&[SendWr::new(wr_id_flags::MARKER, SendOp::Send, Data::empty())]).is_ok()
         {
             *send = Marker::Posted;
         }
         if *recv == Marker::Unposted {
-            let wr = RecvWr { wr_id: wr_id::MARKER | wr_id::RECV, sges: SgeList::new() };
+            let wr = RecvWr { wr_id: wr_id_flags::MARKER | wr_id_flags::RECV, sges: SgeList::new() };
             if rail.post_recv(&[wr]).is_ok() {
                 *recv = Marker::Posted;
             }

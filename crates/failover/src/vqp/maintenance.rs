@@ -14,7 +14,8 @@ use crate::vqp::recovery::Recovery;
 /// One run in this many covers all rails and asks each NIC whether it is alive; the others cover only the active rail. Such a query is a
 /// system call on a software NIC.
 const RUNS_PER_FULL_RUN: u32 = 4;
-/// The time since the last run from which on a run covers all rails: an end that runs rarely must not answer its peer even later.
+/// A run also covers all rails if the last run was at least this long ago. Otherwise the peer of an end that rarely runs would wait for
+/// several of its runs.
 const FULL_RUN_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]

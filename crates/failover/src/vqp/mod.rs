@@ -12,11 +12,11 @@
 //! the negotiation asks for the decision: the ledger completes or replays the WRITE, and `recovery` posts the replay on the new rail. Its
 //! completion ends the failover report. Meanwhile `failback` connects new queue pairs on the old rail for the next failover.
 
-mod cause;
 mod control_session;
 mod datapath;
 mod failback;
 mod failover_report;
+mod failure_cause;
 mod fence;
 mod heartbeats;
 mod maintenance;
@@ -28,8 +28,8 @@ mod send_queue;
 mod stall_detector;
 mod termination;
 mod virtual_qp;
-mod wr_id;
+mod wr_id_flags;
 
-pub use cause::Cause;
 pub use failover_report::FailoverReport;
+pub use failure_cause::Cause;
 pub use virtual_qp::VirtualQp;

@@ -53,7 +53,7 @@ impl PollSchedule {
         now.saturating_since(self.last_maintenance) >= interval
     }
 
-    /// Records maintenance from a poll: posts have not kept up, so polls run the next one as well.
+    /// Records a maintenance run from a poll. Until the next post, polls use the shorter interval.
     pub(super) fn on_maintenance_from_poll(&mut self) {
         self.has_posted = false;
     }

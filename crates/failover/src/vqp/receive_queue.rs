@@ -7,7 +7,7 @@ use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
 use crate::domain::Domain;
 use crate::key_translation::{self, LkeyCache};
 use crate::rail::{self, Rail};
-use crate::vqp::wr_id;
+use crate::vqp::wr_id_flags;
 
 /// The receive queue. Its requests belong to the vQP: after a move they are posted on the new rail.
 #[derive(Debug)]
@@ -23,7 +23,8 @@ pub(super) struct ReceiveQueue {
     received: u64,
     /// After a move, the receives that wait for the peer's Resume. `None` if none has to wait.
     held: Option<VecDeque<Completion>>,
-    /// The number of bytes to add to the first receive of this epoch: earlier rails carried them.
+    /// The number of payload bytes to add to the length of the first receive of this epoch: earlier rails placed them in memory, and the peer
+    /// does not send them again.
     partial_imm_bytes: u32,
     lkey_cache: LkeyCache,
     /// The longest message that every rail takes, in bytes.
@@ -71,7 +72,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Moves the queue to another rail. Returns the rail that still has receives posted, if it has some.
+    /// Moves the queue to another rail. Returns the old rail if receives are posted there.
     pub(super) fn switch_rail(&mut self, rail: usize) -> Option<usize> {
         if self.rail == rail {
             return None;
@@ -99,7 +100,7 @@ impl ReceiveQueue {
         let mut wrs: SmallVec<[RecvWr; 1]> = SmallVec::new();
         for (i, wr) in self.wrs.iter().enumerate().skip(self.posted) {
             match key_translation::translate_sges(&wr.sges, self.rail, domain) {
-                Ok(sges) => wrs.push(RecvWr { wr_id: wr_id::RECV, sges }),
+                Ok(sges) => wrs.push(RecvWr { wr_id: wr_id_flags::RECV, sges }),
                 Err(error) => {
                     let failed = self.wrs.remove(i);
                     ready.extend(failed.map(|wr| self.failed(&wr, 0, WcStatus::LocalProtection)));
@@ -148,7 +149,7 @@ impl ReceiveQueue {
         ready.push_back(completion);
     }
 
-    /// Begins an epoch. A first receive with immediate waits until the peer's Resume tells how many bytes earlier rails carried of it.
+    /// Begins an epoch. A first receive with immediate waits until the peer's Resume states how many of its bytes earlier rails placed.
     pub(super) fn begin_epoch(&mut self) {
         self.received_in_epoch = 0;
         self.hold();

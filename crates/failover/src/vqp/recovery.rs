@@ -17,7 +17,7 @@ use crate::vqp::fence::{Fence, FenceStep};
 use crate::vqp::send_queue::PostFailure;
 use crate::vqp::stall_detector::StallDetector;
 use crate::vqp::termination::Termination;
-use crate::vqp::{Cause, FailoverReport, wr_id};
+use crate::vqp::{Cause, FailoverReport, wr_id_flags};
 
 /// The most completions taken from the active rail in one poll.
 const POLL_BATCH: usize = 32;
@@ -160,9 +160,9 @@ impl Recovery {
 
     #[inline]
     fn on_completion(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
-        if wc.wr_id & wr_id::MARKER != 0 {
-            self.fence.on_marker(wc.wr_id & wr_id::RECV != 0);
-        } else if wc.wr_id & wr_id::RECV != 0 {
+        if wc.wr_id & wr_id_flags::MARKER != 0 {
+            self.fence.on_marker(wc.wr_id & wr_id_flags::RECV != 0);
+        } else if wc.wr_id & wr_id_flags::RECV != 0 {
             self.on_recv(dp, rail, wc);
         } else if wc.status == WcStatus::Success {
             dp.send_mut().on_success(wc.wr_id, wc.byte_len);

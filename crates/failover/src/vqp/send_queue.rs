@@ -9,9 +9,9 @@ use crate::domain::Domain;
 use crate::evidence::Contradiction;
 use crate::key_translation::{self, LkeyCache, RemoteKeys};
 use crate::ledger::{Ledger, RecoveryInput, RecoveryStats};
+use crate::memory_region::RemoteRegion;
 use crate::rail::{self, Rail};
-use crate::region::RemoteRegion;
-use crate::vqp::wr_id;
+use crate::vqp::wr_id_flags;
 
 /// The most work requests posted as one list: enough for the NIC to send several packets with one system call, few enough not to delay
 /// the first completion.
@@ -144,7 +144,7 @@ impl SendQueue {
                     }
                 }
                 if let Some((seq, region)) = posting.log_seq.zip(self.log_region.as_ref()) {
-                    self.burst.push(completion_log::entry(region, index, wr_id::LOG | seq, epoch, seq));
+                    self.burst.push(completion_log::entry(region, index, wr_id_flags::LOG | seq, epoch, seq));
                 }
             }
             match self.burst.is_empty() {
@@ -161,11 +161,11 @@ impl SendQueue {
             None => Ok(()),
             Some((_, Error::DeviceFatal)) => Err(PostFailure::Device),
             Some((id, _)) => {
-                if id & wr_id::LOG == 0 {
+                if id & wr_id_flags::LOG == 0 {
                     // The request passed all checks when it was pushed, so one of its keys was revoked since.
                     self.ledger.fail_unpostable(id, WcStatus::LocalProtection);
                 } else {
-                    self.ledger.unpost_behind(id & !wr_id::LOG);
+                    self.ledger.unpost_behind(id & !wr_id_flags::LOG);
                 }
                 Err(PostFailure::Request)
             }
@@ -175,14 +175,14 @@ impl SendQueue {
     /// Records a successful completion of the rail, of an operation or a log entry.
     #[inline]
     pub(super) fn on_success(&mut self, id: u64, byte_len: u32) {
-        if id & wr_id::LOG == 0 {
+        if id & wr_id_flags::LOG == 0 {
             self.ledger.complete(id, byte_len);
         }
     }
 
     /// Records that the rail failed an operation or log entry for a reason of its own. The vQP must close now.
     pub(super) fn on_request_error(&mut self, id: u64, status: WcStatus, undecided: UnresolvedError) {
-        if id & wr_id::LOG == 0 {
+        if id & wr_id_flags::LOG == 0 {
             self.ledger.fail(id, status, undecided);
         }
     }

@@ -16,7 +16,7 @@ pub(super) struct StallDetector {
 
 impl StallDetector {
     /// Records that a request at `position` exhausted its retries. Returns whether the vQP has stalled: each of `rails` had more than one
-    /// chance, and all failures together took `timeout`.
+    /// chance, and `timeout` has passed since the first of these failures.
     pub(super) fn on_retries_exhausted(
         &mut self,
         now: Time,
