@@ -176,7 +176,7 @@ pub(crate) unsafe fn write(to: *mut u8, data: &[u8]) -> Result<(), Unmapped> {
 /// [`Unmapped`] if the page is not mapped or not writable.
 ///
 /// # Safety
-/// As for [`write`].
+/// As for [`write()`].
 pub(crate) unsafe fn compare_exchange(
     word: *mut u64,
     current: u64,

@@ -1,4 +1,4 @@
-//! Types of features that Mitra does not offer. Their slots in [`verbs_context`] are empty, and the inline functions then
+//! Types of features that Mitra does not offer. Their slots in [`verbs_context`](super::verbs_context) are empty, and the inline functions then
 //! return EOPNOTSUPP.
 
 
