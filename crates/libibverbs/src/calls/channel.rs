@@ -47,7 +47,7 @@ unsafe impl AbiObject for Channel {
 impl Channel {
     /// Removes the events of a queue that is destroyed. An event of the NIC's channel needs no removal: it names the queue by a
     /// number that `ibv_get_cq_event` no longer finds.
-    pub(crate) fn forget(&self, cq: usize) {
+    pub(crate) fn remove_events(&self, cq: usize) {
         if let EventSource::Process(events) = &self.source {
             events.retain(|event| *event != cq);
         }

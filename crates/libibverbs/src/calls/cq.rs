@@ -181,7 +181,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         objects.cqs.remove(&object.id);
         if !channel.is_null() {
             // SAFETY: `ibv_destroy_comp_channel` refuses to destroy a channel that a queue uses, so the channel exists.
-            unsafe { Channel::borrow_raw(channel) }.forget(cq as usize);
+            unsafe { Channel::borrow_raw(channel) }.remove_events(cq as usize);
         }
     });
     object.async_events.wait_for_all();

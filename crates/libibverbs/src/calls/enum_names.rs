@@ -6,7 +6,7 @@ use crate::abi::*;
 
 /// Returns the name of a value, or `otherwise`.
 fn name(names: &'static [(i64, &'static CStr)], value: i64, otherwise: &'static CStr) -> *const c_char {
-    names.iter().find(|(named, _)| *named == value).map_or(otherwise, |(_, name)| name).as_ptr()
+    names.iter().find(|(listed, _)| *listed == value).map_or(otherwise, |(_, name)| name).as_ptr()
 }
 
 #[unsafe(no_mangle)]

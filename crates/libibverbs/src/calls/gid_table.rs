@@ -33,12 +33,12 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
         .map_err(|_| libc::EINVAL)
         .and_then(|index| gid_at(unsafe { Context::borrow_raw(context) }, port_num.into(), index));
     match entry {
-        Ok(found) => {
+        Ok(value) => {
             // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
-            unsafe { gid.write(ibv_gid { raw: found.0 }) };
+            unsafe { gid.write(ibv_gid { raw: value.0 }) };
             0
         }
-        Err(number) => minus_one(number),
+        Err(errno) => minus_one(errno),
     }
 }
 
@@ -81,7 +81,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
             unsafe { write_entry(out, entry_size, &entry(gid)) };
             0
         }
-        Err(number) => number,
+        Err(errno) => errno,
     }
 }
 
@@ -105,7 +105,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
             unsafe { write_entry(entries, entry_size, &entry(gid)) };
             1
         }
-        Err(number) => -(number as isize),
+        Err(errno) => -(errno as isize),
     }
 }
 
@@ -124,7 +124,7 @@ unsafe extern "C" fn ibv_query_gid_type(
             unsafe { *gid_type = 1 };
             0
         }
-        Err(number) => minus_one(number),
+        Err(errno) => minus_one(errno),
     }
 }
 

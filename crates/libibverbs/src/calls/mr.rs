@@ -74,7 +74,7 @@ const PAGE_OFFSET_MASK: u64 = 0xfff;
 /// # Errors
 /// `Unsupported` for a bit that the device neither knows nor may ignore.
 pub(crate) fn access(flags: c_uint) -> Result<Access> {
-    const PLAIN: [(c_uint, Access); 5] = [
+    const FLAGS: [(c_uint, Access); 5] = [
         (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
         (IBV_ACCESS_REMOTE_WRITE, Access::REMOTE_WRITE),
         (IBV_ACCESS_REMOTE_READ, Access::REMOTE_READ),
@@ -83,11 +83,11 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
     ];
     // The page size has no effect on a software NIC.
     let ignored = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB;
-    let known = PLAIN.iter().fold(ignored, |all, (bit, _)| all | bit);
+    let known = FLAGS.iter().fold(ignored, |all, (bit, _)| all | bit);
     if flags & !known != 0 {
         return Err(Error::Unsupported("zero-based regions, on-demand paging, or an unknown access flag"));
     }
-    Ok(PLAIN.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, right)| *right).collect())
+    Ok(FLAGS.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, right)| *right).collect())
 }
 
 /// Registers memory of the program.

@@ -54,7 +54,7 @@ enum Backend {
     MultiRail(Arc<MultiRail>, Arc<MultiRailQp>),
 }
 
-const CONNECTED: Error = Error::Invalid("only UD queue pairs can be attached to a multicast group");
+const NOT_UD: Error = Error::Invalid("only UD queue pairs can be attached to a multicast group");
 
 impl Qp {
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
@@ -105,14 +105,14 @@ impl Qp {
     pub(crate) fn attach_mcast(&self, group: Gid) -> Result<()> {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.attach_mcast(*qpn, group, self.mcast_loopback),
-            Backend::MultiRail(..) => Err(CONNECTED),
+            Backend::MultiRail(..) => Err(NOT_UD),
         }
     }
 
     pub(crate) fn detach_mcast(&self, group: Gid) -> Result<()> {
         match &self.backend {
             Backend::Nic(nic, qpn) => nic.detach_mcast(*qpn, group),
-            Backend::MultiRail(..) => Err(CONNECTED),
+            Backend::MultiRail(..) => Err(NOT_UD),
         }
     }
 

@@ -35,24 +35,24 @@ pub(crate) fn from_c(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr> {
     if mask & !known != 0 {
         return Err(Error::Unsupported("alternate paths, resizing a queue pair or limiting its rate"));
     }
-    let given = |bit: u32| mask & bit != 0;
+    let selected = |bit: u32| mask & bit != 0;
     Ok(QpAttr {
-        state: given(IBV_QP_STATE).then(|| state(attr.qp_state)).transpose()?,
-        pkey_index: given(IBV_QP_PKEY_INDEX).then_some(attr.pkey_index),
-        port: given(IBV_QP_PORT).then_some(attr.port_num),
-        access: given(IBV_QP_ACCESS_FLAGS).then(|| remote(attr.qp_access_flags)).transpose()?,
-        qkey: given(IBV_QP_QKEY).then_some(attr.qkey),
-        dest_gid: given(IBV_QP_AV).then(|| ah::destination(&attr.ah_attr)).transpose()?,
-        dest_qpn: given(IBV_QP_DEST_QPN).then(|| Qpn::new(attr.dest_qp_num)),
-        path_mtu: given(IBV_QP_PATH_MTU).then(|| mtu_from_code(attr.path_mtu)).transpose()?,
-        rq_psn: given(IBV_QP_RQ_PSN).then(|| Psn::new(attr.rq_psn)),
-        sq_psn: given(IBV_QP_SQ_PSN).then(|| Psn::new(attr.sq_psn)),
-        max_rd_atomic: given(IBV_QP_MAX_QP_RD_ATOMIC).then_some(attr.max_rd_atomic),
-        max_dest_rd_atomic: given(IBV_QP_MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic),
-        min_rnr_timer: given(IBV_QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer),
-        timeout: given(IBV_QP_TIMEOUT).then_some(attr.timeout),
-        retry_cnt: given(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt),
-        rnr_retry: given(IBV_QP_RNR_RETRY).then_some(attr.rnr_retry),
+        state: selected(IBV_QP_STATE).then(|| state(attr.qp_state)).transpose()?,
+        pkey_index: selected(IBV_QP_PKEY_INDEX).then_some(attr.pkey_index),
+        port: selected(IBV_QP_PORT).then_some(attr.port_num),
+        access: selected(IBV_QP_ACCESS_FLAGS).then(|| remote(attr.qp_access_flags)).transpose()?,
+        qkey: selected(IBV_QP_QKEY).then_some(attr.qkey),
+        dest_gid: selected(IBV_QP_AV).then(|| ah::destination(&attr.ah_attr)).transpose()?,
+        dest_qpn: selected(IBV_QP_DEST_QPN).then(|| Qpn::new(attr.dest_qp_num)),
+        path_mtu: selected(IBV_QP_PATH_MTU).then(|| mtu_from_code(attr.path_mtu)).transpose()?,
+        rq_psn: selected(IBV_QP_RQ_PSN).then(|| Psn::new(attr.rq_psn)),
+        sq_psn: selected(IBV_QP_SQ_PSN).then(|| Psn::new(attr.sq_psn)),
+        max_rd_atomic: selected(IBV_QP_MAX_QP_RD_ATOMIC).then_some(attr.max_rd_atomic),
+        max_dest_rd_atomic: selected(IBV_QP_MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic),
+        min_rnr_timer: selected(IBV_QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer),
+        timeout: selected(IBV_QP_TIMEOUT).then_some(attr.timeout),
+        retry_cnt: selected(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt),
+        rnr_retry: selected(IBV_QP_RNR_RETRY).then_some(attr.rnr_retry),
     })
 }
 

@@ -11,7 +11,7 @@ use super::qp::{self, Qp};
 use crate::abi::*;
 use crate::common::errno::{errno_of, log_failure, pointer};
 
-/// The operations that a work request can be built for.
+/// The operations that a work request can be list for.
 const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -45,24 +45,24 @@ unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
     if flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
         return Err(Error::Unsupported("creation flags other than IBV_QP_CREATE_BLOCK_SELF_MCAST_LB"));
     }
-    let builds = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-    if builds && init.send_ops_flags & !u64::from(OPERATIONS) != 0 {
+    let has_send_ops = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    if has_send_ops && init.send_ops_flags & !u64::from(OPERATIONS) != 0 {
         return Err(Error::Unsupported("TSO or atomic writes"));
     }
     let mcast_loopback = flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0;
-    let shorter = std::ptr::from_mut(init).cast::<ibv_qp_init_attr>();
+    let prefix = std::ptr::from_mut(init).cast::<ibv_qp_init_attr>();
     // SAFETY: `ibv_qp_init_attr` is a prefix of `ibv_qp_init_attr_ex` (asserted in `abi::qp`); the caller upholds the rest.
-    let qp = unsafe { qp::create(init.pd, &mut *shorter, mcast_loopback)? };
-    if builds {
-        // SAFETY: the structure was created in this function, and nothing else has its address yet, so the reference is
-        // exclusive.
-        fill(unsafe { &mut *qp });
+    let qp = unsafe { qp::create(init.pd, &mut *prefix, mcast_loopback)? };
+    if has_send_ops {
+        // SAFETY: the object was created in this function. The object table has its address and never follows it, so the
+        // reference is exclusive.
+        fill_send_ops(unsafe { &mut *qp });
     }
     Ok(qp)
 }
 
 /// Fills the slots of a queue pair that was created with send operations.
-fn fill(qp: &mut ibv_qp_ex) {
+fn fill_send_ops(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
     qp.wr_abort = Some(wr_abort);
@@ -99,14 +99,14 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
     let qp = unsafe { Qp::borrow_raw(qp) };
-    let mut built = qp.wr_builder.built();
-    let posted = match built.error.take() {
+    let mut list = qp.wr_builder.list();
+    let posted = match list.error.take() {
         Some(error) => Err(error),
         // Either all requests are posted, or none (ibv_wr_post(3)).
-        None => qp.post_send_all(&built.wrs).map_err(|refused| refused.error),
+        None => qp.post_send_all(&list.wrs).map_err(|refused| refused.error),
     };
-    built.wrs.clear();
-    drop(built);
+    list.wrs.clear();
+    drop(list);
     qp.wr_builder.end();
     match posted {
         Ok(()) => 0,
@@ -120,10 +120,10 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
     let builder = &unsafe { Qp::borrow_raw(qp) }.wr_builder;
-    let mut built = builder.built();
-    built.wrs.clear();
-    built.error = None;
-    drop(built);
+    let mut list = builder.list();
+    list.wrs.clear();
+    list.error = None;
+    drop(list);
     builder.end();
 }
 
@@ -136,11 +136,11 @@ unsafe fn begin_request(qp: *mut ibv_qp_ex, op: Result<SendOp>) {
     // thread (`ibv_wr_start(3)`).
     let (wr_id, flags): (u64, c_uint) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let mut built = unsafe { Qp::borrow_raw(qp) }.wr_builder.built();
+    let mut list = unsafe { Qp::borrow_raw(qp) }.wr_builder.list();
     match op.and_then(|op| Ok(SendWr::new(wr_id, op, Data::empty()).with_flags(post::send_flags(flags)?))) {
-        Ok(wr) => built.wrs.push(wr),
+        Ok(wr) => list.wrs.push(wr),
         Err(error) => {
-            built.error.get_or_insert(error);
+            list.error.get_or_insert(error);
         }
     }
 }
@@ -151,13 +151,13 @@ unsafe fn begin_request(qp: *mut ibv_qp_ex, op: Result<SendOp>) {
 /// As for [`begin_request`].
 unsafe fn modify_last(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result<()>) {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
-    let mut built = unsafe { Qp::borrow_raw(qp) }.wr_builder.built();
-    let changed = match built.wrs.last_mut() {
+    let mut list = unsafe { Qp::borrow_raw(qp) }.wr_builder.list();
+    let changed = match list.wrs.last_mut() {
         Some(wr) => change(wr),
         None => Err(Error::Invalid("set an operation (ibv_wr_send and so on) before its data")),
     };
     if let Err(error) = changed {
-        built.error.get_or_insert(error);
+        list.error.get_or_insert(error);
     }
 }
 

@@ -107,6 +107,6 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
         return libc::EINVAL;
     }
-    values.comp_mask = 0; // there is no free-running clock: nothing is answered
+    values.comp_mask = 0; // The device has no free-running clock, so no value is set.
     0
 }

@@ -36,13 +36,13 @@ pub(crate) unsafe extern "C" fn query_port(
             }
             0
         }
-        Err(number) => number,
+        Err(errno) => errno,
     }
 }
 
 fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     if port_num != PORT {
-        log_failure("ibv_query_port", &"the device has one port, number 1");
+        log_failure("ibv_query_port", &"the device has one port, errno 1");
         return Err(libc::EINVAL);
     }
     let port = context.nic().query_port();

@@ -38,20 +38,20 @@ fn rate(matches: impl Fn(&(ibv_rate, c_int, c_int)) -> bool) -> Option<(ibv_rate
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rate_to_mult(code: ibv_rate) -> c_int {
-    rate(|(named, ..)| *named == code).map_or(-1, |(_, mult, _)| mult)
+    rate(|(value, ..)| *value == code).map_or(-1, |(_, mult, _)| mult)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
-    rate(|(_, named, _)| *named == mult && mult > 0).map_or(IBV_RATE_MAX, |(code, ..)| code)
+    rate(|(_, value, _)| *value == mult && mult > 0).map_or(IBV_RATE_MAX, |(code, ..)| code)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rate_to_mbps(code: ibv_rate) -> c_int {
-    rate(|(named, ..)| *named == code).map_or(-1, |(.., mbps)| mbps)
+    rate(|(value, ..)| *value == code).map_or(-1, |(.., mbps)| mbps)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate {
-    rate(|(.., named)| *named == mbps).map_or(IBV_RATE_MAX, |(code, ..)| code)
+    rate(|(.., value)| *value == mbps).map_or(IBV_RATE_MAX, |(code, ..)| code)
 }

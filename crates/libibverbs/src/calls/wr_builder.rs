@@ -10,13 +10,13 @@ use crate::common::lock::lock;
 /// `ibv_wr_abort`; other threads wait in `ibv_wr_start`.
 #[derive(Default)]
 pub(crate) struct WrBuilder {
-    taken: Mutex<bool>,
-    free: Condvar,
-    built: Mutex<Built>,
+    is_started: Mutex<bool>,
+    ended: Condvar,
+    list: Mutex<WrList>,
 }
 
 #[derive(Default)]
-pub(crate) struct Built {
+pub(crate) struct WrList {
     pub(crate) wrs: Vec<SendWr>,
     /// The first error. `ibv_wr_complete` then posts nothing and returns it.
     pub(crate) error: Option<Error>,
@@ -24,19 +24,19 @@ pub(crate) struct Built {
 
 impl WrBuilder {
     pub(crate) fn start(&self) {
-        let mut taken = lock(&self.taken);
-        while *taken {
-            taken = self.free.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        let mut is_started = lock(&self.is_started);
+        while *is_started {
+            is_started = self.ended.wait(is_started).unwrap_or_else(PoisonError::into_inner);
         }
-        *taken = true;
+        *is_started = true;
     }
 
     pub(crate) fn end(&self) {
-        *lock(&self.taken) = false;
-        self.free.notify_one();
+        *lock(&self.is_started) = false;
+        self.ended.notify_one();
     }
 
-    pub(crate) fn built(&self) -> MutexGuard<'_, Built> {
-        lock(&self.built)
+    pub(crate) fn list(&self) -> MutexGuard<'_, WrList> {
+        lock(&self.list)
     }
 }

@@ -63,13 +63,13 @@ impl MultiRail {
     pub(crate) fn create_qp(&self, params: CreateParams) -> Result<Arc<MultiRailQp>> {
         let secret = [random()?, random()?];
         let (cap, limits) = (&params.init.cap, self.domain.limits());
-        for (what, asked, limit) in [
+        for (attribute, requested, limit) in [
             ("gather entries of a send", cap.send_sges, limits.sges),
             ("scatter entries of a receive", cap.recv_sges, limits.sges),
             ("bytes of inline data", cap.inline, limits.inline),
         ] {
-            if asked > limit {
-                return Err(Error::Limit { attribute: what, requested: asked.into(), limit: limit.into() });
+            if requested > limit {
+                return Err(Error::Limit { attribute, requested: requested.into(), limit: limit.into() });
             }
         }
         let config = Config {

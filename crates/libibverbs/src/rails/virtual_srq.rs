@@ -122,8 +122,8 @@ impl VirtualSrq {
     /// `Limit` if `limit` exceeds the queue's depth.
     pub(crate) fn arm(&self, limit: u32) -> Result<()> {
         if limit as usize > self.depth {
-            let what = "limit of a shared receive queue";
-            return Err(Error::Limit { attribute: what, requested: limit.into(), limit: self.depth as u64 });
+            let attribute = "limit of a shared receive queue";
+            return Err(Error::Limit { attribute, requested: limit.into(), limit: self.depth as u64 });
         }
         let is_due = {
             let mut state = lock(&self.state);
