@@ -59,10 +59,10 @@ impl<A: Automaton<K>, K: Signer, B: Rules> Process for Fabulist<A, K, B> {
         match input {
             Input::Start | Input::Wake => {
                 self.fable(out);
-                self.broadcast.wake(out);
+                self.broadcast.on_wake(out);
             }
             Input::Response { memory, id, response } => {
-                self.broadcast.answered(memory, id, response, out);
+                self.broadcast.on_response(memory, id, response, out);
                 self.fable(out);
             }
             Input::Message { .. } | Input::Leader(_) | Input::Coin(_) => {}

@@ -232,7 +232,7 @@ impl<P: Process> World<P> {
             }
             Step::Reopen(m) => {
                 self.limits.breaks = self.limits.breaks.saturating_sub(1);
-                self.memories[usize::from(m.0)].iter_mut().for_each(Memory::reopen);
+                self.memories[usize::from(m.0)].iter_mut().for_each(Memory::restart);
                 (0..self.processes.len() as u8).for_each(|p| self.break_off(ProcessId(p), m));
             }
         }

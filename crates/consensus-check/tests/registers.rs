@@ -77,7 +77,7 @@ impl<R: Rules> Process for Client<R> {
                 self.read(out);
             }
             Input::Response { memory, id, response } => {
-                match self.registers.answered(memory, id, response, out) {
+                match self.registers.on_response(memory, id, response, out) {
                     Some(CallOutcome::Done(pairs)) if self.me == READER => self.found(&pairs[0]),
                     Some(CallOutcome::Done(_)) => {
                         let written = if self.mine.second.is_none() { 1 } else { 2 };

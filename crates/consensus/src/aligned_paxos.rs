@@ -19,7 +19,7 @@
 
 use core::marker::PhantomData;
 
-use crate::memory_acceptor::{Answer, MemoryAcceptors};
+use crate::memory_acceptor::{MemoryAcceptors, PhaseResult};
 use crate::paxos::{Acceptor, Attempt, Message};
 use crate::process::{ballot_above, majority, send_others};
 use crate::protected_memory_paxos::{self as memory, ProtectedMemoryPaxos, Slot};
@@ -86,18 +86,18 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
     /// Sends a message to all processes, including this one.
     fn send_all(&mut self, message: &Message<V>, out: &mut Actions<Self>) {
         send_others(self.me, self.processes, message, out);
-        self.hear(self.me, message.clone(), out);
+        self.on_message(self.me, message.clone(), out);
     }
 
     fn send(&mut self, to: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
         match to == self.me {
-            true => self.hear(to, message, out),
+            true => self.on_message(to, message, out),
             false => out.push(Action::Send { to, message }),
         }
     }
 
     /// Returns whether these numbers of processes and memories form a quorum.
-    fn suffice(&self, processes: usize, memories: usize) -> bool {
+    fn is_quorum(&self, processes: usize, memories: usize) -> bool {
         let (n, m) = (usize::from(self.processes), usize::from(self.memories));
         match R::COUNTS_AGENTS_TOGETHER {
             true => processes + memories >= majority(n + m),
@@ -138,7 +138,7 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
             }
         }
         let promises = attempt.promises.len();
-        if self.suffice(promises, self.slots.ready()) {
+        if self.is_quorum(promises, self.slots.ready()) {
             self.propose(out);
         }
     }
@@ -154,7 +154,7 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
 
     fn decide_if_accepted(&mut self, out: &mut Actions<Self>) {
         let Some(Attempt { acceptors, proposed: Some(value), .. }) = &self.attempt else { return };
-        if self.suffice(acceptors.len(), self.slots.accepted()) {
+        if self.is_quorum(acceptors.len(), self.slots.accepted()) {
             let message = Message::Decided(value.clone());
             self.send_all(&message, out);
         }
@@ -166,14 +166,14 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
     }
 
     /// Handles a refusal. `promised` is the higher ballot of the agent; 0 if it is unknown.
-    fn refused(&mut self, promised: u64, out: &mut Actions<Self>) {
+    fn on_refusal(&mut self, promised: u64, out: &mut Actions<Self>) {
         self.seen = self.seen.max(promised);
         self.attempt = None;
         self.slots.abandon();
         self.begin(out);
     }
 
-    fn hear(&mut self, from: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
+    fn on_message(&mut self, from: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
         match message {
             Message::Prepare(ballot) => {
                 self.seen = self.seen.max(ballot);
@@ -199,7 +199,7 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
             }
             Message::Refused(ballot, promised) => {
                 if self.attempt(ballot).is_some() {
-                    self.refused(promised, out);
+                    self.on_refusal(promised, out);
                 }
             }
             Message::Decided(value) => {
@@ -225,12 +225,14 @@ impl<V: Value, R: Rules, M: memory::Rules> Process for AlignedPaxos<V, R, M> {
                 self.leads = p == self.me;
                 self.begin(out);
             }
-            Input::Message { from, message } => self.hear(from, message, out),
+            Input::Message { from, message } => self.on_message(from, message, out),
             Input::Response { memory, id, response } => {
-                match self.slots.answered(memory, id, response, out) {
-                    Some(Answer::Ready(last)) => self.adopt(last.filter(|_| R::ADOPTS_FROM_MEMORIES), out),
-                    Some(Answer::Accepted) => self.decide_if_accepted(out),
-                    Some(Answer::Refused(seen)) => self.refused(seen, out),
+                match self.slots.on_response(memory, id, response, out) {
+                    Some(PhaseResult::Ready(last)) => {
+                        self.adopt(last.filter(|_| R::ADOPTS_FROM_MEMORIES), out)
+                    }
+                    Some(PhaseResult::Accepted) => self.decide_if_accepted(out),
+                    Some(PhaseResult::Refused(seen)) => self.on_refusal(seen, out),
                     None => {}
                 }
             }

@@ -97,10 +97,10 @@ pub struct Broadcast<V, K: Signer, R = AllRules> {
     senders: Vec<Sender<V, K::Signature>>,
     /// The message that this process is about to broadcast.
     message: Option<V>,
-    doing: Doing,
+    phase: Phase,
     /// The number of consecutive scans without progress. After one such scan per sender, the process waits for a
     /// wake-up.
-    fruitless: u8,
+    idle_scans: u8,
     rules: PhantomData<R>,
 }
 
@@ -110,13 +110,13 @@ struct Sender<V, S> {
     /// The index of the sender's next message.
     next: u16,
     /// The content of this process's slot for that message.
-    mine: Slot<V, S>,
+    own_slot: Slot<V, S>,
     ignored: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Doing {
-    Resting,
+enum Phase {
+    Waiting,
     Scanning(ProcessId),
     Writing(ProcessId),
 }
@@ -125,7 +125,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     /// Creates the state of process `me` among `processes` processes, over `memories` memories with room for `room`
     /// messages per sender.
     pub fn new(me: ProcessId, processes: u8, memories: u8, room: u16, keys: K) -> Broadcast<V, K, R> {
-        let sender = Sender { next: 0, mine: Slot::default(), ignored: false };
+        let sender = Sender { next: 0, own_slot: Slot::default(), ignored: false };
         Broadcast {
             me,
             processes,
@@ -134,8 +134,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
             registers: ReplicatedRegisters::new(memories),
             senders: vec![sender; processes.into()],
             message: None,
-            doing: Doing::Resting,
-            fruitless: 0,
+            phase: Phase::Waiting,
+            idle_scans: 0,
             rules: PhantomData,
         }
     }
@@ -155,23 +155,23 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     /// Returns whether the process has delivered its own last message, and there is room for another.
     pub fn can_broadcast(&self) -> bool {
         let own = &self.senders[usize::from(self.me.0)];
-        self.message.is_none() && own.mine == Slot::default() && own.next < self.room
+        self.message.is_none() && own.own_slot == Slot::default() && own.next < self.room
     }
 
     /// Broadcasts a message, if [`Broadcast::can_broadcast`] returns true. Otherwise, it drops the message.
     pub fn broadcast<M>(&mut self, message: V, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         if self.can_broadcast() {
             self.message = Some(message);
-            self.wake(out);
+            self.on_wake(out);
         }
     }
 
     /// Starts scanning, or continues after a wait. The owner calls it on [`crate::Input::Start`] and
     /// [`crate::Input::Wake`].
-    pub fn wake<M>(&mut self, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
-        match self.doing {
-            Doing::Resting => self.scan_next(ProcessId(0), out),
-            Doing::Scanning(_) | Doing::Writing(_) => self.registers.wake(out),
+    pub fn on_wake<M>(&mut self, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
+        match self.phase {
+            Phase::Waiting => self.scan_next(ProcessId(0), out),
+            Phase::Scanning(_) | Phase::Writing(_) => self.registers.on_wake(out),
         }
     }
 
@@ -186,7 +186,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     }
 
     /// Handles a memory's response. Returns the sender and the message if a message is delivered.
-    pub fn answered<M>(
+    pub fn on_response<M>(
         &mut self,
         memory: MemoryId,
         id: OpId,
@@ -194,24 +194,24 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         out: &mut Vec<Action<Slot<V, K::Signature>, M>>,
     ) -> Option<(ProcessId, V)> {
         // No process can lose the permission to read, or to write its own region.
-        let CallOutcome::Done(slots) = self.registers.answered(memory, id, response, out)? else {
+        let CallOutcome::Done(slots) = self.registers.on_response(memory, id, response, out)? else {
             return None;
         };
-        let (q, delivered) = match self.doing {
-            Doing::Resting => return None,
-            Doing::Scanning(q) => {
+        let (q, delivered) = match self.phase {
+            Phase::Waiting => return None,
+            Phase::Scanning(q) => {
                 if self.advance(q, &slots) {
-                    self.fruitless = 0;
-                    self.doing = Doing::Writing(q);
+                    self.idle_scans = 0;
+                    self.phase = Phase::Writing(q);
                     let sender = &self.senders[usize::from(q.0)];
-                    let (register, cell) = (self.register(q, sender.next), sender.mine.clone());
+                    let (register, cell) = (self.register(q, sender.next), sender.own_slot.clone());
                     self.registers.call(vec![Op::Write { region: self.me.0, register, cell }], out);
                     return None;
                 }
-                self.fruitless += 1;
+                self.idle_scans += 1;
                 (ProcessId((q.0 + 1) % self.processes), None)
             }
-            Doing::Writing(q) => (q, self.deliver(q)),
+            Phase::Writing(q) => (q, self.deliver(q)),
         };
         self.scan_next(q, out);
         delivered
@@ -226,17 +226,17 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     /// for a wake-up if one scan per sender made no progress.
     fn scan_next<M>(&mut self, from: ProcessId, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         let everybody = (0..self.processes).map(|p| ProcessId((from.0 + p) % self.processes));
-        let heard = |q: &ProcessId| {
+        let active = |q: &ProcessId| {
             let sender = &self.senders[usize::from(q.0)];
             !sender.ignored && sender.next < self.room
         };
-        let heard: Vec<ProcessId> = everybody.filter(heard).collect();
-        if usize::from(self.fruitless) >= heard.len() {
-            (self.doing, self.fruitless) = (Doing::Resting, 0);
+        let active: Vec<ProcessId> = everybody.filter(active).collect();
+        if usize::from(self.idle_scans) >= active.len() {
+            (self.phase, self.idle_scans) = (Phase::Waiting, 0);
             return out.push(Action::Wake);
         }
-        let q = heard[0];
-        self.doing = Doing::Scanning(q);
+        let q = active[0];
+        self.phase = Phase::Scanning(q);
         let first = self.register(q, self.senders[usize::from(q.0)].next);
         let read = |region| Op::Read { region, first, count: 1 };
         self.registers.call((0..self.processes).map(read).collect(), out);
@@ -246,23 +246,23 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     fn advance(&mut self, q: ProcessId, slots: &[Slot<V, K::Signature>]) -> bool {
         let at = usize::from(q.0);
         if let Some(proof) = self.proof(q, slots).filter(|_| R::TWO_LEVELS) {
-            self.senders[at].mine.proof = Some(proof);
+            self.senders[at].own_slot.proof = Some(proof);
             return true;
         }
-        match &self.senders[at].mine {
+        match &self.senders[at].own_slot {
             Slot { witness: Some(_), .. } => false,
             Slot { copy: Some(copy), .. } => {
                 let witness = self.witness(q, copy, slots);
-                self.senders[at].mine.witness = witness;
-                self.senders[at].mine.witness.is_some()
+                self.senders[at].own_slot.witness = witness;
+                self.senders[at].own_slot.witness.is_some()
             }
             Slot { copy: None, .. } => {
-                let Some(copy) = self.message_of(q, slots) else { return false };
+                let Some(copy) = self.next_message(q, slots) else { return false };
                 if !R::SCANS_AFTER_COPYING {
                     let copies = [slots, &[Slot { copy: Some(copy.clone()), ..Slot::default() }]].concat();
-                    self.senders[at].mine.witness = self.witness(q, &copy, &copies);
+                    self.senders[at].own_slot.witness = self.witness(q, &copy, &copies);
                 }
-                self.senders[at].mine.copy = Some(copy);
+                self.senders[at].own_slot.copy = Some(copy);
                 true
             }
         }
@@ -270,13 +270,13 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
 
     /// Returns the sender's next message, signed by the sender: this process's own message, or the copy in the sender's
     /// slot.
-    fn message_of(
+    fn next_message(
         &mut self,
         q: ProcessId,
         slots: &[Slot<V, K::Signature>],
     ) -> Option<Signed<V, K::Signature>> {
         if q != self.me {
-            return self.is_message(q, slots[usize::from(q.0)].copy.as_ref()?);
+            return self.verified_message(q, slots[usize::from(q.0)].copy.as_ref()?);
         }
         let about = (q, self.senders[usize::from(q.0)].next);
         self.message.take().map(|message| Signed::by(q, &self.keys, MESSAGE, about, message))
@@ -290,7 +290,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         copy: &Signed<V, K::Signature>,
         slots: &[Slot<V, K::Signature>],
     ) -> Option<Signed<V, K::Signature>> {
-        let copies = slots.iter().filter_map(|slot| self.is_message(q, slot.copy.as_ref()?));
+        let copies = slots.iter().filter_map(|slot| self.verified_message(q, slot.copy.as_ref()?));
         let (alike, others): (Vec<_>, Vec<_>) = copies.partition(|other| other.value == copy.value);
         let about = (q, self.senders[usize::from(q.0)].next);
         (alike.len() >= majority(self.processes.into()) && (others.is_empty() || !R::ONE_MESSAGE_ONLY))
@@ -315,18 +315,22 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     fn deliver(&mut self, q: ProcessId) -> Option<(ProcessId, V)> {
         let sender = &mut self.senders[usize::from(q.0)];
         let last = match (R::AWAITS_OTHERS, R::TWO_LEVELS) {
-            (true, true) => &mut sender.mine.proof,
-            (true, false) => &mut sender.mine.witness,
-            (false, _) => &mut sender.mine.copy,
+            (true, true) => &mut sender.own_slot.proof,
+            (true, false) => &mut sender.own_slot.witness,
+            (false, _) => &mut sender.own_slot.copy,
         };
         let message = last.take()?.value;
         sender.next += 1;
-        sender.mine = Slot::default();
+        sender.own_slot = Slot::default();
         (!sender.ignored).then_some((q, message))
     }
 
     /// Returns the signed message if the sender's signature for its next message verifies.
-    fn is_message(&self, q: ProcessId, copy: &Signed<V, K::Signature>) -> Option<Signed<V, K::Signature>> {
+    fn verified_message(
+        &self,
+        q: ProcessId,
+        copy: &Signed<V, K::Signature>,
+    ) -> Option<Signed<V, K::Signature>> {
         Some(self.verified(q, MESSAGE, copy.clone())).filter(|copy| copy.by.contains_key(&q))
     }
 

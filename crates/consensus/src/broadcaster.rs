@@ -38,11 +38,11 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for Broadcaster<V, K, R>
                 if let Some(message) = self.message.take() {
                     self.broadcast.broadcast(message, out);
                 }
-                self.broadcast.wake(out);
+                self.broadcast.on_wake(out);
             }
-            Input::Wake => self.broadcast.wake(out),
+            Input::Wake => self.broadcast.on_wake(out),
             Input::Response { memory, id, response } => {
-                if let Some((q, message)) = self.broadcast.answered(memory, id, response, out)
+                if let Some((q, message)) = self.broadcast.on_response(memory, id, response, out)
                     && q == self.sender
                 {
                     self.delivered.get_or_insert(message);

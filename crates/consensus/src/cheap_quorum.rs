@@ -92,26 +92,26 @@ pub struct CheapQuorum<V, K: Signer, R = AllRules> {
     input: V,
     /// The number of polls without a decision, and the number after which the process panics.
     polls: u8,
-    patience: u8,
+    max_polls: u8,
     registers: ReplicatedRegisters<Slot<V, K::Signature>>,
-    mine: Slot<V, K::Signature>,
-    doing: Doing,
+    own_slot: Slot<V, K::Signature>,
+    phase: Phase,
     decided: Option<V>,
     aborted: Option<Signed<V, K::Signature>>,
     rules: PhantomData<R>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Doing {
+enum Phase {
     Proposing,
     Polling,
-    Resting,
+    Waiting,
     /// Writes this process's slot.
     Writing,
-    Freezing,
+    Revoking,
     /// Reads the leader's value, which no process can change any more.
     Reading,
-    Nothing,
+    Idle,
 }
 
 impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
@@ -120,7 +120,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
-        patience: u8,
+        max_polls: u8,
         keys: K,
         input: V,
     ) -> CheapQuorum<V, K, R> {
@@ -130,10 +130,10 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
             keys,
             input,
             polls: 0,
-            patience,
+            max_polls,
             registers: ReplicatedRegisters::new(memories),
-            mine: Slot::default(),
-            doing: Doing::Nothing,
+            own_slot: Slot::default(),
+            phase: Phase::Idle,
             decided: None,
             aborted: None,
             rules: PhantomData,
@@ -157,79 +157,79 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         self.aborted.as_ref()
     }
 
-    fn call(&mut self, doing: Doing, steps: Vec<Op<Slot<V, K::Signature>>>, out: &mut Actions<Self>) {
-        self.doing = doing;
+    fn call(&mut self, phase: Phase, steps: Vec<Op<Slot<V, K::Signature>>>, out: &mut Actions<Self>) {
+        self.phase = phase;
         self.registers.call(steps, out);
     }
 
     fn propose(&mut self, out: &mut Actions<Self>) {
         let value = Some(Signed::by(self.me, &self.keys, VALUE, (), self.input.clone()));
         let cell = Slot { value, ..Slot::default() };
-        self.doing = Doing::Proposing;
+        self.phase = Phase::Proposing;
         self.registers.call_refusable(vec![Op::Write { region: 0, register: 0, cell }], out);
     }
 
     /// Reads the leader's value and all slots, or panics after too many polls.
     fn poll(&mut self, out: &mut Actions<Self>) {
         if self.decided.is_none() {
-            if self.polls == self.patience {
+            if self.polls == self.max_polls {
                 return self.panic(out);
             }
             self.polls += 1;
         }
         let read = |region| Op::Read { region, first: 0, count: 1 };
-        self.call(Doing::Polling, (0..=self.processes).map(read).collect(), out);
+        self.call(Phase::Polling, (0..=self.processes).map(read).collect(), out);
     }
 
     fn write(&self) -> Op<Slot<V, K::Signature>> {
-        Op::Write { region: self.me.0 + 1, register: 0, cell: self.mine.clone() }
+        Op::Write { region: self.me.0 + 1, register: 0, cell: self.own_slot.clone() }
     }
 
     /// Handles the result of a poll: the leader's value, and the slots of all processes.
-    fn polled(&mut self, found: &[Slot<V, K::Signature>], out: &mut Actions<Self>) {
-        let Some((leader, slots)) = found.split_first() else { return };
+    fn on_poll(&mut self, slots: &[Slot<V, K::Signature>], out: &mut Actions<Self>) {
+        let Some((leader, slots)) = slots.split_first() else { return };
         if slots.iter().any(|slot| slot.panic.is_some()) {
             return self.panic(out);
         }
         // The leader writes its proof after it has decided.
-        if self.go_on(leader, slots) {
+        if self.advance(leader, slots) {
             let write = self.write();
-            return self.call(Doing::Writing, vec![write], out);
+            return self.call(Phase::Writing, vec![write], out);
         }
         if self.decided.is_none() || self.me == LEADER || R::DECIDERS_JOIN {
-            self.rest(out);
+            self.wait_for_wake(out);
         }
     }
 
     /// Waits until the next poll. The leader begins to act as a follower with its first poll.
-    fn rest(&mut self, out: &mut Actions<Self>) {
-        self.doing = Doing::Resting;
+    fn wait_for_wake(&mut self, out: &mut Actions<Self>) {
+        self.phase = Phase::Waiting;
         out.push(Action::Wake);
     }
 
     /// Takes the next step that the result of a poll allows. Returns whether this process has a new field to write.
-    fn go_on(&mut self, leader: &Slot<V, K::Signature>, slots: &[Slot<V, K::Signature>]) -> bool {
-        let Some(value) = &self.mine.value else {
-            let Some(mut value) = leader.value.clone().and_then(|value| self.leaders(value)) else {
+    fn advance(&mut self, leader: &Slot<V, K::Signature>, slots: &[Slot<V, K::Signature>]) -> bool {
+        let Some(value) = &self.own_slot.value else {
+            let Some(mut value) = leader.value.clone().and_then(|value| self.signed_by_leader(value)) else {
                 return false;
             };
             if self.me != LEADER {
                 value.by.extend(Signed::by(self.me, &self.keys, VALUE, (), value.value.clone()).by);
             }
-            self.mine.value = Some(value);
+            self.own_slot.value = Some(value);
             return true;
         };
         let all = usize::from(self.processes);
-        if self.mine.proof.is_none() {
+        if self.own_slot.proof.is_none() {
             let mut together = Signed { value: value.value.clone(), by: BTreeMap::new() };
             let alike = |slot: &&Slot<V, _>| slot.value.as_ref().is_some_and(|v| v.value == together.value);
-            let said = slots.iter().filter(alike).filter_map(|slot| slot.value.clone());
-            let said: Vec<_> = said.map(|said| self.verified(said)).collect();
-            said.into_iter().for_each(|said| together.by.extend(said.by));
+            let signed = slots.iter().filter(alike).filter_map(|slot| slot.value.clone());
+            let signed: Vec<_> = signed.map(|signed| self.verified(signed)).collect();
+            signed.into_iter().for_each(|signed| together.by.extend(signed.by));
             if together.by.len() < all || self.me == LEADER && !R::LEADER_PROVES {
                 return false;
             }
-            self.mine.proof = Some(together);
+            self.own_slot.proof = Some(together);
             return true;
         }
         let proves = |slot: &&Slot<V, _>| {
@@ -244,7 +244,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
     }
 
     /// Returns the value with the leader's signature alone, if that signature verifies.
-    fn leaders(&self, value: Signed<V, K::Signature>) -> Option<Signed<V, K::Signature>> {
+    fn signed_by_leader(&self, value: Signed<V, K::Signature>) -> Option<Signed<V, K::Signature>> {
         let mut value = self.verified(value);
         value.by.retain(|&p, _| p == LEADER);
         Some(value).filter(|value| !value.by.is_empty())
@@ -255,7 +255,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
     }
 
     fn panic(&mut self, out: &mut Actions<Self>) {
-        self.mine.panic = Some(());
+        self.own_slot.panic = Some(());
         let mut steps = vec![self.write()];
         if R::FREEZES {
             steps.push(Op::ChangePermissions {
@@ -265,17 +265,17 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         }
         if R::FREEZES_AND_READS_PER_MEMORY {
             steps.push(Op::Read { region: 0, first: 0, count: 1 });
-            return self.call(Doing::Reading, steps, out);
+            return self.call(Phase::Reading, steps, out);
         }
-        self.call(Doing::Freezing, steps, out);
+        self.call(Phase::Revoking, steps, out);
     }
 
     fn abort(&mut self, leader: Option<Signed<V, K::Signature>>) {
-        self.doing = Doing::Nothing;
-        let mine = self.mine.proof.take().or(self.mine.value.take());
-        let found = mine.or_else(|| self.leaders(leader?));
+        self.phase = Phase::Idle;
+        let own_slot = self.own_slot.proof.take().or(self.own_slot.value.take());
+        let slots = own_slot.or_else(|| self.signed_by_leader(leader?));
         let bare = || Signed { value: self.input.clone(), by: BTreeMap::new() };
-        self.aborted = Some(found.unwrap_or_else(bare));
+        self.aborted = Some(slots.unwrap_or_else(bare));
     }
 }
 
@@ -288,28 +288,28 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
         match input {
             Input::Start if self.me == LEADER => self.propose(out),
             Input::Start => self.poll(out),
-            Input::Wake if self.doing == Doing::Resting => self.poll(out),
-            Input::Wake => self.registers.wake(out),
+            Input::Wake if self.phase == Phase::Waiting => self.poll(out),
+            Input::Wake => self.registers.on_wake(out),
             Input::Response { memory, id, response } => {
-                let Some(outcome) = self.registers.answered(memory, id, response, out) else { return };
-                match (self.doing, outcome) {
-                    (Doing::Proposing, CallOutcome::Done(_)) => {
+                let Some(outcome) = self.registers.on_response(memory, id, response, out) else { return };
+                match (self.phase, outcome) {
+                    (Phase::Proposing, CallOutcome::Done(_)) => {
                         self.decided = Some(self.input.clone());
-                        self.rest(out);
+                        self.wait_for_wake(out);
                     }
-                    (Doing::Proposing, CallOutcome::Refused) => self.panic(out),
-                    (Doing::Writing, CallOutcome::Done(_)) => self.poll(out),
-                    (Doing::Polling, CallOutcome::Done(found)) => self.polled(&found, out),
-                    (Doing::Freezing, CallOutcome::Done(_)) => {
+                    (Phase::Proposing, CallOutcome::Refused) => self.panic(out),
+                    (Phase::Writing, CallOutcome::Done(_)) => self.poll(out),
+                    (Phase::Polling, CallOutcome::Done(slots)) => self.on_poll(&slots, out),
+                    (Phase::Revoking, CallOutcome::Done(_)) => {
                         let read = vec![Op::Read { region: 0, first: 0, count: 1 }];
-                        self.call(Doing::Reading, read, out);
+                        self.call(Phase::Reading, read, out);
                     }
-                    (Doing::Reading, CallOutcome::Done(mut found)) => {
-                        let leader = found.pop().and_then(|slot| slot.value);
+                    (Phase::Reading, CallOutcome::Done(mut slots)) => {
+                        let leader = slots.pop().and_then(|slot| slot.value);
                         self.abort(leader);
                     }
                     // Only the leader's proposal can be refused.
-                    (_, CallOutcome::Refused) | (Doing::Resting | Doing::Nothing, _) => {}
+                    (_, CallOutcome::Refused) | (Phase::Waiting | Phase::Idle, _) => {}
                 }
             }
             Input::Message { .. } | Input::Leader(_) | Input::Coin(_) => {}
@@ -322,7 +322,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
 
     /// Counts the polls, and one more once the leader has begun an operation after its proposal.
     fn attempts(&self) -> u64 {
-        let proposes = matches!(self.doing, Doing::Nothing | Doing::Proposing | Doing::Resting);
+        let proposes = matches!(self.phase, Phase::Idle | Phase::Proposing | Phase::Waiting);
         u64::from(self.polls) + u64::from(self.me == LEADER && !proposes)
     }
 }

@@ -38,14 +38,14 @@ pub struct Composite<A, B> {
     /// The second protocol.
     pub second: B,
     /// The number of the first protocol's regions.
-    shift: u8,
-    asleep: [bool; 2],
+    region_offset: u8,
+    wake_requested: [bool; 2],
 }
 
 impl<A: Process, B: Process> Composite<A, B> {
     /// Composes two protocols. `regions` is the number of regions of the first protocol at each memory.
     pub fn new(first: A, second: B, regions: u8) -> Composite<A, B> {
-        Composite { first, second, shift: regions, asleep: [false; 2] }
+        Composite { first, second, region_offset: regions, wake_requested: [false; 2] }
     }
 
     /// Calls `act` with the first protocol, and forwards the actions that it requests.
@@ -54,42 +54,42 @@ impl<A: Process, B: Process> Composite<A, B> {
         act: impl FnOnce(&mut A, &mut Actions<A>) -> T,
         out: &mut Actions<Composite<A, B>>,
     ) -> T {
-        let mut asked = Vec::new();
-        let done = act(&mut self.first, &mut asked);
-        self.take(false, asked, Either::First, Either::First, out);
+        let mut actions = Vec::new();
+        let done = act(&mut self.first, &mut actions);
+        self.forward(false, actions, Either::First, Either::First, out);
         done
     }
 
     fn with_second(&mut self, input: Input<B::Cell, B::Message>, out: &mut Actions<Composite<A, B>>) {
-        let mut asked = Vec::new();
-        self.second.handle(input, &mut asked);
-        self.take(true, asked, Either::Second, Either::Second, out);
+        let mut actions = Vec::new();
+        self.second.handle(input, &mut actions);
+        self.forward(true, actions, Either::Second, Either::Second, out);
     }
 
     /// Forwards the actions of one protocol. `side` is true for the second.
-    fn take<C, M>(
+    fn forward<C, M>(
         &mut self,
         side: bool,
-        asked: Vec<Action<C, M>>,
+        actions: Vec<Action<C, M>>,
         cell: impl Fn(C) -> Either<A::Cell, B::Cell>,
         message: impl Fn(M) -> Either<A::Message, B::Message>,
         out: &mut Actions<Composite<A, B>>,
     ) {
-        let shift = if side { self.shift } else { 0 };
-        for action in asked {
+        let region_offset = if side { self.region_offset } else { 0 };
+        for action in actions {
             if let Action::Wake = action {
-                self.asleep[usize::from(side)] = true;
+                self.wake_requested[usize::from(side)] = true;
             }
             let id = |id: OpId| id.of_part(side.into(), 2);
-            out.push(renamed(action, shift, id, &cell, &message));
+            out.push(translate_action(action, region_offset, id, &cell, &message));
         }
     }
 }
 
 /// Translates a protocol's action to the composite's regions, ids, cells and messages.
-pub(crate) fn renamed<C, D, M, N>(
+pub(crate) fn translate_action<C, D, M, N>(
     action: Action<C, M>,
-    shift: u8,
+    region_offset: u8,
     id: impl Fn(OpId) -> OpId,
     cell: impl Fn(C) -> D,
     message: impl Fn(M) -> N,
@@ -99,27 +99,27 @@ pub(crate) fn renamed<C, D, M, N>(
         Action::Wake => Action::Wake,
         Action::FlipCoin => Action::FlipCoin,
         Action::Invoke { memory, id: of_part, op } => {
-            Action::Invoke { memory, id: id(of_part), op: renamed_op(op, shift, cell) }
+            Action::Invoke { memory, id: id(of_part), op: translate_op(op, region_offset, cell) }
         }
     }
 }
 
-pub(crate) fn renamed_op<C, D>(op: Op<C>, shift: u8, cell: impl Fn(C) -> D) -> Op<D> {
+pub(crate) fn translate_op<C, D>(op: Op<C>, region_offset: u8, cell: impl Fn(C) -> D) -> Op<D> {
     match op {
-        Op::Read { region, first, count } => Op::Read { region: region + shift, first, count },
+        Op::Read { region, first, count } => Op::Read { region: region + region_offset, first, count },
         Op::Write { region, register, cell: held } => {
-            Op::Write { region: region + shift, register, cell: cell(held) }
+            Op::Write { region: region + region_offset, register, cell: cell(held) }
         }
         Op::WriteOnce { region, register, cell: held } => {
-            Op::WriteOnce { region: region + shift, register, cell: cell(held) }
+            Op::WriteOnce { region: region + region_offset, register, cell: cell(held) }
         }
         Op::ChangePermissions { region, permissions } => {
-            Op::ChangePermissions { region: region + shift, permissions }
+            Op::ChangePermissions { region: region + region_offset, permissions }
         }
     }
 }
 
-pub(crate) fn answer<C, D>(response: Response<C>, cell: impl Fn(C) -> D) -> Response<D> {
+pub(crate) fn translate_response<C, D>(response: Response<C>, cell: impl Fn(C) -> D) -> Response<D> {
     match response {
         Response::Ack => Response::Ack,
         Response::Nak => Response::Nak,
@@ -142,15 +142,25 @@ impl<A: Process, B: Process> Process for Composite<A, B> {
                 (None, Some(Input::Message { from, message }))
             }
             Input::Response { memory, id, response } => match id.part(2) {
-                (0, id) => {
-                    (Some(Input::Response { memory, id, response: answer(response, Either::first) }), None)
-                }
-                (_, id) => {
-                    (None, Some(Input::Response { memory, id, response: answer(response, Either::second) }))
-                }
+                (0, id) => (
+                    Some(Input::Response {
+                        memory,
+                        id,
+                        response: translate_response(response, Either::first),
+                    }),
+                    None,
+                ),
+                (_, id) => (
+                    None,
+                    Some(Input::Response {
+                        memory,
+                        id,
+                        response: translate_response(response, Either::second),
+                    }),
+                ),
             },
             Input::Wake => {
-                let [first, second] = core::mem::take(&mut self.asleep);
+                let [first, second] = core::mem::take(&mut self.wake_requested);
                 (first.then_some(Input::Wake), second.then_some(Input::Wake))
             }
             // Only the first protocol takes leaders and coins.

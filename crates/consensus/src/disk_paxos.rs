@@ -38,7 +38,7 @@ pub struct DiskPaxos<V, R = AllRules> {
     attempt: Option<Attempt<V>>,
     outstanding: OutstandingOps<Slot<V>>,
     /// The slot that this process last began to write to every memory (the paper's `dblock`).
-    mine: Slot<V>,
+    own_slot: Slot<V>,
     decided: Option<V>,
     rules: PhantomData<R>,
 }
@@ -74,7 +74,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
             seen: 0,
             attempt: None,
             outstanding: OutstandingOps::new(memories),
-            mine: Slot::default(),
+            own_slot: Slot::default(),
             decided: None,
             rules: PhantomData,
         }
@@ -102,8 +102,8 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         let ballot = ballot_above(self.seen, self.me, self.processes);
         self.seen = ballot;
         self.attempts += 1;
-        self.mine.min = ballot;
-        let last = self.mine.value.clone().map(|value| (self.mine.accepted, value));
+        self.own_slot.min = ballot;
+        let last = self.own_slot.value.clone().map(|value| (self.own_slot.accepted, value));
         self.attempt = Some(Attempt { ballot, last, proposing: false, steps: Vec::new() });
         match least {
             true => self.propose(out),
@@ -118,7 +118,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         let value = adopted.unwrap_or_else(|| self.input.clone());
         attempt.proposing = true;
         attempt.last = Some((attempt.ballot, value.clone()));
-        self.mine = Slot { min: attempt.ballot, accepted: attempt.ballot, value: Some(value) };
+        self.own_slot = Slot { min: attempt.ballot, accepted: attempt.ballot, value: Some(value) };
         self.write(out);
     }
 
@@ -134,11 +134,17 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
     }
 
     fn write_to(&mut self, memory: MemoryId, out: &mut Actions<Self>) {
-        let op = Op::Write { region: 0, register: self.me.0.into(), cell: self.mine.clone() };
+        let op = Op::Write { region: 0, register: self.me.0.into(), cell: self.own_slot.clone() };
         self.outstanding.invoke(memory, op, R::ONE_AT_A_TIME, out);
     }
 
-    fn answered(&mut self, memory: MemoryId, id: OpId, response: Response<Slot<V>>, out: &mut Actions<Self>) {
+    fn on_response(
+        &mut self,
+        memory: MemoryId,
+        id: OpId,
+        response: Response<Slot<V>>,
+        out: &mut Actions<Self>,
+    ) {
         let Some(AnsweredOp { abandoned: false, .. }) = self.outstanding.complete(memory, id, out) else {
             return;
         };
@@ -212,7 +218,7 @@ impl<V: Value, R: Rules> Process for DiskPaxos<V, R> {
                 self.attempt = None;
                 self.outstanding.abandon();
             }
-            Input::Response { memory, id, response } => self.answered(memory, id, response, out),
+            Input::Response { memory, id, response } => self.on_response(memory, id, response, out),
             Input::Start | Input::Wake | Input::Coin(_) => {}
         }
     }

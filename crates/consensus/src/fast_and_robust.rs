@@ -16,7 +16,7 @@ use core::hash::Hash;
 use serde::{Deserialize, Serialize};
 
 use crate::cheap_quorum::{self, CheapQuorum};
-use crate::composite::{answer, renamed};
+use crate::composite::{translate_action, translate_response};
 use crate::preferential_paxos::{self, PreferentialPaxos};
 use crate::robust_backup::{self, RobustBackup};
 use crate::signature::{Signed, Signer};
@@ -104,7 +104,7 @@ where
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
-        patience: u8,
+        max_polls: u8,
         room: u16,
         keys: K,
         input: V,
@@ -114,7 +114,7 @@ where
             processes,
             memories,
             room,
-            quorum: CheapQuorum::new(me, (processes, memories), patience, keys.clone(), input),
+            quorum: CheapQuorum::new(me, (processes, memories), max_polls, keys.clone(), input),
             keys,
             backup: None,
             leader: None,
@@ -127,7 +127,7 @@ where
         CheapQuorum::<V, K, R>::regions(processes).into_iter().chain(backup).collect()
     }
 
-    fn tell_quorum(
+    fn step_quorum(
         &mut self,
         input: Input<cheap_quorum::Slot<V, K::Signature>, ()>,
         out: &mut Actions<Self>,
@@ -138,14 +138,14 @@ where
         if let (Some(claim), None) = (self.quorum.aborted(), &self.backup) {
             let size = (self.processes, self.memories);
             self.backup = Some(RobustBackup::new(self.me, size, self.room, self.keys.clone(), claim.clone()));
-            self.tell_backup(Input::Start, out);
+            self.step_backup(Input::Start, out);
             if let Some(leader) = self.leader {
-                self.tell_backup(Input::Leader(leader), out);
+                self.step_backup(Input::Leader(leader), out);
             }
         }
     }
 
-    fn tell_backup(&mut self, input: Input<BackupSlot<V, K::Signature>, ()>, out: &mut Actions<Self>) {
+    fn step_backup(&mut self, input: Input<BackupSlot<V, K::Signature>, ()>, out: &mut Actions<Self>) {
         let Some(backup) = &mut self.backup else { return };
         let mut actions = Vec::new();
         backup.handle(input, &mut actions);
@@ -153,7 +153,7 @@ where
         out.extend(actions.into_iter().map(|action| of_part(BACKUP, action, first_region)));
     }
 
-    fn answered(
+    fn on_response(
         &mut self,
         memory: MemoryId,
         id: OpId,
@@ -162,10 +162,10 @@ where
     ) {
         match id.part(PARTS) {
             (QUORUM, id) => {
-                self.tell_quorum(Input::Response { memory, id, response: convert_response(response) }, out);
+                self.step_quorum(Input::Response { memory, id, response: convert_response(response) }, out);
             }
             (_, id) => {
-                self.tell_backup(Input::Response { memory, id, response: convert_response(response) }, out);
+                self.step_backup(Input::Response { memory, id, response: convert_response(response) }, out);
             }
         }
     }
@@ -173,16 +173,16 @@ where
 
 /// Translates an action of a protocol whose regions begin at `first_region` of the shared memories.
 pub fn offset_regions<C: Into<D>, D>(action: Action<C, ()>, first_region: u8) -> Action<D, ()> {
-    renamed(action, first_region, |id| id, Into::into, |message| message)
+    translate_action(action, first_region, |id| id, Into::into, |message| message)
 }
 
 fn of_part<C: Into<D>, D>(part: u64, action: Action<C, ()>, first_region: u8) -> Action<D, ()> {
-    renamed(action, first_region, |id| id.of_part(part, PARTS), Into::into, |message| message)
+    translate_action(action, first_region, |id| id.of_part(part, PARTS), Into::into, |message| message)
 }
 
 /// Translates a response to the cells of one protocol.
 pub fn convert_response<C: From<D>, D>(response: Response<D>) -> Response<C> {
-    answer(response, C::from)
+    translate_response(response, C::from)
 }
 
 impl<V, K, R, P> Process for FastAndRobust<V, K, R, P>
@@ -198,16 +198,16 @@ where
 
     fn handle(&mut self, input: Input<Self::Cell, ()>, out: &mut Actions<Self>) {
         match input {
-            Input::Start => self.tell_quorum(Input::Start, out),
+            Input::Start => self.step_quorum(Input::Start, out),
             Input::Leader(p) => {
                 self.leader = Some(p);
-                self.tell_backup(Input::Leader(p), out);
+                self.step_backup(Input::Leader(p), out);
             }
             Input::Wake => {
-                self.tell_quorum(Input::Wake, out);
-                self.tell_backup(Input::Wake, out);
+                self.step_quorum(Input::Wake, out);
+                self.step_backup(Input::Wake, out);
             }
-            Input::Response { memory, id, response } => self.answered(memory, id, response, out),
+            Input::Response { memory, id, response } => self.on_response(memory, id, response, out),
             Input::Message { .. } | Input::Coin(_) => {}
         }
     }

@@ -130,7 +130,7 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
     /// Sends a message to all processes, including this one.
     fn send_all(&mut self, message: &Message<V>, out: &mut Actions<Self>) {
         send_others(self.me, self.quorums.processes, message, out);
-        self.hear(self.me, message.clone(), out);
+        self.on_message(self.me, message.clone(), out);
     }
 
     fn send(&mut self, to: ProcessId, message: paxos::Message<V>, out: &mut Actions<Self>) {
@@ -147,7 +147,7 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
     }
 
     /// Handles a vote, as a learner.
-    fn voted(&mut self, from: ProcessId, value: V, out: &mut Actions<Self>) {
+    fn on_vote(&mut self, from: ProcessId, value: V, out: &mut Actions<Self>) {
         if R::VOTES_ONCE && self.votes.iter().any(|&(voter, ..)| voter == from) {
             return;
         }
@@ -162,14 +162,14 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
     }
 
     /// Returns whether no value can win the fast ballot any more, whatever the outstanding votes are.
-    fn collided(&self) -> bool {
+    fn has_collided(&self) -> bool {
         let absent = usize::from(self.quorums.processes).saturating_sub(self.votes.len());
         self.votes.len() >= self.quorums.classic && self.most_votes() + absent < self.quorums.fast
     }
 
     /// Begins a classic ballot after a collision, as the leader.
     fn recover(&mut self, out: &mut Actions<Self>) {
-        if self.collided() {
+        if self.has_collided() {
             self.begin(true, out);
         }
     }
@@ -208,7 +208,7 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         self.send_all(&Message::Classic(message), out);
     }
 
-    fn hear(&mut self, from: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
+    fn on_message(&mut self, from: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
         match message {
             Message::Propose(value) => {
                 self.input.get_or_insert(value.clone());
@@ -220,7 +220,7 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
                 }
                 self.propose(out);
             }
-            Message::Voted(value) => self.voted(from, value, out),
+            Message::Voted(value) => self.on_vote(from, value, out),
             Message::Classic(message) => self.hear_classic(from, message, out),
         }
     }
@@ -307,7 +307,7 @@ impl<V: Value, R: Rules> Process for FastPaxos<V, R> {
                     out.push(Action::Wake);
                 }
             }
-            Input::Message { from, message } => self.hear(from, message, out),
+            Input::Message { from, message } => self.on_message(from, message, out),
             Input::Wake => self.begin(false, out),
             Input::Response { .. } | Input::Coin(_) => {}
         }
@@ -334,7 +334,7 @@ mod tests {
     /// For up to nine acceptors, quorums exist exactly where every two classic quorums intersect, and every two fast
     /// quorums intersect in every classic quorum.
     #[test]
-    fn quorums_meet_wherever_they_are_allowed_and_nowhere_else() {
+    fn quorums_exist_exactly_where_they_intersect() {
         for n in 1..=9 {
             for (f, e) in (0..=n).flat_map(|f| (0..=f).map(move |e| (f, e))) {
                 let (classic, fast) = (sets(n, usize::from(n - f)), sets(n, usize::from(n - e)));
@@ -353,7 +353,7 @@ mod tests {
     /// For up to nine acceptors, whatever they voted and whichever classic quorum reports, `pick` returns the value
     /// that a fast quorum chose.
     #[test]
-    fn what_may_have_been_chosen_is_picked() {
+    fn pick_returns_the_chosen_value() {
         for n in 1..=9u8 {
             for (f, e) in (0..=n).flat_map(|f| (0..=f).map(move |e| (f, e))) {
                 let Some(quorums) = Quorums::new(n, f, e) else { continue };

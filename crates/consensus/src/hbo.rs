@@ -77,11 +77,11 @@ pub struct Hbo<R = AllRules> {
     round: u8,
     phase: Phase,
     /// The agreed votes of the neighbourhood in this phase.
-    settled: Vec<(ProcessId, Vote)>,
+    agreed_votes: Vec<(ProcessId, Vote)>,
     /// The process has sent its votes, and waits for the votes of others.
-    waiting: bool,
+    awaiting_votes: bool,
     /// The votes received for this phase and later phases.
-    heard: BTreeMap<(u8, Phase), BTreeMap<ProcessId, Vote>>,
+    received_votes: BTreeMap<(u8, Phase), BTreeMap<ProcessId, Vote>>,
     decided: Option<bool>,
     rules: PhantomData<R>,
 }
@@ -97,9 +97,9 @@ impl<R: Rules> Hbo<R> {
             value: input,
             round: 0,
             phase: Phase::Report,
-            settled: Vec::new(),
-            waiting: false,
-            heard: BTreeMap::new(),
+            agreed_votes: Vec::new(),
+            awaiting_votes: false,
+            received_votes: BTreeMap::new(),
             decided: None,
             rules: PhantomData,
         }
@@ -118,8 +118,8 @@ impl<R: Rules> Hbo<R> {
     }
 
     fn vote(&mut self, vote: Vote, out: &mut Actions<Self>) {
-        self.settled.clear();
-        self.waiting = false;
+        self.agreed_votes.clear();
+        self.awaiting_votes = false;
         let register = 2 * u16::from(self.round) + u16::from(self.phase == Phase::Propose);
         if register >= 2 * u16::from(MAX_ROUNDS) {
             return;
@@ -129,50 +129,54 @@ impl<R: Rules> Hbo<R> {
                 let op = Op::WriteOnce { region: 0, register, cell: Some(vote) };
                 out.push(Action::Invoke { memory: MemoryId(q.0), id: OpId::ONLY, op });
             } else {
-                self.settle(q, vote, out);
+                self.on_vote_agreed(q, vote, out);
             }
         }
     }
 
     /// Records the agreed vote of a neighbour. Sends the votes once all neighbours have one.
-    fn settle(&mut self, q: ProcessId, vote: Vote, out: &mut Actions<Self>) {
-        self.settled.push((q, vote));
-        if self.settled.len() < self.neighbours.len() {
+    fn on_vote_agreed(&mut self, q: ProcessId, vote: Vote, out: &mut Actions<Self>) {
+        self.agreed_votes.push((q, vote));
+        if self.agreed_votes.len() < self.neighbours.len() {
             return;
         }
-        self.waiting = true;
+        self.awaiting_votes = true;
         let (round, phase) = (self.round, self.phase);
-        let message = Message::Votes { round, phase, votes: self.settled.clone() };
+        let message = Message::Votes { round, phase, votes: self.agreed_votes.clone() };
         for to in (0..self.processes).map(ProcessId).filter(|&to| to != self.me) {
             out.push(Action::Send { to, message: message.clone() });
         }
-        let own = self.settled.clone();
-        self.hear(round, phase, own, out);
+        let own = self.agreed_votes.clone();
+        self.on_votes(round, phase, own, out);
     }
 
-    fn hear(&mut self, round: u8, phase: Phase, votes: Vec<(ProcessId, Vote)>, out: &mut Actions<Self>) {
+    fn on_votes(&mut self, round: u8, phase: Phase, votes: Vec<(ProcessId, Vote)>, out: &mut Actions<Self>) {
         if (round, phase) >= (self.round, self.phase) {
-            let heard = self.heard.entry((round, phase)).or_default();
-            votes.into_iter().for_each(|(q, vote)| _ = heard.entry(q).or_insert(vote));
+            let received_votes = self.received_votes.entry((round, phase)).or_default();
+            votes.into_iter().for_each(|(q, vote)| _ = received_votes.entry(q).or_insert(vote));
         }
         let half = usize::from(self.processes / 2);
-        let Some(heard) = self.heard.get(&(self.round, self.phase)).filter(|_| self.waiting) else { return };
-        if heard.len() <= half {
+        let Some(received_votes) =
+            self.received_votes.get(&(self.round, self.phase)).filter(|_| self.awaiting_votes)
+        else {
+            return;
+        };
+        if received_votes.len() <= half {
             return;
         }
-        let votes_for = |value| heard.values().filter(|&&vote| vote == Vote::For(value)).count();
+        let votes_for = |value| received_votes.values().filter(|&&vote| vote == Vote::For(value)).count();
         let enough = if R::BY_MAJORITY { half } else { 0 };
         let sides = [false, true];
         let chosen = sides.into_iter().find(|&value| votes_for(value) > enough);
-        let named = sides.into_iter().find(|&value| votes_for(value) > 0);
-        self.heard.remove(&(self.round, self.phase));
+        let proposed = sides.into_iter().find(|&value| votes_for(value) > 0);
+        self.received_votes.remove(&(self.round, self.phase));
         match (self.phase, chosen) {
             (Phase::Report, _) => {
                 self.phase = Phase::Propose;
                 self.vote(chosen.map_or(Vote::Unsure, Vote::For), out);
             }
             (Phase::Propose, Some(value)) => self.decide(value, out),
-            (Phase::Propose, None) => match named.filter(|_| R::ADOPTS) {
+            (Phase::Propose, None) => match proposed.filter(|_| R::ADOPTS) {
                 Some(value) => self.next_round(value, out),
                 None => out.push(Action::FlipCoin),
             },
@@ -188,8 +192,8 @@ impl<R: Rules> Hbo<R> {
         if self.decided.is_some() {
             return;
         }
-        (self.decided, self.waiting) = (Some(value), false);
-        self.heard.clear();
+        (self.decided, self.awaiting_votes) = (Some(value), false);
+        self.received_votes.clear();
         for to in (0..self.processes).map(ProcessId).filter(|&to| to != self.me) {
             out.push(Action::Send { to, message: Message::Decided(value) });
         }
@@ -209,11 +213,11 @@ impl<R: Rules> Process for Hbo<R> {
             Input::Start => self.vote(Vote::For(self.value), out),
             Input::Response { memory, response: Response::Cells(cells), .. } => {
                 if let [Some(vote)] = cells[..] {
-                    self.settle(ProcessId(memory.0), vote, out);
+                    self.on_vote_agreed(ProcessId(memory.0), vote, out);
                 }
             }
             Input::Message { message: Message::Votes { round, phase, votes }, .. } => {
-                self.hear(round, phase, votes, out);
+                self.on_votes(round, phase, votes, out);
             }
             Input::Message { message: Message::Decided(value), .. } => self.decide(value, out),
             Input::Coin(side) => self.next_round(side, out),

@@ -139,7 +139,7 @@ pub struct KvStore<R = AllRules> {
     values: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
     /// The bytes that `values` takes in a snapshot, at most.
     bytes: usize,
-    sessions: BTreeMap<Session, Used>,
+    sessions: BTreeMap<Session, SessionState>,
     /// The number of sessions ever opened.
     opened: u64,
     /// The number of commands that have used a session.
@@ -149,11 +149,11 @@ pub struct KvStore<R = AllRules> {
 
 /// The last command of a session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-struct Used {
+struct SessionState {
     sequence: u64,
     reply: Reply,
     /// The value of `uses` at this command: the session with the least is the least recently used.
-    nth: u64,
+    last_use: u64,
 }
 
 impl Request {
@@ -162,7 +162,7 @@ impl Request {
     /// # Panics
     /// Never: every request can be encoded.
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_allocvec(self).expect("a request can be written down")
+        postcard::to_allocvec(self).expect("every request can be encoded")
     }
 
     /// Decodes a command of the log.
@@ -170,13 +170,13 @@ impl Request {
     /// # Errors
     /// The bytes are not exactly one request.
     pub fn decode(bytes: &[u8]) -> postcard::Result<Request> {
-        whole(bytes)
+        decode_exact(bytes)
     }
 }
 
-fn whole<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> postcard::Result<T> {
+fn decode_exact<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> postcard::Result<T> {
     match postcard::take_from_bytes(bytes)? {
-        (whole, []) => Ok(whole),
+        (decode_exact, []) => Ok(decode_exact),
         _ => Err(postcard::Error::DeserializeBadEncoding),
     }
 }
@@ -218,7 +218,7 @@ impl<R: Rules> KvStore<R> {
     /// # Panics
     /// Never: every store can be encoded.
     pub fn snapshot(&self) -> Vec<u8> {
-        postcard::to_allocvec(self).expect("a store can be written down")
+        postcard::to_allocvec(self).expect("every store can be encoded")
     }
 
     /// Decodes a snapshot.
@@ -226,22 +226,23 @@ impl<R: Rules> KvStore<R> {
     /// # Errors
     /// The bytes are not exactly one snapshot.
     pub fn restore(bytes: &[u8]) -> postcard::Result<KvStore<R>> {
-        whole(bytes)
+        decode_exact(bytes)
     }
 
     fn open(&mut self) -> Reply {
         if self.sessions.len() >= self.limits.sessions.max(1).into() {
-            let oldest = self.sessions.iter().min_by_key(|(_, used)| used.nth).map(|(&session, _)| session);
+            let oldest =
+                self.sessions.iter().min_by_key(|(_, state)| state.last_use).map(|(&session, _)| session);
             oldest.map(|session| self.sessions.remove(&session));
         }
         self.opened += 1;
         let session = Session(self.opened);
-        self.note(session, 0, Reply::SessionOpened(session))
+        self.record(session, 0, Reply::SessionOpened(session))
     }
 
-    fn note(&mut self, session: Session, sequence: u64, reply: Reply) -> Reply {
+    fn record(&mut self, session: Session, sequence: u64, reply: Reply) -> Reply {
         self.uses += 1;
-        self.sessions.insert(session, Used { sequence, reply: reply.clone(), nth: self.uses });
+        self.sessions.insert(session, SessionState { sequence, reply: reply.clone(), last_use: self.uses });
         reply
     }
 
@@ -254,17 +255,17 @@ impl<R: Rules> KvStore<R> {
     ) -> (Reply, Option<Event>) {
         match self.sessions.get(&session) {
             None if R::REFUSES_EXPIRED => return (Reply::SessionExpired, None),
-            Some(used) if sequence < used.sequence && R::KEEPS_REPLIES => {
+            Some(state) if sequence < state.sequence && R::KEEPS_REPLIES => {
                 return (Reply::StaleSequence, None);
             }
-            Some(used) if sequence == used.sequence && R::KEEPS_REPLIES => {
-                let reply = used.reply.clone();
-                return (self.note(session, sequence, reply), None);
+            Some(state) if sequence == state.sequence && R::KEEPS_REPLIES => {
+                let reply = state.reply.clone();
+                return (self.record(session, sequence, reply), None);
             }
             _ => {}
         }
         let (reply, event) = self.change(index, change);
-        (self.note(session, sequence, reply), event)
+        (self.record(session, sequence, reply), event)
     }
 
     fn change(&mut self, index: u64, change: Change) -> (Reply, Option<Event>) {

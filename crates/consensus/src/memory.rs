@@ -190,7 +190,7 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
 
     /// Restarts the memory with its content. Regions whose permissions can change lose all writers: each writer must
     /// change the permissions again.
-    pub fn reopen(&mut self) {
+    pub fn restart(&mut self) {
         for (region, _) in
             self.regions.iter_mut().filter(|(region, _)| region.legal_change != LegalChange::Never)
         {
@@ -243,43 +243,45 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_over_writes_and_who_had_it_is_refused() {
+    fn takeover_grants_new_writer_and_revokes_old() {
         let mut m = memory(LegalChange::ExclusiveWriter);
         assert_eq!(m.execute(P0, &write(7)), Response::Ack);
         assert_eq!(m.execute(P1, &write(8)), Response::Nak);
-        let mine = Op::ChangePermissions { region: 0, permissions: Permissions::single_writer(2, P1) };
-        assert_eq!(m.execute(P0, &mine), Response::Ack);
-        assert_eq!(m.execute(P1, &write(8)), Response::Nak, "nobody takes it for another");
-        assert_eq!(m.execute(P1, &mine), Response::Ack);
+        let takeover = Op::ChangePermissions { region: 0, permissions: Permissions::single_writer(2, P1) };
+        assert_eq!(m.execute(P0, &takeover), Response::Ack);
+        assert_eq!(m.execute(P1, &write(8)), Response::Nak, "a process cannot take over for another process");
+        assert_eq!(m.execute(P1, &takeover), Response::Ack);
         assert_eq!(m.execute(P0, &write(9)), Response::Nak);
         assert_eq!(m.execute(P1, &write(8)), Response::Ack);
         assert_eq!(m.execute(P0, &Op::Read { region: 0, first: 0, count: 2 }), Response::Cells(vec![0, 8]));
     }
 
     #[test]
-    fn what_is_frozen_stays_so_and_what_is_static_too() {
-        for (rule, after) in [(LegalChange::ReadOnly, Response::Nak), (LegalChange::Never, Response::Ack)] {
-            let mut m = memory(rule);
+    fn read_only_and_static_regions_keep_their_permissions() {
+        for (legal_change, after) in
+            [(LegalChange::ReadOnly, Response::Nak), (LegalChange::Never, Response::Ack)]
+        {
+            let mut m = memory(legal_change);
             m.execute(P1, &Op::ChangePermissions { region: 0, permissions: Permissions::read_only(2) });
             m.execute(
                 P0,
                 &Op::ChangePermissions { region: 0, permissions: Permissions::single_writer(2, P0) },
             );
-            assert_eq!(m.execute(P0, &write(7)), after, "{rule:?}");
+            assert_eq!(m.execute(P0, &write(7)), after, "{legal_change:?}");
         }
     }
 
     #[test]
-    fn what_is_settled_stays_so() {
+    fn write_once_register_keeps_its_first_value() {
         let mut m = memory(LegalChange::Never);
-        let settle = |cell| Op::WriteOnce { region: 0, register: 1, cell };
-        assert_eq!(m.execute(P1, &settle(8)), Response::Nak, "it may only read");
-        assert_eq!(m.execute(P0, &settle(7)), Response::Cells(vec![7]));
-        assert_eq!(m.execute(P0, &settle(8)), Response::Cells(vec![7]));
+        let write_once = |cell| Op::WriteOnce { region: 0, register: 1, cell };
+        assert_eq!(m.execute(P1, &write_once(8)), Response::Nak, "process 1 has no permission to write");
+        assert_eq!(m.execute(P0, &write_once(7)), Response::Cells(vec![7]));
+        assert_eq!(m.execute(P0, &write_once(8)), Response::Cells(vec![7]));
     }
 
     #[test]
-    fn what_does_not_exist_is_refused() {
+    fn missing_regions_and_registers_are_refused() {
         let mut m = memory(LegalChange::Never);
         assert_eq!(m.execute(P0, &Op::Read { region: 0, first: 1, count: 2 }), Response::Nak);
         assert_eq!(m.execute(P0, &Op::Read { region: 1, first: 0, count: 1 }), Response::Nak);

@@ -19,7 +19,7 @@ pub(crate) struct MemoryAcceptors<V, R> {
     phases: Vec<Phase>,
     outstanding: OutstandingOps<Slot<V>>,
     /// The content of this process's slot at each memory.
-    mine: Vec<Slot<V>>,
+    own_slots: Vec<Slot<V>>,
     rules: PhantomData<R>,
 }
 
@@ -35,7 +35,7 @@ enum Phase {
 
 /// The effect of a memory's response on the attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Answer<V> {
+pub(crate) enum PhaseResult<V> {
     /// The memory is ready for a value. Carries the ballot and the value that it accepted last.
     Ready(Option<(u64, V)>),
     /// The memory has accepted the value.
@@ -53,7 +53,7 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
             ballot: 0,
             phases: Vec::new(),
             outstanding: OutstandingOps::new(memories),
-            mine: vec![Slot::default(); memories.into()],
+            own_slots: vec![Slot::default(); memories.into()],
             rules: PhantomData,
         }
     }
@@ -61,16 +61,16 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
     /// Begins an attempt. With `ready`, the attempt skips phase 1 at every memory.
     pub(crate) fn begin(&mut self, ballot: u64, ready: bool, out: &mut Vec<Action<Slot<V>, impl Clone>>) {
         self.ballot = ballot;
-        self.phases = vec![if ready { Phase::Ready } else { Phase::Taking }; self.mine.len()];
-        for memory in self.at(Phase::Taking) {
-            self.enter(memory, Phase::Taking, None, out);
+        self.phases = vec![if ready { Phase::Ready } else { Phase::Taking }; self.own_slots.len()];
+        for memory in self.memories_in(Phase::Taking) {
+            self.enter_phase(memory, Phase::Taking, None, out);
         }
     }
 
     /// Writes the chosen value to every memory that is ready.
     pub(crate) fn write(&mut self, value: &V, out: &mut Vec<Action<Slot<V>, impl Clone>>) {
-        for memory in self.at(Phase::Ready) {
-            self.enter(memory, Phase::Writing, Some(value), out);
+        for memory in self.memories_in(Phase::Ready) {
+            self.enter_phase(memory, Phase::Writing, Some(value), out);
         }
     }
 
@@ -91,47 +91,47 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
     }
 
     /// Handles a memory's response. Returns `None` if the response does not change the attempt's state.
-    pub(crate) fn answered(
+    pub(crate) fn on_response(
         &mut self,
         memory: MemoryId,
         id: OpId,
         response: Response<Slot<V>>,
         out: &mut Vec<Action<Slot<V>, impl Clone>>,
-    ) -> Option<Answer<V>> {
+    ) -> Option<PhaseResult<V>> {
         let AnsweredOp { op, abandoned } = self.outstanding.complete(memory, id, out)?;
         // The write of an abandoned attempt is in the slot too.
         if let (Op::Write { cell, .. }, Response::Ack) = (op, &response) {
-            self.mine[usize::from(memory.0)] = cell;
+            self.own_slots[usize::from(memory.0)] = cell;
         }
         let phase = *self.phases.get(usize::from(memory.0)).filter(|_| !abandoned)?;
         match (phase, response) {
-            (Phase::Taking, Response::Ack) => self.enter(memory, Phase::Promising, None, out),
-            (Phase::Promising, Response::Ack) => self.enter(memory, Phase::Reading, None, out),
+            (Phase::Taking, Response::Ack) => self.enter_phase(memory, Phase::Promising, None, out),
+            (Phase::Promising, Response::Ack) => self.enter_phase(memory, Phase::Reading, None, out),
             (Phase::Reading, Response::Cells(slots)) => return Some(self.scan(memory, &slots)),
             (Phase::Writing, Response::Ack) => {
                 self.phases[usize::from(memory.0)] = Phase::Accepted;
-                return Some(Answer::Accepted);
+                return Some(PhaseResult::Accepted);
             }
             // Another process has taken the permission to write.
-            _ => return Some(Answer::Refused(0)),
+            _ => return Some(PhaseResult::Refused(0)),
         }
         None
     }
 
     /// Evaluates the slots of a memory, which were read after this process took the permission to write.
-    fn scan(&mut self, memory: MemoryId, slots: &[Slot<V>]) -> Answer<V> {
+    fn scan(&mut self, memory: MemoryId, slots: &[Slot<V>]) -> PhaseResult<V> {
         let highest = slots.iter().map(|slot| slot.min).max().unwrap_or(0);
         if R::CHECKS_MIN && highest > self.ballot {
-            return Answer::Refused(highest);
+            return PhaseResult::Refused(highest);
         }
         self.phases[usize::from(memory.0)] = Phase::Ready;
         let last =
             slots.iter().max_by_key(|slot| if R::ADOPTS_HIGHEST_ACCEPTED { slot.accepted } else { slot.min });
-        Answer::Ready(last.and_then(|slot| Some((slot.accepted, slot.value.clone()?))))
+        PhaseResult::Ready(last.and_then(|slot| Some((slot.accepted, slot.value.clone()?))))
     }
 
     /// Enters a phase at a memory, and invokes its operation.
-    fn enter(
+    fn enter_phase(
         &mut self,
         memory: MemoryId,
         phase: Phase,
@@ -147,8 +147,8 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
                 region: 0,
                 permissions: Permissions::single_writer(self.processes, self.me),
             },
-            Phase::Taking => return self.enter(memory, Phase::Promising, None, out),
-            Phase::Promising if R::KEEPS_ACCEPTED => write(Slot { min, ..self.mine[at].clone() }),
+            Phase::Taking => return self.enter_phase(memory, Phase::Promising, None, out),
+            Phase::Promising if R::KEEPS_ACCEPTED => write(Slot { min, ..self.own_slots[at].clone() }),
             Phase::Promising => write(Slot { min, ..Slot::default() }),
             Phase::Reading => Op::Read { region: 0, first: 0, count: self.processes.into() },
             Phase::Writing => write(Slot { min, accepted: min, value: value.cloned() }),
@@ -157,7 +157,7 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         self.outstanding.invoke(memory, op, R::ONE_AT_A_TIME, out);
     }
 
-    fn at(&self, phase: Phase) -> Vec<MemoryId> {
+    fn memories_in(&self, phase: Phase) -> Vec<MemoryId> {
         let memories = (0..).map(MemoryId).zip(&self.phases);
         memories.filter(|&(_, &at)| at == phase).map(|(memory, _)| memory).collect()
     }

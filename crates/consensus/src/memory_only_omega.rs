@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::composite::{answer, renamed_op};
+use crate::composite::{translate_op, translate_response};
 use crate::omega::{self, Message, Omega, State};
 use crate::{
     Action, Actions, AllRules, Either, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process,
@@ -41,14 +41,14 @@ const MEMORY: MemoryId = MemoryId(0);
 
 /// The number of times that a process has sent each message to another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
-pub struct Told {
+pub struct MessageCounts {
     /// The number of [`Message::Contend`].
     pub contends: u64,
     /// The number of [`Message::Accuse`].
     pub accuses: u64,
 }
 
-impl Told {
+impl MessageCounts {
     fn of(&mut self, message: Message) -> &mut u64 {
         match message {
             Message::Contend => &mut self.contends,
@@ -79,22 +79,22 @@ pub struct MemoryOnlyOmega<R = AllRules, E = AllRules> {
     me: ProcessId,
     omega: Omega<E>,
     /// The counts of messages sent to each process.
-    told: Vec<Told>,
+    sent: Vec<MessageCounts>,
     /// The counts of messages received from each process.
-    heard: Vec<Told>,
+    received: Vec<MessageCounts>,
     /// The due operations for messages, in order.
-    due: VecDeque<Job>,
+    due: VecDeque<MessageOp>,
     /// The outstanding operation for messages.
-    doing: Option<Job>,
+    outstanding: Option<MessageOp>,
     rules: PhantomData<R>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Job {
+enum MessageOp {
     /// Writes the counts of messages sent to a process.
-    Tell(ProcessId),
+    Send(ProcessId),
     /// Reads the counts addressed to this process.
-    Hear,
+    Receive,
 }
 
 /// The parts of a process that invoke operations, as in [`OpId::of_part`]: the election, and the message registers.
@@ -105,14 +105,14 @@ const TELLING: u64 = 1;
 impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
     /// Creates a process among `processes` processes.
     pub fn new(me: ProcessId, processes: u8) -> MemoryOnlyOmega<R, E> {
-        let nothing = vec![Told::default(); processes.into()];
+        let nothing = vec![MessageCounts::default(); processes.into()];
         MemoryOnlyOmega {
             me,
             omega: Omega::new(me, processes),
-            told: nothing.clone(),
-            heard: nothing,
+            sent: nothing.clone(),
+            received: nothing,
             due: VecDeque::new(),
-            doing: None,
+            outstanding: None,
             rules: PhantomData,
         }
     }
@@ -138,18 +138,18 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
     }
 
     /// Passes an input to the election, and handles its actions.
-    fn elect(&mut self, input: Input<State, Message>, out: &mut Actions<Self>) {
+    fn step_election(&mut self, input: Input<State, Message>, out: &mut Actions<Self>) {
         let mut actions = Vec::new();
         self.omega.handle(input, &mut actions);
         for action in actions {
             match action {
                 Action::Send { to, message } => {
-                    *self.told[usize::from(to.0)].of(message) += 1;
-                    self.want(Job::Tell(to));
+                    *self.sent[usize::from(to.0)].of(message) += 1;
+                    self.schedule(MessageOp::Send(to));
                 }
                 Action::Invoke { memory, id, op } => {
                     let id = id.of_part(ELECTION, PARTS);
-                    out.push(Action::Invoke { memory, id, op: renamed_op(op, 0, Either::First) });
+                    out.push(Action::Invoke { memory, id, op: translate_op(op, 0, Either::First) });
                 }
                 Action::Wake => out.push(Action::Wake),
                 Action::FlipCoin => out.push(Action::FlipCoin),
@@ -157,43 +157,50 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         }
     }
 
-    fn want(&mut self, job: Job) {
+    fn schedule(&mut self, job: MessageOp) {
         if !self.due.contains(&job) {
             self.due.push_back(job);
         }
     }
 
     /// Invokes the next due operation for messages, if none is outstanding.
-    fn go_on(&mut self, out: &mut Actions<Self>) {
-        if self.doing.is_some() {
+    fn invoke_next(&mut self, out: &mut Actions<Self>) {
+        if self.outstanding.is_some() {
             return;
         }
-        self.doing = self.due.pop_front();
-        let n = self.told.len() as u8;
-        let op = match self.doing {
-            Some(Job::Tell(to)) => Op::Write {
+        self.outstanding = self.due.pop_front();
+        let n = self.sent.len() as u8;
+        let op = match self.outstanding {
+            Some(MessageOp::Send(to)) => Op::Write {
                 region: n + to.0,
                 register: self.me.0.into(),
-                cell: Either::Second(self.told[usize::from(to.0)]),
+                cell: Either::Second(self.sent[usize::from(to.0)]),
             },
-            Some(Job::Hear) => Op::Read { region: n + self.me.0, first: 0, count: n.into() },
+            Some(MessageOp::Receive) => Op::Read { region: n + self.me.0, first: 0, count: n.into() },
             None => return,
         };
         out.push(Action::Invoke { memory: MEMORY, id: OpId::ONLY.of_part(TELLING, PARTS), op });
     }
 
-    fn answered(&mut self, id: OpId, response: Response<Either<State, Told>>, out: &mut Actions<Self>) {
+    fn on_response(
+        &mut self,
+        id: OpId,
+        response: Response<Either<State, MessageCounts>>,
+        out: &mut Actions<Self>,
+    ) {
         match id.part(PARTS) {
             (ELECTION, id) => {
-                let response = answer(response, Either::first);
-                self.elect(Input::Response { memory: MEMORY, id, response }, out);
+                let response = translate_response(response, Either::first);
+                self.step_election(Input::Response { memory: MEMORY, id, response }, out);
             }
-            (_, _) => match (self.doing.take(), response) {
-                (Some(Job::Tell(to)), Response::Nak) if R::RETRIES_REFUSED_WRITES => self.want(Job::Tell(to)),
-                (Some(Job::Hear), Response::Cells(cells)) => {
-                    let all = (0..self.told.len() as u8).map(ProcessId);
-                    for (from, told) in all.zip(cells) {
-                        self.hear(from, told.second(), out);
+            (_, _) => match (self.outstanding.take(), response) {
+                (Some(MessageOp::Send(to)), Response::Nak) if R::RETRIES_REFUSED_WRITES => {
+                    self.schedule(MessageOp::Send(to))
+                }
+                (Some(MessageOp::Receive), Response::Cells(cells)) => {
+                    let all = (0..self.sent.len() as u8).map(ProcessId);
+                    for (from, sent) in all.zip(cells) {
+                        self.deliver_new(from, sent.second(), out);
                     }
                 }
                 _ => {}
@@ -202,38 +209,38 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
     }
 
     /// Delivers a message for each count that has increased.
-    fn hear(&mut self, from: ProcessId, mut told: Told, out: &mut Actions<Self>) {
+    fn deliver_new(&mut self, from: ProcessId, mut sent: MessageCounts, out: &mut Actions<Self>) {
         for message in [Message::Contend, Message::Accuse] {
-            let (told, heard) = (*told.of(message), self.heard[usize::from(from.0)].of(message));
-            if told > *heard {
+            let (sent, received) = (*sent.of(message), self.received[usize::from(from.0)].of(message));
+            if sent > *received {
                 if R::DELIVERS_ONCE {
-                    *heard = told;
+                    *received = sent;
                 }
-                self.elect(Input::Message { from, message }, out);
+                self.step_election(Input::Message { from, message }, out);
             }
         }
     }
 }
 
 impl<R: Rules, E: omega::Rules> Process for MemoryOnlyOmega<R, E> {
-    type Cell = Either<State, Told>;
+    type Cell = Either<State, MessageCounts>;
     type Message = Never;
     type Value = ProcessId;
 
     fn handle(&mut self, input: Input<Self::Cell, Never>, out: &mut Actions<Self>) {
         match input {
-            Input::Start => self.elect(Input::Start, out),
+            Input::Start => self.step_election(Input::Start, out),
             Input::Wake => {
-                self.elect(Input::Wake, out);
+                self.step_election(Input::Wake, out);
                 if R::READS_MESSAGES {
-                    self.want(Job::Hear);
+                    self.schedule(MessageOp::Receive);
                 }
             }
-            Input::Response { id, response, .. } => self.answered(id, response, out),
+            Input::Response { id, response, .. } => self.on_response(id, response, out),
             Input::Message { message, .. } => match message {},
             Input::Leader(_) | Input::Coin(_) => {}
         }
-        self.go_on(out);
+        self.invoke_next(out);
     }
 
     /// Returns `None`: the output is [`MemoryOnlyOmega::leader`], which may change.

@@ -76,31 +76,31 @@ pub struct Omega<R = AllRules> {
     me: ProcessId,
     wakes: u64,
     /// The state to write to this process's register.
-    mine: State,
+    own_state: State,
     /// The process has announced that it contends.
     announced: bool,
     contenders: ProcessSet,
-    others: Vec<Other>,
+    peers: Vec<Peer>,
     /// The processes whose registers are due, in order: a read of another process's, or a write of the own.
     due: Vec<ProcessId>,
     /// The outstanding operation.
-    asked: Option<Asked>,
+    outstanding: Option<OutstandingOp>,
     rules: PhantomData<R>,
 }
 
 /// The state of one observed process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Other {
+struct Peer {
     badness: u64,
     /// The heartbeat at the last read, if it is still comparable.
     heartbeat: Option<u64>,
     /// The number of wake-ups after which the process must have made progress, and the number since the last read.
-    time_out: u64,
+    timeout: u64,
     waited: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Asked {
+enum OutstandingOp {
     /// Writes this process's state. Carries `active`.
     Write(bool),
     /// Reads the register of a process.
@@ -112,16 +112,16 @@ enum Asked {
 impl<R: Rules> Omega<R> {
     /// Creates a process among `processes` processes.
     pub fn new(me: ProcessId, processes: u8) -> Omega<R> {
-        let other = Other { badness: 0, heartbeat: None, time_out: 1, waited: 0 };
+        let peer = Peer { badness: 0, heartbeat: None, timeout: 1, waited: 0 };
         Omega {
             me,
             wakes: 0,
-            mine: State::default(),
+            own_state: State::default(),
             announced: false,
             contenders: ProcessSet::first(processes),
-            others: vec![other; processes.into()],
+            peers: vec![peer; processes.into()],
             due: Vec::new(),
-            asked: None,
+            outstanding: None,
             rules: PhantomData,
         }
     }
@@ -144,121 +144,121 @@ impl<R: Rules> Omega<R> {
     }
 
     fn badness(&self, p: ProcessId) -> u64 {
-        if p == self.me { self.mine.badness } else { self.others[usize::from(p.0)].badness }
+        if p == self.me { self.own_state.badness } else { self.peers[usize::from(p.0)].badness }
     }
 
     fn processes(&self) -> impl Iterator<Item = ProcessId> + use<R> {
-        (0..self.others.len() as u8).map(ProcessId)
+        (0..self.peers.len() as u8).map(ProcessId)
     }
 
     /// Updates this process's own state, and schedules the reads that are due.
-    fn wake(&mut self, out: &mut Actions<Self>) {
+    fn on_wake(&mut self, out: &mut Actions<Self>) {
         self.wakes += 1;
         let leads = self.leader() == self.me;
-        if leads || self.mine.active {
-            self.want(self.me);
+        if leads || self.own_state.active {
+            self.schedule(self.me);
         }
-        self.mine.heartbeat += u64::from(leads);
-        self.mine.active = leads;
+        self.own_state.heartbeat += u64::from(leads);
+        self.own_state.active = leads;
         self.announced &= leads;
         if leads && !R::ANNOUNCES_AFTER_WRITE {
             self.announce(out);
         }
         let watched = self.contenders.without(self.me);
         for p in self.processes().filter(|&p| watched.contains(p)) {
-            let other = &mut self.others[usize::from(p.0)];
-            other.waited += 1;
-            if other.waited >= other.time_out {
-                other.waited = 0;
-                self.want(p);
+            let peer = &mut self.peers[usize::from(p.0)];
+            peer.waited += 1;
+            if peer.waited >= peer.timeout {
+                peer.waited = 0;
+                self.schedule(p);
             }
         }
-        self.ask(out);
+        self.invoke_next(out);
         out.push(Action::Wake);
     }
 
-    fn want(&mut self, p: ProcessId) {
+    fn schedule(&mut self, p: ProcessId) {
         if !self.due.contains(&p) {
             self.due.push(p);
         }
     }
 
     /// Invokes the next due operation, if none is outstanding.
-    fn ask(&mut self, out: &mut Actions<Self>) {
-        if self.asked.is_some() || self.due.is_empty() {
+    fn invoke_next(&mut self, out: &mut Actions<Self>) {
+        if self.outstanding.is_some() || self.due.is_empty() {
             return;
         }
         if !R::TAKES_TURNS {
             self.due.sort();
         }
         let p = self.due.remove(0);
-        let (asked, op) = if p == self.me {
-            let op = Op::Write { region: p.0, register: 0, cell: self.mine.clone() };
-            (Asked::Write(self.mine.active), op)
+        let (outstanding, op) = if p == self.me {
+            let op = Op::Write { region: p.0, register: 0, cell: self.own_state.clone() };
+            (OutstandingOp::Write(self.own_state.active), op)
         } else {
-            (Asked::Read(p), Op::Read { region: p.0, first: 0, count: 1 })
+            (OutstandingOp::Read(p), Op::Read { region: p.0, first: 0, count: 1 })
         };
-        self.asked = Some(asked);
+        self.outstanding = Some(outstanding);
         out.push(Action::Invoke { memory: MEMORY, id: OpId::ONLY, op });
     }
 
     fn announce(&mut self, out: &mut Actions<Self>) {
         if !self.announced {
             self.announced = true;
-            send_others(self.me, self.others.len() as u8, &Message::Contend, out);
+            send_others(self.me, self.peers.len() as u8, &Message::Contend, out);
         }
     }
 
-    fn answered(&mut self, response: Response<State>, out: &mut Actions<Self>) {
-        match (self.asked.take(), response) {
-            (Some(Asked::Write(true)), Response::Ack) if self.mine.active => self.announce(out),
-            (Some(Asked::Read(p)), Response::Cells(cells)) => {
+    fn on_response(&mut self, response: Response<State>, out: &mut Actions<Self>) {
+        match (self.outstanding.take(), response) {
+            (Some(OutstandingOp::Write(true)), Response::Ack) if self.own_state.active => self.announce(out),
+            (Some(OutstandingOp::Read(p)), Response::Cells(cells)) => {
                 if let [state] = &cells[..] {
-                    self.judge(p, state, out);
+                    self.evaluate(p, state, out);
                 }
             }
             _ => {}
         }
-        self.ask(out);
+        self.invoke_next(out);
     }
 
     /// Evaluates whether an observed process has made progress.
-    fn judge(&mut self, p: ProcessId, state: &State, out: &mut Actions<Self>) {
-        let other = &mut self.others[usize::from(p.0)];
-        other.badness = state.badness;
-        let before = other.heartbeat.replace(state.heartbeat);
+    fn evaluate(&mut self, p: ProcessId, state: &State, out: &mut Actions<Self>) {
+        let peer = &mut self.peers[usize::from(p.0)];
+        peer.badness = state.badness;
+        let before = peer.heartbeat.replace(state.heartbeat);
         let stalls = before == Some(state.heartbeat);
         if state.active && !stalls {
             return;
         }
-        other.heartbeat = None;
+        peer.heartbeat = None;
         self.contenders = self.contenders.without(p);
         if state.active {
-            other.time_out += u64::from(R::RAISES_TIME_OUT);
+            peer.timeout += u64::from(R::RAISES_TIME_OUT);
             if R::ACCUSES {
                 out.push(Action::Send { to: p, message: Message::Accuse });
             }
         }
     }
 
-    fn hear(&mut self, from: ProcessId, message: Message, out: &mut Actions<Self>) {
-        if usize::from(from.0) >= self.others.len() {
+    fn on_message(&mut self, from: ProcessId, message: Message, out: &mut Actions<Self>) {
+        if usize::from(from.0) >= self.peers.len() {
             return;
         }
         match message {
             Message::Contend => {
                 self.contenders = self.contenders.with(from);
-                self.want(from);
-                let other = &mut self.others[usize::from(from.0)];
-                (other.heartbeat, other.waited) = (None, 0);
-                if self.asked == Some(Asked::Read(from)) && R::IGNORES_EARLIER_READS {
-                    self.asked = Some(Asked::Stale);
+                self.schedule(from);
+                let peer = &mut self.peers[usize::from(from.0)];
+                (peer.heartbeat, peer.waited) = (None, 0);
+                if self.outstanding == Some(OutstandingOp::Read(from)) && R::IGNORES_EARLIER_READS {
+                    self.outstanding = Some(OutstandingOp::Stale);
                 }
             }
             Message::Accuse => {
                 if R::RAISES_BADNESS {
-                    self.mine.badness += 1;
-                    self.want(self.me);
+                    self.own_state.badness += 1;
+                    self.schedule(self.me);
                 }
                 // The accuser has removed this process from its contenders.
                 if self.announced {
@@ -266,7 +266,7 @@ impl<R: Rules> Omega<R> {
                 }
             }
         }
-        self.ask(out);
+        self.invoke_next(out);
     }
 }
 
@@ -278,9 +278,9 @@ impl<R: Rules> Process for Omega<R> {
     fn handle(&mut self, input: Input<State, Message>, out: &mut Actions<Self>) {
         match input {
             Input::Start => out.push(Action::Wake),
-            Input::Wake => self.wake(out),
-            Input::Message { from, message } => self.hear(from, message, out),
-            Input::Response { response, .. } => self.answered(response, out),
+            Input::Wake => self.on_wake(out),
+            Input::Message { from, message } => self.on_message(from, message, out),
+            Input::Response { response, .. } => self.on_response(response, out),
             Input::Leader(_) | Input::Coin(_) => {}
         }
     }

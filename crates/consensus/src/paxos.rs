@@ -128,12 +128,12 @@ impl<V: Value, R: Rules> Paxos<V, R> {
     /// Sends a message to all processes, including this one.
     fn send_all(&mut self, message: &Message<V>, out: &mut Actions<Self>) {
         send_others(self.me, self.processes, message, out);
-        self.hear(self.me, message.clone(), out);
+        self.on_message(self.me, message.clone(), out);
     }
 
     fn send(&mut self, to: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
         match to == self.me {
-            true => self.hear(to, message, out),
+            true => self.on_message(to, message, out),
             false => out.push(Action::Send { to, message }),
         }
     }
@@ -164,18 +164,18 @@ impl<V: Value, R: Rules> Paxos<V, R> {
         self.send_all(&message, out);
     }
 
-    fn hear(&mut self, from: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
+    fn on_message(&mut self, from: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
         let quorum = majority(self.processes.into());
         match message {
             Message::Prepare(ballot) => {
                 self.seen = self.seen.max(ballot);
-                let answer = self.acceptor.prepare(ballot, R::KEEPS_PROMISES);
-                self.send(from, answer, out);
+                let reply = self.acceptor.prepare(ballot, R::KEEPS_PROMISES);
+                self.send(from, reply, out);
             }
             Message::Accept(ballot, value) => {
                 self.seen = self.seen.max(ballot);
-                let answer = self.acceptor.accept(ballot, value, R::KEEPS_PROMISES);
-                self.send(from, answer, out);
+                let reply = self.acceptor.accept(ballot, value, R::KEEPS_PROMISES);
+                self.send(from, reply, out);
             }
             Message::Promise(ballot, last) => {
                 let Some(attempt) = self.attempt.as_mut().filter(|a| a.ballot == ballot) else { return };
@@ -223,7 +223,7 @@ impl<V: Value, R: Rules> Process for Paxos<V, R> {
                 self.leads = p == self.me;
                 self.begin(out);
             }
-            Input::Message { from, message } => self.hear(from, message, out),
+            Input::Message { from, message } => self.on_message(from, message, out),
             Input::Start | Input::Response { .. } | Input::Wake | Input::Coin(_) => {}
         }
     }

@@ -61,7 +61,7 @@ pub struct PreferentialPaxos<V, R = AllRules> {
     /// Paxos, once enough claims have been received.
     paxos: Option<Paxos<V>>,
     /// The inputs to Paxos that were received before it started.
-    early: Vec<Input<(), paxos::Message<V>>>,
+    queued_inputs: Vec<Input<(), paxos::Message<V>>>,
     rules: PhantomData<R>,
 }
 
@@ -81,7 +81,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Automaton<K> for PreferentialPax
             best,
             claims: 0,
             paxos: None,
-            early: Vec::new(),
+            queued_inputs: Vec::new(),
             rules: PhantomData,
         }
     }
@@ -96,13 +96,15 @@ impl<V: Value, R: Rules> PreferentialPaxos<V, R> {
         self.claims += 1;
         if self.claims == majority(self.processes.into()) {
             self.paxos = Some(Paxos::new(self.me, self.processes, self.best.value.clone()));
-            core::mem::take(&mut self.early).into_iter().for_each(|input| self.tell(input, out));
+            core::mem::take(&mut self.queued_inputs)
+                .into_iter()
+                .for_each(|input| self.step_paxos(input, out));
         }
     }
 
     /// Passes an input to Paxos, or queues it until Paxos starts.
-    fn tell(&mut self, input: Input<(), paxos::Message<V>>, out: &mut Actions<Self>) {
-        let Some(paxos) = &mut self.paxos else { return self.early.push(input) };
+    fn step_paxos(&mut self, input: Input<(), paxos::Message<V>>, out: &mut Actions<Self>) {
+        let Some(paxos) = &mut self.paxos else { return self.queued_inputs.push(input) };
         let mut actions = Vec::new();
         paxos.handle(input, &mut actions);
         out.extend(actions.into_iter().filter_map(|action| match action {
@@ -123,10 +125,10 @@ impl<V: Value, R: Rules> Process for PreferentialPaxos<V, R> {
                 send_others(self.me, self.processes, &Message::Claim(self.best.clone()), out);
                 self.claim(self.best.clone(), out);
             }
-            Input::Leader(p) => self.tell(Input::Leader(p), out),
+            Input::Leader(p) => self.step_paxos(Input::Leader(p), out),
             Input::Message { message: Message::Claim(claim), .. } => self.claim(claim, out),
             Input::Message { from, message: Message::Paxos(message) } => {
-                self.tell(Input::Message { from, message }, out);
+                self.step_paxos(Input::Message { from, message }, out);
             }
             Input::Response { .. } | Input::Wake | Input::Coin(_) => {}
         }

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_of_processes() {
+    fn process_set_operations() {
         assert_eq!([0, 1, 3, 63, 64, 200].map(|n| ProcessSet::first(n).len()), [0, 1, 3, 63, 64, 64]);
         let set = ProcessSet::only(ProcessId(5)).with(ProcessId(63));
         assert!(set.contains(ProcessId(63)) && !set.contains(ProcessId(4)) && set.len() == 2);
@@ -235,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn ballots_are_ones_own_and_grow() {
+    fn ballots_are_unique_to_a_process_and_increase() {
         let all: Vec<u64> = (0..3).map(|p| ballot_above(0, ProcessId(p), 3)).collect();
         assert_eq!(all, [3, 4, 5]);
         assert_eq!([3, 4, 5].map(|seen| ballot_above(seen, ProcessId(1), 3)), [7, 7, 7]);
     }
 
     #[test]
-    fn two_majorities_meet() {
+    fn any_two_majorities_intersect() {
         assert_eq!([1, 2, 3, 4, 5].map(majority), [1, 2, 2, 3, 3]);
     }
 }

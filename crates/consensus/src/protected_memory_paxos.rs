@@ -17,7 +17,7 @@ use core::marker::PhantomData;
 
 use serde::{Deserialize, Serialize};
 
-use crate::memory_acceptor::{Answer, MemoryAcceptors};
+use crate::memory_acceptor::{MemoryAcceptors, PhaseResult};
 use crate::process::{ballot_above, majority, send_others};
 use crate::{
     Actions, AllRules, Input, LegalChange, Permissions, Process, ProcessId, ProcessSet, Region, RegisterKind,
@@ -203,10 +203,10 @@ impl<V: Value, R: Rules> Process for ProtectedMemoryPaxos<V, R> {
             }
             Input::Message { message: Decided(value), .. } => self.decide(value),
             Input::Response { memory, id, response } => {
-                match self.slots.answered(memory, id, response, out) {
-                    Some(Answer::Ready(last)) => self.adopt(last, out),
-                    Some(Answer::Accepted) => self.decide_if_accepted(out),
-                    Some(Answer::Refused(seen)) => {
+                match self.slots.on_response(memory, id, response, out) {
+                    Some(PhaseResult::Ready(last)) => self.adopt(last, out),
+                    Some(PhaseResult::Accepted) => self.decide_if_accepted(out),
+                    Some(PhaseResult::Refused(seen)) => {
                         self.seen = self.seen.max(seen);
                         self.abort(out);
                     }

@@ -107,7 +107,7 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
 
     /// Retries the operations that memories refused. [`ReplicatedRegisters::on_response`] requests [`Action::Wake`] for
     /// each of them, so that an operation that is always refused does not loop without a delay.
-    pub fn wake<M>(&mut self, out: &mut Vec<Action<C, M>>) {
+    pub fn on_wake<M>(&mut self, out: &mut Vec<Action<C, M>>) {
         for (memory, progress) in (0..).map(MemoryId).zip(&mut self.progress) {
             if core::mem::take(&mut progress.refused)
                 && let Some(step) = self.steps.get(progress.steps)
@@ -118,15 +118,15 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
     }
 
     /// Handles a memory's response. Returns the outcome if the response ends the call.
-    pub fn answered<M>(
+    pub fn on_response<M>(
         &mut self,
         memory: MemoryId,
         id: OpId,
         response: Response<C>,
         out: &mut Vec<Action<C, M>>,
     ) -> Option<CallOutcome<C>> {
-        let answered = self.outstanding.complete(memory, id, out)?;
-        if self.steps.is_empty() || answered.abandoned && R::DROPS_STALE {
+        let on_response = self.outstanding.complete(memory, id, out)?;
+        if self.steps.is_empty() || on_response.abandoned && R::DROPS_STALE {
             return None;
         }
         let progress = &mut self.progress[usize::from(memory.0)];

@@ -91,8 +91,8 @@ pub struct RobustBackup<A: Automaton<K>, K: Signer, R = AllRules, B = AllRules> 
     /// The leader that Ω named last, if it is not in the history yet.
     leader: Option<ProcessId>,
     /// The own events that are not broadcast yet, and whether they made the process send a message.
-    turn: EventBatch<A::Input>,
-    spoken: bool,
+    batch: EventBatch<A::Input>,
+    has_sent: bool,
     rules: PhantomData<R>,
 }
 
@@ -108,7 +108,7 @@ struct Replica<A: Automaton<K>, K> {
 
 /// The result of replaying an event.
 enum ReplayResult {
-    Passed,
+    Replayed,
     /// The event receives a message that is not delivered here yet.
     Waits,
     /// No process can have this event at this point of its history.
@@ -135,8 +135,8 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
             input,
             replicas: vec![replica; processes.into()],
             leader: None,
-            turn: Vec::new(),
-            spoken: false,
+            batch: Vec::new(),
+            has_sent: false,
             rules: PhantomData,
         }
     }
@@ -151,7 +151,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
     }
 
     /// Replays an event of a process, and puts the messages that it sends into the receivers' inboxes.
-    fn pass(&mut self, p: ProcessId, event: Event<A::Input>) -> ReplayResult {
+    fn replay(&mut self, p: ProcessId, event: Event<A::Input>) -> ReplayResult {
         let replica = &mut self.replicas[usize::from(p.0)];
         let input = match event {
             Event::Begin(input) if replica.automaton.is_none() || !R::BEGINS_ONCE => {
@@ -167,7 +167,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
                 match inbox.pop_front() {
                     Some(message) => Input::Message { from, message },
                     None if R::WAITS_FOR_UNDELIVERED => return ReplayResult::Waits,
-                    None => return ReplayResult::Passed,
+                    None => return ReplayResult::Replayed,
                 }
             }
         };
@@ -176,58 +176,58 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         automaton.handle(input, &mut actions);
         for action in actions {
             if let Action::Send { to, message } = action {
-                self.spoken |= p == self.me;
+                self.has_sent |= p == self.me;
                 self.replica(to).inbox[usize::from(p.0)].push_back(message);
             }
         }
-        ReplayResult::Passed
+        ReplayResult::Replayed
     }
 
     /// Executes an event of this process, and adds it to the next broadcast.
-    fn undergo(&mut self, event: Event<A::Input>) {
-        if let ReplayResult::Passed = self.pass(self.me, event.clone()) {
-            self.turn.push(event);
+    fn execute_own(&mut self, event: Event<A::Input>) {
+        if let ReplayResult::Replayed = self.replay(self.me, event.clone()) {
+            self.batch.push(event);
         }
     }
 
     /// Replays the events of other processes as far as possible, and receives their messages to this process.
-    fn follow(&mut self, out: &mut Actions<Self>) {
+    fn replay_all(&mut self, out: &mut Actions<Self>) {
         let others = || (0..self.processes).map(ProcessId);
         let others: Vec<ProcessId> = others().filter(|&p| p != self.me).collect();
-        let mut passed = true;
-        while passed {
-            passed = false;
+        let mut progressed = true;
+        while progressed {
+            progressed = false;
             for &p in &others {
                 while let Some(event) = self.replica(p).events.front().cloned() {
-                    match self.pass(p, event) {
-                        ReplayResult::Passed => _ = self.replica(p).events.pop_front(),
+                    match self.replay(p, event) {
+                        ReplayResult::Replayed => _ = self.replica(p).events.pop_front(),
                         ReplayResult::Waits => break,
                         ReplayResult::Impossible => self.ignore(p),
                     }
-                    passed = true;
+                    progressed = true;
                 }
                 let me = self.me;
-                while self.turn.len() < MAX_BATCH_EVENTS
+                while self.batch.len() < MAX_BATCH_EVENTS
                     && !self.replica(me).inbox[usize::from(p.0)].is_empty()
                 {
-                    self.undergo(Event::Received(p));
-                    passed = true;
+                    self.execute_own(Event::Received(p));
+                    progressed = true;
                 }
             }
         }
-        self.tell(out);
+        self.broadcast_batch(out);
     }
 
     /// Broadcasts the own events once they have sent a message, or the batch is full.
-    fn tell(&mut self, out: &mut Actions<Self>) {
-        if self.turn.len() < MAX_BATCH_EVENTS
+    fn broadcast_batch(&mut self, out: &mut Actions<Self>) {
+        if self.batch.len() < MAX_BATCH_EVENTS
             && let Some(leader) = self.leader.take()
         {
-            self.undergo(Event::Leader(leader));
+            self.execute_own(Event::Leader(leader));
         }
-        if self.broadcast.can_broadcast() && (self.spoken || self.turn.len() >= MAX_BATCH_EVENTS) {
-            self.spoken = false;
-            self.broadcast.broadcast(core::mem::take(&mut self.turn), out);
+        if self.broadcast.can_broadcast() && (self.has_sent || self.batch.len() >= MAX_BATCH_EVENTS) {
+            self.has_sent = false;
+            self.broadcast.broadcast(core::mem::take(&mut self.batch), out);
         }
     }
 
@@ -245,16 +245,16 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> Process for Robu
     fn handle(&mut self, input: Input<Self::Cell, ()>, out: &mut Actions<Self>) {
         match input {
             Input::Start => {
-                self.undergo(Event::Begin(self.input.clone()));
-                self.broadcast.wake(out);
+                self.execute_own(Event::Begin(self.input.clone()));
+                self.broadcast.on_wake(out);
             }
             Input::Leader(p) => self.leader = Some(p),
-            Input::Wake => self.broadcast.wake(out),
+            Input::Wake => self.broadcast.on_wake(out),
             Input::Response { memory, id, response } => {
-                match self.broadcast.answered(memory, id, response, out) {
+                match self.broadcast.on_response(memory, id, response, out) {
                     // This process has executed its own events before it broadcast them.
-                    Some((p, turn)) if p != self.me => match turn.len() <= MAX_BATCH_EVENTS {
-                        true => self.replica(p).events.extend(turn),
+                    Some((p, batch)) if p != self.me => match batch.len() <= MAX_BATCH_EVENTS {
+                        true => self.replica(p).events.extend(batch),
                         false => self.ignore(p),
                     },
                     _ => {}
@@ -262,7 +262,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> Process for Robu
             }
             Input::Message { .. } | Input::Coin(_) => {}
         }
-        self.follow(out);
+        self.replay_all(out);
     }
 
     fn decision(&self) -> Option<&A::Value> {

@@ -39,7 +39,7 @@ pub trait Signer: Clone + Eq + Hash + Debug {
 /// Returns the signed bytes. Different statements or purposes have different bytes, because postcard prefixes strings
 /// with their lengths.
 fn bytes(instance: u64, purpose: Purpose, statement: &impl Serialize) -> Vec<u8> {
-    postcard::to_stdvec(&("mitra", instance, purpose.0, statement)).expect("a plain value has a plain form")
+    postcard::to_stdvec(&("mitra", instance, purpose.0, statement)).expect("every statement can be encoded")
 }
 
 /// Ed25519 signatures (RFC 8032) with strict verification, so that no other valid signature can be derived from one.
@@ -47,7 +47,7 @@ fn bytes(instance: u64, purpose: Purpose, statement: &impl Serialize) -> Vec<u8>
 pub struct Ed25519 {
     instance: u64,
     key: SigningKey,
-    everybody: Arc<[VerifyingKey]>,
+    public_keys: Arc<[VerifyingKey]>,
 }
 
 /// A signature by [`Ed25519`]: R and s.
@@ -55,18 +55,18 @@ pub struct Ed25519 {
 pub struct Ed25519Signature([u8; 32], [u8; 32]);
 
 impl Ed25519 {
-    /// Creates a signer with this private key. Process p's public key is `everybody[p]`.
+    /// Creates a signer with this private key. Process p's public key is `public_keys[p]`.
     ///
     /// `instance` identifies one decision among the same processes with the same keys. Each decision needs its own
     /// number.
-    pub fn new(instance: u64, secret: &[u8; 32], everybody: Arc<[VerifyingKey]>) -> Ed25519 {
-        Ed25519 { instance, key: SigningKey::from_bytes(secret), everybody }
+    pub fn new(instance: u64, secret: &[u8; 32], public_keys: Arc<[VerifyingKey]>) -> Ed25519 {
+        Ed25519 { instance, key: SigningKey::from_bytes(secret), public_keys }
     }
 }
 
 impl PartialEq for Ed25519 {
     fn eq(&self, other: &Ed25519) -> bool {
-        (self.instance, &self.key, &self.everybody) == (other.instance, &other.key, &other.everybody)
+        (self.instance, &self.key, &self.public_keys) == (other.instance, &other.key, &other.public_keys)
     }
 }
 
@@ -74,7 +74,7 @@ impl Eq for Ed25519 {}
 
 impl Hash for Ed25519 {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.instance, self.key.verifying_key(), &self.everybody).hash(state);
+        (self.instance, self.key.verifying_key(), &self.public_keys).hash(state);
     }
 }
 
@@ -94,7 +94,7 @@ impl Signer for Ed25519 {
         Ed25519Signature(r, s): &Ed25519Signature,
     ) -> bool {
         let signature = ed25519_dalek::Signature::from_components(*r, *s);
-        let key = self.everybody.get(usize::from(by.0));
+        let key = self.public_keys.get(usize::from(by.0));
         key.is_some_and(|key| {
             key.verify_strict(&bytes(self.instance, purpose, statement), &signature).is_ok()
         })
@@ -194,8 +194,9 @@ mod tests {
 
     fn real(instance: u64) -> [Ed25519; 2] {
         let secrets = [[7; 32], [8; 32]];
-        let everybody: Arc<[_]> = secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();
-        secrets.map(|secret| Ed25519::new(instance, &secret, Arc::clone(&everybody)))
+        let public_keys: Arc<[_]> =
+            secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();
+        secrets.map(|secret| Ed25519::new(instance, &secret, Arc::clone(&public_keys)))
     }
 
     fn symbolic(instance: u64) -> [Symbolic; 2] {
@@ -206,22 +207,22 @@ mod tests {
     fn binds<K: Signer>([mine, peer]: [K; 2], [other, _]: [K; 2]) {
         let signature = mine.sign(ONE, &"yes");
         assert!(peer.verifies(P0, ONE, &"yes", &signature));
-        assert!(!peer.verifies(P1, ONE, &"yes", &signature), "somebody else's");
-        assert!(!peer.verifies(ProcessId(200), ONE, &"yes", &signature), "nobody's");
-        assert!(!peer.verifies(P0, ONE, &"no", &signature), "of something else");
-        assert!(!peer.verifies(P0, OTHER, &"yes", &signature), "for something else");
-        assert!(!other.verifies(P0, ONE, &"yes", &signature), "in another instance");
+        assert!(!peer.verifies(P1, ONE, &"yes", &signature), "another signer");
+        assert!(!peer.verifies(ProcessId(200), ONE, &"yes", &signature), "unknown signer");
+        assert!(!peer.verifies(P0, ONE, &"no", &signature), "another statement");
+        assert!(!peer.verifies(P0, OTHER, &"yes", &signature), "another purpose");
+        assert!(!other.verifies(P0, ONE, &"yes", &signature), "another instance");
         assert_ne!(signature, peer.sign(ONE, &"yes"));
     }
 
     #[test]
-    fn a_signature_is_its_signers_for_its_statement_purpose_and_instance_only() {
+    fn signature_binds_signer_statement_purpose_and_instance() {
         binds(real(1), real(2));
         binds(symbolic(1), symbolic(2));
     }
 
     #[test]
-    fn who_is_said_to_have_signed_and_has_not_does_not_count() {
+    fn verified_removes_forged_signatures() {
         let [mine, peer] = real(1);
         let mut signed = Signed::by(P0, &mine, ONE, 3, 10);
         let replayed = signed.by[&P0].clone();
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_make_a_signature_panic() {
+    fn arbitrary_signature_bytes_do_not_panic() {
         let [mine, peer] = real(1);
         let Ed25519Signature(r, s) = mine.sign(ONE, &"yes");
         for (r, s) in [([0; 32], [0; 32]), ([255; 32], [255; 32]), (r, [255; 32]), ([1; 32], s), (s, r)] {

@@ -109,7 +109,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn it_is_a_map_that_does_everything_once(steps in steps()) {
+    fn store_equals_map_that_applies_each_change_once(steps in steps()) {
         let (mut store, mut plain) = (KvStore::<AllRules>::new(LIMITS), Plain::default());
         let mut opened = Vec::new();
         for (index, step) in (1..).zip(steps) {
@@ -118,7 +118,7 @@ proptest! {
                     let (reply, event) = store.apply(index, &Request::OpenSession.encode());
                     let Reply::SessionOpened(session) = reply else { panic!("{reply:?}") };
                     prop_assert_eq!(event, None);
-                    prop_assert!(!opened.contains(&session), "a session twice");
+                    prop_assert!(!opened.contains(&session), "the store reused a session number");
                     opened.push(session);
                     plain.open(session);
                 }
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_applied_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+    fn arbitrary_bytes_are_applied_or_malformed(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         let mut store: KvStore = KvStore::new(LIMITS);
         let before = store.clone();
         let (reply, _) = store.apply(1, &bytes);
@@ -187,20 +187,20 @@ impl Client {
         self.sequence += 1;
         let request = Request::Change { session: self.session, sequence: self.sequence, change };
         let reply = self.store.apply(u64::MAX, &request.encode()).0;
-        assert!(self.store.snapshot().len() <= LIMITS.bytes as usize, "a snapshot has room");
+        assert!(self.store.snapshot().len() <= LIMITS.bytes as usize, "the snapshot exceeds its limit");
         assert!(matches!(reply, Reply::Changed(_) | Reply::Full));
         reply != Reply::Full
     }
 }
 
 #[test]
-fn a_store_is_full_at_its_limit_and_has_room_again_for_what_is_deleted() {
+fn store_is_full_at_its_limit_and_delete_frees_room() {
     let mut client = Client::new();
-    let fits = (0..600).rev().find(|&size| client.put(0, size)).expect("something fits");
+    let fits = (0..600).rev().find(|&size| client.put(0, size)).expect("a value that fits");
     assert!(fits > 300, "{fits} bytes fit");
     for _ in 0..10 {
         assert!(!client.put(0, fits + 1));
-        assert!(client.put(0, fits - 1), "to shrink is never too much");
+        assert!(client.put(0, fits - 1), "a smaller value always fits");
         assert!(!client.put(1, 1));
         assert!(client.change(Change::Delete { key: vec![0] }));
         assert!(client.put(0, fits));
@@ -208,14 +208,14 @@ fn a_store_is_full_at_its_limit_and_has_room_again_for_what_is_deleted() {
 }
 
 #[test]
-fn many_small_keys_fill_it_no_further() {
+fn small_keys_stay_within_the_limit() {
     let mut client = Client::new();
     let fit = (0..100).take_while(|&key| client.put(key, 0)).count();
     assert!((10..50).contains(&fit), "{fit} keys fit");
 }
 
 #[test]
-fn more_than_a_request_is_none_and_more_than_a_snapshot_neither() {
+fn trailing_bytes_are_rejected() {
     let twice = [Request::OpenSession.encode(), Request::OpenSession.encode()].concat();
     assert!(Request::decode(&twice).is_err());
     let mut bytes = KvStore::<AllRules>::new(LIMITS).snapshot();

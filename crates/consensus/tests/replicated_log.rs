@@ -26,7 +26,7 @@ struct Driver {
 impl Driver {
     fn new() -> Driver {
         let memory = Memory::new(CONFIG.processes, &CONFIG.regions());
-        Driver { log: Log::new(ME, CONFIG).expect("numbers that fit"), memory, actions: Vec::new() }
+        Driver { log: Log::new(ME, CONFIG).expect("a valid configuration"), memory, actions: Vec::new() }
     }
 
     /// Makes the process the leader, and executes its operations until none is left.
@@ -55,18 +55,18 @@ impl Driver {
 }
 
 #[test]
-fn who_does_not_lead_takes_nothing() {
+fn non_leader_refuses_submissions() {
     let mut driver = Driver::new();
     let all = ProcessSet::first(2);
     assert_eq!(driver.submit(0), Err(LogError::NotLeader));
     assert_eq!(driver.log.set_eligible_leaders(all, &mut driver.actions), Err(LogError::NotLeader));
     assert_eq!(driver.log.snapshot(Vec::new(), &mut driver.actions), Err(LogError::NotLeader));
     driver.log.handle(Input::Leader(ME), &mut driver.actions);
-    assert_eq!(driver.submit(0), Err(LogError::NotLeader), "nor who has not taken over yet");
+    assert_eq!(driver.submit(0), Err(LogError::NotLeader), "the takeover is not complete");
 }
 
 #[test]
-fn what_waits_goes_together_and_no_more_waits_than_there_is_room_for() {
+fn queued_commands_share_entries_and_full_queue_refuses() {
     let mut driver = Driver::lead();
     assert_eq!(
         (0..7).map(|n| driver.submit(n)).collect::<Vec<_>>(),
@@ -84,7 +84,7 @@ fn what_waits_goes_together_and_no_more_waits_than_there_is_room_for() {
 }
 
 #[test]
-fn a_full_ring_makes_submissions_wait_for_a_snapshot() {
+fn full_ring_stalls_submissions_until_a_snapshot() {
     let mut driver = Driver::lead();
     let mut accepted = 0;
     for _ in 0..20 {
@@ -94,17 +94,17 @@ fn a_full_ring_makes_submissions_wait_for_a_snapshot() {
     assert_eq!(driver.log.commit_index(), 4, "the ring has room for 4");
     assert!(accepted < 20 && driver.log.needs_snapshot());
     let early = driver.log.snapshot(vec![1; 28], &mut driver.actions);
-    assert_eq!(early, Err(LogError::NotReady), "not all is taken");
+    assert_eq!(early, Err(LogError::NotReady), "not all deliveries are taken");
     driver.log.take_committed();
     let long = driver.log.snapshot(vec![1; 29], &mut driver.actions);
     assert_eq!(long, Err(LogError::TooLarge));
     assert_eq!(driver.log.snapshot(vec![1; 28], &mut driver.actions), Ok(()));
     driver.run();
-    assert!(driver.log.commit_index() > 4, "there is room again");
+    assert!(driver.log.commit_index() > 4, "the ring has room again");
 }
 
 #[test]
-fn what_is_too_long_is_refused_and_so_is_to_have_nobody_lead() {
+fn oversized_command_and_empty_leader_set_are_refused() {
     let mut driver = Driver::lead();
     let most = CONFIG.max_command_bytes();
     assert_eq!(driver.log.submit(vec![0; most + 1], &mut driver.actions).err(), Some(LogError::TooLarge));
@@ -118,12 +118,12 @@ fn what_is_too_long_is_refused_and_so_is_to_have_nobody_lead() {
     assert_eq!(
         driver.log.snapshot(Vec::new(), &mut driver.actions),
         Err(LogError::NotReady),
-        "nothing is committed"
+        "nothing has been committed"
     );
 }
 
 #[test]
-fn who_loses_its_office_cannot_know() {
+fn deposed_leader_reports_unknown_outcomes() {
     let mut driver = Driver::lead();
     assert_eq!([driver.submit(0), driver.submit(1), driver.submit(2)], [Ok(()); 3]);
     driver.log.handle(Input::Leader(ProcessId(0)), &mut driver.actions);
@@ -138,7 +138,7 @@ fn who_loses_its_office_cannot_know() {
 }
 
 #[test]
-fn who_has_forgotten_everything_uses_no_ballot_twice() {
+fn process_without_state_uses_a_new_ballot() {
     let mut driver = Driver::lead();
     assert_eq!([driver.submit(0), driver.submit(1)], [Ok(()); 2]);
     driver.run();
@@ -156,11 +156,11 @@ fn who_has_forgotten_everything_uses_no_ballot_twice() {
     driver.log.handle(Input::Leader(ME), &mut driver.actions);
     driver.run();
     assert!(driver.log.is_leader() && driver.log.commit_index() == 2 && ballot(&mut driver) > before);
-    assert_eq!(driver.log.attempts(), 2, "the first ballot was used before");
+    assert_eq!(driver.log.attempts(), 2, "the first ballot was used before the restart");
 }
 
 #[test]
-fn answers_to_what_was_not_asked_for_are_ignored() {
+fn response_with_unknown_id_is_ignored() {
     let mut driver = Driver::lead();
     let before = driver.log.clone();
     for (memory, id) in [(0, 0), (0, 9), (7, 0)] {
@@ -172,11 +172,11 @@ fn answers_to_what_was_not_asked_for_are_ignored() {
 
 /// A leader that makes itself ineligible must announce that entry: it begins no other term in which it could.
 #[test]
-fn who_has_appointed_others_tells_them_though_more_is_on_its_way() {
+fn leader_that_becomes_ineligible_announces_its_last_entry() {
     let mut driver = Driver::lead();
     let other = ProcessSet::only(ProcessId(0));
-    driver.log.set_eligible_leaders(other, &mut driver.actions).expect("it leads");
-    driver.submit(1).expect("there is room");
+    driver.log.set_eligible_leaders(other, &mut driver.actions).expect("the process leads");
+    driver.submit(1).expect("the queue has room");
     let asked = core::mem::take(&mut driver.actions);
     let entries: Vec<_> = asked
         .into_iter()
@@ -185,8 +185,8 @@ fn who_has_appointed_others_tells_them_though_more_is_on_its_way() {
             _ => None,
         })
         .collect();
-    assert_eq!(entries.len(), 2, "both are on their way");
-    let (memory, id, op) = entries.into_iter().next().expect("the first");
+    assert_eq!(entries.len(), 2, "both entries are in flight");
+    let (memory, id, op) = entries.into_iter().next().expect("the first entry");
     let response = driver.memory.execute(ME, &op);
     driver.log.handle(Input::Response { memory, id, response }, &mut driver.actions);
     assert!(!driver.log.is_leader());

@@ -1,6 +1,6 @@
 //! How a follower obtains committed entries: from a majority of the memories, or from a snapshot in one memory.
 
-use super::inflight::Asked;
+use super::inflight::OpPurpose;
 use super::layout::READ_HEADER;
 use super::{Cell, Committed, Delivery, Entry, Rules, SnapshotMeta, State};
 use crate::process::majority;
@@ -26,7 +26,7 @@ enum Source {
     /// The registers hold newer entries, so the memory has a snapshot.
     Recycled,
     /// The chunks of the snapshot that have been read.
-    Partly { stamp: SnapshotMeta, chunks: u16, bytes: Vec<u8> },
+    Partial { meta: SnapshotMeta, chunks: u16, bytes: Vec<u8> },
 }
 
 impl CatchUp {
@@ -37,12 +37,12 @@ impl CatchUp {
     /// Invokes the next read at each memory that has no operation outstanding.
     pub(super) fn drive(&mut self, state: &mut State, out: &mut Vec<Action<Cell, Committed>>) {
         if state.commit >= self.end {
-            if state.known <= state.commit {
+            if state.known_commit <= state.commit {
                 return;
             }
             state.inflight.abandon();
             self.first = state.commit + 1;
-            self.end = state.known.min(state.config.window_end(self.first));
+            self.end = state.known_commit.min(state.config.window_end(self.first));
             self.sources.fill(Source::Unread);
         }
         for (m, source) in self.sources.iter().enumerate() {
@@ -50,30 +50,30 @@ impl CatchUp {
                 _ if state.inflight.at(m).len() > 0 => continue,
                 Source::Unread => state.config.read_some(self.first, self.end),
                 Source::Recycled => READ_HEADER,
-                Source::Partly { stamp, chunks, .. } => state.config.read_chunks(stamp, *chunks),
+                Source::Partial { meta, chunks, .. } => state.config.read_chunks(meta, *chunks),
                 Source::Read(_) => continue,
             };
-            state.inflight.ask(m, Asked::Fetch, op, out);
+            state.inflight.invoke(m, OpPurpose::Fetch, op, out);
         }
     }
 
     /// Handles a memory's response.
-    pub(super) fn answered<R: Rules>(&mut self, m: usize, response: Response<Cell>, state: &mut State) {
+    pub(super) fn on_response<R: Rules>(&mut self, m: usize, response: Response<Cell>, state: &mut State) {
         let Response::Cells(cells) = response else { return };
         self.sources[m] = match &mut self.sources[m] {
             Source::Recycled => match cells.first() {
                 Some(Cell::Header(header)) if header.snapshot.index > state.commit => {
-                    state.see_header(header);
-                    Source::Partly { stamp: header.snapshot, chunks: 0, bytes: Vec::new() }
+                    state.observe_header(header);
+                    Source::Partial { meta: header.snapshot, chunks: 0, bytes: Vec::new() }
                 }
                 _ => Source::Unread,
             },
-            Source::Partly { stamp, chunks, bytes } => {
+            Source::Partial { meta, chunks, bytes } => {
                 let mut read = *chunks;
                 let mut bytes = core::mem::take(bytes);
                 for cell in &cells {
                     if let Cell::Chunk(chunk) = cell
-                        && (chunk.index, chunk.ballot) == (stamp.index, stamp.ballot)
+                        && (chunk.index, chunk.ballot) == (meta.index, meta.ballot)
                     {
                         bytes.extend(&chunk.bytes);
                         read += 1;
@@ -81,30 +81,30 @@ impl CatchUp {
                 }
                 // Another snapshot may have overwritten the area meanwhile.
                 if read == *chunks + cells.len() as u16 {
-                    Source::Partly { stamp: *stamp, chunks: read, bytes }
+                    Source::Partial { meta: *meta, chunks: read, bytes }
                 } else {
                     Source::Recycled
                 }
             }
             Source::Unread | Source::Read(_) => {
-                cells.iter().filter_map(entry).for_each(|entry| state.see_entry(entry));
+                cells.iter().filter_map(entry).for_each(|entry| state.observe_entry(entry));
                 Source::Read(cells)
             }
         };
         self.install(m, state);
-        self.settle::<R>(state);
+        self.deliver_shown::<R>(state);
     }
 
     /// Installs a complete snapshot, which replaces all entries up to its index.
     fn install(&mut self, m: usize, state: &mut State) {
-        if let Source::Partly { stamp, chunks, bytes } = &mut self.sources[m]
-            && *chunks == stamp.chunks
+        if let Source::Partial { meta, chunks, bytes } = &mut self.sources[m]
+            && *chunks == meta.chunks
         {
-            if stamp.index > state.commit {
-                state.commit = stamp.index;
-                state.leaders = stamp.leaders;
+            if meta.index > state.commit {
+                state.commit = meta.index;
+                state.leaders = meta.leaders;
                 let bytes = core::mem::take(bytes);
-                state.deliveries.push(Delivery::Snapshot { index: stamp.index, bytes });
+                state.deliveries.push(Delivery::Snapshot { index: meta.index, bytes });
             }
             self.sources[m] = Source::Unread;
         }
@@ -112,7 +112,7 @@ impl CatchUp {
 
     /// Delivers the entries that a majority has shown, in order. A memory whose registers hold newer entries has a
     /// snapshot.
-    fn settle<R: Rules>(&mut self, state: &mut State) {
+    fn deliver_shown<R: Rules>(&mut self, state: &mut State) {
         let enough = if R::FOLLOWER_READS_MAJORITY { majority(self.sources.len()) } else { 1 };
         while state.commit < self.end {
             let index = state.commit + 1;

@@ -5,11 +5,11 @@ use crate::{Action, MemoryId, Op, OpId};
 
 /// The purpose of an outstanding operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Asked {
+pub(super) enum OpPurpose {
     /// The operation was abandoned.
     Stale,
     /// Takes the permission to write.
-    Right,
+    Permission,
     /// Reads the header, before the leader's ballot is in it.
     Header,
     /// Writes the leader's ballot to the header.
@@ -21,14 +21,14 @@ pub(super) enum Asked {
     /// Writes a chunk of a snapshot.
     Chunk,
     /// Writes the header with a new recycling point.
-    Move,
+    Recycle,
     /// Reads entries, the header or chunks for a follower.
     Fetch,
 }
 
 /// The outstanding operations at each memory, oldest first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Inflight(Vec<Vec<(OpId, Asked)>>);
+pub(super) struct Inflight(Vec<Vec<(OpId, OpPurpose)>>);
 
 impl Inflight {
     pub(super) fn new(memories: u8) -> Inflight {
@@ -39,7 +39,13 @@ impl Inflight {
     ///
     /// The id is derived from the register that the operation accesses, not from the order of operations. States that
     /// differ only in completed operations therefore stay equal for the model checker.
-    pub(super) fn ask<M>(&mut self, m: usize, asked: Asked, op: Op<Cell>, out: &mut Vec<Action<Cell, M>>) {
+    pub(super) fn invoke<M>(
+        &mut self,
+        m: usize,
+        purpose: OpPurpose,
+        op: Op<Cell>,
+        out: &mut Vec<Action<Cell, M>>,
+    ) {
         let mut id = OpId(match op {
             Op::Read { first, .. } => 2 * u64::from(first) + 1,
             Op::Write { register, .. } | Op::WriteOnce { register, .. } => 2 * u64::from(register) + 2,
@@ -48,13 +54,13 @@ impl Inflight {
         while self.0[m].iter().any(|&(used, _)| used == id) {
             id.0 += 1 << 32;
         }
-        self.0[m].push((id, asked));
+        self.0[m].push((id, purpose));
         out.push(Action::Invoke { memory: MemoryId(m as u8), id, op });
     }
 
     /// Removes an operation that a memory has answered, and returns its purpose. Returns `None` if no operation with
     /// this id is outstanding.
-    pub(super) fn answered(&mut self, m: usize, id: OpId) -> Option<Asked> {
+    pub(super) fn complete(&mut self, m: usize, id: OpId) -> Option<OpPurpose> {
         let outstanding = self.0.get_mut(m)?;
         let at = outstanding.iter().position(|&(other, _)| other == id)?;
         Some(outstanding.remove(at).1)
@@ -67,11 +73,11 @@ impl Inflight {
 
     /// Abandons the outstanding operations at one memory.
     pub(super) fn abandon_at(&mut self, m: usize) {
-        self.0[m].iter_mut().for_each(|(_, asked)| *asked = Asked::Stale);
+        self.0[m].iter_mut().for_each(|(_, purpose)| *purpose = OpPurpose::Stale);
     }
 
     /// Returns the purposes of the operations outstanding at a memory, including abandoned ones.
-    pub(super) fn at(&self, m: usize) -> impl ExactSizeIterator<Item = Asked> + Clone {
-        self.0[m].iter().map(|&(_, asked)| asked)
+    pub(super) fn at(&self, m: usize) -> impl ExactSizeIterator<Item = OpPurpose> + Clone {
+        self.0[m].iter().map(|&(_, purpose)| purpose)
     }
 }

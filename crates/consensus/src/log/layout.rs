@@ -117,8 +117,8 @@ impl Config {
     }
 
     /// Returns a read of the next chunks of a snapshot from number `nth`, which is below the number of chunks.
-    pub(super) fn read_chunks(&self, stamp: &SnapshotMeta, nth: u16) -> Op<Cell> {
-        read(self.chunk(stamp.area, nth), self.window.min(stamp.chunks - nth))
+    pub(super) fn read_chunks(&self, meta: &SnapshotMeta, nth: u16) -> Op<Cell> {
+        read(self.chunk(meta.area, nth), self.window.min(meta.chunks - nth))
     }
 }
 
@@ -244,34 +244,34 @@ mod tests {
     const MOST: u64 = u64::MAX;
 
     fn size(cell: &Cell) -> usize {
-        postcard::to_allocvec(cell).expect("a cell can be written down").len()
+        postcard::to_allocvec(cell).expect("every cell can be encoded").len()
     }
 
     #[test]
-    fn every_cell_has_room_in_its_register() {
+    fn every_cell_fits_in_its_register() {
         let room = CONFIG.register_bytes as usize;
-        let stamp = SnapshotMeta {
+        let meta = SnapshotMeta {
             index: MOST,
             ballot: MOST,
             area: true,
             chunks: u16::MAX,
             leaders: ProcessSet::first(64),
         };
-        assert!(size(&Cell::Header(Header { ballot: MOST, snapshot: stamp })) <= OVERHEAD);
+        assert!(size(&Cell::Header(Header { ballot: MOST, snapshot: meta })) <= OVERHEAD);
         let bytes = vec![255; CONFIG.chunk_bytes()];
         assert!(size(&Cell::Chunk(Chunk { index: MOST, ballot: MOST, bytes })) <= room);
         for length in 0..=CONFIG.max_command_bytes() {
             let waiting = vec![vec![255; length]; 200];
             let commands = waiting[..CONFIG.batch(waiting.iter())].to_vec();
             let full = commands.len() * (length + PER_COMMAND) + OVERHEAD + length + PER_COMMAND > room;
-            assert!(full, "{} commands of {length} bytes, where there is room for more", commands.len());
+            assert!(full, "{} commands of {length} bytes do not fill the entry", commands.len());
             let payload = Payload::Commands(commands);
             assert!(size(&Cell::Entry(Entry { ballot: MOST, index: MOST, commit: MOST, payload })) <= room);
         }
     }
 
     #[test]
-    fn numbers_that_do_not_fit_are_refused() {
+    fn invalid_configurations_are_rejected() {
         assert!(CONFIG.is_valid());
         let most = (u16::MAX - 1 - CONFIG.ring()) / 2;
         assert!(Config { snapshot_registers: most, ..CONFIG }.is_valid());
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_registers_are_one() {
+    fn registers_of_entries_and_chunks_are_distinct() {
         let entries = (0..u64::from(CONFIG.ring())).map(|index| CONFIG.slot(index));
         let chunks =
             [false, true].into_iter().flat_map(|area| (0..5).map(move |nth| CONFIG.chunk(area, nth)));

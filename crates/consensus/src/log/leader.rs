@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::inflight::Asked;
+use super::inflight::OpPurpose;
 use super::layout::write;
 use super::snapshot_transfer::SnapshotTransfer;
 use super::takeover::{Phase, Takeover};
@@ -25,7 +25,7 @@ pub(super) struct LeaderState {
     /// The index before the first of `entries`.
     pub(super) floor: u64,
     /// All entries since the last snapshot, or since the term began.
-    entries: VecDeque<Held>,
+    entries: VecDeque<ProposedEntry>,
     pub(super) progress: Vec<MemoryProgress>,
     pub(super) snapshot: Option<(SnapshotMeta, Vec<u8>)>,
     queue: VecDeque<(Ticket, Payload)>,
@@ -34,7 +34,7 @@ pub(super) struct LeaderState {
 
 /// An entry of this term. Bit m of `votes` is set if memory m has acknowledged it in this ballot.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Held {
+struct ProposedEntry {
     payload: Payload,
     tickets: Vec<Ticket>,
     votes: u64,
@@ -47,7 +47,7 @@ pub(super) struct MemoryProgress {
     /// The content of its header.
     pub(super) header: Header,
     /// The write of this term's ballot to the header has been invoked.
-    pub(super) asked: bool,
+    pub(super) ballot_invoked: bool,
     /// The next index to write.
     next: u64,
     pub(super) transfer: SnapshotTransfer,
@@ -59,7 +59,7 @@ impl MemoryProgress {
         MemoryProgress {
             phase: Phase::Waiting,
             header: Header::default(),
-            asked: false,
+            ballot_invoked: false,
             next: 0,
             transfer: SnapshotTransfer::Idle,
         }
@@ -70,7 +70,7 @@ impl LeaderState {
     /// Begins a term, whose ballot is the highest that the process has seen.
     pub(super) fn new(state: &State) -> LeaderState {
         LeaderState {
-            ballot: state.seen,
+            ballot: state.highest_ballot,
             takeover: Some(Takeover::new(state.config.memories)),
             floor: state.commit,
             entries: VecDeque::new(),
@@ -91,7 +91,7 @@ impl LeaderState {
 
     /// Returns the submissions without an outcome.
     pub(super) fn tickets(&self) -> impl Iterator<Item = Ticket> {
-        let entries = self.entries.iter().flat_map(|held| &held.tickets);
+        let entries = self.entries.iter().flat_map(|entry| &entry.tickets);
         entries.chain(self.queue.iter().map(|(ticket, _)| ticket)).copied()
     }
 
@@ -111,12 +111,12 @@ impl LeaderState {
         Ok(())
     }
 
-    fn tip(&self) -> u64 {
+    fn last_index(&self) -> u64 {
         self.floor + self.entries.len() as u64
     }
 
     fn snapshot_index(&self) -> u64 {
-        self.snapshot.as_ref().map_or(0, |(stamp, _)| stamp.index)
+        self.snapshot.as_ref().map_or(0, |(meta, _)| meta.index)
     }
 
     /// Returns whether some memory has used half of its ring since the leader's last snapshot, and entries were
@@ -125,9 +125,9 @@ impl LeaderState {
         let half = u64::from(state.config.ring()) / 2;
         let promised = self.progress.iter().filter(|memory| memory.phase == Phase::Promised);
         self.started()
-            && promised
-                .map(|memory| memory.header.snapshot.index)
-                .any(|base| self.tip() >= base + half && base < state.commit && base >= self.snapshot_index())
+            && promised.map(|memory| memory.header.snapshot.index).any(|base| {
+                self.last_index() >= base + half && base < state.commit && base >= self.snapshot_index()
+            })
     }
 
     pub(super) fn snapshot(&mut self, bytes: Vec<u8>, state: &State) -> Result<(), LogError> {
@@ -142,8 +142,8 @@ impl LeaderState {
             return Err(LogError::TooLarge);
         }
         let chunks = bytes.len().div_ceil(state.config.chunk_bytes()) as u16;
-        let stamp = SnapshotMeta { index, ballot: self.ballot, area: false, chunks, leaders: state.leaders };
-        self.snapshot = Some((stamp, bytes));
+        let meta = SnapshotMeta { index, ballot: self.ballot, area: false, chunks, leaders: state.leaders };
+        self.snapshot = Some((meta, bytes));
         self.entries.drain(..(index - self.floor) as usize);
         self.floor = index;
         Ok(())
@@ -155,29 +155,29 @@ impl LeaderState {
         state: &mut State,
         out: &mut Vec<Action<Cell, Committed>>,
     ) -> Result<(), Deposed> {
-        if let Some(found) = self.grabbed::<R>(state) {
+        if let Some(found) = self.takeover_result::<R>(state) {
             self.takeover = None;
-            let held = |payload| Held { payload, tickets: Vec::new(), votes: 0 };
-            self.entries = found.into_iter().map(held).collect();
+            let entry = |payload| ProposedEntry { payload, tickets: Vec::new(), votes: 0 };
+            self.entries = found.into_iter().map(entry).collect();
         }
         if self.started() {
             self.commit::<R>(state);
             // While more entries are in flight and this process keeps leading, the leader announces the commit index
             // once per window only.
-            let unheard = self.announced.map_or(u64::MAX, |announced| state.commit - announced);
-            let is_last = self.tip() == state.commit || !state.leaders.contains(state.me);
+            let unannounced = self.announced.map_or(u64::MAX, |announced| state.commit - announced);
+            let is_last = self.last_index() == state.commit || !state.leaders.contains(state.me);
             let enough = if is_last { 1 } else { u64::from(state.config.window) };
-            if unheard >= enough {
+            if unannounced >= enough {
                 self.announced = Some(state.commit);
                 announce(self.ballot, state, out);
             }
             if !state.leaders.contains(state.me) {
                 return Err(Deposed);
             }
-            self.fill(state);
+            self.propose_queued(state);
         }
         for m in 0..self.progress.len() {
-            self.grab_on::<R>(m, state, out);
+            self.drive_takeover::<R>(m, state, out);
             if self.started() && self.progress[m].phase == Phase::Promised {
                 self.write_entries::<R>(m, state, out);
                 self.write_snapshot::<R>(m, state, out);
@@ -188,13 +188,13 @@ impl LeaderState {
 
     fn commit<R: Rules>(&mut self, state: &mut State) {
         let enough = if R::BY_MAJORITY { majority(self.progress.len()) } else { 1 };
-        while let Some(held) = self.entries.get_mut((state.commit - self.floor) as usize) {
-            if state.commit >= state.known && (held.votes.count_ones() as usize) < enough {
+        while let Some(entry) = self.entries.get_mut((state.commit - self.floor) as usize) {
+            if state.commit >= state.known_commit && (entry.votes.count_ones() as usize) < enough {
                 return;
             }
-            state.deliver(held.payload.clone());
+            state.deliver(entry.payload.clone());
             let index = state.commit;
-            let tickets = core::mem::take(&mut held.tickets).into_iter().enumerate();
+            let tickets = core::mem::take(&mut entry.tickets).into_iter().enumerate();
             state.outcomes.extend(
                 tickets.map(|(position, ticket)| (ticket, CommitOutcome::Committed { index, position })),
             );
@@ -202,15 +202,15 @@ impl LeaderState {
     }
 
     /// Creates entries from queued submissions, up to the maximum in flight.
-    fn fill(&mut self, state: &State) {
-        while self.tip() < state.commit + u64::from(state.config.max_inflight) {
-            let Some(held) = self.next_entry(state) else { return };
-            self.entries.push_back(held);
+    fn propose_queued(&mut self, state: &State) {
+        while self.last_index() < state.commit + u64::from(state.config.max_inflight) {
+            let Some(entry) = self.next_entry(state) else { return };
+            self.entries.push_back(entry);
         }
     }
 
     /// Creates the next entry. Queued commands share it as far as they fit.
-    fn next_entry(&mut self, state: &State) -> Option<Held> {
+    fn next_entry(&mut self, state: &State) -> Option<ProposedEntry> {
         let waiting = self.queue.iter().map_while(|(_, payload)| match payload {
             Payload::Commands(commands) => commands.first(),
             Payload::EligibleLeaders(_) => None,
@@ -226,38 +226,38 @@ impl LeaderState {
                 }
             }
         }
-        Some(Held { payload, tickets, votes: 0 })
+        Some(ProposedEntry { payload, tickets, votes: 0 })
     }
 
     /// Handles a memory's response.
-    pub(super) fn answered<R: Rules>(
+    pub(super) fn on_response<R: Rules>(
         &mut self,
         m: usize,
-        asked: Asked,
+        purpose: OpPurpose,
         response: Response<Cell>,
         state: &mut State,
     ) -> Result<(), Deposed> {
         let memory = &mut self.progress[m];
-        match (asked, response, &mut memory.transfer) {
+        match (purpose, response, &mut memory.transfer) {
             // Another process has taken the permission, or the connection broke. The leader learns which when it reads
             // the header again.
             (_, Response::Nak, _) => {
-                *memory = MemoryProgress { asked: memory.asked, ..MemoryProgress::new() };
+                *memory = MemoryProgress { ballot_invoked: memory.ballot_invoked, ..MemoryProgress::new() };
                 state.inflight.abandon_at(m);
                 state.retaken += 1;
             }
-            (Asked::Entry(index), Response::Ack, _) => {
+            (OpPurpose::Entry(index), Response::Ack, _) => {
                 if let Some(nth) = index.checked_sub(self.floor + 1) {
                     self.entries[nth as usize].votes |= 1 << m;
                 }
             }
-            (Asked::Chunk, Response::Ack, SnapshotTransfer::Writing { acked, .. }) => *acked += 1,
-            (Asked::Chunk, Response::Ack, _) => {}
-            (Asked::Move, Response::Ack, SnapshotTransfer::Moving(stamp)) => {
-                memory.header.snapshot = *stamp;
+            (OpPurpose::Chunk, Response::Ack, SnapshotTransfer::Writing { acked, .. }) => *acked += 1,
+            (OpPurpose::Chunk, Response::Ack, _) => {}
+            (OpPurpose::Recycle, Response::Ack, SnapshotTransfer::Moving(meta)) => {
+                memory.header.snapshot = *meta;
                 memory.transfer = SnapshotTransfer::Idle;
             }
-            (_, response, _) => return self.grab_answered::<R>(m, asked, response, state),
+            (_, response, _) => return self.on_takeover_response::<R>(m, purpose, response, state),
         }
         Ok(())
     }
@@ -272,25 +272,25 @@ impl LeaderState {
         let ring = u64::from(state.config.ring());
         let base = memory.header.snapshot.index;
         memory.next = memory.next.max(self.floor + 1).max(base + 1);
-        while let Some(held) = self.entries.get((memory.next - self.floor - 1) as usize) {
+        while let Some(entry) = self.entries.get((memory.next - self.floor - 1) as usize) {
             let index = memory.next;
-            if held.votes >> m & 1 == 1 {
+            if entry.votes >> m & 1 == 1 {
                 memory.next += 1;
                 continue;
             }
-            let under_way = state.inflight.at(m).filter_map(|asked| match asked {
-                Asked::Entry(index) => Some(index),
+            let inflight_entries = state.inflight.at(m).filter_map(|purpose| match purpose {
+                OpPurpose::Entry(index) => Some(index),
                 _ => None,
             });
             let recycled = index <= base + ring || !R::AWAITS_RECYCLING;
-            let free = under_way.clone().all(|other| other + ring > index) || !R::AWAITS_REGISTER;
-            if !recycled || !free || under_way.count() >= state.config.window.into() {
+            let free = inflight_entries.clone().all(|other| other + ring > index) || !R::AWAITS_REGISTER;
+            if !recycled || !free || inflight_entries.count() >= state.config.window.into() {
                 return;
             }
             let entry =
-                Entry { ballot: self.ballot, index, commit: state.commit, payload: held.payload.clone() };
+                Entry { ballot: self.ballot, index, commit: state.commit, payload: entry.payload.clone() };
             let op = write(state.config.slot(index), Cell::Entry(entry));
-            state.inflight.ask(m, Asked::Entry(index), op, out);
+            state.inflight.invoke(m, OpPurpose::Entry(index), op, out);
             memory.next += 1;
         }
     }

@@ -1,7 +1,7 @@
 //! A replicated log on Protected Memory Paxos (IRA, section 5; Mu, OSDI 2020): n ≥ fP + 1 processes, m ≥ 2fM + 1
 //! memories, crashes only.
 //!
-//! A leader takes the exclusive permission to write each memory once per term. From then on, it replicates an entry
+//! A leader takes the exclusive permission to write each memory once per leader. From then on, it replicates an entry
 //! with one write to each memory. The entry has enough votes once a majority has acknowledged it: two delays.
 //!
 //! Each memory holds one log: a [`Header`], a ring of entries, and two areas for a snapshot. Memories are the Paxos
@@ -19,7 +19,7 @@
 //!
 //! A memory refuses a write if another process has taken the permission, or if the connection broke. The leader then
 //! takes the permission again and reads the header. If the header holds no higher ballot, the leader continues its
-//! term.
+//! leader.
 //!
 //! - **Holes.** Several entries are in flight at a time, and memories may execute their writes in any order. A new
 //!   leader may therefore find an entry but not the one before it. Where a majority shows a hole, no entry from the
@@ -34,7 +34,7 @@
 //!   wait while the ring is full.
 //! - **Followers.** The leader tells followers the commit index. A follower reads each entry in the highest ballot from
 //!   a majority. It installs a snapshot if the entries have been recycled.
-//! - **Outcomes.** A submitter learns that its command is committed, or that the leader lost its term. In the second
+//! - **Outcomes.** A submitter learns that its command is committed, or that the leader lost its leader. In the second
 //!   case, the outcome is unknown.
 //! - **Eligible leaders.** An entry restricts which processes may lead. A process that leads although it is not
 //!   eligible does not violate safety, so no process waits until all have learnt the entry. The set of memories is
@@ -57,7 +57,7 @@ mod takeover;
 use core::marker::PhantomData;
 
 use catch_up::CatchUp;
-use inflight::{Asked, Inflight};
+use inflight::{Inflight, OpPurpose};
 pub use layout::{Cell, Chunk, Config, Entry, Header, Payload, SnapshotMeta};
 use leader::{Deposed, LeaderState};
 pub use output::{CommitOutcome, Committed, Delivery, LogError, Ticket};
@@ -115,14 +115,14 @@ struct State {
     config: Config,
     leaders: ProcessSet,
     /// The highest ballot seen.
-    seen: u64,
+    highest_ballot: u64,
     /// The index of the last delivered entry.
     commit: u64,
     /// The highest index known to be committed. The process may not know the entries yet.
-    known: u64,
+    known_commit: u64,
     /// The highest recycling point seen.
     recycled: u64,
-    /// The number of times that a memory refused a write and was taken over again in the same term.
+    /// The number of times that a memory refused a write and was taken over again in the same leader.
     retaken: u64,
     inflight: Inflight,
     deliveries: Vec<Delivery>,
@@ -144,14 +144,14 @@ impl State {
         self.deliveries.push(Delivery::Entry { index: self.commit, payload });
     }
 
-    fn see_entry(&mut self, entry: &Entry) {
-        self.seen = self.seen.max(entry.ballot);
-        self.known = self.known.max(entry.commit);
+    fn observe_entry(&mut self, entry: &Entry) {
+        self.highest_ballot = self.highest_ballot.max(entry.ballot);
+        self.known_commit = self.known_commit.max(entry.commit);
     }
 
-    fn see_header(&mut self, header: &Header) {
-        self.seen = self.seen.max(header.ballot);
-        self.known = self.known.max(header.snapshot.index);
+    fn observe_header(&mut self, header: &Header) {
+        self.highest_ballot = self.highest_ballot.max(header.ballot);
+        self.known_commit = self.known_commit.max(header.snapshot.index);
         self.recycled = self.recycled.max(header.snapshot.index);
     }
 }
@@ -167,9 +167,9 @@ impl<R: Rules> Log<R> {
             me,
             config,
             leaders: ProcessSet::first(config.processes),
-            seen: 0,
+            highest_ballot: 0,
             commit: 0,
-            known: 0,
+            known_commit: 0,
             recycled: 0,
             retaken: 0,
             inflight: Inflight::new(config.memories),
@@ -233,16 +233,16 @@ impl<R: Rules> Log<R> {
     }
 
     fn enqueue(&mut self, payload: Payload) -> Result<Ticket, LogError> {
-        let Role::Leader(term) = &mut self.role else { return Err(LogError::NotLeader) };
+        let Role::Leader(leader) = &mut self.role else { return Err(LogError::NotLeader) };
         let ticket = Ticket(self.tickets);
-        term.enqueue(ticket, payload, &self.state)?;
+        leader.enqueue(ticket, payload, &self.state)?;
         self.tickets += 1;
         Ok(ticket)
     }
 
     /// Returns whether this process leads and accepts submissions. Another process may have deposed it already.
     pub fn is_leader(&self) -> bool {
-        matches!(&self.role, Role::Leader(term) if term.started())
+        matches!(&self.role, Role::Leader(leader) if leader.started())
     }
 
     /// Returns the processes that may lead, as of the last delivered entry.
@@ -267,7 +267,7 @@ impl<R: Rules> Log<R> {
 
     /// Returns whether the leader needs a snapshot, because the ring of a memory fills up.
     pub fn needs_snapshot(&self) -> bool {
-        matches!(&self.role, Role::Leader(term) if term.needs_snapshot(&self.state))
+        matches!(&self.role, Role::Leader(leader) if leader.needs_snapshot(&self.state))
     }
 
     /// Provides a snapshot of the state machine after all committed entries.
@@ -278,8 +278,8 @@ impl<R: Rules> Log<R> {
     ///   snapshot.
     /// - [`LogError::TooLarge`]: the snapshot is longer than [`Config::max_snapshot_bytes`].
     pub fn snapshot(&mut self, bytes: Vec<u8>, out: &mut Actions<Self>) -> Result<(), LogError> {
-        let Role::Leader(term) = &mut self.role else { return Err(LogError::NotLeader) };
-        term.snapshot(bytes, &self.state)?;
+        let Role::Leader(leader) = &mut self.role else { return Err(LogError::NotLeader) };
+        leader.snapshot(bytes, &self.state)?;
         self.drive(out);
         Ok(())
     }
@@ -289,17 +289,18 @@ impl<R: Rules> Log<R> {
         loop {
             let state = &mut self.state;
             match &mut self.role {
-                Role::Leader(term) => match term.drive::<R>(state, out) {
+                Role::Leader(leader) => match leader.drive::<R>(state, out) {
                     Ok(()) => return,
                     Err(Deposed) => self.depose(),
                 },
-                Role::Follower(fetch) => {
+                Role::Follower(catch_up) => {
                     let behind = state.commit < state.recycled;
                     if !self.elected || !state.leaders.contains(state.me) || behind {
-                        return fetch.drive(state, out);
+                        return catch_up.drive(state, out);
                     }
                     self.terms += 1;
-                    state.seen = ballot_above(state.seen, state.me, state.config.processes);
+                    state.highest_ballot =
+                        ballot_above(state.highest_ballot, state.me, state.config.processes);
                     state.inflight.abandon();
                     self.role = Role::Leader(LeaderState::new(state));
                 }
@@ -307,23 +308,23 @@ impl<R: Rules> Log<R> {
         }
     }
 
-    /// Ends this process's term. It abandons all outstanding operations, and the outcome of open submissions is
+    /// Ends this process's leader. It abandons all outstanding operations, and the outcome of open submissions is
     /// unknown.
     fn depose(&mut self) {
         let following = Role::Follower(CatchUp::new(self.state.config.memories));
-        if let Role::Leader(term) = core::mem::replace(&mut self.role, following) {
+        if let Role::Leader(leader) = core::mem::replace(&mut self.role, following) {
             self.state.inflight.abandon();
-            self.state.outcomes.extend(term.tickets().map(|ticket| (ticket, CommitOutcome::Unknown)));
+            self.state.outcomes.extend(leader.tickets().map(|ticket| (ticket, CommitOutcome::Unknown)));
         }
     }
 
-    fn answered(&mut self, memory: MemoryId, id: OpId, response: Response<Cell>) {
+    fn on_response(&mut self, memory: MemoryId, id: OpId, response: Response<Cell>) {
         let m = usize::from(memory.0);
-        match (self.state.inflight.answered(m, id), &mut self.role) {
-            (None | Some(Asked::Stale), _) => {}
-            (Some(_), Role::Follower(fetch)) => fetch.answered::<R>(m, response, &mut self.state),
-            (Some(asked), Role::Leader(term)) => {
-                if term.answered::<R>(m, asked, response, &mut self.state).is_err() {
+        match (self.state.inflight.complete(m, id), &mut self.role) {
+            (None | Some(OpPurpose::Stale), _) => {}
+            (Some(_), Role::Follower(catch_up)) => catch_up.on_response::<R>(m, response, &mut self.state),
+            (Some(purpose), Role::Leader(leader)) => {
+                if leader.on_response::<R>(m, purpose, response, &mut self.state).is_err() {
                     self.depose();
                 }
             }
@@ -346,13 +347,13 @@ impl<R: Rules> Process for Log<R> {
             }
             Input::Message { message: Committed { ballot, index }, .. } => {
                 // A later leader may have replaced this leader's entries.
-                if matches!(&self.role, Role::Leader(term) if term.ballot() < ballot) {
+                if matches!(&self.role, Role::Leader(leader) if leader.ballot() < ballot) {
                     self.depose();
                 }
-                self.state.seen = self.state.seen.max(ballot);
-                self.state.known = self.state.known.max(index);
+                self.state.highest_ballot = self.state.highest_ballot.max(ballot);
+                self.state.known_commit = self.state.known_commit.max(index);
             }
-            Input::Response { memory, id, response } => self.answered(memory, id, response),
+            Input::Response { memory, id, response } => self.on_response(memory, id, response),
             Input::Start | Input::Wake | Input::Coin(_) => {}
         }
         self.drive(out);

@@ -72,10 +72,10 @@ impl fmt::Display for LogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LogError::NotLeader => "this process does not lead",
-            LogError::QueueFull => "too much is waiting already",
-            LogError::TooLarge => "too many bytes",
-            LogError::NoEligibleLeader => "nobody could lead",
-            LogError::NotReady => "not now",
+            LogError::QueueFull => "the submission queue is full",
+            LogError::TooLarge => "too large for the log's registers",
+            LogError::NoEligibleLeader => "the set contains no process that could lead",
+            LogError::NotReady => "deliveries have not been taken, or there is nothing new to include",
         })
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::inflight::Asked;
+use super::inflight::OpPurpose;
 use super::layout::{READ_HEADER, write};
 use super::leader::{Deposed, LeaderState};
 use super::{Cell, Committed, Config, Entry, Header, Payload, Rules, State};
@@ -39,22 +39,23 @@ impl Takeover {
     }
 
     /// Returns the first index after `floor` without an entry.
-    fn hole(&self, floor: u64) -> u64 {
+    fn first_hole(&self, floor: u64) -> u64 {
         (floor + 1..).find(|index| !self.found.contains_key(index)).unwrap_or(u64::MAX)
     }
 
-    fn find<R: Rules>(&mut self, entry: Entry) {
+    fn record<R: Rules>(&mut self, entry: Entry) {
         let index = entry.index;
-        let known = self.found.get(&index).is_some_and(|known| known.ballot >= entry.ballot && R::BY_BALLOT);
-        if !known {
+        let superseded =
+            self.found.get(&index).is_some_and(|other| other.ballot >= entry.ballot && R::BY_BALLOT);
+        if !superseded {
             self.found.insert(index, entry);
         }
     }
 
     /// Extends the scan to the window of the first hole, since a committed entry has no hole before it. The scan ends
     /// after the whole ring.
-    fn look_on(&mut self, floor: u64, config: &Config) {
-        let windows = config.windows_between(floor + 1, self.hole(floor)) + 1;
+    fn extend_scan(&mut self, floor: u64, config: &Config) {
+        let windows = config.windows_between(floor + 1, self.first_hole(floor)) + 1;
         self.windows = windows.min(config.ring_windows.into());
     }
 }
@@ -62,7 +63,7 @@ impl Takeover {
 impl LeaderState {
     /// Returns the entries after the floor up to the first hole, once a majority of the memories has promised and has
     /// been scanned.
-    pub(super) fn grabbed<R: Rules>(&mut self, state: &State) -> Option<Vec<Payload>> {
+    pub(super) fn takeover_result<R: Rules>(&mut self, state: &State) -> Option<Vec<Payload>> {
         let takeover = self.takeover.as_mut()?;
         let ready = self.progress.iter().zip(&takeover.scanned);
         let ready = ready
@@ -70,88 +71,88 @@ impl LeaderState {
         if ready.count() < if R::BY_MAJORITY { majority(state.config.memories.into()) } else { 1 } {
             return None;
         }
-        let hole = takeover.hole(self.floor);
+        let hole = takeover.first_hole(self.floor);
         let found = core::mem::take(&mut takeover.found);
         Some(found.into_iter().take_while(|&(index, _)| index < hole).map(|(_, e)| e.payload).collect())
     }
 
     /// Invokes the next operation of the takeover at a memory.
-    pub(super) fn grab_on<R: Rules>(
+    pub(super) fn drive_takeover<R: Rules>(
         &mut self,
         m: usize,
         state: &mut State,
         out: &mut Vec<Action<Cell, Committed>>,
     ) {
         let memory = &mut self.progress[m];
-        let links = &mut state.inflight;
-        let busy = links.at(m).any(|asked| asked != Asked::Stale || R::AWAITS_OUTSTANDING);
+        let inflight = &mut state.inflight;
+        let busy = inflight.at(m).any(|purpose| purpose != OpPurpose::Stale || R::AWAITS_OUTSTANDING);
         if busy {
             return;
         }
-        let (asked, op) = match (memory.phase, &self.takeover) {
+        let (purpose, op) = match (memory.phase, &self.takeover) {
             (Phase::Waiting, _) => {
                 let permissions = Permissions::single_writer(state.config.processes, state.me);
-                (Asked::Right, Op::ChangePermissions { region: 0, permissions })
+                (OpPurpose::Permission, Op::ChangePermissions { region: 0, permissions })
             }
-            (Phase::Taken, _) => (Asked::Header, READ_HEADER),
+            (Phase::Taken, _) => (OpPurpose::Header, READ_HEADER),
             (Phase::Checked, _) => {
-                memory.asked = true;
+                memory.ballot_invoked = true;
                 let header = Header { ballot: self.ballot, ..memory.header };
-                (Asked::Ballot, write(0, Cell::Header(header)))
+                (OpPurpose::Ballot, write(0, Cell::Header(header)))
             }
             (Phase::Promised, Some(takeover)) if takeover.scanned[m] < takeover.windows => {
                 let from = self.floor + 1 + takeover.scanned[m] * u64::from(state.config.window);
-                (Asked::Scan, state.config.read_entries(from))
+                (OpPurpose::Scan, state.config.read_entries(from))
             }
             (Phase::Promised, _) => return,
         };
-        links.ask(m, asked, op, out);
+        inflight.invoke(m, purpose, op, out);
     }
 
-    pub(super) fn grab_answered<R: Rules>(
+    pub(super) fn on_takeover_response<R: Rules>(
         &mut self,
         m: usize,
-        asked: Asked,
+        purpose: OpPurpose,
         response: Response<Cell>,
         state: &mut State,
     ) -> Result<(), Deposed> {
         let memory = &mut self.progress[m];
-        match (asked, response) {
-            (Asked::Right, Response::Ack) => memory.phase = Phase::Taken,
-            (Asked::Header, Response::Cells(cells)) => {
+        match (purpose, response) {
+            (OpPurpose::Permission, Response::Ack) => memory.phase = Phase::Taken,
+            (OpPurpose::Header, Response::Cells(cells)) => {
                 if let Some(Cell::Header(header)) = cells.first() {
                     memory.header = *header;
                 }
-                state.see_header(&memory.header);
+                state.observe_header(&memory.header);
                 let behind = memory.header.snapshot.index > self.floor && self.takeover.is_some();
                 // The header holds this process's ballot from before it lost its state. The process does not know what
                 // it wrote in that ballot.
-                let least = self.ballot + u64::from(memory.asked || !R::RESTARTS_ABOVE_OWN_BALLOT);
+                let least = self.ballot + u64::from(memory.ballot_invoked || !R::RESTARTS_ABOVE_OWN_BALLOT);
                 if behind || memory.header.ballot >= least && R::CHECKS_BALLOT {
                     return Err(Deposed);
                 }
                 memory.phase = Phase::Checked;
             }
-            (Asked::Ballot, Response::Ack) => {
+            (OpPurpose::Ballot, Response::Ack) => {
                 memory.header.ballot = self.ballot;
                 memory.phase = Phase::Promised;
             }
-            (Asked::Scan, Response::Cells(cells)) => {
+            (OpPurpose::Scan, Response::Cells(cells)) => {
                 let Some(takeover) = &mut self.takeover else { return Ok(()) };
                 for cell in cells {
                     let Cell::Entry(entry) = cell else { continue };
-                    state.see_entry(&entry);
+                    state.observe_entry(&entry);
                     // A later leader has written this memory.
                     if entry.ballot > self.ballot && R::CHECKS_BALLOT {
                         return Err(Deposed);
                     }
                     if entry.index > self.floor {
-                        takeover.find::<R>(entry);
+                        takeover.record::<R>(entry);
                     }
                 }
                 takeover.scanned[m] += 1;
                 if R::SCANS_UNTIL_HOLE {
-                    takeover.look_on(self.floor, &state.config);
+                    takeover.extend_scan(self.floor, &state.config);
                 }
             }
             // A correct memory never sends this response.
