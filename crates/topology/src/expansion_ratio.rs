@@ -1,8 +1,8 @@
-//! Expansion as an exact ratio, and the two forms of the bound on f: whole numbers only, nothing is rounded.
+//! Vertex expansion as an exact ratio, and the bounds on f that follow from it, in integer arithmetic.
 
 use std::cmp::Ordering;
 
-/// A vertex expansion: `boundary` vertices around `size` of them. Ordered by value.
+/// The ratio |∂S|/|S| of a set S. The order is that of the values.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpansionRatio {
     /// |∂S|.
@@ -12,25 +12,26 @@ pub struct ExpansionRatio {
 }
 
 impl ExpansionRatio {
-    /// The nearest `f64`, for eyes and for JSON.
+    /// Returns the nearest `f64`, for display and JSON.
     pub fn value(self) -> f64 {
         self.boundary as f64 / self.size as f64
     }
 
-    /// The theorem's bound (Aguilera et al., PODC 2018): the greatest f strictly below (1 − 1/(2(1+h)))·n.
+    /// Returns the bound of the theorem (Aguilera et al., PODC 2018): the greatest f strictly below (1 − 1/(2(1+h)))·n.
     pub fn bound_f(self, n: usize) -> usize {
         let (a, b) = (u128::from(self.boundary), u128::from(self.size));
-        // (1 − b/(2(a+b)))·n = (2a+b)·n / (2(a+b)), at least n/2: there is always an f below it.
-        below((2 * a + b) * n as u128, 2 * (a + b)).unwrap_or(0)
+        // (1 − b/(2(a+b)))·n = (2a+b)·n / (2(a+b)) is at least n/2, so an f below it always exists.
+        greatest_below((2 * a + b) * n as u128, 2 * (a + b)).unwrap_or(0)
     }
 
-    /// The bound as the slide writes it: the greatest f strictly below (1 − 1/(2h))·n; none if not even 0 is.
+    /// Returns the bound as a slide of the talk writes it, with h in place of 1 + h: the greatest f strictly below
+    /// (1 − 1/(2h))·n, or `None` if there is none. docs/topology.md explains why this reading is wrong.
     pub fn misread_bound(self, n: usize) -> Option<usize> {
         let (a, b) = (u128::from(self.boundary), u128::from(self.size));
-        below((2 * a).checked_sub(b)? * n as u128, 2 * a)
+        greatest_below((2 * a).checked_sub(b)? * n as u128, 2 * a)
     }
 
-    /// The ratio in lowest terms.
+    /// Returns the ratio in lowest terms.
     pub fn in_lowest_terms(self) -> ExpansionRatio {
         let mut gcd = (self.size, self.boundary);
         while gcd.1 != 0 {
@@ -40,8 +41,8 @@ impl ExpansionRatio {
     }
 }
 
-/// The greatest whole number strictly below `numerator / denominator`; none if that is negative, or there is no quotient.
-fn below(numerator: u128, denominator: u128) -> Option<usize> {
+/// Returns the greatest integer strictly below `numerator / denominator`, or `None` if it is negative or the denominator is 0.
+fn greatest_below(numerator: u128, denominator: u128) -> Option<usize> {
     if denominator == 0 {
         return None;
     }

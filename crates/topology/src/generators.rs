@@ -1,10 +1,10 @@
-//! Graphs by name.
+//! Generators of graph families.
 
 use mitra_prng::Prng;
 
 use crate::graph::{Graph, GraphError, MAX_EDGES, MAX_VERTICES};
 
-/// A family's name, and the names of its sizes.
+/// The families: the name of each, and the names of its size arguments.
 pub const FAMILIES: [(&str, &[&str]); 9] = [
     ("ring", &["N"]),
     ("complete", &["N"]),
@@ -17,19 +17,19 @@ pub const FAMILIES: [(&str, &[&str]); 9] = [
     ("random-regular", &["N", "DEGREE"]),
 ];
 
-/// Why there is no such graph.
+/// Error: the family has no such graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeneratorError {
-    /// No family of this name.
+    /// No family has this name.
     #[error("no family `{}`: there are {}", .0.escape_debug(), names())]
     Unknown(String),
-    /// Too few sizes or too many.
+    /// The number of size arguments is wrong: the family, the number that it takes, and its usage.
     #[error("{0} takes {1}: {0}{2}")]
     Sizes(&'static str, usize, String),
-    /// A size that makes no such graph.
+    /// The family has no graph of this size.
     #[error("{0}")]
     Size(&'static str),
-    /// Too large or empty.
+    /// The graph would be empty or too large.
     #[error(transparent)]
     Graph(#[from] GraphError),
 }
@@ -38,15 +38,18 @@ fn names() -> String {
     FAMILIES.map(|(name, _)| name).join(", ")
 }
 
-/// The graph of this family and these sizes; `seed` chooses among the random ones.
+/// Generates the graph of a family with these sizes. `seed` determines the graph of a random family.
+///
+/// # Errors
+/// See [`GeneratorError`].
 pub fn generate(name: &str, sizes: &[usize], seed: u64) -> Result<Graph, GeneratorError> {
-    let &(name, wanted) = FAMILIES
+    let &(name, size_names) = FAMILIES
         .iter()
         .find(|(known, _)| *known == name)
         .ok_or_else(|| GeneratorError::Unknown(name.chars().take(40).collect()))?;
-    if sizes.len() != wanted.len() {
-        let usage = wanted.iter().map(|size| format!(" {size}")).collect();
-        return Err(GeneratorError::Sizes(name, wanted.len(), usage));
+    if sizes.len() != size_names.len() {
+        let usage = size_names.iter().map(|size| format!(" {size}")).collect();
+        return Err(GeneratorError::Sizes(name, size_names.len(), usage));
     }
     let size = |i: usize| sizes.get(i).copied().unwrap_or(0);
     let (a, b) = (size(0), size(1));
@@ -114,12 +117,14 @@ fn lattice(rows: usize, columns: usize, wrapped: bool) -> Vec<(u32, u32)> {
     edges
 }
 
-/// The edges of a random graph in which all degrees are `degree` < `n`, but for one less at the last vertex if `n`·`degree`
-/// is odd. (Nearly uniform: stubs are paired at random, and pairs that make no simple graph are switched with others.)
+/// Generates the edges of a nearly uniform random graph of degree `degree` < `n`. If `n`·`degree` is odd, the degree of the last
+/// vertex is one less.
+///
+/// The configuration model pairs stubs at random. Pairs that are loops or parallel edges are then switched with other edges.
 pub(crate) fn random_edges(n: usize, degree: usize, seed: u64) -> Vec<(u32, u32)> {
     let mut rng = Prng::new(seed);
     let odd = n * degree % 2;
-    // A dense graph is what a sparse one lacks.
+    // A dense graph is generated as the complement of a sparse one.
     let dense = 2 * degree > n;
     let mut degrees = vec![if dense { n - 1 - degree } else { degree }; n];
     if dense {
@@ -127,63 +132,67 @@ pub(crate) fn random_edges(n: usize, degree: usize, seed: u64) -> Vec<(u32, u32)
     } else {
         degrees[n - 1] -= odd;
     }
-    let near = loop {
-        if let Some(near) = pair(&degrees, &mut rng) {
-            break near;
+    let neighbours = loop {
+        if let Some(neighbours) = pair_stubs(&degrees, &mut rng) {
+            break neighbours;
         }
     };
-    let is_wanted = |u: u32, v: u32| near[u as usize].contains(&v) != dense;
+    let is_edge = |u: u32, v: u32| neighbours[u as usize].contains(&v) != dense;
     if dense {
         return (0..n as u32)
             .flat_map(|u| (u + 1..n as u32).map(move |v| (u, v)))
-            .filter(|&(u, v)| is_wanted(u, v))
+            .filter(|&(u, v)| is_edge(u, v))
             .collect();
     }
-    let edges = near.iter().enumerate().flat_map(|(u, near)| near.iter().map(move |&v| (u as u32, v)));
+    let edges = neighbours
+        .iter()
+        .enumerate()
+        .flat_map(|(u, neighbours)| neighbours.iter().map(move |&v| (u as u32, v)));
     edges.filter(|(u, v)| u < v).collect()
 }
 
-/// The neighbours of each vertex in a simple graph of these degrees; none if this attempt failed.
-fn pair(degrees: &[usize], rng: &mut Prng) -> Option<Vec<Vec<u32>>> {
+/// Returns the neighbours of each vertex in a random simple graph of these degrees, or `None` if the attempt failed.
+fn pair_stubs(degrees: &[usize], rng: &mut Prng) -> Option<Vec<Vec<u32>>> {
     let mut stubs: Vec<u32> =
         degrees.iter().enumerate().flat_map(|(v, &d)| std::iter::repeat_n(v as u32, d)).collect();
     rng.shuffle(&mut stubs);
-    let mut near: Vec<Vec<u32>> = vec![Vec::new(); degrees.len()];
-    let free = |near: &[Vec<u32>], u: u32, v: u32| u != v && !near[u as usize].contains(&v);
-    fn join(near: &mut [Vec<u32>], u: u32, v: u32) {
-        near[u as usize].push(v);
-        near[v as usize].push(u);
+    let mut neighbours: Vec<Vec<u32>> = vec![Vec::new(); degrees.len()];
+    let can_connect =
+        |neighbours: &[Vec<u32>], u: u32, v: u32| u != v && !neighbours[u as usize].contains(&v);
+    fn add_edge(neighbours: &mut [Vec<u32>], u: u32, v: u32) {
+        neighbours[u as usize].push(v);
+        neighbours[v as usize].push(u);
     }
-    fn part(near: &mut [Vec<u32>], u: u32, v: u32) {
-        near[u as usize].retain(|&w| w != v);
-        near[v as usize].retain(|&w| w != u);
+    fn remove_edge(neighbours: &mut [Vec<u32>], u: u32, v: u32) {
+        neighbours[u as usize].retain(|&w| w != v);
+        neighbours[v as usize].retain(|&w| w != u);
     }
-    let (mut edges, mut unfit) = (Vec::new(), Vec::new());
+    let (mut edges, mut conflicting) = (Vec::new(), Vec::new());
     for stubs in stubs.chunks_exact(2) {
         let (u, v) = (stubs[0], stubs[1]);
-        if free(&near, u, v) {
-            join(&mut near, u, v);
+        if can_connect(&neighbours, u, v) {
+            add_edge(&mut neighbours, u, v);
             edges.push((u, v));
         } else {
-            unfit.push((u, v));
+            conflicting.push((u, v));
         }
     }
-    'unfit: for (u, v) in unfit {
+    'conflicting: for (u, v) in conflicting {
         for _ in 0..1000.min(100 * edges.len()) {
             let i = rng.index(edges.len());
             let (x, y) = if rng.index(2) == 0 { edges[i] } else { (edges[i].1, edges[i].0) };
-            if free(&near, u, x) && free(&near, v, y) && (u, x) != (y, v) {
-                part(&mut near, x, y);
-                join(&mut near, u, x);
-                join(&mut near, v, y);
+            if can_connect(&neighbours, u, x) && can_connect(&neighbours, v, y) && (u, x) != (y, v) {
+                remove_edge(&mut neighbours, x, y);
+                add_edge(&mut neighbours, u, x);
+                add_edge(&mut neighbours, v, y);
                 edges[i] = (u, x);
                 edges.push((v, y));
-                continue 'unfit;
+                continue 'conflicting;
             }
         }
         return None;
     }
-    Some(near)
+    Some(neighbours)
 }
 
 #[cfg(test)]
@@ -191,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_odd_sum_of_degrees_costs_the_last_vertex_one() {
+    fn odd_degree_sum_reduces_the_last_degree() {
         for (n, degree) in [(5, 3), (7, 1), (9, 5), (9, 7), (31, 3), (31, 29)] {
             let graph = Graph::new(n, &random_edges(n, degree, 2)).unwrap();
             let degrees: Vec<_> = graph.vertices().map(|v| graph.degree(v)).collect();

@@ -1,33 +1,33 @@
-//! The graph: who shares memory with whom.
+//! The shared-memory graph.
 
 use std::collections::VecDeque;
 
-/// Most processes that are taken; more would only cost memory.
+/// The greatest number of vertices. The limit bounds memory use.
 pub const MAX_VERTICES: usize = 100_000;
-/// Most connections (undirected edges) that are taken.
+/// The greatest number of undirected edges.
 pub const MAX_EDGES: usize = 5_000_000;
 
-/// Why there is no such graph.
+/// Error: no graph has these vertices and edges.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GraphError {
-    /// No process at all.
+    /// There is no vertex.
     #[error("a graph without vertices: at least one is needed")]
     Empty,
-    /// More than [`MAX_VERTICES`].
+    /// There are more than [`MAX_VERTICES`] vertices.
     #[error("{0} vertices, more than the limit of {MAX_VERTICES}")]
     TooManyVertices(usize),
-    /// More than [`MAX_EDGES`].
+    /// There are more than [`MAX_EDGES`] edges.
     #[error("more than the limit of {MAX_EDGES} edges")]
     TooManyEdges,
-    /// An edge names a vertex that is not there.
+    /// An edge names a vertex that does not exist.
     #[error("the edge {0} {1} names a vertex that is not there: there are {2}, from 0")]
     NoSuchVertex(u32, u32, usize),
-    /// An edge from a vertex to itself.
+    /// An edge leads from a vertex to itself.
     #[error("the edge {0} {0} leads from a vertex to itself: a process reaches its own memory anyway")]
     Loop(u32),
 }
 
-/// An undirected graph of processes, each a vertex from 0. Neighbours share memory: each may access the other's registers.
+/// An undirected graph. Its vertices are processes, numbered from 0, and neighbours can access each other's registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Graph {
     /// The neighbours of `v` are `targets[starts[v]..starts[v + 1]]`, in ascending order.
@@ -36,7 +36,10 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// The graph of `n` vertices with these edges; an edge that is named twice, in either direction, is one.
+    /// Creates the graph with `n` vertices and these edges. Repeated edges, in either direction, count once.
+    ///
+    /// # Errors
+    /// See [`GraphError`].
     pub fn new(n: usize, edges: &[(u32, u32)]) -> Result<Graph, GraphError> {
         if n == 0 {
             return Err(GraphError::Empty);
@@ -47,7 +50,7 @@ impl Graph {
         if edges.len() > MAX_EDGES {
             return Err(GraphError::TooManyEdges);
         }
-        let mut both = Vec::with_capacity(2 * edges.len());
+        let mut arcs = Vec::with_capacity(2 * edges.len());
         for &(u, v) in edges {
             if u.max(v) as usize >= n {
                 return Err(GraphError::NoSuchVertex(u, v, n));
@@ -55,71 +58,71 @@ impl Graph {
             if u == v {
                 return Err(GraphError::Loop(u));
             }
-            both.extend([(u, v), (v, u)]);
+            arcs.extend([(u, v), (v, u)]);
         }
-        both.sort_unstable();
-        both.dedup();
+        arcs.sort_unstable();
+        arcs.dedup();
         let mut starts = vec![0; n + 1];
-        for &(u, _) in &both {
+        for &(u, _) in &arcs {
             starts[u as usize + 1] += 1;
         }
         for v in 0..n {
             starts[v + 1] += starts[v];
         }
-        Ok(Graph { starts, targets: both.into_iter().map(|(_, v)| v).collect() })
+        Ok(Graph { starts, targets: arcs.into_iter().map(|(_, v)| v).collect() })
     }
 
-    /// The number of vertices.
+    /// Returns the number of vertices.
     pub fn vertex_count(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// The vertices.
+    /// Returns the vertices.
     pub fn vertices(&self) -> std::ops::Range<u32> {
         0..self.vertex_count() as u32
     }
 
-    /// The neighbours of `v`, in ascending order.
+    /// Returns the neighbours of `v`, in ascending order.
     pub fn neighbours(&self, v: u32) -> &[u32] {
         &self.targets[self.starts[v as usize]..self.starts[v as usize + 1]]
     }
 
-    /// N\[v\]: `v` and its neighbours.
+    /// Returns the closed neighbourhood N\[v\]: `v` and its neighbours.
     pub fn closed_neighbourhood(&self, v: u32) -> impl Iterator<Item = u32> + '_ {
         std::iter::once(v).chain(self.neighbours(v).iter().copied())
     }
 
-    /// The number of neighbours: the RDMA connections of the NIC of `v`.
+    /// Returns the number of neighbours, which is the number of RDMA connections of the process.
     pub fn degree(&self, v: u32) -> usize {
         self.neighbours(v).len()
     }
 
-    /// The number of edges.
+    /// Returns the number of edges.
     pub fn edge_count(&self) -> usize {
         self.targets.len() / 2
     }
 
-    /// The edges, each once, the smaller vertex first.
+    /// Returns each edge once, with the smaller vertex first.
     pub fn edges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.vertices().flat_map(|u| self.neighbours(u).iter().filter(move |&&v| u < v).map(move |&v| (u, v)))
     }
 
-    /// The least and the greatest degree.
+    /// Returns the least and the greatest degree.
     pub fn degree_range(&self) -> (usize, usize) {
         let degrees = || self.vertices().map(|v| self.degree(v));
         (degrees().min().unwrap_or(0), degrees().max().unwrap_or(0))
     }
 
-    /// N\[S\], in ascending order: what the processes of `set` represent, namely themselves and their neighbours.
+    /// Returns the closed neighbourhood N\[S\] of a set, in ascending order: the processes that it represents.
     pub fn represented(&self, set: &[u32]) -> Vec<u32> {
-        let mut within = vec![false; self.vertex_count()];
+        let mut is_represented = vec![false; self.vertex_count()];
         for w in set.iter().flat_map(|&v| self.closed_neighbourhood(v)) {
-            within[w as usize] = true;
+            is_represented[w as usize] = true;
         }
-        self.vertices().filter(|&v| within[v as usize]).collect()
+        self.vertices().filter(|&v| is_represented[v as usize]).collect()
     }
 
-    /// The vertices in breadth-first order from `start`; those that cannot be reached are left out.
+    /// Returns the vertices that are reachable from `start`, in breadth-first order.
     pub fn bfs_order(&self, start: u32) -> Vec<u32> {
         let mut seen = vec![false; self.vertex_count()];
         seen[start as usize] = true;
@@ -135,7 +138,7 @@ impl Graph {
         order
     }
 
-    /// Whether every vertex can be reached from every other.
+    /// Whether every vertex is reachable from every other.
     pub fn is_connected(&self) -> bool {
         self.bfs_order(0).len() == self.vertex_count()
     }

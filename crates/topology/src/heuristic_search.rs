@@ -1,4 +1,4 @@
-//! Looks for bad sets where no exact search can: greedily from many beginnings, and along orders that lay the graph out.
+//! Heuristic search for witnesses in graphs of any size: greedy growth from many start vertices, and breadth-first orders.
 
 use std::collections::VecDeque;
 
@@ -7,19 +7,19 @@ use mitra_prng::Prng;
 use crate::graph::Graph;
 use crate::witnesses::Witnesses;
 
-/// Beginnings that are drawn in a large graph: one of more than ten times as many vertices.
-const BEGINNINGS: usize = 24;
+/// The number of start vertices that are drawn in a large graph: one of more than ten times as many vertices.
+const STARTS: usize = 24;
 
-/// Grows sets from single vertices: from each of a small graph; of a large one, from `seed`'s choice and from one of the
-/// least degree, so that if any single process represents a minority, one is found.
+/// Grows sets from every vertex of a small graph. In a large graph it grows them from random vertices and from a vertex of least
+/// degree, which is a witness for HBO if any single vertex is.
 pub(crate) fn grow_sets(graph: &Graph, seed: u64, witnesses: &mut Witnesses) {
     let mut rng = Prng::new(seed);
     let n = graph.vertex_count();
-    let starts: Vec<u32> = if n <= 10 * BEGINNINGS {
+    let starts: Vec<u32> = if n <= 10 * STARTS {
         graph.vertices().collect()
     } else {
         let least = graph.vertices().min_by_key(|&v| graph.degree(v));
-        least.into_iter().chain((0..BEGINNINGS).map(|_| rng.index(n) as u32)).collect()
+        least.into_iter().chain((0..STARTS).map(|_| rng.index(n) as u32)).collect()
     };
     for start in starts {
         for oldest_first in [true, false] {
@@ -29,8 +29,8 @@ pub(crate) fn grow_sets(graph: &Graph, seed: u64, witnesses: &mut Witnesses) {
     }
 }
 
-/// Half of the vertices, beginning with `start`: next comes always one that adds least to what is represented, of these
-/// the one that became so cheap first or last.
+/// Returns half of the vertices, in an order that starts with `start` and continues greedily: the next vertex adds the fewest
+/// vertices to the closed neighbourhood. Ties go to the vertex that reached this cost first or last.
 fn greedy(graph: &Graph, start: u32, oldest_first: bool) -> Vec<u32> {
     let n = graph.vertex_count();
     let mut cost: Vec<u32> = graph.vertices().map(|v| graph.degree(v) as u32 + 1).collect();
@@ -47,7 +47,7 @@ fn greedy(graph: &Graph, start: u32, oldest_first: bool) -> Vec<u32> {
                 let queue: &mut VecDeque<u32> = &mut queues[cheapest];
                 let popped = if oldest_first { queue.pop_front() } else { queue.pop_back() };
                 match popped {
-                    // An entry of what is taken, or was dearer then, is dropped: it is out of date.
+                    // Entries of taken vertices and entries with an earlier cost are stale and are skipped.
                     Some(v) if !taken[v as usize] && cost[v as usize] as usize == cheapest => v,
                     Some(_) => continue,
                     None => {
@@ -78,9 +78,9 @@ fn greedy(graph: &Graph, start: u32, oldest_first: bool) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// All but one of these processes represent nearly everybody; that one alone is no majority.
+    /// A clique and one more vertex of degree 1, which is the only vertex that represents a minority.
     #[test]
-    fn a_single_process_that_is_a_minority_is_always_found() {
+    fn vertex_that_represents_a_minority_is_found() {
         let n = 601;
         let clique = crate::generators::generate("complete", &[n - 1], 0).unwrap();
         let edges: Vec<_> = clique.edges().chain([(17, n as u32 - 1)]).collect();

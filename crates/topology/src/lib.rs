@@ -1,13 +1,4 @@
-//! How many crashes a shared-memory graph tolerates, by every measure, with the sets that defeat it; never does I/O or draws its own randomness.
-//!
-//! Processes are the vertices of a [`Graph`]; neighbours may access each other's registers, as RDMA lets them, and all may
-//! exchange messages. *Memory outlives its process*: what a neighbour wrote can be read after its crash (Aguilera et al.,
-//! "Passing Messages while Sharing Memory", PODC 2018). So a live process represents itself and its neighbours.
-//!
-//! [`Measures::of`] answers with the vertex expansion, the theorem's bound on f, the exact tolerance of HBO, and the best
-//! that any algorithm can do: exactly for small graphs, between bounds for graphs of up to [`MAX_VERTICES`] vertices.
-//! [`family`] has graphs by name, [`suggest`] a sparse one that tolerates f, [`edges`] reads and writes them as text.
-//! `docs/topology.md` defines each measure with its source.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod edge_list;

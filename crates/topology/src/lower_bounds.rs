@@ -1,47 +1,48 @@
-//! What is certain without any search: lower bounds from degrees and connectivity.
+//! Lower bounds from degrees and connectivity, which need no search.
 
 use crate::expansion_ratio::ExpansionRatio;
 use crate::graph::Graph;
 use crate::spectral_bounds::Spectrum;
 
-/// Upper bounds on the sets that [`Witnesses`](crate::witnesses::Witnesses) holds examples of: no worse ones exist.
+/// Lower bounds on the measures, as limits on the sets of which [`Witnesses`](crate::witnesses::Witnesses) holds examples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LowerBounds {
-    /// The expansion is at least this; none for a single vertex, which has no set to measure.
+    /// A lower bound on the expansion; `None` for a single vertex, which has no set of at most n/2 vertices.
     pub(crate) expansion: Option<ExpansionRatio>,
-    /// No set of more processes represents at most n/2.
-    pub(crate) minority: usize,
-    /// No SM-cut has more on each side.
-    pub(crate) cut: usize,
+    /// An upper bound on the size of a set that represents at most n/2 processes.
+    pub(crate) max_minority: usize,
+    /// An upper bound on the size of each side of an SM-cut.
+    pub(crate) max_cut: usize,
 }
 
 impl LowerBounds {
-    /// From degrees and connectivity.
+    /// Derives the bounds from the degrees and the connectivity.
     ///
-    /// Of S with |S| ≤ n/2, |∂S| is at least the connectivity, and at least (least degree + 1) − |S|: what one of its
-    /// vertices represents, without S. The two sides of an SM-cut represent disjoint sets, of which one has at most n/2;
-    /// and one of them touches no neighbour of the vertex of greatest degree, or they would be joined by it.
+    /// For |S| ≤ n/2, |∂S| is at least the vertex connectivity, and at least (least degree + 1) − |S|, because one vertex of S
+    /// alone has least degree + 1 vertices in its closed neighbourhood. The two sides of an SM-cut have disjoint closed
+    /// neighbourhoods, so one of the neighbourhoods has at most n/2 vertices. One side contains no vertex of the closed
+    /// neighbourhood of a vertex of greatest degree; otherwise that vertex would connect the sides.
     pub(crate) fn from_degrees(graph: &Graph) -> LowerBounds {
         let n = graph.vertex_count();
-        let (least, most) = graph.degree_range();
+        let (least, greatest) = graph.degree_range();
         let connected = connectivity(graph);
         let boundary = connected.max((least + 1).saturating_sub(n / 2));
         let expansion = (n > 1).then_some(ExpansionRatio { boundary: boundary as u64, size: n as u64 / 2 });
-        let minority = if 2 * (least + 1) > n { 0 } else { n / 2 - boundary };
-        LowerBounds { expansion, minority, cut: minority.min(n - 1 - most) }
+        let max_minority = if 2 * (least + 1) > n { 0 } else { n / 2 - boundary };
+        LowerBounds { expansion, max_minority, max_cut: max_minority.min(n - 1 - greatest) }
     }
 
-    /// With what the eigenvalues say.
+    /// Replaces the bounds by the spectral ones where those are better.
     pub(crate) fn tighten(&mut self, n: usize, spectrum: &Spectrum) {
         const UNIT: u64 = 1 << 20;
         let expansion = ExpansionRatio { boundary: (spectrum.expansion() * UNIT as f64) as u64, size: UNIT };
         self.expansion = self.expansion.max(Some(expansion));
-        self.minority = self.minority.min(spectrum.minority(n));
-        self.cut = self.cut.min(spectrum.cut(n)).min(self.minority);
+        self.max_minority = self.max_minority.min(spectrum.minority(n));
+        self.max_cut = self.max_cut.min(spectrum.cut(n)).min(self.max_minority);
     }
 }
 
-/// How many vertices must go before the rest falls apart, counted up to 2.
+/// Returns the vertex connectivity, or 2 if it is greater.
 fn connectivity(graph: &Graph) -> usize {
     match graph.is_connected() {
         false => 0,
@@ -49,28 +50,29 @@ fn connectivity(graph: &Graph) -> usize {
     }
 }
 
-/// Whether a connected graph has a vertex without which it would not be (Hopcroft and Tarjan 1973).
+/// Whether a connected graph has a cut vertex (Hopcroft and Tarjan 1973).
 fn has_cut_vertex(graph: &Graph) -> bool {
     let n = graph.vertex_count();
-    // When a vertex was entered, from 1, and the earliest that it or what is below it touches.
-    let (mut entered, mut earliest) = (vec![0; n], vec![0; n]);
+    // The discovery time of each vertex, from 1, and its low-point: the least discovery time that its subtree reaches by a back
+    // edge.
+    let (mut discovered, mut low_point) = (vec![0; n], vec![0; n]);
     let mut children_of_root = 0;
     let mut clock = 1;
-    entered[0] = clock;
-    earliest[0] = clock;
-    // A vertex, its parent, and how many of its neighbours were looked at.
+    discovered[0] = clock;
+    low_point[0] = clock;
+    // The vertices on the current path: each with its parent and the number of its neighbours that are done.
     let mut path = vec![(0u32, 0u32, 0usize)];
-    while let Some((v, parent, looked)) = path.last_mut() {
+    while let Some((v, parent, done)) = path.last_mut() {
         let (v, parent) = (*v, *parent);
-        if let Some(&w) = graph.neighbours(v).get(*looked) {
-            *looked += 1;
-            if entered[w as usize] == 0 {
+        if let Some(&w) = graph.neighbours(v).get(*done) {
+            *done += 1;
+            if discovered[w as usize] == 0 {
                 clock += 1;
-                entered[w as usize] = clock;
-                earliest[w as usize] = clock;
+                discovered[w as usize] = clock;
+                low_point[w as usize] = clock;
                 path.push((w, v, 0));
             } else {
-                earliest[v as usize] = earliest[v as usize].min(entered[w as usize]);
+                low_point[v as usize] = low_point[v as usize].min(discovered[w as usize]);
             }
             continue;
         }
@@ -80,10 +82,10 @@ fn has_cut_vertex(graph: &Graph) -> bool {
         }
         if parent == 0 {
             children_of_root += 1;
-        } else if earliest[v as usize] >= entered[parent as usize] {
+        } else if low_point[v as usize] >= discovered[parent as usize] {
             return true;
         }
-        earliest[parent as usize] = earliest[parent as usize].min(earliest[v as usize]);
+        low_point[parent as usize] = low_point[parent as usize].min(low_point[v as usize]);
     }
     children_of_root > 1
 }
@@ -95,12 +97,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn connectivity_is_what_removing_vertices_shows(n in 1usize..8, edges in proptest::collection::vec((0u32..8, 0u32..8), 0..16)) {
+        fn connectivity_matches_removal_of_each_vertex(n in 1usize..8, edges in proptest::collection::vec((0u32..8, 0u32..8), 0..16)) {
             let edges: Vec<_> = edges.into_iter().filter(|&(u, v)| u != v && u.max(v) < n as u32).collect();
             let graph = Graph::new(n, &edges).unwrap();
-            let without = |gone: u32| {
-                let renamed = |v: u32| v - u32::from(v > gone);
-                let rest = edges.iter().filter(|&&(u, v)| u != gone && v != gone);
+            let without = |removed: u32| {
+                let renamed = |v: u32| v - u32::from(v > removed);
+                let rest = edges.iter().filter(|&&(u, v)| u != removed && v != removed);
                 Graph::new(n - 1, &rest.map(|&(u, v)| (renamed(u), renamed(v))).collect::<Vec<_>>()).unwrap()
             };
             let expected = match graph.is_connected() {

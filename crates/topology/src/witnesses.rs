@@ -1,39 +1,39 @@
-//! Sets that show what a graph does *not* tolerate: whatever finds them, each proves an upper bound.
+//! Sets that prove upper bounds on the measures.
 
 use crate::expansion_ratio::ExpansionRatio;
 use crate::graph::Graph;
 
-/// The worst sets found so far.
+/// For each measure, the set that proves the least upper bound found so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Witnesses {
-    /// S with 1 ≤ |S| ≤ n/2 and its ratio |∂S|/|S|: the expansion is at most that.
+    /// A set S with 1 ≤ |S| ≤ n/2 and its ratio |∂S|/|S|, which bounds the expansion from above.
     pub expansion_set: Option<(ExpansionRatio, Vec<u32>)>,
-    /// A set of processes that represents at most n/2: HBO decides nothing when these alone are left.
+    /// A set of processes that represents at most n/2 processes. HBO does not decide if only these are alive.
     pub hbo_minority: Vec<u32>,
-    /// An SM-cut: two sets of the same size at distance 3 or more, so that each must think the other crashed.
+    /// An SM-cut: two sets of the same size at distance 3 or more. Neither set can tell whether the other is alive.
     pub sm_cut: [Vec<u32>; 2],
 }
 
 impl Witnesses {
-    /// Tries every beginning of `order` (distinct vertices).
+    /// Evaluates every prefix of `order`, which consists of distinct vertices, for all three measures.
     pub(crate) fn try_order(&mut self, graph: &Graph, order: &[u32]) {
         let n = graph.vertex_count();
-        // 0: unseen, 1: within two steps, 2: represented.
-        let mut near = vec![0u8; n];
+        // 0: farther than two steps from the prefix, 1: at two steps, 2: represented.
+        let mut level = vec![0u8; n];
         let (mut represented, mut within_two) = (0, 0);
         let (mut thinnest, mut minority, mut cut) = (None, 0, (0, 0));
         for (i, &v) in order.iter().enumerate() {
             let size = i + 1;
             for w in graph.closed_neighbourhood(v) {
-                if near[w as usize] == 2 {
+                if level[w as usize] == 2 {
                     continue;
                 }
-                within_two += usize::from(near[w as usize] == 0);
-                near[w as usize] = 2;
+                within_two += usize::from(level[w as usize] == 0);
+                level[w as usize] = 2;
                 represented += 1;
                 for &x in graph.neighbours(w) {
-                    if near[x as usize] == 0 {
-                        near[x as usize] = 1;
+                    if level[x as usize] == 0 {
+                        level[x as usize] = 1;
                         within_two += 1;
                     }
                 }
@@ -65,18 +65,18 @@ impl Witnesses {
         }
     }
 
-    /// Tries a set, in all three roles, with what it represents and what that represents.
+    /// Evaluates a set, like [`try_order`](Self::try_order).
     pub(crate) fn try_set(&mut self, graph: &Graph, set: impl IntoIterator<Item = u32>) {
         self.try_order(graph, &set.into_iter().collect::<Vec<_>>());
     }
 }
 
-/// `half` of `set`, and as many of those that are 3 or more steps away from it.
-fn sm_cut(graph: &Graph, set: &[u32], half: usize) -> [Vec<u32>; 2] {
+/// Returns `size` vertices of `set`, and as many vertices at distance 3 or more from it.
+fn sm_cut(graph: &Graph, set: &[u32], size: usize) -> [Vec<u32>; 2] {
     let mut near = vec![false; graph.vertex_count()];
     for v in graph.represented(&graph.represented(set)) {
         near[v as usize] = true;
     }
-    let far = graph.vertices().filter(|&v| !near[v as usize]).take(half).collect();
-    [set[..half].to_vec(), far]
+    let far = graph.vertices().filter(|&v| !near[v as usize]).take(size).collect();
+    [set[..size].to_vec(), far]
 }

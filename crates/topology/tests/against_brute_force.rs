@@ -1,4 +1,4 @@
-//! Measures against implementations that share nothing with them: every subset, by the definition, as slowly as it takes.
+//! Compares the measures with a brute-force implementation, which enumerates all subsets and shares no code with them.
 
 use mitra_topology::{Graph, Measures, generators};
 use proptest::prelude::*;
@@ -9,13 +9,13 @@ type Edge = (u32, u32);
 fn graphs() -> impl Strategy<Value = (usize, Vec<Edge>)> {
     (1usize..=9, 0.0..1.0f64).prop_flat_map(|(n, density)| {
         let pairs: Vec<Edge> = (0..n as u32).flat_map(|u| (u + 1..n as u32).map(move |v| (u, v))).collect();
-        proptest::collection::vec(proptest::bool::weighted(density), pairs.len()).prop_map(move |is_in| {
-            (n, pairs.iter().zip(is_in).filter(|(_, is_in)| *is_in).map(|(pair, _)| *pair).collect())
+        proptest::collection::vec(proptest::bool::weighted(density), pairs.len()).prop_map(move |chosen| {
+            (n, pairs.iter().zip(chosen).filter(|(_, chosen)| *chosen).map(|(pair, _)| *pair).collect())
         })
     })
 }
 
-/// Steps between any two vertices (Floyd and Warshall); `usize::MAX / 2` where there is no way.
+/// Distances between all pairs of vertices (Floyd and Warshall); `usize::MAX / 2` for unconnected pairs.
 fn distances(n: usize, edges: &[Edge]) -> Vec<Vec<usize>> {
     let mut steps = vec![vec![usize::MAX / 2; n]; n];
     for &(u, v) in edges {
@@ -36,7 +36,7 @@ fn distances(n: usize, edges: &[Edge]) -> Vec<Vec<usize>> {
 }
 
 struct Naive {
-    /// |∂S| and |S| of the least ratio.
+    /// |∂S| and |S| of the set with the least ratio.
     expansion: Option<(usize, usize)>,
     bound_f: usize,
     hbo_f: usize,
@@ -71,8 +71,8 @@ fn naive(n: usize, edges: &[Edge]) -> Naive {
     Naive { expansion, bound_f, hbo_f, best_f }
 }
 
-/// What a result shows as proof is checked by the definition.
-fn check_examples(n: usize, edges: &[Edge], measures: &Measures) {
+/// Checks the witnesses by their definitions.
+fn check_witnesses(n: usize, edges: &[Edge], measures: &Measures) {
     let steps = distances(n, edges);
     let represented =
         |set: &[u32]| (0..n).filter(|&v| set.iter().any(|&u| steps[u as usize][v] <= 1)).count();
@@ -99,7 +99,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn exact_is_what_every_subset_shows((n, edges) in graphs()) {
+    fn exact_measures_match_brute_force((n, edges) in graphs()) {
         let measures = Measures::of(&Graph::new(n, &edges).unwrap(), 1, &|_| ());
         let naive = naive(n, &edges);
         prop_assert!(measures.is_exact());
@@ -112,12 +112,12 @@ proptest! {
             [measures.bound_f.at_least, measures.hbo_f.at_least, measures.best_f.at_least],
             [naive.bound_f, naive.hbo_f, naive.best_f]
         );
-        check_examples(n, &edges, &measures);
+        check_witnesses(n, &edges, &measures);
     }
 
-    /// Without any search, as for a large graph: the true values lie between the bounds.
+    /// Without an exact search, as for a large graph.
     #[test]
-    fn bounds_hold_what_every_subset_shows((n, edges) in graphs()) {
+    fn bounds_contain_brute_force_values((n, edges) in graphs()) {
         let measures = Measures::with_branch_limit(&Graph::new(n, &edges).unwrap(), 1, 0, &|_| ());
         let naive = naive(n, &edges);
         if let Some(((b, s), h)) = naive.expansion.zip(measures.expansion) {
@@ -129,13 +129,13 @@ proptest! {
         {
             prop_assert!(bounds.at_least <= f && f <= bounds.at_most, "{} {:?}", f, bounds);
         }
-        check_examples(n, &edges, &measures);
+        check_witnesses(n, &edges, &measures);
     }
 }
 
-/// Larger graphs than a naive search can take: what the exact search says lies between the bounds.
+/// Graphs that are too large for brute force.
 #[test]
-fn bounds_never_contradict_the_exact_search() {
+fn bounds_contain_exact_search_values() {
     let mut spectral = 0;
     let graphs = (0..24)
         .map(|seed| ("random-regular", vec![16 + (seed % 4) * 4, 3 + seed % 5], seed as u64))
@@ -161,5 +161,5 @@ fn bounds_never_contradict_the_exact_search() {
             assert!(bounds.at_least <= f && f <= bounds.at_most, "{name} {sizes:?}: {f} {bounds:?}");
         }
     }
-    assert!(spectral > 10, "the eigenvalues were hardly asked: {spectral}");
+    assert!(spectral > 10, "only {spectral} graphs needed spectral bounds");
 }

@@ -1,8 +1,8 @@
-//! Every row and column of the table in docs/topology.md, which corrects the slide's bound.
+//! Every cell of the table in docs/topology.md that compares the theorem's bound with the slide's.
 
 use mitra_topology::{ExpansionRatio, Graph, Measures, generators};
 
-/// h, and the greatest f by the theorem, the slide, HBO, and at best.
+/// h, and the greatest f by the theorem, the slide, HBO, and the best possible algorithm.
 type Row<'a> = (&'a str, usize, Option<usize>, usize, usize);
 
 fn check(graph: &Graph, expected: Row<'_>) {
@@ -14,7 +14,7 @@ fn check(graph: &Graph, expected: Row<'_>) {
 }
 
 #[test]
-fn every_row_of_the_table() {
+fn measures_match_the_documented_table() {
     let family = |name, sizes: &[usize]| generators::generate(name, sizes, 0).unwrap();
     check(&family("complete", &[4]), ("1", 2, Some(1), 3, 3));
     check(&family("complete", &[6]), ("1", 4, Some(2), 5, 5));
@@ -27,21 +27,21 @@ fn every_row_of_the_table() {
 }
 
 #[test]
-fn a_single_process_has_no_set_to_measure_and_cannot_be_lost() {
+fn single_process_has_no_expansion_and_tolerates_no_crash() {
     let measures = Measures::of(&Graph::new(1, &[]).unwrap(), 0, &|_| ());
     assert!(measures.is_exact() && measures.expansion.is_none());
     assert_eq!([measures.bound_f, measures.hbo_f, measures.best_f].map(|f| f.at_most), [0; 3]);
 }
 
-/// The theorem's bound is strict: where (1 − 1/(2(1+h)))·n is whole, f is one less; no rounding may hide that.
+/// The theorem's bound is strict: if (1 − 1/(2(1+h)))·n is an integer, f is one less. Floating-point rounding could miss that.
 #[test]
-fn bounds_on_f_are_strict_and_exact() {
+fn bound_on_f_is_strict_without_rounding() {
     let h = |boundary, size| ExpansionRatio { boundary, size };
     assert_eq!(h(0, 1).bound_f(4), 1);
     assert_eq!(h(0, 1).bound_f(5), 2);
     assert_eq!(h(1, 1).bound_f(100_000), 74_999);
     assert_eq!(h(1, 2).bound_f(99_999), 66_665);
-    // 2/3 + 1/(9·10⁹): just above, so the bound is just above two thirds of n.
+    // h slightly above 1/2: the bound is slightly above two thirds of n.
     assert_eq!(h(500_000_001, 1_000_000_000).bound_f(99_999), 66_666);
     assert_eq!(h(1, 2).misread_bound(99_999), None);
     assert_eq!(h(500_000_001, 1_000_000_000).misread_bound(99_999), Some(0));

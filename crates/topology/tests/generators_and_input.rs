@@ -1,4 +1,4 @@
-//! Where graphs come from: text, names, suggestions; and what is refused.
+//! Edge lists, generators and suggestions, with their errors.
 
 use mitra_topology::edge_list::{self, EdgeListError};
 use mitra_topology::generators::{self, GeneratorError};
@@ -6,15 +6,15 @@ use mitra_topology::{Graph, GraphError, MAX_EDGES, MAX_VERTICES, Measures, Sugge
 use proptest::prelude::*;
 
 #[test]
-fn edge_lists_have_comments_blanks_isolated_vertices_and_repeated_edges() {
+fn edge_list_allows_comments_blank_lines_isolated_vertices_and_repeated_edges() {
     let graph = edge_list::parse(b"# three and one\n\n0 1\r\n1\t2 # the last\n 2 1 \n3\n").unwrap();
     assert_eq!(graph, Graph::new(4, &[(0, 1), (1, 2)]).unwrap());
     assert_eq!(edge_list::parse(b"0").unwrap().vertex_count(), 1);
 }
 
 #[test]
-fn what_is_no_edge_list_is_refused_with_its_line() {
-    for (text, says) in [
+fn malformed_edge_list_is_refused_with_its_line() {
+    for (text, expected) in [
         (&b"0 1\n1 x\n"[..], "line 2: `x` is no vertex: a number from 0 to 99999"),
         (b"0 1\n\n-1 0\n", "line 3: `-1` is no vertex"),
         (b"0 1\n0 100000\n", "line 2: `100000` is no vertex"),
@@ -28,7 +28,7 @@ fn what_is_no_edge_list_is_refused_with_its_line() {
         (b"# nothing\n", "at least one"),
     ] {
         let error = edge_list::parse(text).unwrap_err().to_string();
-        assert!(error.contains(says), "{error:?} should say {says:?}");
+        assert!(error.contains(expected), "{error:?} should contain {expected:?}");
     }
     let word = "1".repeat(100_000);
     assert!(edge_list::parse(word.as_bytes()).unwrap_err().to_string().len() < 120);
@@ -39,12 +39,12 @@ fn what_is_no_edge_list_is_refused_with_its_line() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_graph_or_an_error(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn parse_accepts_or_refuses_any_bytes_without_panic(text in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = edge_list::parse(&text);
     }
 
     #[test]
-    fn what_is_written_is_read_again(n in 1usize..40, degree in 0usize..8, seed: u64) {
+    fn edge_lists_round_trip(n in 1usize..40, degree in 0usize..8, seed: u64) {
         prop_assume!(degree < n && n * degree % 2 == 0);
         let graph = generators::generate("random-regular", &[n, degree], seed).unwrap();
         prop_assert_eq!(graph.degree_range(), (degree, degree));
@@ -61,7 +61,7 @@ fn graphs_beyond_their_limits_are_refused() {
 }
 
 #[test]
-fn families_are_what_they_are_called() {
+fn generated_graphs_have_the_properties_of_their_family() {
     // Vertices, edges, least and greatest degree.
     type Case = (&'static str, &'static [usize], usize, usize, (usize, usize));
     let cases: [Case; 12] = [
@@ -86,7 +86,7 @@ fn families_are_what_they_are_called() {
             "{name} {sizes:?}"
         );
     }
-    // No triangle, no square, five steps around: that is Petersen's graph and no other of its degree.
+    // The Petersen graph is the only cubic graph with 10 vertices and diameter 2.
     let petersen = generators::generate("petersen", &[], 0).unwrap();
     assert!(petersen.vertices().all(|v| petersen.represented(&petersen.represented(&[v])).len() == 10));
     assert_ne!(
@@ -96,10 +96,10 @@ fn families_are_what_they_are_called() {
 }
 
 #[test]
-fn families_refuse_sizes_that_make_none() {
-    let refused = |name: &str, sizes: &[usize], says: &str| {
+fn generators_refuse_invalid_sizes() {
+    let refused = |name: &str, sizes: &[usize], expected: &str| {
         let error = generators::generate(name, sizes, 0).unwrap_err().to_string();
-        assert!(error.contains(says), "{name} {sizes:?}: {error:?}");
+        assert!(error.contains(expected), "{name} {sizes:?}: {error:?}");
     };
     refused("wheel", &[5], "no family `wheel`: there are ring, complete");
     refused("ring", &[], "ring takes 1: ring N");
@@ -120,7 +120,7 @@ fn families_refuse_sizes_that_make_none() {
 }
 
 #[test]
-fn suggestions_tolerate_what_was_asked_for() {
+fn suggestions_tolerate_the_requested_crashes() {
     for (n, f) in [(1, 0), (5, 2), (5, 3), (5, 4), (9, 6), (10, 8), (12, 9), (16, 12), (24, 17), (30, 23)] {
         let suggestion = suggest(n, f, 4, &|_| ()).unwrap();
         let measures = Measures::of(&suggestion.graph, 4, &|_| ());
@@ -128,13 +128,14 @@ fn suggestions_tolerate_what_was_asked_for() {
         assert_eq!(suggestion.graph.degree_range().1, suggestion.degree);
         assert!(suggestion.least_degree <= suggestion.degree);
     }
-    // A majority needs no shared memory; one process of five must see two others; one of ten, five: Petersen has only three.
+    // Two crashes of five leave a majority, so no edge is needed. With one process of five alive, it must represent three: degree 2.
+    // With one of ten alive, it must represent six: degree 5.
     assert_eq!([(5, 2), (5, 4), (10, 9)].map(|(n, f)| suggest(n, f, 4, &|_| ()).unwrap().degree), [0, 2, 5]);
     assert_eq!(suggest(10, 8, 4, &|_| ()).unwrap().degree, 3);
 }
 
 #[test]
-fn a_large_suggestion_is_proved_by_its_lower_bound() {
+fn large_suggestion_is_proved_by_its_lower_bound() {
     let suggestion = suggest(600, 450, 1, &|_| ()).unwrap();
     let measures = Measures::of(&suggestion.graph, 1, &|_| ());
     assert!(measures.hbo_f.at_least >= 450 && !measures.hbo_f.is_exact());
@@ -142,13 +143,13 @@ fn a_large_suggestion_is_proved_by_its_lower_bound() {
 }
 
 #[test]
-fn nothing_is_suggested_for_what_nothing_tolerates() {
+fn intolerable_crash_counts_are_refused() {
     assert_eq!(suggest(5, 5, 1, &|_| ()).unwrap_err(), SuggestError::TooManyCrashes { n: 5, f: 5 });
     assert_eq!(suggest(0, 0, 1, &|_| ()).unwrap_err(), SuggestError::TooManyCrashes { n: 0, f: 0 });
     assert_eq!(
         suggest(usize::MAX, 1, 1, &|_| ()).unwrap_err(),
         GraphError::TooManyVertices(usize::MAX).into()
     );
-    // Each of the ten that are left would have to represent a tenth of half of all, at the least.
+    // Each of the ten live processes would have to represent at least 5000 processes.
     assert_eq!(suggest(100_000, 99_990, 1, &|_| ()).unwrap_err(), GraphError::TooManyEdges.into());
 }

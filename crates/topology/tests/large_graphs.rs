@@ -1,9 +1,9 @@
-//! Graphs that no search can finish: bounds that are true, tell something, and end.
+//! Graphs that are too large for an exact search: the bounds are valid, useful, and computed in reasonable time.
 
 use mitra_topology::{Graph, MAX_VERTICES, Measures, generators};
 
-/// The sets that show the upper bounds, by their definitions.
-fn check_examples(graph: &Graph, measures: &Measures) {
+/// Checks the witnesses of the upper bounds by their definitions.
+fn check_witnesses(graph: &Graph, measures: &Measures) {
     let n = graph.vertex_count();
     let (ratio, thin) = measures.witnesses.expansion_set.as_ref().unwrap();
     assert_eq!(*ratio, measures.expansion.unwrap().at_most);
@@ -19,21 +19,22 @@ fn check_examples(graph: &Graph, measures: &Measures) {
 }
 
 #[test]
-fn the_largest_sparse_graph_has_bounds_above_a_majority() {
+fn lower_bounds_of_largest_sparse_graph_exceed_half() {
     let graph = generators::generate("random-regular", &[MAX_VERTICES, 3], 5).unwrap();
     let measures = Measures::of(&graph, 5, &|_| ());
-    check_examples(&graph, &measures);
+    check_witnesses(&graph, &measures);
     assert!(measures.spectral && !measures.is_exact());
     for f in [measures.bound_f, measures.hbo_f, measures.best_f] {
         assert!(MAX_VERTICES / 2 <= f.at_least && f.at_least <= f.at_most, "{f:?}");
     }
-    // The eigenvalues of such graphs lie within 3 ± 2√2 but for a trifle (Friedman 2003): r near 8/9, so sets of 0.471·n and 0.445·n at most.
+    // The eigenvalues of random cubic graphs lie nearly within 3 ± 2√2 (Friedman 2003). Then r is near 8/9, and the sets have at
+    // most 0.471·n and 0.445·n vertices.
     assert!(measures.hbo_f.at_least > 51_500 && measures.best_f.at_least > 53_000, "{measures:?}");
 }
 
 #[test]
-fn what_is_plain_to_see_is_exact_at_any_size() {
-    // h, and f by the bound, by HBO, and at best.
+fn simple_families_are_exact_at_any_size() {
+    // h, and the greatest f by the theorem, by HBO, and by the best possible algorithm.
     let cases = [
         ("ring", (2, 50_000), [50_001, 50_001, 50_001]),
         ("star", (1, 50_000), [50_000, 50_000, 99_999]),
@@ -46,26 +47,26 @@ fn what_is_plain_to_see_is_exact_at_any_size() {
         let h = measures.expansion.unwrap().at_least;
         assert_eq!(h.boundary * size, boundary * h.size, "{name}");
         assert_eq!([measures.bound_f, measures.hbo_f, measures.best_f].map(|f| f.at_least), f, "{name}");
-        check_examples(&graph, &measures);
+        check_witnesses(&graph, &measures);
     }
 }
 
 #[test]
-fn a_large_complete_graph_tolerates_all_but_one() {
+fn large_complete_graph_tolerates_all_crashes_but_one() {
     let graph = generators::generate("complete", &[600], 0).unwrap();
     let measures = Measures::of(&graph, 0, &|_| ());
     assert!(measures.is_exact());
     assert_eq!([measures.bound_f, measures.hbo_f, measures.best_f].map(|f| f.at_least), [449, 599, 599]);
 }
 
-/// One search too many for its effort: the bounds are those of a graph that is not searched, or better, never worse.
+/// A search that reaches its branch limit may improve the bounds but never weakens them.
 #[test]
-fn a_search_that_is_given_up_costs_no_truth() {
+fn interrupted_search_keeps_valid_bounds() {
     let graph = generators::generate("random-regular", &[64, 4], 9).unwrap();
     let none = Measures::with_branch_limit(&graph, 9, 0, &|_| ());
-    for effort in [1, 100, 10_000] {
-        let some = Measures::with_branch_limit(&graph, 9, effort, &|_| ());
-        check_examples(&graph, &some);
+    for branch_limit in [1, 100, 10_000] {
+        let some = Measures::with_branch_limit(&graph, 9, branch_limit, &|_| ());
+        check_witnesses(&graph, &some);
         for (some, none) in [(some.hbo_f, none.hbo_f), (some.best_f, none.best_f)] {
             assert!(
                 none.at_least <= some.at_least
@@ -76,9 +77,8 @@ fn a_search_that_is_given_up_costs_no_truth() {
     }
 }
 
-/// The same seed, the same answer.
 #[test]
-fn chance_comes_from_the_seed_alone() {
+fn same_seed_gives_same_measures() {
     let of =
         |seed| Measures::of(&generators::generate("random-regular", &[400, 5], seed).unwrap(), seed, &|_| ());
     let (first, again, other) = (of(1), of(1), of(2));
