@@ -30,8 +30,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
                 EventSource::Process(events) => events.pop()?,
             };
             let signalled = signalled as *mut ibv_cq;
-            // SAFETY: `ibv_destroy_cq` removes a queue from the table before it frees the queue, under the lock that is held
-            // here.
+            // SAFETY: `ibv_destroy_cq` removes a queue from the table and its events from the channel before it frees the
+            // queue, under the lock that is held here.
             unsafe { Cq::borrow_raw(signalled) }.comp_events.add_one();
             return Some(signalled);
         }

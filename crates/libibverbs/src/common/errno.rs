@@ -54,7 +54,7 @@ pub(crate) fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Converts an error of the operating system. `action` is what failed, as in "opening a socket".
+/// Returns a function that converts an error of the operating system. `action` names the failed action, as in "opening a socket".
 pub(crate) fn system_error(action: &'static str) -> impl Fn(&dyn Display) -> Error {
     move |error| Error::System { operation: action, message: error.to_string() }
 }

@@ -1,8 +1,8 @@
 //! Messages on standard error.
 //!
-//! The library runs in programs that know nothing of it, so it brings its own `tracing` subscriber: a line `mitra: …` for each
-//! event, and nothing else. Warnings are always written; the reasons of failed verbs (debug level) only with
-//! `MITRA_VERBOSE=1`, which `mitra run --verbose` sets.
+//! Programs that this library is preloaded into do not set up logging for it. The library therefore installs its own `tracing`
+//! subscriber, which writes a line `mitra: …` for each event. Warnings are always written. The reasons of failed verbs
+//! (debug level) are written only with `MITRA_VERBOSE=1`, which `mitra run --verbose` sets.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};

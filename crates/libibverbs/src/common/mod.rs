@@ -1,4 +1,4 @@
-//! What the verbs, the rails and librdmacm share: nothing here knows any of them.
+//! Modules that `calls`, `rails` and `rdmacm` share. They import none of the three.
 
 pub(crate) mod errno;
 pub(crate) mod event_queue;

@@ -17,7 +17,7 @@ use super::multi_rail_qp::{CreateParams, MultiRailQp};
 use super::rendezvous::Subject;
 use crate::common::lock::lock;
 
-/// Time that an exiting process waits until its peers are told.
+/// Time that an exiting process waits until the progress thread has told its peers.
 const EXIT_WAIT: Duration = Duration::from_millis(100);
 
 /// A device with several rails.
