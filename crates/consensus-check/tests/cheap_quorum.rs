@@ -107,6 +107,6 @@ fn errs(explore: fn() -> Found) {
 }
 
 mutants! { Rules, explore:
-    where_a_majority_is_frozen_and_then_one_read_it_errs: FREEZES_AND_READS_PER_MEMORY;
-    where_the_leader_may_go_on_writing_it_errs: FREEZES;
+    where_a_majority_is_frozen_and_then_one_read_it_errs: REVOKES_AND_READS_PER_MEMORY;
+    where_the_leader_may_go_on_writing_it_errs: REVOKES;
 }

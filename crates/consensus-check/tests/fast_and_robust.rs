@@ -105,7 +105,7 @@ mod quorum {
     }
 
     mutants! { Rules, world:
-        where_the_leader_may_go_on_writing_it_errs: FREEZES;
+        where_the_leader_may_go_on_writing_it_errs: REVOKES;
         where_who_has_decided_does_not_join_it_is_stuck: DECIDERS_JOIN;
         where_one_proof_is_enough_it_errs: AWAITS_PROOFS;
     }

@@ -45,7 +45,7 @@ fn world<R: Rules>() -> World<Omega<R>> {
 mutants! { Rules, world:
     without_accusations_it_errs: ACCUSES;
     without_badness_it_errs: RAISES_BADNESS;
-    without_longer_time_outs_it_errs: RAISES_TIME_OUT;
+    without_longer_time_outs_it_errs: RAISES_TIMEOUT;
     without_turns_it_errs: TAKES_TURNS;
     with_contenders_not_yet_active_it_errs: ANNOUNCES_AFTER_WRITE;
     with_old_reads_judged_it_errs: IGNORES_EARLIER_READS;

@@ -8,7 +8,7 @@
 //! | field | written after a scan of all slots for (q, k) finds | meaning |
 //! |---|---|---|
 //! | copy | a message in q's own slot, signed by q | the process has seen this message |
-//! | witness (L1) | after the own copy: a majority of copies, all equal | the process has seen no other message |
+//! | witness (L1) | after the process's copy: a majority of copies, all equal | the process has seen no other message |
 //! | proof (L2) | a majority of witnesses for one message, or a proof | no other message can have a proof |
 //!
 //! If two correct processes copied different messages, the one that scans last finds both copies and signs no witness.

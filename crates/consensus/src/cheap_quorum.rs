@@ -70,9 +70,9 @@ impl<V: Value, S: Clone + Eq + Hash + Debug> WriteOnceFields for Slot<V, S> {
 pub trait Rules: RuleSet {
     /// A panicking process revokes and reads per memory. Without the rule, it revokes at a majority and then reads a
     /// majority.
-    const FREEZES_AND_READS_PER_MEMORY: bool = true;
+    const REVOKES_AND_READS_PER_MEMORY: bool = true;
     /// A panicking process revokes the permission to write the leader's region.
-    const FREEZES: bool = true;
+    const REVOKES: bool = true;
     /// The leader writes its own proof.
     const LEADER_PROVES: bool = true;
     /// A process that has decided keeps polling for a panic.
@@ -257,13 +257,13 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
     fn panic(&mut self, out: &mut Actions<Self>) {
         self.own_slot.panic = Some(());
         let mut steps = vec![self.write()];
-        if R::FREEZES {
+        if R::REVOKES {
             steps.push(Op::ChangePermissions {
                 region: 0,
                 permissions: Permissions::read_only(self.processes),
             });
         }
-        if R::FREEZES_AND_READS_PER_MEMORY {
+        if R::REVOKES_AND_READS_PER_MEMORY {
             steps.push(Op::Read { region: 0, first: 0, count: 1 });
             return self.call(Phase::Reading, steps, out);
         }
@@ -272,10 +272,10 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
 
     fn abort(&mut self, leader: Option<Signed<V, K::Signature>>) {
         self.phase = Phase::Idle;
-        let own_slot = self.own_slot.proof.take().or(self.own_slot.value.take());
-        let slots = own_slot.or_else(|| self.signed_by_leader(leader?));
+        let own_evidence = self.own_slot.proof.take().or(self.own_slot.value.take());
+        let evidence = own_evidence.or_else(|| self.signed_by_leader(leader?));
         let bare = || Signed { value: self.input.clone(), by: BTreeMap::new() };
-        self.aborted = Some(slots.unwrap_or_else(bare));
+        self.aborted = Some(evidence.unwrap_or_else(bare));
     }
 }
 

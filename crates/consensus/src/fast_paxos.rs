@@ -23,8 +23,11 @@
 //! A vote in the fast ballot also serves as a promise to the next ballot: an acceptor votes once per ballot, and there
 //! is no ballot in between (Lamport's coordinated recovery). The next ballot is the first ballot of process 0.
 
+mod quorums;
+
 use core::marker::PhantomData;
 
+pub use quorums::Quorums;
 use serde::{Deserialize, Serialize};
 
 use crate::paxos::{self, Acceptor, Attempt};
@@ -33,28 +36,6 @@ use crate::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet, Ru
 
 /// The fast ballot, in which every process may propose.
 const FAST: u64 = 0;
-
-/// The quorum sizes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Quorums {
-    processes: u8,
-    /// The quorum of a classic ballot. Any two classic quorums intersect.
-    classic: usize,
-    /// The quorum of the fast ballot. Any two fast quorums and any classic quorum have a common acceptor.
-    fast: usize,
-}
-
-impl Quorums {
-    /// Returns the quorums of `processes` acceptors of which `crashes` (f) may crash, and of which `fast_crashes` (e)
-    /// may have crashed while the fast ballot still decides.
-    ///
-    /// Returns `None` unless n > 2f, n > 2e + f and e ≤ f.
-    pub fn new(processes: u8, crashes: u8, fast_crashes: u8) -> Option<Quorums> {
-        let (n, f, e) = (usize::from(processes), usize::from(crashes), usize::from(fast_crashes));
-        let quorums = Quorums { processes, classic: n.checked_sub(f)?, fast: n.checked_sub(e)? };
-        (n > 2 * f && n > 2 * e + f && e <= f).then_some(quorums)
-    }
-}
 
 /// A message between processes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -324,31 +305,8 @@ impl<V: Value, R: Rules> Process for FastPaxos<V, R> {
 
 #[cfg(test)]
 mod tests {
+    use super::quorums::tests::sets;
     use super::*;
-
-    /// Returns all sets of `len` acceptors of `n`, as bit masks.
-    fn sets(n: u8, len: usize) -> Vec<u16> {
-        (0..1 << n).filter(|set: &u16| set.count_ones() as usize == len).collect()
-    }
-
-    /// For up to nine acceptors, quorums exist exactly where every two classic quorums intersect, and every two fast
-    /// quorums intersect in every classic quorum.
-    #[test]
-    fn quorums_exist_exactly_where_they_intersect() {
-        for n in 1..=9 {
-            for (f, e) in (0..=n).flat_map(|f| (0..=f).map(move |e| (f, e))) {
-                let (classic, fast) = (sets(n, usize::from(n - f)), sets(n, usize::from(n - e)));
-                let classic_meet = classic.iter().all(|a| classic.iter().all(|b| a & b != 0));
-                let mut two_fast: Vec<u16> =
-                    fast.iter().flat_map(|a| fast.iter().map(move |b| a & b)).collect();
-                two_fast.sort();
-                two_fast.dedup();
-                let fast_meet = two_fast.iter().all(|ab| classic.iter().all(|c| ab & c != 0));
-                let quorums = Quorums::new(n, f, e);
-                assert_eq!(quorums.is_some(), classic_meet && fast_meet, "n={n} f={f} e={e}");
-            }
-        }
-    }
 
     /// For up to nine acceptors, whatever they voted and whichever classic quorum reports, `pick` returns the value
     /// that a fast quorum chose.

@@ -100,7 +100,7 @@ enum MessageOp {
 /// The parts of a process that invoke operations, as in [`OpId::of_part`]: the election, and the message registers.
 const PARTS: u64 = 2;
 const ELECTION: u64 = 0;
-const TELLING: u64 = 1;
+const MESSAGES: u64 = 1;
 
 impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
     /// Creates a process among `processes` processes.
@@ -157,9 +157,9 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         }
     }
 
-    fn schedule(&mut self, job: MessageOp) {
-        if !self.due.contains(&job) {
-            self.due.push_back(job);
+    fn schedule(&mut self, op: MessageOp) {
+        if !self.due.contains(&op) {
+            self.due.push_back(op);
         }
     }
 
@@ -179,7 +179,7 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
             Some(MessageOp::Receive) => Op::Read { region: n + self.me.0, first: 0, count: n.into() },
             None => return,
         };
-        out.push(Action::Invoke { memory: MEMORY, id: OpId::ONLY.of_part(TELLING, PARTS), op });
+        out.push(Action::Invoke { memory: MEMORY, id: OpId::ONLY.of_part(MESSAGES, PARTS), op });
     }
 
     fn on_response(

@@ -59,7 +59,7 @@ pub trait Rules: RuleSet {
     /// An accusation raises the badness.
     const RAISES_BADNESS: bool = true;
     /// The timeout of a process grows each time it is accused.
-    const RAISES_TIME_OUT: bool = true;
+    const RAISES_TIMEOUT: bool = true;
     /// Due operations take turns. Without the rule, the register of the least process comes first.
     const TAKES_TURNS: bool = true;
     /// A process announces that it contends after its register holds that it is active.
@@ -81,7 +81,7 @@ pub struct Omega<R = AllRules> {
     announced: bool,
     contenders: ProcessSet,
     peers: Vec<Peer>,
-    /// The processes whose registers are due, in order: a read of another process's, or a write of the own.
+    /// The processes whose registers are due, in order: a read of another process's, or a write of this process's own register.
     due: Vec<ProcessId>,
     /// The outstanding operation.
     outstanding: Option<OutstandingOp>,
@@ -226,15 +226,15 @@ impl<R: Rules> Omega<R> {
     fn evaluate(&mut self, p: ProcessId, state: &State, out: &mut Actions<Self>) {
         let peer = &mut self.peers[usize::from(p.0)];
         peer.badness = state.badness;
-        let before = peer.heartbeat.replace(state.heartbeat);
-        let stalls = before == Some(state.heartbeat);
+        let previous = peer.heartbeat.replace(state.heartbeat);
+        let stalls = previous == Some(state.heartbeat);
         if state.active && !stalls {
             return;
         }
         peer.heartbeat = None;
         self.contenders = self.contenders.without(p);
         if state.active {
-            peer.timeout += u64::from(R::RAISES_TIME_OUT);
+            peer.timeout += u64::from(R::RAISES_TIMEOUT);
             if R::ACCUSES {
                 out.push(Action::Send { to: p, message: Message::Accuse });
             }

@@ -90,7 +90,7 @@ pub struct RobustBackup<A: Automaton<K>, K: Signer, R = AllRules, B = AllRules> 
     replicas: Vec<Replica<A, K>>,
     /// The leader that Ω named last, if it is not in the history yet.
     leader: Option<ProcessId>,
-    /// The own events that are not broadcast yet, and whether they made the process send a message.
+    /// This process's events that are not broadcast yet, and whether they made the process send a message.
     batch: EventBatch<A::Input>,
     has_sent: bool,
     rules: PhantomData<R>,
@@ -218,7 +218,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         self.broadcast_batch(out);
     }
 
-    /// Broadcasts the own events once they have sent a message, or the batch is full.
+    /// Broadcasts this process's events once they have sent a message, or the batch is full.
     fn broadcast_batch(&mut self, out: &mut Actions<Self>) {
         if self.batch.len() < MAX_BATCH_EVENTS
             && let Some(leader) = self.leader.take()

@@ -1,7 +1,7 @@
 //! A replicated log on Protected Memory Paxos (IRA, section 5; Mu, OSDI 2020): n ≥ fP + 1 processes, m ≥ 2fM + 1
 //! memories, crashes only.
 //!
-//! A leader takes the exclusive permission to write each memory once per leader. From then on, it replicates an entry
+//! A leader takes the exclusive permission to write each memory once per term. From then on, it replicates an entry
 //! with one write to each memory. The entry has enough votes once a majority has acknowledged it: two delays.
 //!
 //! Each memory holds one log: a [`Header`], a ring of entries, and two areas for a snapshot. Memories are the Paxos
@@ -18,8 +18,8 @@
 //! | write an entry | 2 | entry |
 //!
 //! A memory refuses a write if another process has taken the permission, or if the connection broke. The leader then
-//! takes the permission again and reads the header. If the header holds no higher ballot, the leader continues its
-//! leader.
+//! takes the permission again and reads the header. If the header holds no higher ballot, the term
+//! continues.
 //!
 //! - **Holes.** Several entries are in flight at a time, and memories may execute their writes in any order. A new
 //!   leader may therefore find an entry but not the one before it. Where a majority shows a hole, no entry from the
@@ -34,7 +34,7 @@
 //!   wait while the ring is full.
 //! - **Followers.** The leader tells followers the commit index. A follower reads each entry in the highest ballot from
 //!   a majority. It installs a snapshot if the entries have been recycled.
-//! - **Outcomes.** A submitter learns that its command is committed, or that the leader lost its leader. In the second
+//! - **Outcomes.** A submitter learns that its command is committed, or that the leader lost its term. In the second
 //!   case, the outcome is unknown.
 //! - **Eligible leaders.** An entry restricts which processes may lead. A process that leads although it is not
 //!   eligible does not violate safety, so no process waits until all have learnt the entry. The set of memories is
@@ -47,20 +47,24 @@
 //! [`Config`] bounds all state.
 
 mod catch_up;
+mod cell;
 mod inflight;
 mod layout;
 mod leader;
 mod output;
 mod snapshot_transfer;
+mod state;
 mod takeover;
 
 use core::marker::PhantomData;
 
 use catch_up::CatchUp;
-use inflight::{Inflight, OpPurpose};
-pub use layout::{Cell, Chunk, Config, Entry, Header, Payload, SnapshotMeta};
+pub use cell::{Cell, Chunk, Entry, Header, Payload, SnapshotMeta};
+use inflight::OpPurpose;
+pub use layout::Config;
 use leader::{Deposed, LeaderState};
 pub use output::{CommitOutcome, Committed, Delivery, LogError, Ticket};
+use state::State;
 
 use crate::process::{ballot_above, send_others};
 use crate::{
@@ -108,52 +112,10 @@ pub struct Log<R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// The state of a process that does not depend on its role.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct State {
-    me: ProcessId,
-    config: Config,
-    leaders: ProcessSet,
-    /// The highest ballot seen.
-    highest_ballot: u64,
-    /// The index of the last delivered entry.
-    commit: u64,
-    /// The highest index known to be committed. The process may not know the entries yet.
-    known_commit: u64,
-    /// The highest recycling point seen.
-    recycled: u64,
-    /// The number of times that a memory refused a write and was taken over again in the same leader.
-    retaken: u64,
-    inflight: Inflight,
-    deliveries: Vec<Delivery>,
-    outcomes: Vec<(Ticket, CommitOutcome)>,
-}
-
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Role {
     Follower(CatchUp),
     Leader(LeaderState),
-}
-
-impl State {
-    fn deliver(&mut self, payload: Payload) {
-        self.commit += 1;
-        if let Payload::EligibleLeaders(leaders) = payload {
-            self.leaders = leaders;
-        }
-        self.deliveries.push(Delivery::Entry { index: self.commit, payload });
-    }
-
-    fn observe_entry(&mut self, entry: &Entry) {
-        self.highest_ballot = self.highest_ballot.max(entry.ballot);
-        self.known_commit = self.known_commit.max(entry.commit);
-    }
-
-    fn observe_header(&mut self, header: &Header) {
-        self.highest_ballot = self.highest_ballot.max(header.ballot);
-        self.known_commit = self.known_commit.max(header.snapshot.index);
-        self.recycled = self.recycled.max(header.snapshot.index);
-    }
 }
 
 impl<R: Rules> Log<R> {
@@ -163,19 +125,7 @@ impl<R: Rules> Log<R> {
         if !config.is_valid() || me.0 >= config.processes {
             return None;
         }
-        let state = State {
-            me,
-            config,
-            leaders: ProcessSet::first(config.processes),
-            highest_ballot: 0,
-            commit: 0,
-            known_commit: 0,
-            recycled: 0,
-            retaken: 0,
-            inflight: Inflight::new(config.memories),
-            deliveries: Vec::new(),
-            outcomes: Vec::new(),
-        };
+        let state = State::new(me, config);
         let role = Role::Follower(CatchUp::new(config.memories));
         Some(Log { elected: false, terms: 0, tickets: 0, state, role, rules: PhantomData })
     }
@@ -308,7 +258,7 @@ impl<R: Rules> Log<R> {
         }
     }
 
-    /// Ends this process's leader. It abandons all outstanding operations, and the outcome of open submissions is
+    /// Ends this process's term. It abandons all outstanding operations, and the outcome of open submissions is
     /// unknown.
     fn depose(&mut self) {
         let following = Role::Follower(CatchUp::new(self.state.config.memories));

@@ -1,0 +1,67 @@
+//! The state of a log process that does not depend on its role.
+
+use super::inflight::Inflight;
+use super::{CommitOutcome, Config, Delivery, Entry, Header, Payload, Ticket};
+use crate::{ProcessId, ProcessSet};
+
+/// The state of a process that does not depend on its role.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct State {
+    pub(super) me: ProcessId,
+    pub(super) config: Config,
+    pub(super) leaders: ProcessSet,
+    /// The highest ballot seen.
+    pub(super) highest_ballot: u64,
+    /// The index of the last delivered entry.
+    pub(super) commit: u64,
+    /// The highest index known to be committed. The process may not know the entries yet.
+    pub(super) known_commit: u64,
+    /// The highest recycling point seen.
+    pub(super) recycled: u64,
+    /// The number of times that a memory refused a write and was taken over again in the same term.
+    pub(super) retaken: u64,
+    pub(super) inflight: Inflight,
+    pub(super) deliveries: Vec<Delivery>,
+    pub(super) outcomes: Vec<(Ticket, CommitOutcome)>,
+}
+
+impl State {
+    /// Creates the state of a process that has not read anything yet.
+    pub(super) fn new(me: ProcessId, config: Config) -> State {
+        State {
+            me,
+            config,
+            leaders: ProcessSet::first(config.processes),
+            highest_ballot: 0,
+            commit: 0,
+            known_commit: 0,
+            recycled: 0,
+            retaken: 0,
+            inflight: Inflight::new(config.memories),
+            deliveries: Vec::new(),
+            outcomes: Vec::new(),
+        }
+    }
+
+    /// Delivers the next committed entry.
+    pub(super) fn deliver(&mut self, payload: Payload) {
+        self.commit += 1;
+        if let Payload::EligibleLeaders(leaders) = payload {
+            self.leaders = leaders;
+        }
+        self.deliveries.push(Delivery::Entry { index: self.commit, payload });
+    }
+
+    /// Takes ballot and commit index from an entry.
+    pub(super) fn observe_entry(&mut self, entry: &Entry) {
+        self.highest_ballot = self.highest_ballot.max(entry.ballot);
+        self.known_commit = self.known_commit.max(entry.commit);
+    }
+
+    /// Takes ballot and recycling point from a header.
+    pub(super) fn observe_header(&mut self, header: &Header) {
+        self.highest_ballot = self.highest_ballot.max(header.ballot);
+        self.known_commit = self.known_commit.max(header.snapshot.index);
+        self.recycled = self.recycled.max(header.snapshot.index);
+    }
+}
