@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use indicatif::ProgressBar;
-use mitra_consensus_check::{CATALOGUE, Entry};
+use mitra_consensus_check::{CATALOGUE, CatalogueEntry};
 use serde::Serialize;
 
 /// Explore every interleaving of a protocol's steps, at a small size
@@ -46,7 +46,7 @@ struct Report {
 }
 
 /// Returns the catalogue entry of a protocol.
-pub(super) fn find(name: &str) -> anyhow::Result<&'static Entry> {
+pub(super) fn find(name: &str) -> anyhow::Result<&'static CatalogueEntry> {
     CATALOGUE.iter().find(|entry| entry.name == name).with_context(|| {
         let names: Vec<&str> = CATALOGUE.iter().map(|entry| entry.name).collect();
         format!("there is no protocol {name:?}; the protocols are: {}", names.join(", "))
@@ -64,24 +64,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let Some(name) = &args.name else {
         for entry in CATALOGUE {
-            writeln!(out, "{:<28}{}", entry.name, entry.explored)?;
+            writeln!(out, "{:<28}{}", entry.name, entry.explored_world)?;
         }
         return Ok(ExitCode::SUCCESS);
     };
     let entry = find(name)?;
     if let Some(at) = args.explore {
-        writeln!(out, "http://{at}/: {}: {}; press Ctrl-C to stop", entry.name, entry.explored)?;
+        writeln!(out, "http://{at}/: {}: {}; press Ctrl-C to stop", entry.name, entry.explored_world)?;
         entry.serve(at);
         return Ok(ExitCode::SUCCESS);
     }
-    let bar = spinner(format!("{}: {}", entry.name, entry.explored));
+    let bar = spinner(format!("{}: {}", entry.name, entry.explored_world));
     let exploration = entry.explore();
     bar.finish_and_clear();
     let (counterexample, steps) = exploration.counterexample.unzip();
     let report = Report {
         name: entry.name,
         states: exploration.states,
-        holds: entry.holds,
+        holds: entry.properties,
         counterexample,
         counterexample_steps: steps.unwrap_or_default().iter().map(|step| format!("{step:?}")).collect(),
     };
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
     } else {
-        writeln!(out, "{}: {}", report.name, entry.explored)?;
+        writeln!(out, "{}: {}", report.name, entry.explored_world)?;
         match report.counterexample {
             None => writeln!(out, "{} states: {} in all of them", report.states, report.holds.join(" and "))?,
             Some(property) => {

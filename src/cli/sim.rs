@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         report.faults += u64::from(ran.faults);
         match ran.violation {
             None => {}
-            Some(Violation::Stuck | Violation::Unsettled | Violation::Noisy) => report.stuck += 1,
+            Some(Violation::Stuck | Violation::NoStableLeader | Violation::NotQuiescent) => report.stuck += 1,
             Some(Violation::Disagreement | Violation::Invalid | Violation::NotLinearizable) => {
                 report.violations += 1;
             }
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
     } else {
-        writeln!(out, "{}: {}", entry.name, entry.run)?;
+        writeln!(out, "{}: {}", entry.name, entry.simulated_world)?;
         writeln!(
             out,
             "{seeds} seeds, {} steps, {} faults: {} violations, {} stuck",

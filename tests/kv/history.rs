@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mitra_consensus_check::{Operation, linearizable};
+use mitra_consensus_check::{Operation, is_linearizable};
 use mitra_kv::{Client, ClientError};
 
 use crate::cluster::Cluster;
@@ -100,12 +100,12 @@ fn run_client(id: usize, mut client: Client, play: &Play) -> Histories {
             }
             Ask::Delete => client.delete(key.as_bytes()).map(Told::Done),
         };
-        let returned = match told {
+        let response = match told {
             Ok(told) => Some((play.clock.fetch_add(1, Ordering::SeqCst), told)),
             Err(ClientError::NoLeader(..) | ClientError::SessionExpired) => None,
             Err(other) => panic!("client {id}: {other}"),
         };
-        histories.entry(key).or_default().push(Operation { what: ask, called, returned });
+        histories.entry(key).or_default().push(Operation { invocation: ask, invoked_at: called, response });
         std::thread::sleep(Duration::from_millis(4));
     }
     histories
@@ -126,7 +126,7 @@ pub fn under(cluster: &mut Cluster, faults: impl FnOnce(&mut Cluster)) {
     for client in clients {
         let histories = client.join().expect("a client does not panic");
         let operations = histories.values().flatten();
-        let answered = operations.clone().filter(|op| op.returned.is_some()).count();
+        let answered = operations.clone().filter(|op| op.response.is_some()).count();
         assert!(operations.clone().count() >= OPERATIONS);
         assert_eq!(answered, operations.count(), "somebody who lives leads, so all is answered in the end");
         for (key, history) in histories {
@@ -134,6 +134,6 @@ pub fn under(cluster: &mut Cluster, faults: impl FnOnce(&mut Cluster)) {
         }
     }
     for (key, history) in all {
-        assert!(linearizable(&None, &history, apply), "{key}: {history:#?}");
+        assert!(is_linearizable(&None, &history, apply), "{key}: {history:#?}");
     }
 }

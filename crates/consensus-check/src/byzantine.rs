@@ -19,16 +19,16 @@ pub enum Actor<P, F: Process> {
     /// It keeps to the protocol.
     Correct(P),
     /// It does not.
-    Byzantine(Byzantine<F>),
+    Byzantine(ByzantineProcess<F>),
 }
 
 /// A process that does not keep to the protocol.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Byzantine<F: Process> {
+pub struct ByzantineProcess<F: Process> {
     processes: u8,
     /// What it is to some and what it is to others.
     faces: Vec<F>,
-    whim: Option<Whim>,
+    whim: Option<AdversaryRng>,
     /// Cells that it has read: it may write them, or parts of them.
     seen: Vec<F::Cell>,
 }
@@ -38,9 +38,9 @@ const SEEN: usize = 24;
 
 /// A source of bad ideas: SplitMix64.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Whim(pub(crate) u64);
+pub(crate) struct AdversaryRng(pub(crate) u64);
 
-impl Whim {
+impl AdversaryRng {
     /// Less than `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -99,10 +99,10 @@ impl<V: Clone, S: Clone> Forge for fast_and_robust::Cell<V, S> {
     }
 }
 
-impl<F: Process<Cell: Forge>> Byzantine<F> {
+impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
     /// One of `processes` processes. Without a seed for its whims it only has several faces.
-    pub fn new(processes: u8, faces: Vec<F>, whim: Option<u64>) -> Byzantine<F> {
-        Byzantine { processes, faces, whim: whim.map(Whim), seen: Vec::new() }
+    pub fn new(processes: u8, faces: Vec<F>, whim: Option<u64>) -> ByzantineProcess<F> {
+        ByzantineProcess { processes, faces, whim: whim.map(AdversaryRng), seen: Vec::new() }
     }
 
     fn handle(&mut self, input: Input<F::Cell, F::Message>, out: &mut Actions<F>) {
@@ -214,20 +214,20 @@ where
 
 /// A face for the smallest worlds: it writes one register, once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Scribble<C, V> {
+pub struct SingleWrite<C, V> {
     memories: u8,
     write: Op<C>,
     value: PhantomData<V>,
 }
 
-impl<C, V> Scribble<C, V> {
+impl<C, V> SingleWrite<C, V> {
     /// Writes this cell to a register of a region, in each of so many memories.
-    pub fn new(memories: u8, (region, register): (u8, u16), cell: C) -> Scribble<C, V> {
-        Scribble { memories, write: Op::Write { region, register, cell }, value: PhantomData }
+    pub fn new(memories: u8, (region, register): (u8, u16), cell: C) -> SingleWrite<C, V> {
+        SingleWrite { memories, write: Op::Write { region, register, cell }, value: PhantomData }
     }
 }
 
-impl<C: Clone + Eq + Hash + Debug + Default, V: Value> Process for Scribble<C, V> {
+impl<C: Clone + Eq + Hash + Debug + Default, V: Value> Process for SingleWrite<C, V> {
     type Cell = C;
     type Message = ();
     type Value = V;

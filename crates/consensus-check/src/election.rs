@@ -2,27 +2,29 @@
 
 use mitra_consensus::{Process, ProcessId};
 
-use crate::random::{Deciding, Dice, disturb};
-use crate::{Chaos, Report, Step, Violation, World};
+use crate::seeded_run::{Deciding, StepRng, disturb};
+use crate::{RunLimits, RunReport, Step, Violation, World};
 
-/// Runs a world from a seed. `leader` says whom a process names. In the calm, of [`Chaos::calm`] rounds, each process wakes at a pace
+/// Runs a world from a seed. `leader` says whom a process names. In the calm, of [`RunLimits::calm`] rounds, each process wakes at a pace
 /// of its own, some rounds in a row and then some not; but one of them may sleep ever longer, so that it is no leader to be. The
 /// second half of the rounds is judged.
-pub fn elect<P: Process>(
+pub fn run_election<P: Process>(
     seed: u64,
     world: World<P>,
-    chaos: Chaos,
+    chaos: RunLimits,
     leader: impl Fn(&P) -> ProcessId,
-) -> Report {
-    let mut dice = Dice::new(seed);
+) -> RunReport {
+    let mut dice = StepRng::new(seed);
     let mut subject = Deciding { world, valid: &[], judge: |_: &World<P>| None };
-    let mut report = disturb(&mut dice, &mut subject, chaos.steps);
-    let living = subject.world.living();
+    let mut report = disturb(&mut dice, &mut subject, chaos.adversary_steps);
+    let living = subject.world.live_processes();
     let mut paces: Vec<Pace> = living.iter().map(|_| Pace::new(&mut dice)).collect();
     if living.len() > 1 && dice.below(2) == 0 {
         paces[dice.below(living.len() as u64) as usize] = Pace::Slower(20);
     }
-    report.violation = calm_down(subject.world, chaos.calm, leader, |nth, woken| paces[nth].pause(woken));
+    report.violation = stable_period_violation(subject.world, chaos.stable_steps, leader, |nth, woken| {
+        paces[nth].pause(woken)
+    });
     report
 }
 
@@ -35,7 +37,7 @@ enum Pace {
 }
 
 impl Pace {
-    fn new(dice: &mut Dice) -> Pace {
+    fn new(dice: &mut StepRng) -> Pace {
         Pace::Bursts(1 + dice.below(8), 1 + dice.below(8))
     }
 
@@ -51,13 +53,13 @@ impl Pace {
 
 /// Calm rounds, and what is wrong in the second half of them. The nth of the living wakes again after as many rounds as `pause`
 /// says for it, having woken so often.
-pub(crate) fn calm_down<P: Process>(
+pub(crate) fn stable_period_violation<P: Process>(
     mut world: World<P>,
     rounds: u32,
     leader: impl Fn(&P) -> ProcessId,
     pause: impl Fn(usize, u64) -> u64,
 ) -> Option<Violation> {
-    let living = world.living();
+    let living = world.live_processes();
     if living.is_empty() {
         return None;
     }
@@ -75,7 +77,7 @@ pub(crate) fn calm_down<P: Process>(
             if *next <= round.into() {
                 *woken += 1;
                 *next = u64::from(round) + pause(nth, *woken);
-                world.take(Step::Wake(p));
+                world.apply(Step::Wake(p));
             }
         }
         if round == rounds / 2 {
@@ -84,12 +86,13 @@ pub(crate) fn calm_down<P: Process>(
         if round >= rounds / 2 {
             match named(&world)[..] {
                 [one] if elected == [one] && living.contains(&one) => {
-                    let quiet = world.messages() == 0 && living.iter().all(|&p| p == one || !world.writes(p));
+                    let quiet = world.messages_in_transit() == 0
+                        && living.iter().all(|&p| p == one || !world.has_pending_update(p));
                     if !quiet {
-                        return Some(Violation::Noisy);
+                        return Some(Violation::NotQuiescent);
                     }
                 }
-                _ => return Some(Violation::Unsettled),
+                _ => return Some(Violation::NoStableLeader),
             }
         }
     }

@@ -8,12 +8,12 @@ use std::thread;
 use mitra_consensus::{Process, ProcessId};
 use stateright::{Checker, CheckerBuilder, Model, Property};
 
-use crate::election::calm_down;
+use crate::election::stable_period_violation;
 use crate::{Step, World};
 
 /// What an exhaustive search found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct Exploration {
     /// Different worlds that it has seen.
     pub states: usize,
     /// The steps to a world that should not be, and what is wrong with it; the fewest steps, but for threads.
@@ -23,15 +23,15 @@ pub struct Found {
 /// Within so many calm rounds an election must be over, and half of them silent.
 const CALM: u32 = 600;
 
-impl Found {
+impl Exploration {
     /// What two searches found, of which the second is only made if nothing was wrong in the first.
     #[must_use]
-    pub fn and_then(self, next: impl FnOnce() -> Found) -> Found {
+    pub fn and_then(self, next: impl FnOnce() -> Exploration) -> Exploration {
         if self.counterexample.is_some() {
             return self;
         }
         let next = next();
-        Found { states: self.states + next.states, ..next }
+        Exploration { states: self.states + next.states, ..next }
     }
 }
 
@@ -55,7 +55,7 @@ impl<P: Process> Exhaustive<P> {
 
     /// The same, where those who give up must keep to something, too.
     #[must_use]
-    pub fn with_aborts(self, keep: fn(&World<P>) -> bool) -> Exhaustive<P> {
+    pub fn with_abort_check(self, keep: fn(&World<P>) -> bool) -> Exhaustive<P> {
         Exhaustive { aborts: Some(keep), ..self }
     }
 
@@ -74,7 +74,7 @@ where
     P::Value: Send + Sync,
 {
     /// Explores it all, or until a counterexample is found.
-    pub fn explore(self) -> Found {
+    pub fn explore(self) -> Exploration {
         explore(self.checker())
     }
 
@@ -85,7 +85,7 @@ where
 }
 
 /// Explores every world that a model has, or until a counterexample is found.
-pub(crate) fn explore<M>(checker: CheckerBuilder<M>) -> Found
+pub(crate) fn explore<M>(checker: CheckerBuilder<M>) -> Exploration
 where
     M: Model<Action = Step> + Send + Sync + 'static,
     M::State: Clone + PartialEq + Hash + Send + Sync + 'static,
@@ -94,7 +94,10 @@ where
     let checker = checker.threads(threads).spawn_bfs().join();
     let discoveries = checker.discoveries();
     let paths = discoveries.into_iter().map(|(what, path)| (what, path.into_actions()));
-    Found { states: checker.unique_state_count(), counterexample: paths.min_by_key(|(_, steps)| steps.len()) }
+    Exploration {
+        states: checker.unique_state_count(),
+        counterexample: paths.min_by_key(|(_, steps)| steps.len()),
+    }
 }
 
 impl<P: Process> Model for Exhaustive<P> {
@@ -111,7 +114,7 @@ impl<P: Process> Model for Exhaustive<P> {
 
     fn next_state(&self, world: &World<P>, step: Step) -> Option<World<P>> {
         let mut next = world.clone();
-        next.take(step);
+        next.apply(step);
         Some(next)
     }
 
@@ -125,7 +128,9 @@ impl<P: Process> Model for Exhaustive<P> {
                 model.aborts.is_none_or(|keep| keep(world))
             }),
             Property::always("election", |model: &Self, world: &World<P>| {
-                model.leader.is_none_or(|leader| calm_down(world.clone(), CALM, leader, |_, _| 1).is_none())
+                model.leader.is_none_or(|leader| {
+                    stable_period_violation(world.clone(), CALM, leader, |_, _| 1).is_none()
+                })
             }),
         ]
     }

@@ -2,34 +2,37 @@
 //! exhaustively, at small sizes, or from a seed. Never describes a protocol a second time.
 
 mod byzantine;
+pub mod byzantine_worlds;
 mod catalogue;
-mod claimant;
-mod delays;
-mod effort;
+mod delay_count;
 mod election;
 mod exhaustive;
-mod fabulist;
-mod history;
-mod linearizable;
-mod random;
-mod replica;
-mod storage;
-pub mod store;
-pub mod traitors;
+mod forged_history;
+mod forged_proof;
+mod linearizability;
+mod log_replica;
+mod log_world;
+mod message_cost;
+pub mod protocol_worlds;
+mod seeded_run;
+pub mod store_nodes;
+mod store_world;
 mod world;
-pub mod worlds;
 
-pub use byzantine::{Actor, Byzantine, Forge, Scribble};
-pub use catalogue::{CATALOGUE, Entry};
-pub use claimant::Claimant;
-pub use delays::delays;
-pub use effort::{Effort, effort};
-pub use election::elect;
-pub use exhaustive::{Exhaustive, Found};
-pub use fabulist::Fabulist;
-pub use history::{ExhaustiveLog, LogWorld};
-pub use linearizable::{MOST_OPERATIONS, Operation, linearizable};
-pub use random::{Chaos, Report, Subject, Violation, all_or_none, play, run, run_judged};
-pub use replica::{Command, Replica};
-pub use storage::StoreWorld;
-pub use world::{Limits, Step, World};
+pub use byzantine::{Actor, ByzantineProcess, Forge, SingleWrite};
+pub use catalogue::{CATALOGUE, CatalogueEntry};
+pub use delay_count::decision_delays;
+pub use election::run_election;
+pub use exhaustive::{Exhaustive, Exploration};
+pub use forged_history::ForgedHistory;
+pub use forged_proof::ForgedProof;
+pub use linearizability::{MAX_OPERATIONS, Operation, is_linearizable};
+pub use log_replica::{Command, Replica};
+pub use log_world::{ExhaustiveLog, LogWorld};
+pub use message_cost::{MessageCost, message_cost};
+pub use seeded_run::{
+    RunLimits, RunReport, TestedSystem, Violation, run_adversary, run_agreement, run_agreement_with,
+    totality_violation,
+};
+pub use store_world::StoreWorld;
+pub use world::{FaultLimits, Step, World};

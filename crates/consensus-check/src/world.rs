@@ -8,19 +8,19 @@ use mitra_consensus::{
 
 /// What the adversary may still do beside choosing the order of things.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Limits {
+pub struct FaultLimits {
     /// How often Ω may tell a process who leads.
-    pub namings: u8,
+    pub leader_changes: u8,
     /// How many processes may crash.
     pub process_crashes: u8,
     /// How many memories may crash.
     pub memory_crashes: u8,
     /// How often a process's connection to a memory may break, or all connections to one at once.
-    pub breaks: u8,
+    pub disconnects: u8,
     /// How often a process may lose its state, and start again. For those that can.
     pub restarts: u8,
     /// How many messages may be lost. Only what says that it needs no reliable links lives with that.
-    pub losses: u8,
+    pub message_losses: u8,
 }
 
 /// One step. What a crashed process has sent or asked for before stays on its way.
@@ -31,9 +31,9 @@ pub enum Step {
     /// Ω tells a process that another leads.
     Follow(ProcessId),
     /// A message arrives: its place among those on their way, in order.
-    Deliver(usize),
+    DeliverMessage(usize),
     /// A message is lost.
-    Lose(usize),
+    DropMessage(usize),
     /// A memory does what a process has asked it for, as the so manieth of what is outstanding there; of a read: the next register.
     Execute(ProcessId, MemoryId, usize),
     /// The answer to the so manieth of what is outstanding reaches the process.
@@ -46,13 +46,13 @@ pub enum Step {
     CrashProcess(ProcessId),
     /// A memory crashes: it never answers again.
     CrashMemory(MemoryId),
-    /// A process's connection to a memory breaks, and is made anew: the writes that are outstanding are refused, done or not, and not done
+    /// A process's connection to a memory disconnects, and is made anew: the writes that are outstanding are refused, done or not, and not done
     /// any more; whatever else is outstanding is asked again.
-    Break(ProcessId, MemoryId),
-    /// A memory ends, and goes on with what it held: every connection to it breaks, and rights that can be taken have to be taken anew.
-    Reopen(MemoryId),
+    Disconnect(ProcessId, MemoryId),
+    /// A memory ends, and goes on with what it held: every connection to it disconnects, and rights that can be taken have to be taken anew.
+    RestartMemory(MemoryId),
     /// A process starts again, and has forgotten everything. What it had asked the memories for is not done any more.
-    Restart(ProcessId),
+    RestartProcess(ProcessId),
 }
 
 /// What a memory was asked for.
@@ -67,7 +67,7 @@ enum Request<C> {
 }
 
 impl<C> Request<C> {
-    /// Whether nobody knows, once the connection breaks, if it was done.
+    /// Whether nobody knows, once the connection disconnects, if it was done.
     fn may_be_lost(&self) -> bool {
         matches!(self, Request::Written | Request::Asked(Op::Write { .. }, _))
     }
@@ -84,21 +84,21 @@ pub struct World<P: Process> {
     /// By process and memory.
     requests: Vec<Vec<Vec<(OpId, Request<P::Cell>)>>>,
     asleep: Vec<bool>,
-    tossing: Vec<bool>,
+    flipping_coin: Vec<bool>,
     decisions: Vec<Option<P::Value>>,
     /// Those of whom nothing is expected.
     byzantine: ProcessSet,
-    limits: Limits,
+    limits: FaultLimits,
 }
 
 impl<P: Process> World<P> {
     /// A world in which every process has just begun.
-    pub fn new(processes: Vec<P>, memories: u8, regions: &[Region], limits: Limits) -> World<P> {
-        World::with(processes, &vec![regions.to_vec(); memories.into()], limits)
+    pub fn new(processes: Vec<P>, memories: u8, regions: &[Region], limits: FaultLimits) -> World<P> {
+        World::with_regions(processes, &vec![regions.to_vec(); memories.into()], limits)
     }
 
     /// The same, each memory with regions of its own.
-    pub fn with(processes: Vec<P>, memories: &[Vec<Region>], limits: Limits) -> World<P> {
+    pub fn with_regions(processes: Vec<P>, memories: &[Vec<Region>], limits: FaultLimits) -> World<P> {
         let n = processes.len();
         let mut world = World {
             processes: processes.into_iter().map(Some).collect(),
@@ -106,7 +106,7 @@ impl<P: Process> World<P> {
             messages: Vec::new(),
             requests: vec![vec![Vec::new(); memories.len()]; n],
             asleep: vec![false; n],
-            tossing: vec![false; n],
+            flipping_coin: vec![false; n],
             decisions: vec![None; n],
             byzantine: ProcessSet::NONE,
             limits,
@@ -117,7 +117,7 @@ impl<P: Process> World<P> {
 
     /// The same world, in which some are Byzantine: what they decide does not count, nor whether they do.
     #[must_use]
-    pub fn byzantine(mut self, who: ProcessSet) -> World<P> {
+    pub fn with_byzantine(mut self, who: ProcessSet) -> World<P> {
         self.byzantine = who;
         self
     }
@@ -125,15 +125,15 @@ impl<P: Process> World<P> {
     /// All steps that can be taken now.
     pub fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
-        let living = self.living();
-        if self.limits.namings > 0 {
+        let living = self.live_processes();
+        if self.limits.leader_changes > 0 {
             steps.extend(living.iter().flat_map(|&p| [Step::Lead(p), Step::Follow(p)]));
         }
         let different =
             (0..self.messages.len()).filter(|&i| i == 0 || self.messages[i] != self.messages[i - 1]);
-        steps.extend(different.clone().map(Step::Deliver));
-        if self.limits.losses > 0 {
-            steps.extend(different.map(Step::Lose));
+        steps.extend(different.clone().map(Step::DeliverMessage));
+        if self.limits.message_losses > 0 {
+            steps.extend(different.map(Step::DropMessage));
         }
         for (p, of_process) in self.requests.iter().enumerate() {
             for (m, requests) in of_process.iter().enumerate() {
@@ -152,8 +152,8 @@ impl<P: Process> World<P> {
             }
         }
         steps.extend(living.iter().filter(|p| self.asleep[usize::from(p.0)]).map(|&p| Step::Wake(p)));
-        let tossing = living.iter().filter(|p| self.tossing[usize::from(p.0)]);
-        steps.extend(tossing.flat_map(|&p| [Step::Coin(p, false), Step::Coin(p, true)]));
+        let flipping_coin = living.iter().filter(|p| self.flipping_coin[usize::from(p.0)]);
+        steps.extend(flipping_coin.flat_map(|&p| [Step::Coin(p, false), Step::Coin(p, true)]));
         if self.limits.process_crashes > 0 {
             steps.extend(living.iter().map(|&p| Step::CrashProcess(p)));
         }
@@ -162,37 +162,37 @@ impl<P: Process> World<P> {
             steps.extend(alive.map(|m| Step::CrashMemory(MemoryId(m as u8))));
         }
         if self.limits.restarts > 0 {
-            steps.extend(living.iter().map(|&p| Step::Restart(p)));
+            steps.extend(living.iter().map(|&p| Step::RestartProcess(p)));
         }
-        if self.limits.breaks > 0 {
+        if self.limits.disconnects > 0 {
             let ways = living.iter().flat_map(|&p| (0..self.memories.len()).map(move |m| (p, m)));
             let used = ways.filter(|&(p, m)| {
                 self.requests[usize::from(p.0)][m].iter().any(|(_, request)| request.may_be_lost())
             });
-            steps.extend(used.map(|(p, m)| Step::Break(p, MemoryId(m as u8))));
+            steps.extend(used.map(|(p, m)| Step::Disconnect(p, MemoryId(m as u8))));
             let alive = (0..self.memories.len()).filter(|&m| self.memories[m].is_some());
-            steps.extend(alive.map(|m| Step::Reopen(MemoryId(m as u8))));
+            steps.extend(alive.map(|m| Step::RestartMemory(MemoryId(m as u8))));
         }
         steps
     }
 
     /// Takes a step, of those that [`World::steps`] lists.
-    pub fn take(&mut self, step: Step) {
+    pub fn apply(&mut self, step: Step) {
         match step {
             Step::Lead(p) => {
-                self.limits.namings = self.limits.namings.saturating_sub(1);
+                self.limits.leader_changes = self.limits.leader_changes.saturating_sub(1);
                 self.tell(p, Input::Leader(p));
             }
             Step::Follow(p) => {
-                self.limits.namings = self.limits.namings.saturating_sub(1);
+                self.limits.leader_changes = self.limits.leader_changes.saturating_sub(1);
                 self.tell(p, Input::Leader(ProcessId((p.0 + 1) % self.processes.len() as u8)));
             }
-            Step::Deliver(index) => {
+            Step::DeliverMessage(index) => {
                 let (from, to, message) = self.messages.remove(index);
                 self.tell(to, Input::Message { from, message });
             }
-            Step::Lose(index) => {
-                self.limits.losses = self.limits.losses.saturating_sub(1);
+            Step::DropMessage(index) => {
+                self.limits.message_losses = self.limits.message_losses.saturating_sub(1);
                 self.messages.remove(index);
             }
             Step::Execute(p, m, index) => self.execute(p, m, index),
@@ -210,7 +210,7 @@ impl<P: Process> World<P> {
                 self.tell(p, Input::Wake);
             }
             Step::Coin(p, side) => {
-                self.tossing[usize::from(p.0)] = false;
+                self.flipping_coin[usize::from(p.0)] = false;
                 self.tell(p, Input::Coin(side));
             }
             Step::CrashProcess(p) => {
@@ -221,17 +221,17 @@ impl<P: Process> World<P> {
                 self.limits.memory_crashes = self.limits.memory_crashes.saturating_sub(1);
                 self.memories[usize::from(m.0)] = None;
             }
-            Step::Restart(p) => {
+            Step::RestartProcess(p) => {
                 self.limits.restarts = self.limits.restarts.saturating_sub(1);
                 self.requests[usize::from(p.0)].iter_mut().for_each(Vec::clear);
                 self.tell(p, Input::Start);
             }
-            Step::Break(p, m) => {
-                self.limits.breaks = self.limits.breaks.saturating_sub(1);
+            Step::Disconnect(p, m) => {
+                self.limits.disconnects = self.limits.disconnects.saturating_sub(1);
                 self.break_off(p, m);
             }
-            Step::Reopen(m) => {
-                self.limits.breaks = self.limits.breaks.saturating_sub(1);
+            Step::RestartMemory(m) => {
+                self.limits.disconnects = self.limits.disconnects.saturating_sub(1);
                 self.memories[usize::from(m.0)].iter_mut().for_each(Memory::restart);
                 (0..self.processes.len() as u8).for_each(|p| self.break_off(ProcessId(p), m));
             }
@@ -256,34 +256,34 @@ impl<P: Process> World<P> {
                 }
             }
         }
-        answers.into_iter().for_each(|step| self.take(step));
+        answers.into_iter().for_each(|step| self.apply(step));
         for (from, to, message) in messages {
             self.tell(to, Input::Message { from, message });
         }
     }
 
     /// The faults are over, and Ω names one living process to all.
-    pub fn calm(&mut self, leader: ProcessId) {
-        self.limits = Limits::default();
-        for p in self.living() {
+    pub fn begin_stable_period(&mut self, leader: ProcessId) {
+        self.limits = FaultLimits::default();
+        for p in self.live_processes() {
             self.tell(p, Input::Leader(leader));
         }
     }
 
     /// Who has not crashed.
-    pub fn living(&self) -> Vec<ProcessId> {
+    pub fn live_processes(&self) -> Vec<ProcessId> {
         let alive = (0..self.processes.len()).filter(|&p| self.processes[p].is_some());
         alive.map(|p| ProcessId(p as u8)).collect()
     }
 
     /// Who is Byzantine.
-    pub fn traitors(&self) -> ProcessSet {
+    pub fn byzantine_processes(&self) -> ProcessSet {
         self.byzantine
     }
 
     /// Who has not crashed, and is not Byzantine.
     pub fn correct(&self) -> Vec<ProcessId> {
-        self.living().into_iter().filter(|&p| !self.byzantine.contains(p)).collect()
+        self.live_processes().into_iter().filter(|&p| !self.byzantine.contains(p)).collect()
     }
 
     /// A process that has not crashed.
@@ -309,12 +309,12 @@ impl<P: Process> World<P> {
     }
 
     /// How many messages are on their way.
-    pub fn messages(&self) -> usize {
+    pub fn messages_in_transit(&self) -> usize {
         self.messages.len()
     }
 
     /// Whether a process has asked for more than to read, and has not had it yet.
-    pub fn writes(&self, p: ProcessId) -> bool {
+    pub fn has_pending_update(&self, p: ProcessId) -> bool {
         let changes =
             |r: &Request<P::Cell>| matches!(r, Request::Asked(op, _) if !matches!(op, Op::Read { .. }));
         self.requests[usize::from(p.0)].iter().flatten().any(|(_, request)| changes(request))
@@ -373,7 +373,7 @@ impl<P: Process> World<P> {
                         .push((id, Request::Asked(op, Vec::new())));
                 }
                 Action::Wake => self.asleep[usize::from(p.0)] = true,
-                Action::FlipCoin => self.tossing[usize::from(p.0)] = true,
+                Action::FlipCoin => self.flipping_coin[usize::from(p.0)] = true,
             }
         }
     }

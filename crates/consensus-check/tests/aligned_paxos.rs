@@ -6,17 +6,25 @@ use common::{VALUES, errs, holds};
 use mitra_consensus::aligned_paxos::{AlignedPaxos, Rules};
 use mitra_consensus::protected_memory_paxos::Rules as MemoryRules;
 use mitra_consensus::{AllRules, MemoryId, ProcessId};
-use mitra_consensus_check::worlds::aligned_paxos as sized;
-use mitra_consensus_check::{Chaos, Exhaustive, Limits, Step, Violation, World, delays, run};
+use mitra_consensus_check::protocol_worlds::aligned_paxos as sized;
+use mitra_consensus_check::{
+    Exhaustive, FaultLimits, RunLimits, Step, Violation, World, decision_delays, run_agreement,
+};
 
 type Aligned<R, M> = AlignedPaxos<u8, R, M>;
 
-fn sound(n: u8, m: u8, limits: Limits) -> World<Aligned<AllRules, AllRules>> {
+fn sound(n: u8, m: u8, limits: FaultLimits) -> World<Aligned<AllRules, AllRules>> {
     sized(n, m, limits)
 }
 
-fn crashes(process_crashes: u8, memory_crashes: u8) -> Limits {
-    Limits { namings: 16, process_crashes, memory_crashes, breaks: 4, ..Limits::default() }
+fn crashes(process_crashes: u8, memory_crashes: u8) -> FaultLimits {
+    FaultLimits {
+        leader_changes: 16,
+        process_crashes,
+        memory_crashes,
+        disconnects: 4,
+        ..FaultLimits::default()
+    }
 }
 
 fn world<R: Rules>() -> World<Aligned<R, AllRules>> {
@@ -30,7 +38,7 @@ fn memories<M: MemoryRules>() -> World<Aligned<AllRules, M>> {
 
 #[test]
 fn the_first_leader_decides_in_two_delays_and_another_as_either_parent() {
-    let delays = |n, m, leader| delays(sound(n, m, Limits::default()), ProcessId(leader), 20);
+    let delays = |n, m, leader| decision_delays(sound(n, m, FaultLimits::default()), ProcessId(leader), 20);
     assert_eq!(delays(3, 2, 0), Some((2, 3)));
     assert_eq!(delays(2, 3, 0), Some((2, 3)));
     assert_eq!(delays(3, 2, 1), Some((4, 5)), "the processes are a majority, as in Paxos");
@@ -39,7 +47,7 @@ fn the_first_leader_decides_in_two_delays_and_another_as_either_parent() {
 
 #[test]
 fn two_processes_and_two_memories_agree_in_every_order() {
-    let limits = Limits { namings: 2, ..Limits::default() };
+    let limits = FaultLimits { leader_changes: 2, ..FaultLimits::default() };
     let found = Exhaustive::agreement(sound(2, 2, limits), 1, vec![10, 11]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 100_000, "{} states: less than before", found.states);
@@ -70,9 +78,10 @@ fn with_one_crash_more_nobody_decides() {
         for seed in 0..500 {
             let mut world = sound(n, m, crashes(0, 0));
             // Not always the same, so that the first leader is among the living as well as not.
-            (0..fp).for_each(|p| world.take(Step::CrashProcess(ProcessId((p + (seed % 7) as u8) % n))));
-            (0..fm).for_each(|p| world.take(Step::CrashMemory(MemoryId(p))));
-            let report = run(seed, world, Chaos { steps: 300, calm: 1000 }, &VALUES);
+            (0..fp).for_each(|p| world.apply(Step::CrashProcess(ProcessId((p + (seed % 7) as u8) % n))));
+            (0..fm).for_each(|p| world.apply(Step::CrashMemory(MemoryId(p))));
+            let report =
+                run_agreement(seed, world, RunLimits { adversary_steps: 300, stable_steps: 1000 }, &VALUES);
             assert_eq!(report.violation, Some(Violation::Stuck), "n={n} m={m} fP={fp} fM={fm} seed {seed}");
         }
     }
@@ -83,7 +92,12 @@ fn with_one_crash_more_nobody_decides() {
 fn with_one_crash_more_nobody_disagrees() {
     let (mut ended, mut stuck) = (0, 0);
     for seed in 0..4_000 {
-        let report = run(seed, sound(3, 2, crashes(2, 1)), Chaos { steps: 300, calm: 1000 }, &VALUES);
+        let report = run_agreement(
+            seed,
+            sound(3, 2, crashes(2, 1)),
+            RunLimits { adversary_steps: 300, stable_steps: 1000 },
+            &VALUES,
+        );
         match report.violation {
             None => ended += 1,
             Some(Violation::Stuck) => stuck += 1,

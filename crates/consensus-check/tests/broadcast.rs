@@ -7,23 +7,25 @@ use mitra_consensus::broadcast::{Broadcast, Rules, Slot, WITNESS};
 use mitra_consensus::broadcaster::Broadcaster;
 use mitra_consensus::signature::{Signed, Signer, Symbolic};
 use mitra_consensus::{AllRules, ProcessId, ProcessSet};
-use mitra_consensus_check::traitors::{self, BroadcastActor};
+use mitra_consensus_check::byzantine_worlds::{self, BroadcastActor};
 use mitra_consensus_check::{
-    Actor, Byzantine, Chaos, Exhaustive, Limits, Scribble, Violation, World, all_or_none, run, run_judged,
+    Actor, ByzantineProcess, Exhaustive, FaultLimits, RunLimits, SingleWrite, Violation, World,
+    run_agreement, run_agreement_with, totality_violation,
 };
 
 fn world<R: Rules>(size: (u8, u8), who: &[u8], whim: Option<u64>) -> World<BroadcastActor<R>> {
-    let limits = Limits { memory_crashes: u8::from(size.1 > 1), breaks: 3, ..Limits::default() };
-    traitors::broadcast(size, these(who, whim), limits)
+    let limits =
+        FaultLimits { memory_crashes: u8::from(size.1 > 1), disconnects: 3, ..FaultLimits::default() };
+    byzantine_worlds::broadcast(size, these(who, whim), limits)
 }
 
-const CHAOS: Chaos = Chaos { steps: 600, calm: 20_000 };
+const CHAOS: RunLimits = RunLimits { adversary_steps: 600, stable_steps: 20_000 };
 
 #[test]
 fn what_a_correct_sender_broadcasts_all_deliver() {
     for seed in 0..300 {
         for (n, who) in [(3, &[][..]), (3, &[2]), (5, &[2, 4])] {
-            let report = run(seed, world::<AllRules>((n, 3), who, Some(seed)), CHAOS, &[10]);
+            let report = run_agreement(seed, world::<AllRules>((n, 3), who, Some(seed)), CHAOS, &[10]);
             assert_eq!(report.violation, None, "n={n} {who:?} seed {seed}: {:?}", report.steps);
         }
     }
@@ -36,10 +38,10 @@ fn of_a_byzantine_sender_all_deliver_the_same_or_none_does() {
         for (n, who) in [(3, &[0][..]), (5, &[0, 2])] {
             for whim in [None, Some(seed)] {
                 let world = world::<AllRules>((n, 3), who, whim);
-                let report = run_judged(seed, world, CHAOS, &[10, 20], all_or_none);
+                let report = run_agreement_with(seed, world, CHAOS, &[10, 20], totality_violation);
                 assert_eq!(report.violation, None, "n={n} {who:?} {whim:?} seed {seed}: {:?}", report.steps);
                 // It ends when all have delivered.
-                delivered += u32::from(report.steps.len() < CHAOS.calm as usize);
+                delivered += u32::from(report.steps.len() < CHAOS.stable_steps as usize);
             }
         }
     }
@@ -61,20 +63,22 @@ fn a_forged_witness_does_not_hide_a_real_one() {
         let broadcast: Broadcast<u8, _> = Broadcast::new(ProcessId(p), 3, 1, 1, keys[usize::from(p)].clone());
         Actor::Correct(Broadcaster::new(broadcast, (p == 0).then_some(10), ProcessId(0)))
     };
-    let liar = Byzantine::new(3, vec![Scribble::<_, u8>::new(1, (2, 0), forged)], None);
+    let liar = ByzantineProcess::new(3, vec![SingleWrite::<_, u8>::new(1, (2, 0), forged)], None);
     let start = || {
         let processes = vec![process(0), process(1), Actor::Byzantine(liar.clone())];
         let regions = Broadcast::<u8, Symbolic>::regions(3, 1);
-        World::new(processes, 1, &regions, Limits::default()).byzantine(ProcessSet::only(ProcessId(2)))
+        World::new(processes, 1, &regions, FaultLimits::default())
+            .with_byzantine(ProcessSet::only(ProcessId(2)))
     };
     for seed in 0..100 {
-        assert_eq!(run(seed, start(), CHAOS, &[10]).violation, None, "seed {seed}");
+        assert_eq!(run_agreement(seed, start(), CHAOS, &[10]).violation, None, "seed {seed}");
     }
 }
 
 #[test]
 fn two_correct_processes_and_a_two_faced_sender_in_every_order() {
-    let found = Exhaustive::agreement(traitors::small_broadcast::<AllRules>(), 0, vec![10, 20]).explore();
+    let found =
+        Exhaustive::agreement(byzantine_worlds::small_broadcast::<AllRules>(), 0, vec![10, 20]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 10_000, "{} states: less than before", found.states);
 }
@@ -82,8 +86,10 @@ fn two_correct_processes_and_a_two_faced_sender_in_every_order() {
 /// What is wrong from a seed, with a sender of two faces, or with whims too.
 fn wrong<R: Rules>(seed: u64) -> Option<Violation> {
     let worlds = [None, Some(seed)].map(|whim| world::<R>((3, 1), &[0], whim));
-    let chaos = Chaos { steps: 600, calm: 4_000 };
-    worlds.into_iter().find_map(|world| run_judged(seed, world, chaos, &[10, 20], all_or_none).violation)
+    let chaos = RunLimits { adversary_steps: 600, stable_steps: 4_000 };
+    worlds
+        .into_iter()
+        .find_map(|world| run_agreement_with(seed, world, chaos, &[10, 20], totality_violation).violation)
 }
 
 /// Some seed shows that a rule is missing, where with all rules all is well.

@@ -4,17 +4,22 @@ mod common;
 
 use common::these;
 use mitra_consensus::{AllRules, Process, cheap_quorum, preferential_paxos};
-use mitra_consensus_check::traitors::{self, TURNS, Traitors};
-use mitra_consensus_check::{Chaos, Exhaustive, Limits, Violation, World, run};
+use mitra_consensus_check::byzantine_worlds::{self, ByzantineSet, TURNS};
+use mitra_consensus_check::{Exhaustive, FaultLimits, RunLimits, Violation, World, run_agreement};
 
-const CHAOS: Chaos = Chaos { steps: 2_000, calm: 60_000 };
+const CHAOS: RunLimits = RunLimits { adversary_steps: 2_000, stable_steps: 60_000 };
 
-fn limits(m: u8) -> Limits {
-    Limits { namings: 6, memory_crashes: u8::from(m > 1), breaks: 3, ..Limits::default() }
+fn limits(m: u8) -> FaultLimits {
+    FaultLimits {
+        leader_changes: 6,
+        memory_crashes: u8::from(m > 1),
+        disconnects: 3,
+        ..FaultLimits::default()
+    }
 }
 
 fn found<P: Process<Value = u8>>(seed: u64, world: World<P>, valid: &[u8]) -> Option<Violation> {
-    run(seed, world, CHAOS, valid).violation
+    run_agreement(seed, world, CHAOS, valid).violation
 }
 
 /// With much patience and with little.
@@ -25,10 +30,10 @@ fn patience(seed: u64) -> (u8, u16) {
 #[test]
 fn correct_processes_decide_on_what_one_of_them_proposed() {
     for seed in 0..100 {
-        let world = traitors::fast_and_robust::<AllRules, AllRules>(
+        let world = byzantine_worlds::fast_and_robust::<AllRules, AllRules>(
             (3, 3),
             patience(seed),
-            Traitors::NONE,
+            ByzantineSet::NONE,
             limits(3),
         );
         assert_eq!(found(seed, world, &[10, 11, 12]), None, "seed {seed}");
@@ -37,11 +42,11 @@ fn correct_processes_decide_on_what_one_of_them_proposed() {
 
 #[test]
 fn the_leader_decides_in_two_delays() {
-    let mut world = traitors::fast_and_robust::<AllRules, AllRules>(
+    let mut world = byzantine_worlds::fast_and_robust::<AllRules, AllRules>(
         (3, 3),
         (20, TURNS),
-        Traitors::NONE,
-        Limits::default(),
+        ByzantineSet::NONE,
+        FaultLimits::default(),
     );
     let decided = |world: &World<_>| world.decisions().iter().map(Option::is_some).collect::<Vec<_>>();
     world.pass_delay();
@@ -52,7 +57,7 @@ fn the_leader_decides_in_two_delays() {
 
 #[test]
 fn two_processes_agree_in_every_order() {
-    let found = Exhaustive::agreement(traitors::small_fast_and_robust(), 1, vec![10, 11]).explore();
+    let found = Exhaustive::agreement(byzantine_worlds::small_fast_and_robust(), 1, vec![10, 11]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 100_000, "{} states: less than before", found.states);
 }
@@ -64,9 +69,9 @@ fn they_agree_and_decide_whatever_others_do() {
             let valid: Vec<u8> = (0..n).flat_map(|p| [10 + p, 20 + p]).collect();
             let (patience, these) = (patience(seed), these(who, Some(seed)));
             let two_faced =
-                traitors::fast_and_robust::<AllRules, AllRules>((n, 3), patience, these, limits(3));
+                byzantine_worlds::fast_and_robust::<AllRules, AllRules>((n, 3), patience, these, limits(3));
             assert_eq!(found(seed, two_faced, &valid), None, "two-faced, {n} {who:?} seed {seed}");
-            let claims = traitors::fast_and_robust_with_claims::<AllRules, AllRules>(
+            let claims = byzantine_worlds::fast_and_robust_with_forged_proofs::<AllRules, AllRules>(
                 (n, 3),
                 patience.0,
                 these,
@@ -88,12 +93,19 @@ fn errs(wrong: fn(u64) -> Option<Violation>) {
 fn wrong<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(seed: u64) -> Option<Violation> {
     let valid = [10, 11, 12, 20, 21, 22];
     let patience = (seed % 16) as u8;
-    let chaos = Chaos { steps: 900, calm: 20_000 };
-    let honest = traitors::fast_and_robust::<R, P>((3, 1), (patience, TURNS), Traitors::NONE, limits(1));
-    let claims =
-        |who| traitors::fast_and_robust_with_claims::<R, P>((3, 1), patience, these(&[who], None), limits(1));
-    let wrong = [0, 2].into_iter().find_map(|who| run(seed, claims(who), chaos, &valid).violation);
-    wrong.or_else(|| run(seed, honest, chaos, &valid).violation)
+    let chaos = RunLimits { adversary_steps: 900, stable_steps: 20_000 };
+    let honest =
+        byzantine_worlds::fast_and_robust::<R, P>((3, 1), (patience, TURNS), ByzantineSet::NONE, limits(1));
+    let claims = |who| {
+        byzantine_worlds::fast_and_robust_with_forged_proofs::<R, P>(
+            (3, 1),
+            patience,
+            these(&[who], None),
+            limits(1),
+        )
+    };
+    let wrong = [0, 2].into_iter().find_map(|who| run_agreement(seed, claims(who), chaos, &valid).violation);
+    wrong.or_else(|| run_agreement(seed, honest, chaos, &valid).violation)
 }
 
 mod quorum {

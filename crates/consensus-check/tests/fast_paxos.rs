@@ -5,16 +5,20 @@ mod common;
 use common::{errs, holds};
 use mitra_consensus::fast_paxos::{FastPaxos, Rules};
 use mitra_consensus::{AllRules, ProcessId};
-use mitra_consensus_check::{Exhaustive, Limits, World, delays, worlds};
+use mitra_consensus_check::{Exhaustive, FaultLimits, World, decision_delays, protocol_worlds};
 
 /// Of `n` processes, those of `proposers` propose their own value each.
 fn sized<R: Rules>(
     size: (u8, u8, u8),
     proposers: &[u8],
-    namings: u8,
+    leader_changes: u8,
     process_crashes: u8,
 ) -> World<FastPaxos<u8, R>> {
-    worlds::fast_paxos(size, proposers, Limits { namings, process_crashes, ..Limits::default() })
+    protocol_worlds::fast_paxos(
+        size,
+        proposers,
+        FaultLimits { leader_changes, process_crashes, ..FaultLimits::default() },
+    )
 }
 
 fn four<R: Rules>() -> World<FastPaxos<u8, R>> {
@@ -28,8 +32,9 @@ fn five<R: Rules>() -> World<FastPaxos<u8, R>> {
 
 #[test]
 fn without_a_collision_it_takes_two_delays_and_with_one_two_more_than_it_took_to_show() {
-    let delays =
-        |size, proposers, leader| delays(sized::<AllRules>(size, proposers, 0, 0), ProcessId(leader), 20);
+    let delays = |size, proposers, leader| {
+        decision_delays(sized::<AllRules>(size, proposers, 0, 0), ProcessId(leader), 20)
+    };
     for size in [(3, 1, 0), (4, 1, 1), (5, 2, 1), (7, 2, 2)] {
         assert_eq!(delays(size, &[1], 0), Some((2, 2)), "whoever proposes, and everybody learns it");
         assert_eq!(delays(size, &[0], 1), Some((2, 2)));
@@ -47,11 +52,11 @@ fn a_fast_ballot_survives_as_many_crashes_as_it_says() {
     use mitra_consensus_check::Step;
     for (size, fast) in [((4, 1, 1), 2), ((7, 2, 2), 2), ((5, 2, 1), 2)] {
         let mut world = sized::<AllRules>(size, &[0], 0, 0);
-        (0..size.2).for_each(|p| world.take(Step::CrashProcess(ProcessId(1 + p))));
-        assert_eq!(delays(world.clone(), ProcessId(0), 20), Some((fast, fast)), "{size:?}");
-        world.take(Step::CrashProcess(ProcessId(1 + size.2)));
+        (0..size.2).for_each(|p| world.apply(Step::CrashProcess(ProcessId(1 + p))));
+        assert_eq!(decision_delays(world.clone(), ProcessId(0), 20), Some((fast, fast)), "{size:?}");
+        world.apply(Step::CrashProcess(ProcessId(1 + size.2)));
         assert_eq!(
-            delays(world, ProcessId(0), 20),
+            decision_delays(world, ProcessId(0), 20),
             None,
             "{size:?}: one crash more, and it takes a time-out"
         );

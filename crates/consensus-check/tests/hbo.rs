@@ -5,8 +5,8 @@ mod common;
 use common::violation;
 use mitra_consensus::hbo::{Hbo, Rules};
 use mitra_consensus::{AllRules, ProcessSet};
-use mitra_consensus_check::worlds::{graph, hbo};
-use mitra_consensus_check::{Exhaustive, Limits, Violation, World};
+use mitra_consensus_check::protocol_worlds::{graph, hbo};
+use mitra_consensus_check::{Exhaustive, FaultLimits, Violation, World};
 
 fn ring(n: u8) -> Vec<ProcessSet> {
     graph(n, &(0..n).map(|p| (p, (p + 1) % n)).collect::<Vec<_>>())
@@ -20,8 +20,8 @@ fn complete(n: u8) -> Vec<ProcessSet> {
     graph(n, &(0..n).flat_map(|u| (0..u).map(move |v| (u, v))).collect::<Vec<_>>())
 }
 
-fn crashes(process_crashes: u8) -> Limits {
-    Limits { process_crashes, ..Limits::default() }
+fn crashes(process_crashes: u8) -> FaultLimits {
+    FaultLimits { process_crashes, ..FaultLimits::default() }
 }
 
 #[test]

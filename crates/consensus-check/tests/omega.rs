@@ -4,19 +4,21 @@ mod common;
 
 use mitra_consensus::AllRules;
 use mitra_consensus::omega::{Omega, Rules};
-use mitra_consensus_check::{Chaos, Exhaustive, Limits, Violation, World, elect, worlds};
+use mitra_consensus_check::{
+    Exhaustive, FaultLimits, RunLimits, Violation, World, protocol_worlds, run_election,
+};
 
 fn sized<R: Rules>(n: u8, process_crashes: u8) -> World<Omega<R>> {
-    worlds::omega(n, Limits { process_crashes, breaks: 1, ..Limits::default() })
+    protocol_worlds::omega(n, FaultLimits { process_crashes, disconnects: 1, ..FaultLimits::default() })
 }
 
-const CHAOS: Chaos = Chaos { steps: 400, calm: 10_000 };
+const CHAOS: RunLimits = RunLimits { adversary_steps: 400, stable_steps: 10_000 };
 
 #[test]
 fn all_the_living_come_to_name_one_of_them_and_fall_silent_from_every_seed() {
     for n in 1..=5 {
         for seed in 0..400 {
-            let report = elect(seed, sized::<AllRules>(n, n - 1), CHAOS, Omega::leader);
+            let report = run_election(seed, sized::<AllRules>(n, n - 1), CHAOS, Omega::leader);
             assert_eq!(report.violation, None, "n={n} seed {seed}: {:?}", report.steps);
         }
     }
@@ -31,11 +33,13 @@ fn two_processes_elect_one_in_every_order() {
 
 /// Some seed shows that a rule is missing, where with all rules all is well.
 fn errs<R: Rules>(world: impl Fn() -> World<Omega<R>>) {
-    let wrong = |seed| elect(seed, world(), CHAOS, Omega::leader).violation;
+    let wrong = |seed| run_election(seed, world(), CHAOS, Omega::leader).violation;
     let killed = (0..20_000).find_map(|seed| Some((seed, wrong(seed)?)));
     println!("{killed:?}");
-    let Some((seed, Violation::Unsettled | Violation::Noisy)) = killed else { panic!("{killed:?}") };
-    assert_eq!(elect(seed, self::world::<AllRules>(), CHAOS, Omega::leader).violation, None);
+    let Some((seed, Violation::NoStableLeader | Violation::NotQuiescent)) = killed else {
+        panic!("{killed:?}")
+    };
+    assert_eq!(run_election(seed, self::world::<AllRules>(), CHAOS, Omega::leader).violation, None);
 }
 
 fn world<R: Rules>() -> World<Omega<R>> {

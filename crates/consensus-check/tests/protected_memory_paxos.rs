@@ -5,16 +5,20 @@ mod common;
 use common::{CRASHES, errs, holds};
 use mitra_consensus::protected_memory_paxos::{ProtectedMemoryPaxos, Rules};
 use mitra_consensus::{AllRules, ProcessId};
-use mitra_consensus_check::{Exhaustive, Limits, World, delays, worlds};
+use mitra_consensus_check::{Exhaustive, FaultLimits, World, decision_delays, protocol_worlds};
 
 fn world<R: Rules>() -> World<ProtectedMemoryPaxos<u8, R>> {
-    worlds::protected_memory_paxos(3, 3, CRASHES)
+    protocol_worlds::protected_memory_paxos(3, 3, CRASHES)
 }
 
 #[test]
 fn the_first_leader_decides_in_two_delays_and_another_in_eight() {
     let delays = |leader| {
-        delays(worlds::protected_memory_paxos::<AllRules>(3, 3, Limits::default()), ProcessId(leader), 20)
+        decision_delays(
+            protocol_worlds::protected_memory_paxos::<AllRules>(3, 3, FaultLimits::default()),
+            ProcessId(leader),
+            20,
+        )
     };
     assert_eq!(delays(0), Some((2, 3)));
     assert_eq!(delays(1), Some((8, 9)));
@@ -22,8 +26,8 @@ fn the_first_leader_decides_in_two_delays_and_another_in_eight() {
 
 #[test]
 fn two_processes_agree_in_every_order() {
-    let limits = Limits { namings: 2, memory_crashes: 1, ..Limits::default() };
-    let start = worlds::protected_memory_paxos::<AllRules>(2, 3, limits);
+    let limits = FaultLimits { leader_changes: 2, memory_crashes: 1, ..FaultLimits::default() };
+    let start = protocol_worlds::protected_memory_paxos::<AllRules>(2, 3, limits);
     let found = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 100_000, "{} states: less than before", found.states);
@@ -32,8 +36,8 @@ fn two_processes_agree_in_every_order() {
 /// A write is refused although it was done, as where a link broke before its acknowledgement came.
 #[test]
 fn two_processes_agree_where_a_connection_breaks() {
-    let limits = Limits { namings: 2, breaks: 1, ..Limits::default() };
-    let start = worlds::protected_memory_paxos::<AllRules>(2, 3, limits);
+    let limits = FaultLimits { leader_changes: 2, disconnects: 1, ..FaultLimits::default() };
+    let start = protocol_worlds::protected_memory_paxos::<AllRules>(2, 3, limits);
     let found = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
     assert_eq!(found.counterexample, None);
     assert!(found.states > 100_000, "{} states: less than before", found.states);

@@ -15,8 +15,8 @@ use mitra_consensus::paxos::Paxos;
 use mitra_consensus::robust_backup::RobustBackup;
 use mitra_consensus::signature::Ed25519;
 use mitra_consensus::{AllRules, Process, ProcessId, ProcessSet, Region};
-use mitra_consensus_check::traitors::{Lax, Traitors, actors};
-use mitra_consensus_check::{Actor, Byzantine, Claimant, Fabulist, Forge};
+use mitra_consensus_check::byzantine_worlds::{ByzantineSet, RelaxedRules, actors};
+use mitra_consensus_check::{Actor, ByzantineProcess, Forge, ForgedHistory, ForgedProof};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -29,14 +29,14 @@ const PANIC_POLLS: u8 = 30;
 
 /// Returns the behaviours of a Byzantine process that equivocates and follows few rules. Without a seed it
 /// does nothing worse. With a seed it also omits, replays and forges messages, stops, and panics.
-fn behaviours(byzantine: u8) -> Vec<Traitors> {
-    let who = ProcessSet::only(ProcessId(byzantine));
-    [None, Some(1), Some(2), Some(3)].map(|whim| Traitors { who, whim }).into()
+fn behaviours(byzantine: u8) -> Vec<ByzantineSet> {
+    let processes = ProcessSet::only(ProcessId(byzantine));
+    [None, Some(1), Some(2), Some(3)].map(|adversary_seed| ByzantineSet { processes, adversary_seed }).into()
 }
 
 /// Returns a Byzantine process that sends nothing.
-fn silence<F: Process<Cell: Forge>>() -> Byzantine<F> {
-    Byzantine::new(3, Vec::new(), None)
+fn silence<F: Process<Cell: Forge>>() -> ByzantineProcess<F> {
+    ByzantineProcess::new(3, Vec::new(), None)
 }
 
 fn cluster<P, F>(regions: Vec<Region>, processes: Vec<Actor<P, F>>) -> Cluster<Actor<P, F>>
@@ -73,11 +73,11 @@ type Sender<R> = Broadcaster<u8, Ed25519, R>;
 /// The process that broadcasts.
 const SENDER: ProcessId = ProcessId(0);
 
-fn broadcasters(traitors: Traitors) -> Vec<Actor<Sender<AllRules>, Sender<Lax>>> {
+fn broadcasters(set: ByzantineSet) -> Vec<Actor<Sender<AllRules>, Sender<RelaxedRules>>> {
     let message = |me, value| (me == SENDER).then_some(value);
     actors(
         keys(),
-        traitors,
+        set,
         |me, keys, value| Broadcaster::new(Broadcast::new(me, 3, M, 1, keys), message(me, value), SENDER),
         |me, keys, value| Broadcaster::new(Broadcast::new(me, 3, M, 1, keys), message(me, value), SENDER),
     )
@@ -85,13 +85,9 @@ fn broadcasters(traitors: Traitors) -> Vec<Actor<Sender<AllRules>, Sender<Lax>>>
 
 #[test]
 fn broadcast_of_correct_sender_is_delivered_despite_byzantine_reader() {
-    for traitors in behaviours(2) {
+    for set in behaviours(2) {
         let regions = Broadcast::<u8, Ed25519, AllRules>::regions(3, 1);
-        assert_eq!(
-            cluster(regions, broadcasters(traitors)).decided_without(traitors.who),
-            10,
-            "{traitors:?}"
-        );
+        assert_eq!(cluster(regions, broadcasters(set)).decided_without(set.processes), 10, "{set:?}");
     }
 }
 
@@ -99,14 +95,14 @@ fn broadcast_of_correct_sender_is_delivered_despite_byzantine_reader() {
 /// delivers the same message.
 #[test]
 fn equivocating_sender_causes_no_two_deliveries() {
-    for traitors in behaviours(SENDER.0) {
-        let mut cluster = cluster(Broadcast::<u8, Ed25519, AllRules>::regions(3, 1), broadcasters(traitors));
+    for set in behaviours(SENDER.0) {
+        let mut cluster = cluster(Broadcast::<u8, Ed25519, AllRules>::regions(3, 1), broadcasters(set));
         let end = Instant::now() + Duration::from_millis(500);
         while Instant::now() < end {
             cluster.poll_all();
         }
-        if cluster.decisions(traitors.who).any(|delivered| delivered.is_some()) {
-            cluster.decided_without(traitors.who);
+        if cluster.decisions(set.processes).any(|delivered| delivered.is_some()) {
+            cluster.decided_without(set.processes);
         }
     }
 }
@@ -123,8 +119,8 @@ where
 #[test]
 fn robust_backup_decides_with_equivocating_process() {
     for byzantine in [0, 2] {
-        for traitors in behaviours(byzantine) {
-            let processes = actors(keys(), traitors, backup::<AllRules>, backup::<Lax>);
+        for set in behaviours(byzantine) {
+            let processes = actors(keys(), set, backup::<AllRules>, backup::<RelaxedRules>);
             correct_processes_decide(Backup::<AllRules>::regions(3, ROUNDS), byzantine, processes);
         }
     }
@@ -133,12 +129,17 @@ fn robust_backup_decides_with_equivocating_process() {
 #[test]
 fn robust_backup_decides_with_forged_histories() {
     for byzantine in [0, 2] {
-        for traitors in behaviours(byzantine) {
-            let fabulist = |me, keys, value: u8| {
-                let whim = traitors.whim.unwrap_or_default() ^ u64::from(value);
-                Fabulist::<Paxos<u8>, _, Lax>::new(3, value, Broadcast::new(me, 3, M, ROUNDS, keys), whim)
+        for set in behaviours(byzantine) {
+            let forged_history = |me, keys, value: u8| {
+                let seed = set.adversary_seed.unwrap_or_default() ^ u64::from(value);
+                ForgedHistory::<Paxos<u8>, _, RelaxedRules>::new(
+                    3,
+                    value,
+                    Broadcast::new(me, 3, M, ROUNDS, keys),
+                    seed,
+                )
             };
-            let processes = actors(keys(), traitors, backup::<AllRules>, fabulist);
+            let processes = actors(keys(), set, backup::<AllRules>, forged_history);
             correct_processes_decide(Backup::<AllRules>::regions(3, ROUNDS), byzantine, processes);
         }
     }
@@ -146,7 +147,7 @@ fn robust_backup_decides_with_forged_histories() {
 
 #[test]
 fn robust_backup_decides_with_silent_process() {
-    let mut processes = actors(keys(), Traitors::NONE, backup::<AllRules>, backup::<Lax>);
+    let mut processes = actors(keys(), ByzantineSet::NONE, backup::<AllRules>, backup::<RelaxedRules>);
     processes[0] = Actor::Byzantine(silence());
     correct_processes_decide(Backup::<AllRules>::regions(3, ROUNDS), 0, processes);
 }
@@ -164,8 +165,8 @@ where
 #[test]
 fn fast_and_robust_decides_with_equivocating_process() {
     for byzantine in [0, 2] {
-        for traitors in behaviours(byzantine) {
-            let processes = actors(keys(), traitors, fast::<AllRules>, fast::<Lax>);
+        for set in behaviours(byzantine) {
+            let processes = actors(keys(), set, fast::<AllRules>, fast::<RelaxedRules>);
             correct_processes_decide(Fast::<AllRules>::regions(3, ROUNDS), byzantine, processes);
         }
     }
@@ -176,12 +177,14 @@ fn fast_and_robust_decides_with_equivocating_process() {
 #[test]
 fn fast_and_robust_decides_with_forged_unanimity_proof() {
     for byzantine in [0, 2] {
-        for traitors in behaviours(byzantine) {
-            let claimant = |me: ProcessId, keys, value: u8| match value < 20 {
-                true => Claimant::Quorum(Box::new(CheapQuorum::new(me, (3, M), PANIC_POLLS, keys, value))),
-                false => Claimant::claim(me, (3, M), ROUNDS, keys, value),
+        for set in behaviours(byzantine) {
+            let forged_proof = |me: ProcessId, keys, value: u8| match value < 20 {
+                true => {
+                    ForgedProof::CheapQuorum(Box::new(CheapQuorum::new(me, (3, M), PANIC_POLLS, keys, value)))
+                }
+                false => ForgedProof::backup(me, (3, M), ROUNDS, keys, value),
             };
-            let processes = actors(keys(), traitors, fast::<AllRules>, claimant);
+            let processes = actors(keys(), set, fast::<AllRules>, forged_proof);
             correct_processes_decide(Fast::<AllRules>::regions(3, ROUNDS), byzantine, processes);
         }
     }
@@ -190,7 +193,7 @@ fn fast_and_robust_decides_with_forged_unanimity_proof() {
 #[test]
 fn fast_and_robust_decides_with_silent_process() {
     for byzantine in [0, 2] {
-        let mut processes = actors(keys(), Traitors::NONE, fast::<AllRules>, fast::<Lax>);
+        let mut processes = actors(keys(), ByzantineSet::NONE, fast::<AllRules>, fast::<RelaxedRules>);
         processes[usize::from(byzantine)] = Actor::Byzantine(silence());
         correct_processes_decide(Fast::<AllRules>::regions(3, ROUNDS), byzantine, processes);
     }

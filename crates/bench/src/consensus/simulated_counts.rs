@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use mitra_consensus::omega::Omega;
 use mitra_consensus::{AllRules, ProcessId, ProcessSet};
-use mitra_consensus_check::{Limits, Step, effort, worlds};
+use mitra_consensus_check::{FaultLimits, Step, message_cost, protocol_worlds};
 use mitra_topology::{Graph, Measures, generators};
 
 use crate::report::{Blocks, Row, quantile};
@@ -31,8 +31,8 @@ pub(super) fn hbo() -> anyhow::Result<Vec<Row>> {
         for crashes in [0, most] {
             let (mut rounds, mut messages) = (Vec::new(), Vec::new());
             for seed in 0..SEEDS {
-                let world = worlds::hbo::<AllRules>(&neighbours(&graph), Limits::default());
-                let found = effort(seed, world, crashes, MAX_STEPS).with_context(|| {
+                let world = protocol_worlds::hbo::<AllRules>(&neighbours(&graph), FaultLimits::default());
+                let found = message_cost(seed, world, crashes, MAX_STEPS).with_context(|| {
                     format!(
                         "HBO on {sized} with {crashes} crashes, seed {seed}: a live process did not decide"
                     )
@@ -65,13 +65,13 @@ const ROUNDS: usize = 1000;
 /// Returns the number of messages of Ω in [`ROUNDS`] rounds after stabilization.
 pub(super) fn omega() -> anyhow::Result<Row> {
     let n = 4;
-    let mut world = worlds::omega::<AllRules>(n, Limits::default());
+    let mut world = protocol_worlds::omega::<AllRules>(n, FaultLimits::default());
     let mut messages = [0; 2];
     for half in &mut messages {
         for _ in 0..ROUNDS {
             world.pass_delay();
-            (0..n).for_each(|p| world.take(Step::Wake(ProcessId(p))));
-            *half += world.messages();
+            (0..n).for_each(|p| world.apply(Step::Wake(ProcessId(p))));
+            *half += world.messages_in_transit();
         }
     }
     let leaders: Vec<_> = (0..n).filter_map(|p| world.process(ProcessId(p)).map(Omega::leader)).collect();

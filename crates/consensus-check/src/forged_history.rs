@@ -5,27 +5,27 @@ use mitra_consensus::robust_backup::{Automaton, Cell, Event, EventBatch};
 use mitra_consensus::signature::Signer;
 use mitra_consensus::{Actions, Input, Process, ProcessId};
 
-use crate::byzantine::Whim;
+use crate::byzantine::AdversaryRng;
 
 /// A process that broadcasts made-up turns.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Fabulist<A: Automaton<K>, K: Signer, B> {
+pub struct ForgedHistory<A: Automaton<K>, K: Signer, B> {
     processes: u8,
     input: A::Input,
     broadcast: Broadcast<EventBatch<A::Input>, K, B>,
     begun: bool,
-    whim: Whim,
+    whim: AdversaryRng,
 }
 
-impl<A: Automaton<K>, K: Signer, B: Rules> Fabulist<A, K, B> {
+impl<A: Automaton<K>, K: Signer, B: Rules> ForgedHistory<A, K, B> {
     /// One of `processes` processes, which takes part by `broadcast`; it claims to begin with `input`.
     pub fn new(
         processes: u8,
         input: A::Input,
         broadcast: Broadcast<EventBatch<A::Input>, K, B>,
         whim: u64,
-    ) -> Fabulist<A, K, B> {
-        Fabulist { processes, input, broadcast, begun: false, whim: Whim(whim) }
+    ) -> ForgedHistory<A, K, B> {
+        ForgedHistory { processes, input, broadcast, begun: false, whim: AdversaryRng(whim) }
     }
 
     fn fable(&mut self, out: &mut Actions<Self>) {
@@ -50,7 +50,7 @@ impl<A: Automaton<K>, K: Signer, B: Rules> Fabulist<A, K, B> {
     }
 }
 
-impl<A: Automaton<K>, K: Signer, B: Rules> Process for Fabulist<A, K, B> {
+impl<A: Automaton<K>, K: Signer, B: Rules> Process for ForgedHistory<A, K, B> {
     type Cell = Cell<A, K>;
     type Message = ();
     type Value = A::Value;

@@ -7,38 +7,42 @@ use std::hash::Hash;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Operation<O, R> {
     /// What was asked for.
-    pub what: O,
+    pub invocation: O,
     /// When.
-    pub called: usize,
+    pub invoked_at: usize,
     /// When it returned, and what; none if it may still take effect, or never.
-    pub returned: Option<(usize, R)>,
+    pub response: Option<(usize, R)>,
 }
 
 /// The longest history that can be judged.
-pub const MOST_OPERATIONS: usize = 128;
+pub const MAX_OPERATIONS: usize = 128;
 
 /// Whether there is an order of the operations that keeps to the times, and in which `apply` says what they returned.
 ///
 /// # Panics
-/// There are more than [`MOST_OPERATIONS`].
-pub fn linearizable<S, O, R>(start: &S, history: &[Operation<O, R>], apply: impl Fn(&mut S, &O) -> R) -> bool
+/// There are more than [`MAX_OPERATIONS`].
+pub fn is_linearizable<S, O, R>(
+    start: &S,
+    history: &[Operation<O, R>],
+    apply: impl Fn(&mut S, &O) -> R,
+) -> bool
 where
     S: Clone + Eq + Hash,
     R: PartialEq,
 {
-    assert!(history.len() <= MOST_OPERATIONS, "{} operations are too many", history.len());
+    assert!(history.len() <= MAX_OPERATIONS, "{} operations are too many", history.len());
     let mut tried = HashSet::new();
     let mut left = vec![(0_u128, start.clone())];
     while let Some((done, state)) = left.pop() {
         let open = || history.iter().enumerate().filter(|(nth, _)| done >> nth & 1 == 0);
         // Whatever is next was called before anything that is not done returned.
-        let Some(until) = open().filter_map(|(_, op)| op.returned.as_ref().map(|(at, _)| *at)).min() else {
+        let Some(until) = open().filter_map(|(_, op)| op.response.as_ref().map(|(at, _)| *at)).min() else {
             return true;
         };
-        for (nth, op) in open().filter(|(_, op)| op.called < until) {
+        for (nth, op) in open().filter(|(_, op)| op.invoked_at < until) {
             let mut next = state.clone();
-            let result = apply(&mut next, &op.what);
-            let fits = op.returned.as_ref().is_none_or(|(_, returned)| *returned == result);
+            let result = apply(&mut next, &op.invocation);
+            let fits = op.response.as_ref().is_none_or(|(_, returned)| *returned == result);
             let next = (done | 1 << nth, next);
             if fits && tried.insert(next.clone()) {
                 left.push(next);
@@ -55,16 +59,16 @@ mod tests {
     /// A register: some write it, others read it.
     type Register = Operation<Option<u8>, Option<u8>>;
 
-    fn write(value: u8, called: usize, returned: Option<usize>) -> Register {
-        Operation { what: Some(value), called, returned: returned.map(|at| (at, None)) }
+    fn write(value: u8, invoked_at: usize, returned: Option<usize>) -> Register {
+        Operation { invocation: Some(value), invoked_at, response: returned.map(|at| (at, None)) }
     }
 
-    fn read(value: u8, called: usize, returned: usize) -> Register {
-        Operation { what: None, called, returned: Some((returned, Some(value))) }
+    fn read(value: u8, invoked_at: usize, returned: usize) -> Register {
+        Operation { invocation: None, invoked_at, response: Some((returned, Some(value))) }
     }
 
     fn holds(history: &[Register]) -> bool {
-        linearizable(&0, history, |state, what| match what {
+        is_linearizable(&0, history, |state, what| match what {
             Some(value) => {
                 *state = *value;
                 None

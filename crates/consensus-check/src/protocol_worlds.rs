@@ -11,9 +11,9 @@ use mitra_consensus::protected_memory_paxos::{self, ProtectedMemoryPaxos};
 use mitra_consensus::{ProcessId, ProcessSet};
 use mitra_consensus::{kv_store, log};
 
-use crate::random::Dice;
-use crate::store::{Node, Wish};
-use crate::{Limits, LogWorld, Replica, StoreWorld, World};
+use crate::seeded_run::StepRng;
+use crate::store_nodes::{ClientOp, StoreNode};
+use crate::{FaultLimits, LogWorld, Replica, StoreWorld, World};
 
 /// What process `p` proposes.
 pub fn proposal(p: u8) -> u8 {
@@ -21,12 +21,12 @@ pub fn proposal(p: u8) -> u8 {
 }
 
 /// `n` processes of Paxos.
-pub fn paxos<R: paxos::Rules>(n: u8, limits: Limits) -> World<Paxos<u8, R>> {
+pub fn paxos<R: paxos::Rules>(n: u8, limits: FaultLimits) -> World<Paxos<u8, R>> {
     World::new((0..n).map(|p| Paxos::new(ProcessId(p), n, proposal(p))).collect(), 0, &[], limits)
 }
 
 /// `n` processes of Disk Paxos over `m` memories.
-pub fn disk_paxos<R: disk_paxos::Rules>(n: u8, m: u8, limits: Limits) -> World<DiskPaxos<u8, R>> {
+pub fn disk_paxos<R: disk_paxos::Rules>(n: u8, m: u8, limits: FaultLimits) -> World<DiskPaxos<u8, R>> {
     let processes = (0..n).map(|p| DiskPaxos::new(ProcessId(p), n, m, proposal(p))).collect();
     World::new(processes, m, &DiskPaxos::<u8, R>::regions(n), limits)
 }
@@ -35,7 +35,7 @@ pub fn disk_paxos<R: disk_paxos::Rules>(n: u8, m: u8, limits: Limits) -> World<D
 pub fn protected_memory_paxos<R: protected_memory_paxos::Rules>(
     n: u8,
     m: u8,
-    limits: Limits,
+    limits: FaultLimits,
 ) -> World<ProtectedMemoryPaxos<u8, R>> {
     let processes = (0..n).map(|p| ProtectedMemoryPaxos::new(ProcessId(p), n, m, proposal(p))).collect();
     World::new(processes, m, &ProtectedMemoryPaxos::<u8, R>::regions(n), limits)
@@ -45,7 +45,7 @@ pub fn protected_memory_paxos<R: protected_memory_paxos::Rules>(
 pub fn aligned_paxos<R: aligned_paxos::Rules, M: protected_memory_paxos::Rules>(
     n: u8,
     m: u8,
-    limits: Limits,
+    limits: FaultLimits,
 ) -> World<AlignedPaxos<u8, R, M>> {
     let processes = (0..n).map(|p| AlignedPaxos::new(ProcessId(p), n, m, proposal(p))).collect();
     World::new(processes, m, &AlignedPaxos::<u8, R, M>::regions(n), limits)
@@ -58,7 +58,7 @@ pub fn aligned_paxos<R: aligned_paxos::Rules, M: protected_memory_paxos::Rules>(
 pub fn fast_paxos<R: fast_paxos::Rules>(
     (n, f, e): (u8, u8, u8),
     proposers: &[u8],
-    limits: Limits,
+    limits: FaultLimits,
 ) -> World<FastPaxos<u8, R>> {
     let quorums = Quorums::new(n, f, e).expect("n > 2f, n > 2e + f");
     let input = |p: u8| proposers.contains(&p).then_some(proposal(p));
@@ -81,31 +81,33 @@ pub fn log_config(n: u8, m: u8, window: u16) -> log::Config {
 }
 
 /// The processes of a replicated log, each of which wants so many commands committed.
-pub fn log<R: log::Rules>(config: log::Config, commands: u8, limits: Limits) -> LogWorld<R> {
+pub fn log<R: log::Rules>(config: log::Config, commands: u8, limits: FaultLimits) -> LogWorld<R> {
     let processes = (0..config.processes).map(|p| Replica::new(ProcessId(p), config, commands)).collect();
     LogWorld::new(World::new(processes, config.memories, &config.regions(), limits))
 }
 
 /// A store of three servers and `clients` clients over `m` memories. What the clients want, of two keys, comes of a seed.
-pub fn store<R: kv_store::Rules, const ALONE: bool>(
+pub fn store<R: kv_store::Rules, const LOCAL_READS: bool>(
     seed: u64,
-    (m, clients, wishes): (u8, u8, u8),
-    limits: Limits,
-) -> StoreWorld<R, ALONE> {
-    let mut dice = Dice::new(!seed);
-    let mut wish = || {
-        let kind = [Wish::Get, Wish::Get, Wish::Put, Wish::Cas, Wish::Delete][dice.below(5) as usize];
+    (m, clients, operations): (u8, u8, u8),
+    limits: FaultLimits,
+) -> StoreWorld<R, LOCAL_READS> {
+    let mut dice = StepRng::new(!seed);
+    let mut operation = || {
+        let kind = [ClientOp::Get, ClientOp::Get, ClientOp::Put, ClientOp::Cas, ClientOp::Delete]
+            [dice.below(5) as usize];
         (kind, dice.below(2) as u8)
     };
     let config = log::Config { register_bytes: 150, ..log_config(3 + clients, m, 2) };
-    let servers = (0..3).map(|p| Node::server(ProcessId(p), config));
-    let clients = (3..3 + clients).map(|p| Node::client(p, 3, (0..wishes).map(|_| wish()).collect()));
+    let servers = (0..3).map(|p| StoreNode::server(ProcessId(p), config));
+    let clients =
+        (3..3 + clients).map(|p| StoreNode::client(p, 3, (0..operations).map(|_| operation()).collect()));
     let nodes = servers.chain(clients).collect();
     StoreWorld::new(World::new(nodes, m, &config.regions(), limits), 3, 2)
 }
 
 /// `n` processes that elect a leader by Ω, over one memory.
-pub fn omega<R: omega::Rules>(n: u8, limits: Limits) -> World<Omega<R>> {
+pub fn omega<R: omega::Rules>(n: u8, limits: FaultLimits) -> World<Omega<R>> {
     let processes = (0..n).map(|p| Omega::new(ProcessId(p), n)).collect();
     World::new(processes, 1, &Omega::<R>::regions(n), limits)
 }
@@ -113,19 +115,19 @@ pub fn omega<R: omega::Rules>(n: u8, limits: Limits) -> World<Omega<R>> {
 /// `n` processes that elect a leader by Ω and send nothing, over one memory.
 pub fn memory_only_omega<R: memory_only_omega::Rules, E: omega::Rules>(
     n: u8,
-    limits: Limits,
+    limits: FaultLimits,
 ) -> World<MemoryOnlyOmega<R, E>> {
     let processes = (0..n).map(|p| MemoryOnlyOmega::new(ProcessId(p), n)).collect();
     World::new(processes, 1, &MemoryOnlyOmega::<R, E>::regions(n), limits)
 }
 
 /// Processes of HBO, each of which shares memory with its neighbours. The even ones propose false.
-pub fn hbo<R: hbo::Rules>(neighbours: &[ProcessSet], limits: Limits) -> World<Hbo<R>> {
+pub fn hbo<R: hbo::Rules>(neighbours: &[ProcessSet], limits: FaultLimits) -> World<Hbo<R>> {
     let each = || neighbours.iter().enumerate().map(|(p, &set)| (ProcessId(p as u8), set));
     let n = neighbours.len() as u8;
     let processes = each().map(|(p, set)| Hbo::new(p, n, set, p.0 % 2 == 1)).collect();
     let memories: Vec<_> = each().map(|(p, set)| Hbo::<R>::regions(p, set)).collect();
-    World::with(processes, &memories, limits)
+    World::with_regions(processes, &memories, limits)
 }
 
 /// The neighbours of each of `n` processes, by edges.

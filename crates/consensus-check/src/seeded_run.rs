@@ -7,11 +7,11 @@ use crate::{Step, World};
 
 /// How a run is disturbed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Chaos {
+pub struct RunLimits {
     /// Steps before the calm, at most.
-    pub steps: u32,
+    pub adversary_steps: u32,
     /// Steps, or rounds in an election, in which everybody must have decided after it.
-    pub calm: u32,
+    pub stable_steps: u32,
 }
 
 /// What is wrong with a run.
@@ -26,14 +26,14 @@ pub enum Violation {
     /// Some correct process has not decided, though all was calm.
     Stuck,
     /// The living do not keep naming one of them as their leader, though all was calm.
-    Unsettled,
+    NoStableLeader,
     /// They do, but speak, or others than the leader write.
-    Noisy,
+    NotQuiescent,
 }
 
 /// What came of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Report {
+pub struct RunReport {
     /// All steps, in order; of an election those before the calm.
     pub steps: Vec<Step>,
     /// How many faults there were: crashes, what breaks or is lost, and Byzantine processes.
@@ -43,19 +43,19 @@ pub struct Report {
 }
 
 /// What an adversary plays with, and what it must not bring about.
-pub trait Subject {
+pub trait TestedSystem {
     /// All steps that can be taken now.
     fn steps(&self) -> Vec<Step>;
     /// Takes one of them; says what is wrong since.
-    fn take(&mut self, step: Step) -> Option<Violation>;
+    fn apply(&mut self, step: Step) -> Option<Violation>;
     /// Who has not crashed, and is honest.
-    fn living(&self) -> Vec<ProcessId>;
+    fn live_processes(&self) -> Vec<ProcessId>;
     /// The faults are over, and Ω names one living process to all.
-    fn calm(&mut self, leader: ProcessId);
+    fn begin_stable_period(&mut self, leader: ProcessId);
     /// Whether all that must happen in the calm has happened.
     fn is_done(&self) -> bool;
     /// What is wrong if that never comes.
-    fn undone(&self) -> Option<Violation> {
+    fn unfinished_violation(&self) -> Option<Violation> {
         Some(Violation::Stuck)
     }
     /// Faults that were there from the start.
@@ -72,13 +72,13 @@ pub(crate) struct Deciding<'a, P: Process, J> {
     pub(crate) judge: J,
 }
 
-impl<P: Process, J: Fn(&World<P>) -> Option<Violation>> Subject for Deciding<'_, P, J> {
+impl<P: Process, J: Fn(&World<P>) -> Option<Violation>> TestedSystem for Deciding<'_, P, J> {
     fn steps(&self) -> Vec<Step> {
         self.world.steps()
     }
 
-    fn take(&mut self, step: Step) -> Option<Violation> {
-        self.world.take(step);
+    fn apply(&mut self, step: Step) -> Option<Violation> {
+        self.world.apply(step);
         if !self.world.agrees() {
             Some(Violation::Disagreement)
         } else if !self.world.decisions().iter().flatten().all(|value| self.valid.contains(value)) {
@@ -88,20 +88,20 @@ impl<P: Process, J: Fn(&World<P>) -> Option<Violation>> Subject for Deciding<'_,
         }
     }
 
-    fn living(&self) -> Vec<ProcessId> {
+    fn live_processes(&self) -> Vec<ProcessId> {
         self.world.correct()
     }
 
-    fn undone(&self) -> Option<Violation> {
+    fn unfinished_violation(&self) -> Option<Violation> {
         (self.judge)(&self.world)
     }
 
     fn faults(&self) -> u32 {
-        self.world.traitors().len() as u32
+        self.world.byzantine_processes().len() as u32
     }
 
-    fn calm(&mut self, leader: ProcessId) {
-        self.world.calm(leader);
+    fn begin_stable_period(&mut self, leader: ProcessId) {
+        self.world.begin_stable_period(leader);
     }
 
     fn is_done(&self) -> bool {
@@ -110,55 +110,60 @@ impl<P: Process, J: Fn(&World<P>) -> Option<Violation>> Subject for Deciding<'_,
 }
 
 /// Runs a world in which processes decide, on one of `valid`.
-pub fn run<P: Process>(seed: u64, world: World<P>, chaos: Chaos, valid: &[P::Value]) -> Report {
-    run_judged(seed, world, chaos, valid, |_| Some(Violation::Stuck))
+pub fn run_agreement<P: Process>(
+    seed: u64,
+    world: World<P>,
+    chaos: RunLimits,
+    valid: &[P::Value],
+) -> RunReport {
+    run_agreement_with(seed, world, chaos, valid, |_| Some(Violation::Stuck))
 }
 
 /// The same, where it is for `judge` to say what is wrong if not all decide.
-pub fn run_judged<P: Process>(
+pub fn run_agreement_with<P: Process>(
     seed: u64,
     world: World<P>,
-    chaos: Chaos,
+    chaos: RunLimits,
     valid: &[P::Value],
     judge: impl Fn(&World<P>) -> Option<Violation>,
-) -> Report {
-    play(seed, Deciding { world, valid, judge }, chaos)
+) -> RunReport {
+    run_adversary(seed, Deciding { world, valid, judge }, chaos)
 }
 
 /// Runs a world. Some processes, memories and kinds of steps are quicker than others, for a while: only so does the old meet the
 /// new.
-pub fn play(seed: u64, mut subject: impl Subject, chaos: Chaos) -> Report {
-    let mut dice = Dice::new(seed);
-    let mut report = disturb(&mut dice, &mut subject, chaos.steps);
+pub fn run_adversary(seed: u64, mut subject: impl TestedSystem, chaos: RunLimits) -> RunReport {
+    let mut dice = StepRng::new(seed);
+    let mut report = disturb(&mut dice, &mut subject, chaos.adversary_steps);
     if report.violation.is_some() {
         return report;
     }
-    let correct = subject.living();
+    let correct = subject.live_processes();
     if let Some(&leader) = correct.get(dice.below(correct.len() as u64) as usize) {
-        subject.calm(leader);
+        subject.begin_stable_period(leader);
     }
-    for _ in 0..chaos.calm {
+    for _ in 0..chaos.stable_steps {
         if subject.is_done() {
             return report;
         }
         let Some(step) = dice.weighted(&subject.steps(), |_| 1) else { break };
-        report.take(&mut subject, step);
+        report.apply(&mut subject, step);
         if report.violation.is_some() {
             return report;
         }
     }
-    report.violation = subject.undone();
+    report.violation = subject.unfinished_violation();
     report
 }
 
 /// Totality: it is well if nobody decides, as long as nobody does.
-pub fn all_or_none<P: Process>(world: &World<P>) -> Option<Violation> {
+pub fn totality_violation<P: Process>(world: &World<P>) -> Option<Violation> {
     world.decisions().iter().any(Option::is_some).then_some(Violation::Stuck)
 }
 
 /// The part of a run before the calm.
-pub(crate) fn disturb(dice: &mut Dice, subject: &mut impl Subject, steps: u32) -> Report {
-    let mut report = Report { steps: Vec::new(), faults: subject.faults(), violation: None };
+pub(crate) fn disturb(dice: &mut StepRng, subject: &mut impl TestedSystem, steps: u32) -> RunReport {
+    let mut report = RunReport { steps: Vec::new(), faults: subject.faults(), violation: None };
     let crashes = dice.below(2) == 0;
     let mut pace = Pace::new(dice, crashes);
     for _ in 0..dice.below(steps.into()) {
@@ -170,7 +175,7 @@ pub(crate) fn disturb(dice: &mut Dice, subject: &mut impl Subject, steps: u32) -
             pace = Pace::new(dice, crashes);
             continue;
         };
-        report.take(subject, step);
+        report.apply(subject, step);
         if report.violation.is_some() {
             return report;
         }
@@ -178,11 +183,11 @@ pub(crate) fn disturb(dice: &mut Dice, subject: &mut impl Subject, steps: u32) -
     report
 }
 
-impl Report {
-    fn take(&mut self, subject: &mut impl Subject, step: Step) {
+impl RunReport {
+    fn apply(&mut self, subject: &mut impl TestedSystem, step: Step) {
         self.faults += u32::from(is_fault(step));
         self.steps.push(step);
-        self.violation = subject.take(step);
+        self.violation = subject.apply(step);
     }
 }
 
@@ -191,10 +196,10 @@ fn is_fault(step: Step) -> bool {
         step,
         Step::CrashProcess(_)
             | Step::CrashMemory(_)
-            | Step::Break(..)
-            | Step::Reopen(_)
-            | Step::Restart(_)
-            | Step::Lose(_)
+            | Step::Disconnect(..)
+            | Step::RestartMemory(_)
+            | Step::RestartProcess(_)
+            | Step::DropMessage(_)
     )
 }
 
@@ -213,7 +218,7 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(dice: &mut Dice, crashes: bool) -> Pace {
+    fn new(dice: &mut StepRng, crashes: bool) -> Pace {
         let straggler = (dice.below(4), dice.below(4));
         let mut any = || 1 << (2 * dice.below(5));
         Pace {
@@ -234,23 +239,23 @@ impl Pace {
         let memory = |m: MemoryId| self.memories[usize::from(m.0) % 16];
         match step {
             Step::Lead(p) | Step::Follow(p) => self.leading * process(p),
-            Step::Deliver(_) | Step::Lose(_) => self.delivering,
+            Step::DeliverMessage(_) | Step::DropMessage(_) => self.delivering,
             Step::Execute(p, m, 0) if (p.0.into(), m.0.into()) == self.straggler => 0,
             Step::Execute(p, m, _) => self.executing * process(p) * memory(m),
             Step::Respond(p, m, _) => self.responding * process(p) * memory(m),
             Step::Wake(p) | Step::Coin(p, _) => self.waking * process(p),
-            Step::CrashProcess(p) | Step::Restart(p) => self.crashing * process(p),
-            Step::CrashMemory(m) | Step::Reopen(m) => self.crashing * memory(m),
-            Step::Break(p, m) => self.crashing * process(p) * memory(m),
+            Step::CrashProcess(p) | Step::RestartProcess(p) => self.crashing * process(p),
+            Step::CrashMemory(m) | Step::RestartMemory(m) => self.crashing * memory(m),
+            Step::Disconnect(p, m) => self.crashing * process(p) * memory(m),
         }
     }
 }
 
-pub(crate) struct Dice(Prng);
+pub(crate) struct StepRng(Prng);
 
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice(Prng::new(seed))
+impl StepRng {
+    pub(crate) fn new(seed: u64) -> StepRng {
+        StepRng(Prng::new(seed))
     }
 
     /// Less than `n`; 0 if that is 0.

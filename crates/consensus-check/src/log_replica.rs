@@ -42,7 +42,7 @@ impl<R: Rules> Replica<R> {
     }
 
     /// It wants so many more.
-    pub fn want(&mut self, more: u8, out: &mut Actions<Self>) {
+    pub fn add_commands(&mut self, more: u8, out: &mut Actions<Self>) {
         self.left += more;
         out.push(Action::Wake);
     }
@@ -56,7 +56,7 @@ impl<R: Rules> Replica<R> {
     }
 
     /// Whether all that it wanted is committed.
-    pub fn is_content(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.left == 0
     }
 
@@ -71,7 +71,7 @@ impl<R: Rules> Replica<R> {
     }
 
     /// Whether what it was told contradicts itself.
-    pub fn is_wrong(&self) -> bool {
+    pub fn has_violation(&self) -> bool {
         self.wrong
     }
 

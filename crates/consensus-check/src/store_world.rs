@@ -3,28 +3,28 @@
 use mitra_consensus::ProcessId;
 use mitra_consensus::kv_store::{Change, Rules};
 
-use crate::linearizable::{Operation, linearizable};
-use crate::random::Subject;
-use crate::store::{Asked, Node, Told};
+use crate::linearizability::{Operation, is_linearizable};
+use crate::seeded_run::TestedSystem;
+use crate::store_nodes::{ClientEvent, Invocation, StoreNode};
 use crate::{Step, Violation, World};
 
 /// A world of servers, which come first, and clients, and all that the clients were told.
-pub struct StoreWorld<R: Rules, const ALONE: bool> {
-    world: World<Node<R, ALONE>>,
+pub struct StoreWorld<R: Rules, const LOCAL_READS: bool> {
+    world: World<StoreNode<R, LOCAL_READS>>,
     servers: u8,
     /// How much each process was told so far.
     told: Vec<usize>,
     /// By key. Time is the number of the event.
-    histories: Vec<Vec<Operation<Asked, Told>>>,
+    histories: Vec<Vec<Operation<Invocation, ClientEvent>>>,
     /// The key and the operation that each process has under way, or had last.
     open: Vec<(usize, usize)>,
     events: usize,
     violation: Option<Violation>,
 }
 
-impl<R: Rules, const ALONE: bool> StoreWorld<R, ALONE> {
+impl<R: Rules, const LOCAL_READS: bool> StoreWorld<R, LOCAL_READS> {
     /// A world in which nothing was asked yet, with so many keys.
-    pub fn new(world: World<Node<R, ALONE>>, servers: u8, keys: u8) -> StoreWorld<R, ALONE> {
+    pub fn new(world: World<StoreNode<R, LOCAL_READS>>, servers: u8, keys: u8) -> StoreWorld<R, LOCAL_READS> {
         let n = world.decisions().len();
         StoreWorld {
             world,
@@ -38,27 +38,27 @@ impl<R: Rules, const ALONE: bool> StoreWorld<R, ALONE> {
     }
 
     /// How many operations have returned.
-    pub fn returned(&self) -> usize {
-        self.histories.iter().flatten().filter(|op| op.returned.is_some()).count()
+    pub fn completed_operations(&self) -> usize {
+        self.histories.iter().flatten().filter(|op| op.response.is_some()).count()
     }
 
     fn watch(&mut self) {
-        for p in self.world.living() {
+        for p in self.world.live_processes() {
             let Some(node) = self.world.process(p) else { continue };
             let p = usize::from(p.0);
-            for told in &node.told()[self.told[p]..] {
+            for told in &node.events()[self.told[p]..] {
                 self.told[p] += 1;
                 self.events += 1;
                 let at = self.events;
-                if let Told::Called(what) = told {
-                    let (Asked::Get(key) | Asked::Change(key, _)) = what;
+                if let ClientEvent::Invoked(what) = told {
+                    let (Invocation::Get(key) | Invocation::Change(key, _)) = what;
                     let history = &mut self.histories[usize::from(*key)];
                     self.open[p] = (usize::from(*key), history.len());
-                    history.push(Operation { what: what.clone(), called: at, returned: None });
+                    history.push(Operation { invocation: what.clone(), invoked_at: at, response: None });
                 } else {
                     let (key, nth) = self.open[p];
-                    self.histories[key][nth].returned = Some((at, told.clone()));
-                    if !linearizable(&None, &self.histories[key], apply) {
+                    self.histories[key][nth].response = Some((at, told.clone()));
+                    if !is_linearizable(&None, &self.histories[key], apply) {
                         self.violation = Some(Violation::NotLinearizable);
                     }
                 }
@@ -68,8 +68,8 @@ impl<R: Rules, const ALONE: bool> StoreWorld<R, ALONE> {
 }
 
 /// What is to become of a key, by the plainest of stores.
-fn apply(value: &mut Option<Vec<u8>>, asked: &Asked) -> Told {
-    let Asked::Change(_, change) = asked else { return Told::Value(value.clone()) };
+fn apply(value: &mut Option<Vec<u8>>, asked: &Invocation) -> ClientEvent {
+    let Invocation::Change(_, change) = asked else { return ClientEvent::Value(value.clone()) };
     let (done, new) = match change {
         Change::Put { value: new, .. } => (true, Some(new.clone())),
         Change::Cas { expected, value: new, .. } => (value == expected, new.clone()),
@@ -78,10 +78,10 @@ fn apply(value: &mut Option<Vec<u8>>, asked: &Asked) -> Told {
     if done {
         *value = new;
     }
-    Told::Changed(done)
+    ClientEvent::Changed(done)
 }
 
-impl<R: Rules, const ALONE: bool> Subject for StoreWorld<R, ALONE> {
+impl<R: Rules, const LOCAL_READS: bool> TestedSystem for StoreWorld<R, LOCAL_READS> {
     /// Clients neither lead nor crash: they may be as slow as if they had.
     fn steps(&self) -> Vec<Step> {
         let mut steps = self.world.steps();
@@ -92,23 +92,23 @@ impl<R: Rules, const ALONE: bool> Subject for StoreWorld<R, ALONE> {
         steps
     }
 
-    fn take(&mut self, step: Step) -> Option<Violation> {
-        self.world.take(step);
+    fn apply(&mut self, step: Step) -> Option<Violation> {
+        self.world.apply(step);
         self.watch();
         self.violation.clone()
     }
 
-    fn living(&self) -> Vec<ProcessId> {
-        self.world.living().into_iter().filter(|p| p.0 < self.servers).collect()
+    fn live_processes(&self) -> Vec<ProcessId> {
+        self.world.live_processes().into_iter().filter(|p| p.0 < self.servers).collect()
     }
 
-    fn calm(&mut self, leader: ProcessId) {
-        self.world.calm(leader);
+    fn begin_stable_period(&mut self, leader: ProcessId) {
+        self.world.begin_stable_period(leader);
     }
 
     /// All clients have all that they want, unless there is nobody to ask.
     fn is_done(&self) -> bool {
-        let content = |p| self.world.process(p).is_none_or(Node::is_content);
-        self.living().is_empty() || self.world.living().into_iter().all(content)
+        let content = |p| self.world.process(p).is_none_or(StoreNode::is_finished);
+        self.live_processes().is_empty() || self.world.live_processes().into_iter().all(content)
     }
 }

@@ -10,8 +10,8 @@ const LIMITS: Limits = Limits { sessions: 5, bytes: 1000 };
 
 /// A process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Node<R = AllRules, const ALONE: bool = false> {
-    /// A process of the log. `ALONE`, it answers reads without asking anybody: it must not.
+pub enum StoreNode<R = AllRules, const LOCAL_READS: bool = false> {
+    /// A process of the log. `LOCAL_READS`, it answers reads without asking anybody: it must not.
     Server(Box<Server<R>>),
     /// A client.
     Client(Box<Client>),
@@ -23,14 +23,14 @@ pub enum Message {
     /// Among servers.
     Log(Committed),
     /// A client asks.
-    Ask {
+    Request {
         /// The same for retries.
         number: u64,
         /// For what.
         request: Request,
     },
     /// A server answers.
-    Answer {
+    Reply {
         /// What was asked.
         number: u64,
         /// None: this server cannot tell.
@@ -48,7 +48,7 @@ pub struct Server<R> {
 
 /// What a client wants to do with a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Wish {
+pub enum ClientOp {
     /// To read it.
     Get,
     /// To put a value of its own.
@@ -61,7 +61,7 @@ pub enum Wish {
 
 /// What a client has asked for.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Asked {
+pub enum Invocation {
     /// To read a key.
     Get(u8),
     /// To change it.
@@ -70,9 +70,9 @@ pub enum Asked {
 
 /// What a client knows of it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Told {
+pub enum ClientEvent {
     /// It begins.
-    Called(Asked),
+    Invoked(Invocation),
     /// The value that was read.
     Value(Option<Vec<u8>>),
     /// Whether the change was made.
@@ -88,48 +88,48 @@ pub struct Client {
     session: Option<Session>,
     number: u64,
     /// What is under way, and all that is to come, last first.
-    asked: Option<(Request, Option<Asked>)>,
-    wishes: Vec<(Wish, u8)>,
+    asked: Option<(Request, Option<Invocation>)>,
+    operations: Vec<(ClientOp, u8)>,
     seen: Option<Vec<u8>>,
-    told: Vec<Told>,
+    events: Vec<ClientEvent>,
 }
 
-impl<R: Rules, const ALONE: bool> Node<R, ALONE> {
+impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
     /// A server.
     ///
     /// # Panics
     /// The config's numbers do not fit.
-    pub fn server(me: ProcessId, config: Config) -> Node<R, ALONE> {
+    pub fn server(me: ProcessId, config: Config) -> StoreNode<R, LOCAL_READS> {
         let log = Log::new(me, config).expect("numbers that fit");
-        Node::Server(Box::new(Server { log, store: KvStore::new(LIMITS), waiting: Vec::new() }))
+        StoreNode::Server(Box::new(Server { log, store: KvStore::new(LIMITS), waiting: Vec::new() }))
     }
 
-    /// A client of the first `servers` processes, with wishes that come last first.
-    pub fn client(me: u8, servers: u8, wishes: Vec<(Wish, u8)>) -> Node<R, ALONE> {
-        Node::Client(Box::new(Client {
+    /// A client of the first `servers` processes, with operations that come last first.
+    pub fn client(me: u8, servers: u8, operations: Vec<(ClientOp, u8)>) -> StoreNode<R, LOCAL_READS> {
+        StoreNode::Client(Box::new(Client {
             me,
             servers,
             next_server: me % servers,
             session: None,
             number: 0,
             asked: None,
-            wishes,
+            operations,
             seen: None,
-            told: Vec::new(),
+            events: Vec::new(),
         }))
     }
 
     /// All that a client was told, in order.
-    pub fn told(&self) -> &[Told] {
+    pub fn events(&self) -> &[ClientEvent] {
         match self {
-            Node::Client(client) => &client.told,
-            Node::Server(_) => &[],
+            StoreNode::Client(client) => &client.events,
+            StoreNode::Server(_) => &[],
         }
     }
 
     /// Whether it wants nothing more.
-    pub fn is_content(&self) -> bool {
-        !matches!(self, Node::Client(client) if client.asked.is_some() || !client.wishes.is_empty())
+    pub fn is_finished(&self) -> bool {
+        !matches!(self, StoreNode::Client(client) if client.asked.is_some() || !client.operations.is_empty())
     }
 }
 
@@ -140,36 +140,36 @@ impl Client {
             self.begin();
         }
         let Some((request, _)) = &self.asked else { return };
-        let message = Message::Ask { number: self.number, request: request.clone() };
+        let message = Message::Request { number: self.number, request: request.clone() };
         out.push(Action::Send { to: ProcessId(self.next_server), message });
         out.push(Action::Wake);
         self.next_server = (self.next_server + 1) % self.servers;
     }
 
     fn begin(&mut self) {
-        let Some(&(wish, key)) = self.wishes.last() else { return };
+        let Some(&(wish, key)) = self.operations.last() else { return };
         self.number += 1;
         let name = vec![key];
         let value = vec![self.me, self.number as u8];
         let change = match wish {
-            Wish::Get => None,
-            Wish::Put => Some(Change::Put { key: name.clone(), value }),
-            Wish::Cas => {
+            ClientOp::Get => None,
+            ClientOp::Put => Some(Change::Put { key: name.clone(), value }),
+            ClientOp::Cas => {
                 Some(Change::Cas { key: name.clone(), expected: self.seen.clone(), value: Some(value) })
             }
-            Wish::Delete => Some(Change::Delete { key: name.clone() }),
+            ClientOp::Delete => Some(Change::Delete { key: name.clone() }),
         };
         self.asked = Some(match (change, self.session) {
-            (None, _) => (Request::Get { key: name }, Some(Asked::Get(key))),
+            (None, _) => (Request::Get { key: name }, Some(Invocation::Get(key))),
             (Some(_), None) => (Request::OpenSession, None),
             (Some(change), Some(session)) => {
                 let request = Request::Change { session, sequence: self.number, change: change.clone() };
-                (request, Some(Asked::Change(key, change)))
+                (request, Some(Invocation::Change(key, change)))
             }
         });
         if let Some((_, Some(asked))) = &self.asked {
-            self.told.push(Told::Called(asked.clone()));
-            self.wishes.pop();
+            self.events.push(ClientEvent::Invoked(asked.clone()));
+            self.operations.pop();
         }
     }
 
@@ -181,9 +181,9 @@ impl Client {
             Reply::SessionOpened(session) => self.session = Some(session),
             Reply::Value(value) => {
                 self.seen = value.map(|(value, _)| value);
-                self.told.push(Told::Value(self.seen.clone()));
+                self.events.push(ClientEvent::Value(self.seen.clone()));
             }
-            Reply::Changed(done) => self.told.push(Told::Changed(done)),
+            Reply::Changed(done) => self.events.push(ClientEvent::Changed(done)),
             // Nobody knows whether it was done. It is not tried again.
             Reply::SessionExpired | Reply::StaleSequence | Reply::Full | Reply::Malformed => {
                 self.session = None
@@ -255,26 +255,29 @@ impl<R: Rules> Server<R> {
 }
 
 fn answer(to: ProcessId, number: u64, reply: Option<Reply>, out: &mut Vec<Action<Cell, Message>>) {
-    out.push(Action::Send { to, message: Message::Answer { number, reply } });
+    out.push(Action::Send { to, message: Message::Reply { number, reply } });
 }
 
-impl<R: Rules, const ALONE: bool> Process for Node<R, ALONE> {
+impl<R: Rules, const LOCAL_READS: bool> Process for StoreNode<R, LOCAL_READS> {
     type Cell = Cell;
     type Message = Message;
     type Value = u64;
 
     fn handle(&mut self, input: Input<Cell, Message>, out: &mut Actions<Self>) {
         match (self, input) {
-            (Node::Client(client), Input::Start | Input::Wake) => client.ask(out),
-            (Node::Client(client), Input::Message { message: Message::Answer { number, reply }, .. }) => {
+            (StoreNode::Client(client), Input::Start | Input::Wake) => client.ask(out),
+            (StoreNode::Client(client), Input::Message { message: Message::Reply { number, reply }, .. }) => {
                 if let Some(reply) = reply {
                     client.answered(number, reply, out);
                 }
             }
-            (Node::Client(_), _) => {}
-            (Node::Server(server), Input::Message { from, message: Message::Ask { number, request } }) => {
+            (StoreNode::Client(_), _) => {}
+            (
+                StoreNode::Server(server),
+                Input::Message { from, message: Message::Request { number, request } },
+            ) => {
                 match request {
-                    Request::Get { key } if ALONE && server.log.is_leader() => {
+                    Request::Get { key } if LOCAL_READS && server.log.is_leader() => {
                         let reply = Reply::Value(server.store.get(&key).cloned());
                         answer(from, number, Some(reply), out);
                     }
@@ -282,7 +285,7 @@ impl<R: Rules, const ALONE: bool> Process for Node<R, ALONE> {
                 }
                 server.take(out);
             }
-            (Node::Server(server), input) => {
+            (StoreNode::Server(server), input) => {
                 let input = match input {
                     Input::Start => Input::Start,
                     Input::Leader(p) => Input::Leader(p),
@@ -307,8 +310,8 @@ impl<R: Rules, const ALONE: bool> Process for Node<R, ALONE> {
     /// Counts a server's terms.
     fn attempts(&self) -> u64 {
         match self {
-            Node::Server(server) => server.log.attempts(),
-            Node::Client(_) => 0,
+            StoreNode::Server(server) => server.log.attempts(),
+            StoreNode::Client(_) => 0,
         }
     }
 }

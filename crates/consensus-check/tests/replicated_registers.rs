@@ -8,7 +8,7 @@ use mitra_consensus::replicated_registers::{
 use mitra_consensus::{
     Action, Actions, AllRules, Input, LegalChange, Op, Permissions, Process, ProcessId, Region, RegisterKind,
 };
-use mitra_consensus_check::{Exhaustive, Found, Limits, World};
+use mitra_consensus_check::{Exhaustive, Exploration, FaultLimits, World};
 
 const WRITER: ProcessId = ProcessId(0);
 const READER: ProcessId = ProcessId(1);
@@ -103,7 +103,7 @@ impl<R: Rules> Process for Client<R> {
     }
 }
 
-fn explore<R: Rules + Send + Sync + 'static>() -> Found {
+fn explore<R: Rules + Send + Sync + 'static>() -> Exploration {
     let client = |me| Client {
         me,
         registers: ReplicatedRegisters::<Pair, R>::new(3),
@@ -115,7 +115,7 @@ fn explore<R: Rules + Send + Sync + 'static>() -> Found {
     let region =
         Region { registers: 1, permissions, legal_change: LegalChange::Never, kind: RegisterKind::ReadWrite };
     // A memory that is never asked again is as good as crashed.
-    let start = World::new(vec![client(WRITER), client(READER)], 3, &[region], Limits::default());
+    let start = World::new(vec![client(WRITER), client(READER)], 3, &[region], FaultLimits::default());
     Exhaustive::agreement(start, 0, vec![true]).explore()
 }
 
@@ -127,7 +127,7 @@ fn registers_are_regular_in_every_order() {
 }
 
 /// The checker finds a read that misses what was written before.
-fn errs(explore: fn() -> Found) {
+fn errs(explore: fn() -> Exploration) {
     let (what, steps) = explore().counterexample.expect("a counterexample");
     println!("{what}: {steps:?}");
     assert_eq!(what, "validity");

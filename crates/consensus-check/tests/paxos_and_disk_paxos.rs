@@ -7,23 +7,29 @@ mod paxos {
     use crate::mutants;
     use mitra_consensus::paxos::{Paxos, Rules};
     use mitra_consensus::{AllRules, ProcessId};
-    use mitra_consensus_check::{Exhaustive, Limits, World, delays, worlds};
+    use mitra_consensus_check::{Exhaustive, FaultLimits, World, decision_delays, protocol_worlds};
 
     fn world<R: Rules>() -> World<Paxos<u8, R>> {
-        worlds::paxos(3, Limits { memory_crashes: 0, ..MINORITY })
+        protocol_worlds::paxos(3, FaultLimits { memory_crashes: 0, ..MINORITY })
     }
 
     #[test]
     fn the_first_leader_decides_in_two_delays_and_another_in_four() {
-        let delays = |leader| delays(worlds::paxos::<AllRules>(3, Limits::default()), ProcessId(leader), 20);
+        let delays = |leader| {
+            decision_delays(
+                protocol_worlds::paxos::<AllRules>(3, FaultLimits::default()),
+                ProcessId(leader),
+                20,
+            )
+        };
         assert_eq!(delays(0), Some((2, 3)));
         assert_eq!(delays(1), Some((4, 5)));
     }
 
     #[test]
     fn three_processes_agree_in_every_order() {
-        let limits = Limits { namings: 2, process_crashes: 1, ..Limits::default() };
-        let start = worlds::paxos::<AllRules>(3, limits);
+        let limits = FaultLimits { leader_changes: 2, process_crashes: 1, ..FaultLimits::default() };
+        let start = protocol_worlds::paxos::<AllRules>(3, limits);
         let found = Exhaustive::agreement(start, 1, vec![10, 11, 12]).explore();
         assert_eq!(found.counterexample, None);
         assert!(found.states > 10_000, "{} states: less than before", found.states);
@@ -46,24 +52,29 @@ mod disk_paxos {
     use crate::mutants;
     use mitra_consensus::disk_paxos::{DiskPaxos, Rules};
     use mitra_consensus::{AllRules, ProcessId};
-    use mitra_consensus_check::{Exhaustive, Limits, World, delays, worlds};
+    use mitra_consensus_check::{Exhaustive, FaultLimits, World, decision_delays, protocol_worlds};
 
     fn world<R: Rules>() -> World<DiskPaxos<u8, R>> {
-        worlds::disk_paxos(3, 3, CRASHES)
+        protocol_worlds::disk_paxos(3, 3, CRASHES)
     }
 
     #[test]
     fn the_first_leader_decides_in_four_delays_and_another_in_eight() {
-        let delays =
-            |leader| delays(worlds::disk_paxos::<AllRules>(3, 3, Limits::default()), ProcessId(leader), 20);
+        let delays = |leader| {
+            decision_delays(
+                protocol_worlds::disk_paxos::<AllRules>(3, 3, FaultLimits::default()),
+                ProcessId(leader),
+                20,
+            )
+        };
         assert_eq!(delays(0), Some((4, 5)));
         assert_eq!(delays(1), Some((8, 9)));
     }
 
     #[test]
     fn two_processes_agree_in_every_order() {
-        let limits = Limits { namings: 2, ..Limits::default() };
-        let start = worlds::disk_paxos::<AllRules>(2, 3, limits);
+        let limits = FaultLimits { leader_changes: 2, ..FaultLimits::default() };
+        let start = protocol_worlds::disk_paxos::<AllRules>(2, 3, limits);
         let found = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
         assert_eq!(found.counterexample, None);
         assert!(found.states > 10_000, "{} states: less than before", found.states);

@@ -12,31 +12,33 @@ use crate::Forge;
 
 /// A face that takes part in one of the two.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Claimant<K: Signer> {
+pub enum ForgedProof<K: Signer> {
     /// In Cheap Quorum.
-    Quorum(Box<CheapQuorum<u8, K>>),
+    CheapQuorum(Box<CheapQuorum<u8, K>>),
     /// In the backup, whose regions begin with this one.
     Backup(Box<RobustBackup<PreferentialPaxos<u8>, K>>, u8),
 }
 
-impl<K: Signer> Claimant<K> {
+impl<K: Signer> ForgedProof<K> {
     /// The face that claims that all have signed `value`. What it has is its own signature.
-    pub fn claim(me: ProcessId, (n, m): (u8, u8), room: u16, keys: K, value: u8) -> Claimant<K> {
+    pub fn backup(me: ProcessId, (n, m): (u8, u8), room: u16, keys: K, value: u8) -> ForgedProof<K> {
         let own = Signed::by(me, &keys, VALUE, (), value);
         let claim = own.forge(&own);
-        Claimant::Backup(Box::new(RobustBackup::new(me, (n, m), room, keys, claim)), n + 1)
+        ForgedProof::Backup(Box::new(RobustBackup::new(me, (n, m), room, keys, claim)), n + 1)
     }
 }
 
-impl<K: Signer> Process for Claimant<K> {
+impl<K: Signer> Process for ForgedProof<K> {
     type Cell = Cell<u8, K::Signature>;
     type Message = ();
     type Value = u8;
 
     fn handle(&mut self, input: Input<Self::Cell, ()>, out: &mut Actions<Self>) {
         match self {
-            Claimant::Quorum(quorum) => tell::<K, _>(&mut **quorum, input, 0, out),
-            Claimant::Backup(backup, first_region) => tell::<K, _>(&mut **backup, input, *first_region, out),
+            ForgedProof::CheapQuorum(quorum) => tell::<K, _>(&mut **quorum, input, 0, out),
+            ForgedProof::Backup(backup, first_region) => {
+                tell::<K, _>(&mut **backup, input, *first_region, out)
+            }
         }
     }
 
@@ -54,7 +56,7 @@ fn tell<K: Signer, P: Process<Message = ()>>(
     part: &mut P,
     input: Input<Cell<u8, K::Signature>, ()>,
     first_region: u8,
-    out: &mut Actions<Claimant<K>>,
+    out: &mut Actions<ForgedProof<K>>,
 ) where
     P::Cell: From<Cell<u8, K::Signature>>,
     Cell<u8, K::Signature>: From<P::Cell>,

@@ -8,8 +8,8 @@ use mitra_consensus::{ProcessId, ProcessSet};
 use stateright::{Model, Property};
 
 use crate::exhaustive::explore;
-use crate::random::Subject;
-use crate::{Command, Found, Replica, Step, Violation, World};
+use crate::seeded_run::TestedSystem;
+use crate::{Command, Exploration, Replica, Step, Violation, World};
 
 /// How many commands the leader must get committed once all is calm.
 const CALM_COMMANDS: u8 = 3;
@@ -68,7 +68,7 @@ impl<R: Rules> LogWorld<R> {
 
     /// Looks whether all that the living have applied is one list.
     fn watch(&mut self) {
-        for p in self.world.living() {
+        for p in self.world.live_processes() {
             let Some(replica) = self.world.process(p) else { continue };
             self.submitted[usize::from(p.0)] = replica.submitted();
             let (index, applied) = replica.applied();
@@ -84,40 +84,40 @@ impl<R: Rules> LogWorld<R> {
                 }
                 self.history.push(*command);
             }
-            if replica.is_wrong() {
+            if replica.has_violation() {
                 self.violation.get_or_insert(Violation::Invalid);
             }
         }
     }
 }
 
-impl<R: Rules> Subject for LogWorld<R> {
+impl<R: Rules> TestedSystem for LogWorld<R> {
     fn steps(&self) -> Vec<Step> {
         self.world.steps()
     }
 
-    fn take(&mut self, step: Step) -> Option<Violation> {
-        self.world.take(step);
+    fn apply(&mut self, step: Step) -> Option<Violation> {
+        self.world.apply(step);
         self.watch();
         self.violation.clone()
     }
 
-    fn living(&self) -> Vec<ProcessId> {
-        self.world.living()
+    fn live_processes(&self) -> Vec<ProcessId> {
+        self.world.live_processes()
     }
 
-    fn calm(&mut self, leader: ProcessId) {
+    fn begin_stable_period(&mut self, leader: ProcessId) {
         self.leader = Some(leader);
-        self.world.calm(leader);
-        self.world.call(leader, |replica, out| replica.want(CALM_COMMANDS, out));
+        self.world.begin_stable_period(leader);
+        self.world.call(leader, |replica, out| replica.add_commands(CALM_COMMANDS, out));
     }
 
     /// The leader's commands are committed, and everybody alive has applied all that is.
     fn is_done(&self) -> bool {
-        let content = |p| self.world.process(p).is_none_or(Replica::is_content);
+        let content = |p| self.world.process(p).is_none_or(Replica::is_finished);
         let up_to_date =
             |p| self.world.process(p).is_none_or(|replica| replica.applied().1.len() == self.history.len());
-        self.leader.is_none_or(content) && self.living().into_iter().all(up_to_date)
+        self.leader.is_none_or(content) && self.live_processes().into_iter().all(up_to_date)
     }
 }
 
@@ -135,7 +135,7 @@ impl<R: Rules + Send + Sync + 'static> ExhaustiveLog<R> {
     }
 
     /// Explores it all, or until a counterexample is found.
-    pub fn explore(self) -> Found {
+    pub fn explore(self) -> Exploration {
         explore(self.checker())
     }
 
@@ -159,7 +159,7 @@ impl<R: Rules> Model for ExhaustiveLog<R> {
 
     fn next_state(&self, world: &LogWorld<R>, step: Step) -> Option<LogWorld<R>> {
         let mut next = world.clone();
-        next.take(step);
+        next.apply(step);
         Some(next)
     }
 

@@ -6,7 +6,7 @@ use ed25519_dalek::SigningKey;
 use mitra_consensus::fast_and_robust::{Cell, FastAndRobust, convert_response, offset_regions};
 use mitra_consensus::signature::{Ed25519, Ed25519Signature};
 use mitra_consensus::{Action, Actions, Input, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Response};
-use mitra_consensus_check::{Chaos, Limits, World, run};
+use mitra_consensus_check::{FaultLimits, RunLimits, World, run_agreement};
 use mitra_prng::Prng;
 
 const TURNS: u16 = 12;
@@ -139,17 +139,18 @@ fn world(garbage: Option<(u8, u64)>, patience: u8) -> World<OverBytes> {
         }
     };
     let processes = (0..3).zip(&secrets).map(process).collect();
-    let limits = Limits { namings: 3, memory_crashes: 1, ..Limits::default() };
+    let limits = FaultLimits { leader_changes: 3, memory_crashes: 1, ..FaultLimits::default() };
     let who = garbage.map_or(ProcessSet::NONE, |(who, _)| ProcessSet::only(ProcessId(who)));
-    World::new(processes, 3, &regions, limits).byzantine(who)
+    World::new(processes, 3, &regions, limits).with_byzantine(who)
 }
 
 #[test]
 fn processes_decide_over_bytes_by_ed25519_and_no_garbage_stops_them() {
-    let chaos = Chaos { steps: 600, calm: 60_000 };
+    let chaos = RunLimits { adversary_steps: 600, stable_steps: 60_000 };
     for seed in 0..40 {
         for garbage in [None, Some((0, seed)), Some((2, seed))] {
-            let report = run(seed, world(garbage, [0, 20][seed as usize % 2]), chaos, &[10, 11, 12]);
+            let report =
+                run_agreement(seed, world(garbage, [0, 20][seed as usize % 2]), chaos, &[10, 11, 12]);
             assert_eq!(report.violation, None, "seed {seed} {garbage:?}: {:?}", report.steps);
         }
     }

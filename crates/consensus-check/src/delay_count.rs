@@ -6,8 +6,8 @@ use crate::World;
 
 /// After how many delays the first process decides, and the last, if all are told at once that `leader` leads; none if that takes
 /// more than `most`.
-pub fn delays<P: Process>(mut world: World<P>, leader: ProcessId, most: u32) -> Option<(u32, u32)> {
-    world.calm(leader);
+pub fn decision_delays<P: Process>(mut world: World<P>, leader: ProcessId, most: u32) -> Option<(u32, u32)> {
+    world.begin_stable_period(leader);
     let mut first = None;
     for delay in 1..=most {
         world.pass_delay();
