@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,7 +23,7 @@ const PROSE_AND_CODE: &[&str] = &["rs", "md", "toml", "html", "css", "c", "h", "
 /// Runs all checks and reports everything that they find.
 ///
 /// # Errors
-/// A check found something, or `cargo machete` is not installed.
+/// A check found something, or `cargo-machete` is not installed.
 pub(crate) fn run() -> Result<()> {
     let files = tracked_files()?;
     let mut findings = retired_words(&files)?;
@@ -44,7 +45,7 @@ fn tracked_files() -> Result<Vec<PathBuf>> {
     Ok(names.split_terminator('\0').map(PathBuf::from).filter(|path| root().join(path).is_file()).collect())
 }
 
-/// Finds the words that the glossary retires, also as parts of identifiers (`FENCE_PATIENCE`, `isDoomed`).
+/// Finds the words that the glossary retires, also as parts of identifiers (`OLD_WORD`, `hasOldWord`).
 fn retired_words(files: &[PathBuf]) -> Result<Vec<String>> {
     let glossary = fs::read_to_string(root().join(GLOSSARY))?;
     let retired = table_of_retired_words(&glossary);
@@ -136,9 +137,11 @@ fn links(text: &str) -> Vec<(usize, &str)> {
     links
 }
 
-/// Checks that a link's file exists and has the heading that the link names. Links to other sites are not checked.
+/// Checks that a link's file exists and has the heading that the link names. Links to other sites are not
+/// checked, and rustdoc checks those to Rust paths.
 fn resolve(from: &Path, target: &str) -> Result<()> {
-    if target.contains("://") || target.starts_with("mailto:") {
+    let is_rust_path = target.contains("::");
+    if is_rust_path || target.contains("://") || target.starts_with("mailto:") {
         return Ok(());
     }
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
@@ -166,14 +169,16 @@ fn has_extension(path: &Path, extensions: &[&str]) -> bool {
     path.extension().is_some_and(|extension| extensions.iter().any(|&e| extension == e))
 }
 
-/// Runs `cargo machete`, which finds dependencies that no source file names.
+/// Runs `cargo-machete`, which finds dependencies that no source file names.
 fn unused_dependencies() -> Result<()> {
-    let status = Command::new(env!("CARGO")).arg("machete").current_dir(root()).status()?;
-    match status.code() {
-        Some(0) => Ok(()),
-        Some(101) => bail!("cargo machete is not installed: cargo install cargo-machete --locked"),
-        _ => bail!("cargo machete found unused dependencies"),
-    }
+    let status = match Command::new("cargo-machete").current_dir(root()).status() {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            bail!("cargo-machete is not installed: cargo install cargo-machete --locked")
+        }
+        status => status?,
+    };
+    ensure!(status.success(), "the dependencies that cargo-machete lists above are unused: remove them");
+    Ok(())
 }
 
 #[cfg(test)]
