@@ -3,14 +3,14 @@
 //! This program plays both parts. On the host it compiles `rxe_peer.c`, boots the machine and starts itself in
 //! there, in the namespace peer0; in the machine it goes through the scenarios and prints a line for each.
 
-#[path = "interop/end.rs"]
-mod end;
-#[path = "interop/kernel.rs"]
-mod kernel;
+#[path = "interop/kernel_endpoint.rs"]
+mod kernel_endpoint;
+#[path = "interop/kernel_to_kernel.rs"]
+mod kernel_to_kernel;
 #[path = "interop/mitra/mod.rs"]
 mod mitra;
-#[path = "interop/peer.rs"]
-mod peer;
+#[path = "interop/rxe_peer_protocol.rs"]
+mod rxe_peer_protocol;
 
 use std::path::Path;
 use std::process::Command;
@@ -25,7 +25,10 @@ const ONLY: &str = "MITRA_RXE_ONLY";
 /// Every scenario, in order.
 fn scenarios() -> impl Iterator<Item = &'static Scenario> {
     let only = std::env::var(ONLY).unwrap_or_default();
-    kernel::SCENARIOS.iter().chain(mitra::scenarios()).filter(move |(name, _)| name.starts_with(&only))
+    kernel_to_kernel::SCENARIOS
+        .iter()
+        .chain(mitra::scenarios())
+        .filter(move |(name, _)| name.starts_with(&only))
 }
 
 /// Set in the machine.

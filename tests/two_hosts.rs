@@ -1,6 +1,6 @@
 //! Programs on two hosts (network namespaces) with two cables between them, of which one is unplugged in mid-run.
 
-mod network;
+mod network_namespace;
 
 /// Two hosts and two cables: this one has 10.0.0.1 and 10.1.0.1, the `other` 10.0.0.2 and 10.1.0.2.
 const HOSTS: &str = r#"
@@ -24,7 +24,7 @@ ends() { wait $server || { echo "server: $?"; exit 1; }; wait $client || { echo 
 fn play(script: &str) -> String {
     let dir = tempfile::tempdir().expect("a directory for what the ends say");
     let script = format!("{HOSTS}\n{script}\ncat server client");
-    let mut hosts = network::of_its_own();
+    let mut hosts = network_namespace::command_in_new_namespace();
     hosts.args(["sh", "-c", &script]).env("MITRA", env!("CARGO_BIN_EXE_mitra"));
     let output = hosts.current_dir(&dir).output().expect("timeout(1) runs");
     let file = |name| std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Memories and processes of the store, as programs.
+//! A cluster of memory nodes and `mitra kv` processes, each a child process of the test.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,82 +10,99 @@ use mitra_kv::Client;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::hosts::{self, Hosts};
-use crate::program::{Program, info};
+use crate::child_process::{ChildProcess, info};
+use crate::network_hosts::{self, NetworkHosts};
 
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct Cluster {
-    memories: Vec<Option<Program>>,
-    processes: Vec<Option<Program>>,
-    doors: Vec<SocketAddr>,
-    others: Vec<SocketAddr>,
-    clients: Vec<SocketAddr>,
-    /// Where the programs listen for faults, and memories keep what they hold if they do.
+    memories: Vec<Option<ChildProcess>>,
+    processes: Vec<Option<ChildProcess>>,
+    memory_addresses: Vec<SocketAddr>,
+    /// The addresses at which processes connect to each other.
+    process_addresses: Vec<SocketAddr>,
+    /// The addresses at which processes serve clients.
+    client_addresses: Vec<SocketAddr>,
+    /// The directory of the fault sockets, the shared secret and the files of memories.
     run_dir: TempDir,
-    /// Of the memories.
+    /// Additional options of `mitra memory`.
     options: &'static [&'static str],
-    /// Where they run, if each has a host of its own: the processes, then the memories.
-    hosts: Option<Hosts>,
+    /// The hosts, if each program has its own: first of the processes, then of the memories.
+    hosts: Option<NetworkHosts>,
 }
 
-/// Addresses of this test's own: other tests run beside it.
+/// Returns an address of this test process only, since other tests run at the same time.
 fn address(number: u8, port: u16) -> SocketAddr {
     let [high, low] = (std::process::id() as u16).to_be_bytes();
     (Ipv4Addr::new(127, 100 + high % 100, low, number), port).into()
 }
 
-fn words(addresses: &[SocketAddr]) -> String {
+fn comma_separated(addresses: &[SocketAddr]) -> String {
     addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
 }
 
 impl Cluster {
-    /// Starts so many of each on this host, and waits until somebody leads.
+    /// Starts a cluster on this host and waits for a leader.
     pub fn start(processes: usize, memories: usize) -> Cluster {
-        Cluster::here(processes, memories, &[])
+        Cluster::on_loopback(processes, memories, &[])
     }
 
-    /// The same, whose memories outlive their programs.
+    /// Starts a cluster whose memories are files, and waits for a leader. With `sync`, acknowledged writes are on the disk.
     pub fn on_disk(processes: usize, memories: usize, sync: bool) -> Cluster {
-        Cluster::here(processes, memories, if sync { &["--data", "--sync"] } else { &["--data"] })
+        Cluster::on_loopback(processes, memories, if sync { &["--data", "--sync"] } else { &["--data"] })
     }
 
-    fn here(processes: usize, memories: usize, options: &'static [&'static str]) -> Cluster {
+    fn on_loopback(processes: usize, memories: usize, options: &'static [&'static str]) -> Cluster {
         static CLUSTERS: AtomicU8 = AtomicU8::new(1);
         let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
         let at = |first: u16, count: usize| (first..).take(count).map(|port| address(number, port)).collect();
-        Cluster::begin(at(7001, memories), at(7101, processes), at(6401, processes), None, options)
+        Cluster::with_addresses(at(7001, memories), at(7101, processes), at(6401, processes), None, options)
     }
 
-    /// The same, each on a host of its own.
+    /// Starts a cluster with a host for each program, and waits for a leader.
     pub fn on_hosts(processes: usize, memories: usize) -> Cluster {
         let at = |first: usize, count: usize, port: u16| {
-            (first..first + count).map(|host| (hosts::address(host), port).into()).collect::<Vec<_>>()
+            (first..first + count).map(|host| (network_hosts::address(host), port).into()).collect::<Vec<_>>()
         };
-        let hosts = Hosts::new(processes + memories);
-        let (others, clients) = (at(0, processes, 7101), at(0, processes, 6401));
-        Cluster::begin(at(processes, memories, 7001), others, clients, Some(hosts), &[])
+        let hosts = NetworkHosts::new(processes + memories);
+        let (process_addresses, client_addresses) = (at(0, processes, 7101), at(0, processes, 6401));
+        Cluster::with_addresses(
+            at(processes, memories, 7001),
+            process_addresses,
+            client_addresses,
+            Some(hosts),
+            &[],
+        )
     }
 
-    fn begin(
-        doors: Vec<SocketAddr>,
-        others: Vec<SocketAddr>,
-        clients: Vec<SocketAddr>,
-        hosts: Option<Hosts>,
+    fn with_addresses(
+        memory_addresses: Vec<SocketAddr>,
+        process_addresses: Vec<SocketAddr>,
+        client_addresses: Vec<SocketAddr>,
+        hosts: Option<NetworkHosts>,
         options: &'static [&'static str],
     ) -> Cluster {
         let run_dir = TempDir::new().expect("a directory");
-        std::fs::write(run_dir.path().join("secret"), "said to nobody").expect("written");
+        std::fs::write(run_dir.path().join("secret"), "the test's secret").expect("written");
         let none = |addresses: &[SocketAddr]| addresses.iter().map(|_| None).collect();
-        let (memories, processes) = (none(&doors), none(&others));
-        let mut cluster = Cluster { memories, processes, doors, others, clients, run_dir, options, hosts };
+        let (memories, processes) = (none(&memory_addresses), none(&process_addresses));
+        let mut cluster = Cluster {
+            memories,
+            processes,
+            memory_addresses,
+            process_addresses,
+            clients,
+            run_dir,
+            options,
+            hosts,
+        };
         cluster.start_all();
         cluster
     }
 
-    /// Starts all that do not run, and waits until somebody leads.
+    /// Starts all programs that do not run, and waits for a leader.
     pub fn start_all(&mut self) {
-        let missing = |programs: &[Option<Program>]| {
+        let missing = |programs: &[Option<ChildProcess>]| {
             (0..programs.len()).filter(|&at| programs[at].is_none()).collect::<Vec<_>>()
         };
         missing(&self.memories).into_iter().for_each(|m| self.start_memory(m));
@@ -99,24 +116,24 @@ impl Cluster {
         command
     }
 
-    fn spawn(&self, host: usize, mut command: Command) -> Program {
+    fn spawn(&self, host: usize, mut command: Command) -> ChildProcess {
         command.stdout(Stdio::piped());
         let program = match &self.hosts {
             None => command.spawn(),
             Some(hosts) => {
-                command.args(["--rails", &hosts::address(host).to_string()]);
+                command.args(["--rails", &network_hosts::address(host).to_string()]);
                 command.arg("--secret").arg(self.run_dir.path().join("secret"));
                 hosts.spawn(host, command)
             }
         };
-        Program(program.expect("mitra starts"))
+        ChildProcess(program.expect("mitra starts"))
     }
 
-    /// Starts a memory, for the first time or, if it lies on a disk, again.
+    /// Starts a memory node. Only one with files may be started again.
     pub fn start_memory(&mut self, m: usize) {
-        let (n, m_all) = (self.others.len().to_string(), self.doors.len().to_string());
+        let (n, m_all) = (self.process_addresses.len().to_string(), self.memory_addresses.len().to_string());
         let (listen, directory) =
-            (self.doors[m].to_string(), self.run_dir.path().join(format!("memory-{m}")));
+            (self.memory_addresses[m].to_string(), self.run_dir.path().join(format!("memory-{m}")));
         let mut command =
             self.mitra(&["memory", "kv", "--listen", &listen, "--processes", &n, "--memories", &m_all]);
         for option in self.options {
@@ -135,55 +152,60 @@ impl Cluster {
 
     /// Starts a process, for the first time or again.
     pub fn start_process(&mut self, p: usize) {
-        let (id, others, clients) = (p.to_string(), words(&self.others), words(&self.clients));
-        let memories = words(&self.doors);
-        let serve = ["kv", "serve", "--id", &id, "--processes", &others];
+        let (id, process_addresses, clients) = (
+            p.to_string(),
+            comma_separated(&self.process_addresses),
+            comma_separated(&self.client_addresses),
+        );
+        let memories = comma_separated(&self.memory_addresses);
+        let serve = ["kv", "serve", "--id", &id, "--processes", &process_addresses];
         let mut command = self.mitra(&serve);
         command.args(["--clients", &clients, "--memories", &memories]);
         self.processes[p] = Some(self.spawn(p, command));
     }
 
-    /// A client of all processes.
+    /// Returns a client that knows all processes.
     pub fn client(&self) -> Client {
-        Client::new(self.clients.clone(), PATIENCE)
+        Client::new(self.client_addresses.clone(), TIMEOUT)
     }
 
-    /// Where a process serves clients.
-    pub fn clients_of(&self, p: usize) -> SocketAddr {
-        self.clients[p]
+    /// The address at which a process serves clients.
+    pub fn client_address(&self, p: usize) -> SocketAddr {
+        self.client_addresses[p]
     }
 
-    /// Where a memory runs, if each has a host; processes run on the first ones.
+    /// The number of a memory's host. Processes have the first numbers.
     pub fn host_of_memory(&self, m: usize) -> usize {
-        self.others.len() + m
+        self.process_addresses.len() + m
     }
 
     /// The hosts.
-    pub fn hosts(&mut self) -> &mut Hosts {
-        self.hosts.as_mut().expect("each has one")
+    pub fn hosts(&mut self) -> &mut NetworkHosts {
+        self.hosts.as_mut().expect("the cluster was started on hosts")
     }
 
-    /// Who leads, once somebody does who says so.
+    /// Waits until a process reports that it leads, and returns it.
     pub fn leader(&self) -> usize {
         self.leader_among(0..self.processes.len())
     }
 
-    /// Which of these processes leads, once one does who says so.
+    /// Waits until one of `some` reports that it leads, and returns it.
     pub fn leader_among(&self, some: impl Iterator<Item = usize> + Clone) -> usize {
-        let says_so = |p: &usize| {
-            self.processes[*p].is_some() && info(self.clients[*p]).is_some_and(|i| i.contains("leads:1"))
+        let leads = |p: &usize| {
+            self.processes[*p].is_some()
+                && info(self.client_addresses[*p]).is_some_and(|i| i.contains("leads:1"))
         };
-        until("somebody leads", || some.clone().find(says_so))
+        wait_until("a process leads", || some.clone().find(leads))
     }
 
-    /// What all processes that live say of themselves.
+    /// Returns the INFO replies of all processes that run.
     pub fn infos(&self) -> Vec<Option<String>> {
         let living = (0..self.processes.len()).filter(|&p| self.processes[p].is_some());
-        living.map(|p| info(self.clients[p])).collect()
+        living.map(|p| info(self.client_addresses[p])).collect()
     }
 
-    /// All programs that were not killed, by their names.
-    pub fn programs(&mut self) -> impl Iterator<Item = (String, &mut Program)> {
+    /// Returns all programs that were not killed, with their names.
+    pub fn programs(&mut self) -> impl Iterator<Item = (String, &mut ChildProcess)> {
         let processes = self
             .processes
             .iter_mut()
@@ -205,44 +227,44 @@ impl Cluster {
         self.memories[m] = None;
     }
 
-    /// Everything ends, at once.
+    /// Kills all programs.
     pub fn kill_all(&mut self) {
         self.memories.fill_with(|| None);
         self.processes.fill_with(|| None);
     }
 
-    /// Lets a fault befall the rails of a process.
+    /// Injects a fault script into a process.
     pub fn fault_process(&self, p: usize, script: &str) {
-        self.fault(self.processes[p].as_ref().expect("it lives"), script);
+        self.fault(self.processes[p].as_ref().expect("the program runs"), script);
     }
 
-    /// Lets a fault befall the rails of a memory.
+    /// Injects a fault script into a memory node.
     pub fn fault_memory(&self, m: usize, script: &str) {
-        self.fault(self.memories[m].as_ref().expect("it lives"), script);
+        self.fault(self.memories[m].as_ref().expect("the program runs"), script);
     }
 
-    fn fault(&self, program: &Program, script: &str) {
+    fn fault(&self, program: &ChildProcess, script: &str) {
         let mut command = self.mitra(&["fault", "--pid", &program.0.id().to_string(), script]);
         assert!(command.status().expect("mitra starts").success(), "{script}");
     }
 
     pub fn pause_process(&self, p: usize) {
-        self.processes[p].as_ref().expect("it lives").signal(Signal::SIGSTOP);
+        self.processes[p].as_ref().expect("the program runs").signal(Signal::SIGSTOP);
     }
 
     pub fn resume_process(&self, p: usize) {
-        self.processes[p].as_ref().expect("it lives").signal(Signal::SIGCONT);
+        self.processes[p].as_ref().expect("the program runs").signal(Signal::SIGCONT);
     }
 }
 
-/// Looks again and again until there is something.
-pub fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+/// Calls `check` every 5 ms until it returns a value, for [`TIMEOUT`] at most.
+pub fn wait_until<T>(what: &str, check: impl Fn() -> Option<T>) -> T {
+    let end = Instant::now() + TIMEOUT;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = check() {
             return found;
         }
-        assert!(Instant::now() < end, "not in {PATIENCE:?}: {what}");
+        assert!(Instant::now() < end, "timed out after {TIMEOUT:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,13 +1,12 @@
-//! The key-value store as its users have it: processes that are killed, memories that are killed, and clients who must not notice more
-//! than that it takes a moment.
+//! `mitra kv` as its users run it: processes and memory nodes are killed, and clients must notice nothing but a delay.
 
+mod child_process;
+mod client_histories;
 mod cluster;
-mod history;
-mod hosts;
-#[path = "../network/mod.rs"]
-mod network;
+mod network_hosts;
+#[path = "../network_namespace/mod.rs"]
+mod network_namespace;
 mod partitions;
-mod program;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,36 +15,36 @@ use std::time::Duration;
 use cluster::Cluster;
 use mitra_kv::resp::{Reply, encode_request};
 
-/// Runs clients of three processes over three memories while `faults` happen, and judges what they were told.
-fn under(faults: impl FnOnce(&mut Cluster)) {
-    history::under(&mut Cluster::start(3, 3), faults);
+/// Runs clients of three processes over three memories while `faults` happen, and checks their histories.
+fn check_under_faults(faults: impl FnOnce(&mut Cluster)) {
+    client_histories::check_under_faults(&mut Cluster::start(3, 3), faults);
 }
 
-fn moment() {
+fn pause() {
     std::thread::sleep(Duration::from_millis(150));
 }
 
 #[test]
-fn two_of_three_processes_and_one_of_three_memories_are_killed() {
-    under(|cluster| {
-        moment();
+fn store_survives_two_of_three_processes_and_one_of_three_memories() {
+    check_under_faults(|cluster| {
+        pause();
         let leader = cluster.leader();
         cluster.kill_process(leader);
-        moment();
+        pause();
         cluster.kill_memory(1);
-        moment();
+        pause();
         let leader = cluster.leader();
         cluster.kill_process(leader);
     });
 }
 
-/// What one client asks for in one go is done in that order, whether or not the process has a session for it yet; and one request that is too
-/// long is its own affair.
+/// The server executes pipelined requests in order, whether or not it has a session for the client yet. A request that is too long is
+/// refused without effect on the others.
 #[test]
-fn what_is_asked_for_in_one_go_is_done_in_order() {
+fn pipelined_requests_are_executed_in_order() {
     let cluster = Cluster::start(3, 3);
     let long = "x".repeat(5000);
-    let asked: [&[&str]; 9] = [
+    let requests: [&[&str]; 9] = [
         &["SET", "k", "1"],
         &["GET", "k"],
         &["SET", "k", "2"],
@@ -57,18 +56,19 @@ fn what_is_asked_for_in_one_go_is_done_in_order() {
         &["GET", "k"],
     ];
     let mut request = Vec::new();
-    for words in asked {
+    for words in requests {
         encode_request(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>(), &mut request);
     }
-    let mut stream = TcpStream::connect(cluster.clients_of(cluster.leader())).expect("it serves");
+    let mut stream =
+        TcpStream::connect(cluster.client_address(cluster.leader())).expect("the server accepts");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
     for _ in 0..3 {
         stream.write_all(&request).expect("sent");
         let (mut bytes, mut replies) = (Vec::new(), Vec::new());
-        while replies.len() < asked.len() {
+        while replies.len() < requests.len() {
             let mut chunk = [0; 4096];
             let len = stream.read(&mut chunk).expect("replies");
-            assert!(len > 0, "it hung up after {replies:?}");
+            assert!(len > 0, "the server closed the connection after {replies:?}");
             bytes.extend_from_slice(&chunk[..len]);
             while let Some((reply, used)) = Reply::parse(&bytes).expect("RESP") {
                 bytes.drain(..used);
@@ -85,21 +85,21 @@ fn what_is_asked_for_in_one_go_is_done_in_order() {
     }
 }
 
-/// What was acknowledged outlives every program. Clients go on asking, and notice only that it takes a while.
+/// Acknowledged writes outlive every program when memories are files. Clients see a delay only.
 #[test]
-fn everything_is_killed_and_started_again_from_its_files() {
-    history::under(&mut Cluster::on_disk(3, 3, false), |cluster| {
+fn store_survives_kill_of_everything_with_memories_in_files() {
+    client_histories::check_under_faults(&mut Cluster::on_disk(3, 3, false), |cluster| {
         for _ in 0..2 {
-            moment();
+            pause();
             cluster.kill_all();
             cluster.start_all();
         }
     });
 }
 
-/// The same where what is acknowledged is on the disk first.
+/// With `--sync`, acknowledged writes are on the disk.
 #[test]
-fn what_is_on_the_disk_is_there_again() {
+fn synced_writes_survive_kill_of_everything() {
     let mut cluster = Cluster::on_disk(3, 3, true);
     let mut client = cluster.client();
     let all = || (0..40).map(|nth: u32| (format!("key{}", nth % 30), format!("value{nth}")));
@@ -113,29 +113,29 @@ fn what_is_on_the_disk_is_there_again() {
     }
 }
 
-/// Each in turn, so that in the end none has run all the time, and the others would not be a majority without those that came back.
+/// Each memory is killed in turn. In the end none has run all the time, and without those that came back there would be no majority.
 #[test]
-fn memories_that_lie_in_files_come_back() {
-    history::under(&mut Cluster::on_disk(3, 3, false), |cluster| {
+fn memories_in_files_rejoin_after_restart() {
+    client_histories::check_under_faults(&mut Cluster::on_disk(3, 3, false), |cluster| {
         for m in [0, 1, 2, 0] {
-            moment();
+            pause();
             cluster.kill_memory(m);
-            moment();
+            pause();
             cluster.start_memory(m);
-            // Until it takes part: only then may the next one go.
+            // The next memory may fail only when this one takes part again.
             std::thread::sleep(Duration::from_millis(500));
         }
         (0..3).for_each(|m| cluster.kill_memory(m));
-        moment();
+        pause();
         cluster.start_all();
     });
 }
 
-/// It goes on where it was: nothing that was asked of it while it was stopped counts for those that took over.
+/// A stopped leader continues where it was. Requests that it received before must not take effect after another leader took over.
 #[test]
-fn a_leader_that_was_asleep_does_not_lead_when_it_wakes() {
-    under(|cluster| {
-        moment();
+fn stopped_leader_does_not_lead_when_it_continues() {
+    check_under_faults(|cluster| {
+        pause();
         let leader = cluster.leader();
         cluster.pause_process(leader);
         std::thread::sleep(Duration::from_millis(400));
@@ -143,17 +143,17 @@ fn a_leader_that_was_asleep_does_not_lead_when_it_wakes() {
     });
 }
 
-/// Each process in turn is killed and comes back, having forgotten everything.
+/// Each process in turn is killed and started again without its state.
 #[test]
-fn processes_are_killed_and_come_back() {
-    under(|cluster| {
+fn processes_rejoin_after_restart() {
+    check_under_faults(|cluster| {
         for p in [0, 1, 2, 0, 1] {
-            moment();
+            pause();
             cluster.kill_process(p);
-            moment();
+            pause();
             cluster.start_process(p);
         }
-        // Only the last life of the last process is left.
+        // Process 1, which was restarted last, has to lead alone.
         cluster.leader();
         for p in [0, 2] {
             cluster.kill_process(p);
@@ -161,31 +161,31 @@ fn processes_are_killed_and_come_back() {
     });
 }
 
-/// A cable of the leader's is pulled, and a NIC of a memory dies: what runs over the other rails does not notice. Then the leader's last
-/// cable goes, and it is as good as dead.
+/// A link of the leader goes down and a NIC of a memory dies; the connections move to the other rails. Then the leader's last link goes
+/// down, and another process leads.
 #[test]
-fn rails_die_under_the_leader_and_under_a_memory() {
-    under(|cluster| {
-        moment();
+fn store_survives_rail_failures_of_leader_and_memory() {
+    check_under_faults(|cluster| {
+        pause();
         let leader = cluster.leader();
         cluster.fault_process(leader, "rail0 down");
         cluster.fault_memory(1, "rail1 nic-dead");
-        moment();
+        pause();
         cluster.fault_process(leader, "rail1 down");
-        moment();
-        // It comes back, and finds another in its place.
+        pause();
+        // The old leader is reachable again and must follow.
         cluster.fault_process(leader, "rail0 up; rail1 up");
     });
 }
 
 #[test]
-fn nothing_breaks_it_when_nothing_fails() {
-    under(|_| {});
+fn store_is_linearizable_without_faults() {
+    check_under_faults(|_| {});
 }
 
-/// Who has only the last process and a majority of the memories has everything.
+/// One process and a majority of the memories have all acknowledged writes.
 #[test]
-fn what_was_acknowledged_is_there_for_the_last_process() {
+fn last_process_has_all_acknowledged_writes() {
     let mut cluster = Cluster::start(3, 3);
     let mut client = cluster.client();
     for nth in 0..300 {
@@ -202,10 +202,10 @@ fn what_was_acknowledged_is_there_for_the_last_process() {
     }
 }
 
-/// More is written than the ring of entries holds, many times over: memories stay as large as they are, and a follower that slept
-/// meanwhile has it all.
+/// The clients write many times what the ring of entries holds. The memories do not grow, and a follower that was stopped meanwhile
+/// catches up from the snapshot.
 #[test]
-fn the_ring_is_used_again_and_who_slept_gets_the_snapshot() {
+fn stopped_follower_catches_up_from_snapshot_after_ring_wraps() {
     let mut cluster = Cluster::start(2, 3);
     let leader = cluster.leader();
     let follower = 1 - leader;

@@ -1,68 +1,68 @@
-//! Partitions: each process and each memory is a host of its own, and what one sends to another is lost, while clients, whom everybody
-//! reaches, go on asking.
+//! `mitra kv` under network partitions. Each process and each memory runs on a host of its own, and the router drops packets between hosts.
+//! Clients reach all hosts and keep sending requests.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mitra_kv::resp::Reply;
 
-use crate::cluster::{Cluster, PATIENCE, until};
-use crate::history;
-use crate::hosts::at_a_router;
-use crate::program::ask;
+use crate::child_process::request;
+use crate::client_histories;
+use crate::cluster::{Cluster, TIMEOUT, wait_until};
+use crate::network_hosts::run_at_router;
 
-/// How long the next leader leads, at least: longer than clients wait for a server that is silent before they go on with another.
-const CUT: Duration = Duration::from_secs(2);
+/// How long a partition lasts, at least. It is longer than clients wait for a silent server before they try another.
+const CUT_DURATION: Duration = Duration::from_secs(2);
 /// A key that no client uses.
-const KEY: &str = "asked for before the cut";
+const KEY: &str = "written before the cut";
 
-/// Lets a partition befall three processes over three memories while clients ask; nobody dies of it, or runs wild.
-fn under(test: &str, partition: impl FnOnce(&mut Cluster)) {
-    at_a_router(test, || {
+/// Checks the histories of clients while a partition hits three processes over three memories. Afterwards all programs must run and be idle.
+fn check_under_partition(test: &str, partition: impl FnOnce(&mut Cluster)) {
+    run_at_router(test, || {
         let mut cluster = Cluster::on_hosts(3, 3);
-        history::under(&mut cluster, partition);
-        calm(&mut cluster);
+        client_histories::check_under_faults(&mut cluster, partition);
+        assert_idle(&mut cluster);
     });
 }
 
-/// Everybody reaches everybody again, and all come to name the same leader.
+/// Ends the partition and waits until all processes are connected and name the same leader.
 fn heal(cluster: &mut Cluster) {
     cluster.hosts().heal();
-    until("all are connected and of one mind", || {
+    wait_until("all processes are connected and name one leader", || {
         let infos: Vec<_> = cluster.infos().into_iter().collect::<Option<_>>()?;
-        let says = |info: &String, what: &str| {
-            info.lines().find_map(|line| line.strip_prefix(what).map(str::to_owned))
+        let field = |info: &String, name: &str| {
+            info.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned))
         };
-        let whole = infos.iter().all(|info| {
-            says(info, "memories:").as_deref() == Some("3")
-                && says(info, "lost_memories:").as_deref() == Some("0")
-                && says(info, "processes:").as_deref() == Some("3")
-                && says(info, "leader:") == says(&infos[0], "leader:")
+        let is_healed = infos.iter().all(|info| {
+            field(info, "memories:").as_deref() == Some("3")
+                && field(info, "lost_memories:").as_deref() == Some("0")
+                && field(info, "processes:").as_deref() == Some("3")
+                && field(info, "leader:") == field(&infos[0], "leader:")
         });
-        whole.then_some(())
+        is_healed.then_some(())
     });
     cluster.leader();
 }
 
-/// Nobody has died, and nobody is busy when there is nothing to do.
-fn calm(cluster: &mut Cluster) {
-    let lasts = Duration::from_secs(2);
-    let before: Vec<_> = cluster.programs().map(|(_, program)| program.busy()).collect();
-    std::thread::sleep(lasts);
+/// Asserts that all programs run, and that none uses more than half a processor without requests.
+fn assert_idle(cluster: &mut Cluster) {
+    let interval = Duration::from_secs(2);
+    let before: Vec<_> = cluster.programs().map(|(_, program)| program.cpu_time()).collect();
+    std::thread::sleep(interval);
     for ((name, program), before) in cluster.programs().zip(before) {
-        assert!(program.lives(), "{name} has ended");
-        let busy = program.busy() - before;
-        assert!(busy < lasts / 2, "{name} was busy for {busy:?} of {lasts:?} with nothing");
+        assert!(program.is_running(), "{name} has ended");
+        let used = program.cpu_time() - before;
+        assert!(used < interval / 2, "{name} used the processor for {used:?} of {interval:?} while idle");
     }
 }
 
-/// All that are not these, of three.
-fn but(one: usize) -> [usize; 2] {
+/// The other two of three.
+fn others_of_three(one: usize) -> [usize; 2] {
     [(one + 1) % 3, (one + 2) % 3]
 }
 
-/// What these send to those is lost.
-fn lose(cluster: &mut Cluster, from: &[usize], to: &[usize]) {
+/// Drops all packets from one set of hosts to another.
+fn cut_one_way(cluster: &mut Cluster, from: &[usize], to: &[usize]) {
     for &from in from {
         for &to in to {
             cluster.hosts().cut(from, to);
@@ -70,126 +70,126 @@ fn lose(cluster: &mut Cluster, from: &[usize], to: &[usize]) {
     }
 }
 
-/// Neither hears the other.
-fn part(cluster: &mut Cluster, some: &[usize], others: &[usize]) {
-    lose(cluster, some, others);
-    lose(cluster, others, some);
+/// Drops all packets between two sets of hosts.
+fn cut_both_ways(cluster: &mut Cluster, some: &[usize], others: &[usize]) {
+    cut_one_way(cluster, some, others);
+    cut_one_way(cluster, others, some);
 }
 
 /// The hosts of these memories.
-fn memories<const N: usize>(cluster: &Cluster, which: [usize; N]) -> [usize; N] {
+fn hosts_of_memories<const N: usize>(cluster: &Cluster, which: [usize; N]) -> [usize; N] {
     which.map(|m| cluster.host_of_memory(m))
 }
 
-/// Somebody who leads and has made a change for a client without a session.
-fn leader_that_serves(cluster: &Cluster) -> usize {
-    until("somebody leads who answers", || {
+/// Waits for a leader that has executed a write, and returns it.
+fn serving_leader(cluster: &Cluster) -> usize {
+    wait_until("a leader answers", || {
         let leader = cluster.leader();
-        let reply = ask(cluster.clients_of(leader), &["SET", KEY, "at first"], Duration::from_secs(1));
+        let reply = request(cluster.client_address(leader), &["SET", KEY, "first"], Duration::from_secs(1));
         (reply == Some(Reply::Simple("OK"))).then_some(leader)
     })
 }
 
-/// A change that is asked of this process, who cannot make it.
-fn ask_in_vain(cluster: &Cluster, p: usize) -> JoinHandle<Option<Reply>> {
-    let at = cluster.clients_of(p);
-    std::thread::spawn(move || ask(at, &["SET", KEY, "in vain"], 2 * PATIENCE))
+/// Sends a write to a process that cannot commit it, in a thread of its own.
+fn send_uncommittable_write(cluster: &Cluster, p: usize) -> JoinHandle<Option<Reply>> {
+    let at = cluster.client_address(p);
+    std::thread::spawn(move || request(at, &["SET", KEY, "uncommittable"], 2 * TIMEOUT))
 }
 
-/// Another leads, and what it is asked for then outlives what the one before was asked for, which is not said to be done.
-fn replaced(cluster: &mut Cluster, leader: usize, in_vain: JoinHandle<Option<Reply>>) {
-    cluster.leader_among(but(leader).into_iter());
-    std::thread::sleep(CUT);
-    cluster.client().put(KEY.as_bytes(), b"by the next").expect("put");
+/// Checks that another process leads, that its write survives, and that the old leader's write was not acknowledged.
+fn check_replaced(cluster: &mut Cluster, leader: usize, write: JoinHandle<Option<Reply>>) {
+    cluster.leader_among(others_of_three(leader).into_iter());
+    std::thread::sleep(CUT_DURATION);
+    cluster.client().put(KEY.as_bytes(), b"by the next leader").expect("put");
     heal(cluster);
-    let reply = in_vain.join().expect("it asks");
+    let reply = write.join().expect("the client does not panic");
     assert!(matches!(reply, Some(Reply::Error(_))), "{reply:?}");
     let found = cluster.client().get(KEY.as_bytes()).expect("get").map(|(value, _)| value);
-    assert_eq!(found.as_deref(), Some(&b"by the next"[..]));
+    assert_eq!(found.as_deref(), Some(&b"by the next leader"[..]));
 }
 
 #[test]
-fn a_leader_is_cut_off_from_the_memories() {
-    under("partitions::a_leader_is_cut_off_from_the_memories", |cluster| {
-        let leader = leader_that_serves(cluster);
-        let all = memories(cluster, [0, 1, 2]);
-        part(cluster, &[leader], &all);
-        let in_vain = ask_in_vain(cluster, leader);
-        replaced(cluster, leader, in_vain);
+fn leader_cut_off_from_memories_is_replaced() {
+    check_under_partition("partitions::leader_cut_off_from_memories_is_replaced", |cluster| {
+        let leader = serving_leader(cluster);
+        let all = hosts_of_memories(cluster, [0, 1, 2]);
+        cut_both_ways(cluster, &[leader], &all);
+        let write = send_uncommittable_write(cluster, leader);
+        check_replaced(cluster, leader, write);
     });
 }
 
-/// With one memory: what is written there is not lost at once, but is not to count.
+/// The leader reaches one memory of three. Its writes there must not take effect.
 #[test]
-fn a_leader_is_left_with_a_minority_of_the_memories() {
-    under("partitions::a_leader_is_left_with_a_minority_of_the_memories", |cluster| {
-        let leader = leader_that_serves(cluster);
-        let [mine, other, third] = memories(cluster, [0, 1, 2]);
-        let [next, last] = but(leader);
-        part(cluster, &[leader, mine], &[next, last, other, third]);
-        let in_vain = ask_in_vain(cluster, leader);
-        replaced(cluster, leader, in_vain);
+fn leader_with_minority_of_memories_is_replaced() {
+    check_under_partition("partitions::leader_with_minority_of_memories_is_replaced", |cluster| {
+        let leader = serving_leader(cluster);
+        let [own, second, third] = hosts_of_memories(cluster, [0, 1, 2]);
+        let [next, last] = others_of_three(leader);
+        cut_both_ways(cluster, &[leader, own], &[next, last, second, third]);
+        let write = send_uncommittable_write(cluster, leader);
+        check_replaced(cluster, leader, write);
     });
 }
 
-/// It writes, and never hears that it has written: what it has not promised to anybody may count, as all that a dead leader left.
+/// The leader's writes arrive and their acknowledgements do not. Such unacknowledged writes may take effect, like those of a crashed leader.
 #[test]
-fn memories_hear_the_leader_who_does_not_hear_them() {
-    under("partitions::memories_hear_the_leader_who_does_not_hear_them", |cluster| {
-        let leader = leader_that_serves(cluster);
-        let all = memories(cluster, [0, 1, 2]);
-        lose(cluster, &all, &[leader]);
-        let in_vain = ask_in_vain(cluster, leader);
-        replaced(cluster, leader, in_vain);
+fn leader_that_receives_nothing_from_memories_is_replaced() {
+    check_under_partition("partitions::leader_that_receives_nothing_from_memories_is_replaced", |cluster| {
+        let leader = serving_leader(cluster);
+        let all = hosts_of_memories(cluster, [0, 1, 2]);
+        cut_one_way(cluster, &all, &[leader]);
+        let write = send_uncommittable_write(cluster, leader);
+        check_replaced(cluster, leader, write);
     });
 }
 
 #[test]
-fn memories_do_not_hear_the_leader_who_hears_them() {
-    under("partitions::memories_do_not_hear_the_leader_who_hears_them", |cluster| {
-        let leader = leader_that_serves(cluster);
-        let all = memories(cluster, [0, 1, 2]);
-        lose(cluster, &[leader], &all);
-        let in_vain = ask_in_vain(cluster, leader);
-        replaced(cluster, leader, in_vain);
+fn leader_that_cannot_send_to_memories_is_replaced() {
+    check_under_partition("partitions::leader_that_cannot_send_to_memories_is_replaced", |cluster| {
+        let leader = serving_leader(cluster);
+        let all = hosts_of_memories(cluster, [0, 1, 2]);
+        cut_one_way(cluster, &[leader], &all);
+        let write = send_uncommittable_write(cluster, leader);
+        check_replaced(cluster, leader, write);
     });
 }
 
-/// Who lives is seen in the memories: processes that do not hear each other go on with one leader.
+/// Processes detect each other's crashes through the memories, so they keep one leader without messages among themselves.
 #[test]
-fn processes_do_not_hear_each_other() {
-    under("partitions::processes_do_not_hear_each_other", |cluster| {
+fn one_leader_remains_when_processes_cannot_talk() {
+    check_under_partition("partitions::one_leader_remains_when_processes_cannot_talk", |cluster| {
         for p in 0..3 {
-            lose(cluster, &[p], &but(p));
+            cut_one_way(cluster, &[p], &others_of_three(p));
         }
-        until("nobody reaches a process", || {
+        wait_until("no process reaches another", || {
             cluster
                 .infos()
                 .iter()
                 .all(|info| info.as_ref().is_some_and(|i| i.contains("\nprocesses:1")))
                 .then_some(())
         });
-        let leader = leader_that_serves(cluster);
+        let leader = serving_leader(cluster);
         let mut client = cluster.client();
         for nth in 0..100 {
             client.put(KEY.as_bytes(), format!("{nth}").as_bytes()).expect("put");
         }
         for info in cluster.infos() {
-            let info = info.expect("it says something");
+            let info = info.expect("the process replies");
             assert!(info.contains(&format!("leader:p{leader}")), "{info}");
         }
         heal(cluster);
     });
 }
 
-/// A memory is cut off from everybody. It counts again when it is back: another dies then, and the leader with it.
+/// A memory is cut off from all hosts and comes back. Then another memory and the leader are killed, so the majority needs it.
 #[test]
-fn a_memory_is_cut_off_and_comes_back() {
-    under("partitions::a_memory_is_cut_off_and_comes_back", |cluster| {
-        leader_that_serves(cluster);
-        let [gone, other, third] = memories(cluster, [0, 1, 2]);
-        part(cluster, &[gone], &[0, 1, 2, other, third]);
-        until("nobody reaches it", || {
+fn cut_off_memory_rejoins() {
+    check_under_partition("partitions::cut_off_memory_rejoins", |cluster| {
+        serving_leader(cluster);
+        let [lost, second, third] = hosts_of_memories(cluster, [0, 1, 2]);
+        cut_both_ways(cluster, &[lost], &[0, 1, 2, second, third]);
+        wait_until("no process reaches the memory", || {
             cluster
                 .infos()
                 .iter()
@@ -206,23 +206,23 @@ fn a_memory_is_cut_off_and_comes_back() {
     });
 }
 
-/// Who reaches nobody waits, and does not spin.
+/// Programs that reach no other host wait without using the processor.
 #[test]
-fn everybody_is_cut_off() {
-    at_a_router("partitions::everybody_is_cut_off", || {
+fn isolated_programs_stay_idle() {
+    run_at_router("partitions::isolated_programs_stay_idle", || {
         let mut cluster = Cluster::on_hosts(3, 3);
         for host in 0..6 {
             let others: Vec<_> = (0..6).filter(|&other| other != host).collect();
-            lose(&mut cluster, &[host], &others);
+            cut_one_way(&mut cluster, &[host], &others);
         }
-        until("nobody reaches anybody", || {
+        wait_until("no process reaches a memory", || {
             cluster
                 .infos()
                 .iter()
                 .all(|info| info.as_ref().is_some_and(|i| i.contains("\nmemories:0")))
                 .then_some(())
         });
-        calm(&mut cluster);
+        assert_idle(&mut cluster);
         heal(&mut cluster);
         cluster.client().put(KEY.as_bytes(), b"again").expect("put");
     });

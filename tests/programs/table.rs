@@ -263,7 +263,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     },
     Section {
         title: "OpenMPI",
-        about: "`check` is [`tests/programs/check.c`](../tests/programs/check.c): it compares the numbers of allreduce, \
+        about: "`check` is [`tests/programs/mpi_check.c`](../tests/programs/mpi_check.c): it compares the numbers of allreduce, \
                 broadcast, send and receive up to 1 MiB, and of put, get, fetch-and-add and compare-and-swap.",
         under: &[],
         fault: None,

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use mitra_verbs::{Key, RemoteAddr, SendOp, WcOpcode};
 
-use super::nic::expect;
+use super::mitra_endpoint::expect;
 use super::{Setup, Wire};
 use crate::Scenario;
 
@@ -79,7 +79,7 @@ fn misaligned() -> Result<()> {
     let Wire { mitra, kernel } = &mut wire;
     let remote = RemoteAddr { addr: kernel.addr + 4, rkey: Key(kernel.rkey as u32) };
     let wc = mitra.run(SendOp::FetchAdd { remote, add: 1 }, mitra.data(8, 8))?;
-    super::nic::expect_status(&wc, mitra_verbs::WcStatus::RemoteInvalidRequest)?;
+    super::mitra_endpoint::expect_status(&wc, mitra_verbs::WcStatus::RemoteInvalidRequest)?;
     ensure!(kernel.value(0)? == 0 && kernel.value(8)? == 0, "refused, yet executed");
     Ok(())
 }

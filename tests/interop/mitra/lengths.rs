@@ -7,7 +7,7 @@ use mitra_verbs::{
     Access, Buffer, Data, Key, Mw, Provider as _, RemoteAddr, SendOp, SendWr, WcOpcode, WindowBind,
 };
 
-use super::nic::{Mitra, expect};
+use super::mitra_endpoint::{MitraEndpoint, expect};
 use super::{Setup, Wire};
 use crate::Scenario;
 
@@ -120,11 +120,11 @@ impl Message {
         ]
     }
 
-    fn guard_mitra(&self, mitra: &Mitra) {
+    fn guard_mitra(&self, mitra: &MitraEndpoint) {
         mitra.fill(self.to - 8, self.len + 16, GUARD);
     }
 
-    fn check_mitra(&self, mitra: &Mitra, seed: u32) -> Result<()> {
+    fn check_mitra(&self, mitra: &MitraEndpoint, seed: u32) -> Result<()> {
         let Self { len, from, to, .. } = *self;
         mitra
             .check(to, len, from, seed)

@@ -3,43 +3,43 @@
 //! Where a scenario runs in both directions, it says which side requests: `mitra` or `kernel`.
 
 mod atomics;
-mod ends;
-mod fence;
+mod error_state_fence;
+mod gather_and_inline;
+mod interrupted_reads;
 mod lengths;
-mod loss;
-mod nic;
-mod not_ready;
-mod order;
-mod pieces;
+mod memory_windows;
+mod mitra_endpoint;
+mod mixed_traffic;
+mod ordering;
+mod packet_loss;
+mod receiver_not_ready;
 mod refusals;
-mod traffic;
-mod unreliable;
-mod windows;
+mod uc_and_ud;
 
 use std::process::Command;
 
 use anyhow::{Result, bail, ensure};
 use mitra_verbs::{Access, QpType};
 
-use self::nic::Mitra;
+use self::mitra_endpoint::MitraEndpoint;
 use super::Scenario;
-use super::end::End;
+use super::kernel_endpoint::KernelEndpoint;
 
 /// Every scenario, in order.
 pub(crate) fn scenarios() -> impl Iterator<Item = &'static Scenario> {
     [
         lengths::SCENARIOS,
-        pieces::SCENARIOS,
+        gather_and_inline::SCENARIOS,
         atomics::SCENARIOS,
-        order::SCENARIOS,
-        not_ready::SCENARIOS,
+        ordering::SCENARIOS,
+        receiver_not_ready::SCENARIOS,
         refusals::SCENARIOS,
-        ends::SCENARIOS,
-        windows::SCENARIOS,
-        loss::SCENARIOS,
-        traffic::SCENARIOS,
-        fence::SCENARIOS,
-        unreliable::SCENARIOS,
+        interrupted_reads::SCENARIOS,
+        memory_windows::SCENARIOS,
+        packet_loss::SCENARIOS,
+        mixed_traffic::SCENARIOS,
+        error_state_fence::SCENARIOS,
+        uc_and_ud::SCENARIOS,
     ]
     .into_iter()
     .flatten()
@@ -105,13 +105,13 @@ impl Setup {
 
 /// Two connected queue pairs.
 struct Wire {
-    mitra: Mitra,
-    kernel: End,
+    mitra: MitraEndpoint,
+    kernel: KernelEndpoint,
 }
 
 impl Wire {
     fn new(setup: Setup) -> Result<Self> {
-        let mitra = Mitra::open(&setup)?;
+        let mitra = MitraEndpoint::open(&setup)?;
         let kind = match setup.service {
             QpType::Rc => "rc",
             QpType::Uc => "uc",
@@ -120,7 +120,7 @@ impl Wire {
         };
         let qp = format!("type={kind} access={}", setup.kernel_rights);
         let mut kernel =
-            End::new("rxe0", &qp, &format!("len={} access={}", setup.size, setup.kernel_region))?;
+            KernelEndpoint::new("rxe0", &qp, &format!("len={} access={}", setup.size, setup.kernel_region))?;
         kernel.psn = setup.psn;
         kernel.connect(MITRA_IP, mitra.qpn.value().into(), setup.psn, &setup.attributes())?;
         mitra.connect(&setup, kernel.qpn, setup.psn, setup.psn)?;

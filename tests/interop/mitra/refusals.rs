@@ -6,7 +6,7 @@ use mitra_verbs::{
     Access, AsyncEvent, Data, Key, Provider as _, QpState, RemoteAddr, SendOp, SendWr, WcOpcode, WcStatus,
 };
 
-use super::nic::{expect, expect_status};
+use super::mitra_endpoint::{expect, expect_status};
 use super::{Setup, Wire};
 use crate::Scenario;
 

@@ -41,7 +41,7 @@ static REPLACEMENT: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
 
 static MPI_CHECK: LazyLock<Result<String, String>> = LazyLock::new(|| {
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("mpi-check");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/check.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/mpi_check.c");
     let built =
         Command::new("mpicc").args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source).output();
     let built = built.map_err(|error| format!("mpicc: {error}; `cargo xtask setup` installs it"))?;

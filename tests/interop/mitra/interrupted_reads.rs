@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use mitra_softnic::fault::{Failure, Stage, Trigger};
 use mitra_verbs::{AsyncEvent, Data, Key, Provider as _, QpState, RemoteAddr, SendOp, SendWr, WcStatus};
 
-use super::nic::{SILENCE, VOID, expect_status};
+use super::mitra_endpoint::{SILENCE, VOID, expect_status};
 use super::{Setup, Wire};
 use crate::Scenario;
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use mitra_verbs::{Key, QpState, RemoteAddr, SendOp, SendWr, WcOpcode, WcStatus};
 
-use super::nic::{expect, expect_status};
+use super::mitra_endpoint::{expect, expect_status};
 use super::{Setup, Wire};
 use crate::Scenario;
 

@@ -6,7 +6,7 @@ use mitra_verbs::{
     WindowBind,
 };
 
-use super::nic::{Mitra, expect, expect_status};
+use super::mitra_endpoint::{MitraEndpoint, expect, expect_status};
 use super::{Setup, Wire};
 use crate::Scenario;
 
@@ -23,7 +23,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 const OFF: u64 = 4096;
 const LEN: u64 = 8192;
 
-fn bind(mitra: &Mitra, window: &Mw, consumer: u8, access: Access) -> Result<Key> {
+fn bind(mitra: &MitraEndpoint, window: &Mw, consumer: u8, access: Access) -> Result<Key> {
     let rkey = window.rkey.with_consumer_bits(consumer);
     let bind =
         WindowBind { mw: window.id, rkey, mr: mitra.mr.id, addr: mitra.mr.addr + OFF, len: LEN, access };
@@ -99,11 +99,11 @@ fn beyond_the_window_of_mitra() -> Result<()> {
 }
 
 /// Does away with a window's key; says which key is dead.
-type End = fn(&mut Wire, Mw, Key) -> Result<Key>;
+type KernelEndpoint = fn(&mut Wire, Mw, Key) -> Result<Key>;
 
 /// Invalidated and bound anew, invalidated by the peer, deallocated, or bound to another queue pair.
 fn dead_window_of_mitra() -> Result<()> {
-    let ends: [End; 4] = [
+    let ends: [KernelEndpoint; 4] = [
         |wire, window, key| {
             let wc = wire.mitra.run(SendOp::LocalInvalidate(key), Data::empty())?;
             expect(&wc, WcOpcode::LocalInvalidate)?;

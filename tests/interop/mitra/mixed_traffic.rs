@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result, ensure};
 use mitra_softnic::fault::Noise;
 use mitra_verbs::{Key, RemoteAddr, SendFlags, SendOp, SendWr, Wc, WcOpcode, WcStatus};
 
-use super::nic::SILENCE;
+use super::mitra_endpoint::SILENCE;
 use super::{Setup, Wire};
 use crate::Scenario;
-use crate::peer::Completion;
+use crate::rxe_peer_protocol::Completion;
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     ("mitra/traffic", || traffic(SILENCE)),

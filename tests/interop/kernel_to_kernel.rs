@@ -5,7 +5,7 @@
 use anyhow::{Context as _, Result, ensure};
 
 use super::Scenario;
-use super::end::End;
+use super::kernel_endpoint::KernelEndpoint;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     ("kernel/mtu-256", || every_length(256)),
@@ -35,16 +35,16 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const LEN: u64 = 1 << 16;
 
-fn ends(qp_type: &str, access: &str, attributes: &str) -> Result<(End, End)> {
+fn ends(qp_type: &str, access: &str, attributes: &str) -> Result<(KernelEndpoint, KernelEndpoint)> {
     let qp = format!("type={qp_type}");
-    let mut a = End::new("rxe1", &qp, &format!("len={LEN} access=lwrab"))?;
-    let mut b = End::new("rxe1b", &qp, &format!("len={LEN} access={access}"))?;
+    let mut a = KernelEndpoint::new("rxe1", &qp, &format!("len={LEN} access=lwrab"))?;
+    let mut b = KernelEndpoint::new("rxe1b", &qp, &format!("len={LEN} access={access}"))?;
     b.connect("10.77.1.1", a.qpn, a.psn, attributes)?;
     a.connect("10.77.1.2", b.qpn, b.psn, attributes)?;
     Ok((a, b))
 }
 
-fn pair(attributes: &str) -> Result<(End, End)> {
+fn pair(attributes: &str) -> Result<(KernelEndpoint, KernelEndpoint)> {
     ends("rc", "lwrab", attributes)
 }
 

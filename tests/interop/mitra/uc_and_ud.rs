@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use mitra_verbs::{Key, Provider as _, QpType, Qpn, RemoteAddr, SendOp, SendWr, UdDestination, WcOpcode};
 
-use super::nic::{SILENCE, VOID, expect};
+use super::mitra_endpoint::{SILENCE, VOID, expect};
 use super::{KERNEL_IP, QKEY, Setup, Wire};
 use crate::Scenario;
 

@@ -14,7 +14,7 @@ use mitra_verbs::{
 };
 
 use super::{CAPTURE, KERNEL_IP, MITRA_IP, QKEY, Setup};
-use crate::peer::pattern;
+use crate::rxe_peer_protocol::pattern;
 
 /// A rail on which nothing happens to packets, and one on which all are lost.
 pub(super) const SILENCE: Noise =
@@ -25,7 +25,7 @@ pub(super) const VOID: Noise = Noise { drop_ppm: 1_000_000, ..SILENCE };
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A software NIC with one region and one queue pair.
-pub(super) struct Mitra {
+pub(super) struct MitraEndpoint {
     pub(super) nic: Arc<SoftNic>,
     pub(super) pd: PdId,
     pub(super) channel: Arc<dyn CompletionChannel>,
@@ -35,7 +35,7 @@ pub(super) struct Mitra {
     pub(super) qpn: Qpn,
 }
 
-impl Mitra {
+impl MitraEndpoint {
     /// Opens the NIC and makes what it needs; the queue pair stays in RESET.
     pub(super) fn open(setup: &Setup) -> Result<Self> {
         let ip: Ipv4Addr = MITRA_IP.parse()?;

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use mitra_softnic::fault::Stage;
 use mitra_verbs::{Data, Key, Provider as _, RemoteAddr, SendFlags, SendOp, SendWr, WcOpcode};
 
-use super::nic::expect;
+use super::mitra_endpoint::expect;
 use super::{Setup, Wire};
 use crate::Scenario;
 

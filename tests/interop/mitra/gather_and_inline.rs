@@ -3,7 +3,7 @@
 use anyhow::Result;
 use mitra_verbs::{Data, Key, Provider as _, RecvWr, RemoteAddr, SendOp, Sge, WcOpcode};
 
-use super::nic::expect;
+use super::mitra_endpoint::expect;
 use super::{Setup, Wire};
 use crate::Scenario;
 

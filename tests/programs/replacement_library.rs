@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::build;
+use super::build_libraries;
 
 /// A program that writes to itself, under `mitra run --replace`.
 fn run(name: &str, flags: &[&str]) -> Result<(), String> {
-    build::replacement()?;
+    build_libraries::replacement()?;
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/write_to_self.c");
     said(Command::new("cc").args(["-O1", "-Wall", "-o"]).arg(&program).arg(source).args(flags))?;
@@ -26,7 +26,7 @@ pub(crate) fn linked() -> Result<(), String> {
 
 /// rdma-core's own libraries find every symbol, with its version, private ones included.
 pub(crate) fn under_rdma_core() -> Result<(), String> {
-    let dir = build::replacement()?;
+    let dir = build_libraries::replacement()?;
     for library in ["librdmacm.so.1", "libmlx5.so.1", "libefa.so.1"] {
         let path = said(Command::new("cc").arg(format!("-print-file-name={library}")))?;
         // `-r` resolves all symbols, as the loader does for a library that is linked so that it must (ldd(1)).

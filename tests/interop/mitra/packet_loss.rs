@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use mitra_softnic::fault::{Failure, Stage};
 use mitra_verbs::{AsyncEvent, Key, QpState, RemoteAddr, SendOp, SendWr, WcOpcode, WcStatus};
 
-use super::nic::{SILENCE, VOID, expect, expect_status};
+use super::mitra_endpoint::{SILENCE, VOID, expect, expect_status};
 use super::{Setup, Wire};
 use crate::Scenario;
 

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::play::{MOVED, free_port, is_listening};
+use super::row_runner::{MOVED, free_port, is_listening};
 
 /// Longer than a run takes on a slow machine: then it hangs.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -2,10 +2,10 @@
 
 use anyhow::{Context as _, Result};
 
-use super::peer::{Completion, Peer};
+use super::rxe_peer_protocol::{Completion, Peer};
 
 /// One `rxe_peer` with one region (mr 0) and one queue pair (qp 0).
-pub(crate) struct End {
+pub(crate) struct KernelEndpoint {
     pub(crate) peer: Peer,
     pub(crate) qpn: u64,
     pub(crate) psn: u64,
@@ -13,7 +13,7 @@ pub(crate) struct End {
     pub(crate) rkey: u64,
 }
 
-impl End {
+impl KernelEndpoint {
     /// `qp` and `region` are the words of the requests `qp` and `mr`.
     pub(crate) fn new(device: &str, qp: &str, region: &str) -> Result<Self> {
         let mut peer = Peer::open(device)?;

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use mitra_verbs::{Key, Provider as _, QpAttr, QpState, RemoteAddr, SendOp, SendWr, WcStatus};
 
-use super::nic::{SILENCE, VOID};
+use super::mitra_endpoint::{SILENCE, VOID};
 use super::{Setup, Wire};
 use crate::Scenario;
 
