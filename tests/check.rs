@@ -1,4 +1,4 @@
-//! `mitra check` and `mitra sim`, as scripts use them.
+//! The commands `mitra check` and `mitra sim`: JSON fields and exit codes.
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,4 @@
-//! `mitra memory`, `mitra propose` and `mitra elect` as a user meets them: processes that decide, each a program of its own.
+//! The commands `mitra memory`, `mitra propose` and `mitra elect`: each memory node and process is a child process.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,10 +21,10 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// A program that is ended when this is.
+/// A child process, which is killed when this is dropped.
 struct Program(Child);
 
-/// A memory.
+/// Starts a memory node.
 struct Memory {
     _program: Program,
     address: String,
@@ -52,7 +52,7 @@ impl Drop for Program {
     }
 }
 
-/// Doors of three processes of this test's own.
+/// Returns addresses for three processes of this test.
 fn doors() -> Vec<SocketAddr> {
     static TESTS: AtomicU8 = AtomicU8::new(1);
     let number = TESTS.fetch_add(1, Ordering::Relaxed);
@@ -60,12 +60,12 @@ fn doors() -> Vec<SocketAddr> {
     (7101..7104).map(|port| (Ipv4Addr::new(127, 200 + high % 50, low, number), port).into()).collect()
 }
 
-/// What each of three processes prints that propose their values, of which some lead.
+/// Runs three processes that propose their values, some of them as leaders, and returns their outputs.
 fn decide(protocol: &str, memories: usize, values: [Option<&str>; 3], leads: &[usize]) -> Vec<Output> {
     decide_signed(protocol, memories, values, leads, None)
 }
 
-/// The same, signed by keys that are in this directory.
+/// Like the above, with signing keys from this directory.
 fn decide_signed(
     protocol: &str,
     memories: usize,
@@ -96,7 +96,7 @@ fn decide_signed(
     started.into_iter().map(|program| program.wait_with_output().expect("it ends")).collect()
 }
 
-/// All decide alike, on one of these.
+/// Checks that all processes decided the same value, one of these.
 fn agree(outputs: &[Output], valid: &[&str]) {
     let decided = |output: &Output| {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -151,7 +151,7 @@ fn three_programs_that_might_lie_decide() {
     agree(&decide("robust-backup", &[1]), &["green"]);
 }
 
-/// Three programs name a leader; it is killed, and the other two come to name one of them.
+/// Three processes elect a leader. The leader is killed, and the other two elect one of them.
 #[test]
 fn when_the_leader_dies_the_others_name_another() {
     let memory = Memory::start("omega", 0);

@@ -1,4 +1,4 @@
-//! `mitra decode` as a user meets it: lines, totals, errors, exit codes.
+//! The command `mitra decode`: lines, totals, errors, exit codes.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn json_lines(output: &Output) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A file of `bytes` that vanishes with the guard.
+/// Writes `bytes` to a temporary file.
 fn temporary(bytes: &[u8]) -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(bytes).unwrap();
@@ -70,7 +70,7 @@ fn json_names_every_field() {
 #[test]
 fn a_corrupted_packet_is_bad_and_a_cut_one_malformed() {
     let original = std::fs::read(capture("cas.pcap")).unwrap();
-    // The last byte of the first frame is its ICRC's, the first 24 + 16 bytes are the file's and the record's header.
+    // The file and record headers take 24 + 16 bytes; the last byte of the first frame belongs to its ICRC.
     let first_len = u32::from_le_bytes(original[32..36].try_into().unwrap()) as usize;
     let mut corrupted = original.clone();
     corrupted[24 + 16 + first_len - 1] ^= 1;
@@ -80,7 +80,7 @@ fn a_corrupted_packet_is_bad_and_a_cut_one_malformed() {
     assert_eq!((&lines[0]["icrc_ok"], &lines[1]["icrc_ok"]), (&Value::Bool(false), &Value::Bool(true)));
     assert_eq!(lines[40], serde_json::json!({"packets": 40, "not_roce": 0, "malformed": 0, "icrc_bad": 1}));
 
-    // The first frame as a snap length of 60 leaves it.
+    // The first frame, cut by a snap length of 60.
     let mut snapped = original[..24 + 16 + 60].to_vec();
     snapped[32..36].copy_from_slice(&60u32.to_le_bytes());
     snapped.extend_from_slice(&original[24 + 16 + first_len..]);
@@ -96,7 +96,7 @@ fn a_corrupted_packet_is_bad_and_a_cut_one_malformed() {
 #[test]
 fn other_traffic_is_counted_and_passed_over() {
     let mut file = std::fs::read(capture("cas.pcap")).unwrap();
-    // The second frame's record begins after the first; let the UDP destination port of the first be another.
+    // The first frame gets another UDP destination port; the second frame is unchanged.
     let port = 24 + 16 + 14 + 20 + 2;
     file[port..port + 2].copy_from_slice(&4789u16.to_be_bytes());
     let lines = json_lines(&decode(temporary(&file).path(), &["--json"]));
@@ -143,7 +143,7 @@ fn what_is_no_capture_is_an_error_of_one_line() {
     );
     assert_eq!(decode(&capture("cas.pcap"), &["--no-such-flag"]).status.code(), Some(2));
 
-    // A capture that turns into nonsense: what came before counts, the exit code says that it is not all.
+    // A capture that becomes corrupt: the records before count, and the exit code reports the error.
     let mut broken = std::fs::read(capture("cas.pcap")).unwrap();
     broken.extend_from_slice(&[0xff; 16]);
     let output = decode(temporary(&broken).path(), &["--json"]);
@@ -171,7 +171,7 @@ fn standard_input_is_read_in_pieces() {
         .unwrap();
     let mut input = child.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || {
-        // Sizes that split headers and frames alike.
+        // Read sizes that split headers and frames.
         file.chunks(997).for_each(|piece| input.write_all(piece).unwrap());
     });
     let output = child.wait_with_output().unwrap();
@@ -182,7 +182,7 @@ fn standard_input_is_read_in_pieces() {
 
 #[test]
 fn a_reader_that_leaves_ends_it_quietly() {
-    // More output than a pipe holds, so that writing must fail.
+    // The output exceeds a pipe's buffer, so a write fails.
     let one = std::fs::read(capture("mixed.pcap")).unwrap();
     let mut file = one.clone();
     (0..20).for_each(|_| file.extend_from_slice(&one[24..]));

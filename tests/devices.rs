@@ -1,4 +1,4 @@
-//! `mitra devices` as a user meets it.
+//! The command `mitra devices`.
 
 use std::net::UdpSocket;
 use std::process::{Command, Output};

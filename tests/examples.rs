@@ -1,4 +1,4 @@
-//! The examples run, and their own assertions hold.
+//! Runs the programs in `examples/`, whose assertions must hold.
 
 #[path = "../examples/survive.rs"]
 mod survive;

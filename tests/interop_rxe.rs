@@ -1,7 +1,7 @@
-//! Mitra and Linux's `rdma_rxe` on one wire, in the machine of `cargo xtask rxe-vm`.
+//! Mitra and Linux's `rdma_rxe` on one link, in the virtual machine of `cargo xtask rxe-vm`.
 //!
-//! This program plays both parts. On the host it compiles `rxe_peer.c`, boots the machine and starts itself in
-//! there, in the namespace peer0; in the machine it goes through the scenarios and prints a line for each.
+//! The test program runs twice. On the host it compiles `rxe_peer.c`, boots the virtual machine and starts itself there, in the
+//! namespace peer0. In the virtual machine it runs the scenarios and prints a line for each.
 
 #[path = "interop/kernel_endpoint.rs"]
 mod kernel_endpoint;
@@ -16,13 +16,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// A name and what must not fail.
+/// The name and the function of a scenario.
 type Scenario = (&'static str, fn() -> anyhow::Result<()>);
 
-/// Runs only the scenarios whose names begin with its value.
+/// The environment variable that selects the scenarios whose names begin with its value.
 const ONLY: &str = "MITRA_RXE_ONLY";
 
-/// Every scenario, in order.
+/// All scenarios, in the order in which they run.
 fn scenarios() -> impl Iterator<Item = &'static Scenario> {
     let only = std::env::var(ONLY).unwrap_or_default();
     kernel_to_kernel::SCENARIOS
@@ -31,7 +31,7 @@ fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         .filter(move |(name, _)| name.starts_with(&only))
 }
 
-/// Set in the machine.
+/// The environment variable that is set in the virtual machine.
 const IN_THE_MACHINE: &str = "MITRA_RXE_MACHINE";
 
 #[test]

@@ -1,4 +1,4 @@
-//! scapy, which computes the ICRC on its own, agrees with ours on every opcode over IPv4 and IPv6.
+//! Compares Mitra's ICRC and packet fields with those of scapy, for every opcode over IPv4 and IPv6.
 
 mod interop;
 
@@ -44,11 +44,11 @@ fn scapy_reads_and_seals_what_we_emit() {
         for (field, value) in expected.as_object().unwrap() {
             assert_eq!(said[field], *value, "{field} of {at}");
         }
-        // scapy knows no SEND with invalidate; it prints the number then.
+        // scapy has no name for SEND with invalidate and prints the opcode number.
         if !matches!(packet.message, Message::SendLastInv(_) | Message::SendOnlyInv(_)) {
             assert_eq!(said["opcode_name"].as_str(), opcode::name(packet.opcode()), "{at}");
         }
-        // ... and dissects the AETH of acknowledgements only.
+        // scapy dissects the AETH of acknowledgements only.
         if let Message::Ack(aeth) = packet.message {
             assert_eq!(said["syndrome"], aeth.syndrome.to_raw(), "{at}");
             assert_eq!(said["msn"], aeth.msn, "{at}");

@@ -1,6 +1,6 @@
-//! Wireshark's dissector reads every opcode that we emit as we meant it, and finds nothing wrong.
+//! Checks that Wireshark's dissector reads every opcode that Mitra emits with the intended fields and reports no error.
 //!
-//! It has no check of the ICRC (no status field beside `infiniband.invariant.crc`): that is scapy's part.
+//! The dissector does not verify the ICRC (it has no status field beside `infiniband.invariant.crc`); the scapy test does.
 
 mod interop;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use mitra_wire::{ICRC_LEN, Message, Packet, Transport};
 
-/// What tshark is asked for, in this order.
+/// The fields that tshark prints, in this order.
 const FIELDS: [&str; 29] = [
     "frame.time_epoch",
     "infiniband.bth.opcode",
@@ -76,7 +76,7 @@ fn tshark_names_the_operations_alike() {
     let output = interop::run(tshark().args(["-O", "infiniband", "-r"]).arg(&*capture));
     let text = String::from_utf8_lossy(&output.stdout);
     let names: Vec<&str> = text.lines().filter_map(|line| line.trim().strip_prefix("Opcode: ")).collect();
-    // The AETH's syndrome has an "OpCode", spelt differently.
+    // The opcode field of the AETH's syndrome has another spelling.
     assert_eq!(names.len(), samples.len());
     for (sample, name) in samples.iter().zip(names) {
         let (service, operation) = tshark_name(&sample.packet);
@@ -84,7 +84,7 @@ fn tshark_names_the_operations_alike() {
     }
 }
 
-/// tshark, told not to guess at payloads: two of its guesses take even an empty one for theirs, and call it malformed.
+/// tshark without heuristic dissectors: two of them claim even empty payloads and report them as malformed.
 fn tshark() -> Command {
     let mut tshark = Command::new("tshark");
     for guess in ["rpcordma", "infiniband.eoib"] {
@@ -118,7 +118,7 @@ fn expected(n: usize, sample: &interop::Sample) -> Vec<String> {
         | Message::Ack(a)
         | Message::AtomicAck(a, _) => aeth = [a.syndrome.to_raw().to_string(), a.msn.to_string()],
         Message::CompareSwap(a) | Message::FetchAdd(a) => {
-            // Address and key are shown under the names that the RETH has.
+            // tshark shows address and key under the names of the RETH's fields.
             reth[0] = format!("0x{:016x}", a.va);
             reth[1] = format!("0x{:08x}", a.rkey);
             atomic = [a.swap_add.to_string(), a.compare.to_string()];
@@ -154,7 +154,7 @@ fn expected(n: usize, sample: &interop::Sample) -> Vec<String> {
     fields.extend(atomic);
     fields.extend([original, imm, inv]);
     fields.push(format!("0x{:08x}", u32::from_be_bytes(*icrc)));
-    // 1 is good; IPv6 has no header checksum, and over IPv4 we send no UDP checksum (3, not present).
+    // Status 1 is good, 3 is not present. IPv6 has no header checksum, and over IPv4 Mitra sends no UDP checksum.
     fields.push(if v4 { "1".into() } else { none() });
     fields.push(if v4 { "3".into() } else { "1".into() });
     let shown = packet.payload.len() + pad;

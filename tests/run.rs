@@ -1,5 +1,4 @@
-//! `mitra run` and `mitra fault` as a user meets them, whatever the library inside the program does: one stands in for it
-//! here. What the real one does is in `tests/programs`.
+//! The commands `mitra run` and `mitra fault`, with a stub in place of the preload library. `tests/programs` tests the real library.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -12,7 +11,7 @@ use mitra_control::{FaultAction, RailsConfig, Settings};
 use nix::unistd::Uid;
 use serde_json::Value;
 
-/// Says that it was loaded, and what it was told.
+/// The stub's source: it prints that it was loaded, and its settings.
 const STAND_IN: &str = r#"
     #include <stdio.h>
     #include <stdlib.h>
@@ -23,7 +22,7 @@ const STAND_IN: &str = r#"
     }
 "#;
 
-/// A directory with what a test needs; its control sockets are in it too.
+/// A directory with the test's files and control sockets.
 struct Scene(tempfile::TempDir);
 
 impl Scene {
@@ -35,7 +34,7 @@ impl Scene {
         self.0.path().join(name)
     }
 
-    /// A file of this mode.
+    /// Creates a file with this mode.
     fn file(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, content).unwrap();
@@ -60,7 +59,7 @@ impl Scene {
         command
     }
 
-    /// `mitra run` with a stand-in for the library.
+    /// Returns a command `mitra run` with the stub as the preload library.
     fn run(&self, args: &[&str]) -> Command {
         let library = self.compile("stand-in.so", STAND_IN, &["-shared", "-fPIC"]);
         let mut command = self.mitra(&["run"]);
@@ -73,7 +72,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Expects one line on standard error that says this, and nothing run.
+/// Checks that the command prints this in one line on standard error and runs no program.
 fn refused(command: &mut Command, code: i32, says: &str) {
     let output = command.output().unwrap();
     let line = stderr(&output);
@@ -154,7 +153,7 @@ fn a_statically_linked_program_is_refused() {
 fn a_privileged_program_is_refused() {
     let scene = Scene::new();
     let program = if Uid::effective().is_root() {
-        // Only root can make one that is another user's; for all others root has.
+        // As root the test creates a directory of another user; other users take one of root's.
         let copy = scene.file("copy", &fs::read("/bin/true").unwrap(), 0o755);
         chown(&copy, Some(65534), None).unwrap();
         fs::set_permissions(&copy, Permissions::from_mode(0o4755)).unwrap();
@@ -194,7 +193,7 @@ fn a_program_without_verbs_is_run_with_a_note() {
     let script = scene.file("script", b"#!/bin/sh\nexit 0\n", 0o755);
     let said = note(&[script.to_str().unwrap()]).expect("a note");
     assert!(said.contains("script is a script, and /bin/sh is not linked"), "{said}");
-    // Directly, and by a library that it is linked with.
+    // The program is linked with libibverbs directly, and through another library.
     assert_eq!(note(&["ibv_devinfo", "-h"]), None);
     assert_eq!(note(&["fi_info", "--version"]), None);
 }
@@ -207,7 +206,7 @@ fn a_library_that_is_not_there_is_named_with_the_way_out() {
         2,
         "MITRA_PRELOAD=\"/no/lib.so\"",
     );
-    // A copy of the program, with no library around it.
+    // A copy of the program in a directory without the library.
     let copy = scene.path("mitra-copy");
     fs::copy(env!("CARGO_BIN_EXE_mitra"), &copy).unwrap();
     let alone = |args: &[&str]| {

@@ -1,4 +1,4 @@
-//! `mitra topology` as a user meets it: the names of the fields, the table, drawings, errors, exit codes.
+//! The command `mitra topology`: JSON field names, the table, drawings, errors, exit codes.
 
 use std::io::Write;
 use std::path::Path;
@@ -99,7 +99,7 @@ fn what_is_not_exact_says_so_and_holds_both_bounds() {
         assert!(bound(field) <= bound(&format!("{field}_at_most")), "{field}: {value}");
     }
     assert!(value["hbo_f"].as_u64().unwrap() > 500);
-    // The upper bounds are what these sets show.
+    // These sets prove the upper bounds.
     let size = |set: &Value| set.as_array().unwrap().len() as u64;
     assert_eq!(size(&value["hbo_minority"]), 999 - value["hbo_f_at_most"].as_u64().unwrap());
     assert_eq!(size(&value["sm_cut"][1]), 999 - value["best_f_at_most"].as_u64().unwrap());
@@ -149,7 +149,7 @@ fn drawings_show_every_vertex_and_need_nothing_from_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
-    // The name of the file is the page's title.
+    // The page's title is the name of the file.
     let graph = path("<b>&.txt");
     std::fs::write(&graph, "0 1\n1 2\n2 3\n3 0\n4\n").unwrap();
     text(&topology(&["--edges", &graph, "--svg", &path("d.svg"), "--report", &path("r.html")]));
@@ -164,7 +164,7 @@ fn drawings_show_every_vertex_and_need_nothing_from_elsewhere() {
         let links = page.replace("http://www.w3.org/2000/svg", "");
         assert!(!links.contains("http") && !links.contains("src=") && !links.contains("<script"));
     }
-    // Too many to draw: the report says so, the drawing alone is refused before the work.
+    // The graph is too large to draw. The report says so; the drawing alone is refused before the computation.
     text(&topology(&["--family", "ring", "301", "--report", &path("large.html")]));
     assert!(read("large.html").contains("Not drawn"));
     refused(&topology(&["--family", "ring", "301", "--svg", &path("large.svg")]), "300 processes");

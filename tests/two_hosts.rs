@@ -1,8 +1,8 @@
-//! Programs on two hosts (network namespaces) with two cables between them, of which one is unplugged in mid-run.
+//! Programs on two hosts (network namespaces) with two links between them, one of which goes down during the run.
 
 mod network_namespace;
 
-/// Two hosts and two cables: this one has 10.0.0.1 and 10.1.0.1, the `other` 10.0.0.2 and 10.1.0.2.
+/// A shell script that sets up two hosts and two links. This host has 10.0.0.1 and 10.1.0.1, the other 10.0.0.2 and 10.1.0.2.
 const HOSTS: &str = r#"
 set -eu
 unshare --net sleep 600 & other=$!
@@ -20,7 +20,7 @@ listens() { until ss --listening --tcp --numeric | grep -q ":$1 "; do sleep 0.05
 ends() { wait $server || { echo "server: $?"; exit 1; }; wait $client || { echo "client: $?"; exit 1; }; }
 "#;
 
-/// Runs a play on the two hosts, and gives what it printed.
+/// Runs a script on the two hosts, and returns its output.
 fn play(script: &str) -> String {
     let dir = tempfile::tempdir().expect("a directory for what the ends say");
     let script = format!("{HOSTS}\n{script}\ncat server client");

@@ -1,4 +1,4 @@
-//! The kernel's end of a connection.
+//! The kernel's endpoint of a connection, driven through `rxe_peer`.
 
 use anyhow::{Context as _, Result};
 
@@ -14,7 +14,7 @@ pub(crate) struct KernelEndpoint {
 }
 
 impl KernelEndpoint {
-    /// `qp` and `region` are the words of the requests `qp` and `mr`.
+    /// Creates the endpoint. `qp` and `region` are the arguments of `rxe_peer`'s commands `qp` and `mr`.
     pub(crate) fn new(device: &str, qp: &str, region: &str) -> Result<Self> {
         let mut peer = Peer::open(device)?;
         let mr = peer.ask(&format!("mr {region}"))?;
@@ -23,7 +23,7 @@ impl KernelEndpoint {
         Ok(Self { peer, qpn, psn, addr: mr.number("addr")?, rkey: mr.number("rkey")? })
     }
 
-    /// To RTS, towards the queue pair `qpn`, which sends from `psn` on.
+    /// Takes the queue pair to RTS, connected to the queue pair `qpn`, whose first PSN is `psn`.
     pub(crate) fn connect(&mut self, ip: &str, qpn: u64, psn: u64, attributes: &str) -> Result<()> {
         let sq_psn = self.psn;
         self.peer
@@ -31,7 +31,7 @@ impl KernelEndpoint {
         Ok(())
     }
 
-    /// A signalled request and its completion.
+    /// Posts a signalled request and returns its completion.
     pub(crate) fn run(&mut self, request: &str) -> Result<Completion> {
         self.peer.ask(&format!("post qp=0 flags=s {request}"))?;
         self.peer.completion()

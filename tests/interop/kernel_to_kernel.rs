@@ -1,6 +1,6 @@
-//! The kernel against itself: rxe1 and rxe1b, two devices on one link, both driven through `rxe_peer`.
+//! The kernel as both ends: rxe1 and rxe1b, two devices on one link, both driven through `rxe_peer`.
 //!
-//! It shows that `rxe_peer`, the machine and the expectations are right before Mitra is one of the two.
+//! These scenarios validate `rxe_peer`, the virtual machine and the expectations without Mitra.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -48,7 +48,7 @@ fn pair(attributes: &str) -> Result<(KernelEndpoint, KernelEndpoint)> {
     ends("rc", "lwrab", attributes)
 }
 
-/// SEND, WRITE and READ of lengths around one packet and several, at offsets that are not aligned.
+/// SEND, WRITE and READ of lengths around one packet and several packets, at unaligned offsets.
 fn every_length(mtu: u64) -> Result<()> {
     let (mut a, mut b) = pair(&format!("mtu={mtu}"))?;
     let (addr, rkey) = (b.addr, b.rkey);
@@ -108,7 +108,7 @@ fn atomics() -> Result<()> {
     Ok(())
 }
 
-/// A type-2 window: bound, written through, confined to its bounds and rights, invalidated by a SEND.
+/// A type 2 window is bound, written through, checked for bounds and rights, and invalidated by a SEND.
 fn window() -> Result<()> {
     let (mut a, mut b) = pair("")?;
     b.peer.ask("mw")?;
@@ -143,7 +143,7 @@ fn inline_and_gather() -> Result<()> {
     Ok(())
 }
 
-/// Sixty requests of all kinds in one list, of which only the last asks for a completion.
+/// Posts sixty requests of all kinds in one list, of which only the last is signalled.
 fn batch() -> Result<()> {
     let (mut a, mut b) = pair("mtu=512")?;
     let (addr, rkey) = (b.addr, b.rkey);
@@ -178,7 +178,7 @@ fn batch() -> Result<()> {
     Ok(())
 }
 
-/// A fenced SEND carries what the READ before it fetched.
+/// A fenced SEND carries the data of the READ before it.
 fn fence() -> Result<()> {
     let (mut a, mut b) = pair("mtu=4096")?;
     let (addr, rkey) = (b.addr, b.rkey);
@@ -225,7 +225,7 @@ fn receiver_never_ready() -> Result<()> {
     Ok(())
 }
 
-/// Each of `requests`, on a connection of its own, must end with `status`; what follows it is flushed.
+/// Each of `requests`, on a connection of its own, must end with `status`. The requests behind it are flushed.
 fn refused(access: &str, requests: &[&str], status: &str) -> Result<()> {
     for request in requests {
         let (mut a, mut b) = ends("rc", access, "")?;
@@ -274,7 +274,7 @@ fn deregistered() -> Result<()> {
     a.run(&format!("op=write sge=0:0:8 raddr={addr} rkey={rkey}"))?.expect_status("rem_access_err")
 }
 
-/// The specification wants an invalid-request NAK and a length error; rxe sends and reports an operational one.
+/// The specification requires an invalid-request NAK and a length error. rxe sends an operational-error NAK and reports it.
 fn receive_too_short() -> Result<()> {
     let (mut a, mut b) = pair("")?;
     b.peer.ask("recv qp=0 sge=0:0:16")?;
@@ -313,7 +313,7 @@ fn unreliable_connection() -> Result<()> {
     Ok(())
 }
 
-/// A datagram arrives behind forty bytes of global routing header.
+/// The receive of a datagram holds a 40-byte global routing header before the data.
 fn datagram() -> Result<()> {
     let (mut a, mut b) = ends("ud", "lwra", "")?;
     a.peer.ask("fill mr=0 seed=2")?;

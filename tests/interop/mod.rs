@@ -1,4 +1,4 @@
-//! What the interop tests show to other implementations: every opcode over IPv4 and IPv6 with several payloads.
+//! Sample packets for other implementations: every opcode over IPv4 and IPv6 with several payloads.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output};
@@ -14,7 +14,7 @@ pub(crate) struct Sample {
     pub(crate) frame: Vec<u8>,
 }
 
-/// Payload bytes that look like no protocol, so that no dissector tries to read on.
+/// Payload bytes that resemble no protocol, so that no dissector parses them.
 static PAYLOAD: [u8; 1024] = [0xa7; 1024];
 
 fn messages() -> Vec<Message> {
@@ -74,7 +74,7 @@ pub(crate) fn samples() -> Vec<Sample> {
             for message in messages().into_iter().filter(|message| transport.carries(message)) {
                 let lens: &[usize] = if message.has_payload() { &[0, 1, 2, 3, 4, 61, 1024] } else { &[0] };
                 for &len in lens {
-                    // Flags and numbers differ from sample to sample.
+                    // Each sample has other flags and numbers.
                     let n = samples.len() as u32;
                     let dest_qp = Qpn::new(0xff_fffe - n);
                     let psn = Psn::new(0xff_ff00).add(n);
@@ -100,7 +100,7 @@ pub(crate) fn samples() -> Vec<Sample> {
     samples
 }
 
-/// A capture file of the samples, a microsecond and a nanosecond apart.
+/// Writes a capture file of the samples, with times 1001 ns apart.
 pub(crate) fn write_pcap(samples: &[Sample]) -> tempfile::TempPath {
     let mut bytes = Vec::new();
     let mut writer = pcap::Writer::new(&mut bytes).unwrap();
@@ -112,7 +112,7 @@ pub(crate) fn write_pcap(samples: &[Sample]) -> tempfile::TempPath {
     path
 }
 
-/// Runs the other implementation; without it the test fails and says what to do.
+/// Runs the other implementation. If it is not installed, the test fails and says how to install it.
 pub(crate) fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| {
         panic!("cannot run {:?}: {error}. Install it: run `cargo xtask setup`", command.get_program())

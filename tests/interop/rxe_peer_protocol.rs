@@ -61,7 +61,7 @@ impl Peer {
         Ok(answers)
     }
 
-    /// Waits up to five seconds for `n` completions, and takes what has come.
+    /// Waits up to five seconds for `n` completions, and returns those that arrived.
     pub(crate) fn poll(&mut self, n: usize) -> Result<Vec<Completion>> {
         self.ask(&format!("poll n={n}"))?.completions()
     }
@@ -71,7 +71,7 @@ impl Peer {
         self.poll(1)?.pop().context("no completion came")
     }
 
-    /// Fails if there is a completion within 20 ms.
+    /// Checks that no completion arrives within 20 ms.
     pub(crate) fn expect_none(&mut self) -> Result<()> {
         let answer = self.ask("poll n=1 ms=20")?;
         ensure!(answer.number("n")? == 0, "an unexpected completion: {}", answer.0);
@@ -79,7 +79,7 @@ impl Peer {
     }
 }
 
-/// An answer's words.
+/// The words of a reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer(String);
 
@@ -95,12 +95,12 @@ impl Answer {
         number(value)
     }
 
-    /// What `poll` took.
+    /// The completions in a reply to `poll`.
     pub(crate) fn completions(&self) -> Result<Vec<Completion>> {
         self.items().map(|it| Completion::parse(&it)).collect()
     }
 
-    /// What stands after each semicolon.
+    /// The parts of a reply after each semicolon.
     pub(crate) fn items(&self) -> impl Iterator<Item = Answer> {
         self.0.split("; ").skip(1).map(|it| Answer(it.to_owned()))
     }
@@ -138,20 +138,20 @@ impl Completion {
         })
     }
 
-    /// Fails unless this is the success of `op`.
+    /// Checks that the completion is a success of `op`.
     pub(crate) fn expect(&self, op: &str) -> Result<()> {
         ensure!(self.status == "success" && self.op == op, "wanted a successful {op}, got {self:?}");
         Ok(())
     }
 
-    /// Fails unless this has `status`.
+    /// Checks the completion's status.
     pub(crate) fn expect_status(&self, status: &str) -> Result<()> {
         ensure!(self.status == status, "wanted {status}, got {self:?}");
         Ok(())
     }
 }
 
-/// What `fill` and `check` mean by a seed: the byte at `offset`.
+/// The byte at `offset` of the pattern that the commands `fill` and `check` use for a seed.
 pub(crate) fn pattern(seed: u32, offset: u32) -> u8 {
     (seed.wrapping_mul(0x9e37_79b1).wrapping_add(offset.wrapping_mul(0x85eb_ca6b)) >> 24) as u8
 }

@@ -91,7 +91,7 @@ impl Cluster {
             processes,
             memory_addresses,
             process_addresses,
-            clients,
+            client_addresses,
             run_dir,
             options,
             hosts,

@@ -1,16 +1,16 @@
-//! What is built before the rows run: the library that is preloaded, and the MPI program that checks numbers.
+//! Builds what the rows need: the preload library, the replacement library, and the MPI program that checks data.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// Builds the library where `mitra run` looks for it: beside the `mitra` of this test.
+/// Builds the preload library beside the `mitra` of this test, where `mitra run` looks for it.
 pub(crate) fn preload() {
     let dir = Path::new(env!("CARGO_BIN_EXE_mitra")).parent().expect("mitra is in a directory");
     let mut cargo = Command::new(env!("CARGO"));
     cargo
         .args(["build", "--quiet", "--package", "mitra-preload", "--target-dir"])
-        .arg(dir.parent().expect("and that too"));
+        .arg(dir.parent().expect("the directory has a parent"));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
@@ -18,14 +18,14 @@ pub(crate) fn preload() {
     assert!(status.success(), "cannot build mitra-preload");
 }
 
-/// Builds the replacement library there too, and gives its directory.
+/// Builds the replacement library there too, and returns its directory.
 pub(crate) fn replacement() -> Result<PathBuf, String> {
     REPLACEMENT.clone()
 }
 
 static REPLACEMENT: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     let dir = Path::new(env!("CARGO_BIN_EXE_mitra")).parent().ok_or("mitra is in no directory")?;
-    let target = dir.parent().ok_or("nor is that")?;
+    let target = dir.parent().ok_or("the directory has no parent")?;
     let mut xtask = Command::new(env!("CARGO"));
     xtask.args(["run", "--quiet", "--package", "xtask", "--target-dir"]).arg(target).arg("--");
     xtask.args(["libibverbs", "--target-dir"]).arg(target);
@@ -51,7 +51,7 @@ static MPI_CHECK: LazyLock<Result<String, String>> = LazyLock::new(|| {
     Ok(program.display().to_string())
 });
 
-/// The path of the MPI program.
+/// Builds the MPI program and returns its path.
 pub(crate) fn mpi_check() -> Result<String, String> {
     MPI_CHECK.clone()
 }

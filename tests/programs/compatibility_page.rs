@@ -1,4 +1,4 @@
-//! `docs/compatibility.md`, written from the table.
+//! Generates `docs/compatibility.md` from the table.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn document() -> String {
     text
 }
 
-/// Compares the page with the table, or writes it if `MITRA_WRITE_DOCS` is set.
+/// Checks that the page matches the table, or writes the page if `MITRA_WRITE_DOCS` is set.
 pub(crate) fn compare() -> Result<(), String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md");
     if env::var_os("MITRA_WRITE_DOCS").is_some() {

@@ -1,4 +1,4 @@
-//! A program whose rail is killed in mid-run, at many places: each request must have been executed exactly once.
+//! Runs a program and fails its rail at many points of the run. Each request must be executed exactly once.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use super::row_runner::{MOVED, free_port, is_listening};
 
-/// Longer than a run takes on a slow machine: then it hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Kills under `exact`, and under `blanket`.
+/// The time after which a run counts as hanging. It is longer than a run takes on a slow machine.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// The number of runs under `exact`, and under `blanket`.
 const KILLS: (u64, u64) = (50, 6);
-/// Rounds of fetch-and-add, WRITE and SEND of a run; a window of 48 rounds is in flight.
+/// Rounds of a run. A round is a fetch-and-add, a WRITE and a SEND; 48 rounds are in flight.
 const ROUNDS: u64 = 4_000;
 static CHECKER: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("exactly-once");
@@ -26,7 +26,7 @@ static CHECKER: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     }
 });
 
-/// A program under `mitra run --rails 2`.
+/// Starts a program under `mitra run --rails 2`.
 fn under_mitra(options: &[&str], words: &[&str]) -> Result<Child, String> {
     Command::new(env!("CARGO_BIN_EXE_mitra"))
         .args(["run", "--rails", "2"])
@@ -39,7 +39,7 @@ fn under_mitra(options: &[&str], words: &[&str]) -> Result<Child, String> {
         .map_err(|error| format!("cannot start mitra: {error}"))
 }
 
-/// Waits for it to end; kills it when the time is up.
+/// Waits for a process to end, and kills it at `until`.
 fn end(mut child: Child, until: Instant) -> Result<Output, String> {
     let in_time = loop {
         match child.try_wait() {
@@ -60,9 +60,9 @@ fn text(output: &Output) -> String {
     format!("{}\n{}{}", output.status, streams[0], streams[1])
 }
 
-/// Runs a server, and a client when it listens.
+/// Runs a server, and a client once the server listens.
 fn pair(server: (&[&str], &[&str]), client: (&[&str], &[&str]), port: u16) -> Result<[Output; 2], String> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let mut serving = under_mitra(server.0, server.1)?;
     while !is_listening(port) && matches!(serving.try_wait(), Ok(None)) && Instant::now() < until {
         sleep(Duration::from_millis(5));
@@ -73,8 +73,8 @@ fn pair(server: (&[&str], &[&str]), client: (&[&str], &[&str]), port: u16) -> Re
     match (served, called) {
         (Ok(served), Ok(called)) => Ok([served, called]),
         (served, called) => {
-            let said = |end: Result<Output, String>| end.map_or_else(|e| e, |output| text(&output));
-            Err(format!("--- server: {}\n--- client: {}", said(served), said(called)))
+            let outputs = |end: Result<Output, String>| end.map_or_else(|e| e, |output| text(&output));
+            Err(format!("--- server: {}\n--- client: {}", outputs(served), outputs(called)))
         }
     }
 }
@@ -83,9 +83,9 @@ fn both(ends: &[Output; 2]) -> String {
     format!("--- server: {}\n--- client: {}", text(&ends[0]), text(&ends[1]))
 }
 
-/// What the checker found.
+/// The violations that the checking program counted.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct Violations {
     lost: u64,
     doubled: u64,
     wrong: u64,
@@ -93,23 +93,22 @@ struct Found {
     errors: u64,
 }
 
-/// One run of the checker with one kill, of either end's link, at a stage and a number that the seed chooses.
-fn kill(seed: u64, policy: &str) -> Result<(Found, String), String> {
-    // Requests leave the client (1, 2) and arrive (3), are executed (5) and acknowledged (6) at the server; the client hears of
-    // that (7). Acknowledgements are fewer than requests.
+/// Runs the checking program once and takes down the link of either end, at a stage and a packet that the seed chooses.
+fn kill(seed: u64, policy: &str) -> Result<(Violations, String), String> {
+    // Stages 1, 2 and 7 occur at the client, 3, 5 and 6 at the server. Acknowledgements (6, 7) are fewer than requests.
     let (stage, most) =
         [(1, 9_000), (2, 9_000), (3, 9_000), (5, 9_000), (6, 400), (7, 400)][seed as usize % 6];
     let nth = 50 + (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % (most - 50);
     let fault = format!("rail0 link-down@{stage}:{nth}");
-    let (found, said) = check(&fault, policy, matches!(stage, 1 | 2 | 7), ROUNDS)?;
-    if !said.contains(MOVED) {
-        return Err(format!("no rail was killed in mid-run\n{said}"));
+    let (found, outputs) = check(&fault, policy, matches!(stage, 1 | 2 | 7), ROUNDS)?;
+    if !outputs.contains(MOVED) {
+        return Err(format!("no rail failed during the run\n{outputs}"));
     }
-    Ok((found, said))
+    Ok((found, outputs))
 }
 
-/// One run of the checker with these faults of the client's or the server's rails.
-fn check(fault: &str, policy: &str, at_client: bool, rounds: u64) -> Result<(Found, String), String> {
+/// Runs the checking program once with a fault script at the client or at the server.
+fn check(fault: &str, policy: &str, at_client: bool, rounds: u64) -> Result<(Violations, String), String> {
     let program = CHECKER.clone()?;
     let program = program.to_str().ok_or("the target directory's name is not UTF-8")?;
     let port = free_port()?;
@@ -120,32 +119,32 @@ fn check(fault: &str, policy: &str, at_client: bool, rounds: u64) -> Result<(Fou
         if at_client { (&policy, &with_fault) } else { (&with_fault, &policy) };
     let ends =
         pair((server, &[program, &number]), (client, &[program, &number, "127.0.0.1", &rounds]), port)?;
-    let said = both(&ends);
+    let outputs = both(&ends);
     let json: serde_json::Value = serde_json::from_slice(&ends[1].stdout)
-        .map_err(|error| format!("{fault}: the checker found nothing: {error}\n{said}"))?;
-    let get = |name: &str| json[name].as_u64().ok_or(format!("{fault}: no {name:?}\n{said}"));
-    let found = Found {
+        .map_err(|error| format!("{fault}: the checker found nothing: {error}\n{outputs}"))?;
+    let get = |name: &str| json[name].as_u64().ok_or(format!("{fault}: no {name:?}\n{outputs}"));
+    let found = Violations {
         lost: get("lost")?,
         doubled: get("doubled")?,
         wrong: get("wrong")?,
         torn: get("torn")?,
         errors: get("errors")?,
     };
-    Ok((found, format!("{fault}: {found:?}\n{said}")))
+    Ok((found, format!("{fault}: {found:?}\n{outputs}")))
 }
 
-/// Each request is executed exactly once, whenever the rail is killed.
+/// Under `exact` each request is executed exactly once, wherever the rail fails.
 pub(crate) fn kills_under_exact() -> Result<(), String> {
     for seed in 0..KILLS.0 {
-        let (found, said) = kill(seed, "exact")?;
+        let (found, outputs) = kill(seed, "exact")?;
         if found.lost + found.doubled + found.wrong + found.torn + found.errors > 0 {
-            return Err(format!("seed {seed}: {said}"));
+            return Err(format!("seed {seed}: {outputs}"));
         }
     }
     Ok(())
 }
 
-/// Rails go and come back in turn, and there is one at any time: the program lives on, and uses again what it left.
+/// Two rails fail and heal in turn, and at any time one of them is up. The program survives and moves back to healed rails.
 pub(crate) fn healed_rails_are_used_again() -> Result<(), String> {
     let mut script = String::new();
     for loss in 0..6 {
@@ -155,27 +154,27 @@ pub(crate) fn healed_rails_are_used_again() -> Result<(), String> {
     for at_client in [true, false] {
         let mut rounds = 50 * ROUNDS;
         loop {
-            let (found, said) = check(script.trim_end_matches("; "), "exact", at_client, rounds)?;
+            let (found, outputs) = check(script.trim_end_matches("; "), "exact", at_client, rounds)?;
             if found.lost + found.doubled + found.wrong + found.torn + found.errors > 0 {
-                return Err(said);
+                return Err(outputs);
             }
-            // Each end tells of each move.
+            // Each end logs each move.
             let moved =
-                ["from rail 0 to rail 1", "from rail 1 to rail 0"].map(|move_| said.matches(move_).count());
+                ["from rail 0 to rail 1", "from rail 1 to rail 0"].map(|move_| outputs.matches(move_).count());
             if moved == [6, 6] {
                 break;
             }
-            // On a fast machine it was done before that.
+            // On a fast machine the run ended before the last fault.
             rounds *= 2;
             if rounds > 2_000 * ROUNDS {
-                return Err(format!("{rounds} rounds, and {moved:?} moves there and back\n{said}"));
+                return Err(format!("{rounds} rounds, and {moved:?} moves there and back\n{outputs}"));
             }
         }
     }
     Ok(())
 }
 
-/// The same, sent again blindly, doubles: the checker sees what there is to see.
+/// Under `blanket` requests are executed twice, which shows that the checking program detects it.
 pub(crate) fn kills_under_blanket() -> Result<(), String> {
     let mut doubled = 0;
     for seed in 0..KILLS.1 {

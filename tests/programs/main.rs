@@ -1,7 +1,6 @@
 //! Unmodified verbs programs under `mitra run`: each row of the table is a test, and the table is `docs/compatibility.md`.
 //!
-//! `cargo test --test programs -- ib_send` runs the rows with that in their name. What they need is installed by
-//! `cargo xtask setup`.
+//! `cargo test --test programs -- ib_send` runs the rows whose names contain `ib_send`. `cargo xtask setup` installs the programs.
 
 mod build_libraries;
 mod compatibility_page;
@@ -17,7 +16,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
-    // Most rows are two processes that spin.
+    // Most rows are two processes that poll without sleeping.
     let at_a_time = available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
     args.test_threads = Some(args.test_threads.unwrap_or(at_a_time).min(at_a_time));
     let mut trials = vec![

@@ -1,4 +1,4 @@
-//! Runs a row: its processes under `mitra run`, with a time-out, and looks at how they ended.
+//! Runs the processes of a row under `mitra run`, with a timeout, and checks how they end.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -15,50 +15,62 @@ use nix::unistd::Pid;
 use super::build_libraries;
 use super::table::{Row, Shape};
 
-/// Longer than any row takes on a slow machine: then it hangs.
-const PATIENCE: Duration = Duration::from_secs(90);
-/// What the other process has left, once one has failed.
-const AFTER_A_FAILURE: Duration = Duration::from_secs(5);
+/// The time after which a row counts as hanging. It is longer than any row takes on a slow machine.
+const TIMEOUT: Duration = Duration::from_secs(90);
+/// The time that the other process has to end after one has failed.
+const TIMEOUT_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// The port of udaddy.c in rdma-core's librdmacm/examples.
 const UDADDY_PORT: u16 = 7174;
-/// What a queue pair writes when it moves.
+/// A part of the line that the library logs when a queue pair moves.
 pub(crate) const MOVED: &str = "moved from rail 0 to rail 1";
-const MOMENT: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Runs it, and says what is not as the table says.
+/// Runs a row.
+///
+/// # Errors
+/// The row does not behave as the table says; the message has the outputs of its processes.
 pub(crate) fn run(row: &Row) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| format!("cannot make a directory: {error}"))?;
-    let mut scene = Scene { dir: dir.path().to_owned(), processes: Vec::new() };
+    let mut row_processes = RowProcesses { dir: dir.path().to_owned(), processes: Vec::new() };
     let port = if row.section.shape == Shape::Udaddy { UDADDY_PORT } else { free_port()? };
     for (at, words) in command_lines(row, port)?.into_iter().enumerate() {
         if at > 0 {
             match row.section.shape {
-                Shape::Mckey => scene.wait_until("join the group", || is_joined(group(0, port)))?,
-                _ => scene.wait_until("listen", || is_listening(port))?,
+                Shape::Mckey => row_processes.wait_until("join the group", || is_joined(group(0, port)))?,
+                _ => row_processes.wait_until("listen", || is_listening(port))?,
             }
         }
         let fault = row.section.fault.filter(|_| at == 0).map(|fault| ["--fault", fault]);
         let options = row.section.under.iter().copied().chain(fault.into_iter().flatten());
-        scene.start(&words, options)?;
+        row_processes.start(&words, options)?;
     }
-    let ended = scene.wait();
+    let ended = row_processes.wait();
     match (ended, row.fails) {
-        (Ended::Well, None) if row.section.fault.is_some() && !scene.outputs().contains(MOVED) => {
-            Err(format!("no queue pair moved: the run was over before its fault\n{}", scene.outputs()))
+        (RowEnd::Success, None)
+            if row.section.fault.is_some() && !row_processes.outputs().contains(MOVED) =>
+        {
+            Err(format!(
+                "no queue pair moved: the run was over before its fault\n{}",
+                row_processes.outputs()
+            ))
         }
-        (Ended::Well, None) => Ok(()),
-        (Ended::Well, Some(_)) => Err(format!(
+        (RowEnd::Success, None) => Ok(()),
+        (RowEnd::Success, Some(_)) => Err(format!(
             "works, and the table says that it fails: move it in tests/programs/table.rs\n{}",
-            scene.outputs()
+            row_processes.outputs()
         )),
-        (Ended::Badly, Some(says)) if scene.outputs().contains(says) => Ok(()),
-        (Ended::Badly, Some(says)) => Err(format!("fails, but does not say {says:?}\n{}", scene.outputs())),
-        (Ended::Badly, None) => Err(format!("fails\n{}", scene.outputs())),
-        (Ended::Never, _) => Err(format!("hangs: {PATIENCE:?} were not enough\n{}", scene.outputs())),
+        (RowEnd::Failure, Some(says)) if row_processes.outputs().contains(says) => Ok(()),
+        (RowEnd::Failure, Some(says)) => {
+            Err(format!("fails, but does not say {says:?}\n{}", row_processes.outputs()))
+        }
+        (RowEnd::Failure, None) => Err(format!("fails\n{}", row_processes.outputs())),
+        (RowEnd::Timeout, _) => {
+            Err(format!("hangs: {TIMEOUT:?} were not enough\n{}", row_processes.outputs()))
+        }
     }
 }
 
-/// The processes of a row: server first.
+/// The command lines of a row's processes, server first.
 fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
     const HOST: &str = "127.0.0.1";
     let words: Vec<String> = row.command.split(' ').map(str::to_owned).collect();
@@ -107,52 +119,54 @@ fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
     })
 }
 
-/// A port that nobody has. Somebody may take it before it is used; the kernel gives others first.
+/// Returns a free port. Another process might take it before it is used, but the kernel hands out other ports first.
 pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     listener.map(|address| address.port()).map_err(|error| format!("no free port: {error}"))
 }
 
-/// A multicast group that is this row's alone, as the port is.
+/// Returns a multicast group that only this row uses, derived from its port.
 fn group(at: usize, port: u16) -> Ipv4Addr {
     let [high, low] = port.to_be_bytes();
     Ipv4Addr::new(239, at as u8, high, low)
 }
 
-/// Whether some NIC of this machine is in a multicast group.
+/// Returns whether a NIC of this machine is in a multicast group.
 fn is_joined(group: Ipv4Addr) -> bool {
     mitra_softnic::roce_port_owners().iter().any(|user| user.address == group)
 }
 
-enum Ended {
-    /// All with exit code 0.
-    Well,
-    Badly,
-    Never,
+enum RowEnd {
+    /// All processes ended with exit code 0.
+    Success,
+    /// A process failed.
+    Failure,
+    /// A process still runs at the timeout.
+    Timeout,
 }
 
-struct Scene {
+struct RowProcesses {
     dir: PathBuf,
     processes: Vec<Process>,
 }
 
 struct Process {
-    /// As one would type it.
+    /// The command line as a user types it.
     line: String,
     child: Child,
     status: Option<ExitStatus>,
     output: PathBuf,
 }
 
-impl Scene {
-    /// Starts a command line, which may begin with variables.
+impl RowProcesses {
+    /// Starts a command line, which may begin with assignments of environment variables.
     fn start<'a>(&mut self, words: &[String], options: impl Iterator<Item = &'a str>) -> Result<(), String> {
         let variables = words.iter().take_while(|word| is_variable(word)).count();
         let (variables, command) = words.split_at(variables);
         let output = self.dir.join(format!("output-{}", self.processes.len()));
         let file = File::create(&output).and_then(|file| Ok((file.try_clone()?, file)));
         let (out, err) = file.map_err(|error| format!("{}: {error}", output.display()))?;
-        // Line by line: of a program that hangs, one wants to see what it said.
+        // Line-buffered output shows what a hanging program printed last.
         let mut run = Command::new("stdbuf");
         run.args(["-oL", env!("CARGO_BIN_EXE_mitra"), "run"])
             .args(options)
@@ -162,54 +176,54 @@ impl Scene {
             .stdout(out)
             .stderr(err);
         run.envs(variables.iter().filter_map(|word| word.split_once('=')));
-        // Its sockets, and what a program leaves behind, go with the row.
+        // Control sockets and files that a program leaves are removed with the directory.
         run.env("XDG_RUNTIME_DIR", &self.dir).current_dir(&self.dir);
         let child = run.spawn().map_err(|error| format!("cannot start mitra: {error}"))?;
         self.processes.push(Process { line: words.join(" "), child, status: None, output });
         Ok(())
     }
 
-    /// Waits until the server is ready. One that ended before it was is found by [`Scene::wait`].
+    /// Waits until the server is ready or has ended; [`RowProcesses::wait`] reports the latter.
     fn wait_until(&mut self, what: &str, is_ready: impl Fn() -> bool) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !is_ready() && !self.processes.iter_mut().any(Process::has_ended) {
             if Instant::now() > deadline {
-                return Err(format!("the server does not {what} after {PATIENCE:?}\n{}", self.outputs()));
+                return Err(format!("the server does not {what} after {TIMEOUT:?}\n{}", self.outputs()));
             }
-            sleep(MOMENT);
+            sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    fn wait(&mut self) -> Ended {
-        let mut deadline = Instant::now() + PATIENCE;
-        let mut ended = Ended::Well;
+    fn wait(&mut self) -> RowEnd {
+        let mut deadline = Instant::now() + TIMEOUT;
+        let mut ended = RowEnd::Success;
         while !self.all_have_ended() {
             let failed = self.processes.iter().any(Process::has_failed);
-            if failed && matches!(ended, Ended::Well) {
-                ended = Ended::Badly;
-                deadline = deadline.min(Instant::now() + AFTER_A_FAILURE);
+            if failed && matches!(ended, RowEnd::Success) {
+                ended = RowEnd::Failure;
+                deadline = deadline.min(Instant::now() + TIMEOUT_AFTER_FAILURE);
             }
             if Instant::now() > deadline {
-                return if failed { Ended::Badly } else { Ended::Never };
+                return if failed { RowEnd::Failure } else { RowEnd::Timeout };
             }
-            sleep(MOMENT);
+            sleep(POLL_INTERVAL);
         }
-        if self.processes.iter().any(Process::has_failed) { Ended::Badly } else { Ended::Well }
+        if self.processes.iter().any(Process::has_failed) { RowEnd::Failure } else { RowEnd::Success }
     }
 
     fn all_have_ended(&mut self) -> bool {
-        // All are looked at, also those after one that runs.
+        // The count makes this query every process, also those behind one that runs.
         self.processes.iter_mut().map(Process::has_ended).filter(|ended| !ended).count() == 0
     }
 
-    /// What the processes were and printed, and how they ended.
+    /// The command line, exit status and output of each process.
     fn outputs(&self) -> String {
         let mut text = String::new();
         for Process { line, status, output, .. } in &self.processes {
             let status = status.map_or("still runs".to_owned(), |status| status.to_string());
-            let said = fs::read(output).unwrap_or_default();
-            let _ = writeln!(text, "--- {line}: {status}\n{}", String::from_utf8_lossy(&said));
+            let printed = fs::read(output).unwrap_or_default();
+            let _ = writeln!(text, "--- {line}: {status}\n{}", String::from_utf8_lossy(&printed));
         }
         text
     }
@@ -231,7 +245,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if !self.has_ended() {
-            // The group is the process and what it started; it has gone only if all of these have.
+            // The process group holds the process and its children; it exists until all of them have ended.
             let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
             let _ = self.child.wait();
         }
@@ -243,17 +257,17 @@ fn is_variable(word: &str) -> bool {
         .is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
 }
 
-/// The ordinary port that Mitra's librdmacm takes for an RDMA port (`other_number` in crates/libibverbs/src/rdmacm/socket.rs).
+/// The bit in which an RDMA port differs from the TCP or UDP port that Mitra's librdmacm uses for it (crates/libibverbs/src/rdmacm).
 const RDMA_BIT: u16 = 1 << 13;
 
-/// Whether some process listens at this port, in TCP, UDP or RDMA; seen without disturbing it.
+/// Returns whether a process listens at this TCP, UDP or RDMA port. Reading /proc does not disturb the listener.
 pub(crate) fn is_listening(port: u16) -> bool {
-    // proc(5), include/net/tcp_states.h: 0A is LISTEN; a UDP socket without a peer is in 07, CLOSE.
+    // proc(5), include/net/tcp_states.h: 0A is LISTEN; an unconnected UDP socket has state 07, CLOSE.
     let tables = [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")];
     tables.into_iter().any(|(table, state)| {
         let table = fs::read_to_string(Path::new("/proc/net").join(table)).unwrap_or_default();
         table.lines().any(|line| {
-            // sl local_address rem_address st ...: an address is hex:port.
+            // The columns are sl, local_address, rem_address, st, ...; an address is hex:port.
             let columns: Vec<&str> = line.split_whitespace().collect();
             let [_, local, _, st, ..] = columns[..] else { return false };
             let local = local.rsplit(':').next().and_then(|hex| u16::from_str_radix(hex, 16).ok());

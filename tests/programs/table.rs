@@ -1,52 +1,52 @@
-//! The table: every program with its options, and what becomes of it.
+//! The table of programs and options, with the expected result of each.
 
 use std::collections::HashSet;
 
-/// Rows that are run, and written down, alike.
+/// Rows that run in the same way and form one section of the page.
 pub(crate) struct Section {
     pub(crate) title: &'static str,
-    /// What a reader should know of all of them.
+    /// The introduction of the section on the page.
     pub(crate) about: &'static str,
     /// Options of `mitra run`.
     pub(crate) under: &'static [&'static str],
-    /// What befalls the rails of the first process; that its queue pairs then move is part of the test.
+    /// The fault script of the first process. The test then requires that its queue pairs move.
     pub(crate) fault: Option<&'static str>,
     pub(crate) shape: Shape,
     pub(crate) works: &'static [&'static str],
     pub(crate) fails: &'static [Failure],
 }
 
-/// How a command line becomes processes.
+/// How the processes of a row are started from its command line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// One process.
     Alone,
-    /// A server and a client, which is given the server's address last; `-p` is the port.
+    /// A server and a client. `-p` gives the port, and the client's last argument is the server's address.
     Pair,
-    /// qperf has its port in `-lp`; its tests come after the address, and the last tells the server to end.
+    /// qperf: `-lp` gives the port, tests follow the address, and a last test `quit` ends the server.
     Qperf,
-    /// rping is told by `-s` and `-c` which it is, and the server's address by `-a`.
+    /// rping: `-s` or `-c` selects the role, `-a` gives the server's address.
     Rping,
-    /// ucmatose has the server's address in `-s`.
+    /// ucmatose: `-s` gives the server's address.
     Cm,
-    /// udaddy too, and no choice of a port.
+    /// udaddy: `-s` gives the server's address, and the port is fixed.
     Udaddy,
-    /// perftest's server and client, each with a multicast group of its own in the place of `GROUP`, to which the other sends.
+    /// perftest's server and client over multicast. `GROUP` stands for a group of each process, to which the other sends.
     Groups,
-    /// mckey, twice in the multicast group in the place of `GROUP`; with `-s` it sends to it.
+    /// mckey, as two processes in the multicast group for which `GROUP` stands. With `-s` it sends.
     Mckey,
-    /// fi_pingpong has the server's port in `-B` and the client's in `-P`.
+    /// fi_pingpong: `-B` gives the server's port, `-P` the port to which the client connects.
     Fabric,
-    /// `mpirun` starts our checking program, twice.
+    /// `mpirun` starts two processes of the MPI program that checks data.
     Mpi,
 }
 
-/// A command that does not work, and must be known not to.
+/// A command that is expected to fail.
 pub(crate) struct Failure {
     pub(crate) command: &'static str,
-    /// What it prints then.
+    /// A part of its output.
     pub(crate) says: &'static str,
-    /// For the document.
+    /// The reason, for the page.
     pub(crate) because: &'static str,
 }
 
@@ -426,17 +426,17 @@ pub(crate) static SECTIONS: &[Section] = &[
     },
 ];
 
-/// A row: one command line.
+/// A row of the table: one command line.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) section: &'static Section,
     pub(crate) command: &'static str,
-    /// What it prints as it fails, if it does.
+    /// A part of its output, if the row is expected to fail.
     pub(crate) fails: Option<&'static str>,
 }
 
 impl Row {
-    /// What one asks for it by.
+    /// The name of the row's test.
     pub(crate) fn name(&self) -> String {
         let words = self.section.under.iter().chain(&self.section.fault).chain([&self.command]);
         words.copied().collect::<Vec<_>>().join(" ")
@@ -455,7 +455,7 @@ pub(crate) fn rows() -> impl Iterator<Item = Row> {
     })
 }
 
-/// Two rows of one name could not be told apart.
+/// Checks that no two rows have the same name.
 pub(crate) fn names_differ() -> Result<(), String> {
     let mut seen = HashSet::new();
     match rows().map(|row| row.name()).find(|name| !seen.insert(name.clone())) {

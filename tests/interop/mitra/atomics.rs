@@ -20,7 +20,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 
 const BIG: u64 = 0x1122_3344_5566_7788;
 
-/// An atomic, the word before it and the word after it.
+/// An atomic, the word's value before it and the value after it.
 const STEPS: [(Step, u64, u64); 6] = [
     (Step::Add(1), 41, 42),
     (Step::Swap(41, 7), 42, 42),
@@ -73,7 +73,7 @@ fn of_the_kernel(setup: Setup) -> Result<()> {
     wire.check_psns()
 }
 
-/// The kernel refuses what Mitra lets through. (Its own never reach the wire.)
+/// The kernel refuses misaligned atomics that Mitra sends. The kernel's own provider refuses them before the wire.
 fn misaligned() -> Result<()> {
     let mut wire = Wire::new(Setup::DEFAULT)?;
     let Wire { mitra, kernel } = &mut wire;

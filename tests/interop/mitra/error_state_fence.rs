@@ -1,5 +1,5 @@
-//! A queue pair taken to ERR in mid-stream is a fence: nothing is executed after that, and the PSN that the responder
-//! expected tells exactly what was executed before, acknowledged or not.
+//! The change of a queue pair to ERR is a fence: afterwards the responder executes nothing, and its expected PSN tells exactly
+//! which packets it executed before, acknowledged or not.
 
 use anyhow::{Result, ensure};
 use mitra_verbs::{Key, Provider as _, QpAttr, QpState, RemoteAddr, SendOp, SendWr, WcStatus};
@@ -19,17 +19,17 @@ const SETUP: Setup = Setup { timeout: 15, retry: 1, psn: 0xff_ffe0, ..Setup::DEF
 /// WRITEs of four packets that together fill the region.
 const WRITES: u64 = 48;
 const LEN: u64 = 4 * SETUP.mtu;
-/// What is written, and what was there.
+/// Seeds of the written data and of the previous content.
 const NEW: u32 = 1;
 const OLD: u32 = 2;
 
-/// Bytes that the packets before the PSN `end` have written.
+/// The bytes that the packets before the PSN `end` wrote.
 fn written(end: u64) -> u64 {
     (end.wrapping_sub(SETUP.psn) & 0xff_ffff) * SETUP.mtu
 }
 
-/// The statuses of the requester's completions must be successes, one that the retries ran out, and flushes. Says how
-/// many bytes it knows to be written.
+/// Checks that the requester's completions are successes, then one exceeded retry count, then flushes. Returns the number
+/// of bytes that the successes acknowledge.
 fn known(done: impl Iterator<Item = (bool, bool)>) -> Result<u64> {
     let (mut known, mut failed) = (0, false);
     for (success, exceeded) in done {
@@ -90,7 +90,7 @@ fn by_the_kernel(unheard: bool) -> Result<()> {
     mitra.post(&(0..WRITES).map(post).collect::<Vec<_>>())?;
     kernel.peer.ask("modify qp=0 state=err")?;
     let done = mitra.completions(WRITES as usize)?;
-    // Not before: the kernel's fence does not wait for a packet that it is executing.
+    // The kernel's change to ERR does not wait for a packet in execution, so the test waits here.
     let end = written(kernel.peer.ask("query qp=0")?.number("rq_psn")?);
     kernel.peer.ask_all(&[
         format!("check mr=0 len={end} seed={NEW}"),

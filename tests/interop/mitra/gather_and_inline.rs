@@ -1,4 +1,4 @@
-//! Data in several pieces of memory, and data in the request itself.
+//! Gather lists of several elements, and inline data.
 
 use anyhow::Result;
 use mitra_verbs::{Data, Key, Provider as _, RecvWr, RemoteAddr, SendOp, Sge, WcOpcode};
@@ -10,18 +10,18 @@ use crate::Scenario;
 pub(super) const SCENARIOS: &[Scenario] =
     &[("mitra/pieces-of-mitra", of_mitra), ("mitra/pieces-of-the-kernel", of_the_kernel)];
 
-/// Four hundred and one bytes in pieces that no packet of 256 bytes keeps to.
+/// The gather list: 401 bytes in elements that packets of 256 bytes cut.
 const PIECES: [(u64, u32); 3] = [(100, 100), (1000, 300), (2000, 1)];
-/// Room for all of them elsewhere.
+/// Where all elements go at the other end.
 const ROOM: [(u64, u32); 2] = [(8192, 10), (12000, 1000)];
 
-/// In `rxe_peer`'s words.
+/// The list as an argument of `rxe_peer`.
 fn words(pieces: &[(u64, u32)]) -> String {
     let words: Vec<String> = pieces.iter().map(|(off, len)| format!("0:{off}:{len}")).collect();
     format!("sge={}", words.join(","))
 }
 
-/// Where each part of the pieces lies in the room: offset there, length, offset here.
+/// For each element: offset in the destination, length, offset in the source.
 const PARTS: [(u64, u64, u64); 4] = [(8192, 10, 100), (12000, 90, 110), (12090, 300, 1000), (12390, 1, 2000)];
 
 fn of_mitra() -> Result<()> {

@@ -1,4 +1,4 @@
-//! Every operation that moves bytes, in both directions, at every MTU, of every awkward length.
+//! Every operation that moves data, in both directions, at every MTU, for lengths around packet boundaries.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Op {
         }
     }
 
-    /// As the requester's completion calls it.
+    /// The opcode of the requester's completion.
     fn done(self) -> (WcOpcode, &'static str) {
         match self {
             Op::Send | Op::SendImm | Op::SendInv => (WcOpcode::Send, "send"),
@@ -54,7 +54,7 @@ impl Op {
         }
     }
 
-    /// As the responder's completion calls it, if there is one.
+    /// The opcode of the responder's completion, if there is one.
     fn received(self) -> Option<(WcOpcode, &'static str)> {
         match self {
             Op::Send | Op::SendImm | Op::SendInv => Some((WcOpcode::Recv, "recv")),
@@ -68,11 +68,11 @@ impl Op {
     }
 }
 
-/// Registered at either end: where all messages come from, then a slot for each to go to.
+/// The region at either end: the source of all messages, then a destination slot for each.
 const REGION: u64 = 0x80000;
 const SLOTS: u64 = 0x12000;
 const SLOT: u64 = 0x11000;
-/// What either end's messages come from, and what surrounds the bytes that arrive.
+/// Seeds of the source data and of the bytes around each destination.
 const MITRA: u32 = 1;
 const KERNEL: u32 = 2;
 const GUARD: u32 = 3;
@@ -99,14 +99,14 @@ impl Message {
         matches!(self.op, Op::SendImm | Op::WriteImm).then_some(imm)
     }
 
-    /// `rxe_peer`'s words for the receive that it needs.
+    /// The argument of `rxe_peer` for the receive that this message needs.
     fn receive(&self) -> Option<String> {
         let sge =
             if self.op.is_send() { format!("sge=0:{}:{}", self.to, self.len + 8) } else { String::new() };
         self.op.received().map(|_| format!("recv qp=0 wr={} {sge}", self.wr))
     }
 
-    /// `rxe_peer`'s words: fill the destination and its surroundings; check both.
+    /// Commands of `rxe_peer` that fill the destination and the bytes around it, and that check both.
     fn guard(&self) -> String {
         format!("fill mr=0 off={} len={} seed={GUARD}", self.to - 8, self.len + 16)
     }
@@ -134,7 +134,7 @@ impl Message {
     }
 }
 
-/// A connection, and a window at either end for SENDs to invalidate.
+/// A connection, with a window at either end for SENDs with invalidate.
 struct Lab {
     wire: Wire,
     window: Mw,
@@ -150,7 +150,7 @@ impl Lab {
         Ok(Self { wire, window, binds: 0 })
     }
 
-    /// Binds Mitra's window and says its key.
+    /// Binds Mitra's window and returns its key.
     fn bind(&mut self) -> Result<Key> {
         let mitra = &self.wire.mitra;
         self.binds = self.binds.wrapping_add(1);
@@ -167,7 +167,7 @@ impl Lab {
         Ok(rkey)
     }
 
-    /// Mitra requests, all at once.
+    /// Posts all messages at once, with Mitra as the requester.
     fn mitra_asks(&mut self, list: &[Message]) -> Result<()> {
         let Wire { mitra, kernel } = &mut self.wire;
         let mut before =
@@ -225,7 +225,7 @@ impl Lab {
         Ok(())
     }
 
-    /// The kernel requests, all at once.
+    /// Posts all messages at once, with the kernel as the requester.
     fn kernel_asks(&mut self, list: &[Message]) -> Result<()> {
         let key = if list.iter().any(|m| m.op == Op::SendInv) { Some(self.bind()?) } else { None };
         let Wire { mitra, kernel } = &mut self.wire;
@@ -294,7 +294,7 @@ fn every_length(mtu: u64) -> Result<()> {
     lab.wire.kernel.peer.expect_none()
 }
 
-/// Messages of seven packets whose third is the last of the PSNs, and messages that begin with it.
+/// Messages of seven packets: the PSN wraps after the third packet, or after the first.
 fn psn_wraps() -> Result<()> {
     for op in OPS {
         let mut lab = Lab::new(Setup { mtu: 256, psn: 0xff_fffd, ..Setup::DEFAULT })?;
@@ -307,10 +307,10 @@ fn psn_wraps() -> Result<()> {
     lab.wire.check_psns()
 }
 
-/// More packets than either side lets be outstanding.
+/// A message of more packets than either side keeps outstanding.
 fn a_megabyte() -> Result<()> {
     const LEN: u64 = 1 << 20;
-    // The kernel's burst may be more than a receive buffer holds.
+    // The kernel's burst may exceed the socket's receive buffer.
     let mut wire = Wire::new(Setup { mtu: 4096, timeout: 14, ..Setup::DEFAULT })?;
     let Wire { mitra, kernel } = &mut wire;
     let far = kernel.peer.ask(&format!("mr len={LEN}"))?;

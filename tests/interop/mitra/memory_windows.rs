@@ -1,4 +1,4 @@
-//! Type-2 memory windows: what they grant to the peer, and how the grant ends.
+//! Type 2 memory windows: the access that they grant, and how it is revoked.
 
 use anyhow::{Context as _, Result, ensure};
 use mitra_verbs::{
@@ -19,7 +19,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("mitra/invalidating-what-is-not-there", invalidating_what_is_not_there),
 ];
 
-/// The window's place in the region.
+/// Offset and length of the window in the region.
 const OFF: u64 = 4096;
 const LEN: u64 = 8192;
 
@@ -31,7 +31,7 @@ fn bind(mitra: &MitraEndpoint, window: &Mw, consumer: u8, access: Access) -> Res
     Ok(rkey)
 }
 
-/// Two connected queue pairs, and a window that Mitra's has bound.
+/// Connects two queue pairs and binds a window to Mitra's.
 fn with_window(access: Access) -> Result<(Wire, Mw, Key)> {
     let wire = Wire::new(Setup::DEFAULT)?;
     let window = wire.mitra.nic.alloc_mw(wire.mitra.pd)?;
@@ -40,7 +40,7 @@ fn with_window(access: Access) -> Result<(Wire, Mw, Key)> {
     Ok((wire, window, key))
 }
 
-/// The kernel's request at an offset of Mitra's region must be refused, and leave the region alone.
+/// The kernel's request at an offset of Mitra's region must be refused without changing the region.
 fn refused(wire: &mut Wire, request: &str, off: u64, key: Key) -> Result<()> {
     let raddr = wire.mitra.mr.addr + off;
     let done = wire.kernel.run(&format!("{request} raddr={raddr} rkey={}", key.0))?;
@@ -50,7 +50,7 @@ fn refused(wire: &mut Wire, request: &str, off: u64, key: Key) -> Result<()> {
     wire.mitra.check(0, 2 * (OFF + LEN), 0, 9).context("refused, yet executed")
 }
 
-/// All of it can be used; and again through another key, once it was invalidated.
+/// The whole window can be accessed, and again through another key after an invalidation.
 fn window_of_mitra() -> Result<()> {
     let (mut wire, window, mut key) = with_window(Access::REMOTE)?;
     for round in 1..=3 {
@@ -98,10 +98,10 @@ fn beyond_the_window_of_mitra() -> Result<()> {
     Ok(())
 }
 
-/// Does away with a window's key; says which key is dead.
+/// Revokes a window's key and returns the revoked key.
 type KernelEndpoint = fn(&mut Wire, Mw, Key) -> Result<Key>;
 
-/// Invalidated and bound anew, invalidated by the peer, deallocated, or bound to another queue pair.
+/// The ways to revoke: invalidate and bind again, invalidation by the peer, deallocation, binding to another queue pair.
 fn dead_window_of_mitra() -> Result<()> {
     let ends: [KernelEndpoint; 4] = [
         |wire, window, key| {
@@ -135,7 +135,7 @@ fn dead_window_of_mitra() -> Result<()> {
     Ok(())
 }
 
-/// A window of the kernel's, bound to its queue pair `qp`, and how Mitra names it.
+/// Binds a window of the kernel's to its queue pair `qp` and returns its remote address and key.
 fn kernel_window(wire: &mut Wire, qp: u32, access: &str) -> Result<RemoteAddr> {
     let bind = format!("post qp={qp} op=bind mw=0 mr=0 off={OFF} len={LEN} access={access} flags=s");
     let answers = wire.kernel.peer.ask_each(&["mw", &bind, "poll"])?;
@@ -187,7 +187,7 @@ fn dead_window_of_the_kernel() -> Result<()> {
     Ok(())
 }
 
-/// A SEND that names a window never bound, and one that names an ordinary region.
+/// SENDs with invalidate that name a window which was never bound, and a memory region.
 fn invalidating_what_is_not_there() -> Result<()> {
     for region in [false, true] {
         let mut wire = Wire::new(Setup::DEFAULT)?;

@@ -1,4 +1,4 @@
-//! Mitra's end of a connection.
+//! Mitra's endpoint of a connection: a software NIC with one queue pair.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use mitra_verbs::{
 use super::{CAPTURE, KERNEL_IP, MITRA_IP, QKEY, Setup};
 use crate::rxe_peer_protocol::pattern;
 
-/// A rail on which nothing happens to packets, and one on which all are lost.
+/// Noise settings: none, and the loss of all packets.
 pub(super) const SILENCE: Noise =
     Noise { drop_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0, corrupt_ppm: 0, max_delay: Duration::ZERO };
 pub(super) const VOID: Noise = Noise { drop_ppm: 1_000_000, ..SILENCE };
 
-/// Far longer than anything takes.
+/// The time after which a wait fails; far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A software NIC with one region and one queue pair.
@@ -36,7 +36,7 @@ pub(super) struct MitraEndpoint {
 }
 
 impl MitraEndpoint {
-    /// Opens the NIC and makes what it needs; the queue pair stays in RESET.
+    /// Opens the NIC and creates its objects. The queue pair stays in RESET.
     pub(super) fn open(setup: &Setup) -> Result<Self> {
         let ip: Ipv4Addr = MITRA_IP.parse()?;
         let nic = SoftNic::open(Config { capture: Some(CAPTURE.into()), ..Config::at(IpAddr::V4(ip)) })?;
@@ -57,7 +57,7 @@ impl MitraEndpoint {
         Ok(Self { nic, pd, channel, cq, memory, mr, qpn })
     }
 
-    /// The same NIC, region and completion queue with another queue pair.
+    /// Returns an endpoint with another queue pair on the same NIC, region and completion queue.
     pub(super) fn sibling(&self) -> Result<Self> {
         let init = self.status()?.init;
         let qpn = self.nic.create_qp(&init)?;
@@ -66,7 +66,7 @@ impl MitraEndpoint {
         Ok(Self { nic, pd: self.pd, channel, cq: self.cq, memory, mr: self.mr, qpn })
     }
 
-    /// To RTS, towards the kernel's queue pair `qpn`, which sends from `rq_psn` on.
+    /// Takes the queue pair to RTS, connected to the kernel's queue pair `qpn`, whose first PSN is `rq_psn`.
     pub(super) fn connect(&self, setup: &Setup, qpn: u64, rq_psn: u64, sq_psn: u64) -> Result<()> {
         let kernel: IpAddr = KERNEL_IP.parse()?;
         let mut init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
@@ -95,13 +95,13 @@ impl MitraEndpoint {
         Ok(())
     }
 
-    /// As `rxe_peer`'s `fill`.
+    /// Fills memory as `rxe_peer`'s command `fill` does.
     pub(super) fn fill(&self, off: u64, len: u64, seed: u32) {
         let bytes: Vec<u8> = (off..off + len).map(|at| pattern(seed, at as u32)).collect();
         self.memory.write_at(off as usize, &bytes);
     }
 
-    /// As `rxe_peer`'s `check`.
+    /// Checks memory as `rxe_peer`'s command `check` does.
     pub(super) fn check(&self, off: u64, len: u64, from: u64, seed: u32) -> Result<()> {
         let mut bytes = vec![0; len as usize];
         self.memory.read_at(off as usize, &mut bytes);
@@ -124,13 +124,13 @@ impl MitraEndpoint {
         Ok(self.nic.post_recv(self.qpn, &[RecvWr::new(wr, self.mr.sge(off, len as u32))])?)
     }
 
-    /// A signalled request and its completion.
+    /// Posts a signalled request and returns its completion.
     pub(super) fn run(&self, op: SendOp, data: Data) -> Result<Wc> {
         self.post(&[SendWr::new(0, op, data)])?;
         self.completion()
     }
 
-    /// The next `n` completions.
+    /// Waits for the next `n` completions.
     pub(super) fn completions(&self, n: usize) -> Result<Vec<Wc>> {
         let mut all = Vec::new();
         self.wait(|| {
@@ -145,7 +145,7 @@ impl MitraEndpoint {
         Ok(self.completions(1)?[0])
     }
 
-    /// Fails if there is a completion.
+    /// Checks that there is no completion.
     pub(super) fn expect_none(&self) -> Result<()> {
         let mut found = Vec::new();
         self.nic.poll_cq(self.cq, 16, &mut found)?;
@@ -169,7 +169,7 @@ impl MitraEndpoint {
         Ok(found.with_context(|| format!("Mitra has no counter {name}"))?.value)
     }
 
-    /// Fails if there was a packet that was not as it should be: each is counted.
+    /// Checks that the NIC counted no malformed or unexpected packet.
     pub(super) fn check_counters(&self) -> Result<()> {
         for name in ["rx_icrc_bad", "rx_malformed", "rx_errors", "tx_errors", "drop_wrong_transport"] {
             let count = self.counter(name)?;
@@ -195,7 +195,7 @@ impl MitraEndpoint {
             .context("waiting for a completion event")
     }
 
-    /// Loses the `nth` packet that reaches `stage` from now on, and all that come until that was noticed.
+    /// Drops the `nth` packet that reaches `stage` from now on, and all later ones until the drop is observed.
     pub(super) fn lose<T>(&self, stage: Stage, nth: u32, start: impl FnOnce() -> Result<T>) -> Result<T> {
         self.nic.faults().arm(Trigger { stage, nth, failure: Failure::LinkDown });
         let started = start()?;
@@ -204,7 +204,7 @@ impl MitraEndpoint {
         Ok(started)
     }
 
-    /// What happens to packets that leave, and to those that arrive.
+    /// Sets the noise of outgoing and of incoming packets.
     pub(super) fn noise(&self, leaving: Noise, arriving: Noise) {
         self.nic.faults().set_noise(leaving, arriving);
     }
@@ -219,7 +219,7 @@ impl MitraEndpoint {
     }
 }
 
-/// Fails unless this is the success of `opcode`.
+/// Checks that the completion is a success of `opcode`.
 pub(super) fn expect(wc: &Wc, opcode: WcOpcode) -> Result<()> {
     ensure!(
         wc.status == WcStatus::Success && wc.opcode == opcode,

@@ -1,4 +1,4 @@
-//! Everything at once, in both directions, while the rail loses, doubles, reorders and damages packets.
+//! All operations in both directions at once, while the rail loses, duplicates, reorders and corrupts packets.
 
 use std::time::Duration;
 
@@ -33,14 +33,14 @@ const LOSS: Noise = Noise { drop_ppm: 30_000, ..SILENCE };
 const DOUBLED: Noise = Noise { duplicate_ppm: 400_000, ..SILENCE };
 const REORDERED: Noise = Noise { reorder_ppm: 50_000, max_delay: Duration::from_millis(3), ..SILENCE };
 
-/// Per round and direction: so many times a WRITE, an atomic, a SEND and a READ of what was written.
+/// Repetitions per round and direction. Each is a WRITE, an atomic, a SEND and a READ of the written data.
 const GROUPS: u64 = 4;
 const ROUNDS: u32 = 6;
-/// Bytes of each.
+/// Length of each message in bytes.
 const WRITE: u64 = 2048;
 const SEND: u64 = 700;
 
-/// Where things are, at either end.
+/// The layout of the region at either end.
 const SOURCE: u64 = 0;
 const WRITTEN: u64 = 32 << 10;
 const READ_BACK: u64 = 64 << 10;
@@ -49,7 +49,7 @@ const FETCHED: u64 = 128 << 10;
 const COUNTER: u64 = 160 << 10;
 
 fn traffic(noise: Noise) -> Result<()> {
-    // So that the first round crosses the end of the PSNs.
+    // The first round wraps the PSN.
     let mut wire = Wire::new(Setup { mtu: 512, timeout: 16, psn: 0xff_ffc0, ..Setup::DEFAULT })?;
     wire.mitra.noise(noise, noise);
     for round in 0..ROUNDS {
@@ -103,7 +103,7 @@ fn one_round(wire: &mut Wire, round: u32) -> Result<()> {
         .collect();
     mitra.post(&ours)?;
 
-    // Each side's requests end in order, its receives too.
+    // Each side's requests and receives complete in order.
     let done = mitra.completions(posted + GROUPS as usize)?;
     if let Some(bad) = done.iter().find(|wc| wc.status != WcStatus::Success) {
         anyhow::bail!("Mitra's {bad:?}");
@@ -123,7 +123,7 @@ fn one_round(wire: &mut Wire, round: u32) -> Result<()> {
     );
     ensure!(received.iter().map(|it| it.wr).eq(0..GROUPS), "the kernel's receives out of order");
 
-    // Everything arrived, and was executed once.
+    // All data arrived, and each atomic was executed once.
     mitra.check(WRITTEN, GROUPS * WRITE, SOURCE, yours)?;
     mitra.check(READ_BACK, GROUPS * WRITE, SOURCE, mine)?;
     let mut after = vec![

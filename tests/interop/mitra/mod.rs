@@ -1,6 +1,6 @@
 //! Mitra's software NIC (10.77.0.2) against the kernel's rxe0 (10.77.0.1).
 //!
-//! Where a scenario runs in both directions, it says which side requests: `mitra` or `kernel`.
+//! A scenario that runs in both directions is named after the requester: `mitra` or `kernel`.
 
 mod atomics;
 mod error_state_fence;
@@ -25,7 +25,7 @@ use self::mitra_endpoint::MitraEndpoint;
 use super::Scenario;
 use super::kernel_endpoint::KernelEndpoint;
 
-/// Every scenario, in order.
+/// All scenarios, in the order in which they run.
 pub(crate) fn scenarios() -> impl Iterator<Item = &'static Scenario> {
     [
         lengths::SCENARIOS,
@@ -49,20 +49,20 @@ const MITRA_IP: &str = "10.77.0.2";
 const KERNEL_IP: &str = "10.77.0.1";
 /// The Q_Key of `rxe_peer`'s UD queue pairs.
 const QKEY: u32 = 0x1111_1111;
-/// What the last NIC sent and received.
+/// The capture file of the last NIC's packets.
 const CAPTURE: &str = "/tmp/mitra.pcap";
 
-/// How two queue pairs are connected.
+/// Parameters of a connection.
 #[derive(Clone, Copy)]
 struct Setup {
     service: QpType,
     mtu: u64,
-    /// Bytes registered at either end.
+    /// Length of the region at either end, in bytes.
     size: u64,
-    /// Rights on Mitra's region, and through its queue pair.
+    /// Access flags of Mitra's region and queue pair.
     region: Access,
     rights: Access,
-    /// The same of the kernel's, as `rxe_peer`'s letters.
+    /// Access flags of the kernel's region and queue pair, in `rxe_peer`'s letters.
     kernel_region: &'static str,
     kernel_rights: &'static str,
     /// The first PSN in both directions.
@@ -76,7 +76,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// Everything allowed; a time-out that does not strike when nothing is lost.
+    /// All access allowed, and a local ACK timeout that does not expire without packet loss.
     const DEFAULT: Self = Self {
         service: QpType::Rc,
         mtu: 1024,
@@ -94,7 +94,7 @@ impl Setup {
         dest_rd: 16,
     };
 
-    /// In `rxe_peer`'s words.
+    /// The parameters as arguments of `rxe_peer`.
     fn attributes(&self) -> String {
         let Self { mtu, timeout, retry, rnr, min_rnr, rd, dest_rd, .. } = self;
         format!(
@@ -127,7 +127,7 @@ impl Wire {
         Ok(Self { mitra, kernel })
     }
 
-    /// Each side's next PSN must be the one that the other expects.
+    /// Checks that each side's next PSN is the one that the other expects.
     fn check_psns(&mut self) -> Result<()> {
         let kernel = self.kernel.peer.ask("query qp=0")?;
         let mitra = self.mitra.status()?;
@@ -142,7 +142,7 @@ impl Wire {
     }
 }
 
-/// Prints the last packets that Mitra's last NIC saw.
+/// Prints the last packets of Mitra's last NIC.
 pub(crate) fn print_wire() {
     let decoded = Command::new(env!("CARGO_BIN_EXE_mitra")).args(["decode", CAPTURE]).output();
     let Ok(decoded) = decoded else { return };

@@ -18,7 +18,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 
 const LEN: u64 = 4096;
 
-/// A READ, and a WRITE of the same bytes behind a fence. The READ's response is lost: it must be repeated before the
+/// Posts a READ, and a fenced WRITE of the same bytes. The READ's response is lost, so the READ must be repeated before the
 /// WRITE is executed.
 fn fence_of_mitra() -> Result<()> {
     let mut wire = Wire::new(Setup { timeout: 14, ..Setup::DEFAULT })?;
@@ -62,7 +62,7 @@ fn fence_of_the_kernel() -> Result<()> {
     wire.check_psns()
 }
 
-/// Forty READs and atomics in one list, of which the responder answers so many at a time.
+/// Posts forty READs and atomics in one list. The responder's limit on outstanding ones is smaller.
 fn fetches(most: u8) -> Result<()> {
     const EACH: u64 = 3000;
     let mut wire = Wire::new(Setup { rd: most, dest_rd: most, ..Setup::DEFAULT })?;

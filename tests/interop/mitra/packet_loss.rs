@@ -1,4 +1,4 @@
-//! Chosen packets are lost, in both directions; the link is down for good; it is down while nothing is said.
+//! Loss of chosen packets in both directions, a link that stays down, and a link that is down while the connection is idle.
 
 use anyhow::{Context as _, Result, ensure};
 use mitra_softnic::fault::{Failure, Stage};
@@ -21,9 +21,9 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("mitra/idle-outage", idle_outage),
 ];
 
-/// A time-out of 67 ms: short, and yet with seven retries longer than a busy machine is away.
+/// The local ACK timeout, 67 ms. With seven retries it outlasts the pauses of a busy machine.
 const LOSSY: Setup = Setup { mtu: 256, timeout: 14, psn: 0xff_fff0, ..Setup::DEFAULT };
-/// Six packets.
+/// Message length in bytes: six packets.
 const LEN: u64 = 5 * 256 + 1;
 const TO: u64 = 8192;
 const COUNTER: u64 = 32768;
@@ -38,7 +38,7 @@ enum What {
 
 use What::{Add, Read, Send, Write};
 
-/// Every packet of a message, and of its answer. `true`: of the request.
+/// Every packet of a message and of its response. `true` stands for a packet of the request.
 fn losses() -> impl Iterator<Item = (What, bool, u32)> {
     let request = |what, n| (1..=n).map(move |nth| (what, true, nth));
     let answer = |what, n| (1..=n).map(move |nth| (what, false, nth));
@@ -155,10 +155,10 @@ fn each_of_the_kernel() -> Result<()> {
     wire.kernel.peer.expect_none()
 }
 
-/// Sixteen packets.
+/// Message length in bytes: sixteen packets.
 const MIX: u64 = 4000;
 
-/// Everything is executed and nothing answered: SEND, READ, atomic, WRITE, READ.
+/// A SEND, a READ, an atomic, a WRITE and a READ are executed, and all responses are lost.
 fn answers_of_mitra() -> Result<()> {
     let mut wire = Wire::new(Setup { timeout: 16, ..LOSSY })?;
     for round in 0..3u32 {
@@ -198,7 +198,7 @@ fn answers_of_mitra() -> Result<()> {
     wire.check_psns()
 }
 
-/// The same from the other side.
+/// The same sequence with the kernel as the requester.
 fn answers_of_the_kernel() -> Result<()> {
     let mut wire = Wire::new(LOSSY)?;
     for round in 0..3u32 {
@@ -238,8 +238,8 @@ fn answers_of_the_kernel() -> Result<()> {
     wire.check_psns()
 }
 
-/// The kernel takes a plain acknowledgement of a READ's or an atomic's PSN for its completion, data or not: a repeated
-/// WRITE must not be acknowledged up to there.
+/// The kernel completes a READ or atomic when it receives a plain acknowledgement with its PSN, even without data. The responder must
+/// therefore not acknowledge a repeated WRITE up to such a PSN.
 fn write_before_a_fetch() -> Result<()> {
     let mut wire = Wire::new(LOSSY)?;
     for (seed, fetch) in (1..).zip(["read", "faa"]) {
@@ -265,7 +265,7 @@ fn write_before_a_fetch() -> Result<()> {
     wire.check_psns()
 }
 
-/// More packets than are asked for at once.
+/// Message length in bytes: more packets than the requester asks for at once.
 const LONG: u64 = (64 << 10) + 5;
 const LONG_TO: u64 = 96 << 10;
 
@@ -302,7 +302,7 @@ fn long_read_of_the_kernel() -> Result<()> {
     wire.check_psns()
 }
 
-/// The kernel's side can no longer be reached, and then it can; the broken connection stays broken.
+/// The kernel becomes unreachable and reachable again. The connection that broke meanwhile stays in ERR.
 fn kernel_gone() -> Result<()> {
     let mut wire = Wire::new(Setup { timeout: 10, retry: 2, ..Setup::DEFAULT })?;
     let Wire { mitra, kernel } = &mut wire;
@@ -337,7 +337,7 @@ fn mitra_gone() -> Result<()> {
     mitra.expect_state(QpState::Rts)
 }
 
-/// A connection that has nothing to say does not notice.
+/// An idle connection survives an outage.
 fn idle_outage() -> Result<()> {
     let mut wire = Wire::new(LOSSY)?;
     let Wire { mitra, kernel } = &mut wire;

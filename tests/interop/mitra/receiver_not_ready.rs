@@ -14,14 +14,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ("mitra/mitra-never-ready", mitra_never_ready),
 ];
 
-/// Two retries; and no time-outs, so that all that is sent again is sent for an RNR NAK.
+/// Two RNR retries, and no local ACK timeout, so that every retransmission follows an RNR NAK.
 const NEVER: Setup = Setup { rnr: 2, timeout: 0, ..Setup::DEFAULT };
-/// 1.28 ms.
+/// The RNR timer code of 1.28 ms.
 const MIN_RNR: u8 = 14;
-/// Three packets, in three messages: two SENDs and a WRITE with immediate between them.
+/// Three messages of one packet each: a SEND, a WRITE with immediate, a SEND.
 const LEN: u64 = 3000;
 
-/// Messages pile up behind the first, whose receive comes late; so do the others' receives.
+/// The receives are posted late, so messages queue behind the first.
 fn kernel_not_ready() -> Result<()> {
     let mut wire = Wire::new(Setup { min_rnr: MIN_RNR, ..Setup::DEFAULT })?;
     let Wire { mitra, kernel } = &mut wire;

@@ -1,5 +1,5 @@
-//! Requests that must be refused, in both directions: what the requester and the responder are told, and that
-//! nothing was touched.
+//! Requests that must be refused, in both directions: the completions of both ends, and proof that no memory
+//! changed.
 
 use anyhow::{Context as _, Result, ensure};
 use mitra_verbs::{
@@ -33,9 +33,9 @@ const SETUP: Setup = Setup { size: REGION, ..Setup::DEFAULT };
 
 use What::{Add, Read, Swap, Write};
 
-/// One packet, and ten.
+/// Message lengths: one packet, and ten.
 const ALL: [What; 6] = [Write(8), Write(9100), Read(8), Read(9100), Swap, Add];
-/// The contents of the requester's and of the responder's region.
+/// Seeds of the contents of the requester's and the responder's region.
 const MINE: u32 = 6;
 const YOURS: u32 = 7;
 
@@ -66,16 +66,16 @@ impl What {
     }
 }
 
-/// Why a request must be refused: where it goes wrong, and how.
+/// A remote address or key that must be refused.
 #[derive(Clone, Copy)]
 struct Wrong {
     setup: Setup,
     what: What,
-    /// Offset in the region.
+    /// The offset in the region.
     off: u64,
-    /// An address, instead of that.
+    /// An address in place of the region's plus the offset.
     address: Option<u64>,
-    /// A key, instead of the region's.
+    /// A key in place of the region's.
     key: Option<u32>,
     status: WcStatus,
 }
@@ -161,7 +161,7 @@ fn bad_key() -> Result<()> {
     Ok(())
 }
 
-/// One byte too far; all of it; before it; around the end of all addresses.
+/// Ranges outside the region: by one byte, entirely, before it, and around the end of the address space.
 fn beyond_the_region() -> Result<()> {
     for (what, off) in [
         (Write(9100), REGION - 9099),
@@ -187,7 +187,7 @@ fn missing_right_of_the_region() -> Result<()> {
     Ok(())
 }
 
-/// What the queue pair lacks altogether is an invalid request, not a denied one.
+/// An operation that the queue pair does not allow at all is an invalid request, not an access error.
 fn missing_right_of_the_queue_pair() -> Result<()> {
     let local = Access::LOCAL_WRITE;
     for (what, rights, kernel_rights) in [
@@ -231,7 +231,7 @@ fn no_bytes_need_no_key() -> Result<()> {
     wire.check_psns()
 }
 
-/// Mitra refuses as the specification wants it; rxe calls it an operational error.
+/// Mitra refuses as the specification requires; rxe reports an operational error.
 fn receive_too_short() -> Result<()> {
     for len in [17, 3000] {
         too_short_at_the_kernel(len)?;

@@ -33,7 +33,7 @@ fn connection_of_mitra() -> Result<()> {
         ensure!((received.len, received.imm) == (len, Some(seed.into())), "{received:?}");
         kernel.peer.ask_all(&[check.clone(), format!("fill mr=0 off={TO} len={len} seed=99")])?;
 
-        // This one is lost, and the next is not.
+        // The first message is lost, the next one is not.
         mitra.noise(VOID, SILENCE);
         expect(&mitra.run(SendOp::Write(remote), mitra.data(0, len))?, WcOpcode::Write)?;
         mitra.noise(SILENCE, SILENCE);
@@ -76,7 +76,7 @@ fn connection_of_the_kernel() -> Result<()> {
     mitra.expect_none()
 }
 
-/// What a datagram's receive holds before it: the global routing header.
+/// Length in bytes of the global routing header, which a datagram's receive holds before the data.
 const GRH: u64 = 40;
 
 fn datagrams_of_mitra() -> Result<()> {
