@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mitra_consensus_check::{Operation, linearizable};
+use mitra_consensus_check::{Operation, is_linearizable};
 use mitra_kv::{Client, ClientError};
 
 use crate::cluster::Cluster;
@@ -77,8 +77,8 @@ fn run_client(id: usize, mut client: Client, run: &SharedRun) -> Histories {
             break;
         }
         let choice = (id * 7919 + nth * 104_729) % 997;
-        let called = run.clock.fetch_add(1, Ordering::SeqCst);
-        let key = format!("key{}.{}", called / EVENTS, choice % KEYS);
+        let invoked_at = run.clock.fetch_add(1, Ordering::SeqCst);
+        let key = format!("key{}.{}", invoked_at / EVENTS, choice % KEYS);
         let value = format!("{id}.{nth}");
         let request = match choice / KEYS % 5 {
             _ if id == READER => Request::Get,
@@ -101,12 +101,12 @@ fn run_client(id: usize, mut client: Client, run: &SharedRun) -> Histories {
             }
             Request::Delete => client.delete(key.as_bytes()).map(Answer::Done),
         };
-        let returned = match answer {
+        let response = match answer {
             Ok(answer) => Some((run.clock.fetch_add(1, Ordering::SeqCst), answer)),
             Err(ClientError::NoLeader(..) | ClientError::SessionExpired) => None,
             Err(other) => panic!("client {id}: {other}"),
         };
-        histories.entry(key).or_default().push(Operation { what: request, called, returned });
+        histories.entry(key).or_default().push(Operation { invocation: request, invoked_at, response });
         std::thread::sleep(Duration::from_millis(4));
     }
     histories
@@ -127,7 +127,7 @@ pub fn check_under_faults(cluster: &mut Cluster, faults: impl FnOnce(&mut Cluste
     for client in clients {
         let histories = client.join().expect("a client does not panic");
         let operations = histories.values().flatten();
-        let answered = operations.clone().filter(|op| op.returned.is_some()).count();
+        let answered = operations.clone().filter(|op| op.response.is_some()).count();
         assert!(operations.clone().count() >= OPERATIONS);
         assert_eq!(answered, operations.count(), "a live process leads, so every request is answered");
         for (key, history) in histories {
@@ -135,6 +135,6 @@ pub fn check_under_faults(cluster: &mut Cluster, faults: impl FnOnce(&mut Cluste
         }
     }
     for (key, history) in all {
-        assert!(linearizable(&None, &history, apply), "{key}: {history:#?}");
+        assert!(is_linearizable(&None, &history, apply), "{key}: {history:#?}");
     }
 }

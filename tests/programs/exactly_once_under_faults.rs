@@ -159,8 +159,8 @@ pub(crate) fn healed_rails_are_used_again() -> Result<(), String> {
                 return Err(outputs);
             }
             // Each end logs each move.
-            let moved =
-                ["from rail 0 to rail 1", "from rail 1 to rail 0"].map(|move_| outputs.matches(move_).count());
+            let moved = ["from rail 0 to rail 1", "from rail 1 to rail 0"]
+                .map(|move_| outputs.matches(move_).count());
             if moved == [6, 6] {
                 break;
             }
