@@ -1,5 +1,5 @@
-//! `mitra bench` as a user meets it: tiny runs whose data must be right, the JSON that scripts read, errors, Ctrl-C. No
-//! figure is looked at: this machine may be busy.
+//! Tests of `mitra bench`: short runs whose data must be right, the JSON fields, errors, Ctrl-C. No test checks a
+//! figure, because this machine may be busy.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ fn bench(args: &[&str]) -> Output {
     mitra().arg("bench").args(args).output().unwrap()
 }
 
-/// The one JSON object of a bench that must succeed.
+/// Runs a benchmark that must succeed, and returns its JSON object.
 fn json(args: &[&str]) -> Value {
     let output = mitra().arg("bench").args(args).arg("--json").output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -28,7 +28,7 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Builds the store that `mitra kv` is compared with, where `mitra bench` looks for it, unless `cargo test --workspace` has.
+/// Builds the Raft baseline of `mitra kv` next to the `mitra` program, unless `cargo test --workspace` has built it.
 fn build_raft() {
     let dir = Path::new(env!("CARGO_BIN_EXE_mitra")).parent().unwrap();
     if dir.join("mitra-raft-baseline").exists() {
@@ -54,7 +54,7 @@ fn is_positive(row: &Value, field: &str) -> bool {
 }
 
 #[test]
-fn consensus_has_a_row_for_each_measure_beside_the_writes_to_a_majority() {
+fn consensus_rows_have_raw_writes_as_baseline() {
     build_raft();
     let report = json(&["consensus", "--iters", "50", "--blocks", "2", "--requests", "200"]);
     for (name, beside) in [
@@ -91,8 +91,8 @@ fn consensus_has_a_row_for_each_measure_beside_the_writes_to_a_majority() {
 }
 
 #[test]
-fn stores_that_are_not_here_are_left_out_with_the_way_to_get_them() {
-    // A copy that has no Raft beside it, and finds no program of Redis.
+fn missing_stores_are_noted_with_how_to_install_them() {
+    // A copy of `mitra` without the Raft baseline next to it and without Redis on the PATH.
     let alone = tempfile::tempdir().unwrap();
     let mitra = alone.path().join("mitra");
     fs::copy(env!("CARGO_BIN_EXE_mitra"), &mitra).unwrap();
@@ -120,7 +120,7 @@ fn stores_that_are_not_here_are_left_out_with_the_way_to_get_them() {
 }
 
 #[test]
-fn an_error_of_the_load_generator_is_no_figure() {
+fn error_of_the_load_generator_fails_the_benchmark() {
     let scene = tempfile::tempdir().unwrap();
     let stand_in = scene.path().join("redis-benchmark");
     let script = "#!/bin/sh\n[ \"$1\" = --version ] || { echo 'Error from server: MOVED' >&2; exit 1; }\n";
@@ -135,7 +135,7 @@ fn an_error_of_the_load_generator_is_no_figure() {
 }
 
 #[test]
-fn latency_has_a_row_for_each_thing_and_what_was_measured_beside_it() {
+fn latency_has_a_row_per_variant_with_its_baseline() {
     let report = json(&["latency", "--iters", "200", "--blocks", "2", "--size", "8,65536"]);
     assert_eq!((&report["name"], &report["unit"]), (&"latency".into(), &"us".into()));
     for case in ["write/8", "read/8", "send/8", "faa/8", "write/65536", "read/65536", "send/65536"] {
@@ -156,7 +156,7 @@ fn latency_has_a_row_for_each_thing_and_what_was_measured_beside_it() {
 }
 
 #[test]
-fn a_small_mtu_and_chosen_addresses_are_used() {
+fn mtu_and_addresses_are_used() {
     let addresses = "127.77.1.1,127.77.1.2,127.77.1.3,127.77.1.4";
     let report = json(&[
         "latency",
@@ -174,12 +174,12 @@ fn a_small_mtu_and_chosen_addresses_are_used() {
         "1",
     ]);
     assert_eq!(report["settings"]["mtu"], 256);
-    // Four packets are not one datagram: nothing to compare with.
+    // A message of four packets has no single datagram to compare with.
     assert!(report["rows"].as_array().unwrap().iter().all(|row| row["name"] != "write/1024/udp_floor"));
 }
 
 #[test]
-fn bandwidth_streams_both_ways() {
+fn bandwidth_measures_write_and_read() {
     let report = json(&["bandwidth", "--iters", "200", "--blocks", "2"]);
     assert_eq!((&report["name"], &report["unit"]), (&"bandwidth".into(), &"GB/s".into()));
     for op in ["write", "read"] {
@@ -191,7 +191,7 @@ fn bandwidth_streams_both_ways() {
 }
 
 #[test]
-fn failover_keeps_the_word_under_exact() {
+fn failover_is_exactly_once_under_exact() {
     let report =
         json(&["failover", "--trials", "12", "--silent-trials", "1", "--size", "8192", "--in-flight", "32"]);
     assert_eq!(report["name"], "failover");
@@ -209,7 +209,7 @@ fn failover_keeps_the_word_under_exact() {
 }
 
 #[test]
-fn memory_says_bytes_of_each() {
+fn memory_has_bytes_per_queue_pair() {
     let report = json(&["memory", "--count", "100"]);
     for thing in ["qp", "vqp", "vqp+log"] {
         let [idle, used] = ["idle", "used"].map(|when| row(&report, &format!("{thing}/{when}")));
@@ -218,7 +218,7 @@ fn memory_says_bytes_of_each() {
 }
 
 #[test]
-fn people_get_a_table() {
+fn text_output_is_a_table() {
     let output = bench(&["latency", "--op", "faa", "--iters", "20", "--blocks", "1"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.lines().any(|line| line.starts_with("faa/8/qp")), "{text}");
@@ -226,7 +226,7 @@ fn people_get_a_table() {
 }
 
 #[test]
-fn bad_input_is_named_with_the_way_out() {
+fn bad_input_is_refused_with_a_remedy() {
     for (args, named, way_out) in [
         (&["latency", "--size", "7"][..], "'7'", "a multiple of 8"),
         (&["latency", "--op", "push"], "'push'", "use write, read, send or faa"),
@@ -258,7 +258,7 @@ fn bad_input_is_named_with_the_way_out() {
 }
 
 #[test]
-fn the_second_process_is_not_for_people() {
+fn peer_command_refuses_to_run_alone() {
     let output = mitra().args(["peer", "bench", "1"]).stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("started by other mitra commands"));
@@ -281,7 +281,7 @@ fn ctrl_c_ends_both_processes() {
         assert!(begin.elapsed() < Duration::from_secs(20), "no second process");
         std::thread::sleep(Duration::from_millis(5));
     };
-    // Let it get into its loop.
+    // Lets the benchmark enter its measuring loop.
     std::thread::sleep(Duration::from_millis(300));
     kill(Pid::from_raw(first.id() as i32), Signal::SIGINT).unwrap();
     assert!(!first.wait().unwrap().success());

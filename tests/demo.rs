@@ -1,4 +1,4 @@
-//! `mitra demo` as a user meets it: what the judge finds, the names of the fields, errors, and that nothing is left behind.
+//! Tests of `mitra demo`: the result of the checker, the JSON fields, errors, and that no process remains.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -45,29 +45,29 @@ fn count(counts: &Value, field: &str) -> u64 {
     counts[field].as_u64().unwrap_or_else(|| panic!("{field} is missing in {counts}"))
 }
 
-/// All counts are there, and the outcomes add up to what was posted.
-fn check_accounts(counts: &Value) {
+/// Checks that all counts exist, and that the outcomes add up to the posted operations.
+fn check_counts(counts: &Value) {
     for field in FIELDS {
         count(counts, field);
     }
-    let ends: u64 =
+    let participants: u64 =
         ["completed", "indeterminate", "value_lost", "errors"].map(|f| count(counts, f)).iter().sum();
-    assert_eq!(count(counts, "posted"), ends, "{counts}");
+    assert_eq!(count(counts, "posted"), participants, "{counts}");
 }
 
 #[test]
-fn exact_is_exactly_once_and_blanket_beside_it_is_not() {
+fn exact_is_exactly_once_and_blanket_is_not() {
     let (code, value) = json(&["--ops", "400"]);
     let (exact, blanket) = (&value["policies"]["exact"], &value["policies"]["blanket"]);
     for policy in [exact, blanket] {
-        check_accounts(&policy["totals"]);
-        // On a machine so busy that an end seems dead, a round moves before its fault strikes.
+        check_counts(&policy["totals"]);
+        // On a busy machine, missed heartbeats may cause a move before the fault triggers.
         let rounds = policy["rounds"].as_array().unwrap();
         assert!(rounds.iter().all(|round| round["moves"] == 1));
         let all_struck = rounds.iter().all(|round| round["struck"] == true);
         for kind in KINDS {
             let counts = &policy["kinds"][kind];
-            check_accounts(counts);
+            check_counts(counts);
             assert!(!all_struck || count(counts, "executed_before_failure") > 0, "{kind}: {counts}");
         }
         for field in FIELDS {
@@ -88,7 +88,7 @@ fn exact_is_exactly_once_and_blanket_beside_it_is_not() {
 }
 
 #[test]
-fn with_a_completion_log_it_is_the_same() {
+fn exact_with_completion_log_is_exactly_once() {
     let (code, value) = json(&["--ops", "300", "--log", "--policy", "exact"]);
     assert_eq!(code, Some(0), "{}", value["verdict"]);
     assert_eq!(count(&value["policies"]["exact"]["totals"], "completed"), 3000);
@@ -96,7 +96,7 @@ fn with_a_completion_log_it_is_the_same() {
 }
 
 #[test]
-fn what_a_dead_server_nic_took_along_is_named_and_nothing_is_lost_or_doubled() {
+fn dead_server_nic_causes_named_errors_only() {
     let flags = ["--ops", "300", "--rounds", "3", "--fault", "nic-dead@5:100", "--policy", "exact"];
     let (code, value) = json(&flags);
     let t = &value["policies"]["exact"]["totals"];
@@ -107,7 +107,7 @@ fn what_a_dead_server_nic_took_along_is_named_and_nothing_is_lost_or_doubled() {
 }
 
 #[test]
-fn a_fault_that_never_strikes_shows_nothing_and_says_so() {
+fn untriggered_fault_fails_the_verdict() {
     let flags = ["--ops", "100", "--rounds", "1", "--fault", "link-down@5:100000", "--policy", "exact"];
     let (code, value) = json(&flags);
     assert_eq!(code, Some(1));
@@ -142,7 +142,7 @@ fn text_report_and_captures() {
     for absent in ["<script", "http://", "https://", "NaN"] {
         assert!(!page.contains(absent), "{absent}");
     }
-    // Two policies, two rounds, two ends, two rails.
+    // Two policies, two rounds, two sides, two rails.
     let captures: Vec<_> = std::fs::read_dir(pcap).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(captures.len(), 16);
     let decoded = decode(captures.iter().find(|path| path.ends_with("exact-00-server-rail0.pcap")).unwrap());
@@ -156,7 +156,7 @@ fn decode(file: &Path) -> Value {
 }
 
 #[test]
-fn bad_flags_get_one_line_that_names_them_and_the_way_out() {
+fn bad_flags_are_refused_in_one_line_with_a_remedy() {
     for (flags, words) in [
         (&["--policy", "guess"][..], &["guess", "exact", "blanket"][..]),
         (&["--ops", "7"], &["--ops", "100..=20000"]),
@@ -180,18 +180,18 @@ fn bad_flags_get_one_line_that_names_them_and_the_way_out() {
     }
 }
 
-/// A process that is ended, if it still runs, however the test ends.
+/// A process that is killed when the value is dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only if it has ended and was waited for.
+        // Both calls fail only if the process has already ended and was waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A demo that would go on for long, once its two ends run: theirs are the process numbers.
+/// Starts a long demo and returns it with the ids of its two processes once they run.
 fn long_demo() -> (Running, Vec<i32>) {
     let command = mitra()
         .args(["demo", "--rounds", "10000", "--json"])
@@ -201,16 +201,16 @@ fn long_demo() -> (Running, Vec<i32>) {
     let child = Running(command.unwrap());
     let until = Instant::now() + Duration::from_secs(20);
     loop {
-        let ends = children_of(child.0.id());
-        if ends.len() == 2 {
-            return (child, ends);
+        let participants = children_of(child.0.id());
+        if participants.len() == 2 {
+            return (child, participants);
         }
-        assert!(Instant::now() < until, "no two ends: {ends:?}");
+        assert!(Instant::now() < until, "no two participants: {participants:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// The children of a process.
+/// Returns the children of a process.
 fn children_of(parent: u32) -> Vec<i32> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -224,43 +224,43 @@ fn children_of(parent: u32) -> Vec<i32> {
     children
 }
 
-/// Waits until no process has these numbers any more, or only as a zombie that its new parent has not fetched.
-fn gone(ends: &[i32]) {
+/// Waits until the processes have ended. A zombie that its new parent has not collected counts as ended.
+fn gone(participants: &[i32]) {
     let runs = |pid: &i32| {
         let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         !state.is_empty() && !state.contains(") Z ")
     };
     let until = Instant::now() + Duration::from_secs(20);
-    while ends.iter().any(runs) {
-        assert!(Instant::now() < until, "{ends:?} still run");
+    while participants.iter().any(runs) {
+        assert!(Instant::now() < until, "{participants:?} still run");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn an_interrupt_ends_it_cleanly() {
-    let (mut child, ends) = long_demo();
+fn interrupt_ends_the_demo_with_code_130() {
+    let (mut child, participants) = long_demo();
     kill(Pid::from_raw(child.0.id() as i32), Signal::SIGINT).unwrap();
     assert_eq!(child.0.wait().unwrap().code(), Some(130));
     let mut lines = BufReader::new(child.0.stderr.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "mitra: interrupted");
-    gone(&ends);
+    gone(&participants);
 }
 
 #[test]
-fn no_process_outlives_a_demo_that_was_killed() {
-    let (mut child, ends) = long_demo();
+fn killed_demo_leaves_no_processes() {
+    let (mut child, participants) = long_demo();
     child.0.kill().unwrap();
     child.0.wait().unwrap();
-    gone(&ends);
+    gone(&participants);
 }
 
 #[test]
-fn an_end_that_dies_ends_the_demo_with_a_line() {
-    let (mut child, ends) = long_demo();
-    kill(Pid::from_raw(ends[1]), Signal::SIGKILL).unwrap();
+fn failure_of_a_participant_ends_the_demo_with_an_error() {
+    let (mut child, participants) = long_demo();
+    kill(Pid::from_raw(participants[1]), Signal::SIGKILL).unwrap();
     assert_eq!(child.0.wait().unwrap().code(), Some(2));
     let text = std::io::read_to_string(child.0.stderr.take().unwrap()).unwrap();
     assert!(text.contains("server process"), "{text}");
-    gone(&ends);
+    gone(&participants);
 }

@@ -10,6 +10,8 @@ use indicatif::ProgressBar;
 use mitra_consensus_check::{CATALOGUE, CatalogueEntry};
 use serde::Serialize;
 
+use super::text_table;
+
 /// Explore every interleaving of a protocol's steps, at a small size
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -63,9 +65,8 @@ fn spinner(message: String) -> ProgressBar {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let Some(name) = &args.name else {
-        for entry in CATALOGUE {
-            writeln!(out, "{:<28}{}", entry.name, entry.explored_world)?;
-        }
+        let rows = CATALOGUE.iter().map(|entry| [entry.name.to_owned(), entry.explored_world.to_owned()]);
+        text_table::layout(0, &[], rows).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         return Ok(ExitCode::SUCCESS);
     };
     let entry = find(name)?;

@@ -10,6 +10,8 @@ use mitra_softnic::SoftNic;
 use mitra_verbs::{AtomicScope, Capabilities, Limits, Mtu, Provider};
 use serde::Serialize;
 
+use super::text_table;
+
 use machine::{Address, Buffers, Offload, PortUse, RdmaDevice};
 
 /// Show what this machine offers for RDMA: software NICs, interfaces, offloads, socket buffers and RDMA devices
@@ -215,53 +217,69 @@ fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
         soft.address, soft.mtu, soft.send_window
     )?;
     writeln!(out, "\nAddresses that a software NIC can use")?;
-    for address in &report.addresses {
+    let addresses = report.addresses.iter().map(|address| {
         let description = match (&address.refused, address.roce_mtu) {
-            (Some(why), _) => format!("no: {why}"),
+            (Some(reason), _) => format!("no: {reason}"),
             (None, Some(mtu)) => format!("RoCE MTU {mtu}"),
             (None, None) => "no: its MTU is below what RoCEv2 needs".to_owned(),
         };
         let Address { address, interface, mtu, .. } = address;
-        writeln!(out, "  {address:<28} {interface:<10} MTU {mtu:<6} {description}")?;
-    }
+        [address.clone(), interface.clone(), format!("MTU {mtu}"), description]
+    });
+    section(out, addresses)?;
     writeln!(out, "\nUDP port 4791")?;
     if report.port_4791.is_empty() {
         writeln!(out, "  free on every address")?;
     }
-    for user in &report.port_4791 {
-        writeln!(out, "  {:<28} used by {}", user.address, user.holder)?;
-    }
+    let users = report.port_4791.iter();
+    section(out, users.map(|user| [user.address.clone(), format!("used by {}", user.holder)]))?;
     let yes = |has: bool| if has { "yes" } else { "no" };
     let Buffers { rmem_max, wmem_max, receive_buffer, .. } = &report.buffers;
-    let shown = |max: &Option<u64>| max.map_or("unknown".to_owned(), |max| max.to_string());
+    let format_size = |max: &Option<u64>| max.map_or("unknown".to_owned(), |max| max.to_string());
     writeln!(out, "\nSockets")?;
-    writeln!(out, "  {:<28} {}", "segmentation offload (GSO)", yes(report.offload.gso))?;
-    writeln!(out, "  {:<28} {}", "receive offload (GRO)", yes(report.offload.gro))?;
-    writeln!(out, "  {:<28} {}", "net.core.rmem_max", shown(rmem_max))?;
-    writeln!(out, "  {:<28} {}", "net.core.wmem_max", shown(wmem_max))?;
-    writeln!(
-        out,
-        "  {:<28} {receive_buffer}; each sender's window is a quarter of it, at most 1 MiB",
-        "granted receive buffer"
-    )?;
+    let sockets = [
+        ["segmentation offload (GSO)", yes(report.offload.gso)].map(str::to_owned),
+        ["receive offload (GRO)", yes(report.offload.gro)].map(str::to_owned),
+        ["net.core.rmem_max".to_owned(), format_size(rmem_max)],
+        ["net.core.wmem_max".to_owned(), format_size(wmem_max)],
+        [
+            "granted receive buffer".to_owned(),
+            format!("{receive_buffer}; each sender's window is a quarter of it, at most 1 MiB"),
+        ],
+    ];
+    section(out, sockets)?;
     writeln!(out, "\nRDMA devices")?;
     if report.hardware.is_empty() {
         writeln!(out, "  none")?;
     }
-    for device in &report.hardware {
-        writeln!(out, "  {:<12} {}, port 1 {}", device.name, device.kind, device.state)?;
-    }
+    let devices = report.hardware.iter();
+    section(
+        out,
+        devices.map(|device| [device.name.clone(), format!("{}, port 1 {}", device.kind, device.state)]),
+    )?;
     writeln!(out, "\nLimits of a software NIC")?;
-    for Item { description, value, .. } in &soft.limits {
-        writeln!(out, "  {description:<34} {value}")?;
-    }
+    let limits = soft.limits.iter();
+    section(
+        out,
+        limits.map(|Item { description, value, .. }| [(*description).to_owned(), value.to_string()]),
+    )?;
     writeln!(out, "\nCapabilities of a software NIC")?;
-    for Item { description, value, .. } in &soft.capabilities {
-        writeln!(out, "  {description:<34} {value}")?;
-    }
+    let capabilities = soft.capabilities.iter();
+    section(
+        out,
+        capabilities.map(|Item { description, value, .. }| [(*description).to_owned(), value.clone()]),
+    )?;
     writeln!(out, "\nLimitations")?;
     for hint in &report.hints {
         writeln!(out, "  {hint}")?;
     }
     Ok(())
+}
+
+/// Prints the rows of a section, indented.
+fn section<const N: usize>(
+    out: &mut impl Write,
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> io::Result<()> {
+    text_table::layout(2, &[], rows).iter().try_for_each(|line| writeln!(out, "{line}"))
 }

@@ -7,6 +7,8 @@ use mitra_control::{ControlledProcess, DeviceStatus, Request, Response, list_pro
 use mitra_control::{FaultScript, Settings, run_dir};
 use serde::Serialize;
 
+use super::text_table;
+
 /// Inject a fault into the rails of programs under `mitra run`, memory nodes and processes
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -110,9 +112,10 @@ fn text(out: &mut impl Write, report: &Report) -> io::Result<()> {
             RequestOutcome::Status { program, device: DeviceStatus { rails, queue_pairs, failovers } } => {
                 writeln!(out, "{pid}: {program}")?;
                 writeln!(out, "  queue pairs {queue_pairs}, failovers {failovers}")?;
-                for (rail, state) in rails.iter().enumerate() {
-                    writeln!(out, "  rail{rail} {:<28} {}", state.address, state.state)?;
-                }
+                let rows = rails.iter().enumerate().map(|(rail, status)| {
+                    [format!("rail{rail} {}", status.address), status.state.to_string()]
+                });
+                text_table::layout(2, &[], rows).iter().try_for_each(|line| writeln!(out, "{line}"))?;
             }
         }
     }

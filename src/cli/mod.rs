@@ -10,6 +10,7 @@ mod page;
 pub(crate) mod peer;
 pub(crate) mod run;
 pub(crate) mod sim;
+mod text_table;
 pub(crate) mod topology;
 
 use std::io;

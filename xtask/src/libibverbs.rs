@@ -1,6 +1,7 @@
-//! `cargo xtask libibverbs`: the replacement library, for programs that `dlopen` libibverbs, which no preloading catches.
+//! `cargo xtask libibverbs`: builds the replacement library for programs that open libibverbs with `dlopen`, which
+//! preloading does not intercept.
 //!
-//! rustc cannot give symbols versions, so the archive of `mitra-preload` is linked once more, by the C compiler, with the
+//! rustc cannot assign symbol versions. The C compiler therefore links the archive of `mitra-preload` again, with the
 //! version script of `mitra_libibverbs::symbols`.
 
 use std::env;
@@ -17,13 +18,13 @@ use crate::root;
 
 /// Build the replacement libibverbs.so.1, which `mitra run --replace` puts on LD_LIBRARY_PATH
 ///
-/// It lies in mitra-libibverbs beside the `mitra` of the same profile.
+/// The library is in the directory mitra-libibverbs, next to the `mitra` of the same profile.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// As cargo's: of the release profile
+    /// Build with the release profile
     #[arg(long)]
     release: bool,
-    /// As cargo's [default: CARGO_TARGET_DIR, or target]
+    /// Target directory of cargo [default: CARGO_TARGET_DIR, or target]
     #[arg(long)]
     target_dir: Option<PathBuf>,
 }
@@ -42,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     run_step(cargo.current_dir(root()))?;
 
     let dir = target.join(profile).join("mitra-libibverbs");
-    fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let (script, superseded, library) = (dir.join("version.map"), dir.join("superseded.c"), dir.join(SONAME));
     fs::write(&script, version_script())?;
     fs::write(&superseded, superseded_source())?;
@@ -56,27 +57,29 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .arg("-Wl,--no-whole-archive")
             .arg(format!("-Wl,--version-script={}", script.display()))
             .arg(format!("-Wl,-soname,{SONAME}"))
-            // All that the library refers to is there, as far as the linker can tell.
+            // `-z defs` makes an undefined symbol a link error.
             .args(["-Wl,-z,defs", "-lgcc_s", "-lpthread", "-lm", "-ldl"]),
     )?;
     let unversioned = dir.join("libibverbs.so");
     if unversioned.symlink_metadata().is_err() {
-        symlink(SONAME, &unversioned).with_context(|| format!("cannot make {}", unversioned.display()))?;
+        symlink(SONAME, &unversioned).with_context(|| format!("cannot create {}", unversioned.display()))?;
     }
     println!("{}", library.display());
     Ok(())
 }
 
-/// Functions that only programs of before 2007 ask for, whose structures were others: each refuses.
+/// Returns the source of the functions of the libibverbs 1.0 ABI, whose structures differ. Each of them fails with
+/// ENOSYS.
 fn superseded_source() -> String {
     let mut source = String::from("#include <errno.h>\n");
     for symbol in symbols().filter(|symbol| !symbol.is_default) {
         let (name, node) = (symbol.name, symbol.node);
-        // Those that make or find something return it, or NULL; the others a status.
-        let makes = ["create_", "alloc_", "open_", "reg_mr", "get_device_"];
-        let makes =
-            name.strip_prefix("ibv_").is_some_and(|call| makes.iter().any(|begin| call.starts_with(begin)));
-        let answer = if makes { "0" } else { "ENOSYS" };
+        // Functions that create or find something return NULL; the others return a status.
+        let returns_pointer = ["create_", "alloc_", "open_", "reg_mr", "get_device_"];
+        let returns_pointer = name
+            .strip_prefix("ibv_")
+            .is_some_and(|call| returns_pointer.iter().any(|begin| call.starts_with(begin)));
+        let answer = if returns_pointer { "0" } else { "ENOSYS" };
         let _ = writeln!(
             source,
             "long mitra_old_{name}(void) {{ errno = ENOSYS; return {answer}; }}\n\

@@ -1,4 +1,4 @@
-//! Chores of the Mitra checkout, one file each.
+//! The development tasks of this repository, one module each: `cargo xtask TASK`.
 #![forbid(unsafe_code)]
 
 mod libibverbs;
@@ -12,43 +12,42 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Chores of the Mitra checkout
+/// Development tasks of this repository
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Xtask {
     #[command(subcommand)]
-    chore: Chore,
+    task: Task,
 }
 
 #[derive(Subcommand)]
-enum Chore {
+enum Task {
     Libibverbs(libibverbs::Args),
     /// Check for retired words, broken links in documents and unused dependencies
     Lint,
     RxeVm(rxe_vm::Args),
-    /// Install what the tests need beside Rust: Debian packages, and scapy and the rxe machine under .cache
+    /// Install what the tests need besides Rust: Debian packages, and scapy and the soft-RoCE machine under .cache
     Setup,
-    /// Set up, then run all tests; arguments after `--` go to `cargo test`
+    /// Run setup, then all tests
     Test {
-        /// For `cargo test`
+        /// Arguments for `cargo test`
         #[arg(last = true)]
         args: Vec<String>,
     },
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    match Xtask::parse().chore {
-        Chore::RxeVm(args) => return Ok(rxe_vm::run(&args)),
-        Chore::Libibverbs(args) => libibverbs::run(&args)?,
-        Chore::Lint => lint::run()?,
-        Chore::Setup => setup::run()?,
-        Chore::Test { args } => test::run(&args)?,
+    match Xtask::parse().task {
+        Task::RxeVm(args) => return Ok(rxe_vm::run(&args)),
+        Task::Libibverbs(args) => libibverbs::run(&args)?,
+        Task::Lint => lint::run()?,
+        Task::Setup => setup::run()?,
+        Task::Test { args } => test::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The root of the checkout.
+/// Returns the root directory of the repository.
 fn root() -> &'static Path {
-    // xtask/ lies directly in it.
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }

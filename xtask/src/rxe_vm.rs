@@ -1,8 +1,8 @@
-//! `cargo xtask rxe-vm`: run a command on a Linux kernel with soft-RoCE (`rdma_rxe`) devices, in a machine
-//! emulated by QEMU. Needs neither root nor KVM, and installs nothing: Debian's packages are unpacked into a cache.
+//! `cargo xtask rxe-vm`: runs a command on a Linux kernel with soft-RoCE (`rdma_rxe`) devices, in a machine that QEMU
+//! emulates. It needs neither root nor KVM and installs nothing: it unpacks Debian packages into a cache.
 //!
-//! The machine sees this host's files, read-only with a scratch layer on top, so a program built here runs there
-//! at its own path. `xtask/rxe-vm/guest` describes its links, addresses and devices.
+//! The machine sees the files of this host, read-only with a scratch layer on top, so a program that is built here
+//! runs there at the same path. `xtask/rxe-vm/guest` describes the links, addresses and devices.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -19,48 +19,48 @@ use clap::ValueEnum;
 
 use crate::root;
 
-/// Run a command on a kernel with soft-RoCE devices, in an emulated machine.
+/// Run a command on a kernel with soft-RoCE devices, in an emulated machine
 ///
-/// Exits with the command's own status; 124 when the time is up, 125 when the machine itself failed.
+/// Exits with the status of the command; 124 on a timeout, 125 if the machine failed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// MTU of the links in bytes; 4200 gives RoCE its largest, 4096.
+    /// MTU of the links in bytes; 4200 allows the largest RoCE MTU, 4096
     #[arg(long, default_value_t = 4200, value_parser = clap::value_parser!(u32).range(576..=65535))]
     mtu: u32,
-    /// Seconds after which the machine is stopped, its start included.
+    /// Seconds after which the machine is stopped, boot included
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
     timeout: u32,
-    /// How the devices are wired.
+    /// Wiring of the devices
     #[arg(long, value_enum, default_value_t = Topology::Ns)]
     topo: Topology,
-    /// Only fetch what the machine needs (about 90 MB, once).
+    /// Only download what the machine needs (about 90 MB, once)
     #[arg(long)]
     prepare: bool,
-    /// Fail rather than fetch what is missing.
+    /// Fail instead of downloading
     #[arg(long, conflicts_with = "prepare")]
     no_fetch: bool,
-    /// Print the kernel's console to stderr at the end.
+    /// Print the kernel console to standard error at the end
     #[arg(long)]
     console: bool,
-    /// The command and its arguments.
+    /// Command and its arguments
     #[arg(last = true, required_unless_present = "prepare")]
     command: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Topology {
-    /// rxe0 and rxe1, each wired to a network namespace of its own (peer0, peer1).
+    /// rxe0 and rxe1, each wired to its own network namespace (peer0, peer1)
     Ns,
-    /// rxe0 wired to rxe0b.
+    /// rxe0 wired to rxe0b
     Pair,
-    /// Two pairs: rxe0 and rxe0b, rxe1 and rxe1b.
+    /// Two pairs: rxe0 and rxe0b, rxe1 and rxe1b
     Rails,
-    /// rxe0 wired to the namespace peer0, and the pair rxe1 and rxe1b.
+    /// rxe0 wired to the namespace peer0, and the pair rxe1 and rxe1b
     Interop,
 }
 
 impl Topology {
-    /// What is at the far end of each link, in the words of `rxe-vm/guest`.
+    /// Returns the kind of the far end of each link, as `rxe-vm/guest` reads it.
     fn links(self) -> &'static str {
         match self {
             Self::Ns => "peer peer",
@@ -71,10 +71,10 @@ impl Topology {
     }
 }
 
-const TIME_IS_UP: u8 = 124;
-const MACHINE_FAILED: u8 = 125;
+const STATUS_TIMEOUT: u8 = 124;
+const STATUS_MACHINE_FAILED: u8 = 125;
 
-/// What the host lacks of these, and of what they depend on, is fetched.
+/// The Debian packages that the machine needs. Those that the host lacks are downloaded with their dependencies.
 const TOOLS: [&str; 7] = [
     "qemu-system-x86",
     "busybox-static",
@@ -84,9 +84,10 @@ const TOOLS: [&str; 7] = [
     "perftest",
     "tcpdump",
 ];
-/// The cloud kernels have no `rdma_rxe`.
+/// The kernel package. The cloud kernels lack `rdma_rxe`.
 const KERNEL: &str = "linux-image-amd64";
-/// What the machine loads, with what these depend on; the two CRCs are asked for by name at run time.
+/// The kernel modules that the machine loads, in addition to their dependencies. rdma_rxe requests the two CRC modules
+/// by name at run time.
 const MODULES: [&str; 11] = [
     "virtio_pci",
     "virtio_console",
@@ -100,25 +101,25 @@ const MODULES: [&str; 11] = [
     "sch_netem",
     "rdma_rxe",
 ];
-/// Changes whenever a cache made by an older version of this file will not do.
+/// The version of the cache layout. A cache with another version is filled again.
 const LAYOUT: &str = "1";
 
-/// Fetches what the machine needs, unless it is there already.
+/// Downloads what the machine needs, unless the cache has it.
 pub(crate) fn prepare() -> Result<()> {
     Cache::locate()?.fill()
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match try_to_run(args) {
+    match boot_and_run(args) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             eprintln!("rxe-vm: {error:#}");
-            ExitCode::from(MACHINE_FAILED)
+            ExitCode::from(STATUS_MACHINE_FAILED)
         }
     }
 }
 
-fn try_to_run(args: &Args) -> Result<u8> {
+fn boot_and_run(args: &Args) -> Result<u8> {
     if !args.no_fetch {
         prepare()?;
     }
@@ -130,7 +131,7 @@ fn try_to_run(args: &Args) -> Result<u8> {
     boot(&cache, args)
 }
 
-/// Where the unpacked packages are kept: `root` (tools), `mods` and `order` (kernel modules), `vmlinux`.
+/// The cache of unpacked packages: `root` (tools), `mods` and `order` (kernel modules), `vmlinux`.
 struct Cache {
     dir: PathBuf,
 }
@@ -144,7 +145,7 @@ impl Cache {
         // QEMU separates options by commas.
         ensure!(
             !dir.as_os_str().as_bytes().contains(&b','),
-            "the cache {} has a comma in its path; set MITRA_RXE_CACHE to one without",
+            "the path of the cache {} has a comma; set MITRA_RXE_CACHE to a path without a comma",
             dir.display()
         );
         Ok(Self { dir })
@@ -165,7 +166,7 @@ impl Cache {
     fn check(&self) -> Result<()> {
         ensure!(
             self.is_filled(),
-            "nothing fetched yet in {}; run `cargo xtask rxe-vm --prepare`",
+            "the cache {} is empty; run `cargo xtask rxe-vm --prepare`",
             self.dir.display()
         );
         Ok(())
@@ -179,7 +180,7 @@ impl Cache {
         if self.is_filled() {
             return Ok(());
         }
-        eprintln!("rxe-vm: fetching a kernel and QEMU into {} (about 90 MB, once)", self.dir.display());
+        eprintln!("rxe-vm: downloading a kernel and QEMU into {} (about 90 MB, once)", self.dir.display());
         for leftover in ["root", "mods", "debs", "kernel"] {
             remove_dir(&self.path(leftover))?;
         }
@@ -193,7 +194,7 @@ impl Cache {
     fn fetch_tools(&self) -> Result<()> {
         let debs = self.path("debs");
         let root = self.path("root");
-        // Debian links /bin to /usr/bin; a package that still ships /bin/ip must not undo that.
+        // Debian links /bin to /usr/bin. A package that ships /bin/ip must not replace the link.
         for dir in ["bin", "sbin", "lib"] {
             fs::create_dir_all(root.join("usr").join(dir))?;
             std::os::unix::fs::symlink(Path::new("usr").join(dir), root.join(dir))?;
@@ -201,8 +202,8 @@ impl Cache {
         let plan = apt_get()
             .args(["install", "--print-uris", "-qq", "--no-install-recommends"])
             .args(TOOLS)
-            .said()?;
-        // 'https://…/name_version_arch.deb' name_version_arch.deb size hash
+            .stdout_text()?;
+        // The format of a line: 'https://…/name_version_arch.deb' name_version_arch.deb size hash
         let packages = plan.lines().filter_map(|line| line.split(' ').nth(1)?.split('_').next());
         download(packages, &debs)?;
         for deb in list(&debs)? {
@@ -217,11 +218,11 @@ impl Cache {
 
     fn fetch_kernel(&self) -> Result<()> {
         let dir = self.path("kernel");
-        let depends = Command::new("apt-cache").args(["depends", KERNEL]).said()?;
+        let depends = Command::new("apt-cache").args(["depends", KERNEL]).stdout_text()?;
         let package = depends
             .lines()
             .find_map(|line| line.trim().strip_prefix("Depends: "))
-            .with_context(|| format!("apt knows no {KERNEL}; only Debian's packages are supported"))?;
+            .with_context(|| format!("apt does not find {KERNEL}; only Debian is supported"))?;
         download([package], &dir)?;
         for deb in list(&dir)? {
             unpack(&deb, &dir)?;
@@ -229,7 +230,7 @@ impl Cache {
 
         let boot = list(&dir.join("boot"))?;
         let image = boot.iter().find(|file| file.to_string_lossy().contains("vmlinuz"));
-        let image = image.with_context(|| format!("{package} holds no kernel"))?;
+        let image = image.with_context(|| format!("the package {package} contains no kernel"))?;
         fs::write(self.path("vmlinux"), decompressed(image)?)?;
 
         fs::create_dir_all(self.path("mods"))?;
@@ -243,7 +244,7 @@ impl Cache {
         remove_dir(&dir)
     }
 
-    /// Copies a module after those that it depends on. `order` is the order in which they can be loaded.
+    /// Copies a module after its dependencies. `order` is the order in which the machine loads the modules.
     fn add_module(&self, name: &str, shipped: &[PathBuf], order: &mut Vec<String>) -> Result<()> {
         if order.iter().any(|it| it == name) {
             return Ok(());
@@ -253,7 +254,7 @@ impl Cache {
             file.split('.').next() == Some(name)
         };
         let file =
-            shipped.iter().find(is_it).with_context(|| format!("the kernel ships no module {name}"))?;
+            shipped.iter().find(is_it).with_context(|| format!("the kernel package has no module {name}"))?;
         let module = match file.extension() {
             Some(xz) if xz == "xz" => Command::new("xz").arg("-dc").arg(file).output()?.stdout,
             _ => fs::read(file)?,
@@ -268,13 +269,13 @@ impl Cache {
         Ok(())
     }
 
-    /// A tool from the cache, or the host's if it was there already when the cache was filled.
+    /// Returns a tool from the cache, or the host's tool if the host had it when the cache was filled.
     fn tool(&self, path: &str) -> Result<PathBuf> {
         let host = Path::new("/").join(path);
         [self.path("root").join(path), host.clone()].into_iter().find(|file| file.exists()).with_context(
             || {
                 format!(
-                    "{} is gone; remove {} to fetch it anew",
+                    "{} is missing; remove {} to download it again",
                     host.display(),
                     self.path("filled").display()
                 )
@@ -289,15 +290,16 @@ fn apt_get() -> Command {
     apt
 }
 
-/// Makes sure that apt knows its packages. Mirrors drop versions that an old list still names, so whoever may
-/// refresh the lists does.
+/// Makes sure that apt has package lists. Mirrors drop the versions that an old list names, so the lists are refreshed
+/// if the user may do that.
 fn refresh_package_lists() -> Result<()> {
     let refreshed = Command::new("apt-get").args(["update", "-qq"]).output();
-    let refreshed = refreshed.context("cannot run apt-get; rxe-vm fetches Debian's packages and needs it")?;
+    let refreshed =
+        refreshed.context("cannot run apt-get, which rxe-vm needs to download Debian packages")?;
     let known = Command::new("apt-cache").args(["show", "qemu-system-x86"]).output()?;
     ensure!(
         known.status.success(),
-        "apt has no package lists and may not fetch them: {}; run `sudo apt-get update`",
+        "apt has no package lists and cannot download them: {}; run `sudo apt-get update`",
         String::from_utf8_lossy(&refreshed.stderr).trim()
     );
     Ok(())
@@ -305,14 +307,18 @@ fn refresh_package_lists() -> Result<()> {
 
 fn download<'a>(packages: impl IntoIterator<Item = &'a str>, into: &Path) -> Result<()> {
     fs::create_dir_all(into)?;
-    apt_get().args(["download", "-qq"]).args(packages).current_dir(into).said()?;
+    apt_get().args(["download", "-qq"]).args(packages).current_dir(into).stdout_text()?;
     Ok(())
 }
 
 fn unpack(deb: &Path, into: &Path) -> Result<()> {
     let mut tar = Command::new("dpkg-deb").arg("--fsys-tarfile").arg(deb).stdout(Stdio::piped()).spawn()?;
     let files = tar.stdout.take().context("dpkg-deb has no output")?;
-    Command::new("tar").args(["-x", "--keep-directory-symlink", "-C"]).arg(into).stdin(files).said()?;
+    Command::new("tar")
+        .args(["-x", "--keep-directory-symlink", "-C"])
+        .arg(into)
+        .stdin(files)
+        .stdout_text()?;
     ensure!(tar.wait()?.success(), "cannot unpack {}", deb.display());
     fs::remove_file(deb)?;
     Ok(())
@@ -343,14 +349,14 @@ fn find_modules(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The ELF kernel within a bzImage (Documentation/arch/x86/boot.rst): emulated code would take seconds to
-/// decompress it. A kernel packed otherwise than by xz boots as it is.
+/// Returns the ELF kernel inside a bzImage (Documentation/arch/x86/boot.rst). The emulated CPU would take seconds to
+/// decompress it. A kernel that is not compressed with xz is returned unchanged.
 fn decompressed(image: &Path) -> Result<Vec<u8>> {
     let whole = fs::read(image)?;
     let field = |at: usize| whole.get(at..at + 4)?.try_into().ok().map(|it| u32::from_le_bytes(it) as usize);
     let payload = || {
         let start = (usize::from(*whole.get(0x1f1)?) + 1) * 512 + field(0x248)?;
-        // The last four bytes are the decompressed size, not part of the stream.
+        // The last four bytes are the decompressed size, not part of the xz stream.
         let payload = whole.get(start..(start + field(0x24c)?).checked_sub(4)?)?;
         payload.starts_with(b"\xfd7zXZ").then_some(payload)
     };
@@ -366,7 +372,7 @@ fn decompressed(image: &Path) -> Result<Vec<u8>> {
     Ok(elf.stdout)
 }
 
-/// Boots, runs the command, and returns its status.
+/// Boots the machine, runs the command, and returns its status.
 fn boot(cache: &Cache, args: &Args) -> Result<u8> {
     let job = Job::create(cache)?;
     let initrd = job.path("initrd");
@@ -385,9 +391,9 @@ fn boot(cache: &Cache, args: &Args) -> Result<u8> {
     };
 
     let root = cache.path("root");
-    // The firmware lies beside QEMU, and QEMU's own libraries may be in the cache only.
+    // The firmware is next to QEMU, and QEMU's libraries may be in the cache only.
     let libraries = [root.join("usr/lib/x86_64-linux-gnu"), "/usr/lib/x86_64-linux-gnu".into()];
-    // `timeout` outlives a killed xtask, so the machine never runs on unattended.
+    // `timeout` survives a killed xtask, so the machine always stops.
     let mut qemu = Command::new("timeout");
     qemu.args(["--foreground", "--kill-after=5", &args.timeout.to_string()])
         .arg(cache.tool("usr/bin/qemu-system-x86_64")?)
@@ -419,7 +425,7 @@ fn boot(cache: &Cache, args: &Args) -> Result<u8> {
         .args(port("err", "/dev/stderr".into()))
         .args(port("status", file("status")))
         .stdin(Stdio::null())
-        // Pipes, since QEMU opens both by their path.
+        // QEMU opens both by path, so they are pipes.
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
 
@@ -441,19 +447,19 @@ fn boot(cache: &Cache, args: &Args) -> Result<u8> {
         (Ok(status), _) => Ok(status),
         (_, Some(124 | 137)) => {
             eprintln!("rxe-vm: stopped after {} s; --timeout allows more", args.timeout);
-            Ok(TIME_IS_UP)
+            Ok(STATUS_TIMEOUT)
         }
         _ => {
             let last: Vec<_> = console.lines().rev().take(8).collect();
             for line in last.iter().rev() {
                 eprintln!("{line}");
             }
-            bail!("the machine ended without a status (QEMU: {ended}); --console shows all that it said")
+            bail!("the machine ended without a status (QEMU: {ended}); --console shows its output")
         }
     }
 }
 
-/// The files of one run, removed at its end.
+/// The files of one run. Dropping the value removes them.
 struct Job {
     dir: PathBuf,
 }
@@ -473,7 +479,7 @@ impl Job {
     }
 }
 
-/// An interrupted run leaves its files behind.
+/// Removes the files of runs that were killed.
 fn remove_abandoned_jobs(cache: &Cache) -> Result<()> {
     for dir in list(&cache.dir)? {
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
@@ -514,7 +520,7 @@ fn initial_ram_disk(cache: &Cache, args: &Args) -> Result<Vec<u8>> {
     Ok(disk.finish())
 }
 
-/// The command as a shell script that restores this process's environment and directory.
+/// Returns the command as a shell script that restores the environment and the directory of this process.
 fn script(args: &Args) -> Result<Vec<u8>> {
     let mut script = Vec::new();
     for (name, value) in std::env::vars_os() {
@@ -528,7 +534,7 @@ fn script(args: &Args) -> Result<Vec<u8>> {
             script.push(b'\n');
         }
     }
-    // `ip` and its like are not on everybody's path.
+    // `ip` and similar tools are not on every user's path.
     script.extend_from_slice(b"PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin\ncd ");
     quote(std::env::current_dir()?.as_os_str().as_bytes(), &mut script);
     script.extend_from_slice(b"\nexec");
@@ -540,7 +546,7 @@ fn script(args: &Args) -> Result<Vec<u8>> {
     Ok(script)
 }
 
-/// Appends `text` as one word of the shell.
+/// Appends `text` as one shell word.
 fn quote(text: &[u8], script: &mut Vec<u8>) {
     script.push(b'\'');
     for &byte in text {
@@ -552,7 +558,7 @@ fn quote(text: &[u8], script: &mut Vec<u8>) {
     script.push(b'\'');
 }
 
-/// An archive in the form that the kernel unpacks (Documentation/driver-api/early-userspace/buffer-format.rst).
+/// A cpio archive in the format that the kernel unpacks (Documentation/driver-api/early-userspace/buffer-format.rst).
 #[derive(Default)]
 struct Cpio {
     bytes: Vec<u8>,
@@ -567,11 +573,11 @@ impl Cpio {
     fn add(&mut self, name: &str, mode: u32, data: &[u8]) {
         self.entries += 1;
         let mut header = String::from("070701");
-        // inode, mode, uid, gid, links, mtime, size, device, special device, name length, checksum
+        // The fields: inode, mode, uid, gid, links, mtime, size, device, special device, name length, checksum.
         let fields =
             [self.entries, mode, 0, 0, 1, 0, data.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
         for field in fields {
-            write!(header, "{field:08x}").expect("a string takes anything");
+            write!(header, "{field:08x}").expect("writing to a string does not fail");
         }
         self.bytes.extend_from_slice(header.as_bytes());
         self.bytes.extend_from_slice(name.as_bytes());
@@ -592,12 +598,13 @@ impl Cpio {
 }
 
 trait Said {
-    /// Runs to the end and returns what was printed; a failure becomes an error that quotes stderr.
-    fn said(&mut self) -> Result<String>;
+    /// Runs the command to its end and returns its standard output. A failure is an error with the standard error
+    /// output.
+    fn stdout_text(&mut self) -> Result<String>;
 }
 
 impl Said for Command {
-    fn said(&mut self) -> Result<String> {
+    fn stdout_text(&mut self) -> Result<String> {
         let name = self.get_program().to_string_lossy().into_owned();
         let output = self.output().with_context(|| format!("cannot run {name}"))?;
         let said = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: what the tests need beside Rust. Does nothing, quickly, where all is there.
+//! `cargo xtask setup`: installs what the tests need besides Rust. Returns quickly if nothing is missing.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 
 use crate::{root, rxe_vm};
 
-/// Debian packages that the tests call: tools, headers, and unmodified verbs programs.
+/// The Debian packages that the tests use: tools, headers, and unmodified verbs programs.
 #[rustfmt::skip]
 pub(crate) const DEBIAN_PACKAGES: &[&str] = &[
     "gcc", "iproute2", "libc6-dev", "libibverbs-dev", "librdmacm-dev", "python3", "python3-venv", "tshark",
@@ -15,10 +15,10 @@ pub(crate) const DEBIAN_PACKAGES: &[&str] = &[
     "redis-tools", "ucx-utils",
 ];
 
-/// The other implementation of the ICRC, from PyPI.
+/// The PyPI package with an independent implementation of the ICRC.
 const SCAPY: &str = "scapy==2.8.0";
 
-/// Where the tests look for it.
+/// Returns the Python environment in which the tests look for scapy.
 fn venv() -> PathBuf {
     root().join(".cache/venv")
 }
@@ -27,11 +27,14 @@ pub(crate) fn run() -> anyhow::Result<()> {
     install_debian(DEBIAN_PACKAGES)?;
     install_scapy()?;
     rxe_vm::prepare()?;
-    println!("setup: all there ({}, {SCAPY}, the rxe machine)", DEBIAN_PACKAGES.join(", "));
+    println!(
+        "setup: everything is installed ({}, {SCAPY}, the soft-RoCE machine)",
+        DEBIAN_PACKAGES.join(", ")
+    );
     Ok(())
 }
 
-/// Installs those of `packages` that are missing, through apt-get (and sudo, if not root).
+/// Installs the missing ones of `packages` with apt-get, by sudo if the user is not root.
 pub(crate) fn install_debian(packages: &[&str]) -> anyhow::Result<()> {
     let missing: Vec<&str> = packages.iter().copied().filter(|package| !is_installed(package)).collect();
     if missing.is_empty() {
@@ -40,14 +43,14 @@ pub(crate) fn install_debian(packages: &[&str]) -> anyhow::Result<()> {
     println!("setup: installing {}", missing.join(" "));
     let way_out = || {
         format!(
-            "cannot install {}: on Debian run apt-get install as root, elsewhere install them by hand",
+            "cannot install {}: on Debian run apt-get install as root; on other systems install the equivalents",
             missing.join(" ")
         )
     };
     let update = apt_get(&["update", "--quiet"])?.status().with_context(way_out)?;
-    // An outdated list may still do.
+    // The present package lists may be recent enough.
     if !update.success() {
-        eprintln!("setup: apt-get update failed, trying with the lists at hand");
+        eprintln!("setup: apt-get update failed; trying with the present package lists");
     }
     let mut install = apt_get(&["install", "--yes", "--quiet", "--no-install-recommends"])?;
     ensure!(install.args(&missing).status().with_context(way_out)?.success(), way_out());
@@ -88,7 +91,7 @@ fn install_scapy() -> anyhow::Result<()> {
         return Ok(());
     }
     println!("setup: installing {SCAPY} into {}", venv.display());
-    // Debian's own Python, since that is the one python3-venv belongs to.
+    // python3-venv belongs to Debian's own Python.
     run_step(Command::new("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
     run_step(Command::new(&python).args([
         "-m",
@@ -103,7 +106,7 @@ fn install_scapy() -> anyhow::Result<()> {
 fn run_step(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
     if !status.success() {
-        bail!("{command:?} failed ({status}); mend what it says above and run `cargo xtask setup` again");
+        bail!("{command:?} failed ({status}); fix the error above and run `cargo xtask setup` again");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything the tests need, then all of them.
+//! `cargo xtask test`: installs what the tests need, then runs all of them.
 
 use std::process::Command;
 
@@ -16,7 +16,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         .status()
         .context("cannot run cargo")?;
     if !status.success() {
-        bail!("tests failed; the output above names them");
+        bail!("tests failed; see the output above");
     }
     Ok(())
 }

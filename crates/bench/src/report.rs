@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 
+use comfy_table::{CellAlignment, Table, presets};
 use serde::{Serialize, Serializer};
 
 /// The result of a benchmark.
@@ -136,39 +137,22 @@ impl Report {
     }
 
     fn table(&self, out: &mut impl Write) -> io::Result<()> {
-        const HEADS: [&str; 7] = ["", "unit", "median", "p99", "beside", "its median", "ratio"];
-        let mut lines = vec![HEADS.map(str::to_owned)];
-        for row in &self.rows {
-            let ratio = match (row.ratio, row.aa_ratio) {
-                (Some(ratio), Some(aa)) => format!("{ratio:.3} (A/A {aa:.3})"),
-                (Some(ratio), None) => format!("{ratio:.3}"),
-                _ => String::new(),
-            };
-            lines.push([
-                row.name.clone(),
-                row.unit.to_owned(),
-                format_figure(row.median),
-                format_figure(row.p99),
-                row.baseline.clone().unwrap_or_default(),
-                row.baseline_median.map(format_figure).unwrap_or_default(),
-                ratio,
-            ]);
-        }
-        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-        let widths: [usize; 7] = std::array::from_fn(width);
-        for line in &lines {
-            let mut text = String::new();
-            for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {
-                if matches!(column, 2 | 3 | 5) {
-                    text.push_str(&format!("{cell:>width$}  "));
-                } else {
-                    text.push_str(&format!("{cell:<width$}  "));
-                }
+        const HEADER: [&str; 7] = ["", "unit", "median", "p99", "beside", "its median", "ratio"];
+        const NUMBERS: [usize; 3] = [2, 3, 5];
+        let mut table = Table::new();
+        table
+            .load_style(presets::NOTHING)
+            .add_row(HEADER.to_vec())
+            .add_rows(self.rows.iter().map(Row::cells));
+        for (index, column) in table.column_iter_mut().enumerate() {
+            column.set_padding((0, 2));
+            if NUMBERS.contains(&index) {
+                column.set_cell_alignment(CellAlignment::Right);
             }
-            writeln!(out, "{}", text.trim_end())?;
         }
+        writeln!(out, "{}", table.trim_fmt())?;
         let machine = &self.machine;
-        writeln!(out, "\n{}, {} processors, Linux {}", machine.cpu, machine.cpus, machine.kernel)?;
+        writeln!(out, "\n{}, {} CPUs, Linux {}", machine.cpu, machine.cpus, machine.kernel)?;
         for note in &self.notes {
             writeln!(out, "{note}")?;
         }
@@ -242,6 +226,24 @@ impl Blocks {
 }
 
 impl Row {
+    /// Returns the cells of the text table.
+    fn cells(&self) -> Vec<String> {
+        let ratio = match (self.ratio, self.aa_ratio) {
+            (Some(ratio), Some(aa)) => format!("{ratio:.3} (A/A {aa:.3})"),
+            (Some(ratio), None) => format!("{ratio:.3}"),
+            _ => String::new(),
+        };
+        vec![
+            self.name.clone(),
+            self.unit.to_owned(),
+            format_figure(self.median),
+            format_figure(self.p99),
+            self.baseline.clone().unwrap_or_default(),
+            self.baseline_median.map(format_figure).unwrap_or_default(),
+            ratio,
+        ]
+    }
+
     /// Adds the baseline that was measured in the same rounds.
     pub(crate) fn with_baseline(mut self, blocks: &Blocks, name: String, baseline: &Blocks) -> Row {
         self.ratio = Some(blocks.ratio_to(baseline));

@@ -111,11 +111,11 @@ fn succeeded(record: &OpRecord) -> Option<CompletionRecord> {
 /// Checks one round.
 pub(super) fn check_round(
     workload: &Workload,
-    posted: &ClientReport,
-    seen: &ServerReport,
+    client: &ClientReport,
+    server: &ServerReport,
     facts: RoundFacts,
 ) -> CheckResult {
-    let count = posted.ops.len();
+    let count = client.ops.len();
     let mut check = CheckResult {
         kinds: [Counts::default(); 5],
         ops: vec![Violations::default(); count],
@@ -123,9 +123,9 @@ pub(super) fn check_round(
     };
     let mut executions = vec![0_u64; count];
     let mut before = vec![false; count];
-    read_log(workload, seen, &mut check, &mut executions, &mut before);
+    read_log(workload, server, &mut check, &mut executions, &mut before);
     let faa: Vec<usize> = (0..count).filter(|&n| workload.ops[n].kind == Kind::Faa).collect();
-    for &n in faa.iter().take(seen.counter_before.unwrap_or(0) as usize) {
+    for &n in faa.iter().take(server.counter_before.unwrap_or(0) as usize) {
         before[n] = true; // FAAs execute in posting order, so the counter counts the first ones
     }
     if let Some(victim) = facts.victim {
@@ -133,7 +133,7 @@ pub(super) fn check_round(
     }
     // A READ leaves no trace. It was executed if a later operation was.
     let prefix = before.iter().rposition(|&b| b).map_or(0, |last| last + 1);
-    for (n, record) in posted.ops.iter().enumerate() {
+    for (n, record) in client.ops.iter().enumerate() {
         let kind = workload.ops[n].kind;
         if kind == Kind::Read {
             before[n] = n < prefix;
@@ -146,14 +146,14 @@ pub(super) fn check_round(
             check.executed_before[n] = true;
         }
         if matches!(kind, Kind::Write | Kind::Send | Kind::Cas) {
-            let (least, most) = allowed_executions(record.completion, facts);
-            if executions[n] < least {
+            let (min, max) = allowed_executions(record.completion, facts);
+            if executions[n] < min {
                 counts.lost += 1;
                 check.ops[n].lost = true;
-            } else if executions[n] > most.max(1) {
+            } else if executions[n] > max.max(1) {
                 counts.doubled += executions[n] - 1;
                 check.ops[n].doubled = true;
-            } else if executions[n] > most {
+            } else if executions[n] > max {
                 check.ops[n].wrong = true;
             }
         }
@@ -161,7 +161,7 @@ pub(super) fn check_round(
             check.ops[n].wrong |= succeeded(record).is_some_and(|done| done.value != 0);
         }
     }
-    check_counter(&faa, posted, seen, facts, &mut check);
+    check_counter(&faa, client, server, facts, &mut check);
     for (n, faults) in check.ops.iter().enumerate() {
         check.kinds[workload.ops[n].kind.index()].wrong_value += u64::from(faults.wrong);
     }
@@ -171,13 +171,13 @@ pub(super) fn check_round(
 /// Counts the executions of operations that leave a trace, and checks the traces.
 fn read_log(
     workload: &Workload,
-    seen: &ServerReport,
+    server: &ServerReport,
     check: &mut CheckResult,
     executions: &mut [u64],
     before: &mut [bool],
 ) {
     let mut last_send = None;
-    for entry in &seen.log {
+    for entry in &server.log {
         let found = workload.find(entry.id).filter(|&n| workload.ops[n].kind == entry.kind);
         let Some(n) = found.filter(|&n| n < executions.len()) else {
             // No posted operation leaves this word.
@@ -215,25 +215,25 @@ fn count_outcome(record: &OpRecord, counts: &mut Counts) {
 /// Checks the FAAs, which leave one common trace: the counter. Their old values must be distinct.
 fn check_counter(
     faa: &[usize],
-    posted: &ClientReport,
-    seen: &ServerReport,
+    client: &ClientReport,
+    server: &ServerReport,
     facts: RoundFacts,
     check: &mut CheckResult,
 ) {
-    let (mut least, mut most) = (0, 0);
+    let (mut min, mut max) = (0, 0);
     for &n in faa {
-        let (l, m) = allowed_executions(posted.ops[n].completion, facts);
-        (least, most) = (least + l, most + m);
+        let (l, m) = allowed_executions(client.ops[n].completion, facts);
+        (min, max) = (min + l, max + m);
     }
     let counts = &mut check.kinds[Kind::Faa.index()];
-    counts.lost += least.saturating_sub(seen.counter);
-    counts.doubled += seen.counter.saturating_sub(most);
+    counts.lost += min.saturating_sub(server.counter);
+    counts.doubled += server.counter.saturating_sub(max);
     // One client posts in order, so each old value exceeds the previous one, and all are below the number of
     // additions.
     let mut next = 0;
     for &n in faa {
-        let Some(done) = succeeded(&posted.ops[n]) else { continue };
-        check.ops[n].wrong = done.value < next || done.value >= most;
+        let Some(done) = succeeded(&client.ops[n]) else { continue };
+        check.ops[n].wrong = done.value < next || done.value >= max;
         next = next.max(done.value.saturating_add(1));
         // The old rail executed this FAA, and the vQP replayed it nevertheless.
         let again = check.executed_before[n] && done.resolution == Resolution::Replayed;

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_rounds_strike_at_an_operation_of_each_kind() {
+    fn first_rounds_target_an_operation_of_each_kind() {
         let w = Workload::new(3, 300);
         let mut rng = SplitMix64(4);
         let targets: Vec<Kind> = (0..5)
@@ -156,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn log_entries_are_counted() {
+    fn log_entries_count_as_packets() {
         let w = Workload::new(3, 300);
         let before = |n| w.ops[..n].iter().filter(|op| op.word().is_some() || op.kind == Kind::Faa).count();
         assert_eq!(ending_packets(&w, 100, true) as usize, 101 + before(100));
     }
 
     #[test]
-    fn a_stage_is_armed_where_it_is_seen() {
+    fn fault_is_armed_at_the_side_of_its_stage() {
         for (script, at) in
             [("link-down@2:1", Side::Client), ("nic-dead@7:1", Side::Client), ("nic-dead@5:1", Side::Server)]
         {

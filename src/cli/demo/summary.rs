@@ -219,19 +219,19 @@ fn verdict(runs: &[PolicyRun], policies: &[(String, PolicySummary)]) -> Verdict 
     let mut failures = Vec::new();
     for (run, (name, summary)) in runs.iter().zip(policies) {
         // On a busy machine a side may miss heartbeats and move without the fault. Such a round shows a failover too.
-        let missed =
+        let untriggered =
             run.rounds.iter().filter(|r| r.fault_at().is_none() && r.client.failover.is_none()).count();
-        if missed > 0 {
+        if untriggered > 0 {
             let fault = run.rounds[0].fault.trigger;
             failures.push(format!(
-                "{name}: the rail did not fail in {missed} rounds, so they show nothing (does {fault} come after the last packet?)"
+                "{name}: the rail did not fail in {untriggered} rounds, so they show nothing (does {fault} come after the last packet?)"
             ));
         }
-        let unnoticed =
+        let undetected =
             run.rounds.iter().filter(|r| r.fault_at().is_some() && r.client.failover.is_none()).count();
-        if unnoticed > 0 && name != "none" {
+        if undetected > 0 && name != "none" {
             failures.push(format!(
-                "{name}: all operations completed in {unnoticed} rounds before the failure was detected (try more --ops)"
+                "{name}: all operations completed in {undetected} rounds before the failure was detected (try more --ops)"
             ));
         }
         let t = summary.totals;
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_median_lies_in_the_middle() {
+    fn median_is_the_middle_value() {
         let spread = |values: &[f64]| Spread::of(values.to_vec()).map(|s| (s.min, s.median, s.max));
         assert_eq!(spread(&[]), None);
         assert_eq!(spread(&[3.0, 1.0, 2.0]), Some((1.0, 2.0, 3.0)));

@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 
 use super::checker::Counts;
+use crate::cli::text_table;
+
 use super::coordinator::PolicyRun;
 use super::summary::{PolicySummary, Spread, Summary};
 use super::workload::Kind;
@@ -121,40 +123,69 @@ fn rails(out: &mut impl Write, style: AnsiStyle, summary: &Summary, runs: &[Poli
 }
 
 fn counts(out: &mut impl Write, style: AnsiStyle, policy: &PolicySummary) -> io::Result<()> {
-    let errors = policy.totals.not_completed() > 0;
-    let above = "                     in flight   executed";
-    let head =
-        "           posted   at failure     before  recovered   replayed       lost    doubled      wrong";
-    writeln!(out, "{}", style.dim(above))?;
-    writeln!(out, "{}", style.dim(&format!("{head}{}", if errors { "     errors" } else { "" })))?;
-    for kind in Kind::ALL {
-        row(out, style, verb_name(kind), &policy.kinds[kind.index()], errors)?;
+    const HEADER: [[&str; 10]; 2] = [
+        ["", "", "in flight", "executed", "", "", "", "", "", ""],
+        ["", "posted", "at failure", "before", "recovered", "replayed", "lost", "doubled", "wrong", "errors"],
+    ];
+    let show_errors = policy.totals.not_completed() > 0;
+    let kinds = Kind::ALL.map(|kind| (verb_name(kind), policy.kinds[kind.index()]));
+    let rows = kinds.into_iter().chain([("all", policy.totals)]).map(|(name, counts)| cells(name, &counts));
+    let rows = HEADER.map(|row| row.map(str::to_owned)).into_iter().chain(rows);
+    let rows = rows.map(|mut row| {
+        if !show_errors {
+            row[9].clear();
+        }
+        row
+    });
+    let numbers: Vec<usize> = (1..10).collect();
+    for (i, line) in text_table::layout(4, &numbers, rows).iter().enumerate() {
+        if i < HEADER.len() {
+            writeln!(out, "{}", style.dim(line))?;
+        } else {
+            writeln!(out, "{}", style_words(line, |column, word| style_cell(style, column, word)))?;
+        }
     }
-    row(out, style, "all", &policy.totals, errors)
+    Ok(())
 }
 
-fn row(out: &mut impl Write, style: AnsiStyle, name: &str, c: &Counts, errors: bool) -> io::Result<()> {
-    let judged = |n: u64, width: usize| {
-        let text = format!("{:>width$}", format_count(n));
-        if n == 0 { style.good(&text) } else { style.bad(&text) }
-    };
-    write!(
-        out,
-        "    {}{:>7} {:>12} {:>10} {:>10} {:>10} {} {} {}",
-        style.bold(&format!("{name:6}")),
-        format_count(c.posted),
-        format_count(c.in_flight),
-        format_count(c.executed_before_failure),
-        format_count(c.recovered),
-        format_count(c.replayed),
-        judged(c.lost, 10),
-        judged(c.doubled, 10),
-        judged(c.wrong_value, 10)
-    )?;
-    if errors {
-        write!(out, " {:>10}", format_count(c.not_completed()))?;
+fn cells(name: &str, c: &Counts) -> [String; 10] {
+    let [posted, in_flight, before, recovered, replayed, lost, doubled, wrong, errors] = [
+        c.posted,
+        c.in_flight,
+        c.executed_before_failure,
+        c.recovered,
+        c.replayed,
+        c.lost,
+        c.doubled,
+        c.wrong_value,
+        c.not_completed(),
+    ]
+    .map(format_count);
+    [name.to_owned(), posted, in_flight, before, recovered, replayed, lost, doubled, wrong, errors]
+}
+
+fn style_cell(style: AnsiStyle, column: usize, text: &str) -> String {
+    match (column, text) {
+        (0, _) => style.bold(text),
+        (6..=8, "0") => style.good(text),
+        (6..=8, _) => style.bad(text),
+        _ => text.to_owned(),
     }
-    writeln!(out)
+}
+
+/// Replaces each word of a line by its styled form, after the layout, because escape sequences would count as width.
+fn style_words(line: &str, style: impl Fn(usize, &str) -> String) -> String {
+    let mut out = String::new();
+    let mut index = 0;
+    for part in line.split_inclusive(' ') {
+        let word = part.trim_end_matches(' ');
+        if !word.is_empty() {
+            out.push_str(&style(index, word));
+            index += 1;
+        }
+        out.push_str(&part[word.len()..]);
+    }
+    out
 }
 
 fn times(out: &mut impl Write, style: AnsiStyle, policy: &PolicySummary) -> io::Result<()> {

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_do_not_overlap_and_all_kinds_are_there() {
+    fn places_do_not_overlap_and_all_kinds_occur() {
         let w = Workload::new(7, 400);
         let mut next = COUNTER + 8;
         for op in w.ops.iter().filter(|op| op.word().is_some()) {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_lead_back_to_their_operations_only() {
+    fn ids_identify_their_operations() {
         let (w, other) = (Workload::new(1, 50), Workload::new(2, 50));
         for n in 0..50 {
             assert_eq!(w.find(w.id(n)), Some(n));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_is_whole_or_not() {
+    fn is_intact_detects_a_changed_byte() {
         let mut bytes = [0; 64];
         fill(9, &mut bytes);
         assert!(is_intact(9, &bytes));

@@ -59,5 +59,5 @@ fn find(name: &Path, builder: &str) -> anyhow::Result<PathBuf> {
         }
     }
     let [beside, installed] = places.each_ref().map(|place| place.display());
-    bail!("neither {beside} nor {installed} exists; build the library with `{builder}`")
+    bail!("neither {beside} nor {installed} exists; build it with `{builder}`")
 }

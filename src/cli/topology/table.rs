@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use mitra_topology::{Graph, Measures};
 
+use crate::cli::text_table;
+
 use super::summary::{Summary, format_bounds, format_set};
 
 /// The largest number of edges that the output lists. `--write` saves larger graphs.
@@ -17,9 +19,9 @@ pub(super) fn print(
     summary: &Summary,
 ) -> io::Result<()> {
     writeln!(out, "{name}: {}\n", size(summary))?;
-    for (what, value, why) in rows(graph, measures, summary) {
-        writeln!(out, "  {what:<18} {value:<16} {why}")?;
-    }
+    let rows = rows(graph, measures, summary);
+    let cells = rows.map(|(measure, value, reason)| [measure.to_owned(), value, reason]);
+    text_table::layout(2, &[], cells).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     writeln!(out, "\n{}", misread_bound(summary))?;
     writeln!(out, "{}", certainty(summary))?;
     if let Some(text) = suggestion(summary) {

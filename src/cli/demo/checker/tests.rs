@@ -11,14 +11,14 @@ const EXECUTED: usize = 110;
 /// and those from here on were not in flight.
 const END_IN_FLIGHT: usize = 140;
 
-struct PolicyRun {
+struct CheckedRun {
     workload: Workload,
-    posted: ClientReport,
-    seen: ServerReport,
+    client: ClientReport,
+    server: ServerReport,
 }
 
 /// Returns a run with exactly-once execution: executed operations are recovered, READs and all others are replayed.
-fn faithful() -> PolicyRun {
+fn correct_run() -> CheckedRun {
     let workload = Workload::new(11, COUNT);
     let (mut posted, mut seen) = (ClientReport::default(), ServerReport::default());
     for n in 0..COUNT {
@@ -40,15 +40,15 @@ fn faithful() -> PolicyRun {
         let done = CompletionRecord { at: 0, outcome: OpOutcome::Success, resolution, value };
         posted.ops.push(OpRecord { posted: 0, completion: Some(done) });
     }
-    PolicyRun { workload, posted, seen }
+    CheckedRun { workload, client: posted, server: seen }
 }
 
-impl PolicyRun {
+impl CheckedRun {
     fn check_round(&self) -> CheckResult {
         check_round(
             &self.workload,
-            &self.posted,
-            &self.seen,
+            &self.client,
+            &self.server,
             RoundFacts { victim: None, flushed_means_not_executed: true },
         )
     }
@@ -64,11 +64,11 @@ impl PolicyRun {
 
     fn entry(&mut self, n: usize) -> usize {
         let id = self.workload.id(n);
-        self.seen.log.iter().position(|entry| entry.id == id).unwrap()
+        self.server.log.iter().position(|entry| entry.id == id).unwrap()
     }
 
-    fn done(&mut self, n: usize) -> &mut CompletionRecord {
-        self.posted.ops[n].completion.as_mut().unwrap()
+    fn completion(&mut self, n: usize) -> &mut CompletionRecord {
+        self.client.ops[n].completion.as_mut().unwrap()
     }
 
     fn corrupted(&self) -> u64 {
@@ -76,11 +76,11 @@ impl PolicyRun {
     }
 }
 
-const TRACED: [Kind; 3] = [Kind::Write, Kind::Send, Kind::Cas];
+const KINDS_WITH_TRACE: [Kind; 3] = [Kind::Write, Kind::Send, Kind::Cas];
 
 #[test]
-fn a_faithful_run_is_clean_and_the_sum_of_the_outcomes_is_what_was_posted() {
-    let run = faithful();
+fn correct_run_has_no_violations_and_outcomes_add_up() {
+    let run = correct_run();
     let check = run.check_round();
     let mut executed = 0;
     for counts in check.kinds {
@@ -96,107 +96,107 @@ fn a_faithful_run_is_clean_and_the_sum_of_the_outcomes_is_what_was_posted() {
 }
 
 #[test]
-fn an_execution_that_left_no_trace_is_lost() {
-    for kind in TRACED {
-        let mut run = faithful();
+fn missing_execution_is_lost() {
+    for kind in KINDS_WITH_TRACE {
+        let mut run = correct_run();
         let n = run.first(kind);
         let at = run.entry(n);
-        run.seen.log.remove(at);
+        run.server.log.remove(at);
         assert_eq!((run.counts(kind).lost, run.corrupted()), (1, 1), "{kind:?}");
         assert!(run.check_round().ops[n].lost);
     }
 }
 
 #[test]
-fn an_execution_seen_twice_is_doubled() {
-    for kind in TRACED {
-        let mut run = faithful();
+fn repeated_execution_is_doubled() {
+    for kind in KINDS_WITH_TRACE {
+        let mut run = correct_run();
         let n = run.first(kind);
         let at = run.entry(n);
-        let again = ExecutionRecord { before: false, ..run.seen.log[at] };
-        run.seen.log.push(again);
+        let again = ExecutionRecord { before: false, ..run.server.log[at] };
+        run.server.log.push(again);
         assert_eq!((run.counts(kind).doubled, run.corrupted()), (1, 1), "{kind:?}");
         assert!(run.check_round().ops[n].doubled);
     }
 }
 
 #[test]
-fn a_torn_body_and_a_word_that_nobody_posted_are_wrong() {
-    for kind in TRACED {
-        let mut run = faithful();
+fn torn_payload_and_unknown_word_are_wrong() {
+    for kind in KINDS_WITH_TRACE {
+        let mut run = correct_run();
         let n = run.first(kind);
         let at = run.entry(n);
-        run.seen.log[at].intact = false;
+        run.server.log[at].intact = false;
         assert_eq!((run.counts(kind).wrong_value, run.corrupted()), (1, 1), "{kind:?}");
-        let mut run = faithful();
-        run.seen.log.push(ExecutionRecord { kind, id: 77, intact: true, before: true, at: 0 });
+        let mut run = correct_run();
+        run.server.log.push(ExecutionRecord { kind, id: 77, intact: true, before: true, at: 0 });
         assert_eq!((run.counts(kind).wrong_value, run.corrupted()), (1, 1), "{kind:?}");
     }
 }
 
 #[test]
-fn messages_that_overtake_each_other_are_wrong() {
-    let mut run = faithful();
+fn out_of_order_messages_are_wrong() {
+    let mut run = correct_run();
     let n = run.first(Kind::Send);
     let next = run.workload.of_kind(Kind::Send, n + 1).unwrap();
     let (a, b) = (run.entry(n), run.entry(next));
-    run.seen.log.swap(a, b);
+    run.server.log.swap(a, b);
     assert_eq!((run.counts(Kind::Send).wrong_value, run.corrupted()), (1, 1));
 }
 
 #[test]
-fn a_wrong_old_value_and_a_wrong_read_are_wrong() {
+fn wrong_old_value_and_wrong_read_are_wrong() {
     for kind in [Kind::Cas, Kind::Read] {
-        let mut run = faithful();
+        let mut run = correct_run();
         let n = run.first(kind);
-        run.done(n).value = 5;
+        run.completion(n).value = 5;
         assert_eq!((run.counts(kind).wrong_value, run.corrupted()), (1, 1), "{kind:?}");
     }
 }
 
 #[test]
-fn the_counter_tells_lost_and_doubled_additions() {
-    let mut run = faithful();
-    run.seen.counter -= 2;
+fn counter_shows_lost_and_doubled_faas() {
+    let mut run = correct_run();
+    run.server.counter -= 2;
     assert_eq!((run.counts(Kind::Faa).lost, run.corrupted()), (2, 2));
-    let mut run = faithful();
-    run.seen.counter += 3;
+    let mut run = correct_run();
+    run.server.counter += 3;
     assert_eq!((run.counts(Kind::Faa).doubled, run.corrupted()), (3, 3));
 }
 
 #[test]
-fn an_old_value_returned_twice_or_out_of_range_is_wrong() {
-    let mut run = faithful();
+fn repeated_or_out_of_range_old_value_is_wrong() {
+    let mut run = correct_run();
     let n = run.first(Kind::Faa);
-    run.done(n).value -= 1;
+    run.completion(n).value -= 1;
     assert_eq!((run.counts(Kind::Faa).wrong_value, run.corrupted()), (1, 1));
     let last = (0..COUNT).rev().find(|&n| run.workload.ops[n].kind == Kind::Faa).unwrap();
-    let mut run = faithful();
-    run.done(last).value += 1;
+    let mut run = correct_run();
+    run.completion(last).value += 1;
     assert_eq!((run.counts(Kind::Faa).wrong_value, run.corrupted()), (1, 1));
 }
 
 /// Under `blanket`, everything in flight is replayed.
 #[test]
-fn resending_all_doubles_what_had_been_executed_and_spoils_the_values_behind() {
-    let mut run = faithful();
+fn blanket_replay_doubles_executed_operations_and_corrupts_later_values() {
+    let mut run = correct_run();
     let mut extra = 0;
     for n in FIRST_IN_FLIGHT..COUNT {
         let kind = run.workload.ops[n].kind;
         if n < END_IN_FLIGHT {
-            run.done(n).resolution = Resolution::Replayed;
+            run.completion(n).resolution = Resolution::Replayed;
         }
-        if n < EXECUTED && TRACED.contains(&kind) {
+        if n < EXECUTED && KINDS_WITH_TRACE.contains(&kind) {
             let at = run.entry(n);
-            let again = ExecutionRecord { before: false, ..run.seen.log[at] };
-            run.seen.log.push(again);
+            let again = ExecutionRecord { before: false, ..run.server.log[at] };
+            run.server.log.push(again);
         }
         extra += u64::from(n < EXECUTED && kind == Kind::Faa);
     }
-    for n in (FIRST_IN_FLIGHT..COUNT).filter(|&n| faithful().workload.ops[n].kind == Kind::Faa) {
-        run.done(n).value += extra;
+    for n in (FIRST_IN_FLIGHT..COUNT).filter(|&n| correct_run().workload.ops[n].kind == Kind::Faa) {
+        run.completion(n).value += extra;
     }
-    run.seen.counter += extra;
+    run.server.counter += extra;
     let check = run.check_round();
     assert!(extra > 0);
     for counts in check.kinds {
@@ -211,7 +211,7 @@ fn resending_all_doubles_what_had_been_executed_and_spoils_the_values_behind() {
 }
 
 #[test]
-fn named_errors_are_counted_apart_and_allow_what_they_say() {
+fn named_errors_are_counted_separately_and_allow_zero_or_one_execution() {
     for (outcome, least, most) in [
         (OpOutcome::Indeterminate, 0, 1),
         (OpOutcome::ValueLost, 1, 1),
@@ -220,13 +220,13 @@ fn named_errors_are_counted_apart_and_allow_what_they_say() {
         (OpOutcome::Flushed, 0, 0),
     ] {
         for times in 0..=2_u64 {
-            let mut run = faithful();
+            let mut run = correct_run();
             let n = run.first(Kind::Write);
-            run.done(n).outcome = outcome;
+            run.completion(n).outcome = outcome;
             let at = run.entry(n);
-            let entry = run.seen.log.remove(at);
+            let entry = run.server.log.remove(at);
             for _ in 0..times {
-                run.seen.log.push(entry);
+                run.server.log.push(entry);
             }
             let counts = run.counts(Kind::Write);
             assert_eq!(counts.posted, counts.completed + counts.not_completed());
@@ -238,22 +238,22 @@ fn named_errors_are_counted_apart_and_allow_what_they_say() {
 }
 
 #[test]
-fn an_operation_without_completion_is_an_error() {
-    let mut run = faithful();
+fn operation_without_completion_is_an_error() {
+    let mut run = correct_run();
     let n = run.first(Kind::Read);
-    run.posted.ops[n].completion = None;
+    run.client.ops[n].completion = None;
     let counts = run.counts(Kind::Read);
     assert_eq!((counts.errors, counts.corrupted()), (1, 0));
 }
 
 #[test]
-fn the_victim_and_the_reads_before_it_had_been_executed() {
-    let run = faithful();
+fn victim_and_earlier_reads_count_as_executed() {
+    let run = correct_run();
     let n = run.workload.of_kind(Kind::Read, EXECUTED).unwrap();
     assert!(n < END_IN_FLIGHT);
     assert!(!run.check_round().executed_before[n]);
     let facts = RoundFacts { victim: Some(n), flushed_means_not_executed: true };
-    let check = check_round(&run.workload, &run.posted, &run.seen, facts);
+    let check = check_round(&run.workload, &run.client, &run.server, facts);
     assert!(check.executed_before[n]);
     assert_eq!(check.kinds.iter().map(Counts::corrupted).sum::<u64>(), 0);
 }
