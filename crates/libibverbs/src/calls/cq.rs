@@ -103,11 +103,11 @@ pub(crate) unsafe fn create(
     let source = channel_object.map(|channel| &channel.source);
     let (id, virtual_cq) = match (&ctx.rails.multi_rail, source) {
         (Some(multi_rail), source) => {
-            let own = source.and_then(|source| match source {
+            let process_events = source.and_then(|source| match source {
                 EventSource::Process(events) => Some(Arc::clone(events)),
                 EventSource::Nic(_) => None,
             });
-            (ctx.nic().create_cq(cqe, multi_rail.domain().channel())?, Some(VirtualCq::new(own)))
+            (ctx.nic().create_cq(cqe, multi_rail.domain().channel())?, Some(VirtualCq::new(process_events)))
         }
         (None, Some(EventSource::Nic(channel))) => (ctx.nic().create_cq(cqe, Some(channel))?, None),
         (None, _) => (ctx.nic().create_cq(cqe, None)?, None),
