@@ -49,9 +49,9 @@ pub struct AlignedPaxos<V, R = AllRules, M = AllRules> {
     processes: u8,
     memories: u8,
     input: V,
-    leads: bool,
+    is_leader: bool,
     attempts: u64,
-    seen: u64,
+    highest_ballot: u64,
     attempt: Option<Attempt<V>>,
     acceptor: Acceptor<V>,
     slots: MemoryAcceptors<V, M>,
@@ -67,9 +67,9 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
             processes,
             memories,
             input,
-            leads: false,
+            is_leader: false,
             attempts: 0,
-            seen: 0,
+            highest_ballot: 0,
             attempt: None,
             acceptor: Acceptor::default(),
             slots: MemoryAcceptors::new(me, processes, memories),
@@ -107,14 +107,17 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
 
     fn begin(&mut self, out: &mut Actions<Self>) {
         let over = self.decided.is_some() && M::KEEPS_ACCEPTED;
-        if !self.leads || over || self.attempt.is_some() {
+        if !self.is_leader || over || self.attempt.is_some() {
             return;
         }
-        let untouched =
-            if R::SKIPS_PHASE_1_FOR_LEAST_BALLOT_ONLY { self.seen == 0 } else { self.attempts == 0 };
+        let untouched = if R::SKIPS_PHASE_1_FOR_LEAST_BALLOT_ONLY {
+            self.highest_ballot == 0
+        } else {
+            self.attempts == 0
+        };
         let least = self.me == ProcessId(0) && untouched;
-        let ballot = ballot_above(self.seen, self.me, self.processes);
-        self.seen = ballot;
+        let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
+        self.highest_ballot = ballot;
         self.attempts += 1;
         self.attempt = Some(Attempt::new(ballot));
         self.slots.begin(ballot, least, out);
@@ -167,7 +170,7 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
 
     /// Handles a refusal. `promised` is the higher ballot of the agent; 0 if it is unknown.
     fn on_refusal(&mut self, promised: u64, out: &mut Actions<Self>) {
-        self.seen = self.seen.max(promised);
+        self.highest_ballot = self.highest_ballot.max(promised);
         self.attempt = None;
         self.slots.abandon();
         self.begin(out);
@@ -176,12 +179,12 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
     fn on_message(&mut self, from: ProcessId, message: Message<V>, out: &mut Actions<Self>) {
         match message {
             Message::Prepare(ballot) => {
-                self.seen = self.seen.max(ballot);
+                self.highest_ballot = self.highest_ballot.max(ballot);
                 let answer = self.acceptor.prepare(ballot, R::KEEPS_PROMISES);
                 self.send(from, answer, out);
             }
             Message::Accept(ballot, value) => {
-                self.seen = self.seen.max(ballot);
+                self.highest_ballot = self.highest_ballot.max(ballot);
                 let answer = self.acceptor.accept(ballot, value, R::KEEPS_PROMISES);
                 self.send(from, answer, out);
             }
@@ -222,7 +225,7 @@ impl<V: Value, R: Rules, M: memory::Rules> Process for AlignedPaxos<V, R, M> {
     fn handle(&mut self, input: Input<Slot<V>, Message<V>>, out: &mut Actions<Self>) {
         match input {
             Input::Leader(p) => {
-                self.leads = p == self.me;
+                self.is_leader = p == self.me;
                 self.begin(out);
             }
             Input::Message { from, message } => self.on_message(from, message, out),
@@ -232,7 +235,7 @@ impl<V: Value, R: Rules, M: memory::Rules> Process for AlignedPaxos<V, R, M> {
                         self.adopt(last.filter(|_| R::ADOPTS_FROM_MEMORIES), out)
                     }
                     Some(PhaseResult::Accepted) => self.decide_if_accepted(out),
-                    Some(PhaseResult::Refused(seen)) => self.on_refusal(seen, out),
+                    Some(PhaseResult::Refused(highest_ballot)) => self.on_refusal(highest_ballot, out),
                     None => {}
                 }
             }

@@ -225,12 +225,12 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
     /// Scans the slots for the next message of `from`, or of the next sender that is not ignored and has room. Waits
     /// for a wake-up if one scan per sender made no progress.
     fn scan_next<M>(&mut self, from: ProcessId, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
-        let everybody = (0..self.processes).map(|p| ProcessId((from.0 + p) % self.processes));
+        let candidates = (0..self.processes).map(|p| ProcessId((from.0 + p) % self.processes));
         let active = |q: &ProcessId| {
             let sender = &self.senders[usize::from(q.0)];
             !sender.ignored && sender.next < self.room
         };
-        let active: Vec<ProcessId> = everybody.filter(active).collect();
+        let active: Vec<ProcessId> = candidates.filter(active).collect();
         if usize::from(self.idle_scans) >= active.len() {
             (self.phase, self.idle_scans) = (Phase::Waiting, 0);
             return out.push(Action::Wake);

@@ -95,11 +95,11 @@ pub(crate) fn translate_action<C, D, M, N>(
     message: impl Fn(M) -> N,
 ) -> Action<D, N> {
     match action {
-        Action::Send { to, message: said } => Action::Send { to, message: message(said) },
+        Action::Send { to, message: content } => Action::Send { to, message: message(content) },
         Action::Wake => Action::Wake,
         Action::FlipCoin => Action::FlipCoin,
-        Action::Invoke { memory, id: of_part, op } => {
-            Action::Invoke { memory, id: id(of_part), op: translate_op(op, region_offset, cell) }
+        Action::Invoke { memory, id: part_id, op } => {
+            Action::Invoke { memory, id: id(part_id), op: translate_op(op, region_offset, cell) }
         }
     }
 }
@@ -107,11 +107,11 @@ pub(crate) fn translate_action<C, D, M, N>(
 pub(crate) fn translate_op<C, D>(op: Op<C>, region_offset: u8, cell: impl Fn(C) -> D) -> Op<D> {
     match op {
         Op::Read { region, first, count } => Op::Read { region: region + region_offset, first, count },
-        Op::Write { region, register, cell: held } => {
-            Op::Write { region: region + region_offset, register, cell: cell(held) }
+        Op::Write { region, register, cell: content } => {
+            Op::Write { region: region + region_offset, register, cell: cell(content) }
         }
-        Op::WriteOnce { region, register, cell: held } => {
-            Op::WriteOnce { region: region + region_offset, register, cell: cell(held) }
+        Op::WriteOnce { region, register, cell: content } => {
+            Op::WriteOnce { region: region + region_offset, register, cell: cell(content) }
         }
         Op::ChangePermissions { region, permissions } => {
             Op::ChangePermissions { region: region + region_offset, permissions }

@@ -32,9 +32,9 @@ pub struct DiskPaxos<V, R = AllRules> {
     processes: u8,
     memories: u8,
     input: V,
-    leads: bool,
+    is_leader: bool,
     attempts: u64,
-    seen: u64,
+    highest_ballot: u64,
     attempt: Option<Attempt<V>>,
     outstanding: OutstandingOps<Slot<V>>,
     /// The slot that this process last began to write to every memory (the paper's `dblock`).
@@ -69,9 +69,9 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
             processes,
             memories,
             input,
-            leads: false,
+            is_leader: false,
             attempts: 0,
-            seen: 0,
+            highest_ballot: 0,
             attempt: None,
             outstanding: OutstandingOps::new(memories),
             own_slot: Slot::default(),
@@ -94,13 +94,13 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
     }
 
     fn begin(&mut self, out: &mut Actions<Self>) {
-        if !self.leads || self.decided.is_some() || self.attempt.is_some() {
+        if !self.is_leader || self.decided.is_some() || self.attempt.is_some() {
             return;
         }
         // The least ballot of all needs no phase 1: no process can have accepted a value in a lower one.
-        let least = self.me == ProcessId(0) && self.seen == 0;
-        let ballot = ballot_above(self.seen, self.me, self.processes);
-        self.seen = ballot;
+        let least = self.me == ProcessId(0) && self.highest_ballot == 0;
+        let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
+        self.highest_ballot = ballot;
         self.attempts += 1;
         self.own_slot.min = ballot;
         let last = self.own_slot.value.clone().map(|value| (self.own_slot.accepted, value));
@@ -166,7 +166,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
             (Step::Reading, Response::Cells(slots)) => {
                 *step = Step::Done;
                 let highest = slots.iter().map(|slot| slot.min).max().unwrap_or(0);
-                self.seen = self.seen.max(highest);
+                self.highest_ballot = self.highest_ballot.max(highest);
                 if highest > attempt.ballot {
                     self.attempt = None;
                     self.outstanding.abandon();
@@ -210,7 +210,7 @@ impl<V: Value, R: Rules> Process for DiskPaxos<V, R> {
     fn handle(&mut self, input: Input<Slot<V>, Decided<V>>, out: &mut Actions<Self>) {
         match input {
             Input::Leader(p) => {
-                self.leads = p == self.me;
+                self.is_leader = p == self.me;
                 self.begin(out);
             }
             Input::Message { message: Decided(value), .. } => {

@@ -76,9 +76,9 @@ pub struct FastPaxos<V, R = AllRules> {
     quorums: Quorums,
     /// The value that a leader proposes if it is free to choose: its own input, or the first proposal that it received.
     input: Option<V>,
-    leads: bool,
+    is_leader: bool,
     attempts: u64,
-    seen: u64,
+    highest_ballot: u64,
     /// The votes of the fast ballot.
     votes: Reports<V>,
     attempt: Option<(Attempt<V>, Reports<V>)>,
@@ -97,9 +97,9 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
             me,
             quorums,
             input,
-            leads: false,
+            is_leader: false,
             attempts: 0,
-            seen: 0,
+            highest_ballot: 0,
             votes: Vec::new(),
             attempt: None,
             acceptor: Acceptor::default(),
@@ -158,12 +158,12 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
     /// Begins a classic ballot. The first ballot after the fast ballot needs no promises if enough acceptors have
     /// voted.
     fn begin(&mut self, enough_voted: bool, out: &mut Actions<Self>) {
-        if !self.leads || self.decided.is_some() || self.attempt.is_some() {
+        if !self.is_leader || self.decided.is_some() || self.attempt.is_some() {
             return;
         }
-        let next = self.me == ProcessId(0) && self.seen == FAST;
-        let ballot = ballot_above(self.seen, self.me, self.quorums.processes);
-        self.seen = ballot;
+        let next = self.me == ProcessId(0) && self.highest_ballot == FAST;
+        let ballot = ballot_above(self.highest_ballot, self.me, self.quorums.processes);
+        self.highest_ballot = ballot;
         self.attempts += 1;
         let mut attempt = Attempt::new(ballot);
         if enough_voted && (next || !R::NEXT_BALLOT_ONLY) {
@@ -215,12 +215,12 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
         use paxos::Message;
         match message {
             Message::Prepare(ballot) => {
-                self.seen = self.seen.max(ballot);
+                self.highest_ballot = self.highest_ballot.max(ballot);
                 let answer = self.acceptor.prepare(ballot, R::KEEPS_PROMISES);
                 self.send(from, answer, out);
             }
             Message::Accept(ballot, value) => {
-                self.seen = self.seen.max(ballot);
+                self.highest_ballot = self.highest_ballot.max(ballot);
                 let answer = self.acceptor.accept(ballot, value, R::KEEPS_PROMISES);
                 self.send(from, answer, out);
             }
@@ -243,7 +243,7 @@ impl<V: Value, R: Rules> FastPaxos<V, R> {
                 }
             }
             Message::Refused(ballot, promised) => {
-                self.seen = self.seen.max(promised);
+                self.highest_ballot = self.highest_ballot.max(promised);
                 if self.attempt(ballot).is_some() {
                     self.attempt = None;
                     self.begin(false, out);
@@ -280,11 +280,11 @@ impl<V: Value, R: Rules> Process for FastPaxos<V, R> {
                 }
             }
             Input::Leader(p) => {
-                self.leads = p == self.me;
+                self.is_leader = p == self.me;
                 self.recover(out);
                 // The fast ballot may fail without a collision, if too many processes have crashed. Only a timeout
                 // reveals that.
-                if self.leads && self.decided.is_none() && self.attempt.is_none() {
+                if self.is_leader && self.decided.is_none() && self.attempt.is_none() {
                     out.push(Action::Wake);
                 }
             }
@@ -315,14 +315,13 @@ mod tests {
         for n in 1..=9u8 {
             for (f, e) in (0..=n).flat_map(|f| (0..=f).map(move |e| (f, e))) {
                 let Some(quorums) = Quorums::new(n, f, e) else { continue };
-                for (chosen, asked) in sets(n, quorums.fast)
-                    .into_iter()
-                    .flat_map(|chosen| sets(n, quorums.classic).into_iter().map(move |asked| (chosen, asked)))
-                {
+                for (chosen, reporting) in sets(n, quorums.fast).into_iter().flat_map(|chosen| {
+                    sets(n, quorums.classic).into_iter().map(move |reporting| (chosen, reporting))
+                }) {
                     // All other acceptors vote for one other value, which is greater or less. This is the hardest case.
                     for (value, other) in [(1, 2), (2, 1)] {
                         let vote = |p: u8| if chosen >> p & 1 == 1 { value } else { other };
-                        let voters = (0..n).filter(|p| asked >> p & 1 == 1);
+                        let voters = (0..n).filter(|p| reporting >> p & 1 == 1);
                         let reports = voters.map(|p| (ProcessId(p), FAST, vote(p))).collect();
                         assert_eq!(
                             pick::<u8, AllRules>(&reports),

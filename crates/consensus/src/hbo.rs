@@ -117,7 +117,7 @@ impl<R: Rules> Hbo<R> {
         }]
     }
 
-    fn vote(&mut self, vote: Vote, out: &mut Actions<Self>) {
+    fn begin_phase(&mut self, vote: Vote, out: &mut Actions<Self>) {
         self.agreed_votes.clear();
         self.awaiting_votes = false;
         let register = 2 * u16::from(self.round) + u16::from(self.phase == Phase::Propose);
@@ -152,8 +152,8 @@ impl<R: Rules> Hbo<R> {
 
     fn on_votes(&mut self, round: u8, phase: Phase, votes: Vec<(ProcessId, Vote)>, out: &mut Actions<Self>) {
         if (round, phase) >= (self.round, self.phase) {
-            let received_votes = self.received_votes.entry((round, phase)).or_default();
-            votes.into_iter().for_each(|(q, vote)| _ = received_votes.entry(q).or_insert(vote));
+            let received = self.received_votes.entry((round, phase)).or_default();
+            votes.into_iter().for_each(|(q, vote)| _ = received.entry(q).or_insert(vote));
         }
         let half = usize::from(self.processes / 2);
         let Some(received_votes) =
@@ -166,14 +166,14 @@ impl<R: Rules> Hbo<R> {
         }
         let votes_for = |value| received_votes.values().filter(|&&vote| vote == Vote::For(value)).count();
         let enough = if R::BY_MAJORITY { half } else { 0 };
-        let sides = [false, true];
-        let chosen = sides.into_iter().find(|&value| votes_for(value) > enough);
-        let proposed = sides.into_iter().find(|&value| votes_for(value) > 0);
+        let values = [false, true];
+        let chosen = values.into_iter().find(|&value| votes_for(value) > enough);
+        let proposed = values.into_iter().find(|&value| votes_for(value) > 0);
         self.received_votes.remove(&(self.round, self.phase));
         match (self.phase, chosen) {
             (Phase::Report, _) => {
                 self.phase = Phase::Propose;
-                self.vote(chosen.map_or(Vote::Unsure, Vote::For), out);
+                self.begin_phase(chosen.map_or(Vote::Unsure, Vote::For), out);
             }
             (Phase::Propose, Some(value)) => self.decide(value, out),
             (Phase::Propose, None) => match proposed.filter(|_| R::ADOPTS) {
@@ -185,7 +185,7 @@ impl<R: Rules> Hbo<R> {
 
     fn next_round(&mut self, value: bool, out: &mut Actions<Self>) {
         (self.value, self.round, self.phase) = (value, self.round + 1, Phase::Report);
-        self.vote(Vote::For(value), out);
+        self.begin_phase(Vote::For(value), out);
     }
 
     fn decide(&mut self, value: bool, out: &mut Actions<Self>) {
@@ -210,7 +210,7 @@ impl<R: Rules> Process for Hbo<R> {
             return;
         }
         match input {
-            Input::Start => self.vote(Vote::For(self.value), out),
+            Input::Start => self.begin_phase(Vote::For(self.value), out),
             Input::Response { memory, response: Response::Cells(cells), .. } => {
                 if let [Some(vote)] = cells[..] {
                     self.on_vote_agreed(ProcessId(memory.0), vote, out);

@@ -133,8 +133,8 @@ impl Process for Heartbeat {
                 *outstanding = outstanding.saturating_sub(1);
                 if let Response::Cells(counters) = response {
                     self.responded = true;
-                    let mine = counters.get(usize::from(self.me.0)).copied().unwrap_or(0);
-                    self.counter = self.counter.max(mine);
+                    let own = counters.get(usize::from(self.me.0)).copied().unwrap_or(0);
+                    self.counter = self.counter.max(own);
                     for (peer, counter) in self.peers.iter_mut().zip(counters) {
                         peer.advanced |= counter > peer.counter;
                         peer.counter = peer.counter.max(counter);

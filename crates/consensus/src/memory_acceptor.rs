@@ -25,11 +25,11 @@ pub(crate) struct MemoryAcceptors<V, R> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 enum Phase {
-    Taking,
-    Promising,
-    Reading,
+    TakingPermission,
+    WritingBallot,
+    ReadingSlots,
     Ready,
-    Writing,
+    WritingValue,
     Accepted,
 }
 
@@ -61,16 +61,16 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
     /// Begins an attempt. With `ready`, the attempt skips phase 1 at every memory.
     pub(crate) fn begin(&mut self, ballot: u64, ready: bool, out: &mut Vec<Action<Slot<V>, impl Clone>>) {
         self.ballot = ballot;
-        self.phases = vec![if ready { Phase::Ready } else { Phase::Taking }; self.own_slots.len()];
-        for memory in self.memories_in(Phase::Taking) {
-            self.enter_phase(memory, Phase::Taking, None, out);
+        self.phases = vec![if ready { Phase::Ready } else { Phase::TakingPermission }; self.own_slots.len()];
+        for memory in self.memories_in(Phase::TakingPermission) {
+            self.enter_phase(memory, Phase::TakingPermission, None, out);
         }
     }
 
     /// Writes the chosen value to every memory that is ready.
     pub(crate) fn write(&mut self, value: &V, out: &mut Vec<Action<Slot<V>, impl Clone>>) {
         for memory in self.memories_in(Phase::Ready) {
-            self.enter_phase(memory, Phase::Writing, Some(value), out);
+            self.enter_phase(memory, Phase::WritingValue, Some(value), out);
         }
     }
 
@@ -105,10 +105,12 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         }
         let phase = *self.phases.get(usize::from(memory.0)).filter(|_| !abandoned)?;
         match (phase, response) {
-            (Phase::Taking, Response::Ack) => self.enter_phase(memory, Phase::Promising, None, out),
-            (Phase::Promising, Response::Ack) => self.enter_phase(memory, Phase::Reading, None, out),
-            (Phase::Reading, Response::Cells(slots)) => return Some(self.scan(memory, &slots)),
-            (Phase::Writing, Response::Ack) => {
+            (Phase::TakingPermission, Response::Ack) => {
+                self.enter_phase(memory, Phase::WritingBallot, None, out)
+            }
+            (Phase::WritingBallot, Response::Ack) => self.enter_phase(memory, Phase::ReadingSlots, None, out),
+            (Phase::ReadingSlots, Response::Cells(slots)) => return Some(self.scan(memory, &slots)),
+            (Phase::WritingValue, Response::Ack) => {
                 self.phases[usize::from(memory.0)] = Phase::Accepted;
                 return Some(PhaseResult::Accepted);
             }
@@ -143,15 +145,15 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         let min = self.ballot;
         let write = |cell| Op::Write { region: 0, register: self.me.0.into(), cell };
         let op = match phase {
-            Phase::Taking if R::EXCLUSIVE_WRITER => Op::ChangePermissions {
+            Phase::TakingPermission if R::EXCLUSIVE_WRITER => Op::ChangePermissions {
                 region: 0,
                 permissions: Permissions::single_writer(self.processes, self.me),
             },
-            Phase::Taking => return self.enter_phase(memory, Phase::Promising, None, out),
-            Phase::Promising if R::KEEPS_ACCEPTED => write(Slot { min, ..self.own_slots[at].clone() }),
-            Phase::Promising => write(Slot { min, ..Slot::default() }),
-            Phase::Reading => Op::Read { region: 0, first: 0, count: self.processes.into() },
-            Phase::Writing => write(Slot { min, accepted: min, value: value.cloned() }),
+            Phase::TakingPermission => return self.enter_phase(memory, Phase::WritingBallot, None, out),
+            Phase::WritingBallot if R::KEEPS_ACCEPTED => write(Slot { min, ..self.own_slots[at].clone() }),
+            Phase::WritingBallot => write(Slot { min, ..Slot::default() }),
+            Phase::ReadingSlots => Op::Read { region: 0, first: 0, count: self.processes.into() },
+            Phase::WritingValue => write(Slot { min, accepted: min, value: value.cloned() }),
             Phase::Ready | Phase::Accepted => return,
         };
         self.outstanding.invoke(memory, op, R::ONE_AT_A_TIME, out);

@@ -45,9 +45,9 @@ pub struct Paxos<V, R = AllRules> {
     me: ProcessId,
     processes: u8,
     input: V,
-    leads: bool,
+    is_leader: bool,
     attempts: u64,
-    seen: u64,
+    highest_ballot: u64,
     attempt: Option<Attempt<V>>,
     acceptor: Acceptor<V>,
     decided: Option<V>,
@@ -115,9 +115,9 @@ impl<V: Value, R: Rules> Paxos<V, R> {
             me,
             processes,
             input,
-            leads: false,
+            is_leader: false,
             attempts: 0,
-            seen: 0,
+            highest_ballot: 0,
             attempt: None,
             acceptor: Acceptor::default(),
             decided: None,
@@ -139,14 +139,14 @@ impl<V: Value, R: Rules> Paxos<V, R> {
     }
 
     fn begin(&mut self, out: &mut Actions<Self>) {
-        if !self.leads || self.decided.is_some() || self.attempt.is_some() {
+        if !self.is_leader || self.decided.is_some() || self.attempt.is_some() {
             return;
         }
         // The condition is not "the first attempt": once this process has promised another ballot, its own ballot is
         // not the least any more.
-        let least = self.me == ProcessId(0) && self.seen == 0;
-        let ballot = ballot_above(self.seen, self.me, self.processes);
-        self.seen = ballot;
+        let least = self.me == ProcessId(0) && self.highest_ballot == 0;
+        let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
+        self.highest_ballot = ballot;
         self.attempts += 1;
         self.attempt = Some(Attempt::new(ballot));
         match least {
@@ -168,12 +168,12 @@ impl<V: Value, R: Rules> Paxos<V, R> {
         let quorum = majority(self.processes.into());
         match message {
             Message::Prepare(ballot) => {
-                self.seen = self.seen.max(ballot);
+                self.highest_ballot = self.highest_ballot.max(ballot);
                 let reply = self.acceptor.prepare(ballot, R::KEEPS_PROMISES);
                 self.send(from, reply, out);
             }
             Message::Accept(ballot, value) => {
-                self.seen = self.seen.max(ballot);
+                self.highest_ballot = self.highest_ballot.max(ballot);
                 let reply = self.acceptor.accept(ballot, value, R::KEEPS_PROMISES);
                 self.send(from, reply, out);
             }
@@ -198,7 +198,7 @@ impl<V: Value, R: Rules> Paxos<V, R> {
                 }
             }
             Message::Refused(ballot, promised) => {
-                self.seen = self.seen.max(promised);
+                self.highest_ballot = self.highest_ballot.max(promised);
                 if self.attempt.as_ref().is_some_and(|a| a.ballot == ballot) {
                     self.attempt = None;
                     self.begin(out);
@@ -220,7 +220,7 @@ impl<V: Value, R: Rules> Process for Paxos<V, R> {
     fn handle(&mut self, input: Input<(), Message<V>>, out: &mut Actions<Self>) {
         match input {
             Input::Leader(p) => {
-                self.leads = p == self.me;
+                self.is_leader = p == self.me;
                 self.begin(out);
             }
             Input::Message { from, message } => self.on_message(from, message, out),

@@ -68,10 +68,10 @@ pub struct ProtectedMemoryPaxos<V, R = AllRules> {
     processes: u8,
     memories: u8,
     input: V,
-    leads: bool,
+    is_leader: bool,
     /// The number of attempts begun.
     attempts: u64,
-    seen: u64,
+    highest_ballot: u64,
     attempt: Option<Attempt<V>>,
     slots: MemoryAcceptors<V, R>,
     decided: Option<V>,
@@ -100,9 +100,9 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
             processes,
             memories,
             input,
-            leads: false,
+            is_leader: false,
             attempts: 0,
-            seen: 0,
+            highest_ballot: 0,
             attempt: None,
             slots: MemoryAcceptors::new(me, processes, memories),
             decided: None,
@@ -126,11 +126,11 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
 
     fn begin(&mut self, out: &mut Actions<Self>) {
         let over = self.decided.is_some() && R::KEEPS_ACCEPTED;
-        if !self.leads || over || self.attempt.is_some() {
+        if !self.is_leader || over || self.attempt.is_some() {
             return;
         }
-        let ballot = ballot_above(self.seen, self.me, self.processes);
-        self.seen = ballot;
+        let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
+        self.highest_ballot = ballot;
         // Process 0 has the permission to write initially, and no process can have written a value before its first
         // attempt.
         let first = self.me == ProcessId(0) && self.attempts == 0;
@@ -198,7 +198,7 @@ impl<V: Value, R: Rules> Process for ProtectedMemoryPaxos<V, R> {
     fn handle(&mut self, input: Input<Slot<V>, Decided<V>>, out: &mut Actions<Self>) {
         match input {
             Input::Leader(p) => {
-                self.leads = p == self.me;
+                self.is_leader = p == self.me;
                 self.begin(out);
             }
             Input::Message { message: Decided(value), .. } => self.decide(value),
@@ -206,8 +206,8 @@ impl<V: Value, R: Rules> Process for ProtectedMemoryPaxos<V, R> {
                 match self.slots.on_response(memory, id, response, out) {
                     Some(PhaseResult::Ready(last)) => self.adopt(last, out),
                     Some(PhaseResult::Accepted) => self.decide_if_accepted(out),
-                    Some(PhaseResult::Refused(seen)) => {
-                        self.seen = self.seen.max(seen);
+                    Some(PhaseResult::Refused(highest_ballot)) => {
+                        self.highest_ballot = self.highest_ballot.max(highest_ballot);
                         self.abort(out);
                     }
                     None => {}

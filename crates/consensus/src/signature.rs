@@ -192,20 +192,20 @@ mod tests {
     const P0: ProcessId = ProcessId(0);
     const P1: ProcessId = ProcessId(1);
 
-    fn real(instance: u64) -> [Ed25519; 2] {
+    fn ed25519_signers(instance: u64) -> [Ed25519; 2] {
         let secrets = [[7; 32], [8; 32]];
         let public_keys: Arc<[_]> =
             secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();
         secrets.map(|secret| Ed25519::new(instance, &secret, Arc::clone(&public_keys)))
     }
 
-    fn symbolic(instance: u64) -> [Symbolic; 2] {
+    fn symbolic_signers(instance: u64) -> [Symbolic; 2] {
         Symbolic::all(instance, 2).try_into().expect("two")
     }
 
     /// Verifies the properties of a signer. The two arguments are the signers of two instances.
-    fn binds<K: Signer>([mine, peer]: [K; 2], [other, _]: [K; 2]) {
-        let signature = mine.sign(ONE, &"yes");
+    fn assert_signature_binds<K: Signer>([own, peer]: [K; 2], [other, _]: [K; 2]) {
+        let signature = own.sign(ONE, &"yes");
         assert!(peer.verifies(P0, ONE, &"yes", &signature));
         assert!(!peer.verifies(P1, ONE, &"yes", &signature), "another signer");
         assert!(!peer.verifies(ProcessId(200), ONE, &"yes", &signature), "unknown signer");
@@ -217,14 +217,14 @@ mod tests {
 
     #[test]
     fn signature_binds_signer_statement_purpose_and_instance() {
-        binds(real(1), real(2));
-        binds(symbolic(1), symbolic(2));
+        assert_signature_binds(ed25519_signers(1), ed25519_signers(2));
+        assert_signature_binds(symbolic_signers(1), symbolic_signers(2));
     }
 
     #[test]
     fn verified_removes_forged_signatures() {
-        let [mine, peer] = real(1);
-        let mut signed = Signed::by(P0, &mine, ONE, 3, 10);
+        let [own, peer] = ed25519_signers(1);
+        let mut signed = Signed::by(P0, &own, ONE, 3, 10);
         let replayed = signed.by[&P0].clone();
         signed.by.insert(P1, replayed.clone());
         signed.by.insert(ProcessId(255), replayed);
@@ -235,8 +235,8 @@ mod tests {
 
     #[test]
     fn arbitrary_signature_bytes_do_not_panic() {
-        let [mine, peer] = real(1);
-        let Ed25519Signature(r, s) = mine.sign(ONE, &"yes");
+        let [own, peer] = ed25519_signers(1);
+        let Ed25519Signature(r, s) = own.sign(ONE, &"yes");
         for (r, s) in [([0; 32], [0; 32]), ([255; 32], [255; 32]), (r, [255; 32]), ([1; 32], s), (s, r)] {
             assert!(!peer.verifies(P0, ONE, &"yes", &Ed25519Signature(r, s)));
         }

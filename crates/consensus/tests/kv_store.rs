@@ -35,7 +35,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         2 => Just(Step::Open),
         2 => (0..3_u8).prop_map(Step::Get),
-        8 => (0..5_usize, -1..3_i64, change()).prop_map(|(s, ahead, change)| Step::Change(s, ahead, change)),
+        8 => (0..5_usize, -1..3_i64, change()).prop_map(|(s, offset, change)| Step::Change(s, offset, change)),
         1 => Just(Step::Snapshot),
     ];
     prop::collection::vec(step, 0..80)
@@ -43,12 +43,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// The reference model: a map, and the sessions in least-recently-used order.
 #[derive(Default)]
-struct Plain {
+struct Model {
     values: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
     sessions: Vec<(Session, u64, Reply)>,
 }
 
-impl Plain {
+impl Model {
     fn open(&mut self, session: Session) {
         if self.sessions.len() == usize::from(LIMITS.sessions) {
             self.sessions.remove(0);
@@ -57,7 +57,10 @@ impl Plain {
     }
 
     fn last(&self, session: Session) -> u64 {
-        self.sessions.iter().find(|used| used.0 == session).map_or(1, |used| used.1)
+        self.sessions
+            .iter()
+            .find(|session_state| session_state.0 == session)
+            .map_or(1, |session_state| session_state.1)
     }
 
     /// With `full`, the store had no room for the change.
@@ -69,7 +72,7 @@ impl Plain {
         change: &Change,
         full: bool,
     ) -> (Reply, Option<Event>) {
-        let Some(at) = self.sessions.iter().position(|used| used.0 == session) else {
+        let Some(at) = self.sessions.iter().position(|session_state| session_state.0 == session) else {
             return (Reply::SessionExpired, None);
         };
         if sequence < self.sessions[at].1 {
@@ -110,7 +113,7 @@ proptest! {
 
     #[test]
     fn store_equals_map_that_applies_each_change_once(steps in steps()) {
-        let (mut store, mut plain) = (KvStore::<AllRules>::new(LIMITS), Plain::default());
+        let (mut store, mut model) = (KvStore::<AllRules>::new(LIMITS), Model::default());
         let mut opened = Vec::new();
         for (index, step) in (1..).zip(steps) {
             match step {
@@ -120,23 +123,23 @@ proptest! {
                     prop_assert_eq!(event, None);
                     prop_assert!(!opened.contains(&session), "the store reused a session number");
                     opened.push(session);
-                    plain.open(session);
+                    model.open(session);
                 }
                 Step::Get(key) => {
-                    let said = store.apply(index, &Request::Get { key: vec![key] }.encode());
-                    prop_assert_eq!(said, (Reply::Value(plain.values.get(&[key][..]).cloned()), None));
+                    let actual = store.apply(index, &Request::Get { key: vec![key] }.encode());
+                    prop_assert_eq!(actual, (Reply::Value(model.values.get(&[key][..]).cloned()), None));
                 }
-                Step::Change(nth, ahead, change) => {
+                Step::Change(nth, offset, change) => {
                     let Some(&session) = opened.iter().rev().nth(nth) else { continue };
-                    let sequence = plain.last(session).saturating_add_signed(ahead);
+                    let sequence = model.last(session).saturating_add_signed(offset);
                     let command = Request::Change { session, sequence, change: change.clone() }.encode();
-                    let said = store.apply(index, &command);
-                    let full = said.0 == Reply::Full;
-                    let expected = plain.change_once(index, session, sequence, &change, full);
-                    prop_assert_eq!(&said, &expected);
+                    let actual = store.apply(index, &command);
+                    let full = actual.0 == Reply::Full;
+                    let expected = model.change_once(index, session, sequence, &change, full);
+                    prop_assert_eq!(&actual, &expected);
                     // A retry returns the same reply, and changes nothing.
-                    prop_assert_eq!(store.apply(index + 1, &command), (said.0.clone(), None));
-                    prop_assert_eq!(plain.change_once(index + 1, session, sequence, &change, full), (said.0, None));
+                    prop_assert_eq!(store.apply(index + 1, &command), (actual.0.clone(), None));
+                    prop_assert_eq!(model.change_once(index + 1, session, sequence, &change, full), (actual.0, None));
                 }
                 Step::Snapshot => {
                     let restored = KvStore::restore(&store.snapshot()).expect("a snapshot");
@@ -145,7 +148,7 @@ proptest! {
                 }
             }
             for key in 0..3_u8 {
-                prop_assert_eq!(store.get(&[key]), plain.values.get(&[key][..]));
+                prop_assert_eq!(store.get(&[key]), model.values.get(&[key][..]));
             }
             prop_assert!(store.snapshot().len() <= LIMITS.bytes as usize);
         }

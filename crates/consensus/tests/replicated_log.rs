@@ -78,9 +78,9 @@ fn queued_commands_share_entries_and_full_queue_refuses() {
         other => panic!("{other:?}"),
     });
     assert_eq!(entries.collect::<Vec<_>>(), [vec![0, 0], vec![1, 1], vec![2, 2, 3, 3], vec![4, 4, 5, 5]]);
-    let fates: Vec<_> = driver.log.take_outcomes().into_iter().map(|(_, fate)| fate).collect();
+    let outcomes: Vec<_> = driver.log.take_outcomes().into_iter().map(|(_, fate)| fate).collect();
     let at = [(1, 0), (2, 0), (3, 0), (3, 1), (4, 0), (4, 1)];
-    assert_eq!(fates, at.map(|(index, position)| CommitOutcome::Committed { index, position }));
+    assert_eq!(outcomes, at.map(|(index, position)| CommitOutcome::Committed { index, position }));
 }
 
 #[test]
@@ -109,9 +109,9 @@ fn oversized_command_and_empty_leader_set_are_refused() {
     let most = CONFIG.max_command_bytes();
     assert_eq!(driver.log.submit(vec![0; most + 1], &mut driver.actions).err(), Some(LogError::TooLarge));
     assert!(driver.log.submit(vec![0; most], &mut driver.actions).is_ok());
-    for nobody in [ProcessSet::NONE, ProcessSet::only(ProcessId(2))] {
+    for leaders in [ProcessSet::NONE, ProcessSet::only(ProcessId(2))] {
         assert_eq!(
-            driver.log.set_eligible_leaders(nobody, &mut driver.actions).err(),
+            driver.log.set_eligible_leaders(leaders, &mut driver.actions).err(),
             Some(LogError::NoEligibleLeader)
         );
     }
@@ -127,8 +127,8 @@ fn deposed_leader_reports_unknown_outcomes() {
     let mut driver = Driver::lead();
     assert_eq!([driver.submit(0), driver.submit(1), driver.submit(2)], [Ok(()); 3]);
     driver.log.handle(Input::Leader(ProcessId(0)), &mut driver.actions);
-    let fates: Vec<_> = driver.log.take_outcomes().into_iter().map(|(_, fate)| fate).collect();
-    assert_eq!(fates, [CommitOutcome::Unknown; 3]);
+    let outcomes: Vec<_> = driver.log.take_outcomes().into_iter().map(|(_, fate)| fate).collect();
+    assert_eq!(outcomes, [CommitOutcome::Unknown; 3]);
     // The memory executes the operations of the ended term all the same. The process finds the entries when it leads
     // again.
     driver.run();
@@ -177,8 +177,8 @@ fn leader_that_becomes_ineligible_announces_its_last_entry() {
     let other = ProcessSet::only(ProcessId(0));
     driver.log.set_eligible_leaders(other, &mut driver.actions).expect("the process leads");
     driver.submit(1).expect("the queue has room");
-    let asked = core::mem::take(&mut driver.actions);
-    let entries: Vec<_> = asked
+    let actions = core::mem::take(&mut driver.actions);
+    let entries: Vec<_> = actions
         .into_iter()
         .filter_map(|action| match action {
             Action::Invoke { memory, id, op } => Some((memory, id, op)),
@@ -190,8 +190,8 @@ fn leader_that_becomes_ineligible_announces_its_last_entry() {
     let response = driver.memory.execute(ME, &op);
     driver.log.handle(Input::Response { memory, id, response }, &mut driver.actions);
     assert!(!driver.log.is_leader());
-    let told = |action: &Action<Cell, Committed>| {
+    let announces = |action: &Action<Cell, Committed>| {
         matches!(action, Action::Send { to: ProcessId(0), message: Committed { index: 1, .. } })
     };
-    assert!(driver.actions.iter().any(told), "{:?}", driver.actions);
+    assert!(driver.actions.iter().any(announces), "{:?}", driver.actions);
 }

@@ -47,7 +47,7 @@ pub(super) struct MemoryProgress {
     /// The content of its header.
     pub(super) header: Header,
     /// The write of this term's ballot to the header has been invoked.
-    pub(super) ballot_invoked: bool,
+    pub(super) ballot_write_invoked: bool,
     /// The next index to write.
     next: u64,
     pub(super) transfer: SnapshotTransfer,
@@ -59,7 +59,7 @@ impl MemoryProgress {
         MemoryProgress {
             phase: Phase::Waiting,
             header: Header::default(),
-            ballot_invoked: false,
+            ballot_write_invoked: false,
             next: 0,
             transfer: SnapshotTransfer::Idle,
         }
@@ -242,7 +242,10 @@ impl LeaderState {
             // Another process has taken the permission, or the connection broke. The leader learns which when it reads
             // the header again.
             (_, Response::Nak, _) => {
-                *memory = MemoryProgress { ballot_invoked: memory.ballot_invoked, ..MemoryProgress::new() };
+                *memory = MemoryProgress {
+                    ballot_write_invoked: memory.ballot_write_invoked,
+                    ..MemoryProgress::new()
+                };
                 state.inflight.abandon_at(m);
                 state.retaken += 1;
             }

@@ -15,7 +15,7 @@ use crate::{Action, Op, Permissions, Response};
 pub(super) enum Phase {
     /// The memory may still have operations of an earlier term outstanding.
     Waiting,
-    /// No other process may write the memory.
+    /// The process holds the exclusive permission to write.
     Taken,
     /// The header holds no higher ballot.
     Checked,
@@ -96,7 +96,7 @@ impl LeaderState {
             }
             (Phase::Taken, _) => (OpPurpose::Header, READ_HEADER),
             (Phase::Checked, _) => {
-                memory.ballot_invoked = true;
+                memory.ballot_write_invoked = true;
                 let header = Header { ballot: self.ballot, ..memory.header };
                 (OpPurpose::Ballot, write(0, Cell::Header(header)))
             }
@@ -125,9 +125,10 @@ impl LeaderState {
                 }
                 state.observe_header(&memory.header);
                 let behind = memory.header.snapshot.index > self.floor && self.takeover.is_some();
-                // The header holds this process's ballot from before it lost its state. The process does not know what
-                // it wrote in that ballot.
-                let least = self.ballot + u64::from(memory.ballot_invoked || !R::RESTARTS_ABOVE_OWN_BALLOT);
+                // If this term has not written its ballot to the header, an equal ballot there is from before the process
+                // lost its state. The process does not know what it wrote in that ballot, and needs a higher one.
+                let least =
+                    self.ballot + u64::from(memory.ballot_write_invoked || !R::RESTARTS_ABOVE_OWN_BALLOT);
                 if behind || memory.header.ballot >= least && R::CHECKS_BALLOT {
                     return Err(Deposed);
                 }
