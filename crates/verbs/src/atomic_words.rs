@@ -1,14 +1,14 @@
-//! Memory of our own, as words that all may access at any time.
+//! Memory as atomic 8-byte words, which all threads may access at any time.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 pub(crate) const WORD: usize = size_of::<u64>();
 
-/// Zeroed words. Ranges are checked by who calls.
+/// Atomic words. The caller checks ranges.
 pub(crate) struct AtomicWords(Box<[AtomicU64]>);
 
 impl AtomicWords {
-    /// Room for `len` bytes.
+    /// Allocates zeroed words for `len` bytes.
     pub(crate) fn new(len: usize) -> AtomicWords {
         AtomicWords((0..len.div_ceil(WORD)).map(|_| AtomicU64::new(0)).collect())
     }
@@ -17,7 +17,7 @@ impl AtomicWords {
         self.0.as_ptr().addr() as u64
     }
 
-    /// Copies bytes out, starting at `offset`; the first word with acquire ordering.
+    /// Copies bytes out, starting at `offset`. The first word is loaded with acquire ordering.
     pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
         if out.is_empty() {
             return;
@@ -42,7 +42,7 @@ impl AtomicWords {
         }
     }
 
-    /// Copies bytes in, starting at `offset`; the last word last, with release ordering.
+    /// Copies bytes in, starting at `offset`. The last word is stored last, with release ordering.
     pub(crate) fn write(&self, offset: usize, data: &[u8]) {
         let mut word = offset / WORD;
         let lead = offset % WORD;
@@ -70,27 +70,27 @@ impl AtomicWords {
         }
     }
 
-    /// The word at `offset`, in the machine's byte order.
+    /// Loads the word at `offset`, in the machine's byte order.
     pub(crate) fn load(&self, offset: usize) -> u64 {
-        seen(self.0[offset / WORD].load(Ordering::Acquire))
+        from_stored(self.0[offset / WORD].load(Ordering::Acquire))
     }
 
     pub(crate) fn store(&self, offset: usize, value: u64) {
-        self.0[offset / WORD].store(stored(value), Ordering::Release);
+        self.0[offset / WORD].store(to_stored(value), Ordering::Release);
     }
 
     pub(crate) fn swap(&self, offset: usize, value: u64) -> u64 {
-        seen(self.0[offset / WORD].swap(stored(value), Ordering::AcqRel))
+        from_stored(self.0[offset / WORD].swap(to_stored(value), Ordering::AcqRel))
     }
 
     pub(crate) fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> Result<u64, u64> {
         self.0[offset / WORD]
-            .compare_exchange(stored(current), stored(new), Ordering::AcqRel, Ordering::Acquire)
-            .map(seen)
-            .map_err(seen)
+            .compare_exchange(to_stored(current), to_stored(new), Ordering::AcqRel, Ordering::Acquire)
+            .map(from_stored)
+            .map_err(from_stored)
     }
 
-    /// Stores some bytes of one word and keeps its neighbours: others may be writing those at the same time.
+    /// Stores some bytes of one word by compare-and-swap, because another thread may write the other bytes at the same time.
     fn merge(&self, word: usize, lead: usize, data: &[u8]) {
         fence(Ordering::Release);
         let (mut bytes, mut mask) = ([0; WORD], [0; WORD]);
@@ -111,11 +111,12 @@ fn word_of(chunk: &[u8]) -> u64 {
     u64::from_le_bytes(chunk.try_into().expect("chunks_exact gives whole words"))
 }
 
-/// AtomicWords hold their bytes in ascending order, whatever the machine's.
-fn stored(value: u64) -> u64 {
+/// Converts a value to its stored form. Stored words are little-endian on every machine, so byte copies keep the order of bytes.
+fn to_stored(value: u64) -> u64 {
     u64::from_le_bytes(value.to_ne_bytes())
 }
 
-fn seen(word: u64) -> u64 {
+/// Converts a stored word to its value.
+fn from_stored(word: u64) -> u64 {
     u64::from_ne_bytes(word.to_le_bytes())
 }

@@ -3,51 +3,51 @@ use core::fmt;
 use crate::atomic_words::{AtomicWords, WORD};
 use crate::{ForeignMemory, Unmapped};
 
-/// Memory that may be registered with NICs: its own, or lent by its owner.
+/// Memory that can be registered with NICs: memory of its own, or [`ForeignMemory`].
 ///
-/// Outsiders write registered memory at any time, so it is never lent as a `&[u8]`: it is read and written by copies.
-/// All access is by aligned 8-byte words, relaxed, in ascending order; the last word of a copy is stored with release
-/// and the first word of a read loaded with acquire ordering, so that who sees the last byte of a write sees all of
-/// it. A copy of more than one word is not atomic: readers may see it torn, as with real DMA.
+/// Peers write registered memory at any time, so a buffer never exposes it as a `&[u8]`. Methods copy bytes in and out. A copy
+/// accesses aligned 8-byte words in ascending order with relaxed ordering. A write stores its last word with release ordering, and
+/// a read loads its first word with acquire ordering: a reader that sees the last byte of a write also sees all earlier bytes. A
+/// copy of more than one word is not atomic. Readers may see it torn, as with the DMA of a hardware NIC.
 ///
-/// Lent memory may go at any time. Who may meet it uses the `try_` forms; the others are for a buffer's own memory,
-/// which stays.
+/// Foreign memory may be unmapped at any time. Code that may handle foreign memory uses the `try_` methods. The other methods
+/// panic if foreign memory is unmapped.
 pub struct Buffer {
-    place: Place,
+    storage: Storage,
     addr: u64,
     len: usize,
 }
 
-enum Place {
+enum Storage {
     Own(AtomicWords),
     Foreign(Box<dyn ForeignMemory>),
 }
 
 impl Buffer {
-    /// A zeroed buffer of `len` bytes of its own.
+    /// Creates a zeroed buffer of `len` bytes.
     pub fn new(len: usize) -> Buffer {
         let words = AtomicWords::new(len);
-        Buffer { addr: words.addr(), place: Place::Own(words), len }
+        Buffer { addr: words.addr(), storage: Storage::Own(words), len }
     }
 
-    /// The first `len` bytes of memory of another owner. Work requests name the first byte by `addr`, which need not
-    /// be where it lies (`ibv_reg_mr_iova2`).
+    /// Creates a buffer of the first `len` bytes of foreign memory. Work requests address its first byte by `addr`, which may
+    /// differ from the memory's own address (`ibv_reg_mr_iova2`).
     pub fn from_foreign(memory: Box<dyn ForeignMemory>, addr: u64, len: usize) -> Buffer {
-        Buffer { place: Place::Foreign(memory), addr, len }
+        Buffer { storage: Storage::Foreign(memory), addr, len }
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address by which work requests name its first byte. Of own memory that is where it lies in this process,
-    /// 8-byte aligned; lent memory may begin at any byte.
+    /// Returns the address by which work requests name the first byte. For the buffer's own memory this is the address in this
+    /// process, aligned to 8 bytes. Foreign memory may start at any address.
     pub fn addr(&self) -> u64 {
         self.addr
     }
@@ -55,31 +55,31 @@ impl Buffer {
     /// Copies bytes out, starting at `offset`.
     ///
     /// # Errors
-    /// Lent memory is gone.
+    /// [`Unmapped`] if foreign memory is unmapped or not readable.
     ///
     /// # Panics
     /// If the range does not lie within the buffer.
     pub fn try_read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
         self.check(offset, out.len());
-        match &self.place {
-            Place::Own(words) => words.read(offset, out),
-            Place::Foreign(memory) => memory.read(offset, out)?,
+        match &self.storage {
+            Storage::Own(words) => words.read(offset, out),
+            Storage::Foreign(memory) => memory.read(offset, out)?,
         }
         Ok(())
     }
 
-    /// Copies bytes in, starting at `offset`; the last word last, with release ordering.
+    /// Copies bytes in, starting at `offset`. The last word is stored last, with release ordering.
     ///
     /// # Errors
-    /// Lent memory is gone or may not be written; a first part of the data may be there.
+    /// [`Unmapped`] if foreign memory is unmapped or not writable. A first part of the data may have been written.
     ///
     /// # Panics
     /// If the range does not lie within the buffer.
     pub fn try_write_at(&self, offset: usize, data: &[u8]) -> Result<(), Unmapped> {
         self.check(offset, data.len());
-        match &self.place {
-            Place::Own(words) => words.write(offset, data),
-            Place::Foreign(memory) => memory.write(offset, data)?,
+        match &self.storage {
+            Storage::Own(words) => words.write(offset, data),
+            Storage::Foreign(memory) => memory.write(offset, data)?,
         }
         Ok(())
     }
@@ -87,15 +87,15 @@ impl Buffer {
     /// Reads the 8-byte word at `offset`, with acquire ordering, in the machine's byte order.
     ///
     /// # Errors
-    /// Lent memory is gone.
+    /// [`Unmapped`] if foreign memory is unmapped or not readable.
     ///
     /// # Panics
-    /// If its address is not a multiple of 8 or the word does not lie within the buffer.
+    /// If the word is not 8-byte aligned or does not lie within the buffer.
     pub fn try_load(&self, offset: usize) -> Result<u64, Unmapped> {
         self.check_word(offset);
-        match &self.place {
-            Place::Own(words) => Ok(words.load(offset)),
-            Place::Foreign(memory) => {
+        match &self.storage {
+            Storage::Own(words) => Ok(words.load(offset)),
+            Storage::Foreign(memory) => {
                 let mut word = [0; WORD];
                 memory.read(offset, &mut word)?;
                 Ok(u64::from_ne_bytes(word))
@@ -103,14 +103,14 @@ impl Buffer {
         }
     }
 
-    /// Replaces the 8-byte word at `offset` if it is `current`, atomically *among CPUs* (see [`Buffer::swap`]); the
-    /// inner result is the old word.
+    /// Replaces the 8-byte word at `offset` by `new` if it equals `current`, atomically *among CPUs* (see [`Buffer::swap`]). The
+    /// inner result holds the old word: `Ok` if it was replaced.
     ///
     /// # Errors
-    /// Lent memory is gone or may not be written.
+    /// [`Unmapped`] if foreign memory is unmapped or not writable.
     ///
     /// # Panics
-    /// If its address is not a multiple of 8 or the word does not lie within the buffer.
+    /// If the word is not 8-byte aligned or does not lie within the buffer.
     pub fn try_compare_exchange(
         &self,
         offset: usize,
@@ -118,34 +118,34 @@ impl Buffer {
         new: u64,
     ) -> Result<Result<u64, u64>, Unmapped> {
         self.check_word(offset);
-        match &self.place {
-            Place::Own(words) => Ok(words.compare_exchange(offset, current, new)),
-            Place::Foreign(memory) => memory.compare_exchange(offset, current, new),
+        match &self.storage {
+            Storage::Own(words) => Ok(words.compare_exchange(offset, current, new)),
+            Storage::Foreign(memory) => memory.compare_exchange(offset, current, new),
         }
     }
 
     /// Copies bytes out, starting at `offset`.
     ///
     /// # Panics
-    /// If the range does not lie within the buffer, or lent memory is gone.
+    /// If the range does not lie within the buffer, or foreign memory is unmapped.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) {
-        there(self.try_read_at(offset, out));
+        expect_mapped(self.try_read_at(offset, out));
     }
 
-    /// Copies bytes in, starting at `offset`; the last word last, with release ordering.
+    /// Copies bytes in, starting at `offset`. The last word is stored last, with release ordering.
     ///
     /// # Panics
-    /// If the range does not lie within the buffer, or lent memory is gone.
+    /// If the range does not lie within the buffer, or foreign memory is unmapped.
     pub fn write_at(&self, offset: usize, data: &[u8]) {
-        there(self.try_write_at(offset, data));
+        expect_mapped(self.try_write_at(offset, data));
     }
 
     /// Reads the 8-byte word at `offset`, with acquire ordering, in the machine's byte order.
     ///
     /// # Panics
-    /// As [`Buffer::try_load`], and if lent memory is gone.
+    /// As [`Buffer::try_load`], and if foreign memory is unmapped.
     pub fn load(&self, offset: usize) -> u64 {
-        there(self.try_load(offset))
+        expect_mapped(self.try_load(offset))
     }
 
     /// Writes the 8-byte word at `offset`, with release ordering, in the machine's byte order.
@@ -154,22 +154,22 @@ impl Buffer {
     /// As [`Buffer::load`].
     pub fn store(&self, offset: usize, value: u64) {
         self.check_word(offset);
-        match &self.place {
-            Place::Own(words) => words.store(offset, value),
-            Place::Foreign(memory) => there(memory.write(offset, &value.to_ne_bytes())),
+        match &self.storage {
+            Storage::Own(words) => words.store(offset, value),
+            Storage::Foreign(memory) => expect_mapped(memory.write(offset, &value.to_ne_bytes())),
         }
     }
 
-    /// Replaces the 8-byte word at `offset` atomically *among CPUs* and gives the old one: a NIC's atomics do
-    /// not take part unless the device reports [`crate::AtomicScope::Global`].
+    /// Replaces the 8-byte word at `offset` and returns the old word. The operation is atomic *among CPUs*. It is atomic with the
+    /// atomics of a NIC only if the device reports [`crate::AtomicScope::Global`].
     ///
     /// # Panics
     /// As [`Buffer::load`].
     pub fn swap(&self, offset: usize, value: u64) -> u64 {
         self.check_word(offset);
-        match &self.place {
-            Place::Own(words) => words.swap(offset, value),
-            Place::Foreign(_) => {
+        match &self.storage {
+            Storage::Own(words) => words.swap(offset, value),
+            Storage::Foreign(_) => {
                 let mut old = self.load(offset);
                 while let Err(now) = self.compare_exchange(offset, old, value) {
                     old = now;
@@ -179,13 +179,16 @@ impl Buffer {
         }
     }
 
-    /// Replaces the 8-byte word at `offset` if it is `current`, atomically *among CPUs* (see [`Buffer::swap`]); fails
-    /// with what it is.
+    /// Replaces the 8-byte word at `offset` by `new` if it equals `current`, atomically *among CPUs* (see [`Buffer::swap`]), and
+    /// returns the old word.
+    ///
+    /// # Errors
+    /// The word does not equal `current`; the error holds it.
     ///
     /// # Panics
     /// As [`Buffer::load`].
     pub fn compare_exchange(&self, offset: usize, current: u64, new: u64) -> Result<u64, u64> {
-        there(self.try_compare_exchange(offset, current, new))
+        expect_mapped(self.try_compare_exchange(offset, current, new))
     }
 
     fn check_word(&self, offset: usize) {
@@ -206,8 +209,8 @@ impl Buffer {
     }
 }
 
-fn there<T>(result: Result<T, Unmapped>) -> T {
-    result.unwrap_or_else(|gone| panic!("{gone}"))
+fn expect_mapped<T>(result: Result<T, Unmapped>) -> T {
+    result.unwrap_or_else(|unmapped| panic!("{unmapped}"))
 }
 
 impl fmt::Debug for Buffer {
@@ -221,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_range_reads_back_and_keeps_its_neighbours() {
+    fn writes_change_no_byte_outside_their_range() {
         for offset in 0..20 {
             for len in 0..40 {
                 let b = Buffer::new(64);
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_bytes_in_machine_order() {
+    fn word_access_uses_machine_byte_order() {
         let b = Buffer::new(16);
         b.store(8, 0x0102_0304_0506_0708);
         let mut out = [0; 8];
@@ -254,26 +257,26 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "do not lie within")]
-    fn a_range_past_the_end_is_refused() {
+    fn range_beyond_the_end_panics() {
         Buffer::new(9).read_at(2, &mut [0; 8]);
     }
 
     #[test]
     #[should_panic(expected = "do not lie within")]
-    fn the_padding_of_the_last_word_is_not_reachable() {
+    fn padding_of_last_word_is_not_accessible() {
         Buffer::new(9).load(8);
     }
 
-    /// The upper half is gone.
-    struct HalfGone(Buffer);
+    /// Foreign memory whose upper half is unmapped.
+    struct HalfUnmapped(Buffer);
 
-    impl HalfGone {
+    impl HalfUnmapped {
         fn reach(&self, offset: usize, len: usize) -> Result<&Buffer, Unmapped> {
             if offset + len <= self.0.len() / 2 { Ok(&self.0) } else { Err(Unmapped) }
         }
     }
 
-    impl ForeignMemory for HalfGone {
+    impl ForeignMemory for HalfUnmapped {
         fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Unmapped> {
             self.reach(offset, out.len())?.try_read_at(offset, out)
         }
@@ -292,13 +295,13 @@ mod tests {
         }
     }
 
-    fn half_gone(addr: u64) -> Buffer {
-        Buffer::from_foreign(Box::new(HalfGone(Buffer::new(32))), addr, 32)
+    fn half_unmapped(addr: u64) -> Buffer {
+        Buffer::from_foreign(Box::new(HalfUnmapped(Buffer::new(32))), addr, 32)
     }
 
     #[test]
-    fn lent_memory_is_as_own_until_it_goes() {
-        let b = half_gone(0x7000);
+    fn foreign_memory_works_like_own_memory_while_mapped() {
+        let b = half_unmapped(0x7000);
         assert_eq!((b.addr(), b.len()), (0x7000, 32));
         b.write_at(3, &[1, 2, 3]);
         let mut out = [0; 5];
@@ -318,19 +321,19 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "unmapped or protected by its owner")]
-    fn who_counts_on_memory_that_is_gone_is_told() {
-        half_gone(0x7000).load(16);
+    fn load_of_unmapped_memory_panics() {
+        half_unmapped(0x7000).load(16);
     }
 
     #[test]
     #[should_panic(expected = "no 8-byte aligned address: 0x7004")]
-    fn alignment_is_that_of_the_address() {
-        half_gone(0x7004).load(0);
+    fn alignment_is_checked_at_the_address() {
+        half_unmapped(0x7004).load(0);
     }
 
     #[test]
     #[should_panic(expected = "do not lie within")]
-    fn the_length_of_lent_memory_is_kept() {
-        half_gone(0x7000).try_read_at(30, &mut [0; 3]).unwrap();
+    fn range_beyond_foreign_memory_panics() {
+        half_unmapped(0x7000).try_read_at(30, &mut [0; 3]).unwrap();
     }
 }

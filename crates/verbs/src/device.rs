@@ -42,10 +42,10 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// All of them, ascending.
+    /// All MTUs, in ascending order.
     pub const ALL: [Mtu; 5] = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096];
 
-    /// In bytes.
+    /// Returns the MTU in bytes.
     pub const fn bytes(self) -> usize {
         match self {
             Mtu::M256 => 256,
@@ -56,19 +56,19 @@ impl Mtu {
         }
     }
 
-    /// The MTU of exactly so many bytes.
+    /// Returns the MTU of exactly `bytes` bytes.
     pub fn from_bytes(bytes: usize) -> Option<Mtu> {
         Mtu::ALL.into_iter().find(|m| m.bytes() == bytes)
     }
 
-    /// The largest that fits an interface's MTU: the IP and UDP headers, at most 40 bytes of RoCE headers and the
-    /// ICRC go off (annex A17.3).
+    /// Returns the largest MTU that fits into an interface's MTU together with the IP and UDP headers, at most 40 bytes of RoCE
+    /// headers and the ICRC (annex A17.3).
     pub fn for_interface(interface_mtu: usize, v6: bool) -> Option<Mtu> {
         let headers = if v6 { 40 } else { 20 } + 8 + 12 + 28 + 4;
         Mtu::ALL.into_iter().rev().find(|m| m.bytes() + headers <= interface_mtu)
     }
 
-    /// How many packets a message of `len` bytes takes; at least one.
+    /// Returns the number of packets of a message of `len` bytes, at least 1.
     pub fn packets(self, len: u64) -> u64 {
         len.div_ceil(self.bytes() as u64).max(1)
     }
@@ -80,37 +80,37 @@ impl fmt::Display for Mtu {
     }
 }
 
-/// Against whom a NIC's atomics are atomic (`enum ibv_atomic_cap`).
+/// The scope in which a NIC's atomics are atomic (`enum ibv_atomic_cap`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AtomicScope {
-    /// No atomics.
+    /// The NIC has no atomics (`IBV_ATOMIC_NONE`).
     None,
-    /// Against others through the same NIC only: not against the CPU, not against another NIC.
+    /// Among atomics of the same NIC only, not with the CPU or another NIC (`IBV_ATOMIC_HCA`).
     Nic,
-    /// Against everybody (`IBV_ATOMIC_GLOB`).
+    /// Among all CPUs and NICs of the host (`IBV_ATOMIC_GLOB`).
     Global,
 }
 
-/// What a device can do beyond moving data: the evidence that failover stands on, and what it must not assume.
+/// Capabilities of a device on which failover depends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Capabilities {
-    /// Against whom its atomics are atomic.
+    /// The scope of the atomics.
     pub atomic_scope: AtomicScope,
     /// [`crate::QpStatus::rq_psn`] is the responder's next expected PSN, also in ERR.
     pub psn_query: bool,
     /// [`crate::Provider::saved_results`] works, also in ERR.
     pub saved_results: bool,
-    /// Acknowledges only what is in memory. (IB lets an acknowledgement precede placement.)
+    /// The responder acknowledges a request only after its data is in memory. (IBTA allows the acknowledgement before.)
     pub ack_after_placement: bool,
-    /// Keeps the order of placement between work requests of one queue pair (no relaxed ordering).
+    /// Data of work requests of one queue pair is placed in posting order (no relaxed ordering).
     pub write_order: bool,
-    /// [`crate::Provider::reset`] works, and on return the NIC touches host memory no more.
+    /// [`crate::Provider::reset`] works: after it returns, the NIC no longer accesses host memory.
     pub reset: bool,
-    /// Memory windows of type 2B.
+    /// The device has memory windows of type 2B.
     pub windows: bool,
 }
 
-/// A limit on everything; what exceeds one is refused.
+/// Limits of a device. A call that would exceed one fails with [`Error::Limit`](crate::Error::Limit).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Limits {
     /// Protection domains.
@@ -139,7 +139,7 @@ pub struct Limits {
     pub mcast_groups: u32,
     /// Queue pairs attached to one multicast group.
     pub mcast_qps: u32,
-    /// Attachments of queue pairs to multicast groups, in all.
+    /// Attachments of queue pairs to multicast groups, in total.
     pub mcast_attached: u32,
     /// READs and atomics outstanding on a queue pair, at either end.
     pub rd_atomic: u8,
@@ -147,14 +147,14 @@ pub struct Limits {
     pub message_bytes: u32,
 }
 
-/// What a NIC is.
+/// The attributes of a NIC.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceAttr {
-    /// Its name, unique in the process.
+    /// The name, unique in the process.
     pub name: String,
-    /// Its limits.
+    /// The limits.
     pub limits: Limits,
-    /// Its capabilities.
+    /// The capabilities.
     pub capabilities: Capabilities,
 }
 
@@ -170,11 +170,11 @@ pub enum PortState {
 /// The state of a NIC's one port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PortAttr {
-    /// Up or down.
+    /// Whether the link is up.
     pub state: PortState,
-    /// The largest path MTU it carries.
+    /// The largest path MTU.
     pub max_mtu: Mtu,
-    /// Its address.
+    /// The address: the GID at index 0.
     pub gid: Gid,
 }
 
@@ -183,6 +183,6 @@ pub struct PortAttr {
 pub struct Counter {
     /// A stable snake_case name.
     pub name: &'static str,
-    /// How often it happened since the NIC was made.
+    /// The number of occurrences since the NIC was created.
     pub value: u64,
 }

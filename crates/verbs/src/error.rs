@@ -3,39 +3,39 @@ use crate::{ModifyError, Qpn};
 /// The result of a verbs call.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// Why a verbs call was refused. Nothing was changed by a refused call.
+/// Why a verbs call failed. A failed call changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The NIC is dead or hung; only [`crate::Provider::reset`] helps.
+    /// The NIC is dead or hung. Only [`crate::Provider::reset`] works.
     #[error("the NIC does not answer (device fatal); fail over, or reset it")]
     DeviceFatal,
     /// No object of that kind has that handle.
     #[error("no {kind} has the handle {id:#x}; it was destroyed, or belongs to another NIC")]
     NoSuchObject {
-        /// What was looked for.
+        /// The kind of object.
         kind: &'static str,
-        /// The handle that was given.
+        /// The handle that the caller passed.
         id: u32,
     },
     /// The object is still in use.
     #[error("{kind} {id:#x} is still used by {user}; destroy that first")]
     Busy {
-        /// What was to be destroyed.
+        /// The kind of object that was to be destroyed.
         kind: &'static str,
-        /// Its handle.
+        /// The handle of the object.
         id: u32,
-        /// What still uses it.
+        /// The kind of object that still uses it.
         user: &'static str,
     },
-    /// A limit of the device is exceeded ([`crate::Limits`] has them all).
+    /// A limit of the device is exceeded (see [`crate::Limits`]).
     #[error("{attribute} is {requested}, this device's limit is {limit}")]
     Limit {
-        /// The attribute.
+        /// The limited attribute.
         attribute: &'static str,
-        /// What was asked for.
+        /// The requested value.
         requested: u64,
-        /// What there is.
+        /// The limit.
         limit: u64,
     },
     /// A queue has no room.
@@ -66,26 +66,26 @@ pub enum Error {
     /// The request breaks a rule of the verbs.
     #[error("{0}")]
     Invalid(&'static str),
-    /// The device does not have this.
+    /// The device does not support the operation.
     #[error("this device does not support {0}")]
     Unsupported(&'static str),
-    /// The operating system refused.
+    /// A call of the operating system failed.
     #[error("{operation}: {message}")]
     System {
-        /// What was tried.
+        /// The operation that failed, as in "creating an eventfd".
         operation: &'static str,
-        /// The system's word.
+        /// The operating system's error message.
         message: String,
     },
 }
 
-/// A list of work requests was refused from `index` on; those before it were posted.
+/// Error of posting a list of work requests: the request at `index` and all later ones were not posted, the earlier ones were.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("work request {index}: {error}")]
 pub struct PostError {
     /// The first request that was not posted.
     pub index: usize,
-    /// Why.
+    /// Why the request was refused.
     #[source]
     pub error: Error,
 }

@@ -1,6 +1,6 @@
 use crate::{CqId, Qpn, SrqId};
 
-/// What a NIC reports besides completions (IBTA volume 1, 11.6.3; `ibv_get_async_event`).
+/// An asynchronous event, which a NIC reports besides completions (IBTA volume 1, 11.6.3; `ibv_get_async_event`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -8,7 +8,7 @@ pub enum AsyncEvent {
     PortError,
     /// The link came up.
     PortActive,
-    /// The NIC died: no host access works any more, no completion will be written.
+    /// The NIC died: host access fails, and the NIC writes no further completion.
     DeviceFatal,
     /// A queue pair hit an error that no completion can carry.
     QpFatal(Qpn),
@@ -20,10 +20,10 @@ pub enum AsyncEvent {
     SqDrained(Qpn),
     /// The first packet arrived on a queue pair still in RTR.
     CommunicationEstablished(Qpn),
-    /// A completion queue overflowed: completions were lost, its queue pairs are in ERR.
+    /// A completion queue overflowed: completions are lost, and the queue pairs that use it are in ERR.
     CqError(CqId),
     /// A shared receive queue fell below its limit.
     SrqLimitReached(SrqId),
-    /// No more receives of the shared queue will be consumed for this queue pair.
+    /// This queue pair, which is in ERR, will consume no further receives of its shared receive queue.
     LastWqeReached(Qpn),
 }

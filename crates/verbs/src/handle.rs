@@ -15,48 +15,48 @@ macro_rules! handle {
 }
 
 handle!(
-    /// Names a protection domain of one NIC.
+    /// The handle of a protection domain, valid for one NIC.
     PdId
 );
 handle!(
-    /// Names a memory region of one NIC.
+    /// The handle of a memory region, valid for one NIC.
     MrId
 );
 handle!(
-    /// Names a memory window of one NIC.
+    /// The handle of a memory window, valid for one NIC.
     MwId
 );
 handle!(
-    /// Names a completion queue of one NIC.
+    /// The handle of a completion queue, valid for one NIC.
     CqId
 );
 handle!(
-    /// Names a shared receive queue of one NIC.
+    /// The handle of a shared receive queue, valid for one NIC.
     SrqId
 );
 handle!(
-    /// Names an address handle of one NIC.
+    /// The handle of an address handle, valid for one NIC.
     AhId
 );
 handle!(
-    /// Names registered memory to a NIC's driver: what a NIC's key tables point at.
+    /// Identifies the buffer behind a memory region between the transport's key table and the driver that accesses the buffer.
     RegionId
 );
 
-/// A local or remote key: 32 bits that name memory and the right to use it on one NIC.
+/// A local or remote key: 32 bits that identify memory and grant access to it on one NIC.
 ///
-/// The low 8 bits of a type-2 window's key belong to the consumer (IBTA volume 1, 10.6.7.2); index, generation
-/// and randomness live in the upper 24.
+/// The consumer chooses the low 8 bits of a type-2 window's key (IBTA volume 1, 10.6.7.2). The NIC keeps index, generation and
+/// random bits in the upper 24.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Key(pub u32);
 
 impl Key {
-    /// The part that the NIC chose.
+    /// Returns the key with its low 8 bits cleared: the part that the NIC chose.
     pub const fn index_part(self) -> u32 {
         self.0 & 0xffff_ff00
     }
 
-    /// The same key with the consumer's 8 bits replaced.
+    /// Returns the key with its low 8 bits replaced by `bits`.
     pub const fn with_consumer_bits(self, bits: u8) -> Key {
         Key(self.index_part() | bits as u32)
     }

@@ -1,12 +1,4 @@
-//! The RDMA vocabulary, and the [`Provider`] trait that every NIC implements.
-//!
-//! Devices, protection domains, memory regions and windows, completion queues, queue pairs, work requests,
-//! completions, events and errors, in the words of the verbs (IBTA volume 1, chapters 10 and 11, and the
-//! `ibv_*` manual pages). This room never drives a NIC, opens a socket or starts a thread: it only says what
-//! things are called and what a NIC must do.
-//!
-//! One operation walked through the vocabulary: [`Buffer::new`], [`Provider::reg_mr`], [`Provider::create_cq`],
-//! [`Provider::create_qp`], [`Provider::modify_qp`] to RTS, [`Provider::post_send`], [`Provider::poll_cq`].
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod atomic_words;

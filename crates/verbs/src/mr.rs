@@ -1,18 +1,18 @@
 use crate::{Key, MrId, MwId, PdId, RemoteAddr, Sge};
 
 bitflags::bitflags! {
-    /// What may be done to memory, or through a queue pair (`enum ibv_access_flags`).
+    /// Access rights of a memory region, a window or a queue pair (`enum ibv_access_flags`).
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
     pub struct Access: u8 {
-        /// The NIC may write it for local requests (receives, READ results, atomic results).
+        /// The NIC may write the memory for local requests: receives, and the results of READs and atomics.
         const LOCAL_WRITE = 1;
-        /// The peer may WRITE it. Needs `LOCAL_WRITE`.
+        /// The peer may WRITE. Requires `LOCAL_WRITE`.
         const REMOTE_WRITE = 1 << 1;
-        /// The peer may READ it.
+        /// The peer may READ.
         const REMOTE_READ = 1 << 2;
-        /// The peer may CAS and FAA it. Needs `LOCAL_WRITE`.
+        /// The peer may execute atomics. Requires `LOCAL_WRITE`.
         const REMOTE_ATOMIC = 1 << 3;
-        /// Memory windows may be bound to it.
+        /// Memory windows may be bound to the region.
         const WINDOW_BIND = 1 << 4;
     }
 }
@@ -25,57 +25,57 @@ impl Access {
 /// A registered memory region (IBTA volume 1, 10.6).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mr {
-    /// Its handle.
+    /// The handle.
     pub id: MrId,
-    /// The protection domain it belongs to.
+    /// The protection domain.
     pub pd: PdId,
-    /// The address that work requests name its first byte by.
+    /// The address by which work requests name the first byte.
     pub addr: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// Key for local scatter/gather entries.
+    /// The key for local scatter/gather entries.
     pub lkey: Key,
-    /// Key for remote access.
+    /// The key for remote access.
     pub rkey: Key,
 }
 
 impl Mr {
-    /// A scatter/gather entry of `len` bytes at `offset`. The NIC checks the bounds when it is used.
+    /// Returns a scatter/gather entry of `len` bytes at `offset`. The NIC checks the bounds when it executes a request.
     pub fn sge(&self, offset: u64, len: u32) -> Sge {
         Sge { addr: self.addr.wrapping_add(offset), len, key: self.lkey }
     }
 
-    /// How a peer names the byte at `offset`.
+    /// Returns the address and key by which a peer accesses the byte at `offset`.
     pub fn remote(&self, offset: u64) -> RemoteAddr {
         RemoteAddr { addr: self.addr.wrapping_add(offset), rkey: self.rkey }
     }
 }
 
-/// A type-2 memory window (IBTA volume 1, 10.6.7): rights on a part of a region, granted and revoked by work
-/// requests, bound to one queue pair (2B).
+/// A type-2 memory window (IBTA volume 1, 10.6.7): remote rights to a part of a region, which work requests grant and revoke. It is
+/// bound to one queue pair (type 2B).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mw {
-    /// Its handle.
+    /// The handle.
     pub id: MwId,
-    /// The protection domain it belongs to.
+    /// The protection domain.
     pub pd: PdId,
-    /// The key it was allocated with; not valid until bound. A bind chooses the low 8 bits.
+    /// The key from the allocation. It grants no access until the window is bound. A bind chooses the low 8 bits.
     pub rkey: Key,
 }
 
-/// What a window is to be bound to.
+/// The parameters of a window bind (`struct ibv_mw_bind_info`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WindowBind {
     /// The window.
     pub mw: MwId,
-    /// The key it shall answer to: the window's own upper 24 bits, any low 8.
+    /// The new key: the upper 24 bits of the window's key, and any low 8 bits.
     pub rkey: Key,
     /// The region, which must have [`Access::WINDOW_BIND`].
     pub mr: MrId,
-    /// First byte, as in the region's addresses.
+    /// The first byte, in the region's addresses.
     pub addr: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// Remote rights to grant.
+    /// The remote rights to grant.
     pub access: Access,
 }

@@ -14,16 +14,16 @@ pub enum QpType {
     /// Unreliable datagram.
     Ud,
     /// Unreliable datagram on queue pair 1, the general services interface, where management datagrams go
-    /// (IBTA volume 1, chapter 16). A NIC has one at most. Its Q_Key is [`GSI_QKEY`].
+    /// (IBTA volume 1, chapter 16). A NIC has at most one. Its Q_Key is [`GSI_QKEY`].
     Gsi,
 }
 
-/// The Q_Key of every queue pair 1 (`IB_QP1_QKEY` in the kernel's `ib_mad.h`). Its top bit is set: only who has it as
-/// its own can send by it.
+/// The Q_Key of every queue pair 1 (`IB_QP1_QKEY` in the kernel's `ib_mad.h`). Its top bit is set, so only a queue pair that has it
+/// as its own Q_Key can send with it (IBTA volume 1, 10.2.5).
 pub const GSI_QKEY: u32 = 0x8001_0000;
 
 impl QpType {
-    /// Whether each send names where it goes.
+    /// Whether each send carries its destination.
     pub fn is_datagram(self) -> bool {
         matches!(self, QpType::Ud | QpType::Gsi)
     }
@@ -32,7 +32,7 @@ impl QpType {
 /// The states of a queue pair (IBTA volume 1, 10.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum QpState {
-    /// Made, or emptied: nothing can be posted.
+    /// Newly created or reset: nothing can be posted.
     Reset,
     /// Receives may be posted; packets are dropped.
     Init,
@@ -40,26 +40,26 @@ pub enum QpState {
     Rtr,
     /// Ready to send.
     Rts,
-    /// The send queue drains, then holds; receiving goes on.
+    /// The send queue drains and starts no new request; receiving continues.
     Sqd,
-    /// The send queue failed, receiving goes on (UC and UD only).
+    /// The send queue failed; receiving continues (UC and UD only).
     Sqe,
-    /// Failed: everything posted is flushed.
+    /// Failed: all posted requests are flushed.
     Err,
 }
 
 /// Sizes of a queue pair's queues.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct QpCap {
-    /// Send requests outstanding.
+    /// The number of outstanding send requests.
     pub send_wrs: u32,
-    /// Receive requests outstanding; 0 with a shared receive queue.
+    /// The number of outstanding receive requests; 0 with a shared receive queue.
     pub recv_wrs: u32,
-    /// Entries of a send request.
+    /// Scatter/gather entries of a send request.
     pub send_sges: u32,
-    /// Entries of a receive request.
+    /// Scatter/gather entries of a receive request.
     pub recv_sges: u32,
-    /// Bytes of inline data.
+    /// Bytes of inline data in a send request.
     pub inline: u32,
 }
 
@@ -70,22 +70,22 @@ impl Default for QpCap {
     }
 }
 
-/// What a queue pair is made of.
+/// The attributes of a new queue pair (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct QpInitAttr {
     /// Transport service.
     pub qp_type: QpType,
     /// Protection domain.
     pub pd: PdId,
-    /// Where sends complete.
+    /// The completion queue of sends.
     pub send_cq: CqId,
-    /// Where receives complete.
+    /// The completion queue of receives.
     pub recv_cq: CqId,
-    /// A shared receive queue instead of its own.
+    /// A shared receive queue in place of a receive queue of its own.
     pub srq: Option<SrqId>,
-    /// Sizes.
+    /// The sizes of the queues.
     pub cap: QpCap,
-    /// Every send completes in the CQ, signalled or not.
+    /// Whether every send gets a completion, signalled or not.
     pub sq_sig_all: bool,
 }
 
@@ -93,7 +93,7 @@ pub struct QpInitAttr {
 /// `ibv_modify_qp`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct QpAttr {
-    /// The state to go to.
+    /// The next state.
     pub state: Option<QpState>,
     /// Index into the P_Key table; this project's NICs have index 0 only.
     pub pkey_index: Option<u16>,
@@ -117,22 +117,22 @@ pub struct QpAttr {
     pub max_rd_atomic: Option<u8>,
     /// READs and atomics accepted and remembered as responder.
     pub max_dest_rd_atomic: Option<u8>,
-    /// How long the peer shall wait when no receive is posted: the 5-bit code of IBTA volume 1, table 45.
+    /// The time that the peer waits after an RNR NAK, as the 5-bit code of IBTA volume 1, table 45.
     pub min_rnr_timer: Option<u8>,
-    /// Retransmission time-out of 4.096 µs · 2^timeout; 0 is never, at most 31.
+    /// The local ACK timeout of 4.096 µs · 2^timeout; at most 31, and 0 disables retransmission.
     pub timeout: Option<u8>,
     /// Retransmissions before RETRY_EXC, at most 7.
     pub retry_cnt: Option<u8>,
-    /// Retries after RNR NAKs, at most 7; 7 is for ever.
+    /// Retries after RNR NAKs, at most 7; 7 means without limit.
     pub rnr_retry: Option<u8>,
 }
 
-/// What [`crate::Provider::query_qp`] tells.
+/// The result of [`crate::Provider::query_qp`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct QpStatus {
-    /// The state it is in.
+    /// The current state.
     pub state: QpState,
-    /// What it was made of.
+    /// The attributes from its creation.
     pub init: QpInitAttr,
     /// The attributes as set, except `state`, `rq_psn` and `sq_psn`, which are `None` here.
     pub attr: QpAttr,
@@ -145,18 +145,18 @@ pub struct QpStatus {
     pub sq_drain: SqDrain,
 }
 
-/// How far a send queue in SQD is.
+/// The progress of a send queue in SQD.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SqDrain {
-    /// Not in SQD.
+    /// The queue pair is not in SQD.
     NotInSqd,
-    /// Requests that had begun are still outstanding.
+    /// Requests that were started before are outstanding.
     Draining,
-    /// All that had begun has completed.
+    /// All requests that were started before have completed.
     Drained,
 }
 
-/// An attribute's name, for tables and errors.
+/// The name of a queue pair attribute, in transition tables and errors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)] // each is the field of `QpAttr` with that name
 pub enum QpAttribute {
@@ -199,11 +199,11 @@ impl fmt::Display for QpAttribute {
     }
 }
 
-/// Why a transition was refused; the queue pair is as it was.
+/// Why [`crate::Provider::modify_qp`] refused a change. The queue pair is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModifyError {
-    /// There is no such transition.
+    /// The transition does not exist.
     #[error(
         "a {qp_type:?} queue pair cannot go from {from:?} to {to:?}; from {from:?} it can go to {allowed}"
     )]
@@ -255,11 +255,12 @@ use QpAttribute as A;
 use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
 use QpType::{Gsi, Rc, Uc, Ud};
 
-/// Required and optional attributes of one transition.
-type Row = (&'static [QpAttribute], &'static [QpAttribute]);
+/// The required and the optional attributes of a transition.
+type TransitionRule = (&'static [QpAttribute], &'static [QpAttribute]);
 
-/// The table of `ibv_modify_qp(3)` and IBTA volume 1, table 91. `None`: there is no such transition.
-fn row(qp_type: QpType, from: QpState, to: QpState) -> Option<Row> {
+/// Returns the rule of a transition, from the tables of `ibv_modify_qp(3)` and IBTA volume 1, table 91, or `None` if the transition
+/// does not exist.
+fn transition_rule(qp_type: QpType, from: QpState, to: QpState) -> Option<TransitionRule> {
     const NONE: &[QpAttribute] = &[];
     Some(match (qp_type, from, to) {
         (_, _, Reset | Err) => (NONE, NONE),
@@ -302,18 +303,18 @@ fn row(qp_type: QpType, from: QpState, to: QpState) -> Option<Row> {
     })
 }
 
-/// The attributes that a transition needs, or `None` if there is no such transition.
+/// Returns the attributes that a transition requires, or `None` if the transition does not exist.
 pub fn required_attributes(qp_type: QpType, from: QpState, to: QpState) -> Option<&'static [QpAttribute]> {
-    row(qp_type, from, to).map(|(required, _)| required)
+    transition_rule(qp_type, from, to).map(|(required, _)| required)
 }
 
 impl QpAttr {
-    /// A bare transition.
+    /// Creates attributes that set only the state.
     pub fn to(state: QpState) -> QpAttr {
         QpAttr { state: Some(state), ..QpAttr::default() }
     }
 
-    /// Sets what `new` sets.
+    /// Overwrites the attributes that are set in `new`.
     pub fn update(&mut self, new: &QpAttr) {
         macro_rules! set {
             ($($field:ident)*) => { $( if new.$field.is_some() { self.$field = new.$field; } )* };
@@ -322,7 +323,7 @@ impl QpAttr {
             max_dest_rd_atomic min_rnr_timer timeout retry_cnt rnr_retry);
     }
 
-    /// The attributes that are set, except the state.
+    /// Returns the attributes that are set, except the state.
     pub fn attributes(&self) -> impl Iterator<Item = QpAttribute> {
         [
             (self.pkey_index.is_some(), A::PkeyIndex),
@@ -346,14 +347,17 @@ impl QpAttr {
     }
 }
 
-/// Judges a modification: the state that it leads to, or the rule that it breaks. Values that depend on the
-/// device's limits (MTU, rd_atomic) are the device's to judge.
+/// Checks a modification against the rules of the verbs and returns the next state. The device checks the values that depend on its
+/// limits (MTU, rd_atomic).
+///
+/// # Errors
+/// The rule that the modification breaks; see [`ModifyError`].
 pub fn check_modify(qp_type: QpType, from: QpState, attr: &QpAttr) -> Result<QpState, ModifyError> {
     let to = attr.state.unwrap_or(from);
-    let Some((required, optional)) = row(qp_type, from, to) else {
+    let Some((required, optional)) = transition_rule(qp_type, from, to) else {
         let allowed: Vec<String> = [Reset, Init, Rtr, Rts, Sqd, Sqe, Err]
             .into_iter()
-            .filter(|&s| row(qp_type, from, s).is_some())
+            .filter(|&s| transition_rule(qp_type, from, s).is_some())
             .map(|s| format!("{s:?}"))
             .collect();
         return Result::Err(ModifyError::NoSuchTransition { qp_type, from, to, allowed: allowed.join(", ") });
@@ -390,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_transition_says_what_is_possible() {
+    fn unknown_transition_error_lists_possible_states() {
         let e = check_modify(Rc, Reset, &QpAttr::to(Rts)).unwrap_err();
         assert_eq!(
             e.to_string(),
@@ -399,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_attributes_are_named() {
+    fn missing_attribute_error_names_them() {
         let e =
             check_modify(Rc, Init, &QpAttr { path_mtu: Some(Mtu::M1024), ..QpAttr::to(Rtr) }).unwrap_err();
         assert_eq!(
@@ -427,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_can_fail_and_be_reset() {
+    fn every_state_allows_err_and_reset() {
         for t in [Rc, Uc, Ud, Gsi] {
             for s in [Reset, Init, Rtr, Rts, Sqd, Sqe, Err] {
                 assert_eq!(check_modify(t, s, &QpAttr::to(Err)), Ok(Err));

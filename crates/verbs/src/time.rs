@@ -1,27 +1,27 @@
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
-/// A point on a NIC's monotonic clock, in nanoseconds from an origin of its own.
+/// A point in time on a NIC's monotonic clock, in nanoseconds since the clock's origin.
 ///
-/// The state machines never read a clock: the time is an argument. In the simulator it is virtual.
+/// State machines never read a clock; callers pass the time. In the simulator the time is virtual.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Time(u64);
 
 impl Time {
-    /// The clock's origin.
+    /// The origin of the clock.
     pub const ZERO: Time = Time(0);
 
-    /// The point `nanos` nanoseconds after the origin.
+    /// Returns the time `nanos` nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Time {
         Time(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// How long after `earlier` this point lies; zero if it does not.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -4,11 +4,11 @@ use crate::{Key, Qpn};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum WcStatus {
-    /// It was executed.
+    /// The request was executed.
     Success,
-    /// The message is longer than the receive buffers or the request's own.
+    /// The message is longer than the receive buffers or the local buffers of the request.
     LocalLength,
-    /// The NIC itself failed at this request.
+    /// The NIC failed to execute the request.
     LocalQpOperation,
     /// A local key, bound or right is wrong.
     LocalProtection,
@@ -16,23 +16,23 @@ pub enum WcStatus {
     Flushed,
     /// A window could not be bound.
     WindowBind,
-    /// The responder's answer made no sense.
+    /// The responder sent an unexpected response.
     BadResponse,
-    /// A local access right is missing at the responder's side of a request.
+    /// The responder's queue pair could not access its own memory for a request.
     LocalAccess,
-    /// The responder calls the request invalid.
+    /// The responder reported an invalid request.
     RemoteInvalidRequest,
-    /// The responder denies the key, bound or right.
+    /// The responder refused the access: a key, bound or right is wrong.
     RemoteAccess,
-    /// The responder failed at it.
+    /// The responder failed to execute the request.
     RemoteOperation,
-    /// No acknowledgement within all retries: whether it was executed is not known.
+    /// No acknowledgement arrived within all retries. It is unknown whether the request was executed.
     RetryExceeded,
-    /// The responder had no receive posted, all retries long.
+    /// The responder had no receive posted during all retries.
     RnrRetryExceeded,
 }
 
-/// What completed (`enum ibv_wc_opcode`).
+/// The operation that completed (`enum ibv_wc_opcode`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum WcOpcode {
@@ -60,24 +60,24 @@ pub enum WcOpcode {
 /// `vendor_err` are valid (`ibv_poll_cq`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Wc {
-    /// As posted.
+    /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Whether and why the request failed.
     pub status: WcStatus,
-    /// What it was.
+    /// The operation.
     pub opcode: WcOpcode,
-    /// The queue pair it was posted on.
+    /// The queue pair of the request.
     pub qpn: Qpn,
     /// Bytes received or read. A UD receive counts the 40 bytes of the GRH area.
     pub byte_len: u32,
-    /// Immediate data, of a receive.
+    /// For a receive, the immediate data.
     pub imm: Option<u32>,
-    /// The key that a SEND with invalidate killed, of a receive.
+    /// For a receive of a SEND with invalidate, the invalidated key.
     pub invalidated: Option<Key>,
-    /// The sender, of a UD receive.
+    /// For a UD receive, the sender's queue pair.
     pub src_qp: Qpn,
-    /// The sender asked that who waits for such messages is woken, of a receive.
+    /// For a receive, whether the sender set [`SOLICITED`](crate::SendFlags::SOLICITED).
     pub solicited: bool,
-    /// More about an error, of this project's own counting; 0 if there is no more.
+    /// A code with details of an error, specific to this project; 0 if there are none.
     pub vendor_err: u32,
 }

@@ -6,31 +6,31 @@ use crate::{AhId, Key, Qpn, WcOpcode, WindowBind};
 /// A scatter/gather entry: local memory by address and key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Sge {
-    /// First byte, as in the region's addresses.
+    /// The first byte, in the region's addresses.
     pub addr: u64,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: u32,
-    /// Local key.
+    /// The local key.
     pub key: Key,
 }
 
-/// A scatter/gather list; up to two entries need no allocation.
+/// A scatter/gather list. Up to two entries need no allocation.
 pub type SgeList = SmallVec<[Sge; 2]>;
 
-/// Payload carried in the work request itself: copied at posting, so its memory needs no key and may be
-/// reused at once (`IBV_SEND_INLINE`). Up to 32 bytes need no allocation.
+/// Payload in the work request itself (`IBV_SEND_INLINE`). It is copied when the request is posted, so its memory needs no key and
+/// can be reused at once. Up to 32 bytes need no allocation.
 pub type InlineData = SmallVec<[u8; 32]>;
 
 /// Remote memory by address and key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteAddr {
-    /// First byte, as in the peer region's addresses.
+    /// The first byte, in the addresses of the peer's region.
     pub addr: u64,
     /// The peer's remote key.
     pub rkey: Key,
 }
 
-/// What to do (IBTA volume 1, 11.4.1.1).
+/// The operation of a send work request (IBTA volume 1, 11.4.1.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SendOp {
     /// SEND.
@@ -50,7 +50,7 @@ pub enum SendOp {
     CompareSwap {
         /// The word; 8-byte aligned.
         remote: RemoteAddr,
-        /// Swapped in if the word equals this.
+        /// The value that the word must have for the swap.
         compare: u64,
         /// The new value.
         swap: u64,
@@ -59,17 +59,17 @@ pub enum SendOp {
     FetchAdd {
         /// The word; 8-byte aligned.
         remote: RemoteAddr,
-        /// Added, wrapping.
+        /// The addend; the addition wraps.
         add: u64,
     },
-    /// Bind a type-2 memory window; local.
+    /// Binds a type-2 memory window; a local operation.
     BindWindow(WindowBind),
-    /// Invalidate a local key; local.
+    /// Invalidates a local key; a local operation.
     LocalInvalidate(Key),
 }
 
 impl SendOp {
-    /// The remote memory it names, if it does.
+    /// Returns the remote memory of the operation, if it has one.
     pub fn remote(&self) -> Option<RemoteAddr> {
         match *self {
             SendOp::Write(r) | SendOp::WriteWithImm(r, _) | SendOp::Read(r) => Some(r),
@@ -78,12 +78,12 @@ impl SendOp {
         }
     }
 
-    /// Whether it returns data from the peer (READ, CAS, FAA), and so counts against `max_rd_atomic`.
+    /// Whether the operation is a READ or an atomic, which `max_rd_atomic` limits.
     pub fn is_read_or_atomic(&self) -> bool {
         matches!(self, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 
-    /// The opcode of its completion.
+    /// Returns the opcode of the completion.
     pub fn wc_opcode(&self) -> WcOpcode {
         match self {
             SendOp::Send | SendOp::SendWithImm(_) | SendOp::SendWithInvalidate(_) => WcOpcode::Send,
@@ -96,24 +96,24 @@ impl SendOp {
         }
     }
 
-    /// Whether it is CAS or FAA.
+    /// Whether the operation is an atomic.
     pub fn is_atomic(&self) -> bool {
         matches!(self, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 }
 
-/// Where the local bytes of a request are.
+/// The local data of a send work request.
 #[derive(PartialEq, Eq, Hash, Debug)]
 pub enum Data {
-    /// In registered memory.
+    /// Registered memory.
     Sges(SgeList),
-    /// In the request.
+    /// Inline data.
     Inline(InlineData),
 }
 
 impl Clone for Data {
     fn clone(&self) -> Data {
-        // `SmallVec::clone` goes element by element; this copies.
+        // `SmallVec::clone` clones each element. `from_slice` copies the elements at once.
         match self {
             Data::Sges(list) => Data::Sges(SgeList::from_slice(list)),
             Data::Inline(bytes) => Data::Inline(InlineData::from_slice(bytes)),
@@ -122,22 +122,22 @@ impl Clone for Data {
 }
 
 impl Data {
-    /// No bytes.
+    /// Returns data of no bytes.
     pub fn empty() -> Data {
         Data::Sges(SgeList::new())
     }
 
-    /// One entry of registered memory.
+    /// Returns data in one entry of registered memory.
     pub fn sge(sge: Sge) -> Data {
         Data::Sges(SgeList::from_slice(&[sge]))
     }
 
-    /// Bytes to carry along.
+    /// Returns inline data.
     pub fn inline(bytes: &[u8]) -> Data {
         Data::Inline(InlineData::from_slice(bytes))
     }
 
-    /// Bytes in all.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         match self {
             Data::Sges(list) => list.iter().map(|s| u64::from(s.len)).sum(),
@@ -145,64 +145,64 @@ impl Data {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 bitflags::bitflags! {
-    /// `enum ibv_send_flags`, without INLINE, which [`Data::Inline`] says.
+    /// The flags of a send work request (`enum ibv_send_flags`). [`Data::Inline`] takes the place of the flag INLINE.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct SendFlags: u8 {
-        /// Start only after all earlier READs and atomics of this queue have completed.
+        /// Starts the request only after all earlier READs and atomics of this queue pair have completed.
         const FENCE = 1;
-        /// Complete in the CQ even on success.
+        /// Requests a completion on success.
         const SIGNALED = 1 << 1;
-        /// Raise the peer's solicited event.
+        /// Requests a solicited event at the receiver.
         const SOLICITED = 1 << 2;
     }
 }
 
-/// Where a UD SEND goes.
+/// The destination of a UD SEND.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UdDestination {
-    /// Address handle.
+    /// The address handle.
     pub ah: AhId,
     /// The peer's queue pair.
     pub qpn: Qpn,
-    /// The peer's Q_Key; with its top bit set, the sending queue pair's own is used (IBTA volume 1, 10.2.5).
+    /// The Q_Key. If its top bit is set, the sender's queue pair uses its own Q_Key instead (IBTA volume 1, 10.2.5).
     pub qkey: u32,
 }
 
 /// A send work request.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SendWr {
-    /// The consumer's own name for it, returned in its completion.
+    /// A number of the consumer's choice, returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// The local bytes: gathered for SEND and WRITE, scattered into for READ and atomics.
+    /// The local data: gathered for a SEND or WRITE, and scattered to for a READ or an atomic.
     pub data: Data,
-    /// How.
+    /// The flags.
     pub flags: SendFlags,
-    /// The destination, on UD.
+    /// The destination, on a UD queue pair.
     pub ud: Option<UdDestination>,
 }
 
 impl SendWr {
-    /// A signalled request.
+    /// Creates a signalled request.
     pub fn new(wr_id: u64, op: SendOp, data: Data) -> SendWr {
         SendWr { wr_id, op, data, flags: SendFlags::SIGNALED, ud: None }
     }
 
-    /// The same with these flags instead.
+    /// Returns the request with these flags.
     pub fn with_flags(mut self, flags: SendFlags) -> SendWr {
         self.flags = flags;
         self
     }
 
-    /// The same, to this UD destination.
+    /// Returns the request with this UD destination.
     pub fn to(mut self, destination: UdDestination) -> SendWr {
         self.ud = Some(destination);
         self
@@ -220,12 +220,12 @@ impl fmt::Debug for SendWr {
 pub struct RecvWr {
     /// The consumer's own name for it.
     pub wr_id: u64,
-    /// Where to scatter to.
+    /// The memory that the message is scattered to.
     pub sges: SgeList,
 }
 
 impl RecvWr {
-    /// A receive into one entry.
+    /// Creates a receive with one entry.
     pub fn new(wr_id: u64, sge: Sge) -> RecvWr {
         RecvWr { wr_id, sges: SgeList::from_slice(&[sge]) }
     }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arithmetic_is_that_of_crc32() {
+    fn arithmetic_matches_crc32() {
         let ours = b"123456789".iter().fold(!0, |r, &b| feed(r, b));
         assert_eq!(!ours, 0xcbf4_3926);
         assert_eq!(!ours, crc32fast::hash(b"123456789"));
@@ -114,10 +114,10 @@ mod tests {
         }
     }
 
-    /// What the documentation of `icrc` says of a single flipped bit: seen from so many bits away from the field, it
-    /// does not fit the field's 16 bits.
+    /// The documentation of `icrc` claims that a single flipped bit is detected up to this distance from the identification field,
+    /// because the solution then does not fit the field's 16 bits.
     #[test]
-    fn a_single_flipped_bit_never_looks_like_an_identification() {
+    fn single_flipped_bit_has_no_solution_within_26744_bytes() {
         // The first bit fed in is bit 0 of the register; each later one is x^-1 of that.
         let first_miss = (0..)
             .scan(1u32, |bit, at| {

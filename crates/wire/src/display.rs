@@ -1,4 +1,4 @@
-//! One line a packet, in the manner of tcpdump.
+//! A packet as one line of text, similar to tcpdump.
 
 use std::fmt;
 
@@ -100,7 +100,7 @@ mod tests {
     use crate::*;
 
     #[test]
-    fn lines_name_what_the_packet_carries() {
+    fn line_shows_headers_and_flags() {
         let (qp, psn) = (Qpn::new(0x19), Psn::new(4096));
         let reth = Reth { va: 0x7fdb_9971_c000, rkey: 0xa05, len: 2500 };
         let write = Packet::new(Transport::Rc, qp, psn, Message::WriteFirst(reth), &[0; 1024]);

@@ -1,9 +1,9 @@
-//! Why bytes are not a packet.
+//! Parse errors.
 
 use thiserror::Error;
 
-/// Why [`Packet::parse`](crate::Packet::parse) refused a buffer. Nothing here says that a well-formed
-/// packet is *welcome*: keys, partitions and sequence are judged by the transport.
+/// Why [`Packet::parse`](crate::Packet::parse) refused a buffer. Parsing does not check keys, partitions and sequence numbers; the
+/// transport does.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -15,17 +15,17 @@ pub enum ParseError {
         /// Bytes that the headers known so far need.
         need: usize,
     },
-    /// The opcode does not exist, or not for this transport (IBTA 9.2), or belongs to a transport that
-    /// Mitra does not speak (reliable datagram, XRC).
+    /// The opcode does not exist, does not exist for this transport (IBTA 9.2), or belongs to a transport that Mitra does not
+    /// support (reliable datagram, XRC).
     #[error("unknown opcode 0x{0:02x}")]
     UnknownOpcode(u8),
     /// The transport header version is not 0 (IBTA 9.2).
     #[error("transport header version {0}, expected 0")]
     BadVersion(u8),
-    /// The length is not a multiple of four: headers, payload with pad, and ICRC all are (IBTA 9.2).
+    /// The length is not a multiple of four. Headers, padded payload and ICRC each have such a length (IBTA 9.2).
     #[error("{0} bytes, not a multiple of four")]
     BadLength(usize),
-    /// The pad count exceeds what follows the headers, or stands where no payload may.
+    /// The pad count exceeds the bytes after the headers, or is not 0 although the opcode has no payload.
     #[error("pad count {pad} with {available} bytes after the headers")]
     BadPad {
         /// The pad count of the BTH, 1 to 3.

@@ -1,11 +1,11 @@
-//! From a captured frame down to the RoCEv2 datagram, and from a datagram up to an Ethernet frame.
+//! Finds the RoCEv2 datagram in a captured frame, and builds an Ethernet frame around a datagram.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use thiserror::Error;
 
 use crate::ROCE_PORT;
-use crate::ip::{DONT_FRAGMENT, Ends, IPV4_LEN, IPV6_LEN, UDP_LEN, UDP_PROTOCOL, checksum};
+use crate::ip::{AddressPair, DONT_FRAGMENT, IPV4_LEN, IPV6_LEN, UDP_LEN, UDP_PROTOCOL, checksum};
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -17,7 +17,7 @@ pub const IPV4_OVERHEAD: usize = 14 + IPV4_LEN + UDP_LEN;
 /// Bytes that [`encode`] puts before an IPv6 datagram: Ethernet, IPv6 and UDP headers.
 pub const IPV6_OVERHEAD: usize = 14 + IPV6_LEN + UDP_LEN;
 
-/// The kinds of captured frame that can be taken apart (numbers as on tcpdump.org/linktypes.html).
+/// The link types that [`Frame::parse`] supports (numbers as on tcpdump.org/linktypes.html).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LinkType {
     /// BSD loopback: four bytes of address family, then IP (LINKTYPE_NULL 0, LINKTYPE_LOOP 108).
@@ -33,7 +33,7 @@ pub enum LinkType {
 }
 
 impl LinkType {
-    /// The link type of that number in a capture file, if it can be taken apart.
+    /// Returns the link type with this number in a capture file, if it is supported.
     pub const fn from_number(number: u16) -> Option<Self> {
         match number {
             0 | 108 => Some(LinkType::Loopback),
@@ -49,10 +49,10 @@ impl LinkType {
 /// Why a frame holds no whole RoCEv2 datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 pub enum FrameError {
-    /// Something else: not IP, not UDP, or not to port 4791.
+    /// The frame is not IP, not UDP, or not sent to port 4791.
     #[error("not RoCEv2")]
     NotRoce,
-    /// The frame ends before its headers say, as with a capture's snap length.
+    /// The frame is shorter than its headers say, for instance because of the capture's snap length.
     #[error("truncated {0}")]
     Truncated(&'static str),
     /// A header contradicts itself or the headers around it.
@@ -106,7 +106,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The IPv4 identification; 0 over IPv6.
+    /// Returns the IPv4 identification; 0 over IPv6.
     pub fn ident(&self) -> u16 {
         match self.ip {
             [_, _, _, _, high, low, ..] if self.dst.is_ipv4() => u16::from_be_bytes([*high, *low]),
@@ -159,7 +159,7 @@ impl<'a> Frame<'a> {
         Self::parse_udp(address(8).into(), address(24).into(), header, rest, Some(payload_len))
     }
 
-    /// `ip_payload_len` is what the IP header promises, none if it promises less than itself.
+    /// `ip_payload_len` is the payload length from the IP header, or `None` if the header gives a length below its own.
     fn parse_udp(
         src: IpAddr,
         dst: IpAddr,
@@ -202,9 +202,9 @@ fn take_u16(bytes: &[u8]) -> Result<(u16, &[u8]), FrameError> {
 /// Appends an Ethernet frame around `datagram` (at most 65,507 bytes, whose ICRC must already be there for the same
 /// addresses and identification).
 ///
-/// The hardware addresses are made from the last four bytes of the IP addresses. IPv4: "don't fragment",
-/// identification `ident`, no UDP checksum, like the kernel's soft-RoCE. IPv6, where UDP must have one: with it.
-/// The families are chosen as by [`IcrcPath::new`](crate::IcrcPath::new).
+/// The hardware addresses contain the last four bytes of the IP addresses. An IPv4 frame has the flag "don't fragment", the
+/// identification `ident` and no UDP checksum, like a frame of the kernel's soft-RoCE. An IPv6 frame has the UDP checksum that IPv6
+/// requires. The address family is chosen as by [`IcrcPath::new`](crate::IcrcPath::new).
 pub fn encode(src: SocketAddr, dst: SocketAddr, ident: u16, datagram: &[u8], out: &mut Vec<u8>) {
     let udp_len = (UDP_LEN + datagram.len()) as u16;
     let [l0, l1] = udp_len.to_be_bytes();
@@ -213,8 +213,8 @@ pub fn encode(src: SocketAddr, dst: SocketAddr, ident: u16, datagram: &[u8], out
     udp[2..4].copy_from_slice(&dst.port().to_be_bytes());
     udp[4..6].copy_from_slice(&[l0, l1]);
     out.reserve(IPV6_OVERHEAD + datagram.len());
-    match Ends::new(src, dst) {
-        Ends::V4(src, dst) => {
+    match AddressPair::new(src, dst) {
+        AddressPair::V4(src, dst) => {
             let (src, dst) = (src.octets(), dst.octets());
             ethernet(src, dst, ETHERTYPE_IPV4, out);
             let [t0, t1] = udp_len.wrapping_add(IPV4_LEN as u16).to_be_bytes();
@@ -227,7 +227,7 @@ pub fn encode(src: SocketAddr, dst: SocketAddr, ident: u16, datagram: &[u8], out
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
             out.extend_from_slice(&ip);
         }
-        Ends::V6(src, dst) => {
+        AddressPair::V6(src, dst) => {
             let (src, dst) = (src.octets(), dst.octets());
             let tail = |a: [u8; 16]| [a[12], a[13], a[14], a[15]];
             ethernet(tail(src), tail(dst), ETHERTYPE_IPV6, out);
@@ -235,7 +235,7 @@ pub fn encode(src: SocketAddr, dst: SocketAddr, ident: u16, datagram: &[u8], out
             out.extend_from_slice(&src);
             out.extend_from_slice(&dst);
             let sum = checksum(&[&src, &dst, &[0, 0, l0, l1, 0, 0, 0, UDP_PROTOCOL], &udp, datagram]);
-            // A sum of 0 is sent as all ones: 0 would say that there is none.
+            // A checksum of 0 is sent as all ones, because 0 means "no checksum" (RFC 768).
             udp[6..8].copy_from_slice(&if sum == 0 { !0 } else { sum }.to_be_bytes());
         }
     }

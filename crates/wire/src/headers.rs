@@ -4,7 +4,7 @@
 
 use crate::psn::Qpn;
 
-/// RDMA extended transport header (IBTA 9.3): where in the responder's memory an operation works.
+/// RDMA extended transport header (IBTA 9.3): the responder's memory that an operation accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Reth {
     /// Virtual address of the first byte at the responder.
@@ -22,16 +22,16 @@ pub struct AtomicEth {
     pub va: u64,
     /// Remote key of the region or window.
     pub rkey: u32,
-    /// What a compare-and-swap stores, what a fetch-and-add adds.
+    /// The new value of a compare-and-swap, or the addend of a fetch-and-add.
     pub swap_add: u64,
-    /// What a compare-and-swap expects; fetch-and-add ignores it.
+    /// The value that a compare-and-swap expects. A fetch-and-add ignores it.
     pub compare: u64,
 }
 
-/// Datagram extended transport header (IBTA 9.3): who sent a UD packet, and the right to.
+/// Datagram extended transport header (IBTA 9.3): the sender of a UD packet and its Q_Key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Deth {
-    /// Queue key; it must match the receiving queue pair's.
+    /// The queue key, which must match that of the receiving queue pair.
     pub qkey: u32,
     /// The sender's queue pair.
     pub src_qp: Qpn,
@@ -40,9 +40,9 @@ pub struct Deth {
 /// ACK extended transport header (IBTA 9.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Aeth {
-    /// What the responder says about the packet.
+    /// The kind of acknowledgement.
     pub syndrome: Syndrome,
-    /// Message sequence number: how many messages the responder has completed, modulo 2^24.
+    /// The message sequence number: the number of messages that the responder has completed, modulo 2^24.
     pub msn: u32,
 }
 
@@ -51,17 +51,17 @@ pub struct Aeth {
 pub enum Syndrome {
     /// Positive acknowledgement.
     Ack {
-        /// Encoded receive credits, 5 bits; 31 means that none are given.
+        /// The encoded receive credits, 5 bits; 31 means no credit information.
         credits: u8,
     },
-    /// The responder was not ready to receive: retry after the time that the code stands for.
+    /// The responder has no receive posted. The requester retries after the encoded time.
     RnrNak {
         /// Encoded time, 5 bits (IBTA 9.3, AETH).
         timer: u8,
     },
     /// Negative acknowledgement.
     Nak(NakCode),
-    /// Any other value, raw: the reserved class, the reserved top bit, or a NAK code without a name.
+    /// Any other byte: the reserved class, the reserved top bit, or a reserved NAK code.
     Reserved(u8),
 }
 
@@ -88,7 +88,7 @@ impl Syndrome {
     /// A positive acknowledgement without credit information.
     pub const ACK: Syndrome = Syndrome::Ack { credits: Self::NO_CREDITS };
 
-    /// The meaning of the raw byte; every byte has exactly one.
+    /// Decodes a syndrome byte. Every byte has exactly one meaning.
     pub const fn from_raw(raw: u8) -> Self {
         match (raw >> 5, raw & 0x1f) {
             (0, credits) => Syndrome::Ack { credits },
@@ -102,7 +102,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte on the wire. Credits and timer keep their low 5 bits.
+    /// Encodes the syndrome byte. Credits and timer are cut to 5 bits.
     pub const fn to_raw(self) -> u8 {
         match self {
             Syndrome::Ack { credits } => credits & 0x1f,
@@ -113,7 +113,7 @@ impl Syndrome {
     }
 }
 
-/// The first `N` bytes of `b` from `at`, which the callers' fixed sizes always allow.
+/// Returns the `N` bytes of `b` from `at`. The callers' fixed sizes keep the range within `b`.
 const fn array<const N: usize, const L: usize>(b: &[u8; L], at: usize) -> [u8; N] {
     let mut out = [0; N];
     let mut i = 0;
@@ -169,7 +169,7 @@ impl AtomicEth {
 impl Deth {
     pub(crate) const LEN: usize = 8;
 
-    /// The header and its reserved byte.
+    /// Decodes the header and its reserved byte.
     pub(crate) fn decode(b: &[u8; Self::LEN]) -> (Self, u8) {
         let src_qp = Qpn::new(u32::from_be_bytes(array(b, 4)));
         (Deth { qkey: u32::from_be_bytes(array(b, 0)), src_qp }, b[4])

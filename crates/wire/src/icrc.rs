@@ -1,4 +1,4 @@
-//! The invariant CRC (annex A17, IBTA 7.8): seal, verify, and find the identification that a socket hides.
+//! The invariant CRC (annex A17, IBTA 7.8): seal and verify, also without knowing the IPv4 identification.
 //!
 //! The ICRC is CRC-32 (as in Ethernet) over, in this order,
 //! 1. eight bytes 0xff (where InfiniBand has its local route header),
@@ -16,18 +16,17 @@
 //! identifications, and that function can be inverted: rewind the register by the bytes between the field
 //! and the end, and the difference must fit the field's 16 bits. If it does, that was the identification.
 //!
-//! **What this weakens.** A check against a *known* identification misses a random corruption with
-//! probability 2^-32. A solved one leaves 16 of the 32 bits to check: it misses 2^-16. A single flipped
-//! bit is still always seen in a datagram of up to 26,744 bytes; what a CRC-32 guarantees beyond that (several flipped bits,
-//! bursts) does not hold. So [`Verdict::Good`] says whether the identification was the
-//! caller's, and callers should count the solved ones.
+//! **Weaker detection.** A check against a *known* identification misses a random corruption with probability 2^-32. A check that
+//! solves for the identification uses 16 of the 32 bits for that and misses a corruption with probability 2^-16. It still detects
+//! every single flipped bit in a datagram of up to 26,744 bytes, but not every burst or combination of flipped bits that a CRC-32
+//! detects. [`Verdict::Good`] therefore reports whether the identification was solved for, and callers should count such packets.
 
 use std::net::SocketAddr;
 
 use crc32fast::Hasher;
 
 use crate::frame::Frame;
-use crate::ip::{DONT_FRAGMENT, Ends, IPV4_LEN, IPV6_LEN, UDP_LEN, UDP_PROTOCOL};
+use crate::ip::{AddressPair, DONT_FRAGMENT, IPV4_LEN, IPV6_LEN, UDP_LEN, UDP_PROTOCOL};
 use crate::{BTH_LEN, crc};
 
 /// Bytes of the ICRC at the end of every datagram.
@@ -36,9 +35,9 @@ pub const ICRC_LEN: usize = 4;
 /// The CRC of the eight bytes 0xff that stand for the local route header.
 const AFTER_LRH: u32 = 0x2144_df1c;
 
-/// The invariant fields of the way from one UDP endpoint to another, ready to seal and verify datagrams.
+/// The invariant header fields of a path between two UDP endpoints, prepared to seal and verify datagrams.
 ///
-/// The path is directed: one that verifies what a peer sends has the peer as its source.
+/// The path is directed. To verify datagrams from a peer, use the path whose source is the peer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct IcrcPath {
     /// IP header, UDP header and room for a BTH, masked; lengths and identification are filled in per datagram.
@@ -46,40 +45,40 @@ pub struct IcrcPath {
     v4: bool,
 }
 
-/// What [`IcrcPath::verify`] found.
+/// The result of [`IcrcPath::verify`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// The ICRC is right.
+    /// The ICRC is correct.
     Good {
-        /// The IPv4 identification under which it is right; 0 over IPv6.
+        /// The IPv4 identification for which the ICRC is correct; 0 over IPv6.
         ident: u16,
-        /// Whether the identification had to be solved for, which leaves only 16 bits of check. A caller with
-        /// further candidates can compare them with `ident`: one that it foresaw is as good as the hint.
+        /// Whether `verify` solved for the identification, which leaves only 16 bits of check. If `ident` equals another value that
+        /// the caller expected, the check is as strong as with a correct hint.
         solved: bool,
     },
-    /// The ICRC is wrong under every identification.
+    /// The ICRC is wrong for every identification.
     Bad,
-    /// No room for a BTH and an ICRC.
+    /// The datagram has no room for a BTH and an ICRC.
     TooShort,
 }
 
 impl Verdict {
-    /// Whether the packet may be believed.
+    /// Whether the ICRC is correct.
     pub const fn is_good(&self) -> bool {
         matches!(self, Verdict::Good { .. })
     }
 }
 
 impl IcrcPath {
-    /// The path of datagrams from `src` to `dst`, with IPv4's "don't fragment" set, as
-    /// `IP_MTU_DISCOVER=DO` sends and annex A17 demands.
+    /// Creates the path of datagrams from `src` to `dst`, with the IPv4 flag "don't fragment", which the socket option
+    /// `IP_MTU_DISCOVER=DO` sets and annex A17 requires.
     ///
-    /// IPv4-mapped IPv6 addresses are IPv4, since that is what a dual-stack socket sends for them. An IPv4 and an
-    /// IPv6 address have no path between them; such a path seals and verifies what no network carries.
+    /// IPv4-mapped IPv6 addresses count as IPv4, because a dual-stack socket sends IPv4 packets for them. No network has a path
+    /// between an IPv4 and an IPv6 address.
     pub fn new(src: SocketAddr, dst: SocketAddr) -> Self {
         let mut template = [0xff; IPV6_LEN + UDP_LEN + BTH_LEN];
-        let (v4, udp) = match Ends::new(src, dst) {
-            Ends::V4(src, dst) => {
+        let (v4, udp) = match AddressPair::new(src, dst) {
+            AddressPair::V4(src, dst) => {
                 template[0] = 0x45;
                 template[4..8].copy_from_slice(&[0, 0, DONT_FRAGMENT, 0]);
                 template[9] = UDP_PROTOCOL;
@@ -87,7 +86,7 @@ impl IcrcPath {
                 template[16..20].copy_from_slice(&dst.octets());
                 (true, IPV4_LEN)
             }
-            Ends::V6(src, dst) => {
+            AddressPair::V6(src, dst) => {
                 template[0] = 0x6f;
                 template[6] = UDP_PROTOCOL;
                 template[8..24].copy_from_slice(&src.octets());
@@ -100,7 +99,7 @@ impl IcrcPath {
         IcrcPath { template, v4 }
     }
 
-    /// The same path with IPv4's "don't fragment" flag as given; no effect over IPv6.
+    /// Returns the path with the IPv4 flag "don't fragment" set to this value. No effect over IPv6.
     #[must_use]
     pub fn with_dont_fragment(mut self, dont_fragment: bool) -> Self {
         if self.v4 {
@@ -117,8 +116,8 @@ impl IcrcPath {
     /// Writes the ICRC into the last four bytes of `datagram`, the whole UDP payload.
     ///
     /// `ident` is the IPv4 identification with which the datagram will leave: 0 from an unconnected Linux
-    /// socket with `IP_MTU_DISCOVER=DO`, the index of the segment in a GSO send; IPv6 ignores it. A datagram
-    /// without room for BTH and ICRC is left alone.
+    /// socket with `IP_MTU_DISCOVER=DO`, and the index of the segment in a GSO send. IPv6 ignores it. A datagram without room for BTH
+    /// and ICRC is left unchanged.
     pub fn seal(&self, datagram: &mut [u8], ident: u16) {
         if let Some((covered, icrc)) = split(datagram.len(), datagram.split_last_chunk_mut()) {
             *icrc = self.compute(covered, ident).to_le_bytes();
@@ -128,7 +127,7 @@ impl IcrcPath {
     /// Checks the ICRC in the last four bytes of `datagram`, the whole UDP payload, first under the
     /// identification `hint`, then by solving for it (IPv4 only).
     ///
-    /// One pass over the bytes either way. Solving is weaker, see the [module](self).
+    /// Both cases take one pass over the bytes. Solving detects fewer corruptions; see the [module](self).
     pub fn verify(&self, datagram: &[u8], hint: u16) -> Verdict {
         let Some((covered, icrc)) = split(datagram.len(), datagram.split_last_chunk()) else {
             return Verdict::TooShort;
@@ -171,8 +170,8 @@ fn split<T>(len: usize, parts: Option<T>) -> Option<T> {
     parts.filter(|_| len >= BTH_LEN + ICRC_LEN)
 }
 
-/// Checks the ICRC of a captured frame, whose headers are all known: nothing is solved for, IPv4 options are covered
-/// as they stand.
+/// Checks the ICRC of a captured frame. All headers are known, so the identification is not solved for. IPv4 options are covered
+/// unchanged.
 pub fn verify_frame(frame: &Frame<'_>) -> Verdict {
     let Some((covered, icrc)) = split(frame.datagram.len(), frame.datagram.split_last_chunk()) else {
         return Verdict::TooShort;

@@ -1,4 +1,4 @@
-//! What the ICRC and the frames need to know of IP and UDP.
+//! Constants, addresses and the checksum of IP and UDP, for the ICRC and for frames.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,18 +9,18 @@ pub(crate) const UDP_PROTOCOL: u8 = 17;
 /// The IPv4 flag "don't fragment", in the first byte of the flags and offset field.
 pub(crate) const DONT_FRAGMENT: u8 = 0x40;
 
-/// The two ends of a path, in the family in which their packets travel.
-pub(crate) enum Ends {
+/// The source and the destination address of a path, in the address family of its packets.
+pub(crate) enum AddressPair {
     V4(Ipv4Addr, Ipv4Addr),
     V6(Ipv6Addr, Ipv6Addr),
 }
 
-impl Ends {
-    /// IPv4-mapped addresses count as IPv4; ends of different families (which no packet has) as IPv6.
+impl AddressPair {
+    /// IPv4-mapped addresses count as IPv4. Addresses of different families, which no packet has, count as IPv6.
     pub(crate) fn new(src: SocketAddr, dst: SocketAddr) -> Self {
         match (src.ip().to_canonical(), dst.ip().to_canonical()) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => Ends::V4(src, dst),
-            (src, dst) => Ends::V6(to_v6(src), to_v6(dst)),
+            (IpAddr::V4(src), IpAddr::V4(dst)) => AddressPair::V4(src, dst),
+            (src, dst) => AddressPair::V6(to_v6(src), to_v6(dst)),
         }
     }
 }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksum_of_a_known_header() {
+    fn checksum_matches_a_captured_header() {
         // First packet of tests/data/captures/mixed.pcap: 0xec99 by the kernel.
         let header = [0x45, 0, 0x04, 0x3c, 0x35, 0x7b, 0x40, 0, 64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2];
         assert_eq!(checksum(&[&header]), 0xec99);

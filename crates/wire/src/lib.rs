@@ -1,22 +1,4 @@
-//! RoCEv2 headers and ICRC, parse and emit; never does I/O.
-//!
-//! A RoCEv2 datagram is the payload of a UDP packet to port [`ROCE_PORT`]:
-//!
-//! ```text
-//! BTH │ extension headers │ payload │ pad to 4 bytes │ ICRC
-//! └──────────── Packet::parse / Packet::emit ───────┘└ IcrcPath::verify / IcrcPath::seal
-//! ```
-//!
-//! - [`Packet`] is one such datagram without its ICRC: parsing borrows the payload, emitting appends or
-//!   writes in place, neither allocates. What an opcode may carry is said by [`Message`] and
-//!   [`Transport`], so that a SEND with a RETH cannot be written down.
-//! - [`IcrcPath`] seals and verifies the invariant CRC, and finds the IPv4 identification that a UDP
-//!   socket does not show.
-//! - [`frame`] goes from a captured frame to the datagram and back, [`pcap`] from a capture file to
-//!   frames and back; both work on bytes in memory.
-//!
-//! Sources: InfiniBand Architecture Specification volume 1 (chapters 7.8 and 9) and its annexes A16
-//! (RoCE) and A17 (RoCEv2). `docs/wire.md` has the tables.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod crc;

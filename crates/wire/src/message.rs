@@ -1,4 +1,4 @@
-//! What a packet says: its transport service and its operation, each with exactly the headers it has.
+//! The transport service and the operation of a packet, each with exactly the headers that it has.
 
 use crate::headers::{Aeth, AtomicEth, Deth, Reth};
 
@@ -10,13 +10,13 @@ pub enum Transport {
     Rc,
     /// Unreliable connection.
     Uc,
-    /// Unreliable datagram; every packet says who sent it.
+    /// Unreliable datagram; every packet names its sender in the DETH.
     Ud(Deth),
 }
 
 impl Transport {
-    /// Whether the service has this operation: RC all, UC sends without invalidate and writes, UD whole
-    /// sends only (IBTA 9.2, opcode table).
+    /// Whether the service has this operation (IBTA 9.2, opcode table): RC has all operations, UC has WRITEs and SENDs without
+    /// invalidate, and UD has SENDs of one packet.
     pub const fn carries(&self, message: &Message) -> bool {
         use Message::*;
         match self {
@@ -129,7 +129,7 @@ impl ExtensionHeader {
 }
 
 impl Message {
-    /// Whether payload follows the headers. It may still be empty (a WRITE of no bytes).
+    /// Whether a payload follows the headers. The payload may be empty, as in a WRITE of no bytes.
     pub const fn has_payload(&self) -> bool {
         use Message::*;
         !matches!(self, ReadRequest(_) | Ack(_) | AtomicAck(_, _) | CompareSwap(_) | FetchAdd(_))
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_a_request_or_a_response() {
+    fn each_message_is_either_request_or_response() {
         let aeth = Aeth { syndrome: crate::Syndrome::ACK, msn: 0 };
         for response in [
             Message::ReadFirst(aeth),

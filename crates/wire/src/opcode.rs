@@ -2,8 +2,8 @@
 
 use crate::message::{Message, Transport};
 
-/// Congestion notification packet (annex A17): a BTH and 16 reserved bytes, for congestion control. Mitra
-/// neither sends nor obeys it, [`Packet::parse`](crate::Packet::parse) refuses it.
+/// Congestion notification packet (annex A17): a BTH and 16 reserved bytes. Mitra neither sends it nor reacts to it, and
+/// [`Packet::parse`](crate::Packet::parse) refuses it.
 pub const CNP: u8 = 0x81;
 
 /// Top three bits of the opcode.
@@ -37,7 +37,7 @@ pub(crate) const SEND_LAST_INV: u8 = 0x16;
 pub(crate) const SEND_ONLY_INV: u8 = 0x17;
 
 impl Message {
-    /// The low five bits of the opcode, which name the operation.
+    /// Returns the low five bits of the opcode, which select the operation.
     pub const fn operation(&self) -> u8 {
         match self {
             Message::SendFirst => SEND_FIRST,
@@ -68,7 +68,7 @@ impl Message {
 }
 
 impl Transport {
-    /// The top three bits of the opcode, which name the service.
+    /// Returns the top three bits of the opcode, which select the service.
     pub const fn service(&self) -> u8 {
         match self {
             Transport::Rc => RC,
@@ -78,8 +78,8 @@ impl Transport {
     }
 }
 
-/// The name of an opcode, such as `RC_RDMA_WRITE_FIRST`; none for one that
-/// [`Packet::parse`](crate::Packet::parse) would call unknown, save [`CNP`].
+/// Returns the name of an opcode, such as `RC_RDMA_WRITE_FIRST`, or `None` for an opcode that
+/// [`Packet::parse`](crate::Packet::parse) reports as unknown. [`CNP`] has a name although `parse` refuses it.
 pub const fn name(opcode: u8) -> Option<&'static str> {
     Some(match opcode {
         0x00 => "RC_SEND_FIRST",

@@ -33,7 +33,7 @@ pub struct Packet<'a> {
     pub psn: Psn,
     /// The operation, with its extension headers.
     pub message: Message,
-    /// What the operation carries; ignored by operations without payload.
+    /// The payload; ignored by operations without payload.
     pub payload: &'a [u8],
     /// Reserved bits, kept so that a captured packet is re-emitted byte for byte; zero in packets of our own.
     pub reserved: ReservedBits,
@@ -55,8 +55,8 @@ const fn pad_len(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
 }
 
-/// Walks over the extension headers, remembering where it is for the error. Inlined by force: as calls, whose
-/// results go through memory, its steps made parsing three times as slow (32 instead of 10 ns).
+/// Reads headers from the front of a buffer and counts the bytes read, for errors. Its methods are inlined by force: as calls, whose
+/// results go through memory, they make parsing three times as slow (32 ns instead of 10 ns).
 struct Headers<'a> {
     rest: &'a [u8],
     at: usize,
@@ -95,7 +95,7 @@ impl<'a> Headers<'a> {
         self.take().map(AtomicEth::decode)
     }
 
-    /// The operation named by the low five bits of `code`, restricted to what its service has.
+    /// Reads the extension headers of the opcode `code` and returns the operation.
     #[inline(always)]
     fn message(&mut self, code: u8) -> Result<Message, ParseError> {
         let operation = code & 0x1f;
@@ -140,8 +140,8 @@ impl<'a> Headers<'a> {
     }
 }
 
-/// Headers under construction; large enough for any combination of transport and message, even those that
-/// no opcode has.
+/// Headers under construction. The buffer has room for every combination of transport and message, including those without an
+/// opcode.
 struct HeaderBuf {
     bytes: [u8; MAX_HEADERS_LEN + Deth::LEN],
     len: usize,
@@ -159,7 +159,7 @@ impl HeaderBuf {
 }
 
 impl<'a> Packet<'a> {
-    /// A packet in the default partition (0xffff) with every flag clear.
+    /// Creates a packet in the default partition (0xffff) with all flags clear.
     pub const fn new(
         transport: Transport,
         dest_qp: Qpn,
@@ -185,11 +185,11 @@ impl<'a> Packet<'a> {
 
     /// Parses a UDP payload *without* its last four bytes, the ICRC: BTH, extension headers, payload, pad.
     ///
-    /// The payload is borrowed and stripped of its pad, whose content is not looked at. Whether the payload
-    /// fits the path MTU or the RETH's length is for the transport to judge.
+    /// The payload is borrowed, without its pad, whose content is not checked. The transport checks whether the payload fits the
+    /// path MTU and the RETH's length.
     ///
     /// # Errors
-    /// See [`ParseError`]; any bytes are safe to pass.
+    /// See [`ParseError`].
     pub fn parse(buf: &'a [u8]) -> Result<Packet<'a>, ParseError> {
         let mut headers = Headers { rest: buf, at: 0 };
         let bth: &[u8; BTH_LEN] = headers.take()?;
@@ -202,7 +202,7 @@ impl<'a> Packet<'a> {
         }
         let mut reserved = ReservedBits { bth_resv6: bth[4] & 0x3f, bth_resv7: bth[8] & 0x7f, deth: 0 };
         let (transport, message) = if bth[0] & 0xe0 == opcode::UD {
-            // The DETH comes first on the wire, but an unknown opcode is the better diagnosis.
+            // The DETH precedes other headers on the wire, but an unknown opcode is reported before a truncated DETH.
             if bth[0] != opcode::UD | opcode::SEND_ONLY && bth[0] != opcode::UD | opcode::SEND_ONLY_IMM {
                 return Err(ParseError::UnknownOpcode(bth[0]));
             }
@@ -242,33 +242,32 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The opcode byte. A message that its transport does not carry
-    /// ([`Transport::carries`]) gets one that no receiver knows.
+    /// Returns the opcode byte. A message that the transport does not carry ([`Transport::carries`]) has an opcode that receivers
+    /// refuse.
     pub const fn opcode(&self) -> u8 {
         self.transport.service() | self.message.operation()
     }
 
-    /// Bytes of BTH and extension headers.
+    /// Returns the length of BTH and extension headers in bytes.
     pub fn headers_len(&self) -> usize {
         let deth = if matches!(self.transport, Transport::Ud(_)) { Deth::LEN } else { 0 };
         BTH_LEN + deth + self.message.headers_len()
     }
 
-    /// Bytes that [`emit`](Self::emit) writes: headers, payload, pad; not the ICRC.
+    /// Returns the number of bytes that [`emit`](Self::emit) writes: headers, payload and pad, without the ICRC.
     pub fn emitted_len(&self) -> usize {
         let payload_len = self.carried().len();
         self.headers_len() + payload_len + pad_len(payload_len)
     }
 
-    /// Pad bytes (zeros, 0 to 3) that a payload of this length needs after it.
+    /// Returns the number of zero bytes (0 to 3) that pad a payload of this length.
     pub const fn pad_for(payload_len: usize) -> usize {
         pad_len(payload_len)
     }
 
-    /// Writes headers, payload and zero pad to the front of `buf` and returns how many bytes that were.
+    /// Writes headers, payload and zero pad to the front of `buf` and returns their length.
     ///
-    /// `buf` must have at least [`emitted_len`](Self::emitted_len) bytes; into a shorter one nothing is
-    /// written and 0 is returned.
+    /// If `buf` is shorter than [`emitted_len`](Self::emitted_len), the method writes nothing and returns 0.
     #[must_use = "0 means that the buffer was too short"]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let payload = self.carried();
@@ -292,13 +291,13 @@ impl<'a> Packet<'a> {
         out.extend_from_slice(&[0; 3][..pad_len(payload.len())]);
     }
 
-    /// Appends what stands before a payload of `payload_len` bytes, for callers that gather the payload
-    /// themselves: they append it, then [`pad_for`](Self::pad_for) zero bytes. `self.payload` is not looked at.
+    /// Appends the headers of a payload of `payload_len` bytes, for callers that gather the payload themselves: they append the
+    /// payload and [`pad_for`](Self::pad_for) zero bytes. `self.payload` is ignored.
     pub fn emit_headers_to(&self, payload_len: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(self.headers(payload_len).as_slice());
     }
 
-    /// The payload that really goes out.
+    /// Returns the payload, or no bytes if the operation has no payload.
     const fn carried(&self) -> &'a [u8] {
         if self.message.has_payload() { self.payload } else { &[] }
     }

@@ -1,6 +1,6 @@
-//! Capture files: what to write for a classic nanosecond pcap, and a reader that takes a file in pieces.
+//! Capture files: headers and a writer for classic pcap with nanosecond timestamps, and a reader for pcap and pcapng.
 //!
-//! Nothing here opens or reads a file: the caller owns the bytes.
+//! The module opens no file. The caller provides the bytes.
 
 mod ng;
 mod reader;
@@ -19,7 +19,7 @@ const MAGIC_MICROS: u32 = 0xa1b2_c3d4;
 const ETHERNET: u32 = 1;
 const SNAPLEN: u32 = 262_144;
 
-/// The header of a classic pcap file of Ethernet frames with times in nanoseconds, little-endian.
+/// Returns the header of a classic pcap file of Ethernet frames with nanosecond timestamps, little-endian.
 pub const fn file_header() -> [u8; FILE_HEADER_LEN] {
     const fn word(mut out: [u8; FILE_HEADER_LEN], at: usize, value: u32) -> [u8; FILE_HEADER_LEN] {
         let bytes = value.to_le_bytes();
@@ -37,8 +37,8 @@ pub const fn file_header() -> [u8; FILE_HEADER_LEN] {
     word(out, 20, ETHERNET)
 }
 
-/// The header that stands before a frame of `frame_len` bytes, captured whole at `ts_ns` nanoseconds since
-/// the Unix epoch.
+/// Returns the record header of a frame of `frame_len` bytes that was captured completely, at `ts_ns` nanoseconds since the Unix
+/// epoch.
 pub fn record(ts_ns: u64, frame_len: usize) -> [u8; RECORD_HEADER_LEN] {
     let mut out = [0; RECORD_HEADER_LEN];
     let len = (frame_len as u32).to_le_bytes();

@@ -1,4 +1,4 @@
-//! The two 24-bit numbers of the BTH: packet sequence and queue pair.
+//! The two 24-bit numbers of the BTH: packet sequence number and queue pair number.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,46 +8,46 @@ const HALF: u32 = 1 << 23;
 
 /// A packet sequence number: 24 bits, counting modulo 2^24 (IBTA 9.2).
 ///
-/// It has no `Ord`: which of two sequence numbers is earlier depends on which half of the circle they lie
-/// in, see [`cmp_serial`](Self::cmp_serial).
+/// The type does not implement `Ord`, because sequence numbers wrap around: [`cmp_serial`](Self::cmp_serial) compares two numbers by
+/// their distance on the circle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Psn(u32);
 
 impl Psn {
-    /// The number `value` modulo 2^24.
+    /// Creates the number `value` modulo 2^24.
     pub const fn new(value: u32) -> Self {
         Psn(value & MASK)
     }
 
-    /// The number, below 2^24.
+    /// Returns the number, below 2^24.
     pub const fn value(self) -> u32 {
         self.0
     }
 
-    /// The number `n` packets later.
+    /// Returns the number `n` packets later.
     #[must_use]
     pub const fn add(self, n: u32) -> Self {
         Psn(self.0.wrapping_add(n) & MASK)
     }
 
-    /// The number `n` packets earlier.
+    /// Returns the number `n` packets earlier.
     #[must_use]
     pub const fn sub(self, n: u32) -> Self {
         Psn(self.0.wrapping_sub(n) & MASK)
     }
 
-    /// The number of the following packet.
+    /// Returns the number of the next packet.
     #[must_use]
     pub const fn next(self) -> Self {
         self.add(1)
     }
 
-    /// How many packets after `from` this one is: (self − from) mod 2^24.
+    /// Returns the distance from `from` in packets: (self − from) mod 2^24.
     pub const fn distance(self, from: Psn) -> u32 {
         self.0.wrapping_sub(from.0) & MASK
     }
 
-    /// The order on the circle: the shorter way round decides. Exactly half-way (2^23) there is none.
+    /// Compares two numbers by the shorter way around the circle. At a distance of exactly 2^23 there is no order.
     pub const fn cmp_serial(self, other: Psn) -> Option<Ordering> {
         match self.distance(other) {
             0 => Some(Ordering::Equal),
@@ -85,12 +85,12 @@ impl fmt::Debug for Psn {
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// The number `value` modulo 2^24.
+    /// Creates the number `value` modulo 2^24.
     pub const fn new(value: u32) -> Self {
         Qpn(value & MASK)
     }
 
-    /// The number, below 2^24.
+    /// Returns the number, below 2^24.
     pub const fn value(self) -> u32 {
         self.0
     }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn order_follows_the_shorter_way_round() {
+    fn order_follows_the_shorter_way_around() {
         let (last, first) = (Psn::new(0xff_ffff), Psn::new(0));
         assert_eq!(first.distance(last), 1);
         assert_eq!(last.distance(first), 0xff_ffff);

@@ -14,7 +14,7 @@ const OPTION_TS_OFFSET: u16 = 14;
 /// Interfaces per section; real files have a few.
 const MAX_INTERFACES: usize = 65_536;
 
-/// The section being read: its byte order and interfaces.
+/// The current section: its byte order and interfaces.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Section {
     big_endian: bool,
@@ -88,7 +88,7 @@ impl Section {
         Ok(Step::Frame(end, frame))
     }
 
-    /// The frame of an enhanced or an obsolete packet block, which differ in their first word only.
+    /// Parses an enhanced or an obsolete packet block. The two differ only in the first word.
     fn packet<'a>(&self, interface: u32, body: &'a [u8]) -> Result<Record<'a>, FileError> {
         let interface = self.by_number(interface)?;
         let ticks = u64::from(self.word(body, 4)?) << 32 | u64::from(self.word(body, 8)?);

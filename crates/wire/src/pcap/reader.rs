@@ -1,17 +1,17 @@
-//! Reads classic pcap and pcapng, piece by piece.
+//! An incremental reader of classic pcap and pcapng files.
 
 use thiserror::Error;
 
 use super::ng::Section;
 use super::{FILE_HEADER_LEN, MAGIC_MICROS, MAGIC_NANOS, RECORD_HEADER_LEN};
 
-/// The longest record or block accepted, so that a hostile length cannot make a reader buffer without end.
+/// The greatest accepted length of a record or block, so that a corrupt length cannot make a reader buffer without limit.
 pub(super) const MAX_BLOCK: usize = 16 << 20;
 
-/// Why a file cannot be read (further).
+/// Why a capture file cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 pub enum FileError {
-    /// The first bytes are those of no capture file.
+    /// The first bytes are not those of a capture file.
     #[error("not a pcap or pcapng file")]
     NotACapture,
     /// The file ends within a record.
@@ -28,31 +28,31 @@ pub enum FileError {
 /// One captured frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
-    /// Nanoseconds since the Unix epoch; 0 where the file has no time for it.
+    /// The timestamp in nanoseconds since the Unix epoch; 0 if the file has none for the frame.
     pub ts_ns: u64,
-    /// Link type number, for [`LinkType::from_number`](crate::frame::LinkType::from_number).
+    /// The link type number, for [`LinkType::from_number`](crate::frame::LinkType::from_number).
     pub link: u16,
-    /// Length of the frame on the wire; more than `bytes` has if the capture cut it.
+    /// The length of the frame on the wire; greater than the length of `bytes` if the frame was captured in part.
     pub original_len: u32,
-    /// What was captured of the frame.
+    /// The captured bytes of the frame.
     pub bytes: &'a [u8],
 }
 
-/// What [`Reader::step`] found at the front of the buffer.
+/// The result of [`Reader::step`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step<'a> {
-    /// Call again with at least this many bytes from the same place; if the file has no more, it is cut
-    /// (or, if the buffer is empty, at its end).
+    /// The reader needs at least this many bytes from the same position. If the file has no more bytes, it is truncated, or, if the
+    /// buffer is empty, at its end.
     NeedMore(usize),
-    /// A header or a block without a frame: this many bytes are done with.
+    /// The reader consumed this many bytes, which hold no frame.
     Skip(usize),
-    /// A frame, and how many bytes are done with.
+    /// The reader consumed this many bytes, which hold this frame.
     Frame(usize, Record<'a>),
 }
 
 /// A reader of capture files: classic pcap of either byte order with micro- or nanoseconds, and pcapng.
 ///
-/// Hand it the unread bytes of the file again and again; [`records`] does so for a file in memory.
+/// The caller passes the unread bytes of the file to [`step`](Reader::step) repeatedly. [`records`] does so for a file in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     format: Format,
@@ -76,21 +76,21 @@ pub(super) fn u32_at(bytes: &[u8], at: usize, big_endian: bool) -> Option<u32> {
 }
 
 impl Reader {
-    /// A reader at the start of a file.
+    /// Creates a reader at the start of a file.
     pub fn new() -> Self {
         Reader::default()
     }
 
-    /// Whether the file has shown itself to be a capture.
+    /// Whether the reader has recognised the file as a capture.
     pub fn is_recognised(&self) -> bool {
         !matches!(self.format, Format::Unknown)
     }
 
-    /// Looks at the front of the unread bytes.
+    /// Reads from the front of the unread bytes.
     ///
     /// # Errors
-    /// See [`FileError`]; never [`FileError::Truncated`], which only the caller can know. After an error the reader
-    /// cannot go on.
+    /// See [`FileError`], except [`FileError::Truncated`], because only the caller knows the end of the file. After an error the
+    /// reader cannot continue.
     pub fn step<'a>(&mut self, buf: &'a [u8]) -> Result<Step<'a>, FileError> {
         match &mut self.format {
             Format::Unknown => self.recognise(buf),
@@ -137,12 +137,12 @@ impl Reader {
     }
 }
 
-/// The frames of a capture file in memory, until its end or the first error.
+/// Returns the frames of a capture file in memory, until its end or the first error.
 pub fn records(file: &[u8]) -> Records<'_> {
     Records { reader: Reader::new(), rest: file, done: false }
 }
 
-/// Iterator of [`records`].
+/// The iterator that [`records`] returns.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     reader: Reader,
