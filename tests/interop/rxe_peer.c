@@ -1,5 +1,5 @@
 /*
- * rxe_peer: a verbs program that does what it is told, for interop tests against Linux's rdma_rxe.
+ * rxe_peer: a verbs program that is driven over TCP, for interop tests against Linux's rdma_rxe.
  *
  *     cc -O1 -Wall -o rxe_peer rxe_peer.c -libverbs        rxe_peer [TCP PORT, default 7471]
  *
@@ -12,7 +12,7 @@
  * open dev=rxe0                       -> ok gid=32HEX mtu=ACTIVE     first request; takes the device's IPv4 RoCEv2 GID
  * mr len=N [access=lwrab]             -> ok mr= addr= lkey= rkey=    zeroed pages; l local write, w remote write,
  *                                        r remote read, a remote atomic, b window binding
- * dereg mr=                           -> ok                          the memory stays and can be looked at
+ * dereg mr=                           -> ok                          the memory stays readable by get and check
  * fill mr= [off=0] [len=all] seed=    -> ok                          byte at offset o: (seed*0x9e3779b1 + o*0x85ebca6b mod 2^32) >> 24
  * check mr= [off=0] [len=all] seed= [from=off] -> ok, or err at=OFFSET got= want=    as if filled at offset `from`
  * get mr= [off=0] len=                -> ok hex=                     at most 4096 bytes
@@ -35,7 +35,7 @@
  *     waits for n completions or for ms. status: the lower-case name in ibv_wc_status. Where status is not
  *     `success`, op and len mean nothing and are left out.
  * arm [solicited=0]                   -> ok                          request the CQ's next event
- * notified [ms=2000]                  -> ok n=0|1                    did it come?
+ * notified [ms=2000]                  -> ok n=0|1                    whether the event came
  * events [ms=0]                       -> ok ; event=N [qp=]; ...     asynchronous events (enum ibv_event_type); waits for the first
  * counters                            -> ok NAME=VALUE ...           the device's hw_counters, since it was made
  */
@@ -212,7 +212,7 @@ static bool do_dereg(void)
     return true;
 }
 
-/* The bytes that mr=, off= and len= name. */
+/* Returns the memory that mr=, off= and len= name. */
 static uint8_t *span(size_t *off, size_t *len, size_t absent)
 {
     int i = handle("mr", n_mr);
@@ -407,7 +407,7 @@ static bool do_destroy(void)
 
 /* ---- work ---- */
 
-/* sge=MR:OFF:LEN,...: how many there are, or -1. Offsets are not checked: an error beyond the region is a test. */
+/* Parses sge=MR:OFF:LEN,... and returns the number of elements, or -1. Offsets are unchecked, because tests exceed the region. */
 static int gather(struct ibv_sge *sge)
 {
     const char *at = text("sge");

@@ -1,10 +1,10 @@
-/* Counts what was executed: a program for plain libibverbs that knows nothing of Mitra.
+/* Counts executions of requests. The program uses plain libibverbs and does not depend on Mitra.
  *
  *   exactly_once PORT            serves one client and exits
- *   exactly_once PORT HOST N     posts N rounds of fetch-and-add, WRITE and SEND, and prints what it found as JSON
+ *   exactly_once PORT HOST N     posts N rounds of fetch-and-add, WRITE and SEND, and prints the violations as JSON
  *
- * The counter in the server's memory, the messages that the server received and the bytes in its ring are the oracle; they share
- * nothing with the queue pair. Exit code 0 if each request was executed exactly once, 1 if not, 2 if something else failed. */
+ * The program checks the counter in the server's memory, the messages that the server received and the bytes in its ring. Exit
+ * code: 0 if each request was executed exactly once, 1 if not, 2 if another error occurred. */
 
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
@@ -162,7 +162,7 @@ static void serve(int fd)
 	uint64_t expected = 0, rounds = 0;
 	bool told = false;
 	time_t until = 0;
-	/* When the client has told how many rounds there were, what is missing still has time to come. */
+	/* The client has sent the number of rounds; outstanding messages may still arrive. */
 	while (!told || (found.received < rounds && time(NULL) < until)) {
 		struct ibv_wc wc;
 		int n = ibv_poll_cq(cq, 1, &wc);
@@ -280,7 +280,7 @@ int main(int argc, char **argv)
 	if (client)
 		return drive(fd, &peer, strtoull(argv[3], NULL, 0));
 	serve(fd);
-	/* The client goes first: as long as it may retry, this end answers. */
+	/* The server waits for the client to end, because the client may still retransmit. */
 	read(fd, &ready, 1);
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* Two or more MPI processes that compare every number they exchange with the one it should be. */
+/* Two or more MPI processes that check all data they exchange. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static void expect(const char *what, long step, long long got, long long wanted)
     }
 }
 
-/* The byte at `at` of what `from` sends in `step`. */
+/* The byte at offset `at` of the data that process `from` sends in `step`. */
 static unsigned char byte_of(int from, int step, int at) {
     return (unsigned char)(from * 31 + step * 7 + at * 13 + (at >> 8));
 }
@@ -50,12 +50,12 @@ static void ring(int rounds) {
 
 enum { WORDS = 4096 };
 
-/* The words of this process, which the others reach; at rank 0, the last two count. */
+/* The window of this process. At rank 0 the last two words are counters. */
 static long long *words;
 static MPI_Win window;
 
 static void transfers(int round) {
-    /* Each writes its neighbour's words, and reads them back from there. */
+    /* Each process writes its neighbour's words and reads them back. */
     static long long there[WORDS], back[WORDS];
     int next = (rank + 1) % size, before = (rank + size - 1) % size;
     for (int i = 0; i < WORDS; i++)
@@ -76,12 +76,12 @@ static void atomics(int from_round, int rounds) {
     long long one = 1, old = 0;
     MPI_Win_lock_all(0, window);
     for (int round = from_round; round < from_round + rounds; round++) {
-        /* All count at rank 0: what one sees grows. */
+        /* All processes increment the counter at rank 0; the values that each fetches increase. */
         MPI_Fetch_and_op(&one, &old, MPI_LONG_LONG, 0, WORDS, MPI_SUM, window);
         MPI_Win_flush(0, window);
         expect("fetch-and-add grows", round, old > seen && old < (long long)size * (from_round + rounds), 1);
         seen = old;
-        /* And each claims the other word in its turn. */
+        /* Each process in turn claims the second word by compare-and-swap. */
         long long from = (long long)round * size + rank, to = from + 1;
         for (;;) {
             MPI_Compare_and_swap(&to, &from, &old, MPI_LONG_LONG, 0, WORDS + 1, window);
@@ -89,7 +89,7 @@ static void atomics(int from_round, int rounds) {
             if (old == from)
                 break;
             expect("compare-and-swap waits for its turn", round, old < from, 1);
-            /* Who waits must let MPI serve the others. */
+            /* A waiting process must let MPI make progress. */
             int any;
             MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &any, MPI_STATUS_IGNORE);
         }

@@ -1,5 +1,5 @@
-/* Writes to its own memory over a queue pair that is connected to itself, and compares. With DLOPEN it finds the verbs as
- * programs do that load libibverbs at run time, by name and version; without, it is linked with the library. */
+/* Writes to its own memory over a queue pair that is connected to itself, and checks the data. With DLOPEN the program loads
+ * libibverbs at run time and looks up versioned symbols; without, it is linked with the library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,7 +20,7 @@ static void *find(const char *name, const char *version) {
     }
     return found;
 }
-/* The header may have made a macro of the name. */
+/* The header may define the name as a macro. */
 #define CALL(name) ((__typeof__(&(name)))find(#name, "IBVERBS_1.1"))
 #else
 #define CALL(name) name
@@ -32,7 +32,7 @@ static void *find(const char *name, const char *version) {
 int main(void) {
 #ifdef DLOPEN
     NEED(library = dlopen("libibverbs.so.1", RTLD_NOW));
-    /* What programs of long ago get is there, and refuses. */
+    /* The symbols of version IBVERBS_1.0 exist and fail. */
     struct ibv_device **(*old)(int *) = find("ibv_get_device_list", "IBVERBS_1.0");
     NEED(old(NULL) == NULL && errno == ENOSYS);
 #endif

@@ -1,4 +1,4 @@
-/* Two processes that are connected, and what can befall one of them. Each opens the device for itself. */
+/* Scenarios of two connected processes, each with a device of its own. */
 #include "verbs.h"
 
 #include <fcntl.h>
@@ -80,7 +80,7 @@ static void write_well(uint64_t wr_id)
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == wr_id);
 }
 
-/* One end's memory is gone, and still registered, when the other writes and reads it. */
+/* One end unmaps registered memory, and the other end writes and reads it. */
 static void unmapped(void)
 {
 	connect_ends();
@@ -97,13 +97,13 @@ static void unmapped(void)
 		meet();
 	}
 	disconnect();
-	/* Both devices are as good as before. */
+	/* Both devices still work. */
 	connect_ends();
 	write_well(3);
 	disconnect();
 }
 
-/* The peer is killed while requests are under way: they end, with an error. */
+/* The peer is killed with requests in flight: they complete with an error. */
 static void killed(void)
 {
 	connect_ends();
@@ -118,12 +118,12 @@ static void killed(void)
 		CHECK(post_write(qp, &end, 10 + i, peer.addr, peer.rkey) == 0);
 	struct ibv_wc wc = next(end.cq);
 	CHECK(wc.wr_id == 10 && wc.status == IBV_WC_RETRY_EXC_ERR);
-	/* Over several rails each that may or may not have been executed says so. */
+	/* With several rails, the vendor error marks requests whose execution is unknown. */
 	for (int i = 0; i < 4; i++) {
 		wc = next(end.cq);
 		CHECK(wc.status == IBV_WC_WR_FLUSH_ERR || (rails() > 1 && wc.status == IBV_WC_RETRY_EXC_ERR));
 	}
-	/* From here on everything is flushed. */
+	/* All later requests are flushed. */
 	CHECK(post_write(qp, &end, 20, peer.addr, peer.rkey) == 0);
 	wc = next(end.cq);
 	CHECK(wc.wr_id == 20 && wc.status == IBV_WC_WR_FLUSH_ERR);
@@ -133,7 +133,7 @@ static void killed(void)
 	CHECK(ibv_destroy_qp(qp) == 0);
 }
 
-/* The peer is killed while nothing is under way: what is posted later ends with an error too. */
+/* The peer is killed while the connection is idle: requests posted later complete with an error. */
 static void killed_idle(void)
 {
 	connect_ends();
@@ -141,7 +141,7 @@ static void killed_idle(void)
 		for (;;)
 			pause();
 	write_well(1);
-	usleep(500000); /* it has been heard of */
+	usleep(500000); /* the virtual queue pair has received a heartbeat of the peer */
 	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
 	child = 0;
 	sleep(8);
@@ -152,8 +152,8 @@ static void killed_idle(void)
 	CHECK(ibv_destroy_qp(qp) == 0);
 }
 
-/* Children come and go while their parent goes on: one that does nothing, one that ends as programs do, one that uses what is its
- * parent's, to whom that is dead, and one with a device of its own. */
+/* A parent forks children while it uses its device: one that does nothing, one that calls exit, one that uses its parent's
+ * objects, which must fail, and one with a device of its own. */
 static void forks(void)
 {
 	connect_ends();
@@ -192,7 +192,7 @@ static void forks(void)
 static void *acknowledge(void *cq)
 {
 	usleep(200000);
-	/* The second event goes with its queue. */
+	/* The unread second event is removed with its queue. */
 	struct ibv_cq *other;
 	void *context;
 	CHECK(ibv_get_cq_event(end.channel, &other, &context) == -1 && errno == EAGAIN);
@@ -200,7 +200,7 @@ static void *acknowledge(void *cq)
 	return NULL;
 }
 
-/* Whoever destroys a queue waits until its events are acknowledged, and nobody gets another meanwhile. */
+/* ibv_destroy_cq waits until all events of the queue are acknowledged, and no new event is delivered meanwhile. */
 static void late(void)
 {
 	connect_ends();
@@ -246,7 +246,7 @@ static void *keep_polling(void *unused)
 		CHECK(ibv_poll_cq(end.cq, 1, &wc) == 0);
 }
 
-/* A queue pair that goes while another thread polls its queue: nothing of it is seen any more. */
+/* A queue pair is destroyed while another thread polls its queue: none of its completions appear afterwards. */
 static void destroyed_while_polled(void)
 {
 	pthread_t thread;
@@ -259,7 +259,7 @@ static void destroyed_while_polled(void)
 	}
 }
 
-/* The peer has closed its end: receives wait, as many as the queue has room for, until a send fails. */
+/* The peer has closed its end: posted receives, up to the queue's depth, wait until a send fails. */
 static void parted(void)
 {
 	connect_ends();
@@ -298,7 +298,7 @@ static void post_on(int i)
 	recv_one(i);
 }
 
-/* Sleeps until there is an event, and takes the completions of its queue: how many messages came, by queue pair. */
+/* Waits for an event, polls its queue, and counts the messages by queue pair. */
 static void sleep_for(int came[PAIRS])
 {
 	struct ibv_cq *cq;
@@ -314,7 +314,7 @@ static void sleep_for(int came[PAIRS])
 	}
 }
 
-/* Both ends sleep on one channel, which has two queues, one of which has two queue pairs: nobody oversleeps. */
+/* Both ends sleep on one channel with two queues, one of which has two queue pairs: no event is lost. */
 static void sleepers(void)
 {
 	cqs[0] = end.cq;
@@ -346,7 +346,7 @@ static void sleepers(void)
 	}
 }
 
-/* Messages wait for shared receives; one of the two queue pairs goes meanwhile, and takes none of the other's. */
+/* Messages wait for shared receives; one of the two queue pairs is destroyed meanwhile and takes none of the other's. */
 static void shared_receives(void)
 {
 	struct ibv_srq_init_attr shared = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
@@ -372,7 +372,7 @@ static void shared_receives(void)
 		meet();
 	}
 	if (!child) {
-		/* Two find receives, and the others none. */
+		/* Two messages find receives, the others do not. */
 		for (int i = 0; i < 2; i++) {
 			qp = qps[i];
 			send_one(i);
@@ -412,7 +412,7 @@ static void shared_receives(void)
 	}
 }
 
-/* A receive that may not be written. */
+/* A receive whose memory is read-only. */
 static void read_only(void)
 {
 	struct ibv_srq_init_attr shared = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
@@ -447,7 +447,7 @@ static void on_alarm(int signal)
 	exit(0);
 }
 
-/* A program that ends in the handler of a signal, wherever that found it. */
+/* A program that calls exit in a signal handler, at any point of its execution. */
 static void ends_in_a_handler(void)
 {
 	connect_ends();
@@ -474,7 +474,7 @@ static void ends_in_a_handler(void)
 
 enum { QKEY = 0x11, GRH = 40, ROOM = GRH + 64, MULTICAST_QPN = 0xffffff };
 
-/* A datagram queue pair with receives, which does not get what it sends itself if that is blocked. */
+/* A datagram queue pair with receives. It does not receive its own messages if loopback is blocked. */
 static struct ibv_qp *member(struct ibv_cq *cq, uint32_t flags)
 {
 	struct ibv_qp_init_attr_ex init = {
@@ -498,7 +498,7 @@ static struct ibv_qp *member(struct ibv_cq *cq, uint32_t flags)
 	return made;
 }
 
-/* Not signalled: what comes to the queue is what was received. */
+/* Sends are unsignalled, so all completions are receives. */
 static void send_to_group(struct ibv_qp *from, struct ibv_ah *ah, const char *text)
 {
 	struct ibv_sge sge = { (uintptr_t)text, strlen(text) + 1, 0 };
@@ -520,7 +520,7 @@ static void got(struct ibv_cq *cq, struct ibv_qp *at, uint32_t src_qp, uint64_t 
 	CHECK(memcmp(message + 36, group.raw + 12, 4) == 0);
 }
 
-/* Two processes, each with two queue pairs in a group: each gets a copy, but for who sent it and asked for none. */
+/* Two processes with two queue pairs each in a group: each gets a copy, except a sender that blocks loopback. */
 static void multicast(void)
 {
 	struct ibv_cq *cqs[2];
@@ -554,7 +554,7 @@ static void multicast(void)
 			got(cqs[i], qps[i], from[1], 1, "from the second");
 	}
 	meet();
-	/* Who has left hears no more. */
+	/* A detached queue pair receives no more messages. */
 	CHECK(ibv_detach_mcast(qps[0], &group, 0) == 0);
 	meet();
 	if (child)
@@ -577,7 +577,7 @@ int main(int argc, char **argv)
 		{ "multicast", multicast },
 	};
 	int fds[2];
-	mcast_gid(0); /* both ends mean the same groups */
+	mcast_gid(0); /* both ends use the same groups */
 	CHECK(argc == 2 && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
 	child = fork();
 	CHECK(child >= 0);

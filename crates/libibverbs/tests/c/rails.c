@@ -1,11 +1,11 @@
-/* One process whose two queue pairs are connected to each other, and what happens to its device: it lets its own rails fail. */
+/* Scenarios of one process with two queue pairs connected to each other. The process fails its own rails. */
 #include "verbs.h"
 
 #include <poll.h>
 #include <sys/un.h>
 
 static struct end end;
-/* The one that asks, and the one that is asked. */
+/* The requester and the responder. */
 static struct ibv_qp *one, *other;
 
 static int rails(void)
@@ -13,7 +13,7 @@ static int rails(void)
 	return atoi(getenv("MITRA_RAILS"));
 }
 
-/* As `mitra fault` does it: one line to the device's control socket, and one that says that it is done. */
+/* Sends a fault script to the device's control socket, as `mitra fault` does, and reads the reply. */
 static void fault(const char *format, int rail)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
@@ -99,7 +99,7 @@ static void post_message(struct ibv_qp *qp, uint64_t wr_id, int flags)
 	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
 }
 
-/* The port is up as long as one rail is. */
+/* The port is active as long as one rail is up. */
 static void port_events(void)
 {
 	pair(NULL);
@@ -119,7 +119,7 @@ static void port_events(void)
 	CHECK(!has_event(100));
 }
 
-/* The device is dead when its last NIC is. */
+/* The device is dead when its last NIC is dead. */
 static void device_fatal(void)
 {
 	pair(NULL);
@@ -132,13 +132,13 @@ static void device_fatal(void)
 	while (!device || queue_pairs < (rails() > 1 ? 2 : 0)) {
 		struct ibv_async_event event = next_event();
 		device |= event.event_type == IBV_EVENT_DEVICE_FATAL;
-		/* Virtual ones end when no rail is left, and no completion says so. */
+		/* A virtual queue pair gets an event when no rail is left and no completion reports it. */
 		queue_pairs += event.event_type == IBV_EVENT_QP_FATAL;
 	}
 	CHECK(port() == IBV_PORT_DOWN && !has_event(100));
 }
 
-/* A request that breaks a rule: its sender has a completion, and whom it was sent to an event. */
+/* An invalid request: the requester gets a completion, the responder an asynchronous event. */
 static void access_error(void)
 {
 	pair(NULL);
@@ -152,7 +152,7 @@ static void access_error(void)
 	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(other) == 0);
 }
 
-/* A queue pair in ERR takes nothing more from its shared receive queue, whatever brought it there, and that is said once. */
+/* A queue pair in ERR takes no receive from its shared receive queue, and LAST_WQE_REACHED is raised once. */
 static void last_wqe_reached(void)
 {
 	struct ibv_srq_init_attr shared = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
@@ -186,14 +186,14 @@ static void last_wqe_reached(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
-/* Memory that is registered when a NIC is dead, over connections that live on another. */
+/* Memory is registered after the death of a NIC, and used over connections on another NIC. */
 static void registers_late(void)
 {
 	pair(NULL);
 	write_well(one, 1);
 	for (int rail = 0; rail < rails() - 1; rail++) {
 		fault("rail%d nic-dead", rail);
-		usleep(300000); /* what is in flight when both ends lose their NIC may be lost */
+		usleep(300000); /* requests in flight may be lost when both ends lose their NIC */
 		write_well(one, 2);
 		char *memory = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		CHECK(memory != MAP_FAILED);
@@ -211,7 +211,7 @@ static void registers_late(void)
 	}
 }
 
-/* A connection is reset as often as the program likes: its number stays, what was outstanding is gone, and it connects again. */
+/* A queue pair can be reset repeatedly: its number stays, outstanding requests vanish, and it connects again. */
 static void resets(void)
 {
 	pair(NULL);
@@ -222,7 +222,7 @@ static void resets(void)
 		post_message(one, 20 + round, IBV_SEND_SIGNALED);
 		for (int i = 0; i < 2; i++)
 			CHECK(next(end.cq).status == IBV_WC_SUCCESS);
-		/* Neither of these is seen again. */
+		/* Neither of these completes after the reset. */
 		post_recv(other, 30 + round);
 		post_recv(one, 40 + round);
 		if (round % 2)
@@ -237,7 +237,7 @@ static void resets(void)
 		}
 		CHECK(is_empty(end.cq) && state_of(one) == IBV_QPS_RESET);
 		CHECK(one->qp_num == numbers[0] && other->qp_num == numbers[1]);
-		/* Before it was connected too. */
+		/* A reset before the connection works too. */
 		ready(one);
 		post_recv(one, 60);
 		to_state(one, IBV_QPS_RESET);
@@ -291,7 +291,7 @@ static void to_itself(void)
 	CHECK(ibv_destroy_qp(one) == 0);
 }
 
-/* A receiver that is never ready, and a sender that does not knock for ever. */
+/* The receiver is never ready, and the sender gives up after its RNR retries. */
 static void rnr_retries_end(void)
 {
 	one = make_qp(&end), other = make_qp(&end);
@@ -312,7 +312,7 @@ static void rnr_retries_end(void)
 	CHECK(ended == 2 && state_of(one) == IBV_QPS_ERR);
 }
 
-/* Both ends lose their NIC with WRITEs in flight. With a completion log all are decided but the one at the edge. */
+/* Both ends lose their NIC with WRITEs in flight. With a completion log all but one WRITE are decided. */
 static void log_decides(void)
 {
 	pair(NULL);
@@ -352,14 +352,14 @@ static void takes(int completions)
 	CHECK(is_empty(end.cq));
 }
 
-/* Who waits for solicited messages sleeps through the others, and wakes at errors. */
+/* A queue armed for solicited messages gives no event for others, and gives one for errors. */
 static void solicited(void)
 {
 	struct ibv_cq *all = end.cq;
 	pair(NULL);
 	for (int i = 0; i < 8; i++)
 		post_recv(other, i);
-	/* Only for the solicited one. */
+	/* The event comes for the solicited message only. */
 	CHECK(ibv_req_notify_cq(all, 1) == 0);
 	post_message(one, 10, IBV_SEND_SIGNALED);
 	CHECK(!wakes(200));
@@ -367,16 +367,16 @@ static void solicited(void)
 	post_message(one, 11, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED);
 	CHECK(wakes(20000));
 	takes(2);
-	/* It is asked for once. */
+	/* An armed queue gives one event. */
 	post_message(one, 12, IBV_SEND_SIGNALED | IBV_SEND_SOLICITED);
 	CHECK(!wakes(200));
 	takes(2);
-	/* Asking for less does not take back asking for more. */
+	/* Arming for solicited messages does not revoke an earlier request for all messages. */
 	CHECK(ibv_req_notify_cq(all, 0) == 0 && ibv_req_notify_cq(all, 1) == 0);
 	post_message(one, 13, IBV_SEND_SIGNALED);
 	CHECK(wakes(20000));
 	takes(2);
-	/* Across a failover too. */
+	/* The queue stays armed across a failover. */
 	if (rails() > 1) {
 		CHECK(ibv_req_notify_cq(all, 1) == 0);
 		fault("rail%d down", 0);

@@ -1,4 +1,4 @@
-/* What a program is refused, and how: one process, two queue pairs that are connected with each other. */
+/* Invalid calls and their errors: one process with two queue pairs connected to each other. */
 #include "verbs.h"
 
 static struct end end;
@@ -112,7 +112,7 @@ static struct ibv_qp *make_ud(void)
 	return qp;
 }
 
-/* Groups that cannot be, queue pairs that cannot be in one, and how many there can be. */
+/* Invalid groups, queue pairs that cannot be attached, and the limits. */
 static void multicast_groups(void)
 {
 	struct ibv_device_attr device;
@@ -125,7 +125,7 @@ static void multicast_groups(void)
 	CHECK(ibv_attach_mcast(ud, &end.gid, 0) == EINVAL && ibv_attach_mcast(ud, &ipv6, 0) == EINVAL);
 	CHECK(ibv_attach_mcast(ud, NULL, 0) == EINVAL && ibv_detach_mcast(ud, NULL, 0) == EINVAL);
 	CHECK(ibv_detach_mcast(ud, &gid, 0) == EINVAL);
-	/* Twice is once, and an attached queue pair stays. */
+	/* A second attach has no effect, and an attached queue pair cannot be destroyed. */
 	CHECK(ibv_attach_mcast(ud, &gid, 0) == 0 && ibv_attach_mcast(ud, &gid, 0xc000) == 0);
 	CHECK(ibv_destroy_qp(ud) == EBUSY);
 	CHECK(ibv_detach_mcast(ud, &gid, 0) == 0 && ibv_detach_mcast(ud, &gid, 0) == EINVAL);
@@ -147,7 +147,7 @@ static void multicast_groups(void)
 	CHECK(ibv_destroy_qp(ud) == 0 && ibv_destroy_qp(rc) == 0);
 }
 
-/* The limit of a shared receive queue: an event when fewer receives are left, at once if there are. */
+/* The limit of a shared receive queue: an event when fewer receives are left, at once if there are fewer already. */
 static void shared_receives(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 1 } };
@@ -216,7 +216,7 @@ static void requests(void)
 	recv = (struct ibv_recv_wr){ .num_sge = 1 };
 	CHECK(ibv_post_recv(a, &recv, &bad_recv) == EINVAL);
 
-	/* A queue that is full says so, and takes what fits again later. */
+	/* A full queue returns ENOMEM, and takes requests again when there is room. */
 	int posted = 0, refused;
 	second = good;
 	while ((refused = post_write(a, &end, 3, to.addr + PAGE, to.rkey)) == 0)
@@ -270,7 +270,7 @@ static void built_requests(void)
 	WRITE(5);
 	WRITE(6);
 	CHECK(ibv_wr_complete(qpx) == 0 && next(end.cq).wr_id == 5 && next(end.cq).wr_id == 6);
-	/* All or none: one more than the queue takes, or one in the middle that it does not take, and nothing was posted. */
+	/* All or none: with one request too many, or an invalid one in the middle, nothing is posted. */
 	ibv_wr_start(qpx);
 	for (int i = 0; i <= DEPTH; i++) {
 		WRITE(100 + i);
@@ -292,7 +292,7 @@ static void built_requests(void)
 	CHECK(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0);
 }
 
-/* Memory under another address, and registered anew. */
+/* Memory registered under another address, and re-registration. */
 static void names_of_memory(void)
 {
 	uint64_t iova = 0x7000000000;
@@ -304,16 +304,16 @@ static void names_of_memory(void)
 	strcpy(end.memory, "named");
 	CHECK(post_write(a, &end, 1, iova + 16, mr->rkey) == 0 && next(end.cq).status == IBV_WC_SUCCESS);
 	CHECK(strcmp(end.memory + PAGE + 16, "named") == 0);
-	/* New rights, under the same address. */
+	/* New access flags at the same address. */
 	CHECK(ibv_rereg_mr(mr, 0, NULL, NULL, 0, ALL) == IBV_REREG_MR_ERR_INPUT);
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE) == 0);
 	CHECK(post_write(a, &end, 2, iova + 32, mr->rkey) == 0 && next(end.cq).status == IBV_WC_SUCCESS);
 	CHECK(strcmp(end.memory + PAGE + 32, "named") == 0);
-	/* Other memory, with the same rights, under its own address. */
+	/* Other memory with the same access flags, at its own address. */
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, end.memory + PAGE + 64, 64, 0) == 0);
 	CHECK(post_write(a, &end, 3, (uintptr_t)end.memory + PAGE + 64, mr->rkey) == 0);
 	CHECK(next(end.cq).status == IBV_WC_SUCCESS && strcmp(end.memory + PAGE + 64, "named") == 0);
-	/* What is refused leaves it as it was. */
+	/* A refused call changes nothing. */
 	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, end.memory, 0, 0) == IBV_REREG_MR_ERR_CMD);
 	CHECK(post_write(a, &end, 4, (uintptr_t)end.memory + PAGE + 64, mr->rkey) == 0);
 	CHECK(next(end.cq).status == IBV_WC_SUCCESS);
