@@ -12,7 +12,7 @@ fn modules(dir: &Path, prefix: &Module, out: &mut BTreeMap<Module, String>) {
     for entry in fs::read_dir(dir).expect("the sources are readable") {
         let path = entry.expect("the sources are readable").path();
         let stem = path.file_stem().and_then(|stem| stem.to_str()).expect("names are ASCII").to_owned();
-        let module = [prefix.as_slice(), &[stem.clone()]].concat();
+        let module = [prefix.as_slice(), std::slice::from_ref(&stem)].concat();
         if path.is_dir() {
             modules(&path, &module, out);
         } else if stem != "tests" {
