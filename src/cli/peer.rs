@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Role::DemoServer => super::demo::run_participant(Side::Server, &connection),
     };
     if let Err(error) = result {
-        // The first process reports the error to the user. If that process has ended, nobody waits for the error.
+        // The first process reports the error to the user. If that process has ended, no process waits for the error.
         let _ = connection.send_error(&format!("{error:#}"));
         return Ok(ExitCode::FAILURE);
     }

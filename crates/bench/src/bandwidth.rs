@@ -114,9 +114,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = Machine::detect();
     let half = args.size.iter().copied().max().unwrap_or(8) * args.window as usize;
     let mut peer = PeerProcess::start(PEER_ROLE)?;
-    let [ours, theirs] = args.common.placements();
-    peer.connection.send(&Task::Bandwidth(Setup { placement: theirs, half }))?;
-    let mut endpoint = Endpoint::open(&ours, half, &mut peer.connection)?;
+    let [local, remote] = args.common.placements();
+    peer.connection.send(&Task::Bandwidth(Setup { placement: remote, half }))?;
+    let mut endpoint = Endpoint::open(&local, half, &mut peer.connection)?;
     let mtu = endpoint.mtu()?;
     let cases: Vec<(Op, usize)> =
         args.op.0.iter().flat_map(|&op| args.size.iter().map(move |&len| (op, len))).collect();

@@ -154,8 +154,8 @@ impl RcBenchQp {
 
     pub(crate) fn connect(&mut self, peer: &RcQpInfo) -> anyhow::Result<()> {
         self.peer = RemoteAddr { addr: peer.addr, rkey: Key(peer.rkey) };
-        let theirs = Mtu::from_bytes(peer.mtu).context("the peer's MTU is not an MTU of RoCEv2")?;
-        let mtu = self.nic.query_port()?.max_mtu.min(theirs);
+        let peer_mtu = Mtu::from_bytes(peer.mtu).context("the peer's MTU is not an MTU of RoCEv2")?;
+        let mtu = self.nic.query_port()?.max_mtu.min(peer_mtu);
         let detector = super::endpoint::detector();
         let connection = RcConnection {
             path_mtu: mtu,

@@ -54,9 +54,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machine = Machine::detect();
-    let [ours, theirs] = args.common.placements();
+    let [local, remote] = args.common.placements();
     let plan = TrialPlan {
-        placement: theirs,
+        placement: remote,
         blanket: false,
         log: args.log,
         in_flight: args.in_flight,
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     peer.connection.send(&Task::Failover)?;
     let bar = progress(u64::from(2 * args.trials + args.silent_trials));
     peer.connection.send(&Some(&plan))?;
-    let rtt = failover_trial::measure_round_trip(&plan, &ours, &mut peer.connection)? / 1000.0;
+    let rtt = failover_trial::measure_round_trip(&plan, &local, &mut peer.connection)? / 1000.0;
 
     let mut exact = PolicyTrials::new("exact");
     let mut blanket = PolicyTrials::new("blanket");
@@ -80,14 +80,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let fault = random.fault(args);
         for policy in [&mut exact, &mut blanket] {
             let plan = TrialPlan { blanket: policy.name == "blanket", fault: Ok(fault), ..plan.clone() };
-            policy.run_trial(&plan, &ours, &mut peer)?;
+            policy.run_trial(&plan, &local, &mut peer)?;
             bar.inc(1);
         }
     }
     for _ in 0..args.silent_trials {
         let after = 100 + random.below(100);
         let plan = TrialPlan { fault: Ok(Fault::Silent(after)), ..plan.clone() };
-        silent.run_trial(&plan, &ours, &mut peer)?;
+        silent.run_trial(&plan, &local, &mut peer)?;
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -119,9 +119,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "Detector: the port event; in silent trials, {} missed heartbeats at intervals of {} ms.",
         args.misses, args.heartbeat
     ));
-    let broken = exact.broken() + silent.broken();
-    if broken > 0 {
-        notes.push(format!("exact VIOLATED exactly-once for {broken} operations"));
+    let violations = exact.violations() + silent.violations();
+    if violations > 0 {
+        notes.push(format!("exact VIOLATED exactly-once for {violations} operations"));
     }
     let settings = serde_json::json!({
         "rounds": args.trials, "silent_rounds": args.silent_trials, "in_flight": args.in_flight,
@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         "log": args.log, "mix": "3 WRITE : 3 SEND : 1 READ : 1 FAA", "missed": exact.untriggered + blanket.untriggered,
     });
     Report { name: "failover", unit: "us", machine, settings, rows, notes }.print(args.common.json)?;
-    Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs the second process.
@@ -160,11 +160,11 @@ impl PolicyTrials {
         peer: &mut PeerProcess,
     ) -> anyhow::Result<()> {
         peer.connection.send(&Some(plan))?;
-        let seen = failover_trial::run_requester(plan, placement, &mut peer.connection)
+        let trial = failover_trial::run_requester(plan, placement, &mut peer.connection)
             .map_err(|error| run_error(peer, error))
             .with_context(|| format!("in a trial under {} with {:?}", self.name, plan.fault))?;
-        match seen {
-            Some(trials) => self.trials.push(trials),
+        match trial {
+            Some(trial) => self.trials.push(trial),
             None => self.untriggered += 1,
         }
         Ok(())
@@ -172,46 +172,48 @@ impl PolicyTrials {
 
     /// Counts what must not happen under `exact`: executed operations that were sent again, duplicates, and failed
     /// operations.
-    fn broken(&self) -> u64 {
-        self.trials.iter().map(|trials| trials.resent + trials.doubled + trials.failed).sum()
+    fn violations(&self) -> u64 {
+        self.trials.iter().map(|trial| trial.resent + trial.doubled + trial.failed).sum()
     }
 
-    fn row(&self, what: &str, unit: &'static str, of: impl Fn(&TrialResult) -> f64) -> Row {
+    fn row(&self, measure: &str, unit: &'static str, of: impl Fn(&TrialResult) -> f64) -> Row {
         let values: Vec<f64> = self.trials.iter().map(of).collect();
-        row(&format!("{}/{what}", self.name), unit, &values)
+        row(&format!("{}/{measure}", self.name), unit, &values)
     }
 
     fn times(&self, rtt: f64) -> Vec<Row> {
         let us = |duration: Duration| duration.as_secs_f64() * 1e6;
-        let done = |trials: &TrialResult| trials.report.completed_at.unwrap_or(trials.report.decided_at);
-        let total = move |trials: &TrialResult| us(done(trials) - trials.report.detected_at);
+        let done = |trial: &TrialResult| trial.report.completed_at.unwrap_or(trial.report.decided_at);
+        let total = move |trial: &TrialResult| us(done(trial) - trial.report.detected_at);
         vec![
             self.row("detected_to_last", "us", total),
-            self.row("detected_to_last_in_round_trips", "rtt", |seen| total(seen) / rtt),
-            self.row("detected_to_fenced", "us", |seen| us(seen.report.fenced_at - seen.report.detected_at)),
-            self.row("fenced_to_decided", "us", |seen| us(seen.report.decided_at - seen.report.fenced_at)),
-            self.row("decided_to_last", "us", |seen| us(done(seen) - seen.report.decided_at)),
-            self.row("fault_to_detected", "us", |seen| us(seen.report.detected_at - seen.fault_at)),
-            self.row("fault_to_last", "us", |seen| us(done(seen) - seen.fault_at)),
+            self.row("detected_to_last_in_round_trips", "rtt", |trial| total(trial) / rtt),
+            self.row("detected_to_fenced", "us", |trial| {
+                us(trial.report.fenced_at - trial.report.detected_at)
+            }),
+            self.row("fenced_to_decided", "us", |trial| us(trial.report.decided_at - trial.report.fenced_at)),
+            self.row("decided_to_last", "us", |trial| us(done(trial) - trial.report.decided_at)),
+            self.row("fault_to_detected", "us", |trial| us(trial.report.detected_at - trial.fault_at)),
+            self.row("fault_to_last", "us", |trial| us(done(trial) - trial.fault_at)),
         ]
     }
 
     fn costs(&self) -> Vec<Row> {
         vec![
-            self.row("in_flight", "ops", |seen| seen.report.stats.in_flight.into()),
-            self.row("replayed", "ops", |seen| seen.report.stats.replayed.into()),
-            self.row("bytes_in_flight", "B", |seen| seen.report.stats.bytes_in_flight as f64),
-            self.row("bytes_resent", "B", |seen| seen.report.stats.bytes_replayed as f64),
-            self.row("post_failure_resent", "ops", |seen| seen.resent as f64),
-            self.row("doubled", "ops", |seen| seen.doubled as f64),
-            self.row("failed", "ops", |seen| seen.failed as f64),
+            self.row("in_flight", "ops", |trial| trial.report.stats.in_flight.into()),
+            self.row("replayed", "ops", |trial| trial.report.stats.replayed.into()),
+            self.row("bytes_in_flight", "B", |trial| trial.report.stats.bytes_in_flight as f64),
+            self.row("bytes_resent", "B", |trial| trial.report.stats.bytes_replayed as f64),
+            self.row("post_failure_resent", "ops", |trial| trial.resent as f64),
+            self.row("doubled", "ops", |trial| trial.doubled as f64),
+            self.row("failed", "ops", |trial| trial.failed as f64),
         ]
     }
 
     /// Returns the ratio of all resent bytes under this policy to those under `other`.
     fn resent_bytes_ratio(&self, other: &PolicyTrials) -> f64 {
         let bytes = |policy: &PolicyTrials| -> u64 {
-            policy.trials.iter().map(|trials| trials.report.stats.bytes_replayed).sum()
+            policy.trials.iter().map(|trial| trial.report.stats.bytes_replayed).sum()
         };
         bytes(self) as f64 / bytes(other).max(1) as f64
     }

@@ -81,9 +81,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ops = args.op.clone().unwrap_or_default().0;
     let half = args.size.iter().copied().max().unwrap_or(8);
     let mut peer = PeerProcess::start(PEER_ROLE)?;
-    let [ours, theirs] = args.common.placements();
-    peer.connection.send(&Task::Latency(Setup { placement: theirs, half }))?;
-    let mut endpoint = Endpoint::open(&ours, half, &mut peer.connection)?;
+    let [local, remote] = args.common.placements();
+    peer.connection.send(&Task::Latency(Setup { placement: remote, half }))?;
+    let mut endpoint = Endpoint::open(&local, half, &mut peer.connection)?;
     let mtu = endpoint.mtu()?;
 
     let mut cases = Vec::new();

@@ -16,15 +16,16 @@ const MITRA_PRELOAD: &str = "MITRA_PRELOAD";
 
 /// Returns the loader variable and its new value: Mitra's library before the present value.
 pub(super) fn variable(replace: bool) -> anyhow::Result<(&'static str, OsString)> {
-    let (variable, ours) = if replace { (LD_LIBRARY_PATH, replacement()?) } else { (LD_PRELOAD, preload()?) };
+    let (variable, library) =
+        if replace { (LD_LIBRARY_PATH, replacement()?) } else { (LD_PRELOAD, preload()?) };
     // ld.so(8) separates entries by colons, spaces or semicolons, and knows no escape character.
-    if ours.as_os_str().as_bytes().iter().any(|byte| b" :;".contains(byte)) {
+    if library.as_os_str().as_bytes().iter().any(|byte| b" :;".contains(byte)) {
         bail!(
             "the dynamic loader accepts no path with a space, colon or semicolon; move {} elsewhere",
-            ours.display()
+            library.display()
         );
     }
-    let mut value = ours.into_os_string();
+    let mut value = library.into_os_string();
     if let Some(before) = env::var_os(variable).filter(|before| !before.is_empty()) {
         value.push(":");
         value.push(before);

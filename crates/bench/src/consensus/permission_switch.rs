@@ -24,9 +24,9 @@ pub(super) fn rows(blocks: u32) -> anyhow::Result<Vec<Row>> {
     for _ in 0..2 {
         let (mut here, mut there) =
             (RcBenchQp::new(&nic, 64, random()? as u32)?, RcBenchQp::new(&nic, 64, random()? as u32)?);
-        let (ours, theirs) = (here.info()?, there.info()?);
-        here.connect(&theirs)?;
-        there.connect(&ours)?;
+        let (local, remote) = (here.info()?, there.info()?);
+        here.connect(&remote)?;
+        there.connect(&local)?;
         ends.push((here, there));
     }
     let qps = [ends[0].0.ids(), ends[1].0.ids()];
@@ -79,20 +79,20 @@ fn windows(
     memory: &Arc<Buffer>,
     timed: &Timed<'_>,
 ) -> anyhow::Result<Blocks> {
-    let mut made = Vec::new();
+    let mut windows = Vec::new();
     for (bare, _) in ends {
         let (qpn, cq, pd) = bare.ids();
         let mr = nic.reg_mr(pd, Arc::clone(memory), Access::LOCAL_WRITE | Access::WINDOW_BIND)?;
-        made.push(Window { qpn, cq, mr, mw: nic.alloc_mw(pd)? });
+        windows.push(Window { qpn, cq, mr, mw: nic.alloc_mw(pd)? });
     }
     let mut generation = 0_u32;
     let mut bound = None;
     timed(&mut |round| {
         if let Some((at, key)) = bound.take() {
-            run(nic, &made[at as usize % 2], SendOp::LocalInvalidate(key))?;
+            run(nic, &windows[at as usize % 2], SendOp::LocalInvalidate(key))?;
         }
         generation += 1;
-        let window: &Window = &made[round % 2];
+        let window: &Window = &windows[round % 2];
         let key = mitra_verbs::Key((window.mw.rkey.0 & !0xFF) | ((generation / 2) & 0xFF));
         let bind = WindowBind {
             mw: window.mw.id,

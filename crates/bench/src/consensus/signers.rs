@@ -26,7 +26,7 @@ impl Signer for Unsigned {
 /// Returns the leader's signer. Its secret key is a constant, because no other process takes part.
 pub(super) fn ed25519() -> Ed25519 {
     let secret = |p| [p + 1; 32];
-    let everybody: Arc<[_]> =
+    let public_keys: Arc<[_]> =
         (0..PROCESSES).map(|p| SigningKey::from_bytes(&secret(p)).verifying_key()).collect();
-    Ed25519::new(0, &secret(LEADER.0), everybody)
+    Ed25519::new(0, &secret(LEADER.0), public_keys)
 }

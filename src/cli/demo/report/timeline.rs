@@ -217,7 +217,7 @@ impl Bar {
             class: if is_corrupted { format!("{class} bad") } else { class.to_owned() },
             rect: Rect::new(x, y, (end - x).max(1.5), height),
             executions: visible.map(|(times, entry)| dot((times, entry.at))).collect(),
-            cross: is_corrupted.then(|| Cross {
+            cross: is_corrupted.then_some(Cross {
                 x: Px(end + 5.0 - radius),
                 y: Px(middle - radius),
                 size: Px(2.0 * radius),
