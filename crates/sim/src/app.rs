@@ -6,73 +6,74 @@ use mitra_verbs::Time;
 use crate::fabric::{Shared, lock};
 use crate::{HostId, Prng};
 
-/// A program on a host: takes a turn at times that the seed chooses.
+/// A simulated application, which runs in turns at times that the seed chooses.
 ///
-/// It holds its NICs itself, as `Arc<SimNic>`. Busy programs take turns often; one whose turns do nothing (no call
-/// that changes anything, no completion) waits longer and longer, until something happens at its NICs.
+/// An application holds its NICs as `Arc<SimNic>`. A busy application gets turns often. The interval between
+/// the turns of an idle one grows until something happens at its host's NICs. A turn is idle if it makes no
+/// call that changes anything and polls no completion.
 pub trait App {
-    /// One turn. Time does not pass within it.
-    fn step(&mut self, ctx: &mut Ctx<'_>);
+    /// Runs one turn, in which no virtual time passes.
+    fn step(&mut self, ctx: &mut AppContext<'_>);
 }
 
-impl<F: FnMut(&mut Ctx<'_>)> App for F {
-    fn step(&mut self, ctx: &mut Ctx<'_>) {
+impl<F: FnMut(&mut AppContext<'_>)> App for F {
+    fn step(&mut self, ctx: &mut AppContext<'_>) {
         self(ctx);
     }
 }
 
-/// What an application may ask of its host in its turn.
-pub struct Ctx<'a> {
+/// The world as an application sees it during a turn.
+pub struct AppContext<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) host: HostId,
     pub(crate) rng: &'a mut Prng,
-    pub(crate) wish: Wish,
+    pub(crate) next_turn: NextTurn,
 }
 
-/// When the application wants its next turn.
+/// When the application's next turn is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wish {
+pub(crate) enum NextTurn {
     Soon,
     At(Time),
     Never,
 }
 
-impl Ctx<'_> {
-    /// The time. (Of the world: a NIC's own clock may show another.)
+impl AppContext<'_> {
+    /// Returns the world's time. A NIC's own clock may differ.
     pub fn now(&self) -> Time {
         lock(self.shared).now
     }
 
-    /// The application's own chance.
+    /// Returns the application's random number generator.
     pub fn rng(&mut self) -> &mut Prng {
         self.rng
     }
 
-    /// The host that it runs on.
+    /// Returns the host that the application runs on.
     pub fn host(&self) -> HostId {
         self.host
     }
 
-    /// The next turn shall come after this long, or earlier if something happens at the host's NICs.
+    /// Requests the next turn after `time`, or earlier if something happens at the host's NICs.
     pub fn sleep(&mut self, time: Duration) {
-        self.wish = Wish::At(self.now() + time);
+        self.next_turn = NextTurn::At(self.now() + time);
     }
 
-    /// The application is done: no more turns.
+    /// Ends the application: it gets no more turns.
     pub fn exit(&mut self) {
-        self.wish = Wish::Never;
+        self.next_turn = NextTurn::Never;
     }
 
-    /// Something happened that the host's other calls do not show: it is not idle.
-    pub fn busy(&mut self) {
+    /// Marks this turn as active although it made no call that shows it.
+    pub fn mark_active(&mut self) {
         lock(self.shared).hosts[self.host.0].activity += 1;
     }
 
     /// Writes a line into the trace.
-    pub fn note(&mut self, text: impl fmt::Display) {
-        let mut core = lock(self.shared);
-        let now = core.now;
-        let line = format!("{:<4} {text}", core.hosts[self.host.0].name);
-        core.trace.note(now, line);
+    pub fn trace(&mut self, text: impl fmt::Display) {
+        let mut fabric = lock(self.shared);
+        let now = fabric.now;
+        let line = format!("{:<4} {text}", fabric.hosts[self.host.0].name);
+        fabric.trace.text(now, line);
     }
 }

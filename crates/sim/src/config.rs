@@ -4,196 +4,202 @@ use mitra_transport::fault::Noise;
 use mitra_transport::{NicConfig, Tuning};
 use mitra_verbs::{Capabilities, Gid};
 
-use crate::{Prng, Range};
+use crate::{DurationRange, Prng};
 
-/// How a world behaves: everything that a seed may choose, in one place, printed with every failure.
+/// The behaviour of a world: everything that a seed may choose. A failing test prints it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
-    /// What cables and switches do to packets.
-    pub wire: Wire,
-    /// How placements reach host memory.
+    /// The behaviour of cables and switches.
+    pub link: LinkConfig,
+    /// The timing of placements in host memory.
     pub memory: MemoryTiming,
-    /// How fast NICs react.
+    /// The speed of NICs.
     pub nic: NicTiming,
-    /// How fast applications react.
+    /// The speed of applications.
     pub host: HostTiming,
-    /// What NICs can do; each NIC may be given others.
+    /// The capabilities of NICs, unless [`World::add_nic_with`](crate::World::add_nic_with) gives others.
     pub capabilities: Capabilities,
-    /// Pacing of the transport.
+    /// The pacing of the transport.
     pub tuning: Tuning,
 }
 
-/// What cables and switches do to packets.
+/// The behaviour of cables and switches.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Wire {
-    /// From leaving one NIC to arriving at the other. Without noise, packets of one path stay in order.
-    pub latency: Range,
-    /// How long a NIC takes to put 1,024 bytes on its cable.
+pub struct LinkConfig {
+    /// The latency from one NIC to another. Without noise, packets of one path stay in order.
+    pub latency: DurationRange,
+    /// The time that a NIC needs to transmit 1,024 bytes.
     pub kib_time: Duration,
-    /// Loss, duplication, reordering, corruption.
+    /// The rates of loss, duplication, reordering and corruption.
     pub noise: Noise,
-    /// How many packets in a million are held back by `straggle`, even beyond a failover.
+    /// How many packets per million are delayed by `straggler_delay`, possibly beyond a failover.
     pub straggler_ppm: u32,
-    /// How long a straggler takes.
-    pub straggle: Range,
-    /// How many in a million of the packets that are on a cable when it fails arrive nevertheless, after `straggle`.
+    /// The delay of such a packet.
+    pub straggler_delay: DurationRange,
+    /// How many per million of the packets on a cable that fails arrive nevertheless, after
+    /// `straggler_delay`.
     pub survivor_ppm: u32,
-    /// The longest RoCE packet, headers and ICRC included, that gets through: less than both ends believe is a path with a hole.
-    pub longest: usize,
-    /// Whether NICs hang on a switch: then only the failed NIC sees its link go down, else its peers do too.
+    /// The largest RoCE packet that the path delivers, in bytes, including headers and ICRC. A value below
+    /// the MTU of the ends makes a path that drops large packets.
+    pub max_packet_bytes: usize,
+    /// Whether NICs are connected by a switch. With a switch, only the NIC at a failed cable sees its link go
+    /// down; without one, its peers do, too.
     pub switched: bool,
 }
 
-/// How placements reach host memory: in chunks, each at its time, the last chunk of a placement last.
+/// The timing of placements. A placement becomes visible in chunks, and its last chunk last.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MemoryTiming {
-    /// The fewest bytes of a chunk ...
+    /// The smallest chunk, in bytes.
     pub chunk_min: usize,
-    /// ... and the most.
+    /// The largest chunk, in bytes.
     pub chunk_max: usize,
-    /// Between two chunks.
-    pub delay: Range,
-    /// How many placements in a million have their chunks (but the last) in any order.
+    /// The delay between two chunks.
+    pub chunk_delay: DurationRange,
+    /// How many placements per million show their chunks, except the last, in random order.
     pub shuffle_ppm: u32,
-    /// Between an atomic's load and its store.
-    pub atomic: Range,
-    /// Whether revoking waits for placements under way, as it must. Switched off, the simulator must find the damage.
-    pub honest_revoke: bool,
+    /// The delay between the load and the store of an atomic.
+    pub atomic_delay: DurationRange,
+    /// Whether revocation waits for placements in progress, as the provider contract demands. Tests that
+    /// switch it off must find memory changed afterwards.
+    pub revoke_waits: bool,
 }
 
-/// How fast NICs react.
+/// The speed of NICs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct NicTiming {
-    /// From a call or an arrival to the next look at what there is to send.
-    pub doorbell: Range,
-    /// How late timers are.
-    pub lateness: Range,
-    /// From an arrival to an idle poll, at which owed acknowledgements may leave.
-    pub idle: Range,
-    /// Whether each NIC's clock has an origin of its own.
-    pub own_clocks: bool,
-    /// How many deaths and hangs in a million are reported by a fatal event; the others are silent.
+    /// The delay from a verb or an arriving packet to the next transmission.
+    pub doorbell_delay: DurationRange,
+    /// The lateness of timers.
+    pub timer_lateness: DurationRange,
+    /// The delay from an arriving packet to an idle poll, at which pending ACKs may leave.
+    pub idle_delay: DurationRange,
+    /// Whether the clock of each NIC has its own origin.
+    pub independent_clocks: bool,
+    /// How many failures of NICs per million raise a device-fatal event. The others are silent.
     pub fatal_event_ppm: u32,
-    /// How long that takes.
-    pub fatal_event: Range,
+    /// The delay of this event.
+    pub fatal_event_delay: DurationRange,
 }
 
-/// How fast applications react.
+/// The speed of applications.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HostTiming {
-    /// Between two steps of an application that is busy, and from a completion to the step that may see it.
-    pub step: Range,
-    /// The most between two steps of one that is idle.
-    pub idle_step: Duration,
-    /// How many steps in a million are followed by a pause of the whole host ...
+    /// The interval between two turns of a busy application, and the delay from a completion to the turn that
+    /// may see it.
+    pub step_interval: DurationRange,
+    /// The longest interval between two turns of an idle application.
+    pub max_idle_step: Duration,
+    /// How many turns per million are followed by a pause of the whole host.
     pub pause_ppm: u32,
-    /// ... of this length. Its NICs go on.
-    pub pause: Range,
+    /// The length of such a pause. The host's NICs continue.
+    pub pause_length: DurationRange,
 }
 
 impl Config {
-    /// A fabric without faults.
-    pub fn calm() -> Config {
+    /// Returns the configuration of a fabric without faults.
+    pub fn fault_free() -> Config {
         let NicConfig { capabilities, tuning, .. } = NicConfig::new("", Gid([0; 16]), [0; 32]);
         Config {
-            wire: Wire {
-                latency: Range::nanos(900, 1_200),
+            link: LinkConfig {
+                latency: DurationRange::nanos(900, 1_200),
                 kib_time: Duration::from_nanos(80),
                 noise: Noise::default(),
                 straggler_ppm: 0,
-                straggle: Range::micros(1_000, 1_000_000),
+                straggler_delay: DurationRange::micros(1_000, 1_000_000),
                 survivor_ppm: 0,
-                longest: usize::MAX,
+                max_packet_bytes: usize::MAX,
                 switched: true,
             },
             memory: MemoryTiming {
                 chunk_min: 64,
                 chunk_max: 4096,
-                delay: Range::nanos(10, 150),
+                chunk_delay: DurationRange::nanos(10, 150),
                 shuffle_ppm: 0,
-                atomic: Range::nanos(20, 200),
-                honest_revoke: true,
+                atomic_delay: DurationRange::nanos(20, 200),
+                revoke_waits: true,
             },
             nic: NicTiming {
-                doorbell: Range::nanos(20, 200),
-                lateness: Range::nanos(0, 2_000),
-                idle: Range::nanos(500, 5_000),
-                own_clocks: false,
+                doorbell_delay: DurationRange::nanos(20, 200),
+                timer_lateness: DurationRange::nanos(0, 2_000),
+                idle_delay: DurationRange::nanos(500, 5_000),
+                independent_clocks: false,
                 fatal_event_ppm: 1_000_000,
-                fatal_event: Range::micros(1, 500),
+                fatal_event_delay: DurationRange::micros(1, 500),
             },
             host: HostTiming {
-                step: Range::nanos(200, 2_000),
-                idle_step: Duration::from_micros(500),
+                step_interval: DurationRange::nanos(200, 2_000),
+                max_idle_step: Duration::from_micros(500),
                 pause_ppm: 0,
-                pause: Range::micros(10, 5_000),
+                pause_length: DurationRange::micros(10, 5_000),
             },
             capabilities,
             tuning,
         }
     }
 
-    /// A fabric whose faults and speeds the seed chooses. Each kind of fault is on in only some seeds, so that
-    /// none hides another.
+    /// Returns a configuration whose faults and speeds the seed chooses. Each kind of fault is on in some
+    /// seeds only, so that no kind hides another (swarm testing).
     pub fn swarm(seed: u64) -> Config {
         let rng = &mut Prng::stream(seed, "swarm");
-        let mut c = Config::calm();
-        let half = |rng: &mut Prng| rng.below(2) == 0;
-        // From rare to frequent, evenly by order of magnitude.
+        let mut config = Config::fault_free();
+        let one_in_two = |rng: &mut Prng| rng.below(2) == 0;
+        // Draws the order of magnitude uniformly.
         let rate = |rng: &mut Prng| 300 << rng.below(8);
-        if half(rng) {
-            c.wire.noise.drop_ppm = rate(rng);
+        if one_in_two(rng) {
+            config.link.noise.drop_ppm = rate(rng);
         }
-        if half(rng) {
-            c.wire.noise.duplicate_ppm = rate(rng);
+        if one_in_two(rng) {
+            config.link.noise.duplicate_ppm = rate(rng);
         }
-        if half(rng) {
-            c.wire.noise.reorder_ppm = rate(rng);
+        if one_in_two(rng) {
+            config.link.noise.reorder_ppm = rate(rng);
         }
-        if half(rng) {
-            c.wire.noise.corrupt_ppm = rate(rng);
+        if one_in_two(rng) {
+            config.link.noise.corrupt_ppm = rate(rng);
         }
-        c.wire.noise.max_delay = Duration::from_nanos(2_000 << rng.below(8));
+        config.link.noise.max_delay = Duration::from_nanos(2_000 << rng.below(8));
         if rng.below(4) == 0 {
-            c.wire.straggler_ppm = 200 << rng.below(5);
+            config.link.straggler_ppm = 200 << rng.below(5);
         }
-        c.wire.straggle = Range::micros(500 << rng.below(4), 8_000 << rng.below(8));
-        c.wire.survivor_ppm = *rng.pick(&[0, 200_000, 1_000_000]);
-        c.wire.switched = half(rng);
+        config.link.straggler_delay = DurationRange::micros(500 << rng.below(4), 8_000 << rng.below(8));
+        config.link.survivor_ppm = *rng.pick(&[0, 200_000, 1_000_000]);
+        config.link.switched = one_in_two(rng);
         let base = 300 << rng.below(5);
-        c.wire.latency = Range::nanos(base, base + (base << rng.below(3)));
-        c.wire.kib_time = Duration::from_nanos(20 << rng.below(5));
-        c.memory.chunk_min = *rng.pick(&[8, 64, 64, 256]);
-        c.memory.chunk_max = c.memory.chunk_min * (1 << rng.below(6));
-        c.memory.delay = Range::nanos(1, 50 << rng.below(6));
-        c.memory.shuffle_ppm = *rng.pick(&[0, 100_000, 500_000]);
-        c.memory.atomic = Range::nanos(1, 100 << rng.below(5));
-        c.nic.doorbell = Range::nanos(10, 50 << rng.below(6));
-        c.nic.lateness = Range::nanos(0, 500 << rng.below(6));
-        c.nic.idle = Range::nanos(200, 2_000 << rng.below(5));
-        c.nic.own_clocks = rng.below(4) == 0;
-        c.nic.fatal_event_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
-        c.nic.fatal_event = Range::micros(1, 10 << rng.below(10));
-        c.host.step = Range::nanos(100, 500 << rng.below(5));
-        c.host.idle_step = Duration::from_micros(100 << rng.below(5));
+        config.link.latency = DurationRange::nanos(base, base + (base << rng.below(3)));
+        config.link.kib_time = Duration::from_nanos(20 << rng.below(5));
+        config.memory.chunk_min = *rng.pick(&[8, 64, 64, 256]);
+        config.memory.chunk_max = config.memory.chunk_min * (1 << rng.below(6));
+        config.memory.chunk_delay = DurationRange::nanos(1, 50 << rng.below(6));
+        config.memory.shuffle_ppm = *rng.pick(&[0, 100_000, 500_000]);
+        config.memory.atomic_delay = DurationRange::nanos(1, 100 << rng.below(5));
+        config.nic.doorbell_delay = DurationRange::nanos(10, 50 << rng.below(6));
+        config.nic.timer_lateness = DurationRange::nanos(0, 500 << rng.below(6));
+        config.nic.idle_delay = DurationRange::nanos(200, 2_000 << rng.below(5));
+        config.nic.independent_clocks = rng.below(4) == 0;
+        config.nic.fatal_event_ppm = *rng.pick(&[0, 500_000, 1_000_000]);
+        config.nic.fatal_event_delay = DurationRange::micros(1, 10 << rng.below(10));
+        config.host.step_interval = DurationRange::nanos(100, 500 << rng.below(5));
+        config.host.max_idle_step = Duration::from_micros(100 << rng.below(5));
         if rng.below(4) == 0 {
-            c.host.pause_ppm = 200 << rng.below(6);
-            c.host.pause = Range::micros(10, 100 << rng.below(7));
+            config.host.pause_ppm = 200 << rng.below(6);
+            config.host.pause_length = DurationRange::micros(10, 100 << rng.below(7));
         }
-        c.tuning.ack_every = 1 << rng.below(6);
-        c.tuning.ack_delay = Duration::from_micros(1 << rng.below(7));
-        c.tuning.send_window = 4096 << rng.below(8);
-        c
+        config.tuning.ack_every = 1 << rng.below(6);
+        config.tuning.ack_delay = Duration::from_micros(1 << rng.below(7));
+        config.tuning.send_window = 4096 << rng.below(8);
+        config
     }
 
-    /// The same without what loses, holds back or changes packets, and without pauses: what failed may now end.
-    pub fn healed(&self) -> Config {
-        let mut c = self.clone();
-        c.wire.noise = Noise::default();
-        c.wire.straggler_ppm = 0;
-        c.wire.survivor_ppm = 0;
-        c.host.pause_ppm = 0;
-        c
+    /// Returns this configuration without packet noise, stragglers and pauses, so that pending operations can
+    /// finish.
+    pub fn without_noise(&self) -> Config {
+        let mut config = self.clone();
+        config.link.noise = Noise::default();
+        config.link.straggler_ppm = 0;
+        config.link.survivor_ppm = 0;
+        config.host.pause_ppm = 0;
+        config
     }
 }
 
@@ -202,32 +208,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_fault_is_on_in_some_seeds_and_off_in_others() {
+    fn every_fault_kind_is_on_in_some_seeds_and_off_in_others() {
         let all: Vec<Config> = (0..64).map(Config::swarm).collect();
         let kinds: [fn(&Config) -> bool; 9] = [
-            |c| c.wire.noise.drop_ppm > 0,
-            |c| c.wire.noise.duplicate_ppm > 0,
-            |c| c.wire.noise.reorder_ppm > 0,
-            |c| c.wire.noise.corrupt_ppm > 0,
-            |c| c.wire.straggler_ppm > 0,
-            |c| c.wire.survivor_ppm > 0,
-            |c| c.memory.shuffle_ppm > 0,
-            |c| c.nic.own_clocks,
-            |c| c.host.pause_ppm > 0,
+            |config| config.link.noise.drop_ppm > 0,
+            |config| config.link.noise.duplicate_ppm > 0,
+            |config| config.link.noise.reorder_ppm > 0,
+            |config| config.link.noise.corrupt_ppm > 0,
+            |config| config.link.straggler_ppm > 0,
+            |config| config.link.survivor_ppm > 0,
+            |config| config.memory.shuffle_ppm > 0,
+            |config| config.nic.independent_clocks,
+            |config| config.host.pause_ppm > 0,
         ];
         for (i, on) in kinds.iter().enumerate() {
-            let n = all.iter().filter(|c| on(c)).count();
+            let n = all.iter().filter(|config| on(config)).count();
             assert!((5..60).contains(&n), "kind {i} is on in {n} of 64");
         }
         assert_eq!(Config::swarm(3), Config::swarm(3));
     }
 
     #[test]
-    fn healing_leaves_no_fault() {
+    fn without_noise_leaves_no_fault() {
         for seed in 0..20 {
-            let c = Config::swarm(seed).healed();
-            assert_eq!(c.wire.noise, Noise::default());
-            assert_eq!((c.wire.straggler_ppm, c.wire.survivor_ppm, c.host.pause_ppm), (0, 0, 0));
+            let config = Config::swarm(seed).without_noise();
+            assert_eq!(config.link.noise, Noise::default());
+            assert_eq!(
+                (config.link.straggler_ppm, config.link.survivor_ppm, config.host.pause_ppm),
+                (0, 0, 0)
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What happened, when: kept compact, hashed as it comes, written out only for who asks.
+//! The trace of a run: each packet and event with its virtual time. The trace keeps compact records, hashes
+//! them as they come, and formats them only on demand.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -6,82 +7,85 @@ use std::collections::VecDeque;
 use mitra_verbs::Time;
 use mitra_wire::Packet;
 
-/// Room for BTH, DETH, RETH and immediate data, or BTH and AtomicETH.
-const HEAD: usize = 48;
+/// The number of bytes that a record keeps of a datagram: enough for BTH, DETH, RETH and immediate data, or
+/// BTH and AtomicETH.
+const HEAD_BYTES: usize = 48;
 
-/// The enough of a datagram to print it: its first bytes and its length.
+/// The part of a datagram that formatting needs: its first bytes, its length and its ICRC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Head {
-    bytes: [u8; HEAD],
+pub(crate) struct PacketHead {
+    bytes: [u8; HEAD_BYTES],
     len: u32,
     icrc: [u8; 4],
 }
 
-impl Head {
-    pub(crate) fn of(datagram: &[u8]) -> Head {
-        let mut bytes = [0; HEAD];
-        let n = datagram.len().min(HEAD);
+impl PacketHead {
+    pub(crate) fn of(datagram: &[u8]) -> PacketHead {
+        let mut bytes = [0; HEAD_BYTES];
+        let n = datagram.len().min(HEAD_BYTES);
         bytes[..n].copy_from_slice(&datagram[..n]);
         let icrc = datagram.last_chunk().copied().unwrap_or_default();
-        Head { bytes, len: datagram.len() as u32, icrc }
+        PacketHead { bytes, len: datagram.len() as u32, icrc }
     }
 }
 
-impl fmt::Display for Head {
+impl fmt::Display for PacketHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The payload is only counted, so zeros stand for it.
+        // Zeros stand for the payload, of which only the length is printed.
         let len = (self.len as usize).saturating_sub(mitra_wire::ICRC_LEN);
         let mut whole = vec![0; len];
-        let n = len.min(HEAD);
+        let n = len.min(HEAD_BYTES);
         whole[..n].copy_from_slice(&self.bytes[..n]);
         match Packet::parse(&whole) {
             Ok(packet) => packet.fmt(f),
-            Err(e) => write!(f, "{} bytes that are no packet: {e}", self.len),
+            Err(e) => write!(f, "{} bytes that are not a valid packet: {e}", self.len),
         }
     }
 }
 
-/// One thing that happened.
+/// A record of the trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum What {
-    /// To a packet, at a NIC.
-    Packet { did: &'static str, nic: u32, head: Head },
-    /// To a NIC, with two numbers.
-    Nic { did: &'static str, nic: u32, a: u64, b: u64 },
-    /// Anything rarer.
+pub(crate) enum TraceEvent {
+    /// A NIC did something with a packet.
+    Packet { action: &'static str, nic: u32, head: PacketHead },
+    /// Something happened at a NIC, with two numbers as details.
+    Nic { action: &'static str, nic: u32, a: u64, b: u64 },
+    /// Anything else.
     Note(String),
 }
 
-/// What happened in a world: each packet and event with its virtual time.
+/// The trace of a world: each packet and event with its virtual time.
 #[derive(Debug)]
 pub struct Trace {
-    records: VecDeque<(Time, What)>,
+    records: VecDeque<(Time, TraceEvent)>,
     names: Vec<String>,
     hash: u64,
     count: u64,
-    keep: usize,
-    live: bool,
+    record: usize,
+    print_live: bool,
 }
 
 impl Trace {
-    /// A trace that remembers its last `keep` records, and prints each as it comes if `live`.
-    pub(crate) fn new(keep: usize, live: bool) -> Trace {
+    /// Creates a trace that keeps its last `record` records, and also prints each one immediately if
+    /// `print_live`.
+    pub(crate) fn new(record: usize, print_live: bool) -> Trace {
         Trace {
             records: VecDeque::new(),
             names: Vec::new(),
             hash: 0x9e37_79b9_7f4a_7c15,
             count: 0,
-            keep,
-            live,
+            record,
+            print_live,
         }
     }
 
-    /// A hash over all records since the beginning, kept or not: equal in two runs of the same seed.
+    /// Returns a hash over all records since the beginning, including those that are no longer kept. Two runs
+    /// of one seed have the same hash.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// How many records there were.
+    /// Returns the number of records so far.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -93,74 +97,76 @@ impl Trace {
         name.clone_into(&mut self.names[nic]);
     }
 
-    pub(crate) fn packet(&mut self, at: Time, did: &'static str, nic: usize, datagram: &[u8]) {
-        let head = Head::of(datagram);
-        self.mix(at.as_nanos());
-        self.mix_bytes(did.as_bytes());
-        self.mix(nic as u64);
-        self.mix_bytes(&head.bytes);
-        self.mix(u64::from(head.len) << 32 | u64::from(u32::from_le_bytes(head.icrc)));
-        self.keep(at, What::Packet { did, nic: nic as u32, head });
+    pub(crate) fn packet(&mut self, at: Time, action: &'static str, nic: usize, datagram: &[u8]) {
+        let head = PacketHead::of(datagram);
+        self.hash_word(at.as_nanos());
+        self.hash_bytes(action.as_bytes());
+        self.hash_word(nic as u64);
+        self.hash_bytes(&head.bytes);
+        self.hash_word(u64::from(head.len) << 32 | u64::from(u32::from_le_bytes(head.icrc)));
+        self.record(at, TraceEvent::Packet { action, nic: nic as u32, head });
     }
 
-    pub(crate) fn nic(&mut self, at: Time, did: &'static str, nic: usize, a: u64, b: u64) {
-        self.mix(at.as_nanos());
-        self.mix_bytes(did.as_bytes());
+    pub(crate) fn nic(&mut self, at: Time, action: &'static str, nic: usize, a: u64, b: u64) {
+        self.hash_word(at.as_nanos());
+        self.hash_bytes(action.as_bytes());
         for n in [nic as u64, a, b] {
-            self.mix(n);
+            self.hash_word(n);
         }
-        self.keep(at, What::Nic { did, nic: nic as u32, a, b });
+        self.record(at, TraceEvent::Nic { action, nic: nic as u32, a, b });
     }
 
-    pub(crate) fn note(&mut self, at: Time, text: String) {
-        self.mix(at.as_nanos());
-        self.mix_bytes(text.as_bytes());
-        self.keep(at, What::Note(text));
+    pub(crate) fn text(&mut self, at: Time, text: String) {
+        self.hash_word(at.as_nanos());
+        self.hash_bytes(text.as_bytes());
+        self.record(at, TraceEvent::Note(text));
     }
 
-    fn keep(&mut self, at: Time, what: What) {
+    fn record(&mut self, at: Time, event: TraceEvent) {
         self.count += 1;
-        if self.live {
-            eprintln!("{}", self.line(at, &what));
+        if self.print_live {
+            eprintln!("{}", self.format_record(at, &event));
         }
-        if self.keep > 0 {
-            if self.records.len() == self.keep {
+        if self.record > 0 {
+            if self.records.len() == self.record {
                 self.records.pop_front();
             }
-            self.records.push_back((at, what));
+            self.records.push_back((at, event));
         }
     }
 
-    fn mix(&mut self, n: u64) {
-        // One step of a multiply-and-fold hash: order matters, every bit counts.
+    fn hash_word(&mut self, n: u64) {
+        // A multiply-and-fold hash: every bit and the order of the words count.
         let x = u128::from(self.hash ^ n) * 0x9fb2_1c65_1e98_df25;
         self.hash = (x as u64) ^ ((x >> 64) as u64) ^ 0x2545_f491_4f6c_dd1d;
     }
 
-    fn mix_bytes(&mut self, bytes: &[u8]) {
+    fn hash_bytes(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
-            self.mix(u64::from_le_bytes(word));
+            self.hash_word(u64::from_le_bytes(word));
         }
-        self.mix(bytes.len() as u64);
+        self.hash_word(bytes.len() as u64);
     }
 
-    fn line(&self, at: Time, what: &What) -> String {
+    fn format_record(&self, at: Time, event: &TraceEvent) -> String {
         let nanos = at.as_nanos();
         let time = format!("{:>9}.{:03}", nanos / 1_000, nanos % 1_000);
         let name = |nic: u32| self.names.get(nic as usize).map_or("?", String::as_str);
-        match what {
-            What::Packet { did, nic, head } => format!("{time} {:<4} {did:<9} {head}", name(*nic)),
-            What::Nic { did, nic, a, b } => format!("{time} {:<4} {did} {a} {b}", name(*nic)),
-            What::Note(text) => format!("{time}      {text}"),
+        match event {
+            TraceEvent::Packet { action, nic, head } => {
+                format!("{time} {:<4} {action:<9} {head}", name(*nic))
+            }
+            TraceEvent::Nic { action, nic, a, b } => format!("{time} {:<4} {action} {a} {b}", name(*nic)),
+            TraceEvent::Note(text) => format!("{time}      {text}"),
         }
     }
 
-    /// The last `n` records that are kept, a line each; times in microseconds.
+    /// Returns the last `n` kept records, formatted, with times in microseconds.
     pub fn tail(&self, n: usize) -> impl Iterator<Item = String> {
         let skip = self.records.len().saturating_sub(n);
-        self.records.iter().skip(skip).map(|(at, what)| self.line(*at, what))
+        self.records.iter().skip(skip).map(|(at, event)| self.format_record(*at, event))
     }
 }
 
@@ -179,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_the_packet_was() {
+    fn packet_record_is_formatted_with_opcode_and_length() {
         let mut t = Trace::new(10, false);
         t.name(0, "a0");
         t.packet(Time::from_nanos(12_345), "sends", 0, &datagram(7, &[5; 999]));
@@ -190,13 +196,13 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_sees_every_difference_even_what_is_not_kept() {
+    fn hash_covers_time_packet_and_icrc_of_unkept_records() {
         let hash = |at, psn, icrc: u8| {
             let mut t = Trace::new(0, false);
             let mut d = datagram(psn, &[5; 999]);
             *d.last_mut().unwrap() = icrc;
             t.packet(Time::from_nanos(at), "sends", 0, &d);
-            t.note(Time::ZERO, String::new());
+            t.text(Time::ZERO, String::new());
             t.hash()
         };
         assert_eq!(hash(1, 2, 3), hash(1, 2, 3));

@@ -1,89 +1,93 @@
-//! Operations to post, and a judge of what became of them.
+//! A workload over an endpoint, and a verdict on what happened to its operations.
 //!
-//! A [`Party`] is one end of a connection: it posts the operations of its [`Plan`] and serves those of its peer, as a
-//! program with a CPU would: it consumes flags and resets them, takes what is received, scribbles over blocks that
-//! it has read. Each end keeps a record of what it asked for and heard back ([`Asked`]) and of what it saw in its
-//! memory ([`Seen`]). [`judge`] compares one end's `Asked` with the other's `Seen`: nothing of the queue pair, virtual or
-//! real, takes part in the verdict.
+//! A [`WorkloadPeer`] is one end of a connection. It posts the operations of its [`Plan`] and serves those of
+//! its peer as a program with a CPU would: it consumes and resets flags, takes messages, and overwrites
+//! blocks that it has read. Each end keeps a log of what it requested and which completions it got
+//! ([`RequesterLog`]), and a log of what it saw in its memory ([`ResponderLog`]). [`verify`] compares one
+//! end's `RequesterLog` with the other's `ResponderLog`. The queue pair, virtual or real, takes no part in
+//! the verdict.
 //!
-//! Every effect is such that doing it twice shows: a flag that is written again after it was consumed is consumed
-//! again, a counter counts, a receiver's log has an entry more, a block that was scribbled over is no longer.
+//! Every effect shows if it happens twice: a flag that is written again after it was consumed is consumed
+//! again, a counter counts, the log of received messages has another entry, and an overwritten block changes
+//! again.
 //!
 //! ```text
-//! Plan ── ops ──▶ Party A ── Endpoint ═══ NICs ═══ Endpoint ── Party B ◀── the same plan, to know what to expect
-//!                   │ Asked                                       │ Seen
-//!                   └──────────────▶ judge(plan, …) ◀─────────────┘
+//! Plan ── ops ──▶ WorkloadPeer A ── Endpoint ═══ NICs ═══ Endpoint ── WorkloadPeer B ◀── the same plan
+//!                    │ RequesterLog                                      │ ResponderLog
+//!                    └──────────────▶ verify(plan, …) ◀──────────────────┘
 //! ```
 
-mod judge;
-mod party;
+mod peer;
 mod plan;
-mod rc;
+mod rc_endpoint;
 mod requester;
 mod responder;
-mod vqp;
+mod verdict;
+mod vqp_endpoint;
 
 use mitra_verbs::{PostError, RecvWr, SendWr};
 
-pub use judge::{Tally, Verdict, judge};
-pub use party::Party;
-use plan::Layout;
-pub use plan::{Kind, Op, Plan};
-pub use rc::{RcEndpoint, RcOptions, connect_rc};
-pub use requester::{Asked, Record};
-pub use responder::{Received, Seen};
-pub use vqp::{VqpEndpoint, connect_vqp, connect_vqp_in};
+pub use peer::WorkloadPeer;
+use plan::MemoryLayout;
+pub use plan::{Op, OpKind, Plan};
+pub use rc_endpoint::{RcEndpoint, RcOptions, connect_rc};
+pub use requester::{Record, RequesterLog};
+pub use responder::{Received, ResponderLog};
+pub use verdict::{Tally, Verdict, verify};
+pub use vqp_endpoint::{VqpEndpoint, connect_vqp, connect_vqp_in};
 
-/// One end of something that operations can be posted on: a bare queue pair, a virtual one.
+/// One end of a connection: a queue pair or a virtual queue pair.
 pub trait Endpoint {
     /// Posts an operation.
     ///
     /// # Errors
-    /// [`mitra_verbs::Error::QueueFull`]: again later. Any other: the operation is not posted, and no more will be.
+    /// [`mitra_verbs::Error::QueueFull`] if the caller should try again later. After any other error the
+    /// operation is not posted, and the workload posts no more.
     fn post(&mut self, wr: SendWr) -> Result<(), PostError>;
 
     /// Posts a receive.
     ///
     /// # Errors
-    /// As for [`Endpoint::post`].
+    /// See [`Endpoint::post`].
     fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError>;
 
-    /// Appends what has ended since.
-    fn poll(&mut self, out: &mut Vec<Done>);
+    /// Appends the completions since the last call.
+    fn poll(&mut self, out: &mut Vec<EndpointCompletion>);
 
-    /// Right after a poll: whether it keeps account of every operation, and all have ended. What it has not told of, unsignalled,
-    /// succeeded.
+    /// Returns whether all operations have ended, for endpoints that track unsignalled operations. Call it
+    /// directly after [`Endpoint::poll`]: unsignalled operations without a completion have then succeeded.
     fn is_idle(&self) -> bool {
         false
     }
 }
 
-/// An operation or a receive has ended. The workload's receives have [`RECEIVE`] in their `wr_id`.
+/// The completion of an operation or of a receive. Receives of the workload have [`RECV_WR_FLAG`] in their
+/// `wr_id`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Done {
-    /// As posted.
+pub struct EndpointCompletion {
+    /// The id of the work request.
     pub wr_id: u64,
-    /// How.
-    pub ending: Ending,
-    /// Bytes received.
+    /// The outcome.
+    pub outcome: ReportedOutcome,
+    /// The size of the received message, in bytes.
     pub byte_len: u32,
-    /// Immediate data, of a receive.
+    /// The immediate data of a receive.
     pub imm: Option<u32>,
 }
 
-/// What an endpoint says of an operation: the judge holds it to its word.
+/// The outcome of an operation as the endpoint reports it. The verdict checks that it is true.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Ending {
-    /// Executed once, and its data or value is where it should be.
+pub enum ReportedOutcome {
+    /// Executed once, and its data or value is in place.
     Success,
-    /// Executed once, but its value is lost.
+    /// Executed once, but the returned value is lost.
     Executed,
     /// Not executed.
     NotExecuted,
-    /// Not, partly or once; never twice.
+    /// Executed not at all, in part, or once, but never twice.
     Unknown,
 }
 
-/// Set in the `wr_id` of a receive.
-pub const RECEIVE: u64 = 1 << 63;
+/// The bit that marks the `wr_id` of a receive.
+pub const RECV_WR_FLAG: u64 = 1 << 63;

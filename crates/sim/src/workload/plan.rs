@@ -1,18 +1,18 @@
-//! What will be posted, from a seed: both ends know it, and so does the judge.
+//! The operations of a workload, drawn from a seed. Both ends and the verdict know them.
 
 use mitra_verbs::SendFlags;
 
 use crate::Prng;
 
-/// The kinds of operation.
+/// The kinds of operations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Kind {
-    /// WRITE of one word, a flag that its reader consumes.
+pub enum OpKind {
+    /// A WRITE of one word, a flag that the responder consumes.
     Write,
-    /// WRITE of several packets, whose reader waits for the last word.
+    /// A WRITE of several packets. The responder waits for its last word.
     Block,
-    /// WRITE with immediate data.
+    /// A WRITE with immediate data.
     WriteImm,
     /// SEND.
     Send,
@@ -24,58 +24,65 @@ pub enum Kind {
     CompareSwap,
 }
 
-impl Kind {
-    /// All of them.
-    pub const ALL: [Kind; 7] =
-        [Kind::Write, Kind::Block, Kind::WriteImm, Kind::Send, Kind::Read, Kind::FetchAdd, Kind::CompareSwap];
+impl OpKind {
+    /// All kinds.
+    pub const ALL: [OpKind; 7] = [
+        OpKind::Write,
+        OpKind::Block,
+        OpKind::WriteImm,
+        OpKind::Send,
+        OpKind::Read,
+        OpKind::FetchAdd,
+        OpKind::CompareSwap,
+    ];
 
-    /// Its name in tables.
+    /// Returns the name of the kind in tables.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Write => "WRITE",
-            Kind::Block => "WRITE (block)",
-            Kind::WriteImm => "WRITE_IMM",
-            Kind::Send => "SEND",
-            Kind::Read => "READ",
-            Kind::FetchAdd => "FAA",
-            Kind::CompareSwap => "CAS",
+            OpKind::Write => "WRITE",
+            OpKind::Block => "WRITE (block)",
+            OpKind::WriteImm => "WRITE_IMM",
+            OpKind::Send => "SEND",
+            OpKind::Read => "READ",
+            OpKind::FetchAdd => "FAA",
+            OpKind::CompareSwap => "CAS",
         }
     }
 
-    /// Whether it consumes a receive at the peer.
+    /// Returns whether the operation consumes a receive.
     pub const fn is_received(self) -> bool {
-        matches!(self, Kind::Send | Kind::WriteImm)
+        matches!(self, OpKind::Send | OpKind::WriteImm)
     }
 }
 
-/// What to post: how many operations of which kinds, how large, how many at a time.
+/// A workload: how many operations of which kinds and sizes, and how many at a time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Chooses the operations.
+    /// The seed of the operations.
     pub seed: u64,
-    /// Tells plans that meet in one memory apart: a part of every operation's id.
+    /// A part of every operation's id, different for each plan that uses the same memory.
     pub tag: u16,
-    /// How many.
+    /// The number of operations.
     pub ops: usize,
-    /// How often each kind comes, in the order of [`Kind::ALL`], relative to each other.
+    /// The relative frequency of each kind, in the order of [`OpKind::ALL`].
     pub mix: [u32; 7],
-    /// The most bytes of an operation; at least 64.
+    /// The largest operation, in bytes, at least 64.
     pub max_len: usize,
-    /// The most in flight. Half as many may go unsignalled in a row.
+    /// The most operations in flight. At most half as many are unsignalled in a row.
     pub depth: usize,
-    /// How many in a million are unsignalled.
+    /// How many operations per million are unsignalled.
     pub unsignalled_ppm: u32,
-    /// How many in a million wait for earlier READs and atomics.
+    /// How many operations per million wait for earlier READs and atomics (FENCE).
     pub fence_ppm: u32,
-    /// Receives that are kept posted.
+    /// The number of receives that stay posted.
     pub receives: usize,
-    /// Whether the reader of a block may believe its last word, as it may where placements keep their order. If
-    /// not, blocks are judged only at the end.
+    /// Whether the responder may rely on a block's last word being written last, as with
+    /// [`mitra_verbs::Capabilities::write_order`]. If not, blocks are checked only at the end.
     pub ordered: bool,
 }
 
 impl Plan {
-    /// A bit of everything, small.
+    /// Creates a small workload of all kinds.
     pub fn new(seed: u64, ops: usize) -> Plan {
         Plan {
             seed,
@@ -91,20 +98,20 @@ impl Plan {
         }
     }
 
-    /// The same with only these kinds.
-    pub fn only(mut self, kinds: &[Kind]) -> Plan {
-        for (weight, kind) in self.mix.iter_mut().zip(Kind::ALL) {
+    /// Restricts the plan to these kinds.
+    pub fn only(mut self, kinds: &[OpKind]) -> Plan {
+        for (weight, kind) in self.mix.iter_mut().zip(OpKind::ALL) {
             *weight = u32::from(kinds.contains(&kind));
         }
         self
     }
 
-    /// The operations, in posting order.
+    /// Returns the operations, in posting order.
     pub fn ops(&self) -> Vec<Op> {
         let rng = &mut Prng::stream(self.seed, "plan");
         let total: u32 = self.mix.iter().sum();
         let mut unsignalled = 0;
-        let mut block_end = Layout::blocks_at(self.ops);
+        let mut block_end = MemoryLayout::blocks_at(self.ops);
         let ops = (0..self.ops).map(|seq| {
             let mut draw = rng.below(u64::from(total.max(1))) as u32;
             let at = self.mix.iter().position(|&w| {
@@ -112,19 +119,19 @@ impl Plan {
                 draw = draw.saturating_sub(w);
                 hit
             });
-            let kind = Kind::ALL[at.unwrap_or(0)];
-            // Small ones are as frequent as large ones.
-            let most = (self.max_len.max(64) as u64) >> rng.below(6);
-            let len = rng.between(16, most.max(16)) as usize;
+            let kind = OpKind::ALL[at.unwrap_or(0)];
+            // Draws the order of magnitude first, so that small operations are as frequent as large ones.
+            let limit = (self.max_len.max(64) as u64) >> rng.below(6);
+            let len = rng.between(16, limit.max(16)) as usize;
             let (offset, len) = match kind {
-                Kind::Write | Kind::CompareSwap => (Layout::slot(seq), 8),
-                Kind::FetchAdd => (Layout::counter(self.ops, rng.index(COUNTERS)), 8),
-                Kind::Read => {
+                OpKind::Write | OpKind::CompareSwap => (MemoryLayout::slot(seq), 8),
+                OpKind::FetchAdd => (MemoryLayout::counter(self.ops, rng.index(COUNTERS)), 8),
+                OpKind::Read => {
                     let len = len.min(STABLE);
-                    (Layout::stable_at(self.ops) + rng.index(STABLE - len + 1), len)
+                    (MemoryLayout::stable_at(self.ops) + rng.index(STABLE - len + 1), len)
                 }
-                Kind::Send => (0, len),
-                Kind::Block | Kind::WriteImm => {
+                OpKind::Send => (0, len),
+                OpKind::Block | OpKind::WriteImm => {
                     let len = len.next_multiple_of(8);
                     block_end += len;
                     (block_end - len, len)
@@ -141,8 +148,8 @@ impl Plan {
             if rng.chance(self.fence_ppm) {
                 flags |= SendFlags::FENCE;
             }
-            let inline = len <= 32 && matches!(kind, Kind::Write | Kind::Send) && rng.below(2) == 0;
-            let with_imm = kind == Kind::WriteImm || kind == Kind::Send && rng.below(3) == 0;
+            let inline = len <= 32 && matches!(kind, OpKind::Write | OpKind::Send) && rng.below(2) == 0;
+            let with_imm = kind == OpKind::WriteImm || kind == OpKind::Send && rng.below(3) == 0;
             Op {
                 id: u64::from(self.tag) << 48 | (seq as u64 + 1),
                 seq,
@@ -157,58 +164,57 @@ impl Plan {
         ops.collect()
     }
 
-    /// Bytes of a receive buffer, or of the place where an operation's local bytes are.
-    pub(crate) fn stage_len(&self) -> usize {
+    /// Returns the size of a receive buffer, and of the local buffer of an operation, in bytes.
+    pub(crate) fn buffer_len(&self) -> usize {
         self.max_len.max(64).next_multiple_of(8)
     }
 }
 
-/// One operation.
+/// An operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Op {
-    /// Its name: unique, never 0.
+    /// The unique id, never 0.
     pub id: u64,
-    /// Its place in the order of posting, from 0.
+    /// The position in posting order, from 0.
     pub seq: usize,
-    /// What it is.
-    pub kind: Kind,
-    /// Where in the peer's memory it works.
+    /// The kind.
+    pub kind: OpKind,
+    /// The offset in the peer's memory.
     pub offset: usize,
-    /// How many bytes.
+    /// The size, in bytes.
     pub len: usize,
-    /// How it is posted.
+    /// The flags of the work request.
     pub flags: SendFlags,
-    /// Whether its bytes are in the request.
+    /// Whether the data is inline.
     pub inline: bool,
-    /// Whether it carries its sequence number as immediate data.
+    /// Whether the operation carries its sequence number as immediate data.
     pub with_imm: bool,
 }
 
-/// Counters that FAAs step.
+/// The number of counters that fetch-and-adds increment.
 pub(crate) const COUNTERS: usize = 4;
-/// Bytes that READs read and nobody writes.
+/// The size of the area that READs read and no operation writes, in bytes.
 pub(crate) const STABLE: usize = 16 * 1024;
-/// The id under whose pattern these bytes stand.
+/// The id whose pattern fills that area.
 pub(crate) const STABLE_ID: u64 = 0x5ab1e;
 
-/// Where things are in the memory of the end that serves a plan: a word for each operation, counters, the stable
-/// bytes, a place for each block, then receive buffers. All of it is the peer's; behind it is what this end needs for
-/// its own operations.
+/// The memory of the end that serves a plan: a word for each operation, the counters, the READ area, a place
+/// for each block, then receive buffers. The memory that this end needs for its own operations follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct MemoryLayout {
     pub(crate) ops: usize,
     pub(crate) receives_at: usize,
     pub(crate) receive_len: usize,
     pub(crate) end: usize,
 }
 
-impl Layout {
-    pub(crate) fn of(plan: &Plan, ops: &[Op]) -> Layout {
-        let blocks = ops.iter().filter(|o| matches!(o.kind, Kind::Block | Kind::WriteImm));
-        let receives_at = Layout::blocks_at(plan.ops) + blocks.map(|o| o.len).sum::<usize>();
-        let receive_len = plan.stage_len();
+impl MemoryLayout {
+    pub(crate) fn of(plan: &Plan, ops: &[Op]) -> MemoryLayout {
+        let blocks = ops.iter().filter(|o| matches!(o.kind, OpKind::Block | OpKind::WriteImm));
+        let receives_at = MemoryLayout::blocks_at(plan.ops) + blocks.map(|o| o.len).sum::<usize>();
+        let receive_len = plan.buffer_len();
         let end = receives_at + plan.receives * receive_len;
-        Layout { ops: plan.ops, receives_at, receive_len, end }
+        MemoryLayout { ops: plan.ops, receives_at, receive_len, end }
     }
 
     pub(crate) fn slot(seq: usize) -> usize {
@@ -224,11 +230,11 @@ impl Layout {
     }
 
     pub(crate) fn blocks_at(ops: usize) -> usize {
-        Layout::stable_at(ops) + STABLE
+        MemoryLayout::stable_at(ops) + STABLE
     }
 }
 
-/// The word at a position of an operation's content.
+/// Returns the word at a position of the pattern of `id`.
 pub(crate) fn word(id: u64, position: usize) -> u64 {
     let x =
         id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (position as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -236,7 +242,7 @@ pub(crate) fn word(id: u64, position: usize) -> u64 {
     x ^ (x >> 32) | 1
 }
 
-/// Fills `out` with the content that starts at byte `from` of the pattern of `id`.
+/// Fills `out` with the pattern of `id`, from byte `from` on.
 pub(crate) fn pattern(id: u64, from: usize, out: &mut [u8]) {
     let mut at = from;
     let mut rest = out;
@@ -250,17 +256,17 @@ pub(crate) fn pattern(id: u64, from: usize, out: &mut [u8]) {
     }
 }
 
-/// What an operation writes or sends: its pattern, and its id in front (SEND) or at the end (blocks), or nothing but
-/// its id.
+/// Returns the data of an operation: its pattern with its id at the front (SEND) or at the end (blocks), or
+/// only its id.
 pub(crate) fn content(op: &Op) -> Vec<u8> {
     let mut out = vec![0; op.len];
     let id = op.id.to_ne_bytes();
     match op.kind {
-        Kind::Send => {
+        OpKind::Send => {
             pattern(op.id, 0, &mut out);
             out[..8].copy_from_slice(&id);
         }
-        Kind::Block | Kind::WriteImm => {
+        OpKind::Block | OpKind::WriteImm => {
             pattern(op.id, 0, &mut out);
             out[op.len - 8..].copy_from_slice(&id);
         }
@@ -274,35 +280,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plans_repeat_and_hold_all_kinds() {
+    fn plan_is_deterministic_and_has_all_kinds() {
         let plan = Plan::new(5, 300);
         let ops = plan.ops();
         assert_eq!(ops, plan.ops());
-        for kind in Kind::ALL {
+        for kind in OpKind::ALL {
             assert!(ops.iter().any(|o| o.kind == kind), "{kind:?}");
         }
         assert!(ops.last().unwrap().flags.contains(SendFlags::SIGNALED));
-        let most = ops.split(|o| o.flags.contains(SendFlags::SIGNALED)).map(<[Op]>::len).max();
-        assert!(most <= Some(plan.depth / 2));
-        assert!(Plan::new(5, 50).only(&[Kind::Read]).ops().iter().all(|o| o.kind == Kind::Read));
+        let limit = ops.split(|o| o.flags.contains(SendFlags::SIGNALED)).map(<[Op]>::len).max();
+        assert!(limit <= Some(plan.depth / 2));
+        assert!(Plan::new(5, 50).only(&[OpKind::Read]).ops().iter().all(|o| o.kind == OpKind::Read));
     }
 
     #[test]
-    fn places_do_not_overlap_and_words_are_aligned() {
+    fn targets_do_not_overlap_and_are_aligned() {
         let plan = Plan::new(9, 200);
         let ops = plan.ops();
-        let layout = Layout::of(&plan, &ops);
+        let layout = MemoryLayout::of(&plan, &ops);
         let mut used = vec![false; layout.end];
         for op in &ops {
             assert!(op.offset + op.len <= layout.receives_at.max(op.len));
             match op.kind {
-                Kind::Read => {
+                OpKind::Read => {
                     assert!(
-                        op.offset >= Layout::stable_at(200) && op.offset + op.len <= Layout::blocks_at(200)
+                        op.offset >= MemoryLayout::stable_at(200)
+                            && op.offset + op.len <= MemoryLayout::blocks_at(200)
                     );
                 }
-                Kind::Send => {}
-                Kind::FetchAdd => assert!(op.offset >= 1600 && op.offset < 1600 + 8 * COUNTERS),
+                OpKind::Send => {}
+                OpKind::FetchAdd => assert!(op.offset >= 1600 && op.offset < 1600 + 8 * COUNTERS),
                 _ => {
                     assert!(op.offset % 8 == 0 && op.len % 8 == 0);
                     assert!(!used[op.offset..op.offset + op.len].contains(&true), "{op:?}");
@@ -313,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_can_be_read_from_anywhere() {
+    fn pattern_is_consistent_from_any_offset() {
         let mut whole = [0; 100];
         pattern(7, 0, &mut whole);
         for from in 0..60 {

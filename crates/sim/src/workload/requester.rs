@@ -1,4 +1,4 @@
-//! Posts operations, keeps their local bytes, and checks what comes back.
+//! The requester: posts operations, owns their local buffers, and checks what they return.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,35 +6,36 @@ use std::sync::Arc;
 use mitra_verbs::{Buffer, Data, Error, Mr, RemoteAddr, SendFlags, SendOp, SendWr};
 
 use super::plan::{STABLE_ID, content, pattern};
-use super::{Done, Ending, Endpoint, Kind, Layout, Op, Plan};
+use super::{Endpoint, EndpointCompletion, MemoryLayout, Op, OpKind, Plan, ReportedOutcome};
 
-/// What one end asked for, and what it was told.
+/// The log of one end's requests and of their completions.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Asked {
-    /// Of each operation of the plan that was posted, in order.
+pub struct RequesterLog {
+    /// The records of the posted operations, in posting order.
     pub records: Vec<Record>,
-    /// Completions that came before one that was posted earlier, came twice, or were of nothing posted.
+    /// The `wr_id`s of completions that came before one posted earlier, came twice, or belong to no
+    /// operation.
     pub out_of_order: Vec<u64>,
-    /// Local memory that changed after its operation had ended: ids of operations.
-    pub late_touches: Vec<u64>,
-    /// The error that ended posting.
+    /// The ids of operations whose local memory changed after they had ended.
+    pub late_changes: Vec<u64>,
+    /// The error after which the requester stopped posting.
     pub refused: Option<String>,
 }
 
-/// One operation, as its requester knows it.
+/// An operation as its requester knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Record {
-    /// How it ended, as far as it did.
-    pub ending: Option<Ending>,
+    /// The reported outcome, or `None` while the operation is pending.
+    pub outcome: Option<ReportedOutcome>,
     /// The value that an atomic returned.
     pub value: Option<u64>,
-    /// Whether a READ brought other bytes than it should.
+    /// Whether a READ returned wrong bytes.
     pub wrong_content: bool,
 }
 
-/// What freed local memory is filled with.
+/// The byte that fills free local memory.
 const POISON: u8 = 0xdb;
 
 pub(super) struct Requester {
@@ -43,37 +44,37 @@ pub(super) struct Requester {
     memory: Arc<Buffer>,
     local: Option<Mr>,
     remote: Option<RemoteAddr>,
-    stages_at: usize,
-    stage_len: usize,
-    /// Places for local bytes: free, with the operation that had it last.
-    free: VecDeque<(usize, Option<usize>)>,
-    /// In flight, oldest first: operation, place.
-    flying: VecDeque<(usize, usize)>,
+    staging_offset: usize,
+    slot_len: usize,
+    /// The free slots for local data, each with the operation that used it last.
+    free_slots: VecDeque<(usize, Option<usize>)>,
+    /// The operations in flight, oldest first, each with its slot.
+    in_flight: VecDeque<(usize, usize)>,
     depth: usize,
-    pub(super) asked: Asked,
+    pub(super) requester_log: RequesterLog,
 }
 
 impl Requester {
-    /// Bytes of local memory that a plan needs.
+    /// Returns the local memory that a plan needs, in bytes.
     pub(super) fn memory_len(plan: &Plan) -> usize {
-        2 * plan.depth * plan.stage_len()
+        2 * plan.depth * plan.buffer_len()
     }
 
-    pub(super) fn new(plan: &Plan, memory: Arc<Buffer>, stages_at: usize) -> Requester {
-        let places = 2 * plan.depth;
-        memory.write_at(stages_at, &vec![POISON; Requester::memory_len(plan)]);
+    pub(super) fn new(plan: &Plan, memory: Arc<Buffer>, staging_offset: usize) -> Requester {
+        let slots = 2 * plan.depth;
+        memory.write_at(staging_offset, &vec![POISON; Requester::memory_len(plan)]);
         Requester {
             ops: plan.ops(),
             next: 0,
             memory,
             local: None,
             remote: None,
-            stages_at,
-            stage_len: plan.stage_len(),
-            free: (0..places).map(|p| (p, None)).collect(),
-            flying: VecDeque::new(),
+            staging_offset,
+            slot_len: plan.buffer_len(),
+            free_slots: (0..slots).map(|p| (p, None)).collect(),
+            in_flight: VecDeque::new(),
             depth: plan.depth,
-            asked: Asked::default(),
+            requester_log: RequesterLog::default(),
         }
     }
 
@@ -81,9 +82,9 @@ impl Requester {
         (self.local, self.remote) = (Some(local), Some(remote));
     }
 
-    /// Whether nothing more will be posted and nothing posted is open.
+    /// Returns whether nothing is in flight and nothing more will be posted.
     pub(super) fn is_done(&self) -> bool {
-        self.flying.is_empty() && (self.next == self.ops.len() || self.asked.refused.is_some())
+        self.in_flight.is_empty() && (self.next == self.ops.len() || self.requester_log.refused.is_some())
     }
 
     pub(super) fn posted(&self) -> usize {
@@ -91,52 +92,56 @@ impl Requester {
     }
 
     pub(super) fn ended(&self) -> usize {
-        self.next - self.flying.len()
+        self.next - self.in_flight.len()
     }
 
-    /// Posts up to `most` operations; how many it were.
-    pub(super) fn post(&mut self, endpoint: &mut impl Endpoint, most: usize) -> usize {
+    /// Posts up to `limit` operations, and returns how many.
+    pub(super) fn post(&mut self, endpoint: &mut impl Endpoint, limit: usize) -> usize {
         let (Some(local), Some(remote)) = (self.local, self.remote) else { return 0 };
         let mut n = 0;
-        while n < most
+        while n < limit
             && self.next < self.ops.len()
-            && self.flying.len() < self.depth
-            && self.asked.refused.is_none()
+            && self.in_flight.len() < self.depth
+            && self.requester_log.refused.is_none()
         {
             let op = self.ops[self.next];
-            let Some((place, before)) = self.free.pop_front() else { break };
-            self.check_poison(place, before);
-            let at = self.stages_at + place * self.stage_len;
+            let Some((slot, previous)) = self.free_slots.pop_front() else { break };
+            self.check_poison(slot, previous);
+            let offset = self.staging_offset + slot * self.slot_len;
             let bytes = content(&op);
-            if matches!(op.kind, Kind::Write | Kind::Block | Kind::WriteImm | Kind::Send) {
-                self.memory.write_at(at, &bytes);
+            if matches!(op.kind, OpKind::Write | OpKind::Block | OpKind::WriteImm | OpKind::Send) {
+                self.memory.write_at(offset, &bytes);
             }
             let data = match op.inline {
                 true => Data::inline(&bytes),
-                false => Data::sge(local.sge(at as u64, op.len as u32)),
+                false => Data::sge(local.sge(offset as u64, op.len as u32)),
             };
             let target = RemoteAddr { addr: remote.addr + op.offset as u64, rkey: remote.rkey };
             let send = match op.kind {
-                Kind::Write | Kind::Block => SendOp::Write(target),
-                Kind::WriteImm => SendOp::WriteWithImm(target, op.seq as u32),
-                Kind::Send if op.with_imm => SendOp::SendWithImm(op.seq as u32),
-                Kind::Send => SendOp::Send,
-                Kind::Read => SendOp::Read(target),
-                Kind::FetchAdd => SendOp::FetchAdd { remote: target, add: 1 },
-                Kind::CompareSwap => SendOp::CompareSwap { remote: target, compare: 0, swap: op.id },
+                OpKind::Write | OpKind::Block => SendOp::Write(target),
+                OpKind::WriteImm => SendOp::WriteWithImm(target, op.seq as u32),
+                OpKind::Send if op.with_imm => SendOp::SendWithImm(op.seq as u32),
+                OpKind::Send => SendOp::Send,
+                OpKind::Read => SendOp::Read(target),
+                OpKind::FetchAdd => SendOp::FetchAdd { remote: target, add: 1 },
+                OpKind::CompareSwap => SendOp::CompareSwap { remote: target, compare: 0, swap: op.id },
             };
             match endpoint.post(SendWr::new(op.id, send, data).with_flags(op.flags)) {
                 Ok(()) => {
-                    self.asked.records.push(Record { ending: None, value: None, wrong_content: false });
-                    self.flying.push_back((self.next, place));
+                    self.requester_log.records.push(Record {
+                        outcome: None,
+                        value: None,
+                        wrong_content: false,
+                    });
+                    self.in_flight.push_back((self.next, slot));
                     self.next += 1;
                     n += 1;
                 }
                 Err(e) => {
-                    self.poison(place, op.len);
-                    self.free.push_front((place, Some(op.seq)));
+                    self.poison(slot, op.len);
+                    self.free_slots.push_front((slot, Some(op.seq)));
                     if !matches!(e.error, Error::QueueFull { .. }) {
-                        self.asked.refused = Some(format!("operation {}: {e}", op.seq));
+                        self.requester_log.refused = Some(format!("operation {}: {e}", op.seq));
                     }
                     break;
                 }
@@ -145,79 +150,88 @@ impl Requester {
         n
     }
 
-    /// An operation has ended, and with it the unsignalled ones before it.
-    pub(super) fn done(&mut self, done: Done) {
-        let Some(at) = self.flying.iter().position(|&(op, _)| self.ops[op].id == done.wr_id) else {
-            self.asked.out_of_order.push(done.wr_id);
+    /// Handles a completion, which also ends the unsignalled operations before it.
+    pub(super) fn handle_completion(&mut self, handle_completion: EndpointCompletion) {
+        let Some(offset) =
+            self.in_flight.iter().position(|&(op, _)| self.ops[op].id == handle_completion.wr_id)
+        else {
+            self.requester_log.out_of_order.push(handle_completion.wr_id);
             return;
         };
         let signalled = |&(op, _): &(usize, usize)| self.ops[op].flags.contains(SendFlags::SIGNALED);
-        if self.flying.iter().take(at).any(signalled) {
-            self.asked.out_of_order.push(done.wr_id);
-            if let Some((op, place)) = self.flying.remove(at) {
-                self.end(op, place, done.ending);
+        if self.in_flight.iter().take(offset).any(signalled) {
+            self.requester_log.out_of_order.push(handle_completion.wr_id);
+            if let Some((op, slot)) = self.in_flight.remove(offset) {
+                self.finish(op, slot, handle_completion.outcome);
             }
             return;
         }
-        // Errors complete whether signalled or not, so what is silently behind us was executed.
-        for _ in 0..=at {
-            let Some((op, place)) = self.flying.pop_front() else { return };
-            let this = self.ops[op].id == done.wr_id;
-            self.end(op, place, if this { done.ending } else { Ending::Success });
+        // Failed operations complete even if unsignalled, so the unsignalled ones without a completion were
+        // executed.
+        for _ in 0..=offset {
+            let Some((op, slot)) = self.in_flight.pop_front() else { return };
+            let is_completed_op = self.ops[op].id == handle_completion.wr_id;
+            self.finish(
+                op,
+                slot,
+                if is_completed_op { handle_completion.outcome } else { ReportedOutcome::Success },
+            );
         }
     }
 
-    /// All has ended, and nothing more will be posted whose completion would tell of the unsignalled ones before it.
-    pub(super) fn settle(&mut self) {
-        let silent = |&(op, _): &(usize, usize)| !self.ops[op].flags.contains(SendFlags::SIGNALED);
-        if self.asked.refused.is_some() && self.flying.iter().all(silent) {
-            while let Some((op, place)) = self.flying.pop_front() {
-                self.end(op, place, Ending::Success);
+    /// Ends unsignalled operations after posting stopped, when the endpoint reports that nothing is
+    /// outstanding: no later completion will end them.
+    pub(super) fn finish_unsignalled(&mut self) {
+        let unsignalled = |&(op, _): &(usize, usize)| !self.ops[op].flags.contains(SendFlags::SIGNALED);
+        if self.requester_log.refused.is_some() && self.in_flight.iter().all(unsignalled) {
+            while let Some((op, slot)) = self.in_flight.pop_front() {
+                self.finish(op, slot, ReportedOutcome::Success);
             }
         }
     }
 
-    fn end(&mut self, number: usize, place: usize, ending: Ending) {
+    fn finish(&mut self, number: usize, slot: usize, outcome: ReportedOutcome) {
         let op = self.ops[number];
-        let at = self.stages_at + place * self.stage_len;
-        let record = &mut self.asked.records[number];
-        record.ending = Some(ending);
-        if ending == Ending::Success {
+        let offset = self.staging_offset + slot * self.slot_len;
+        let record = &mut self.requester_log.records[number];
+        record.outcome = Some(outcome);
+        if outcome == ReportedOutcome::Success {
             match op.kind {
-                Kind::FetchAdd | Kind::CompareSwap => record.value = Some(self.memory.load(at)),
-                Kind::Read => {
+                OpKind::FetchAdd | OpKind::CompareSwap => record.value = Some(self.memory.load(offset)),
+                OpKind::Read => {
                     let (mut got, mut want) = (vec![0; op.len], vec![0; op.len]);
-                    self.memory.read_at(at, &mut got);
-                    pattern(STABLE_ID, op.offset - Layout::stable_at(self.ops.len()), &mut want);
+                    self.memory.read_at(offset, &mut got);
+                    pattern(STABLE_ID, op.offset - MemoryLayout::stable_at(self.ops.len()), &mut want);
                     record.wrong_content = got != want;
                 }
                 _ => {}
             }
         }
-        // What has ended touches its memory no more, however it ended: so it is used again at once.
-        self.poison(place, op.len);
-        self.free.push_back((place, Some(number)));
+        // An operation that has ended must not touch its local memory any more, so its slot is reused at
+        // once.
+        self.poison(slot, op.len);
+        self.free_slots.push_back((slot, Some(number)));
     }
 
-    fn poison(&self, place: usize, len: usize) {
-        self.memory.write_at(self.stages_at + place * self.stage_len, &vec![POISON; len]);
+    fn poison(&self, slot: usize, len: usize) {
+        self.memory.write_at(self.staging_offset + slot * self.slot_len, &vec![POISON; len]);
     }
 
-    fn check_poison(&mut self, place: usize, before: Option<usize>) {
-        let Some(before) = before else { return };
-        let op = self.ops[before];
+    fn check_poison(&mut self, slot: usize, previous: Option<usize>) {
+        let Some(previous) = previous else { return };
+        let op = self.ops[previous];
         let mut bytes = vec![0; op.len];
-        self.memory.read_at(self.stages_at + place * self.stage_len, &mut bytes);
+        self.memory.read_at(self.staging_offset + slot * self.slot_len, &mut bytes);
         if bytes.iter().any(|&b| b != POISON) {
-            self.asked.late_touches.push(op.id);
-            self.poison(place, op.len);
+            self.requester_log.late_changes.push(op.id);
+            self.poison(slot, op.len);
         }
     }
 
-    /// The last look at the local memory of operations that have ended.
+    /// Checks the local memory of all ended operations a last time.
     pub(super) fn sweep(&mut self) {
-        for (place, before) in self.free.clone() {
-            self.check_poison(place, before);
+        for (slot, previous) in self.free_slots.clone() {
+            self.check_poison(slot, previous);
         }
     }
 }

@@ -1,24 +1,24 @@
-//! A simulated run as a capture file: what Wireshark would show.
+//! Captures a simulated run to a pcap file and parses it.
 //!
-//! In a test binary of its own, since it sets an environment variable.
+//! This test has a binary of its own, because it sets an environment variable.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mitra_sim::workload::{Party, Plan, RcOptions, connect_rc};
-use mitra_sim::{Config, Rig};
+use mitra_sim::workload::{Plan, RcOptions, WorkloadPeer, connect_rc};
+use mitra_sim::{Config, Testbed};
 use mitra_verbs::Provider;
 use mitra_wire::frame::{Frame, LinkType};
 use mitra_wire::{Packet, icrc, pcap};
 
 #[test]
-fn a_run_can_be_captured() {
+fn run_is_captured_to_pcap() {
     let path = std::env::temp_dir().join(format!("mitra-sim-{}.pcap", std::process::id()));
     let mut args = std::env::args();
     if std::env::var_os("MITRA_SIM_PCAP").is_none() {
-        // Once more, with the variable set from outside: the only safe way to set one.
+        // The test runs itself again with the variable set: setting one in a running process is not safe.
         let status = std::process::Command::new(args.next().unwrap())
-            .args(["--exact", "a_run_can_be_captured"])
+            .args(["--exact", "run_is_captured_to_pcap"])
             .env("MITRA_SIM_PCAP", &path)
             .status()
             .unwrap();
@@ -28,34 +28,34 @@ fn a_run_can_be_captured() {
         check(&bytes);
         return;
     }
-    let mut config = Config::calm();
-    config.wire.noise.corrupt_ppm = 50_000;
-    let mut rig = Rig::with(1, config, 1);
+    let mut config = Config::fault_free();
+    config.link.noise.corrupt_ppm = 50_000;
+    let mut testbed = Testbed::with_config(1, config, 1);
     let plan = Plan::new(1, 50);
     let none = Plan { tag: 2, ..Plan::new(1, 0) };
-    let mut parties = [Party::new(&plan, &none), Party::new(&none, &plan)];
-    let nics = rig.nics.each_ref().map(|n| Arc::clone(&n[0]) as Arc<dyn Provider>);
-    let [mut a, mut b] = connect_rc(nics, parties.each_mut(), &RcOptions::default()).unwrap();
-    let [mut p, mut q] = parties;
+    let mut peers = [WorkloadPeer::new(&plan, &none), WorkloadPeer::new(&none, &plan)];
+    let nics = testbed.nics.each_ref().map(|n| Arc::clone(&n[0]) as Arc<dyn Provider>);
+    let [mut a, mut b] = connect_rc(nics, peers.each_mut(), &RcOptions::default()).unwrap();
+    let [mut requester, mut responder] = peers;
     let done = |_: &mitra_sim::World| {
-        q.step(&mut b);
-        p.step(&mut a);
-        p.is_done()
+        responder.step(&mut b);
+        requester.step(&mut a);
+        requester.is_done()
     };
-    rig.world.run_until(done, Duration::from_secs(1)).unwrap_or_else(|e| panic!("{e}"));
+    testbed.world.run_until(done, Duration::from_secs(1)).unwrap_or_else(|e| panic!("{e}"));
 }
 
 fn check(bytes: &[u8]) {
     let (mut good, mut bad, mut last) = (0, 0, 0);
     for record in pcap::records(bytes) {
-        let record = record.expect("a well-formed file");
+        let record = record.expect("the capture is well-formed");
         assert!(record.ts_ns >= last);
         last = record.ts_ns;
-        let frame = Frame::parse(LinkType::Ethernet, record.bytes).expect("a RoCEv2 frame");
+        let frame = Frame::parse(LinkType::Ethernet, record.bytes).expect("the record is a RoCEv2 frame");
         assert!(frame.src.ip().to_string().starts_with("10.0."), "{}", frame.src);
         if icrc::verify_frame(&frame).is_good() {
             let covered = &frame.datagram[..frame.datagram.len() - mitra_wire::ICRC_LEN];
-            Packet::parse(covered).expect("what is sealed well is a packet");
+            Packet::parse(covered).expect("a packet with a correct ICRC parses");
             good += 1;
         } else {
             bad += 1;

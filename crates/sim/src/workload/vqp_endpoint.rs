@@ -1,33 +1,33 @@
-//! A virtual queue pair as an endpoint, and two of them connected.
+//! A virtual queue pair as an endpoint, and a pair of connected ones.
 
 use std::sync::Arc;
 
 use mitra_failover::{Completion, Config, Domain, Outcome, UnresolvedError, VirtualQp};
 use mitra_verbs::{Error, PostError, Provider, RecvWr, Result, SendWr, WcStatus};
 
-use super::{Done, Ending, Endpoint, Party, RECEIVE};
+use super::{Endpoint, EndpointCompletion, RECV_WR_FLAG, ReportedOutcome, WorkloadPeer};
 
-/// A virtual queue pair. When it halts at an error, it goes on after everything before has ended.
+/// A virtual queue pair. After an error it resumes once all earlier operations have ended.
 #[derive(Debug)]
 pub struct VqpEndpoint {
-    /// The queue pair itself.
+    /// The virtual queue pair.
     pub vqp: VirtualQp,
-    /// What did not succeed, sends only.
+    /// The operations that did not succeed, without receives.
     pub failures: Vec<Completion>,
     completions: Vec<Completion>,
 }
 
 impl VqpEndpoint {
-    /// An unconnected one.
+    /// Creates an unconnected endpoint.
     ///
     /// # Errors
-    /// What the NICs refuse.
+    /// The error of the verb that a NIC refuses.
     pub fn new(nics: Vec<Arc<dyn Provider>>, config: Config, secret: [u64; 2]) -> Result<VqpEndpoint> {
-        Ok(VqpEndpoint::of(VirtualQp::new(Domain::new(nics)?, config, secret)?))
+        Ok(VqpEndpoint::from_vqp(VirtualQp::new(Domain::new(nics)?, config, secret)?))
     }
 
-    /// This one: several may share a domain.
-    pub fn of(vqp: VirtualQp) -> VqpEndpoint {
+    /// Wraps a virtual queue pair, whose domain others may share.
+    pub fn from_vqp(vqp: VirtualQp) -> VqpEndpoint {
         VqpEndpoint { vqp, failures: Vec::new(), completions: Vec::new() }
     }
 }
@@ -48,14 +48,19 @@ impl Endpoint for VqpEndpoint {
         self.vqp.post_recv(wr).map_err(|error| PostError { index: 0, error })
     }
 
-    fn poll(&mut self, out: &mut Vec<Done>) {
+    fn poll(&mut self, out: &mut Vec<EndpointCompletion>) {
         let mut completions = core::mem::take(&mut self.completions);
         self.vqp.poll(&mut completions);
         for c in completions.drain(..) {
-            if !c.is_success() && c.wr_id & RECEIVE == 0 {
+            if !c.is_success() && c.wr_id & RECV_WR_FLAG == 0 {
                 self.failures.push(c);
             }
-            out.push(Done { wr_id: c.wr_id, ending: ending(c.outcome), byte_len: c.byte_len, imm: c.imm });
+            out.push(EndpointCompletion {
+                wr_id: c.wr_id,
+                outcome: outcome(c.outcome),
+                byte_len: c.byte_len,
+                imm: c.imm,
+            });
         }
         self.completions = completions;
     }
@@ -65,51 +70,51 @@ impl Endpoint for VqpEndpoint {
     }
 }
 
-/// What an outcome says about execution.
-fn ending(outcome: Outcome) -> Ending {
+/// Returns what an outcome says about execution.
+fn outcome(outcome: Outcome) -> ReportedOutcome {
     match outcome {
-        Outcome::Success => Ending::Success,
-        Outcome::Failed(WcStatus::Flushed) => Ending::NotExecuted,
+        Outcome::Success => ReportedOutcome::Success,
+        Outcome::Failed(WcStatus::Flushed) => ReportedOutcome::NotExecuted,
         Outcome::Unresolved(UnresolvedError::ValueLost | UnresolvedError::ExecutedBehindError) => {
-            Ending::Executed
+            ReportedOutcome::Executed
         }
-        Outcome::Failed(_) | Outcome::Unresolved(_) => Ending::Unknown,
+        Outcome::Failed(_) | Outcome::Unresolved(_) => ReportedOutcome::Unknown,
     }
 }
 
-/// Two parties, each registered on all rails, and a virtual queue pair between them.
+/// Connects two peers by a virtual queue pair, and registers the memory of each on all rails.
 ///
 /// # Errors
-/// What the NICs or the queue pairs refuse.
+/// The error of the NICs or of the virtual queue pairs.
 pub fn connect_vqp(
     nics: [Vec<Arc<dyn Provider>>; 2],
-    parties: [&mut Party; 2],
+    peers: [&mut WorkloadPeer; 2],
     config: Config,
     seed: u64,
 ) -> Result<[VqpEndpoint; 2]> {
     let [a, b] = nics;
-    connect_vqp_in([Domain::new(a)?, Domain::new(b)?], parties, config, seed)
+    connect_vqp_in([Domain::new(a)?, Domain::new(b)?], peers, config, seed)
 }
 
-/// The same in domains that others may use too.
+/// Like [`connect_vqp`], in domains that others may share.
 ///
 /// # Errors
-/// What the NICs or the queue pairs refuse.
+/// The error of the NICs or of the virtual queue pairs.
 pub fn connect_vqp_in(
     [a, b]: [Arc<Domain>; 2],
-    parties: [&mut Party; 2],
+    peers: [&mut WorkloadPeer; 2],
     config: Config,
     seed: u64,
 ) -> Result<[VqpEndpoint; 2]> {
     let secret = |bit: u32, salt: u64| [seed | 1_u64 << bit, seed ^ salt];
-    let mut a = VqpEndpoint::of(VirtualQp::new(a, config, secret(32, 0x1234_5678_9abc))?);
-    let mut b = VqpEndpoint::of(VirtualQp::new(b, config, secret(33, 0x8765_4321_9abc))?);
+    let mut a = VqpEndpoint::from_vqp(VirtualQp::new(a, config, secret(32, 0x1234_5678_9abc))?);
+    let mut b = VqpEndpoint::from_vqp(VirtualQp::new(b, config, secret(33, 0x8765_4321_9abc))?);
     let (info_a, info_b) = (a.vqp.local_info()?, b.vqp.local_info()?);
     a.vqp.connect(&info_b)?;
     b.vqp.connect(&info_a)?;
-    let [first, second] = parties;
-    let at_a = a.vqp.domain().register(first.memory(), Party::ACCESS)?;
-    let at_b = b.vqp.domain().register(second.memory(), Party::ACCESS)?;
+    let [first, second] = peers;
+    let at_a = a.vqp.domain().register(first.memory(), WorkloadPeer::ACCESS)?;
+    let at_b = b.vqp.domain().register(second.memory(), WorkloadPeer::ACCESS)?;
     a.vqp.import(&at_b.remote())?;
     b.vqp.import(&at_a.remote())?;
     first.connect(at_a.primary(), at_b.remote().at(0));

@@ -1,11 +1,12 @@
-//! What a failure prints.
+//! The report that a world prints when a test panics. It goes to stderr, where `cargo test` shows it with the
+//! failure.
 
-use crate::fabric::{Core, lock};
-use crate::{World, harness};
+use crate::fabric::{Fabric, lock};
+use crate::{World, seeds};
 
-impl Core {
-    /// How everything stands.
-    pub(crate) fn state(&self) -> String {
+impl Fabric {
+    /// Describes the state of hosts, NICs and packets.
+    pub(crate) fn describe_state(&self) -> String {
         let mut out = format!(
             "at {} ns after {} events, {} to come, {} packets in flight",
             self.now.as_nanos(),
@@ -18,7 +19,7 @@ impl Core {
             out.push_str(&format!("\nhost {}: {} calls{paused}", host.name, host.activity));
         }
         for (n, nic) in self.nics.iter().enumerate() {
-            let health = match (nic.gone, nic.dead, nic.hung) {
+            let health = match (nic.detached, nic.dead, nic.hung) {
                 (true, ..) => "reset",
                 (_, true, _) => "dead",
                 (.., true) => "hung",
@@ -41,20 +42,20 @@ impl Core {
 
 impl Drop for World {
     fn drop(&mut self) {
-        if !std::thread::panicking() || self.quiet.get() {
+        if !std::thread::panicking() || self.expects_panic.get() {
             return;
         }
-        let core = lock(&self.shared);
-        eprintln!("--- the world of seed {} when the test failed: {}", core.seed, core.state());
-        eprintln!("--- {:?}", core.config);
+        let fabric = lock(&self.shared);
+        eprintln!("--- the world of seed {} when the test failed: {}", fabric.seed, fabric.describe_state());
+        eprintln!("--- {:?}", fabric.config);
         eprintln!(
             "--- the end of its trace ({} records, hash {:016x}):",
-            core.trace.count(),
-            core.trace.hash()
+            fabric.trace.count(),
+            fabric.trace.hash()
         );
-        for line in core.trace.tail(usize::MAX) {
+        for line in fabric.trace.tail(usize::MAX) {
             eprintln!("{line}");
         }
-        eprintln!("{}", harness::reproduce(core.seed));
+        eprintln!("{}", seeds::reproduce_command(fabric.seed));
     }
 }

@@ -1,4 +1,4 @@
-//! Memory as treacherous as hardware's: it tears, two NICs race, and revocation is final.
+//! Host memory behaves as with hardware: placements tear, atomics of two NICs race, and revocation is final.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mitra_sim::workload::{Endpoint, RcEndpoint, RcOptions};
-use mitra_sim::{Config, Ctx, Rig, seeds};
+use mitra_sim::{AppContext, Config, Testbed, seeds};
 use mitra_verbs::{
     Access, AtomicScope, Buffer, Data, Mr, Provider, QpAttr, QpState, SendFlags, SendOp, SendWr, Wc, WcStatus,
 };
 
-/// A connection from host a to host b on a rail, and b's memory as that rail's NIC registers it.
-fn connect(rig: &Rig, rail: usize, memory: &Arc<Buffer>) -> (RcEndpoint, RcEndpoint, Mr) {
+/// Connects host a to host b on a rail, and registers b's memory with that rail's NIC.
+fn connect(testbed: &Testbed, rail: usize, memory: &Arc<Buffer>) -> (RcEndpoint, RcEndpoint, Mr) {
     let options = RcOptions { timeout: 8, ..RcOptions::default() };
     let [a, b] = [0, 1]
-        .map(|i| RcEndpoint::new(Arc::clone(&rig.nics[i][rail]) as Arc<dyn Provider>, &options).unwrap());
+        .map(|i| RcEndpoint::new(Arc::clone(&testbed.nics[i][rail]) as Arc<dyn Provider>, &options).unwrap());
     a.connect(&b, &options, true).unwrap();
     b.connect(&a, &options, false).unwrap();
     let mr = b.nic().reg_mr(b.pd, Arc::clone(memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
@@ -28,42 +28,43 @@ fn local(end: &RcEndpoint, len: usize) -> (Arc<Buffer>, Mr) {
     (buffer, mr)
 }
 
-/// Both rails add to one word; what the word is in the end.
+/// Increments one word over two connections, and returns its final value.
 fn race(seed: u64, rails: [usize; 2], scope: AtomicScope) -> u64 {
     const EACH: u64 = 20;
-    let mut config = Config::swarm(seed).healed();
+    let mut config = Config::swarm(seed).without_noise();
     config.capabilities.atomic_scope = scope;
-    let mut rig = Rig::with(seed, config, 2);
+    let mut testbed = Testbed::with_config(seed, config, 2);
     let memory = Arc::new(Buffer::new(8));
     let done = Rc::new(RefCell::new(0));
     let mut ends = Vec::new();
     for rail in rails {
-        let (mut a, b, mr) = connect(&rig, rail, &memory);
-        let (_, landing) = local(&a, 8);
+        let (mut a, b, mr) = connect(&testbed, rail, &memory);
+        let (_, result_mr) = local(&a, 8);
         let done = Rc::clone(&done);
         let mut posted = 0;
         ends.push(b);
-        rig.world.add_app(rig.hosts[0], move |_: &mut Ctx<'_>| {
+        testbed.world.add_app(testbed.hosts[0], move |_: &mut AppContext<'_>| {
             let mut out = Vec::new();
             a.poll(&mut out);
             *done.borrow_mut() += out.len() as u64;
             if posted < EACH {
                 posted += 1;
                 let op = SendOp::FetchAdd { remote: mr.remote(0), add: 1 };
-                a.post(SendWr::new(posted, op, Data::sge(landing.sge(0, 8)))).unwrap();
+                a.post(SendWr::new(posted, op, Data::sge(result_mr.sge(0, 8)))).unwrap();
             }
         });
     }
-    rig.world
+    testbed
+        .world
         .run_until(|_| *done.borrow() == 2 * EACH, Duration::from_secs(1))
         .unwrap_or_else(|e| panic!("{e}"));
-    rig.world.run_for(Duration::from_millis(1));
+    testbed.world.run_for(Duration::from_millis(1));
     assert_eq!(*done.borrow(), 2 * EACH);
     memory.load(0)
 }
 
 #[test]
-fn two_rails_lose_an_increment_and_one_never_does() {
+fn atomics_of_two_nics_lose_increments_and_one_nic_never() {
     let losing: Vec<u64> = seeds(60).filter(|&seed| race(seed, [0, 1], AtomicScope::Nic) < 40).collect();
     eprintln!("two rails lost an increment under seeds {losing:?}");
     assert!(!losing.is_empty() || seeds(60).count() < 60, "atomics of two NICs never raced");
@@ -74,37 +75,37 @@ fn two_rails_lose_an_increment_and_one_never_does() {
 }
 
 #[test]
-fn a_reader_sees_writes_torn_and_their_last_byte_last() {
+fn concurrent_reader_sees_torn_writes_and_last_byte_last() {
     const LEN: usize = 5000;
     let mut torn_in_a_packet = 0;
     let mut torn = 0;
     for seed in seeds(60) {
-        let mut rig = Rig::with(seed, Config::swarm(seed), 1);
+        let mut testbed = Testbed::with_config(seed, Config::swarm(seed), 1);
         let memory = Arc::new(Buffer::new(LEN));
-        let (mut a, _b, mr) = connect(&rig, 0, &memory);
+        let (mut a, _b, mr) = connect(&testbed, 0, &memory);
         let (source, lmr) = local(&a, LEN);
         source.write_at(0, &[7; LEN]);
         a.post(SendWr::new(1, SendOp::Write(mr.remote(0)), Data::sge(lmr.sge(0, LEN as u32)))).unwrap();
-        let (mut some, mut half_packet) = (false, false);
+        let (mut partly_visible, mut torn_packet) = (false, false);
         let seen = Arc::clone(&memory);
-        let whole = |world: &mitra_sim::World| {
+        let is_complete = |world: &mitra_sim::World| {
             let mut now = vec![0; LEN];
             seen.read_at(0, &mut now);
             let sevens = now.iter().filter(|&&b| b == 7).count();
-            some |= sevens > 0 && sevens < LEN;
-            half_packet |= now.chunks(1024).any(|p| p.contains(&7) && p.contains(&0));
+            partly_visible |= sevens > 0 && sevens < LEN;
+            torn_packet |= now.chunks(1024).any(|p| p.contains(&7) && p.contains(&0));
             assert!(now[LEN - 1] == 0 || sevens == LEN, "seed {}: the last byte came early", world.seed());
             sevens == LEN
         };
-        rig.world.run_until(whole, Duration::from_secs(1)).unwrap_or_else(|e| panic!("{e}"));
-        torn += u32::from(some);
-        torn_in_a_packet += u32::from(half_packet);
+        testbed.world.run_until(is_complete, Duration::from_secs(1)).unwrap_or_else(|e| panic!("{e}"));
+        torn += u32::from(partly_visible);
+        torn_in_a_packet += u32::from(torn_packet);
     }
     eprintln!("torn between packets in {torn} runs, within a packet in {torn_in_a_packet}");
     assert!(seeds(60).count() < 60 || torn > 40 && torn_in_a_packet > 20);
 }
 
-/// How access is taken back.
+/// The method of revocation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Revoke {
     Deregister,
@@ -114,35 +115,35 @@ enum Revoke {
     ResetNic,
 }
 
-/// Takes access back in the middle of a stream of writes over a noisy wire: whether anything was written before, and
-/// whether anything was afterwards.
-fn late_touch(seed: u64, how: Revoke, honest: bool) -> (bool, bool) {
+/// Revokes access during a stream of WRITEs over a noisy link. Returns whether memory had changed before, and
+/// whether it changed afterwards.
+fn late_write(seed: u64, method: Revoke, revoke_waits: bool) -> (bool, bool) {
     let mut config = Config::swarm(seed);
-    config.wire.noise.duplicate_ppm = 200_000;
-    config.wire.noise.reorder_ppm = 100_000;
-    config.wire.straggler_ppm = 50_000;
-    config.memory.honest_revoke = honest;
-    let mut rig = Rig::with(seed, config, 1);
+    config.link.noise.duplicate_ppm = 200_000;
+    config.link.noise.reorder_ppm = 100_000;
+    config.link.straggler_ppm = 50_000;
+    config.memory.revoke_waits = revoke_waits;
+    let mut testbed = Testbed::with_config(seed, config, 1);
     let memory = Arc::new(Buffer::new(4096));
-    let (mut a, b, mr) = connect(&rig, 0, &memory);
+    let (mut a, b, mr) = connect(&testbed, 0, &memory);
     let (source, lmr) = local(&a, 4096);
-    let mut n = 0_u8;
-    rig.world.add_app(rig.hosts[0], move |ctx: &mut Ctx<'_>| {
+    let mut fill = 0_u8;
+    testbed.world.add_app(testbed.hosts[0], move |ctx: &mut AppContext<'_>| {
         a.poll(&mut Vec::new());
         if a.failed.is_some() {
             return ctx.exit();
         }
-        n = n.wrapping_add(1).max(1);
+        fill = fill.wrapping_add(1).max(1);
         let at = ctx.rng().index(3000);
-        source.write_at(0, &[n; 1000]);
+        source.write_at(0, &[fill; 1000]);
         let wr = SendWr::new(1, SendOp::Write(mr.remote(at as u64)), Data::sge(lmr.sge(0, 1000)));
-        // Refused once the queue is full or in error: then it has no effect.
+        // The post fails once the queue is full or in error, and then has no effect.
         let _ = a.post(wr);
     });
-    let when = rig.world.rng("revoke").between(20_000, 400_000);
-    rig.world.run_for(Duration::from_nanos(when));
+    let when = testbed.world.test_rng("revoke").between(20_000, 400_000);
+    testbed.world.run_for(Duration::from_nanos(when));
     let nic = Arc::clone(b.nic());
-    match how {
+    match method {
         Revoke::Deregister => nic.dereg_mr(mr.id).unwrap(),
         Revoke::Error => nic.modify_qp(b.qpn, &QpAttr::to(QpState::Err)).unwrap(),
         Revoke::ResetQp => nic.modify_qp(b.qpn, &QpAttr::to(QpState::Reset)).unwrap(),
@@ -155,21 +156,21 @@ fn late_touch(seed: u64, how: Revoke, honest: bool) -> (bool, bool) {
         bytes
     };
     let before = snapshot();
-    // Beyond the longest straggler.
-    rig.world.run_for(rig.world.config().wire.straggle.max + Duration::from_millis(5));
+    // Longer than the longest straggler.
+    testbed.world.run_for(testbed.world.config().link.straggler_delay.max + Duration::from_millis(5));
     (before.iter().any(|&b| b != 0), before != snapshot())
 }
 
-const ALL: [Revoke; 5] =
+const ALL_METHODS: [Revoke; 5] =
     [Revoke::Deregister, Revoke::Error, Revoke::ResetQp, Revoke::Destroy, Revoke::ResetNic];
 
 #[test]
-fn what_is_revoked_is_touched_no_more() {
+fn revoked_memory_does_not_change() {
     let mut written = 0;
     for seed in seeds(60) {
-        for how in ALL {
-            let (before, after) = late_touch(seed, how, true);
-            assert!(!after, "seed {seed}: memory changed after {how:?}");
+        for method in ALL_METHODS {
+            let (before, after) = late_write(seed, method, true);
+            assert!(!after, "seed {seed}: memory changed after {method:?}");
             written += u32::from(before);
         }
     }
@@ -177,31 +178,32 @@ fn what_is_revoked_is_touched_no_more() {
 }
 
 #[test]
-fn a_revoke_that_does_not_wait_is_found_out() {
-    for how in [Revoke::Deregister, Revoke::Error, Revoke::ResetQp, Revoke::Destroy] {
-        let found = (0..200).find(|&seed| late_touch(seed, how, false).1);
-        eprintln!("{how:?} without waiting touches memory late under seed {found:?}");
-        assert!(found.is_some(), "{how:?}");
+fn revoke_without_waiting_is_detected() {
+    for method in [Revoke::Deregister, Revoke::Error, Revoke::ResetQp, Revoke::Destroy] {
+        let found = (0..200).find(|&seed| late_write(seed, method, false).1);
+        eprintln!("{method:?} without waiting touches memory late under seed {found:?}");
+        assert!(found.is_some(), "{method:?}");
     }
 }
 
 #[test]
-fn a_dead_nic_loses_what_it_had_acknowledged_but_not_placed_unless_it_promised() {
+fn dead_nic_loses_acknowledged_data_only_without_ack_after_placement() {
     let run = |seed, promises: bool| {
-        let mut config = Config::swarm(seed).healed();
+        let mut config = Config::swarm(seed).without_noise();
         config.capabilities.ack_after_placement = promises;
         config.memory.chunk_min = 8;
         config.memory.chunk_max = 64;
-        config.memory.delay = mitra_sim::Range::nanos(500, 5_000);
-        let mut rig = Rig::with(seed, config, 1);
+        config.memory.chunk_delay = mitra_sim::DurationRange::nanos(500, 5_000);
+        let mut testbed = Testbed::with_config(seed, config, 1);
         let memory = Arc::new(Buffer::new(4096));
-        let (mut a, _b, mr) = connect(&rig, 0, &memory);
+        let (mut a, _b, mr) = connect(&testbed, 0, &memory);
         let (source, lmr) = local(&a, 1024);
         source.write_at(0, &[9; 1024]);
         a.post(SendWr::new(1, SendOp::Write(mr.remote(0)), Data::sge(lmr.sge(0, 1024)))).unwrap();
         let mut done = Vec::new();
-        let responder = rig.nics[1][0].id();
-        rig.world
+        let responder = testbed.nics[1][0].id();
+        testbed
+            .world
             .run_until(
                 |_| {
                     a.poll(&mut done);
@@ -210,8 +212,8 @@ fn a_dead_nic_loses_what_it_had_acknowledged_but_not_placed_unless_it_promised()
                 Duration::from_secs(1),
             )
             .unwrap_or_else(|e| panic!("{e}"));
-        rig.world.fail(responder, mitra_sim::Failure::NicDead);
-        rig.world.run_for(Duration::from_millis(1));
+        testbed.world.fail(responder, mitra_sim::Failure::NicDead);
+        testbed.world.run_for(Duration::from_millis(1));
         let mut now = vec![0; 1024];
         memory.read_at(0, &mut now);
         now.contains(&0)
@@ -222,12 +224,12 @@ fn a_dead_nic_loses_what_it_had_acknowledged_but_not_placed_unless_it_promised()
 }
 
 #[test]
-fn completions_of_a_dead_nic_can_be_read_and_are_behind_their_data() {
+fn completions_of_dead_nic_follow_their_data() {
     for seed in seeds(100) {
-        let mut config = Config::swarm(seed).healed();
+        let mut config = Config::swarm(seed).without_noise();
         config.capabilities.ack_after_placement = seed % 2 == 0;
-        let mut rig = Rig::with(seed, config, 1);
-        let (mut a, b, _) = connect(&rig, 0, &Arc::new(Buffer::new(8)));
+        let mut testbed = Testbed::with_config(seed, config, 1);
+        let (mut a, b, _) = connect(&testbed, 0, &Arc::new(Buffer::new(8)));
         let (source, from) = local(&a, 512);
         let (target, to) = local(&b, 512 * 32);
         source.write_at(0, &[5; 512]);
@@ -240,11 +242,11 @@ fn completions_of_a_dead_nic_can_be_read_and_are_behind_their_data() {
             let wr = SendWr::new(i, SendOp::Send, Data::sge(from.sge(0, 512))).with_flags(flags);
             a.post(wr).unwrap();
         }
-        let when = rig.world.rng("death").between(2_000, 30_000);
-        rig.world.run_for(Duration::from_nanos(when));
-        rig.world.fail(rig.nics[1][0].id(), mitra_sim::Failure::NicDead);
+        let when = testbed.world.test_rng("death").between(2_000, 30_000);
+        testbed.world.run_for(Duration::from_nanos(when));
+        testbed.world.fail(testbed.nics[1][0].id(), mitra_sim::Failure::NicDead);
         assert!(b.nic().query_qp(b.qpn).is_err());
-        rig.world.run_for(Duration::from_millis(1));
+        testbed.world.run_for(Duration::from_millis(1));
         let mut wcs: Vec<Wc> = Vec::new();
         b.nic().poll_cq(recv_cq, 100, &mut wcs).unwrap();
         for (i, wc) in wcs.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A bare RC queue pair as an endpoint, and two of them connected.
+//! An RC queue pair as an endpoint, and a pair of connected ones.
 
 use std::sync::Arc;
 
@@ -7,38 +7,38 @@ use mitra_verbs::{
     RcConnection, RecvWr, Result, SendWr, Wc, WcStatus,
 };
 
-use super::{Done, Ending, Endpoint, Party};
+use super::{Endpoint, EndpointCompletion, ReportedOutcome, WorkloadPeer};
 
-/// A reliable connection on any NIC.
+/// One end of a reliable connection, on any NIC.
 pub struct RcEndpoint {
     nic: Arc<dyn Provider>,
-    /// Its protection domain.
+    /// The protection domain.
     pub pd: PdId,
-    /// Its queue pair.
+    /// The queue pair number.
     pub qpn: Qpn,
     send_cq: CqId,
     recv_cq: CqId,
     wcs: Vec<Wc>,
-    /// The first completion with an error, if there was one.
+    /// The first completion with an error.
     pub failed: Option<Wc>,
 }
 
-/// How a connection is made.
+/// The options of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RcOptions {
-    /// Payload bytes per packet.
+    /// The path MTU.
     pub mtu: Mtu,
-    /// Sizes of the queues.
+    /// The capacities of the queues.
     pub cap: QpCap,
-    /// Retransmission after 4.096 µs · 2^timeout ...
+    /// The local ACK timeout code: 4.096 µs · 2^timeout.
     pub timeout: u8,
-    /// ... so many times.
+    /// The number of retransmissions.
     pub retry_cnt: u8,
-    /// Retries when no receive is posted; 7 is for ever.
+    /// The number of retries after an RNR NAK. 7 means without limit.
     pub rnr_retry: u8,
-    /// READs and atomics at a time.
+    /// The most READs and atomics in flight.
     pub rd_atomic: u8,
-    /// The first PSN of the first end and of the second.
+    /// The initial PSN of each end.
     pub psns: [Psn; 2],
 }
 
@@ -57,10 +57,10 @@ impl Default for RcOptions {
 }
 
 impl RcEndpoint {
-    /// A queue pair in RESET, with queues of its own.
+    /// Creates a queue pair in RESET, with completion queues of its own.
     ///
     /// # Errors
-    /// What the NIC refuses.
+    /// The error of the verb that the NIC refuses.
     pub fn new(nic: Arc<dyn Provider>, options: &RcOptions) -> Result<RcEndpoint> {
         let pd = nic.alloc_pd()?;
         let send_cq = nic.create_cq(options.cap.send_wrs + 8, None)?;
@@ -78,10 +78,10 @@ impl RcEndpoint {
         Ok(RcEndpoint { nic, pd, qpn, send_cq, recv_cq, wcs: Vec::new(), failed: None })
     }
 
-    /// Brings it to RTS, connected to `peer`; `first` says which of the two ends this is.
+    /// Connects the queue pair to `peer` and brings it to RTS. `first` says which end this is.
     ///
     /// # Errors
-    /// What the NIC refuses.
+    /// The error of the verb that the NIC refuses.
     pub fn connect(&self, peer: &RcEndpoint, options: &RcOptions, first: bool) -> Result<()> {
         let [mine, theirs] = if first { options.psns } else { [options.psns[1], options.psns[0]] };
         let connection = RcConnection {
@@ -97,21 +97,21 @@ impl RcEndpoint {
         connection.connect(&*self.nic, self.qpn)
     }
 
-    /// The NIC that it is on.
+    /// Returns the NIC.
     pub fn nic(&self) -> &Arc<dyn Provider> {
         &self.nic
     }
 
-    fn take(&mut self, cq: CqId, out: &mut Vec<Done>) {
+    fn poll_cq_into(&mut self, cq: CqId, out: &mut Vec<EndpointCompletion>) {
         let mut wcs = core::mem::take(&mut self.wcs);
         if self.nic.poll_cq(cq, 64, &mut wcs).is_ok() {
             for wc in wcs.drain(..) {
                 if wc.status != WcStatus::Success && self.failed.is_none() {
                     self.failed = Some(wc);
                 }
-                out.push(Done {
+                out.push(EndpointCompletion {
                     wr_id: wc.wr_id,
-                    ending: ending(wc.status),
+                    outcome: outcome(wc.status),
                     byte_len: wc.byte_len,
                     imm: wc.imm,
                 });
@@ -130,38 +130,40 @@ impl Endpoint for RcEndpoint {
         self.nic.post_recv(self.qpn, &[wr])
     }
 
-    fn poll(&mut self, out: &mut Vec<Done>) {
-        self.take(self.send_cq, out);
-        self.take(self.recv_cq, out);
+    fn poll(&mut self, out: &mut Vec<EndpointCompletion>) {
+        self.poll_cq_into(self.send_cq, out);
+        self.poll_cq_into(self.recv_cq, out);
     }
 }
 
-/// What a bare queue pair's status says about execution: after its first error, nothing.
-fn ending(status: WcStatus) -> Ending {
+/// Returns what a status says about execution. After the first error of a queue pair the outcome is unknown.
+fn outcome(status: WcStatus) -> ReportedOutcome {
     match status {
-        WcStatus::Success => Ending::Success,
-        WcStatus::RnrRetryExceeded | WcStatus::LocalProtection | WcStatus::LocalLength => Ending::NotExecuted,
-        _ => Ending::Unknown,
+        WcStatus::Success => ReportedOutcome::Success,
+        WcStatus::RnrRetryExceeded | WcStatus::LocalProtection | WcStatus::LocalLength => {
+            ReportedOutcome::NotExecuted
+        }
+        _ => ReportedOutcome::Unknown,
     }
 }
 
-/// Two parties, each registered with its NIC, and a connection between them.
+/// Creates a connection between two peers, and registers the memory of each with its NIC.
 ///
 /// # Errors
-/// What the NICs refuse.
+/// The error of the verb that a NIC refuses.
 pub fn connect_rc(
     nics: [Arc<dyn Provider>; 2],
-    parties: [&mut Party; 2],
+    peers: [&mut WorkloadPeer; 2],
     options: &RcOptions,
 ) -> Result<[RcEndpoint; 2]> {
     let [a, b] = nics;
     let [a, b] = [RcEndpoint::new(a, options)?, RcEndpoint::new(b, options)?];
     a.connect(&b, options, true)?;
     b.connect(&a, options, false)?;
-    let register = |end: &RcEndpoint, party: &Party| -> Result<Mr> {
-        end.nic.reg_mr(end.pd, Arc::clone(party.memory()), Party::ACCESS)
+    let register = |end: &RcEndpoint, peer: &WorkloadPeer| -> Result<Mr> {
+        end.nic.reg_mr(end.pd, Arc::clone(peer.memory()), WorkloadPeer::ACCESS)
     };
-    let [first, second] = parties;
+    let [first, second] = peers;
     let (at_a, at_b) = (register(&a, first)?, register(&b, second)?);
     first.connect(at_a, at_b.remote(0));
     second.connect(at_b, at_a.remote(0));

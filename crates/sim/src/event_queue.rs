@@ -5,36 +5,36 @@ use mitra_verbs::Time;
 
 use crate::Prng;
 
-/// What happens next: one queue for the whole world. Events of the same time come in an order that the seed chooses.
-pub(crate) struct Queue<E> {
+/// The queue of future events of a world. The seed chooses the order of events at the same time.
+pub(crate) struct EventQueue<E> {
     heap: BinaryHeap<Entry<E>>,
     rng: Prng,
-    /// Makes the order total even where the seed's tie-break ties.
-    count: u64,
+    /// Makes the order total where two tie-breaks are equal.
+    sequence: u64,
 }
 
 struct Entry<E> {
     at: Time,
-    tie: u32,
-    count: u64,
+    tie_break: u32,
+    sequence: u64,
     event: E,
 }
 
-impl<E> Queue<E> {
-    pub(crate) fn new(rng: Prng) -> Queue<E> {
-        Queue { heap: BinaryHeap::new(), rng, count: 0 }
+impl<E> EventQueue<E> {
+    pub(crate) fn new(rng: Prng) -> EventQueue<E> {
+        EventQueue { heap: BinaryHeap::new(), rng, sequence: 0 }
     }
 
     pub(crate) fn push(&mut self, at: Time, event: E) {
-        self.count += 1;
-        self.heap.push(Entry { at, tie: self.rng.bits() as u32, count: self.count, event });
+        self.sequence += 1;
+        self.heap.push(Entry { at, tie_break: self.rng.bits() as u32, sequence: self.sequence, event });
     }
 
     pub(crate) fn pop(&mut self) -> Option<(Time, E)> {
         self.heap.pop().map(|e| (e.at, e.event))
     }
 
-    /// When the next event is due.
+    /// Returns the time of the next event.
     pub(crate) fn next_at(&self) -> Option<Time> {
         self.heap.peek().map(|e| e.at)
     }
@@ -46,7 +46,7 @@ impl<E> Queue<E> {
 
 impl<E> Entry<E> {
     fn key(&self) -> (Time, u32, u64) {
-        (self.at, self.tie, self.count)
+        (self.at, self.tie_break, self.sequence)
     }
 }
 
@@ -62,7 +62,7 @@ impl<E> PartialOrd for Entry<E> {
     }
 }
 impl<E> Ord for Entry<E> {
-    /// Reversed: the heap gives its greatest, we want the earliest.
+    /// Reversed, because the heap returns its greatest entry and the queue the earliest one.
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
     }
@@ -73,9 +73,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn earliest_first_and_ties_by_seed() {
+    fn events_pop_by_time_and_ties_by_seed() {
         let order = |seed| {
-            let mut q = Queue::new(Prng::stream(seed, "ties"));
+            let mut q = EventQueue::new(Prng::stream(seed, "ties"));
             for i in 0..20 {
                 q.push(Time::from_nanos(u64::from(i >= 10)), i);
             }

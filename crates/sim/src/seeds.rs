@@ -1,22 +1,22 @@
-//! From a test to its seeds, and from a failure back to its seed.
+//! The seeds of a test, and the command that repeats a failed one.
 
 use std::env;
 use std::path::Path;
 
-/// The seeds of a test: `0..n`, or `MITRA_SEEDS` of them, or only `MITRA_SEED`.
+/// Returns the seeds of a test: `0..n`, or as many as `MITRA_SEEDS` says, or only `MITRA_SEED`.
 ///
 /// # Panics
-/// If one of these is set to something that is no number.
+/// Panics if one of these variables is set to something other than a number.
 pub fn seeds(n: u64) -> core::ops::Range<u64> {
-    match (number("MITRA_SEED"), number("MITRA_SEEDS")) {
+    match (env_number("MITRA_SEED"), env_number("MITRA_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
         (None, Some(n)) => 0..n,
         (None, None) => 0..n,
     }
 }
 
-/// The number that an environment variable is set to.
-pub(crate) fn number(name: &str) -> Option<u64> {
+/// Returns the number that an environment variable is set to.
+pub(crate) fn env_number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
     match text.parse() {
         Ok(n) => Some(n),
@@ -24,8 +24,8 @@ pub(crate) fn number(name: &str) -> Option<u64> {
     }
 }
 
-/// The command that runs the current test once more with this seed only.
-pub fn reproduce(seed: u64) -> String {
+/// Returns the command that runs the current test again with this seed only.
+pub fn reproduce_command(seed: u64) -> String {
     let package = env::var("CARGO_PKG_NAME").unwrap_or_else(|_| "mitra-sim".to_owned());
     let mut command = format!("REPRODUCE WITH: MITRA_SEED={seed} cargo test -p {package}");
     if let Some(binary) = env::args().next().as_deref().and_then(test_binary) {
@@ -38,7 +38,8 @@ pub fn reproduce(seed: u64) -> String {
     command
 }
 
-/// `/target/debug/deps/rc-0123456789abcdef` is `rc`; unit tests of the library are no `--test`.
+/// Returns the name of an integration test binary: `/target/debug/deps/rc-0123456789abcdef` is `rc`. A unit
+/// test binary of a library has none.
 fn test_binary(path: &str) -> Option<String> {
     let stem = Path::new(path).file_stem()?.to_str()?;
     let (name, hash) = stem.rsplit_once('-')?;
@@ -52,10 +53,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_names_this_test() {
-        let command = reproduce(42);
+    fn command_names_this_test() {
+        let command = reproduce_command(42);
         assert!(command.starts_with("REPRODUCE WITH: MITRA_SEED=42 cargo test -p mitra-sim"), "{command}");
-        assert!(command.contains("the_command_names_this_test"), "{command}");
+        assert!(command.contains("command_names_this_test"), "{command}");
         assert_eq!(test_binary("/t/debug/deps/rc-0123456789abcdef"), Some("rc".to_owned()));
         assert_eq!(test_binary("/usr/bin/tool-box"), None);
     }

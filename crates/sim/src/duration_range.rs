@@ -4,22 +4,22 @@ use mitra_prng::Prng;
 
 /// The uniform distribution of durations from `min` to `max`, both included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Range {
+pub struct DurationRange {
     /// The shortest duration.
     pub min: Duration,
     /// The longest duration.
     pub max: Duration,
 }
 
-impl Range {
+impl DurationRange {
     /// Creates a range of nanoseconds.
-    pub const fn nanos(min: u64, max: u64) -> Range {
-        Range { min: Duration::from_nanos(min), max: Duration::from_nanos(max) }
+    pub const fn nanos(min: u64, max: u64) -> DurationRange {
+        DurationRange { min: Duration::from_nanos(min), max: Duration::from_nanos(max) }
     }
 
     /// Creates a range of microseconds.
-    pub const fn micros(min: u64, max: u64) -> Range {
-        Range { min: Duration::from_micros(min), max: Duration::from_micros(max) }
+    pub const fn micros(min: u64, max: u64) -> DurationRange {
+        DurationRange { min: Duration::from_micros(min), max: Duration::from_micros(max) }
     }
 
     /// Draws a duration.

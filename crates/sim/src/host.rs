@@ -1,0 +1,105 @@
+//! Hosts and the scheduling of their applications.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use mitra_verbs::{Buffer, Time};
+
+use crate::fabric::{Event, Fabric};
+
+/// A host: its name, whether it is paused, and the addresses of its buffers.
+pub(crate) struct HostState {
+    pub(crate) name: String,
+    pub(crate) paused: bool,
+    /// The number of pauses so far. An end that was scheduled for an earlier pause is ignored.
+    pub(crate) pauses: u64,
+    /// The number of calls that changed something. An application whose turn makes none is idle.
+    pub(crate) activity: u64,
+    /// The address by which all NICs of this host know a buffer, by the buffer's identity. The weak pointer
+    /// prevents another buffer from getting the same identity.
+    addresses: BTreeMap<usize, (Weak<Buffer>, u64)>,
+    next_address: u64,
+}
+
+impl HostState {
+    pub(crate) fn new(name: &str, number: usize) -> HostState {
+        HostState {
+            name: name.to_owned(),
+            paused: false,
+            pauses: 0,
+            activity: 0,
+            addresses: BTreeMap::new(),
+            next_address: 0x7000_0000_0000 + ((number as u64) << 36),
+        }
+    }
+
+    /// Returns the simulated address of a buffer. The address is counted up and independent of the real one,
+    /// so that runs repeat.
+    pub(crate) fn address_of(&mut self, buffer: &Arc<Buffer>) -> u64 {
+        let next = &mut self.next_address;
+        let entry = self.addresses.entry(Arc::as_ptr(buffer).addr()).or_insert_with(|| {
+            let address = *next;
+            *next += (buffer.len() as u64).next_multiple_of(4096) + 4096;
+            (Arc::downgrade(buffer), address)
+        });
+        entry.1
+    }
+}
+
+/// The schedule of an application.
+pub(crate) struct AppState {
+    pub(crate) host: usize,
+    /// The number of the scheduled turn. Events for other turns are stale.
+    pub(crate) turn: u64,
+    pub(crate) next_at: Time,
+    /// The interval to the next turn while the application is idle.
+    pub(crate) idle_interval: core::time::Duration,
+    pub(crate) exited: bool,
+}
+
+impl Fabric {
+    /// Schedules early turns for the applications of a host, because something happened at its NICs.
+    pub(crate) fn wake_apps(&mut self, host: usize) {
+        for app in 0..self.apps.len() {
+            if self.apps[app].host != host || self.apps[app].exited || self.hosts[host].paused {
+                continue;
+            }
+            let at = self.now + self.config.host.step_interval.sample(&mut self.host_rng);
+            if at < self.apps[app].next_at {
+                self.schedule_turn(app, at);
+            }
+        }
+    }
+
+    /// Schedules the next turn of an application.
+    pub(crate) fn schedule_turn(&mut self, app: usize, at: Time) {
+        let state = &mut self.apps[app];
+        state.turn += 1;
+        state.next_at = at;
+        self.queue.push(at, Event::AppTurn(app, state.turn));
+    }
+
+    /// Pauses the applications of a host. The host's NICs continue.
+    pub(crate) fn pause(&mut self, host: usize, until: Option<Time>) {
+        let state = &mut self.hosts[host];
+        state.paused = true;
+        state.pauses += 1;
+        self.trace.text(self.now, format!("{} pauses", state.name));
+        if let Some(until) = until {
+            self.queue.push(until, Event::HostResume(host, state.pauses));
+        }
+    }
+
+    pub(crate) fn resume(&mut self, host: usize) {
+        if !core::mem::take(&mut self.hosts[host].paused) {
+            return;
+        }
+        self.trace.text(self.now, format!("{} wakes", self.hosts[host].name));
+        for app in 0..self.apps.len() {
+            if self.apps[app].host == host && !self.apps[app].exited {
+                let at = self.now + self.config.host.step_interval.sample(&mut self.host_rng);
+                self.schedule_turn(app, at);
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! One NIC of a world: the transport's state machine, its faults, and its DMA pipeline.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use mitra_transport::fault::{Failure, Faults, Trigger};
+use mitra_transport::{Nic, TxBatch};
+use mitra_verbs::{AsyncEvent, AtomicScope, Buffer, Capabilities, CqId, Error, Gid, Psn, Qpn, Result, Time};
+use mitra_wire::Packet;
+
+use crate::dma_pipeline::{DmaPipeline, Release};
+use crate::host_memory::HostMemory;
+
+/// The state of a NIC behind the world's lock.
+pub(crate) struct NicState {
+    pub(crate) name: String,
+    pub(crate) host: usize,
+    pub(crate) rail: u8,
+    pub(crate) gid: Gid,
+    pub(crate) address: SocketAddr,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) nic: Nic,
+    pub(crate) faults: Faults,
+    pub(crate) stage_probes: Vec<StageProbe>,
+    pub(crate) pipeline: DmaPipeline,
+    /// The buffer of each region, by region number.
+    pub(crate) regions: Vec<Option<Arc<Buffer>>>,
+    pub(crate) cqs: BTreeMap<CqId, CqView>,
+    pub(crate) cq_events: VecDeque<CqId>,
+    pub(crate) async_events: VecDeque<AsyncEvent>,
+    /// Whether the NIC was reset or replaced. It does nothing any more.
+    pub(crate) detached: bool,
+    /// Whether a new NIC has taken its place.
+    pub(crate) replaced: bool,
+    /// Which of the faults in `faults` already took effect: `dead`, `hung`, `link_up`.
+    pub(crate) dead: bool,
+    pub(crate) hung: bool,
+    pub(crate) link_up: bool,
+    /// The reading of this NIC's clock at the world's time 0.
+    pub(crate) clock_origin: Duration,
+    /// After this many more readings, the clock jumps ahead, as if the host had been suspended meanwhile.
+    pub(crate) clock_jump: Option<(u32, Duration)>,
+    /// When the NIC can transmit its next packet.
+    pub(crate) egress_free: Time,
+    /// The number of failures of its cable.
+    pub(crate) cable_failures: u64,
+    pub(crate) transmit_at: Option<Time>,
+    /// The time that the timer is set for, and the later time at which it fires.
+    pub(crate) timer: Option<(Time, Time)>,
+    pub(crate) idle_at: Option<Time>,
+    pub(crate) memory_at: Option<Time>,
+    pub(crate) batch: TxBatch,
+    pub(crate) stats: NicStats,
+}
+
+/// A completion queue as the host sees it.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct CqView {
+    /// The number of completions that the NIC has written and the host has not polled.
+    pub(crate) written: usize,
+    /// The number of those that are visible in host memory.
+    pub(crate) visible: usize,
+}
+
+/// Observes packets at this NIC, and injects failures when a packet reaches a stage.
+pub(crate) struct StageProbe {
+    pub(crate) faults: Faults,
+    pub(crate) targets: Vec<FailureInjection>,
+    /// Delays the packet that reaches the stage, instead of dropping it or letting it pass.
+    pub(crate) hold: Option<Duration>,
+}
+
+/// A failure to inject into a NIC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FailureInjection {
+    pub(crate) nic: usize,
+    /// The failure, or `None` if the NIC's `faults` have recorded it already.
+    pub(crate) failure: Option<Failure>,
+    /// Whether the NIC resumes placements that it held back, if it is alive.
+    pub(crate) release_placements: bool,
+}
+
+/// Counters of a NIC's packets.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct NicStats {
+    /// Packets that left the NIC.
+    pub sent: u64,
+    /// Packets that were passed to the transport.
+    pub received: u64,
+    /// Packets that arrived with a wrong ICRC.
+    pub icrc_errors: u64,
+    /// Packets that arrived with a correct ICRC and could not be parsed.
+    pub malformed: u64,
+    /// Packets that reached a NIC which had failed, or had no route to their destination.
+    pub undeliverable: u64,
+    /// Bytes whose placement was pending when the NIC died or was reset.
+    pub placement_bytes_lost: u64,
+}
+
+impl NicState {
+    /// Returns the time of this NIC's clock as the host reads it.
+    pub(crate) fn read_clock(&mut self, now: Time) -> Time {
+        match &mut self.clock_jump {
+            Some((0, duration)) => {
+                self.clock_origin += *duration;
+                self.clock_jump = None;
+            }
+            Some((readings, _)) => *readings -= 1,
+            None => {}
+        }
+        self.local(now)
+    }
+
+    /// Converts the world's time to this NIC's clock.
+    pub(crate) fn local(&self, now: Time) -> Time {
+        now + self.clock_origin
+    }
+
+    /// Converts this NIC's clock to the world's time.
+    pub(crate) fn global(&self, local: Time) -> Time {
+        Time::ZERO + local.saturating_since(Time::ZERO + self.clock_origin)
+    }
+
+    /// Fails if the NIC is dead, hung or reset.
+    pub(crate) fn check_access(&self) -> Result<()> {
+        if self.detached || !self.faults.host_access_ok() { Err(Error::DeviceFatal) } else { Ok(()) }
+    }
+
+    /// Returns whether the NIC still processes packets.
+    pub(crate) fn is_running(&self) -> bool {
+        !self.detached && self.faults.dma_ok()
+    }
+
+    /// Returns the transport with the memory and the batch that it works on.
+    pub(crate) fn with_memory(&mut self, now: Time) -> (&mut Nic, HostMemory<'_>, &mut TxBatch) {
+        let port = HostMemory {
+            pipeline: &mut self.pipeline,
+            regions: &self.regions,
+            now,
+            global_atomics: self.capabilities.atomic_scope == AtomicScope::Global,
+        };
+        (&mut self.nic, port, &mut self.batch)
+    }
+
+    /// Adds a region and returns its number.
+    pub(crate) fn add_region(&mut self, buffer: Arc<Buffer>) -> mitra_verbs::RegionId {
+        self.regions.push(Some(buffer));
+        mitra_verbs::RegionId(self.regions.len() as u32 - 1)
+    }
+
+    /// Makes released completions visible and drops released packets, because the NIC stops.
+    pub(crate) fn flush_completions(&mut self) {
+        for release in self.pipeline.take_released() {
+            if let Release::Completion(cq) = release
+                && let Some(cq_view) = self.cqs.get_mut(&cq)
+            {
+                cq_view.visible = (cq_view.visible + 1).min(cq_view.written);
+            }
+        }
+    }
+
+    /// Removes a region. Pending placements keep its memory alive.
+    pub(crate) fn drop_region(&mut self, region: mitra_verbs::RegionId) {
+        if let Some(slot) = self.regions.get_mut(region.0 as usize) {
+            *slot = None;
+        }
+    }
+
+    /// Returns the failures that the execution of a packet triggers.
+    pub(crate) fn executed(&mut self, number: usize, packet: &Packet<'_>) -> Vec<FailureInjection> {
+        let mut injections = Vec::new();
+        if self.faults.executed(packet).is_some() {
+            injections.push(FailureInjection::already_recorded(number));
+        }
+        for at in (0..self.stage_probes.len()).rev() {
+            if self.stage_probes[at].faults.executed(packet).is_some() {
+                injections.extend(self.stage_probes.remove(at).targets);
+            }
+        }
+        injections
+    }
+
+    /// Returns the PSN that a queue pair expects next, which changes when it executes a request. `None` if no
+    /// fault observes the NIC.
+    pub(crate) fn expected_psn(&self, qpn: Qpn) -> Option<Psn> {
+        if self.is_observed() { self.nic.query_qp(qpn).ok().map(|s| s.rq_psn) } else { None }
+    }
+
+    /// Returns whether a fault or a probe observes packets.
+    pub(crate) fn is_observed(&self) -> bool {
+        !self.stage_probes.is_empty() || !self.faults.is_idle()
+    }
+}
+
+impl FailureInjection {
+    /// Creates an injection of a failure that the NIC's own `faults` have recorded.
+    pub(crate) fn already_recorded(nic: usize) -> FailureInjection {
+        FailureInjection { nic, failure: None, release_placements: false }
+    }
+}
+
+impl StageProbe {
+    pub(crate) fn new(
+        trigger: Trigger,
+        targets: Vec<FailureInjection>,
+        hold: Option<Duration>,
+    ) -> StageProbe {
+        let mut faults = Faults::new([0; 32]);
+        faults.arm(trigger);
+        StageProbe { faults, targets, hold }
+    }
+}

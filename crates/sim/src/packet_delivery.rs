@@ -1,0 +1,373 @@
+//! The path of packets between NICs: transmission, faults on the way, and arrival.
+
+use core::net::{IpAddr, SocketAddr};
+
+use mitra_transport::fault::{Failure, TapResult, Verdict};
+use mitra_verbs::{AsyncEvent, Gid, Time};
+use mitra_wire::{ICRC_LEN, IcrcPath, Packet, ROCE_PORT};
+
+use crate::dma_pipeline::Release;
+use crate::fabric::{Event, Fabric};
+use crate::nic_state::FailureInjection;
+
+/// A packet between two NICs, with its ICRC.
+#[derive(Clone, Debug)]
+pub(crate) struct InFlightPacket {
+    from: usize,
+    to: usize,
+    datagram: Vec<u8>,
+    /// The number of failures of both cables when the packet left.
+    cable_failures: u64,
+    /// Whether the packet arrives even if one of the cables fails meanwhile.
+    survives: bool,
+    /// How many times a switch held the packet because a cable had failed.
+    holds: u8,
+    /// Whether the receiver's faults were applied.
+    faults_applied: bool,
+}
+
+/// The most times that a switch holds a packet while it waits for a cable to recover.
+const MAX_HOLDS: u8 = 3;
+
+impl Fabric {
+    /// Transmits the pending packets of a NIC.
+    pub(crate) fn transmit(&mut self, n: usize) {
+        let now = self.now;
+        if self.nics[n].transmit_at.take_if(|t| *t == now).is_none() || !self.nics[n].is_running() {
+            return;
+        }
+        let local = self.nics[n].local(now);
+        let (nic, mut memory, batch) = self.nics[n].with_memory(now);
+        let more = nic.poll_transmit(local, &mut memory, batch);
+        let batch = core::mem::take(&mut self.nics[n].batch);
+        // `poll_transmit` may have fetched memory, which completes earlier placements. Their ACKs leave
+        // first.
+        self.release_placed(n);
+        let destination: IpAddr = batch.destination.into();
+        let path = IcrcPath::new(self.nics[n].address, SocketAddr::new(destination, ROCE_PORT));
+        for datagram in batch.datagrams() {
+            let mut sealed = datagram.to_vec();
+            path.seal(&mut sealed, 0);
+            let nic = &mut self.nics[n];
+            // With `ack_after_placement`, an ACK waits until the data is in memory.
+            let wait_for_placement = nic.capabilities.ack_after_placement && !nic.pipeline.is_frozen();
+            if wait_for_placement && is_response(&sealed) && nic.pipeline.len() > 0 {
+                nic.pipeline.push_release(now, Release::Packet(batch.destination, sealed));
+            } else {
+                self.depart(n, batch.destination, sealed);
+            }
+        }
+        self.nics[n].batch = batch;
+        if more {
+            self.ring_doorbell(n);
+        }
+        self.reschedule(n);
+    }
+
+    /// Applies the NIC's faults to an outgoing packet, and sends the packet unless they drop it.
+    pub(crate) fn depart(&mut self, n: usize, destination: Gid, mut datagram: Vec<u8>) {
+        if !self.nics[n].is_running() {
+            return;
+        }
+        let effects = self.apply_faults(n, &datagram, false);
+        match effects.verdict {
+            Verdict::Pass => self.send(n, destination, datagram),
+            Verdict::Drop => self.trace.packet(self.now, "loses", n, &datagram),
+            Verdict::Duplicate => {
+                self.send(n, destination, datagram.clone());
+                self.send(n, destination, datagram);
+            }
+            Verdict::Delay(by) => self.send_late(n, destination, datagram, by),
+            Verdict::Corrupt(bit) => {
+                flip_bit(&mut datagram, bit);
+                self.trace.packet(self.now, "corrupts", n, &datagram);
+                self.send(n, destination, datagram);
+            }
+        }
+        self.inject_failures(effects.injections);
+    }
+
+    fn send(&mut self, n: usize, destination: Gid, datagram: Vec<u8>) {
+        if datagram.len() > self.config.link.max_packet_bytes {
+            return self.trace.packet(self.now, "loses", n, &datagram);
+        }
+        if self.wire_rng.chance(self.config.link.straggler_ppm) {
+            let by = self.config.link.straggler_delay.sample(&mut self.wire_rng);
+            return self.send_late(n, destination, datagram, by);
+        }
+        let Some((to, arrival)) = self.transmit_on_cable(n, destination, &datagram) else { return };
+        // Packets of one path keep their order.
+        let last = self.last_arrival.entry((n, to)).or_default();
+        let at = arrival.max(*last + core::time::Duration::from_nanos(1));
+        *last = at;
+        self.launch(n, to, at, datagram);
+    }
+
+    fn send_late(&mut self, n: usize, destination: Gid, datagram: Vec<u8>, by: core::time::Duration) {
+        self.trace.packet(self.now, "delays", n, &datagram);
+        if let Some((to, arrival)) = self.transmit_on_cable(n, destination, &datagram) {
+            self.launch(n, to, arrival + by, datagram);
+        }
+    }
+
+    /// Returns the destination NIC of a packet, and its earliest arrival.
+    fn transmit_on_cable(&mut self, n: usize, destination: Gid, datagram: &[u8]) -> Option<(usize, Time)> {
+        let nic = &mut self.nics[n];
+        nic.stats.sent += 1;
+        let size = datagram.len() as u32 + 60;
+        nic.egress_free = nic.egress_free.max(self.now) + self.config.link.kib_time * size / 1024;
+        let to = self.routes.get(&(nic.rail, destination)).copied();
+        if let Some(pcap) = &mut self.pcap {
+            let peer = SocketAddr::new(destination.into(), ROCE_PORT);
+            pcap.write(self.now, nic.address, peer, datagram);
+        }
+        if to.is_none() {
+            nic.stats.undeliverable += 1;
+            self.trace.packet(self.now, "has no way for", n, datagram);
+        }
+        Some((to?, nic.egress_free + self.config.link.latency.sample(&mut self.wire_rng)))
+    }
+
+    fn launch(&mut self, from: usize, to: usize, at: Time, datagram: Vec<u8>) {
+        self.trace.packet(self.now, "sends", from, &datagram);
+        let cable_failures = self.nics[from].cable_failures + self.nics[to].cable_failures;
+        let survives = self.wire_rng.chance(self.config.link.survivor_ppm);
+        let packet =
+            InFlightPacket { from, to, datagram, cable_failures, survives, holds: 0, faults_applied: false };
+        self.arrive_at(at, packet);
+    }
+
+    fn arrive_at(&mut self, at: Time, packet: InFlightPacket) {
+        self.in_flight += 1;
+        self.queue.push(at, Event::PacketArrival(Box::new(packet)));
+    }
+
+    /// Handles the arrival of a packet.
+    pub(crate) fn arrive(&mut self, mut packet: InFlightPacket) {
+        // The destination is looked up again by address, because a new NIC may have replaced the old one.
+        let port = (self.nics[packet.to].rail, self.nics[packet.to].gid);
+        let (from, n) = (packet.from, self.routes.get(&port).copied().unwrap_or(packet.to));
+        let failures = self.nics[from].cable_failures + self.nics[packet.to].cable_failures;
+        let link_up = self.nics[n].faults.link_up();
+        let was_on_it = failures != packet.cable_failures;
+        if was_on_it || !link_up {
+            // The packet was on a cable when the cable failed, or was sent to a cable that is down. It is
+            // lost, unless a switch holds it.
+            if !(was_on_it && packet.survives) || packet.holds == MAX_HOLDS {
+                return self.trace.packet(self.now, "lost at", n, &packet.datagram);
+            }
+            if packet.holds == 0 || !link_up {
+                let by = self.config.link.straggler_delay.sample(&mut self.wire_rng);
+                packet.holds += 1;
+                return self.arrive_at(self.now + by, packet);
+            }
+        }
+        if !self.nics[n].is_running() {
+            self.nics[n].stats.undeliverable += 1;
+            return self.trace.packet(self.now, "deaf to", n, &packet.datagram);
+        }
+        let path = IcrcPath::new(self.nics[from].address, self.nics[n].address);
+        // The fabric sends with IP identification 0, so an ICRC that is only valid for another identification
+        // belongs to a corrupt packet.
+        if !matches!(path.verify(&packet.datagram, 0), mitra_wire::Verdict::Good { solved: false, .. }) {
+            self.nics[n].stats.icrc_errors += 1;
+            return self.trace.packet(self.now, "refuses", n, &packet.datagram);
+        }
+        let mut effects = FaultEffects::default();
+        if !packet.faults_applied {
+            effects = self.apply_faults(n, &packet.datagram, true);
+            packet.faults_applied = true;
+        }
+        match effects.verdict {
+            Verdict::Pass => self.execute(n, &packet),
+            Verdict::Drop | Verdict::Corrupt(_) => self.trace.packet(self.now, "drops", n, &packet.datagram),
+            Verdict::Duplicate => {
+                let by = self.config.link.latency.sample(&mut self.wire_rng);
+                self.arrive_at(self.now + by, packet.clone());
+                self.execute(n, &packet);
+            }
+            Verdict::Delay(by) => {
+                self.trace.packet(self.now, "holds", n, &packet.datagram);
+                self.arrive_at(self.now + by, packet);
+            }
+        }
+        self.inject_failures(effects.injections);
+    }
+
+    /// Passes a packet to the transport.
+    fn execute(&mut self, n: usize, packet: &InFlightPacket) {
+        let source = self.nics[packet.from].gid;
+        let (now, local) = (self.now, self.nics[n].local(self.now));
+        let covered = &packet.datagram[..packet.datagram.len() - ICRC_LEN];
+        let Ok(parsed) = Packet::parse(covered) else {
+            self.nics[n].stats.malformed += 1;
+            return self.trace.packet(now, "malformed", n, &packet.datagram);
+        };
+        self.trace.packet(now, "takes", n, &packet.datagram);
+        self.nics[n].stats.received += 1;
+        let before = self.nics[n].expected_psn(parsed.dest_qp);
+        let (nic, mut memory, _) = self.nics[n].with_memory(now);
+        nic.handle_packet(local, source, &parsed, &mut memory);
+        let mut injections = Vec::new();
+        if before != self.nics[n].expected_psn(parsed.dest_qp) {
+            injections = self.nics[n].executed(n, &parsed);
+        }
+        self.ring_doorbell(n);
+        let idle = now + self.config.nic.idle_delay.sample(&mut self.nic_rng);
+        if self.nics[n].idle_at.is_none_or(|t| t < idle) {
+            self.nics[n].idle_at = Some(idle);
+            self.queue.push(idle, Event::IdlePoll(n));
+        }
+        self.inject_failures(injections);
+        self.reschedule(n);
+    }
+
+    /// Returns the effects of the NIC's faults and probes on a packet.
+    fn apply_faults(&mut self, n: usize, datagram: &[u8], arriving: bool) -> FaultEffects {
+        let nic = &mut self.nics[n];
+        let covered = &datagram[..datagram.len().saturating_sub(ICRC_LEN)];
+        if !nic.is_observed() {
+            return FaultEffects::default();
+        }
+        let Ok(parsed) = Packet::parse(covered) else { return FaultEffects::default() };
+        let tap = |faults: &mut mitra_transport::fault::Faults| match arriving {
+            true => faults.receive(&parsed),
+            false => faults.transmit(&parsed),
+        };
+        let TapResult { verdict, failure: failed } = tap(&mut nic.faults);
+        let mut faults_applied = FaultEffects { verdict, injections: Vec::new() };
+        if failed.is_some() {
+            faults_applied.injections.push(FailureInjection::already_recorded(n));
+        }
+        for at in (0..nic.stage_probes.len()).rev() {
+            let probe = &mut nic.stage_probes[at];
+            let TapResult { verdict, failure: failed } = tap(&mut probe.faults);
+            let Some(failed) = failed else { continue };
+            if failed == Failure::NotPlaced {
+                // Stage 8 begins: the NIC holds back placements until it has sent the ACK.
+                nic.faults.fail(Failure::NotPlaced);
+                faults_applied.injections.push(FailureInjection::already_recorded(n));
+                continue;
+            }
+            match probe.hold {
+                Some(by) => faults_applied.verdict = Verdict::Delay(by),
+                None if verdict == Verdict::Drop => faults_applied.verdict = Verdict::Drop,
+                None => {}
+            }
+            faults_applied.injections.extend(nic.stage_probes.remove(at).targets);
+        }
+        faults_applied
+    }
+
+    /// Injects failures into NICs.
+    pub(crate) fn inject_failures(&mut self, injections: Vec<FailureInjection>) {
+        for inject_failures in injections {
+            let faults = &mut self.nics[inject_failures.nic].faults;
+            if let Some(failure) = inject_failures.failure {
+                faults.fail(failure);
+            }
+            if inject_failures.release_placements {
+                faults.resume_placement();
+            }
+            self.update_health(inject_failures.nic);
+        }
+    }
+
+    /// Updates the health of a NIC to what its faults say.
+    pub(crate) fn update_health(&mut self, n: usize) {
+        let nic = &mut self.nics[n];
+        if nic.detached {
+            return;
+        }
+        let (dma, access, up) = (nic.faults.dma_ok(), nic.faults.host_access_ok(), nic.faults.link_up());
+        if !dma && !nic.dead {
+            nic.dead = true;
+            // Completions that a fetch or an atomic has just flushed are visible to the host.
+            nic.flush_completions();
+            let lost = nic.pipeline.discard_all();
+            nic.stats.placement_bytes_lost += lost;
+            self.trace.text(self.now, format!("{:<4} dies, {lost} bytes are not placed", nic.name));
+            self.report_fatal(n);
+        } else if dma && !access && !nic.hung {
+            nic.hung = true;
+            self.trace.text(self.now, format!("{:<4} hangs", nic.name));
+            self.report_fatal(n);
+        }
+        let nic = &mut self.nics[n];
+        if dma {
+            let frozen = !nic.faults.placement_ok();
+            if frozen != nic.pipeline.is_frozen() {
+                self.trace.text(
+                    self.now,
+                    format!(
+                        "{:<4} {} placements",
+                        nic.name,
+                        if frozen { "holds back" } else { "lets go of" }
+                    ),
+                );
+                if frozen { nic.pipeline.freeze() } else { nic.pipeline.thaw() }
+            }
+        }
+        if up != nic.link_up {
+            self.set_cable(n, up);
+        }
+        self.reschedule(n);
+    }
+
+    /// Takes a cable down or up. Without a switch, the NIC at the other end notices, too.
+    fn set_cable(&mut self, n: usize, up: bool) {
+        let rail = self.nics[n].rail;
+        for other in 0..self.nics.len() {
+            let nic = &mut self.nics[other];
+            let concerned = other == n || !self.config.link.switched && nic.rail == rail && !nic.detached;
+            if !concerned || nic.link_up == up {
+                continue;
+            }
+            nic.link_up = up;
+            if up {
+                nic.faults.heal_link();
+            } else {
+                nic.faults.fail(Failure::LinkDown);
+                nic.cable_failures += 1;
+            }
+            self.trace.text(self.now, format!("{:<4} link {}", nic.name, if up { "up" } else { "down" }));
+            if nic.is_running() {
+                nic.nic.handle_link(up);
+            }
+            self.ring_doorbell(other);
+            self.reschedule(other);
+        }
+    }
+
+    fn report_fatal(&mut self, n: usize) {
+        if self.nic_rng.chance(self.config.nic.fatal_event_ppm) {
+            let at = self.now + self.config.nic.fatal_event_delay.sample(&mut self.nic_rng);
+            self.queue.push(at, Event::AsyncEvent(n, AsyncEvent::DeviceFatal));
+        }
+    }
+}
+
+/// The effects of faults on a packet, and the failures that the packet triggers.
+struct FaultEffects {
+    verdict: Verdict,
+    injections: Vec<FailureInjection>,
+}
+
+impl Default for FaultEffects {
+    fn default() -> FaultEffects {
+        FaultEffects { verdict: Verdict::Pass, injections: Vec::new() }
+    }
+}
+
+fn is_response(datagram: &[u8]) -> bool {
+    // The opcodes of RC responses (IBTA table 38).
+    datagram.first().is_some_and(|op| (0x0d..=0x12).contains(op))
+}
+
+fn flip_bit(datagram: &mut [u8], bit: u32) {
+    let bits = datagram.len() as u32 * 8;
+    if bits > 0 {
+        let bit = bit % bits;
+        datagram[bit as usize / 8] ^= 1 << (bit % 8);
+    }
+}

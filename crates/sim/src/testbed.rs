@@ -1,0 +1,170 @@
+use core::cell::RefCell;
+use core::fmt;
+use core::time::Duration;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mitra_transport::fault::{Failure, Stage};
+
+use crate::workload::{Endpoint, OpKind, WorkloadPeer};
+use crate::{App, AppContext, Config, HostId, NicId, SimNic, World};
+
+/// A world with two hosts, `a` and `b`, and one NIC of each host per rail. Most tests use it.
+pub struct Testbed {
+    /// The world.
+    pub world: World,
+    /// The hosts `a` and `b`.
+    pub hosts: [HostId; 2],
+    /// The NICs of each host, by rail.
+    pub nics: [Vec<Arc<SimNic>>; 2],
+}
+
+impl Testbed {
+    /// Creates a testbed in a world whose faults the seed chooses.
+    pub fn new(seed: u64, rails: u8) -> Testbed {
+        Testbed::with_config(seed, Config::swarm(seed), rails)
+    }
+
+    /// Creates a testbed in a world with this configuration.
+    pub fn with_config(seed: u64, config: Config, rails: u8) -> Testbed {
+        Testbed::from_world(World::with_config(seed, config), rails)
+    }
+
+    /// Creates a testbed in this world.
+    pub fn from_world(mut world: World, rails: u8) -> Testbed {
+        let hosts = ["a", "b"].map(|name| world.add_host(name));
+        let nics = hosts.map(|host| (0..rails).map(|rail| world.add_nic(host, rail)).collect());
+        Testbed { world, hosts, nics }
+    }
+
+    /// Returns the NICs of a rail, of both hosts.
+    pub fn rail(&self, rail: usize) -> [NicId; 2] {
+        [self.nics[0][rail].id(), self.nics[1][rail].id()]
+    }
+}
+
+/// A workload peer and its endpoint as an application. The test keeps access to both.
+pub struct PeerApp<E> {
+    /// The peer.
+    pub peer: Rc<RefCell<WorkloadPeer>>,
+    /// The endpoint of the peer.
+    pub endpoint: Rc<RefCell<E>>,
+}
+
+impl<E: Endpoint> App for PeerApp<E> {
+    fn step(&mut self, ctx: &mut AppContext<'_>) {
+        if self.peer.borrow_mut().step(&mut *self.endpoint.borrow_mut()) {
+            ctx.mark_active();
+        }
+    }
+}
+
+/// The component that fails in a test case.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum FailureTarget {
+    /// The requester's link goes down.
+    Link,
+    /// The requester's NIC dies.
+    Requester,
+    /// The responder's NIC dies.
+    Responder,
+    /// Both NICs of the rail die.
+    Both,
+    /// The requester's NIC hangs: host access fails, and DMA goes on.
+    RequesterHung,
+    /// The responder's NIC hangs.
+    ResponderHung,
+}
+
+impl FailureTarget {
+    /// All failure targets.
+    pub const ALL: [FailureTarget; 6] = [
+        FailureTarget::Link,
+        FailureTarget::Requester,
+        FailureTarget::Responder,
+        FailureTarget::Both,
+        FailureTarget::RequesterHung,
+        FailureTarget::ResponderHung,
+    ];
+}
+
+/// One test case of failover: which component fails, in which stage of an operation of which kind.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FailureCase {
+    /// The stage of the operation at the failure.
+    pub stage: Stage,
+    /// The component that fails.
+    pub target: FailureTarget,
+    /// The kind of the operation.
+    pub kind: OpKind,
+}
+
+impl FailureCase {
+    /// Returns every possible case. Only a message of several packets can be partly executed, and a READ
+    /// places nothing at its responder. [`Stage::NotPlaced`] needs NICs without
+    /// [`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement); see
+    /// [`FailureCase::requires_early_ack`].
+    pub fn all() -> Vec<FailureCase> {
+        let mut all = Vec::new();
+        for stage in Stage::ALL {
+            for target in FailureTarget::ALL {
+                for kind in OpKind::ALL {
+                    let case = FailureCase { stage, target, kind };
+                    let possible = match stage {
+                        Stage::PartlyExecuted => {
+                            matches!(kind, OpKind::Block | OpKind::WriteImm | OpKind::Send)
+                        }
+                        Stage::NotPlaced => kind != OpKind::Read,
+                        _ => true,
+                    };
+                    if possible {
+                        all.push(case);
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Returns whether this case needs a responder that acknowledges before it has placed the data.
+    pub fn requires_early_ack(&self) -> bool {
+        self.stage == Stage::NotPlaced
+    }
+
+    /// Returns whether the stage is observed at the requester's NIC. The others are observed at the
+    /// responder's.
+    pub fn at_requester(&self) -> bool {
+        matches!(self.stage, Stage::Posted | Stage::RequestOnWire | Stage::Acknowledged)
+    }
+
+    /// Arms the failure: it happens when the `nth` packet of `[requester, responder]` reaches the stage.
+    /// Packets of other kinds count too, so the test must not post any. With `hold`, the packet that passes
+    /// at that moment is delayed instead. Returns the NIC that observes the stage.
+    pub fn arm(&self, world: &mut World, nics: [NicId; 2], nth: u32, hold: Option<Duration>) -> NicId {
+        let [requester, responder] = nics;
+        let targets = match self.target {
+            FailureTarget::Link => vec![(requester, Failure::LinkDown)],
+            FailureTarget::Requester => vec![(requester, Failure::NicDead)],
+            FailureTarget::Responder => vec![(responder, Failure::NicDead)],
+            FailureTarget::Both => vec![(requester, Failure::NicDead), (responder, Failure::NicDead)],
+            FailureTarget::RequesterHung => vec![(requester, Failure::NicHung)],
+            FailureTarget::ResponderHung => vec![(responder, Failure::NicHung)],
+        };
+        let at = if self.at_requester() { requester } else { responder };
+        world.fail_at_stage(at, self.stage, nth, &targets, hold);
+        at
+    }
+}
+
+impl fmt::Display for FailureCase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "stage {} ({:?}) × {:?} × {}",
+            self.stage.number(),
+            self.stage,
+            self.target,
+            self.kind.name()
+        )
+    }
+}

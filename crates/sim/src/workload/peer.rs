@@ -1,0 +1,103 @@
+use std::sync::Arc;
+
+use mitra_verbs::{Access, Buffer, Mr, RemoteAddr};
+
+use super::requester::Requester;
+use super::responder::Responder;
+use super::{Endpoint, Plan, RECV_WR_FLAG, RequesterLog, ResponderLog};
+use crate::Prng;
+
+/// One end of a connection: posts its own plan and serves the plan of its peer.
+pub struct WorkloadPeer {
+    requester: Requester,
+    responder: Responder,
+    memory: Arc<Buffer>,
+    rng: Prng,
+    completions: Vec<super::EndpointCompletion>,
+}
+
+impl WorkloadPeer {
+    /// The access rights with which the memory must be registered.
+    pub const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
+
+    /// Creates an end that posts `own_plan` and serves `peer_plan`, with memory of its own.
+    pub fn new(own_plan: &Plan, peer_plan: &Plan) -> WorkloadPeer {
+        let served = Responder::memory_len(peer_plan);
+        let memory = Arc::new(Buffer::new(served + Requester::memory_len(own_plan)));
+        WorkloadPeer {
+            requester: Requester::new(own_plan, Arc::clone(&memory), served),
+            responder: Responder::new(peer_plan, Arc::clone(&memory)),
+            memory,
+            rng: Prng::stream(own_plan.seed, "party"),
+            completions: Vec::new(),
+        }
+    }
+
+    /// Returns the memory to register as a whole, with [`WorkloadPeer::ACCESS`].
+    pub fn memory(&self) -> &Arc<Buffer> {
+        &self.memory
+    }
+
+    /// Sets the registration of the own memory, and the start of the peer's memory.
+    pub fn connect(&mut self, local: Mr, remote: RemoteAddr) {
+        self.requester.connect(local, remote);
+        self.responder.connect(local);
+    }
+
+    /// Runs one turn: takes completions, serves the peer, and posts. Returns whether anything happened.
+    pub fn step(&mut self, endpoint: &mut impl Endpoint) -> bool {
+        let mut active = self.responder.post_receives(endpoint) > 0;
+        let mut completions = core::mem::take(&mut self.completions);
+        endpoint.poll(&mut completions);
+        active |= !completions.is_empty();
+        for completion in completions.drain(..) {
+            if completion.wr_id & RECV_WR_FLAG != 0 {
+                self.responder.handle_completion(completion);
+            } else {
+                self.requester.handle_completion(completion);
+            }
+        }
+        self.completions = completions;
+        if endpoint.is_idle() {
+            self.requester.finish_unsignalled();
+        }
+        // Consuming is sometimes slower than placing, so that a second placement may come before or after it.
+        if self.rng.below(4) != 0 {
+            active |= self.responder.scan() > 0;
+        }
+        let limit = self.rng.between(0, 6) as usize;
+        active |= self.requester.post(endpoint, limit) > 0;
+        active
+    }
+
+    /// Returns whether all operations of the plan have ended.
+    pub fn is_done(&self) -> bool {
+        self.requester.is_done()
+    }
+
+    /// Returns the number of operations posted so far.
+    pub fn posted(&self) -> usize {
+        self.requester.posted()
+    }
+
+    /// Returns the number of operations that have ended.
+    pub fn ended(&self) -> usize {
+        self.requester.ended()
+    }
+
+    /// Checks the memory a last time. Call it once, when both ends are done and nothing is in flight.
+    pub fn sweep(&mut self) {
+        self.responder.sweep();
+        self.requester.sweep();
+    }
+
+    /// Returns the log of this end's requests.
+    pub fn requester_log(&self) -> &RequesterLog {
+        &self.requester.requester_log
+    }
+
+    /// Returns the log of this end's observations.
+    pub fn responder_log(&self) -> &ResponderLog {
+        &self.responder.responder_log
+    }
+}

@@ -1,0 +1,298 @@
+//! Virtual queue pairs with malformed, foreign, stale and absurd control messages, with exhausted epochs, and
+//! with a receiver that is not ready.
+
+mod vqp_pair;
+
+use std::sync::Arc;
+
+use mitra_failover::{CloseReason, Config, Outcome, UnresolvedError};
+use mitra_verbs::{
+    CqId, Data, Gid, Provider, Psn, QpAttr, QpCap, QpInitAttr, QpState, QpType, Qpn, SendFlags, SendOp,
+    SendWr, UdDestination, WcOpcode, WcStatus,
+};
+
+use vqp_pair::{VqpPair, config};
+
+impl VqpPair {
+    fn send_message(&mut self, wr_id: u64, value: u64) {
+        self.send(0, wr_id, SendOp::Send, Data::inline(&value.to_ne_bytes()));
+    }
+
+    fn send_write(&mut self, wr_id: u64, at: u64, value: u64) {
+        self.send(0, wr_id, SendOp::Write(self.remote(1, at)), Data::inline(&value.to_ne_bytes()));
+    }
+
+    fn received_ids(&self) -> Vec<u64> {
+        self.completions[1]
+            .iter()
+            .filter(|c| c.opcode == WcOpcode::Recv && c.is_success())
+            .map(|c| c.wr_id)
+            .collect()
+    }
+}
+
+/// An attacker on the first host who knows the address and cookie of the second end's control queue pair on
+/// rail 0.
+struct Forger {
+    nic: Arc<dyn Provider>,
+    qpn: Qpn,
+    cq: CqId,
+    destination: UdDestination,
+    /// The cookie of the second end.
+    cookie: u64,
+}
+
+impl Forger {
+    fn new(pair: &VqpPair) -> Forger {
+        let nic = Arc::clone(&pair.testbed.nics[0][0]) as Arc<dyn Provider>;
+        let pd = nic.alloc_pd().expect("a free protection domain");
+        let cq = nic.create_cq(64, None).expect("a free completion queue");
+        let cap = QpCap { send_wrs: 64, recv_wrs: 1, inline: 256, ..QpCap::default() };
+        let qp_type = QpType::Ud;
+        let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
+        let qpn = nic.create_qp(&init).expect("a free queue pair");
+        // The encoded ConnectInfo: magic MVQ2 (4), cookie (8), 4 more bytes; per rail: GID (16), MTU (2), and
+        // four 4-byte numbers (queue pair, PSN, control queue pair, Q_Key).
+        let info = pair.vqps[1].local_info().expect("the vQP is not closed").encode();
+        let word = |at: usize| u32::from_le_bytes(info[at..at + 4].try_into().unwrap());
+        let gid = Gid(info[16..32].try_into().unwrap());
+        let (control, qkey) = (Qpn::new(word(42)), word(46));
+        let to_init =
+            QpAttr { pkey_index: Some(0), port: Some(1), qkey: Some(qkey), ..QpAttr::to(QpState::Init) };
+        let to_rts = QpAttr { sq_psn: Some(Psn::new(0)), ..QpAttr::to(QpState::Rts) };
+        for attr in [to_init, QpAttr::to(QpState::Rtr), to_rts] {
+            nic.modify_qp(qpn, &attr).expect("the transition is valid");
+        }
+        let ah = nic.create_ah(pd, gid).expect("a free address handle");
+        let cookie = u64::from_le_bytes(info[4..12].try_into().unwrap());
+        Forger { nic, qpn, cq, destination: UdDestination { ah, qpn: control, qkey }, cookie }
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        let flags = SendFlags::SIGNALED;
+        let wr = SendWr::new(0, SendOp::Send, Data::inline(bytes)).to(self.destination).with_flags(flags);
+        self.nic.post_send(self.qpn, &[wr]).expect("the send queue has room");
+        self.nic.poll_cq(self.cq, 64, &mut Vec::new()).expect("the NIC is alive");
+    }
+
+    /// Encodes a message with the correct cookie and role.
+    fn send_message(&self, kind: u8, epoch: u16, proposer: u8, body: &[u8]) -> Vec<u8> {
+        let mut out = vec![1, kind, 0, 0];
+        out.extend_from_slice(&self.cookie.to_le_bytes());
+        out.extend_from_slice(&epoch.to_le_bytes());
+        out.push(proposer);
+        out.extend_from_slice(body);
+        out
+    }
+}
+
+const PROPOSE: u8 = 2;
+const EVIDENCE: u8 = 3;
+const RESUME: u8 = 4;
+const REFUSE: u8 = 5;
+const CLOSED: u8 = 6;
+const PATH: u8 = 7;
+
+/// Returns the body of an Evidence message for rail 1 with absurd numbers.
+fn evidence() -> Vec<u8> {
+    let mut body = vec![1, 3, 1];
+    body.resize(body.len() + 3 + 8 + 8 + 4 + 11, 0xff);
+    body
+}
+
+#[test]
+fn malformed_and_stale_control_messages_have_no_effect() {
+    run_forged_messages(false);
+}
+
+#[test]
+fn ballots_for_unusable_rails_have_no_effect() {
+    run_forged_messages(true);
+}
+
+/// Sends forged messages and checks that they have no effect. `with_ballots` adds ballots above the current
+/// one. A vQP promises to the highest ballot that it hears, so the peer's own ballots then come too late: an
+/// attacker who knows the cookie can act as the peer.
+fn run_forged_messages(with_ballots: bool) {
+    let mut pair = VqpPair::new(2, config());
+    (0..32).for_each(|i| pair.recv(1, i, 64));
+    pair.poll_times(&[0, 1], 50);
+    let forger = Forger::new(&pair);
+    let mut well_formed = vec![
+        forger.send_message(PROPOSE, 0, 1, &[1]),
+        forger.send_message(PROPOSE, 1, 0, &[1]),
+        forger.send_message(EVIDENCE, 1, 0, &evidence()),
+        forger.send_message(REFUSE, 1, 0, &[0xff]),
+        forger.send_message(REFUSE, 777, 1, &[0xff]),
+        forger.send_message(CLOSED, 0, 1, &[]),
+    ];
+    // Paths for rails that were not left, or do not exist.
+    for (epoch, rail) in [(0, 0), (1, 0), (1, 1), (777, 1), (777, 200)] {
+        well_formed.push(forger.send_message(PATH, epoch, 1, &[rail, 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]));
+    }
+    // Resume messages for a failover that does not take place.
+    well_formed
+        .extend((0..50).map(|i| forger.send_message(RESUME, 2 + i * 1000, 1, &[0, 0xff, 0xff, 0xff, 0xff])));
+    if with_ballots {
+        well_formed.extend((0..50).map(|i| forger.send_message(PROPOSE, 2 + i, 1, &[200])));
+        well_formed.extend((0..50).map(|i| forger.send_message(PROPOSE, 100 + i, 0, &[0])));
+    }
+    let valid = forger.send_message(EVIDENCE, 1, 0, &evidence());
+    let mut rejected: Vec<Vec<u8>> = (0..valid.len()).map(|n| valid[..n].to_vec()).collect();
+    rejected.extend((0..8).map(|bit| {
+        let mut foreign = valid.clone();
+        foreign[4 + bit] ^= 1 << bit;
+        foreign
+    }));
+    rejected.extend([
+        [valid.as_slice(), &[0]].concat(),
+        forger.send_message(8, 1, 0, &[]),
+        forger.send_message(PATH, 1, 0, &[0; 7]),
+        forger.send_message(CLOSED, 9, 2, &[]),
+    ]);
+    rejected.push(vec![0xff; 256]);
+    let mut sizes = Vec::new();
+    for round in 0..20 {
+        for bytes in well_formed.iter().chain(&rejected) {
+            forger.send(bytes);
+            pair.poll_times(&[0, 1], 3);
+        }
+        pair.poll_times(&[0, 1], 8);
+        assert_eq!(pair.vqps[1].rejected_messages(), (round + 1) * rejected.len() as u64);
+        sizes.push(format!("{:?}", pair.vqps[1]).len());
+    }
+    assert!(sizes.iter().all(|&n| n < sizes[0] + 500), "the state of the vQP grows: {sizes:?}");
+    assert_eq!([pair.vqps[0].close_reason(), pair.vqps[1].close_reason()], [None, None]);
+    assert_eq!([pair.vqps[0].last_failover(), pair.vqps[1].last_failover()], [None, None]);
+    pair.send_message(100, 1);
+    pair.poll_times(&[0, 1], 20);
+    let mut moves = [0, 0];
+    if !with_ballots {
+        let nic = pair.testbed.nics[0][0].id();
+        pair.testbed.world.set_link(nic, false);
+        moves = [1, 1];
+    }
+    pair.send_message(101, 2);
+    pair.poll_times(&[0, 1], 400);
+    assert_eq!(pair.received_ids(), [0, 1]);
+    assert_eq!(
+        [pair.vqps[0].active_rail(), pair.vqps[1].active_rail()],
+        moves,
+        "{:?}",
+        pair.vqps[1].close_reason()
+    );
+}
+
+#[test]
+fn exhausted_epochs_close_both_ends() {
+    for failing_end in [0, 1] {
+        let mut pair = VqpPair::new(2, config());
+        pair.poll_times(&[0, 1], 50);
+        // The second end declines this ballot, but has promised not to accept a lower one.
+        let forger = Forger::new(&pair);
+        forger.send(&forger.send_message(PROPOSE, u16::MAX, 1, &[0]));
+        pair.poll_times(&[0, 1], 20);
+        assert_eq!(pair.vqps[1].close_reason(), None);
+        let nic = pair.testbed.nics[1][0].id();
+        if failing_end == 1 {
+            pair.send_write(1, 0, 7);
+            pair.testbed.world.set_link(nic, false);
+            pair.poll_times(&[0, 1], 2000);
+            assert_eq!(pair.vqps[1].close_reason(), Some(CloseReason::EpochsUsedUp));
+            assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::PeerClosed));
+            let undecided = Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::PeerClosed));
+            assert!(
+                matches!(pair.outcome(0, 1, false), Some(o) if o == undecided || pair.memory[1].load(0) == 7)
+            );
+        } else {
+            // Only the first end notices the failure. Its ballots are all below the promised one, so it gives
+            // up with a reason.
+            let nic = pair.testbed.nics[0][0].id();
+            pair.testbed.world.set_link(nic, false);
+            pair.send_write(1, 0, 7);
+            for _ in 0..6 {
+                pair.poll_times(&[0, 1], 40_000);
+            }
+            assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::PeerUnreachable));
+            assert_eq!(
+                pair.outcome(0, 1, false),
+                Some(Outcome::Unresolved(UnresolvedError::Undecided(CloseReason::PeerUnreachable)))
+            );
+            assert_eq!(pair.vqps[1].close_reason(), Some(CloseReason::PeerClosed));
+        }
+    }
+}
+
+/// RNR is no failure of the rail: the message waits, and so do the operations behind it.
+#[test]
+fn message_waits_for_its_receive() {
+    let mut pair = VqpPair::new(2, config());
+    pair.poll_times(&[0, 1], 10);
+    (0..4).for_each(|i| pair.send_message(100 + i, 1000 + i));
+    pair.send_write(200, 8192, 5);
+    pair.poll_times(&[0, 1], 2000);
+    assert_eq!(
+        (pair.received_ids(), pair.outcome(0, 100, false), pair.memory[1].load(8192)),
+        (vec![], None, 0)
+    );
+    for i in 0..4 {
+        pair.recv(1, i, 64);
+        pair.poll_times(&[0, 1], 200);
+        assert_eq!(pair.received_ids().len() as u64, i + 1);
+        assert_eq!(pair.memory[1].load(i as usize * 256), 1000 + i);
+    }
+    assert!((100..104).all(|i| pair.outcome(0, i, false) == Some(Outcome::Success)));
+    assert_eq!((pair.outcome(0, 200, false), pair.memory[1].load(8192)), (Some(Outcome::Success), 5));
+    assert_eq!([pair.vqps[0].last_failover(), pair.vqps[1].last_failover()], [None, None]);
+}
+
+/// The rail fails while messages wait for their receives, which the peer posts only after the failover.
+#[test]
+fn message_waiting_for_receive_survives_failover() {
+    for completion_log in [false, true] {
+        let mut pair = VqpPair::new(2, Config { completion_log: completion_log, ..config() });
+        pair.recv(1, 0, 64);
+        pair.poll_times(&[0, 1], 10);
+        (0..4).for_each(|i| pair.send_message(100 + i, 1000 + i));
+        pair.send_write(200, 8192, 5);
+        pair.poll_times(&[0, 1], 40);
+        assert_eq!(pair.received_ids(), [0]);
+        let nic = pair.testbed.nics[0][0].id();
+        pair.testbed.world.set_link(nic, false);
+        pair.poll_times(&[0, 1], 400);
+        assert_eq!(
+            [pair.vqps[0].active_rail(), pair.vqps[1].active_rail()],
+            [1, 1],
+            "{:?}",
+            pair.vqps[0].close_reason()
+        );
+        (1..4).for_each(|i| pair.recv(1, i, 64));
+        pair.poll_times(&[0, 1], 400);
+        assert_eq!(pair.received_ids(), [0, 1, 2, 3]);
+        assert!((0..4).all(|i| pair.memory[1].load(i * 256) == 1000 + i as u64));
+        assert!((100..104).all(|i| pair.outcome(0, i, false) == Some(Outcome::Success)));
+        assert_eq!((pair.outcome(0, 200, false), pair.memory[1].load(8192)), (Some(Outcome::Success), 5));
+    }
+}
+
+/// With a finite `rnr_retry`, the message fails. The rail stays active, and nothing behind the message was
+/// executed.
+#[test]
+fn exceeded_rnr_retry_fails_request_not_rail() {
+    let mut pair = VqpPair::new(2, Config { rnr_retry: 2, ..config() });
+    pair.recv(1, 0, 64);
+    pair.poll_times(&[0, 1], 10);
+    (0..3).for_each(|i| pair.send_message(100 + i, 1000 + i));
+    pair.send_write(200, 8192, 5);
+    pair.poll_times(&[0, 1], 2000);
+    assert_eq!(pair.outcome(0, 100, false), Some(Outcome::Success));
+    assert_eq!(pair.outcome(0, 101, false), Some(Outcome::Failed(WcStatus::RnrRetryExceeded)));
+    assert_eq!(pair.outcome(0, 102, false), Some(Outcome::Failed(WcStatus::Flushed)));
+    assert_eq!(pair.outcome(0, 200, false), Some(Outcome::Failed(WcStatus::Flushed)));
+    assert_eq!(pair.memory[1].load(8192), 0);
+    assert_eq!(
+        (pair.vqps[0].close_reason(), pair.vqps[1].close_reason()),
+        (Some(CloseReason::RequestError), Some(CloseReason::PeerClosed))
+    );
+    assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [0, 0]);
+}

@@ -1,0 +1,545 @@
+//! Failover scenarios that are known to be dangerous. The test polls both ends itself, so each scenario has
+//! one exact schedule. Random schedules are in `failover_random_faults`.
+
+mod vqp_pair;
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use mitra_failover::{Cause, CloseReason, Config, Domain, LocalNic, Outcome, UnresolvedError, VirtualQp};
+use mitra_sim::{Failure, Testbed};
+use mitra_verbs::{
+    AhId, Buffer, Data, Error, Provider, QpCap, QpInitAttr, QpType, RecvWr, SendFlags, SendOp, SendWr,
+    UdDestination, WcStatus,
+};
+
+use vqp_pair::{FULL_ACCESS, MEMORY_BYTES, VqpPair, config};
+
+fn inline(value: u64) -> Data {
+    Data::inline(&value.to_ne_bytes())
+}
+
+/// The next rail is unusable at the peer, which says so only after this end has fenced and posted its
+/// receives there.
+#[test]
+fn receives_move_to_chosen_rail_not_to_refused_one() {
+    let mut pair = VqpPair::new(4, config());
+    for i in 0..16 {
+        pair.recv(0, i, 64);
+        pair.recv(1, i, 64);
+    }
+    pair.poll_times(&[0, 1], 10);
+    pair.link_down(1, 1);
+    pair.poll_times(&[1], 5);
+    pair.link_down(0, 0);
+    pair.poll_times(&[0], 20); // this end proposes rail 1, fences, and posts its receives there
+    pair.poll_times(&[0, 1], 200);
+    assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [2, 2]);
+    for i in 0..4 {
+        pair.send(1, 100 + i, SendOp::Send, inline(1000 + i));
+        pair.poll_times(&[0, 1], 20);
+        assert_eq!(pair.outcome(0, i, true), Some(Outcome::Success), "message {i} was not received");
+        assert_eq!(pair.memory[0].load(i as usize * 256), 1000 + i);
+    }
+    // The refused rail recovers, and the next failover goes there. It must hold no receives of the first
+    // attempt.
+    pair.link_up(1, 1);
+    pair.poll_times(&[0, 1], 10);
+    for rail in [2, 3] {
+        pair.link_down(0, rail);
+        pair.poll_times(&[0, 1], 200);
+    }
+    assert_eq!(
+        [pair.vqps[0].active_rail(), pair.vqps[1].active_rail()],
+        [1, 1],
+        "{:?}",
+        pair.vqps[0].close_reason()
+    );
+    for i in 4..16 {
+        pair.send(1, 100 + i, SendOp::Send, inline(1000 + i));
+        pair.poll_times(&[0, 1], 20);
+        assert_eq!(pair.outcome(0, i, true), Some(Outcome::Success), "message {i} was not received");
+        assert_eq!(pair.memory[0].load(i as usize * 256), 1000 + i, "message {i} is in the wrong buffer");
+    }
+}
+
+/// The sender got completions for its messages. Its later close does not undo them.
+#[test]
+fn messages_before_peer_close_are_received() {
+    let mut pair = VqpPair::new(2, config());
+    for i in 0..60 {
+        pair.recv(1, i, 64);
+    }
+    for i in 0..60 {
+        pair.send(0, i, SendOp::Send, inline(i));
+    }
+    pair.poll_times(&[0], 40);
+    assert!((0..60).all(|i| pair.outcome(0, i, false) == Some(Outcome::Success)), "all sends completed");
+    pair.vqps[0].shutdown();
+    pair.poll_times(&[0], 4);
+    pair.vqps[0].close().expect("the NICs confirm");
+    pair.poll_times(&[1], 40);
+    assert_eq!(pair.vqps[1].close_reason(), Some(CloseReason::PeerClosed));
+    let received = (0..60).filter(|&i| pair.outcome(1, i, true) == Some(Outcome::Success)).count();
+    assert_eq!(received, 60);
+}
+
+/// A key that is revoked while its operation waits fails that operation, and does not affect the outcome of
+/// earlier ones.
+#[test]
+fn failed_post_says_nothing_about_earlier_operations() {
+    let mut pair = VqpPair::new(2, config());
+    let other = Arc::new(Buffer::new(4096));
+    let domain = Arc::clone(pair.vqps[0].domain());
+    let mr = domain.register(&other, FULL_ACCESS).expect("the NICs have a free region");
+    pair.poll_times(&[0, 1], 5);
+    pair.link_down(0, 0);
+    pair.poll_times(&[0], 5);
+    assert!(!pair.vqps[0].is_active());
+    let target = pair.remote(1, 0);
+    pair.send(0, 1, SendOp::Write(target), inline(7));
+    pair.send(0, 2, SendOp::Write(pair.remote(1, 8)), Data::sge(mr.sge(0, 8)));
+    domain.deregister(&mr).expect("the NICs confirm");
+    pair.poll_times(&[0, 1], 400);
+    assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::RequestError));
+    let (first, second) = (pair.outcome(0, 1, false), pair.outcome(0, 2, false));
+    assert_eq!(second, Some(Outcome::Failed(WcStatus::LocalProtection)));
+    if first == Some(Outcome::Success) {
+        assert_eq!(pair.memory[1].load(0), 7, "a WRITE without effect was reported as successful");
+    }
+    assert!(first.is_some());
+}
+
+/// A local protection error of a READ says nothing about the WRITE behind it, which was executed.
+#[test]
+fn executed_write_behind_local_error_is_not_reported_flushed() {
+    let mut pair = VqpPair::new(2, config());
+    let other = Arc::new(Buffer::new(4096));
+    let domain = Arc::clone(pair.vqps[0].domain());
+    let mr = domain.register(&other, FULL_ACCESS).expect("the NICs have a free region");
+    pair.poll_times(&[0, 1], 5);
+    pair.send(0, 1, SendOp::Read(pair.remote(1, 1024)), Data::sge(mr.sge(0, 2048)));
+    pair.send(0, 2, SendOp::Write(pair.remote(1, 0)), inline(7));
+    domain.deregister(&mr).expect("the NICs confirm");
+    pair.poll_times(&[0, 1], 100);
+    assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::RequestError));
+    assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Failed(WcStatus::LocalProtection)));
+    let behind = pair.outcome(0, 2, false);
+    let executed = pair.memory[1].load(0) == 7;
+    assert!(executed, "the test needs a WRITE that was executed");
+    assert_ne!(behind, Some(Outcome::Failed(WcStatus::Flushed)), "an executed WRITE was reported as flushed");
+}
+
+/// A receive whose memory was deregistered closes the vQP on the next rail. The sender must not retry
+/// forever.
+#[test]
+fn receive_without_memory_closes_vqp_instead_of_blocking_sender() {
+    let mut pair = VqpPair::new(2, config());
+    let other = Arc::new(Buffer::new(4096));
+    let domain = Arc::clone(pair.vqps[0].domain());
+    let mr = domain.register(&other, FULL_ACCESS).expect("the NICs have a free region");
+    pair.vqps[0].post_recv(RecvWr::new(1, mr.sge(0, 64))).expect("the receive queue has room");
+    pair.poll_times(&[0, 1], 5);
+    domain.deregister(&mr).expect("the NICs confirm");
+    pair.link_down(0, 0);
+    pair.send(1, 9, SendOp::Send, inline(1));
+    pair.poll_times(&[0, 1], 2000);
+    assert!(pair.outcome(1, 9, false).is_some(), "the send did not complete");
+    assert_eq!(pair.outcome(0, 1, true), Some(Outcome::Failed(WcStatus::LocalProtection)));
+    assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::RequestError));
+}
+
+/// A host that is suspended during its fence, between two polls or within one, has seen no stalled NIC and
+/// must not reset it.
+#[test]
+fn host_pause_during_fence_does_not_reset_nic() {
+    let pause = Duration::from_millis(100);
+    for reading in std::iter::once(None).chain((0..24).map(Some)) {
+        let mut pair = VqpPair::new(2, config());
+        for i in 0..60 {
+            pair.recv(0, i, 64); // more flushed receives than one poll handles
+            pair.recv(1, i, 64);
+        }
+        pair.poll_times(&[0, 1], 5);
+        pair.memory[0].store(32768, 5);
+        let faa = SendOp::FetchAdd { remote: pair.remote(0, 32768), add: 1 };
+        pair.send(1, 1, faa, Data::sge(pair.mr[1].sge(32768, 8)));
+        pair.link_down(0, 0);
+        let clock = pair.testbed.nics[0][0].id();
+        match reading {
+            Some(reading) => pair.testbed.world.jump_clock_at_reading(clock, reading, pause),
+            None => {
+                pair.poll_times(&[0], 1);
+                pair.testbed.world.run_for(pause);
+            }
+        }
+        pair.poll_times(&[0, 1], 400);
+        assert!(
+            pair.testbed.nics[0][0].query_port().is_ok(),
+            "pause at reading {reading:?}: a living NIC was reset"
+        );
+        assert_eq!(pair.outcome(1, 1, false), Some(Outcome::Success), "pause at reading {reading:?}");
+        assert_eq!(pair.memory[1].load(32768), 5);
+    }
+}
+
+/// An invalid rkey is an error of the request, not of the rail, so neither end moves.
+#[test]
+fn invalid_rkey_closes_both_ends_without_failover() {
+    let mut pair = VqpPair::new(2, config());
+    for i in 0..8 {
+        pair.recv(1, i, 64);
+    }
+    let freed = Arc::new(Buffer::new(4096));
+    let region = pair.vqps[1].domain().register(&freed, FULL_ACCESS).expect("the NICs have a free region");
+    pair.vqps[0].import(&region.remote()).expect("the vQP is connected");
+    pair.vqps[1].domain().deregister(&region).expect("the NICs confirm");
+    pair.poll_times(&[0, 1], 5);
+    pair.send(0, 1, SendOp::Write(pair.remote(1, 0)), inline(7));
+    pair.send(0, 2, SendOp::Write(region.remote().at(0)), inline(8));
+    pair.send(0, 3, SendOp::Write(pair.remote(1, 8)), inline(9));
+    pair.poll_times(&[0, 1], 200);
+    assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Success));
+    assert_eq!(pair.outcome(0, 2, false), Some(Outcome::Failed(WcStatus::RemoteAccess)));
+    assert_eq!(pair.outcome(0, 3, false), Some(Outcome::Failed(WcStatus::Flushed)));
+    assert_eq!([pair.memory[1].load(0), pair.memory[1].load(8)], [7, 0]);
+    assert_eq!(pair.vqps[0].close_reason(), Some(CloseReason::RequestError));
+    assert!(
+        matches!(pair.vqps[1].close_reason(), Some(CloseReason::RequestError | CloseReason::PeerClosed)),
+        "{:?}",
+        pair.vqps[1].close_reason()
+    );
+    assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [0, 0]);
+}
+
+/// All times of a failover report come from one clock, although each NIC's clock differs.
+#[test]
+fn failover_times_come_from_one_clock() {
+    let mut pair = VqpPair::new(2, config());
+    pair.poll_times(&[0, 1], 5);
+    for i in 0..8 {
+        pair.send(0, i, SendOp::Write(pair.remote(1, i * 8)), inline(i + 1));
+    }
+    pair.link_down(0, 0);
+    pair.poll_times(&[0, 1], 400);
+    let report = pair.vqps[0].last_failover().expect("a failover took place");
+    assert_eq!((report.cause, report.from, report.to), (Cause::Device, 0, 1));
+    let completed = report.completed_at.expect("the failover has completed");
+    assert!(report.detected_at <= report.fenced_at && report.fenced_at <= report.decided_at, "{report:?}");
+    assert!(report.decided_at <= completed, "{report:?}");
+}
+
+/// Both links fail at once or one after the other. Each end closes with a reason, and soon.
+#[test]
+fn failure_of_both_rails_closes_both_ends_in_time() {
+    for gap in [0, 1, 2, 3, 5, 10, 40, 100, 400] {
+        for second in [0, 1] {
+            let mut c = config();
+            c.detector.max_missed_heartbeats = 5;
+            c.detector.heartbeat_interval = Duration::from_millis(1);
+            c.peer_timeout = Duration::from_millis(200);
+            let mut pair = VqpPair::new(2, c);
+            pair.poll_times(&[0, 1], 5);
+            for i in 0..40 {
+                pair.send(0, i, SendOp::Write(pair.remote(1, i * 8)), inline(i + 1));
+            }
+            pair.link_down(0, 0);
+            pair.poll_times(&[0, 1], gap);
+            pair.link_down(second, 1);
+            pair.poll_times(&[0, 1], 40 * 600);
+            let close_reasons = [pair.vqps[0].close_reason(), pair.vqps[1].close_reason()];
+            assert!(close_reasons.iter().all(Option::is_some), "gap {gap}: {close_reasons:?}");
+            for i in 0..40 {
+                let outcome = pair.outcome(0, i, false);
+                let written = pair.memory[1].load(i as usize * 8);
+                match outcome {
+                    Some(Outcome::Success) => assert_eq!(written, i + 1),
+                    Some(Outcome::Failed(WcStatus::Flushed)) => assert_eq!(written, 0),
+                    Some(Outcome::Unresolved(UnresolvedError::Undecided(_))) => {}
+                    other => panic!("gap {gap}: operation {i} ended in {other:?}"),
+                }
+            }
+        }
+    }
+}
+
+/// A READ is not repeated if a fenced operation behind it was executed, because it would then return newer
+/// bytes.
+#[test]
+fn read_before_executed_fenced_write_is_not_repeated() {
+    let mut pair = VqpPair::new(2, config());
+    pair.poll_times(&[0, 1], 5);
+    pair.memory[1].store(0, 1);
+    pair.send(0, 1, SendOp::Read(pair.remote(1, 0)), Data::sge(pair.mr[0].sge(0, 8)));
+    let fenced = SendWr::new(2, SendOp::Write(pair.remote(1, 0)), inline(2))
+        .with_flags(SendFlags::SIGNALED | SendFlags::FENCE);
+    pair.vqps[0].post_send(fenced).expect("the send queue has room");
+    pair.testbed.world.run_for(Duration::from_micros(60)); // both are executed, and no end has polled
+    assert_eq!(pair.memory[1].load(0), 2);
+    pair.link_down(0, 0);
+    pair.poll_times(&[0, 1], 400);
+    assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Success));
+    assert_eq!(pair.memory[0].load(0), 1, "the READ was repeated after the fenced WRITE");
+}
+
+/// The peer has moved and has sent the rest of a torn WRITE with immediate. This end closes before it has
+/// moved too. It never learns the length of the whole message, and must not report the length of the rest.
+#[test]
+fn torn_message_completed_before_close_reports_no_length() {
+    const LEN: usize = 40_000;
+    let mut pair = VqpPair::new(2, config());
+    pair.recv(1, 7, 0);
+    pair.poll_times(&[0, 1], 5);
+    pair.memory[0].write_at(0, &[0x55; LEN]);
+    let whole = Data::sge(pair.mr[0].sge(0, LEN as u32));
+    pair.send(0, 1, SendOp::WriteWithImm(pair.remote(1, 8192), 9), whole);
+    while pair.memory[1].load(8192) == 0 {
+        pair.testbed.world.run_for(Duration::from_nanos(500));
+    }
+    assert_eq!(pair.memory[1].load(8192 + LEN - 8), 0, "the message is no longer torn");
+    pair.link_down(1, 0);
+    pair.poll_times(&[1], 40); // this end fences, and gives evidence
+    pair.poll_times(&[0], 100);
+    assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Success));
+    pair.vqps[1].shutdown();
+    pair.poll_times(&[1], 4);
+    assert_eq!(pair.memory[1].load(8192 + LEN - 8), 0x5555_5555_5555_5555);
+    assert_eq!(pair.outcome(1, 7, true), Some(Outcome::Unresolved(UnresolvedError::ValueLost)));
+}
+
+/// An end that polls once per heartbeat interval is alive.
+#[test]
+fn polling_once_per_heartbeat_raises_no_alarm() {
+    let mut c = config();
+    c.detector.heartbeat_interval = Duration::from_millis(1);
+    c.detector.max_missed_heartbeats = 3;
+    let mut pair = VqpPair::new(2, c);
+    pair.poll_times(&[0, 1], 10);
+    for _ in 0..100 {
+        pair.poll_times(&[0], 41); // a little more than 1 ms
+        pair.vqps[1].poll(&mut pair.completions[1]);
+    }
+    assert_eq!(
+        [pair.vqps[0].last_failover(), pair.vqps[1].last_failover()],
+        [None, None],
+        "an end declared a failure"
+    );
+    let due = pair.vqps[1].poll_timeout().expect("the next heartbeat is scheduled");
+    assert!(
+        due > pair.testbed.nics[1][0].now(),
+        "the end has polled, and its next heartbeat is still overdue"
+    );
+}
+
+/// An end that polls rarely takes part in a recovery before its peer gives up.
+#[test]
+fn rarely_polling_end_answers_proposal() {
+    let mut c = config();
+    c.peer_timeout = Duration::from_millis(100);
+    let mut pair = VqpPair::new(2, c);
+    pair.poll_times(&[0, 1], 16);
+    pair.link_down(0, 0);
+    for _ in 0..40 {
+        pair.poll_times(&[0], 400);
+        pair.poll(&[1]);
+    }
+    assert_eq!([pair.vqps[0].close_reason(), pair.vqps[1].close_reason()], [None, None]);
+    assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
+}
+
+/// The same for an end that only calls `progress`.
+#[test]
+fn rarely_progressing_end_answers_proposal() {
+    let mut c = config();
+    c.peer_timeout = Duration::from_millis(35);
+    let mut pair = VqpPair::new(2, c);
+    pair.poll_times(&[0, 1], 16);
+    pair.link_down(0, 0);
+    for _ in 0..40 {
+        pair.poll_times(&[0], 400);
+        pair.vqps[1].progress();
+    }
+    assert_eq!([pair.vqps[0].close_reason(), pair.vqps[1].close_reason()], [None, None]);
+    assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
+}
+
+/// Operations that were posted after a failure are sent by `progress` alone, whether or not the last of them
+/// is signalled.
+#[test]
+fn progress_alone_replays_and_sends_queued_operations() {
+    let mut pair = VqpPair::new(2, config());
+    pair.poll_times(&[0, 1], 10);
+    let unsignaled = |pair: &mut VqpPair, i: u64| {
+        let wr = SendWr::new(i, SendOp::Write(pair.remote(1, i * 8)), inline(i + 1))
+            .with_flags(SendFlags::empty());
+        pair.vqps[0].post_send(wr).expect("the send queue has room");
+    };
+    pair.link_down(0, 0);
+    (0..5).for_each(|i| unsignaled(&mut pair, i));
+    for _ in 0..400 {
+        pair.vqps[0].progress();
+        pair.poll(&[1]);
+    }
+    assert_eq!(pair.vqps[0].active_rail(), 1);
+    (5..45).for_each(|i| unsignaled(&mut pair, i));
+    for _ in 0..400 {
+        pair.vqps[0].progress();
+        pair.poll(&[1]);
+    }
+    for i in 0..45 {
+        assert_eq!(pair.memory[1].load(i as usize * 8), i + 1, "operation {i} was not sent");
+    }
+}
+
+/// Returns a domain with the NICs of one host. `reset_capable` says whether a dead NIC can be reset.
+fn one_host(reset_capable: bool) -> (Testbed, Arc<Domain>) {
+    let mut world = mitra_sim::Config::fault_free();
+    world.capabilities.reset = reset_capable;
+    let testbed = Testbed::with_config(1, world, 2);
+    let nics = testbed.nics[0].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
+    (testbed, Domain::new(nics).expect("the NICs have the resources of a domain"))
+}
+
+/// Returns whether the protection domain of a rail's NIC is empty.
+fn is_empty(domain: &Domain, rail: usize) -> bool {
+    let nic = &domain.nics()[rail];
+    nic.provider.dealloc_pd(nic.pd).is_ok()
+}
+
+#[test]
+fn dead_nic_does_not_block_deregistration_on_others() {
+    let (mut testbed, domain) = one_host(false);
+    let mr = domain
+        .register(&Arc::new(Buffer::new(MEMORY_BYTES)), FULL_ACCESS)
+        .expect("the NICs have a free region");
+    let dead = testbed.nics[0][0].id();
+    testbed.world.fail(dead, Failure::NicDead);
+    assert!(matches!(domain.deregister(&mr), Err(Error::Unsupported(_))));
+    assert!(is_empty(&domain, 1), "the memory is still registered with the living NIC");
+}
+
+/// Memory can be registered while one NIC lives, and connections over that NIC use it. Memory that was
+/// registered before keeps its key, and no other region gets that key.
+#[test]
+fn memory_is_registered_on_living_rails() {
+    for dead in 0..2 {
+        let mut pair = VqpPair::new(2, config());
+        pair.poll_times(&[0, 1], 20);
+        for h in 0..2 {
+            let nic = pair.testbed.nics[h][dead].id();
+            pair.testbed.world.fail(nic, Failure::NicDead);
+        }
+        pair.poll_times(&[0, 1], 1200);
+        assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1 - dead; 2]);
+        let memory = [0, 1].map(|_| Arc::new(Buffer::new(4096)));
+        let domains = [0, 1].map(|h: usize| Arc::clone(pair.vqps[h].domain()));
+        let mr =
+            [0, 1].map(|h: usize| domains[h].register(&memory[h], FULL_ACCESS).expect("one NIC is alive"));
+        assert_ne!(mr[0].primary().lkey, pair.mr[0].primary().lkey);
+        pair.vqps[0].import(&mr[1].remote()).expect("the vQP is connected");
+        memory[0].store(8, 4711);
+        pair.send(0, 1, SendOp::Write(mr[1].remote().at(16)), Data::sge(mr[0].sge(8, 8)));
+        pair.vqps[1].post_recv(RecvWr::new(7, mr[1].sge(64, 8))).expect("the receive queue has room");
+        pair.send(0, 2, SendOp::Send, inline(4712));
+        pair.poll_times(&[0, 1], 100);
+        assert_eq!(pair.outcome(0, 1, false), Some(Outcome::Success));
+        assert_eq!((memory[1].load(16), memory[1].load(64)), (4711, 4712));
+        domains[1].deregister(&mr[1]).expect("the NICs confirm");
+        pair.send(0, 3, SendOp::Write(mr[1].remote().at(16)), Data::sge(mr[0].sge(8, 8)));
+        pair.poll_times(&[0, 1], 100);
+        assert_eq!(pair.outcome(0, 3, false), Some(Outcome::Failed(WcStatus::RemoteAccess)));
+        let last = pair.testbed.nics[0][1 - dead].id();
+        pair.testbed.world.fail(last, Failure::NicDead);
+        assert_eq!(domains[0].register(&memory[0], FULL_ACCESS).err(), Some(Error::DeviceFatal));
+    }
+}
+
+/// The key that the second NIC assigns may equal one that the first NIC assigned before it died.
+#[test]
+fn region_keys_are_unique_after_nic_failure() {
+    let (mut testbed, domain) = one_host(true);
+    let memory = Arc::new(Buffer::new(64));
+    let dead = testbed.nics[0][0].id();
+    let before: Vec<_> = (0..64)
+        .map(|_| domain.register(&memory, FULL_ACCESS).expect("the NICs have a free region"))
+        .collect();
+    testbed.world.fail(dead, Failure::NicDead);
+    let behind: Vec<_> = (0..64)
+        .map(|_| domain.register(&memory, FULL_ACCESS).expect("the NICs have a free region"))
+        .collect();
+    let mut names: Vec<_> = before.iter().chain(&behind).map(|mr| mr.primary().lkey).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 128);
+}
+
+#[test]
+fn failed_vqp_creation_leaves_no_queue_pairs() {
+    let (mut testbed, domain) = one_host(true);
+    let dead = testbed.nics[0][1].id();
+    testbed.world.fail(dead, Failure::NicDead);
+    assert_eq!(VirtualQp::new(Arc::clone(&domain), config(), [1, 2]).err(), Some(Error::DeviceFatal));
+    assert!(is_empty(&domain, 0), "queue pairs remain on the first rail");
+}
+
+/// The ends may have send queues of different depth. A completion log has room for the peer's requests, or
+/// `connect` fails and says why.
+#[test]
+fn completion_log_must_fit_peer_send_queue() {
+    let (_testbed, domain) = one_host(true);
+    let end = |secret, send_wrs, completion_log_entries| {
+        let config = Config { completion_log: true, send_wrs, completion_log_entries, ..config() };
+        VirtualQp::new(Arc::clone(&domain), config, [secret, 9])
+            .expect("the NICs have the resources of a vQP")
+    };
+    let info = |vqp: &VirtualQp| vqp.local_info().expect("the vQP is open");
+    let (mut deep, shallow, other) = (end(1, 64, None), end(2, 8, None), end(3, 8, Some(64)));
+    assert!(
+        matches!(deep.connect(&info(&shallow)), Err(Error::Invalid(why)) if why.contains("completion_log_entries"))
+    );
+    deep.connect(&info(&other)).expect("the log fits the peer's send queue");
+}
+
+/// The NIC has room for a rail's data queue pair, and none for the queue pair of its control messages.
+#[test]
+fn partially_created_rail_is_removed() {
+    let (_testbed, domain) = one_host(true);
+    let LocalNic { provider, pd, .. } = &domain.nics()[0];
+    let cq = provider.create_cq(1, None).expect("a free completion queue");
+    let cap = QpCap { send_wrs: 1, recv_wrs: 1, ..QpCap::default() };
+    let (qp_type, pd) = (QpType::Rc, *pd);
+    let init = QpInitAttr { qp_type, pd, send_cq: cq, recv_cq: cq, srq: None, cap, sq_sig_all: false };
+    let mut all: Vec<_> = core::iter::from_fn(|| provider.create_qp(&init).ok()).collect();
+    provider.destroy_qp(all.pop().expect("the NIC has free queue pairs")).expect("the queue pair exists");
+    assert!(VirtualQp::new(Arc::clone(&domain), config(), [1, 2]).is_err());
+    provider.create_qp(&init).expect("the rail's data queue pair was not destroyed");
+}
+
+/// A request that no rail can execute is refused when it is posted, and affects nothing else.
+#[test]
+fn invalid_requests_are_refused_when_posted() {
+    let mut pair = VqpPair::new(2, config());
+    let (target, own_sge) = (pair.remote(1, 0), pair.mr[0].sge(0, 8));
+    let (wide_sge, long_sge) = (pair.mr[0].sge(0, 16), pair.mr[0].sge(0, 1 << 31));
+    let ah = UdDestination { ah: AhId(0), qpn: pair.vqps[1].qpn(), qkey: 0 };
+    for wr in [
+        SendWr::new(1, SendOp::Read(target), inline(0)),
+        SendWr::new(2, SendOp::FetchAdd { remote: target, add: 1 }, inline(0)),
+        SendWr::new(3, SendOp::FetchAdd { remote: target, add: 1 }, Data::sge(wide_sge)),
+        SendWr::new(4, SendOp::CompareSwap { remote: target, compare: 0, swap: 1 }, Data::empty()),
+        SendWr::new(5, SendOp::Write(target), Data::sge(long_sge)),
+        SendWr::new(6, SendOp::Write(target), Data::sge(own_sge)).to(ah),
+    ] {
+        assert!(pair.vqps[0].post_send(wr).is_err());
+        pair.poll_times(&[0, 1], 5);
+        assert_eq!([pair.vqps[0].close_reason(), pair.vqps[1].close_reason()], [None, None]);
+    }
+    let too_many_sges = RecvWr { wr_id: 1, sges: [own_sge; 17].into_iter().collect() };
+    assert!(pair.vqps[0].post_recv(too_many_sges).is_err(), "the receive would block all receives behind it");
+    assert!(pair.vqps[0].post_recv(RecvWr { wr_id: 1, sges: [long_sge; 2].into_iter().collect() }).is_err());
+    pair.recv(0, 2, 64);
+    pair.send(1, 9, SendOp::Send, inline(7));
+    pair.poll_times(&[0, 1], 400);
+    assert_eq!(pair.outcome(0, 2, true), Some(Outcome::Success));
+    assert_eq!((pair.vqps[0].outstanding(), pair.completions[0].len()), (0, 1));
+}

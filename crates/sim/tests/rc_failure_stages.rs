@@ -1,0 +1,151 @@
+//! Every stage × failure target × kind, with one operation over an RC queue pair: the operation has the
+//! effect that the table expects, and never two.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mitra_sim::workload::{OpKind, Plan, RcOptions, Record, WorkloadPeer, connect_rc, verify};
+use mitra_sim::{Config, FailureCase, FailureTarget, PeerApp, Stage, Testbed, seeds};
+use mitra_verbs::{Mtu, Provider};
+
+/// The effect that the operation may have at the responder.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Effect {
+    None,
+    Once,
+    AtMostOnce,
+}
+
+fn expected(case: FailureCase) -> Effect {
+    use FailureTarget::*;
+    let hung = matches!(case.target, RequesterHung | ResponderHung);
+    match (case.stage, case.target) {
+        _ if hung => Effect::Once,
+        (Stage::Posted | Stage::RequestOnWire, _) => Effect::None,
+        // The requester dies after its packet has arrived.
+        (Stage::Arrived, Requester) => Effect::Once,
+        (Stage::Arrived, _) => Effect::None,
+        // The remaining packets of the message survive the death of their sender, but neither of their cable
+        // nor of the receiver.
+        (Stage::PartlyExecuted, Requester) => Effect::AtMostOnce,
+        (Stage::PartlyExecuted, _) => Effect::None,
+        // The responder may die after execution and before placement.
+        (Stage::Executed, Responder | Both) => Effect::AtMostOnce,
+        (Stage::NotPlaced, Responder | Both) => Effect::None,
+        (Stage::Executed | Stage::AckOnWire | Stage::Acknowledged | Stage::NotPlaced, _) => Effect::Once,
+    }
+}
+
+struct Outcome {
+    stage_reached: bool,
+    effects: u64,
+    record: Record,
+    exact: bool,
+    report: String,
+}
+
+fn run(seed: u64, case: FailureCase, hold: Option<Duration>) -> Outcome {
+    let mut config = Config::swarm(seed).without_noise();
+    config.capabilities.ack_after_placement = !case.requires_early_ack();
+    // The window is as large as the message, so that nothing is acknowledged before the last packet.
+    config.tuning.send_window = 1 << 18;
+    let mut testbed = Testbed::with_config(seed, config, 1);
+    // An operation of several packets, if the kind has such operations.
+    let plan = (seed..)
+        .map(|s| Plan { unsignalled_ppm: 0, ..Plan::new(s, 1).only(&[case.kind]) })
+        .find(|p| {
+            p.ops()[0].len > 600
+                || matches!(case.kind, OpKind::Write | OpKind::FetchAdd | OpKind::CompareSwap)
+        })
+        .unwrap();
+    let none = Plan { tag: 2, ..Plan::new(seed, 0) };
+    let mut peers = [WorkloadPeer::new(&plan, &none), WorkloadPeer::new(&none, &plan)];
+    let nics = testbed.nics.each_ref().map(|n| Arc::clone(&n[0]) as Arc<dyn Provider>);
+    let options = RcOptions { mtu: Mtu::M256, timeout: 5, retry_cnt: 3, ..RcOptions::default() };
+    let [a, b] = connect_rc(nics, peers.each_mut(), &options).unwrap();
+    let [requester, responder] = peers.map(|p| Rc::new(RefCell::new(p)));
+    let start = |testbed: &mut Testbed, host: usize, peer: &Rc<RefCell<WorkloadPeer>>, endpoint| {
+        let endpoint = Rc::new(RefCell::new(endpoint));
+        testbed.world.add_app(testbed.hosts[host], PeerApp { peer: Rc::clone(peer), endpoint });
+    };
+    // The responder posts its receives first, because an RNR NAK would count as an acknowledgement.
+    start(&mut testbed, 1, &responder, b);
+    testbed.world.run_for(Duration::from_millis(1));
+    let rail = testbed.rail(0);
+    let observer = case.arm(&mut testbed.world, rail, 1, hold);
+    start(&mut testbed, 0, &requester, a);
+    testbed.world.run_for(Duration::from_millis(50));
+    testbed.world.run_until_quiet().unwrap_or_else(|e| panic!("{case}: {e}"));
+    testbed.world.run_for(Duration::from_millis(5));
+    for peer in [&requester, &responder] {
+        peer.borrow_mut().sweep();
+    }
+    let (requester, responder) = (requester.borrow(), responder.borrow());
+    let seen = responder.responder_log();
+    let effects = seen.words.len() + seen.blocks.len() + seen.received.len();
+    let verdict = verify(&plan, requester.requester_log(), seen);
+    Outcome {
+        stage_reached: testbed.world.stage_reached(observer),
+        effects: effects as u64 + seen.counters.iter().sum::<u64>(),
+        record: requester.requester_log().records[0],
+        exact: verdict.is_exact(),
+        report: format!("seed {seed} {case}: {:?}\n{verdict}", requester.requester_log().records),
+    }
+}
+
+#[test]
+fn every_failure_case_has_the_expected_effect() {
+    let cases = FailureCase::all();
+    assert!(cases.len() > 250, "{} cases", cases.len());
+    for seed in seeds(3) {
+        for &case in &cases {
+            let outcome = run(seed, case, None);
+            assert!(outcome.stage_reached, "the stage was not reached: {}", outcome.report);
+            if case.kind != OpKind::Read {
+                match expected(case) {
+                    Effect::None => assert_eq!(outcome.effects, 0, "{}", outcome.report),
+                    Effect::Once => assert_eq!(outcome.effects, 1, "{}", outcome.report),
+                    Effect::AtMostOnce => assert!(outcome.effects <= 1, "{}", outcome.report),
+                }
+            }
+            let succeeded = outcome.record.outcome == Some(mitra_sim::workload::ReportedOutcome::Success);
+            let lost_after_ack = case.requires_early_ack() && matches!(case.target, FailureTarget::Responder);
+            if lost_after_ack {
+                // The only case in which a NIC acknowledges what it then loses, so the verdict must report
+                // it.
+                assert!(succeeded && !outcome.exact, "{}", outcome.report);
+            } else {
+                assert!(outcome.exact, "{}", outcome.report);
+            }
+            if case.target == FailureTarget::ResponderHung {
+                assert!(succeeded, "a hung responder goes on: {}", outcome.report);
+            }
+            if matches!(case.target, FailureTarget::Requester | FailureTarget::Both) {
+                assert_eq!(outcome.record.outcome, None, "a dead NIC completes nothing: {}", outcome.report);
+            }
+        }
+    }
+}
+
+#[test]
+fn held_request_executes_late() {
+    let hold = Some(Duration::from_millis(20));
+    for seed in seeds(3) {
+        for case in FailureCase::all().into_iter().filter(|c| c.kind == OpKind::Write) {
+            // The request is in flight and the responder is alive, so the request arrives.
+            if matches!(case.stage, Stage::RequestOnWire | Stage::Arrived)
+                && case.target == FailureTarget::Requester
+            {
+                let outcome = run(seed, case, hold);
+                assert_eq!(
+                    (outcome.stage_reached, outcome.effects, outcome.exact),
+                    (true, 1, true),
+                    "{}",
+                    outcome.report
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! A connected pair of virtual queue pairs that the test polls itself, so that the test determines the
+//! schedule.
+#![allow(dead_code)] // each test binary uses a part of this module
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use mitra_failover::{Completion, Config, Domain, Outcome, VirtualMr, VirtualQp};
+use mitra_sim::Testbed;
+use mitra_verbs::{Access, Buffer, Data, Provider, RecvWr, RemoteAddr, SendOp, SendWr, WcOpcode};
+
+pub const MEMORY_BYTES: usize = 1 << 16;
+pub const FULL_ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
+
+/// Two connected ends, their memory, and the completions of each.
+pub struct VqpPair {
+    pub testbed: Testbed,
+    pub vqps: [VirtualQp; 2],
+    pub memory: [Arc<Buffer>; 2],
+    pub mr: [VirtualMr; 2],
+    pub completions: [Vec<Completion>; 2],
+}
+
+pub fn config() -> Config {
+    let mut config = Config { send_wrs: 64, recv_wrs: 64, ..Config::default() };
+    config.detector.local_ack_timeout = mitra_verbs::LocalAckTimeout::from_code(9);
+    config.detector.max_missed_heartbeats = 0;
+    config
+}
+
+impl VqpPair {
+    pub fn new(rails: u8, config: Config) -> VqpPair {
+        VqpPair::with_world(rails, config, mitra_sim::Config::fault_free())
+    }
+
+    pub fn with_world(rails: u8, config: Config, world: mitra_sim::Config) -> VqpPair {
+        let testbed = Testbed::with_config(1, world, rails);
+        let domains = [0, 1].map(|h| {
+            let nics: Vec<_> = testbed.nics[h].iter().map(|n| Arc::clone(n) as Arc<dyn Provider>).collect();
+            Domain::new(nics).expect("the NICs have the resources of a domain")
+        });
+        let [mut a, mut b] = [0, 1].map(|h: usize| {
+            VirtualQp::new(Arc::clone(&domains[h]), config, [h as u64 + 1, h as u64 + 0xff_fff0])
+                .expect("the NICs have the resources of a vQP")
+        });
+        let (info_a, info_b) =
+            (a.local_info().expect("the vQP is not closed"), b.local_info().expect("the vQP is not closed"));
+        a.connect(&info_b).expect("the ends match");
+        b.connect(&info_a).expect("the ends match");
+        let memory = [0, 1].map(|_| Arc::new(Buffer::new(MEMORY_BYTES)));
+        let mr = [0, 1].map(|h: usize| {
+            domains[h].register(&memory[h], FULL_ACCESS).expect("the NICs have a free region")
+        });
+        a.import(&mr[1].remote()).expect("the vQP is connected");
+        b.import(&mr[0].remote()).expect("the vQP is connected");
+        VqpPair { testbed, vqps: [a, b], memory, mr, completions: [Vec::new(), Vec::new()] }
+    }
+
+    /// Polls these ends once and lets 25 µs pass.
+    pub fn poll(&mut self, ends: &[usize]) {
+        for &h in ends {
+            self.vqps[h].poll(&mut self.completions[h]);
+        }
+        self.testbed.world.run_for(Duration::from_micros(25));
+    }
+
+    pub fn poll_times(&mut self, ends: &[usize], n: usize) {
+        for _ in 0..n {
+            self.poll(ends);
+        }
+    }
+
+    pub fn remote(&self, of: usize, offset: u64) -> RemoteAddr {
+        self.mr[of].remote().at(offset)
+    }
+
+    pub fn send(&mut self, from: usize, wr_id: u64, op: SendOp, data: Data) {
+        self.vqps[from].post_send(SendWr::new(wr_id, op, data)).expect("the send queue has room");
+    }
+
+    pub fn recv(&mut self, at: usize, wr_id: u64, len: u32) {
+        let sge = self.mr[at].sge(wr_id * 256, len);
+        self.vqps[at].post_recv(RecvWr::new(wr_id, sge)).expect("the receive queue has room");
+    }
+
+    pub fn link_down(&mut self, h: usize, rail: usize) {
+        let nic = self.testbed.nics[h][rail].id();
+        self.testbed.world.set_link(nic, false);
+    }
+
+    pub fn link_up(&mut self, h: usize, rail: usize) {
+        let nic = self.testbed.nics[h][rail].id();
+        self.testbed.world.set_link(nic, true);
+    }
+
+    pub fn outcome(&self, h: usize, wr_id: u64, is_receive: bool) -> Option<Outcome> {
+        let matches_request = |c: &&Completion| {
+            c.wr_id == wr_id && matches!(c.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm) == is_receive
+        };
+        self.completions[h].iter().find(matches_request).map(|c| c.outcome)
+    }
+}
