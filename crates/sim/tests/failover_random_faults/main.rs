@@ -8,13 +8,9 @@ mod random_run;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use mitra_failover::{CloseReason, Config, Contradiction, Domain, FailoverReport};
-use mitra_sim::workload::{OpKind, Plan, Verdict, VqpEndpoint, WorkloadPeer, connect_vqp_in, verify};
-use mitra_sim::{
-    App, AppContext, DurationRange, Failure, FailureCase, PeerApp, Prng, Testbed, World, reproduce_command,
-    seeds,
-};
-use mitra_verbs::Provider;
+use mitra_failover::{CloseReason, Contradiction};
+use mitra_sim::workload::{OpKind, Plan, Verdict};
+use mitra_sim::{DurationRange, Failure, FailureCase, Prng, reproduce_command, seeds};
 
 use random_run::{Endings, Setup, cut_cable, micros, random_time, run};
 

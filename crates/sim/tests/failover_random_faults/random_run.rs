@@ -115,7 +115,7 @@ pub fn run(
     }
     let mut rng = testbed.world.test_rng("storm");
     inject_faults(&mut testbed, &mut rng);
-    let done = |_: &World| runs.iter().runs(|(_, peers, _)| peers.iter().runs(|p| p.borrow().is_done()));
+    let done = |_: &World| runs.iter().all(|(_, peers, _)| peers.iter().all(|p| p.borrow().is_done()));
     if let Err(stalled) = testbed.world.run_until(done, Duration::from_secs(20)) {
         for (_, _, ends) in &runs {
             ends.iter().for_each(|e: &Rc<RefCell<VqpEndpoint>>| eprintln!("{:?}", e.borrow().vqp));
