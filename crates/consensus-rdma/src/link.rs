@@ -82,7 +82,7 @@ impl Link {
         Ok(self.vqp.local_info()?.encode())
     }
 
-    /// Connects to the peer with the encoded [`ConnectInfo`] `local_info`.
+    /// Connects to the peer with the encoded [`ConnectInfo`] `info`.
     pub(crate) fn connect(&mut self, info: &[u8]) -> Result<()> {
         self.vqp.connect(&ConnectInfo::decode(info)?)?;
         (0..MESSAGE_SLOTS).try_for_each(|slot| self.post_slot_recv(slot))

@@ -128,9 +128,9 @@ fn nic_refuses_accesses_without_key() {
     for region in 0..2 {
         assert_eq!(first.write_key(region), None, "only its owner has a write key");
     }
-    let mine = first.write_key(2).expect("the hostile process may write its own region");
-    first.vqp.import(&mine).expect("the queue pair is connected");
-    assert_eq!(first.post(SendOp::Write(mine.at(0)), b"mine"), Outcome::Success);
+    let own_region = first.write_key(2).expect("the hostile process may write its own region");
+    first.vqp.import(&own_region).expect("the queue pair is connected");
+    assert_eq!(first.post(SendOp::Write(own_region.at(0)), b"mine"), Outcome::Success);
     drop(first);
     // A refused request breaks its connection, and each connection has keys of its own.
     let refused = |to: &dyn Fn(&RawClient) -> RemoteAddr| {
@@ -142,13 +142,13 @@ fn nic_refuses_accesses_without_key() {
     // keys.
     refused(&|client| client.read_key(0).at(0));
     refused(&|client| {
-        client.write_key(2).expect("the hostile process may write its own region").at(mine.len())
+        client.write_key(2).expect("the hostile process may write its own region").at(own_region.len())
     });
-    refused(&|_| mine.at(0));
+    refused(&|_| own_region.at(0));
     for guess in 0..8 {
         refused(&|client| {
-            let mine = client.write_key(2).expect("the hostile process may write its own region").at(0);
-            RemoteAddr { rkey: Key(mine.rkey.0 ^ 1 << (4 * guess)), ..mine }
+            let own_region = client.write_key(2).expect("the hostile process may write its own region").at(0);
+            RemoteAddr { rkey: Key(own_region.rkey.0 ^ 1 << (4 * guess)), ..own_region }
         });
     }
     // With the current key of another process.
@@ -195,8 +195,8 @@ fn garbage_does_not_stop_correct_processes() {
         let (domain, _nics) = nics(1);
         for &address in &memories {
             let mut client = RawClient::connect(&domain, address);
-            let mine = client.write_key(2).expect("the hostile process may write its own region");
-            client.vqp.import(&mine).expect("the queue pair is connected");
+            let own_region = client.write_key(2).expect("the hostile process may write its own region");
+            client.vqp.import(&own_region).expect("the queue pair is connected");
             for register in 0..3 * usize::from(ROUNDS) {
                 let contents = [register as u8 | 0x80; 40];
                 let garbage = match register % 4 {
@@ -206,7 +206,7 @@ fn garbage_does_not_stop_correct_processes() {
                     _ => vec![0xFF; 56],
                 };
                 for half in 0..2 {
-                    let to = mine.at(((2 * register + half) * SLOT_BYTES) as u64);
+                    let to = own_region.at(((2 * register + half) * SLOT_BYTES) as u64);
                     assert_eq!(client.post(SendOp::Write(to), &garbage), Outcome::Success);
                 }
             }

@@ -370,8 +370,8 @@ impl Server {
 /// Returns the success reply of a request that is one command. Session commands also get the index of the log
 /// entry.
 fn success_reply(outcome: &Outcome, with_index: bool) -> Reply {
-    let Outcome::Reply(said) = outcome else { return Reply::Bulk(None) };
-    match said {
+    let Outcome::Reply(reply) = outcome else { return Reply::Bulk(None) };
+    match reply {
         KvReply::SessionOpened(session) => Reply::Integer(session.0 as i64),
         KvReply::Changed(made) => Reply::Integer(i64::from(*made)),
         KvReply::Value(Some((value, index))) if with_index => {

@@ -31,7 +31,7 @@ pub(crate) struct DmaPipeline {
 #[derive(Debug)]
 struct Item {
     due: Time,
-    entry: ItemKind,
+    kind: ItemKind,
 }
 
 #[derive(Debug)]
@@ -94,9 +94,9 @@ impl DmaPipeline {
     pub(crate) fn freeze(&mut self) {
         self.frozen = true;
         for item in core::mem::take(&mut self.items) {
-            match item.entry {
+            match item.kind {
                 ItemKind::Release(packet @ Release::Packet(..)) => self.released.push(packet),
-                entry => self.items.push_back(Item { due: item.due, entry }),
+                kind => self.items.push_back(Item { due: item.due, kind }),
             }
         }
     }
@@ -117,7 +117,7 @@ impl DmaPipeline {
 
     /// Discards all but the first `keep` items, and returns the number of bytes lost.
     pub(crate) fn truncate(&mut self, keep: usize) -> u64 {
-        let lost = self.items.drain(keep..).map(|i| match i.entry {
+        let lost = self.items.drain(keep..).map(|i| match i.kind {
             ItemKind::Chunk(c) => (c.to - c.from) as u64,
             ItemKind::Release(_) => 0,
         });
@@ -148,12 +148,12 @@ impl DmaPipeline {
     pub(crate) fn push_release(&mut self, now: Time, release: Release) {
         let due = self.last_due.max(now);
         self.last_due = due;
-        self.items.push_back(Item { due, entry: ItemKind::Release(release) });
+        self.items.push_back(Item { due, kind: ItemKind::Release(release) });
     }
 
     fn pop(&mut self) {
         let Some(item) = self.items.pop_front() else { return };
-        match item.entry {
+        match item.kind {
             ItemKind::Chunk(c) => {
                 c.buffer.write_at(c.offset, &c.data[c.from..c.to]);
                 self.placed += (c.to - c.from) as u64;
@@ -197,7 +197,7 @@ impl DmaPipeline {
         let mut position = self.items.len();
         if !self.in_order {
             // Relaxed ordering: a placement may overtake placements to other addresses, but no completion.
-            while let Some(Item { due: other, entry: ItemKind::Chunk(before) }) =
+            while let Some(Item { due: other, kind: ItemKind::Chunk(before) }) =
                 position.checked_sub(1).map(|p| &self.items[p])
                 && *other > due
                 && !before.overlaps(&chunk)
@@ -207,7 +207,7 @@ impl DmaPipeline {
         }
         let due = position.checked_sub(1).map_or(due, |p| due.max(self.items[p].due));
         self.last_due = self.last_due.max(due);
-        self.items.insert(position, Item { due, entry: ItemKind::Chunk(chunk) });
+        self.items.insert(position, Item { due, kind: ItemKind::Chunk(chunk) });
     }
 
     /// Reads memory as the NIC sees it: host memory, overlaid with pending placements.
@@ -217,7 +217,7 @@ impl DmaPipeline {
         }
         buffer.read_at(offset, out);
         for item in &self.items {
-            if let ItemKind::Chunk(c) = &item.entry
+            if let ItemKind::Chunk(c) = &item.kind
                 && Arc::ptr_eq(&c.buffer, buffer)
             {
                 let (low, high) = (c.offset.max(offset), c.end().min(offset + out.len()));

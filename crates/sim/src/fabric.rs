@@ -52,7 +52,7 @@ pub(crate) struct Fabric {
     pub(crate) routes: BTreeMap<(u8, Gid), usize>,
     /// The arrival time of the last packet from one NIC to another.
     pub(crate) last_arrival: BTreeMap<(usize, usize), Time>,
-    pub(crate) wire_rng: Prng,
+    pub(crate) link_rng: Prng,
     pub(crate) nic_rng: Prng,
     pub(crate) host_rng: Prng,
     pub(crate) pcap: Option<Pcap>,
@@ -82,7 +82,7 @@ impl Fabric {
             apps: Vec::new(),
             routes: BTreeMap::new(),
             last_arrival: BTreeMap::new(),
-            wire_rng: Prng::stream(seed, "wire"),
+            link_rng: Prng::stream(seed, "wire"),
             nic_rng: Prng::stream(seed, "nic"),
             host_rng: Prng::stream(seed, "host"),
             pcap,
@@ -253,8 +253,8 @@ impl Fabric {
     /// Handles the releases that became due because data before them is now in memory.
     pub(crate) fn release_placed(&mut self, n: usize) {
         self.nics[n].pipeline.advance(self.now);
-        for release_placed in self.nics[n].pipeline.take_released() {
-            match release_placed {
+        for release in self.nics[n].pipeline.take_released() {
+            match release {
                 Release::Completion(cq) => {
                     let nic = &mut self.nics[n];
                     if let Some(cq_view) = nic.cqs.get_mut(&cq) {

@@ -91,8 +91,8 @@ impl Fabric {
         if datagram.len() > self.config.link.max_packet_bytes {
             return self.trace.packet(self.now, "loses", n, &datagram);
         }
-        if self.wire_rng.chance(self.config.link.straggler_ppm) {
-            let by = self.config.link.straggler_delay.sample(&mut self.wire_rng);
+        if self.link_rng.chance(self.config.link.straggler_ppm) {
+            let by = self.config.link.straggler_delay.sample(&mut self.link_rng);
             return self.send_late(n, destination, datagram, by);
         }
         let Some((to, arrival)) = self.transmit_on_cable(n, destination, &datagram) else { return };
@@ -125,13 +125,13 @@ impl Fabric {
             nic.stats.undeliverable += 1;
             self.trace.packet(self.now, "has no way for", n, datagram);
         }
-        Some((to?, nic.egress_free + self.config.link.latency.sample(&mut self.wire_rng)))
+        Some((to?, nic.egress_free + self.config.link.latency.sample(&mut self.link_rng)))
     }
 
     fn launch(&mut self, from: usize, to: usize, at: Time, datagram: Vec<u8>) {
         self.trace.packet(self.now, "sends", from, &datagram);
         let cable_failures = self.nics[from].cable_failures + self.nics[to].cable_failures;
-        let survives = self.wire_rng.chance(self.config.link.survivor_ppm);
+        let survives = self.link_rng.chance(self.config.link.survivor_ppm);
         let packet =
             InFlightPacket { from, to, datagram, cable_failures, survives, holds: 0, faults_applied: false };
         self.arrive_at(at, packet);
@@ -149,15 +149,15 @@ impl Fabric {
         let (from, n) = (packet.from, self.routes.get(&port).copied().unwrap_or(packet.to));
         let failures = self.nics[from].cable_failures + self.nics[packet.to].cable_failures;
         let link_up = self.nics[n].faults.link_up();
-        let was_on_it = failures != packet.cable_failures;
-        if was_on_it || !link_up {
+        let cable_failed = failures != packet.cable_failures;
+        if cable_failed || !link_up {
             // The packet was on a cable when the cable failed, or was sent to a cable that is down. It is
             // lost, unless a switch holds it.
-            if !(was_on_it && packet.survives) || packet.holds == MAX_HOLDS {
+            if !(cable_failed && packet.survives) || packet.holds == MAX_HOLDS {
                 return self.trace.packet(self.now, "lost at", n, &packet.datagram);
             }
             if packet.holds == 0 || !link_up {
-                let by = self.config.link.straggler_delay.sample(&mut self.wire_rng);
+                let by = self.config.link.straggler_delay.sample(&mut self.link_rng);
                 packet.holds += 1;
                 return self.arrive_at(self.now + by, packet);
             }
@@ -182,7 +182,7 @@ impl Fabric {
             Verdict::Pass => self.execute(n, &packet),
             Verdict::Drop | Verdict::Corrupt(_) => self.trace.packet(self.now, "drops", n, &packet.datagram),
             Verdict::Duplicate => {
-                let by = self.config.link.latency.sample(&mut self.wire_rng);
+                let by = self.config.link.latency.sample(&mut self.link_rng);
                 self.arrive_at(self.now + by, packet.clone());
                 self.execute(n, &packet);
             }
@@ -235,9 +235,9 @@ impl Fabric {
             false => faults.transmit(&parsed),
         };
         let TapResult { verdict, failure: failed } = tap(&mut nic.faults);
-        let mut faults_applied = FaultEffects { verdict, injections: Vec::new() };
+        let mut effects = FaultEffects { verdict, injections: Vec::new() };
         if failed.is_some() {
-            faults_applied.injections.push(FailureInjection::already_recorded(n));
+            effects.injections.push(FailureInjection::already_recorded(n));
         }
         for at in (0..nic.stage_probes.len()).rev() {
             let probe = &mut nic.stage_probes[at];
@@ -246,30 +246,30 @@ impl Fabric {
             if failed == Failure::NotPlaced {
                 // Stage 8 begins: the NIC holds back placements until it has sent the ACK.
                 nic.faults.fail(Failure::NotPlaced);
-                faults_applied.injections.push(FailureInjection::already_recorded(n));
+                effects.injections.push(FailureInjection::already_recorded(n));
                 continue;
             }
             match probe.hold {
-                Some(by) => faults_applied.verdict = Verdict::Delay(by),
-                None if verdict == Verdict::Drop => faults_applied.verdict = Verdict::Drop,
+                Some(by) => effects.verdict = Verdict::Delay(by),
+                None if verdict == Verdict::Drop => effects.verdict = Verdict::Drop,
                 None => {}
             }
-            faults_applied.injections.extend(nic.stage_probes.remove(at).targets);
+            effects.injections.extend(nic.stage_probes.remove(at).targets);
         }
-        faults_applied
+        effects
     }
 
     /// Injects failures into NICs.
     pub(crate) fn inject_failures(&mut self, injections: Vec<FailureInjection>) {
-        for inject_failures in injections {
-            let faults = &mut self.nics[inject_failures.nic].faults;
-            if let Some(failure) = inject_failures.failure {
+        for injection in injections {
+            let faults = &mut self.nics[injection.nic].faults;
+            if let Some(failure) = injection.failure {
                 faults.fail(failure);
             }
-            if inject_failures.release_placements {
+            if injection.release_placements {
                 faults.resume_placement();
             }
-            self.update_health(inject_failures.nic);
+            self.update_health(injection.nic);
         }
     }
 

@@ -61,20 +61,20 @@ pub struct Trace {
     names: Vec<String>,
     hash: u64,
     count: u64,
-    record: usize,
+    max_records: usize,
     print_live: bool,
 }
 
 impl Trace {
-    /// Creates a trace that keeps its last `record` records, and also prints each one immediately if
+    /// Creates a trace that keeps its last `max_records` records, and also prints each one immediately if
     /// `print_live`.
-    pub(crate) fn new(record: usize, print_live: bool) -> Trace {
+    pub(crate) fn new(max_records: usize, print_live: bool) -> Trace {
         Trace {
             records: VecDeque::new(),
             names: Vec::new(),
             hash: 0x9e37_79b9_7f4a_7c15,
             count: 0,
-            record,
+            max_records,
             print_live,
         }
     }
@@ -127,8 +127,8 @@ impl Trace {
         if self.print_live {
             eprintln!("{}", self.format_record(at, &event));
         }
-        if self.record > 0 {
-            if self.records.len() == self.record {
+        if self.max_records > 0 {
+            if self.records.len() == self.max_records {
                 self.records.pop_front();
             }
             self.records.push_back((at, event));

@@ -1,16 +1,16 @@
+mod faults;
+
 use core::cell::Cell;
 use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use mitra_transport::fault::{Failure, Faults, Stage, Trigger};
 use mitra_verbs::{Capabilities, Time};
 
 use crate::app::NextTurn;
 use crate::fabric::{Event, Fabric, Shared, lock};
 use crate::host::{AppState, HostState};
-use crate::nic_state::{FailureInjection, StageProbe};
 use crate::packet_capture::Pcap;
 use crate::{App, AppContext, Config, NicStats, Prng, SimNic, Trace, seeds};
 
@@ -224,7 +224,7 @@ impl World {
             }
             let next = lock(&self.shared).queue.next_at();
             match next {
-                None => return Err(self.stalled("nothing is left to happen")),
+                None => return Err(self.stalled("no event is left")),
                 Some(at) if at > deadline => {
                     lock(&self.shared).now = deadline;
                     return Err(self.stalled(&format!("not done within {timeout:?}")));
@@ -271,98 +271,6 @@ impl World {
         }
     }
 
-    /// Stops packet noise and host pauses. Failed components stay failed, and delayed packets still arrive.
-    pub fn stop_noise(&mut self) {
-        let mut fabric = lock(&self.shared);
-        fabric.config = fabric.config.without_noise();
-        let noise = fabric.config.link.noise;
-        for nic in &mut fabric.nics {
-            nic.faults.set_noise_tx(noise);
-            nic.faults.set_noise_rx(noise);
-        }
-    }
-
-    /// Like [`World::stop_noise`], and also restores all links and resumes all hosts. Dead and hung NICs stay
-    /// so. Pending operations can then finish.
-    pub fn heal(&mut self) {
-        self.stop_noise();
-        let mut fabric = lock(&self.shared);
-        for n in 0..fabric.nics.len() {
-            fabric.set_link(n, true);
-        }
-        for host in 0..fabric.hosts.len() {
-            fabric.resume(host);
-        }
-    }
-
-    /// Fails a NIC or its link immediately.
-    pub fn fail(&mut self, nic: NicId, failure: Failure) {
-        let injection = FailureInjection { nic: nic.0, failure: Some(failure), release_placements: false };
-        lock(&self.shared).inject_failures(vec![injection]);
-    }
-
-    /// Makes the clock of this NIC jump ahead by `duration` after `readings` more readings, as if the host
-    /// had been suspended at that point of its code.
-    pub fn jump_clock_at_reading(&mut self, nic: NicId, readings: u32, duration: Duration) {
-        lock(&self.shared).nics[nic.0].clock_jump = Some((readings, duration));
-    }
-
-    /// Takes the link of a NIC down or up.
-    pub fn set_link(&mut self, nic: NicId, up: bool) {
-        lock(&self.shared).set_link(nic.0, up);
-    }
-
-    /// Gives access to a NIC's faults, to arm triggers or to set noise in one direction. A failure that is
-    /// set this way takes effect when the next packet passes. [`World::fail`] acts immediately.
-    pub fn faults<T>(&mut self, nic: NicId, f: impl FnOnce(&mut Faults) -> T) -> T {
-        f(&mut lock(&self.shared).nics[nic.0].faults)
-    }
-
-    /// Fails `targets` when the `nth` packet reaches this stage at the NIC `at`. With `hold`, a packet that
-    /// would pass at that moment, or be lost on the wire, arrives that much later instead.
-    pub fn fail_at_stage(
-        &mut self,
-        at: NicId,
-        stage: Stage,
-        nth: u32,
-        targets: &[(NicId, Failure)],
-        hold: Option<Duration>,
-    ) {
-        let mut injections: Vec<FailureInjection> = targets
-            .iter()
-            .map(|&(n, f)| FailureInjection { nic: n.0, failure: Some(f), release_placements: false })
-            .collect();
-        if stage == Stage::NotPlaced {
-            injections.push(FailureInjection { nic: at.0, failure: None, release_placements: true });
-        }
-        // A failure of the observing NIC or of a link drops the packet. A hung NIC lets it pass.
-        let drops_packet = targets.iter().any(|&(n, f)| n == at && f != Failure::NicHung)
-            || targets.iter().any(|&(_, f)| f == Failure::LinkDown);
-        let failure = if drops_packet { Failure::NicDead } else { Failure::NicHung };
-        let hold = hold.filter(|_| match stage {
-            Stage::RequestOnWire | Stage::AckOnWire => true,
-            Stage::NotPlaced => false,
-            _ => !drops_packet,
-        });
-        let probe = StageProbe::new(Trigger { stage, nth, failure }, injections, hold);
-        lock(&self.shared).nics[at.0].stage_probes.push(probe);
-    }
-
-    /// Returns whether all stages that [`World::fail_at_stage`] waits for at this NIC were reached.
-    pub fn stage_reached(&self, nic: NicId) -> bool {
-        lock(&self.shared).nics[nic.0].stage_probes.is_empty()
-    }
-
-    /// Pauses the applications of a host until a time, or until [`World::resume`]. The host's NICs continue.
-    pub fn pause(&mut self, host: HostId, until: Option<Time>) {
-        lock(&self.shared).pause(host.0, until);
-    }
-
-    /// Resumes a host.
-    pub fn resume(&mut self, host: HostId) {
-        lock(&self.shared).resume(host.0);
-    }
-
     /// Returns the counters of a NIC's packets.
     pub fn stats(&self, nic: NicId) -> NicStats {
         lock(&self.shared).nics[nic.0].stats
@@ -399,19 +307,6 @@ impl World {
 impl Fabric {
     fn host_rng_step(&mut self) -> Duration {
         self.config.host.step_interval.sample(&mut self.host_rng)
-    }
-
-    fn set_link(&mut self, n: usize, up: bool) {
-        if up {
-            self.nics[n].faults.heal_link();
-            self.update_health(n);
-        } else {
-            self.inject_failures(vec![FailureInjection {
-                nic: n,
-                failure: Some(Failure::LinkDown),
-                release_placements: false,
-            }]);
-        }
     }
 
     fn after_turn(&mut self, app: usize, next_turn: NextTurn, before: u64) {

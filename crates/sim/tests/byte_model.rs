@@ -31,7 +31,7 @@ struct Model {
     completed: Vec<u8>,
     posted: Vec<u8>,
     /// For each byte, the last writer that was observed.
-    seen: Vec<u8>,
+    observed: Vec<u8>,
     intermediate: u32,
 }
 
@@ -46,11 +46,11 @@ impl Model {
             );
             if in_place {
                 assert!(
-                    byte >= self.seen[at],
+                    byte >= self.observed[at],
                     "{source_name}: byte {at} went from {} back to {byte}",
-                    self.seen[at]
+                    self.observed[at]
                 );
-                self.seen[at] = byte;
+                self.observed[at] = byte;
                 self.intermediate += u32::from(byte != high && byte != low);
             }
         }
@@ -144,8 +144,8 @@ fn run(seed: u64) -> u32 {
     let remote = b.nic().reg_mr(b.pd, Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE).unwrap();
     let source = Arc::new(Buffer::new(MAX_OP_BYTES * (OPS as usize + 1)));
     let local = a.nic().reg_mr(a.pd, Arc::clone(&source), Access::LOCAL_WRITE).unwrap();
-    let (completed, posted, seen) = (vec![0; REGION], vec![0; REGION], vec![0; REGION]);
-    let model = Rc::new(RefCell::new(Model { completed, posted, seen, intermediate: 0 }));
+    let (completed, posted, observed) = (vec![0; REGION], vec![0; REGION], vec![0; REGION]);
+    let model = Rc::new(RefCell::new(Model { completed, posted, observed, intermediate: 0 }));
     let completions = Rc::new(RefCell::new(false));
     let depth = 1 + rng.index(30);
     let mut requester = Requester {
@@ -178,7 +178,7 @@ fn run(seed: u64) -> u32 {
     check_memory();
     let model = model.borrow();
     assert_eq!(model.completed, model.posted);
-    assert_eq!(model.seen, model.posted);
+    assert_eq!(model.observed, model.posted);
     model.intermediate
 }
 

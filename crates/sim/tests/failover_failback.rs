@@ -281,7 +281,7 @@ fn thousands_of_flaps_leak_nothing() {
     }
 }
 
-/// Both ends have moved, and all links fail before either has heard so. When the links recover, the failover
+/// Both ends have moved, and all links fail before either has a confirmation. When the links recover, the failover
 /// is confirmed, however late.
 #[test]
 fn unconfirmed_failover_is_confirmed_after_links_recover() {

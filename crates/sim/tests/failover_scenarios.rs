@@ -347,7 +347,7 @@ fn rarely_polling_end_answers_proposal() {
     assert_eq!([pair.vqps[0].active_rail(), pair.vqps[1].active_rail()], [1, 1]);
 }
 
-/// The same for an end that only calls `progress`.
+/// An end that rarely calls `progress` and never polls takes part in a recovery before its peer gives up.
 #[test]
 fn rarely_progressing_end_answers_proposal() {
     let mut c = config();

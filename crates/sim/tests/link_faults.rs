@@ -174,8 +174,8 @@ fn paused_host_takes_no_turns_and_its_nic_continues() {
     let mut world = World::with_config(5, Config::fault_free());
     let host = world.add_host("h");
     let turns = Rc::new(RefCell::new(Vec::new()));
-    let seen = Rc::clone(&turns);
-    world.add_app(host, move |ctx: &mut AppContext<'_>| seen.borrow_mut().push(ctx.now()));
+    let turn_log = Rc::clone(&turns);
+    world.add_app(host, move |ctx: &mut AppContext<'_>| turn_log.borrow_mut().push(ctx.now()));
     world.run_for(Duration::from_millis(2));
     world.pause(host, Some(world.now() + Duration::from_millis(10)));
     let before = turns.borrow().len();
@@ -274,7 +274,7 @@ fn stalled_run_reports_world_state() {
     }
     let mut world = World::with_config(1, Config::fault_free());
     let error = world.run_until(|_| false, Duration::from_secs(1)).unwrap_err();
-    assert!(error.state.contains("nothing is left to happen"), "{error}");
+    assert!(error.state.contains("no event is left"), "{error}");
 }
 
 #[test]

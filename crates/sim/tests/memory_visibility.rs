@@ -87,10 +87,10 @@ fn concurrent_reader_sees_torn_writes_and_last_byte_last() {
         source.write_at(0, &[7; LEN]);
         a.post(SendWr::new(1, SendOp::Write(mr.remote(0)), Data::sge(lmr.sge(0, LEN as u32)))).unwrap();
         let (mut partly_visible, mut torn_packet) = (false, false);
-        let seen = Arc::clone(&memory);
+        let observed = Arc::clone(&memory);
         let is_complete = |world: &mitra_sim::World| {
             let mut now = vec![0; LEN];
-            seen.read_at(0, &mut now);
+            observed.read_at(0, &mut now);
             let sevens = now.iter().filter(|&&b| b == 7).count();
             partly_visible |= sevens > 0 && sevens < LEN;
             torn_packet |= now.chunks(1024).any(|p| p.contains(&7) && p.contains(&0));

@@ -83,12 +83,12 @@ fn run(seed: u64, case: FailureCase, hold: Option<Duration>) -> Outcome {
         peer.borrow_mut().sweep();
     }
     let (requester, responder) = (requester.borrow(), responder.borrow());
-    let seen = responder.responder_log();
-    let effects = seen.words.len() + seen.blocks.len() + seen.received.len();
-    let verdict = verify(&plan, requester.requester_log(), seen);
+    let responder_log = responder.responder_log();
+    let effects = responder_log.words.len() + responder_log.blocks.len() + responder_log.received.len();
+    let verdict = verify(&plan, requester.requester_log(), responder_log);
     Outcome {
         stage_reached: testbed.world.stage_reached(observer),
-        effects: effects as u64 + seen.counters.iter().sum::<u64>(),
+        effects: effects as u64 + responder_log.counters.iter().sum::<u64>(),
         record: requester.requester_log().records[0],
         exact: verdict.is_exact(),
         report: format!("seed {seed} {case}: {:?}\n{verdict}", requester.requester_log().records),

@@ -302,12 +302,12 @@ fn each_fault_is_counted_in_its_category() {
 
 #[test]
 fn early_completion_is_detected() {
-    let seen = (0..20).filter(|&seed| {
+    let observed = (0..20).filter(|&seed| {
         let plan = plan(seed);
         let op = target_op(&plan, OpKind::Write).unwrap();
         run(&plan, Fault::CompletedEarly, op.id).of(OpKind::Write).out_of_order > 0
     });
-    assert!(seen.count() > 3);
+    assert!(observed.count() > 3);
 }
 
 #[test]

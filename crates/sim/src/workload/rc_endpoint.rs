@@ -83,11 +83,11 @@ impl RcEndpoint {
     /// # Errors
     /// The error of the verb that the NIC refuses.
     pub fn connect(&self, peer: &RcEndpoint, options: &RcOptions, first: bool) -> Result<()> {
-        let [mine, theirs] = if first { options.psns } else { [options.psns[1], options.psns[0]] };
+        let [local_psn, remote_psn] = if first { options.psns } else { [options.psns[1], options.psns[0]] };
         let connection = RcConnection {
             path_mtu: options.mtu,
-            rq_psn: theirs,
-            sq_psn: mine,
+            rq_psn: remote_psn,
+            sq_psn: local_psn,
             rd_atomic: options.rd_atomic,
             local_ack_timeout: LocalAckTimeout::from_code(options.timeout),
             retry_cnt: options.retry_cnt,
