@@ -188,8 +188,8 @@ mod tests {
     #[test]
     fn identifiers_are_split_into_words() {
         assert_eq!(
-            words("let FENCE_PATIENCE = isDoomed(x1);"),
-            ["let", "fence", "patience", "is", "doomed", "x"]
+            words("let OLD_WORD = hasOldWord(x1);"),
+            ["let", "old", "word", "has", "old", "word", "x"]
         );
     }
 
