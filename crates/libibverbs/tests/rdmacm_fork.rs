@@ -1,50 +1,50 @@
-//! What `fork` shares, and what a killed peer leaves. Alone in its process, since a child of a process with threads may do
-//! little.
+//! `fork` and killed peers. The test has a process of its own, because the child of a process with other threads may call only few
+//! functions.
 #![allow(unsafe_code)]
 
-#[path = "rdmacm/ends.rs"]
-mod ends;
+#[path = "rdmacm/cm_wrapper.rs"]
+mod cm_wrapper;
 
 use std::thread;
 use std::time::Duration;
 
-use ends::*;
+use cm_wrapper::*;
 use mitra_libibverbs::abi::*;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
-/// Runs `act` in a child, which ends with what it returns.
+/// Runs `act` in a child process, which exits with the returned code.
 fn child(act: impl FnOnce() -> i32) -> Pid {
-    // SAFETY: the other threads of this process wait, and hold no lock that the child needs.
-    match unsafe { fork() }.expect("can fork") {
+    // SAFETY: the other threads of this process are blocked and hold no lock that the child needs.
+    match unsafe { fork() }.expect("fork succeeds") {
         ForkResult::Parent { child } => child,
         ForkResult::Child => {
             let code = act();
-            // SAFETY: ends the process.
+            // SAFETY: `_exit` has no preconditions.
             unsafe { libc::_exit(code) }
         }
     }
 }
 
 #[test]
-fn a_child_is_another_and_a_killed_peer_is_noticed() {
+fn child_has_no_identifiers_and_killed_peer_is_reported() {
     let channel = Channel::new();
     let (listener, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 4);
 
-    // A child knows nothing of its parent's identifiers, and can make its own.
-    let stranger = child(|| {
+    // The child's manager does not know the parent's identifiers, and the child can create its own.
+    let new_process = child(|| {
         let refused = listener.destroy() == Some(libc::EINVAL);
         let (own_channel, mut event) = (Channel::new(), std::ptr::null_mut());
-        // SAFETY: a place for the answer.
+        // SAFETY: the pointer for the result is valid.
         let read = error_of(unsafe { rdma_get_cm_event(channel.0, &raw mut event) });
         let own = Id::routed(&own_channel, RDMA_PS_TCP, port);
         i32::from(!(refused && read == Some(libc::EINVAL) && own.destroy().is_none()))
     });
-    assert_eq!(waitpid(stranger, None), Ok(WaitStatus::Exited(stranger, 0)));
+    assert_eq!(waitpid(new_process, None), Ok(WaitStatus::Exited(new_process, 0)));
 
-    // A peer that has a child of its own, which lives on.
-    let (from_peer, to_test) = nix::unistd::pipe().expect("can make a pipe");
+    // The peer has a child, which survives it.
+    let (from_peer, to_test) = nix::unistd::pipe().expect("a pipe can be created");
     let peer = child(|| {
         let channel = Channel::new();
         let active = Id::routed(&channel, RDMA_PS_TCP, port);
@@ -59,7 +59,7 @@ fn a_child_is_another_and_a_killed_peer_is_noticed() {
             thread::sleep(Duration::from_secs(60));
             0
         });
-        nix::unistd::write(&to_test, &grandchild.as_raw().to_ne_bytes()).expect("can write");
+        nix::unistd::write(&to_test, &grandchild.as_raw().to_ne_bytes()).expect("the pipe is open");
         thread::sleep(Duration::from_secs(60));
         0
     });
@@ -70,11 +70,11 @@ fn a_child_is_another_and_a_killed_peer_is_noticed() {
     assert_eq!(nix::unistd::read(&from_peer, &mut grandchild), Ok(4));
     let grandchild = Pid::from_raw(i32::from_ne_bytes(grandchild));
 
-    kill(peer, Signal::SIGKILL).expect("it is ours");
+    kill(peer, Signal::SIGKILL).expect("the process is a descendant");
     assert_eq!(channel.expect(RDMA_CM_EVENT_DISCONNECTED).id, passive);
-    assert_eq!(kill(grandchild, None), Ok(()), "its child lives on, and keeps nothing open");
-    kill(grandchild, Signal::SIGKILL).expect("it is ours");
-    waitpid(peer, None).expect("it is ours");
+    assert_eq!(kill(grandchild, None), Ok(()), "the surviving child does not keep the connection open");
+    kill(grandchild, Signal::SIGKILL).expect("the process is a descendant");
+    waitpid(peer, None).expect("the process is a descendant");
     assert_eq!(passive.destroy(), None);
     assert_eq!(listener.destroy(), None);
 }

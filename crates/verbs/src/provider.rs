@@ -76,7 +76,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Creates an address handle.
     ///
     /// # Errors
-    /// `Limit`, and `Invalid` for an address that the NIC cannot reach.
+    /// `Limit`.
     fn create_ah(&self, pd: PdId, destination: Gid) -> Result<AhId>;
 
     /// Destroys an address handle.

@@ -1,28 +1,28 @@
-//! librdmacm's calls, both ends in this process.
+//! Tests of the librdmacm calls, with both ends in this process.
 #![allow(unsafe_code)]
 
-mod ends;
+mod cm_wrapper;
+mod hostile_peers;
 mod multicast;
-mod strangers;
 mod synchronous;
 
 use std::ptr;
 use std::thread;
 use std::time::Duration;
 
-use ends::*;
+use cm_wrapper::*;
 use mitra_libibverbs::abi::*;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-/// Two ends that are connected, without QPs: what the programs' QPs would be told is in the events.
-struct Connected {
+/// Two connected identifiers without queue pairs.
+struct ConnectedPair {
     channel: Channel,
     listener: Id,
     active: Id,
     passive: Id,
 }
 
-impl Connected {
+impl ConnectedPair {
     fn new() -> Self {
         let channel = Channel::new();
         let (listener, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 1);
@@ -42,26 +42,26 @@ impl Connected {
         for id in [self.active, self.passive, self.listener] {
             assert_eq!(id.destroy(), None);
         }
-        // SAFETY: nothing refers to it any more.
+        // SAFETY: no identifier uses the channel any more.
         unsafe { rdma_destroy_event_channel(self.channel.0) };
     }
 }
 
 #[test]
-fn what_one_side_says_the_other_hears() {
+fn request_carries_parameters_and_private_data() {
     let channel = Channel::new();
     let (listener, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 1);
     let active = Id::routed(&channel, RDMA_PS_TCP, port);
     assert_eq!(active.connect(17, b"hello"), None);
     let request = channel.read();
-    // SAFETY: not acknowledged yet.
-    let (listen_id, asked) = unsafe { ((*request.raw).listen_id, (*request.raw).param.conn) };
+    // SAFETY: the event is not acknowledged, so it is live.
+    let (listen_id, params) = unsafe { ((*request.raw).listen_id, (*request.raw).param.conn) };
     assert_eq!((request.kind, Id(listen_id)), (RDMA_CM_EVENT_CONNECT_REQUEST, listener));
     assert_eq!(request.private_data, b"hello");
-    // One side's depth is the other's resources.
-    assert_eq!((asked.responder_resources, asked.initiator_depth), (2, 3));
-    assert_eq!((asked.retry_count, asked.rnr_retry_count, asked.qp_num), (5, 6, 17));
-    // SAFETY: the new identifier is there until it is destroyed.
+    // One side's initiator depth is the other side's responder resources.
+    assert_eq!((params.responder_resources, params.initiator_depth), (2, 3));
+    assert_eq!((params.retry_count, params.rnr_retry_count, params.qp_num), (5, 6, 17));
+    // SAFETY: the identifier of the request is live until it is destroyed.
     unsafe {
         let passive = &*request.id.0;
         assert!(!passive.verbs.is_null() && !passive.pd.is_null() && passive.port_num == 1);
@@ -69,7 +69,7 @@ fn what_one_side_says_the_other_hears() {
         assert_eq!(passive.route.addr.dst.ss_family, libc::AF_INET as u16);
         assert_eq!(passive.route.num_paths, 1);
         assert_eq!((*passive.route.path_rec).mtu, 3.max((*passive.route.path_rec).mtu));
-        // Both ends are one NIC here.
+        // Both ends use the same NIC.
         assert_eq!((*passive.route.path_rec).dgid.raw, (*active.0).route.addr.addr.ibaddr.sgid.raw);
     }
     request.acknowledge();
@@ -79,35 +79,35 @@ fn what_one_side_says_the_other_hears() {
 }
 
 #[test]
-fn a_connection_ends_for_both() {
-    let ends = Connected::new();
+fn disconnect_is_reported_to_both_ends() {
+    let ends = ConnectedPair::new();
     assert_eq!(ends.active.disconnect(), None);
-    let mut heard = [
+    let mut ids = [
         ends.channel.expect(RDMA_CM_EVENT_DISCONNECTED).id,
         ends.channel.expect(RDMA_CM_EVENT_DISCONNECTED).id,
     ];
-    heard.sort_by_key(|id| *id != ends.active);
-    assert_eq!(heard, [ends.active, ends.passive]);
+    ids.sort_by_key(|id| *id != ends.active);
+    assert_eq!(ids, [ends.active, ends.passive]);
     assert_eq!(ends.passive.disconnect(), None);
     assert!(!ends.channel.is_readable(100));
     ends.destroy();
 }
 
 #[test]
-fn who_destroys_its_identifier_ends_the_connection() {
-    let ends = Connected::new();
+fn destroying_an_identifier_ends_its_connection() {
+    let ends = ConnectedPair::new();
     assert_eq!(ends.active.destroy(), None);
     assert_eq!(ends.channel.expect(RDMA_CM_EVENT_DISCONNECTED).id, ends.passive);
-    // And it is unknown from now on.
+    // Calls with the destroyed identifier fail.
     assert_eq!(ends.active.disconnect(), Some(libc::EINVAL));
     assert_eq!(ends.active.destroy(), Some(libc::EINVAL));
 }
 
-/// A program that moves its QP itself is told all that a modification needs.
+/// For programs that modify their queue pair themselves.
 #[test]
-fn the_attributes_of_a_qp_are_those_that_were_agreed_on() {
-    let ends = Connected::new();
-    // SAFETY: integers, for which zeros are valid; the identifiers were made.
+fn rdma_init_qp_attr_returns_negotiated_attributes() {
+    let ends = ConnectedPair::new();
+    // SAFETY: `ibv_qp_attr` consists of integers, for which zeros are valid, and the identifiers are live.
     let attr = |id: Id, state| unsafe {
         let mut attr: ibv_qp_attr = std::mem::zeroed();
         attr.qp_state = state;
@@ -135,14 +135,14 @@ fn the_attributes_of_a_qp_are_those_that_were_agreed_on() {
     ends.destroy();
 }
 
-/// QPs on the identifiers: nobody but librdmacm moves them.
+/// Queue pairs from `rdma_create_qp`, which librdmacm modifies.
 #[test]
-fn qps_on_identifiers_are_connected_and_flushed() {
+fn queue_pairs_of_identifiers_are_connected_and_flushed() {
     let channel = Channel::new();
     let (listener, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 1);
     let active = Id::routed(&channel, RDMA_PS_TCP, port);
     active.create_qp(IBV_QPT_RC);
-    // SAFETY: the QP was made.
+    // SAFETY: the queue pair is live.
     let state = |id: Id| unsafe { (*(*id.0).qp).state };
     assert_eq!(state(active), IBV_QPS_INIT);
     assert_eq!(active.connect(0, b""), None);
@@ -150,23 +150,23 @@ fn qps_on_identifiers_are_connected_and_flushed() {
     passive.create_qp(IBV_QPT_RC);
     assert_eq!(passive.accept(0, b""), None);
     assert_eq!(state(passive), IBV_QPS_RTS);
-    // Reading the reply makes the connection.
-    let mut heard =
+    // The call that reads the reply connects the queue pair.
+    let mut ids =
         [channel.expect(RDMA_CM_EVENT_ESTABLISHED).id, channel.expect(RDMA_CM_EVENT_ESTABLISHED).id];
-    heard.sort_by_key(|id| *id != active);
-    assert_eq!(heard, [active, passive]);
+    ids.sort_by_key(|id| *id != active);
+    assert_eq!(ids, [active, passive]);
     assert_eq!(state(active), IBV_QPS_RTS);
     assert_eq!(passive.disconnect(), None);
     assert_eq!(state(passive), IBV_QPS_ERR);
     for id in [active, passive, listener] {
-        // SAFETY: of an identifier without a QP nothing is destroyed.
+        // SAFETY: the identifiers are live. `rdma_destroy_qp` does nothing without a queue pair.
         unsafe { rdma_destroy_qp(id.0) };
         assert_eq!(id.destroy(), None);
     }
 }
 
 #[test]
-fn a_rejection_carries_the_program_s_words() {
+fn rejection_carries_private_data() {
     let channel = Channel::new();
     let (_, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 1);
     let active = Id::routed(&channel, RDMA_PS_TCP, port);
@@ -180,7 +180,7 @@ fn a_rejection_carries_the_program_s_words() {
 }
 
 #[test]
-fn private_data_has_the_limits_of_the_manual_pages() {
+fn private_data_is_limited_as_documented() {
     let channel = Channel::new();
     let (_, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 1);
     let active = Id::routed(&channel, RDMA_PS_TCP, port);
@@ -194,7 +194,7 @@ fn private_data_has_the_limits_of_the_manual_pages() {
 }
 
 #[test]
-fn a_datagram_service_is_found() {
+fn datagram_service_is_found_or_rejected() {
     let channel = Channel::new();
     let (listener, port) = Id::listening(Some(&channel), RDMA_PS_UDP, 1);
     let active = Id::routed(&channel, RDMA_PS_UDP, port);
@@ -207,7 +207,8 @@ fn a_datagram_service_is_found() {
     let found = channel.read();
     assert_eq!((found.kind, found.id), (RDMA_CM_EVENT_ESTABLISHED, active));
     assert_eq!(found.private_data, [4; 136]);
-    // SAFETY: not acknowledged yet; a datagram event's parameters are these; the QP was made.
+    // SAFETY: the event is not acknowledged, so it is live. Its parameters are `ud` for a datagram identifier. The queue pair is
+    // live.
     unsafe {
         let service = (*found.raw).param.ud;
         assert_eq!(service.qp_num, (*(*request.id.0).qp).qp_num);
@@ -217,7 +218,7 @@ fn a_datagram_service_is_found() {
         rdma_destroy_qp(request.id.0);
     }
     found.acknowledge();
-    // Another one is turned away.
+    // A second request is rejected.
     let other = Id::routed(&channel, RDMA_PS_UDP, port);
     assert_eq!(other.connect(0, b""), None);
     assert_eq!(channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST).id.reject(b""), None);
@@ -229,12 +230,12 @@ fn a_datagram_service_is_found() {
 }
 
 #[test]
-fn where_nobody_listens_a_request_is_rejected() {
+fn connect_without_listener_is_rejected() {
     let channel = Channel::new();
-    // Somebody holds the port without listening, so that nobody else listens there meanwhile.
+    // An identifier is bound to the port and does not listen, so no other process can listen there.
     let holder = Id::new(Some(&channel), RDMA_PS_TCP);
     assert_eq!(holder.bind(0), None);
-    // SAFETY: the identifier was made.
+    // SAFETY: the identifier is live.
     let port = u16::from_be(unsafe { rdma_get_src_port(holder.0) });
     let active = Id::routed(&channel, RDMA_PS_TCP, port);
     assert_eq!(active.connect(1, b""), None);
@@ -243,49 +244,49 @@ fn where_nobody_listens_a_request_is_rejected() {
 }
 
 #[test]
-fn where_nobody_listens_no_service_is_found() {
+fn service_lookup_without_listener_fails() {
     let channel = Channel::new();
     let (holder, port) = Id::listening(Some(&channel), RDMA_PS_UDP, 1);
     let active = Id::routed(&channel, RDMA_PS_UDP, port);
-    // A held port takes datagrams without a word.
+    // A bound UDP port would accept the datagrams, so the port is released.
     assert_eq!(holder.destroy(), None);
     assert_eq!(active.connect(1, b""), None);
     let refused = channel.expect(RDMA_CM_EVENT_UNREACHABLE);
     assert_eq!((refused.id, refused.status), (active, 1));
 }
 
-/// perftest listens anew for each connection, and its client does not wait.
+/// perftest listens anew for each connection, and its client does not wait for that.
 #[test]
-fn a_listener_that_comes_a_little_late_is_found() {
+fn connect_reaches_listener_that_starts_late() {
     let channel = Channel::new();
     let listener = Id::new(Some(&channel), RDMA_PS_TCP);
     assert_eq!(listener.bind(0), None);
-    // SAFETY: the identifier was made.
+    // SAFETY: the identifier is live.
     let port = u16::from_be(unsafe { rdma_get_src_port(listener.0) });
     let active = Id::routed(&channel, RDMA_PS_TCP, port);
     assert_eq!(active.connect(1, b""), None);
     assert!(!channel.is_readable(100));
-    // SAFETY: as above.
+    // SAFETY: the identifier is live.
     assert_eq!(error_of(unsafe { rdma_listen(listener.0, 1) }), None);
     channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
 }
 
 #[test]
-fn a_port_has_one_owner() {
+fn bind_to_used_port_is_refused() {
     let channel = Channel::new();
     let (listener, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 1);
     let second = Id::new(Some(&channel), RDMA_PS_TCP);
     assert_eq!(second.bind(port), Some(libc::EADDRINUSE));
     assert_eq!(listener.destroy(), None);
     assert_eq!(second.bind(port), None);
-    assert_eq!(second.bind(0), Some(libc::EINVAL), "it is bound");
+    assert_eq!(second.bind(0), Some(libc::EINVAL), "the identifier is bound already");
 }
 
-/// As on real NICs: UCX listens in both with one number.
+/// As on hardware NICs: UCX listens on the same number in RDMA_PS_TCP and in plain TCP.
 #[test]
-fn a_port_in_plain_tcp_is_another() {
+fn port_does_not_conflict_with_plain_tcp() {
     let channel = Channel::new();
-    // Somebody else may have the number; not each time.
+    // Another process may use the number, but hardly ten times in succession.
     let free = (0..10).any(|_| {
         let (_, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 1);
         std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, port)).is_ok()
@@ -294,11 +295,11 @@ fn a_port_in_plain_tcp_is_another() {
 }
 
 #[test]
-fn an_identifier_is_destroyed_when_its_events_are_acknowledged() {
+fn destroy_waits_until_events_are_acknowledged() {
     let channel = Channel::new();
     let id = Id::new(Some(&channel), RDMA_PS_TCP);
     let mut to = local(1);
-    // SAFETY: the identifier was made.
+    // SAFETY: the identifier is live.
     let resolved = unsafe { rdma_resolve_addr(id.0, ptr::null_mut(), (&raw mut to).cast(), 1000) };
     assert_eq!(error_of(resolved), None);
     let event = channel.read();
@@ -310,31 +311,31 @@ fn an_identifier_is_destroyed_when_its_events_are_acknowledged() {
     assert!(!destroyed.is_finished());
     event.acknowledge();
     assert_eq!(destroyed.join().expect("no panic"), None);
-    // SAFETY: an event that is no longer the program's is refused.
+    // SAFETY: the call refuses an event that is acknowledged already.
     assert_eq!(error_of(unsafe { rdma_ack_cm_event(event.raw) }), Some(libc::EINVAL));
 }
 
 #[test]
-fn a_channel_that_does_not_block_says_that_there_is_nothing() {
+fn non_blocking_channel_without_events_returns_eagain() {
     let channel = Channel::new();
-    fcntl(channel.fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).expect("can change flags");
+    fcntl(channel.fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).expect("the flags can be changed");
     let mut event = ptr::null_mut();
-    // SAFETY: a place for the answer.
+    // SAFETY: the pointer for the result is valid.
     let read = unsafe { rdma_get_cm_event(channel.0, &raw mut event) };
     assert_eq!(error_of(read), Some(libc::EAGAIN));
 }
 
 #[test]
-fn an_identifier_takes_its_events_to_another_channel() {
+fn migrated_identifier_keeps_its_events() {
     let (from, to) = (Channel::new(), Channel::new());
     let (stays, moves) = (Id::new(Some(&from), RDMA_PS_TCP), Id::new(Some(&from), RDMA_PS_TCP));
     for id in [stays, moves] {
         let mut address = local(1);
-        // SAFETY: the identifier was made.
+        // SAFETY: the identifier is live.
         let resolved = unsafe { rdma_resolve_addr(id.0, ptr::null_mut(), (&raw mut address).cast(), 1000) };
         assert_eq!(error_of(resolved), None);
     }
-    // SAFETY: as above.
+    // SAFETY: the identifier is live.
     unsafe {
         assert_eq!(error_of(rdma_migrate_id(moves.0, to.0)), None);
         assert_eq!((*moves.0).channel, to.0);
@@ -344,41 +345,39 @@ fn an_identifier_takes_its_events_to_another_channel() {
     assert!(!from.is_readable(0) && !to.is_readable(0));
 }
 
-/// A program that does not look has requests waiting, but no more than it said.
 #[test]
-fn more_requests_than_the_backlog_are_turned_away() {
-    let (heard, unheard) = (Channel::new(), Channel::new());
-    let (_, port) = Id::listening(Some(&unheard), RDMA_PS_TCP, 2);
+fn requests_beyond_the_backlog_are_rejected() {
+    let (active_channel, listener_channel) = (Channel::new(), Channel::new());
+    let (_, port) = Id::listening(Some(&listener_channel), RDMA_PS_TCP, 2);
     for _ in 0..3 {
-        assert_eq!(Id::routed(&heard, RDMA_PS_TCP, port).connect(1, b""), None);
-        // One after the other.
+        assert_eq!(Id::routed(&active_channel, RDMA_PS_TCP, port).connect(1, b""), None);
+        // Lets the request arrive before the next one.
         thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(heard.expect(RDMA_CM_EVENT_REJECTED).status, 3);
-    assert!(!heard.is_readable(100));
-    unheard.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
-    unheard.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
-    assert!(!unheard.is_readable(100));
+    assert_eq!(active_channel.expect(RDMA_CM_EVENT_REJECTED).status, 3);
+    assert!(!active_channel.is_readable(100));
+    listener_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+    listener_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+    assert!(!listener_channel.is_readable(100));
 }
 
-/// Those who wait at a listener that goes away are told.
 #[test]
-fn a_listener_that_goes_turns_away_who_waits() {
-    let (heard, unheard) = (Channel::new(), Channel::new());
-    let (listener, port) = Id::listening(Some(&unheard), RDMA_PS_TCP, 2);
-    let active = Id::routed(&heard, RDMA_PS_TCP, port);
+fn destroying_a_listener_rejects_waiting_requests() {
+    let (active_channel, listener_channel) = (Channel::new(), Channel::new());
+    let (listener, port) = Id::listening(Some(&listener_channel), RDMA_PS_TCP, 2);
+    let active = Id::routed(&active_channel, RDMA_PS_TCP, port);
     assert_eq!(active.connect(1, b""), None);
-    assert!(unheard.is_readable(20_000));
+    assert!(listener_channel.is_readable(20_000));
     assert_eq!(listener.destroy(), None);
-    assert!(!unheard.is_readable(0));
-    assert_eq!(heard.expect(RDMA_CM_EVENT_REJECTED).id, active);
+    assert!(!listener_channel.is_readable(0));
+    assert_eq!(active_channel.expect(RDMA_CM_EVENT_REJECTED).id, active);
 }
 
 #[test]
-fn what_is_out_of_turn_is_refused() {
+fn calls_in_the_wrong_state_are_refused() {
     let channel = Channel::new();
     let id = Id::new(Some(&channel), RDMA_PS_TCP);
-    // SAFETY: the identifier was made.
+    // SAFETY: the identifier is live.
     unsafe { assert_eq!(error_of(rdma_resolve_route(id.0, 1)), Some(libc::EINVAL)) };
     assert_eq!(id.connect(1, b""), Some(libc::EINVAL));
     assert_eq!(id.accept(1, b""), Some(libc::EINVAL));
@@ -388,7 +387,7 @@ fn what_is_out_of_turn_is_refused() {
     let (_, port) = Id::listening(Some(&channel), RDMA_PS_TCP, 1);
     let routed = Id::routed(&channel, RDMA_PS_TCP, port);
     assert_eq!(routed.connect(1 << 24, b""), Some(libc::EINVAL), "a QPN has 24 bits");
-    // Nothing was lost by that.
+    // The failed call has not changed the identifier.
     assert_eq!(routed.connect(1, b""), None);
     channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
 }

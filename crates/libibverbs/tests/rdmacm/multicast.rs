@@ -1,4 +1,4 @@
-//! Multicast groups of identifiers.
+//! Tests of `rdma_join_multicast` and `rdma_leave_multicast`.
 
 use std::ffi::{c_int, c_void};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -7,7 +7,7 @@ use std::ptr;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6};
 use mitra_libibverbs::abi::*;
 
-use crate::ends::*;
+use crate::cm_wrapper::*;
 
 unsafe extern "C" {
     fn rdma_join_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr, context: *mut c_void) -> c_int;
@@ -21,7 +21,7 @@ unsafe extern "C" {
     fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
 }
 
-/// The address of a group of this test process, whose last byte is this.
+/// Returns a group address that no other test process uses, with this last byte.
 fn group(last: u8) -> Ipv4Addr {
     let [.., high, low] = std::process::id().to_be_bytes();
     Ipv4Addr::new(239, high, low, last)
@@ -37,7 +37,7 @@ fn gid(ip: Ipv4Addr) -> ibv_gid {
 
 fn join(id: Id, ip: Ipv4Addr, context: usize) -> Option<i32> {
     let mut to = socket_address(ip);
-    // SAFETY: the identifier was made; the context is given back as it is.
+    // SAFETY: the identifier is live. librdmacm returns the context without following it.
     error_of(unsafe { rdma_join_multicast(id.0, (&raw mut to).cast(), ptr::without_provenance_mut(context)) })
 }
 
@@ -48,19 +48,19 @@ fn join_to_send(id: Id, ip: Ipv4Addr) -> Option<i32> {
         join_flags: RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
         addr: (&raw mut to).cast(),
     };
-    // SAFETY: as above.
+    // SAFETY: the identifier is live.
     error_of(unsafe { rdma_join_multicast_ex(id.0, &raw mut attr, ptr::null_mut()) })
 }
 
 fn leave(id: Id, ip: Ipv4Addr) -> Option<i32> {
     let mut to = socket_address(ip);
-    // SAFETY: as above.
+    // SAFETY: the identifier is live.
     error_of(unsafe { rdma_leave_multicast(id.0, (&raw mut to).cast()) })
 }
 
-/// Whether the identifier's queue pair was in the group; now it is not.
-fn was_attached(id: Id, ip: Ipv4Addr) -> bool {
-    // SAFETY: it has one.
+/// Detaches the identifier's queue pair from the group and returns whether it was attached.
+fn detach(id: Id, ip: Ipv4Addr) -> bool {
+    // SAFETY: the identifier has a live queue pair.
     match unsafe { ibv_detach_mcast((*id.0).qp, &gid(ip), 0) } {
         0 => true,
         libc::EINVAL => false,
@@ -68,11 +68,11 @@ fn was_attached(id: Id, ip: Ipv4Addr) -> bool {
     }
 }
 
-/// An identifier for datagrams that knows the way to a group, and its queue pair.
+/// Creates a datagram identifier with a queue pair and the resolved address of a group.
 fn member(channel: &Channel, ip: Ipv4Addr) -> Id {
     let id = Id::new(Some(channel), RDMA_PS_UDP);
     let mut to = socket_address(ip);
-    // SAFETY: the identifier was made.
+    // SAFETY: the identifier is live.
     let resolved = unsafe { rdma_resolve_addr(id.0, ptr::null_mut(), (&raw mut to).cast(), 1000) };
     assert_eq!(error_of(resolved), None);
     channel.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -81,85 +81,84 @@ fn member(channel: &Channel, ip: Ipv4Addr) -> Id {
 }
 
 fn destroy(id: Id) {
-    // SAFETY: it has a queue pair.
+    // SAFETY: the identifier has a live queue pair.
     unsafe { rdma_destroy_qp(id.0) };
     assert_eq!(id.destroy(), None);
 }
 
 #[test]
-fn who_joins_is_told_how_to_send_and_is_attached_when_he_reads_it() {
+fn queue_pair_is_attached_when_the_join_event_is_read() {
     let channel = Channel::new();
     let id = member(&channel, group(1));
     assert_eq!(join(id, group(1), 0x77), None);
-    assert!(!was_attached(id, group(1)), "not before the event is read");
+    assert!(!detach(id, group(1)), "the queue pair is attached only when the event is read");
     let event = channel.read();
     assert_eq!((event.kind, event.status, event.id), (RDMA_CM_EVENT_MULTICAST_JOIN, 0, id));
-    // SAFETY: not acknowledged yet.
+    // SAFETY: the event is not acknowledged, so it is live.
     let ud = unsafe { (*event.raw).param.ud };
     assert_eq!((ud.qp_num, ud.qkey), (0xff_ffff, RDMA_UDP_QKEY));
     assert_eq!((ud.private_data.addr(), ud.private_data_len), (0x77, 0));
     assert_eq!((ud.ah_attr.is_global, ud.ah_attr.port_num), (1, 1));
-    // SAFETY: sixteen bytes.
+    // SAFETY: every field of the union has sixteen bytes, for which all values are valid.
     unsafe { assert_eq!(ud.ah_attr.grh.dgid.raw, gid(group(1)).raw) };
     event.acknowledge();
-    assert!(was_attached(id, group(1)));
-    // SAFETY: it has a queue pair.
+    assert!(detach(id, group(1)));
+    // SAFETY: the identifier has a live queue pair.
     unsafe { assert_eq!(ibv_attach_mcast((*id.0).qp, &gid(group(1)), 0), 0) };
     assert_eq!(leave(id, group(1)), None);
-    assert!(!was_attached(id, group(1)));
+    assert!(!detach(id, group(1)));
     assert_eq!(leave(id, group(1)), Some(libc::EADDRNOTAVAIL));
     destroy(id);
 }
 
 #[test]
-fn who_only_sends_is_not_attached() {
+fn send_only_member_is_not_attached() {
     let channel = Channel::new();
     let id = member(&channel, group(2));
     assert_eq!(join_to_send(id, group(2)), None);
     channel.expect(RDMA_CM_EVENT_MULTICAST_JOIN);
-    assert!(!was_attached(id, group(2)));
+    assert!(!detach(id, group(2)));
     assert_eq!(leave(id, group(2)), None);
     destroy(id);
 }
 
-/// A group that was left before its event was read: of that one hears no more, but of the next.
 #[test]
-fn what_was_left_is_not_reported() {
+fn join_event_of_a_group_that_was_left_is_dropped() {
     let channel = Channel::new();
     let id = member(&channel, group(3));
     assert_eq!(join(id, group(3), 1), None);
     assert_eq!(join(id, group(4), 2), None);
     assert_eq!(leave(id, group(3)), None);
     let event = channel.read();
-    // SAFETY: not acknowledged yet.
+    // SAFETY: the event is not acknowledged, so it is live.
     assert_eq!(unsafe { (*event.raw).param.ud.private_data.addr() }, 2);
     event.acknowledge();
-    assert!(!was_attached(id, group(3)) && was_attached(id, group(4)));
+    assert!(!detach(id, group(3)) && detach(id, group(4)));
     assert!(!channel.is_readable(0));
     destroy(id);
 }
 
 #[test]
-fn what_cannot_be_joined_is_refused_or_reported() {
+fn invalid_joins_are_refused_or_reported() {
     let channel = Channel::new();
     let unbound = Id::new(Some(&channel), RDMA_PS_UDP);
-    assert_eq!(join(unbound, group(5), 0), Some(libc::EINVAL), "of no device yet");
+    assert_eq!(join(unbound, group(5), 0), Some(libc::EINVAL), "the identifier is not bound to a device");
     let connection = Id::new(Some(&channel), RDMA_PS_TCP);
     assert_eq!(connection.bind(0), None);
     assert_eq!(join(connection, group(5), 0), Some(libc::EINVAL));
     let id = member(&channel, group(5));
     assert_eq!(join(id, Ipv4Addr::LOCALHOST, 0), Some(libc::EINVAL));
-    // SAFETY: the identifiers were made; an address may be missing.
+    // SAFETY: the identifier is live, and the address may be null.
     unsafe {
         assert_eq!(error_of(rdma_join_multicast(id.0, ptr::null_mut(), ptr::null_mut())), Some(libc::EINVAL));
         assert_eq!(error_of(rdma_leave_multicast(id.0, ptr::null_mut())), Some(libc::EINVAL));
     }
-    // The NIC's address is an IPv4 one: its queue pair cannot be attached to an IPv6 group.
-    // SAFETY: integers, for which zeros are valid.
+    // The NIC has an IPv4 address, so its queue pairs cannot be attached to an IPv6 group.
+    // SAFETY: `sockaddr_in6` consists of integers, for which zeros are valid.
     let mut ipv6: sockaddr_in6 = unsafe { std::mem::zeroed() };
     ipv6.sin6_family = libc::AF_INET6 as u16;
     (ipv6.sin6_addr.s6_addr[0], ipv6.sin6_addr.s6_addr[1], ipv6.sin6_addr.s6_addr[15]) = (0xff, 0x0e, 1);
-    // SAFETY: as above.
+    // SAFETY: the identifier is live.
     let joined = unsafe { rdma_join_multicast(id.0, (&raw mut ipv6).cast(), ptr::null_mut()) };
     assert_eq!(error_of(joined), None);
     let event = channel.expect(RDMA_CM_EVENT_MULTICAST_ERROR);
@@ -168,15 +167,14 @@ fn what_cannot_be_joined_is_refused_or_reported() {
     assert_eq!([unbound.destroy(), connection.destroy()], [None, None]);
 }
 
-/// A synchronous identifier waits for the event itself.
 #[test]
-fn synchronously_it_is_joined_when_the_call_returns() {
+fn synchronous_join_returns_when_the_queue_pair_is_attached() {
     let id = Id::new(None, RDMA_PS_UDP);
     assert_eq!(id.bind(0), None);
     id.create_qp(IBV_QPT_UD);
     assert_eq!(join(id, group(6), 0), None);
-    // SAFETY: the identifier was made.
+    // SAFETY: the identifier is live.
     unsafe { assert_eq!((*(*id.0).event).event, RDMA_CM_EVENT_MULTICAST_JOIN) };
-    assert!(was_attached(id, group(6)));
+    assert!(detach(id, group(6)));
     destroy(id);
 }

@@ -1,17 +1,17 @@
-//! Identifiers without a channel: each call waits for what it began.
+//! Tests of synchronous identifiers: each call waits for the event that ends its operation.
 
 use std::ptr;
 use std::thread;
 
 use mitra_libibverbs::abi::*;
 
-use crate::ends::*;
+use crate::cm_wrapper::*;
 
-/// Knows the way to a port.
+/// Creates a synchronous identifier with a resolved route to a loopback port.
 fn routed(port: u16) -> Id {
     let id = Id::new(None, RDMA_PS_TCP);
     let mut to = local(port);
-    // SAFETY: the identifier was made.
+    // SAFETY: the identifier is live.
     unsafe {
         let resolved = rdma_resolve_addr(id.0, ptr::null_mut(), (&raw mut to).cast(), 1000);
         assert_eq!(error_of(resolved), None);
@@ -21,10 +21,10 @@ fn routed(port: u16) -> Id {
     id
 }
 
-/// The next request, with its event.
+/// Returns the identifier of the next request.
 fn request(listener: Id) -> Id {
     let mut id = ptr::null_mut();
-    // SAFETY: a place for the answer, and the identifier that is found there.
+    // SAFETY: the pointer for the result is valid, and the identifier of the request is live.
     unsafe {
         assert_eq!(error_of(rdma_get_request(listener.0, &raw mut id)), None);
         assert_eq!((*(*id).event).event, RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -34,7 +34,7 @@ fn request(listener: Id) -> Id {
 }
 
 #[test]
-fn a_connection_is_made_and_ended_call_by_call() {
+fn each_call_waits_for_its_event() {
     let (listener, port) = Id::listening(None, RDMA_PS_TCP, 1);
     let server = thread::spawn(move || {
         let listener = listener;
@@ -42,7 +42,7 @@ fn a_connection_is_made_and_ended_call_by_call() {
         passive.create_qp(IBV_QPT_RC);
         assert_eq!(passive.accept(0, b""), None);
         assert_eq!(passive.disconnect(), None);
-        // SAFETY: the identifier was made.
+        // SAFETY: the identifier is live.
         unsafe { rdma_destroy_qp(passive.0) };
         assert_eq!(passive.destroy(), None);
         assert_eq!(listener.destroy(), None);
@@ -50,19 +50,19 @@ fn a_connection_is_made_and_ended_call_by_call() {
     let active = routed(port);
     active.create_qp(IBV_QPT_RC);
     assert_eq!(active.connect(0, b""), None);
-    // SAFETY: the QP was made.
+    // SAFETY: the queue pair is live.
     unsafe { assert_eq!((*(*active.0).qp).state, IBV_QPS_RTS) };
     assert_eq!(active.disconnect(), None);
-    // A second time nothing is waited for.
+    // A second disconnect has no event to wait for.
     assert_eq!(active.disconnect(), None);
-    // SAFETY: the identifier was made.
+    // SAFETY: the identifier is live.
     unsafe { rdma_destroy_qp(active.0) };
     assert_eq!(active.destroy(), None);
-    server.join().expect("the server saw what it expected");
+    server.join().expect("the server thread passed its checks");
 }
 
 #[test]
-fn a_rejection_is_a_refused_connection() {
+fn connect_returns_econnrefused_on_rejection() {
     let (listener, port) = Id::listening(None, RDMA_PS_TCP, 1);
     let server = thread::spawn(move || {
         let listener = listener;
@@ -74,5 +74,5 @@ fn a_rejection_is_a_refused_connection() {
     let active = routed(port);
     assert_eq!(active.connect(1, b""), Some(libc::ECONNREFUSED));
     assert_eq!(active.destroy(), None);
-    assert_eq!(server.join().expect("the server saw what it expected"), None);
+    assert_eq!(server.join().expect("the server thread passed its checks"), None);
 }

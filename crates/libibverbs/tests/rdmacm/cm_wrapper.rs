@@ -1,5 +1,5 @@
-//! librdmacm's calls as a C program makes them, and the least around them.
-#![allow(dead_code, reason = "each test uses a part")]
+//! Declarations of the librdmacm calls, and thin wrappers for the tests.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -45,7 +45,7 @@ unsafe extern "C" {
     pub fn rdma_init_qp_attr(id: *mut rdma_cm_id, attr: *mut ibv_qp_attr, mask: *mut c_int) -> c_int;
 }
 
-/// The error of a call that returned -1.
+/// Returns the error of a call that returned −1.
 pub fn error_of(returned: c_int) -> Option<i32> {
     match returned {
         0 => None,
@@ -54,17 +54,17 @@ pub fn error_of(returned: c_int) -> Option<i32> {
     }
 }
 
-/// The ordinary port that stands for an RDMA port.
-pub fn ordinary(port: u16) -> u16 {
+/// Returns the TCP or UDP port that represents an RDMA port.
+pub fn socket_port(port: u16) -> u16 {
     port ^ 1 << 13
 }
 
-/// An address of this machine.
+/// Returns a loopback address.
 pub fn local(port: u16) -> sockaddr_in {
     address(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
 }
 
-/// An address as C has it.
+/// Converts an address to the C structure.
 pub fn address(address: SocketAddrV4) -> sockaddr_in {
     sockaddr_in {
         sin_family: libc::AF_INET as u16,
@@ -78,17 +78,17 @@ pub fn address(address: SocketAddrV4) -> sockaddr_in {
 #[derive(Clone, Copy)]
 pub struct Channel(pub *mut rdma_event_channel);
 
-// SAFETY: librdmacm's calls may come from any thread.
+// SAFETY: the librdmacm calls may come from any thread.
 unsafe impl Send for Channel {}
 
 /// An identifier.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Id(pub *mut rdma_cm_id);
 
-// SAFETY: as of `Channel`.
+// SAFETY: as for `Channel`.
 unsafe impl Send for Id {}
 
-/// An event that was read.
+/// An event from a channel.
 #[derive(Debug)]
 pub struct Event {
     pub raw: *mut rdma_cm_event,
@@ -100,28 +100,28 @@ pub struct Event {
 
 impl Channel {
     pub fn new() -> Self {
-        // SAFETY: no arguments.
+        // SAFETY: the call has no preconditions.
         let channel = unsafe { rdma_create_event_channel() };
         assert!(!channel.is_null(), "{}", io::Error::last_os_error());
         Self(channel)
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as the channel.
+        // SAFETY: the descriptor is open while the channel exists.
         unsafe { BorrowedFd::borrow_raw((*self.0).fd) }
     }
 
-    /// Whether there is an event within `ms`.
+    /// Whether an event arrives within `ms` milliseconds.
     pub fn is_readable(&self, ms: u16) -> bool {
         let mut fds = [PollFd::new(self.fd(), PollFlags::POLLIN)];
-        nix::poll::poll(&mut fds, PollTimeout::from(ms)).expect("can poll") == 1
+        nix::poll::poll(&mut fds, PollTimeout::from(ms)).expect("poll succeeds") == 1
     }
 
-    /// The next event, not acknowledged.
+    /// Reads the next event without acknowledging it.
     pub fn read(&self) -> Event {
-        assert!(self.is_readable(20_000), "no event came");
+        assert!(self.is_readable(20_000), "no event arrived within 20 s");
         let mut raw = ptr::null_mut();
-        // SAFETY: a place for the answer, and what is found there.
+        // SAFETY: the pointer for the result is valid, and the event is live until it is acknowledged.
         unsafe {
             assert_eq!(error_of(rdma_get_cm_event(self.0, &raw mut raw)), None);
             let event = *raw;
@@ -134,7 +134,7 @@ impl Channel {
         }
     }
 
-    /// The next event, acknowledged; it must be of that kind.
+    /// Reads and acknowledges the next event, which must be of this kind.
     pub fn expect(&self, kind: rdma_cm_event_type) -> Event {
         let event = self.read();
         event.acknowledge();
@@ -145,38 +145,38 @@ impl Channel {
 
 impl Event {
     pub fn acknowledge(&self) {
-        // SAFETY: it was read.
+        // SAFETY: the event comes from `rdma_get_cm_event`.
         assert_eq!(error_of(unsafe { rdma_ack_cm_event(self.raw) }), None);
     }
 }
 
 impl Id {
-    /// A new one; a synchronous one without a channel.
+    /// Creates an identifier, a synchronous one if `channel` is `None`.
     pub fn new(channel: Option<&Channel>, ps: rdma_port_space) -> Self {
         let mut id = ptr::null_mut();
         let channel = channel.map_or(ptr::null_mut(), |channel| channel.0);
-        // SAFETY: a place for the answer.
+        // SAFETY: the pointer for the result is valid.
         let made = unsafe { rdma_create_id(channel, &raw mut id, ptr::null_mut(), ps) };
         assert_eq!(error_of(made), None);
         Self(id)
     }
 
-    /// One that listens on a free port of this machine, and that port.
+    /// Creates an identifier that listens on a free loopback port, and returns the port.
     pub fn listening(channel: Option<&Channel>, ps: rdma_port_space, backlog: c_int) -> (Self, u16) {
         let id = Self::new(channel, ps);
         assert_eq!(id.bind(0), None);
-        // SAFETY: the identifier was made.
+        // SAFETY: the identifier is live.
         unsafe {
             assert_eq!(error_of(rdma_listen(id.0, backlog)), None);
             (id, u16::from_be(rdma_get_src_port(id.0)))
         }
     }
 
-    /// One that knows the way to a port of this machine.
+    /// Creates an identifier with a resolved route to a loopback port.
     pub fn routed(channel: &Channel, ps: rdma_port_space, port: u16) -> Self {
         let id = Self::new(Some(channel), ps);
         let mut to = local(port);
-        // SAFETY: the identifier was made.
+        // SAFETY: the identifier is live.
         unsafe {
             let resolved = rdma_resolve_addr(id.0, ptr::null_mut(), (&raw mut to).cast(), 1000);
             assert_eq!(error_of(resolved), None);
@@ -187,49 +187,49 @@ impl Id {
         id
     }
 
-    /// Binds to a port of this machine.
+    /// Binds to a loopback port.
     pub fn bind(&self, port: u16) -> Option<i32> {
         let mut to = local(port);
-        // SAFETY: the identifier was made.
+        // SAFETY: the identifier is live.
         error_of(unsafe { rdma_bind_addr(self.0, (&raw mut to).cast()) })
     }
 
     pub fn connect(&self, qpn: u32, private_data: &[u8]) -> Option<i32> {
         let mut param = param(qpn, private_data);
-        // SAFETY: the identifier was made, and the data lives as long as the call.
+        // SAFETY: the identifier is live, and the private data outlives the call.
         error_of(unsafe { rdma_connect(self.0, &raw mut param) })
     }
 
     pub fn accept(&self, qpn: u32, private_data: &[u8]) -> Option<i32> {
         let mut param = param(qpn, private_data);
-        // SAFETY: as above.
+        // SAFETY: the identifier is live.
         error_of(unsafe { rdma_accept(self.0, &raw mut param) })
     }
 
     pub fn reject(&self, private_data: &[u8]) -> Option<i32> {
         let (data, length) = (private_data.as_ptr(), private_data.len() as u8);
-        // SAFETY: as above.
+        // SAFETY: the identifier is live.
         error_of(unsafe { rdma_reject(self.0, data.cast(), length) })
     }
 
     pub fn establish(&self) -> Option<i32> {
-        // SAFETY: the identifier was made.
+        // SAFETY: the identifier is live.
         error_of(unsafe { rdma_establish(self.0) })
     }
 
     pub fn disconnect(&self) -> Option<i32> {
-        // SAFETY: the identifier was made.
+        // SAFETY: the identifier is live.
         error_of(unsafe { rdma_disconnect(self.0) })
     }
 
     pub fn destroy(self) -> Option<i32> {
-        // SAFETY: the identifier was made; one that is unknown is refused.
+        // SAFETY: the call refuses an unknown identifier.
         error_of(unsafe { rdma_destroy_id(self.0) })
     }
 
-    /// A QP with completion queues of its own.
+    /// Creates a queue pair with completion queues of its own.
     pub fn create_qp(&self, qp_type: ibv_qp_type) {
-        // SAFETY: integers and pointers, for which zeros are valid; the identifier was made.
+        // SAFETY: `ibv_qp_init_attr` consists of integers and pointers, for which zeros are valid. The identifier is live.
         unsafe {
             let mut attr: ibv_qp_init_attr = std::mem::zeroed();
             attr.qp_type = qp_type;
