@@ -12,7 +12,7 @@
 
 use crate::graph::Graph;
 
-/// The greatest number of vertices of a graph that is searched: the number of bits in a [`Bits`].
+/// The greatest number of vertices of a graph that is searched: the number of bits in a `u128`.
 pub const MAX_SEARCH_VERTICES: usize = 128;
 
 /// A set of vertices, one bit each.

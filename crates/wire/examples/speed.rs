@@ -1,7 +1,7 @@
-//! How long parsing, emitting, sealing and verifying take: `cargo run --release -p mitra-wire --example speed`.
+//! Measures parsing, emitting, sealing and verifying: `cargo run --release -p mitra-wire --example speed`.
 //!
-//! Blocks of the operations alternate within one run and the median over the blocks is printed, so that what else the machine
-//! does meets all of them alike. The first row stands twice: the two show what difference is noise.
+//! Blocks of the operations alternate within one run, so that other load on the machine affects all of them alike. The program prints
+//! the median over the blocks. The columns `crc only` and `again` measure the same operation; their difference is the noise.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -26,7 +26,7 @@ pub enum LinkType {
     Ethernet,
     /// An IP packet and nothing before it (101; 228 for IPv4, 229 for IPv6).
     RawIp,
-    /// Linux "cooked" capture, as of the device `any` (113).
+    /// Linux "cooked" capture, which the device `any` produces (113).
     LinuxSll,
     /// Linux "cooked" capture, version 2 (276).
     LinuxSll2,

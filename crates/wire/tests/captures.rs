@@ -1,4 +1,4 @@
-//! Every packet that the kernel's soft-RoCE put on the wire decodes, verifies and is re-emitted byte for byte.
+//! Parses, verifies and re-emits every packet of the captures of the kernel's soft-RoCE.
 
 mod common;
 
@@ -6,7 +6,7 @@ use mitra_wire::frame::{Frame, LinkType, encode};
 use mitra_wire::icrc::verify_frame;
 use mitra_wire::*;
 
-/// Packets in all captures, by tests/data/captures/README.md.
+/// The number of packets in all captures, from tests/data/captures/README.md.
 const PACKETS: usize = 40 + 20 + 30 + 40 + 30 + 20 + 40 + 40 + 168 + 64 + 8 + 8 + 40;
 
 fn each_frame(mut f: impl FnMut(&str, &[u8], Frame<'_>)) {
@@ -43,7 +43,7 @@ fn packets_are_re_emitted_byte_for_byte() {
 }
 
 #[test]
-fn icrcs_verify_and_are_sealed_alike() {
+fn icrcs_verify_and_seal_reproduces_them() {
     each_frame(|name, _, frame| {
         let ident = frame.ident();
         let good = Verdict::Good { ident, solved: false };
@@ -74,7 +74,7 @@ fn unknown_identifications_are_solved_for() {
 }
 
 #[test]
-fn the_same_path_for_another_flag_or_port_is_bad() {
+fn icrc_covers_port_and_dont_fragment_flag() {
     each_frame(|name, _, frame| {
         let ident = frame.ident();
         let path = IcrcPath::new(frame.src, frame.dst);

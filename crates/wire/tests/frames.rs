@@ -1,4 +1,4 @@
-//! Link layers, and what is refused on the way down to the datagram.
+//! Parsing and building of frames: link layers, malformed headers, and the fields that the ICRC covers.
 
 use mitra_wire::frame::{Frame, FrameError, LinkType, encode};
 use mitra_wire::icrc::verify_frame;
@@ -19,8 +19,8 @@ fn ip_packet() -> Vec<u8> {
     frame.split_off(14)
 }
 
-/// The IP packet behind a link header.
-fn behind(link: &[u8], ip: &[u8]) -> Vec<u8> {
+/// Prepends a link header to an IP packet.
+fn prepend(link: &[u8], ip: &[u8]) -> Vec<u8> {
     [link, ip].concat()
 }
 
@@ -31,7 +31,7 @@ fn edited(at: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_link_layer_leads_to_the_datagram() {
+fn datagram_is_found_behind_every_link_layer() {
     let ip = ip_packet();
     let cooked = |protocol: [u8; 2]| [[0; 14].as_slice(), &protocol].concat();
     let cooked2 = |protocol: [u8; 2]| [protocol.as_slice(), &[0; 18]].concat();
@@ -48,7 +48,7 @@ fn every_link_layer_leads_to_the_datagram() {
         (108, vec![0, 0, 0, 2]),
     ];
     for (number, header) in cases {
-        let bytes = behind(&header, &ip);
+        let bytes = prepend(&header, &ip);
         let link = LinkType::from_number(number).unwrap();
         let frame = Frame::parse(link, &bytes).unwrap_or_else(|error| panic!("link {number}: {error}"));
         assert_eq!(frame.src, "10.0.0.1:50000".parse().unwrap());
@@ -57,7 +57,7 @@ fn every_link_layer_leads_to_the_datagram() {
         assert_eq!(frame.datagram, &ip[28..]);
         assert_eq!(verify_frame(&frame), Verdict::Good { ident: 7, solved: false });
         // Padding to the smallest Ethernet frame is not part of the packet.
-        let padded = behind(&bytes, &[0xee; 9]);
+        let padded = prepend(&bytes, &[0xee; 9]);
         assert_eq!(Frame::parse(link, &padded).unwrap().datagram, frame.datagram);
         for len in 0..bytes.len() {
             let error = Frame::parse(link, &bytes[..len]).unwrap_err();
@@ -70,7 +70,7 @@ fn every_link_layer_leads_to_the_datagram() {
 }
 
 #[test]
-fn other_traffic_is_not_roce_even_when_cut() {
+fn other_traffic_is_not_roce_even_when_truncated() {
     let parse = |ip: &[u8]| Frame::parse(LinkType::RawIp, ip).map(|frame| frame.datagram.len());
     assert_eq!(parse(&edited(9, &[6])), Err(FrameError::NotRoce), "TCP");
     assert_eq!(parse(&edited(9, &[6])[..20]), Err(FrameError::NotRoce), "TCP, cut");
@@ -81,7 +81,7 @@ fn other_traffic_is_not_roce_even_when_cut() {
 }
 
 #[test]
-fn contradictions_are_malformed() {
+fn contradictory_headers_are_malformed() {
     let parse = |ip: &[u8]| Frame::parse(LinkType::RawIp, ip).map(|frame| frame.datagram.len());
     let malformed = |ip: &[u8]| matches!(parse(ip), Err(FrameError::Malformed(_)));
     assert!(malformed(&edited(0, &[0x44])), "a header of 16 bytes");
@@ -92,7 +92,7 @@ fn contradictions_are_malformed() {
 }
 
 #[test]
-fn ipv4_options_and_every_invariant_field_are_covered() {
+fn icrc_covers_ipv4_options_and_invariant_fields() {
     // A "no operation" word of options; the lengths follow by hand.
     let mut ip = ip_packet();
     ip.splice(20..20, [1, 1, 1, 1]);
@@ -123,7 +123,7 @@ fn ipv4_options_and_every_invariant_field_are_covered() {
 }
 
 #[test]
-fn ipv6_frames_carry_a_udp_checksum_and_their_invariant_fields() {
+fn ipv6_frame_has_udp_checksum_and_icrc_covers_invariant_fields() {
     let (src, dst) = ("[fd00::1]:50000".parse().unwrap(), "[fd00::2]:4791".parse().unwrap());
     let packet = Packet::new(Transport::Uc, Qpn::new(0x11), Psn::new(1), Message::SendOnly, b"odd");
     let mut datagram = Vec::new();

@@ -11,7 +11,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// CRC-32 the slow way, over the pseudo packet as annex A17 spells it out.
+/// Computes the CRC-32 bit by bit over the pseudo packet of annex A17.
 fn reference(src: SocketAddr, dst: SocketAddr, ident: u16, dont_fragment: bool, covered: &[u8]) -> u32 {
     let udp_len = (8 + covered.len() + 4) as u16;
     let mut bytes = vec![0xff; 8];
@@ -64,7 +64,7 @@ fn sealed(path: &IcrcPath, ident: u16, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn seals_as_the_bit_by_bit_reference() {
+fn seal_matches_bit_by_bit_reference() {
     for (src, dst) in [v4_pair(), v6_pair()] {
         for len in (0..300).chain([1024, 4096, 65_000]) {
             for (ident, df) in [(0, true), (1, true), (0xa55a, false)] {
@@ -79,7 +79,7 @@ fn seals_as_the_bit_by_bit_reference() {
 }
 
 #[test]
-fn congestion_marks_may_change_on_the_way() {
+fn congestion_marks_are_not_covered() {
     let (src, dst) = v4_pair();
     let path = IcrcPath::new(src, dst);
     let mut datagram = sealed(&path, 0, 64);
@@ -88,7 +88,7 @@ fn congestion_marks_may_change_on_the_way() {
 }
 
 #[test]
-fn mapped_addresses_are_ipv4() {
+fn ipv4_mapped_addresses_count_as_ipv4() {
     let (src, dst) = v4_pair();
     let mapped = IcrcPath::new(address("[::ffff:127.0.0.2]:49152"), address("[::ffff:127.0.0.3]:4791"));
     assert_eq!(mapped, IcrcPath::new(src, dst));
@@ -96,7 +96,7 @@ fn mapped_addresses_are_ipv4() {
 }
 
 #[test]
-fn every_identification_is_found() {
+fn every_identification_is_solved_for() {
     let (src, dst) = v4_pair();
     let path = IcrcPath::new(src, dst);
     for ident in (0..=u16::MAX).step_by(251).chain([1, 0xff, 0x100, 0xffff]) {
@@ -111,7 +111,7 @@ fn every_identification_is_found() {
 }
 
 #[test]
-fn every_flipped_bit_is_seen() {
+fn every_flipped_bit_is_detected() {
     for (src, dst) in [v4_pair(), v6_pair()] {
         let path = IcrcPath::new(src, dst);
         let original = sealed(&path, 0, 1024);
@@ -125,7 +125,7 @@ fn every_flipped_bit_is_seen() {
     }
 }
 
-/// The 16 bits that solving gives away: about one in 2^16 random corruptions gets through, and is marked as solved.
+/// Solving for the identification uses 16 of the 32 bits: about one random corruption in 2^16 passes, marked as solved.
 #[test]
 fn solving_misses_about_one_corruption_in_65536() {
     let (src, dst) = v4_pair();

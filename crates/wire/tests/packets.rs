@@ -1,4 +1,4 @@
-//! Literal packets, what parsing refuses, and the round trip of arbitrary packets.
+//! Parsing and emitting of literal packets, malformed packets and arbitrary packets.
 
 mod common;
 
@@ -14,7 +14,7 @@ const WRITE_ONLY_IMM: [u8; 40] = [
 ];
 
 #[test]
-fn a_write_with_immediate() {
+fn write_with_immediate_round_trips() {
     let reth = Reth { va: 0x7fdb_9971_c000, rkey: 0xa05, len: 5 };
     let mut packet = Packet::new(
         Transport::Rc,
@@ -37,7 +37,7 @@ fn a_write_with_immediate() {
 }
 
 #[test]
-fn a_datagram() {
+fn ud_send_round_trips() {
     let bytes = [
         0x64, 0x40, 0x80, 0x01, 0xc0, 0, 0, 1, 0x00, 0, 0, 9, // BTH: migrated, FECN and BECN
         0x80, 0x01, 0, 0, 0, 0, 0, 1, // DETH
@@ -54,7 +54,7 @@ fn a_datagram() {
 }
 
 #[test]
-fn an_atomic_acknowledgement() {
+fn atomic_acknowledgement_round_trips() {
     let bytes = [
         0x12, 0x00, 0xff, 0xff, 0, 0, 0, 0x12, 0, 0, 0x10, 0, // BTH
         0x1f, 0, 0, 7, // AETH
@@ -64,14 +64,14 @@ fn an_atomic_acknowledgement() {
     let packet =
         Packet::new(Transport::Rc, Qpn::new(0x12), Psn::new(0x1000), Message::AtomicAck(aeth, 41), &[]);
     assert_eq!(Packet::parse(&bytes), Ok(packet));
-    // A payload that the operation cannot have is not sent.
+    // A payload is not emitted for an operation without payload.
     let mut out = Vec::new();
     Packet { payload: b"stray", ..packet }.emit_to(&mut out);
     assert_eq!(out, bytes);
 }
 
 #[test]
-fn what_is_no_packet_is_refused() {
+fn malformed_packets_are_refused() {
     let edited = |edits: &[(usize, u8)]| {
         let mut bytes = WRITE_ONLY_IMM.to_vec();
         edits.iter().for_each(|&(at, byte)| bytes[at] = byte);
@@ -83,7 +83,7 @@ fn what_is_no_packet_is_refused() {
     assert_eq!(parse(&WRITE_ONLY_IMM[..28]), Err(ParseError::Truncated { have: 28, need: 32 }));
     assert_eq!(parse(&edited(&[(1, 0xb1)])), Err(ParseError::BadVersion(1)));
     assert_eq!(parse(&WRITE_ONLY_IMM[..39]), Err(ParseError::BadLength(39)));
-    // Pad without payload, payload where there is none.
+    // A pad count without payload, and a payload behind an opcode without payload.
     assert_eq!(parse(&WRITE_ONLY_IMM[..32]), Err(ParseError::BadPad { pad: 3, available: 0 }));
     assert_eq!(parse(&edited(&[(0, 0x0c)])), Err(ParseError::BadPad { pad: 3, available: 12 }));
     assert_eq!(parse(&edited(&[(0, 0x0c), (1, 0)])), Err(ParseError::UnexpectedPayload(12)));
@@ -98,7 +98,7 @@ fn what_is_no_packet_is_refused() {
 #[test]
 fn exactly_the_named_opcodes_parse() {
     for code in 0..=255u8 {
-        // Long enough for any header, without payload where there may be none.
+        // Tries all lengths of headers, because some opcodes allow no payload.
         let parsed = (12..=40).step_by(4).find_map(|len| {
             let mut bytes = vec![0; len];
             bytes[0] = code;
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn what_parses_is_re_emitted(mut bytes in prop::collection::vec(any::<u8>(), 12..80), code in any::<u8>()) {
+    fn parsed_bytes_are_re_emitted_unchanged(mut bytes in prop::collection::vec(any::<u8>(), 12..80), code in any::<u8>()) {
         bytes.truncate(bytes.len() & !3);
         bytes[0] = code & 0x3f;
         bytes[1] &= 0xc0;

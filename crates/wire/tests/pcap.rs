@@ -1,4 +1,4 @@
-//! Capture files of every kind give the same frames; what is corrupt says why.
+//! Reading of capture files in all formats, and errors of corrupt files.
 
 use mitra_wire::pcap::{self, FileError, Reader, Record, Step, records};
 
@@ -40,7 +40,7 @@ impl Ng {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_file_is_read_back() {
     let mut file = pcap::file_header().to_vec();
     file.extend_from_slice(&pcap::record(1_795_226_566_123_456_789, 5));
     file.extend_from_slice(b"hello");
@@ -50,11 +50,11 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn classic_files_of_either_byte_order_and_resolution() {
+fn classic_files_of_both_byte_orders_and_resolutions_are_read() {
     for (magic, tick_ns) in [(0xa1b2_c3d4u32, 1000), (0xa1b2_3c4d, 1)] {
         for big_endian in [false, true] {
             let word = |value: u32| if big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
-            // The upper bits of the link type say that frames end with a check sequence.
+            // The upper bits of the link type mean that frames end with a frame check sequence.
             let header = [word(magic), word(0), word(0), word(0), word(65_535), word(0x2400_0071)].concat();
             let record = [word(3), word(250_000), word(2), word(1500)].concat();
             let file = [&header[..], &record, b"ab"].concat();
@@ -77,7 +77,7 @@ fn classic_files_of_either_byte_order_and_resolution() {
 }
 
 #[test]
-fn pcapng_files() {
+fn pcapng_files_are_read() {
     for big_endian in [false, true] {
         let ng = Ng(big_endian);
         let nanos = [&ng.halves(&[9, 1])[..], &[9, 0, 0, 0], &ng.halves(&[0, 0])].concat();
@@ -96,11 +96,11 @@ fn pcapng_files() {
             ng.packet(0, 7, 3, b"abc"),
             ng.packet(1, 7, 2000, b"abcd"),
             ng.packet(2, 1536, 1, b"a"),
-            // Simple packet: no time, cut by the first interface's snap length, which there is none.
+            // A simple packet has no timestamp. It would be cut to the first interface's snap length, which is unlimited here.
             block(3, &[&ng.words(&[2])[..], b"xy"].concat(), big_endian),
-            // Obsolete packet: a 16-bit interface and a count of drops.
+            // An obsolete packet has a 16-bit interface and a count of drops.
             block(2, &[&ng.halves(&[1, 0])[..], &ng.words(&[0, 9, 2, 2]), b"ob"].concat(), big_endian),
-            // Another section forgets the interfaces, and may have the other byte order.
+            // A new section has no interfaces yet and may have the other byte order.
             Ng(!big_endian).section(),
             Ng(!big_endian).interface(101, 1, &[]),
             block(3, &[&Ng(!big_endian).words(&[9])[..], b"z"].concat(), !big_endian),
@@ -121,7 +121,7 @@ fn pcapng_files() {
 }
 
 #[test]
-fn corrupt_files_say_why() {
+fn corrupt_files_are_refused() {
     let ng = Ng(false);
     let start = [ng.section(), ng.interface(1, 0, &[])].concat();
     let after = |more: &[u8]| records(&[&start[..], more].concat()).find_map(Result::err);
@@ -142,7 +142,7 @@ fn corrupt_files_say_why() {
 }
 
 #[test]
-fn the_reader_asks_for_what_it_lacks() {
+fn reader_requests_missing_bytes() {
     let mut file = pcap::file_header().to_vec();
     file.extend_from_slice(&pcap::record(0, 5));
     file.extend_from_slice(b"hello");

@@ -130,7 +130,7 @@ impl Reader {
             (_, MAGIC_NANOS) => (true, 1),
             _ => return Err(FileError::NotACapture),
         };
-        // The upper half of the link type tells about a frame check sequence, which IP's length cuts off anyway.
+        // The upper half of the link type describes a frame check sequence, which the length in the IP header excludes anyway.
         let Some(link) = u32_at(buf, 20, big_endian) else { return Ok(Step::NeedMore(FILE_HEADER_LEN)) };
         self.format = Format::Classic { big_endian, nanos_per_tick, link: link as u16 };
         Ok(Step::Skip(FILE_HEADER_LEN))

@@ -28,7 +28,7 @@ const REFUSED_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the sender of a DREQ waits for the DREP.
 const DREP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A change that the program is told of.
+/// A change of the connection that is reported to the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionEvent {
     /// A REQ arrived.

@@ -1,10 +1,9 @@
-//! The mirror against what the C compiler makes of the installed headers.
+//! Compares the Rust definitions of the C ABI with the installed headers.
 //!
-//! The C program is written from the lists that the mirror's macro makes, so that every mirrored field is asked for.
-//! The other way, that C has no member or enumerator that the mirror lacks, is read from the program's debug
-//! information, which the compiler writes for all types that it saw.
+//! The test generates a C program from the lists of the `mirror` macro, so that every field is compared. The debug information of
+//! that program shows whether C has a member or an enumerator that the Rust definitions lack.
 
-mod support;
+mod rdma_core;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,7 +11,7 @@ use std::process::Command;
 
 use mitra_libibverbs::abi::{Structure, all_constants, enumerations, opaque_types, structures};
 
-/// How C spells the type.
+/// Returns the C name of the type.
 fn type_in_c(structure: &Structure) -> String {
     match structure.c_path {
         None => format!("{} {}", structure.kind, structure.name),
@@ -25,12 +24,12 @@ fn type_in_c(structure: &Structure) -> String {
     }
 }
 
-/// A field's names in C.
+/// Returns the names of a field in C.
 fn names_in_c<'a>(name: &'a &'static str, c_names: &'a [&'static str]) -> Vec<&'a str> {
     if c_names.is_empty() { vec![name.trim_start_matches("r#")] } else { c_names.to_vec() }
 }
 
-/// The C type that a Rust type of a function slot's signature stands for.
+/// Returns the C type of a Rust type in the signature of a function pointer.
 fn signature_type(rust: &str) -> String {
     if let Some(to) = rust.strip_prefix("*mut ") {
         return format!("{} *", signature_type(to));
@@ -56,7 +55,7 @@ fn signature_type(rust: &str) -> String {
     known.to_owned()
 }
 
-/// The C type of a function slot: `None` for other fields.
+/// Returns the C type of a function pointer field, or `None` for other fields.
 fn slot_type(rust: &str) -> Option<String> {
     let rust = rust.split_whitespace().collect::<Vec<_>>().join(" ");
     if rust == "unused_slot" {
@@ -83,45 +82,45 @@ fn slot_type(rust: &str) -> Option<String> {
     Some(format!("{result} (*)({arguments})"))
 }
 
-/// The C program and what it should print, line by line.
+/// Returns the C program and its expected output, line by line.
 fn program() -> (String, Vec<String>) {
     let mut source = String::from(
         "#include <stddef.h>\n#include <stdio.h>\n#include <time.h>\n#include <rdma/rdma_cma.h>\nint main(void) {\n",
     );
     let mut expected = Vec::new();
-    let mut ask = |what: String, c: String, rust: i64| {
+    let mut compare = |what: String, c: String, rust: i64| {
         let _ = writeln!(source, "    printf(\"{what} = %lld\\n\", (long long)({c}));");
         expected.push(format!("{what} = {rust}"));
     };
     for structure in structures() {
         let (name, c) = (structure.name, type_in_c(structure));
-        ask(format!("sizeof {name}"), format!("sizeof({c})"), structure.size as i64);
-        ask(format!("alignof {name}"), format!("_Alignof({c})"), structure.align as i64);
+        compare(format!("sizeof {name}"), format!("sizeof({c})"), structure.size as i64);
+        compare(format!("alignof {name}"), format!("_Alignof({c})"), structure.align as i64);
         for field in structure.fields {
             let names = names_in_c(&field.name, field.c_names);
             for member in &names {
                 let offset = format!("offsetof({c}, {member})");
-                ask(format!("offsetof {name}.{member}"), offset, field.offset as i64);
+                compare(format!("offsetof {name}.{member}"), offset, field.offset as i64);
             }
             if let Some(slot) = slot_type(field.rust_type) {
                 let same =
                     format!("__builtin_types_compatible_p(__typeof__((({c} *)0)->{}), {slot})", names[0]);
-                ask(format!("signature of {name}.{}", names[0]), same, 1);
+                compare(format!("signature of {name}.{}", names[0]), same, 1);
             }
-            // Of a union without a name, its largest member.
+            // The size of an anonymous union is that of its largest member.
             let size = names.iter().fold("(size_t)0".to_owned(), |largest, member| {
                 let size = format!("sizeof((({c} *)0)->{member})");
                 format!("({largest} > {size} ? {largest} : {size})")
             });
-            ask(format!("sizeof {name}.{}", names.join("|")), size, field.size as i64);
+            compare(format!("sizeof {name}.{}", names.join("|")), size, field.size as i64);
         }
     }
     for constant in all_constants() {
-        ask(constant.name.to_owned(), constant.name.to_owned(), constant.value);
+        compare(constant.name.to_owned(), constant.name.to_owned(), constant.value);
     }
     for (name, size) in enumerations() {
         if name.starts_with("enum ") {
-            ask(format!("sizeof {name}"), format!("sizeof({name})"), *size as i64);
+            compare(format!("sizeof {name}"), format!("sizeof({name})"), *size as i64);
         }
     }
     source.push_str("    return 0;\n}\n");
@@ -129,49 +128,49 @@ fn program() -> (String, Vec<String>) {
 }
 
 #[test]
-fn c_sees_the_same_sizes_offsets_and_values() {
-    let directory = tempfile::tempdir().expect("can make a directory");
+fn sizes_offsets_and_values_match_the_headers() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let (source, expected) = program();
     let path = directory.path().join("layout");
-    support::compile(&source, &path, &["-std=gnu11"]);
-    let said = support::output_of(&mut Command::new(&path));
-    let said: Vec<&str> = said.lines().collect();
-    let wrong: Vec<String> = said
+    rdma_core::compile(&source, &path, &["-std=gnu11"]);
+    let output = rdma_core::output_of(&mut Command::new(&path));
+    let output: Vec<&str> = output.lines().collect();
+    let differences: Vec<String> = output
         .iter()
         .zip(&expected)
         .filter(|(c, rust)| c != rust)
-        .map(|(c, rust)| format!("C: {c}; here: {rust}"))
+        .map(|(c, rust)| format!("C: {c}; Rust: {rust}"))
         .collect();
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert_eq!(said.len(), expected.len());
-    assert!(said.len() > 1000, "only {} facts compared: are the lists whole?", said.len());
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert_eq!(output.len(), expected.len());
+    assert!(output.len() > 1000, "only {} values compared; are the lists complete?", output.len());
 }
 
-/// Of a type without a macro nothing would be compared.
+/// A type that is defined without the macro would not be compared.
 #[test]
-fn every_mirrored_type_comes_from_the_macro() {
+fn every_c_type_is_defined_by_the_macro() {
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/abi");
-    for entry in std::fs::read_dir(directory).expect("the sources are there") {
-        let path = entry.expect("can list the sources").path();
-        let text = std::fs::read_to_string(&path).expect("can read a source");
+    for entry in std::fs::read_dir(directory).expect("the sources are readable") {
+        let path = entry.expect("the sources are readable").path();
+        let text = std::fs::read_to_string(&path).expect("the sources are readable");
         assert!(
             path.ends_with("mirror.rs") || !text.contains("#[repr("),
-            "{} has a type of its own",
+            "{} defines a C type without the macro",
             path.display()
         );
     }
 }
 
-/// One entry of the debug information with its children's names.
+/// An entry of the debug information, with the tags and names of its children.
 struct Entry {
     tag: String,
     name: Option<String>,
     children: Vec<(String, Option<String>)>,
 }
 
-/// The structures, unions and enumerations of an object file with debug information. Anonymous ones have no name.
+/// Returns the structures, unions and enumerations in the debug information of an object file. Anonymous types have no name.
 fn debug_entries(object: &std::path::Path) -> Vec<Entry> {
-    let dump = support::output_of(Command::new("readelf").args(["--debug-dump=info", "-W"]).arg(object));
+    let dump = rdma_core::output_of(Command::new("readelf").args(["--debug-dump=info", "-W"]).arg(object));
     let mut entries: Vec<Entry> = Vec::new();
     let mut depth = 0;
     for line in dump.lines().map(str::trim_start) {
@@ -189,7 +188,7 @@ fn debug_entries(object: &std::path::Path) -> Vec<Entry> {
                 _ => {}
             }
         } else if let Some((_, name)) = line.split_once("DW_AT_name") {
-            // Behind ": (string) " or "(indirect string, offset: 0x…): ".
+            // The name follows ": (string) " or "(indirect string, offset: 0x…): ".
             let name = name.split_whitespace().next_back().map(str::to_owned);
             match (depth, entries.last_mut()) {
                 (1, Some(entry)) => entry.name = name,
@@ -201,7 +200,7 @@ fn debug_entries(object: &std::path::Path) -> Vec<Entry> {
     entries
 }
 
-/// Enumerations that no RoCE device's program meets, since their verbs are not offered.
+/// Enumerations of verbs that Mitra does not offer.
 const NOT_MIRRORED: &[&str] = &[
     "ibv_counter_description",
     "ibv_dm_mask",
@@ -222,12 +221,12 @@ const NOT_MIRRORED: &[&str] = &[
 ];
 
 #[test]
-fn c_has_nothing_that_the_mirror_lacks() {
-    let directory = tempfile::tempdir().expect("can make a directory");
+fn headers_have_no_member_beyond_the_rust_definitions() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let object = directory.path().join("all.o");
     let source = "#include <rdma/rdma_cma.h>\n";
     let every_type = "-fno-eliminate-unused-debug-types";
-    support::compile(
+    rdma_core::compile(
         source,
         &object,
         &["-std=gnu11", "-g", "-c", every_type, "-fno-eliminate-unused-debug-symbols"],
@@ -246,7 +245,7 @@ fn c_has_nothing_that_the_mirror_lacks() {
     };
     let mut seen = BTreeSet::new();
     for entry in &entries {
-        // A structure without a name is a part of another: its size and offsets are compared, its members' names not.
+        // An anonymous structure is part of another type. Its size and offset are compared, but not the names of its members.
         let name = entry.name.as_deref().unwrap_or("ibv_ without a name");
         match entry.tag.as_str() {
             "structure_type" | "union_type" if entry.name.is_some() => {
@@ -262,7 +261,8 @@ fn c_has_nothing_that_the_mirror_lacks() {
                     .iter()
                     .flat_map(|field| names_in_c(&field.name, field.c_names))
                     .collect();
-                // A member without a name is a union whose members the mirror names; the offsets behind it tell.
+                // A member without a name is an anonymous union. Its members are compared by name, and its size by the offsets of
+                // the later members.
                 for member in entry.children.iter().filter_map(|(_, name)| name.as_deref()) {
                     if !known.contains(member) {
                         missing.push(format!("{name}.{member}"));

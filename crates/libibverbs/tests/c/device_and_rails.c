@@ -1,5 +1,5 @@
 /* Scenarios of one process with two queue pairs connected to each other. The process fails its own rails. */
-#include "verbs.h"
+#include "test_support.h"
 
 #include <poll.h>
 #include <sys/un.h>
@@ -66,7 +66,7 @@ static void to_state(struct ibv_qp *qp, enum ibv_qp_state state)
 static void connect_both(void)
 {
 	ready(one), ready(other);
-	connect_to(one, card_of(&end, other)), connect_to(other, card_of(&end, one));
+	connect_to(one, connection_data_of(&end, other)), connect_to(other, connection_data_of(&end, one));
 }
 
 static void pair(struct ibv_srq *srq)
@@ -187,7 +187,7 @@ static void last_wqe_reached(void)
 }
 
 /* Memory is registered after the death of a NIC, and used over connections on another NIC. */
-static void registers_late(void)
+static void registration_after_nic_death(void)
 {
 	pair(NULL);
 	write_well(one, 1);
@@ -259,12 +259,12 @@ static void resets(void)
 }
 
 /* A queue pair that is connected to itself. */
-static void to_itself(void)
+static void connected_to_itself(void)
 {
 	one = make_qp(&end);
 	ready(one);
 	post_recv(one, 1);
-	connect_to(one, card_of(&end, one));
+	connect_to(one, connection_data_of(&end, one));
 	for (int round = 0; round < 4; round++) {
 		strcpy(end.memory, "to itself");
 		memset(end.memory + PAGE, 0, 64);
@@ -292,11 +292,11 @@ static void to_itself(void)
 }
 
 /* The receiver is never ready, and the sender gives up after its RNR retries. */
-static void rnr_retries_end(void)
+static void rnr_retries_are_limited(void)
 {
 	one = make_qp(&end), other = make_qp(&end);
 	ready(one), ready(other);
-	struct card cards[] = { card_of(&end, one), card_of(&end, other) };
+	struct connection_data cards[] = { connection_data_of(&end, one), connection_data_of(&end, other) };
 	connect_with(one, cards[1], 3), connect_with(other, cards[0], 7);
 	post_recv(other, 1);
 	for (int i = 0; i < 3; i++)
@@ -313,7 +313,7 @@ static void rnr_retries_end(void)
 }
 
 /* Both ends lose their NIC with WRITEs in flight. With a completion log all but one WRITE are decided. */
-static void log_decides(void)
+static void completion_log(void)
 {
 	pair(NULL);
 	write_well(one, 1);
@@ -394,18 +394,18 @@ static void solicited(void)
 
 int main(int argc, char **argv)
 {
-	static const struct { const char *name; void (*play)(void); } plays[] = {
+	static const struct { const char *name; void (*run)(void); } scenarios[] = {
 		{ "port_events", port_events }, { "device_fatal", device_fatal }, { "access_error", access_error },
-		{ "last_wqe_reached", last_wqe_reached }, { "registers_late", registers_late },
-		{ "resets", resets }, { "to_itself", to_itself }, { "rnr_retries_end", rnr_retries_end },
-		{ "solicited", solicited }, { "log_decides", log_decides },
+		{ "last_wqe_reached", last_wqe_reached }, { "registration_after_nic_death", registration_after_nic_death },
+		{ "resets", resets }, { "connected_to_itself", connected_to_itself }, { "rnr_retries_are_limited", rnr_retries_are_limited },
+		{ "solicited", solicited }, { "completion_log", completion_log },
 	};
 	CHECK(argc == 2);
 	alarm(60);
 	end = open_end();
-	for (size_t i = 0; i < sizeof plays / sizeof plays[0]; i++) {
-		if (strcmp(argv[1], plays[i].name) == 0) {
-			plays[i].play();
+	for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
+		if (strcmp(argv[1], scenarios[i].name) == 0) {
+			scenarios[i].run();
 			return 0;
 		}
 	}

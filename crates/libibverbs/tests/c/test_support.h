@@ -1,4 +1,4 @@
-/* What the C programs of these tests share: an end with a connection, and checks that say where they failed. */
+/* Shared code of the C test programs: an endpoint with a connection, and checks that report where they failed. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <stdbool.h>
@@ -17,7 +17,7 @@
 			_exit(1); \
 		} \
 	} while (0)
-/* A call that gives NULL, and this errno. */
+/* Checks that a call returns NULL and sets this errno. */
 #define REFUSED(number, call) \
 	do { \
 		errno = 0; \
@@ -37,8 +37,8 @@ struct end {
 	union ibv_gid gid;
 };
 
-/* What one end tells the other. */
-struct card {
+/* The connection data that one endpoint sends to the other. */
+struct connection_data {
 	union ibv_gid gid;
 	uint32_t qpn, rkey;
 	uint64_t addr;
@@ -78,12 +78,12 @@ static struct ibv_qp *make_qp(struct end *end)
 	return qp;
 }
 
-static struct card card_of(struct end *end, struct ibv_qp *qp)
+static struct connection_data connection_data_of(struct end *end, struct ibv_qp *qp)
 {
-	return (struct card){ end->gid, qp->qp_num, end->mr->rkey, (uintptr_t)end->memory };
+	return (struct connection_data){ end->gid, qp->qp_num, end->mr->rkey, (uintptr_t)end->memory };
 }
 
-/* A multicast group that no other test uses at the same time. */
+/* Returns the GID of a multicast group that no other test process uses. */
 static inline union ibv_gid mcast_gid(int n)
 {
 	static pid_t own;
@@ -98,7 +98,7 @@ static void ready(struct ibv_qp *qp)
 	CHECK(ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
 }
 
-static void connect_with(struct ibv_qp *qp, struct card peer, int rnr_retry)
+static void connect_with(struct ibv_qp *qp, struct connection_data peer, int rnr_retry)
 {
 	struct ibv_qp_attr rtr = {
 		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer.qpn, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
@@ -111,7 +111,7 @@ static void connect_with(struct ibv_qp *qp, struct card peer, int rnr_retry)
 		| IBV_QP_MAX_QP_RD_ATOMIC) == 0);
 }
 
-static void connect_to(struct ibv_qp *qp, struct card peer)
+static void connect_to(struct ibv_qp *qp, struct connection_data peer)
 {
 	connect_with(qp, peer, 7);
 }
@@ -136,7 +136,7 @@ static bool is_empty(struct ibv_cq *cq)
 	return true;
 }
 
-/* A signalled WRITE of 8 bytes from one end's memory to another's. */
+/* Posts a signalled WRITE of 8 bytes from the endpoint's memory to a remote address. */
 static int post_write(struct ibv_qp *qp, struct end *end, uint64_t wr_id, uint64_t addr, uint32_t rkey)
 {
 	struct ibv_sge sge = { (uintptr_t)end->memory, 8, end->mr->lkey };

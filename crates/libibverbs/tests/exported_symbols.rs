@@ -1,13 +1,13 @@
-//! The table of entry points against the installed library, and the version script against the linker.
+//! Compares the symbol table with the installed library, and checks the version script with the linker.
 
-mod support;
+mod rdma_core;
 
 use std::fmt::Write as _;
 use std::process::Command;
 
 use mitra_libibverbs::symbols::{NODES, SONAME, symbols, version_script};
 
-/// The table as `readelf` would print it.
+/// Returns the symbol table in the form of `readelf`.
 fn table() -> Vec<(String, String)> {
     let mut table: Vec<_> = symbols()
         .map(|symbol| {
@@ -20,27 +20,27 @@ fn table() -> Vec<(String, String)> {
     table
 }
 
-/// Compares what a library exports with the table, naming only the differences.
+/// Checks that a library exports exactly the symbols of the table.
 fn assert_exports_the_table(library: &str) {
-    let (table, exported) = (table(), support::definitions(library));
-    let lacks: Vec<_> = table.iter().filter(|symbol| !exported.contains(symbol)).collect();
-    let adds: Vec<_> = exported.iter().filter(|symbol| !table.contains(symbol)).collect();
+    let (table, exported) = (table(), rdma_core::definitions(library));
+    let missing: Vec<_> = table.iter().filter(|symbol| !exported.contains(symbol)).collect();
+    let extra: Vec<_> = exported.iter().filter(|symbol| !table.contains(symbol)).collect();
     assert!(
-        lacks.is_empty() && adds.is_empty(),
-        "{library} lacks {lacks:#?}, and has beyond the table {adds:#?}"
+        missing.is_empty() && extra.is_empty(),
+        "{library} does not export {missing:#?}; it exports {extra:#?}, which are not in the table"
     );
-    assert_eq!(table.len(), exported.len(), "the table names something twice");
+    assert_eq!(table.len(), exported.len(), "the table has duplicates");
     assert_eq!(expected_nodes(), nodes(library));
 }
 
-/// The version nodes of a library with their parents, in order.
+/// Returns the version nodes of a library with their parents, in order.
 fn nodes(library: &str) -> Vec<(String, Option<String>)> {
-    let said = support::output_of(Command::new("readelf").args(["-V", "-W"]).arg(library));
-    let definitions = said.split("Version needs section").next().unwrap_or_default();
+    let output = rdma_core::output_of(Command::new("readelf").args(["-V", "-W"]).arg(library));
+    let definitions = output.split("Version needs section").next().unwrap_or_default();
     let mut nodes: Vec<(String, Option<String>)> = Vec::new();
     for line in definitions.lines() {
         if let Some((_, name)) = line.split_once("  Name: ") {
-            // The first is the library itself.
+            // The base definition is the library itself.
             if !line.contains("Flags: BASE") {
                 nodes.push((name.trim().to_owned(), None));
             }
@@ -60,14 +60,14 @@ fn expected_nodes() -> Vec<(String, Option<String>)> {
 }
 
 #[test]
-fn the_table_is_what_the_installed_library_exports() {
-    assert_exports_the_table(&support::installed_library());
+fn table_matches_the_installed_library() {
+    assert_exports_the_table(&rdma_core::installed_library());
 }
 
-/// Links a library of empty functions with the script: it must export the table, no more and no less.
+/// Links a library of empty functions with the version script.
 #[test]
-fn a_library_linked_with_the_script_exports_the_table() {
-    let directory = tempfile::tempdir().expect("can make a directory");
+fn library_linked_with_version_script_exports_the_table() {
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
     let mut source = String::from("void not_in_the_table(void) {}\n");
     for symbol in symbols() {
         let name = symbol.name;
@@ -84,10 +84,10 @@ fn a_library_linked_with_the_script_exports_the_table() {
         };
     }
     let script = directory.path().join("version.map");
-    std::fs::write(&script, version_script()).expect("can write the script");
+    std::fs::write(&script, version_script()).expect("the temporary directory is writable");
     let library = directory.path().join(SONAME);
     let version_script = format!("-Wl,--version-script={}", script.display());
     let soname = format!("-Wl,-soname,{SONAME}");
-    support::compile(&source, &library, &["-w", "-shared", "-fPIC", &version_script, &soname]);
+    rdma_core::compile(&source, &library, &["-w", "-shared", "-fPIC", &version_script, &soname]);
     assert_exports_the_table(library.to_str().expect("temporary paths are UTF-8"));
 }

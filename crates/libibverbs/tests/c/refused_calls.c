@@ -1,5 +1,5 @@
 /* Invalid calls and their errors: one process with two queue pairs connected to each other. */
-#include "verbs.h"
+#include "test_support.h"
 
 static struct end end;
 
@@ -175,7 +175,7 @@ static void shared_receives(void)
 static void requests(void)
 {
 	struct ibv_qp *a = make_qp(&end), *b = make_qp(&end);
-	struct card to = card_of(&end, b);
+	struct connection_data to = connection_data_of(&end, b);
 	struct ibv_sge sge[2] = { { (uintptr_t)end.memory, 8, end.mr->lkey } };
 	struct ibv_send_wr second = { .wr_id = 2, .sg_list = sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
 		.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { to.addr + PAGE, to.rkey } };
@@ -184,7 +184,7 @@ static void requests(void)
 	first.next = &second;
 	CHECK(ibv_post_send(a, &first, &bad) == EINVAL && bad == &first);
 	ready(a), ready(b);
-	connect_to(a, to), connect_to(b, card_of(&end, a));
+	connect_to(a, to), connect_to(b, connection_data_of(&end, a));
 
 	const struct ibv_send_wr good = second;
 #define SECOND(number, field, value) \
@@ -242,10 +242,10 @@ static void built_requests(void)
 	struct ibv_qp *a = ibv_create_qp_ex(end.context, &init), *b = make_qp(&end);
 	struct ibv_qp_ex *qpx = ibv_qp_to_qp_ex(a);
 	CHECK(a && qpx && !ibv_qp_to_qp_ex(b));
-	struct card to = card_of(&end, b);
+	struct connection_data to = connection_data_of(&end, b);
 	struct ibv_sge many[17] = { { 0 } };
 	ready(a), ready(b);
-	connect_to(a, to), connect_to(b, card_of(&end, a));
+	connect_to(a, to), connect_to(b, connection_data_of(&end, a));
 #define WRITE(id) \
 	qpx->wr_id = (id), qpx->wr_flags = IBV_SEND_SIGNALED; \
 	ibv_wr_rdma_write(qpx, to.rkey, to.addr + PAGE); \
@@ -298,7 +298,7 @@ static void names_of_memory(void)
 	uint64_t iova = 0x7000000000;
 	struct ibv_qp *a = make_qp(&end), *b = make_qp(&end);
 	ready(a), ready(b);
-	connect_to(a, card_of(&end, b)), connect_to(b, card_of(&end, a));
+	connect_to(a, connection_data_of(&end, b)), connect_to(b, connection_data_of(&end, a));
 	struct ibv_mr *mr = ibv_reg_mr_iova(end.pd, end.memory + PAGE, PAGE, iova, ALL);
 	CHECK(mr);
 	strcpy(end.memory, "named");

@@ -1,5 +1,5 @@
 /* Scenarios of two connected processes, each with a device of its own. */
-#include "verbs.h"
+#include "test_support.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -9,7 +9,7 @@
 
 static struct end end;
 static struct ibv_qp *qp;
-static struct card peer;
+static struct connection_data peer;
 static int to_peer;
 static pid_t child;
 
@@ -38,7 +38,7 @@ static void meet(void)
 static void connect_ends(void)
 {
 	qp = make_qp(&end);
-	struct card mine = card_of(&end, qp);
+	struct connection_data mine = connection_data_of(&end, qp);
 	tell(&mine, sizeof mine);
 	hear(&peer, sizeof peer);
 	ready(qp);
@@ -176,7 +176,7 @@ static void forks(void)
 			CHECK(memcmp(&own.gid, &end.gid, sizeof own.gid) != 0);
 			struct ibv_qp *one = make_qp(&own), *other = make_qp(&own);
 			ready(one), ready(other);
-			connect_to(one, card_of(&own, other)), connect_to(other, card_of(&own, one));
+			connect_to(one, connection_data_of(&own, other)), connect_to(other, connection_data_of(&own, one));
 			CHECK(post_write(one, &own, 1, (uintptr_t)own.memory + PAGE, own.mr->rkey) == 0);
 			CHECK(next(own.cq).status == IBV_WC_SUCCESS);
 			exit(0);
@@ -201,7 +201,7 @@ static void *acknowledge(void *cq)
 }
 
 /* ibv_destroy_cq waits until all events of the queue are acknowledged, and no new event is delivered meanwhile. */
-static void late(void)
+static void late_acknowledgement(void)
 {
 	connect_ends();
 	if (child) {
@@ -260,7 +260,7 @@ static void destroyed_while_polled(void)
 }
 
 /* The peer has closed its end: posted receives, up to the queue's depth, wait until a send fails. */
-static void parted(void)
+static void peer_closed(void)
 {
 	connect_ends();
 	if (!child) {
@@ -364,7 +364,7 @@ static void shared_receives(void)
 		struct ibv_qp_init_attr init = plain_init(&end);
 		init.srq = srq;
 		CHECK(qp = qps[i] = ibv_create_qp(end.pd, &init));
-		struct card mine = card_of(&end, qp);
+		struct connection_data mine = connection_data_of(&end, qp);
 		tell(&mine, sizeof mine);
 		hear(&peer, sizeof peer);
 		ready(qp);
@@ -424,7 +424,7 @@ static void read_only(void)
 	struct ibv_recv_wr wr = { .wr_id = 7, .sg_list = &sge, .num_sge = 1 }, *bad;
 	CHECK(ibv_post_srq_recv(init.srq, &wr, &bad) == 0);
 	CHECK(qp = ibv_create_qp(end.pd, &init));
-	struct card mine = card_of(&end, qp);
+	struct connection_data mine = connection_data_of(&end, qp);
 	tell(&mine, sizeof mine);
 	hear(&peer, sizeof peer);
 	ready(qp);
@@ -448,11 +448,11 @@ static void on_alarm(int signal)
 }
 
 /* A program that calls exit in a signal handler, at any point of its execution. */
-static void ends_in_a_handler(void)
+static void exits_in_signal_handler(void)
 {
 	connect_ends();
 	struct ibv_qp *second = make_qp(&end), *first = qp;
-	struct card mine = card_of(&end, second);
+	struct connection_data mine = connection_data_of(&end, second);
 	tell(&mine, sizeof mine);
 	hear(&peer, sizeof peer);
 	ready(second);
@@ -570,10 +570,10 @@ static void multicast(void)
 
 int main(int argc, char **argv)
 {
-	static const struct { const char *name; void (*play)(void); } plays[] = {
-		{ "unmapped", unmapped }, { "killed", killed }, { "killed_idle", killed_idle }, { "forks", forks }, { "late", late },
-		{ "destroyed_while_polled", destroyed_while_polled }, { "ends_in_a_handler", ends_in_a_handler },
-		{ "parted", parted }, { "read_only", read_only }, { "sleepers", sleepers }, { "shared_receives", shared_receives },
+	static const struct { const char *name; void (*run)(void); } scenarios[] = {
+		{ "unmapped", unmapped }, { "killed", killed }, { "killed_idle", killed_idle }, { "forks", forks }, { "late_acknowledgement", late_acknowledgement },
+		{ "destroyed_while_polled", destroyed_while_polled }, { "exits_in_signal_handler", exits_in_signal_handler },
+		{ "peer_closed", peer_closed }, { "read_only", read_only }, { "sleepers", sleepers }, { "shared_receives", shared_receives },
 		{ "multicast", multicast },
 	};
 	int fds[2];
@@ -585,9 +585,9 @@ int main(int argc, char **argv)
 	close(fds[child != 0]);
 	alarm(60);
 	end = open_end();
-	for (size_t i = 0; i < sizeof plays / sizeof plays[0]; i++) {
-		if (strcmp(argv[1], plays[i].name) == 0) {
-			plays[i].play();
+	for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
+		if (strcmp(argv[1], scenarios[i].name) == 0) {
+			scenarios[i].run();
 			if (child)
 				exit_well(child);
 			return 0;
