@@ -7,11 +7,12 @@ use std::{env, fs};
 use super::table::SECTIONS;
 
 const BEGINNING: &str = "\
-# Programs that run on Mitra, unmodified
+# Unmodified programs that run on Mitra
 
-What `cargo test --test programs` runs, on Debian 12's packages and the preloaded library: each line is a test, this page is
-written from the same table, and a line that says why not is tested to fail.
-Most are a server and a client, each under `mitra run`; what tells them address and port is left out here.
+`cargo test --test programs` runs these programs with Debian 12's packages and the preloaded library. Each row is a test, and this
+page is generated from the table of the tests. A row that gives a reason is tested to fail.
+
+Most rows are a server and a client, each under `mitra run`. The options that pass an address and a port are omitted here.
 ";
 
 fn document() -> String {
@@ -23,7 +24,7 @@ fn document() -> String {
         }
         let options = section.under.iter().map(|option| format!("{option} ")).collect::<String>();
         if let Some(fault) = section.fault {
-            let _ = writeln!(text, "First, or only: `mitra run {options}--fault '{fault}' --`.\n");
+            let _ = writeln!(text, "The first (or only) process runs under `mitra run {options}--fault '{fault}' --`.\n");
         }
         let _ = writeln!(text, "| `mitra run {options}--` | |\n|---|---|");
         for command in section.works {
@@ -45,5 +46,5 @@ pub(crate) fn compare() -> Result<(), String> {
     if fs::read_to_string(&path).unwrap_or_default() == document() {
         return Ok(());
     }
-    Err("docs/compatibility.md is not as the table; run MITRA_WRITE_DOCS=1 cargo test --test programs document".to_owned())
+    Err("docs/compatibility.md differs from the table; run MITRA_WRITE_DOCS=1 cargo test --test programs document".to_owned())
 }

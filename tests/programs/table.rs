@@ -50,15 +50,15 @@ pub(crate) struct Failure {
     pub(crate) because: &'static str,
 }
 
-const XRC: &str = "XRC is absent: `ibv_open_xrcd` answers EOPNOTSUPP";
+const XRC: &str = "XRC is not supported: `ibv_open_xrcd` fails with EOPNOTSUPP";
 const LID: &str =
-    "qperf addresses its peer by LID alone, which no RoCE device has; `-cm 1` (RC tests) gives it an address";
-const ODP: &str = "on-demand paging is absent, and the device says so";
+    "qperf addresses its peer by LID only, and a RoCE device has no LID; with `-cm 1` (RC tests), it uses an IP address";
+const ODP: &str = "on-demand paging is not supported, as the device attributes show";
 
 pub(crate) static SECTIONS: &[Section] = &[
     Section {
         title: "ibverbs-utils",
-        about: "`-c` compares the bytes received, `-e` sleeps on completion events, `-N` posts by `ibv_wr_*`.",
+        about: "`-c` compares the received bytes, `-e` sleeps until completion events, `-N` posts by `ibv_wr_*`.",
         under: &[],
         fault: None,
         shape: Shape::Pair,
@@ -85,7 +85,7 @@ pub(crate) static SECTIONS: &[Section] = &[
             Failure {
                 command: "ibv_rc_pingpong -g 0 -j",
                 says: "Device doesn't support dm allocation",
-                because: "device memory is absent, and the device says so",
+                because: "device memory is not supported, as the device attributes show",
             },
         ],
     },
@@ -158,8 +158,8 @@ pub(crate) static SECTIONS: &[Section] = &[
     },
     Section {
         title: "perftest, UC and UD",
-        about: "Nobody sends again what is lost: a UC message that is longer than the receiving socket's buffer (`mitra devices` \
-                tells its size) may not arrive, and `-a`, which waits for one of 8 MiB, then waits for ever.",
+        about: "UC and UD do not retransmit. A UC message that is longer than the receive buffer of the socket (`mitra devices` \
+                prints its size) may be lost. `-a` waits for a message of 8 MiB, possibly forever.",
         under: &[],
         fault: None,
         shape: Shape::Pair,
@@ -180,12 +180,12 @@ pub(crate) static SECTIONS: &[Section] = &[
         fails: &[Failure {
             command: "ib_send_lat -F -c UD -g",
             says: "Couldn't attach QP to MultiCast group",
-            because: "perftest's own groups are IPv6 ones, and the NIC's address is an IPv4 one; with `-M` it works (below)",
+            because: "perftest's default groups are IPv6 groups, and the NIC has an IPv4 address; with `-M` it works (next section)",
         }],
     },
     Section {
         title: "perftest, multicast",
-        about: "`GROUP` is an IPv4 one, another for each end: 239.1.2.3 is `0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3`.",
+        about: "`GROUP` is an IPv4 group, a different one for each end: 239.1.2.3 is `0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3`.",
         under: &[],
         fault: None,
         shape: Shape::Groups,
@@ -211,7 +211,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     },
     Section {
         title: "UCX",
-        about: "`rc_v` is `rc_verbs` for data and `ud_verbs` to connect, `ud_v` is `ud_verbs` alone.",
+        about: "`rc_v` uses `rc_verbs` for data and `ud_verbs` to connect; `ud_v` uses `ud_verbs` only.",
         under: &[],
         fault: None,
         shape: Shape::Pair,
@@ -242,12 +242,12 @@ pub(crate) static SECTIONS: &[Section] = &[
         fails: &[Failure {
             command: "UCX_TLS=rc_verbs UCX_NET_DEVICES=mitra0:1 ucx_perftest -n 1000 -w 10 -t tag_lat",
             says: "no auxiliary transport",
-            because: "UCX connects RC through UD: it needs both, whatever the NIC",
+            because: "UCX connects RC queue pairs over UD, so it needs both transports on any NIC",
         }],
     },
     Section {
         title: "libfabric",
-        about: "`-c` compares the bytes received.",
+        about: "`-c` compares the received bytes.",
         under: &[],
         fault: None,
         shape: Shape::Fabric,
@@ -263,7 +263,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     },
     Section {
         title: "OpenMPI",
-        about: "`check` is [`tests/programs/mpi_check.c`](../tests/programs/mpi_check.c): it compares the numbers of allreduce, \
+        about: "`check` is [`tests/programs/mpi_check.c`](../tests/programs/mpi_check.c): it compares the results of allreduce, \
                 broadcast, send and receive up to 1 MiB, and of put, get, fetch-and-add and compare-and-swap.",
         under: &[],
         fault: None,
@@ -277,7 +277,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     },
     Section {
         title: "rdmacm-utils",
-        about: "`-V` compares the bytes received.",
+        about: "`-V` compares the received bytes.",
         under: &[],
         fault: None,
         shape: Shape::Rping,
@@ -294,7 +294,7 @@ pub(crate) static SECTIONS: &[Section] = &[
         fails: &[Failure {
             command: "rstream -C 10",
             says: "rsocket failed: Operation not supported",
-            because: "rsockets need librdmacm's own insides, which stand behind none of Mitra's identifiers",
+            because: "rsockets access private data that librdmacm keeps behind its identifiers, and Mitra's identifiers do not have it",
         }],
     },
     Section {
@@ -308,7 +308,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     },
     Section {
         title: "rdmacm-utils: multicast",
-        about: "`-l` has no message come back to its sender.",
+        about: "With `-l`, a sender does not receive its own messages.",
         under: &[],
         fault: None,
         shape: Shape::Mckey,
@@ -338,7 +338,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     },
     Section {
         title: "qperf, connected by rdma_cm",
-        about: "`ver_*` compare what atomics return with what they should.",
+        about: "`ver_*` compare the values that atomics return with the expected ones.",
         under: &[],
         fault: None,
         shape: Shape::Qperf,
@@ -359,7 +359,7 @@ pub(crate) static SECTIONS: &[Section] = &[
         fails: &[],
     },
     Section {
-        title: "Two rails, and nothing happens",
+        title: "Two rails without a failure",
         about: "",
         under: &["--rails", "2"],
         fault: None,
@@ -376,7 +376,7 @@ pub(crate) static SECTIONS: &[Section] = &[
     },
     Section {
         title: "Two rails: multicast",
-        about: "As all datagrams, on rail 0.",
+        about: "Multicast uses rail 0, as all datagrams do.",
         under: &["--rails", "2"],
         fault: None,
         shape: Shape::Mckey,
@@ -384,9 +384,9 @@ pub(crate) static SECTIONS: &[Section] = &[
         fails: &[],
     },
     Section {
-        title: "Two rails, and one dies",
-        about: "The link of the server's first rail goes down after it has executed the 2000th request, before it acknowledges \
-                that; the queue pairs must move.",
+        title: "Two rails, of which one fails",
+        about: "The link of the server's first rail goes down after the server's NIC has executed the 2000th request, and before it \
+                acknowledges that request. The queue pairs must move to the other rail.",
         under: &["--rails", "2"],
         fault: Some("rail0 link-down@5:2000"),
         shape: Shape::Pair,
@@ -414,8 +414,8 @@ pub(crate) static SECTIONS: &[Section] = &[
         fails: &[],
     },
     Section {
-        title: "Two rails, and one dies: OpenMPI",
-        about: "So does the first rail of each process here.",
+        title: "Two rails, of which one fails: OpenMPI",
+        about: "The link of each process's first rail goes down after its NIC has executed the 500th request.",
         under: &["--rails", "2"],
         fault: Some("rail0 link-down@5:500"),
         shape: Shape::Mpi,
