@@ -24,7 +24,10 @@ fn document() -> String {
         }
         let options = section.under.iter().map(|option| format!("{option} ")).collect::<String>();
         if let Some(fault) = section.fault {
-            let _ = writeln!(text, "The first (or only) process runs under `mitra run {options}--fault '{fault}' --`.\n");
+            let _ = writeln!(
+                text,
+                "The first (or only) process runs under `mitra run {options}--fault '{fault}' --`.\n"
+            );
         }
         let _ = writeln!(text, "| `mitra run {options}--` | |\n|---|---|");
         for command in section.works {

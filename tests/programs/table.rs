@@ -51,8 +51,7 @@ pub(crate) struct Failure {
 }
 
 const XRC: &str = "XRC is not supported: `ibv_open_xrcd` fails with EOPNOTSUPP";
-const LID: &str =
-    "qperf addresses its peer by LID only, and a RoCE device has no LID; with `-cm 1` (RC tests), it uses an IP address";
+const LID: &str = "qperf addresses its peer by LID only, and a RoCE device has no LID; with `-cm 1` (RC tests), it uses an IP address";
 const ODP: &str = "on-demand paging is not supported, as the device attributes show";
 
 pub(crate) static SECTIONS: &[Section] = &[
