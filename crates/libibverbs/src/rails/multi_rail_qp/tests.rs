@@ -14,7 +14,7 @@ use mitra_verbs::{
 
 use super::*;
 use crate::rails::multi_rail::MultiRail;
-use crate::rails::rendezvous::Rendezvous;
+use crate::rails::rendezvous::{Query, Rendezvous, Subject};
 
 /// Time after which a query that nobody answers fails, in these tests.
 const QUERY_TIMEOUT: Duration = Duration::from_millis(300);
@@ -296,4 +296,24 @@ fn deferred_sends_are_signalled_as_the_queue_pair_says() {
     let unsignalled = a.write(1, b.remote()).with_flags(SendFlags::empty());
     a.qp.post_send(&[unsignalled]).expect("the request is valid");
     assert_eq!(completions(&a, &b, 1, || b.answer_peers()), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn burst_of_queries_does_not_disable_rendezvous() {
+    let (local, peer) = (device(), device());
+    let qp = create_qp(&peer, &VirtualCq::new(None));
+    let rendezvous = &local.domain().rendezvous;
+    let burst: Vec<_> = (0..300)
+        .map(|key| Query::new(rendezvous, rand_id(), gids(&peer), Subject::Region(Key(key))))
+        .collect();
+    drop(burst);
+    let info = thread::scope(|scope| {
+        let answer = scope.spawn(|| rendezvous.query_connection(rand_id(), gids(&peer)[0], qp.qpn()));
+        while !answer.is_finished() {
+            peer.answer_queries(&peer.qps());
+            thread::yield_now();
+        }
+        answer.join().expect("a query does not panic")
+    });
+    assert!(info.is_ok(), "{info:?}");
 }

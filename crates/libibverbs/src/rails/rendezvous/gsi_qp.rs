@@ -22,7 +22,9 @@ const MAX_HANDLES: usize = 256;
 /// The queue pair and its memory.
 pub(super) struct GsiQp {
     nic: LocalNic,
-    cq: CqId,
+    recv_cq: CqId,
+    /// A queue of its own, so that many sends in a row cannot overflow the receives' queue.
+    send_cq: CqId,
     qpn: Qpn,
     memory: Arc<Buffer>,
     mr: Mr,
@@ -30,6 +32,8 @@ pub(super) struct GsiQp {
     handles: VecDeque<(Gid, AhId)>,
     /// Datagrams sent so far. The send slots are used in turn.
     sent: u64,
+    /// Datagrams whose completion was polled. Their send slots are free.
+    completed: u64,
     wcs: Vec<Wc>,
 }
 
@@ -40,14 +44,14 @@ impl GsiQp {
     /// The error of the NIC, for instance if queue pair 1 is in use.
     pub(super) fn new(nic: &LocalNic) -> Result<GsiQp> {
         let p = &nic.provider;
-        let cq = p.create_cq(4 * SLOTS as u32, None)?;
         let depth = SLOTS as u32;
+        let (recv_cq, send_cq) = (p.create_cq(depth, None)?, p.create_cq(depth, None)?);
         let cap = QpCap { send_wrs: depth, recv_wrs: depth, send_sges: 1, recv_sges: 1, inline: 0 };
         let qpn = p.create_qp(&QpInitAttr {
             qp_type: QpType::Gsi,
             pd: nic.pd,
-            send_cq: cq,
-            recv_cq: cq,
+            send_cq,
+            recv_cq,
             srq: None,
             cap,
             sq_sig_all: true,
@@ -59,8 +63,18 @@ impl GsiQp {
         // The first half of the memory is for receives, the second for sends.
         let memory = Arc::new(Buffer::new(2 * SLOTS as usize * SLOT_BYTES));
         let mr = p.reg_mr(nic.pd, Arc::clone(&memory), Access::LOCAL_WRITE)?;
-        let nic = nic.clone();
-        let gsi = GsiQp { nic, cq, qpn, memory, mr, handles: VecDeque::new(), sent: 0, wcs: Vec::new() };
+        let gsi = GsiQp {
+            nic: nic.clone(),
+            recv_cq,
+            send_cq,
+            qpn,
+            memory,
+            mr,
+            handles: VecDeque::new(),
+            sent: 0,
+            completed: 0,
+            wcs: Vec::new(),
+        };
         (0..SLOTS).try_for_each(|slot| gsi.post_recv(slot))?;
         Ok(gsi)
     }
@@ -73,15 +87,26 @@ impl GsiQp {
     /// Sends a datagram. It is lost if the queue is full, the NIC has failed, or it is too long, as it may be lost on the wire.
     pub(super) fn send(&mut self, to: Gid, bytes: &[u8]) {
         let Ok(ah) = self.address_handle(to) else { return };
-        if bytes.len() > MAX_MESSAGE {
+        if bytes.len() > MAX_MESSAGE || !self.has_free_send_slot() {
             return;
         }
         let slot = SLOTS + self.sent % SLOTS;
-        self.sent += 1;
         self.memory.write_at(slot as usize * SLOT_BYTES, bytes);
         let data = Data::sge(self.mr.sge(slot * SLOT_BYTES as u64, bytes.len() as u32));
         let to = UdDestination { ah, qpn: Qpn::new(1), qkey: GSI_QKEY };
-        let _ = self.nic.provider.post_send(self.qpn, &[SendWr::new(slot, SendOp::Send, data).to(to)]);
+        let posted = self.nic.provider.post_send(self.qpn, &[SendWr::new(slot, SendOp::Send, data).to(to)]);
+        self.sent += u64::from(posted.is_ok());
+    }
+
+    /// Returns whether the next send slot is free. Polls for completed sends only if none is known to be.
+    fn has_free_send_slot(&mut self) -> bool {
+        if self.sent - self.completed == SLOTS {
+            self.wcs.clear();
+            // A dead NIC completes nothing; the virtual queue pairs detect its death.
+            let _ = self.nic.provider.poll_cq(self.send_cq, SLOTS as usize, &mut self.wcs);
+            self.completed += self.wcs.len() as u64;
+        }
+        self.sent - self.completed < SLOTS
     }
 
     fn address_handle(&mut self, to: Gid) -> Result<AhId> {
@@ -104,7 +129,7 @@ impl GsiQp {
         let mut wcs = std::mem::take(&mut self.wcs);
         wcs.clear();
         // A dead NIC receives nothing; the virtual queue pairs detect its death.
-        let _ = self.nic.provider.poll_cq(self.cq, SLOTS as usize, &mut wcs);
+        let _ = self.nic.provider.poll_cq(self.recv_cq, SLOTS as usize, &mut wcs);
         for wc in wcs.iter().filter(|wc| wc.opcode == WcOpcode::Recv && wc.status == WcStatus::Success) {
             let mut bytes = [0; SLOT_BYTES];
             let len = (wc.byte_len as usize).min(SLOT_BYTES);
