@@ -9,6 +9,9 @@ use mitra_verbs::{Gid, Key, SendWr, WcStatus};
 
 use super::rendezvous::{Query, Rendezvous, Subject};
 
+/// Queries that are outstanding ahead of need, at most: fewer than the datagrams that queue pair 1 of the peer takes at once.
+const MAX_QUERIES: usize = 16;
+
 /// The keys that are imported into the virtual queue pair, and the queries for others.
 #[derive(Default)]
 pub(super) struct RegionKeys {
@@ -26,7 +29,8 @@ pub(super) enum Lookup {
     Found(RemoteRegion),
     /// The peer has no region with this key.
     NotFound,
-    /// A request that uses the key fails with this status: the peer does not answer, or its answer is malformed.
+    /// A request that uses the key fails with this status: the peer does not answer, or its answer is malformed or
+    /// about another region.
     Failed(WcStatus),
 }
 
@@ -41,9 +45,19 @@ impl RegionKeys {
         self.imported.contains(&key) || self.queries.contains_key(&key)
     }
 
+    /// Returns whether the number of outstanding queries permits one more ahead of need.
+    pub(super) fn may_prefetch(&self) -> bool {
+        self.queries.len() < MAX_QUERIES
+    }
+
     /// Queries the peer for a key. Never blocks. `id` must be unpredictable.
     pub(super) fn request(&mut self, rendezvous: &Arc<Rendezvous>, id: u64, peer: &[Gid], key: Key) {
         self.queries.insert(key, Query::new(rendezvous, id, peer.to_vec(), Subject::Region(key)));
+    }
+
+    /// Sends the outstanding queries again that are due. Never blocks.
+    pub(super) fn resend_due(&mut self) {
+        self.queries.values_mut().for_each(Query::resend_if_due);
     }
 
     /// Returns the state of a key that is not imported. Never blocks.
@@ -53,8 +67,8 @@ impl RegionKeys {
             Poll::Pending => Lookup::Pending,
             Poll::Ready(Ok(None)) => Lookup::NotFound,
             Poll::Ready(Ok(Some(body))) => match RemoteRegion::decode(&body) {
-                Ok(region) => Lookup::Found(region),
-                Err(_) => Lookup::Failed(WcStatus::BadResponse),
+                Ok(region) if region.at(0).rkey == key => Lookup::Found(region),
+                Ok(_) | Err(_) => Lookup::Failed(WcStatus::BadResponse),
             },
             Poll::Ready(Err(_)) => Lookup::Failed(WcStatus::RetryExceeded),
         }

@@ -1,6 +1,7 @@
 //! The state of a [`super::MultiRailQp`] under its lock.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use mitra_failover::{Completion, ConnectInfo, VirtualQp};
 use mitra_verbs::{QpAttr, QpState, Result, RnrTimer, SendWr};
@@ -23,6 +24,8 @@ pub(super) struct Inner {
     pub(super) region_keys: RegionKeys,
     /// Posted sends that wait for the keys of a region of the peer, and all sends posted behind them, in posting order.
     pub(super) deferred: VecDeque<SendWr>,
+    /// The time since when the oldest deferred send waits to fail, behind sends that are outstanding.
+    pub(super) failing_since: Option<Instant>,
     /// Reused by every poll.
     pub(super) scratch: Vec<Completion>,
     /// Present once the peer has closed its end.
@@ -50,6 +53,7 @@ impl Inner {
             attr: QpAttr::default(),
             region_keys: RegionKeys::default(),
             deferred: VecDeque::new(),
+            failing_since: None,
             scratch: Vec::new(),
             peer_closed: None,
             bounce_ring: None,

@@ -5,6 +5,8 @@
 //! behind it, while the peer is queried. `ibv_post_send` never blocks: the polls of the completion queue and the
 //! progress thread post the deferred requests in order when the answer is there.
 
+use std::time::Instant;
+
 use mitra_failover::RemoteRegion;
 use mitra_verbs::{Error, PostError, QpState, Result, SendFlags, SendWr, WcStatus};
 
@@ -93,11 +95,22 @@ impl MultiRailQp {
         for (index, wr) in wrs.iter().enumerate() {
             self.check_room("send queue", used + index, depth)
                 .and_then(|()| inner.sender().check_send(wr))
-                .and_then(|()| self.request_region(inner, wr))
                 .map_err(|error| PostError { index, error })?;
         }
+        self.prefetch_regions(inner, wrs.iter()).map_err(|error| PostError { index: 0, error })?;
         inner.deferred.extend(wrs.iter().map(|wr| self.with_default_flags(wr)));
         Ok(())
+    }
+
+    /// Queries the peer for the regions that requests name, in order, as far as the number of outstanding queries permits.
+    fn prefetch_regions<'a>(
+        &self,
+        inner: &mut Inner,
+        mut wrs: impl Iterator<Item = &'a SendWr>,
+    ) -> Result<()> {
+        wrs.try_for_each(|wr| {
+            if inner.region_keys.may_prefetch() { self.request_region(inner, wr) } else { Ok(()) }
+        })
     }
 
     /// Queries the peer for the region that a request names, unless its keys are known or requested.
@@ -111,6 +124,15 @@ impl MultiRailQp {
         Ok(())
     }
 
+    /// Queries the peer for the region that the oldest deferred request names, and for those that the next ones name.
+    fn request_next_regions(&self, inner: &mut Inner) -> Result<()> {
+        let deferred = std::mem::take(&mut inner.deferred);
+        let front = deferred.front().map_or(Ok(()), |wr| self.request_region(inner, wr));
+        let requested = front.and_then(|()| self.prefetch_regions(inner, deferred.iter()));
+        inner.deferred = deferred;
+        requested
+    }
+
     /// Posts the deferred requests whose keys are known by now, in order. Never blocks.
     pub(super) fn post_deferred(&self, inner: &mut Inner) {
         if inner.deferred.is_empty() {
@@ -119,14 +141,11 @@ impl MultiRailQp {
         if inner.state == QpState::Err {
             return self.flush_deferred(inner);
         }
-        if let Some(peer_closed) = &mut inner.peer_closed {
-            for wr in inner.deferred.drain(..) {
-                peer_closed.withhold_send(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.wc_opcode()));
-            }
-            inner.region_keys.cancel_queries();
-            return;
+        if inner.peer_closed.is_some() {
+            return self.withhold_deferred(inner);
         }
         self.domain.rendezvous.poll();
+        inner.region_keys.resend_due();
         loop {
             let ready = inner.deferred.iter().take_while(|wr| inner.region_keys.can_post(wr)).count();
             if post_oldest(inner, ready).is_err() {
@@ -151,8 +170,7 @@ impl MultiRailQp {
                     }
                 }
                 Lookup::NotQueried => {
-                    let wr = inner.deferred.front().cloned();
-                    if wr.is_none_or(|wr| self.request_region(inner, &wr).is_err()) {
+                    if self.request_next_regions(inner).is_err() {
                         return self.fail_front(inner, WcStatus::LocalQpOperation);
                     }
                     return;
@@ -166,14 +184,40 @@ impl MultiRailQp {
     /// outstanding, because completions are in posting order; the next [`MultiRailQp::post_deferred`] tries again. Does nothing
     /// either when the virtual queue pair has ended: [`MultiRailQp::collect`] then decides how the requests end.
     fn fail_front(&self, inner: &mut Inner, status: WcStatus) {
-        if inner.sender().outstanding() > 0 || inner.sender().close_reason().is_some() {
+        if inner.sender().close_reason().is_some() {
             return;
         }
+        if inner.sender().outstanding() > 0 {
+            // Unsignalled requests complete only with a signalled one behind them, and none will be posted any more.
+            let since = *inner.failing_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < self.domain.rendezvous.timeout() {
+                return;
+            }
+        }
         self.take_completions(inner);
+        if inner.state == QpState::Err {
+            return self.flush_deferred(inner);
+        }
+        if inner.peer_closed.is_some() {
+            return self.withhold_deferred(inner);
+        }
+        if inner.sender().close_reason().is_some() {
+            return;
+        }
         let Some(wr) = inner.deferred.pop_front() else { return };
-        self.complete_send(&wr, status);
         inner.fail();
+        self.take_completions(inner);
+        self.complete_send(&wr, status);
         self.flush_deferred(inner);
+    }
+
+    /// Withholds the completions of the deferred requests, because the peer has closed its end.
+    fn withhold_deferred(&self, inner: &mut Inner) {
+        let Some(peer_closed) = &mut inner.peer_closed else { return };
+        for wr in inner.deferred.drain(..) {
+            peer_closed.withhold_send(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.wc_opcode()));
+        }
+        inner.region_keys.cancel_queries();
     }
 
     /// Flushes the deferred requests of a queue pair in ERR.

@@ -38,14 +38,18 @@ fn gids(device: &MultiRail) -> Vec<Gid> {
 }
 
 fn create_qp(device: &MultiRail, cq: &Arc<VirtualCq>) -> Arc<MultiRailQp> {
+    create_qp_with(device, cq, DEPTH, true)
+}
+
+fn create_qp_with(device: &MultiRail, cq: &Arc<VirtualCq>, depth: u32, sq_sig_all: bool) -> Arc<MultiRailQp> {
     let init = QpInitAttr {
         qp_type: QpType::Rc,
         pd: device.domain().pd(),
         send_cq: CqId(0),
         recv_cq: CqId(0),
         srq: None,
-        cap: QpCap { send_wrs: DEPTH, recv_wrs: DEPTH, ..QpCap::default() },
-        sq_sig_all: true,
+        cap: QpCap { send_wrs: depth, recv_wrs: DEPTH, ..QpCap::default() },
+        sq_sig_all,
     };
     let (send_cq, recv_cq) = (Arc::clone(cq), Arc::clone(cq));
     device
@@ -64,9 +68,13 @@ struct End {
 
 impl End {
     fn new() -> End {
+        End::with(DEPTH, true)
+    }
+
+    fn with(depth: u32, sq_sig_all: bool) -> End {
         let device = device();
         let cq = VirtualCq::new(None);
-        let qp = create_qp(&device, &cq);
+        let qp = create_qp_with(&device, &cq, depth, sq_sig_all);
         let memory = Arc::new(Buffer::new(64));
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mr = device.domain().register(&memory, access).expect("memory can be registered");
@@ -103,7 +111,10 @@ impl End {
 
 /// Connects two ends as the transitions to RTS do.
 fn connected() -> (End, End) {
-    let (a, b) = (End::new(), End::new());
+    connect(End::new(), End::new())
+}
+
+fn connect(a: End, b: End) -> (End, End) {
     for (end, peer) in [(&a, &b), (&b, &a)] {
         let info = peer.qp.local_info().expect("the NICs are alive");
         let mut inner = lock(&end.qp.inner);
@@ -296,6 +307,47 @@ fn deferred_sends_are_signalled_as_the_queue_pair_says() {
     let unsignalled = a.write(1, b.remote()).with_flags(SendFlags::empty());
     a.qp.post_send(&[unsignalled]).expect("the request is valid");
     assert_eq!(completions(&a, &b, 1, || b.answer_peers()), [(1, WcStatus::Success)]);
+}
+
+#[test]
+fn deferred_send_fails_behind_unsignalled_sends() {
+    let (a, b) = connect(End::with(DEPTH, false), End::new());
+    b.post_recv(10);
+    let unsignalled = a.send(1).with_flags(SendFlags::empty());
+    a.qp.post_send(&[unsignalled, a.write(2, b.remote())]).expect("the requests are valid");
+    // Nobody answers the query. Nothing signalled is behind the first request, so the queue pair flushes it.
+    let found = completions(&a, &b, 2, || {});
+    assert_eq!(found, [(1, WcStatus::Flushed), (2, WcStatus::RetryExceeded)]);
+}
+
+#[test]
+fn answer_about_another_region_completes_with_bad_response() {
+    let (a, b) = connected();
+    let other = b.device.domain().register(&Arc::new(Buffer::new(64)), Access::LOCAL_WRITE);
+    let other = other.expect("memory can be registered").remote().encode();
+    a.qp.post_send(&[a.write(1, b.remote())]).expect("the request is valid");
+    let rendezvous = &b.device.domain().rendezvous;
+    let found = completions(&a, &b, 1, || {
+        rendezvous.take_received().iter().for_each(|query| rendezvous.answer(query, Some(other.clone())));
+    });
+    assert_eq!(found, [(1, WcStatus::BadResponse)]);
+}
+
+#[test]
+fn many_unknown_rkeys_are_all_resolved() {
+    const REGIONS: u32 = 300;
+    let (a, b) = connect(End::with(REGIONS, true), End::new());
+    let memory = Arc::new(Buffer::new(64));
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let region = |_| b.device.domain().register(&memory, access).expect("memory can be registered");
+    let regions: Vec<_> = (0..REGIONS).map(region).collect();
+    let wrs: Vec<_> = (0..).zip(&regions).map(|(wr_id, mr)| a.write(wr_id, mr.remote().at(0))).collect();
+    // One half at once, the other while keys of the first are still unknown.
+    let (first, second) = wrs.split_at(wrs.len() / 2);
+    a.qp.post_send_all(first).expect("the requests are valid");
+    second.iter().for_each(|wr| a.qp.post_send(std::slice::from_ref(wr)).expect("the request is valid"));
+    let found = completions(&a, &b, REGIONS as usize, || b.answer_peers());
+    assert_eq!(found, (0..REGIONS.into()).map(|wr_id| (wr_id, WcStatus::Success)).collect::<Vec<_>>());
 }
 
 #[test]

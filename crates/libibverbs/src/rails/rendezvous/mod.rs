@@ -104,6 +104,11 @@ impl Rendezvous {
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &Message::Answer(answer)));
     }
 
+    /// Returns the time after which a query without an answer fails.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// Takes the datagrams that have arrived on all rails. Never blocks.
     pub(super) fn poll(&self) {
         for (rail, gsi_qp) in self.gsi_qps.iter().enumerate() {
@@ -136,6 +141,7 @@ pub(super) struct Query {
     started: Instant,
     /// How often the query was sent.
     transmissions: u32,
+    next_transmission: Instant,
 }
 
 impl Query {
@@ -144,14 +150,17 @@ impl Query {
     pub(super) fn new(rendezvous: &Arc<Rendezvous>, id: u64, peer: Vec<Gid>, subject: Subject) -> Query {
         lock(&rendezvous.outstanding).insert(id, OutstandingQuery { peer: peer.clone(), answer: None });
         let rendezvous = Arc::clone(rendezvous);
-        let mut query = Query { rendezvous, id, peer, subject, started: Instant::now(), transmissions: 0 };
+        let now = Instant::now();
+        let (started, next_transmission) = (now, now);
+        let mut query = Query { rendezvous, id, peer, subject, started, transmissions: 0, next_transmission };
         query.transmit_if_due();
         query
     }
 
     /// Sends the query, on the rails in turn, if [`RESEND_INTERVAL`] has passed since the last time.
     fn transmit_if_due(&mut self) {
-        if self.started.elapsed() < RESEND_INTERVAL * self.transmissions {
+        let now = Instant::now();
+        if now < self.next_transmission {
             return;
         }
         let rail = self.transmissions as usize % self.peer.len().max(1);
@@ -159,6 +168,12 @@ impl Query {
             lock(gsi_qp).send(*gid, &encode(self.id, &Message::Query(self.subject)));
         }
         self.transmissions += 1;
+        self.next_transmission = now + RESEND_INTERVAL;
+    }
+
+    /// Sends the query again if that is due and no answer has arrived. Never blocks.
+    pub(super) fn resend_if_due(&mut self) {
+        let _ = self.poll();
     }
 
     /// Returns the answer that the last [`Rendezvous::poll`] found, or sends the query again if that is due. Never blocks.
