@@ -6,6 +6,8 @@ use std::ptr;
 
 use mitra_verbs::Error;
 
+use super::logging;
+
 /// Returns the `errno` value of an error, as the manual pages of the verbs list them.
 pub(crate) fn errno_of(error: &Error) -> c_int {
     match error {
@@ -19,6 +21,8 @@ pub(crate) fn errno_of(error: &Error) -> c_int {
 
 /// Logs why a verb fails, at debug level.
 pub(crate) fn log_failure(verb: &str, reason: &dyn Display) {
+    // Verbs can fail before the device is opened, which installs the subscriber as well.
+    logging::install();
     tracing::debug!("{verb}: {reason}");
 }
 
