@@ -187,8 +187,11 @@ impl Recovery {
 
     /// Handles a failed send or a flushed receive: distinguishes a failure of the rail from one of the request.
     fn on_flush_or_error(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
-        if !self.fence.is_idle() || self.is_closed() {
-            return; // the fence or the closing flushes the queues
+        if !self.fence.is_idle() {
+            return; // the fence flushes the queues
+        }
+        if let Some(reason) = self.close_reason() {
+            return self.on_error_after_close(dp, wc, reason);
         }
         match wc.status {
             WcStatus::RetryExceeded | WcStatus::LocalQpOperation => {
@@ -207,6 +210,17 @@ impl Recovery {
                 dp.send_mut().on_request_error(seq, status, undecided);
                 self.close(dp, CloseReason::RequestError);
             }
+        }
+    }
+
+    /// Handles an error completion that is polled after the vQP has closed. The closing itself flushes the queues. An error that the
+    /// responder or the local NIC reported for this request arrived before that, and decides the request: the peer's Closed message can
+    /// overtake the NAK that caused it.
+    fn on_error_after_close(&mut self, dp: &mut Datapath, wc: &Wc, reason: CloseReason) {
+        let is_decided =
+            !matches!(wc.status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
+        if is_decided {
+            dp.send_mut().on_request_error(wc.wr_id, wc.status, UnresolvedError::Undecided(reason));
         }
     }
 

@@ -64,7 +64,11 @@ impl MultiRailQp {
     fn complete(&self, inner: &mut Inner, completion: &Completion) {
         let is_receive = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
         let (status, vendor_err) = wc_status(completion.outcome);
-        if status != WcStatus::Success
+        let is_ended_by_peer = matches!(
+            completion.outcome,
+            Outcome::Failed(WcStatus::Flushed) | Outcome::Unresolved(UnresolvedError::Undecided(_))
+        );
+        if is_ended_by_peer
             && inner.vqp.close_reason() == Some(CloseReason::PeerClosed)
             && inner.state != QpState::Err
         {

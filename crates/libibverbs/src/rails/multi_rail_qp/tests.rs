@@ -369,3 +369,29 @@ fn burst_of_queries_does_not_disable_rendezvous() {
     });
     assert!(info.is_ok(), "{info:?}");
 }
+
+#[test]
+fn refused_request_reports_the_refusal_when_the_peer_closes_at_once() {
+    /// More than one poll of the virtual queue pair takes.
+    const BEFORE: u64 = 40;
+    let (a, b) = connect(End::with(64, true), End::new());
+    a.qp.post_send(&[a.write(100, b.remote())]).expect("the request is valid");
+    assert_eq!(completions(&a, &b, 1, || b.answer_peers()), [(100, WcStatus::Success)]);
+    let outside = RemoteAddr { addr: b.remote().addr + 4096, ..b.remote() };
+    let mut wrs: Vec<_> = (0..BEFORE).map(|wr_id| a.write(wr_id, b.remote())).collect();
+    wrs.extend([a.write(BEFORE, outside), a.send(BEFORE + 1)]);
+    // Without polls, a post sends at most 16 requests.
+    wrs.chunks(16).for_each(|wrs| a.qp.post_send(wrs).expect("the requests are valid"));
+    // Meanwhile all completions arrive, and the message of the peer that it has closed its end.
+    while !b.qp.has_ended() {
+        b.qp.make_progress();
+    }
+    for _ in 0..50 {
+        b.qp.make_progress();
+        thread::sleep(Duration::from_millis(1));
+    }
+    let found = completions(&a, &b, wrs.len(), || {});
+    let mut expected: Vec<_> = (0..BEFORE).map(|wr_id| (wr_id, WcStatus::Success)).collect();
+    expected.extend([(BEFORE, WcStatus::RemoteAccess), (BEFORE + 1, WcStatus::Flushed)]);
+    assert_eq!(found, expected);
+}
