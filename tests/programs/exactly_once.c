@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WINDOW = 48, KINDS = 3, SLOTS = 64, SLOT = 256, RECVS = 256, PATIENCE = 60 };
+enum { WINDOW = 48, KINDS = 3, SLOTS = 64, SLOT = 256, RECVS = 256, TIMEOUT = 60 };
 
 #define CHECK(what, ok) \
 	do { \
@@ -249,7 +249,7 @@ static int drive(int fd, const struct end *peer, uint64_t rounds)
 			} else if (wc[i].opcode == IBV_WC_FETCH_ADD && memory->fetched[wc[i].wr_id % WINDOW] != wc[i].wr_id)
 				wrong++;
 		}
-		CHECK("a completion", time(NULL) - last < PATIENCE);
+		CHECK("a completion", time(NULL) - last < TIMEOUT);
 	}
 	struct findings found;
 	move(fd, &rounds, sizeof rounds, false);

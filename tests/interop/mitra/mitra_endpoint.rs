@@ -22,7 +22,7 @@ pub(super) const SILENCE: Noise =
 pub(super) const VOID: Noise = Noise { drop_ppm: 1_000_000, ..SILENCE };
 
 /// The time after which a wait fails; far longer than any step takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A software NIC with one region and one queue pair.
 pub(super) struct MitraEndpoint {
@@ -212,7 +212,7 @@ impl MitraEndpoint {
     pub(super) fn wait(&self, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
         let start = Instant::now();
         while !done()? {
-            ensure!(start.elapsed() < PATIENCE, "nothing came");
+            ensure!(start.elapsed() < TIMEOUT, "nothing came");
             sleep(Duration::from_micros(100));
         }
         Ok(())
