@@ -1,7 +1,7 @@
 //! The bytes of a register that one process writes in several pieces while others read it.
 //!
 //! A register has two slots, which successive writes use in turn, so that the previous value stays readable
-//! during a write. A checksum detects a torn slot (uBFT's sub-slots; agreement.md §8). The writer posts its
+//! during a write. A checksum detects a torn slot (as the sub-slots of uBFT, ASPLOS 2023). The writer posts its
 //! next write to a slot only after its previous write is acknowledged.
 
 /// The size of a slot's header, in bytes: the sequence number (8), the length of the contents (4), and the

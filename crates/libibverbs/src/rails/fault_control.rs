@@ -1,4 +1,4 @@
-//! What `mitra fault` and `mitra status` ask of a running device.
+//! The requests of `mitra fault` to a running device.
 
 use std::sync::Weak;
 
