@@ -30,7 +30,7 @@ pub(crate) enum Event {
     /// Placements of a NIC reach memory.
     Placement(usize),
     /// An asynchronous event of a NIC reaches its host.
-    AsyncEvent(usize, AsyncEvent),
+    AsyncReport(usize, AsyncEvent),
     /// A turn of an application, and its number.
     AppTurn(usize, u64),
     /// The end of a host's pause, and its number.
@@ -171,7 +171,7 @@ impl Fabric {
                     self.reschedule(n);
                 }
             }
-            Event::AsyncEvent(n, event) => {
+            Event::AsyncReport(n, event) => {
                 self.nics[n].async_events.push_back(event);
                 self.wake_apps(self.nics[n].host);
             }

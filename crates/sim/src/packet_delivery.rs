@@ -342,7 +342,7 @@ impl Fabric {
     fn report_fatal(&mut self, n: usize) {
         if self.nic_rng.chance(self.config.nic.fatal_event_ppm) {
             let at = self.now + self.config.nic.fatal_event_delay.sample(&mut self.nic_rng);
-            self.queue.push(at, Event::AsyncEvent(n, AsyncEvent::DeviceFatal));
+            self.queue.push(at, Event::AsyncReport(n, AsyncEvent::DeviceFatal));
         }
     }
 }

@@ -250,7 +250,7 @@ fn message_waits_for_its_receive() {
 #[test]
 fn message_waiting_for_receive_survives_failover() {
     for completion_log in [false, true] {
-        let mut pair = VqpPair::new(2, Config { completion_log: completion_log, ..config() });
+        let mut pair = VqpPair::new(2, Config { completion_log, ..config() });
         pair.recv(1, 0, 64);
         pair.poll_times(&[0, 1], 10);
         (0..4).for_each(|i| pair.send_message(100 + i, 1000 + i));
