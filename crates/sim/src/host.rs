@@ -11,7 +11,7 @@ use crate::fabric::{Event, Fabric};
 pub(crate) struct HostState {
     pub(crate) name: String,
     pub(crate) paused: bool,
-    /// The number of pauses so far. An end that was scheduled for an earlier pause is ignored.
+    /// The number of pauses so far. It identifies the current pause: the scheduled end of an earlier one is ignored.
     pub(crate) pauses: u64,
     /// The number of calls that changed something. An application whose turn makes none is idle.
     pub(crate) activity: u64,
@@ -33,7 +33,7 @@ impl HostState {
         }
     }
 
-    /// Returns the simulated address of a buffer. The address is counted up and independent of the real one,
+    /// Returns the simulated address of a buffer. The addresses are consecutive and independent of the real ones,
     /// so that runs repeat.
     pub(crate) fn address_of(&mut self, buffer: &Arc<Buffer>) -> u64 {
         let next = &mut self.next_address;

@@ -34,7 +34,7 @@ pub(crate) struct NicState {
     pub(crate) detached: bool,
     /// Whether a new NIC has taken its place.
     pub(crate) replaced: bool,
-    /// Which of the faults in `faults` already took effect: `dead`, `hung`, `link_up`.
+    /// Whether the death that `faults` records has taken effect. The same holds for `hung` and `link_up`.
     pub(crate) dead: bool,
     pub(crate) hung: bool,
     pub(crate) link_up: bool,
