@@ -1,6 +1,6 @@
-//! Byzantine processes. One of them runs the protocol itself, more than once at the same time, and not by all its rules: so it proposes, signs
-//! and proves several things, in good form; and by whim it tampers with what comes of that. It has its own signer only, and the
-//! memories bind it as everybody.
+//! Byzantine processes. A Byzantine process runs several instances of the protocol at once, with different inputs and without
+//! some of its rules. It thereby proposes, signs and proves different values in valid form. With a seed, it also changes the
+//! instances' operations at random. It has only its own signing key, and the memories enforce its permissions.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -16,32 +16,32 @@ use mitra_consensus::{
 /// A process of a world in which some are Byzantine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Actor<P, F: Process> {
-    /// It keeps to the protocol.
+    /// A process that follows the protocol.
     Correct(P),
-    /// It does not.
+    /// A process that does not.
     Byzantine(ByzantineProcess<F>),
 }
 
-/// A process that does not keep to the protocol.
+/// A process that does not follow the protocol: several instances `F` of it, whose operations the adversary may change.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ByzantineProcess<F: Process> {
     processes: u8,
-    /// What it is to some and what it is to others.
-    faces: Vec<F>,
-    whim: Option<AdversaryRng>,
-    /// Cells that it has read: it may write them, or parts of them.
-    seen: Vec<F::Cell>,
+    instances: Vec<F>,
+    /// `None` if the process only runs its instances.
+    adversary: Option<AdversaryRng>,
+    /// Cells that the process has read. It may write them, or parts of them.
+    read_cells: Vec<F::Cell>,
 }
 
-/// So many cells it keeps in mind.
-const SEEN: usize = 24;
+/// The maximum number of cells that a Byzantine process keeps.
+const MAX_READ_CELLS: usize = 24;
 
-/// A source of bad ideas: SplitMix64.
+/// Pseudo-random numbers of a Byzantine process (SplitMix64). The state is part of the process's state, and therefore hashable.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct AdversaryRng(pub(crate) u64);
 
 impl AdversaryRng {
-    /// Less than `n`.
+    /// Returns a number below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -50,38 +50,44 @@ impl AdversaryRng {
     }
 }
 
-/// Cells that can be forged.
+/// Register contents from which a Byzantine process forges others.
 pub trait Forge: Sized {
-    /// Says what this says, and passes off the other's signatures as those of everybody for it.
+    /// Returns the value of this cell with the signatures of the other cell, attributed to all processes. The signatures do not
+    /// belong to the value, so a correct process must reject the result.
     #[must_use]
     fn forge(&self, other: &Self) -> Self;
 }
 
-/// So many processes' signatures are forged, more than there are.
-const FORGED: u8 = 6;
+/// The number of processes to which a forged cell attributes signatures: more than any world has.
+const FORGED_SIGNERS: u8 = 6;
 
 impl<V: Clone, S: Clone> Forge for Signed<V, S> {
     fn forge(&self, other: &Self) -> Self {
-        let theirs: Vec<&S> = other.by.values().chain(self.by.values()).collect();
-        let by = |p: u8| Some((ProcessId(p), (*theirs.get(usize::from(p) % theirs.len().max(1))?).clone()));
-        Signed { value: self.value.clone(), by: (0..FORGED).filter_map(by).collect::<BTreeMap<_, _>>() }
+        let signatures: Vec<&S> = other.by.values().chain(self.by.values()).collect();
+        let by = |p: u8| {
+            Some((ProcessId(p), (*signatures.get(usize::from(p) % signatures.len().max(1))?).clone()))
+        };
+        Signed {
+            value: self.value.clone(),
+            by: (0..FORGED_SIGNERS).filter_map(by).collect::<BTreeMap<_, _>>(),
+        }
     }
 }
 
 impl<V: Clone, S: Clone> Forge for broadcast::Slot<V, S> {
     fn forge(&self, other: &Self) -> Self {
-        let said = self.proof.as_ref().or(self.witness.as_ref()).or(self.copy.as_ref());
+        let claimed = self.proof.as_ref().or(self.witness.as_ref()).or(self.copy.as_ref());
         let signed = other.witness.as_ref().or(other.proof.as_ref()).or(other.copy.as_ref());
-        let forged = said.zip(signed).map(|(said, signed)| said.forge(signed));
+        let forged = claimed.zip(signed).map(|(claimed, signed)| claimed.forge(signed));
         broadcast::Slot { copy: self.copy.clone(), witness: forged.clone(), proof: forged }
     }
 }
 
 impl<V: Clone, S: Clone> Forge for cheap_quorum::Slot<V, S> {
     fn forge(&self, other: &Self) -> Self {
-        let said = self.proof.as_ref().or(self.value.as_ref());
+        let claimed = self.proof.as_ref().or(self.value.as_ref());
         let signed = other.value.as_ref().or(other.proof.as_ref());
-        let forged = said.zip(signed).map(|(said, signed)| said.forge(signed));
+        let forged = claimed.zip(signed).map(|(claimed, signed)| claimed.forge(signed));
         cheap_quorum::Slot { value: forged.clone(), proof: forged, panic: self.panic }
     }
 }
@@ -92,7 +98,7 @@ impl<V: Clone, S: Clone> Forge for fast_and_robust::Cell<V, S> {
         match (self, other) {
             (Quorum(a), Quorum(b)) => Quorum(a.forge(b)),
             (Backup(a), Backup(b)) => Backup(a.forge(b)),
-            // Of the wrong kind, where it was read from the other part.
+            // A cell of Cheap Quorum is replaced by a cell of the backup, which has the wrong kind.
             (Quorum(_), _) => other.clone(),
             (Backup(_) | Empty, _) => Empty,
         }
@@ -100,84 +106,97 @@ impl<V: Clone, S: Clone> Forge for fast_and_robust::Cell<V, S> {
 }
 
 impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
-    /// One of `processes` processes. Without a seed for its whims it only has several faces.
-    pub fn new(processes: u8, faces: Vec<F>, whim: Option<u64>) -> ByzantineProcess<F> {
-        ByzantineProcess { processes, faces, whim: whim.map(AdversaryRng), seen: Vec::new() }
+    /// Creates one of `processes` processes. Without a seed, the process runs its instances and changes none of their operations.
+    pub fn new(processes: u8, instances: Vec<F>, adversary_seed: Option<u64>) -> ByzantineProcess<F> {
+        ByzantineProcess {
+            processes,
+            instances,
+            adversary: adversary_seed.map(AdversaryRng),
+            read_cells: Vec::new(),
+        }
     }
 
     fn handle(&mut self, input: Input<F::Cell, F::Message>, out: &mut Actions<F>) {
         if let Input::Response { memory, id, response } = input {
-            let (face, id) = id.part(self.parts());
-            let face = face as usize;
-            if face < self.faces.len() {
-                if let (Response::Cells(cells), Some(whim)) = (&response, &mut self.whim) {
+            let (instance, id) = id.part(self.parts());
+            let instance = instance as usize;
+            if instance < self.instances.len() {
+                if let (Response::Cells(cells), Some(adversary)) = (&response, &mut self.adversary) {
                     for cell in cells.iter().filter(|cell| **cell != F::Cell::default()) {
-                        match self.seen.len() < SEEN {
-                            true => self.seen.push(cell.clone()),
-                            false => self.seen[whim.below(SEEN as u64) as usize] = cell.clone(),
+                        match self.read_cells.len() < MAX_READ_CELLS {
+                            true => self.read_cells.push(cell.clone()),
+                            false => {
+                                let replaced = adversary.below(MAX_READ_CELLS as u64) as usize;
+                                self.read_cells[replaced] = cell.clone();
+                            }
                         }
                     }
                 }
-                self.tell(face, Input::Response { memory, id, response }, out);
+                self.deliver(instance, Input::Response { memory, id, response }, out);
             }
         } else {
-            (0..self.faces.len()).for_each(|face| self.tell(face, input.clone(), out));
+            (0..self.instances.len()).for_each(|instance| self.deliver(instance, input.clone(), out));
         }
     }
 
-    /// Those that ask for operations: the faces, and the process beside them.
+    /// Returns the number of parts that invoke operations: the instances, and the adversary.
     fn parts(&self) -> u64 {
-        self.faces.len() as u64 + 1
+        self.instances.len() as u64 + 1
     }
 
-    fn tell(&mut self, face: usize, input: Input<F::Cell, F::Message>, out: &mut Actions<F>) {
+    fn deliver(&mut self, instance: usize, input: Input<F::Cell, F::Message>, out: &mut Actions<F>) {
         let mut actions = Vec::new();
-        self.faces[face].handle(input, &mut actions);
+        self.instances[instance].handle(input, &mut actions);
         for action in actions {
             match action {
-                Action::Invoke { memory, id, op } => self.ask((face, id), memory, op, out),
+                Action::Invoke { memory, id, op } => self.invoke((instance, id), memory, op, out),
                 Action::Send { .. } | Action::Wake | Action::FlipCoin => out.push(action),
             }
         }
     }
 
-    fn ask(
+    fn invoke(
         &mut self,
-        (face, id): (usize, OpId),
+        (instance, id): (usize, OpId),
         memory: MemoryId,
         mut op: Op<F::Cell>,
         out: &mut Actions<F>,
     ) {
-        let beside = OpId::ONLY.of_part(self.faces.len() as u64, self.parts());
-        let of_face = id.of_part(face as u64, self.parts());
+        let adversary_id = OpId::ONLY.of_part(self.instances.len() as u64, self.parts());
+        let instance_id = id.of_part(instance as u64, self.parts());
         let push = |id, op, out: &mut Actions<F>| out.push(Action::Invoke { memory, id, op });
-        let Some(whim) = &mut self.whim else { return push(of_face, op, out) };
-        let (idea, pick, place) = (whim.below(24), whim.below(SEEN as u64) as usize, whim.below(8) as u8);
-        if idea == 0 {
-            // Everybody may ask for this at any time; of most regions it is ignored.
+        let Some(adversary) = &mut self.adversary else { return push(instance_id, op, out) };
+        let choice = adversary.below(24);
+        let cell_index = adversary.below(MAX_READ_CELLS as u64) as usize;
+        let place = adversary.below(8) as u8;
+        if choice == 0 {
+            // Any process may request a change of permissions at any time. Most regions ignore this one.
             let permissions = Permissions::read_only(self.processes);
-            push(beside, Op::ChangePermissions { region: place, permissions }, out);
+            push(adversary_id, Op::ChangePermissions { region: place, permissions }, out);
         }
         if let Op::Write { region, register, cell } = &mut op {
-            let seen = self.seen.get(pick % self.seen.len().max(1));
-            match (idea, seen) {
-                // It keeps silent, and believes that it has spoken.
+            let read_cell = self.read_cells.get(cell_index % self.read_cells.len().max(1));
+            match (choice, read_cell) {
+                // Omits the write, and acknowledges it to the instance.
                 (1..4, _) => {
                     let response = Response::Ack;
-                    return self.tell(face, Input::Response { memory, id, response }, out);
+                    return self.deliver(instance, Input::Response { memory, id, response }, out);
                 }
-                (4..7, Some(seen)) => cell.clone_from(seen),
-                (7..10, Some(seen)) => *cell = cell.forge(seen),
-                (10, Some(seen)) => *cell = seen.forge(cell),
-                (11, Some(seen)) => {
+                // Replays a cell.
+                (4..7, Some(read)) => cell.clone_from(read),
+                // Forges a cell.
+                (7..10, Some(read)) => *cell = cell.forge(read),
+                (10, Some(read)) => *cell = read.forge(cell),
+                // Writes a cell to another register in addition.
+                (11, Some(read)) => {
                     let (region, register) = (*region, *register ^ u16::from(place));
-                    let op = Op::Write { region, register, cell: seen.clone() };
-                    push(beside, op, out);
+                    let op = Op::Write { region, register, cell: read.clone() };
+                    push(adversary_id, op, out);
                 }
                 _ => {}
             }
         }
-        push(of_face, op, out);
+        push(instance_id, op, out);
     }
 }
 
@@ -212,7 +231,7 @@ where
     }
 }
 
-/// A face for the smallest worlds: it writes one register, once.
+/// An instance for
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SingleWrite<C, V> {
     memories: u8,
@@ -221,7 +240,7 @@ pub struct SingleWrite<C, V> {
 }
 
 impl<C, V> SingleWrite<C, V> {
-    /// Writes this cell to a register of a region, in each of so many memories.
+    /// Creates an instance that writes `cell` to a register of a region, in each of `memories` memories.
     pub fn new(memories: u8, (region, register): (u8, u16), cell: C) -> SingleWrite<C, V> {
         SingleWrite { memories, write: Op::Write { region, register, cell }, value: PhantomData }
     }
@@ -234,9 +253,9 @@ impl<C: Clone + Eq + Hash + Debug + Default, V: Value> Process for SingleWrite<C
 
     fn handle(&mut self, input: Input<C, ()>, out: &mut Actions<Self>) {
         if let Input::Start = input {
-            let ask =
+            let invoke =
                 |memory| Action::Invoke { memory: MemoryId(memory), id: OpId::ONLY, op: self.write.clone() };
-            out.extend((0..self.memories).map(ask));
+            out.extend((0..self.memories).map(invoke));
         }
     }
 

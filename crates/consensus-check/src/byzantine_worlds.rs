@@ -15,26 +15,26 @@ use crate::{
     Actor, ByzantineProcess, FaultLimits, Forge, ForgedHistory, ForgedProof, SingleWrite, Violation, World,
 };
 
-/// Who is Byzantine in a world, and the seed of their whims, if they have any.
+/// The Byzantine processes of a world, and the seed of their random choices.
 #[derive(Clone, Copy, Debug)]
 pub struct ByzantineSet {
-    /// Who they are.
+    /// The Byzantine processes.
     pub processes: ProcessSet,
-    /// Without, each has only two faces.
+    /// Without a seed, each Byzantine process runs two instances and changes none of their operations.
     pub adversary_seed: Option<u64>,
 }
 
 impl ByzantineSet {
-    /// Everybody is correct.
+    /// No process is Byzantine.
     pub const NONE: ByzantineSet = ByzantineSet { processes: ProcessSet::NONE, adversary_seed: None };
 }
 
-/// What the second face of a Byzantine process proposes.
+/// Returns the proposal of the second instance of Byzantine process `p`. The first proposes [`proposal`]`(p)`.
 pub fn second_proposal(p: u8) -> u8 {
     20 + p
 }
 
-/// Rules that the faces of traitors keep: few.
+/// The rules of a protocol that the instances of Byzantine processes follow: fewer than correct processes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RelaxedRules;
 
@@ -47,12 +47,12 @@ impl cheap_quorum::Rules for RelaxedRules {
     const AWAITS_PROOFS: bool = false;
 }
 
-/// A process for each signer; those of traitors have a face for each of two proposals.
+/// Creates a process for each signer. A Byzantine process runs an instance for each of two proposals, which `instance` creates.
 pub fn actors<K, P, F>(
     signers: Vec<K>,
     byzantine: ByzantineSet,
     correct: impl Fn(ProcessId, K, u8) -> P,
-    face: impl Fn(ProcessId, K, u8) -> F,
+    instance: impl Fn(ProcessId, K, u8) -> F,
 ) -> Vec<Actor<P, F>>
 where
     K: Signer,
@@ -65,9 +65,9 @@ where
         if !byzantine.processes.contains(me) {
             return Actor::Correct(correct(me, keys, proposal(p)));
         }
-        let faces = [proposal(p), second_proposal(p)].map(|value| face(me, keys.clone(), value));
-        let whim = byzantine.adversary_seed.map(|seed| seed ^ u64::from(p) << 56);
-        Actor::Byzantine(ByzantineProcess::new(n, faces.into(), whim))
+        let instances = [proposal(p), second_proposal(p)].map(|value| instance(me, keys.clone(), value));
+        let adversary_seed = byzantine.adversary_seed.map(|seed| seed ^ u64::from(p) << 56);
+        Actor::Byzantine(ByzantineProcess::new(n, instances.into(), adversary_seed))
     };
     (0..n).zip(signers).map(actor).collect()
 }
@@ -89,7 +89,7 @@ fn broadcaster<R: broadcast::Rules>(
     Broadcaster::new(Broadcast::new(me, n, m, 1, keys), (me == SENDER).then_some(value), SENDER)
 }
 
-/// `n` processes over `m` memories, of which the first broadcasts one message.
+/// Creates a world of `n` processes over `m` memories. The first process broadcasts one message.
 pub fn broadcast<R: broadcast::Rules>(
     (n, m): (u8, u8),
     byzantine: ByzantineSet,
@@ -105,30 +105,30 @@ pub fn broadcast<R: broadcast::Rules>(
         .with_byzantine(byzantine.processes)
 }
 
-/// Three processes over one memory, and a sender that writes one message, and another, and the first again, each with its own word that it has
-/// seen no other.
+/// Creates a world of three processes over one memory. The sender is Byzantine: in any order, it writes one message twice and a second
+/// message once. With each it claims as a witness that it has found no other message.
 pub fn small_broadcast<R: broadcast::Rules>() -> World<SmallBroadcastActor<R>> {
     let keys = Symbolic::all(0, 3);
     let signed = |purpose, value| Some(Signed::by(SENDER, &keys[0], purpose, (SENDER, 0_u16), value));
-    let face = |value| {
+    let instance = |value| {
         let (copy, witness) = (signed(broadcast::MESSAGE, value), signed(broadcast::WITNESS, value));
         SingleWrite::new(1, (SENDER.0, 0), broadcast::Slot { copy, witness, proof: None })
     };
-    let faces = [proposal(0), second_proposal(0), proposal(0)].map(face);
-    let mut processes = vec![Actor::Byzantine(ByzantineProcess::new(3, faces.into(), None))];
+    let instances = [proposal(0), second_proposal(0), proposal(0)].map(instance);
+    let mut processes = vec![Actor::Byzantine(ByzantineProcess::new(3, instances.into(), None))];
     let others = [1, 2].map(|p| broadcaster((3, 1), ProcessId(p), keys[usize::from(p)].clone(), 0));
     processes.extend(others.map(Actor::Correct));
     World::new(processes, 1, &Broadcast::<u8, Symbolic, R>::regions(3, 1), FaultLimits::default())
         .with_byzantine(ProcessSet::only(SENDER))
 }
 
-/// Robust Backup of Paxos.
+/// A process of Robust Backup of Paxos.
 pub type RobustPaxos<R = AllRules, B = AllRules> = RobustBackup<Paxos<u8>, Symbolic, R, B>;
 
-/// So many turns of each process have room.
-pub const TURNS: u16 = 24;
+/// The number of broadcasts of each process that the memories have room for.
+pub const BROADCAST_ROOM: u16 = 24;
 
-/// `n` processes of Robust Backup over `m` memories.
+/// Creates a world of `n` processes of Robust Backup over `m` memories.
 pub fn robust_backup<R: robust_backup::Rules, B: broadcast::Rules>(
     (n, m): (u8, u8),
     byzantine: ByzantineSet,
@@ -137,31 +137,32 @@ pub fn robust_backup<R: robust_backup::Rules, B: broadcast::Rules>(
     let processes = actors(
         Symbolic::all(0, n),
         byzantine,
-        |me, keys, value| RobustBackup::new(me, (n, m), TURNS, keys, value),
-        |me, keys, value| RobustBackup::new(me, (n, m), TURNS, keys, value),
+        |me, keys, value| RobustBackup::new(me, (n, m), BROADCAST_ROOM, keys, value),
+        |me, keys, value| RobustBackup::new(me, (n, m), BROADCAST_ROOM, keys, value),
     );
-    World::new(processes, m, &RobustPaxos::<R, B>::regions(n, TURNS), limits)
+    World::new(processes, m, &RobustPaxos::<R, B>::regions(n, BROADCAST_ROOM), limits)
         .with_byzantine(byzantine.processes)
 }
 
 /// A process of [`small_robust_backup`].
 pub type SmallRobustPaxosActor = Actor<RobustPaxos, RobustPaxos>;
 
-/// Three processes over one memory, of which the last is silent, with room for so many turns of each.
-pub fn small_robust_backup(turns: u16, limits: FaultLimits) -> World<SmallRobustPaxosActor> {
+/// Creates a world of three processes over one memory, with room for `room` broadcasts of each. The last process is Byzantine and
+/// sends nothing.
+pub fn small_robust_backup(room: u16, limits: FaultLimits) -> World<SmallRobustPaxosActor> {
     let mut processes: Vec<_> = (0..2)
         .zip(Symbolic::all(0, 3))
-        .map(|(p, keys)| Actor::Correct(RobustBackup::new(ProcessId(p), (3, 1), turns, keys, proposal(p))))
+        .map(|(p, keys)| Actor::Correct(RobustBackup::new(ProcessId(p), (3, 1), room, keys, proposal(p))))
         .collect();
     processes.push(Actor::Byzantine(ByzantineProcess::new(3, Vec::new(), None)));
-    World::new(processes, 1, &RobustPaxos::<AllRules, AllRules>::regions(3, turns), limits)
+    World::new(processes, 1, &RobustPaxos::<AllRules, AllRules>::regions(3, room), limits)
         .with_byzantine(ProcessSet::only(ProcessId(2)))
 }
 
 /// A process of [`robust_backup_with_forged_histories`].
 pub type ForgedHistoryPaxos<R> = Actor<RobustPaxos<R>, ForgedHistory<Paxos<u8>, Symbolic, RelaxedRules>>;
 
-/// The same, where traitors make their histories up.
+/// Creates a world of `n` processes of Robust Backup over `m` memories. The Byzantine processes broadcast forged histories.
 pub fn robust_backup_with_forged_histories<R: robust_backup::Rules>(
     (n, m): (u8, u8),
     byzantine: ByzantineSet,
@@ -170,25 +171,26 @@ pub fn robust_backup_with_forged_histories<R: robust_backup::Rules>(
     let processes = actors(
         Symbolic::all(0, n),
         byzantine,
-        |me, keys, value| RobustBackup::new(me, (n, m), TURNS, keys, value),
+        |me, keys, value| RobustBackup::new(me, (n, m), BROADCAST_ROOM, keys, value),
         |me, keys, value| {
-            let whim = byzantine.adversary_seed.unwrap_or_default() ^ u64::from(value);
-            ForgedHistory::new(n, value, Broadcast::new(me, n, m, TURNS, keys), whim)
+            let adversary_seed = byzantine.adversary_seed.unwrap_or_default() ^ u64::from(value);
+            ForgedHistory::new(n, value, Broadcast::new(me, n, m, BROADCAST_ROOM, keys), adversary_seed)
         },
     );
-    World::new(processes, m, &RobustPaxos::<R>::regions(n, TURNS), limits).with_byzantine(byzantine.processes)
+    World::new(processes, m, &RobustPaxos::<R>::regions(n, BROADCAST_ROOM), limits)
+        .with_byzantine(byzantine.processes)
 }
 
-/// How often a face of a traitor polls before it panics: at will.
+/// Returns the number of polls after which an instance of a Byzantine process panics. With a seed, the number is random.
 fn byzantine_max_polls(max_polls: u8, byzantine: ByzantineSet) -> u8 {
-    byzantine.adversary_seed.map_or(max_polls, |whim| (whim / 7 % 30) as u8)
+    byzantine.adversary_seed.map_or(max_polls, |seed| (seed / 7 % 30) as u8)
 }
 
-/// Cheap Quorum, and what its traitors are.
+/// A process of [`cheap_quorum()`].
 pub type CheapQuorumActor<R = AllRules> =
     Actor<CheapQuorum<u8, Symbolic, R>, CheapQuorum<u8, Symbolic, RelaxedRules>>;
 
-/// `n` processes of Cheap Quorum over `m` memories, which panic when they have polled `max_polls` times.
+/// Creates a world of `n` processes of Cheap Quorum over `m` memories. A process panics after `max_polls` polls without a decision.
 pub fn cheap_quorum<R: cheap_quorum::Rules>(
     (n, m): (u8, u8),
     max_polls: u8,
@@ -207,13 +209,14 @@ pub fn cheap_quorum<R: cheap_quorum::Rules>(
         .with_byzantine(byzantine.processes)
 }
 
-/// A leader that keeps to Cheap Quorum and a follower that panics at once, over three memories. To be explored as far as nobody polls, and the leader
-/// does no more than propose.
+/// Creates a world of a leader and a follower over three memories. The follower panics immediately. The world is to be explored with
+/// 0 attempts: no process polls, and the leader only proposes.
 pub fn small_cheap_quorum<R: cheap_quorum::Rules>() -> World<CheapQuorumActor<R>> {
     cheap_quorum((2, 3), 0, ByzantineSet::NONE, FaultLimits::default())
 }
 
-/// Whether those who have aborted have done so with the value that was decided, if one was, and with evidence for it.
+/// Returns whether each correct process that has aborted did so with the decided value and with a signature for it. True if no process
+/// has decided.
 pub fn aborts_agree<R: cheap_quorum::Rules>(world: &World<CheapQuorumActor<R>>) -> bool {
     let Some(decided) = world.decisions().iter().flatten().next() else { return true };
     correct(world)
@@ -221,15 +224,17 @@ pub fn aborts_agree<R: cheap_quorum::Rules>(world: &World<CheapQuorumActor<R>>) 
         .all(|claim| claim.value == *decided && !claim.by.is_empty())
 }
 
-/// What is wrong where not all have decided in Cheap Quorum.
+/// A check of Cheap Quorum for [`run_agreement_with`](crate::run_agreement_with): every correct process must decide or abort, and the
+/// aborts must agree with the decision.
 pub fn abort_violation<R: cheap_quorum::Rules>(world: &World<CheapQuorumActor<R>>) -> Option<Violation> {
-    let ended = |p: &CheapQuorum<u8, Symbolic, R>| p.aborted().is_some() || p.decision().is_some();
-    match (aborts_agree(world), correct(world).all(ended)) {
+    let has_ended = |p: &CheapQuorum<u8, Symbolic, R>| p.aborted().is_some() || p.decision().is_some();
+    match (aborts_agree(world), correct(world).all(has_ended)) {
         (false, _) => Some(Violation::Disagreement),
-        (true, ended) => (!ended).then_some(Violation::Stuck),
+        (true, all_ended) => (!all_ended).then_some(Violation::Stuck),
     }
 }
 
+/// Returns the correct processes that have not crashed.
 fn correct<P, F: Process>(world: &World<Actor<P, F>>) -> impl Iterator<Item = &P>
 where
     Actor<P, F>: Process,
@@ -240,31 +245,35 @@ where
     })
 }
 
-type Fast<R, P> = FastAndRobust<u8, Symbolic, R, P>;
+type FastProcess<R, P> = FastAndRobust<u8, Symbolic, R, P>;
 /// A process of [`fast_and_robust()`].
-pub type FastAndRobustActor<R = AllRules, P = AllRules> = Actor<Fast<R, P>, Fast<RelaxedRules, AllRules>>;
+pub type FastAndRobustActor<R = AllRules, P = AllRules> =
+    Actor<FastProcess<R, P>, FastProcess<RelaxedRules, AllRules>>;
 /// A process of [`fast_and_robust_with_forged_proofs`].
-pub type ForgedProofActor<R = AllRules, P = AllRules> = Actor<Fast<R, P>, ForgedProof<Symbolic>>;
+pub type ForgedProofActor<R = AllRules, P = AllRules> = Actor<FastProcess<R, P>, ForgedProof<Symbolic>>;
 
-/// `n` processes of Fast & Robust over `m` memories, which panic when they have polled `max_polls` times.
+/// Creates a world of `n` processes of Fast & Robust over `m` memories, with room for `room` broadcasts of each. A process panics after
+/// `max_polls` polls without a decision.
 pub fn fast_and_robust<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(
     (n, m): (u8, u8),
-    (max_polls, turns): (u8, u16),
+    (max_polls, room): (u8, u16),
     byzantine: ByzantineSet,
     limits: FaultLimits,
 ) -> World<FastAndRobustActor<R, P>> {
     let processes = actors(
         Symbolic::all(0, n),
         byzantine,
-        |me, keys, value| FastAndRobust::new(me, (n, m), max_polls, turns, keys, value),
+        |me, keys, value| FastAndRobust::new(me, (n, m), max_polls, room, keys, value),
         |me, keys, value| {
-            FastAndRobust::new(me, (n, m), byzantine_max_polls(max_polls, byzantine), turns, keys, value)
+            FastAndRobust::new(me, (n, m), byzantine_max_polls(max_polls, byzantine), room, keys, value)
         },
     );
-    World::new(processes, m, &Fast::<R, P>::regions(n, turns), limits).with_byzantine(byzantine.processes)
+    World::new(processes, m, &FastProcess::<R, P>::regions(n, room), limits)
+        .with_byzantine(byzantine.processes)
 }
 
-/// A leader and a follower over one memory, which panic at once unless they have decided; room for two turns of each.
+/// Creates a world of a leader and a follower over one memory, with room for two broadcasts of each. A process panics
+/// immediately unless it has decided.
 pub fn small_fast_and_robust() -> World<FastAndRobustActor> {
     fast_and_robust(
         (2, 1),
@@ -274,7 +283,8 @@ pub fn small_fast_and_robust() -> World<FastAndRobustActor> {
     )
 }
 
-/// [`fast_and_robust()`], where traitors take part in Cheap Quorum, and at the same time go straight to the backup with a claim that they have forged.
+/// Creates a world like [`fast_and_robust()`]. A Byzantine process takes part in Cheap Quorum, and simultaneously presents a forged
+/// unanimity proof in the backup.
 pub fn fast_and_robust_with_forged_proofs<R: cheap_quorum::Rules, P: preferential_paxos::Rules>(
     (n, m): (u8, u8),
     max_polls: u8,
@@ -284,11 +294,12 @@ pub fn fast_and_robust_with_forged_proofs<R: cheap_quorum::Rules, P: preferentia
     let processes = actors(
         Symbolic::all(0, n),
         byzantine,
-        |me, keys, value| FastAndRobust::new(me, (n, m), max_polls, TURNS, keys, value),
+        |me, keys, value| FastAndRobust::new(me, (n, m), max_polls, BROADCAST_ROOM, keys, value),
         |me, keys, value| match value == proposal(me.0) {
             true => ForgedProof::CheapQuorum(Box::new(CheapQuorum::new(me, (n, m), max_polls, keys, value))),
-            false => ForgedProof::backup(me, (n, m), TURNS, keys, value),
+            false => ForgedProof::backup(me, (n, m), BROADCAST_ROOM, keys, value),
         },
     );
-    World::new(processes, m, &Fast::<R, P>::regions(n, TURNS), limits).with_byzantine(byzantine.processes)
+    World::new(processes, m, &FastProcess::<R, P>::regions(n, BROADCAST_ROOM), limits)
+        .with_byzantine(byzantine.processes)
 }

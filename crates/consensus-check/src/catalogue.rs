@@ -1,4 +1,4 @@
-//! The protocols by name, each at the sizes at which it is checked.
+//! The protocols by name, with the worlds in which `mitra check` and `mitra sim` check them.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ use crate::{
     run_adversary, run_agreement, run_agreement_with, run_election, totality_violation,
 };
 
-/// Faults and errors of Ω in a run from a seed: all processes but one and a minority of the memories may crash.
+/// Fault limits of a run from a seed: all processes but one and a minority of the memories may crash.
 const ALL_BUT_ONE: FaultLimits = FaultLimits {
     leader_changes: 16,
     process_crashes: 2,
@@ -27,137 +27,146 @@ const ALL_BUT_ONE: FaultLimits = FaultLimits {
     restarts: 0,
     message_losses: 0,
 };
-/// The same where processes must stay a majority.
+/// Fault limits of protocols that need a majority of live processes.
 const MINORITY: FaultLimits = FaultLimits { process_crashes: 1, memory_crashes: 0, ..ALL_BUT_ONE };
-const CHAOS: RunLimits = RunLimits { adversary_steps: 300, stable_steps: 3000 };
-/// A log lasts longer: it has to come to be recycled.
-const LOG_CHAOS: RunLimits = RunLimits { adversary_steps: 800, stable_steps: 20_000 };
-/// The same where processes are Byzantine instead.
-const ONE_MEMORY: FaultLimits =
+/// Run limits of most protocols.
+const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 300, stable_steps: 3000 };
+/// Run limits of the log. The runs are long enough that registers are recycled.
+const LOG_RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 800, stable_steps: 20_000 };
+/// Fault limits of protocols with a Byzantine process: no correct process and one memory may crash. Ω names no leader.
+const BYZANTINE_FAULTS: FaultLimits =
     FaultLimits { leader_changes: 0, process_crashes: 0, disconnects: 3, ..ALL_BUT_ONE };
-const SOME_LEADERS: FaultLimits = FaultLimits { leader_changes: 12, ..ONE_MEMORY };
-/// For protocols that poll.
-const PATIENT: RunLimits = RunLimits { adversary_steps: 600, stable_steps: 20_000 };
-const VERY_PATIENT: RunLimits = RunLimits { adversary_steps: 3_000, stable_steps: 60_000 };
-/// What three processes propose, with a face or two.
+/// Fault limits of protocols with a Byzantine process, where Ω names leaders.
+const BYZANTINE_FAULTS_WITH_OMEGA: FaultLimits = FaultLimits { leader_changes: 12, ..BYZANTINE_FAULTS };
+/// Run limits of protocols that poll.
+const POLLING_RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 600, stable_steps: 20_000 };
+/// Run limits of protocols that broadcast each event of a process.
+const LONG_RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 3_000, stable_steps: 60_000 };
+/// The proposals of three processes, and of the second instances of Byzantine processes.
 const PROPOSALS: &[u8] = &[10, 11, 12, 20, 21, 22];
 
-/// What is checked of a protocol that decides, and of one that elects.
-const DECIDES: &[&str] = &["agreement", "validity"];
-const ELECTS: &[&str] = &["election"];
+/// The properties of a protocol that decides.
+const AGREEMENT_PROPERTIES: &[&str] = &["agreement", "validity"];
+/// The properties of a leader election.
+const ELECTION_PROPERTIES: &[&str] = &["election"];
 
 /// A protocol that can be checked.
 pub struct CatalogueEntry {
-    /// Its name in commands.
+    /// The name on the command line.
     pub name: &'static str,
-    /// What is meant to hold.
+    /// The names of the checked properties.
     pub properties: &'static [&'static str],
-    /// The world that is explored exhaustively.
+    /// A description of the world that is explored exhaustively.
     pub explored_world: &'static str,
-    /// The world that is run from seeds.
+    /// A description of the world that is run from seeds.
     pub simulated_world: &'static str,
     explore: fn() -> Exploration,
     serve: fn(SocketAddr),
-    run_one: fn(u64) -> RunReport,
+    run_seed: fn(u64) -> RunReport,
 }
 
 impl CatalogueEntry {
-    /// Explores its small world exhaustively.
+    /// Explores the small world of the protocol exhaustively.
     pub fn explore(&self) -> Exploration {
         (self.explore)()
     }
 
-    /// Serves its small world, of several the first, to a browser, for as long as the program runs.
-    pub fn serve(&self, at: SocketAddr) {
-        (self.serve)(at);
+    /// Serves the small world of the protocol to a web browser at an address, until the program ends. Serves the first one if the
+    /// protocol has several.
+    pub fn serve(&self, address: SocketAddr) {
+        (self.serve)(address);
     }
 
-    /// Runs its larger world from a seed.
+    /// Runs the large world of the protocol from a seed.
     pub fn run(&self, seed: u64) -> RunReport {
-        (self.run_one)(seed)
+        (self.run_seed)(seed)
     }
 }
 
-/// All of them.
+/// All protocols.
 pub const CATALOGUE: &[CatalogueEntry] = &[
     CatalogueEntry {
         name: "paxos",
-        properties: DECIDES,
-        explored_world: "3 processes, of which 1 may crash; Ω speaks twice, each attempts once",
-        simulated_world: "3 processes, of which 1 may crash; Ω speaks 16 times",
+        properties: AGREEMENT_PROPERTIES,
+        explored_world: "3 processes, 1 of them may crash; Ω names a leader twice; 1 attempt per process",
+        simulated_world: "3 processes, 1 of them may crash; Ω names a leader 16 times",
         explore: || small_paxos().explore(),
-        serve: |at| small_paxos().serve(at),
-        run_one: |seed| seeded(seed, protocol_worlds::paxos::<AllRules>(3, MINORITY)),
+        serve: |address| small_paxos().serve(address),
+        run_seed: |seed| run_from_seed(seed, protocol_worlds::paxos::<AllRules>(3, MINORITY)),
     },
     CatalogueEntry {
         name: "disk-paxos",
-        properties: DECIDES,
-        explored_world: "2 processes, 3 memories; Ω speaks twice, each attempts once",
-        simulated_world: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times, 4 connections to memories break",
+        properties: AGREEMENT_PROPERTIES,
+        explored_world: "2 processes, 3 memories; Ω names a leader twice; 1 attempt per process",
+        simulated_world: "3 processes, 2 of them may crash; 3 memories, 1 of them may crash; Ω names a leader 16 times; 4 disconnections from memories",
         explore: || small_disk_paxos().explore(),
-        serve: |at| small_disk_paxos().serve(at),
-        run_one: |seed| seeded(seed, protocol_worlds::disk_paxos::<AllRules>(3, 3, ALL_BUT_ONE)),
+        serve: |address| small_disk_paxos().serve(address),
+        run_seed: |seed| run_from_seed(seed, protocol_worlds::disk_paxos::<AllRules>(3, 3, ALL_BUT_ONE)),
     },
     CatalogueEntry {
         name: "protected-memory-paxos",
-        properties: DECIDES,
-        explored_world: "2 processes, 3 memories, of which 1 may crash; Ω speaks twice, each attempts once",
-        simulated_world: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times, 4 connections to memories break",
+        properties: AGREEMENT_PROPERTIES,
+        explored_world: "2 processes; 3 memories, 1 of them may crash; Ω names a leader twice; 1 attempt per process",
+        simulated_world: "3 processes, 2 of them may crash; 3 memories, 1 of them may crash; Ω names a leader 16 times; 4 disconnections from memories",
         explore: || small_protected_memory_paxos().explore(),
-        serve: |at| small_protected_memory_paxos().serve(at),
-        run_one: |seed| seeded(seed, protocol_worlds::protected_memory_paxos::<AllRules>(3, 3, ALL_BUT_ONE)),
+        serve: |address| small_protected_memory_paxos().serve(address),
+        run_seed: |seed| {
+            run_from_seed(seed, protocol_worlds::protected_memory_paxos::<AllRules>(3, 3, ALL_BUT_ONE))
+        },
     },
     CatalogueEntry {
         name: "aligned-paxos",
-        properties: DECIDES,
-        explored_world: "2 processes, 2 memories; Ω speaks twice, each attempts once",
-        simulated_world: "3 processes, 2 memories, of which 1 each may crash; Ω speaks 16 times, 4 connections to memories break",
+        properties: AGREEMENT_PROPERTIES,
+        explored_world: "2 processes, 2 memories; Ω names a leader twice; 1 attempt per process",
+        simulated_world: "3 processes, 1 of them may crash; 2 memories, 1 of them may crash; Ω names a leader 16 times; 4 disconnections from memories",
         explore: || small_aligned_paxos().explore(),
-        serve: |at| small_aligned_paxos().serve(at),
-        run_one: |seed| {
+        serve: |address| small_aligned_paxos().serve(address),
+        run_seed: |seed| {
             let limits = FaultLimits { memory_crashes: 1, ..MINORITY };
-            seeded(seed, protocol_worlds::aligned_paxos::<AllRules, AllRules>(3, 2, limits))
+            run_from_seed(seed, protocol_worlds::aligned_paxos::<AllRules, AllRules>(3, 2, limits))
         },
     },
     CatalogueEntry {
         name: "fast-paxos",
-        properties: DECIDES,
-        explored_world: "4 processes, 2 of which propose; the fast ballot alone",
-        simulated_world: "4 processes, 2 of which propose and 1 may crash; Ω speaks 16 times",
+        properties: AGREEMENT_PROPERTIES,
+        explored_world: "4 processes, 2 of them propose; only the fast ballot",
+        simulated_world: "4 processes, 2 of them propose, 1 of them may crash; Ω names a leader 16 times",
         explore: || small_fast_paxos().explore(),
-        serve: |at| small_fast_paxos().serve(at),
-        run_one: |seed| seeded(seed, protocol_worlds::fast_paxos::<AllRules>((4, 1, 1), &[0, 1], MINORITY)),
+        serve: |address| small_fast_paxos().serve(address),
+        run_seed: |seed| {
+            run_from_seed(seed, protocol_worlds::fast_paxos::<AllRules>((4, 1, 1), &[0, 1], MINORITY))
+        },
     },
     CatalogueEntry {
         name: "replicated-log",
-        properties: DECIDES,
-        explored_world: "2 processes, 1 memory, a ring of 2; Ω speaks twice, each leads once and has 2 commands",
-        simulated_world: "3 processes, of which 2 may crash, 3 memories, of which 1; Ω speaks 16 times, 3 restarts, each has 6 commands",
+        properties: AGREEMENT_PROPERTIES,
+        explored_world: "2 processes, 1 memory, a ring of 2 entries; Ω names a leader twice; each process leads 1 term and submits 2 commands",
+        simulated_world: "3 processes, 2 of them may crash; 3 memories, 1 of them may crash; Ω names a leader 16 times; 3 restarts; 6 commands per process",
         explore: || small_log().explore(),
-        serve: |at| small_log().serve(at),
-        run_one: |seed| {
+        serve: |address| small_log().serve(address),
+        run_seed: |seed| {
             let limits = FaultLimits { restarts: 3, ..ALL_BUT_ONE };
             run_adversary(
                 seed,
                 protocol_worlds::log::<AllRules>(protocol_worlds::log_config(3, 3, 2), 6, limits),
-                LOG_CHAOS,
+                LOG_RUN_LIMITS,
             )
         },
     },
     CatalogueEntry {
         name: "non-equivocating-broadcast",
-        properties: DECIDES,
-        explored_world: "3 processes, 1 memory; the sender is Byzantine, and writes 3 times",
-        simulated_world: "3 processes, of which the sender is Byzantine, 3 memories, of which 1 may crash; all deliver or none",
+        properties: AGREEMENT_PROPERTIES,
+        explored_world: "3 processes, 1 memory; the sender is Byzantine and writes 3 times",
+        simulated_world: "3 processes, the sender is Byzantine; 3 memories, 1 of them may crash; all correct processes deliver or none",
         explore: || small_broadcast().explore(),
-        serve: |at| small_broadcast().serve(at),
-        run_one: |seed| {
+        serve: |address| small_broadcast().serve(address),
+        run_seed: |seed| {
             let sender = ByzantineSet { processes: ProcessSet::first(1), adversary_seed: Some(seed) };
-            let world = byzantine_worlds::broadcast::<AllRules>((3, 3), sender, ONE_MEMORY);
+            let world = byzantine_worlds::broadcast::<AllRules>((3, 3), sender, BYZANTINE_FAULTS);
             run_agreement_with(
                 seed,
                 world,
-                PATIENT,
+                POLLING_RUN_LIMITS,
                 &[protocol_worlds::proposal(0), byzantine_worlds::second_proposal(0)],
                 totality_violation,
             )
@@ -165,26 +174,29 @@ pub const CATALOGUE: &[CatalogueEntry] = &[
     },
     CatalogueEntry {
         name: "robust-backup",
-        properties: DECIDES,
-        explored_world: "3 processes, of which 1 is silent, 1 memory; Ω speaks once, room for 2 turns of each",
-        simulated_world: "3 processes, of which 1 is Byzantine, 3 memories, of which 1 may crash; Ω speaks 12 times",
+        properties: AGREEMENT_PROPERTIES,
+        explored_world: "3 processes, 1 of them is Byzantine and sends nothing; 1 memory; Ω names a leader once; 2 broadcasts per process",
+        simulated_world: "3 processes, 1 of them is Byzantine; 3 memories, 1 of them may crash; Ω names a leader 12 times",
         explore: || small_robust_backup().explore(),
-        serve: |at| small_robust_backup().serve(at),
-        run_one: |seed| {
-            let one = one_of_three(seed);
+        serve: |address| small_robust_backup().serve(address),
+        run_seed: |seed| {
+            let byzantine = one_of_three(seed);
             match seed / 3 % 2 {
                 0 => {
-                    let world =
-                        byzantine_worlds::robust_backup::<AllRules, AllRules>((3, 3), one, SOME_LEADERS);
-                    run_agreement(seed, world, VERY_PATIENT, PROPOSALS)
+                    let world = byzantine_worlds::robust_backup::<AllRules, AllRules>(
+                        (3, 3),
+                        byzantine,
+                        BYZANTINE_FAULTS_WITH_OMEGA,
+                    );
+                    run_agreement(seed, world, LONG_RUN_LIMITS, PROPOSALS)
                 }
                 _ => {
                     let world = byzantine_worlds::robust_backup_with_forged_histories::<AllRules>(
                         (3, 3),
-                        one,
-                        SOME_LEADERS,
+                        byzantine,
+                        BYZANTINE_FAULTS_WITH_OMEGA,
                     );
-                    run_agreement(seed, world, VERY_PATIENT, PROPOSALS)
+                    run_agreement(seed, world, LONG_RUN_LIMITS, PROPOSALS)
                 }
             }
         },
@@ -192,82 +204,92 @@ pub const CATALOGUE: &[CatalogueEntry] = &[
     CatalogueEntry {
         name: "cheap-quorum",
         properties: &["agreement", "validity", "abort agreement"],
-        explored_world: "2 processes, 3 memories; the leader proposes once, the follower panics at once; no further",
-        simulated_world: "3 processes, of which 1 is Byzantine, 3 memories, of which 1 may crash; all decide or abort",
+        explored_world: "2 processes, 3 memories; the leader proposes, the follower panics immediately; no polls",
+        simulated_world: "3 processes, 1 of them is Byzantine; 3 memories, 1 of them may crash; all correct processes decide or abort",
         explore: || small_cheap_quorum().explore(),
-        serve: |at| small_cheap_quorum().serve(at),
-        run_one: |seed| {
+        serve: |address| small_cheap_quorum().serve(address),
+        run_seed: |seed| {
             let world = byzantine_worlds::cheap_quorum::<AllRules>(
                 (3, 3),
                 max_polls(seed),
                 one_of_three(seed),
-                ONE_MEMORY,
+                BYZANTINE_FAULTS,
             );
-            run_agreement_with(seed, world, PATIENT, PROPOSALS, byzantine_worlds::abort_violation)
+            run_agreement_with(seed, world, POLLING_RUN_LIMITS, PROPOSALS, byzantine_worlds::abort_violation)
         },
     },
     CatalogueEntry {
         name: "fast-and-robust",
-        properties: DECIDES,
-        explored_world: "2 processes, of which neither waits, 1 memory; Ω speaks once, room for 2 turns of each",
-        simulated_world: "3 processes, of which 1 is Byzantine, 3 memories, of which 1 may crash; Ω speaks 12 times",
+        properties: AGREEMENT_PROPERTIES,
+        explored_world: "2 processes that panic immediately, 1 memory; Ω names a leader once; 2 broadcasts per process",
+        simulated_world: "3 processes, 1 of them is Byzantine; 3 memories, 1 of them may crash; Ω names a leader 12 times",
         explore: || small_fast_and_robust().explore(),
-        serve: |at| small_fast_and_robust().serve(at),
-        run_one: |seed| {
-            let (one, max_polls) = (one_of_three(seed), max_polls(seed));
+        serve: |address| small_fast_and_robust().serve(address),
+        run_seed: |seed| {
+            let (byzantine, max_polls) = (one_of_three(seed), max_polls(seed));
             match seed / 9 % 2 {
                 0 => {
-                    let max_polls = (max_polls, byzantine_worlds::TURNS);
+                    let polls_and_room = (max_polls, byzantine_worlds::BROADCAST_ROOM);
                     let world = byzantine_worlds::fast_and_robust::<AllRules, AllRules>(
                         (3, 3),
-                        max_polls,
-                        one,
-                        SOME_LEADERS,
+                        polls_and_room,
+                        byzantine,
+                        BYZANTINE_FAULTS_WITH_OMEGA,
                     );
-                    run_agreement(seed, world, VERY_PATIENT, PROPOSALS)
+                    run_agreement(seed, world, LONG_RUN_LIMITS, PROPOSALS)
                 }
                 _ => {
                     let world = byzantine_worlds::fast_and_robust_with_forged_proofs::<AllRules, AllRules>(
                         (3, 3),
                         max_polls,
-                        one,
-                        SOME_LEADERS,
+                        byzantine,
+                        BYZANTINE_FAULTS_WITH_OMEGA,
                     );
-                    run_agreement(seed, world, VERY_PATIENT, PROPOSALS)
+                    run_agreement(seed, world, LONG_RUN_LIMITS, PROPOSALS)
                 }
             }
         },
     },
     CatalogueEntry {
         name: "omega",
-        properties: ELECTS,
-        explored_world: "2 processes, of which 1 may crash; each wakes twice, then all is calm; and with no links at all, where each wakes once",
-        simulated_world: "4 processes, of which 3 may crash; then all is calm; with odd seeds with no links at all",
+        properties: ELECTION_PROPERTIES,
+        explored_world: "2 processes, 1 of them may crash; 2 wake-ups per process, then a stable period; and without messages: 1 wake-up per process",
+        simulated_world: "4 processes, 3 of them may crash, then a stable period; odd seeds: without messages",
         explore: || small_omega().explore().and_then(|| small_silent_omega().explore()),
-        serve: |at| small_omega().serve(at),
-        run_one: |seed| {
+        serve: |address| small_omega().serve(address),
+        run_seed: |seed| {
             let limits = FaultLimits { process_crashes: 3, ..FaultLimits::default() };
-            let chaos = RunLimits { adversary_steps: 400, stable_steps: 10_000 };
+            let run_limits = RunLimits { adversary_steps: 400, stable_steps: 10_000 };
             match seed % 2 {
-                0 => run_election(seed, protocol_worlds::omega::<AllRules>(4, limits), chaos, Omega::leader),
+                0 => run_election(
+                    seed,
+                    protocol_worlds::omega::<AllRules>(4, limits),
+                    run_limits,
+                    Omega::leader,
+                ),
                 _ => {
                     let world = protocol_worlds::memory_only_omega::<AllRules, AllRules>(4, limits);
-                    run_election(seed, world, chaos, MemoryOnlyOmega::leader)
+                    run_election(seed, world, run_limits, MemoryOnlyOmega::leader)
                 }
             }
         },
     },
     CatalogueEntry {
         name: "hbo",
-        properties: DECIDES,
-        explored_world: "2 neighbours, of which 1 may crash; one round",
-        simulated_world: "a ring of 6 processes, of which 4 may crash",
+        properties: AGREEMENT_PROPERTIES,
+        explored_world: "2 neighbours, 1 of them may crash; 1 round",
+        simulated_world: "a ring of 6 processes, 4 of them may crash",
         explore: || small_hbo().explore(),
-        serve: |at| small_hbo().serve(at),
-        run_one: |seed| {
+        serve: |address| small_hbo().serve(address),
+        run_seed: |seed| {
             let limits = FaultLimits { process_crashes: 4, ..FaultLimits::default() };
-            let chaos = RunLimits { stable_steps: 20_000, ..CHAOS };
-            run_agreement(seed, protocol_worlds::hbo::<AllRules>(&ring(6), limits), chaos, &[false, true])
+            let run_limits = RunLimits { stable_steps: 20_000, ..RUN_LIMITS };
+            run_agreement(
+                seed,
+                protocol_worlds::hbo::<AllRules>(&ring(6), limits),
+                run_limits,
+                &[false, true],
+            )
         },
     },
 ];
@@ -277,14 +299,14 @@ fn ring(n: u8) -> Vec<ProcessSet> {
 }
 
 fn small_aligned_paxos() -> Exhaustive<AlignedPaxos<u8>> {
-    exhaustive(
+    agreement_among(
         protocol_worlds::aligned_paxos(2, 2, FaultLimits { leader_changes: 2, ..FaultLimits::default() }),
         2,
     )
 }
 
 fn small_fast_paxos() -> Exhaustive<FastPaxos<u8>> {
-    exhaustive(protocol_worlds::fast_paxos((4, 1, 1), &[0, 1], FaultLimits::default()), 2)
+    agreement_among(protocol_worlds::fast_paxos((4, 1, 1), &[0, 1], FaultLimits::default()), 2)
 }
 
 fn small_log() -> ExhaustiveLog<AllRules> {
@@ -293,32 +315,33 @@ fn small_log() -> ExhaustiveLog<AllRules> {
 }
 
 fn small_broadcast() -> Exhaustive<SmallBroadcastActor> {
-    let messages = [protocol_worlds::proposal, byzantine_worlds::second_proposal].map(|of| of(0));
+    let messages =
+        [protocol_worlds::proposal, byzantine_worlds::second_proposal].map(|proposal_of| proposal_of(0));
     Exhaustive::agreement(byzantine_worlds::small_broadcast::<AllRules>(), 0, messages.into())
 }
 
-/// Another is Byzantine with each seed.
+/// Returns the set of one Byzantine process of three, which depends on the seed.
 fn one_of_three(seed: u64) -> ByzantineSet {
     ByzantineSet { processes: ProcessSet::only(ProcessId((seed % 3) as u8)), adversary_seed: Some(seed) }
 }
 
-/// How often processes poll before they panic: they cannot wait, or can a little, or long enough for most.
+/// Returns the number of polls after which a process panics: 0, few, or enough for most runs.
 fn max_polls(seed: u64) -> u8 {
     [0, 2, 20][(seed / 3 % 3) as usize]
 }
 
 fn small_cheap_quorum() -> Exhaustive<CheapQuorumActor> {
-    exhaustive_from(byzantine_worlds::small_cheap_quorum::<AllRules>(), 0)
+    agreement_on_proposals(byzantine_worlds::small_cheap_quorum::<AllRules>(), 0)
         .with_abort_check(byzantine_worlds::aborts_agree)
 }
 
 fn small_fast_and_robust() -> Exhaustive<FastAndRobustActor> {
-    exhaustive_from(byzantine_worlds::small_fast_and_robust(), 1)
+    agreement_on_proposals(byzantine_worlds::small_fast_and_robust(), 1)
 }
 
 fn small_robust_backup() -> Exhaustive<SmallRobustPaxosActor> {
     let limits = FaultLimits { leader_changes: 1, ..FaultLimits::default() };
-    exhaustive_from(byzantine_worlds::small_robust_backup(2, limits), 1)
+    agreement_on_proposals(byzantine_worlds::small_robust_backup(2, limits), 1)
 }
 
 fn small_omega() -> Exhaustive<Omega> {
@@ -339,11 +362,11 @@ fn small_hbo() -> Exhaustive<hbo::Hbo> {
 
 fn small_paxos() -> Exhaustive<paxos::Paxos<u8>> {
     let limits = FaultLimits { leader_changes: 2, process_crashes: 1, ..FaultLimits::default() };
-    exhaustive(protocol_worlds::paxos(3, limits), 3)
+    agreement_among(protocol_worlds::paxos(3, limits), 3)
 }
 
 fn small_disk_paxos() -> Exhaustive<disk_paxos::DiskPaxos<u8>> {
-    exhaustive(
+    agreement_among(
         protocol_worlds::disk_paxos(2, 3, FaultLimits { leader_changes: 2, ..FaultLimits::default() }),
         2,
     )
@@ -351,18 +374,21 @@ fn small_disk_paxos() -> Exhaustive<disk_paxos::DiskPaxos<u8>> {
 
 fn small_protected_memory_paxos() -> Exhaustive<protected_memory_paxos::ProtectedMemoryPaxos<u8>> {
     let limits = FaultLimits { leader_changes: 2, memory_crashes: 1, ..FaultLimits::default() };
-    exhaustive(protocol_worlds::protected_memory_paxos(2, 3, limits), 2)
+    agreement_among(protocol_worlds::protected_memory_paxos(2, 3, limits), 2)
 }
 
-fn exhaustive<P: Process<Value = u8>>(start: World<P>, processes: u8) -> Exhaustive<P> {
+/// Returns the exploration of a world in which processes 0 to `processes` − 1 propose, with one attempt each.
+fn agreement_among<P: Process<Value = u8>>(start: World<P>, processes: u8) -> Exhaustive<P> {
     Exhaustive::agreement(start, 1, (0..processes).map(protocol_worlds::proposal).collect())
 }
 
-fn exhaustive_from<P: Process<Value = u8>>(start: World<P>, attempts: u64) -> Exhaustive<P> {
-    Exhaustive::agreement(start, attempts, PROPOSALS.into())
+/// Returns the exploration of a world in which processes decide on one of [`PROPOSALS`].
+fn agreement_on_proposals<P: Process<Value = u8>>(start: World<P>, max_attempts: u64) -> Exhaustive<P> {
+    Exhaustive::agreement(start, max_attempts, PROPOSALS.into())
 }
 
-fn seeded<P: Process<Value = u8>>(seed: u64, world: World<P>) -> RunReport {
+/// Runs a world from a seed, in which every process proposes its own value.
+fn run_from_seed<P: Process<Value = u8>>(seed: u64, world: World<P>) -> RunReport {
     let valid: Vec<u8> = (0..world.decisions().len() as u8).map(protocol_worlds::proposal).collect();
-    run_agreement(seed, world, CHAOS, &valid)
+    run_agreement(seed, world, RUN_LIMITS, &valid)
 }

@@ -1,94 +1,97 @@
-//! Runs of a leader election: chaos, then calm, in which all the living must come to name one of them, for good; and then be silent.
+//! Runs of a leader election: a period with faults, then a stable period. In the stable period, the live processes must elect
+//! one of them, never change the leader again, and send no messages.
 
 use mitra_consensus::{Process, ProcessId};
 
-use crate::seeded_run::{Deciding, StepRng, disturb};
+use crate::seeded_run::{AgreementSystem, StepRng, run_adversary_period};
 use crate::{RunLimits, RunReport, Step, Violation, World};
 
-/// Runs a world from a seed. `leader` says whom a process names. In the calm, of [`RunLimits::calm`] rounds, each process wakes at a pace
-/// of its own, some rounds in a row and then some not; but one of them may sleep ever longer, so that it is no leader to be. The
-/// second half of the rounds is judged.
+/// Runs a world from a seed. `leader` returns the leader that a process names.
+///
+/// In the stable period, each process alternates between wake-ups in every round and pauses. At most one process wakes more and
+/// more rarely instead, so that it cannot be the leader. The second half of the [`RunLimits::stable_steps`] rounds is checked.
 pub fn run_election<P: Process>(
     seed: u64,
     world: World<P>,
-    chaos: RunLimits,
+    limits: RunLimits,
     leader: impl Fn(&P) -> ProcessId,
 ) -> RunReport {
-    let mut dice = StepRng::new(seed);
-    let mut subject = Deciding { world, valid: &[], judge: |_: &World<P>| None };
-    let mut report = disturb(&mut dice, &mut subject, chaos.adversary_steps);
-    let living = subject.world.live_processes();
-    let mut paces: Vec<Pace> = living.iter().map(|_| Pace::new(&mut dice)).collect();
-    if living.len() > 1 && dice.below(2) == 0 {
-        paces[dice.below(living.len() as u64) as usize] = Pace::Slower(20);
+    let mut rng = StepRng::new(seed);
+    let mut system = AgreementSystem { world, valid: &[], undecided_violation: |_: &World<P>| None };
+    let mut report = run_adversary_period(&mut rng, &mut system, limits.adversary_steps);
+    let live = system.world.live_processes();
+    let mut schedules: Vec<WakeSchedule> = live.iter().map(|_| WakeSchedule::new(&mut rng)).collect();
+    if live.len() > 1 && rng.below(2) == 0 {
+        schedules[rng.below(live.len() as u64) as usize] = WakeSchedule::Slower(20);
     }
-    report.violation = stable_period_violation(subject.world, chaos.stable_steps, leader, |nth, woken| {
-        paces[nth].pause(woken)
+    report.violation = stable_period_violation(system.world, limits.stable_steps, leader, |index, wakes| {
+        schedules[index].pause(wakes)
     });
     report
 }
 
-/// When a process wakes. Not by dice each time: then a pause that nobody had to wait for yet might come at any time.
-enum Pace {
-    /// So many rounds in a row, then not for so many.
+/// The rounds in which a process wakes. They are fixed in advance: with a random draw in each round, a pause longer than any
+/// before could come at any time, and no timeout would be long enough.
+enum WakeSchedule {
+    /// Wakes in this number of successive rounds, then waits for this number of rounds.
     Bursts(u64, u64),
-    /// Ever more rarely, by so many rounds: the others' patience must not grow as fast.
+    /// Waits longer before each wake-up, by this number of rounds. The timeouts of the other processes grow more slowly.
     Slower(u64),
 }
 
-impl Pace {
-    fn new(dice: &mut StepRng) -> Pace {
-        Pace::Bursts(1 + dice.below(8), 1 + dice.below(8))
+impl WakeSchedule {
+    fn new(rng: &mut StepRng) -> WakeSchedule {
+        WakeSchedule::Bursts(1 + rng.below(8), 1 + rng.below(8))
     }
 
-    /// For how many rounds it sleeps, having woken so often.
-    fn pause(&self, woken: u64) -> u64 {
+    /// Returns the number of rounds until the next wake-up, after `wakes` wake-ups.
+    fn pause(&self, wakes: u64) -> u64 {
         match *self {
-            Pace::Bursts(burst, rest) if woken.is_multiple_of(burst) => rest,
-            Pace::Bursts(..) => 1,
-            Pace::Slower(by) => by * (5 + woken),
+            WakeSchedule::Bursts(burst, pause) if wakes.is_multiple_of(burst) => pause,
+            WakeSchedule::Bursts(..) => 1,
+            WakeSchedule::Slower(by) => by * (5 + wakes),
         }
     }
 }
 
-/// Calm rounds, and what is wrong in the second half of them. The nth of the living wakes again after as many rounds as `pause`
-/// says for it, having woken so often.
+/// Runs a stable period of `rounds` rounds, and returns the violation in its second half. `pause` returns the number of rounds
+/// until the next wake-up, from the index of the process among the live processes and the number of its wake-ups so far.
 pub(crate) fn stable_period_violation<P: Process>(
     mut world: World<P>,
     rounds: u32,
     leader: impl Fn(&P) -> ProcessId,
     pause: impl Fn(usize, u64) -> u64,
 ) -> Option<Violation> {
-    let living = world.live_processes();
-    if living.is_empty() {
+    let live = world.live_processes();
+    if live.is_empty() {
         return None;
     }
-    let mut wakes = vec![(0, 0); living.len()];
-    let named = |world: &World<P>| {
-        let mut named: Vec<ProcessId> =
-            living.iter().filter_map(|&p| world.process(p).map(&leader)).collect();
-        named.dedup();
-        named
+    let mut wake_states = vec![(0, 0); live.len()];
+    let leaders = |world: &World<P>| {
+        let mut leaders: Vec<ProcessId> =
+            live.iter().filter_map(|&p| world.process(p).map(&leader)).collect();
+        leaders.dedup();
+        leaders
     };
     let mut elected = Vec::new();
     for round in 0..rounds {
         world.pass_delay();
-        for (nth, (&p, (woken, next))) in living.iter().zip(&mut wakes).enumerate() {
+        for (index, (&p, (wakes, next))) in live.iter().zip(&mut wake_states).enumerate() {
             if *next <= round.into() {
-                *woken += 1;
-                *next = u64::from(round) + pause(nth, *woken);
+                *wakes += 1;
+                *next = u64::from(round) + pause(index, *wakes);
                 world.apply(Step::Wake(p));
             }
         }
         if round == rounds / 2 {
-            elected = named(&world);
+            elected = leaders(&world);
         }
         if round >= rounds / 2 {
-            match named(&world)[..] {
-                [one] if elected == [one] && living.contains(&one) => {
-                    let quiet = world.messages_in_transit() == 0
-                        && living.iter().all(|&p| p == one || !world.has_pending_update(p));
-                    if !quiet {
+            match leaders(&world)[..] {
+                [leader] if elected == [leader] && live.contains(&leader) => {
+                    let is_quiescent = world.messages_in_transit() == 0
+                        && live.iter().all(|&p| p == leader || !world.has_pending_update(p));
+                    if !is_quiescent {
                         return Some(Violation::NotQuiescent);
                     }
                 }

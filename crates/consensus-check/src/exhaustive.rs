@@ -1,4 +1,4 @@
-//! Every order of steps, at small sizes.
+//! Exhaustive exploration: every order of steps, at small sizes.
 
 use std::hash::Hash;
 use std::net::SocketAddr;
@@ -11,20 +11,21 @@ use stateright::{Checker, CheckerBuilder, Model, Property};
 use crate::election::stable_period_violation;
 use crate::{Step, World};
 
-/// What an exhaustive search found.
+/// The result of an exhaustive exploration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Exploration {
-    /// Different worlds that it has seen.
+    /// The number of distinct worlds.
     pub states: usize,
-    /// The steps to a world that should not be, and what is wrong with it; the fewest steps, but for threads.
+    /// A violated property, and the steps to a world that violates it. The search is breadth-first; with several threads the
+    /// steps may not be the shortest.
     pub counterexample: Option<(&'static str, Vec<Step>)>,
 }
 
-/// Within so many calm rounds an election must be over, and half of them silent.
-const CALM: u32 = 600;
+/// The length of the stable period after each explored world, in rounds. The second half of them is checked.
+const STABLE_ROUNDS: u32 = 600;
 
 impl Exploration {
-    /// What two searches found, of which the second is only made if nothing was wrong in the first.
+    /// Returns the combined result of this exploration and the next one, which runs only if this one found no counterexample.
     #[must_use]
     pub fn and_then(self, next: impl FnOnce() -> Exploration) -> Exploration {
         if self.counterexample.is_some() {
@@ -35,34 +36,43 @@ impl Exploration {
     }
 }
 
-/// A world to explore, and how far to follow it.
+/// An initial world to explore, the bound of the exploration, and the properties to check.
 pub struct Exhaustive<P: Process> {
     start: World<P>,
-    attempts: u64,
+    /// Worlds in which a process has begun more attempts are not explored.
+    max_attempts: u64,
+    /// The values that a process may decide.
     valid: Vec<P::Value>,
-    /// Whom a process names, if they are to elect one.
+    /// Returns the leader that a process names. `None` if the protocol is not an election.
     leader: Option<fn(&P) -> ProcessId>,
-    /// What those who give up must keep to, if processes may.
-    aborts: Option<fn(&World<P>) -> bool>,
+    /// Checks the processes that have aborted. `None` if the protocol never aborts.
+    aborts_agree: Option<fn(&World<P>) -> bool>,
 }
 
 impl<P: Process> Exhaustive<P> {
-    /// Every world that can come of `start` while nobody begins more than `attempts` attempts. Who decides must decide on one of `valid`,
-    /// and on the same.
-    pub fn agreement(start: World<P>, attempts: u64, valid: Vec<P::Value>) -> Exhaustive<P> {
-        Exhaustive { start, attempts, valid, leader: None, aborts: None }
+    /// Explores every world that is reachable from `start` while no process begins more than `max_attempts` attempts. All
+    /// decisions must be equal and among `valid`.
+    pub fn agreement(start: World<P>, max_attempts: u64, valid: Vec<P::Value>) -> Exhaustive<P> {
+        Exhaustive { start, max_attempts, valid, leader: None, aborts_agree: None }
     }
 
-    /// The same, where those who give up must keep to something, too.
+    /// Adds a check of the processes that have aborted.
     #[must_use]
-    pub fn with_abort_check(self, keep: fn(&World<P>) -> bool) -> Exhaustive<P> {
-        Exhaustive { aborts: Some(keep), ..self }
+    pub fn with_abort_check(self, aborts_agree: fn(&World<P>) -> bool) -> Exhaustive<P> {
+        Exhaustive { aborts_agree: Some(aborts_agree), ..self }
     }
 
-    /// Every world that can come of `start` while nobody wakes more than `wakes` times. Whenever all is calm from there on, the living
-    /// must come to name one of them, for good, and be silent. `leader` says whom a process names.
-    pub fn election(start: World<P>, wakes: u64, leader: fn(&P) -> ProcessId) -> Exhaustive<P> {
-        Exhaustive { start, attempts: wakes, valid: Vec::new(), leader: Some(leader), aborts: None }
+    /// Explores every world that is reachable from `start` while no process wakes more than `max_wakes` times. If a stable period
+    /// follows, the live processes must elect one of them: they name it and no other from then on, send no messages, and only
+    /// the leader writes. `leader` returns the leader that a process names.
+    pub fn election(start: World<P>, max_wakes: u64, leader: fn(&P) -> ProcessId) -> Exhaustive<P> {
+        Exhaustive {
+            start,
+            max_attempts: max_wakes,
+            valid: Vec::new(),
+            leader: Some(leader),
+            aborts_agree: None,
+        }
     }
 }
 
@@ -73,18 +83,18 @@ where
     P::Message: Send + Sync,
     P::Value: Send + Sync,
 {
-    /// Explores it all, or until a counterexample is found.
+    /// Explores all worlds, or stops at the first counterexample.
     pub fn explore(self) -> Exploration {
         explore(self.checker())
     }
 
-    /// Serves it to a browser, for as long as the program runs.
-    pub fn serve(self, at: SocketAddr) {
-        self.checker().serve(at);
+    /// Serves the worlds to a web browser at an address, until the program ends.
+    pub fn serve(self, address: SocketAddr) {
+        self.checker().serve(address);
     }
 }
 
-/// Explores every world that a model has, or until a counterexample is found.
+/// Explores all states of a model, or stops at the first counterexample.
 pub(crate) fn explore<M>(checker: CheckerBuilder<M>) -> Exploration
 where
     M: Model<Action = Step> + Send + Sync + 'static,
@@ -93,7 +103,7 @@ where
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let checker = checker.threads(threads).spawn_bfs().join();
     let discoveries = checker.discoveries();
-    let paths = discoveries.into_iter().map(|(what, path)| (what, path.into_actions()));
+    let paths = discoveries.into_iter().map(|(property, path)| (property, path.into_actions()));
     Exploration {
         states: checker.unique_state_count(),
         counterexample: paths.min_by_key(|(_, steps)| steps.len()),
@@ -125,17 +135,17 @@ impl<P: Process> Model for Exhaustive<P> {
                 world.decisions().iter().flatten().all(|value| model.valid.contains(value))
             }),
             Property::always("abort agreement", |model: &Self, world: &World<P>| {
-                model.aborts.is_none_or(|keep| keep(world))
+                model.aborts_agree.is_none_or(|aborts_agree| aborts_agree(world))
             }),
             Property::always("election", |model: &Self, world: &World<P>| {
                 model.leader.is_none_or(|leader| {
-                    stable_period_violation(world.clone(), CALM, leader, |_, _| 1).is_none()
+                    stable_period_violation(world.clone(), STABLE_ROUNDS, leader, |_, _| 1).is_none()
                 })
             }),
         ]
     }
 
     fn within_boundary(&self, world: &World<P>) -> bool {
-        world.attempts() <= self.attempts
+        world.attempts() <= self.max_attempts
     }
 }

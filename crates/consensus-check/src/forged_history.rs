@@ -1,4 +1,5 @@
-//! A face of Byzantine processes where histories are broadcast: it tells of things that never happened, in good form and well signed.
+//! An instance of a Byzantine process of Robust Backup that broadcasts events which did not occur, in valid form and with valid
+//! signatures.
 
 use mitra_consensus::broadcast::{Broadcast, Rules};
 use mitra_consensus::robust_backup::{Automaton, Cell, Event, EventBatch};
@@ -7,46 +8,53 @@ use mitra_consensus::{Actions, Input, Process, ProcessId};
 
 use crate::byzantine::AdversaryRng;
 
-/// A process that broadcasts made-up turns.
+/// A process that broadcasts batches of forged events.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ForgedHistory<A: Automaton<K>, K: Signer, B> {
     processes: u8,
     input: A::Input,
     broadcast: Broadcast<EventBatch<A::Input>, K, B>,
-    begun: bool,
-    whim: AdversaryRng,
+    has_begun: bool,
+    adversary: AdversaryRng,
 }
 
 impl<A: Automaton<K>, K: Signer, B: Rules> ForgedHistory<A, K, B> {
-    /// One of `processes` processes, which takes part by `broadcast`; it claims to begin with `input`.
+    /// Creates one of `processes` processes, which sends with `broadcast` and claims that it started with `input`.
     pub fn new(
         processes: u8,
         input: A::Input,
         broadcast: Broadcast<EventBatch<A::Input>, K, B>,
-        whim: u64,
+        adversary_seed: u64,
     ) -> ForgedHistory<A, K, B> {
-        ForgedHistory { processes, input, broadcast, begun: false, whim: AdversaryRng(whim) }
+        ForgedHistory {
+            processes,
+            input,
+            broadcast,
+            has_begun: false,
+            adversary: AdversaryRng(adversary_seed),
+        }
     }
 
-    fn fable(&mut self, out: &mut Actions<Self>) {
+    fn broadcast_forged_batch(&mut self, out: &mut Actions<Self>) {
         if !self.broadcast.can_broadcast() {
             return;
         }
-        let mut turn = Vec::new();
-        // Once it has begun it seldom begins anew, or refers to nobody.
-        if !self.begun || self.whim.below(6) == 0 {
-            self.begun = true;
-            turn.push(Event::Begin(self.input.clone()));
+        let mut batch = Vec::new();
+        // A second start, and a message from a process that does not exist, make the other processes ignore this one. Both are
+        // therefore rare.
+        if !self.has_begun || self.adversary.below(6) == 0 {
+            self.has_begun = true;
+            batch.push(Event::Begin(self.input.clone()));
         }
-        for _ in 0..1 + self.whim.below(3) {
-            let process = ProcessId(self.whim.below(self.processes.into()) as u8);
-            turn.push(match self.whim.below(60) {
+        for _ in 0..1 + self.adversary.below(3) {
+            let process = ProcessId(self.adversary.below(self.processes.into()) as u8);
+            batch.push(match self.adversary.below(60) {
                 0..10 => Event::Leader(process),
                 10 => Event::Received(ProcessId(255)),
                 _ => Event::Received(process),
             });
         }
-        self.broadcast.broadcast(turn, out);
+        self.broadcast.broadcast(batch, out);
     }
 }
 
@@ -58,12 +66,12 @@ impl<A: Automaton<K>, K: Signer, B: Rules> Process for ForgedHistory<A, K, B> {
     fn handle(&mut self, input: Input<Self::Cell, ()>, out: &mut Actions<Self>) {
         match input {
             Input::Start | Input::Wake => {
-                self.fable(out);
+                self.broadcast_forged_batch(out);
                 self.broadcast.on_wake(out);
             }
             Input::Response { memory, id, response } => {
                 self.broadcast.on_response(memory, id, response, out);
-                self.fable(out);
+                self.broadcast_forged_batch(out);
             }
             Input::Message { .. } | Input::Leader(_) | Input::Coin(_) => {}
         }

@@ -1,5 +1,5 @@
-//! Faces of Byzantine processes of Fast & Robust that take its two parts apart: one keeps Cheap Quorum going, while another claims in the backup,
-//! before anybody has panicked, that all have signed some other value.
+//! Instances of a Byzantine process of Fast & Robust that forges a unanimity proof. One instance takes part in Cheap Quorum.
+//! Another claims in the backup, before any process has panicked, that all processes signed a different value.
 
 use mitra_consensus::cheap_quorum::{CheapQuorum, VALUE};
 use mitra_consensus::fast_and_robust::{Cell, convert_response, offset_regions};
@@ -10,17 +10,18 @@ use mitra_consensus::{Actions, Input, Process, ProcessId};
 
 use crate::Forge;
 
-/// A face that takes part in one of the two.
+/// An instance that takes part in one of the two protocols of Fast & Robust.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum ForgedProof<K: Signer> {
-    /// In Cheap Quorum.
+    /// An instance of Cheap Quorum.
     CheapQuorum(Box<CheapQuorum<u8, K>>),
-    /// In the backup, whose regions begin with this one.
+    /// An instance of the backup, and the number of its first region.
     Backup(Box<RobustBackup<PreferentialPaxos<u8>, K>>, u8),
 }
 
 impl<K: Signer> ForgedProof<K> {
-    /// The face that claims that all have signed `value`. What it has is its own signature.
+    /// Creates the instance of the backup that claims that all processes signed `value`. The only valid signature is its own.
+    /// The memories have room for `room` broadcasts of each process.
     pub fn backup(me: ProcessId, (n, m): (u8, u8), room: u16, keys: K, value: u8) -> ForgedProof<K> {
         let own = Signed::by(me, &keys, VALUE, (), value);
         let claim = own.forge(&own);
@@ -35,9 +36,9 @@ impl<K: Signer> Process for ForgedProof<K> {
 
     fn handle(&mut self, input: Input<Self::Cell, ()>, out: &mut Actions<Self>) {
         match self {
-            ForgedProof::CheapQuorum(quorum) => tell::<K, _>(&mut **quorum, input, 0, out),
+            ForgedProof::CheapQuorum(quorum) => deliver::<K, _>(&mut **quorum, input, 0, out),
             ForgedProof::Backup(backup, first_region) => {
-                tell::<K, _>(&mut **backup, input, *first_region, out)
+                deliver::<K, _>(&mut **backup, input, *first_region, out)
             }
         }
     }
@@ -51,8 +52,8 @@ impl<K: Signer> Process for ForgedProof<K> {
     }
 }
 
-/// Tells one part something.
-fn tell<K: Signer, P: Process<Message = ()>>(
+/// Delivers an input to one of the protocols, and translates its actions to the cells and regions of Fast & Robust.
+fn deliver<K: Signer, P: Process<Message = ()>>(
     part: &mut P,
     input: Input<Cell<u8, K::Signature>, ()>,
     first_region: u8,

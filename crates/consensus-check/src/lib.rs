@@ -1,5 +1,5 @@
-//! Models of the agreement protocols: the state machines that users run, in worlds whose every step an adversary chooses:
-//! exhaustively, at small sizes, or from a seed. Never describes a protocol a second time.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
 
 mod byzantine;
 pub mod byzantine_worlds;

@@ -1,26 +1,29 @@
-//! Whether a history is linearizable: Wing & Gong's search, with Lowe's memory of what was tried ("Testing for linearizability", 2017).
+//! A linearizability check: Wing and Gong's search with Lowe's cache of visited configurations ("Testing for linearizability",
+//! 2017).
 
 use std::collections::HashSet;
 use std::hash::Hash;
 
-/// An operation of a history. Times are any numbers that grow.
+/// An operation of a history. The times may have any unit, if later events have larger times.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Operation<O, R> {
-    /// What was asked for.
+    /// The operation and its arguments.
     pub invocation: O,
-    /// When.
+    /// The time of the invocation.
     pub invoked_at: usize,
-    /// When it returned, and what; none if it may still take effect, or never.
+    /// The time of the response, and the result. `None` if there is no response: the operation may have taken effect, may take
+    /// effect later, or never.
     pub response: Option<(usize, R)>,
 }
 
-/// The longest history that can be judged.
+/// The maximum length of a history: the search keeps the completed operations in 128 bits.
 pub const MAX_OPERATIONS: usize = 128;
 
-/// Whether there is an order of the operations that keeps to the times, and in which `apply` says what they returned.
+/// Returns whether a sequential order of the operations exists that respects real time, and in which `apply` returns the result of
+/// each operation. `start` is the initial state.
 ///
 /// # Panics
-/// There are more than [`MAX_OPERATIONS`].
+/// If the history has more than [`MAX_OPERATIONS`] operations.
 pub fn is_linearizable<S, O, R>(
     start: &S,
     history: &[Operation<O, R>],
@@ -30,22 +33,28 @@ where
     S: Clone + Eq + Hash,
     R: PartialEq,
 {
-    assert!(history.len() <= MAX_OPERATIONS, "{} operations are too many", history.len());
-    let mut tried = HashSet::new();
-    let mut left = vec![(0_u128, start.clone())];
-    while let Some((done, state)) = left.pop() {
-        let open = || history.iter().enumerate().filter(|(nth, _)| done >> nth & 1 == 0);
-        // Whatever is next was called before anything that is not done returned.
-        let Some(until) = open().filter_map(|(_, op)| op.response.as_ref().map(|(at, _)| *at)).min() else {
+    assert!(
+        history.len() <= MAX_OPERATIONS,
+        "the history has {} operations, more than MAX_OPERATIONS",
+        history.len()
+    );
+    let mut visited = HashSet::new();
+    let mut unexplored = vec![(0_u128, start.clone())];
+    while let Some((done, state)) = unexplored.pop() {
+        let remaining = || history.iter().enumerate().filter(|(nth, _)| done >> nth & 1 == 0);
+        // The next operation was invoked before the first response among the remaining operations.
+        let Some(first_response) =
+            remaining().filter_map(|(_, op)| op.response.as_ref().map(|(at, _)| *at)).min()
+        else {
             return true;
         };
-        for (nth, op) in open().filter(|(_, op)| op.invoked_at < until) {
+        for (nth, op) in remaining().filter(|(_, op)| op.invoked_at < first_response) {
             let mut next = state.clone();
             let result = apply(&mut next, &op.invocation);
-            let fits = op.response.as_ref().is_none_or(|(_, returned)| *returned == result);
+            let matches = op.response.as_ref().is_none_or(|(_, expected)| *expected == result);
             let next = (done | 1 << nth, next);
-            if fits && tried.insert(next.clone()) {
-                left.push(next);
+            if matches && visited.insert(next.clone()) {
+                unexplored.push(next);
             }
         }
     }
@@ -56,19 +65,19 @@ where
 mod tests {
     use super::*;
 
-    /// A register: some write it, others read it.
+    /// An operation of a register: a write of `Some(value)`, or a read.
     type Register = Operation<Option<u8>, Option<u8>>;
 
-    fn write(value: u8, invoked_at: usize, returned: Option<usize>) -> Register {
-        Operation { invocation: Some(value), invoked_at, response: returned.map(|at| (at, None)) }
+    fn write(value: u8, invoked_at: usize, responded_at: Option<usize>) -> Register {
+        Operation { invocation: Some(value), invoked_at, response: responded_at.map(|at| (at, None)) }
     }
 
-    fn read(value: u8, invoked_at: usize, returned: usize) -> Register {
-        Operation { invocation: None, invoked_at, response: Some((returned, Some(value))) }
+    fn read(value: u8, invoked_at: usize, responded_at: usize) -> Register {
+        Operation { invocation: None, invoked_at, response: Some((responded_at, Some(value))) }
     }
 
-    fn holds(history: &[Register]) -> bool {
-        is_linearizable(&0, history, |state, what| match what {
+    fn is_linearizable_register(history: &[Register]) -> bool {
+        is_linearizable(&0, history, |state, invocation| match invocation {
             Some(value) => {
                 *state = *value;
                 None
@@ -78,34 +87,40 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_by_all_from_then_on() {
-        assert!(holds(&[]));
-        assert!(holds(&[write(1, 0, Some(1)), read(1, 2, 3)]));
-        assert!(!holds(&[write(1, 0, Some(1)), read(0, 2, 3)]), "an old value");
-        assert!(!holds(&[read(1, 0, 1), write(1, 2, Some(3))]), "from the future");
+    fn reads_after_a_write_return_its_value() {
+        assert!(is_linearizable_register(&[]));
+        assert!(is_linearizable_register(&[write(1, 0, Some(1)), read(1, 2, 3)]));
+        assert!(
+            !is_linearizable_register(&[write(1, 0, Some(1)), read(0, 2, 3)]),
+            "the read returns an overwritten value"
+        );
+        assert!(
+            !is_linearizable_register(&[read(1, 0, 1), write(1, 2, Some(3))]),
+            "the read returns a value that is written later"
+        );
     }
 
     #[test]
-    fn what_overlaps_may_be_either_way_but_not_back_again() {
-        assert!(holds(&[write(1, 0, Some(9)), read(0, 1, 2), read(1, 3, 4)]));
-        assert!(!holds(&[write(1, 0, Some(9)), read(1, 1, 2), read(0, 3, 4)]));
+    fn concurrent_operations_take_effect_in_one_order() {
+        assert!(is_linearizable_register(&[write(1, 0, Some(9)), read(0, 1, 2), read(1, 3, 4)]));
+        assert!(!is_linearizable_register(&[write(1, 0, Some(9)), read(1, 1, 2), read(0, 3, 4)]));
     }
 
     #[test]
-    fn what_has_not_returned_may_take_effect_late_or_never() {
+    fn operation_without_response_takes_effect_late_or_never() {
         for value in [0, 1] {
-            assert!(holds(&[write(1, 0, None), read(0, 1, 2), read(value, 3, 4)]));
+            assert!(is_linearizable_register(&[write(1, 0, None), read(0, 1, 2), read(value, 3, 4)]));
         }
-        assert!(!holds(&[write(1, 0, None), read(1, 1, 2), read(0, 3, 4)]));
+        assert!(!is_linearizable_register(&[write(1, 0, None), read(1, 1, 2), read(0, 3, 4)]));
     }
 
     #[test]
-    fn a_long_history_takes_no_longer_than_its_overlaps() {
-        let both = |n: u8| {
+    fn long_history_with_little_concurrency_is_checked() {
+        let overlapping = |n: u8| {
             let at = 4 * usize::from(n);
             [write(n, at, Some(at + 2)), read(n, at + 1, at + 3)]
         };
-        let history: Vec<Register> = (0..60).flat_map(both).collect();
-        assert!(holds(&history));
+        let history: Vec<Register> = (0..60).flat_map(overlapping).collect();
+        assert!(is_linearizable_register(&history));
     }
 }

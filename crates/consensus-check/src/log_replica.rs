@@ -1,104 +1,106 @@
-//! A process of the replicated log with the simplest state machine above it: the list of all commands.
+//! A process of the replicated log. Its state machine is the list of all commands.
 
 use mitra_consensus::log::{Cell, CommitOutcome, Committed, Config, Delivery, Log, Payload, Rules, Ticket};
 use mitra_consensus::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet};
 
-/// Who submitted it, and as the so manieth.
+/// A command: the id of the process that submitted it, and the number of commands that the process had submitted before.
 pub type Command = [u8; 2];
 
-/// A process that submits commands while it leads: one whenever it wakes.
+/// A process that submits a command at each wake-up while it leads.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Replica<R = AllRules> {
     me: ProcessId,
     config: Config,
     log: Log<R>,
-    /// How many of its own commands it wants to see committed yet.
-    left: u8,
+    /// The number of own commands that are still to be committed.
+    uncommitted: u8,
+    /// The number of submitted commands.
     submitted: u8,
     in_flight: Vec<(Ticket, Command)>,
+    /// The index of the last applied entry.
     index: u64,
     applied: Vec<Command>,
-    /// Something was delivered out of order, or a fate was a lie.
-    wrong: bool,
+    /// An entry was delivered out of order, or an outcome was wrong.
+    has_violation: bool,
 }
 
 impl<R: Rules> Replica<R> {
-    /// A process that wants so many commands committed.
+    /// Creates a process that submits commands until `commands` of its own are committed.
     ///
     /// # Panics
-    /// The config's numbers do not fit.
+    /// If the configuration is invalid.
     pub fn new(me: ProcessId, config: Config, commands: u8) -> Replica<R> {
         Replica {
             me,
             config,
-            log: Log::new(me, config).expect("numbers that fit"),
-            left: commands,
+            log: Log::new(me, config).expect("the log configuration is valid"),
+            uncommitted: commands,
             submitted: 0,
             in_flight: Vec::new(),
             index: 0,
             applied: Vec::new(),
-            wrong: false,
+            has_violation: false,
         }
     }
 
-    /// It wants so many more.
-    pub fn add_commands(&mut self, more: u8, out: &mut Actions<Self>) {
-        self.left += more;
+    /// Lets the process submit commands until `count` more of its own are committed.
+    pub fn add_commands(&mut self, count: u8, out: &mut Actions<Self>) {
+        self.uncommitted += count;
         out.push(Action::Wake);
     }
 
-    /// It submits who may lead from then on.
+    /// Submits a new set of processes that may lead.
     ///
     /// # Panics
-    /// It does not lead.
+    /// If the process does not lead.
     pub fn set_eligible_leaders(&mut self, leaders: ProcessSet, out: &mut Actions<Self>) {
-        self.log.set_eligible_leaders(leaders, out).expect("a leader");
+        self.log.set_eligible_leaders(leaders, out).expect("the process leads");
     }
 
-    /// Whether all that it wanted is committed.
+    /// Returns whether all commands of the process are committed.
     pub fn is_finished(&self) -> bool {
-        self.left == 0
+        self.uncommitted == 0
     }
 
-    /// How many commands it has submitted.
+    /// Returns the number of commands that the process has submitted.
     pub fn submitted(&self) -> u8 {
         self.submitted
     }
 
-    /// The last entry it has applied, and all commands up to there.
+    /// Returns the index of the last applied entry, and the commands of all entries up to it.
     pub fn applied(&self) -> (u64, &[Command]) {
         (self.index, &self.applied)
     }
 
-    /// Whether what it was told contradicts itself.
+    /// Returns whether the log has delivered an entry out of order, or reported a wrong outcome.
     pub fn has_violation(&self) -> bool {
-        self.wrong
+        self.has_violation
     }
 
-    /// The log itself.
+    /// Returns the log.
     pub fn log(&self) -> &Log<R> {
         &self.log
     }
 
     fn submit(&mut self, out: &mut Actions<Self>) {
-        if self.in_flight.len() < self.left.into() {
+        if self.in_flight.len() < self.uncommitted.into() {
             let command = [self.me.0, self.submitted];
             if let Ok(ticket) = self.log.submit(command.to_vec(), out) {
                 self.submitted += 1;
                 self.in_flight.push((ticket, command));
             }
         }
-        if self.left > 0 {
+        if self.uncommitted > 0 {
             out.push(Action::Wake);
         }
     }
 
-    fn take(&mut self, out: &mut Actions<Self>) {
+    fn apply_committed(&mut self, out: &mut Actions<Self>) {
         let mut entries = Vec::new();
         for delivery in self.log.take_committed() {
             match delivery {
                 Delivery::Entry { index, payload } => {
-                    self.wrong |= index != self.index + 1;
+                    self.has_violation |= index != self.index + 1;
                     self.index = index;
                     if let Payload::Commands(commands) = &payload {
                         self.applied.extend(commands.iter().filter_map(|c| Command::try_from(&c[..]).ok()));
@@ -106,25 +108,25 @@ impl<R: Rules> Replica<R> {
                     entries.push((index, payload));
                 }
                 Delivery::Snapshot { index, bytes } => {
-                    self.wrong |= index <= self.index;
+                    self.has_violation |= index <= self.index;
                     self.index = index;
                     self.applied = bytes.chunks(2).filter_map(|c| Command::try_from(c).ok()).collect();
                 }
             }
         }
-        for (ticket, fate) in self.log.take_outcomes() {
-            // Who may lead is none of the commands.
-            let at = self.in_flight.iter().position(|(other, _)| *other == ticket);
-            let Some((_, command)) = at.map(|at| self.in_flight.remove(at)) else { continue };
-            if let CommitOutcome::Committed { index, position } = fate {
-                self.left -= 1;
+        for (ticket, outcome) in self.log.take_outcomes() {
+            // The ticket of a change of the eligible leaders belongs to no command.
+            let place = self.in_flight.iter().position(|(other, _)| *other == ticket);
+            let Some((_, command)) = place.map(|place| self.in_flight.remove(place)) else { continue };
+            if let CommitOutcome::Committed { index, position } = outcome {
+                self.uncommitted -= 1;
                 let entry = entries.iter().find(|(other, _)| *other == index);
-                let there = matches!(entry, Some((_, Payload::Commands(all))) if all.get(position).is_some_and(|c| c[..] == command));
-                self.wrong |= !there;
+                let is_in_entry = matches!(entry, Some((_, Payload::Commands(all))) if all.get(position).is_some_and(|c| c[..] == command));
+                self.has_violation |= !is_in_entry;
             }
         }
         if self.log.needs_snapshot() {
-            self.wrong |= self.log.snapshot(self.applied.concat(), out).is_err();
+            self.has_violation |= self.log.snapshot(self.applied.concat(), out).is_err();
         }
     }
 }
@@ -136,16 +138,16 @@ impl<R: Rules> Process for Replica<R> {
 
     fn handle(&mut self, input: Input<Cell, Committed>, out: &mut Actions<Self>) {
         match input {
-            // It may have been here before, and forgotten all but what it has submitted.
+            // After a restart, only the numbers of commands are kept: a command is never submitted a second time under its number.
             Input::Start => {
-                let (left, submitted) = (self.left, self.submitted);
-                *self = Replica { submitted, ..Replica::new(self.me, self.config, left) };
+                let (uncommitted, submitted) = (self.uncommitted, self.submitted);
+                *self = Replica { submitted, ..Replica::new(self.me, self.config, uncommitted) };
                 self.submit(out);
             }
             Input::Wake => self.submit(out),
             other => self.log.handle(other, out),
         }
-        self.take(out);
+        self.apply_committed(out);
     }
 
     fn decision(&self) -> Option<&u64> {

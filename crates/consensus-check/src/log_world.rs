@@ -1,4 +1,5 @@
-//! Worlds of a replicated log: all processes must apply the same commands in the same order, whoever leads and crashes.
+//! Worlds of a replicated log. All processes must apply the same commands in the same order, under every order of leaders and
+//! crashes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,74 +12,75 @@ use crate::exhaustive::explore;
 use crate::seeded_run::TestedSystem;
 use crate::{Command, Exploration, Replica, Step, Violation, World};
 
-/// How many commands the leader must get committed once all is calm.
-const CALM_COMMANDS: u8 = 3;
+/// The number of commands that the leader submits in the stable period, in addition to those that are not committed yet.
+const STABLE_PERIOD_COMMANDS: u8 = 3;
 
-/// A world of the replicated log and all that was ever committed in it.
+/// A world of the replicated log, and all commands that any process has applied.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LogWorld<R: Rules> {
     world: World<Replica<R>>,
-    /// The longest list that any process has applied.
+    /// The longest list of commands that a process has applied.
     history: Vec<Command>,
-    /// How long the list is after each entry that a process has stopped at.
-    ends: BTreeMap<u64, usize>,
-    /// How many commands each process has submitted.
+    /// The number of commands up to the entry at an index, for each index up to which a process has applied entries.
+    command_counts: BTreeMap<u64, usize>,
+    /// The number of commands that each process has submitted.
     submitted: Vec<u8>,
+    /// The leader in the stable period.
     leader: Option<ProcessId>,
     violation: Option<Violation>,
 }
 
 impl<R: Rules> LogWorld<R> {
-    /// A world in which nothing has been committed yet.
+    /// Creates a world in which no command is committed yet.
     pub fn new(world: World<Replica<R>>) -> LogWorld<R> {
         let submitted = vec![0; world.decisions().len()];
         LogWorld {
             world,
             history: Vec::new(),
-            ends: BTreeMap::new(),
+            command_counts: BTreeMap::new(),
             submitted,
             leader: None,
             violation: None,
         }
     }
 
-    /// All that was committed so far.
+    /// Returns the commands that are committed and applied by at least one process.
     pub fn history(&self) -> &[Command] {
         &self.history
     }
 
-    /// The processes and memories.
+    /// Returns the processes and memories.
     pub fn world(&self) -> &World<Replica<R>> {
         &self.world
     }
 
-    /// The leader submits who may lead from then on.
+    /// Lets the leader submit a new set of processes that may lead.
     ///
     /// # Panics
-    /// It does not lead.
+    /// If `leader` does not lead.
     pub fn set_eligible_leaders(&mut self, leader: ProcessId, leaders: ProcessSet) {
         self.world.call(leader, |replica, out| replica.set_eligible_leaders(leaders, out));
     }
 
-    /// One network delay of a synchronous world.
+    /// Lets one network delay pass, as [`World::pass_delay`] does.
     pub fn pass_delay(&mut self) {
         self.world.pass_delay();
-        self.watch();
+        self.check();
     }
 
-    /// Looks whether all that the living have applied is one list.
-    fn watch(&mut self) {
+    /// Checks that the commands that each live process has applied are a prefix of one list.
+    fn check(&mut self) {
         for p in self.world.live_processes() {
             let Some(replica) = self.world.process(p) else { continue };
             self.submitted[usize::from(p.0)] = replica.submitted();
             let (index, applied) = replica.applied();
             let common = applied.len().min(self.history.len());
-            let ends = *self.ends.entry(index).or_insert(applied.len()) == applied.len();
-            if applied[..common] != self.history[..common] || !ends {
+            let counts_match = *self.command_counts.entry(index).or_insert(applied.len()) == applied.len();
+            if applied[..common] != self.history[..common] || !counts_match {
                 self.violation.get_or_insert(Violation::Disagreement);
             }
-            for command @ [from, nth] in &applied[common..] {
-                let submitted = self.submitted.get(usize::from(*from)).is_some_and(|count| nth < count);
+            for command @ [from, number] in &applied[common..] {
+                let submitted = self.submitted.get(usize::from(*from)).is_some_and(|count| number < count);
                 if !submitted || self.history.contains(command) {
                     self.violation.get_or_insert(Violation::Invalid);
                 }
@@ -98,7 +100,7 @@ impl<R: Rules> TestedSystem for LogWorld<R> {
 
     fn apply(&mut self, step: Step) -> Option<Violation> {
         self.world.apply(step);
-        self.watch();
+        self.check();
         self.violation.clone()
     }
 
@@ -109,39 +111,40 @@ impl<R: Rules> TestedSystem for LogWorld<R> {
     fn begin_stable_period(&mut self, leader: ProcessId) {
         self.leader = Some(leader);
         self.world.begin_stable_period(leader);
-        self.world.call(leader, |replica, out| replica.add_commands(CALM_COMMANDS, out));
+        self.world.call(leader, |replica, out| replica.add_commands(STABLE_PERIOD_COMMANDS, out));
     }
 
-    /// The leader's commands are committed, and everybody alive has applied all that is.
+    /// Returns whether the leader's commands are committed, and every live process has applied all committed commands.
     fn is_done(&self) -> bool {
-        let content = |p| self.world.process(p).is_none_or(Replica::is_finished);
+        let is_finished = |p| self.world.process(p).is_none_or(Replica::is_finished);
         let up_to_date =
             |p| self.world.process(p).is_none_or(|replica| replica.applied().1.len() == self.history.len());
-        self.leader.is_none_or(content) && self.live_processes().into_iter().all(up_to_date)
+        self.leader.is_none_or(is_finished) && self.live_processes().into_iter().all(up_to_date)
     }
 }
 
-/// A world of the log to explore, in which nobody begins more than so many terms.
+/// A world of the log to explore, with a bound on the number of terms.
 #[derive(Clone)]
 pub struct ExhaustiveLog<R: Rules> {
     start: LogWorld<R>,
-    terms: u64,
+    /// Worlds in which a process has begun more terms are not explored.
+    max_terms: u64,
 }
 
 impl<R: Rules + Send + Sync + 'static> ExhaustiveLog<R> {
-    /// Every world that can come of `start` while nobody begins more than `terms` terms.
-    pub fn new(start: LogWorld<R>, terms: u64) -> ExhaustiveLog<R> {
-        ExhaustiveLog { start, terms }
+    /// Explores every world that is reachable from `start` while no process begins more than `max_terms` terms.
+    pub fn new(start: LogWorld<R>, max_terms: u64) -> ExhaustiveLog<R> {
+        ExhaustiveLog { start, max_terms }
     }
 
-    /// Explores it all, or until a counterexample is found.
+    /// Explores all worlds, or stops at the first counterexample.
     pub fn explore(self) -> Exploration {
         explore(self.checker())
     }
 
-    /// Serves it to a browser, for as long as the program runs.
-    pub fn serve(self, at: SocketAddr) {
-        self.checker().serve(at);
+    /// Serves the worlds to a web browser at an address, until the program ends.
+    pub fn serve(self, address: SocketAddr) {
+        self.checker().serve(address);
     }
 }
 
@@ -175,6 +178,6 @@ impl<R: Rules> Model for ExhaustiveLog<R> {
     }
 
     fn within_boundary(&self, world: &LogWorld<R>) -> bool {
-        world.world.attempts() <= self.terms
+        world.world.attempts() <= self.max_terms
     }
 }

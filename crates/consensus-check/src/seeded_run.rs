@@ -1,78 +1,79 @@
-//! Runs from a seed: an adversary that rolls dice, then calm, in which everybody must decide.
+//! Runs from a seed: an adversary with pseudo-random choices, then a stable period in which every correct process must decide.
 
 use mitra_consensus::{MemoryId, Process, ProcessId};
 use mitra_prng::Prng;
 
 use crate::{Step, World};
 
-/// How a run is disturbed.
+/// The maximum length of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunLimits {
-    /// Steps before the calm, at most.
+    /// The maximum number of steps before the stable period. The seed selects the actual number.
     pub adversary_steps: u32,
-    /// Steps, or rounds in an election, in which everybody must have decided after it.
+    /// The number of steps of the stable period within which every correct process must decide; in an election, the number of
+    /// rounds.
     pub stable_steps: u32,
 }
 
-/// What is wrong with a run.
+/// A violated property.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Violation {
-    /// Two processes decided differently.
+    /// Two processes decided different values.
     Disagreement,
-    /// Somebody decided what nobody had proposed.
+    /// A process decided a value that no process proposed.
     Invalid,
-    /// No order of what clients asked for explains what they were told.
+    /// No sequential order of the clients' operations explains the responses.
     NotLinearizable,
-    /// Some correct process has not decided, though all was calm.
+    /// A correct process has not decided in the stable period.
     Stuck,
-    /// The living do not keep naming one of them as their leader, though all was calm.
+    /// In the stable period, the live processes do not keep naming the same live process as the leader.
     NoStableLeader,
-    /// They do, but speak, or others than the leader write.
+    /// The leader is stable, but a process still sends messages, or a process other than the leader writes.
     NotQuiescent,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RunReport {
-    /// All steps, in order; of an election those before the calm.
+    /// All steps in order. In an election, the steps before the stable period.
     pub steps: Vec<Step>,
-    /// How many faults there were: crashes, what breaks or is lost, and Byzantine processes.
+    /// The number of faults: crashes, restarts, disconnections, lost messages, and Byzantine processes.
     pub faults: u32,
-    /// What was wrong, if anything.
+    /// The first violation.
     pub violation: Option<Violation>,
 }
 
-/// What an adversary plays with, and what it must not bring about.
+/// A system under an adversary, with the properties that it must keep.
 pub trait TestedSystem {
-    /// All steps that can be taken now.
+    /// Returns all steps that are possible now.
     fn steps(&self) -> Vec<Step>;
-    /// Takes one of them; says what is wrong since.
+    /// Applies one of these steps, and returns the violation that the system has reached.
     fn apply(&mut self, step: Step) -> Option<Violation>;
-    /// Who has not crashed, and is honest.
+    /// Returns the processes that may lead in the stable period: neither crashed nor Byzantine.
     fn live_processes(&self) -> Vec<ProcessId>;
-    /// The faults are over, and Ω names one living process to all.
+    /// Begins the stable period: no more faults occur, and Ω names `leader` to every live process.
     fn begin_stable_period(&mut self, leader: ProcessId);
-    /// Whether all that must happen in the calm has happened.
+    /// Returns whether everything has happened that the protocol guarantees for the stable period.
     fn is_done(&self) -> bool;
-    /// What is wrong if that never comes.
+    /// Returns the violation if the stable period ends before [`TestedSystem::is_done`].
     fn unfinished_violation(&self) -> Option<Violation> {
         Some(Violation::Stuck)
     }
-    /// Faults that were there from the start.
-    fn faults(&self) -> u32 {
+    /// Returns the number of faults in the initial state.
+    fn initial_faults(&self) -> u32 {
         0
     }
 }
 
-/// A world in which processes decide, on values that are valid.
-pub(crate) struct Deciding<'a, P: Process, J> {
+/// A world in which processes must agree on a valid value.
+pub(crate) struct AgreementSystem<'a, P: Process, J> {
     pub(crate) world: World<P>,
     pub(crate) valid: &'a [P::Value],
-    /// Says what is wrong if not all decide.
-    pub(crate) judge: J,
+    /// Returns the violation if a correct process has not decided.
+    pub(crate) undecided_violation: J,
 }
 
-impl<P: Process, J: Fn(&World<P>) -> Option<Violation>> TestedSystem for Deciding<'_, P, J> {
+impl<P: Process, J: Fn(&World<P>) -> Option<Violation>> TestedSystem for AgreementSystem<'_, P, J> {
     fn steps(&self) -> Vec<Step> {
         self.world.steps()
     }
@@ -93,10 +94,10 @@ impl<P: Process, J: Fn(&World<P>) -> Option<Violation>> TestedSystem for Decidin
     }
 
     fn unfinished_violation(&self) -> Option<Violation> {
-        (self.judge)(&self.world)
+        (self.undecided_violation)(&self.world)
     }
 
-    fn faults(&self) -> u32 {
+    fn initial_faults(&self) -> u32 {
         self.world.byzantine_processes().len() as u32
     }
 
@@ -109,73 +110,78 @@ impl<P: Process, J: Fn(&World<P>) -> Option<Violation>> TestedSystem for Decidin
     }
 }
 
-/// Runs a world in which processes decide, on one of `valid`.
+/// Runs a world in which processes must agree on one of the values `valid`.
 pub fn run_agreement<P: Process>(
     seed: u64,
     world: World<P>,
-    chaos: RunLimits,
+    limits: RunLimits,
     valid: &[P::Value],
 ) -> RunReport {
-    run_agreement_with(seed, world, chaos, valid, |_| Some(Violation::Stuck))
+    run_agreement_with(seed, world, limits, valid, |_| Some(Violation::Stuck))
 }
 
-/// The same, where it is for `judge` to say what is wrong if not all decide.
+/// Runs a world in which processes must agree on one of the values `valid`. If a correct process has not decided at the end,
+/// `undecided_violation` returns the violation, or `None` if the protocol permits that.
 pub fn run_agreement_with<P: Process>(
     seed: u64,
     world: World<P>,
-    chaos: RunLimits,
+    limits: RunLimits,
     valid: &[P::Value],
-    judge: impl Fn(&World<P>) -> Option<Violation>,
+    undecided_violation: impl Fn(&World<P>) -> Option<Violation>,
 ) -> RunReport {
-    run_adversary(seed, Deciding { world, valid, judge }, chaos)
+    run_adversary(seed, AgreementSystem { world, valid, undecided_violation }, limits)
 }
 
-/// Runs a world. Some processes, memories and kinds of steps are quicker than others, for a while: only so does the old meet the
-/// new.
-pub fn run_adversary(seed: u64, mut subject: impl TestedSystem, chaos: RunLimits) -> RunReport {
-    let mut dice = StepRng::new(seed);
-    let mut report = disturb(&mut dice, &mut subject, chaos.adversary_steps);
+/// Runs a system under an adversary, then in a stable period. The adversary prefers some processes, memories and kinds of steps for
+/// some time ([`StepWeights`]), so that delayed messages and operations meet later ones.
+pub fn run_adversary(seed: u64, mut system: impl TestedSystem, limits: RunLimits) -> RunReport {
+    let mut rng = StepRng::new(seed);
+    let mut report = run_adversary_period(&mut rng, &mut system, limits.adversary_steps);
     if report.violation.is_some() {
         return report;
     }
-    let correct = subject.live_processes();
-    if let Some(&leader) = correct.get(dice.below(correct.len() as u64) as usize) {
-        subject.begin_stable_period(leader);
+    let correct = system.live_processes();
+    if let Some(&leader) = correct.get(rng.below(correct.len() as u64) as usize) {
+        system.begin_stable_period(leader);
     }
-    for _ in 0..chaos.stable_steps {
-        if subject.is_done() {
+    for _ in 0..limits.stable_steps {
+        if system.is_done() {
             return report;
         }
-        let Some(step) = dice.weighted(&subject.steps(), |_| 1) else { break };
-        report.apply(&mut subject, step);
+        let Some(step) = rng.weighted(&system.steps(), |_| 1) else { break };
+        report.apply(&mut system, step);
         if report.violation.is_some() {
             return report;
         }
     }
-    report.violation = subject.unfinished_violation();
+    report.violation = system.unfinished_violation();
     report
 }
 
-/// Totality: it is well if nobody decides, as long as nobody does.
+/// A check for [`run_agreement_with`] of totality: if one process has decided, every correct process must decide.
 pub fn totality_violation<P: Process>(world: &World<P>) -> Option<Violation> {
     world.decisions().iter().any(Option::is_some).then_some(Violation::Stuck)
 }
 
-/// The part of a run before the calm.
-pub(crate) fn disturb(dice: &mut StepRng, subject: &mut impl TestedSystem, steps: u32) -> RunReport {
-    let mut report = RunReport { steps: Vec::new(), faults: subject.faults(), violation: None };
-    let crashes = dice.below(2) == 0;
-    let mut pace = Pace::new(dice, crashes);
-    for _ in 0..dice.below(steps.into()) {
-        if dice.below(30) == 0 {
-            pace = Pace::new(dice, crashes);
+/// Runs the period before the stable period.
+pub(crate) fn run_adversary_period(
+    rng: &mut StepRng,
+    system: &mut impl TestedSystem,
+    steps: u32,
+) -> RunReport {
+    let mut report = RunReport { steps: Vec::new(), faults: system.initial_faults(), violation: None };
+    let crashes = rng.below(2) == 0;
+    let mut weights = StepWeights::new(rng, crashes);
+    for _ in 0..rng.below(steps.into()) {
+        if rng.below(30) == 0 {
+            weights = StepWeights::new(rng, crashes);
         }
-        let steps = subject.steps();
-        let Some(step) = dice.weighted(&steps, |step| pace.of(step)) else {
-            pace = Pace::new(dice, crashes);
+        let steps = system.steps();
+        let Some(step) = rng.weighted(&steps, |step| weights.weight(step)) else {
+            weights = StepWeights::new(rng, crashes);
             continue;
         };
-        report.apply(subject, step);
+        report.apply(system, step);
         if report.violation.is_some() {
             return report;
         }
@@ -184,10 +190,10 @@ pub(crate) fn disturb(dice: &mut StepRng, subject: &mut impl TestedSystem, steps
 }
 
 impl RunReport {
-    fn apply(&mut self, subject: &mut impl TestedSystem, step: Step) {
+    fn apply(&mut self, system: &mut impl TestedSystem, step: Step) {
         self.faults += u32::from(is_fault(step));
         self.steps.push(step);
-        self.violation = subject.apply(step);
+        self.violation = system.apply(step);
     }
 }
 
@@ -203,54 +209,55 @@ fn is_fault(step: Step) -> bool {
     )
 }
 
-/// How quick everybody is for now.
-struct Pace {
+/// The weights of steps, by process, memory and kind. The probability of a step is proportional to its weight.
+struct StepWeights {
     processes: [u64; 64],
     memories: [u64; 16],
-    /// What is under way here stays so.
-    straggler: (u64, u64),
-    leading: u64,
-    crashing: u64,
-    executing: u64,
-    responding: u64,
-    delivering: u64,
-    waking: u64,
+    /// The process and the memory between which the oldest operation is not executed.
+    stalled: (u64, u64),
+    leader_change: u64,
+    fault: u64,
+    execution: u64,
+    response: u64,
+    message: u64,
+    wake: u64,
 }
 
-impl Pace {
-    fn new(dice: &mut StepRng, crashes: bool) -> Pace {
-        let straggler = (dice.below(4), dice.below(4));
-        let mut any = || 1 << (2 * dice.below(5));
-        Pace {
-            processes: core::array::from_fn(|_| any()),
-            memories: core::array::from_fn(|_| any()),
-            straggler,
-            leading: any(),
-            crashing: any() * u64::from(crashes),
-            executing: any() * 16,
-            responding: any() * 16,
-            delivering: any() * any(),
-            waking: any() * 16,
+impl StepWeights {
+    fn new(rng: &mut StepRng, crashes: bool) -> StepWeights {
+        let stalled = (rng.below(4), rng.below(4));
+        let mut random_weight = || 1 << (2 * rng.below(5));
+        StepWeights {
+            processes: core::array::from_fn(|_| random_weight()),
+            memories: core::array::from_fn(|_| random_weight()),
+            stalled,
+            leader_change: random_weight(),
+            fault: random_weight() * u64::from(crashes),
+            execution: random_weight() * 16,
+            response: random_weight() * 16,
+            message: random_weight() * random_weight(),
+            wake: random_weight() * 16,
         }
     }
 
-    fn of(&self, step: Step) -> u64 {
+    fn weight(&self, step: Step) -> u64 {
         let process = |p: ProcessId| self.processes[usize::from(p.0) % 64];
         let memory = |m: MemoryId| self.memories[usize::from(m.0) % 16];
         match step {
-            Step::Lead(p) | Step::Follow(p) => self.leading * process(p),
-            Step::DeliverMessage(_) | Step::DropMessage(_) => self.delivering,
-            Step::Execute(p, m, 0) if (p.0.into(), m.0.into()) == self.straggler => 0,
-            Step::Execute(p, m, _) => self.executing * process(p) * memory(m),
-            Step::Respond(p, m, _) => self.responding * process(p) * memory(m),
-            Step::Wake(p) | Step::Coin(p, _) => self.waking * process(p),
-            Step::CrashProcess(p) | Step::RestartProcess(p) => self.crashing * process(p),
-            Step::CrashMemory(m) | Step::RestartMemory(m) => self.crashing * memory(m),
-            Step::Disconnect(p, m) => self.crashing * process(p) * memory(m),
+            Step::Lead(p) | Step::Follow(p) => self.leader_change * process(p),
+            Step::DeliverMessage(_) | Step::DropMessage(_) => self.message,
+            Step::Execute(p, m, 0) if (p.0.into(), m.0.into()) == self.stalled => 0,
+            Step::Execute(p, m, _) => self.execution * process(p) * memory(m),
+            Step::Respond(p, m, _) => self.response * process(p) * memory(m),
+            Step::Wake(p) | Step::Coin(p, _) => self.wake * process(p),
+            Step::CrashProcess(p) | Step::RestartProcess(p) => self.fault * process(p),
+            Step::CrashMemory(m) | Step::RestartMemory(m) => self.fault * memory(m),
+            Step::Disconnect(p, m) => self.fault * process(p) * memory(m),
         }
     }
 }
 
+/// The pseudo-random numbers from which the adversary draws its steps.
 pub(crate) struct StepRng(Prng);
 
 impl StepRng {
@@ -258,19 +265,19 @@ impl StepRng {
         StepRng(Prng::new(seed))
     }
 
-    /// Less than `n`; 0 if that is 0.
+    /// Returns a number below `n`; 0 if `n` is 0. The modulo bias is kept, because another method would change the steps of a seed.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0.bits() % n.max(1)
     }
 
+    /// Returns one of `steps` with a probability proportional to its weight, or `None` if all weights are 0.
     pub(crate) fn weighted(&mut self, steps: &[Step], weight: impl Fn(Step) -> u64) -> Option<Step> {
-        // None where nothing has any weight.
-        let mut at = self.below(steps.iter().map(|&step| weight(step)).sum());
+        let mut remaining = self.below(steps.iter().map(|&step| weight(step)).sum());
         steps.iter().copied().find(|&step| {
             let weight = weight(step);
-            let here = at < weight;
-            at = at.saturating_sub(weight);
-            here
+            let selected = remaining < weight;
+            remaining = remaining.saturating_sub(weight);
+            selected
         })
     }
 }

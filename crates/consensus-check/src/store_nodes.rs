@@ -1,110 +1,116 @@
-//! The key-value store on its log, with clients that retry: servers and clients are processes of one world, and ask each other by
-//! messages that take their time.
+//! Servers and clients of the key-value store. All are processes of one world, so that the adversary also delays, reorders and
+//! repeats the requests and replies. A client repeats its request at the next server until it receives a reply.
 
 use mitra_consensus::kv_store::{Change, KvStore, Limits, Reply, Request, Rules, Session};
 use mitra_consensus::log::{Cell, CommitOutcome, Committed, Config, Delivery, Log, Payload, Ticket};
 use mitra_consensus::{Action, Actions, AllRules, Input, Process, ProcessId};
 
-/// How much the store holds: sessions end now and then.
+/// The limits of the store. They are so low that sessions expire.
 const LIMITS: Limits = Limits { sessions: 5, bytes: 1000 };
 
-/// A process.
+/// A server or a client.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum StoreNode<R = AllRules, const LOCAL_READS: bool = false> {
-    /// A process of the log. `LOCAL_READS`, it answers reads without asking anybody: it must not.
+    /// A process of the log with the store as its state machine. With `LOCAL_READS`, a leader replies to a read without the log. That is
+    /// a mutant: a deposed leader does not know the latest writes.
     Server(Box<Server<R>>),
     /// A client.
     Client(Box<Client>),
 }
 
-/// What they say.
+/// A message.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Message {
-    /// Among servers.
+    /// A message of the log between two servers.
     Log(Committed),
-    /// A client asks.
+    /// A client's request.
     Request {
-        /// The same for retries.
+        /// The number of the request. A repeated request has the same number.
         number: u64,
-        /// For what.
+        /// The request.
         request: Request,
     },
-    /// A server answers.
+    /// A server's reply.
     Reply {
-        /// What was asked.
+        /// The number of the request.
         number: u64,
-        /// None: this server cannot tell.
+        /// `None` if the server does not lead, or does not know the outcome.
         reply: Option<Reply>,
     },
 }
 
-/// A process of the log with the store above it.
+/// A process of the log with the store as its state machine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Server<R> {
     log: Log,
     store: KvStore<R>,
+    /// Submitted requests, with the client and the request number.
     waiting: Vec<(Ticket, ProcessId, u64)>,
 }
 
-/// What a client wants to do with a key.
+/// An operation that a client performs on a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ClientOp {
-    /// To read it.
+    /// Reads the value.
     Get,
-    /// To put a value of its own.
+    /// Writes a value that no other operation writes.
     Put,
-    /// To put one if what it has seen last is there yet.
+    /// Writes such a value if the key still has the value that the client read last.
     Cas,
-    /// To delete it.
+    /// Deletes the key.
     Delete,
 }
 
-/// What a client has asked for.
+/// The operation and arguments of an invocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Invocation {
-    /// To read a key.
+    /// A read of a key.
     Get(u8),
-    /// To change it.
+    /// A change of a key.
     Change(u8, Change),
 }
 
-/// What a client knows of it.
+/// An event in the history of a client.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum ClientEvent {
-    /// It begins.
+    /// The client invokes an operation.
     Invoked(Invocation),
-    /// The value that was read.
+    /// The response to a read: the value of the key.
     Value(Option<Vec<u8>>),
-    /// Whether the change was made.
+    /// The response to a change: whether the change took effect.
     Changed(bool),
 }
 
-/// A client: it asks one server after the other until one answers, whatever becomes of what it has asked before.
+/// A client. It sends a request to one server after the other until it receives a reply. Earlier copies of the request may still
+/// take effect.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Client {
     me: u8,
     servers: u8,
     next_server: u8,
     session: Option<Session>,
+    /// The number of the current request.
     number: u64,
-    /// What is under way, and all that is to come, last first.
-    asked: Option<(Request, Option<Invocation>)>,
+    /// The current request, and the invocation in the history. `OpenSession` has none.
+    current: Option<(Request, Option<Invocation>)>,
+    /// The operations that have not begun yet. The last one is next.
     operations: Vec<(ClientOp, u8)>,
-    seen: Option<Vec<u8>>,
+    /// The value that the client read last, of any key.
+    last_read: Option<Vec<u8>>,
     events: Vec<ClientEvent>,
 }
 
 impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
-    /// A server.
+    /// Creates a server.
     ///
     /// # Panics
-    /// The config's numbers do not fit.
+    /// If the configuration is invalid.
     pub fn server(me: ProcessId, config: Config) -> StoreNode<R, LOCAL_READS> {
-        let log = Log::new(me, config).expect("numbers that fit");
+        let log = Log::new(me, config).expect("the log configuration is valid");
         StoreNode::Server(Box::new(Server { log, store: KvStore::new(LIMITS), waiting: Vec::new() }))
     }
 
-    /// A client of the first `servers` processes, with operations that come last first.
+    /// Creates a client of the first `servers` processes. It performs `operations` from the last to the first.
     pub fn client(me: u8, servers: u8, operations: Vec<(ClientOp, u8)>) -> StoreNode<R, LOCAL_READS> {
         StoreNode::Client(Box::new(Client {
             me,
@@ -112,14 +118,14 @@ impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
             next_server: me % servers,
             session: None,
             number: 0,
-            asked: None,
+            current: None,
             operations,
-            seen: None,
+            last_read: None,
             events: Vec::new(),
         }))
     }
 
-    /// All that a client was told, in order.
+    /// Returns the history of a client in order. The history of a server is empty.
     pub fn events(&self) -> &[ClientEvent] {
         match self {
             StoreNode::Client(client) => &client.events,
@@ -127,89 +133,99 @@ impl<R: Rules, const LOCAL_READS: bool> StoreNode<R, LOCAL_READS> {
         }
     }
 
-    /// Whether it wants nothing more.
+    /// Returns whether a client has completed all operations. True for a server.
     pub fn is_finished(&self) -> bool {
-        !matches!(self, StoreNode::Client(client) if client.asked.is_some() || !client.operations.is_empty())
+        !matches!(self, StoreNode::Client(client) if client.current.is_some() || !client.operations.is_empty())
     }
 }
 
 impl Client {
-    /// Asks for what is under way, again or for the first time.
-    fn ask(&mut self, out: &mut Vec<Action<Cell, Message>>) {
-        if self.asked.is_none() {
+    /// Sends the current request to the next server.
+    fn send_request(&mut self, out: &mut Vec<Action<Cell, Message>>) {
+        if self.current.is_none() {
             self.begin();
         }
-        let Some((request, _)) = &self.asked else { return };
+        let Some((request, _)) = &self.current else { return };
         let message = Message::Request { number: self.number, request: request.clone() };
         out.push(Action::Send { to: ProcessId(self.next_server), message });
         out.push(Action::Wake);
         self.next_server = (self.next_server + 1) % self.servers;
     }
 
+    /// Begins the next operation, or opens a session if the operation needs one.
     fn begin(&mut self) {
-        let Some(&(wish, key)) = self.operations.last() else { return };
+        let Some(&(operation, key)) = self.operations.last() else { return };
         self.number += 1;
-        let name = vec![key];
+        let key_bytes = vec![key];
         let value = vec![self.me, self.number as u8];
-        let change = match wish {
+        let change = match operation {
             ClientOp::Get => None,
-            ClientOp::Put => Some(Change::Put { key: name.clone(), value }),
-            ClientOp::Cas => {
-                Some(Change::Cas { key: name.clone(), expected: self.seen.clone(), value: Some(value) })
-            }
-            ClientOp::Delete => Some(Change::Delete { key: name.clone() }),
+            ClientOp::Put => Some(Change::Put { key: key_bytes.clone(), value }),
+            ClientOp::Cas => Some(Change::Cas {
+                key: key_bytes.clone(),
+                expected: self.last_read.clone(),
+                value: Some(value),
+            }),
+            ClientOp::Delete => Some(Change::Delete { key: key_bytes.clone() }),
         };
-        self.asked = Some(match (change, self.session) {
-            (None, _) => (Request::Get { key: name }, Some(Invocation::Get(key))),
+        self.current = Some(match (change, self.session) {
+            (None, _) => (Request::Get { key: key_bytes }, Some(Invocation::Get(key))),
             (Some(_), None) => (Request::OpenSession, None),
             (Some(change), Some(session)) => {
                 let request = Request::Change { session, sequence: self.number, change: change.clone() };
                 (request, Some(Invocation::Change(key, change)))
             }
         });
-        if let Some((_, Some(asked))) = &self.asked {
-            self.events.push(ClientEvent::Invoked(asked.clone()));
+        if let Some((_, Some(invocation))) = &self.current {
+            self.events.push(ClientEvent::Invoked(invocation.clone()));
             self.operations.pop();
         }
     }
 
-    fn answered(&mut self, number: u64, reply: Reply, out: &mut Vec<Action<Cell, Message>>) {
-        if number != self.number || self.asked.is_none() {
+    fn on_reply(&mut self, number: u64, reply: Reply, out: &mut Vec<Action<Cell, Message>>) {
+        if number != self.number || self.current.is_none() {
             return;
         }
         match reply {
             Reply::SessionOpened(session) => self.session = Some(session),
             Reply::Value(value) => {
-                self.seen = value.map(|(value, _)| value);
-                self.events.push(ClientEvent::Value(self.seen.clone()));
+                self.last_read = value.map(|(value, _)| value);
+                self.events.push(ClientEvent::Value(self.last_read.clone()));
             }
             Reply::Changed(done) => self.events.push(ClientEvent::Changed(done)),
-            // Nobody knows whether it was done. It is not tried again.
+            // The outcome of the operation is unknown, and the client does not repeat it.
             Reply::SessionExpired | Reply::StaleSequence | Reply::Full | Reply::Malformed => {
                 self.session = None
             }
         }
-        self.asked = None;
+        self.current = None;
         out.push(Action::Wake);
     }
 }
 
 impl<R: Rules> Server<R> {
-    fn ask(&mut self, from: ProcessId, number: u64, request: &Request, out: &mut Vec<Action<Cell, Message>>) {
+    fn submit(
+        &mut self,
+        from: ProcessId,
+        number: u64,
+        request: &Request,
+        out: &mut Vec<Action<Cell, Message>>,
+    ) {
         let reply = self.with_log(out, |log, out| log.submit(request.encode(), out));
         match reply {
             Ok(ticket) => self.waiting.push((ticket, from, number)),
-            Err(_) => answer(from, number, None, out),
+            Err(_) => send_reply(from, number, None, out),
         }
     }
 
+    /// Calls a function on the log, and translates the actions of the log to those of a node.
     fn with_log<T>(
         &mut self,
         out: &mut Vec<Action<Cell, Message>>,
-        what: impl FnOnce(&mut Log, &mut Actions<Log>) -> T,
+        f: impl FnOnce(&mut Log, &mut Actions<Log>) -> T,
     ) -> T {
         let mut actions = Vec::new();
-        let result = what(&mut self.log, &mut actions);
+        let result = f(&mut self.log, &mut actions);
         out.extend(actions.into_iter().map(|action| match action {
             Action::Send { to, message } => Action::Send { to, message: Message::Log(message) },
             Action::Invoke { memory, id, op } => Action::Invoke { memory, id, op },
@@ -219,8 +235,8 @@ impl<R: Rules> Server<R> {
         result
     }
 
-    /// Applies what is committed, and answers those who have asked for it.
-    fn take(&mut self, out: &mut Vec<Action<Cell, Message>>) {
+    /// Applies the committed commands, and replies to the clients that sent them.
+    fn apply_committed(&mut self, out: &mut Vec<Action<Cell, Message>>) {
         let mut replies = Vec::new();
         for delivery in self.log.take_committed() {
             match delivery {
@@ -231,30 +247,30 @@ impl<R: Rules> Server<R> {
                 }
                 Delivery::Entry { .. } => {}
                 Delivery::Snapshot { bytes, .. } => {
-                    self.store = KvStore::restore(&bytes).expect("what a store has written");
+                    self.store = KvStore::restore(&bytes).expect("the snapshot was made by a store");
                 }
             }
         }
-        for (ticket, fate) in self.log.take_outcomes() {
-            let Some(at) = self.waiting.iter().position(|(other, ..)| *other == ticket) else { continue };
-            let (_, from, number) = self.waiting.remove(at);
-            let reply = match fate {
+        for (ticket, outcome) in self.log.take_outcomes() {
+            let Some(place) = self.waiting.iter().position(|(other, ..)| *other == ticket) else { continue };
+            let (_, from, number) = self.waiting.remove(place);
+            let reply = match outcome {
                 CommitOutcome::Committed { index, position } => {
                     replies.iter().find(|(i, n, _)| (*i, *n) == (index, position))
                 }
                 CommitOutcome::Unknown => None,
             };
-            answer(from, number, reply.map(|(.., reply)| reply.clone()), out);
+            send_reply(from, number, reply.map(|(.., reply)| reply.clone()), out);
         }
         if self.log.needs_snapshot() {
             let bytes = self.store.snapshot();
             self.with_log(out, |log, out| log.snapshot(bytes, out))
-                .expect("a snapshot that is wanted, and fits");
+                .expect("the log needs a snapshot, and the snapshot fits");
         }
     }
 }
 
-fn answer(to: ProcessId, number: u64, reply: Option<Reply>, out: &mut Vec<Action<Cell, Message>>) {
+fn send_reply(to: ProcessId, number: u64, reply: Option<Reply>, out: &mut Vec<Action<Cell, Message>>) {
     out.push(Action::Send { to, message: Message::Reply { number, reply } });
 }
 
@@ -265,10 +281,10 @@ impl<R: Rules, const LOCAL_READS: bool> Process for StoreNode<R, LOCAL_READS> {
 
     fn handle(&mut self, input: Input<Cell, Message>, out: &mut Actions<Self>) {
         match (self, input) {
-            (StoreNode::Client(client), Input::Start | Input::Wake) => client.ask(out),
+            (StoreNode::Client(client), Input::Start | Input::Wake) => client.send_request(out),
             (StoreNode::Client(client), Input::Message { message: Message::Reply { number, reply }, .. }) => {
                 if let Some(reply) = reply {
-                    client.answered(number, reply, out);
+                    client.on_reply(number, reply, out);
                 }
             }
             (StoreNode::Client(_), _) => {}
@@ -279,11 +295,11 @@ impl<R: Rules, const LOCAL_READS: bool> Process for StoreNode<R, LOCAL_READS> {
                 match request {
                     Request::Get { key } if LOCAL_READS && server.log.is_leader() => {
                         let reply = Reply::Value(server.store.get(&key).cloned());
-                        answer(from, number, Some(reply), out);
+                        send_reply(from, number, Some(reply), out);
                     }
-                    request => server.ask(from, number, &request, out),
+                    request => server.submit(from, number, &request, out),
                 }
-                server.take(out);
+                server.apply_committed(out);
             }
             (StoreNode::Server(server), input) => {
                 let input = match input {
@@ -298,7 +314,7 @@ impl<R: Rules, const LOCAL_READS: bool> Process for StoreNode<R, LOCAL_READS> {
                     Input::Coin(side) => Input::Coin(side),
                 };
                 server.with_log(out, |log, out| log.handle(input, out));
-                server.take(out);
+                server.apply_committed(out);
             }
         }
     }
@@ -307,7 +323,7 @@ impl<R: Rules, const LOCAL_READS: bool> Process for StoreNode<R, LOCAL_READS> {
         None
     }
 
-    /// Counts a server's terms.
+    /// Returns the number of terms that a server has begun; 0 for a client.
     fn attempts(&self) -> u64 {
         match self {
             StoreNode::Server(server) => server.log.attempts(),

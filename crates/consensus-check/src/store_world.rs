@@ -1,4 +1,5 @@
-//! Worlds of the key-value store: what clients are told must be linearizable, and in the end they are told.
+//! Worlds of the key-value store. The clients' histories must be linearizable, and all operations must complete in the stable
+//! period.
 
 use mitra_consensus::ProcessId;
 use mitra_consensus::kv_store::{Change, Rules};
@@ -8,56 +9,62 @@ use crate::seeded_run::TestedSystem;
 use crate::store_nodes::{ClientEvent, Invocation, StoreNode};
 use crate::{Step, Violation, World};
 
-/// A world of servers, which come first, and clients, and all that the clients were told.
+/// A world of servers and clients, with the histories of the clients. The servers are the first processes.
 pub struct StoreWorld<R: Rules, const LOCAL_READS: bool> {
     world: World<StoreNode<R, LOCAL_READS>>,
     servers: u8,
-    /// How much each process was told so far.
-    told: Vec<usize>,
-    /// By key. Time is the number of the event.
+    /// By process: the number of its events that are in the histories.
+    recorded_events: Vec<usize>,
+    /// The history of each key. The time of an event is its number in the world.
     histories: Vec<Vec<Operation<Invocation, ClientEvent>>>,
-    /// The key and the operation that each process has under way, or had last.
-    open: Vec<(usize, usize)>,
+    /// By process: the key and the index in its history of the current or last operation.
+    current_operations: Vec<(usize, usize)>,
+    /// The number of events of all clients.
     events: usize,
     violation: Option<Violation>,
 }
 
 impl<R: Rules, const LOCAL_READS: bool> StoreWorld<R, LOCAL_READS> {
-    /// A world in which nothing was asked yet, with so many keys.
+    /// Creates a world in which no operation has begun. The clients use `keys` keys.
     pub fn new(world: World<StoreNode<R, LOCAL_READS>>, servers: u8, keys: u8) -> StoreWorld<R, LOCAL_READS> {
         let n = world.decisions().len();
         StoreWorld {
             world,
             servers,
-            told: vec![0; n],
+            recorded_events: vec![0; n],
             histories: vec![Vec::new(); keys.into()],
-            open: vec![(0, 0); n],
+            current_operations: vec![(0, 0); n],
             events: 0,
             violation: None,
         }
     }
 
-    /// How many operations have returned.
+    /// Returns the number of completed operations.
     pub fn completed_operations(&self) -> usize {
         self.histories.iter().flatten().filter(|op| op.response.is_some()).count()
     }
 
-    fn watch(&mut self) {
+    /// Records new events, and checks the history of a key at each response.
+    fn check(&mut self) {
         for p in self.world.live_processes() {
             let Some(node) = self.world.process(p) else { continue };
             let p = usize::from(p.0);
-            for told in &node.events()[self.told[p]..] {
-                self.told[p] += 1;
+            for event in &node.events()[self.recorded_events[p]..] {
+                self.recorded_events[p] += 1;
                 self.events += 1;
-                let at = self.events;
-                if let ClientEvent::Invoked(what) = told {
-                    let (Invocation::Get(key) | Invocation::Change(key, _)) = what;
+                let time = self.events;
+                if let ClientEvent::Invoked(invocation) = event {
+                    let (Invocation::Get(key) | Invocation::Change(key, _)) = invocation;
                     let history = &mut self.histories[usize::from(*key)];
-                    self.open[p] = (usize::from(*key), history.len());
-                    history.push(Operation { invocation: what.clone(), invoked_at: at, response: None });
+                    self.current_operations[p] = (usize::from(*key), history.len());
+                    history.push(Operation {
+                        invocation: invocation.clone(),
+                        invoked_at: time,
+                        response: None,
+                    });
                 } else {
-                    let (key, nth) = self.open[p];
-                    self.histories[key][nth].response = Some((at, told.clone()));
+                    let (key, index) = self.current_operations[p];
+                    self.histories[key][index].response = Some((time, event.clone()));
                     if !is_linearizable(&None, &self.histories[key], apply) {
                         self.violation = Some(Violation::NotLinearizable);
                     }
@@ -67,22 +74,23 @@ impl<R: Rules, const LOCAL_READS: bool> StoreWorld<R, LOCAL_READS> {
     }
 }
 
-/// What is to become of a key, by the plainest of stores.
-fn apply(value: &mut Option<Vec<u8>>, asked: &Invocation) -> ClientEvent {
-    let Invocation::Change(_, change) = asked else { return ClientEvent::Value(value.clone()) };
-    let (done, new) = match change {
+/// The sequential specification of a key: applies an operation to its value, and returns the response.
+fn apply(value: &mut Option<Vec<u8>>, invocation: &Invocation) -> ClientEvent {
+    let Invocation::Change(_, change) = invocation else { return ClientEvent::Value(value.clone()) };
+    let (takes_effect, new) = match change {
         Change::Put { value: new, .. } => (true, Some(new.clone())),
         Change::Cas { expected, value: new, .. } => (value == expected, new.clone()),
         Change::Delete { .. } => (value.is_some(), None),
     };
-    if done {
+    if takes_effect {
         *value = new;
     }
-    ClientEvent::Changed(done)
+    ClientEvent::Changed(takes_effect)
 }
 
 impl<R: Rules, const LOCAL_READS: bool> TestedSystem for StoreWorld<R, LOCAL_READS> {
-    /// Clients neither lead nor crash: they may be as slow as if they had.
+    /// Returns the possible steps. Clients neither lead nor crash. The adversary can delay a client, which has the same effect as a
+    /// crash.
     fn steps(&self) -> Vec<Step> {
         let mut steps = self.world.steps();
         steps.retain(|step| match step {
@@ -94,7 +102,7 @@ impl<R: Rules, const LOCAL_READS: bool> TestedSystem for StoreWorld<R, LOCAL_REA
 
     fn apply(&mut self, step: Step) -> Option<Violation> {
         self.world.apply(step);
-        self.watch();
+        self.check();
         self.violation.clone()
     }
 
@@ -106,9 +114,9 @@ impl<R: Rules, const LOCAL_READS: bool> TestedSystem for StoreWorld<R, LOCAL_REA
         self.world.begin_stable_period(leader);
     }
 
-    /// All clients have all that they want, unless there is nobody to ask.
+    /// Returns whether all clients have completed their operations, or all servers have crashed.
     fn is_done(&self) -> bool {
-        let content = |p| self.world.process(p).is_none_or(StoreNode::is_finished);
-        self.live_processes().is_empty() || self.world.live_processes().into_iter().all(content)
+        let is_finished = |p| self.world.process(p).is_none_or(StoreNode::is_finished);
+        self.live_processes().is_empty() || self.world.live_processes().into_iter().all(is_finished)
     }
 }

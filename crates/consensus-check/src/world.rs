@@ -1,4 +1,4 @@
-//! A world of processes and memories, and every step that it can take.
+//! The state of all processes, memories, messages and operations, and the steps by which an adversary changes it.
 
 use core::fmt;
 
@@ -6,98 +6,103 @@ use mitra_consensus::{
     Action, Actions, Input, Memory, MemoryId, Op, OpId, Process, ProcessId, ProcessSet, Region, Response,
 };
 
-/// What the adversary may still do beside choosing the order of things.
+/// The number of faults and leader changes that the adversary may still cause.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FaultLimits {
-    /// How often Ω may tell a process who leads.
+    /// Times that Ω names a leader to one process.
     pub leader_changes: u8,
-    /// How many processes may crash.
+    /// Crashes of processes.
     pub process_crashes: u8,
-    /// How many memories may crash.
+    /// Crashes of memories.
     pub memory_crashes: u8,
-    /// How often a process's connection to a memory may break, or all connections to one at once.
+    /// Disconnections of one process from one memory, and restarts of a memory, which disconnect all processes from it.
     pub disconnects: u8,
-    /// How often a process may lose its state, and start again. For those that can.
+    /// Restarts of processes without their state. Only some protocols tolerate them.
     pub restarts: u8,
-    /// How many messages may be lost. Only what says that it needs no reliable links lives with that.
+    /// Losses of messages. Only protocols that need no reliable links tolerate them.
     pub message_losses: u8,
 }
 
-/// One step. What a crashed process has sent or asked for before stays on its way.
+/// One step of the adversary. Messages that a process sent before it crashed are still delivered, and operations that it
+/// invoked are still executed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Step {
-    /// Ω tells a process that it leads.
+    /// Ω names a process as the leader to itself.
     Lead(ProcessId),
-    /// Ω tells a process that another leads.
+    /// Ω names another process as the leader to this process.
     Follow(ProcessId),
-    /// A message arrives: its place among those on their way, in order.
+    /// The message at this index, in the sorted list of messages in transit, reaches its receiver.
     DeliverMessage(usize),
-    /// A message is lost.
+    /// The message at this index is lost.
     DropMessage(usize),
-    /// A memory does what a process has asked it for, as the so manieth of what is outstanding there; of a read: the next register.
+    /// The memory executes the operation of the process at this index of its outstanding operations. A read executes one
+    /// register at each step.
     Execute(ProcessId, MemoryId, usize),
-    /// The answer to the so manieth of what is outstanding reaches the process.
+    /// The response to the operation at this index reaches the process.
     Respond(ProcessId, MemoryId, usize),
-    /// A process's time is over.
+    /// The delay for which a process waits has passed.
     Wake(ProcessId),
-    /// A process's coin falls.
+    /// The coin flip of a process has this result.
     Coin(ProcessId, bool),
     /// A process crashes.
     CrashProcess(ProcessId),
-    /// A memory crashes: it never answers again.
+    /// A memory crashes. A crashed memory never responds.
     CrashMemory(MemoryId),
-    /// A process's connection to a memory disconnects, and is made anew: the writes that are outstanding are refused, done or not, and not done
-    /// any more; whatever else is outstanding is asked again.
+    /// The connection between a process and a memory fails and is established again. Outstanding writes get a nak; a write
+    /// that is not executed yet is never executed. All other outstanding operations are repeated on the new connection.
     Disconnect(ProcessId, MemoryId),
-    /// A memory ends, and goes on with what it held: every connection to it disconnects, and rights that can be taken have to be taken anew.
+    /// A memory restarts with the content of its registers. All processes are disconnected from it, and must acquire
+    /// their exclusive permissions again.
     RestartMemory(MemoryId),
-    /// A process starts again, and has forgotten everything. What it had asked the memories for is not done any more.
+    /// A process restarts without its state. Its outstanding operations are never executed.
     RestartProcess(ProcessId),
 }
 
-/// What a memory was asked for.
+/// The state of an outstanding operation at a memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Request<C> {
-    /// Not done yet; of a read: what was read so far.
-    Asked(Op<C>, Vec<C>),
-    /// Done; the answer is on its way.
-    Done(Response<C>),
-    /// A write is done; the acknowledgement is on its way.
+    /// The operation is not executed completely. A read keeps the cells that it has read so far.
+    Pending(Op<C>, Vec<C>),
+    /// The operation is executed; the response has not reached the process.
+    Executed(Response<C>),
+    /// The write is executed; the acknowledgement has not reached the process.
     Written,
 }
 
 impl<C> Request<C> {
-    /// Whether nobody knows, once the connection disconnects, if it was done.
-    fn may_be_lost(&self) -> bool {
-        matches!(self, Request::Written | Request::Asked(Op::Write { .. }, _))
+    /// Returns whether the process cannot know, after a disconnection, if the operation was executed.
+    fn has_unknown_outcome_after_disconnect(&self) -> bool {
+        matches!(self, Request::Written | Request::Pending(Op::Write { .. }, _))
     }
 }
 
-/// Processes, memories, and what is on its way between them.
+/// Processes, memories, messages in transit and outstanding operations.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct World<P: Process> {
-    /// None of those that have crashed.
+    /// `None` for each crashed process.
     processes: Vec<Option<P>>,
+    /// `None` for each crashed memory.
     memories: Vec<Option<Memory<P::Cell>>>,
-    /// Sorted: two worlds with the same messages are one.
+    /// Sender, receiver and content. Sorted, so that two worlds with the same messages are equal.
     messages: Vec<(ProcessId, ProcessId, P::Message)>,
-    /// By process and memory.
+    /// Outstanding operations by process and memory, in the order of invocation.
     requests: Vec<Vec<Vec<(OpId, Request<P::Cell>)>>>,
+    /// By process: whether it waits for `Input::Wake`.
     asleep: Vec<bool>,
+    /// By process: whether it waits for `Input::Coin`.
     flipping_coin: Vec<bool>,
     decisions: Vec<Option<P::Value>>,
-    /// Those of whom nothing is expected.
     byzantine: ProcessSet,
     limits: FaultLimits,
 }
 
 impl<P: Process> World<P> {
-    /// A world in which every process has just begun.
+    /// Creates a world in which every process has handled `Input::Start`. Every memory has the same regions.
     pub fn new(processes: Vec<P>, memories: u8, regions: &[Region], limits: FaultLimits) -> World<P> {
         World::with_regions(processes, &vec![regions.to_vec(); memories.into()], limits)
     }
 
-    /// The same, each memory with regions of its own.
+    /// Creates a world of processes that have handled `Input::Start`, with the regions of each memory.
     pub fn with_regions(processes: Vec<P>, memories: &[Vec<Region>], limits: FaultLimits) -> World<P> {
         let n = processes.len();
         let mut world = World {
@@ -111,39 +116,39 @@ impl<P: Process> World<P> {
             byzantine: ProcessSet::NONE,
             limits,
         };
-        (0..n as u8).for_each(|p| world.tell(ProcessId(p), Input::Start));
+        (0..n as u8).for_each(|p| world.deliver(ProcessId(p), Input::Start));
         world
     }
 
-    /// The same world, in which some are Byzantine: what they decide does not count, nor whether they do.
+    /// Marks processes as Byzantine. Their decisions are not recorded, and the world is done without them.
     #[must_use]
-    pub fn with_byzantine(mut self, who: ProcessSet) -> World<P> {
-        self.byzantine = who;
+    pub fn with_byzantine(mut self, processes: ProcessSet) -> World<P> {
+        self.byzantine = processes;
         self
     }
 
-    /// All steps that can be taken now.
+    /// Returns all steps that are possible now, always in the same order.
     pub fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
-        let living = self.live_processes();
+        let live = self.live_processes();
         if self.limits.leader_changes > 0 {
-            steps.extend(living.iter().flat_map(|&p| [Step::Lead(p), Step::Follow(p)]));
+            steps.extend(live.iter().flat_map(|&p| [Step::Lead(p), Step::Follow(p)]));
         }
-        let different =
+        let distinct =
             (0..self.messages.len()).filter(|&i| i == 0 || self.messages[i] != self.messages[i - 1]);
-        steps.extend(different.clone().map(Step::DeliverMessage));
+        steps.extend(distinct.clone().map(Step::DeliverMessage));
         if self.limits.message_losses > 0 {
-            steps.extend(different.map(Step::DropMessage));
+            steps.extend(distinct.map(Step::DropMessage));
         }
-        for (p, of_process) in self.requests.iter().enumerate() {
-            for (m, requests) in of_process.iter().enumerate() {
+        for (p, by_memory) in self.requests.iter().enumerate() {
+            for (m, requests) in by_memory.iter().enumerate() {
                 let (process, memory) = (ProcessId(p as u8), MemoryId(m as u8));
                 for (nth, (_, request)) in requests.iter().enumerate() {
                     match request {
-                        Request::Asked(..) if self.memories[m].is_some() => {
+                        Request::Pending(..) if self.memories[m].is_some() => {
                             steps.push(Step::Execute(process, memory, nth));
                         }
-                        Request::Done(_) | Request::Written if self.processes[p].is_some() => {
+                        Request::Executed(_) | Request::Written if self.processes[p].is_some() => {
                             steps.push(Step::Respond(process, memory, nth));
                         }
                         _ => {}
@@ -151,23 +156,25 @@ impl<P: Process> World<P> {
                 }
             }
         }
-        steps.extend(living.iter().filter(|p| self.asleep[usize::from(p.0)]).map(|&p| Step::Wake(p)));
-        let flipping_coin = living.iter().filter(|p| self.flipping_coin[usize::from(p.0)]);
+        steps.extend(live.iter().filter(|p| self.asleep[usize::from(p.0)]).map(|&p| Step::Wake(p)));
+        let flipping_coin = live.iter().filter(|p| self.flipping_coin[usize::from(p.0)]);
         steps.extend(flipping_coin.flat_map(|&p| [Step::Coin(p, false), Step::Coin(p, true)]));
         if self.limits.process_crashes > 0 {
-            steps.extend(living.iter().map(|&p| Step::CrashProcess(p)));
+            steps.extend(live.iter().map(|&p| Step::CrashProcess(p)));
         }
         if self.limits.memory_crashes > 0 {
             let alive = (0..self.memories.len()).filter(|&m| self.memories[m].is_some());
             steps.extend(alive.map(|m| Step::CrashMemory(MemoryId(m as u8))));
         }
         if self.limits.restarts > 0 {
-            steps.extend(living.iter().map(|&p| Step::RestartProcess(p)));
+            steps.extend(live.iter().map(|&p| Step::RestartProcess(p)));
         }
         if self.limits.disconnects > 0 {
-            let ways = living.iter().flat_map(|&p| (0..self.memories.len()).map(move |m| (p, m)));
+            let ways = live.iter().flat_map(|&p| (0..self.memories.len()).map(move |m| (p, m)));
             let used = ways.filter(|&(p, m)| {
-                self.requests[usize::from(p.0)][m].iter().any(|(_, request)| request.may_be_lost())
+                self.requests[usize::from(p.0)][m]
+                    .iter()
+                    .any(|(_, request)| request.has_unknown_outcome_after_disconnect())
             });
             steps.extend(used.map(|(p, m)| Step::Disconnect(p, MemoryId(m as u8))));
             let alive = (0..self.memories.len()).filter(|&m| self.memories[m].is_some());
@@ -176,20 +183,23 @@ impl<P: Process> World<P> {
         steps
     }
 
-    /// Takes a step, of those that [`World::steps`] lists.
+    /// Applies a step from [`World::steps`].
+    ///
+    /// # Panics
+    /// If the step refers to a process, a memory, a message or an operation that does not exist.
     pub fn apply(&mut self, step: Step) {
         match step {
             Step::Lead(p) => {
                 self.limits.leader_changes = self.limits.leader_changes.saturating_sub(1);
-                self.tell(p, Input::Leader(p));
+                self.deliver(p, Input::Leader(p));
             }
             Step::Follow(p) => {
                 self.limits.leader_changes = self.limits.leader_changes.saturating_sub(1);
-                self.tell(p, Input::Leader(ProcessId((p.0 + 1) % self.processes.len() as u8)));
+                self.deliver(p, Input::Leader(ProcessId((p.0 + 1) % self.processes.len() as u8)));
             }
             Step::DeliverMessage(index) => {
                 let (from, to, message) = self.messages.remove(index);
-                self.tell(to, Input::Message { from, message });
+                self.deliver(to, Input::Message { from, message });
             }
             Step::DropMessage(index) => {
                 self.limits.message_losses = self.limits.message_losses.saturating_sub(1);
@@ -199,19 +209,19 @@ impl<P: Process> World<P> {
             Step::Respond(p, memory, nth) => {
                 let requests = &mut self.requests[usize::from(p.0)][usize::from(memory.0)];
                 let (id, response) = match requests.remove(nth) {
-                    (id, Request::Done(response)) => (id, response),
+                    (id, Request::Executed(response)) => (id, response),
                     (id, Request::Written) => (id, Response::Ack),
-                    (_, Request::Asked(..)) => return,
+                    (_, Request::Pending(..)) => return,
                 };
-                self.tell(p, Input::Response { memory, id, response });
+                self.deliver(p, Input::Response { memory, id, response });
             }
             Step::Wake(p) => {
                 self.asleep[usize::from(p.0)] = false;
-                self.tell(p, Input::Wake);
+                self.deliver(p, Input::Wake);
             }
             Step::Coin(p, side) => {
                 self.flipping_coin[usize::from(p.0)] = false;
-                self.tell(p, Input::Coin(side));
+                self.deliver(p, Input::Coin(side));
             }
             Step::CrashProcess(p) => {
                 self.limits.process_crashes = self.limits.process_crashes.saturating_sub(1);
@@ -224,142 +234,145 @@ impl<P: Process> World<P> {
             Step::RestartProcess(p) => {
                 self.limits.restarts = self.limits.restarts.saturating_sub(1);
                 self.requests[usize::from(p.0)].iter_mut().for_each(Vec::clear);
-                self.tell(p, Input::Start);
+                self.deliver(p, Input::Start);
             }
             Step::Disconnect(p, m) => {
                 self.limits.disconnects = self.limits.disconnects.saturating_sub(1);
-                self.break_off(p, m);
+                self.disconnect(p, m);
             }
             Step::RestartMemory(m) => {
                 self.limits.disconnects = self.limits.disconnects.saturating_sub(1);
                 self.memories[usize::from(m.0)].iter_mut().for_each(Memory::restart);
-                (0..self.processes.len() as u8).for_each(|p| self.break_off(ProcessId(p), m));
+                (0..self.processes.len() as u8).for_each(|p| self.disconnect(ProcessId(p), m));
             }
         }
     }
 
-    /// One network delay of a synchronous world: what is on its way arrives, and a memory does at once what reaches it. Nobody's
-    /// time is over.
+    /// Lets one network delay pass, as in a synchronous system: all messages and responses in transit are delivered, and all
+    /// invoked operations are executed. No process wakes.
     pub fn pass_delay(&mut self) {
         let messages = core::mem::take(&mut self.messages);
-        let mut answers = Vec::new();
+        let mut responses = Vec::new();
         let memories = self.memories.len();
         for (p, m) in (0..self.requests.len()).flat_map(|p| (0..memories).map(move |m| (p, m))) {
             let (process, memory) = (ProcessId(p as u8), MemoryId(m as u8));
             for index in (0..self.requests[p][m].len()).rev() {
-                if let Request::Done(_) | Request::Written = self.requests[p][m][index].1 {
-                    answers.push(Step::Respond(process, memory, index));
+                if let Request::Executed(_) | Request::Written = self.requests[p][m][index].1 {
+                    responses.push(Step::Respond(process, memory, index));
                 }
-                while self.memories[m].is_some() && matches!(self.requests[p][m][index].1, Request::Asked(..))
+                while self.memories[m].is_some()
+                    && matches!(self.requests[p][m][index].1, Request::Pending(..))
                 {
                     self.execute(process, memory, index);
                 }
             }
         }
-        answers.into_iter().for_each(|step| self.apply(step));
+        responses.into_iter().for_each(|step| self.apply(step));
         for (from, to, message) in messages {
-            self.tell(to, Input::Message { from, message });
+            self.deliver(to, Input::Message { from, message });
         }
     }
 
-    /// The faults are over, and Ω names one living process to all.
+    /// Begins the stable period: no more faults occur, and Ω names `leader` to every live process.
     pub fn begin_stable_period(&mut self, leader: ProcessId) {
         self.limits = FaultLimits::default();
         for p in self.live_processes() {
-            self.tell(p, Input::Leader(leader));
+            self.deliver(p, Input::Leader(leader));
         }
     }
 
-    /// Who has not crashed.
+    /// Returns the processes that have not crashed.
     pub fn live_processes(&self) -> Vec<ProcessId> {
         let alive = (0..self.processes.len()).filter(|&p| self.processes[p].is_some());
         alive.map(|p| ProcessId(p as u8)).collect()
     }
 
-    /// Who is Byzantine.
+    /// Returns the Byzantine processes.
     pub fn byzantine_processes(&self) -> ProcessSet {
         self.byzantine
     }
 
-    /// Who has not crashed, and is not Byzantine.
+    /// Returns the processes that have not crashed and are not Byzantine.
     pub fn correct(&self) -> Vec<ProcessId> {
         self.live_processes().into_iter().filter(|&p| !self.byzantine.contains(p)).collect()
     }
 
-    /// A process that has not crashed.
+    /// Returns the state of a process, or `None` if it has crashed.
     pub fn process(&self, p: ProcessId) -> Option<&P> {
         self.processes[usize::from(p.0)].as_ref()
     }
 
-    /// What each process has decided, those included that crashed afterwards.
+    /// Returns the decision of each process, including processes that crashed after their decision.
     pub fn decisions(&self) -> &[Option<P::Value>] {
         &self.decisions
     }
 
-    /// Whether no two processes have decided differently.
+    /// Returns whether all decisions so far are equal.
     pub fn agrees(&self) -> bool {
         let mut decided = self.decisions.iter().flatten();
         let first = decided.next();
         decided.all(|value| Some(value) == first)
     }
 
-    /// Whether every correct process has decided.
+    /// Returns whether every correct process has decided.
     pub fn is_done(&self) -> bool {
         self.correct().iter().all(|p| self.decisions[usize::from(p.0)].is_some())
     }
 
-    /// How many messages are on their way.
+    /// Returns the number of messages in transit.
     pub fn messages_in_transit(&self) -> usize {
         self.messages.len()
     }
 
-    /// Whether a process has asked for more than to read, and has not had it yet.
+    /// Returns whether a process has a pending write or permission change.
     pub fn has_pending_update(&self, p: ProcessId) -> bool {
-        let changes =
-            |r: &Request<P::Cell>| matches!(r, Request::Asked(op, _) if !matches!(op, Op::Read { .. }));
-        self.requests[usize::from(p.0)].iter().flatten().any(|(_, request)| changes(request))
+        let is_update =
+            |r: &Request<P::Cell>| matches!(r, Request::Pending(op, _) if !matches!(op, Op::Read { .. }));
+        self.requests[usize::from(p.0)].iter().flatten().any(|(_, request)| is_update(request))
     }
 
-    /// The most attempts that a process has begun.
+    /// Returns the largest number of attempts that a live process has begun.
     pub fn attempts(&self) -> u64 {
         self.processes.iter().flatten().map(Process::attempts).max().unwrap_or(0)
     }
 
-    fn break_off(&mut self, p: ProcessId, m: MemoryId) {
+    fn disconnect(&mut self, p: ProcessId, m: MemoryId) {
         let requests = &mut self.requests[usize::from(p.0)][usize::from(m.0)];
-        for lost in requests.iter_mut().map(|(_, request)| request).filter(|request| request.may_be_lost()) {
-            *lost = Request::Done(Response::Nak);
+        let requests = requests.iter_mut().map(|(_, request)| request);
+        for request in requests.filter(|request| request.has_unknown_outcome_after_disconnect()) {
+            *request = Request::Executed(Response::Nak);
         }
     }
 
     fn execute(&mut self, p: ProcessId, m: MemoryId, index: usize) {
         let Some(memory) = &mut self.memories[usize::from(m.0)] else { return };
         let (_, request) = &mut self.requests[usize::from(p.0)][usize::from(m.0)][index];
-        let Request::Asked(op, read) = request else { return };
+        let Request::Pending(op, read) = request else { return };
         let response = match op {
             Op::Read { region, first, count } => memory.read_next(p, *region, *first..*first + *count, read),
             _ => Some(memory.execute(p, op)),
         };
         match (response, op) {
             (Some(Response::Ack), Op::Write { .. }) => *request = Request::Written,
-            (Some(response), _) => *request = Request::Done(response),
+            (Some(response), _) => *request = Request::Executed(response),
             (None, _) => {}
         }
     }
 
-    fn tell(&mut self, p: ProcessId, input: Input<P::Cell, P::Message>) {
+    fn deliver(&mut self, p: ProcessId, input: Input<P::Cell, P::Message>) {
         self.call(p, |process, actions| process.handle(input, actions));
     }
 
-    /// Does something with a process that has not crashed, and carries out what it asks for.
-    pub fn call(&mut self, p: ProcessId, what: impl FnOnce(&mut P, &mut Actions<P>)) {
+    /// Calls a function on a process, and carries out the actions that the process returns. Does nothing if the process has
+    /// crashed.
+    pub fn call(&mut self, p: ProcessId, f: impl FnOnce(&mut P, &mut Actions<P>)) {
         let Some(process) = &mut self.processes[usize::from(p.0)] else { return };
         let mut actions = Vec::new();
-        what(process, &mut actions);
-        if let (Some(value), unset @ None, false) =
+        f(process, &mut actions);
+        if let (Some(value), decision @ None, false) =
             (process.decision(), &mut self.decisions[usize::from(p.0)], self.byzantine.contains(p))
         {
-            *unset = Some(value.clone());
+            *decision = Some(value.clone());
         }
         for action in actions {
             match action {
@@ -370,7 +383,7 @@ impl<P: Process> World<P> {
                 }
                 Action::Invoke { memory, id, op } => {
                     self.requests[usize::from(p.0)][usize::from(memory.0)]
-                        .push((id, Request::Asked(op, Vec::new())));
+                        .push((id, Request::Pending(op, Vec::new())));
                 }
                 Action::Wake => self.asleep[usize::from(p.0)] = true,
                 Action::FlipCoin => self.flipping_coin[usize::from(p.0)] = true,
