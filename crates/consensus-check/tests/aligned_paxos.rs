@@ -1,8 +1,8 @@
-//! Aligned Paxos, with all its rules and without each of them.
+//! Aligned Paxos, with all its rules, and mutants without one of them.
 
 mod common;
 
-use common::{VALUES, errs, holds};
+use common::{VALUES, agrees_and_terminates, mutant_violates};
 use mitra_consensus::aligned_paxos::{AlignedPaxos, Rules};
 use mitra_consensus::protected_memory_paxos::Rules as MemoryRules;
 use mitra_consensus::{AllRules, MemoryId, ProcessId};
@@ -13,7 +13,7 @@ use mitra_consensus_check::{
 
 type Aligned<R, M> = AlignedPaxos<u8, R, M>;
 
-fn sound(n: u8, m: u8, limits: FaultLimits) -> World<Aligned<AllRules, AllRules>> {
+fn correct(n: u8, m: u8, limits: FaultLimits) -> World<Aligned<AllRules, AllRules>> {
     sized(n, m, limits)
 }
 
@@ -31,30 +31,30 @@ fn world<R: Rules>() -> World<Aligned<R, AllRules>> {
     sized(3, 2, crashes(1, 1))
 }
 
-/// Where memories are most of the agents, so that theirs is the majority that counts.
-fn memories<M: MemoryRules>() -> World<Aligned<AllRules, M>> {
+/// Returns a world in which the memories alone are a majority of the agents.
+fn memory_majority<M: MemoryRules>() -> World<Aligned<AllRules, M>> {
     sized(2, 5, crashes(1, 1))
 }
 
 #[test]
-fn the_first_leader_decides_in_two_delays_and_another_as_either_parent() {
-    let delays = |n, m, leader| decision_delays(sound(n, m, FaultLimits::default()), ProcessId(leader), 20);
+fn initial_leader_decides_in_two_delays_and_other_leader_as_in_underlying_protocol() {
+    let delays = |n, m, leader| decision_delays(correct(n, m, FaultLimits::default()), ProcessId(leader), 20);
     assert_eq!(delays(3, 2, 0), Some((2, 3)));
     assert_eq!(delays(2, 3, 0), Some((2, 3)));
     assert_eq!(delays(3, 2, 1), Some((4, 5)), "the processes are a majority, as in Paxos");
-    assert_eq!(delays(2, 3, 1), Some((8, 9)), "they are not, as in Protected Memory Paxos");
+    assert_eq!(delays(2, 3, 1), Some((8, 9)), "the processes are no majority, as in Protected Memory Paxos");
 }
 
 #[test]
-fn two_processes_and_two_memories_agree_in_every_order() {
+fn two_processes_and_two_memories_agree_in_every_order_of_steps() {
     let limits = FaultLimits { leader_changes: 2, ..FaultLimits::default() };
-    let found = Exhaustive::agreement(sound(2, 2, limits), 1, vec![10, 11]).explore();
-    assert_eq!(found.counterexample, None);
-    assert!(found.states > 100_000, "{} states: less than before", found.states);
+    let exploration = Exhaustive::agreement(correct(2, 2, limits), 1, vec![10, 11]).explore();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > 100_000, "only {} states were explored", exploration.states);
 }
 
 #[test]
-fn any_mix_of_crashes_below_half_of_all_agents_is_survived() {
+fn tolerates_crashes_of_any_minority_of_agents() {
     for (n, m, fp, fm) in [
         (3, 2, 2, 0),
         (3, 2, 1, 1),
@@ -66,18 +66,18 @@ fn any_mix_of_crashes_below_half_of_all_agents_is_survived() {
         (3, 4, 0, 3),
     ] {
         println!("n={n} m={m} fP={fp} fM={fm}");
-        holds(|| sound(n, m, crashes(fp, fm)), 2_000);
+        agrees_and_terminates(|| correct(n, m, crashes(fp, fm)), 2_000);
     }
 }
 
-/// The crashes come before all else, so nobody may decide, and nobody does.
+/// All crashes precede all other steps, so a decision is impossible.
 #[test]
-fn with_one_crash_more_nobody_decides() {
+fn no_process_decides_with_majority_crashed_initially() {
     for (n, m, fp, fm) in [(3, 2, 2, 1), (3, 2, 1, 2), (2, 3, 1, 2), (2, 3, 0, 3), (2, 2, 1, 1), (3, 4, 2, 2)]
     {
         for seed in 0..500 {
-            let mut world = sound(n, m, crashes(0, 0));
-            // Not always the same, so that the first leader is among the living as well as not.
+            let mut world = correct(n, m, crashes(0, 0));
+            // The crashed processes depend on the seed, so that the initial leader crashes in some runs only.
             (0..fp).for_each(|p| world.apply(Step::CrashProcess(ProcessId((p + (seed % 7) as u8) % n))));
             (0..fm).for_each(|p| world.apply(Step::CrashMemory(MemoryId(p))));
             let report =
@@ -87,14 +87,14 @@ fn with_one_crash_more_nobody_decides() {
     }
 }
 
-/// They come whenever they like: then some decide, and never differently.
+/// The crashes occur at any step, so some processes decide before them. Their decisions must be equal.
 #[test]
-fn with_one_crash_more_nobody_disagrees() {
+fn no_process_disagrees_with_majority_crashed_later() {
     let (mut ended, mut stuck) = (0, 0);
     for seed in 0..4_000 {
         let report = run_agreement(
             seed,
-            sound(3, 2, crashes(2, 1)),
+            correct(3, 2, crashes(2, 1)),
             RunLimits { adversary_steps: 300, stable_steps: 1000 },
             &VALUES,
         );
@@ -108,18 +108,18 @@ fn with_one_crash_more_nobody_disagrees() {
 }
 
 mutants! { Rules, world:
-    with_broken_promises_it_errs: KEEPS_PROMISES;
-    with_a_majority_of_either_kind_it_errs: COUNTS_AGENTS_TOGETHER;
-    deaf_to_processes_it_errs: ADOPTS_FROM_PROCESSES;
-    blind_to_memories_it_errs: ADOPTS_FROM_MEMORIES;
-    with_phase_1_skipped_too_often_it_errs: SKIPS_PHASE_1_FOR_LEAST_BALLOT_ONLY;
+    mutant_with_broken_promises_violates_safety: KEEPS_PROMISES;
+    mutant_with_majority_of_either_kind_violates_safety: COUNTS_AGENTS_TOGETHER;
+    mutant_that_adopts_nothing_from_processes_violates_safety: ADOPTS_FROM_PROCESSES;
+    mutant_that_adopts_nothing_from_memories_violates_safety: ADOPTS_FROM_MEMORIES;
+    mutant_that_skips_phase_1_for_any_ballot_violates_safety: SKIPS_PHASE_1_FOR_LEAST_BALLOT_ONLY;
 }
 
-mutants! { MemoryRules, memories:
-    without_the_check_of_the_minimum_it_errs: CHECKS_MIN;
-    with_stale_writes_it_errs: ONE_AT_A_TIME;
-    with_late_adoption_it_errs: ABORTS_ON_LATE_VALUE;
-    by_the_highest_ballot_begun_it_errs: ADOPTS_HIGHEST_ACCEPTED;
-    with_what_was_accepted_wiped_it_errs: KEEPS_ACCEPTED;
-    without_permissions_it_errs: EXCLUSIVE_WRITER;
+mutants! { MemoryRules, memory_majority:
+    mutant_without_check_of_min_violates_safety: CHECKS_MIN;
+    mutant_with_stale_writes_violates_safety: ONE_AT_A_TIME;
+    mutant_with_late_adoption_violates_safety: ABORTS_ON_LATE_VALUE;
+    mutant_that_adopts_highest_begun_ballot_violates_safety: ADOPTS_HIGHEST_ACCEPTED;
+    mutant_that_clears_accepted_value_violates_safety: KEEPS_ACCEPTED;
+    mutant_without_exclusive_writer_violates_safety: EXCLUSIVE_WRITER;
 }

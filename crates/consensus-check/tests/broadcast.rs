@@ -1,8 +1,8 @@
-//! Non-equivocating broadcast among Byzantine processes, with all its rules and without each of them.
+//! Non-equivocating broadcast among Byzantine processes, with all its rules, and mutants without one of them.
 
 mod common;
 
-use common::these;
+use common::byzantine_set;
 use mitra_consensus::broadcast::{Broadcast, Rules, Slot, WITNESS};
 use mitra_consensus::broadcaster::Broadcaster;
 use mitra_consensus::signature::{Signed, Signer, Symbolic};
@@ -13,49 +13,59 @@ use mitra_consensus_check::{
     run_agreement, run_agreement_with, totality_violation,
 };
 
-fn world<R: Rules>(size: (u8, u8), who: &[u8], whim: Option<u64>) -> World<BroadcastActor<R>> {
+fn world<R: Rules>(
+    size: (u8, u8),
+    byzantine: &[u8],
+    adversary_seed: Option<u64>,
+) -> World<BroadcastActor<R>> {
     let limits =
         FaultLimits { memory_crashes: u8::from(size.1 > 1), disconnects: 3, ..FaultLimits::default() };
-    byzantine_worlds::broadcast(size, these(who, whim), limits)
+    byzantine_worlds::broadcast(size, byzantine_set(byzantine, adversary_seed), limits)
 }
 
-const CHAOS: RunLimits = RunLimits { adversary_steps: 600, stable_steps: 20_000 };
+const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 600, stable_steps: 20_000 };
 
 #[test]
-fn what_a_correct_sender_broadcasts_all_deliver() {
+fn message_of_correct_sender_is_delivered_by_all() {
     for seed in 0..300 {
-        for (n, who) in [(3, &[][..]), (3, &[2]), (5, &[2, 4])] {
-            let report = run_agreement(seed, world::<AllRules>((n, 3), who, Some(seed)), CHAOS, &[10]);
-            assert_eq!(report.violation, None, "n={n} {who:?} seed {seed}: {:?}", report.steps);
+        for (n, byzantine) in [(3, &[][..]), (3, &[2]), (5, &[2, 4])] {
+            let report =
+                run_agreement(seed, world::<AllRules>((n, 3), byzantine, Some(seed)), RUN_LIMITS, &[10]);
+            assert_eq!(report.violation, None, "n={n} {byzantine:?} seed {seed}: {:?}", report.steps);
         }
     }
 }
 
 #[test]
-fn of_a_byzantine_sender_all_deliver_the_same_or_none_does() {
+fn message_of_byzantine_sender_is_delivered_by_all_or_none() {
     let mut delivered = 0;
     for seed in 0..100 {
-        for (n, who) in [(3, &[0][..]), (5, &[0, 2])] {
-            for whim in [None, Some(seed)] {
-                let world = world::<AllRules>((n, 3), who, whim);
-                let report = run_agreement_with(seed, world, CHAOS, &[10, 20], totality_violation);
-                assert_eq!(report.violation, None, "n={n} {who:?} {whim:?} seed {seed}: {:?}", report.steps);
-                // It ends when all have delivered.
-                delivered += u32::from(report.steps.len() < CHAOS.stable_steps as usize);
+        for (n, byzantine) in [(3, &[0][..]), (5, &[0, 2])] {
+            for adversary_seed in [None, Some(seed)] {
+                let world = world::<AllRules>((n, 3), byzantine, adversary_seed);
+                let report = run_agreement_with(seed, world, RUN_LIMITS, &[10, 20], totality_violation);
+                assert_eq!(
+                    report.violation, None,
+                    "n={n} {byzantine:?} {adversary_seed:?} seed {seed}: {:?}",
+                    report.steps
+                );
+                // A run ends early only if all correct processes have delivered.
+                delivered += u32::from(report.steps.len() < RUN_LIMITS.stable_steps as usize);
             }
         }
     }
     assert!(
         (100..400).contains(&delivered),
-        "{delivered} of 400 are delivered: no more is shown than of silence"
+        "{delivered} of 400 messages are delivered: too few or too many to test both outcomes"
     );
 }
 
-/// A liar's word names the others as witnesses, with signatures of something else. It must not take the place of what they say themselves.
+/// A Byzantine process writes a cell that names the other processes as witnesses, with signatures of another message. The cell
+/// must not replace the valid cells of these processes.
 #[test]
-fn a_forged_witness_does_not_hide_a_real_one() {
+fn forged_witness_does_not_hide_valid_one() {
     let keys = Symbolic::all(0, 3);
-    let other = keys[2].sign(WITNESS, &"something else");
+    let other = keys[2].sign(WITNESS, &"another message");
     let by = (0..3).map(|p| (ProcessId(p), other.clone())).collect();
     let forged = Some(Signed { value: 10, by });
     let forged = Slot { copy: None, witness: forged.clone(), proof: forged };
@@ -63,46 +73,46 @@ fn a_forged_witness_does_not_hide_a_real_one() {
         let broadcast: Broadcast<u8, _> = Broadcast::new(ProcessId(p), 3, 1, 1, keys[usize::from(p)].clone());
         Actor::Correct(Broadcaster::new(broadcast, (p == 0).then_some(10), ProcessId(0)))
     };
-    let liar = ByzantineProcess::new(3, vec![SingleWrite::<_, u8>::new(1, (2, 0), forged)], None);
+    let forger = ByzantineProcess::new(3, vec![SingleWrite::<_, u8>::new(1, (2, 0), forged)], None);
     let start = || {
-        let processes = vec![process(0), process(1), Actor::Byzantine(liar.clone())];
+        let processes = vec![process(0), process(1), Actor::Byzantine(forger.clone())];
         let regions = Broadcast::<u8, Symbolic>::regions(3, 1);
         World::new(processes, 1, &regions, FaultLimits::default())
             .with_byzantine(ProcessSet::only(ProcessId(2)))
     };
     for seed in 0..100 {
-        assert_eq!(run_agreement(seed, start(), CHAOS, &[10]).violation, None, "seed {seed}");
+        assert_eq!(run_agreement(seed, start(), RUN_LIMITS, &[10]).violation, None, "seed {seed}");
     }
 }
 
 #[test]
-fn two_correct_processes_and_a_two_faced_sender_in_every_order() {
+fn two_correct_processes_deliver_same_message_of_equivocating_sender_in_every_order_of_steps() {
     let found =
         Exhaustive::agreement(byzantine_worlds::small_broadcast::<AllRules>(), 0, vec![10, 20]).explore();
     assert_eq!(found.counterexample, None);
-    assert!(found.states > 10_000, "{} states: less than before", found.states);
+    assert!(found.states > 10_000, "only {} states were explored", found.states);
 }
 
-/// What is wrong from a seed, with a sender of two faces, or with whims too.
-fn wrong<R: Rules>(seed: u64) -> Option<Violation> {
-    let worlds = [None, Some(seed)].map(|whim| world::<R>((3, 1), &[0], whim));
-    let chaos = RunLimits { adversary_steps: 600, stable_steps: 4_000 };
-    worlds
-        .into_iter()
-        .find_map(|world| run_agreement_with(seed, world, chaos, &[10, 20], totality_violation).violation)
+/// Returns the violation of a seed with a sender that equivocates, or one that also changes operations at random.
+fn violation<R: Rules>(seed: u64) -> Option<Violation> {
+    let worlds = [None, Some(seed)].map(|adversary_seed| world::<R>((3, 1), &[0], adversary_seed));
+    let run_limits = RunLimits { adversary_steps: 600, stable_steps: 4_000 };
+    worlds.into_iter().find_map(|world| {
+        run_agreement_with(seed, world, run_limits, &[10, 20], totality_violation).violation
+    })
 }
 
-/// Some seed shows that a rule is missing, where with all rules all is well.
-fn errs(wrong: fn(u64) -> Option<Violation>) {
-    let killed = (0..20_000).find_map(|seed| Some((seed, wrong(seed)?)));
-    println!("{killed:?}");
-    assert_eq!(self::wrong::<AllRules>(killed.expect("it errs").0), None);
+/// Checks that some seed violates a property without a rule, and that the same seed violates none with all rules.
+fn mutant_violates(violation: fn(u64) -> Option<Violation>) {
+    let violation_seed = (0..20_000).find_map(|seed| Some((seed, violation(seed)?)));
+    println!("{violation_seed:?}");
+    assert_eq!(self::violation::<AllRules>(violation_seed.expect("a seed shows the violation").0), None);
 }
 
-mutants! { Rules, wrong:
-    with_one_level_it_is_not_total: TWO_LEVELS;
-    without_others_it_errs: AWAITS_OTHERS;
-    with_an_early_scan_it_errs: SCANS_AFTER_COPYING;
-    where_witnesses_have_seen_two_messages_it_errs: ONE_MESSAGE_ONLY;
-    where_signatures_are_not_verified_it_errs: VERIFIES;
+mutants! { Rules, violation:
+    mutant_with_one_level_violates_totality: TWO_LEVELS;
+    mutant_that_awaits_no_other_process_violates_safety: AWAITS_OTHERS;
+    mutant_that_scans_before_copying_violates_safety: SCANS_AFTER_COPYING;
+    mutant_whose_witnesses_found_two_messages_violates_safety: ONE_MESSAGE_ONLY;
+    mutant_without_signature_verification_violates_safety: VERIFIES;
 }

@@ -1,4 +1,5 @@
-//! Fast & Robust as over real memories: registers hold bytes, signatures are Ed25519's, and a Byzantine process writes what it likes.
+//! Fast & Robust as over real memories: registers hold bytes, the signatures are Ed25519 signatures, and a Byzantine process writes
+//! arbitrary bytes.
 
 use std::sync::Arc;
 
@@ -9,22 +10,28 @@ use mitra_consensus::{Action, Actions, Input, MemoryId, Op, OpId, Process, Proce
 use mitra_consensus_check::{FaultLimits, RunLimits, World, run_agreement};
 use mitra_prng::Prng;
 
-const TURNS: u16 = 12;
-/// As much as a register can need: the turn in copy, witness and proof, each of at most a claim with three signatures and 31 events more, and five
-/// signatures of it.
-const ROOM: usize = 1200;
+/// The number of broadcasts of each process that the memories have room for.
+const BROADCAST_ROOM: u16 = 12;
+/// The maximum size of a register in bytes. A register holds a batch three times: as copy, witness and proof. A batch has at most a
+/// claim with three signatures and 31 more events. Five signatures belong to the three batches.
+const REGISTER_BYTES: usize = 1200;
 
 type Fast = FastAndRobust<u8, Ed25519>;
 type Slot = Cell<u8, Ed25519Signature>;
 
-/// A process whose registers hold bytes, or one that writes bytes at random.
+/// A process over byte registers: a correct process, or one that writes random bytes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum OverBytes {
+enum ByteProcess {
     Correct(Box<Fast>),
-    Garbage { regions: u8, seed: u64, good: Vec<Bytes> },
+    /// `read_cells` are contents that the process has read.
+    Garbage {
+        regions: u8,
+        seed: u64,
+        read_cells: Vec<Bytes>,
+    },
 }
 
-/// What a register holds. Bytes that make no cell are as good as none.
+/// The content of a register. Bytes that do not decode to a cell count as an empty cell.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Bytes(Vec<u8>);
 
@@ -36,36 +43,42 @@ impl From<Bytes> for Slot {
 
 impl From<Slot> for Bytes {
     fn from(cell: Slot) -> Bytes {
-        let bytes = Bytes(postcard::to_stdvec(&cell).expect("a cell has a plain form"));
-        assert!(bytes.0.len() <= ROOM, "{} bytes: {cell:?}", bytes.0.len());
+        let bytes = Bytes(postcard::to_stdvec(&cell).expect("every cell can be serialized"));
+        assert!(bytes.0.len() <= REGISTER_BYTES, "{} bytes: {cell:?}", bytes.0.len());
         assert_eq!(Slot::from(bytes.clone()), cell);
         bytes
     }
 }
 
-/// Something of what it has read, cut and with some of it changed.
-fn garbage(seed: &mut u64, good: &[Bytes]) -> (Prng, Bytes) {
+/// Returns a truncated and modified copy of a cell that the process has read, and the generator after these draws.
+fn garbage(seed: &mut u64, read_cells: &[Bytes]) -> (Prng, Bytes) {
     *seed = seed.wrapping_add(1);
-    let mut dice = Prng::new(*seed);
-    let mut below = |n: usize| dice.bits() as usize % n.max(1);
-    let Bytes(mut bytes) = good.get(below(good.len())).cloned().unwrap_or_default();
+    let mut rng = Prng::new(*seed);
+    let mut below = |n: usize| rng.bits() as usize % n.max(1);
+    let Bytes(mut bytes) = read_cells.get(below(read_cells.len())).cloned().unwrap_or_default();
     bytes.truncate(below(2 * bytes.len() + 1));
     for _ in 0..below(6) {
         let (at, byte) = (below(bytes.len() + 1), below(256) as u8);
         match bytes.get_mut(at) {
-            Some(place) => *place = byte,
+            Some(existing) => *existing = byte,
             None => bytes.push(byte),
         }
     }
-    (dice, Bytes(bytes))
+    (rng, Bytes(bytes))
 }
 
-impl OverBytes {
-    fn scribble(regions: u8, seed: &mut u64, good: &[Bytes], out: &mut Actions<OverBytes>) {
-        let (mut dice, cell) = garbage(seed, good);
-        let mut below = |n: u64| (dice.bits() % n) as u8;
+impl ByteProcess {
+    /// Writes garbage to a random register, or reads one.
+    fn access_random_register(
+        regions: u8,
+        seed: &mut u64,
+        read_cells: &[Bytes],
+        out: &mut Actions<ByteProcess>,
+    ) {
+        let (mut rng, cell) = garbage(seed, read_cells);
+        let mut below = |n: u64| (rng.bits() % n) as u8;
         let (memory, region) = (MemoryId(below(3)), below(regions.into()));
-        let register = if region <= 3 { 0 } else { below(3 * u64::from(TURNS)).into() };
+        let register = if region <= 3 { 0 } else { below(3 * u64::from(BROADCAST_ROOM)).into() };
         let op = match below(2) {
             0 => Op::Write { region, register, cell },
             _ => Op::Read { region, first: register, count: 1 },
@@ -74,20 +87,20 @@ impl OverBytes {
     }
 }
 
-impl Process for OverBytes {
+impl Process for ByteProcess {
     type Cell = Bytes;
     type Message = ();
     type Value = u8;
 
     fn handle(&mut self, input: Input<Bytes, ()>, out: &mut Actions<Self>) {
         let process = match self {
-            OverBytes::Correct(process) => process,
-            OverBytes::Garbage { regions, seed, good } => {
+            ByteProcess::Correct(process) => process,
+            ByteProcess::Garbage { regions, seed, read_cells } => {
                 if let Input::Response { response: Response::Cells(cells), .. } = &input {
-                    good.extend(cells.iter().filter(|cell| !cell.0.is_empty()).cloned());
-                    good.truncate(64);
+                    read_cells.extend(cells.iter().filter(|cell| !cell.0.is_empty()).cloned());
+                    read_cells.truncate(64);
                 }
-                return OverBytes::scribble(*regions, seed, good, out);
+                return ByteProcess::access_random_register(*regions, seed, read_cells, out);
             }
         };
         let input = match input {
@@ -107,8 +120,8 @@ impl Process for OverBytes {
 
     fn decision(&self) -> Option<&u8> {
         match self {
-            OverBytes::Correct(process) => process.decision(),
-            OverBytes::Garbage { .. } => None,
+            ByteProcess::Correct(process) => process.decision(),
+            ByteProcess::Garbage { .. } => None,
         }
     }
 
@@ -117,22 +130,22 @@ impl Process for OverBytes {
     }
 }
 
-/// Three processes, of which one writes garbage, if any does.
-fn world(garbage: Option<(u8, u64)>, patience: u8) -> World<OverBytes> {
+/// Returns a world of three processes. `garbage` is the process that writes garbage, and its seed.
+fn world(garbage: Option<(u8, u64)>, max_polls: u8) -> World<ByteProcess> {
     let secrets: Vec<[u8; 32]> = (1..=3).map(|p| [p; 32]).collect();
-    let everybody: Arc<[_]> = secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();
-    let regions = Fast::regions(3, TURNS);
+    let public_keys: Arc<[_]> = secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();
+    let regions = Fast::regions(3, BROADCAST_ROOM);
     let process = |(p, secret): (u8, &[u8; 32])| match garbage {
-        Some((who, seed)) if p == who => {
-            OverBytes::Garbage { regions: regions.len() as u8, seed: seed << 32, good: Vec::new() }
+        Some((byzantine, seed)) if p == byzantine => {
+            ByteProcess::Garbage { regions: regions.len() as u8, seed: seed << 32, read_cells: Vec::new() }
         }
         _ => {
-            let keys = Ed25519::new(7, secret, Arc::clone(&everybody));
-            OverBytes::Correct(Box::new(FastAndRobust::new(
+            let keys = Ed25519::new(7, secret, Arc::clone(&public_keys));
+            ByteProcess::Correct(Box::new(FastAndRobust::new(
                 ProcessId(p),
                 (3, 3),
-                patience,
-                TURNS,
+                max_polls,
+                BROADCAST_ROOM,
                 keys,
                 10 + p,
             )))
@@ -140,17 +153,17 @@ fn world(garbage: Option<(u8, u64)>, patience: u8) -> World<OverBytes> {
     };
     let processes = (0..3).zip(&secrets).map(process).collect();
     let limits = FaultLimits { leader_changes: 3, memory_crashes: 1, ..FaultLimits::default() };
-    let who = garbage.map_or(ProcessSet::NONE, |(who, _)| ProcessSet::only(ProcessId(who)));
-    World::new(processes, 3, &regions, limits).with_byzantine(who)
+    let byzantine = garbage.map_or(ProcessSet::NONE, |(p, _)| ProcessSet::only(ProcessId(p)));
+    World::new(processes, 3, &regions, limits).with_byzantine(byzantine)
 }
 
 #[test]
-fn processes_decide_over_bytes_by_ed25519_and_no_garbage_stops_them() {
-    let chaos = RunLimits { adversary_steps: 600, stable_steps: 60_000 };
+fn correct_processes_decide_despite_garbage_in_registers() {
+    let run_limits = RunLimits { adversary_steps: 600, stable_steps: 60_000 };
     for seed in 0..40 {
         for garbage in [None, Some((0, seed)), Some((2, seed))] {
             let report =
-                run_agreement(seed, world(garbage, [0, 20][seed as usize % 2]), chaos, &[10, 11, 12]);
+                run_agreement(seed, world(garbage, [0, 20][seed as usize % 2]), run_limits, &[10, 11, 12]);
             assert_eq!(report.violation, None, "seed {seed} {garbage:?}: {:?}", report.steps);
         }
     }

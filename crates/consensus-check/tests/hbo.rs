@@ -1,4 +1,4 @@
-//! HBO on small graphs, with all its rules and without each of them.
+//! HBO on small graphs, with all its rules, and mutants without one of them.
 
 mod common;
 
@@ -25,16 +25,16 @@ fn crashes(process_crashes: u8) -> FaultLimits {
 }
 
 #[test]
-fn two_neighbours_agree_in_every_order() {
+fn two_neighbours_agree_in_every_order_of_steps() {
     let start = hbo::<AllRules>(&graph(2, &[(0, 1)]), crashes(1));
-    let found = Exhaustive::agreement(start, 1, vec![false, true]).explore();
-    assert_eq!(found.counterexample, None);
-    assert!(found.states > 1_000, "{} states: less than before", found.states);
+    let exploration = Exhaustive::agreement(start, 1, vec![false, true]).explore();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > 1_000, "only {} states were explored", exploration.states);
 }
 
-/// As many crashes as the table of agreement.md §7 says HBO itself survives.
+/// The graphs and numbers of crashes of the table in agreement.md, section 7.
 #[test]
-fn it_agrees_and_ends_with_as_many_crashes_as_the_graph_tolerates() {
+fn agrees_and_terminates_with_crashes_that_graph_tolerates() {
     for (name, neighbours, f) in [
         ("no edges", graph(5, &[]), 2),
         ("K4", complete(4), 3),
@@ -42,23 +42,23 @@ fn it_agrees_and_ends_with_as_many_crashes_as_the_graph_tolerates() {
         ("star 6", star(6), 3),
     ] {
         for seed in 0..300 {
-            let found = violation(seed, hbo::<AllRules>(&neighbours, crashes(f)), 20_000, &[false, true]);
-            assert_eq!(found, None, "{name}, seed {seed}");
+            let result = violation(seed, hbo::<AllRules>(&neighbours, crashes(f)), 20_000, &[false, true]);
+            assert_eq!(result, None, "{name}, seed {seed}");
         }
     }
 }
 
-/// With one crash more, some runs get stuck; none disagrees.
+/// With one more crash than tolerated, some runs get stuck. No run violates agreement.
 #[test]
-fn with_one_crash_more_it_gets_stuck_and_still_agrees() {
+fn gets_stuck_and_agrees_with_one_more_crash() {
     for (name, neighbours, f) in
         [("no edges", graph(5, &[]), 3), ("ring 6", ring(6), 5), ("star 6", star(6), 4)]
     {
         let all = (0..300)
             .map(|seed| violation(seed, hbo::<AllRules>(&neighbours, crashes(f)), 3_000, &[false, true]));
-        let (stuck, rest): (Vec<_>, Vec<_>) = all.partition(|found| *found == Some(Violation::Stuck));
-        assert!(!stuck.is_empty(), "{name}: it tolerates {f}");
-        assert!(rest.iter().all(Option::is_none), "{name}: {rest:?}");
+        let (stuck, others): (Vec<_>, Vec<_>) = all.partition(|result| *result == Some(Violation::Stuck));
+        assert!(!stuck.is_empty(), "{name}: every run terminates with {f} crashes");
+        assert!(others.iter().all(Option::is_none), "{name}: {others:?}");
     }
 }
 
@@ -66,15 +66,15 @@ fn world<R: Rules>() -> World<Hbo<R>> {
     hbo(&ring(5), crashes(1))
 }
 
-fn errs<R: Rules>(world: impl Fn() -> World<Hbo<R>>) {
-    let killed = (0..200_000)
+fn mutant_violates<R: Rules>(world: impl Fn() -> World<Hbo<R>>) {
+    let violation_seed = (0..200_000)
         .find(|&seed| matches!(violation(seed, world(), 500, &[false, true]), Some(Violation::Disagreement)));
-    println!("seed {killed:?}");
-    assert!(killed.is_some());
+    println!("seed {violation_seed:?}");
+    assert!(violation_seed.is_some());
 }
 
 mutants! { Rules, world:
-    where_neighbours_do_not_settle_a_vote_it_errs: AGREES_ON_VOTES;
-    without_a_majority_it_errs: BY_MAJORITY;
-    where_a_proposed_value_is_not_taken_over_it_errs: ADOPTS;
+    mutant_without_agreement_on_votes_violates_agreement: AGREES_ON_VOTES;
+    mutant_without_majority_violates_agreement: BY_MAJORITY;
+    mutant_without_adoption_violates_agreement: ADOPTS;
 }

@@ -1,4 +1,5 @@
-//! The key-value store on the replicated log: what clients are told is linearizable, with all rules, and is not without each of them.
+//! The key-value store on the replicated log. The client histories are linearizable with all rules. Mutants without one of the
+//! rules violate linearizability.
 
 mod common;
 
@@ -6,8 +7,8 @@ use mitra_consensus::AllRules;
 use mitra_consensus::kv_store::Rules;
 use mitra_consensus_check::{FaultLimits, RunLimits, StoreWorld, Violation, protocol_worlds, run_adversary};
 
-const CHAOS: RunLimits = RunLimits { adversary_steps: 1000, stable_steps: 30_000 };
-/// Two of three servers may crash, one of three memories, and connections break.
+const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 1000, stable_steps: 30_000 };
+/// Two of three servers and one of three memories may crash. Connections fail.
 const FAULTS: FaultLimits = FaultLimits {
     leader_changes: 16,
     process_crashes: 2,
@@ -22,49 +23,57 @@ fn world<R: Rules, const LOCAL_READS: bool>(seed: u64) -> StoreWorld<R, LOCAL_RE
 }
 
 #[test]
-fn what_clients_are_told_is_linearizable_and_in_the_end_they_are_told_from_every_seed() {
+fn client_histories_are_linearizable_and_complete_from_every_seed() {
     for seed in 0..1_500 {
-        let report = run_adversary(seed, world::<AllRules, false>(seed), CHAOS);
+        let report = run_adversary(seed, world::<AllRules, false>(seed), RUN_LIMITS);
         assert_eq!(report.violation, None, "seed {seed}, {} steps", report.steps.len());
     }
 }
 
-/// Some seed shows that a rule is missing, where with all rules all is well.
-fn errs_where<R: Rules, const LOCAL_READS: bool>(
+/// Checks that some seed gives a history that is not linearizable without a rule, and that the same seed gives none with all rules.
+fn mutant_is_not_linearizable<R: Rules, const LOCAL_READS: bool>(
     world: impl Fn(u64) -> StoreWorld<R, LOCAL_READS>,
-    chaos: RunLimits,
-    sound: impl Fn(u64) -> StoreWorld<AllRules, false>,
+    run_limits: RunLimits,
+    with_all_rules: impl Fn(u64) -> StoreWorld<AllRules, false>,
 ) {
-    let wrong =
-        |seed: &u64| run_adversary(*seed, world(*seed), chaos).violation == Some(Violation::NotLinearizable);
-    let killed = (0..100_000).find(wrong);
-    println!("{killed:?}");
-    let seed = killed.expect("a seed that shows it");
-    assert_eq!(run_adversary(seed, sound(seed), RunLimits { stable_steps: 60_000, ..chaos }).violation, None);
+    let is_violation = |seed: &u64| {
+        run_adversary(*seed, world(*seed), run_limits).violation == Some(Violation::NotLinearizable)
+    };
+    let violation_seed = (0..100_000).find(is_violation);
+    println!("{violation_seed:?}");
+    let seed = violation_seed.expect("a seed shows the violation");
+    assert_eq!(
+        run_adversary(seed, with_all_rules(seed), RunLimits { stable_steps: 60_000, ..run_limits }).violation,
+        None
+    );
 }
 
-/// Two clients of one memory, over which the servers quarrel.
+/// Two clients and one memory. Ω names leaders so often that servers depose each other.
 #[test]
-fn with_reads_of_whoever_believes_that_it_leads_it_errs() {
-    fn quarrel<const LOCAL_READS: bool>(seed: u64) -> StoreWorld<AllRules, LOCAL_READS> {
+fn mutant_with_local_reads_is_not_linearizable() {
+    fn competing_leaders<const LOCAL_READS: bool>(seed: u64) -> StoreWorld<AllRules, LOCAL_READS> {
         protocol_worlds::store(seed, (1, 2, 20), FaultLimits { leader_changes: 60, ..FaultLimits::default() })
     }
-    errs_where(quarrel::<true>, RunLimits { adversary_steps: 3000, stable_steps: 0 }, quarrel::<false>);
+    mutant_is_not_linearizable(
+        competing_leaders::<true>,
+        RunLimits { adversary_steps: 3000, stable_steps: 0 },
+        competing_leaders::<false>,
+    );
 }
 
-mod without {
+mod session_mutants {
     use super::*;
 
     fn world<R: Rules>(seed: u64) -> StoreWorld<R, false> {
         super::world(seed)
     }
 
-    fn errs<R: Rules>(world: impl Fn(u64) -> StoreWorld<R, false>) {
-        errs_where(world, RunLimits { stable_steps: 3000, ..CHAOS }, super::world);
+    fn mutant_violates<R: Rules>(world: impl Fn(u64) -> StoreWorld<R, false>) {
+        mutant_is_not_linearizable(world, RunLimits { stable_steps: 3000, ..RUN_LIMITS }, super::world);
     }
 
     mutants! { Rules, world:
-        the_last_replies_it_errs: KEEPS_REPLIES;
-        the_refusal_of_what_has_expired_it_errs: REFUSES_EXPIRED;
+        mutant_without_stored_replies_is_not_linearizable: KEEPS_REPLIES;
+        mutant_that_accepts_expired_sessions_is_not_linearizable: REFUSES_EXPIRED;
     }
 }

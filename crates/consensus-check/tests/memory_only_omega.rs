@@ -1,56 +1,58 @@
-//! Ω over links that lose messages: the one that relies on them errs; the one that sends nothing (its messages are a type without values)
-//! does not, but without each of its rules.
+//! Ω where links lose messages. The variant with messages fails. The variant over memories alone sends none (its message type has no
+//! values) and elects a leader; mutants of it without one of its rules do not.
 
 mod common;
 
 use mitra_consensus::AllRules;
 use mitra_consensus::memory_only_omega::{MemoryOnlyOmega, Rules};
-use mitra_consensus::omega::{Omega, Rules as Election};
+use mitra_consensus::omega::{Omega, Rules as OmegaRules};
 use mitra_consensus_check::{
     Exhaustive, FaultLimits, RunLimits, Step, Violation, World, protocol_worlds, run_election,
 };
 
-const CHAOS: RunLimits = RunLimits { adversary_steps: 400, stable_steps: 10_000 };
+const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 400, stable_steps: 10_000 };
 
-fn sized<R: Rules, E: Election>(n: u8) -> World<MemoryOnlyOmega<R, E>> {
+fn world_of<R: Rules, E: OmegaRules>(n: u8) -> World<MemoryOnlyOmega<R, E>> {
     protocol_worlds::memory_only_omega(
         n,
         FaultLimits { process_crashes: n - 1, disconnects: 4, ..FaultLimits::default() },
     )
 }
 
-/// One lost message is enough: who is not told that it was accused leads on, and who has dropped it does not look at it again.
+/// One lost message suffices. A process that does not receive its accusation continues to lead, and its accuser never considers
+/// it again.
 #[test]
-fn the_one_that_relies_on_links_errs_where_a_message_is_lost() {
+fn omega_with_messages_fails_after_lost_message() {
     const SEED: u64 = 21;
     let limits = FaultLimits { message_losses: 1, ..FaultLimits::default() };
-    let report = run_election(SEED, protocol_worlds::omega::<AllRules>(3, limits), CHAOS, Omega::leader);
+    let report = run_election(SEED, protocol_worlds::omega::<AllRules>(3, limits), RUN_LIMITS, Omega::leader);
     assert_eq!(report.steps.iter().filter(|step| matches!(step, Step::DropMessage(_))).count(), 1);
     assert_eq!(report.violation, Some(Violation::NoStableLeader));
     let silent = protocol_worlds::memory_only_omega::<AllRules, AllRules>(3, limits);
-    assert_eq!(run_election(SEED, silent, CHAOS, MemoryOnlyOmega::leader).violation, None);
+    assert_eq!(run_election(SEED, silent, RUN_LIMITS, MemoryOnlyOmega::leader).violation, None);
 }
 
 #[test]
-fn all_the_living_come_to_name_one_of_them_and_the_leader_alone_writes_from_every_seed() {
+fn live_processes_elect_one_leader_and_only_it_writes_from_every_seed() {
     for n in 1..=5 {
         for seed in 0..400 {
-            let report = run_election(seed, sized::<AllRules, AllRules>(n), CHAOS, MemoryOnlyOmega::leader);
+            let report =
+                run_election(seed, world_of::<AllRules, AllRules>(n), RUN_LIMITS, MemoryOnlyOmega::leader);
             assert_eq!(report.violation, None, "n={n} seed {seed}: {:?}", report.steps);
         }
     }
 }
 
-fn elects_in_every_order(limits: FaultLimits, wakes: u64, least: usize) {
+fn elects_in_every_order_of_steps(limits: FaultLimits, max_wakes: u64, min_states: usize) {
     let world = protocol_worlds::memory_only_omega::<AllRules, AllRules>(2, limits);
-    let found = Exhaustive::election(world, wakes, MemoryOnlyOmega::leader).explore();
-    assert_eq!(found.counterexample, None);
-    assert!(found.states > least, "{} states: less than before", found.states);
+    let exploration = Exhaustive::election(world, max_wakes, MemoryOnlyOmega::leader).explore();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > min_states, "only {} states were explored", exploration.states);
 }
 
 #[test]
-fn two_processes_of_which_one_may_crash_elect_one_in_every_order() {
-    elects_in_every_order(
+fn two_processes_of_which_one_may_crash_elect_leader_in_every_order_of_steps() {
+    elects_in_every_order_of_steps(
         FaultLimits { process_crashes: 1, disconnects: 1, ..FaultLimits::default() },
         1,
         5_000,
@@ -58,39 +60,39 @@ fn two_processes_of_which_one_may_crash_elect_one_in_every_order() {
 }
 
 #[test]
-fn two_processes_that_wake_twice_elect_one_in_every_order() {
-    elects_in_every_order(FaultLimits::default(), 2, 50_000);
+fn two_processes_that_wake_twice_elect_leader_in_every_order_of_steps() {
+    elects_in_every_order_of_steps(FaultLimits::default(), 2, 50_000);
 }
 
-/// Some seed shows that a rule is missing, where with all rules all is well.
-fn errs<R: Rules, E: Election>(world: impl Fn() -> World<MemoryOnlyOmega<R, E>>) {
-    let wrong = |seed| run_election(seed, world(), CHAOS, MemoryOnlyOmega::leader).violation;
-    let killed = (0..20_000).find_map(|seed| Some((seed, wrong(seed)?)));
-    println!("{killed:?}");
-    let Some((seed, Violation::NoStableLeader | Violation::NotQuiescent)) = killed else {
-        panic!("{killed:?}")
+/// Checks that some seed violates a property without a rule, and that the same seed violates none with all rules.
+fn mutant_violates<R: Rules, E: OmegaRules>(world: impl Fn() -> World<MemoryOnlyOmega<R, E>>) {
+    let violation = |seed| run_election(seed, world(), RUN_LIMITS, MemoryOnlyOmega::leader).violation;
+    let violation_seed = (0..20_000).find_map(|seed| Some((seed, violation(seed)?)));
+    println!("{violation_seed:?}");
+    let Some((seed, Violation::NoStableLeader | Violation::NotQuiescent)) = violation_seed else {
+        panic!("{violation_seed:?}")
     };
     assert_eq!(
-        run_election(seed, sized::<AllRules, AllRules>(3), CHAOS, MemoryOnlyOmega::leader).violation,
+        run_election(seed, world_of::<AllRules, AllRules>(3), RUN_LIMITS, MemoryOnlyOmega::leader).violation,
         None
     );
 }
 
-fn telling<R: Rules>() -> World<MemoryOnlyOmega<R>> {
-    sized(3)
+fn world_for_messaging<R: Rules>() -> World<MemoryOnlyOmega<R>> {
+    world_of(3)
 }
 
-fn electing<E: Election>() -> World<MemoryOnlyOmega<AllRules, E>> {
-    sized(3)
+fn world_for_election<E: OmegaRules>() -> World<MemoryOnlyOmega<AllRules, E>> {
+    world_of(3)
 }
 
-mutants! { Rules, telling:
-    without_reading_it_errs: READS_MESSAGES;
-    with_what_was_heard_heard_again_it_errs: DELIVERS_ONCE;
-    without_writing_again_it_errs: RETRIES_REFUSED_WRITES;
+mutants! { Rules, world_for_messaging:
+    mutant_without_reading_fails: READS_MESSAGES;
+    mutant_with_repeated_delivery_fails: DELIVERS_ONCE;
+    mutant_without_write_retries_fails: RETRIES_REFUSED_WRITES;
 }
 
-mutants! { Election, electing:
-    with_counts_before_what_they_tell_of_it_errs: ANNOUNCES_AFTER_WRITE;
-    with_old_reads_judged_it_errs: IGNORES_EARLIER_READS;
+mutants! { OmegaRules, world_for_election:
+    mutant_that_announces_before_write_fails: ANNOUNCES_AFTER_WRITE;
+    mutant_that_uses_earlier_reads_fails: IGNORES_EARLIER_READS;
 }

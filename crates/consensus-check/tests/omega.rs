@@ -1,4 +1,4 @@
-//! Ω, with all its rules and without each of them.
+//! Ω, with all its rules, and mutants without one of them.
 
 mod common;
 
@@ -8,49 +8,49 @@ use mitra_consensus_check::{
     Exhaustive, FaultLimits, RunLimits, Violation, World, protocol_worlds, run_election,
 };
 
-fn sized<R: Rules>(n: u8, process_crashes: u8) -> World<Omega<R>> {
+fn world_of<R: Rules>(n: u8, process_crashes: u8) -> World<Omega<R>> {
     protocol_worlds::omega(n, FaultLimits { process_crashes, disconnects: 1, ..FaultLimits::default() })
 }
 
-const CHAOS: RunLimits = RunLimits { adversary_steps: 400, stable_steps: 10_000 };
+const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 400, stable_steps: 10_000 };
 
 #[test]
-fn all_the_living_come_to_name_one_of_them_and_fall_silent_from_every_seed() {
+fn live_processes_elect_one_leader_and_stop_sending_from_every_seed() {
     for n in 1..=5 {
         for seed in 0..400 {
-            let report = run_election(seed, sized::<AllRules>(n, n - 1), CHAOS, Omega::leader);
+            let report = run_election(seed, world_of::<AllRules>(n, n - 1), RUN_LIMITS, Omega::leader);
             assert_eq!(report.violation, None, "n={n} seed {seed}: {:?}", report.steps);
         }
     }
 }
 
 #[test]
-fn two_processes_elect_one_in_every_order() {
-    let found = Exhaustive::election(sized::<AllRules>(2, 1), 2, Omega::leader).explore();
-    assert_eq!(found.counterexample, None);
-    assert!(found.states > 10_000, "{} states: less than before", found.states);
+fn two_processes_elect_leader_in_every_order_of_steps() {
+    let exploration = Exhaustive::election(world_of::<AllRules>(2, 1), 2, Omega::leader).explore();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > 10_000, "only {} states were explored", exploration.states);
 }
 
-/// Some seed shows that a rule is missing, where with all rules all is well.
-fn errs<R: Rules>(world: impl Fn() -> World<Omega<R>>) {
-    let wrong = |seed| run_election(seed, world(), CHAOS, Omega::leader).violation;
-    let killed = (0..20_000).find_map(|seed| Some((seed, wrong(seed)?)));
-    println!("{killed:?}");
-    let Some((seed, Violation::NoStableLeader | Violation::NotQuiescent)) = killed else {
-        panic!("{killed:?}")
+/// Checks that some seed violates a property without a rule, and that the same seed violates none with all rules.
+fn mutant_violates<R: Rules>(world: impl Fn() -> World<Omega<R>>) {
+    let violation = |seed| run_election(seed, world(), RUN_LIMITS, Omega::leader).violation;
+    let violation_seed = (0..20_000).find_map(|seed| Some((seed, violation(seed)?)));
+    println!("{violation_seed:?}");
+    let Some((seed, Violation::NoStableLeader | Violation::NotQuiescent)) = violation_seed else {
+        panic!("{violation_seed:?}")
     };
-    assert_eq!(run_election(seed, self::world::<AllRules>(), CHAOS, Omega::leader).violation, None);
+    assert_eq!(run_election(seed, self::world::<AllRules>(), RUN_LIMITS, Omega::leader).violation, None);
 }
 
 fn world<R: Rules>() -> World<Omega<R>> {
-    sized(3, 2)
+    world_of(3, 2)
 }
 
 mutants! { Rules, world:
-    without_accusations_it_errs: ACCUSES;
-    without_badness_it_errs: RAISES_BADNESS;
-    without_longer_time_outs_it_errs: RAISES_TIMEOUT;
-    without_turns_it_errs: TAKES_TURNS;
-    with_contenders_not_yet_active_it_errs: ANNOUNCES_AFTER_WRITE;
-    with_old_reads_judged_it_errs: IGNORES_EARLIER_READS;
+    mutant_without_accusations_fails: ACCUSES;
+    mutant_without_badness_fails: RAISES_BADNESS;
+    mutant_without_growing_timeouts_fails: RAISES_TIMEOUT;
+    mutant_without_turns_fails: TAKES_TURNS;
+    mutant_that_announces_before_write_fails: ANNOUNCES_AFTER_WRITE;
+    mutant_that_uses_earlier_reads_fails: IGNORES_EARLIER_READS;
 }

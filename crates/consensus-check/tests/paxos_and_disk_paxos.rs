@@ -1,9 +1,9 @@
-//! Paxos and Disk Paxos, with all their rules and without each of them.
+//! Paxos and Disk Paxos, with all their rules, and mutants without one of them.
 
 mod common;
 
 mod paxos {
-    use super::common::{MINORITY, errs, holds};
+    use super::common::{MINORITY, agrees_and_terminates, mutant_violates};
     use crate::mutants;
     use mitra_consensus::paxos::{Paxos, Rules};
     use mitra_consensus::{AllRules, ProcessId};
@@ -14,7 +14,7 @@ mod paxos {
     }
 
     #[test]
-    fn the_first_leader_decides_in_two_delays_and_another_in_four() {
+    fn initial_leader_decides_in_two_delays_and_other_leader_in_four() {
         let delays = |leader| {
             decision_delays(
                 protocol_worlds::paxos::<AllRules>(3, FaultLimits::default()),
@@ -27,28 +27,28 @@ mod paxos {
     }
 
     #[test]
-    fn three_processes_agree_in_every_order() {
+    fn three_processes_agree_in_every_order_of_steps() {
         let limits = FaultLimits { leader_changes: 2, process_crashes: 1, ..FaultLimits::default() };
         let start = protocol_worlds::paxos::<AllRules>(3, limits);
-        let found = Exhaustive::agreement(start, 1, vec![10, 11, 12]).explore();
-        assert_eq!(found.counterexample, None);
-        assert!(found.states > 10_000, "{} states: less than before", found.states);
+        let exploration = Exhaustive::agreement(start, 1, vec![10, 11, 12]).explore();
+        assert_eq!(exploration.counterexample, None);
+        assert!(exploration.states > 10_000, "only {} states were explored", exploration.states);
     }
 
     #[test]
-    fn it_agrees_and_ends_from_every_seed() {
-        holds(world::<AllRules>, 4_000);
+    fn agrees_and_terminates_from_every_seed() {
+        agrees_and_terminates(world::<AllRules>, 4_000);
     }
 
     mutants! { Rules, world:
-        with_broken_promises_it_errs: KEEPS_PROMISES;
-        without_adoption_it_errs: ADOPTS;
-        without_a_majority_it_errs: BY_MAJORITY;
+        mutant_with_broken_promises_violates_safety: KEEPS_PROMISES;
+        mutant_without_adoption_violates_safety: ADOPTS;
+        mutant_without_majority_violates_safety: BY_MAJORITY;
     }
 }
 
 mod disk_paxos {
-    use super::common::{CRASHES, errs, holds};
+    use super::common::{CRASHES, agrees_and_terminates, mutant_violates};
     use crate::mutants;
     use mitra_consensus::disk_paxos::{DiskPaxos, Rules};
     use mitra_consensus::{AllRules, ProcessId};
@@ -59,7 +59,7 @@ mod disk_paxos {
     }
 
     #[test]
-    fn the_first_leader_decides_in_four_delays_and_another_in_eight() {
+    fn initial_leader_decides_in_four_delays_and_other_leader_in_eight() {
         let delays = |leader| {
             decision_delays(
                 protocol_worlds::disk_paxos::<AllRules>(3, 3, FaultLimits::default()),
@@ -72,22 +72,22 @@ mod disk_paxos {
     }
 
     #[test]
-    fn two_processes_agree_in_every_order() {
+    fn two_processes_agree_in_every_order_of_steps() {
         let limits = FaultLimits { leader_changes: 2, ..FaultLimits::default() };
         let start = protocol_worlds::disk_paxos::<AllRules>(2, 3, limits);
-        let found = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
-        assert_eq!(found.counterexample, None);
-        assert!(found.states > 10_000, "{} states: less than before", found.states);
+        let exploration = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
+        assert_eq!(exploration.counterexample, None);
+        assert!(exploration.states > 10_000, "only {} states were explored", exploration.states);
     }
 
     #[test]
-    fn it_agrees_and_ends_from_every_seed() {
-        holds(world::<AllRules>, 4_000);
+    fn agrees_and_terminates_from_every_seed() {
+        agrees_and_terminates(world::<AllRules>, 4_000);
     }
 
     mutants! { Rules, world:
-        without_the_last_read_it_errs: READS_AFTER_WRITE;
-        without_adoption_it_errs: ADOPTS;
-        with_stale_writes_it_errs: ONE_AT_A_TIME;
+        mutant_without_read_after_write_violates_safety: READS_AFTER_WRITE;
+        mutant_without_adoption_violates_safety: ADOPTS;
+        mutant_with_stale_writes_violates_safety: ONE_AT_A_TIME;
     }
 }

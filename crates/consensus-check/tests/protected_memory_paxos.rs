@@ -1,8 +1,8 @@
-//! Protected Memory Paxos, with all its rules and without each of them.
+//! Protected Memory Paxos, with all its rules, and mutants without one of them.
 
 mod common;
 
-use common::{CRASHES, errs, holds};
+use common::{CRASHES, agrees_and_terminates, mutant_violates};
 use mitra_consensus::protected_memory_paxos::{ProtectedMemoryPaxos, Rules};
 use mitra_consensus::{AllRules, ProcessId};
 use mitra_consensus_check::{Exhaustive, FaultLimits, World, decision_delays, protocol_worlds};
@@ -12,7 +12,7 @@ fn world<R: Rules>() -> World<ProtectedMemoryPaxos<u8, R>> {
 }
 
 #[test]
-fn the_first_leader_decides_in_two_delays_and_another_in_eight() {
+fn initial_leader_decides_in_two_delays_and_other_leader_in_eight() {
     let delays = |leader| {
         decision_delays(
             protocol_worlds::protected_memory_paxos::<AllRules>(3, 3, FaultLimits::default()),
@@ -25,34 +25,34 @@ fn the_first_leader_decides_in_two_delays_and_another_in_eight() {
 }
 
 #[test]
-fn two_processes_agree_in_every_order() {
+fn two_processes_agree_in_every_order_of_steps() {
     let limits = FaultLimits { leader_changes: 2, memory_crashes: 1, ..FaultLimits::default() };
     let start = protocol_worlds::protected_memory_paxos::<AllRules>(2, 3, limits);
-    let found = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
-    assert_eq!(found.counterexample, None);
-    assert!(found.states > 100_000, "{} states: less than before", found.states);
+    let exploration = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > 100_000, "only {} states were explored", exploration.states);
 }
 
-/// A write is refused although it was done, as where a link broke before its acknowledgement came.
+/// A write that was executed gets a nak, as after a link failure before its acknowledgement.
 #[test]
-fn two_processes_agree_where_a_connection_breaks() {
+fn two_processes_agree_after_disconnect() {
     let limits = FaultLimits { leader_changes: 2, disconnects: 1, ..FaultLimits::default() };
     let start = protocol_worlds::protected_memory_paxos::<AllRules>(2, 3, limits);
-    let found = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
-    assert_eq!(found.counterexample, None);
-    assert!(found.states > 100_000, "{} states: less than before", found.states);
+    let exploration = Exhaustive::agreement(start, 1, vec![10, 11]).explore();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > 100_000, "only {} states were explored", exploration.states);
 }
 
 #[test]
-fn it_agrees_and_ends_from_every_seed() {
-    holds(world::<AllRules>, 4_000);
+fn agrees_and_terminates_from_every_seed() {
+    agrees_and_terminates(world::<AllRules>, 4_000);
 }
 
 mutants! { Rules, world:
-    without_the_check_of_the_minimum_it_errs: CHECKS_MIN;
-    with_stale_writes_it_errs: ONE_AT_A_TIME;
-    with_late_adoption_it_errs: ABORTS_ON_LATE_VALUE;
-    by_the_highest_ballot_begun_it_errs: ADOPTS_HIGHEST_ACCEPTED;
-    with_what_was_accepted_wiped_it_errs: KEEPS_ACCEPTED;
-    without_permissions_it_errs: EXCLUSIVE_WRITER;
+    mutant_without_check_of_min_violates_safety: CHECKS_MIN;
+    mutant_with_stale_writes_violates_safety: ONE_AT_A_TIME;
+    mutant_with_late_adoption_violates_safety: ABORTS_ON_LATE_VALUE;
+    mutant_that_adopts_highest_begun_ballot_violates_safety: ADOPTS_HIGHEST_ACCEPTED;
+    mutant_that_clears_accepted_value_violates_safety: KEEPS_ACCEPTED;
+    mutant_without_exclusive_writer_violates_safety: EXCLUSIVE_WRITER;
 }

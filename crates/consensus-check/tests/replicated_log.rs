@@ -1,4 +1,4 @@
-//! The replicated log, with all its rules and without each of them.
+//! The replicated log, with all its rules, and mutants without one of them.
 
 mod common;
 
@@ -9,7 +9,7 @@ use mitra_consensus_check::{
     run_adversary,
 };
 
-const CHAOS: RunLimits = RunLimits { adversary_steps: 800, stable_steps: 20_000 };
+const RUN_LIMITS: RunLimits = RunLimits { adversary_steps: 800, stable_steps: 20_000 };
 
 fn world<R: Rules>() -> LogWorld<R> {
     let limits = FaultLimits {
@@ -24,100 +24,113 @@ fn world<R: Rules>() -> LogWorld<R> {
 }
 
 #[test]
-fn all_apply_the_same_commands_and_all_that_is_submitted_is_committed_from_every_seed() {
+fn processes_apply_same_commands_and_commit_all_of_them_from_every_seed() {
     for seed in 0..4_000 {
-        let report = run_adversary(seed, world::<AllRules>(), CHAOS);
+        let report = run_adversary(seed, world::<AllRules>(), RUN_LIMITS);
         assert_eq!(report.violation, None, "seed {seed}: {:?}", report.steps.len());
     }
 }
 
-/// Some seed shows that a rule is missing, where with all rules all is well.
-fn errs<R: Rules>(world: impl Fn() -> LogWorld<R>, chaos: RunLimits, sound: impl Fn() -> LogWorld<AllRules>) {
-    let wrong = |seed| match run_adversary(seed, world(), chaos).violation {
-        Some(Violation::Stuck) if chaos.stable_steps == 0 => None,
+/// Checks that some seed violates a property without a rule, and that the same seed violates none with all rules.
+fn mutant_violates<R: Rules>(
+    world: impl Fn() -> LogWorld<R>,
+    run_limits: RunLimits,
+    with_all_rules: impl Fn() -> LogWorld<AllRules>,
+) {
+    let violation = |seed| match run_adversary(seed, world(), run_limits).violation {
+        Some(Violation::Stuck) if run_limits.stable_steps == 0 => None,
         other => other,
     };
-    let killed = (0..200_000).find_map(|seed| Some((seed, wrong(seed)?)));
-    println!("{killed:?}");
-    let (seed, _) = killed.expect("a seed that shows it");
+    let violation_seed = (0..200_000).find_map(|seed| Some((seed, violation(seed)?)));
+    println!("{violation_seed:?}");
+    let (seed, _) = violation_seed.expect("a seed shows the violation");
     assert_eq!(
-        run_adversary(seed, sound(), RunLimits { stable_steps: CHAOS.stable_steps, ..chaos }).violation,
+        run_adversary(
+            seed,
+            with_all_rules(),
+            RunLimits { stable_steps: RUN_LIMITS.stable_steps, ..run_limits }
+        )
+        .violation,
         None
     );
 }
 
-/// The rules without which something that was committed is lost.
-mod unsafe_without {
+/// Mutants that lose committed entries.
+mod safety_mutants_without {
     use super::*;
 
-    fn errs<R: Rules>(world: impl Fn() -> LogWorld<R>) {
-        super::errs(world, RunLimits { stable_steps: 0, ..CHAOS }, super::world);
+    fn mutant_violates<R: Rules>(world: impl Fn() -> LogWorld<R>) {
+        super::mutant_violates(world, RunLimits { stable_steps: 0, ..RUN_LIMITS }, super::world);
     }
 
     mutants! { Rules, world:
-        the_check_of_the_ballot: CHECKS_BALLOT;
-        waiting_for_what_is_outstanding: AWAITS_OUTSTANDING;
-        the_highest_ballot: BY_BALLOT;
-        reading_on: SCANS_UNTIL_HOLE;
-        a_majority: BY_MAJORITY;
-        waiting_for_registers_to_be_recycled: AWAITS_RECYCLING;
-        followers_that_read_a_majority: FOLLOWER_READS_MAJORITY;
+        check_of_ballot: CHECKS_BALLOT;
+        wait_for_outstanding_operations: AWAITS_OUTSTANDING;
+        use_of_highest_ballot: BY_BALLOT;
+        scan_until_hole: SCANS_UNTIL_HOLE;
+        majority: BY_MAJORITY;
+        wait_for_recycling: AWAITS_RECYCLING;
+        followers_that_read_majority: FOLLOWER_READS_MAJORITY;
     }
 }
 
-/// The same, where two processes with more to say show it sooner.
-mod unsafe_with_much_to_say_without {
+/// Mutants that lose committed entries if two processes submit many commands.
+mod safety_mutants_with_many_commands_without {
     use super::*;
 
-    fn talkative<R: Rules>() -> LogWorld<R> {
+    fn world_with_many_commands<R: Rules>() -> LogWorld<R> {
         let limits = FaultLimits { leader_changes: 8, memory_crashes: 1, ..FaultLimits::default() };
         protocol_worlds::log(protocol_worlds::log_config(2, 3, 2), 40, limits)
     }
 
-    fn errs<R: Rules>(world: impl Fn() -> LogWorld<R>) {
-        super::errs(world, RunLimits { stable_steps: 0, ..CHAOS }, talkative);
+    fn mutant_violates<R: Rules>(world: impl Fn() -> LogWorld<R>) {
+        super::mutant_violates(world, RunLimits { stable_steps: 0, ..RUN_LIMITS }, world_with_many_commands);
     }
 
-    mutants! { Rules, talkative:
-        one_write_at_a_time_to_a_register: AWAITS_REGISTER;
+    mutants! { Rules, world_with_many_commands:
+        wait_for_previous_write_of_register: AWAITS_REGISTER;
     }
 }
 
-/// The same, where one process forgets everything again and again.
-mod unsafe_with_restarts_without {
+/// Mutants that lose committed entries if a process restarts often.
+mod safety_mutants_with_restarts_without {
     use super::*;
 
-    fn forgetful<R: Rules>() -> LogWorld<R> {
+    fn world_with_restarts<R: Rules>() -> LogWorld<R> {
         let limits = FaultLimits { leader_changes: 30, restarts: 20, ..FaultLimits::default() };
         protocol_worlds::log(protocol_worlds::log_config(1, 3, 2), 20, limits)
     }
 
-    fn errs<R: Rules>(world: impl Fn() -> LogWorld<R>) {
-        super::errs(world, RunLimits { adversary_steps: 600, stable_steps: 0 }, forgetful);
+    fn mutant_violates<R: Rules>(world: impl Fn() -> LogWorld<R>) {
+        super::mutant_violates(
+            world,
+            RunLimits { adversary_steps: 600, stable_steps: 0 },
+            world_with_restarts,
+        );
     }
 
-    mutants! { Rules, forgetful:
-        a_new_ballot: RESTARTS_ABOVE_OWN_BALLOT;
+    mutants! { Rules, world_with_restarts:
+        new_ballot_after_restart: RESTARTS_ABOVE_OWN_BALLOT;
     }
 }
 
-/// The rules without which a snapshot is lost: the chunks' stamps show that, so nobody installs what is wrong, but nobody who needs
-/// it goes on either.
-mod stuck_without {
+/// Mutants that lose a snapshot. The metadata in the chunks shows the loss, so that no process installs a wrong snapshot. A process
+/// that needs the snapshot gets stuck.
+mod liveness_mutants_without {
     use super::*;
 
-    fn errs<R: Rules>(world: impl Fn() -> LogWorld<R>) {
-        super::errs(world, CHAOS, super::world);
+    fn mutant_violates<R: Rules>(world: impl Fn() -> LogWorld<R>) {
+        super::mutant_violates(world, RUN_LIMITS, super::world);
     }
 
     mutants! { Rules, world:
-        waiting_for_the_snapshot: AWAITS_SNAPSHOT;
-        a_second_area: ALTERNATES_SNAPSHOT_AREAS;
+        wait_for_snapshot: AWAITS_SNAPSHOT;
+        second_snapshot_area: ALTERNATES_SNAPSHOT_AREAS;
     }
 }
 
 #[test]
-fn entries_are_decided_in_two_delays_by_who_has_taken_over_in_eight() {
+fn takeover_takes_eight_delays_and_each_entry_two() {
     let mut world =
         protocol_worlds::log::<AllRules>(protocol_worlds::log_config(2, 3, 2), 0, FaultLimits::default());
     let leader = ProcessId(1);
@@ -130,33 +143,33 @@ fn entries_are_decided_in_two_delays_by_who_has_taken_over_in_eight() {
             world.history().len() >= committed
         })
     };
-    // Takes the right, reads the header, writes the ballot, reads what is there; then the commands.
-    let leads =
+    // The leader takes the permission, reads the header, writes the ballot and reads the entries, with two delays each.
+    let is_leader =
         |world: &LogWorld<AllRules>| world.world().process(leader).is_some_and(|p| p.log().is_leader());
-    let takes_over = (1..20).find(|_| {
+    let takeover_delays = (1..20).find(|_| {
         world.pass_delay();
-        leads(&world)
+        is_leader(&world)
     });
-    assert_eq!(takes_over, Some(8));
-    for nth in 1..=3 {
+    assert_eq!(takeover_delays, Some(8));
+    for entry in 1..=3 {
         world.apply(Step::Wake(leader));
-        assert_eq!(delays(&mut world, nth), Some(2), "entry {nth}");
+        assert_eq!(delays(&mut world, entry), Some(2), "entry {entry}");
     }
 }
 
-/// Also run by hand, before there were restarts, without a counterexample: 2 under way in a ring of 4 (1,618,956 states); 2 memories and 1 command (1,330,644);
-/// 1 command, and a second attempt (5,882,605).
+/// Larger worlds were explored manually without a counterexample, before the world had restarts: a window of 2 in a ring of 4
+/// (1,618,956 states), 2 memories and 1 command (1,330,644 states), and 1 command with a second attempt (5,882,605 states).
 #[test]
-fn two_processes_agree_in_every_order() {
+fn two_processes_agree_in_every_order_of_steps() {
     let limits = FaultLimits { leader_changes: 2, ..FaultLimits::default() };
     let start = protocol_worlds::log::<AllRules>(protocol_worlds::log_config(2, 1, 1), 2, limits);
-    let found = ExhaustiveLog::new(start, 1).explore();
-    assert_eq!(found.counterexample, None);
-    assert!(found.states > 200_000, "{} states: less than before", found.states);
+    let exploration = ExhaustiveLog::new(start, 1).explore();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > 200_000, "only {} states were explored", exploration.states);
 }
 
-/// Until the leader is content, and everybody up to date.
-fn settle(world: &mut LogWorld<AllRules>, leader: u8) {
+/// Runs a stable period, until the leader's commands are committed and all live processes have applied them.
+fn run_until_done(world: &mut LogWorld<AllRules>, leader: u8) {
     world.begin_stable_period(ProcessId(leader));
     for _ in 0..100 {
         world.pass_delay();
@@ -166,51 +179,51 @@ fn settle(world: &mut LogWorld<AllRules>, leader: u8) {
 }
 
 #[test]
-fn who_may_not_lead_any_more_does_not_and_who_has_that_from_a_snapshot_knows() {
+fn ineligible_process_does_not_lead_even_if_it_learns_that_from_snapshot() {
     let mut world =
         protocol_worlds::log::<AllRules>(protocol_worlds::log_config(3, 3, 2), 0, FaultLimits::default());
-    settle(&mut world, 0);
-    let two = ProcessSet::only(ProcessId(1)).with(ProcessId(2));
-    world.set_eligible_leaders(ProcessId(0), two);
+    run_until_done(&mut world, 0);
+    let eligible = ProcessSet::only(ProcessId(1)).with(ProcessId(2));
+    world.set_eligible_leaders(ProcessId(0), eligible);
     world.pass_delay();
     world.pass_delay();
-    // Process 1 takes over, and fills the ring of 4 twice over; the others hear nothing of it for the time being.
+    // Process 1 takes over and writes the ring of 4 entries twice. No other process makes a step.
     (0..3).for_each(|_| world.begin_stable_period(ProcessId(1)));
     let of_leader = |step: &Step| match *step {
         Step::Execute(p, _, 0) | Step::Respond(p, _, 0) | Step::Wake(p) => p == ProcessId(1),
         _ => false,
     };
-    for nth in 0..2_000 {
+    for step_number in 0..2_000 {
         let steps: Vec<Step> = world.steps().into_iter().filter(of_leader).collect();
-        if let Some(&step) = steps.get(nth % steps.len().max(1)) {
+        if let Some(&step) = steps.get(step_number % steps.len().max(1)) {
             world.apply(step);
         }
     }
     assert!(world.history().len() > 8, "{world:?}");
-    settle(&mut world, 1);
+    run_until_done(&mut world, 1);
     let log =
         |world: &LogWorld<AllRules>, p| world.world().process(ProcessId(p)).expect("alive").log().clone();
-    assert!((0..3).all(|p| log(&world, p).eligible_leaders() == two));
+    assert!((0..3).all(|p| log(&world, p).eligible_leaders() == eligible));
     assert!(log(&world, 1).is_leader() && !log(&world, 0).is_leader());
-    let mut named = log(&world, 0);
-    named.handle(Input::Leader(ProcessId(0)), &mut Vec::new());
-    assert_eq!((named.is_leader(), named.attempts()), (false, 1));
+    let mut ineligible = log(&world, 0);
+    ineligible.handle(Input::Leader(ProcessId(0)), &mut Vec::new());
+    assert_eq!((ineligible.is_leader(), ineligible.attempts()), (false, 1));
 }
 
 #[test]
-fn a_leader_goes_on_where_a_connection_breaks_in_every_order() {
+fn leader_continues_after_disconnect_in_every_order_of_steps() {
     let limits = FaultLimits { leader_changes: 1, disconnects: 1, ..FaultLimits::default() };
-    for (m, window, commands, least) in [(1, 2, 4, 15_000), (2, 1, 3, 30_000)] {
+    for (m, window, commands, min_states) in [(1, 2, 4, 15_000), (2, 1, 3, 30_000)] {
         let start =
             protocol_worlds::log::<AllRules>(protocol_worlds::log_config(1, m, window), commands, limits);
-        let found = ExhaustiveLog::new(start, 2).explore();
-        assert_eq!(found.counterexample, None);
-        assert!(found.states > least, "{} states: less than before", found.states);
+        let exploration = ExhaustiveLog::new(start, 2).explore();
+        assert_eq!(exploration.counterexample, None);
+        assert!(exploration.states > min_states, "only {} states were explored", exploration.states);
     }
 }
 
 #[test]
-fn a_leader_whose_connection_breaks_keeps_its_office() {
+fn leader_keeps_its_term_after_disconnect() {
     let limits = FaultLimits { disconnects: 1, ..FaultLimits::default() };
     let mut world = protocol_worlds::log::<AllRules>(protocol_worlds::log_config(2, 3, 2), 3, limits);
     let leader = ProcessId(0);
@@ -219,10 +232,10 @@ fn a_leader_whose_connection_breaks_keeps_its_office() {
     world.apply(Step::Wake(leader));
     (0..3).for_each(|m| _ = world.apply(Step::Execute(leader, MemoryId(m), 0)));
     world.apply(Step::Disconnect(leader, MemoryId(0)));
-    settle(&mut world, 0);
+    run_until_done(&mut world, 0);
     let log = world.world().process(leader).expect("alive").log();
     assert!(log.is_leader());
-    assert_eq!(log.attempts(), 2, "one term, and one memory taken anew");
-    // Nothing was submitted twice: no fate was unknown.
+    assert_eq!(log.attempts(), 2, "the leader begins one term and takes one memory again");
+    // No command was submitted twice, because no outcome was unknown.
     assert_eq!(world.world().process(leader).map(|p| p.submitted()), Some(6));
 }

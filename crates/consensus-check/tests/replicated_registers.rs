@@ -1,4 +1,4 @@
-//! Reliable registers are regular: who begins to read after a write has ended finds it, in every order of steps.
+//! Replicated registers are regular in every order of steps: a read that begins after the end of a write returns the written value.
 
 mod common;
 
@@ -28,30 +28,34 @@ impl WriteOnceFields for Pair {
     }
 }
 
-/// The writer writes two fields, and tells the reader of each once it is written. The reader reads from the start, anew as often as it is
-/// told, and "decides" whether it has found what it was told of.
+/// A client of the registers. The writer writes two fields, and sends a message to the reader after each write. The reader reads at
+/// the start and after each message. Its decision is whether each read returned the fields that it had a message about.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Client<R> {
     me: ProcessId,
     registers: ReplicatedRegisters<Pair, R>,
-    mine: Pair,
-    told: (bool, bool),
+    /// The fields that the writer has written or is writing.
+    fields: Pair,
+    /// Whether the reader has received the message about each field.
+    announced: (bool, bool),
     regular: Option<bool>,
 }
 
 impl<R: Rules> Client<R> {
     fn write(&mut self, out: &mut Actions<Self>) {
-        self.registers.call(vec![Op::Write { region: 0, register: 0, cell: self.mine.clone() }], out);
+        self.registers.call(vec![Op::Write { region: 0, register: 0, cell: self.fields.clone() }], out);
     }
 
     fn read(&mut self, out: &mut Actions<Self>) {
         self.registers.call(vec![Op::Read { region: 0, first: 0, count: 1 }], out);
     }
 
-    fn found(&mut self, pair: &Pair) {
-        let right = |field: Option<u8>, value, told: bool| field == Some(value) || field.is_none() && !told;
-        let regular = right(pair.first, 1, self.told.0) && right(pair.second, 2, self.told.1);
-        if !regular || self.told.0 && self.told.1 {
+    fn check(&mut self, pair: &Pair) {
+        let is_regular =
+            |field: Option<u8>, value, announced: bool| field == Some(value) || field.is_none() && !announced;
+        let regular =
+            is_regular(pair.first, 1, self.announced.0) && is_regular(pair.second, 2, self.announced.1);
+        if !regular || self.announced.0 && self.announced.1 {
             self.regular.get_or_insert(regular);
         }
     }
@@ -65,25 +69,25 @@ impl<R: Rules> Process for Client<R> {
     fn handle(&mut self, input: Input<Pair, u8>, out: &mut Actions<Self>) {
         match input {
             Input::Start if self.me == WRITER => {
-                self.mine.first = Some(1);
+                self.fields.first = Some(1);
                 self.write(out);
             }
             Input::Start => self.read(out),
             Input::Message { message, .. } => {
                 match message {
-                    1 => self.told.0 = true,
-                    _ => self.told.1 = true,
+                    1 => self.announced.0 = true,
+                    _ => self.announced.1 = true,
                 }
                 self.read(out);
             }
             Input::Response { memory, id, response } => {
                 match self.registers.on_response(memory, id, response, out) {
-                    Some(CallOutcome::Done(pairs)) if self.me == READER => self.found(&pairs[0]),
+                    Some(CallOutcome::Done(pairs)) if self.me == READER => self.check(&pairs[0]),
                     Some(CallOutcome::Done(_)) => {
-                        let written = if self.mine.second.is_none() { 1 } else { 2 };
+                        let written = if self.fields.second.is_none() { 1 } else { 2 };
                         out.push(Action::Send { to: READER, message: written });
                         if written == 1 {
-                            self.mine.second = Some(2);
+                            self.fields.second = Some(2);
                             self.write(out);
                         }
                     }
@@ -107,39 +111,39 @@ fn explore<R: Rules + Send + Sync + 'static>() -> Exploration {
     let client = |me| Client {
         me,
         registers: ReplicatedRegisters::<Pair, R>::new(3),
-        mine: Pair::default(),
-        told: (false, false),
+        fields: Pair::default(),
+        announced: (false, false),
         regular: None,
     };
     let permissions = Permissions::single_writer(2, WRITER);
     let region =
         Region { registers: 1, permissions, legal_change: LegalChange::Never, kind: RegisterKind::ReadWrite };
-    // A memory that is never asked again is as good as crashed.
+    // Memories do not crash in this world. A memory whose operations are never executed has the same effect as a crashed one.
     let start = World::new(vec![client(WRITER), client(READER)], 3, &[region], FaultLimits::default());
     Exhaustive::agreement(start, 0, vec![true]).explore()
 }
 
 #[test]
-fn registers_are_regular_in_every_order() {
-    let found = explore::<AllRules>();
-    assert_eq!(found.counterexample, None);
-    assert!(found.states > 10_000, "{} states: less than before", found.states);
+fn registers_are_regular_in_every_order_of_steps() {
+    let exploration = explore::<AllRules>();
+    assert_eq!(exploration.counterexample, None);
+    assert!(exploration.states > 10_000, "only {} states were explored", exploration.states);
 }
 
-/// The checker finds a read that misses what was written before.
-fn errs(explore: fn() -> Exploration) {
-    let (what, steps) = explore().counterexample.expect("a counterexample");
-    println!("{what}: {steps:?}");
-    assert_eq!(what, "validity");
+/// Checks that a mutant has a read that misses an earlier write.
+fn mutant_violates(explore: fn() -> Exploration) {
+    let (property, steps) = explore().counterexample.expect("a counterexample");
+    println!("{property}: {steps:?}");
+    assert_eq!(property, "validity");
 }
 
 mutants! { Rules, explore:
-    without_a_majority_they_are_not: AWAITS_MAJORITY;
-    with_stale_answers_they_are_not: DROPS_STALE;
+    mutant_without_majority_is_not_regular: AWAITS_MAJORITY;
+    mutant_with_stale_responses_is_not_regular: DROPS_STALE;
 }
 
 #[test]
-fn two_values_of_a_field_are_none() {
+fn merge_of_two_values_of_a_field_is_none() {
     let pair = |first, second| Pair { first, second };
     let copies = [pair(None, Some(2)), pair(Some(1), Some(3)), pair(Some(1), None)];
     assert_eq!(Pair::merge(&copies), pair(Some(1), None));

@@ -1,13 +1,14 @@
-//! What the tests of all protocols share.
-#![allow(dead_code, unreachable_pub)] // each test binary uses its own part
+//! Helpers that the tests of all protocols share.
+#![allow(dead_code, unreachable_pub)] // each test binary uses some of the helpers
 
 use mitra_consensus::{Process, ProcessId, ProcessSet};
 use mitra_consensus_check::byzantine_worlds::ByzantineSet;
 use mitra_consensus_check::{FaultLimits, RunLimits, Violation, World, run_agreement};
 
+/// The proposals of three processes.
 pub const VALUES: [u8; 3] = [10, 11, 12];
 
-/// Ω errs often, and a minority of the memories and all processes but one may crash.
+/// Ω names a leader 16 times. All processes but one and a minority of the memories may crash.
 pub const CRASHES: FaultLimits = FaultLimits {
     leader_changes: 16,
     process_crashes: 2,
@@ -16,24 +17,29 @@ pub const CRASHES: FaultLimits = FaultLimits {
     restarts: 0,
     message_losses: 0,
 };
-/// The same where processes must stay a majority.
+/// The same limits for protocols that need a majority of live processes.
 pub const MINORITY: FaultLimits = FaultLimits { process_crashes: 1, ..CRASHES };
 
-/// These are Byzantine.
-pub fn these(who: &[u8], whim: Option<u64>) -> ByzantineSet {
+/// Returns a set of Byzantine processes.
+pub fn byzantine_set(processes: &[u8], adversary_seed: Option<u64>) -> ByzantineSet {
     ByzantineSet {
-        processes: who.iter().fold(ProcessSet::NONE, |all, &p| all.with(ProcessId(p))),
-        adversary_seed: whim,
+        processes: processes.iter().fold(ProcessSet::NONE, |all, &p| all.with(ProcessId(p))),
+        adversary_seed,
     }
 }
 
-/// Runs with so much chaos and so much calm.
-pub fn violation<P: Process>(seed: u64, world: World<P>, calm: u32, valid: &[P::Value]) -> Option<Violation> {
-    run_agreement(seed, world, RunLimits { adversary_steps: 300, stable_steps: calm }, valid).violation
+/// Runs a world with up to 300 adversary steps, and returns the violation.
+pub fn violation<P: Process>(
+    seed: u64,
+    world: World<P>,
+    stable_steps: u32,
+    valid: &[P::Value],
+) -> Option<Violation> {
+    run_agreement(seed, world, RunLimits { adversary_steps: 300, stable_steps }, valid).violation
 }
 
-/// From every seed, processes agree, decide on what was proposed, and decide once all is calm.
-pub fn holds<P: Process<Value = u8>>(world: impl Fn() -> World<P>, seeds: u64) {
+/// Checks that, from every seed, processes agree on a proposal, and that every correct process decides in the stable period.
+pub fn agrees_and_terminates<P: Process<Value = u8>>(world: impl Fn() -> World<P>, seeds: u64) {
     for seed in 0..seeds {
         let report =
             run_agreement(seed, world(), RunLimits { adversary_steps: 300, stable_steps: 3000 }, &VALUES);
@@ -41,18 +47,18 @@ pub fn holds<P: Process<Value = u8>>(world: impl Fn() -> World<P>, seeds: u64) {
     }
 }
 
-/// Some seed shows that a rule is missing.
-pub fn errs<P: Process<Value = u8>>(world: impl Fn() -> World<P>) {
-    let killed = (0..400_000).find(|&seed| {
+/// Checks that some seed violates agreement or validity.
+pub fn mutant_violates<P: Process<Value = u8>>(world: impl Fn() -> World<P>) {
+    let violation_seed = (0..400_000).find(|&seed| {
         let report =
             run_agreement(seed, world(), RunLimits { adversary_steps: 300, stable_steps: 0 }, &VALUES);
         matches!(report.violation, Some(Violation::Disagreement | Violation::Invalid))
     });
-    println!("seed {killed:?}");
-    assert!(killed.is_some());
+    println!("seed {violation_seed:?}");
+    assert!(violation_seed.is_some());
 }
 
-/// Tests that a protocol errs without each of its rules.
+/// Creates a test for each mutant of a protocol: `mutant_violates` must find a violation without the rule.
 #[macro_export]
 macro_rules! mutants {
     ($rules:ident, $world:ident: $($name:ident: $rule:ident;)*) => {$(
@@ -63,7 +69,7 @@ macro_rules! mutants {
             impl $rules for Mutant {
                 const $rule: bool = false;
             }
-            errs($world::<Mutant>);
+            mutant_violates($world::<Mutant>);
         }
     )*};
 }
