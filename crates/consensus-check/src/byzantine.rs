@@ -98,7 +98,7 @@ impl<V: Clone, S: Clone> Forge for fast_and_robust::Cell<V, S> {
         match (self, other) {
             (Quorum(a), Quorum(b)) => Quorum(a.forge(b)),
             (Backup(a), Backup(b)) => Backup(a.forge(b)),
-            // A cell of Cheap Quorum is replaced by a cell of the backup, which has the wrong kind.
+            // The result has the wrong type for its register: Cheap Quorum's register gets a cell of the backup.
             (Quorum(_), _) => other.clone(),
             (Backup(_) | Empty, _) => Empty,
         }
@@ -144,6 +144,7 @@ impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
         self.instances.len() as u64 + 1
     }
 
+    /// Delivers an input to an instance, and carries out its actions.
     fn deliver(&mut self, instance: usize, input: Input<F::Cell, F::Message>, out: &mut Actions<F>) {
         let mut actions = Vec::new();
         self.instances[instance].handle(input, &mut actions);
@@ -155,6 +156,7 @@ impl<F: Process<Cell: Forge>> ByzantineProcess<F> {
         }
     }
 
+    /// Invokes an operation of an instance. The adversary may omit or change the operation, or add another one.
     fn invoke(
         &mut self,
         (instance, id): (usize, OpId),

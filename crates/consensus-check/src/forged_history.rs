@@ -1,4 +1,4 @@
-//! An instance of a Byzantine process of Robust Backup that broadcasts events which did not occur, in valid form and with valid
+//! An instance of a Byzantine process of Robust Backup that broadcasts events that did not occur, in valid form and with valid
 //! signatures.
 
 use mitra_consensus::broadcast::{Broadcast, Rules};
@@ -40,8 +40,8 @@ impl<A: Automaton<K>, K: Signer, B: Rules> ForgedHistory<A, K, B> {
             return;
         }
         let mut batch = Vec::new();
-        // A second start, and a message from a process that does not exist, make the other processes ignore this one. Both are
-        // therefore rare.
+        // The other processes ignore a process after a second start, or after a message from a process that does not exist. Both
+        // events are therefore rare.
         if !self.has_begun || self.adversary.below(6) == 0 {
             self.has_begun = true;
             batch.push(Event::Begin(self.input.clone()));

@@ -20,7 +20,7 @@ pub enum ForgedProof<K: Signer> {
 }
 
 impl<K: Signer> ForgedProof<K> {
-    /// Creates the instance of the backup that claims that all processes signed `value`. The only valid signature is its own.
+    /// Creates the instance of the backup that claims that all processes signed `value`. Only the signature of process `me` is valid.
     /// The memories have room for `room` broadcasts of each process.
     pub fn backup(me: ProcessId, (n, m): (u8, u8), room: u16, keys: K, value: u8) -> ForgedProof<K> {
         let own = Signed::by(me, &keys, VALUE, (), value);

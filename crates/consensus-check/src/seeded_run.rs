@@ -133,7 +133,7 @@ pub fn run_agreement_with<P: Process>(
 }
 
 /// Runs a system under an adversary, then in a stable period. The adversary prefers some processes, memories and kinds of steps for
-/// some time ([`StepWeights`]), so that delayed messages and operations meet later ones.
+/// some time, so that delayed messages and operations meet later ones.
 pub fn run_adversary(seed: u64, mut system: impl TestedSystem, limits: RunLimits) -> RunReport {
     let mut rng = StepRng::new(seed);
     let mut report = run_adversary_period(&mut rng, &mut system, limits.adversary_steps);

@@ -55,7 +55,7 @@ pub enum ClientOp {
     Get,
     /// Writes a value that no other operation writes.
     Put,
-    /// Writes such a value if the key still has the value that the client read last.
+    /// Writes a value that no other operation writes, if the current value is the one that the client read last, of any key.
     Cas,
     /// Deletes the key.
     Delete,
@@ -193,7 +193,7 @@ impl Client {
                 self.events.push(ClientEvent::Value(self.last_read.clone()));
             }
             Reply::Changed(done) => self.events.push(ClientEvent::Changed(done)),
-            // The outcome of the operation is unknown, and the client does not repeat it.
+            // The client cannot know whether the operation took effect, and does not repeat it.
             Reply::SessionExpired | Reply::StaleSequence | Reply::Full | Reply::Malformed => {
                 self.session = None
             }
@@ -241,8 +241,9 @@ impl<R: Rules> Server<R> {
         for delivery in self.log.take_committed() {
             match delivery {
                 Delivery::Entry { index, payload: Payload::Commands(commands) } => {
-                    let apply =
-                        |(nth, command): (_, &Vec<u8>)| (index, nth, self.store.apply(index, command).0);
+                    let apply = |(position, command): (_, &Vec<u8>)| {
+                        (index, position, self.store.apply(index, command).0)
+                    };
                     replies.extend(commands.iter().enumerate().map(apply));
                 }
                 Delivery::Entry { .. } => {}

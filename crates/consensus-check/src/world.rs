@@ -76,6 +76,9 @@ impl<C> Request<C> {
     }
 }
 
+/// The outstanding operations of one process at one memory, in the order of invocation.
+type Outstanding<C> = Vec<(OpId, Request<C>)>;
+
 /// Processes, memories, messages in transit and outstanding operations.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct World<P: Process> {
@@ -85,8 +88,8 @@ pub struct World<P: Process> {
     memories: Vec<Option<Memory<P::Cell>>>,
     /// Sender, receiver and content. Sorted, so that two worlds with the same messages are equal.
     messages: Vec<(ProcessId, ProcessId, P::Message)>,
-    /// Outstanding operations by process and memory, in the order of invocation.
-    requests: Vec<Vec<Vec<(OpId, Request<P::Cell>)>>>,
+    /// By process and memory.
+    requests: Vec<Vec<Outstanding<P::Cell>>>,
     /// By process: whether it waits for `Input::Wake`.
     asleep: Vec<bool>,
     /// By process: whether it waits for `Input::Coin`.

@@ -32,13 +32,13 @@ pub(super) fn hbo() -> anyhow::Result<Vec<Row>> {
             let (mut rounds, mut messages) = (Vec::new(), Vec::new());
             for seed in 0..SEEDS {
                 let world = protocol_worlds::hbo::<AllRules>(&neighbours(&graph), FaultLimits::default());
-                let found = message_cost(seed, world, crashes, MAX_STEPS).with_context(|| {
+                let cost = message_cost(seed, world, crashes, MAX_STEPS).with_context(|| {
                     format!(
                         "HBO on {sized} with {crashes} crashes, seed {seed}: a live process did not decide"
                     )
                 })?;
-                rounds.push(found.attempts as f64);
-                messages.push(found.messages as f64);
+                rounds.push(cost.attempts as f64);
+                messages.push(cost.messages as f64);
             }
             for (counter, unit, counted) in [("rounds", "rounds", rounds), ("messages", "messages", messages)]
             {
