@@ -11,11 +11,11 @@ use crate::completion::{Completion, Outcome, Resolution, UnresolvedError};
 use crate::config::WritePolicy;
 use crate::evidence::{Completed, Kind};
 
-mod recovery;
+mod replay_decision;
 #[cfg(test)]
 mod tests;
 
-pub use recovery::{RecoveryInput, RecoveryStats};
+pub use replay_decision::{RecoveryInput, RecoveryStats};
 
 /// The most packets in flight: half of the PSN's duplicate region, so that a comparison modulo 2^24 is never ambiguous.
 const MAX_PACKETS: u32 = 1 << 22;

@@ -14,9 +14,9 @@ use crate::ballot::{Ballot, Role};
 use crate::control_message::{Body, Message};
 use crate::evidence::Evidence;
 
-mod failback;
 #[cfg(test)]
 mod flap_tests;
+mod rail_rejoin;
 #[cfg(test)]
 mod tests;
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::resp::{Reply, RespError};
-use crate::resp_connection::RespConnection;
+use crate::resp_client::RespConnection;
 
 /// The delay before a request is repeated at another server.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);

@@ -1,5 +1,6 @@
 //! The server of one process: client connections and the process node in one event loop.
 
+mod client_connection;
 mod multi_part;
 
 use std::collections::HashMap;
@@ -17,9 +18,9 @@ use mitra_consensus::log::{Log, LogError};
 use mitra_consensus_rdma::{ProcessConfig, ProcessNode, StartError};
 use mitra_failover::Domain;
 
+use self::client_connection::ClientConnection;
 use self::multi_part::{MultiPart, MultiPartResult};
 use crate::StoreConfig;
-use crate::client_connection::ClientConnection;
 use crate::command::{Command, ReplyStyle, parse};
 use crate::replicated_store::{Member, Outcome, ReplicatedStore, Waiter};
 use crate::resp::Reply;

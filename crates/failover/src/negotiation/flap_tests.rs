@@ -100,7 +100,7 @@ impl Net {
         }
     }
 
-    /// Makes and connects the new queue pairs of rails that were left, as `vqp::failback` does.
+    /// Makes and connects the new queue pairs of rails that were left, as `vqp::rail_rejoin` does.
     fn exchange_qp(&mut self, i: usize, rail: usize, message: Option<(Ballot, NewQp)>) {
         let now = self.now;
         let end = &mut self.ends[i];

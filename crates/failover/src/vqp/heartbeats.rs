@@ -55,8 +55,8 @@ impl Heartbeats {
         }
         if now >= self.next {
             self.next = now + detector.heartbeat_interval;
-            let Some(session) = recovery.session() else { return };
-            let message = Message { ballot: session.negotiation().ballot(), body: Body::Heartbeat };
+            let Some(control) = recovery.control() else { return };
+            let message = Message { ballot: control.negotiation().ballot(), body: Body::Heartbeat };
             recovery.broadcast(dp, &message);
         }
         let active = recovery.active_rail();

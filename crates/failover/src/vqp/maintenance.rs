@@ -6,9 +6,9 @@ use mitra_verbs::{Time, Wc};
 
 use crate::control_message::Body;
 use crate::vqp::datapath::Datapath;
-use crate::vqp::failback::Failback;
 use crate::vqp::heartbeats::Heartbeats;
-use crate::vqp::poll_schedule::PollSchedule;
+use crate::vqp::maintenance_schedule::MaintenanceSchedule;
+use crate::vqp::rail_rejoin::RailRejoin;
 use crate::vqp::recovery::Recovery;
 
 /// One run in this many covers all rails and asks each NIC whether it is alive; the others cover only the active rail. Such a query is a
@@ -20,9 +20,9 @@ const FULL_RUN_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct Maintenance {
-    schedule: PollSchedule,
+    schedule: MaintenanceSchedule,
     heartbeats: Heartbeats,
-    failback: Failback,
+    rail_rejoin: RailRejoin,
     runs: u32,
     /// Completions of control messages. The list keeps its allocation.
     wcs: Vec<Wc>,
@@ -31,9 +31,9 @@ pub(super) struct Maintenance {
 impl Maintenance {
     pub(super) fn new(secret: u64) -> Maintenance {
         Maintenance {
-            schedule: PollSchedule::new(),
+            schedule: MaintenanceSchedule::new(),
             heartbeats: Heartbeats::new(),
-            failback: Failback::new(secret),
+            rail_rejoin: RailRejoin::new(secret),
             runs: 0,
             wcs: Vec::new(),
         }
@@ -59,9 +59,9 @@ impl Maintenance {
 
     /// The time at which a run is due without a post or completion.
     pub(super) fn poll_timeout(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
-        let negotiation = recovery.session().and_then(|session| session.negotiation().poll_timeout());
+        let negotiation = recovery.control().and_then(|control| control.negotiation().poll_timeout());
         let heartbeat = self.heartbeats.next(recovery, dp);
-        let probe = self.failback.next_probe(recovery, dp);
+        let probe = self.rail_rejoin.next_probe(recovery, dp);
         [negotiation, heartbeat, probe].into_iter().flatten().min()
     }
 
@@ -75,7 +75,7 @@ impl Maintenance {
     pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
         let now = dp.now();
         let since_last_run = self.schedule.begin_maintenance(now);
-        if recovery.session().is_none() {
+        if recovery.control().is_none() {
             return;
         }
         if recovery.is_closed() {
@@ -92,22 +92,22 @@ impl Maintenance {
             recovery.check_device(dp, rail, is_full);
             self.poll_control(rail, now, recovery, dp);
         }
-        self.failback.probe(now, recovery, dp);
+        self.rail_rejoin.probe(now, recovery, dp);
         self.heartbeats.run(now, since_last_run, recovery, dp);
         recovery.handle_timeout(dp, now);
     }
 
     fn poll_control(&mut self, rail: usize, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
-        let Some(session) = recovery.session_mut() else { return };
+        let Some(control) = recovery.control_mut() else { return };
         let (mut heard, mut new_qp) = (false, None);
         // An error is ignored: the NIC is dead, and its event reports that.
         let _ = dp.rails().get(rail).poll_control(&mut self.wcs, |bytes| {
-            if let Some(message) = session.decode(bytes) {
+            if let Some(message) = control.decode(bytes) {
                 heard = true;
                 if let Body::NewQp(qp) = message.body {
                     new_qp = Some((message.ballot, qp));
                 }
-                session.negotiation_mut().handle(now, message);
+                control.negotiation_mut().handle(now, message);
             }
         });
         if heard {
@@ -117,7 +117,7 @@ impl Maintenance {
         recovery.run_actions(dp);
         // Only the last of several queue pair messages counts: it supersedes the earlier ones, and lost answers are asked for again.
         if let Some((ballot, qp)) = new_qp {
-            self.failback.on_new_qp(now, rail, ballot, qp, recovery, dp);
+            self.rail_rejoin.on_new_qp(now, rail, ballot, qp, recovery, dp);
         }
     }
 }

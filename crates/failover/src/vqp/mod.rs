@@ -10,22 +10,22 @@
 //! The rail dies. The next poll finds an error completion; `recovery` reports the failure to the negotiation, whose actions it executes:
 //! fence the rail (`fence`), collect the evidence for the peer (`datapath`) and send it. `maintenance` receives the peer's evidence, and
 //! the negotiation asks for the decision: the ledger completes or replays the WRITE, and `recovery` posts the replay on the new rail. Its
-//! completion ends the failover report. Meanwhile `failback` connects new queue pairs on the old rail for the next failover.
+//! completion ends the failover report. Meanwhile `rail_rejoin` connects new queue pairs on the old rail for the next failover.
 
-mod control_session;
+mod control_protocol;
 mod datapath;
-mod failback;
 mod failover_report;
 mod failure_cause;
 mod fence;
+mod futile_move_detector;
 mod heartbeats;
 mod maintenance;
-mod poll_schedule;
+mod maintenance_schedule;
+mod rail_rejoin;
 mod rail_set;
 mod receive_queue;
 mod recovery;
 mod send_queue;
-mod stall_detector;
 mod termination;
 mod virtual_qp;
 mod wr_id_flags;

@@ -10,12 +10,12 @@ use crate::config::{Fencing, Policy};
 use crate::control_message::{Body, Message};
 use crate::evidence::{Contradiction, Evidence};
 use crate::negotiation::{Action, CloseReason, RailNegotiation};
-use crate::vqp::control_session::ControlSession;
+use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::failover_report::ReportRecorder;
 use crate::vqp::fence::{Fence, FenceStep};
+use crate::vqp::futile_move_detector::FutileMoveDetector;
 use crate::vqp::send_queue::PostFailure;
-use crate::vqp::stall_detector::StallDetector;
 use crate::vqp::termination::Termination;
 use crate::vqp::{Cause, FailoverReport, wr_id_flags};
 
@@ -27,10 +27,10 @@ const DRAIN_BATCH: usize = 64;
 #[derive(Debug)]
 pub(super) struct Recovery {
     /// `None` until the vQP is connected.
-    session: Option<ControlSession>,
+    control: Option<ControlProtocol>,
     fence: Fence,
     report: ReportRecorder,
-    stall: StallDetector,
+    futile_moves: FutileMoveDetector,
     termination: Termination,
     /// The completions of a poll. The list keeps its allocation between polls.
     wcs: Vec<Wc>,
@@ -39,31 +39,31 @@ pub(super) struct Recovery {
 impl Recovery {
     pub(super) fn new() -> Recovery {
         Recovery {
-            session: None,
+            control: None,
             fence: Fence::new(),
             report: ReportRecorder::new(),
-            stall: StallDetector::default(),
+            futile_moves: FutileMoveDetector::default(),
             termination: Termination::default(),
             wcs: Vec::with_capacity(DRAIN_BATCH),
         }
     }
 
-    /// Starts the control session with the peer.
-    pub(super) fn start_session(&mut self, session: ControlSession) {
-        self.session = Some(session);
+    /// Starts the control protocol, once the vQP is connected.
+    pub(super) fn start_control(&mut self, control: ControlProtocol) {
+        self.control = Some(control);
     }
 
-    pub(super) fn session(&self) -> Option<&ControlSession> {
-        self.session.as_ref()
+    pub(super) fn control(&self) -> Option<&ControlProtocol> {
+        self.control.as_ref()
     }
 
-    pub(super) fn session_mut(&mut self) -> Option<&mut ControlSession> {
-        self.session.as_mut()
+    pub(super) fn control_mut(&mut self) -> Option<&mut ControlProtocol> {
+        self.control.as_mut()
     }
 
     #[inline]
     fn negotiation(&self) -> Option<&RailNegotiation> {
-        self.session.as_ref().map(ControlSession::negotiation)
+        self.control.as_ref().map(ControlProtocol::negotiation)
     }
 
     /// The active rail. During a move, the old one.
@@ -258,7 +258,7 @@ impl Recovery {
         let is_active = negotiation.is_active() && negotiation.active() == rail;
         let is_stalled = is_active
             && cause == Cause::Completion(WcStatus::RetryExceeded)
-            && self.stall.on_retries_exhausted(
+            && self.futile_moves.on_retries_exhausted(
                 now,
                 dp.send().ledger().progress(),
                 dp.rails().len(),
@@ -275,8 +275,8 @@ impl Recovery {
             }
         }
         let is_broken = cause != Cause::Device || !dp.rails().nic_answers(rail);
-        let Some(session) = &mut self.session else { return };
-        session.negotiation_mut().rail_failed(now, rail, is_broken);
+        let Some(control) = &mut self.control else { return };
+        control.negotiation_mut().rail_failed(now, rail, is_broken);
         self.run_actions(dp);
     }
 
@@ -294,9 +294,9 @@ impl Recovery {
         if is_down && !was_down {
             dp.rails_mut().set_down(rail, true);
             self.rail_failed(dp, rail, Cause::Device);
-        } else if is_dead && let Some(session) = &mut self.session {
+        } else if is_dead && let Some(control) = &mut self.control {
             // The rail may have been down because of its link only.
-            session.negotiation_mut().rail_failed(dp.now(), rail, true);
+            control.negotiation_mut().rail_failed(dp.now(), rail, true);
             self.run_actions(dp);
         } else if !is_down && was_down {
             dp.rails_mut().set_down(rail, false);
@@ -314,8 +314,8 @@ impl Recovery {
     }
 
     fn rail_recovered(&mut self, dp: &Datapath, rail: usize) {
-        let Some(session) = &mut self.session else { return };
-        session.negotiation_mut().rail_recovered(dp.now(), rail);
+        let Some(control) = &mut self.control else { return };
+        control.negotiation_mut().rail_recovered(dp.now(), rail);
         if self.is_active() && !self.is_stranded() {
             self.report.discard(); // the active rail came back before a move began
         }
@@ -325,8 +325,8 @@ impl Recovery {
 
     /// Lets the negotiation and the fence proceed with time.
     pub(super) fn handle_timeout(&mut self, dp: &mut Datapath, now: Time) {
-        if let Some(session) = &mut self.session {
-            session.negotiation_mut().handle_timeout(now);
+        if let Some(control) = &mut self.control {
+            control.negotiation_mut().handle_timeout(now);
         }
         self.run_actions(dp);
         let step = self.fence.drive(dp.rails().get(self.active_rail()), dp.now());
@@ -335,7 +335,9 @@ impl Recovery {
 
     /// Executes the actions of the negotiation.
     pub(super) fn run_actions(&mut self, dp: &mut Datapath) {
-        while let Some(action) = self.session.as_mut().and_then(|s| s.negotiation_mut().poll_action()) {
+        while let Some(action) =
+            self.control.as_mut().and_then(|control| control.negotiation_mut().poll_action())
+        {
             match action {
                 Action::Send(message) => {
                     if let Body::Evidence { rail, .. } = message.body
@@ -358,8 +360,8 @@ impl Recovery {
 
     /// Sends a control message on every rail whose device is up.
     pub(super) fn broadcast(&self, dp: &Datapath, message: &Message) {
-        if let Some(session) = &self.session {
-            dp.rails().broadcast(&session.encode(message));
+        if let Some(control) = &self.control {
+            dp.rails().broadcast(&control.encode(message));
         }
     }
 
@@ -383,9 +385,9 @@ impl Recovery {
             FenceStep::Drained => self.finish_fence(dp, true),
             FenceStep::Reset => {
                 if !self.fence.reset_nic(dp.rails().get(self.active_rail()))
-                    && let Some(session) = &mut self.session
+                    && let Some(control) = &mut self.control
                 {
-                    session.negotiation_mut().fence_failed();
+                    control.negotiation_mut().fence_failed();
                 }
             }
         }
@@ -395,12 +397,12 @@ impl Recovery {
     fn finish_fence(&mut self, dp: &mut Datapath, nic_alive: bool) {
         self.fence.finish(nic_alive);
         let now = dp.now();
-        let Some(session) = &mut self.session else { return };
-        let (rail, epoch) = (session.negotiation().active(), session.negotiation().ballot().epoch);
+        let Some(control) = &mut self.control else { return };
+        let (rail, epoch) = (control.negotiation().active(), control.negotiation().ballot().epoch);
         let evidence = dp.collect_evidence(rail, epoch, nic_alive);
         self.report.on_fenced(now);
         dp.recv_mut().on_flushed();
-        session.negotiation_mut().fenced(now, evidence);
+        control.negotiation_mut().fenced(now, evidence);
         self.run_actions(dp);
     }
 
@@ -417,9 +419,9 @@ impl Recovery {
             }
         };
         let now = dp.now();
-        let Some(session) = &mut self.session else { return };
-        session.negotiation_mut().moved(now, stats.imm_bytes_kept);
-        let epoch = session.negotiation().ballot().epoch;
+        let Some(control) = &mut self.control else { return };
+        control.negotiation_mut().moved(now, stats.imm_bytes_kept);
+        let epoch = control.negotiation().ballot().epoch;
         self.fence.clear();
         dp.recv_mut().begin_epoch();
         dp.rails_mut().note_heard(rail, now);
@@ -432,8 +434,8 @@ impl Recovery {
 
     /// Closes the vQP and sends the peer a Closed message. Does nothing before the vQP is connected.
     pub(super) fn close(&mut self, dp: &mut Datapath, reason: CloseReason) {
-        if let Some(session) = &mut self.session {
-            session.negotiation_mut().close(reason);
+        if let Some(control) = &mut self.control {
+            control.negotiation_mut().close(reason);
         }
         self.run_actions(dp);
     }

@@ -10,7 +10,7 @@ use crate::evidence::Contradiction;
 use crate::memory_region::RemoteRegion;
 use crate::negotiation::CloseReason;
 use crate::vqp::FailoverReport;
-use crate::vqp::control_session::ControlSession;
+use crate::vqp::control_protocol::ControlProtocol;
 use crate::vqp::datapath::Datapath;
 use crate::vqp::maintenance::Maintenance;
 use crate::vqp::recovery::Recovery;
@@ -88,13 +88,13 @@ impl VirtualQp {
     /// # Errors
     /// As [`VirtualQp::connect`].
     pub fn modify_to_rtr(&mut self, peer: &ConnectInfo, min_rnr_timer: RnrTimer) -> Result<()> {
-        if self.recovery.session().is_some() {
+        if self.recovery.control().is_some() {
             return Err(Error::Invalid("this virtual queue pair is connected already"));
         }
         self.datapath.connect(&self.local_info()?, peer, min_rnr_timer)?;
         let rails = self.datapath.rails().len();
-        let session = ControlSession::new(self.cookie, peer.cookie, rails, self.datapath.config());
-        self.recovery.start_session(session);
+        let control = ControlProtocol::new(self.cookie, peer.cookie, rails, self.datapath.config());
+        self.recovery.start_control(control);
         self.maintenance.start(self.datapath.now());
         self.post_pending_recvs();
         Ok(())
@@ -114,7 +114,7 @@ impl VirtualQp {
     /// # Errors
     /// [`Error::Invalid`] if the vQP is not connected, or if the region has another number of rails.
     pub fn import(&mut self, region: &RemoteRegion) -> Result<()> {
-        if self.recovery.session().is_none() {
+        if self.recovery.control().is_none() {
             return Err(NOT_CONNECTED);
         }
         if region.rail_count() != self.datapath.rails().len() {
@@ -171,7 +171,7 @@ impl VirtualQp {
     }
 
     fn check_open(&self) -> Result<()> {
-        if self.recovery.session().is_none() {
+        if self.recovery.control().is_none() {
             return Err(NOT_CONNECTED);
         }
         if self.recovery.is_closed() { Err(CLOSED) } else { Ok(()) }
@@ -269,7 +269,7 @@ impl VirtualQp {
 
     /// The number of control datagrams that were malformed or not from the peer.
     pub fn rejected_messages(&self) -> u64 {
-        self.recovery.session().map_or(0, ControlSession::rejected)
+        self.recovery.control().map_or(0, ControlProtocol::rejected)
     }
 
     /// The latest time for the next [`VirtualQp::poll`] of an end that waits for events. `None`: no timer is running.

@@ -1,4 +1,4 @@
-//! New queue pairs on rails that the vQP left, so that it can move to them again. The negotiation's `failback` module says which
+//! New queue pairs on rails that the vQP left, so that it can move to them again. The negotiation's `rail_rejoin` module says which
 //! queue pairs belong together; this module makes and connects them.
 //!
 //! A port that is up again proves nothing about the path. The two ends exchange their new queue pairs over the rail itself, until each knows
@@ -15,27 +15,27 @@ use crate::vqp::recovery::Recovery;
 
 /// The probes of rails that the vQP left.
 #[derive(Debug)]
-pub(super) struct Failback {
+pub(super) struct RailRejoin {
     next_probe: Time,
     /// The secret from which the first PSNs are derived.
     secret: u64,
 }
 
-impl Failback {
-    pub(super) fn new(secret: u64) -> Failback {
-        Failback { next_probe: Time::ZERO, secret }
+impl RailRejoin {
+    pub(super) fn new(secret: u64) -> RailRejoin {
+        RailRejoin { next_probe: Time::ZERO, secret }
     }
 
     /// The time of the next probe, if a rail is to be probed.
     pub(super) fn next_probe(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
-        let negotiation = recovery.session()?.negotiation();
+        let negotiation = recovery.control()?.negotiation();
         (0..dp.rails().len()).any(|rail| is_probed(rail, negotiation, dp)).then_some(self.next_probe)
     }
 
     /// Makes the new queue pairs of rails that the vQP left and whose device is up, and asks the peer for its own.
     pub(super) fn probe(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
-        let Some(session) = recovery.session() else { return };
-        let negotiation = session.negotiation();
+        let Some(control) = recovery.control() else { return };
+        let negotiation = control.negotiation();
         let probed = (0..dp.rails().len()).filter(|&rail| is_probed(rail, negotiation, dp));
         let probed = probed.fold(0_u8, |rails, rail| rails | 1 << rail);
         if probed == 0 || now < self.next_probe {
@@ -73,10 +73,10 @@ impl Failback {
                 return; // the NIC has failed; its event follows
             }
         }
-        if let Some(session) = recovery.session_mut() {
-            session.negotiation_mut().local_qp_connected(rail);
+        if let Some(control) = recovery.control_mut() {
+            control.negotiation_mut().local_qp_connected(rail);
             if peer_qp.connected {
-                session.negotiation_mut().peer_qp_connected(now, rail);
+                control.negotiation_mut().peer_qp_connected(now, rail);
             }
         }
         if peer_qp.asks {
@@ -88,7 +88,7 @@ impl Failback {
     /// Makes the new queue pair of a rail, unless it exists. Returns the ballot by which the vQP left the rail, if the queue pair exists
     /// now. Without a fence there is none: the old queue pair may still execute requests.
     fn replace_qp(&self, rail: usize, recovery: &Recovery, dp: &mut Datapath) -> Option<Ballot> {
-        let left_by = recovery.session()?.negotiation().left_by(rail)?;
+        let left_by = recovery.control()?.negotiation().left_by(rail)?;
         if !recovery.requires_fence(dp) {
             return None;
         }
@@ -112,7 +112,7 @@ fn is_probed(rail: usize, negotiation: &RailNegotiation, dp: &Datapath) -> bool 
 
 /// Tells the peer about this end's new queue pair, over the rail itself.
 fn send_new_qp(rail: usize, ballot: Ballot, asks: bool, recovery: &Recovery, dp: &Datapath) {
-    let Some(session) = recovery.session() else { return };
+    let Some(control) = recovery.control() else { return };
     let this = dp.rails().get(rail);
     let qp = NewQp {
         rail: rail as u8,
@@ -121,5 +121,5 @@ fn send_new_qp(rail: usize, ballot: Ballot, asks: bool, recovery: &Recovery, dp:
         qpn: this.qpn(),
         psn: this.first_psn(),
     };
-    this.send_control(&session.encode(&Message { ballot, body: Body::NewQp(qp) }));
+    this.send_control(&control.encode(&Message { ballot, body: Body::NewQp(qp) }));
 }

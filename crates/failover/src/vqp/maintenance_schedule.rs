@@ -13,7 +13,7 @@ const POLLS_PER_CLOCK_READ: u64 = 4;
 
 /// Decides when polls and posts read the clock and run maintenance.
 #[derive(Debug)]
-pub(super) struct PollSchedule {
+pub(super) struct MaintenanceSchedule {
     polls: u64,
     /// The value of `polls` at which a poll reads the clock next.
     next_clock_read: u64,
@@ -22,18 +22,18 @@ pub(super) struct PollSchedule {
     /// The value of `polls` when a post last read the clock.
     polls_at_post: u64,
     /// Whether a post has read the clock since the last maintenance from a poll.
-    has_posted: bool,
+    post_read_clock: bool,
     last_maintenance: Time,
 }
 
-impl PollSchedule {
-    pub(super) fn new() -> PollSchedule {
-        PollSchedule {
+impl MaintenanceSchedule {
+    pub(super) fn new() -> MaintenanceSchedule {
+        MaintenanceSchedule {
             polls: 0,
             next_clock_read: 0,
             clock_read_at: Time::ZERO,
             polls_at_post: 0,
-            has_posted: false,
+            post_read_clock: false,
             last_maintenance: Time::ZERO,
         }
     }
@@ -42,20 +42,20 @@ impl PollSchedule {
     #[inline]
     pub(super) fn on_poll(&mut self, now: impl FnOnce() -> Time) -> bool {
         self.polls += 1;
-        self.polls >= self.next_clock_read && self.is_due_at(now())
+        self.polls >= self.next_clock_read && self.read_clock(now())
     }
 
     #[inline]
-    fn is_due_at(&mut self, now: Time) -> bool {
+    fn read_clock(&mut self, now: Time) -> bool {
         let gap = now.saturating_since(core::mem::replace(&mut self.clock_read_at, now));
         self.next_clock_read = self.polls + if gap < MAINTENANCE_INTERVAL { POLLS_PER_CLOCK_READ } else { 1 };
-        let interval = if self.has_posted { POSTER_MAINTENANCE_INTERVAL } else { MAINTENANCE_INTERVAL };
+        let interval = if self.post_read_clock { POSTER_MAINTENANCE_INTERVAL } else { MAINTENANCE_INTERVAL };
         now.saturating_since(self.last_maintenance) >= interval
     }
 
     /// Records a maintenance run from a poll. Until the next post, polls use the shorter interval.
     pub(super) fn on_maintenance_from_poll(&mut self) {
-        self.has_posted = false;
+        self.post_read_clock = false;
     }
 
     /// Records a post. Returns whether maintenance is due behind it.
@@ -65,7 +65,7 @@ impl PollSchedule {
             return false;
         }
         self.polls_at_post = self.polls;
-        self.has_posted = true;
+        self.post_read_clock = true;
         now().saturating_since(self.last_maintenance) >= MAINTENANCE_INTERVAL
     }
 

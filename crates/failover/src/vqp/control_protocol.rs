@@ -7,7 +7,7 @@ use crate::negotiation::RailNegotiation;
 
 /// The control connection to the peer: the identities of both ends, and the negotiation between them.
 #[derive(Debug)]
-pub(super) struct ControlSession {
+pub(super) struct ControlProtocol {
     role: Role,
     local_cookie: u64,
     peer_cookie: u64,
@@ -16,12 +16,12 @@ pub(super) struct ControlSession {
     rejected: u64,
 }
 
-impl ControlSession {
-    pub(super) fn new(local_cookie: u64, peer_cookie: u64, rails: usize, config: &Config) -> ControlSession {
+impl ControlProtocol {
+    pub(super) fn new(local_cookie: u64, peer_cookie: u64, rails: usize, config: &Config) -> ControlProtocol {
         let role = if local_cookie < peer_cookie { Role::Zero } else { Role::One };
         let negotiation =
             RailNegotiation::new(role, rails, config.control_retry_interval, config.peer_timeout);
-        ControlSession { role, local_cookie, peer_cookie, negotiation, rejected: 0 }
+        ControlProtocol { role, local_cookie, peer_cookie, negotiation, rejected: 0 }
     }
 
     #[inline]
