@@ -11,8 +11,8 @@ use super::srq::Srq;
 use crate::abi::*;
 use crate::common::errno::minus_one;
 use crate::common::event_queue::wait_for_event;
-use crate::common::unacknowledged::UnacknowledgedEvents;
-use crate::rails::objects::PendingEvent;
+use crate::common::unacknowledged_events::UnacknowledgedEvents;
+use crate::rails::object_table::PendingEvent;
 
 /// Returns the count of unacknowledged events of an event's object, or `None` for an event about the device.
 ///

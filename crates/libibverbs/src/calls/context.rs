@@ -7,7 +7,7 @@ use mitra_softnic::SoftNic;
 
 use super::abi_object::AbiHeader;
 use crate::abi::*;
-use crate::rails::objects::{AsyncEventQueue, ObjectEntry, ObjectTable};
+use crate::rails::object_table::{AsyncEventQueue, ObjectEntry, ObjectTable};
 use crate::rails::rail_set::RailSet;
 
 /// The number of the device's only port.

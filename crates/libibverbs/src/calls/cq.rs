@@ -14,8 +14,8 @@ use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, status};
 use crate::common::grh::GRH_LEN;
 use crate::common::lock::lock;
-use crate::common::unacknowledged::UnacknowledgedEvents;
-use crate::rails::objects::CqEntry;
+use crate::common::unacknowledged_events::UnacknowledgedEvents;
+use crate::rails::object_table::CqEntry;
 use crate::rails::virtual_cq::VirtualCq;
 
 /// A completion queue behind its C structure. Programs cast between `ibv_cq` and `ibv_cq_ex`, so every queue has the larger

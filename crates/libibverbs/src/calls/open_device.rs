@@ -6,11 +6,11 @@ use std::{mem, ptr};
 
 use super::abi_object::AbiHeader;
 use super::context::Context;
-use super::{cq, cq_ex, mr, mw, post, qp_ex, query_device, query_port, srq};
+use super::{cq, cq_ex, mr, mw, post, query_device, query_port, srq, wr_calls};
 use crate::abi::*;
 use crate::common::errno::{pointer, set_errno};
 use crate::common::event_queue::new_event_queue;
-use crate::rails::objects::ObjectEntry;
+use crate::rails::object_table::ObjectEntry;
 use crate::rails::open;
 
 #[unsafe(no_mangle)]
@@ -29,7 +29,7 @@ fn open(device: *mut ibv_device) -> mitra_verbs::Result<*mut ibv_context> {
     header.query_device_ex = Some(query_device::query_device_ex);
     header.query_rt_values = Some(query_device::query_rt_values);
     header.create_cq_ex = Some(cq_ex::create_cq_ex);
-    header.create_qp_ex = Some(qp_ex::create_qp_ex);
+    header.create_qp_ex = Some(wr_calls::create_qp_ex);
     header.create_srq_ex = Some(srq::create_srq_ex);
     header.modify_cq = Some(cq::modify_cq);
     header.advise_mr = Some(mr::advise_mr);

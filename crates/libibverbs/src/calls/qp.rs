@@ -14,13 +14,13 @@ use super::cq::Cq;
 use super::pd::{Pd, PdMember};
 use super::qp_attr;
 use super::srq::Srq;
-use super::wr_builder::WrBuilder;
+use super::wr_list::WrBuilder;
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, status};
-use crate::common::unacknowledged::UnacknowledgedEvents;
-use crate::rails::multi_rail::MultiRail;
+use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::multi_rail_qp::{CreateParams, MultiRailQp};
 use crate::rails::virtual_cq::VirtualCq;
+use crate::rails::virtual_qps::MultiRail;
 
 /// A queue pair behind its C structure. `ibv_qp_to_qp_ex` casts, so every queue pair has the larger structure.
 #[repr(C)]

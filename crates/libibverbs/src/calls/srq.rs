@@ -11,7 +11,7 @@ use super::context::Context;
 use super::pd::{Pd, PdMember};
 use crate::abi::*;
 use crate::common::errno::{pointer, status};
-use crate::common::unacknowledged::UnacknowledgedEvents;
+use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::virtual_srq::VirtualSrq;
 
 /// A shared receive queue behind its C structure.

@@ -5,4 +5,4 @@ pub(crate) mod event_queue;
 pub(crate) mod grh;
 pub(crate) mod lock;
 pub(crate) mod logging;
-pub(crate) mod unacknowledged;
+pub(crate) mod unacknowledged_events;

@@ -8,9 +8,9 @@ use mitra_softnic::{Config, SoftNic};
 use mitra_verbs::Result;
 
 use super::fault_control::FaultControl;
-use super::multi_rail::MultiRail;
 use super::rail_set::RailSet;
-use super::{event_thread, progress_thread};
+use super::virtual_qps::MultiRail;
+use super::{async_event_thread, progress_thread};
 use crate::common::errno::system_error;
 use crate::common::lock::lock;
 use crate::common::logging;
@@ -68,7 +68,7 @@ fn open_rails() -> Result<Arc<RailSet>> {
     let rails = Arc::new(RailSet::new(nics, multi_rail));
     let started = match &rails.multi_rail {
         Some(multi_rail) => progress_thread::start(&rails, multi_rail),
-        None => event_thread::start(&rails),
+        None => async_event_thread::start(&rails),
     };
     started.map_err(|e| system_error("starting a thread")(&e))?;
     let server = ControlServer::start(&settings, FaultControl(Arc::downgrade(&rails)))

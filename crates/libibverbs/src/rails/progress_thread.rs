@@ -11,8 +11,8 @@ use mitra_os_util::thread;
 use mitra_verbs::{AsyncEvent, CompletionChannel, Provider};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::multi_rail::MultiRail;
 use super::rail_set::RailSet;
+use super::virtual_qps::MultiRail;
 
 /// Time between two rounds, in milliseconds. It bounds the delay of a peer's failover while the program does not poll.
 const INTERVAL_MS: u16 = 1;

@@ -6,8 +6,8 @@ use mitra_control::ControlServer;
 use mitra_softnic::SoftNic;
 use mitra_verbs::{AsyncEvent, Gid, Limits, PortState, Provider, Result};
 
-use super::multi_rail::MultiRail;
-use super::objects::ObjectTable;
+use super::object_table::ObjectTable;
+use super::virtual_qps::MultiRail;
 use crate::common::lock::lock;
 
 /// The NICs of an open device, rail 0 first.

@@ -6,7 +6,7 @@ use mitra_failover::{CloseReason, Completion, Outcome, UnresolvedError};
 use mitra_verbs::{AsyncEvent, QpState, Wc, WcOpcode, WcStatus};
 
 use super::MultiRailQp;
-use super::inner::Inner;
+use super::locked_state::LockedState;
 use crate::rails::peer_closed::PeerClosed;
 
 /// Unresolved errors that a queue pair logs at most.
@@ -15,7 +15,7 @@ const MAX_LOGGED_ERRORS: u32 = 8;
 impl MultiRailQp {
     /// Polls the virtual queue pair, pushes its completions to the program's queues, and acts on its state: posts deferred sends,
     /// reports events, and enters ERR when the connection has ended.
-    pub(super) fn collect(&self, inner: &mut Inner) {
+    pub(super) fn collect(&self, inner: &mut LockedState) {
         // A thread that drives several queue pairs may hold one that was destroyed a moment ago.
         if inner.destroyed {
             return;
@@ -50,7 +50,7 @@ impl MultiRailQp {
     }
 
     /// Polls the virtual queue pair, and pushes its completions to the program's queues.
-    pub(super) fn take_completions(&self, inner: &mut Inner) {
+    pub(super) fn take_completions(&self, inner: &mut LockedState) {
         let mut scratch = std::mem::take(&mut inner.scratch);
         inner.vqps().for_each(|vqp| {
             vqp.poll(&mut scratch);
@@ -61,7 +61,7 @@ impl MultiRailQp {
         inner.scratch = scratch;
     }
 
-    fn complete(&self, inner: &mut Inner, completion: &Completion) {
+    fn complete(&self, inner: &mut LockedState, completion: &Completion) {
         let is_receive = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
         let (status, vendor_err) = wc_status(completion.outcome);
         let is_ended_by_peer = matches!(
@@ -110,7 +110,7 @@ impl MultiRailQp {
     }
 
     /// Pushes the completions that were withheld since the peer closed its end: the oldest send with `oldest`, the others flushed.
-    pub(super) fn release_withheld(&self, inner: &mut Inner, oldest: WcStatus) {
+    pub(super) fn release_withheld(&self, inner: &mut LockedState, oldest: WcStatus) {
         for wc in inner.peer_closed.take().into_iter().flat_map(|withheld| withheld.fail(oldest)) {
             let cq = if wc.opcode == WcOpcode::Recv { &self.params.recv_cq } else { &self.params.send_cq };
             cq.push(wc);
@@ -118,7 +118,7 @@ impl MultiRailQp {
     }
 
     /// Logs and counts a failover, once.
-    fn log_failover(&self, inner: &mut Inner) {
+    fn log_failover(&self, inner: &mut LockedState) {
         let Some(report) = inner.sender().last_failover() else { return };
         if inner.logged_epoch == Some(report.epoch) {
             return;

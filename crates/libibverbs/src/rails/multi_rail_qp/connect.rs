@@ -6,10 +6,10 @@ use mitra_verbs::{
 };
 
 use super::MultiRailQp;
-use super::inner::Inner;
+use super::locked_state::LockedState;
 use crate::common::lock::lock;
-use crate::rails::bounce_ring::BounceRing;
 use crate::rails::multi_rail_domain::random;
+use crate::rails::srq_arrival_ring::BounceRing;
 
 impl MultiRailQp {
     /// Modifies the queue pair as `ibv_modify_qp(3)` does. The transition from INIT to RTR queries the peer for the other rails and
@@ -74,7 +74,7 @@ impl MultiRailQp {
             return Ok(());
         }
         let replacement = inner.vqp.reset_replacement([random()?, random()?])?;
-        let Inner { vqp, sender, .. } = std::mem::replace(&mut *inner, Inner::new(replacement));
+        let LockedState { vqp, sender, .. } = std::mem::replace(&mut *inner, LockedState::new(replacement));
         [Some(vqp), sender].into_iter().flatten().for_each(|replaced| self.domain.retire(replaced));
         lock(&self.peer).clear();
         Ok(())

@@ -4,11 +4,11 @@
 //! - [`send`]: posting sends, and queueing those whose region keys are not known yet.
 //! - [`receive`]: posting receives, and messages for a shared receive queue.
 //! - [`complete`]: from completions of the virtual queue pair to completions of the program.
-//! - [`inner`]: the state under the lock.
+//! - [`locked_state`]: the state under the lock.
 
 mod complete;
 mod connect;
-mod inner;
+mod locked_state;
 mod receive;
 mod send;
 #[cfg(test)]
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use mitra_failover::{ConnectInfo, VirtualQp};
 use mitra_verbs::{AsyncEvent, Gid, QpInitAttr, QpState, Qpn, Result, Wc, WcOpcode, WcStatus};
 
-use self::inner::Inner;
+use self::locked_state::LockedState;
 use super::multi_rail_domain::MultiRailDomain;
 use super::virtual_cq::{CompletionSource, VirtualCq};
 use super::virtual_srq::{ReceiveConsumer, VirtualSrq};
@@ -41,7 +41,7 @@ pub(crate) struct MultiRailQp {
     params: CreateParams,
     /// The number that the program knows. It does not change across failovers and resets.
     qpn: Qpn,
-    inner: Mutex<Inner>,
+    inner: Mutex<LockedState>,
     /// The peer's GIDs on all rails; while connecting, the GID that the program gave; before that, none.
     peer: Mutex<Vec<Gid>>,
     failovers: AtomicU64,
@@ -59,7 +59,7 @@ impl MultiRailQp {
             domain,
             params,
             qpn,
-            inner: Mutex::new(Inner::new(vqp)),
+            inner: Mutex::new(LockedState::new(vqp)),
             peer: Mutex::default(),
             failovers: AtomicU64::new(0),
         });

@@ -4,9 +4,9 @@ use mitra_verbs::{AsyncEvent, Error, PostError, QpState, RecvWr, Result, Wc, WcO
 
 use super::MultiRailQp;
 use super::complete::{wc_status, with_message};
-use super::inner::Inner;
+use super::locked_state::LockedState;
 use crate::common::lock::lock;
-use crate::rails::bounce_ring::{BounceRing, MatchedMessage};
+use crate::rails::srq_arrival_ring::{BounceRing, MatchedMessage};
 use crate::rails::virtual_srq::VirtualSrq;
 
 impl MultiRailQp {
@@ -36,7 +36,7 @@ impl MultiRailQp {
     }
 
     /// Copies messages that wait to receives of the shared queue, and reports when a queue pair in ERR takes no more of them.
-    pub(super) fn match_receives(&self, inner: &mut Inner) {
+    pub(super) fn match_receives(&self, inner: &mut LockedState) {
         let Some(srq) = &self.params.srq else { return };
         self.match_messages(inner, srq);
         // IBTA volume 1, 11.6.3.4.
@@ -48,7 +48,7 @@ impl MultiRailQp {
         }
     }
 
-    fn match_messages(&self, inner: &mut Inner, srq: &VirtualSrq) {
+    fn match_messages(&self, inner: &mut LockedState, srq: &VirtualSrq) {
         if inner.bounce_ring.is_none()
             && matches!(inner.state, QpState::Rtr | QpState::Rts)
             && inner.vqp.close_reason().is_none()

@@ -11,10 +11,10 @@ use mitra_failover::RemoteRegion;
 use mitra_verbs::{Error, PostError, QpState, Result, SendFlags, SendWr, WcStatus};
 
 use super::MultiRailQp;
-use super::inner::Inner;
+use super::locked_state::LockedState;
 use crate::common::lock::lock;
 use crate::rails::multi_rail_domain::random;
-use crate::rails::region_keys::Lookup;
+use crate::rails::peer_region_keys::Lookup;
 
 impl MultiRailQp {
     /// Posts requests in order, as `ibv_post_send(3)` does. Never blocks.
@@ -36,7 +36,7 @@ impl MultiRailQp {
         self.post_all_or_none(&mut lock(&self.inner), wrs)
     }
 
-    fn post_all_or_none(&self, inner: &mut Inner, wrs: &[SendWr]) -> Result<(), PostError> {
+    fn post_all_or_none(&self, inner: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
         match inner.state {
             QpState::Rts => {}
             QpState::Err => {
@@ -89,7 +89,7 @@ impl MultiRailQp {
     }
 
     /// Queues all requests, or none, and queries the peer for the keys that they need.
-    fn defer(&self, inner: &mut Inner, wrs: &[SendWr]) -> Result<(), PostError> {
+    fn defer(&self, inner: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
         let depth = inner.sender().config().send_wrs;
         let used = inner.sender().outstanding() + inner.deferred.len();
         for (index, wr) in wrs.iter().enumerate() {
@@ -105,7 +105,7 @@ impl MultiRailQp {
     /// Queries the peer for the regions that requests name, in order, as far as the number of outstanding queries permits.
     fn prefetch_regions<'a>(
         &self,
-        inner: &mut Inner,
+        inner: &mut LockedState,
         mut wrs: impl Iterator<Item = &'a SendWr>,
     ) -> Result<()> {
         wrs.try_for_each(|wr| {
@@ -114,7 +114,7 @@ impl MultiRailQp {
     }
 
     /// Queries the peer for the region that a request names, unless its keys are known or requested.
-    fn request_region(&self, inner: &mut Inner, wr: &SendWr) -> Result<()> {
+    fn request_region(&self, inner: &mut LockedState, wr: &SendWr) -> Result<()> {
         if let Some(remote) = wr.op.remote()
             && !inner.region_keys.is_requested(remote.rkey)
         {
@@ -125,7 +125,7 @@ impl MultiRailQp {
     }
 
     /// Queries the peer for the region that the oldest deferred request names, and for those that the next ones name.
-    fn request_next_regions(&self, inner: &mut Inner) -> Result<()> {
+    fn request_next_regions(&self, inner: &mut LockedState) -> Result<()> {
         let deferred = std::mem::take(&mut inner.deferred);
         let front = deferred.front().map_or(Ok(()), |wr| self.request_region(inner, wr));
         let requested = front.and_then(|()| self.prefetch_regions(inner, deferred.iter()));
@@ -134,7 +134,7 @@ impl MultiRailQp {
     }
 
     /// Posts the deferred requests whose keys are known by now, in order. Never blocks.
-    pub(super) fn post_deferred(&self, inner: &mut Inner) {
+    pub(super) fn post_deferred(&self, inner: &mut LockedState) {
         if inner.deferred.is_empty() {
             return;
         }
@@ -183,7 +183,7 @@ impl MultiRailQp {
     /// Completes the oldest deferred request with an error, and flushes the others. Does nothing while requests before it are
     /// outstanding, because completions are in posting order; the next [`MultiRailQp::post_deferred`] tries again. Does nothing
     /// either when the virtual queue pair has ended: [`MultiRailQp::collect`] then decides how the requests end.
-    fn fail_front(&self, inner: &mut Inner, status: WcStatus) {
+    fn fail_front(&self, inner: &mut LockedState, status: WcStatus) {
         if inner.sender().close_reason().is_some() {
             return;
         }
@@ -212,7 +212,7 @@ impl MultiRailQp {
     }
 
     /// Withholds the completions of the deferred requests, because the peer has closed its end.
-    fn withhold_deferred(&self, inner: &mut Inner) {
+    fn withhold_deferred(&self, inner: &mut LockedState) {
         let Some(peer_closed) = &mut inner.peer_closed else { return };
         for wr in inner.deferred.drain(..) {
             peer_closed.withhold_send(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.wc_opcode()));
@@ -221,7 +221,7 @@ impl MultiRailQp {
     }
 
     /// Flushes the deferred requests of a queue pair in ERR.
-    pub(super) fn flush_deferred(&self, inner: &mut Inner) {
+    pub(super) fn flush_deferred(&self, inner: &mut LockedState) {
         if inner.deferred.is_empty() {
             return;
         }
@@ -242,11 +242,11 @@ impl MultiRailQp {
 ///
 /// # Errors
 /// The error of the first request that is refused. Those before it are posted.
-fn post_oldest(inner: &mut Inner, n: usize) -> Result<()> {
+fn post_oldest(inner: &mut LockedState, n: usize) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
-    let Inner { vqp, sender, deferred, .. } = inner;
+    let LockedState { vqp, sender, deferred, .. } = inner;
     let vqp = sender.as_mut().unwrap_or(vqp);
     let (posted, result) = match vqp.post_send_all(deferred.iter().take(n).cloned()) {
         Ok(()) => (n, Ok(())),

@@ -13,8 +13,8 @@ use mitra_verbs::{
 };
 
 use super::*;
-use crate::rails::multi_rail::MultiRail;
 use crate::rails::rendezvous::{Query, Rendezvous, Subject};
+use crate::rails::virtual_qps::MultiRail;
 
 /// Time after which a query that nobody answers fails, in these tests.
 const QUERY_TIMEOUT: Duration = Duration::from_millis(300);

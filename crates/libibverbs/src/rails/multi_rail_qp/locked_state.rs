@@ -6,13 +6,13 @@ use std::time::Instant;
 use mitra_failover::{Completion, ConnectInfo, VirtualQp};
 use mitra_verbs::{QpAttr, QpState, Result, RnrTimer, SendWr};
 
-use crate::rails::bounce_ring::BounceRing;
 use crate::rails::multi_rail_domain::MultiRailDomain;
 use crate::rails::peer_closed::PeerClosed;
-use crate::rails::region_keys::RegionKeys;
+use crate::rails::peer_region_keys::RegionKeys;
+use crate::rails::srq_arrival_ring::BounceRing;
 
 /// The part of a queue pair that changes.
-pub(super) struct Inner {
+pub(super) struct LockedState {
     pub(super) vqp: VirtualQp,
     /// The sending half of a queue pair that is connected to itself. `vqp` is its peer then, and receives.
     pub(super) sender: Option<VirtualQp>,
@@ -42,10 +42,10 @@ pub(super) struct Inner {
     pub(super) logged_errors: u32,
 }
 
-impl Inner {
+impl LockedState {
     /// Creates the state of a queue pair in RESET.
-    pub(super) fn new(vqp: VirtualQp) -> Inner {
-        Inner {
+    pub(super) fn new(vqp: VirtualQp) -> LockedState {
+        LockedState {
             vqp,
             sender: None,
             state: QpState::Reset,

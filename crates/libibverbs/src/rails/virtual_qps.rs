@@ -11,10 +11,10 @@ use mitra_failover::{Config, VirtualQp};
 use mitra_softnic::SoftNic;
 use mitra_verbs::{Error, Qpn, Result};
 
-use super::bounce_ring;
 use super::multi_rail_domain::{LINGER, MultiRailDomain, random};
 use super::multi_rail_qp::{CreateParams, MultiRailQp};
 use super::rendezvous::Subject;
+use super::srq_arrival_ring;
 use crate::common::lock::lock;
 
 /// Time that an exiting process waits until the progress thread has told its peers.
@@ -74,7 +74,7 @@ impl MultiRail {
         }
         let config = Config {
             send_wrs: cap.send_wrs.max(1),
-            recv_wrs: if params.srq.is_some() { bounce_ring::MAX_SLOTS as u32 } else { cap.recv_wrs },
+            recv_wrs: if params.srq.is_some() { srq_arrival_ring::MAX_SLOTS as u32 } else { cap.recv_wrs },
             ..self.domain.config()
         };
         let vqp = VirtualQp::new(Arc::clone(self.domain.failover()), config, secret)?;
