@@ -31,10 +31,10 @@ enum Command {
     Kv(cli::cluster::kv::Args),
     Memory(cli::cluster::memory::Args),
     #[command(hide = true)]
-    Peer(cli::peer::Args),
+    Peer(cli::second_process::Args),
     Propose(cli::cluster::propose::Args),
     Run(cli::run::Args),
-    Sim(cli::sim::Args),
+    Sim(cli::seeded_runs::Args),
     Topology(cli::topology::Args),
 }
 
@@ -50,10 +50,10 @@ fn main() -> ExitCode {
         Command::Key(args) => cli::cluster::key::run(&args),
         Command::Kv(args) => cli::cluster::kv::run(&args),
         Command::Memory(args) => cli::cluster::memory::run(&args),
-        Command::Peer(args) => cli::peer::run(&args),
+        Command::Peer(args) => cli::second_process::run(&args),
         Command::Propose(args) => cli::cluster::propose::run(&args),
         Command::Run(args) => cli::run::run(&args),
-        Command::Sim(args) => cli::sim::run(&args),
+        Command::Sim(args) => cli::seeded_runs::run(&args),
         Command::Topology(args) => cli::topology::run(&args),
     };
     match done {

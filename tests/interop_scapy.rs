@@ -1,6 +1,6 @@
 //! Compares Mitra's ICRC and packet fields with those of scapy, for every opcode over IPv4 and IPv6.
 
-mod interop;
+mod sample_packets;
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 #[test]
 fn scapy_reads_and_seals_what_we_emit() {
-    let samples = interop::samples();
-    let capture = interop::write_pcap(&samples);
+    let samples = sample_packets::samples();
+    let capture = sample_packets::write_pcap(&samples);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let output = interop::run(
+    let output = sample_packets::run(
         Command::new(root.join(".cache/venv/bin/python3"))
             .arg(root.join("tests/interop/scapy_icrc.py"))
             .arg(&capture),

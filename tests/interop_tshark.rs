@@ -2,7 +2,7 @@
 //!
 //! The dissector does not verify the ICRC (it has no status field beside `infiniband.invariant.crc`); the scapy test does.
 
-mod interop;
+mod sample_packets;
 
 use std::process::Command;
 
@@ -43,8 +43,8 @@ const FIELDS: [&str; 29] = [
 
 #[test]
 fn tshark_reads_what_we_emit() {
-    let samples = interop::samples();
-    let capture = interop::write_pcap(&samples);
+    let samples = sample_packets::samples();
+    let capture = sample_packets::write_pcap(&samples);
     let mut tshark = tshark();
     tshark.args(["-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-Tfields"]);
     // Immediate data appears twice, as the header and as its value.
@@ -52,7 +52,7 @@ fn tshark_reads_what_we_emit() {
     for field in FIELDS {
         tshark.args(["-e", field]);
     }
-    let output = interop::run(tshark.arg("-r").arg(&*capture));
+    let output = sample_packets::run(tshark.arg("-r").arg(&*capture));
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), samples.len());
@@ -71,9 +71,9 @@ fn tshark_reads_what_we_emit() {
 
 #[test]
 fn tshark_names_the_operations_alike() {
-    let samples = interop::samples();
-    let capture = interop::write_pcap(&samples);
-    let output = interop::run(tshark().args(["-O", "infiniband", "-r"]).arg(&*capture));
+    let samples = sample_packets::samples();
+    let capture = sample_packets::write_pcap(&samples);
+    let output = sample_packets::run(tshark().args(["-O", "infiniband", "-r"]).arg(&*capture));
     let text = String::from_utf8_lossy(&output.stdout);
     let names: Vec<&str> = text.lines().filter_map(|line| line.trim().strip_prefix("Opcode: ")).collect();
     // The opcode field of the AETH's syndrome has another spelling.
@@ -93,7 +93,7 @@ fn tshark() -> Command {
     tshark
 }
 
-fn expected(n: usize, sample: &interop::Sample) -> Vec<String> {
+fn expected(n: usize, sample: &sample_packets::Sample) -> Vec<String> {
     let packet = &sample.packet;
     let bit = |flag| u8::from(flag).to_string();
     let none = String::new;

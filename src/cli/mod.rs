@@ -6,10 +6,10 @@ pub(crate) mod decode;
 pub(crate) mod demo;
 pub(crate) mod devices;
 pub(crate) mod fault;
-mod page;
-pub(crate) mod peer;
 pub(crate) mod run;
-pub(crate) mod sim;
+pub(crate) mod second_process;
+pub(crate) mod seeded_runs;
+mod svg_units;
 mod text_table;
 pub(crate) mod topology;
 

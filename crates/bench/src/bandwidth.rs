@@ -7,13 +7,13 @@ use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
 use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, request};
-use super::clock::Deadline;
 use super::endpoint::{
     BlockTask, Endpoint, Layout, NicPlacement, Variant, check_pattern, fill_pattern, serve_until_stop,
     signal_stop,
 };
 use super::interleave::{self, interleave_blocks};
 use super::report::{Machine, Report, Row, quantile};
+use super::stopwatch::Deadline;
 use super::udp_baseline::{StreamPlan, UdpBaseline};
 use super::{Common, PEER_ROLE, Task, progress, run_error};
 use mitra_peer_process::{PeerConnection, PeerProcess};

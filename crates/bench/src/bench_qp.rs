@@ -10,7 +10,7 @@ use mitra_verbs::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::clock::Deadline;
+use super::stopwatch::Deadline;
 
 /// Outstanding send requests per queue pair, and posted receives.
 pub(crate) const QUEUE_DEPTH: u32 = 128;

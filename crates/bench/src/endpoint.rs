@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::bench_qp::{
     BenchQp, Op, QUEUE_DEPTH, RD_ATOMIC, RcBenchQp, RcQpInfo, VirtualBenchQp, VqpInfo, request,
 };
-use super::clock::Deadline;
+use super::stopwatch::Deadline;
 use super::udp_baseline::UdpBaseline;
 use mitra_peer_process::PeerConnection;
 

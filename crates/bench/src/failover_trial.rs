@@ -15,8 +15,8 @@ use mitra_verbs::{Mtu, PortState, Provider, QpState, Time, WcOpcode};
 use serde::{Deserialize, Serialize};
 
 use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, RD_ATOMIC, VirtualBenchQp, VqpInfo, request};
-use super::clock::{Deadline, Stopwatch};
 use super::endpoint::{Layout, NicPlacement, post_recv, random};
+use super::stopwatch::{Deadline, Stopwatch};
 use mitra_peer_process::PeerConnection;
 
 /// The operations that the requester posts in turn. A quarter of them returns data, so `RD_ATOMIC` outstanding ones

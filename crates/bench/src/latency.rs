@@ -8,13 +8,13 @@ use mitra_verbs::SendFlags;
 use serde::{Deserialize, Serialize};
 
 use super::bench_qp::{BenchQp, Op, QUEUE_DEPTH, request};
-use super::clock::{Deadline, Stopwatch, micros};
 use super::endpoint::{
     BlockTask, Endpoint, Layout, NicPlacement, Variant, check_pattern, fill_pattern, post_recv,
     serve_until_stop, signal_stop,
 };
 use super::interleave::{self, interleave_blocks};
 use super::report::{Machine, Report};
+use super::stopwatch::{Deadline, Stopwatch, micros};
 use super::udp_baseline::UdpBaseline;
 use super::{Common, PEER_ROLE, Task, progress, run_error};
 use mitra_peer_process::{PeerConnection, PeerProcess};

@@ -3,7 +3,6 @@
 
 mod bandwidth;
 mod bench_qp;
-mod clock;
 mod consensus;
 mod endpoint;
 mod failover;
@@ -13,6 +12,7 @@ mod latency;
 mod programs;
 mod report;
 mod resident_memory;
+mod stopwatch;
 mod udp_baseline;
 
 use std::fmt;

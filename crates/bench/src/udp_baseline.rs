@@ -13,7 +13,7 @@ use nix::sys::socket::{
 };
 use std::io::{IoSlice, IoSliceMut};
 
-use super::clock::{Deadline, Stopwatch};
+use super::stopwatch::{Deadline, Stopwatch};
 
 /// The socket buffer sizes in bytes. The software NICs ask the kernel for the same sizes.
 const BUFFER: usize = 8 << 20;

@@ -8,7 +8,7 @@ use mitra_failover::{Completion, Outcome, RemoteRegion, UnresolvedError, Virtual
 use mitra_verbs::{Access, Buffer, Data, SendOp, SendWr, WcStatus};
 
 use super::fault_plan::Side;
-use super::participant::Coordinator;
+use super::process_links::Coordinator;
 use super::protocol::{
     ClientReport, CompletionRecord, FromParticipant, OpOutcome, OpRecord, Resolution, RoundSetup,
     ToParticipant,

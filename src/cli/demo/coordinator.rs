@@ -12,12 +12,12 @@ use nix::sys::signal::{SigSet, Signal};
 
 use super::checker::{CheckResult, RoundFacts, check_round};
 use super::fault_plan::{Fault, Side, fault};
-use super::participant::{Event, Participant};
+use super::process_links::{Event, Participant};
 use super::progress::Progress;
 use super::protocol::{
     ClientReport, ConnectionInfo, FromParticipant, RoundSetup, ServerReport, ToParticipant,
 };
-use super::table::verb_name;
+use super::text::verb_name;
 use super::workload::{SplitMix64, Workload, mix};
 
 /// How long the coordinator waits for a message. A participant that sends nothing for this long is stuck.

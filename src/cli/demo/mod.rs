@@ -4,14 +4,14 @@ mod checker;
 mod client;
 mod coordinator;
 mod fault_plan;
-mod participant;
+mod json;
+mod process_links;
 mod progress;
 mod protocol;
 mod rail_endpoint;
 mod report;
 mod server;
-mod summary;
-mod table;
+mod text;
 mod workload;
 
 use std::fs::File;
@@ -27,10 +27,10 @@ use nix::sys::signal::{SigSet, Signal};
 
 use coordinator::{Interrupted, Settings};
 pub(crate) use fault_plan::Side;
-use participant::Coordinator;
+use json::Summary;
+use process_links::Coordinator;
 use progress::Progress;
 use protocol::ToParticipant;
-use summary::Summary;
 
 /// Fail a rail with operations in flight, and check that each operation was executed exactly once
 ///
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             eprintln!("mitra: {failure}");
         }
     } else {
-        table::print(&mut out, &summary, &runs)?;
+        text::print(&mut out, &summary, &runs)?;
     }
     out.flush()?;
     Ok(if summary.verdict.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -9,7 +9,7 @@ use mitra_failover::{Completion, VirtualMr};
 use mitra_verbs::{Access, Buffer, RecvWr};
 
 use super::fault_plan::Side;
-use super::participant::Coordinator;
+use super::process_links::Coordinator;
 use super::protocol::{ExecutionRecord, FromParticipant, RoundSetup, ServerReport, ToParticipant};
 use super::rail_endpoint::{RailEndpoint, receives};
 use super::workload::{COUNTER, Kind, MAX_LEN, PATTERN_LEN, Workload, is_intact, pattern};

@@ -4,7 +4,7 @@ use askama::Template;
 use mitra_topology::{Graph, Measures};
 
 use super::layout::{Point, layout};
-use crate::cli::page::Px;
+use crate::cli::svg_units::Px;
 
 /// The largest graph that is drawn, in words.
 pub(super) const DRAWING_LIMITS: &str = "300 processes and 3,000 connections";

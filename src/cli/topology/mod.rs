@@ -1,10 +1,10 @@
 //! `mitra topology`: how many crashes a shared-memory graph tolerates, and which sets of processes defeat it.
 
 mod drawing;
+mod json;
 mod layout;
 mod report;
-mod summary;
-mod table;
+mod text;
 
 use std::cell::Cell;
 use std::fs::File;
@@ -20,7 +20,7 @@ use mitra_topology::edge_list::{self, MAX_BYTES};
 use mitra_topology::{Graph, Stage, Suggestion, generators, suggest};
 
 use drawing::Drawing;
-use summary::Summary;
+use json::Summary;
 
 /// Compute how many crashes a shared-memory graph tolerates, and which crashes it does not tolerate
 ///
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         serde_json::to_writer(&mut out, &summary).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
-        table::print(&mut out, &name, &graph, &measures, &summary)?;
+        text::print(&mut out, &name, &graph, &measures, &summary)?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)

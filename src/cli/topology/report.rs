@@ -5,8 +5,8 @@ use askama::Template;
 use mitra_topology::{Graph, Measures};
 
 use super::drawing::{DRAWING_LIMITS, Drawing, is_drawable};
-use super::summary::Summary;
-use super::table::{certainty, misread_bound, rows, size, suggestion};
+use super::json::Summary;
+use super::text::{certainty, misread_bound, rows, size, suggestion};
 
 #[derive(Template)]
 #[template(path = "topology/report.html")]

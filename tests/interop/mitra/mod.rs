@@ -5,7 +5,6 @@
 mod atomics;
 mod error_state_fence;
 mod gather_and_inline;
-mod interrupted_reads;
 mod lengths;
 mod memory_windows;
 mod mitra_endpoint;
@@ -15,6 +14,7 @@ mod packet_loss;
 mod receiver_not_ready;
 mod refusals;
 mod uc_and_ud;
+mod unanswerable_reads;
 
 use std::process::Command;
 
@@ -34,7 +34,7 @@ pub(crate) fn scenarios() -> impl Iterator<Item = &'static Scenario> {
         ordering::SCENARIOS,
         receiver_not_ready::SCENARIOS,
         refusals::SCENARIOS,
-        interrupted_reads::SCENARIOS,
+        unanswerable_reads::SCENARIOS,
         memory_windows::SCENARIOS,
         packet_loss::SCENARIOS,
         mixed_traffic::SCENARIOS,

@@ -13,8 +13,8 @@ use mitra_consensus::{
 use mitra_consensus_rdma::ProcessNode;
 
 use super::PROCESSES;
-use crate::clock::Deadline;
 use crate::report::quantile;
+use crate::stopwatch::Deadline;
 
 /// A process that takes the write permission on every `Leader` input, and decides when a majority of the memories has
 /// granted it.

@@ -13,11 +13,11 @@ use mitra_failover::Domain;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::instances::Instances;
 use super::memory_processes::{self, Memory};
+use super::repeated_decisions::Instances;
 use super::{Args, HEARTBEAT_PERIOD, LEADER, PROCESSES, REGISTER_CAPACITY, Value, protocols};
 use crate::bench_qp::{BenchQp, Op, request};
-use crate::clock::{Deadline, Stopwatch};
+use crate::stopwatch::{Deadline, Stopwatch};
 
 /// Connects the leader of a protocol that uses one instance per decision.
 pub(super) fn leader<P>(

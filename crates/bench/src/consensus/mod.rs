@@ -1,15 +1,15 @@
 //! `mitra bench consensus`: the latency of a decision, relative to raw WRITEs to a majority of the memories.
 
-mod instances;
-mod kv_stores;
+mod fast_and_robust_signers;
 mod leader_change;
 mod leader_latency;
 mod memory_processes;
 mod paxos_acceptors;
 mod permission_switch;
 mod redis_benchmark;
-mod signers;
+mod repeated_decisions;
 mod simulated_counts;
+mod store_processes;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ use mitra_failover::Domain;
 use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
 
-use super::clock::micros;
 use super::endpoint::NicPlacement;
 use super::report::{Blocks, Machine, Report};
+use super::stopwatch::micros;
 use super::{RunFailed, progress};
-use instances::Instances;
+use fast_and_robust_signers::Unsigned;
 use leader_change::PermissionTaker;
 use leader_latency::{append, connect, decide, fan_out, lead, leader};
 use mitra_peer_process::PeerConnection;
-use signers::Unsigned;
+use repeated_decisions::Instances;
 
 /// The capacity of a register in bytes.
 const REGISTER_CAPACITY: usize = 256;
@@ -178,7 +178,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let new_disk = || Disk::new(LEADER, PROCESSES, m, value.clone());
     let mut pmp = leader(&domain, &memories, 0, new_pmp(), &Pmp::regions(PROCESSES))?;
     let mut disk = leader(&domain, &memories, 1, new_disk(), &Disk::regions(PROCESSES))?;
-    let signer = signers::ed25519();
+    let signer = fast_and_robust_signers::ed25519();
     let new_bare = || Fast::new(LEADER, (PROCESSES, m), BACKUP_WAKES, BACKUP_TURNS, Unsigned, value.clone());
     let new_fast =
         || Fast::new(LEADER, (PROCESSES, m), BACKUP_WAKES, BACKUP_TURNS, signer.clone(), value.clone());

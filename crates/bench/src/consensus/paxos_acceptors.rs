@@ -12,10 +12,10 @@ use mitra_failover::Domain;
 use mitra_verbs::Provider;
 use serde::{Deserialize, Serialize};
 
-use super::instances::Instances;
+use super::repeated_decisions::Instances;
 use super::{HEARTBEAT_PERIOD, LEADER, PROCESSES, REGISTER_CAPACITY, Setup, Value, memory_processes};
-use crate::clock::Deadline;
 use crate::endpoint::NicPlacement;
+use crate::stopwatch::Deadline;
 use crate::{PEER_ROLE, Task};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 

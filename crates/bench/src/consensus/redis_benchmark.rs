@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use indicatif::ProgressBar;
 
-use super::kv_stores::{Store, StoreKind, is_installed};
+use super::store_processes::{Store, StoreKind, is_installed};
 use crate::report::{Blocks, Row};
 
 /// Bytes of a value.

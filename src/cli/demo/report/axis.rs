@@ -1,6 +1,6 @@
 //! A time axis in µs or ms, relative to the failure.
 
-use crate::cli::page::Px;
+use crate::cli::svg_units::Px;
 
 /// Maps the machine's monotonic clock, in ns, to horizontal positions in a drawing.
 pub(super) struct Axis {

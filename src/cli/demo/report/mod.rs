@@ -10,10 +10,8 @@ use askama::Template;
 use super::checker::Counts;
 use super::coordinator::{PolicyRun, RoundResult};
 use super::fault_plan::ROUNDS;
-use super::summary::{FailoverTimes, PolicySummary, Summary};
-use super::table::{
-    format_count, format_operations, format_time, policy_summary, result_sentence, verb_name,
-};
+use super::json::{FailoverTimes, PolicySummary, Summary};
+use super::text::{format_count, format_operations, format_time, policy_summary, result_sentence, verb_name};
 use super::workload::Kind;
 use phases::PhaseChart;
 use timeline::{TimeWindow, Timeline};

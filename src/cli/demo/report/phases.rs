@@ -3,9 +3,9 @@
 use askama::Template;
 
 use super::super::coordinator::PolicyRun;
-use super::super::summary::FailoverTimes;
+use super::super::json::FailoverTimes;
 use super::axis::{Axis, AxisLine, format_relative};
-use crate::cli::page::Px;
+use crate::cli::svg_units::Px;
 
 /// Measures of the drawing in user units; the browser scales it.
 const WIDTH: f64 = 1160.0;

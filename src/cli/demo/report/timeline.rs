@@ -4,12 +4,12 @@ use askama::Template;
 
 use super::super::checker::Violations;
 use super::super::coordinator::RoundResult;
+use super::super::json::FailoverTimes;
 use super::super::protocol::{OpOutcome, OpRecord, Resolution};
-use super::super::summary::FailoverTimes;
-use super::super::table::verb_name;
+use super::super::text::verb_name;
 use super::super::workload::Kind;
 use super::axis::{Axis, AxisLine, format_relative};
-use crate::cli::page::{Px, Rect};
+use crate::cli::svg_units::{Px, Rect};
 
 /// Measures of the drawing in user units; the browser scales it.
 const WIDTH: f64 = 1160.0;

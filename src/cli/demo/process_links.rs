@@ -1,4 +1,4 @@
-//! The two processes that the demo connects, as the coordinator sees them, and the coordinator as they see it.
+//! The connections between the coordinator and the two participants (client and server process): both ends.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;

@@ -6,7 +6,7 @@ use mitra_topology::{Graph, Measures};
 
 use crate::cli::text_table;
 
-use super::summary::{Summary, format_bounds, format_set};
+use super::json::{Summary, format_bounds, format_set};
 
 /// The largest number of edges that the output lists. `--write` saves larger graphs.
 const PRINTED: usize = 60;

@@ -1,4 +1,4 @@
-//! The parts that the templates of all reports share. A report is one static page without links to other files.
+//! Lengths and rectangles of SVG drawings, formatted for the templates of the reports.
 
 use std::fmt;
 

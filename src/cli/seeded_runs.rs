@@ -1,4 +1,4 @@
-//! `mitra sim`: runs a protocol under a seeded adversary.
+//! `mitra sim`: runs a consensus protocol once per seed, against an adversary that the seed determines.
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -6,7 +6,7 @@ use super::checker::Counts;
 use crate::cli::text_table;
 
 use super::coordinator::PolicyRun;
-use super::summary::{PolicySummary, Spread, Summary};
+use super::json::{PolicySummary, Spread, Summary};
 use super::workload::Kind;
 
 /// Describes a policy in one line.

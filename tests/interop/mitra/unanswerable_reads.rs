@@ -1,5 +1,5 @@
-//! READs that cannot be answered to the end: asked for again when their rights are gone, or followed by a request
-//! that is refused.
+//! READs that the responder cannot answer completely: it lost the READ's access rights before a retransmission, or it
+//! refused the request after the READ.
 
 use anyhow::{Context as _, Result, ensure};
 use mitra_softnic::fault::{Failure, Stage, Trigger};
