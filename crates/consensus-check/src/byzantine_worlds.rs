@@ -1,13 +1,13 @@
 //! Worlds in which some processes are Byzantine.
 
 use mitra_consensus::broadcast::{self, Broadcast};
-use mitra_consensus::broadcaster::Broadcaster;
 use mitra_consensus::cheap_quorum::{self, CheapQuorum};
 use mitra_consensus::fast_and_robust::FastAndRobust;
 use mitra_consensus::paxos::Paxos;
 use mitra_consensus::preferential_paxos;
 use mitra_consensus::robust_backup::{self, RobustBackup};
 use mitra_consensus::signature::{Signed, Signer, Symbolic, SymbolicSignature};
+use mitra_consensus::single_broadcast::SingleBroadcast;
 use mitra_consensus::{AllRules, Process, ProcessId, ProcessSet};
 
 use crate::protocol_worlds::proposal;
@@ -73,10 +73,11 @@ where
 }
 
 /// A process of [`broadcast()`].
-pub type BroadcastActor<R> = Actor<Broadcaster<u8, Symbolic, R>, Broadcaster<u8, Symbolic, RelaxedRules>>;
+pub type BroadcastActor<R> =
+    Actor<SingleBroadcast<u8, Symbolic, R>, SingleBroadcast<u8, Symbolic, RelaxedRules>>;
 /// A process of [`small_broadcast`].
 pub type SmallBroadcastActor<R = AllRules> =
-    Actor<Broadcaster<u8, Symbolic, R>, SingleWrite<broadcast::Slot<u8, SymbolicSignature>, u8>>;
+    Actor<SingleBroadcast<u8, Symbolic, R>, SingleWrite<broadcast::Slot<u8, SymbolicSignature>, u8>>;
 
 const SENDER: ProcessId = ProcessId(0);
 
@@ -85,8 +86,8 @@ fn broadcaster<R: broadcast::Rules>(
     me: ProcessId,
     keys: Symbolic,
     value: u8,
-) -> Broadcaster<u8, Symbolic, R> {
-    Broadcaster::new(Broadcast::new(me, n, m, 1, keys), (me == SENDER).then_some(value), SENDER)
+) -> SingleBroadcast<u8, Symbolic, R> {
+    SingleBroadcast::new(Broadcast::new(me, n, m, 1, keys), (me == SENDER).then_some(value), SENDER)
 }
 
 /// Creates a world of `n` processes over `m` memories. The first process broadcasts one message.

@@ -4,8 +4,8 @@ mod common;
 
 use common::byzantine_set;
 use mitra_consensus::broadcast::{Broadcast, Rules, Slot, WITNESS};
-use mitra_consensus::broadcaster::Broadcaster;
 use mitra_consensus::signature::{Signed, Signer, Symbolic};
+use mitra_consensus::single_broadcast::SingleBroadcast;
 use mitra_consensus::{AllRules, ProcessId, ProcessSet};
 use mitra_consensus_check::byzantine_worlds::{self, BroadcastActor};
 use mitra_consensus_check::{
@@ -71,7 +71,7 @@ fn forged_witness_does_not_hide_valid_one() {
     let forged = Slot { copy: None, witness: forged.clone(), proof: forged };
     let process = |p: u8| {
         let broadcast: Broadcast<u8, _> = Broadcast::new(ProcessId(p), 3, 1, 1, keys[usize::from(p)].clone());
-        Actor::Correct(Broadcaster::new(broadcast, (p == 0).then_some(10), ProcessId(0)))
+        Actor::Correct(SingleBroadcast::new(broadcast, (p == 0).then_some(10), ProcessId(0)))
     };
     let forger = ByzantineProcess::new(3, vec![SingleWrite::<_, u8>::new(1, (2, 0), forged)], None);
     let start = || {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use mitra_consensus::{Region, RegisterKind};
 
-use crate::register;
+use crate::two_slot_register;
 
 /// The sizes and offsets of the registers of a memory's regions. Offsets are relative to the start of their
 /// region.
@@ -46,7 +46,7 @@ impl Layout {
     pub(crate) fn stride(&self, region: u8) -> usize {
         match self.regions.get(usize::from(region)) {
             Some((RegisterKind::WriteOnce, _)) => 8,
-            _ => 2 * register::slot_bytes(self.register_capacity),
+            _ => 2 * two_slot_register::slot_bytes(self.register_capacity),
         }
     }
 
@@ -62,7 +62,8 @@ impl Layout {
 
     /// Returns the offset in the region to which the write with sequence number `seq` goes.
     pub(crate) fn slot_offset(&self, region: u8, register: u16, seq: u64) -> u64 {
-        let in_register = register::slot_of(seq) * register::slot_bytes(self.register_capacity);
+        let in_register =
+            two_slot_register::slot_of(seq) * two_slot_register::slot_bytes(self.register_capacity);
         (usize::from(register) * self.stride(region) + in_register) as u64
     }
 

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod handshake;
-mod inline_cell;
 mod layout;
 mod link;
 mod memory_client;
@@ -12,8 +11,9 @@ mod peer;
 mod pending_connect;
 mod poller;
 mod process_node;
-mod register;
 mod storage;
+mod two_slot_register;
+mod word_cell;
 
 pub use handshake::Token;
 pub use memory_node::{MemoryConfig, MemoryNode, StartError};

@@ -25,7 +25,7 @@ use crate::layout::Layout;
 use crate::link::{Link, LinkEvent};
 use crate::memory_protocol::MAX_MESSAGE_BYTES;
 use crate::pending_connect::{Identity, PendingConnect};
-use crate::register;
+use crate::two_slot_register;
 
 /// The largest READ, in bytes, unless a single register is larger.
 const MAX_READ_BYTES: usize = 64 << 10;
@@ -143,7 +143,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         register_capacity: usize,
     ) -> Result<MemoryClient<C>, Error> {
         let layout = Layout::new(regions, register_capacity);
-        let write_slot_bytes = register::slot_bytes(register_capacity);
+        let write_slot_bytes = two_slot_register::slot_bytes(register_capacity);
         let read_slot_bytes = MAX_READ_BYTES.max(2 * write_slot_bytes);
         let staging = Arc::new(Buffer::new(READ_SLOTS * read_slot_bytes + WRITE_SLOTS * write_slot_bytes));
         let staging_mr = identity.domain.register(&staging, Access::LOCAL_WRITE)?;

@@ -20,8 +20,8 @@ use crate::layout::Layout;
 use crate::link::Link;
 use crate::memory_protocol::{MAX_MESSAGE_BYTES, MAX_SEQS, MemoryReply, MemoryRequest};
 use crate::poller::{Poller, ReadyCqs};
-use crate::register;
 use crate::storage::Storage;
+use crate::two_slot_register;
 
 /// The most incarnations of one process that a memory node remembers. It refuses further ones.
 const MAX_INCARNATIONS: usize = 1 << 16;
@@ -268,7 +268,7 @@ impl MemoryNode {
         let mut slots = vec![0; stride];
         let seq = |register: u16| {
             self.buffers[usize::from(region)].try_read_at(usize::from(register) * stride, &mut slots)?;
-            Ok(register::last_seq(&slots))
+            Ok(two_slot_register::last_seq(&slots))
         };
         registers.map(seq).collect()
     }

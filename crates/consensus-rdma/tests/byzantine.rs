@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use common::{Cluster, keys};
 use mitra_consensus::broadcast::Broadcast;
-use mitra_consensus::broadcaster::Broadcaster;
 use mitra_consensus::cheap_quorum::CheapQuorum;
 use mitra_consensus::fast_and_robust::FastAndRobust;
 use mitra_consensus::paxos::Paxos;
 use mitra_consensus::robust_backup::RobustBackup;
 use mitra_consensus::signature::Ed25519;
+use mitra_consensus::single_broadcast::SingleBroadcast;
 use mitra_consensus::{AllRules, Process, ProcessId, ProcessSet, Region};
 use mitra_consensus_check::byzantine_worlds::{ByzantineSet, RelaxedRules, actors};
 use mitra_consensus_check::{Actor, ByzantineProcess, Forge, ForgedHistory, ForgedProof};
@@ -68,7 +68,7 @@ where
     cluster.decided_without(ProcessSet::only(ProcessId(byzantine)));
 }
 
-type Sender<R> = Broadcaster<u8, Ed25519, R>;
+type Sender<R> = SingleBroadcast<u8, Ed25519, R>;
 
 /// The process that broadcasts.
 const SENDER: ProcessId = ProcessId(0);
@@ -78,8 +78,8 @@ fn broadcasters(set: ByzantineSet) -> Vec<Actor<Sender<AllRules>, Sender<Relaxed
     actors(
         keys(),
         set,
-        |me, keys, value| Broadcaster::new(Broadcast::new(me, 3, M, 1, keys), message(me, value), SENDER),
-        |me, keys, value| Broadcaster::new(Broadcast::new(me, 3, M, 1, keys), message(me, value), SENDER),
+        |me, keys, value| SingleBroadcast::new(Broadcast::new(me, 3, M, 1, keys), message(me, value), SENDER),
+        |me, keys, value| SingleBroadcast::new(Broadcast::new(me, 3, M, 1, keys), message(me, value), SENDER),
     )
 }
 

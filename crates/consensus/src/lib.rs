@@ -2,7 +2,6 @@
 
 pub mod aligned_paxos;
 pub mod broadcast;
-pub mod broadcaster;
 pub mod cheap_quorum;
 mod composite;
 pub mod disk_paxos;
@@ -24,6 +23,7 @@ pub mod protected_memory_paxos;
 pub mod replicated_registers;
 pub mod robust_backup;
 pub mod signature;
+pub mod single_broadcast;
 
 pub use composite::{Composite, Either};
 pub use memory::{LegalChange, Memory, Op, Permissions, Region, RegisterKind, Response};

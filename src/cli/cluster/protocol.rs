@@ -3,7 +3,7 @@
 use anyhow::Context;
 use mitra_consensus::aligned_paxos::AlignedPaxos;
 use mitra_consensus::broadcast::Broadcast;
-use mitra_consensus::broadcaster::Broadcaster;
+use mitra_consensus::single_broadcast::SingleBroadcast;
 use mitra_consensus::cheap_quorum::CheapQuorum;
 use mitra_consensus::disk_paxos::DiskPaxos;
 use mitra_consensus::fast_and_robust::FastAndRobust;
@@ -118,7 +118,7 @@ impl Protocol {
             Protocol::NonEquivocatingBroadcast => {
                 let sender = ProcessId(0);
                 let message = value.filter(|_| me == sender);
-                task.run(Broadcaster::new(Sender::new(me, n, m, 1, signed()?), message, sender))
+                task.run(SingleBroadcast::new(Sender::new(me, n, m, 1, signed()?), message, sender))
             }
             Protocol::CheapQuorum => task.run(Quorum::new(me, (n, m), PANIC_WAKES, signed()?, input)),
             Protocol::RobustBackup => task.run(Backup::new(me, (n, m), BACKUP_TURNS, signed()?, input)),

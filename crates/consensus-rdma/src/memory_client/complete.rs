@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{MAX_READ_BYTES, MemoryClient, SeqRequest, Stage, StagingSlot};
-use crate::inline_cell::decode_word;
 use crate::memory_protocol::MemoryReply;
-use crate::register::{self, RegisterRead};
+use crate::two_slot_register::{self, RegisterRead};
+use crate::word_cell::decode_word;
 
 /// The number of READs of one register that find a torn slot, after which the client takes its writer for Byzantine. The register
 /// then reads as empty.
@@ -102,7 +102,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
                 pending.cells.push(decode_word(u64::from_le_bytes(word)));
                 continue;
             }
-            let contents = match register::read_slots(&register) {
+            let contents = match two_slot_register::read_slots(&register) {
                 RegisterRead::Stable(_, contents) => contents,
                 RegisterRead::OneTorn(seq, contents) if pending.whole_beside_torn == Some(seq) => contents,
                 _ if pending.torn_reads >= MAX_TORN_READS => &[][..],

@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{MAX_READ_BYTES, MemoryClient, READ_SLOTS, RegionState, Stage, StagingSlot, State};
-use crate::inline_cell::encode_word;
 use crate::memory_protocol::MemoryRequest;
-use crate::register;
+use crate::two_slot_register;
+use crate::word_cell::encode_word;
 
 /// When the process writes a register, the client requests the sequence number of the register this many places further on, unless it
 /// is known. The number then usually arrives before the process writes that register.
@@ -57,14 +57,14 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         if self.encoded_cell.len() > self.layout.register_capacity() {
             return; // `nak_impossible` answers it
         }
-        register::encode_slot(seq, &self.encoded_cell, &mut self.encoded_slot);
+        two_slot_register::encode_slot(seq, &self.encoded_cell, &mut self.encoded_slot);
         let target = remote.at(self.layout.slot_offset(region, register, seq));
         let inline = self.encoded_slot.len() <= self.identity.domain.limits().inline as usize;
         let (slot, data) = if inline {
             (StagingSlot::None, Data::inline(&self.encoded_slot))
         } else {
             let Some(slot) = self.free_writes.pop() else { return };
-            let write_slot_bytes = register::slot_bytes(self.layout.register_capacity());
+            let write_slot_bytes = two_slot_register::slot_bytes(self.layout.register_capacity());
             let offset = READ_SLOTS * self.read_slot_bytes + slot * write_slot_bytes;
             self.staging.write_at(offset, &self.encoded_slot);
             let sge = self.staging_mr.sge(offset as u64, self.encoded_slot.len() as u32);

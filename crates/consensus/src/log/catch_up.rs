@@ -1,7 +1,7 @@
 //! How a follower obtains committed entries: from a majority of the memories, or from a snapshot in one memory.
 
-use super::inflight::OpPurpose;
 use super::layout::READ_HEADER;
+use super::outstanding_ops::OpPurpose;
 use super::{Cell, Committed, Delivery, Entry, Rules, SnapshotMeta, State};
 use crate::process::majority;
 use crate::{Action, Response};
@@ -40,20 +40,20 @@ impl CatchUp {
             if state.known_commit <= state.commit {
                 return;
             }
-            state.inflight.abandon();
+            state.outstanding.abandon();
             self.first = state.commit + 1;
             self.end = state.known_commit.min(state.config.window_end(self.first));
             self.sources.fill(Source::Unread);
         }
         for (m, source) in self.sources.iter().enumerate() {
             let op = match source {
-                _ if state.inflight.at(m).len() > 0 => continue,
+                _ if state.outstanding.at(m).len() > 0 => continue,
                 Source::Unread => state.config.read_some(self.first, self.end),
                 Source::Recycled => READ_HEADER,
                 Source::Partial { meta, chunks, .. } => state.config.read_chunks(meta, *chunks),
                 Source::Read(_) => continue,
             };
-            state.inflight.invoke(m, OpPurpose::Fetch, op, out);
+            state.outstanding.invoke(m, OpPurpose::Fetch, op, out);
         }
     }
 

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::inflight::OpPurpose;
 use super::layout::write;
-use super::snapshot_transfer::SnapshotTransfer;
+use super::outstanding_ops::OpPurpose;
+use super::snapshot_write::SnapshotWrite;
 use super::takeover::{Phase, Takeover};
 use super::{
     Cell, CommitOutcome, Committed, Entry, Header, LogError, Payload, Rules, SnapshotMeta, State, Ticket,
@@ -50,7 +50,7 @@ pub(super) struct MemoryProgress {
     pub(super) ballot_write_invoked: bool,
     /// The next index to write.
     next: u64,
-    pub(super) transfer: SnapshotTransfer,
+    pub(super) snapshot_write: SnapshotWrite,
 }
 
 impl MemoryProgress {
@@ -61,7 +61,7 @@ impl MemoryProgress {
             header: Header::default(),
             ballot_write_invoked: false,
             next: 0,
-            transfer: SnapshotTransfer::Idle,
+            snapshot_write: SnapshotWrite::Idle,
         }
     }
 }
@@ -238,7 +238,7 @@ impl LeaderState {
         state: &mut State,
     ) -> Result<(), Deposed> {
         let memory = &mut self.progress[m];
-        match (purpose, response, &mut memory.transfer) {
+        match (purpose, response, &mut memory.snapshot_write) {
             // Another process has taken the permission, or the connection broke. The leader learns which when it reads
             // the header again.
             (_, Response::Nak, _) => {
@@ -246,7 +246,7 @@ impl LeaderState {
                     ballot_write_invoked: memory.ballot_write_invoked,
                     ..MemoryProgress::new()
                 };
-                state.inflight.abandon_at(m);
+                state.outstanding.abandon_at(m);
                 state.retaken += 1;
             }
             (OpPurpose::Entry(index), Response::Ack, _) => {
@@ -254,11 +254,11 @@ impl LeaderState {
                     self.entries[nth as usize].votes |= 1 << m;
                 }
             }
-            (OpPurpose::Chunk, Response::Ack, SnapshotTransfer::Writing { acked, .. }) => *acked += 1,
+            (OpPurpose::Chunk, Response::Ack, SnapshotWrite::Writing { acked, .. }) => *acked += 1,
             (OpPurpose::Chunk, Response::Ack, _) => {}
-            (OpPurpose::Recycle, Response::Ack, SnapshotTransfer::Moving(meta)) => {
+            (OpPurpose::Recycle, Response::Ack, SnapshotWrite::Moving(meta)) => {
                 memory.header.snapshot = *meta;
-                memory.transfer = SnapshotTransfer::Idle;
+                memory.snapshot_write = SnapshotWrite::Idle;
             }
             (_, response, _) => return self.on_takeover_response::<R>(m, purpose, response, state),
         }
@@ -281,19 +281,19 @@ impl LeaderState {
                 memory.next += 1;
                 continue;
             }
-            let inflight_entries = state.inflight.at(m).filter_map(|purpose| match purpose {
+            let outstanding_entries = state.outstanding.at(m).filter_map(|purpose| match purpose {
                 OpPurpose::Entry(index) => Some(index),
                 _ => None,
             });
             let recycled = index <= base + ring || !R::AWAITS_RECYCLING;
-            let free = inflight_entries.clone().all(|other| other + ring > index) || !R::AWAITS_REGISTER;
-            if !recycled || !free || inflight_entries.count() >= state.config.window.into() {
+            let free = outstanding_entries.clone().all(|other| other + ring > index) || !R::AWAITS_REGISTER;
+            if !recycled || !free || outstanding_entries.count() >= state.config.window.into() {
                 return;
             }
             let entry =
                 Entry { ballot: self.ballot, index, commit: state.commit, payload: entry.payload.clone() };
             let op = write(state.config.slot(index), Cell::Entry(entry));
-            state.inflight.invoke(m, OpPurpose::Entry(index), op, out);
+            state.outstanding.invoke(m, OpPurpose::Entry(index), op, out);
             memory.next += 1;
         }
     }

@@ -48,11 +48,11 @@
 
 mod catch_up;
 mod cell;
-mod inflight;
 mod layout;
 mod leader;
 mod output;
-mod snapshot_transfer;
+mod outstanding_ops;
+mod snapshot_write;
 mod state;
 mod takeover;
 
@@ -60,10 +60,10 @@ use core::marker::PhantomData;
 
 use catch_up::CatchUp;
 pub use cell::{Cell, Chunk, Entry, Header, Payload, SnapshotMeta};
-use inflight::OpPurpose;
 pub use layout::Config;
 use leader::{Deposed, LeaderState};
 pub use output::{CommitOutcome, Committed, Delivery, LogError, Ticket};
+use outstanding_ops::OpPurpose;
 use state::State;
 
 use crate::process::{ballot_above, send_others};
@@ -251,7 +251,7 @@ impl<R: Rules> Log<R> {
                     self.terms += 1;
                     state.highest_ballot =
                         ballot_above(state.highest_ballot, state.me, state.config.processes);
-                    state.inflight.abandon();
+                    state.outstanding.abandon();
                     self.role = Role::Leader(LeaderState::new(state));
                 }
             }
@@ -263,14 +263,14 @@ impl<R: Rules> Log<R> {
     fn depose(&mut self) {
         let following = Role::Follower(CatchUp::new(self.state.config.memories));
         if let Role::Leader(leader) = core::mem::replace(&mut self.role, following) {
-            self.state.inflight.abandon();
+            self.state.outstanding.abandon();
             self.state.outcomes.extend(leader.tickets().map(|ticket| (ticket, CommitOutcome::Unknown)));
         }
     }
 
     fn on_response(&mut self, memory: MemoryId, id: OpId, response: Response<Cell>) {
         let m = usize::from(memory.0);
-        match (self.state.inflight.complete(m, id), &mut self.role) {
+        match (self.state.outstanding.complete(m, id), &mut self.role) {
             (None | Some(OpPurpose::Stale), _) => {}
             (Some(_), Role::Follower(catch_up)) => catch_up.on_response::<R>(m, response, &mut self.state),
             (Some(purpose), Role::Leader(leader)) => {

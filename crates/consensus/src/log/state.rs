@@ -1,6 +1,6 @@
 //! The state of a log process that does not depend on its role.
 
-use super::inflight::Inflight;
+use super::outstanding_ops::OutstandingLogOps;
 use super::{CommitOutcome, Config, Delivery, Entry, Header, Payload, Ticket};
 use crate::{ProcessId, ProcessSet};
 
@@ -20,7 +20,7 @@ pub(super) struct State {
     pub(super) recycled: u64,
     /// The number of times that a memory refused a write and was taken over again in the same term.
     pub(super) retaken: u64,
-    pub(super) inflight: Inflight,
+    pub(super) outstanding: OutstandingLogOps,
     pub(super) deliveries: Vec<Delivery>,
     pub(super) outcomes: Vec<(Ticket, CommitOutcome)>,
 }
@@ -37,7 +37,7 @@ impl State {
             known_commit: 0,
             recycled: 0,
             retaken: 0,
-            inflight: Inflight::new(config.memories),
+            outstanding: OutstandingLogOps::new(config.memories),
             deliveries: Vec::new(),
             outcomes: Vec::new(),
         }

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::inflight::OpPurpose;
 use super::layout::{READ_HEADER, write};
 use super::leader::{Deposed, LeaderState};
+use super::outstanding_ops::OpPurpose;
 use super::{Cell, Committed, Config, Entry, Header, Payload, Rules, State};
 use crate::process::majority;
 use crate::{Action, Op, Permissions, Response};
@@ -84,8 +84,8 @@ impl LeaderState {
         out: &mut Vec<Action<Cell, Committed>>,
     ) {
         let memory = &mut self.progress[m];
-        let inflight = &mut state.inflight;
-        let busy = inflight.at(m).any(|purpose| purpose != OpPurpose::Stale || R::AWAITS_OUTSTANDING);
+        let outstanding = &mut state.outstanding;
+        let busy = outstanding.at(m).any(|purpose| purpose != OpPurpose::Stale || R::AWAITS_OUTSTANDING);
         if busy {
             return;
         }
@@ -106,7 +106,7 @@ impl LeaderState {
             }
             (Phase::Promised, _) => return,
         };
-        inflight.invoke(m, purpose, op, out);
+        outstanding.invoke(m, purpose, op, out);
     }
 
     pub(super) fn on_takeover_response<R: Rules>(

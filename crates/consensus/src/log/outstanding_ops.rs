@@ -28,11 +28,11 @@ pub(super) enum OpPurpose {
 
 /// The outstanding operations at each memory, oldest first.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Inflight(Vec<Vec<(OpId, OpPurpose)>>);
+pub(super) struct OutstandingLogOps(Vec<Vec<(OpId, OpPurpose)>>);
 
-impl Inflight {
-    pub(super) fn new(memories: u8) -> Inflight {
-        Inflight(vec![Vec::new(); memories.into()])
+impl OutstandingLogOps {
+    pub(super) fn new(memories: u8) -> OutstandingLogOps {
+        OutstandingLogOps(vec![Vec::new(); memories.into()])
     }
 
     /// Invokes an operation.

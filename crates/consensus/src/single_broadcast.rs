@@ -8,26 +8,26 @@ use serde::Serialize;
 
 /// A process that optionally broadcasts one message, and decides on the first message that it delivers from one sender.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Broadcaster<V, K: Signer, R = AllRules> {
+pub struct SingleBroadcast<V, K: Signer, R = AllRules> {
     broadcast: Broadcast<V, K, R>,
     message: Option<V>,
     sender: ProcessId,
     delivered: Option<V>,
 }
 
-impl<V: Value + Serialize, K: Signer, R: Rules> Broadcaster<V, K, R> {
+impl<V: Value + Serialize, K: Signer, R: Rules> SingleBroadcast<V, K, R> {
     /// Creates a process that broadcasts `message`, if there is one, and decides on the first message of `sender`.
     pub fn new(
         mut broadcast: Broadcast<V, K, R>,
         message: Option<V>,
         sender: ProcessId,
-    ) -> Broadcaster<V, K, R> {
+    ) -> SingleBroadcast<V, K, R> {
         broadcast.ignore_all_except(sender);
-        Broadcaster { broadcast, message, sender, delivered: None }
+        SingleBroadcast { broadcast, message, sender, delivered: None }
     }
 }
 
-impl<V: Value + Serialize, K: Signer, R: Rules> Process for Broadcaster<V, K, R> {
+impl<V: Value + Serialize, K: Signer, R: Rules> Process for SingleBroadcast<V, K, R> {
     type Cell = Slot<V, K::Signature>;
     type Message = ();
     type Value = V;
