@@ -1,21 +1,23 @@
-//! Aligned Paxos (IRA, section 5.2): processes and memories are agents alike, and a majority of all n + m agents
-//! decides. Crashes only, fP + fM < (n + m) / 2: additional memories compensate for fewer processes, and the reverse.
+//! Aligned Paxos (IRA, section 5.2): the n processes and the m memories are all *agents*, and a majority of the n + m
+//! agents decides. Up to fP processes and fM memories may crash, where fP + fM < (n + m) / 2. More memories can
+//! therefore compensate for fewer processes, and more processes for fewer memories.
 //!
 //! | | a process as an agent | delays | a memory as an agent | delays |
 //! |---|---|---|---|---|
 //! | phase 1 | prepare, promise | 2 | take the permission to write, write the ballot, read all slots | 6 |
 //! | phase 2 | accept, accepted | 2 | write the value | 2 |
 //!
-//! The first leader skips phase 1 and decides in two delays. For any other leader, phase 1 takes two delays if
-//! processes alone form a majority of agents, and six otherwise.
+//! The first leader, process 0, skips phase 1 and decides in two delays. For any other leader, phase 1 takes two delays
+//! if the responding processes alone are a majority of the agents, and six otherwise.
 //!
-//! Any two majorities of agents intersect in one agent of either kind. Both kinds therefore keep the whole promise: an
-//! agent that has accepted a value reports it to every higher ballot, and accepts no lower ballot. A majority of
-//! processes and a majority of memories need not intersect.
+//! Any two majorities of agents have an agent in common, which may be a process or a memory. Both kinds of agent
+//! therefore keep the whole promise: an agent that has accepted a value reports the value to every higher ballot, and
+//! accepts no lower ballot. By contrast, a majority of the processes and a majority of the memories have no agent in
+//! common.
 //!
 //! The first leader may skip phase 1 only while it has seen no other ballot. In Protected Memory Paxos, it may skip
-//! phase 1 in its first attempt, because a process that was overtaken has lost the permission to write. A process as an
-//! agent has no such permission.
+//! phase 1 in its first attempt in any case: if another process has begun a ballot, the memories refuse the leader's
+//! writes. An agent that is a process has no such permission to check.
 
 use core::marker::PhantomData;
 
@@ -30,13 +32,14 @@ use crate::{Action, Actions, AllRules, Input, Process, ProcessId, Region, RuleSe
 pub trait Rules: RuleSet {
     /// A process refuses ballots below the ballot that it has promised.
     const KEEPS_PROMISES: bool = true;
-    /// A quorum is a majority of all agents. Without the rule, a majority of the processes or of the memories suffices.
+    /// A quorum is a majority of all agents. Without the rule, a majority of the processes suffices, and so does a majority
+    /// of the memories.
     const COUNTS_AGENTS_TOGETHER: bool = true;
     /// A leader adopts values that processes report as accepted.
     const ADOPTS_FROM_PROCESSES: bool = true;
     /// A leader adopts values that it reads from memories as accepted.
     const ADOPTS_FROM_MEMORIES: bool = true;
-    /// Only the least ballot skips phase 1. Without the rule, the first attempt of process 0 does.
+    /// Only the lowest ballot of all skips phase 1. Without the rule, the first attempt of process 0 always skips it.
     const SKIPS_PHASE_1_FOR_LEAST_BALLOT_ONLY: bool = true;
 }
 
@@ -54,7 +57,7 @@ pub struct AlignedPaxos<V, R = AllRules, M = AllRules> {
     highest_ballot: u64,
     attempt: Option<Attempt<V>>,
     acceptor: Acceptor<V>,
-    slots: MemoryAcceptors<V, M>,
+    memory_acceptors: MemoryAcceptors<V, M>,
     decided: Option<V>,
     rules: PhantomData<R>,
 }
@@ -72,13 +75,13 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
             highest_ballot: 0,
             attempt: None,
             acceptor: Acceptor::default(),
-            slots: MemoryAcceptors::new(me, processes, memories),
+            memory_acceptors: MemoryAcceptors::new(me, processes, memories),
             decided: None,
             rules: PhantomData,
         }
     }
 
-    /// Returns the regions of each memory, which are those of Protected Memory Paxos.
+    /// Returns the regions of each memory. They equal the regions of Protected Memory Paxos.
     pub fn regions(processes: u8) -> Vec<Region> {
         ProtectedMemoryPaxos::<V, M>::regions(processes)
     }
@@ -110,25 +113,25 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         if !self.is_leader || over || self.attempt.is_some() {
             return;
         }
-        let untouched = if R::SKIPS_PHASE_1_FOR_LEAST_BALLOT_ONLY {
+        let no_other_ballot = if R::SKIPS_PHASE_1_FOR_LEAST_BALLOT_ONLY {
             self.highest_ballot == 0
         } else {
             self.attempts == 0
         };
-        let least = self.me == ProcessId(0) && untouched;
+        let skips_phase_1 = self.me == ProcessId(0) && no_other_ballot;
         let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
         self.highest_ballot = ballot;
         self.attempts += 1;
         self.attempt = Some(Attempt::new(ballot));
-        self.slots.begin(ballot, least, out);
-        match least {
+        self.memory_acceptors.begin(ballot, skips_phase_1, out);
+        match skips_phase_1 {
             true => self.propose(out),
             false => self.send_all(&Message::Prepare(ballot), out),
         }
     }
 
-    /// Handles a promise with the ballot and value that an agent accepted last. A report that arrives after the value
-    /// is fixed has no effect.
+    /// Handles an agent's promise. `last` is the ballot and the value that the agent accepted last. It has no effect once
+    /// the attempt has fixed its value; the value is then written to each memory that has become ready.
     fn adopt(&mut self, last: Option<(u64, V)>, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         match &mut attempt.proposed {
@@ -137,11 +140,11 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
                 if let Some((_, late)) = last.filter(|_| !M::ABORTS_ON_LATE_VALUE) {
                     *value = late;
                 }
-                return self.slots.write(value, out);
+                return self.memory_acceptors.write(value, out);
             }
         }
         let promises = attempt.promises.len();
-        if self.is_quorum(promises, self.slots.ready()) {
+        if self.is_quorum(promises, self.memory_acceptors.ready()) {
             self.propose(out);
         }
     }
@@ -151,13 +154,13 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         let value = attempt.last.take().map_or_else(|| self.input.clone(), |(_, value)| value);
         attempt.proposed = Some(value.clone());
         let message = Message::Accept(attempt.ballot, value.clone());
-        self.slots.write(&value, out);
+        self.memory_acceptors.write(&value, out);
         self.send_all(&message, out);
     }
 
     fn decide_if_accepted(&mut self, out: &mut Actions<Self>) {
         let Some(Attempt { acceptors, proposed: Some(value), .. }) = &self.attempt else { return };
-        if self.is_quorum(acceptors.len(), self.slots.accepted()) {
+        if self.is_quorum(acceptors.len(), self.memory_acceptors.accepted()) {
             let message = Message::Decided(value.clone());
             self.send_all(&message, out);
         }
@@ -168,11 +171,12 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
         self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot)
     }
 
-    /// Handles a refusal. `promised` is the higher ballot of the agent; 0 if it is unknown.
+    /// Handles an agent's refusal: abandons the attempt and begins another. `promised` is the higher ballot that the agent
+    /// has promised, or 0 if it is unknown.
     fn on_refusal(&mut self, promised: u64, out: &mut Actions<Self>) {
         self.highest_ballot = self.highest_ballot.max(promised);
         self.attempt = None;
-        self.slots.abandon();
+        self.memory_acceptors.abandon();
         self.begin(out);
     }
 
@@ -207,7 +211,7 @@ impl<V: Value, R: Rules, M: memory::Rules> AlignedPaxos<V, R, M> {
             }
             Message::Decided(value) => {
                 self.attempt = None;
-                self.slots.abandon();
+                self.memory_acceptors.abandon();
                 self.decided.get_or_insert(value);
                 if !M::KEEPS_ACCEPTED {
                     self.begin(out);
@@ -230,7 +234,7 @@ impl<V: Value, R: Rules, M: memory::Rules> Process for AlignedPaxos<V, R, M> {
             }
             Input::Message { from, message } => self.on_message(from, message, out),
             Input::Response { memory, id, response } => {
-                match self.slots.on_response(memory, id, response, out) {
+                match self.memory_acceptors.on_response(memory, id, response, out) {
                     Some(PhaseResult::Ready(last)) => {
                         self.adopt(last.filter(|_| R::ADOPTS_FROM_MEMORIES), out)
                     }

@@ -1,4 +1,5 @@
-//! Disk Paxos (Gafni and Lamport, 2003): n ≥ f + 1 processes, m ≥ 2fM + 1 memories, crashes only.
+//! Disk Paxos (Gafni and Lamport, 2003): n ≥ fP + 1 processes and m ≥ 2fM + 1 memories, of which up to fP and fM may
+//! crash.
 //!
 //! This is the baseline with static permissions. After each write, a process reads the slots of the others to detect a
 //! higher ballot. A decision takes eight delays, or four in the first ballot of process 0, which skips phase 1.
@@ -15,9 +16,9 @@ use crate::{
 
 /// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// After it has written its value, a process reads whether a higher ballot has begun.
+    /// After it has written its value, a process reads all slots and detects whether a higher ballot has begun.
     const READS_AFTER_WRITE: bool = true;
-    /// A process adopts the value of the highest ballot that it read.
+    /// A process adopts the accepted value of the highest ballot that it has read.
     const ADOPTS: bool = true;
     /// At most one operation is outstanding at each memory.
     const ONE_AT_A_TIME: bool = true;
@@ -46,9 +47,10 @@ pub struct DiskPaxos<V, R = AllRules> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Attempt<V> {
     ballot: u64,
-    /// In phase 1: the highest ballot in which a value was accepted, and the value. In phase 2: this attempt's ballot
-    /// and value.
+    /// In phase 1: the highest ballot in which a value is known to be accepted, and that value. In phase 2: this
+    /// attempt's ballot and value.
     last: Option<(u64, V)>,
+    /// Whether the attempt is in phase 2.
     proposing: bool,
     /// The progress of the current phase at each memory.
     steps: Vec<Step>,
@@ -80,8 +82,8 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         }
     }
 
-    /// Returns the regions of each memory: one region with a register per process. Each process writes its own register
-    /// only.
+    /// Returns the regions of each memory: one region with a register per process. All processes may write all registers,
+    /// but each process writes only its own.
     pub fn regions(processes: u8) -> Vec<Region> {
         let all = ProcessSet::first(processes);
         let permissions = Permissions { read: all, write: all };
@@ -97,21 +99,21 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         if !self.is_leader || self.decided.is_some() || self.attempt.is_some() {
             return;
         }
-        // The least ballot of all needs no phase 1: no process can have accepted a value in a lower one.
-        let least = self.me == ProcessId(0) && self.highest_ballot == 0;
+        // The lowest ballot of all needs no phase 1, because no value can have been accepted in a lower one.
+        let is_lowest = self.me == ProcessId(0) && self.highest_ballot == 0;
         let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
         self.highest_ballot = ballot;
         self.attempts += 1;
         self.own_slot.min = ballot;
         let last = self.own_slot.value.clone().map(|value| (self.own_slot.accepted, value));
         self.attempt = Some(Attempt { ballot, last, proposing: false, steps: Vec::new() });
-        match least {
+        match is_lowest {
             true => self.propose(out),
             false => self.write(out),
         }
     }
 
-    /// Begins phase 2 with the adopted value, or with the process's own.
+    /// Begins phase 2 with the adopted value if there is one, and with the process's input otherwise.
     fn propose(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         let adopted = attempt.last.take().filter(|_| R::ADOPTS).map(|(_, value)| value);
@@ -122,7 +124,7 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
         self.write(out);
     }
 
-    /// Begins a phase: writes this process's slot to every memory.
+    /// Begins a phase: invokes a write of this process's slot at every memory.
     fn write(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         attempt.steps = vec![Step::Writing; self.memories.into()];
@@ -178,14 +180,15 @@ impl<V: Value, R: Rules> DiskPaxos<V, R> {
                         attempt.last.take().into_iter().chain(found).max_by_key(|(ballot, _)| *ballot);
                 }
             }
-            // The connection broke. The outcome of the write is unknown, so the process repeats it.
+            // The connection broke, because every process may write. The outcome of the write is unknown, so the process
+            // repeats it.
             (Step::Writing, Response::Nak) => return self.write_to(memory, out),
             _ => return,
         }
         self.end_phase(out);
     }
 
-    /// Ends the phase once a majority of the memories has completed it.
+    /// Ends the phase if a majority of the memories has completed it.
     fn end_phase(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &self.attempt else { return };
         if attempt.steps.iter().filter(|&&step| step == Step::Done).count() < majority(self.memories.into()) {

@@ -4,8 +4,8 @@ use core::ops::Range;
 
 use crate::{ProcessId, ProcessSet};
 
-/// The permissions of a region. In the papers' disjoint sets, R is `read` without `write`, W is `write` without `read`,
-/// and RW is both.
+/// The permissions of a region. The papers describe them by three disjoint sets: R, the processes that may only read; W,
+/// those that may only write; and RW, those that may do both.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Permissions {
     /// The processes that may read.
@@ -32,10 +32,10 @@ impl Permissions {
 pub enum LegalChange {
     /// No change is legal: the permissions are static.
     Never,
-    /// A process may make itself the only writer: new = (all but p, ∅, {p}). Protected Memory Paxos uses this rule.
+    /// Process p may make itself the only writer: R = all but p, W = ∅, RW = {p}. Protected Memory Paxos uses this rule.
     ExclusiveWriter,
-    /// Any process may remove all writers: new = (all, ∅, ∅). No later change restores a writer. Cheap Quorum uses this
-    /// rule.
+    /// Any process may remove all writers: R = all, W = RW = ∅. No later change restores a writer. Cheap Quorum uses
+    /// this rule.
     ReadOnly,
 }
 
@@ -50,12 +50,12 @@ impl LegalChange {
     }
 }
 
-/// The initial state of a region.
+/// A region's layout and permissions. In a [`Memory`], the permissions are the current ones.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Region {
-    /// The number of registers. Each initially holds the cell's default value.
+    /// The number of registers. Initially, each register holds the cell's default value.
     pub registers: u16,
-    /// The initial permissions.
+    /// The permissions: in a configuration, the initial ones.
     pub permissions: Permissions,
     /// The legal changes of the permissions.
     pub legal_change: LegalChange,
@@ -63,20 +63,20 @@ pub struct Region {
     pub kind: RegisterKind,
 }
 
-/// The kind of a region's registers. It determines their representation where a memory is bytes.
+/// The kind of a region's registers. It determines how a driver that stores registers as bytes represents them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RegisterKind {
     /// Written by [`Op::Write`], any number of times.
     ReadWrite,
-    /// Written by [`Op::WriteOnce`]. Each register is a word of eight bytes.
+    /// Written by [`Op::WriteOnce`]. Over RDMA, each register is an 8-byte word.
     WriteOnce,
 }
 
 /// An operation that a process invokes at a memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Op<C> {
-    /// Reads consecutive registers of a region. The memory reads each register at its own time: a write may take effect
-    /// between two of them.
+    /// Reads consecutive registers of a region. The registers are read one after another, not atomically: a write may
+    /// take effect between the reads of two registers.
     Read {
         /// The number of the region.
         region: u8,
@@ -94,9 +94,9 @@ pub enum Op<C> {
         /// The new content.
         cell: C,
     },
-    /// Writes a register unless it has been written, and returns its content: a compare-and-swap with the default
-    /// value. The register is a wait-free consensus object (Herlihy, "Wait-Free Synchronization", 1991). The operation
-    /// needs permission to read and to write.
+    /// Writes a register unless it was written before, and returns the content that the register has afterwards. This is
+    /// a compare-and-swap that expects the default value. It makes the register a wait-free consensus object (Herlihy,
+    /// "Wait-Free Synchronization", 1991). The operation needs permission to read and to write.
     WriteOnce {
         /// The number of the region.
         region: u8,
@@ -117,15 +117,17 @@ pub enum Op<C> {
 /// A memory's response to an operation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Response<C> {
-    /// The operation took effect. A memory also acknowledges a change of permissions that is not legal, and ignores it.
+    /// The operation took effect, or it was a change of permissions that is not legal. The memory ignores such a change.
     Ack,
     /// The content of the registers that [`Op::Read`] read, or of the register of [`Op::WriteOnce`].
     Cells(Vec<C>),
-    /// The process lacks the permission, or the region or register does not exist. The operation had no effect.
+    /// The process lacks the permission, or the region or register does not exist. The operation had no effect. Over
+    /// RDMA, a write also has this response if its connection broke. It may then have taken effect, but will not take
+    /// effect later.
     Nak,
 }
 
-/// A memory. It enforces its regions' permissions, and fails by crashing only.
+/// A model of a memory, which enforces its regions' permissions.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Memory<C> {
     processes: u8,
@@ -188,8 +190,9 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
         }
     }
 
-    /// Restarts the memory with its content. Regions whose permissions can change lose all writers: each writer must
-    /// change the permissions again.
+    /// Restarts the memory with its content. Regions whose permissions can change lose all writers. Under
+    /// [`LegalChange::ExclusiveWriter`], a writer can take the permission again; under [`LegalChange::ReadOnly`], none
+    /// can.
     pub fn restart(&mut self) {
         for (region, _) in
             self.regions.iter_mut().filter(|(region, _)| region.legal_change != LegalChange::Never)
@@ -198,8 +201,8 @@ impl<C: Clone + Default + PartialEq> Memory<C> {
         }
     }
 
-    /// Reads the next one of `registers` into `read`, as a NIC reads one register after another. Returns the response
-    /// to the whole read once it is complete or refused.
+    /// Executes one step of a read of `registers`: appends the content of the next register to `read`, which holds the
+    /// contents read so far. Returns the response to the read once the read is complete or refused.
     pub fn read_next(
         &self,
         p: ProcessId,
@@ -258,7 +261,7 @@ mod tests {
 
     #[test]
     fn read_only_and_static_regions_keep_their_permissions() {
-        for (legal_change, after) in
+        for (legal_change, last_response) in
             [(LegalChange::ReadOnly, Response::Nak), (LegalChange::Never, Response::Ack)]
         {
             let mut m = memory(legal_change);
@@ -267,7 +270,7 @@ mod tests {
                 P0,
                 &Op::ChangePermissions { region: 0, permissions: Permissions::single_writer(2, P0) },
             );
-            assert_eq!(m.execute(P0, &write(7)), after, "{legal_change:?}");
+            assert_eq!(m.execute(P0, &write(7)), last_response, "{legal_change:?}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Memories as Paxos acceptors, each protected by an exclusive permission to write.
 //!
-//! Protected Memory Paxos and Aligned Paxos execute these phases at each memory in an attempt. A memory promises when
-//! the process takes the permission, writes its ballot and reads all slots. A memory accepts when it acknowledges the
-//! write of the value.
+//! In each attempt, Protected Memory Paxos and Aligned Paxos execute the same phases at each memory. A process obtains a
+//! memory's promise in three phases: it takes the permission, writes its ballot and reads all slots. The memory accepts
+//! the value when it acknowledges the write of the value.
 
 use core::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use crate::outstanding_ops::{AnsweredOp, OutstandingOps};
 use crate::protected_memory_paxos::{Rules, Slot};
 use crate::{Action, MemoryId, Op, OpId, Permissions, ProcessId, Response, Value};
 
-/// The progress of one process's attempt at each memory, and the process's own slots.
+/// The progress at each memory of one process's current attempt, and the process's own slots.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct MemoryAcceptors<V, R> {
     me: ProcessId,
@@ -18,7 +18,7 @@ pub(crate) struct MemoryAcceptors<V, R> {
     ballot: u64,
     phases: Vec<Phase>,
     outstanding: OutstandingOps<Slot<V>>,
-    /// The content of this process's slot at each memory.
+    /// The content of this process's slot at each memory, as of the last acknowledged write.
     own_slots: Vec<Slot<V>>,
     rules: PhantomData<R>,
 }
@@ -36,12 +36,12 @@ enum Phase {
 /// The effect of a memory's response on the attempt.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum PhaseResult<V> {
-    /// The memory is ready for a value. Carries the ballot and the value that it accepted last.
+    /// The memory is ready for a value. Contains the ballot and the value that the memory accepted last, if any.
     Ready(Option<(u64, V)>),
     /// The memory has accepted the value.
     Accepted,
-    /// Another process has taken the permission, or has begun this higher ballot at the memory. The ballot is 0 where
-    /// it is unknown.
+    /// Another process has taken the permission, or has begun a higher ballot at the memory, or the connection broke.
+    /// Contains the higher ballot, or 0 if it is unknown.
     Refused(u64),
 }
 
@@ -58,7 +58,7 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         }
     }
 
-    /// Begins an attempt. With `ready`, the attempt skips phase 1 at every memory.
+    /// Begins an attempt. If `ready` is true, the attempt skips phase 1 at every memory.
     pub(crate) fn begin(&mut self, ballot: u64, ready: bool, out: &mut Vec<Action<Slot<V>, impl Clone>>) {
         self.ballot = ballot;
         self.phases = vec![if ready { Phase::Ready } else { Phase::TakingPermission }; self.own_slots.len()];
@@ -90,7 +90,8 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         self.phases.iter().filter(|&&phase| phase == Phase::Accepted).count()
     }
 
-    /// Handles a memory's response. Returns `None` if the response does not change the attempt's state.
+    /// Handles a memory's response. Returns `None` if the response does not complete phase 1 or phase 2 at the memory, or
+    /// belongs to no current attempt.
     pub(crate) fn on_response(
         &mut self,
         memory: MemoryId,
@@ -99,7 +100,7 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         out: &mut Vec<Action<Slot<V>, impl Clone>>,
     ) -> Option<PhaseResult<V>> {
         let AnsweredOp { op, abandoned } = self.outstanding.complete(memory, id, out)?;
-        // The write of an abandoned attempt is in the slot too.
+        // An acknowledged write is in the slot even if its attempt was abandoned.
         if let (Op::Write { cell, .. }, Response::Ack) = (op, &response) {
             self.own_slots[usize::from(memory.0)] = cell;
         }
@@ -114,13 +115,13 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
                 self.phases[usize::from(memory.0)] = Phase::Accepted;
                 return Some(PhaseResult::Accepted);
             }
-            // Another process has taken the permission to write.
+            // Another process has taken the permission to write, or the connection broke.
             _ => return Some(PhaseResult::Refused(0)),
         }
         None
     }
 
-    /// Evaluates the slots of a memory, which were read after this process took the permission to write.
+    /// Handles the slots of a memory, which were read after this process took the permission and wrote its ballot.
     fn scan(&mut self, memory: MemoryId, slots: &[Slot<V>]) -> PhaseResult<V> {
         let highest = slots.iter().map(|slot| slot.min).max().unwrap_or(0);
         if R::CHECKS_MIN && highest > self.ballot {
@@ -132,7 +133,7 @@ impl<V: Value, R: Rules> MemoryAcceptors<V, R> {
         PhaseResult::Ready(last.and_then(|slot| Some((slot.accepted, slot.value.clone()?))))
     }
 
-    /// Enters a phase at a memory, and invokes its operation.
+    /// Enters a phase at a memory, and invokes the operation of the phase. `value` is needed for `WritingValue` only.
     fn enter_phase(
         &mut self,
         memory: MemoryId,

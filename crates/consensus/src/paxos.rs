@@ -1,7 +1,7 @@
 //! Paxos over messages (Lamport, 1998): n ≥ 2f + 1 processes, crashes only.
 //!
 //! This is the baseline without memories. A decision takes four delays, or two in the first ballot of process 0. That
-//! ballot is the least of all, so no acceptor can have accepted a value before it, and phase 1 is unnecessary.
+//! ballot is the lowest of all, so no acceptor can have accepted a value in a lower one, and phase 1 is unnecessary.
 
 use core::marker::PhantomData;
 
@@ -10,18 +10,20 @@ use serde::{Deserialize, Serialize};
 use crate::process::{ballot_above, majority, send_others};
 use crate::{Action, Actions, AllRules, Input, Process, ProcessId, ProcessSet, RuleSet, Value};
 
-/// A message between processes. The first number is the sender's ballot, or the ballot that the message answers.
+/// A message between processes. The first number of a request is the sender's ballot. The first number of a response is
+/// the ballot of the request.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Message<V> {
     /// Phase 1a: asks the acceptor to take part in no lower ballot.
     Prepare(u64),
-    /// Phase 1b: the promise, with the ballot and the value that the acceptor accepted last.
+    /// Phase 1b: the promise. It contains the ballot and the value that the acceptor accepted last, if any.
     Promise(u64, Option<(u64, V)>),
     /// Phase 2a: asks the acceptor to accept the value.
     Accept(u64, V),
     /// Phase 2b: the acceptor has accepted the value.
     Accepted(u64),
-    /// The acceptor refuses the first ballot, because it has promised the second, which is higher.
+    /// The acceptor refuses a message. The first number is the ballot of that message; the second is the higher ballot
+    /// that the acceptor has promised.
     Refused(u64, u64),
     /// The value is decided.
     Decided(V),
@@ -33,7 +35,7 @@ pub trait Rules: RuleSet {
     const KEEPS_PROMISES: bool = true;
     /// A proposer adopts the value that was accepted in the highest ballot.
     const ADOPTS: bool = true;
-    /// Phase 2 needs a majority. Without the rule, one acceptor fewer suffices.
+    /// Phase 2 needs a majority of the acceptors. Without the rule, one acceptor fewer suffices.
     const BY_MAJORITY: bool = true;
 }
 
@@ -58,7 +60,7 @@ pub struct Paxos<V, R = AllRules> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Attempt<V> {
     pub(crate) ballot: u64,
-    /// The highest ballot in which an acceptor reported a value, and the value.
+    /// The highest ballot in which an acceptor has reported an accepted value, and that value.
     pub(crate) last: Option<(u64, V)>,
     pub(crate) promises: ProcessSet,
     /// The value, once phase 2 has begun.
@@ -88,7 +90,8 @@ impl<V> Default for Acceptor<V> {
 }
 
 impl<V: Value> Acceptor<V> {
-    /// Responds to [`Message::Prepare`]. Without `keeps_promises`, the acceptor promises every ballot.
+    /// Handles [`Message::Prepare`] and returns the reply. If `keeps_promises` is false, the acceptor promises every
+    /// ballot.
     pub(crate) fn prepare(&mut self, ballot: u64, keeps_promises: bool) -> Message<V> {
         if ballot < self.promised && keeps_promises {
             return Message::Refused(ballot, self.promised);
@@ -97,7 +100,8 @@ impl<V: Value> Acceptor<V> {
         Message::Promise(ballot, self.accepted.clone())
     }
 
-    /// Responds to [`Message::Accept`]. Without `keeps_promises`, the acceptor accepts every ballot.
+    /// Handles [`Message::Accept`] and returns the reply. If `keeps_promises` is false, the acceptor accepts every
+    /// ballot.
     pub(crate) fn accept(&mut self, ballot: u64, value: V, keeps_promises: bool) -> Message<V> {
         if ballot < self.promised && keeps_promises {
             return Message::Refused(ballot, self.promised);
@@ -142,14 +146,14 @@ impl<V: Value, R: Rules> Paxos<V, R> {
         if !self.is_leader || self.decided.is_some() || self.attempt.is_some() {
             return;
         }
-        // The condition is not "the first attempt": once this process has promised another ballot, its own ballot is
-        // not the least any more.
-        let least = self.me == ProcessId(0) && self.highest_ballot == 0;
+        // Being this process's first attempt would not suffice: once the process has seen another ballot, its next ballot
+        // is not the lowest of all.
+        let is_lowest = self.me == ProcessId(0) && self.highest_ballot == 0;
         let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
         self.highest_ballot = ballot;
         self.attempts += 1;
         self.attempt = Some(Attempt::new(ballot));
-        match least {
+        match is_lowest {
             true => self.propose(out),
             false => self.send_all(&Message::Prepare(ballot), out),
         }

@@ -26,19 +26,20 @@ impl OpId {
     /// The id for a process that has at most one operation outstanding at a memory.
     pub const ONLY: OpId = OpId(0);
 
-    /// Returns the least id that is not in `used`.
+    /// Returns the smallest id that is not in `used`.
     pub fn first_unused(used: impl Iterator<Item = OpId> + Clone) -> OpId {
         (0..).map(OpId).find(|id| used.clone().all(|other| other != *id)).unwrap_or(OpId::ONLY)
     }
 
-    /// Maps the id that part number `part` of a composite process chose to the id of the whole process. `parts` is the
-    /// number of parts; ids of different parts never collide.
+    /// Returns the id that a composite process uses for this id, which one of its parts chose. `part` is the number of
+    /// that part, from 0, and `parts` the number of parts. The ids of different parts never collide.
     #[must_use]
     pub fn of_part(self, part: u64, parts: u64) -> OpId {
         OpId(self.0 * parts + part)
     }
 
-    /// Splits an id into the number of the part and the id that the part chose. The inverse of [`OpId::of_part`].
+    /// Returns the number of the part that an operation belongs to, and the id that the part chose. This is the inverse
+    /// of [`OpId::of_part`].
     pub fn part(self, parts: u64) -> (u64, OpId) {
         (self.0 % parts, OpId(self.0 / parts))
     }
@@ -64,7 +65,7 @@ impl ProcessSet {
     /// The empty set.
     pub const NONE: ProcessSet = ProcessSet(0);
 
-    /// Returns the set of the first `n` processes, at most 64.
+    /// Returns the set of the first `n` processes. A number above 64 is treated as 64.
     pub fn first(n: u8) -> ProcessSet {
         ProcessSet(u64::MAX.checked_shr(64 - u32::from(n.min(64))).unwrap_or(0))
     }
@@ -111,7 +112,7 @@ impl Debug for ProcessSet {
 /// An input to a process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Input<C, M> {
-    /// The process starts. This is the first input, and occurs once unless the process restarts without its state.
+    /// The process starts. This is the first input, and is passed only once.
     Start,
     /// The failure detector Ω names the leader. Ω may be wrong for a finite time.
     Leader(ProcessId),
@@ -151,7 +152,7 @@ pub enum Action<C, M> {
     Invoke {
         /// The memory.
         memory: MemoryId,
-        /// The id that [`Input::Response`] carries back. It is unique among the operations that this process has
+        /// The id that [`Input::Response`] will contain. It is unique among the operations that this process has
         /// outstanding at this memory.
         id: OpId,
         /// The operation.
@@ -163,16 +164,16 @@ pub enum Action<C, M> {
     FlipCoin,
 }
 
-/// The actions of one step, in the order in which the process requested them.
+/// Actions, in the order in which the process requested them.
 pub type Actions<P> = Vec<Action<<P as Process>::Cell, <P as Process>::Message>>;
 
 /// The state machine of one process of a protocol.
 pub trait Process: Clone + Eq + Hash + Debug {
-    /// The content of a register.
+    /// The content of a register. The default value stands for a register that was never written.
     type Cell: Clone + Eq + Hash + Debug + Default;
     /// A message between processes.
     type Message: Clone + Eq + Hash + Ord + Debug;
-    /// The value that the processes decide.
+    /// The type of the values that the processes decide on.
     type Value: Value;
 
     /// Handles an input, and appends the requested actions to `out`.
@@ -181,16 +182,17 @@ pub trait Process: Clone + Eq + Hash + Debug {
     /// Returns the decision, if the process has decided. A decision never changes.
     fn decision(&self) -> Option<&Self::Value>;
 
-    /// Returns the number of attempts that the process has begun. An exhaustive search ends at a bound of this number.
+    /// Returns the number of attempts that the process has begun. An exhaustive search stops at states in which this
+    /// number exceeds a bound.
     fn attempts(&self) -> u64;
 }
 
-/// Returns the least size at which any two subsets of `of` members intersect.
+/// Returns the smallest number of elements, out of `of`, such that any two subsets of this size intersect.
 pub(crate) fn majority(of: usize) -> usize {
     of / 2 + 1
 }
 
-/// Sends a message to all other processes.
+/// Appends the actions that send a message to all other processes.
 pub(crate) fn send_others<C, M: Clone>(
     me: ProcessId,
     processes: u8,
@@ -201,12 +203,12 @@ pub(crate) fn send_others<C, M: Clone>(
     out.extend(others.map(|to| Action::Send { to, message: message.clone() }));
 }
 
-/// The base of each protocol's `Rules`, the rules that its safety rests on. A checker disables one rule at a time, and
-/// verifies that it finds a violation.
+/// The supertrait of each protocol's `Rules`. The constants of `Rules` enable the rules that the protocol's correctness
+/// depends on. A checker disables one rule at a time, and verifies that it then finds a violation.
 pub trait RuleSet: Clone + Eq + Hash + Debug {}
 impl<T: Clone + Eq + Hash + Debug> RuleSet for T {}
 
-/// All rules of a protocol enabled, as in production.
+/// The implementation of `Rules` that enables all rules, as in production.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AllRules;
 
@@ -214,8 +216,9 @@ pub struct AllRules;
 pub trait Value: Clone + Eq + Ord + Hash + Debug {}
 impl<T: Clone + Eq + Ord + Hash + Debug> Value for T {}
 
-/// Returns the least ballot above `seen` that belongs to process `me`. The first ballot of process 0 is the least of
-/// all ballots.
+/// Returns a ballot above `seen` that belongs to process `me`. It is also above the ballots of all other processes that
+/// precede it in rounds of `processes` ballots, one per process. The first ballot of process 0 is the lowest of all
+/// ballots.
 pub(crate) fn ballot_above(seen: u64, me: ProcessId, processes: u8) -> u64 {
     let n = u64::from(processes);
     (seen / n + 1) * n + u64::from(me.0)

@@ -1,12 +1,12 @@
-//! Protected Memory Paxos (IRA, section 5): n ≥ fP + 1 processes, m ≥ 2fM + 1 memories, crashes only. The first leader
-//! decides in two delays.
+//! Protected Memory Paxos (IRA, section 5): n ≥ fP + 1 processes and m ≥ 2fM + 1 memories, of which up to fP and fM may
+//! crash. The first leader, process 0, decides in two delays.
 //!
 //! Each memory has one region with a register (a [`Slot`]) per process. The leader takes the exclusive permission to
-//! write at each memory. An acknowledged write therefore proves that no other process had taken the permission at that
-//! time, and the leader need not read again. A later leader takes the permission at a majority of memories before it
-//! reads their slots.
+//! write at each memory. An acknowledged write therefore proves that no other process had taken the permission before,
+//! and the leader need not read the slots after its write. A later leader takes the permission at a majority of the
+//! memories before it reads their slots.
 //!
-//! | phase at a memory | delays | |
+//! | phase at a memory | delays | note |
 //! |---|---|---|
 //! | take the permission | 2 | the first leader skips phases 1 to 3 in its first attempt |
 //! | write the ballot | 2 | |
@@ -24,7 +24,7 @@ use crate::{
     RuleSet, Value,
 };
 
-/// The attempts of one process, as its register holds them.
+/// The content of one process's register, which describes its attempts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Slot<V> {
     /// The highest ballot that the process has begun.
@@ -43,19 +43,19 @@ impl<V> Default for Slot<V> {
 
 /// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// An attempt aborts if it reads a higher ballot.
+    /// An attempt is aborted if the process reads a higher ballot.
     const CHECKS_MIN: bool = true;
     /// At most one operation is outstanding at each memory.
     const ONE_AT_A_TIME: bool = true;
-    /// An attempt aborts if it reads an accepted value after it has begun to write its own. Without the rule, it adopts
-    /// the value.
+    /// An attempt is aborted if the process reads a value that was accepted in a higher ballot than its own value, after
+    /// it has begun to write its value. Without the rule, the attempt continues with the value read.
     const ABORTS_ON_LATE_VALUE: bool = true;
     /// An attempt adopts the value of the highest `accepted`. Without the rule, it adopts the value of the highest
     /// `min`.
     const ADOPTS_HIGHEST_ACCEPTED: bool = true;
     /// Phase 1 keeps the accepted value in the process's slot, and a process that has decided begins no attempt.
     const KEEPS_ACCEPTED: bool = true;
-    /// The permission to write is exclusive.
+    /// Only one process at a time has the permission to write.
     const EXCLUSIVE_WRITER: bool = true;
 }
 
@@ -73,7 +73,7 @@ pub struct ProtectedMemoryPaxos<V, R = AllRules> {
     attempts: u64,
     highest_ballot: u64,
     attempt: Option<Attempt<V>>,
-    slots: MemoryAcceptors<V, R>,
+    memory_acceptors: MemoryAcceptors<V, R>,
     decided: Option<V>,
     rules: PhantomData<R>,
 }
@@ -82,13 +82,13 @@ pub struct ProtectedMemoryPaxos<V, R = AllRules> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Attempt<V> {
     value: V,
-    /// The ballot in which `value` was accepted; 0 if it is the process's own input.
+    /// The ballot in which `value` was accepted; 0 if `value` is the process's own input.
     accepted: u64,
-    /// A majority of memories is ready. The value is fixed, and the process writes it.
+    /// Whether a majority of the memories has become ready. From then on, the value is fixed, and the process writes it.
     started: bool,
 }
 
-/// Announces the decided value.
+/// The announcement of the decided value.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Decided<V>(pub V);
 
@@ -104,7 +104,7 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
             attempts: 0,
             highest_ballot: 0,
             attempt: None,
-            slots: MemoryAcceptors::new(me, processes, memories),
+            memory_acceptors: MemoryAcceptors::new(me, processes, memories),
             decided: None,
             rules: PhantomData,
         }
@@ -131,27 +131,27 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
         }
         let ballot = ballot_above(self.highest_ballot, self.me, self.processes);
         self.highest_ballot = ballot;
-        // Process 0 has the permission to write initially, and no process can have written a value before its first
-        // attempt.
+        // Initially, process 0 has the permission to write. If another process has written a value, it has taken this
+        // permission, and the write of process 0 is refused.
         let first = self.me == ProcessId(0) && self.attempts == 0;
         self.attempts += 1;
         self.attempt = Some(Attempt { value: self.input.clone(), accepted: 0, started: false });
-        self.slots.begin(ballot, first, out);
+        self.memory_acceptors.begin(ballot, first, out);
         self.start_if_ready(out);
     }
 
-    /// Fixes the value once a majority of memories is ready, and writes it to each memory that is ready.
+    /// If a majority of the memories has become ready, fixes the value and writes it to each memory that is ready.
     fn start_if_ready(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
-        attempt.started |= self.slots.ready() >= majority(self.memories.into());
+        attempt.started |= self.memory_acceptors.ready() >= majority(self.memories.into());
         if attempt.started {
-            self.slots.write(&attempt.value, out);
+            self.memory_acceptors.write(&attempt.value, out);
         }
     }
 
     fn decide_if_accepted(&mut self, out: &mut Actions<Self>) {
         let Some(attempt) = &self.attempt else { return };
-        if self.slots.accepted() < majority(self.memories.into()) {
+        if self.memory_acceptors.accepted() < majority(self.memories.into()) {
             return;
         }
         let value = attempt.value.clone();
@@ -164,18 +164,18 @@ impl<V: Value, R: Rules> ProtectedMemoryPaxos<V, R> {
 
     fn decide(&mut self, value: V) {
         self.attempt = None;
-        self.slots.abandon();
+        self.memory_acceptors.abandon();
         self.decided.get_or_insert(value);
     }
 
-    /// Aborts the attempt, and begins another.
+    /// Aborts the attempt, and begins another if this process still leads.
     fn abort(&mut self, out: &mut Actions<Self>) {
         self.attempt = None;
-        self.slots.abandon();
+        self.memory_acceptors.abandon();
         self.begin(out);
     }
 
-    /// Handles a memory that has become ready. `last` is the ballot and value that it accepted last.
+    /// Handles a memory that has become ready. `last` is the ballot and the value that the memory accepted last.
     fn adopt(&mut self, last: Option<(u64, V)>, out: &mut Actions<Self>) {
         let Some(attempt) = &mut self.attempt else { return };
         if let Some((accepted, value)) = last
@@ -203,7 +203,7 @@ impl<V: Value, R: Rules> Process for ProtectedMemoryPaxos<V, R> {
             }
             Input::Message { message: Decided(value), .. } => self.decide(value),
             Input::Response { memory, id, response } => {
-                match self.slots.on_response(memory, id, response, out) {
+                match self.memory_acceptors.on_response(memory, id, response, out) {
                     Some(PhaseResult::Ready(last)) => self.adopt(last, out),
                     Some(PhaseResult::Accepted) => self.decide_if_accepted(out),
                     Some(PhaseResult::Refused(highest_ballot)) => {

@@ -3,7 +3,6 @@
 use anyhow::Context;
 use mitra_consensus::aligned_paxos::AlignedPaxos;
 use mitra_consensus::broadcast::Broadcast;
-use mitra_consensus::single_broadcast::SingleBroadcast;
 use mitra_consensus::cheap_quorum::CheapQuorum;
 use mitra_consensus::disk_paxos::DiskPaxos;
 use mitra_consensus::fast_and_robust::FastAndRobust;
@@ -13,6 +12,7 @@ use mitra_consensus::paxos::Paxos;
 use mitra_consensus::protected_memory_paxos::ProtectedMemoryPaxos;
 use mitra_consensus::robust_backup::RobustBackup;
 use mitra_consensus::signature::Ed25519;
+use mitra_consensus::single_broadcast::SingleBroadcast;
 use mitra_consensus::{AllRules, Process, ProcessId, ProcessSet, Region};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
