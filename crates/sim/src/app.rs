@@ -3,7 +3,7 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
-use crate::fabric::{Shared, lock};
+use crate::world_state::{Shared, lock};
 use crate::{HostId, Prng};
 
 /// A simulated application, which runs in turns at times that the seed chooses.
@@ -71,9 +71,9 @@ impl AppContext<'_> {
 
     /// Writes a line into the trace.
     pub fn trace(&mut self, text: impl fmt::Display) {
-        let mut fabric = lock(self.shared);
-        let now = fabric.now;
-        let line = format!("{:<4} {text}", fabric.hosts[self.host.0].name);
-        fabric.trace.text(now, line);
+        let mut world = lock(self.shared);
+        let now = world.now;
+        let line = format!("{:<4} {text}", world.hosts[self.host.0].name);
+        world.trace.text(now, line);
     }
 }

@@ -1,10 +1,10 @@
 //! The report that a world prints when a test panics. It goes to stderr, where `cargo test` shows it with the
 //! failure.
 
-use crate::fabric::{Fabric, lock};
+use crate::world_state::{WorldState, lock};
 use crate::{World, seeds};
 
-impl Fabric {
+impl WorldState {
     /// Describes the state of hosts, NICs and packets.
     pub(crate) fn describe_state(&self) -> String {
         let mut out = format!(
@@ -45,17 +45,17 @@ impl Drop for World {
         if !std::thread::panicking() || self.expects_panic.get() {
             return;
         }
-        let fabric = lock(&self.shared);
-        eprintln!("--- the world of seed {} when the test failed: {}", fabric.seed, fabric.describe_state());
-        eprintln!("--- {:?}", fabric.config);
+        let world = lock(&self.shared);
+        eprintln!("--- the world of seed {} when the test failed: {}", world.seed, world.describe_state());
+        eprintln!("--- {:?}", world.config);
         eprintln!(
             "--- the end of its trace ({} records, hash {:016x}):",
-            fabric.trace.count(),
-            fabric.trace.hash()
+            world.trace.count(),
+            world.trace.hash()
         );
-        for line in fabric.trace.tail(usize::MAX) {
+        for line in world.trace.tail(usize::MAX) {
             eprintln!("{line}");
         }
-        eprintln!("{}", seeds::reproduce_command(fabric.seed));
+        eprintln!("{}", seeds::reproduce_command(world.seed));
     }
 }

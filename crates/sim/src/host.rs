@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use mitra_verbs::{Buffer, Time};
 
-use crate::fabric::{Event, Fabric};
+use crate::world_state::{Event, WorldState};
 
 /// A host: its name, whether it is paused, and the addresses of its buffers.
 pub(crate) struct HostState {
@@ -57,7 +57,7 @@ pub(crate) struct AppState {
     pub(crate) exited: bool,
 }
 
-impl Fabric {
+impl WorldState {
     /// Schedules early turns for the applications of a host, because something happened at its NICs.
     pub(crate) fn wake_apps(&mut self, host: usize) {
         for app in 0..self.apps.len() {

@@ -3,14 +3,13 @@
 
 mod app;
 mod config;
+mod dma_memory;
 mod dma_pipeline;
 mod duration_range;
 mod event_queue;
-mod fabric;
 mod failure_report;
 mod host;
-mod host_memory;
-mod nic_state;
+mod nic;
 mod packet_capture;
 mod packet_delivery;
 mod seeds;
@@ -19,13 +18,14 @@ mod testbed;
 mod trace;
 pub mod workload;
 mod world;
+mod world_state;
 
 pub use app::{App, AppContext};
 pub use config::{Config, HostTiming, LinkConfig, MemoryTiming, NicTiming};
 pub use duration_range::DurationRange;
 pub use mitra_prng::Prng;
 pub use mitra_transport::fault::{Failure, Noise, Stage};
-pub use nic_state::NicStats;
+pub use nic::NicStats;
 pub use seeds::{reproduce_command, seeds};
 pub use sim_nic::SimNic;
 pub use testbed::{FailureCase, FailureTarget, PeerApp, Testbed};

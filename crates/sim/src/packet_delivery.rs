@@ -7,8 +7,8 @@ use mitra_verbs::{AsyncEvent, Gid, Time};
 use mitra_wire::{ICRC_LEN, IcrcPath, Packet, ROCE_PORT};
 
 use crate::dma_pipeline::Release;
-use crate::fabric::{Event, Fabric};
-use crate::nic_state::FailureInjection;
+use crate::nic::FailureInjection;
+use crate::world_state::{Event, WorldState};
 
 /// A packet between two NICs, with its ICRC.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct InFlightPacket {
 /// The most times that a switch holds a packet while it waits for a cable to recover.
 const MAX_HOLDS: u8 = 3;
 
-impl Fabric {
+impl WorldState {
     /// Transmits the pending packets of a NIC.
     pub(crate) fn transmit(&mut self, n: usize) {
         let now = self.now;

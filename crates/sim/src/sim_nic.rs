@@ -7,8 +7,8 @@ use mitra_verbs::{
     SavedResult, SendWr, SrqId, Time, Wc,
 };
 
-use crate::fabric::{Fabric, Shared, lock};
-use crate::nic_state::NicState;
+use crate::nic::NicState;
+use crate::world_state::{Shared, WorldState, lock};
 
 /// A NIC of a simulated world.
 pub struct SimNic {
@@ -36,47 +36,47 @@ impl SimNic {
 
     /// Performs a verb that only reads the NIC's state.
     fn query<T>(&self, f: impl FnOnce(&NicState) -> Result<T>) -> Result<T> {
-        let fabric = lock(&self.shared);
-        let nic = &fabric.nics[self.number];
+        let world = lock(&self.shared);
+        let nic = &world.nics[self.number];
         nic.check_access()?;
         f(nic)
     }
 
     /// Performs a verb that changes the NIC's state.
-    fn call<T>(&self, f: impl FnOnce(&mut Fabric, usize, Time) -> Result<T>) -> Result<T> {
-        let mut fabric = lock(&self.shared);
+    fn call<T>(&self, f: impl FnOnce(&mut WorldState, usize, Time) -> Result<T>) -> Result<T> {
+        let mut world = lock(&self.shared);
         let n = self.number;
-        fabric.nics[n].check_access()?;
-        let local = fabric.nics[n].local(fabric.now);
-        let done = f(&mut fabric, n, local)?;
-        let host = fabric.nics[n].host;
-        fabric.hosts[host].activity += 1;
-        fabric.ring_doorbell(n);
-        fabric.reschedule(n);
+        world.nics[n].check_access()?;
+        let local = world.nics[n].local(world.now);
+        let done = f(&mut world, n, local)?;
+        let host = world.nics[n].host;
+        world.hosts[host].activity += 1;
+        world.ring_doorbell(n);
+        world.reschedule(n);
         Ok(done)
     }
 
     /// Performs a verb that revokes access. When it returns, no earlier request touches memory any more.
-    fn revoke<T>(&self, f: impl FnOnce(&mut Fabric, usize, Time) -> Result<T>) -> Result<T> {
-        self.call(|fabric, n, local| {
-            let result = f(fabric, n, local)?;
-            fabric.revoke(n);
+    fn revoke<T>(&self, f: impl FnOnce(&mut WorldState, usize, Time) -> Result<T>) -> Result<T> {
+        self.call(|world, n, local| {
+            let result = f(world, n, local)?;
+            world.revoke(n);
             Ok(result)
         })
     }
 
     fn post(&self, f: impl FnOnce(&mut NicState, Time) -> Result<(), PostError>) -> Result<(), PostError> {
-        let mut fabric = lock(&self.shared);
+        let mut world = lock(&self.shared);
         let n = self.number;
-        fabric.nics[n].check_access().map_err(|error| PostError { index: 0, error })?;
-        let local = fabric.nics[n].local(fabric.now);
-        let result = f(&mut fabric.nics[n], local);
+        world.nics[n].check_access().map_err(|error| PostError { index: 0, error })?;
+        let local = world.nics[n].local(world.now);
+        let result = f(&mut world.nics[n], local);
         // A refused post may have posted some of its requests. They continue, but do not count as activity of
         // the application.
-        let host = fabric.nics[n].host;
-        fabric.hosts[host].activity += u64::from(result.is_ok());
-        fabric.ring_doorbell(n);
-        fabric.reschedule(n);
+        let host = world.nics[n].host;
+        world.hosts[host].activity += u64::from(result.is_ok());
+        world.ring_doorbell(n);
+        world.reschedule(n);
         result
     }
 }
@@ -93,9 +93,9 @@ impl Provider for SimNic {
     }
 
     fn now(&self) -> Time {
-        let mut fabric = lock(&self.shared);
-        let now = fabric.now;
-        fabric.nics[self.number].read_clock(now)
+        let mut world = lock(&self.shared);
+        let now = world.now;
+        world.nics[self.number].read_clock(now)
     }
 
     fn query_port(&self) -> Result<PortAttr> {
@@ -107,29 +107,29 @@ impl Provider for SimNic {
     }
 
     fn poll_async_event(&self) -> Option<AsyncEvent> {
-        let mut fabric = lock(&self.shared);
-        let nic = &mut fabric.nics[self.number];
+        let mut world = lock(&self.shared);
+        let nic = &mut world.nics[self.number];
         let event = nic.async_events.pop_front();
         if event.is_some() {
             let host = nic.host;
-            fabric.hosts[host].activity += 1;
+            world.hosts[host].activity += 1;
         }
         event
     }
 
     fn alloc_pd(&self) -> Result<PdId> {
-        self.call(|fabric, n, _| fabric.nics[n].nic.alloc_pd())
+        self.call(|world, n, _| world.nics[n].nic.alloc_pd())
     }
 
     fn dealloc_pd(&self, pd: PdId) -> Result<()> {
-        self.call(|fabric, n, _| fabric.nics[n].nic.dealloc_pd(pd))
+        self.call(|world, n, _| world.nics[n].nic.dealloc_pd(pd))
     }
 
     fn reg_mr(&self, pd: PdId, memory: Arc<Buffer>, access: Access) -> Result<Mr> {
-        self.call(|fabric, n, local| {
-            let host = fabric.nics[n].host;
-            let address = fabric.hosts[host].address_of(&memory);
-            let nic = &mut fabric.nics[n];
+        self.call(|world, n, local| {
+            let host = world.nics[n].host;
+            let address = world.hosts[host].address_of(&memory);
+            let nic = &mut world.nics[n];
             let len = memory.len() as u64;
             let region = nic.add_region(memory);
             nic.nic.reg_mr(local, pd, region, address, len, access).inspect_err(|_| nic.drop_region(region))
@@ -137,27 +137,27 @@ impl Provider for SimNic {
     }
 
     fn dereg_mr(&self, mr: MrId) -> Result<()> {
-        self.revoke(|fabric, n, local| {
-            let region = fabric.nics[n].nic.dereg_mr(local, mr)?;
-            fabric.nics[n].drop_region(region);
+        self.revoke(|world, n, local| {
+            let region = world.nics[n].nic.dereg_mr(local, mr)?;
+            world.nics[n].drop_region(region);
             Ok(())
         })
     }
 
     fn alloc_mw(&self, pd: PdId) -> Result<Mw> {
-        self.call(|fabric, n, local| fabric.nics[n].nic.alloc_mw(local, pd))
+        self.call(|world, n, local| world.nics[n].nic.alloc_mw(local, pd))
     }
 
     fn dealloc_mw(&self, mw: MwId) -> Result<()> {
-        self.revoke(|fabric, n, local| fabric.nics[n].nic.dealloc_mw(local, mw))
+        self.revoke(|world, n, local| world.nics[n].nic.dealloc_mw(local, mw))
     }
 
     fn create_ah(&self, pd: PdId, destination: Gid) -> Result<AhId> {
-        self.call(|fabric, n, _| fabric.nics[n].nic.create_ah(pd, destination))
+        self.call(|world, n, _| world.nics[n].nic.create_ah(pd, destination))
     }
 
     fn destroy_ah(&self, ah: AhId) -> Result<()> {
-        self.call(|fabric, n, _| fabric.nics[n].nic.destroy_ah(ah))
+        self.call(|world, n, _| world.nics[n].nic.destroy_ah(ah))
     }
 
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>> {
@@ -168,24 +168,24 @@ impl Provider for SimNic {
         if channel.is_some() {
             return Err(Error::Unsupported("completion channels: the simulator has no blocking waits"));
         }
-        self.call(|fabric, n, _| {
-            let cq = fabric.nics[n].nic.create_cq(depth)?;
-            fabric.nics[n].cqs.insert(cq, Default::default());
+        self.call(|world, n, _| {
+            let cq = world.nics[n].nic.create_cq(depth)?;
+            world.nics[n].cqs.insert(cq, Default::default());
             Ok(cq)
         })
     }
 
     fn destroy_cq(&self, cq: CqId) -> Result<()> {
-        self.call(|fabric, n, _| {
-            fabric.nics[n].nic.destroy_cq(cq)?;
-            fabric.nics[n].cqs.remove(&cq);
+        self.call(|world, n, _| {
+            world.nics[n].nic.destroy_cq(cq)?;
+            world.nics[n].cqs.remove(&cq);
             Ok(())
         })
     }
 
     fn poll_cq(&self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
-        let mut fabric = lock(&self.shared);
-        let nic = &mut fabric.nics[self.number];
+        let mut world = lock(&self.shared);
+        let nic = &mut world.nics[self.number];
         let visible = nic.cqs.get(&cq).map_or(0, |view| view.visible);
         let n = nic.nic.poll_cq(cq, max.min(visible), out)?;
         if n > 0 {
@@ -194,26 +194,26 @@ impl Provider for SimNic {
                 view.written -= n;
             }
             let host = nic.host;
-            fabric.hosts[host].activity += 1;
-            fabric.ring_doorbell(self.number);
+            world.hosts[host].activity += 1;
+            world.ring_doorbell(self.number);
         }
         Ok(n)
     }
 
     fn req_notify_cq(&self, cq: CqId, solicited_only: bool) -> Result<()> {
-        self.call(|fabric, n, _| fabric.nics[n].nic.req_notify_cq(cq, solicited_only))
+        self.call(|world, n, _| world.nics[n].nic.req_notify_cq(cq, solicited_only))
     }
 
     fn create_srq(&self, pd: PdId, depth: u32) -> Result<SrqId> {
-        self.call(|fabric, n, _| fabric.nics[n].nic.create_srq(pd, depth))
+        self.call(|world, n, _| world.nics[n].nic.create_srq(pd, depth))
     }
 
     fn arm_srq(&self, srq: SrqId, limit: u32) -> Result<()> {
-        self.call(|fabric, n, _| fabric.nics[n].nic.arm_srq(srq, limit))
+        self.call(|world, n, _| world.nics[n].nic.arm_srq(srq, limit))
     }
 
     fn destroy_srq(&self, srq: SrqId) -> Result<()> {
-        self.call(|fabric, n, _| fabric.nics[n].nic.destroy_srq(srq))
+        self.call(|world, n, _| world.nics[n].nic.destroy_srq(srq))
     }
 
     fn post_srq_recv(&self, srq: SrqId, wrs: &[RecvWr]) -> Result<(), PostError> {
@@ -221,12 +221,12 @@ impl Provider for SimNic {
     }
 
     fn create_qp(&self, init: &QpInitAttr) -> Result<Qpn> {
-        self.call(|fabric, n, local| fabric.nics[n].nic.create_qp(local, init))
+        self.call(|world, n, local| world.nics[n].nic.create_qp(local, init))
     }
 
     fn modify_qp(&self, qp: Qpn, attr: &QpAttr) -> Result<()> {
         let fences = matches!(attr.state, Some(QpState::Err | QpState::Reset));
-        let modify = |fabric: &mut Fabric, n: usize, local| fabric.nics[n].nic.modify_qp(local, qp, attr);
+        let modify = |world: &mut WorldState, n: usize, local| world.nics[n].nic.modify_qp(local, qp, attr);
         if fences { self.revoke(modify) } else { self.call(modify) }
     }
 
@@ -243,7 +243,7 @@ impl Provider for SimNic {
     }
 
     fn destroy_qp(&self, qp: Qpn) -> Result<()> {
-        self.revoke(|fabric, n, local| fabric.nics[n].nic.destroy_qp(local, qp))
+        self.revoke(|world, n, local| world.nics[n].nic.destroy_qp(local, qp))
     }
 
     fn post_send(&self, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
@@ -263,7 +263,7 @@ impl Provider for SimNic {
     }
 
     fn reset(&self) -> Result<()> {
-        let mut fabric = lock(&self.shared);
-        fabric.reset_nic(self.number)
+        let mut world = lock(&self.shared);
+        world.reset_nic(self.number)
     }
 }

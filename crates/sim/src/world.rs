@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use mitra_verbs::{Capabilities, Time};
 
 use crate::app::NextTurn;
-use crate::fabric::{Event, Fabric, Shared, lock};
 use crate::host::{AppState, HostState};
 use crate::packet_capture::Pcap;
+use crate::world_state::{Event, Shared, WorldState, lock};
 use crate::{App, AppContext, Config, NicStats, Prng, SimNic, Trace, seeds};
 
 /// Identifies a host of a world.
@@ -77,9 +77,9 @@ impl World {
     }
 
     fn with_trace(seed: u64, config: Config, trace: Trace) -> World {
-        let fabric = Fabric::new(seed, config, trace, Pcap::from_env(seed));
+        let world = WorldState::new(seed, config, trace, Pcap::from_env(seed));
         World {
-            shared: Arc::new(Mutex::new(fabric)),
+            shared: Arc::new(Mutex::new(world)),
             apps: Vec::new(),
             app_rngs: Vec::new(),
             scripts: BTreeMap::new(),
@@ -115,9 +115,9 @@ impl World {
 
     /// Adds a host.
     pub fn add_host(&mut self, name: &str) -> HostId {
-        let mut fabric = lock(&self.shared);
-        let app = fabric.hosts.len();
-        fabric.hosts.push(HostState::new(name, app));
+        let mut world = lock(&self.shared);
+        let app = world.hosts.len();
+        world.hosts.push(HostState::new(name, app));
         HostId(app)
     }
 
@@ -136,28 +136,28 @@ impl World {
 
     /// Starts an application on a host.
     pub fn add_app(&mut self, host: HostId, app: impl App + 'static) {
-        let mut fabric = lock(&self.shared);
+        let mut world = lock(&self.shared);
         let number = self.apps.len();
         self.apps.push(Some(Box::new(app)));
-        self.app_rngs.push(Prng::stream(fabric.seed, &format!("app {number}")));
-        fabric.apps.push(AppState {
+        self.app_rngs.push(Prng::stream(world.seed, &format!("app {number}")));
+        world.apps.push(AppState {
             host: host.0,
             turn: 0,
             next_at: Time::ZERO,
             idle_interval: Duration::ZERO,
             exited: false,
         });
-        let at = fabric.now + fabric.host_rng_step();
-        fabric.schedule_turn(number, at);
+        let at = world.now + world.host_rng_step();
+        world.schedule_turn(number, at);
     }
 
     /// Schedules a function at a time, or now if that time has passed.
     pub fn at(&mut self, at: Time, script: impl FnOnce(&mut World) + 'static) {
         self.next_script += 1;
         self.scripts.insert(self.next_script, Box::new(script));
-        let mut fabric = lock(&self.shared);
-        let at = at.max(fabric.now);
-        fabric.queue.push(at, Event::Script(self.next_script));
+        let mut world = lock(&self.shared);
+        let at = at.max(world.now);
+        world.queue.push(at, Event::Script(self.next_script));
     }
 
     /// Schedules a function after a delay.
@@ -167,36 +167,36 @@ impl World {
 
     /// Handles the next event. Returns false if there is none.
     pub fn step(&mut self) -> bool {
-        let mut fabric = lock(&self.shared);
-        let Some((at, event)) = fabric.queue.pop() else { return false };
-        fabric.now = at;
-        fabric.events += 1;
+        let mut world = lock(&self.shared);
+        let Some((at, event)) = world.queue.pop() else { return false };
+        world.now = at;
+        world.events += 1;
         match event {
             Event::AppTurn(app, turn) => {
-                if fabric.apps[app].turn == turn && !fabric.apps[app].exited {
-                    drop(fabric);
+                if world.apps[app].turn == turn && !world.apps[app].exited {
+                    drop(world);
                     self.turn(app);
                 }
             }
             Event::Script(id) => {
-                drop(fabric);
+                drop(world);
                 if let Some(script) = self.scripts.remove(&id) {
                     script(self);
                 }
             }
-            event => fabric.handle(event),
+            event => world.handle(event),
         }
         true
     }
 
     fn turn(&mut self, number: usize) {
         let (host, before) = {
-            let fabric = lock(&self.shared);
-            let host = fabric.apps[number].host;
-            if fabric.hosts[host].paused {
+            let world = lock(&self.shared);
+            let host = world.apps[number].host;
+            if world.hosts[host].paused {
                 return; // resuming the host schedules the next turn
             }
-            (host, fabric.hosts[host].activity)
+            (host, world.hosts[host].activity)
         };
         let Some(mut app) = self.apps[number].take() else { return };
         let rng = &mut self.app_rngs[number];
@@ -236,8 +236,8 @@ impl World {
 
     /// Returns whether no packet is in flight and no placement is pending.
     pub fn is_quiet(&self) -> bool {
-        let fabric = lock(&self.shared);
-        fabric.in_flight == 0 && fabric.nics.iter().all(|n| n.pipeline.len() == 0)
+        let world = lock(&self.shared);
+        world.in_flight == 0 && world.nics.iter().all(|n| n.pipeline.len() == 0)
     }
 
     /// Runs until no packet is in flight and no placement is pending. Call [`World::stop_noise`] before, so
@@ -260,13 +260,13 @@ impl World {
     }
 
     fn stalled(&self, why: &str) -> Stalled {
-        let fabric = lock(&self.shared);
+        let world = lock(&self.shared);
         Stalled {
             state: format!(
                 "seed {}: {why}; {}\n{}",
-                fabric.seed,
-                fabric.describe_state(),
-                seeds::reproduce_command(fabric.seed)
+                world.seed,
+                world.describe_state(),
+                seeds::reproduce_command(world.seed)
             ),
         }
     }
@@ -283,9 +283,9 @@ impl World {
 
     /// Writes a line into the trace.
     pub fn trace_text(&mut self, text: impl fmt::Display) {
-        let mut fabric = lock(&self.shared);
-        let now = fabric.now;
-        fabric.trace.text(now, text.to_string());
+        let mut world = lock(&self.shared);
+        let now = world.now;
+        world.trace.text(now, text.to_string());
     }
 
     /// Returns a hash of all events so far. Two runs of one seed have the same hash.
@@ -304,7 +304,7 @@ impl World {
     }
 }
 
-impl Fabric {
+impl WorldState {
     fn host_rng_step(&mut self) -> Duration {
         self.config.host.step_interval.sample(&mut self.host_rng)
     }

@@ -3,7 +3,7 @@ use mitra_verbs::RegionId;
 
 use super::*;
 use crate::Config;
-use crate::host_memory::HostMemory;
+use crate::dma_memory::DmaMemory;
 
 struct Fixture {
     pipeline: DmaPipeline,
@@ -17,9 +17,9 @@ impl Fixture {
         Fixture { pipeline, regions: vec![Some(Arc::new(Buffer::new(4096)))] }
     }
 
-    fn host_memory(&mut self, now: u64) -> HostMemory<'_> {
+    fn dma_memory(&mut self, now: u64) -> DmaMemory<'_> {
         let now = Time::from_nanos(now);
-        HostMemory { pipeline: &mut self.pipeline, regions: &self.regions, now, global_atomics: false }
+        DmaMemory { pipeline: &mut self.pipeline, regions: &self.regions, now, global_atomics: false }
     }
 
     fn visible(&self, offset: usize, len: usize) -> Vec<u8> {
@@ -42,7 +42,7 @@ fn placement_tears_and_last_byte_appears_last() {
     let mut torn = 0;
     for seed in 0..50 {
         let mut fixture = Fixture::new(seed, true);
-        fixture.host_memory(100).place(R, 3, &[7; 1000]).unwrap();
+        fixture.dma_memory(100).place(R, 3, &[7; 1000]).unwrap();
         assert_eq!(fixture.visible(0, 4096), [0; 4096], "nothing is visible at once");
         while fixture.step() {
             let visible = fixture.visible(3, 1000);
@@ -60,7 +60,7 @@ fn placement_tears_and_last_byte_appears_last() {
 fn aligned_words_do_not_tear() {
     for seed in 0..50 {
         let mut fixture = Fixture::new(seed, seed % 2 == 0);
-        fixture.host_memory(0).place(R, 5, &[0xff; 300]).unwrap();
+        fixture.dma_memory(0).place(R, 5, &[0xff; 300]).unwrap();
         while fixture.step() {
             for word in 1..37 {
                 let w = fixture.regions[0].as_ref().unwrap().load(8 * word);
@@ -73,10 +73,10 @@ fn aligned_words_do_not_tear() {
 #[test]
 fn fetch_completes_earlier_placements() {
     let mut fixture = Fixture::new(1, true);
-    fixture.host_memory(0).place(R, 0, &[1; 600]).unwrap();
+    fixture.dma_memory(0).place(R, 0, &[1; 600]).unwrap();
     fixture.pipeline.push_release(Time::ZERO, Release::Completion(CqId(3)));
     let mut out = [0; 600];
-    fixture.host_memory(0).fetch(R, 0, &mut out).unwrap();
+    fixture.dma_memory(0).fetch(R, 0, &mut out).unwrap();
     assert_eq!(out, [1; 600]);
     assert_eq!(fixture.visible(0, 600), [1; 600]);
     assert_eq!(fixture.pipeline.take_released(), [Release::Completion(CqId(3))]);
@@ -86,9 +86,9 @@ fn fetch_completes_earlier_placements() {
 fn completion_follows_its_data_in_both_orders() {
     for seed in 0..40 {
         let mut fixture = Fixture::new(seed, seed % 2 == 0);
-        fixture.host_memory(0).place(R, 0, &[1; 600]).unwrap();
+        fixture.dma_memory(0).place(R, 0, &[1; 600]).unwrap();
         fixture.pipeline.push_release(Time::from_nanos(1), Release::Completion(CqId(3)));
-        fixture.host_memory(1).place(R, 700, &[2; 100]).unwrap();
+        fixture.dma_memory(1).place(R, 700, &[2; 100]).unwrap();
         while fixture.pipeline.released.is_empty() {
             assert!(fixture.step());
         }
@@ -100,9 +100,9 @@ fn completion_follows_its_data_in_both_orders() {
 fn relaxed_order_keeps_order_per_address_only() {
     let overtaken = (0..50).filter(|&seed| {
         let mut fixture = Fixture::new(seed, false);
-        fixture.host_memory(0).place(R, 0, &[1; 1000]).unwrap();
-        fixture.host_memory(0).place(R, 2000, &[2; 8]).unwrap();
-        fixture.host_memory(0).place(R, 500, &[3; 8]).unwrap();
+        fixture.dma_memory(0).place(R, 0, &[1; 1000]).unwrap();
+        fixture.dma_memory(0).place(R, 2000, &[2; 8]).unwrap();
+        fixture.dma_memory(0).place(R, 500, &[3; 8]).unwrap();
         let mut early = false;
         while fixture.step() {
             early |= fixture.visible(2000, 1) == [2] && fixture.visible(999, 1) == [0];
@@ -112,8 +112,8 @@ fn relaxed_order_keeps_order_per_address_only() {
     });
     assert!(overtaken.count() > 10);
     let mut fixture = Fixture::new(1, true);
-    fixture.host_memory(0).place(R, 0, &[1; 1000]).unwrap();
-    fixture.host_memory(0).place(R, 2000, &[2; 8]).unwrap();
+    fixture.dma_memory(0).place(R, 0, &[1; 1000]).unwrap();
+    fixture.dma_memory(0).place(R, 2000, &[2; 8]).unwrap();
     while fixture.step() {
         assert!(fixture.visible(2000, 1) == [0] || fixture.visible(999, 1) == [1]);
     }
@@ -124,9 +124,9 @@ fn atomics_of_two_nics_lose_an_increment() {
     let add = AtomicOp::FetchAdd { add: 1 };
     let (mut a, mut b) = (Fixture::new(1, true), Fixture::new(2, true));
     b.regions = a.regions.clone();
-    assert_eq!(a.host_memory(0).atomic(R, 8, add), Ok(0));
-    assert_eq!(a.host_memory(0).atomic(R, 8, add), Ok(1), "the same NIC serialises");
-    assert_eq!(b.host_memory(0).atomic(R, 8, add), Ok(1), "another does not wait");
+    assert_eq!(a.dma_memory(0).atomic(R, 8, add), Ok(0));
+    assert_eq!(a.dma_memory(0).atomic(R, 8, add), Ok(1), "the same NIC serialises");
+    assert_eq!(b.dma_memory(0).atomic(R, 8, add), Ok(1), "another does not wait");
     a.pipeline.flush();
     b.pipeline.flush();
     assert_eq!(a.regions[0].as_ref().unwrap().load(8), 2);
@@ -138,9 +138,9 @@ fn global_atomics_lose_no_increment() {
     let (mut a, mut b) = (Fixture::new(1, true), Fixture::new(2, true));
     b.regions = a.regions.clone();
     for fixture in [&mut a, &mut b] {
-        let mut host_memory = fixture.host_memory(0);
-        host_memory.global_atomics = true;
-        host_memory.atomic(R, 8, add).unwrap();
+        let mut dma_memory = fixture.dma_memory(0);
+        dma_memory.global_atomics = true;
+        dma_memory.atomic(R, 8, add).unwrap();
     }
     a.pipeline.flush();
     b.pipeline.flush();
@@ -151,13 +151,10 @@ fn global_atomics_lose_no_increment() {
 fn frozen_pipeline_shows_writes_to_nic_only() {
     let mut fixture = Fixture::new(1, true);
     fixture.pipeline.freeze();
-    fixture.host_memory(0).place(R, 16, &[9; 64]).unwrap();
-    assert_eq!(
-        fixture.host_memory(0).atomic(R, 24, AtomicOp::FetchAdd { add: 1 }),
-        Ok(0x0909_0909_0909_0909)
-    );
+    fixture.dma_memory(0).place(R, 16, &[9; 64]).unwrap();
+    assert_eq!(fixture.dma_memory(0).atomic(R, 24, AtomicOp::FetchAdd { add: 1 }), Ok(0x0909_0909_0909_0909));
     let mut out = [0; 24];
-    fixture.host_memory(0).fetch(R, 8, &mut out).unwrap();
+    fixture.dma_memory(0).fetch(R, 8, &mut out).unwrap();
     assert_eq!(out[..16], [0, 0, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9]);
     assert_eq!(u64::from_ne_bytes(out[16..].try_into().unwrap()), 0x0909_0909_0909_090a);
     fixture.pipeline.advance(Time::from_nanos(1 << 40));
@@ -170,13 +167,13 @@ fn frozen_pipeline_shows_writes_to_nic_only() {
 #[test]
 #[should_panic(expected = "after it was revoked")]
 fn access_to_revoked_region_panics() {
-    let _ = Fixture::new(1, true).host_memory(0).fetch(RegionId(1), 0, &mut [0]);
+    let _ = Fixture::new(1, true).dma_memory(0).fetch(RegionId(1), 0, &mut [0]);
 }
 
 #[test]
 fn out_of_range_access_is_a_fault() {
     let mut fixture = Fixture::new(1, true);
-    assert!(fixture.host_memory(0).place(R, 4090, &[0; 7]).is_err());
-    assert!(fixture.host_memory(0).fetch(R, u64::MAX, &mut [0]).is_err());
-    assert!(fixture.host_memory(0).atomic(R, 4, AtomicOp::FetchAdd { add: 1 }).is_err());
+    assert!(fixture.dma_memory(0).place(R, 4090, &[0; 7]).is_err());
+    assert!(fixture.dma_memory(0).fetch(R, u64::MAX, &mut [0]).is_err());
+    assert!(fixture.dma_memory(0).atomic(R, 4, AtomicOp::FetchAdd { add: 1 }).is_err());
 }

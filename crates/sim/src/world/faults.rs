@@ -6,16 +6,16 @@ use mitra_transport::fault::{Failure, Faults, Stage, Trigger};
 use mitra_verbs::Time;
 
 use super::{HostId, NicId, World};
-use crate::fabric::{Fabric, lock};
-use crate::nic_state::{FailureInjection, StageProbe};
+use crate::nic::{FailureInjection, StageProbe};
+use crate::world_state::{WorldState, lock};
 
 impl World {
     /// Stops packet noise and host pauses. Failed components stay failed, and delayed packets still arrive.
     pub fn stop_noise(&mut self) {
-        let mut fabric = lock(&self.shared);
-        fabric.config = fabric.config.without_noise();
-        let noise = fabric.config.link.noise;
-        for nic in &mut fabric.nics {
+        let mut world = lock(&self.shared);
+        world.config = world.config.without_noise();
+        let noise = world.config.link.noise;
+        for nic in &mut world.nics {
             nic.faults.set_noise_tx(noise);
             nic.faults.set_noise_rx(noise);
         }
@@ -25,12 +25,12 @@ impl World {
     /// so. Pending operations can then finish.
     pub fn heal(&mut self) {
         self.stop_noise();
-        let mut fabric = lock(&self.shared);
-        for n in 0..fabric.nics.len() {
-            fabric.set_link(n, true);
+        let mut world = lock(&self.shared);
+        for n in 0..world.nics.len() {
+            world.set_link(n, true);
         }
-        for host in 0..fabric.hosts.len() {
-            fabric.resume(host);
+        for host in 0..world.hosts.len() {
+            world.resume(host);
         }
     }
 
@@ -103,7 +103,7 @@ impl World {
     }
 }
 
-impl Fabric {
+impl WorldState {
     fn set_link(&mut self, n: usize, up: bool) {
         if up {
             self.nics[n].faults.heal_link();

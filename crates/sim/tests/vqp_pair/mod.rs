@@ -78,6 +78,22 @@ impl VqpPair {
         self.vqps[from].post_send(SendWr::new(wr_id, op, data)).expect("the send queue has room");
     }
 
+    pub fn send_message(&mut self, wr_id: u64, value: u64) {
+        self.send(0, wr_id, SendOp::Send, Data::inline(&value.to_ne_bytes()));
+    }
+
+    pub fn send_write(&mut self, wr_id: u64, at: u64, value: u64) {
+        self.send(0, wr_id, SendOp::Write(self.remote(1, at)), Data::inline(&value.to_ne_bytes()));
+    }
+
+    pub fn received_ids(&self) -> Vec<u64> {
+        self.completions[1]
+            .iter()
+            .filter(|c| c.opcode == WcOpcode::Recv && c.is_success())
+            .map(|c| c.wr_id)
+            .collect()
+    }
+
     pub fn recv(&mut self, at: usize, wr_id: u64, len: u32) {
         let sge = self.mr[at].sge(wr_id * 256, len);
         self.vqps[at].post_recv(RecvWr::new(wr_id, sge)).expect("the receive queue has room");

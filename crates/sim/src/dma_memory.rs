@@ -8,14 +8,14 @@ use mitra_verbs::{Buffer, RegionId, Time};
 use crate::dma_pipeline::DmaPipeline;
 
 /// The memory of a host as one of its NICs accesses it.
-pub(crate) struct HostMemory<'a> {
+pub(crate) struct DmaMemory<'a> {
     pub(crate) pipeline: &'a mut DmaPipeline,
     pub(crate) regions: &'a [Option<Arc<Buffer>>],
     pub(crate) now: Time,
     pub(crate) global_atomics: bool,
 }
 
-impl HostMemory<'_> {
+impl DmaMemory<'_> {
     fn buffer(
         &self,
         region: RegionId,
@@ -32,7 +32,7 @@ impl HostMemory<'_> {
     }
 }
 
-impl Memory for HostMemory<'_> {
+impl Memory for DmaMemory<'_> {
     fn place(&mut self, region: RegionId, offset: u64, data: &[u8]) -> Result<(), MemoryFault> {
         let (buffer, offset) = self.buffer(region, offset, data.len())?;
         let buffer = Arc::clone(buffer);

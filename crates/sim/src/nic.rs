@@ -10,8 +10,8 @@ use mitra_transport::{Nic, TxBatch};
 use mitra_verbs::{AsyncEvent, AtomicScope, Buffer, Capabilities, CqId, Error, Gid, Psn, Qpn, Result, Time};
 use mitra_wire::Packet;
 
+use crate::dma_memory::DmaMemory;
 use crate::dma_pipeline::{DmaPipeline, Release};
-use crate::host_memory::HostMemory;
 
 /// The state of a NIC behind the world's lock.
 pub(crate) struct NicState {
@@ -134,8 +134,8 @@ impl NicState {
     }
 
     /// Returns the transport with the memory and the batch that it works on.
-    pub(crate) fn with_memory(&mut self, now: Time) -> (&mut Nic, HostMemory<'_>, &mut TxBatch) {
-        let port = HostMemory {
+    pub(crate) fn with_memory(&mut self, now: Time) -> (&mut Nic, DmaMemory<'_>, &mut TxBatch) {
+        let port = DmaMemory {
             pipeline: &mut self.pipeline,
             regions: &self.regions,
             now,

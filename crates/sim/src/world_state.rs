@@ -12,7 +12,7 @@ use mitra_wire::ROCE_PORT;
 use crate::dma_pipeline::{DmaPipeline, Release};
 use crate::event_queue::EventQueue;
 use crate::host::{AppState, HostState};
-use crate::nic_state::{NicState, NicStats};
+use crate::nic::{NicState, NicStats};
 use crate::packet_capture::Pcap;
 use crate::packet_delivery::InFlightPacket;
 use crate::{Config, Prng, Trace};
@@ -40,7 +40,7 @@ pub(crate) enum Event {
 }
 
 /// The state behind the lock.
-pub(crate) struct Fabric {
+pub(crate) struct WorldState {
     pub(crate) seed: u64,
     pub(crate) now: Time,
     pub(crate) config: Config,
@@ -62,16 +62,16 @@ pub(crate) struct Fabric {
 }
 
 /// The world's state, behind its lock.
-pub(crate) type Shared = Arc<Mutex<Fabric>>;
+pub(crate) type Shared = Arc<Mutex<WorldState>>;
 
 /// Takes the lock, also after a panic: the failure report then prints the state.
-pub(crate) fn lock(shared: &Shared) -> MutexGuard<'_, Fabric> {
+pub(crate) fn lock(shared: &Shared) -> MutexGuard<'_, WorldState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Fabric {
-    pub(crate) fn new(seed: u64, config: Config, trace: Trace, pcap: Option<Pcap>) -> Fabric {
-        Fabric {
+impl WorldState {
+    pub(crate) fn new(seed: u64, config: Config, trace: Trace, pcap: Option<Pcap>) -> WorldState {
+        WorldState {
             seed,
             now: Time::ZERO,
             config,
