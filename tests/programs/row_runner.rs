@@ -133,7 +133,7 @@ fn group(at: usize, port: u16) -> Ipv4Addr {
 
 /// Returns whether a NIC of this machine is in a multicast group.
 fn is_joined(group: Ipv4Addr) -> bool {
-    mitra_softnic::roce_port_owners().iter().any(|user| user.address == group)
+    mitra_softnic::roce_port_users().iter().any(|user| user.address == group)
 }
 
 enum RowEnd {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod apply_fault_and_report_status;
 mod client;
 mod fault_script;
 mod protocol;
@@ -8,12 +9,11 @@ mod rails_config;
 pub mod run_dir;
 mod server;
 mod settings;
-mod soft_nic;
 
+pub use apply_fault_and_report_status::{apply_fault, rail_status};
 pub use client::{ControlledProcess, RequestError, list_processes};
 pub use fault_script::{FaultAction, FaultScript, ScheduledFault};
 pub use protocol::{ControlledDevice, DeviceStatus, RailState, RailStatus, Request, Response};
 pub use rails_config::RailsConfig;
 pub use server::ControlServer;
 pub use settings::{Settings, SettingsError};
-pub use soft_nic::{apply_fault, rail_status};

@@ -11,7 +11,7 @@ use crate::Offload;
 use crate::delay_queue::Direction;
 use crate::engine::Engine;
 use crate::gro_policy::GroPolicy;
-use crate::icrc_paths::IcrcCheck;
+use crate::path_cache::IcrcCheck;
 use crate::udp_socket::Received;
 
 /// The destination of a received datagram.

@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, Type};
 use crate::error::{OpenError, WithOperation};
 use crate::gro_policy::GroPolicy;
 use crate::interfaces::{check_usable, interface_index, usable_addresses};
-use crate::roce_port_owner::owning_process;
+use crate::roce_port_users::describe_process_using;
 
 /// The largest payload of a UDP datagram, or of a GSO run, in bytes.
 pub(crate) const MAX_UDP_PAYLOAD: usize = 65_507;
@@ -251,7 +251,9 @@ fn bind(address: IpAddr) -> Result<socket2::Socket, OpenError> {
         Ok(()) => Ok(socket),
         Err(e) => Err(match e.raw_os_error().map(Errno::from_raw) {
             Some(Errno::EADDRNOTAVAIL) => OpenError::AddressNotLocal { address, local: usable_addresses() },
-            Some(Errno::EADDRINUSE) => OpenError::PortTaken { address, owner: owning_process(address) },
+            Some(Errno::EADDRINUSE) => {
+                OpenError::PortTaken { address, owner: describe_process_using(address) }
+            }
             _ => OpenError::System { operation: "binding the UDP socket", source: e },
         }),
     }
@@ -271,7 +273,7 @@ fn bind_free_loopback() -> Result<socket2::Socket, OpenError> {
             other => return other,
         }
     }
-    Err(OpenError::NoFreeLoopback { owner: owning_process(last) })
+    Err(OpenError::NoFreeLoopback { owner: describe_process_using(last) })
 }
 
 fn socket_addr(address: &SockaddrStorage) -> Option<SocketAddr> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use common::{TIMEOUT, open, poll_until, sleep_until};
-use mitra_softnic::{Config, OpenError, SoftNic, interfaces, roce_port_owners};
+use mitra_softnic::{Config, OpenError, SoftNic, interfaces, roce_port_users};
 use mitra_transport::fault::{Failure, Noise};
 use mitra_verbs::*;
 use mitra_wire::frame::{Frame, LinkType};
@@ -118,7 +118,7 @@ fn nic() -> Arc<SoftNic> {
 
 /// Whether a socket of this machine is bound to a group.
 fn is_bound(group: IpAddr) -> bool {
-    roce_port_owners().iter().any(|owner| owner.address == group)
+    roce_port_users().iter().any(|user| user.address == group)
 }
 
 #[test]

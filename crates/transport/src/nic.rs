@@ -9,7 +9,7 @@ mod multicast;
 mod packet_io;
 mod qp_table;
 pub(crate) mod recv_queue;
-pub(crate) mod resources;
+pub(crate) mod shared_state;
 mod timer_heap;
 
 use core::hash::{Hash, Hasher};
@@ -33,7 +33,7 @@ use crate::nic::key_table::KeyTable;
 use crate::nic::multicast::MulticastGroups;
 use crate::nic::qp_table::QpTable;
 use crate::nic::recv_queue::{RecvPostError, RecvQueue, RecvSource, Srq};
-use crate::nic::resources::{AddressHandle, NicResources};
+use crate::nic::shared_state::{AddressHandle, SharedState};
 use crate::nic::timer_heap::TimerHeap;
 use crate::qp::Qp;
 use crate::qp::reassembly::MAX_MESSAGE;
@@ -51,10 +51,10 @@ pub struct Nic {
     attr: DeviceAttr,
     rng: ChaCha8Rng,
     /// The protection domains. The value is the number of their objects without memory regions and windows, which
-    /// `resources.keys` counts.
+    /// `shared.keys` counts.
     pds: HandleTable<u32>,
     pub(crate) link_up: bool,
-    pub(crate) resources: NicResources,
+    pub(crate) shared: SharedState,
     pub(crate) qps: QpTable,
     pub(crate) groups: MulticastGroups,
     /// The slots of queue pairs that can send, in sending order. A slot is in the list at most once.
@@ -69,9 +69,7 @@ pub struct Nic {
 
 impl PartialEq for Nic {
     fn eq(&self, other: &Nic) -> bool {
-        self.state() == other.state()
-            && self.resources.config == other.resources.config
-            && self.rng == other.rng
+        self.state() == other.state() && self.shared.config == other.shared.config && self.rng == other.rng
     }
 }
 
@@ -86,7 +84,7 @@ impl Hash for Nic {
 impl Nic {
     /// Returns the state that comparison and hash cover. `eq` compares configuration and generator in addition.
     fn state(&self) -> impl Eq + Hash {
-        let NicResources { keys, cqs, srqs, ahs, events, .. } = &self.resources;
+        let SharedState { keys, cqs, srqs, ahs, events, .. } = &self.shared;
         let schedule = (&self.ready, &self.ack_pending, &self.ack_held, &self.timers);
         (&self.pds, self.link_up, keys, cqs, srqs, ahs, events, &self.qps, &self.groups, schedule)
     }
@@ -103,7 +101,7 @@ impl Nic {
             attr: DeviceAttr { name: config.name.clone(), limits, capabilities: config.capabilities },
             pds: HandleTable::new("protection domain", "protection domains", limits.pds),
             link_up: true,
-            resources: NicResources {
+            shared: SharedState {
                 keys: KeyTable::new(&limits, quarantine, &mut rng),
                 cqs: CompletionQueues::new(limits.cqs, limits.cqe),
                 srqs: HandleTable::new("shared receive queue", "shared receive queues", limits.srqs),
@@ -129,14 +127,14 @@ impl Nic {
 
     /// Returns state, largest MTU and address of the port.
     pub fn query_port(&self) -> PortAttr {
-        let config = &self.resources.config;
+        let config = &self.shared.config;
         let state = if self.link_up { PortState::Active } else { PortState::Down };
         PortAttr { state, max_mtu: config.max_mtu, gid: config.gid }
     }
 
     /// Returns all counters. They begin at 0 when the NIC is created.
     pub fn counters(&self) -> Vec<Counter> {
-        self.resources.counters.list()
+        self.shared.counters.list()
     }
 
     /// Creates a protection domain.
@@ -156,7 +154,7 @@ impl Nic {
         let users = *self.pds.get(pd.0)?;
         let user = if users > 0 {
             "a queue pair, shared receive queue or address handle"
-        } else if self.resources.keys.pd_in_use(pd) {
+        } else if self.shared.keys.pd_in_use(pd) {
             "a memory region or window"
         } else {
             return self.pds.remove(pd.0).map(drop);
@@ -181,7 +179,7 @@ impl Nic {
         access: Access,
     ) -> Result<Mr> {
         self.pds.get(pd.0)?;
-        self.resources.keys.reg_mr(now, &mut self.rng, pd, region, addr, len, access)
+        self.shared.keys.reg_mr(now, &mut self.rng, pd, region, addr, len, access)
     }
 
     /// Revokes a memory region. After the return, its key is invalid and the NIC does not access its memory.
@@ -190,7 +188,7 @@ impl Nic {
     /// - [`Error::NoSuchObject`]: the region does not exist.
     /// - [`Error::Busy`]: a memory window is bound to the region.
     pub fn dereg_mr(&mut self, now: Time, mr: MrId) -> Result<RegionId> {
-        self.resources.keys.dereg_mr(now, mr)
+        self.shared.keys.dereg_mr(now, mr)
     }
 
     /// Creates an unbound type-2 memory window.
@@ -204,7 +202,7 @@ impl Nic {
         if !self.attr.capabilities.windows {
             return Err(Error::Unsupported("memory windows"));
         }
-        self.resources.keys.alloc_mw(now, pd)
+        self.shared.keys.alloc_mw(now, pd)
     }
 
     /// Revokes and removes a memory window.
@@ -212,7 +210,7 @@ impl Nic {
     /// # Errors
     /// [`Error::NoSuchObject`]: the window does not exist.
     pub fn dealloc_mw(&mut self, now: Time, mw: MwId) -> Result<()> {
-        self.resources.keys.dealloc_mw(now, mw)
+        self.shared.keys.dealloc_mw(now, mw)
     }
 
     /// Creates an address handle for UD sends to `destination`.
@@ -222,7 +220,7 @@ impl Nic {
     /// - [`Error::Limit`]: the NIC has the maximum number of address handles.
     pub fn create_ah(&mut self, pd: PdId, destination: Gid) -> Result<AhId> {
         self.pds.get(pd.0)?;
-        let ah = self.resources.ahs.insert(AddressHandle { pd, destination }).map(AhId)?;
+        let ah = self.shared.ahs.insert(AddressHandle { pd, destination }).map(AhId)?;
         *self.pds.get_mut(pd.0)? += 1;
         Ok(ah)
     }
@@ -232,7 +230,7 @@ impl Nic {
     /// # Errors
     /// [`Error::NoSuchObject`]: the address handle does not exist.
     pub fn destroy_ah(&mut self, ah: AhId) -> Result<()> {
-        let pd = self.resources.ahs.remove(ah.0)?.pd;
+        let pd = self.shared.ahs.remove(ah.0)?.pd;
         *self.pds.get_mut(pd.0)? -= 1;
         Ok(())
     }
@@ -243,7 +241,7 @@ impl Nic {
     /// - [`Error::Invalid`]: `depth` is 0.
     /// - [`Error::Limit`]: `depth` is too large, or the NIC has the maximum number of completion queues.
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId> {
-        self.resources.cqs.create(depth)
+        self.shared.cqs.create(depth)
     }
 
     /// Removes a completion queue.
@@ -252,8 +250,8 @@ impl Nic {
     /// - [`Error::NoSuchObject`]: the completion queue does not exist.
     /// - [`Error::Busy`]: a queue pair uses the completion queue.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<()> {
-        self.resources.cqs.destroy(cq)?;
-        self.resources.events.remove_cq(cq);
+        self.shared.cqs.destroy(cq)?;
+        self.shared.events.remove_cq(cq);
         Ok(())
     }
 
@@ -262,7 +260,7 @@ impl Nic {
     /// # Errors
     /// [`Error::NoSuchObject`]: the completion queue does not exist.
     pub fn poll_cq(&mut self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
-        self.resources.cqs.poll(cq, max, out)
+        self.shared.cqs.poll(cq, max, out)
     }
 
     /// Returns the number of completions that are not yet polled.
@@ -270,7 +268,7 @@ impl Nic {
     /// # Errors
     /// [`Error::NoSuchObject`]: the completion queue does not exist.
     pub fn cq_len(&self, cq: CqId) -> Result<usize> {
-        self.resources.cqs.len(cq)
+        self.shared.cqs.len(cq)
     }
 
     /// Arms the completion queue for one event: at the next completion, or at the next solicited or failed one.
@@ -278,7 +276,7 @@ impl Nic {
     /// # Errors
     /// [`Error::NoSuchObject`]: the completion queue does not exist.
     pub fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<()> {
-        self.resources.cqs.arm(cq, solicited_only)
+        self.shared.cqs.arm(cq, solicited_only)
     }
 
     /// Creates a shared receive queue of `depth` entries.
@@ -291,7 +289,7 @@ impl Nic {
         let limits = self.attr.limits;
         check_limit("shared receive queue entries", depth, limits.wrs)?;
         let queue = RecvQueue::new(depth, limits.sges);
-        let srq = self.resources.srqs.insert(Srq { pd, queue, limit: 0, users: 0 }).map(SrqId)?;
+        let srq = self.shared.srqs.insert(Srq { pd, queue, limit: 0, users: 0 }).map(SrqId)?;
         *self.pds.get_mut(pd.0)? += 1;
         Ok(srq)
     }
@@ -302,10 +300,10 @@ impl Nic {
     /// - [`Error::NoSuchObject`]: the shared receive queue does not exist.
     /// - [`Error::Limit`]: `limit` exceeds the depth of the queue.
     pub fn arm_srq(&mut self, srq: SrqId, limit: u32) -> Result<()> {
-        let queue = self.resources.srqs.get_mut(srq.0)?;
+        let queue = self.shared.srqs.get_mut(srq.0)?;
         check_limit("limit of a shared receive queue", limit, queue.queue.depth())?;
         queue.limit = limit;
-        self.resources.check_srq_limit(srq);
+        self.shared.check_srq_limit(srq);
         Ok(())
     }
 
@@ -315,12 +313,12 @@ impl Nic {
     /// - [`Error::NoSuchObject`]: the shared receive queue does not exist.
     /// - [`Error::Busy`]: a queue pair uses the shared receive queue.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<()> {
-        if self.resources.srqs.get(srq.0)?.users > 0 {
+        if self.shared.srqs.get(srq.0)?.users > 0 {
             return Err(Error::Busy { kind: "shared receive queue", id: srq.0, user: "a queue pair" });
         }
-        let pd = self.resources.srqs.remove(srq.0)?.pd;
+        let pd = self.shared.srqs.remove(srq.0)?.pd;
         *self.pds.get_mut(pd.0)? -= 1;
-        self.resources.events.remove_srq(srq);
+        self.shared.events.remove_srq(srq);
         Ok(())
     }
 
@@ -331,7 +329,7 @@ impl Nic {
     /// [`Error::Limit`] for a receive that is too long or has too many entries, or [`Error::Invalid`] for a full queue.
     pub fn post_srq_recv(&mut self, srq: SrqId, wrs: &[RecvWr]) -> Result<(), PostError> {
         let limits = self.attr.limits;
-        let queue = self.resources.srqs.get_mut(srq.0).map_err(|error| PostError { index: 0, error })?;
+        let queue = self.shared.srqs.get_mut(srq.0).map_err(|error| PostError { index: 0, error })?;
         for (index, wr) in wrs.iter().enumerate() {
             queue.queue.post(wr, &limits).map_err(|error| PostError {
                 index,
@@ -363,20 +361,20 @@ impl Nic {
         check_limit("bytes of inline data", cap.inline, limits.inline)?;
         self.pds.get(init.pd.0)?;
         let (receives, recv_pd) = match init.srq {
-            Some(srq) => (RecvSource::Shared(srq), self.resources.srqs.get(srq.0)?.pd),
+            Some(srq) => (RecvSource::Shared(srq), self.shared.srqs.get(srq.0)?.pd),
             None => (RecvSource::Own(RecvQueue::new(cap.recv_wrs, cap.recv_sges)), init.pd),
         };
         let qpn = match init.qp_type {
             QpType::Gsi => self.qps.reserve_gsi()?,
             _ => self.qps.reserve(now, &mut self.rng)?,
         };
-        self.resources.cqs.add_user(init.send_cq)?;
-        if let Err(e) = self.resources.cqs.add_user(init.recv_cq) {
-            self.resources.cqs.remove_user(init.send_cq);
+        self.shared.cqs.add_user(init.send_cq)?;
+        if let Err(e) = self.shared.cqs.add_user(init.recv_cq) {
+            self.shared.cqs.remove_user(init.send_cq);
             return Err(e);
         }
         if let Some(srq) = init.srq {
-            self.resources.srqs.get_mut(srq.0)?.users += 1;
+            self.shared.srqs.get_mut(srq.0)?.users += 1;
         }
         *self.pds.get_mut(init.pd.0)? += 1;
         self.qps.insert(Qp::new(qpn, init, recv_pd, receives));
@@ -389,7 +387,7 @@ impl Nic {
     /// - [`Error::NoSuchObject`]: the queue pair does not exist.
     /// - [`Error::Modify`]: the transition or an attribute is invalid. The queue pair is unchanged.
     pub fn modify_qp(&mut self, _now: Time, qp: Qpn, attr: &QpAttr) -> Result<()> {
-        let result = self.qps.get_mut(qp)?.modify(attr, &mut self.resources);
+        let result = self.qps.get_mut(qp)?.modify(attr, &mut self.shared);
         self.reschedule(self.qps.slot(qp));
         result
     }
@@ -423,13 +421,13 @@ impl Nic {
         if removed.in_ack_held {
             self.ack_held.retain(|&s| s != slot);
         }
-        self.resources.keys.unbind_windows_of(qp);
-        self.resources.events.remove_qp(qp);
-        let init = removed.context.init;
-        self.resources.cqs.remove_user(init.send_cq);
-        self.resources.cqs.remove_user(init.recv_cq);
+        self.shared.keys.unbind_windows_of(qp);
+        self.shared.events.remove_qp(qp);
+        let init = removed.attrs.init;
+        self.shared.cqs.remove_user(init.send_cq);
+        self.shared.cqs.remove_user(init.recv_cq);
         if let Some(srq) = init.srq {
-            self.resources.srqs.get_mut(srq.0)?.users -= 1;
+            self.shared.srqs.get_mut(srq.0)?.users -= 1;
         }
         *self.pds.get_mut(init.pd.0)? -= 1;
         Ok(())
@@ -445,7 +443,7 @@ impl Nic {
         let queue_pair = self.qps.get_mut(qp).map_err(|error| PostError { index: 0, error })?;
         let mut result = Ok(());
         for (index, wr) in wrs.iter().enumerate() {
-            match send_validation::validate_send(queue_pair, &self.attr, &self.resources.ahs, wr, 0) {
+            match send_validation::validate_send(queue_pair, &self.attr, &self.shared.ahs, wr, 0) {
                 Ok(destination) => queue_pair.push_send(wr.clone(), destination),
                 Err(error) => {
                     result = Err(PostError { index, error });
@@ -453,7 +451,7 @@ impl Nic {
                 }
             }
         }
-        queue_pair.flush_posted(&mut self.resources);
+        queue_pair.flush_posted(&mut self.shared);
         self.reschedule(self.qps.slot(qp));
         result
     }
@@ -467,7 +465,7 @@ impl Nic {
             self.qps
                 .get(qp)
                 .and_then(|queue_pair| {
-                    send_validation::validate_send(queue_pair, &self.attr, &self.resources.ahs, wr, index)
+                    send_validation::validate_send(queue_pair, &self.attr, &self.shared.ahs, wr, index)
                 })
                 .map_err(|error| PostError { index, error })?;
         }
@@ -486,7 +484,7 @@ impl Nic {
             Ok(queue_pair) => queue_pair,
             Err(error) => return post_error(0, error),
         };
-        let state = queue_pair.context.state;
+        let state = queue_pair.attrs.state;
         if state == QpState::Reset {
             return post_error(
                 0,
@@ -513,7 +511,7 @@ impl Nic {
                 break;
             }
         }
-        queue_pair.flush_posted(&mut self.resources);
+        queue_pair.flush_posted(&mut self.shared);
         self.reschedule(self.qps.slot(qp));
         result
     }
@@ -532,12 +530,12 @@ impl Nic {
 
     /// Returns the next completion queue with an event. The event has disarmed the queue.
     pub fn poll_cq_event(&mut self) -> Option<CqId> {
-        self.resources.cqs.next_event()
+        self.shared.cqs.next_event()
     }
 
     /// Returns the next asynchronous event.
     pub fn poll_async_event(&mut self) -> Option<AsyncEvent> {
-        self.resources.events.next()
+        self.shared.events.next()
     }
 }
 
@@ -556,7 +554,7 @@ mod tests {
     fn send_window_limit_keeps_psns_unambiguous() {
         let mut config = NicConfig::new("wide", Gid([0; 16]), [0; 32]);
         config.tuning.send_window = u32::MAX;
-        let window = Nic::new(config).resources.config.tuning.send_window;
+        let window = Nic::new(config).shared.config.tuning.send_window;
         let smallest_mtu = mitra_verbs::Mtu::ALL.map(mitra_verbs::Mtu::bytes).into_iter().min().unwrap();
         assert!(2 * window / (smallest_mtu as u32) < 1 << 22);
         assert!(window >= 1 << 20);

@@ -1,6 +1,6 @@
 //! A queue pair: its state, and the transport service that handles its posts, packets and timers.
 
-pub(crate) mod context;
+pub(crate) mod attributes;
 mod local_ops;
 mod modify;
 pub(crate) mod reassembly;
@@ -21,8 +21,8 @@ use crate::Memory;
 use crate::batch_writer::BatchWriter;
 use crate::nic::completion_queues::completion;
 use crate::nic::recv_queue::RecvSource;
-use crate::nic::resources::{NicResources, Route};
-use context::QpContext;
+use crate::nic::shared_state::{Route, SharedState};
+use attributes::QpAttributes;
 use requester::{Requester, SendFailed};
 use responder::{FatalError, Responder};
 use uc_receiver::UcReceiver;
@@ -70,7 +70,7 @@ impl Service {
 /// A queue pair.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Qp {
-    pub(crate) context: QpContext,
+    pub(crate) attrs: QpAttributes,
     pub(crate) receives: RecvSource,
     service: Service,
     drain: SqDrain,
@@ -87,7 +87,7 @@ pub(crate) struct Qp {
 impl Qp {
     /// Creates a queue pair in RESET.
     pub(crate) fn new(qpn: Qpn, init: &QpInitAttr, recv_pd: PdId, receives: RecvSource) -> Qp {
-        let context = QpContext {
+        let attrs = QpAttributes {
             qpn,
             init: *init,
             recv_pd,
@@ -98,7 +98,7 @@ impl Qp {
             dest_qpn: Qpn::new(0),
         };
         Qp {
-            context,
+            attrs,
             receives,
             service: Service::new(init.qp_type),
             drain: SqDrain::NotInSqd,
@@ -118,9 +118,9 @@ impl Qp {
             Service::Ud { sender } => (Psn::new(0), sender.next_psn()),
         };
         QpStatus {
-            state: self.context.state,
-            init: self.context.init,
-            attr: QpAttr { state: None, rq_psn: None, sq_psn: None, ..self.context.attr },
+            state: self.attrs.state,
+            init: self.attrs.init,
+            attr: QpAttr { state: None, rq_psn: None, sq_psn: None, ..self.attrs.attr },
             rq_psn,
             sq_psn,
             sq_drain: self.drain,
@@ -138,9 +138,9 @@ impl Qp {
     ///
     /// `send` is the status of the oldest send, `receive` the status of the receive that is being filled, or else of the
     /// oldest one. All other work requests complete as flushed; so do these two without a status.
-    pub(crate) fn fail(&mut self, nic: &mut NicResources, send: Option<WcStatus>, receive: Option<WcStatus>) {
-        let previous_state = self.context.state;
-        self.context.state = QpState::Err;
+    pub(crate) fn fail(&mut self, nic: &mut SharedState, send: Option<WcStatus>, receive: Option<WcStatus>) {
+        let previous_state = self.attrs.state;
+        self.attrs.state = QpState::Err;
         self.drain = SqDrain::NotInSqd;
         self.fail_sends(nic, send);
         let mut status = receive.unwrap_or(WcStatus::Flushed);
@@ -159,16 +159,16 @@ impl Qp {
         match &mut self.receives {
             RecvSource::Own(_) => self.flush_receives(nic, status),
             RecvSource::Shared(_) if previous_state != QpState::Err => {
-                nic.events.raise(AsyncEvent::LastWqeReached(self.context.qpn));
+                nic.events.raise(AsyncEvent::LastWqeReached(self.attrs.qpn));
             }
             RecvSource::Shared(_) => {}
         }
     }
 
-    fn fail_sends(&mut self, nic: &mut NicResources, first: Option<WcStatus>) {
+    fn fail_sends(&mut self, nic: &mut SharedState, first: Option<WcStatus>) {
         match &mut self.service {
-            Service::Rc { requester, .. } => requester.fail(&self.context, nic, first),
-            Service::Uc { sender, .. } | Service::Ud { sender } => sender.fail(&self.context, nic, first),
+            Service::Rc { requester, .. } => requester.fail(&self.attrs, nic, first),
+            Service::Uc { sender, .. } | Service::Ud { sender } => sender.fail(&self.attrs, nic, first),
         }
     }
 
@@ -180,7 +180,7 @@ impl Qp {
     }
 
     /// Completes all receives of the own receive queue: the first with the status `first`, the others as flushed.
-    fn flush_receives(&mut self, nic: &mut NicResources, first: WcStatus) {
+    fn flush_receives(&mut self, nic: &mut SharedState, first: WcStatus) {
         let mut status = first;
         while let RecvSource::Own(queue) = &mut self.receives
             && let Some(wr) = queue.take()
@@ -190,20 +190,20 @@ impl Qp {
         }
     }
 
-    fn complete_recv(&self, nic: &mut NicResources, wr: &RecvWr, status: WcStatus) {
-        let wc = completion(wr.wr_id, status, WcOpcode::Recv, self.context.qpn);
-        nic.complete(self.context.init.recv_cq, wc, false);
+    fn complete_recv(&self, nic: &mut SharedState, wr: &RecvWr, status: WcStatus) {
+        let wc = completion(wr.wr_id, status, WcOpcode::Recv, self.attrs.qpn);
+        nic.complete(self.attrs.init.recv_cq, wc, false);
     }
 
     /// Raises the drained event if the queue pair is draining and no started request is left.
-    fn check_drained(&mut self, nic: &mut NicResources) {
+    fn check_drained(&mut self, nic: &mut SharedState) {
         let drained = match &self.service {
             Service::Rc { requester, .. } => requester.is_drained(),
             Service::Uc { sender, .. } | Service::Ud { sender } => sender.is_drained(),
         };
         if self.drain == SqDrain::Draining && drained {
             self.drain = SqDrain::Drained;
-            nic.events.raise(AsyncEvent::SqDrained(self.context.qpn));
+            nic.events.raise(AsyncEvent::SqDrained(self.attrs.qpn));
         }
     }
 
@@ -217,7 +217,7 @@ impl Qp {
 
     /// Appends a validated send to the send queue. `destination` is the destination of a datagram.
     pub(crate) fn push_send(&mut self, wr: SendWr, destination: Option<Gid>) {
-        let destination = destination.unwrap_or(self.context.dest_gid);
+        let destination = destination.unwrap_or(self.attrs.dest_gid);
         match &mut self.service {
             Service::Rc { requester, .. } => requester.push(wr),
             Service::Uc { sender, .. } | Service::Ud { sender } => sender.push(wr, destination),
@@ -225,30 +225,30 @@ impl Qp {
     }
 
     /// Flushes newly posted work requests in the states that do not execute them: sends in SQE and ERR, receives in ERR.
-    pub(crate) fn flush_posted(&mut self, nic: &mut NicResources) {
-        if matches!(self.context.state, QpState::Err | QpState::Sqe) {
+    pub(crate) fn flush_posted(&mut self, nic: &mut SharedState) {
+        if matches!(self.attrs.state, QpState::Err | QpState::Sqe) {
             self.fail_sends(nic, None);
         }
-        if self.context.state == QpState::Err {
+        if self.attrs.state == QpState::Err {
             self.flush_receives(nic, WcStatus::Flushed);
         }
     }
 
     /// Handles the failure of the oldest send: RC enters ERR, the other services enter SQE.
-    fn handle_send_failure(&mut self, nic: &mut NicResources, SendFailed(status): SendFailed) {
+    fn handle_send_failure(&mut self, nic: &mut SharedState, SendFailed(status): SendFailed) {
         match &mut self.service {
             Service::Rc { .. } => self.fail(nic, Some(status), None),
             Service::Uc { .. } | Service::Ud { .. } => {
                 self.fail_sends(nic, Some(status));
-                self.context.state = QpState::Sqe;
+                self.attrs.state = QpState::Sqe;
                 self.drain = SqDrain::NotInSqd;
             }
         }
     }
 
-    fn handle_responder_failure(&mut self, nic: &mut NicResources, error: FatalError) {
+    fn handle_responder_failure(&mut self, nic: &mut SharedState, error: FatalError) {
         if error.receive.is_none() {
-            nic.events.raise(responder::async_event(error.code, self.context.qpn));
+            nic.events.raise(responder::async_event(error.code, self.attrs.qpn));
         }
         self.fail(nic, None, error.receive);
     }
@@ -256,18 +256,18 @@ impl Qp {
     /// Handles a packet for this queue pair.
     pub(crate) fn handle_packet(
         &mut self,
-        nic: &mut NicResources,
+        nic: &mut SharedState,
         now: Time,
         route: Route,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) {
-        let ctx = &self.context;
-        if !matches!(ctx.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+        let attrs = &self.attrs;
+        if !matches!(attrs.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             nic.counters.drop_qp_state += 1;
             return;
         }
-        if route.source != ctx.dest_gid && !ctx.init.qp_type.is_datagram() {
+        if route.source != attrs.dest_gid && !attrs.init.qp_type.is_datagram() {
             nic.counters.drop_foreign_source += 1;
             return;
         }
@@ -275,28 +275,28 @@ impl Qp {
         // A failed receive of UC or UD: `Some` with the status of a receive that has not completed yet.
         let failed_recv: Option<Option<WcStatus>> = match (&mut self.service, packet.transport) {
             (Service::Rc { responder, .. }, Transport::Rc) if packet.message.is_request() => {
-                let result = responder.handle_request(ctx, receives, nic, now, packet, memory);
+                let result = responder.handle_request(attrs, receives, nic, now, packet, memory);
                 if let Err(error) = result {
                     self.handle_responder_failure(nic, error);
                 }
                 None
             }
             (Service::Rc { requester, .. }, Transport::Rc) => {
-                if ctx.state == QpState::Rtr {
+                if attrs.state == QpState::Rtr {
                     nic.counters.drop_qp_state += 1;
                     return;
                 }
-                match requester.handle_response(ctx, nic, now, packet, memory) {
+                match requester.handle_response(attrs, nic, now, packet, memory) {
                     Ok(()) => self.check_drained(nic),
                     Err(failed) => self.handle_send_failure(nic, failed),
                 }
                 None
             }
             (Service::Uc { receiver, .. }, Transport::Uc) => {
-                receiver.handle_packet(ctx, receives, nic, packet, memory).err().map(Some)
+                receiver.handle_packet(attrs, receives, nic, packet, memory).err().map(Some)
             }
             (Service::Ud { .. }, Transport::Ud(deth)) => {
-                ud_receiver::handle_packet(ctx, receives, nic, route, deth, packet, memory)
+                ud_receiver::handle_packet(attrs, receives, nic, route, deth, packet, memory)
                     .err()
                     .map(|ud_receiver::RecvFailed| None)
             }
@@ -308,16 +308,16 @@ impl Qp {
         if let Some(status) = failed_recv {
             self.fail(nic, None, status);
         }
-        if self.context.state == QpState::Rtr && !self.established {
+        if self.attrs.state == QpState::Rtr && !self.established {
             self.established = true;
-            nic.events.raise(AsyncEvent::CommunicationEstablished(self.context.qpn));
+            nic.events.raise(AsyncEvent::CommunicationEstablished(self.attrs.qpn));
         }
     }
 
-    pub(crate) fn handle_timeout(&mut self, nic: &mut NicResources, now: Time) {
+    pub(crate) fn handle_timeout(&mut self, nic: &mut SharedState, now: Time) {
         if let Service::Rc { requester, responder, .. } = &mut self.service {
             responder.handle_timeout(nic, now);
-            if let Err(failed) = requester.handle_timeout(&self.context, nic, now) {
+            if let Err(failed) = requester.handle_timeout(&self.attrs, nic, now) {
                 self.handle_send_failure(nic, failed);
             }
         }
@@ -338,7 +338,7 @@ impl Qp {
     }
 
     /// Handles an idle poll. Returns whether an acknowledgement is held back.
-    pub(crate) fn handle_idle(&mut self, nic: &NicResources, now: Time) -> bool {
+    pub(crate) fn handle_idle(&mut self, nic: &SharedState, now: Time) -> bool {
         match &mut self.service {
             Service::Rc { responder, .. } => responder.handle_idle(nic, now),
             _ => false,
@@ -347,9 +347,9 @@ impl Qp {
 
     /// Prepares to send: schedules a pending acknowledgement behind the next request, unless it is held back. Both can
     /// then leave in one system call. Returns whether an acknowledgement is held back.
-    pub(crate) fn piggyback_ack(&mut self, nic: &NicResources, now: Time) -> bool {
+    pub(crate) fn piggyback_ack(&mut self, nic: &SharedState, now: Time) -> bool {
         let Service::Rc { requester, responder, responder_first } = &mut self.service else { return false };
-        let held = requester.can_send(&self.context, nic) && responder.handle_idle(nic, now);
+        let held = requester.can_send(&self.attrs, nic) && responder.handle_idle(nic, now);
         // The request goes first because it is longer: with UDP_SEGMENT only the last datagram of a run may be shorter.
         *responder_first &= !responder.only_ack_due();
         held
@@ -362,45 +362,47 @@ impl Qp {
     }
 
     /// Returns whether the queue pair has a packet to send now.
-    pub(crate) fn can_send(&self, nic: &NicResources) -> bool {
+    pub(crate) fn can_send(&self, nic: &SharedState) -> bool {
         match &self.service {
             Service::Rc { requester, responder, .. } => {
-                responder.can_send() || requester.can_send(&self.context, nic)
+                responder.can_send() || requester.can_send(&self.attrs, nic)
             }
-            Service::Uc { sender, .. } | Service::Ud { sender } => sender.can_send(&self.context),
+            Service::Uc { sender, .. } | Service::Ud { sender } => sender.can_send(&self.attrs),
         }
     }
 
     /// Returns the destination of the next packet.
     pub(crate) fn next_destination(&self) -> Gid {
         match &self.service {
-            Service::Ud { sender } => sender.next_destination(&self.context),
-            _ => self.context.dest_gid,
+            Service::Ud { sender } => sender.next_destination(&self.attrs),
+            _ => self.attrs.dest_gid,
         }
     }
 
     /// Sends packets until there is nothing to send or the batch is full. Responder and requester take turns.
     pub(crate) fn transmit(
         &mut self,
-        nic: &mut NicResources,
+        nic: &mut SharedState,
         now: Time,
         memory: &mut dyn Memory,
         out: &mut BatchWriter<'_>,
     ) {
         let mut idle_turns = 0;
         while idle_turns < 2 {
-            let ctx = &self.context;
+            let attrs = &self.attrs;
             let sent = match &mut self.service {
                 Service::Rc { responder, responder_first: first @ true, .. } => {
                     *first = false;
-                    responder.transmit(ctx, nic, now, memory, out, PACKETS_PER_TURN).unwrap_or_else(|error| {
-                        self.handle_responder_failure(nic, error);
-                        1
-                    })
+                    responder.transmit(attrs, nic, now, memory, out, PACKETS_PER_TURN).unwrap_or_else(
+                        |error| {
+                            self.handle_responder_failure(nic, error);
+                            1
+                        },
+                    )
                 }
                 Service::Rc { requester, responder_first: first @ false, .. } => {
                     *first = true;
-                    requester.transmit(ctx, nic, now, memory, out, PACKETS_PER_TURN).unwrap_or_else(
+                    requester.transmit(attrs, nic, now, memory, out, PACKETS_PER_TURN).unwrap_or_else(
                         |failed| {
                             self.handle_send_failure(nic, failed);
                             0
@@ -408,7 +410,7 @@ impl Qp {
                     )
                 }
                 Service::Uc { sender, .. } | Service::Ud { sender } => {
-                    sender.transmit(ctx, nic, memory, out, PACKETS_PER_TURN).unwrap_or_else(|failed| {
+                    sender.transmit(attrs, nic, memory, out, PACKETS_PER_TURN).unwrap_or_else(|failed| {
                         self.handle_send_failure(nic, failed);
                         0
                     })

@@ -93,7 +93,7 @@ pub(super) struct PortUse {
 }
 
 pub(super) fn port_users() -> Vec<PortUse> {
-    let of = |user: mitra_softnic::RocePortOwner| PortUse {
+    let of = |user: mitra_softnic::RocePortUser| PortUse {
         address: if user.address.is_unspecified() {
             format!("{} (all)", user.address)
         } else {
@@ -101,7 +101,7 @@ pub(super) fn port_users() -> Vec<PortUse> {
         },
         holder: user.process(),
     };
-    mitra_softnic::roce_port_owners().into_iter().map(of).collect()
+    mitra_softnic::roce_port_users().into_iter().map(of).collect()
 }
 
 /// An RDMA device that the kernel knows.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use mitra_verbs::{Error, Gid, Limits, QpType, Qpn, Result, Time};
 use mitra_wire::{Packet, Transport};
 
-use crate::nic::resources::Route;
+use crate::nic::shared_state::Route;
 use crate::{Memory, Nic};
 
 /// The destination queue pair number of multicast packets. No queue pair has this number.
@@ -90,10 +90,10 @@ impl Nic {
     /// - [`Error::Invalid`]: the queue pair is not UD, or `group` is no multicast GID of the NIC's address family.
     /// - [`Error::Limit`]: too many groups, members of the group, or members of all groups.
     pub fn attach_mcast(&mut self, qp: Qpn, group: Gid, loopback: bool) -> Result<()> {
-        if self.qps.get(qp)?.context.init.qp_type != QpType::Ud {
+        if self.qps.get(qp)?.attrs.init.qp_type != QpType::Ud {
             return Err(Error::Invalid("only UD queue pairs can be attached to a multicast group"));
         }
-        let [group_ip, nic_ip] = [group, self.resources.config.gid].map(IpAddr::from);
+        let [group_ip, nic_ip] = [group, self.shared.config.gid].map(IpAddr::from);
         if !group_ip.is_multicast() {
             return Err(Error::Invalid(
                 "not a multicast GID; use an address in ff00::/8, or an IPv4 group as ::ffff:224.0.0.0 and up",
@@ -136,10 +136,10 @@ impl Nic {
             return;
         }
         if packet.dest_qp != MULTICAST_QPN || !self.has_mcast_members(group) {
-            self.resources.counters.drop_no_qp += 1;
+            self.shared.counters.drop_no_qp += 1;
             return;
         }
-        let from_this_nic = source == self.resources.config.gid;
+        let from_this_nic = source == self.shared.config.gid;
         let mut index = 0;
         while let Some(&Member { qpn, loopback }) = self.groups.members(group).get(index) {
             index += 1;

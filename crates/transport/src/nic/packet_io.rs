@@ -4,7 +4,7 @@ use mitra_verbs::{AsyncEvent, Gid, QpState, Qpn, Time};
 use mitra_wire::Packet;
 
 use crate::batch_writer::BatchWriter;
-use crate::nic::resources::Route;
+use crate::nic::shared_state::Route;
 use crate::{Memory, Nic, TxBatch};
 
 /// The default partition key without its membership bit. It is the only entry of the P_Key table.
@@ -17,14 +17,14 @@ impl Nic {
     /// that the specification requires.
     pub fn handle_packet(&mut self, now: Time, source: Gid, packet: &Packet<'_>, memory: &mut dyn Memory) {
         if self.accept_packet(packet) {
-            let route = Route { source, destination: self.resources.config.gid };
+            let route = Route { source, destination: self.shared.config.gid };
             self.dispatch(now, packet.dest_qp, route, packet, memory);
         }
     }
 
     /// Counts a packet. Returns false if the NIC drops it because of the link state or the partition key.
     pub(crate) fn accept_packet(&mut self, packet: &Packet<'_>) -> bool {
-        let counters = &mut self.resources.counters;
+        let counters = &mut self.shared.counters;
         counters.packets_received += 1;
         if !self.link_up {
             counters.drop_link_down += 1;
@@ -47,10 +47,10 @@ impl Nic {
         memory: &mut dyn Memory,
     ) {
         let Ok(qp) = self.qps.get_mut(qpn) else {
-            self.resources.counters.drop_no_qp += 1;
+            self.shared.counters.drop_no_qp += 1;
             return;
         };
-        qp.handle_packet(&mut self.resources, now, route, packet, memory);
+        qp.handle_packet(&mut self.shared, now, route, packet, memory);
         self.reschedule(self.qps.slot(qpn));
     }
 
@@ -60,7 +60,7 @@ impl Nic {
             if let Some(qp) = self.qps.slot_mut(slot) {
                 // The heap keeps the earliest deadline that was set. The queue pair may have a later one now.
                 if qp.deadline().is_some_and(|t| t <= now) {
-                    qp.handle_timeout(&mut self.resources, now);
+                    qp.handle_timeout(&mut self.shared, now);
                 }
                 self.reschedule(slot);
             }
@@ -74,7 +74,7 @@ impl Nic {
         while let Some(slot) = self.ack_pending.pop() {
             if let Some(qp) = self.qps.slot_mut(slot) {
                 qp.in_ack_pending = false;
-                if qp.handle_idle(&self.resources, now) && !std::mem::replace(&mut qp.in_ack_held, true) {
+                if qp.handle_idle(&self.shared, now) && !std::mem::replace(&mut qp.in_ack_held, true) {
                     self.ack_held.push(slot);
                 }
                 self.reschedule(slot);
@@ -97,7 +97,7 @@ impl Nic {
     pub fn handle_link(&mut self, up: bool) {
         if self.link_up != up {
             self.link_up = up;
-            self.resources.events.raise(if up { AsyncEvent::PortActive } else { AsyncEvent::PortError });
+            self.shared.events.raise(if up { AsyncEvent::PortActive } else { AsyncEvent::PortError });
         }
     }
 
@@ -126,14 +126,14 @@ impl Nic {
                 break;
             }
             qp.in_ready = false;
-            if qp.piggyback_ack(&self.resources, now) && !std::mem::replace(&mut qp.in_ack_held, true) {
+            if qp.piggyback_ack(&self.shared, now) && !std::mem::replace(&mut qp.in_ack_held, true) {
                 self.ack_held.push(slot);
             }
             let before = out.ends.len();
             let mut writer = BatchWriter::new(out);
-            qp.transmit(&mut self.resources, now, memory, &mut writer);
+            qp.transmit(&mut self.shared, now, memory, &mut writer);
             payload += writer.payload();
-            if out.ends.len() == before && qp.can_send(&self.resources) {
+            if out.ends.len() == before && qp.can_send(&self.shared) {
                 // The packet of the queue pair no longer fits. The queue pair keeps its place for the next batch.
                 qp.in_ready = true;
                 self.ready.push_front(slot);
@@ -141,8 +141,8 @@ impl Nic {
             }
             self.reschedule(slot);
         }
-        self.resources.counters.packets_sent += out.ends.len() as u64;
-        self.resources.counters.bytes_sent += payload;
+        self.shared.counters.packets_sent += out.ends.len() as u64;
+        self.shared.counters.bytes_sent += payload;
     }
 
     /// Returns the time at which the driver has to call [`Nic::handle_timeout`] next. That call may find nothing to do.
@@ -154,7 +154,7 @@ impl Nic {
     /// completion queues that have overflowed.
     pub(crate) fn reschedule(&mut self, slot: u32) {
         if let Some(qp) = self.qps.slot_mut(slot) {
-            if !qp.in_ready && qp.can_send(&self.resources) {
+            if !qp.in_ready && qp.can_send(&self.shared) {
                 qp.in_ready = true;
                 self.ready.push_back(slot);
             }
@@ -166,14 +166,14 @@ impl Nic {
                 self.timers.set_earlier(slot, at);
             }
         }
-        while let Some(cq) = self.resources.cqs.take_overflowed() {
-            self.resources.events.raise(AsyncEvent::CqError(cq));
+        while let Some(cq) = self.shared.cqs.take_overflowed() {
+            self.shared.events.raise(AsyncEvent::CqError(cq));
             // An overflow is rare, so that a scan over all queue pairs is acceptable.
             for (_, qp) in self.qps.iter_mut() {
-                let init = &qp.context.init;
+                let init = &qp.attrs.init;
                 // A queue pair in RESET has no work requests to complete.
-                if (init.send_cq == cq || init.recv_cq == cq) && qp.context.state != QpState::Reset {
-                    qp.fail(&mut self.resources, None, None);
+                if (init.send_cq == cq || init.recv_cq == cq) && qp.attrs.state != QpState::Reset {
+                    qp.fail(&mut self.shared, None, None);
                 }
             }
         }

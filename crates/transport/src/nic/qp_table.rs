@@ -122,7 +122,7 @@ impl QpTable {
 
     /// Stores a queue pair in the slot that the preceding `reserve` or `reserve_gsi` call chose.
     pub(crate) fn insert(&mut self, qp: Qp) {
-        let slot = match qp.context.qpn {
+        let slot = match qp.attrs.qpn {
             GSI => Some(GSI_SLOT),
             _ => self.free.pop_front(),
         };
@@ -171,14 +171,14 @@ impl QpTable {
 
     pub(crate) fn get(&self, qpn: Qpn) -> Result<&Qp> {
         match self.slots.get(self.slot(qpn) as usize) {
-            Some(Slot { qp: Some(qp), .. }) if qp.context.qpn == qpn => Ok(qp),
+            Some(Slot { qp: Some(qp), .. }) if qp.attrs.qpn == qpn => Ok(qp),
             _ => Err(no_such_qp(qpn)),
         }
     }
 
     pub(crate) fn get_mut(&mut self, qpn: Qpn) -> Result<&mut Qp> {
         let slot = self.slot(qpn);
-        self.slot_mut(slot).filter(|qp| qp.context.qpn == qpn).ok_or(no_such_qp(qpn))
+        self.slot_mut(slot).filter(|qp| qp.attrs.qpn == qpn).ok_or(no_such_qp(qpn))
     }
 
     /// Returns the queue pair in a slot.

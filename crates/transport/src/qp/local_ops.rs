@@ -2,16 +2,16 @@
 
 use mitra_verbs::{SendOp, WcStatus};
 
-use crate::nic::resources::NicResources;
-use crate::qp::context::QpContext;
+use crate::nic::shared_state::SharedState;
+use crate::qp::attributes::QpAttributes;
 
 /// Executes a window bind or a local invalidation. Returns `None` for any other operation.
 pub(crate) fn execute_local(
-    ctx: &QpContext,
-    nic: &mut NicResources,
+    attrs: &QpAttributes,
+    nic: &mut SharedState,
     op: &SendOp,
 ) -> Option<Result<(), WcStatus>> {
-    let (qpn, pd) = (ctx.qpn, ctx.init.pd);
+    let (qpn, pd) = (attrs.qpn, attrs.init.pd);
     match op {
         SendOp::BindWindow(bind) => Some(nic.keys.bind(qpn, pd, bind).map_err(|_| WcStatus::WindowBind)),
         SendOp::LocalInvalidate(key) => {

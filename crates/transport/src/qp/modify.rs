@@ -2,18 +2,18 @@
 
 use mitra_verbs::{ModifyError, QpAttr, QpAttribute, QpState, Result, SqDrain, check_modify};
 
-use super::{Qp, QpContext, Service};
+use super::{Qp, QpAttributes, Service};
 use crate::nic::recv_queue::RecvSource;
-use crate::nic::resources::NicResources;
+use crate::nic::shared_state::SharedState;
 use crate::qp::responder::Responder;
 use crate::qp::uc_receiver::UcReceiver;
 use crate::qp::unreliable_sender::UnreliableSender;
 
 impl Qp {
     /// Changes state and attributes.
-    pub(crate) fn modify(&mut self, attr: &QpAttr, nic: &mut NicResources) -> Result<()> {
-        let from = self.context.state;
-        let to = check_modify(self.context.init.qp_type, from, attr)?;
+    pub(crate) fn modify(&mut self, attr: &QpAttr, nic: &mut SharedState) -> Result<()> {
+        let from = self.attrs.state;
+        let to = check_modify(self.attrs.init.qp_type, from, attr)?;
         check_device_limits(attr, nic)?;
         if attr.max_rd_atomic == Some(0)
             && matches!(&self.service, Service::Rc { requester, .. } if requester.has_fetches())
@@ -21,16 +21,16 @@ impl Qp {
             let rule = "at least 1 while READs or atomics are posted";
             return Err(ModifyError::OutOfRange { attribute: QpAttribute::MaxRdAtomic, rule }.into());
         }
-        let ctx = &mut self.context;
-        ctx.attr.update(attr);
+        let attrs = &mut self.attrs;
+        attrs.attr.update(attr);
         if let Some(mtu) = attr.path_mtu {
-            ctx.mtu = mtu.bytes();
+            attrs.mtu = mtu.bytes();
         }
         if let Some(gid) = attr.dest_gid {
-            ctx.dest_gid = gid;
+            attrs.dest_gid = gid;
         }
         if let Some(qpn) = attr.dest_qpn {
-            ctx.dest_qpn = qpn;
+            attrs.dest_qpn = qpn;
         }
         match (from, to) {
             (_, QpState::Reset) => self.reset(nic),
@@ -44,7 +44,7 @@ impl Qp {
             (QpState::Rtr, QpState::Rts) => self.start_sending(attr),
             _ => {}
         }
-        self.context.state = to;
+        self.attrs.state = to;
         self.drain = match to {
             QpState::Sqd if from != to => SqDrain::Draining,
             QpState::Sqd => self.drain,
@@ -54,39 +54,39 @@ impl Qp {
         Ok(())
     }
 
-    fn start_receiving(&mut self, attr: &QpAttr, nic: &NicResources) {
+    fn start_receiving(&mut self, attr: &QpAttr, nic: &SharedState) {
         let psn = attr.rq_psn.unwrap_or_default();
         match &mut self.service {
             Service::Rc { responder, .. } => **responder = Responder::new(psn),
             Service::Uc { receiver, .. } => *receiver = UcReceiver::new(psn),
             // UD has no path MTU. The MTU of the port limits a datagram.
-            Service::Ud { .. } => self.context.mtu = nic.config.max_mtu.bytes(),
+            Service::Ud { .. } => self.attrs.mtu = nic.config.max_mtu.bytes(),
         }
     }
 
     fn start_sending(&mut self, attr: &QpAttr) {
         let psn = attr.sq_psn.unwrap_or_default();
         match &mut self.service {
-            Service::Rc { requester, .. } => requester.start(&self.context, psn),
+            Service::Rc { requester, .. } => requester.start(&self.attrs, psn),
             Service::Uc { sender, .. } | Service::Ud { sender } => *sender = UnreliableSender::new(psn),
         }
     }
 
     /// Returns the queue pair to RESET. Posted work requests are dropped without completion.
-    fn reset(&mut self, nic: &mut NicResources) {
+    fn reset(&mut self, nic: &mut SharedState) {
         if let RecvSource::Own(queue) = &mut self.receives {
             queue.clear();
         }
-        nic.keys.unbind_windows_of(self.context.qpn);
+        nic.keys.unbind_windows_of(self.attrs.qpn);
         let (in_ready, in_ack_pending, in_ack_held) = (self.in_ready, self.in_ack_pending, self.in_ack_held);
         let receives = self.receives.clone();
-        let QpContext { qpn, init, recv_pd, .. } = &self.context;
+        let QpAttributes { qpn, init, recv_pd, .. } = &self.attrs;
         *self = Qp { in_ready, in_ack_pending, in_ack_held, ..Qp::new(*qpn, init, *recv_pd, receives) };
     }
 }
 
 /// Checks the attributes against the limits of the device, which the state table of `check_modify` does not know.
-fn check_device_limits(attr: &QpAttr, nic: &NicResources) -> Result<(), ModifyError> {
+fn check_device_limits(attr: &QpAttr, nic: &SharedState) -> Result<(), ModifyError> {
     use QpAttribute as A;
     let limit = nic.config.limits.rd_atomic;
     let checks = [

@@ -6,9 +6,9 @@ use mitra_wire::{Message, NakCode, Packet, Reth};
 use crate::nic::completion_queues::completion;
 use crate::nic::key_table::RegionSpan;
 use crate::nic::recv_queue::RecvSource;
-use crate::nic::resources::NicResources;
+use crate::nic::shared_state::SharedState;
 use crate::opcode::{PacketPosition, immediate, invalidated_key, position};
-use crate::qp::context::QpContext;
+use crate::qp::attributes::QpAttributes;
 use crate::{Memory, scatter_gather};
 
 /// The longest message, in bytes (IBTA volume 1).
@@ -51,7 +51,7 @@ impl Reassembly {
 
     /// Checks the position of a request packet in the current message, and its payload length (IBTA volume 1, 9.7.4: opcode
     /// sequence and length validation).
-    pub(crate) fn check_packet(&self, ctx: &QpContext, packet: &Packet<'_>) -> Result<(), Refusal> {
+    pub(crate) fn check_packet(&self, attrs: &QpAttributes, packet: &Packet<'_>) -> Result<(), Refusal> {
         use Message::*;
         let continues_message = match packet.message {
             SendMiddle | SendLast | SendLastImm(_) | SendLastInv(_) => {
@@ -62,9 +62,9 @@ impl Reassembly {
         };
         let len = packet.payload.len();
         let valid_len = match position(&packet.message) {
-            PacketPosition { last: false, .. } => len == ctx.mtu,
-            PacketPosition { first: false, last: true } => (1..=ctx.mtu).contains(&len),
-            PacketPosition { first: true, last: true } => len <= ctx.mtu,
+            PacketPosition { last: false, .. } => len == attrs.mtu,
+            PacketPosition { first: false, last: true } => (1..=attrs.mtu).contains(&len),
+            PacketPosition { first: true, last: true } => len <= attrs.mtu,
         };
         if continues_message && valid_len { Ok(()) } else { Err(INVALID_REQUEST) }
     }
@@ -73,9 +73,9 @@ impl Reassembly {
     /// the memory itself failed.
     pub(crate) fn execute(
         &mut self,
-        ctx: &QpContext,
+        attrs: &QpAttributes,
         receives: &mut RecvSource,
-        nic: &mut NicResources,
+        nic: &mut SharedState,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) -> Result<(), Refusal> {
@@ -86,24 +86,24 @@ impl Reassembly {
                     return Err(INVALID_REQUEST);
                 }
                 // The first packet is refused if any byte of the message may not be written.
-                check_write(ctx, nic, va, Key(rkey), len)?;
-                self.execute_write(ctx, receives, nic, packet, memory, (va, Key(rkey), len, 0))
+                check_write(attrs, nic, va, Key(rkey), len)?;
+                self.execute_write(attrs, receives, nic, packet, memory, (va, Key(rkey), len, 0))
             }
             Message::WriteMiddle | Message::WriteLast | Message::WriteLastImm(_) => match *self {
                 Reassembly::Write { va, key, len, offset } => {
-                    self.execute_write(ctx, receives, nic, packet, memory, (va, key, len, offset))
+                    self.execute_write(attrs, receives, nic, packet, memory, (va, key, len, offset))
                 }
                 _ => Err(INVALID_REQUEST),
             },
-            _ => self.execute_send(ctx, receives, nic, packet, memory),
+            _ => self.execute_send(attrs, receives, nic, packet, memory),
         }
     }
 
     fn execute_send(
         &mut self,
-        ctx: &QpContext,
+        attrs: &QpAttributes,
         receives: &mut RecvSource,
-        nic: &mut NicResources,
+        nic: &mut SharedState,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) -> Result<(), Refusal> {
@@ -120,28 +120,28 @@ impl Reassembly {
         }
         let invalidated = invalidated_key(&packet.message);
         if let Some(key) = invalidated {
-            nic.keys.invalidate(ctx.qpn, ctx.init.pd, key).map_err(|_| ACCESS_DENIED)?;
+            nic.keys.invalidate(attrs.qpn, attrs.init.pd, key).map_err(|_| ACCESS_DENIED)?;
         }
-        scatter_gather::scatter(&nic.keys, ctx.recv_pd, &receive.sges, *offset, packet.payload, memory)
+        scatter_gather::scatter(&nic.keys, attrs.recv_pd, &receive.sges, *offset, packet.payload, memory)
             .map_err(|_| Refusal::Receive(WcStatus::LocalProtection))?;
         *offset = end;
         if last {
-            let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::Recv, ctx.qpn);
+            let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::Recv, attrs.qpn);
             wc.byte_len = end as u32;
             wc.invalidated = invalidated;
             wc.imm = immediate(&packet.message);
-            wc.src_qp = ctx.dest_qpn;
+            wc.src_qp = attrs.dest_qpn;
             *self = Reassembly::Idle;
-            nic.complete(ctx.init.recv_cq, wc, packet.solicited);
+            nic.complete(attrs.init.recv_cq, wc, packet.solicited);
         }
         Ok(())
     }
 
     fn execute_write(
         &mut self,
-        ctx: &QpContext,
+        attrs: &QpAttributes,
         receives: &mut RecvSource,
-        nic: &mut NicResources,
+        nic: &mut SharedState,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
         (va, key, len, offset): (u64, Key, u32, u32),
@@ -155,7 +155,7 @@ impl Reassembly {
             .filter(|&end| if last { end == len } else { end < len })
             .ok_or(INVALID_REQUEST)?;
         // The consumer may have revoked the rights after the first packet.
-        let span = check_write(ctx, nic, va.wrapping_add(offset.into()), key, payload_len)?;
+        let span = check_write(attrs, nic, va.wrapping_add(offset.into()), key, payload_len)?;
         let imm = immediate(&packet.message);
         if imm.is_some() && nic.peek_recv(receives).is_none() {
             return Err(Refusal::NotReady);
@@ -168,11 +168,11 @@ impl Reassembly {
         if imm.is_some()
             && let Some(receive) = nic.take_recv(receives)
         {
-            let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::RecvWithImm, ctx.qpn);
+            let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::RecvWithImm, attrs.qpn);
             wc.byte_len = len;
             wc.imm = imm;
-            wc.src_qp = ctx.dest_qpn;
-            nic.complete(ctx.init.recv_cq, wc, packet.solicited);
+            wc.src_qp = attrs.dest_qpn;
+            nic.complete(attrs.init.recv_cq, wc, packet.solicited);
         }
         *self = if last { Reassembly::Idle } else { Reassembly::Write { va, key, len, offset: end } };
         Ok(())
@@ -181,20 +181,20 @@ impl Reassembly {
 
 /// Checks a remote write and returns where to place its bytes. A write of 0 bytes needs no key and returns `None`.
 fn check_write(
-    ctx: &QpContext,
-    nic: &NicResources,
+    attrs: &QpAttributes,
+    nic: &SharedState,
     va: u64,
     key: Key,
     len: u32,
 ) -> Result<Option<RegionSpan>, Refusal> {
     // An operation that the queue pair does not permit is an invalid request. A key that does not permit it is a remote
     // access error.
-    if !ctx.access().contains(Access::REMOTE_WRITE) {
+    if !attrs.access().contains(Access::REMOTE_WRITE) {
         return Err(INVALID_REQUEST);
     }
     if len == 0 {
         return Ok(None);
     }
-    let span = nic.keys.check_remote(ctx.qpn, ctx.init.pd, key, va, len.into(), Access::REMOTE_WRITE);
+    let span = nic.keys.check_remote(attrs.qpn, attrs.init.pd, key, va, len.into(), Access::REMOTE_WRITE);
     span.map(Some).map_err(|_| ACCESS_DENIED)
 }

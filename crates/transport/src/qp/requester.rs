@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use mitra_verbs::{Psn, SendFlags, SendWr, Time, WcStatus};
 
 use crate::nic::completion_queues::completion;
-use crate::nic::resources::NicResources;
-use crate::qp::context::QpContext;
+use crate::nic::shared_state::SharedState;
+use crate::qp::attributes::QpAttributes;
 
 /// A posted send. The fields from `packets` on are valid once the request is started.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -115,10 +115,10 @@ impl Requester {
     }
 
     /// Enters RTS with the first PSN `psn`.
-    pub(crate) fn start(&mut self, ctx: &QpContext, psn: Psn) {
+    pub(crate) fn start(&mut self, attrs: &QpAttributes, psn: Psn) {
         self.next_psn = psn;
         self.first_unsent_psn = psn;
-        self.reset_retries(ctx);
+        self.reset_retries(attrs);
     }
 
     /// Returns the number of sends that are posted and not completed.
@@ -156,10 +156,10 @@ impl Requester {
     }
 
     /// Completes all requests: the front request with the status `first`, the others as flushed.
-    pub(crate) fn fail(&mut self, ctx: &QpContext, nic: &mut NicResources, first: Option<WcStatus>) {
+    pub(crate) fn fail(&mut self, attrs: &QpAttributes, nic: &mut SharedState, first: Option<WcStatus>) {
         let mut status = first.unwrap_or(WcStatus::Flushed);
         while let Some(request) = self.queue.pop_front() {
-            complete(ctx, nic, &request, status);
+            complete(attrs, nic, &request, status);
             status = WcStatus::Flushed;
         }
         let (next_psn, first_unsent_psn) = (self.next_psn, self.first_unsent_psn);
@@ -169,8 +169,8 @@ impl Requester {
     /// Handles expired timers at the time `now`.
     pub(crate) fn handle_timeout(
         &mut self,
-        ctx: &QpContext,
-        nic: &mut NicResources,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
         now: Time,
     ) -> Result<(), SendFailed> {
         if self.rnr_until.is_some_and(|t| t <= now) {
@@ -181,7 +181,7 @@ impl Requester {
             nic.counters.timeouts += 1;
             self.implied_nak_psn = None;
             self.sequence_nak_psn = None;
-            return self.retransmit(ctx);
+            return self.retransmit(attrs);
         }
         Ok(())
     }
@@ -205,44 +205,44 @@ impl Requester {
     }
 
     /// Moves the cursor back to the oldest unacknowledged packet if a retry is left (IBTA volume 1, 9.7.6).
-    fn retransmit(&mut self, ctx: &QpContext) -> Result<(), SendFailed> {
+    fn retransmit(&mut self, attrs: &QpAttributes) -> Result<(), SendFailed> {
         if self.retries_left == 0 {
             return Err(SendFailed(WcStatus::RetryExceeded));
         }
         self.retries_left -= 1;
-        self.rewind(ctx);
+        self.rewind(attrs);
         Ok(())
     }
 
-    fn rewind(&mut self, ctx: &QpContext) {
+    fn rewind(&mut self, attrs: &QpAttributes) {
         self.cursor = self.oldest_unacked();
         self.fetches.clear();
         self.retransmit_at = None;
-        self.ack_requested_cost = self.cost_at(self.cursor, ctx.mtu);
+        self.ack_requested_cost = self.cost_at(self.cursor, attrs.mtu);
     }
 
     /// Restores the retry counts after a response acknowledged something.
-    fn reset_retries(&mut self, ctx: &QpContext) {
-        self.retries_left = ctx.retry_cnt();
-        self.rnr_retries_left = ctx.rnr_retry();
+    fn reset_retries(&mut self, attrs: &QpAttributes) {
+        self.retries_left = attrs.retry_cnt();
+        self.rnr_retries_left = attrs.rnr_retry();
         self.implied_nak_psn = None;
         self.sequence_nak_psn = None;
     }
 
     /// Removes the front request and completes it if it is signalled.
-    fn complete_front(&mut self, ctx: &QpContext, nic: &mut NicResources) {
+    fn complete_front(&mut self, attrs: &QpAttributes, nic: &mut SharedState) {
         if let Some(request) = self.queue.pop_front() {
             self.head += 1;
             self.acked_packets = 0;
-            if ctx.init.sq_sig_all || request.wr.flags.contains(SendFlags::SIGNALED) {
-                complete(ctx, nic, &request, WcStatus::Success);
+            if attrs.init.sq_sig_all || request.wr.flags.contains(SendFlags::SIGNALED) {
+                complete(attrs, nic, &request, WcStatus::Success);
             }
         }
     }
 }
 
-fn complete(ctx: &QpContext, nic: &mut NicResources, request: &Request, status: WcStatus) {
-    let mut wc = completion(request.wr.wr_id, status, request.wr.op.wc_opcode(), ctx.qpn);
+fn complete(attrs: &QpAttributes, nic: &mut SharedState, request: &Request, status: WcStatus) {
+    let mut wc = completion(request.wr.wr_id, status, request.wr.op.wc_opcode(), attrs.qpn);
     wc.byte_len = request.len;
-    nic.complete(ctx.init.send_cq, wc, false);
+    nic.complete(attrs.init.send_cq, wc, false);
 }

@@ -6,9 +6,9 @@
 //! `execute` executes requests and answers duplicates. `response_queue` sends READ and atomic responses. `ack_scheduler`
 //! decides when an acknowledgement leaves. `saved_atomics` keeps the results of atomics for duplicates.
 
-mod ack_hold;
 mod ack_scheduler;
 mod execute;
+mod idle_ack_policy;
 mod response_queue;
 mod saved_atomics;
 
@@ -20,9 +20,9 @@ use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome, Transport};
 use crate::Memory;
 use crate::batch_writer::BatchWriter;
 use crate::nic::recv_queue::RecvSource;
-use crate::nic::resources::NicResources;
+use crate::nic::shared_state::SharedState;
 use crate::opcode;
-use crate::qp::context::QpContext;
+use crate::qp::attributes::QpAttributes;
 use crate::qp::reassembly::{Reassembly, Refusal};
 use ack_scheduler::AckScheduler;
 use response_queue::ResponseQueue;
@@ -121,7 +121,7 @@ impl Responder {
 
     /// Handles an idle poll, or a request that is about to leave: a pending acknowledgement becomes due or is held back.
     /// Returns whether an acknowledgement is held back.
-    pub(crate) fn handle_idle(&mut self, nic: &NicResources, now: Time) -> bool {
+    pub(crate) fn handle_idle(&mut self, nic: &SharedState, now: Time) -> bool {
         self.acks.handle_idle(&nic.config.tuning, now)
     }
 
@@ -130,14 +130,14 @@ impl Responder {
         self.acks.flush();
     }
 
-    pub(crate) fn handle_timeout(&mut self, nic: &NicResources, now: Time) {
+    pub(crate) fn handle_timeout(&mut self, nic: &SharedState, now: Time) {
         self.acks.handle_timeout(now);
         if self.responses_paused_until.is_some_and(|t| t <= now) {
             self.renew_response_credit(nic);
         }
     }
 
-    fn renew_response_credit(&mut self, nic: &NicResources) {
+    fn renew_response_credit(&mut self, nic: &SharedState) {
         self.response_credit = nic.config.tuning.send_window.max(1);
         self.responses_paused_until = None;
     }
@@ -182,9 +182,9 @@ impl Responder {
     /// Handles a request packet.
     pub(crate) fn handle_request(
         &mut self,
-        ctx: &QpContext,
+        attrs: &QpAttributes,
         receives: &mut RecvSource,
-        nic: &mut NicResources,
+        nic: &mut SharedState,
         now: Time,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
@@ -202,11 +202,11 @@ impl Responder {
                 return Ok(());
             }
             _ => {
-                self.handle_duplicate(ctx, nic, packet);
+                self.handle_duplicate(attrs, nic, packet);
                 return Ok(());
             }
         }
-        match self.execute(ctx, receives, nic, now, packet, memory) {
+        match self.execute(attrs, receives, nic, now, packet, memory) {
             Ok(psns) => {
                 self.expected_psn = self.expected_psn.add(psns);
                 self.executed_psns += u64::from(psns);
@@ -220,7 +220,7 @@ impl Responder {
             }
             Err(Refusal::NotReady) => {
                 self.sequence_nak_suppressed = true;
-                self.queue_nak(Syndrome::RnrNak { timer: ctx.min_rnr_timer() });
+                self.queue_nak(Syndrome::RnrNak { timer: attrs.min_rnr_timer() });
                 Ok(())
             }
             Err(Refusal::Nak(code)) => {
@@ -292,8 +292,8 @@ impl Responder {
     /// Sends up to `max_packets` packets and returns their number.
     pub(crate) fn transmit(
         &mut self,
-        ctx: &QpContext,
-        nic: &mut NicResources,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
         now: Time,
         memory: &mut dyn Memory,
         out: &mut BatchWriter<'_>,
@@ -303,7 +303,7 @@ impl Responder {
             return Ok(0);
         }
         let credit = &mut self.response_credit;
-        let mut n = match self.responses.transmit(ctx, nic, memory, out, max_packets, credit) {
+        let mut n = match self.responses.transmit(attrs, nic, memory, out, max_packets, credit) {
             Ok(n) => n,
             Err((psn, code)) => {
                 self.responses.clear();
@@ -335,7 +335,7 @@ impl Responder {
         };
         self.acks.clear();
         let message = Message::Ack(Aeth { syndrome, msn: self.msn });
-        let packet = Packet::new(Transport::Rc, ctx.dest_qpn, psn, message, &[]);
+        let packet = Packet::new(Transport::Rc, attrs.dest_qpn, psn, message, &[]);
         out.append_headers(&Packet { mig_req: true, ..packet });
         n += 1;
         self.pending_fatal.take().map_or(Ok(n), Err)

@@ -5,8 +5,8 @@ use mitra_verbs::{
 };
 
 use crate::nic::handle_table::HandleTable;
-use crate::nic::resources::AddressHandle;
-use crate::qp::{Qp, QpContext};
+use crate::nic::shared_state::AddressHandle;
+use crate::qp::{Qp, QpAttributes};
 
 fn check_limit(attribute: &'static str, requested: u64, limit: u64) -> Result<()> {
     if requested > limit { Err(Error::Limit { attribute, requested, limit }) } else { Ok(()) }
@@ -22,22 +22,27 @@ pub(crate) fn validate_send(
     wr: &SendWr,
     preceding: usize,
 ) -> Result<Option<Gid>> {
-    let ctx = &qp.context;
-    if matches!(ctx.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+    let attrs = &qp.attrs;
+    if matches!(attrs.state, QpState::Reset | QpState::Init | QpState::Rtr) {
         let needs = "Rts, Sqd, Sqe or Err";
-        return Err(Error::WrongState { call: "post_send", qpn: ctx.qpn, needs, state: ctx.state });
+        return Err(Error::WrongState { call: "post_send", qpn: attrs.qpn, needs, state: attrs.state });
     }
-    check_operation(ctx, &device.limits, &device.capabilities, wr)?;
-    let depth = ctx.init.cap.send_wrs;
+    check_operation(attrs, &device.limits, &device.capabilities, wr)?;
+    let depth = attrs.init.cap.send_wrs;
     if qp.outstanding_sends() + preceding >= depth as usize {
-        return Err(Error::QueueFull { queue: "send queue", qpn: ctx.qpn, depth });
+        return Err(Error::QueueFull { queue: "send queue", qpn: attrs.qpn, depth });
     }
-    destination(ctx, ahs, wr)
+    destination(attrs, ahs, wr)
 }
 
 /// Checks the operation and its local data against the transport service, the queue pair's attributes and the limits.
-fn check_operation(ctx: &QpContext, limits: &Limits, capabilities: &Capabilities, wr: &SendWr) -> Result<()> {
-    let qp_type = ctx.init.qp_type;
+fn check_operation(
+    attrs: &QpAttributes,
+    limits: &Limits,
+    capabilities: &Capabilities,
+    wr: &SendWr,
+) -> Result<()> {
+    let qp_type = attrs.init.qp_type;
     let fetches = wr.op.is_read_or_atomic();
     let local = matches!(wr.op, SendOp::BindWindow(_) | SendOp::LocalInvalidate(_));
     match qp_type {
@@ -65,7 +70,7 @@ fn check_operation(ctx: &QpContext, limits: &Limits, capabilities: &Capabilities
             "binding or invalidating a window takes no data; leave `SendWr::data` empty",
         ));
     }
-    if fetches && ctx.max_rd_atomic() == 0 {
+    if fetches && attrs.max_rd_atomic() == 0 {
         return Err(Error::Invalid("READ and atomics need a `max_rd_atomic` of at least 1"));
     }
     match &wr.data {
@@ -73,7 +78,7 @@ fn check_operation(ctx: &QpContext, limits: &Limits, capabilities: &Capabilities
             return Err(Error::Invalid("READ and atomics cannot use inline data; use registered memory"));
         }
         Data::Inline(bytes) => {
-            check_limit("bytes of inline data", bytes.len() as u64, ctx.init.cap.inline.into())?
+            check_limit("bytes of inline data", bytes.len() as u64, attrs.init.cap.inline.into())?
         }
         Data::Sges(sges) if wr.op.is_atomic() => {
             if sges.len() != 1 || sges[0].len != 8 {
@@ -81,20 +86,20 @@ fn check_operation(ctx: &QpContext, limits: &Limits, capabilities: &Capabilities
             }
         }
         Data::Sges(sges) => {
-            check_limit("gather entries of a send", sges.len() as u64, ctx.init.cap.send_sges.into())?
+            check_limit("gather entries of a send", sges.len() as u64, attrs.init.cap.send_sges.into())?
         }
     }
     if qp_type.is_datagram() {
-        check_limit("bytes of a datagram", wr.data.len(), ctx.mtu as u64)?;
+        check_limit("bytes of a datagram", wr.data.len(), attrs.mtu as u64)?;
     }
     check_limit("bytes of a message", wr.data.len(), limits.message_bytes.into())
 }
 
 /// Returns the destination of a datagram, or `None` for a send of a connected service.
-fn destination(ctx: &QpContext, ahs: &HandleTable<AddressHandle>, wr: &SendWr) -> Result<Option<Gid>> {
+fn destination(attrs: &QpAttributes, ahs: &HandleTable<AddressHandle>, wr: &SendWr) -> Result<Option<Gid>> {
     let Some(to) = wr.ud else { return Ok(None) };
     let ah = ahs.get(to.ah.0)?;
-    if ah.pd != ctx.init.pd {
+    if ah.pd != attrs.init.pd {
         return Err(Error::Invalid("the address handle belongs to another protection domain"));
     }
     Ok(Some(ah.destination))

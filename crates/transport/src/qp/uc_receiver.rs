@@ -5,9 +5,9 @@ use mitra_wire::Packet;
 
 use crate::Memory;
 use crate::nic::recv_queue::RecvSource;
-use crate::nic::resources::NicResources;
+use crate::nic::shared_state::SharedState;
 use crate::opcode;
-use crate::qp::context::QpContext;
+use crate::qp::attributes::QpAttributes;
 use crate::qp::reassembly::{Reassembly, Refusal};
 
 /// The receiver of an unreliable connection.
@@ -37,9 +37,9 @@ impl UcReceiver {
     /// The status of a receive whose memory may not be written. The queue pair enters ERR.
     pub(crate) fn handle_packet(
         &mut self,
-        ctx: &QpContext,
+        attrs: &QpAttributes,
         receives: &mut RecvSource,
-        nic: &mut NicResources,
+        nic: &mut SharedState,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) -> Result<(), WcStatus> {
@@ -52,8 +52,8 @@ impl UcReceiver {
         }
         let result = self
             .reassembly
-            .check_packet(ctx, packet)
-            .and_then(|()| self.reassembly.execute(ctx, receives, nic, packet, memory));
+            .check_packet(attrs, packet)
+            .and_then(|()| self.reassembly.execute(attrs, receives, nic, packet, memory));
         match result {
             Ok(()) => {
                 nic.counters.bytes_received += packet.payload.len() as u64;
@@ -72,7 +72,7 @@ impl UcReceiver {
     }
 
     /// Drops the unfinished message and returns its receive to the queue for the next message.
-    fn drop_message(&mut self, receives: &mut RecvSource, nic: &mut NicResources) {
+    fn drop_message(&mut self, receives: &mut RecvSource, nic: &mut SharedState) {
         if let Some(receive) = self.reassembly.take_recv() {
             nic.return_recv(receives, receive);
         }

@@ -7,9 +7,9 @@ use mitra_wire::{Deth, Packet};
 
 use crate::nic::completion_queues::completion;
 use crate::nic::recv_queue::RecvSource;
-use crate::nic::resources::{NicResources, Route};
+use crate::nic::shared_state::{Route, SharedState};
 use crate::opcode;
-use crate::qp::context::QpContext;
+use crate::qp::attributes::QpAttributes;
 use crate::{Memory, scatter_gather};
 
 /// The bytes before the message in the receive buffer of a datagram. They hold the addresses of sender and receiver
@@ -22,15 +22,15 @@ pub(crate) struct RecvFailed;
 
 /// Handles a packet. A packet that has a wrong Q_Key, or that finds no receive or one that is too short, is dropped.
 pub(crate) fn handle_packet(
-    ctx: &QpContext,
+    attrs: &QpAttributes,
     receives: &mut RecvSource,
-    nic: &mut NicResources,
+    nic: &mut SharedState,
     route: Route,
     deth: Deth,
     packet: &Packet<'_>,
     memory: &mut dyn Memory,
 ) -> Result<(), RecvFailed> {
-    if ctx.attr.qkey != Some(deth.qkey) {
+    if attrs.attr.qkey != Some(deth.qkey) {
         nic.counters.drop_qkey += 1;
         return Ok(());
     }
@@ -44,24 +44,24 @@ pub(crate) fn handle_packet(
         return Ok(());
     }
     let grh = grh_area(route, packet);
-    let (pd, sges) = (ctx.recv_pd, &receive.sges);
+    let (pd, sges) = (attrs.recv_pd, &receive.sges);
     let placed = scatter_gather::scatter(&nic.keys, pd, sges, 0, &grh, memory)
         .and_then(|()| scatter_gather::scatter(&nic.keys, pd, sges, GRH_LEN as u64, packet.payload, memory));
     // A receive with an error is removed too. Otherwise a shared receive queue would offer it to another queue pair, which
     // would then fail as well.
     if let Some(receive) = nic.take_recv(receives) {
         if placed.is_err() {
-            let wc = completion(receive.wr_id, WcStatus::LocalProtection, WcOpcode::Recv, ctx.qpn);
-            nic.complete(ctx.init.recv_cq, wc, false);
+            let wc = completion(receive.wr_id, WcStatus::LocalProtection, WcOpcode::Recv, attrs.qpn);
+            nic.complete(attrs.init.recv_cq, wc, false);
             return Err(RecvFailed);
         }
-        let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::Recv, ctx.qpn);
+        let mut wc = completion(receive.wr_id, WcStatus::Success, WcOpcode::Recv, attrs.qpn);
         wc.byte_len = total as u32;
         wc.src_qp = deth.src_qp;
         wc.imm = opcode::immediate(&packet.message);
         nic.counters.bytes_received += packet.payload.len() as u64;
         nic.counters.messages_executed += 1;
-        nic.complete(ctx.init.recv_cq, wc, packet.solicited);
+        nic.complete(attrs.init.recv_cq, wc, packet.solicited);
     }
     Ok(())
 }

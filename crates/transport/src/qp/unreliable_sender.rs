@@ -8,9 +8,9 @@ use mitra_wire::{Deth, Packet, Qpn, Transport};
 use crate::Memory;
 use crate::batch_writer::BatchWriter;
 use crate::nic::completion_queues::completion;
-use crate::nic::resources::NicResources;
+use crate::nic::shared_state::SharedState;
 use crate::opcode::data_message;
-use crate::qp::context::QpContext;
+use crate::qp::attributes::QpAttributes;
 use crate::qp::local_ops::execute_local;
 use crate::qp::requester::SendFailed;
 use crate::scatter_gather;
@@ -56,8 +56,8 @@ impl UnreliableSender {
         self.sent_packets == 0
     }
 
-    pub(crate) fn can_send(&self, ctx: &QpContext) -> bool {
-        match ctx.state {
+    pub(crate) fn can_send(&self, attrs: &QpAttributes) -> bool {
+        match attrs.state {
             QpState::Rts => !self.queue.is_empty(),
             QpState::Sqd => self.sent_packets > 0,
             _ => false,
@@ -65,15 +65,15 @@ impl UnreliableSender {
     }
 
     /// Returns the destination of the next packet.
-    pub(crate) fn next_destination(&self, ctx: &QpContext) -> Gid {
-        self.queue.front().map_or(ctx.dest_gid, |request| request.destination)
+    pub(crate) fn next_destination(&self, attrs: &QpAttributes) -> Gid {
+        self.queue.front().map_or(attrs.dest_gid, |request| request.destination)
     }
 
     /// Completes all sends: the oldest with the status `first`, the others as flushed.
-    pub(crate) fn fail(&mut self, ctx: &QpContext, nic: &mut NicResources, first: Option<WcStatus>) {
+    pub(crate) fn fail(&mut self, attrs: &QpAttributes, nic: &mut SharedState, first: Option<WcStatus>) {
         let mut status = first.unwrap_or(WcStatus::Flushed);
         while let Some(request) = self.queue.pop_front() {
-            complete(ctx, nic, &request.wr, status);
+            complete(attrs, nic, &request.wr, status);
             status = WcStatus::Flushed;
         }
         self.sent_packets = 0;
@@ -82,30 +82,30 @@ impl UnreliableSender {
     /// Sends up to `max_packets` packets to the destination of the batch and returns their number.
     pub(crate) fn transmit(
         &mut self,
-        ctx: &QpContext,
-        nic: &mut NicResources,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
         memory: &mut dyn Memory,
         out: &mut BatchWriter<'_>,
         max_packets: usize,
     ) -> Result<usize, SendFailed> {
         let mut n = 0;
-        while n < max_packets && self.can_send(ctx) && out.has_room(ctx.mtu) {
+        while n < max_packets && self.can_send(attrs) && out.has_room(attrs.mtu) {
             let Some(Request { wr, destination }) = self.queue.front() else { break };
             if *destination != out.destination() {
                 break;
             }
             // UC supports the local operations as RC does (IBTA volume 1, table 38).
-            if let Some(result) = execute_local(ctx, nic, &wr.op) {
+            if let Some(result) = execute_local(attrs, nic, &wr.op) {
                 result.map_err(SendFailed)?;
-                self.complete_front(ctx, nic);
+                self.complete_front(attrs, nic);
                 continue;
             }
             let len = wr.data.len() as usize;
-            let packets = len.div_ceil(ctx.mtu).max(1) as u32;
+            let packets = len.div_ceil(attrs.mtu).max(1) as u32;
             let (index, last) = (self.sent_packets, self.sent_packets + 1 == packets);
-            let offset = index as usize * ctx.mtu;
-            let payload = (len - offset).min(ctx.mtu);
-            let (transport, dest_qp) = transport_and_dest_qp(ctx, wr);
+            let offset = index as usize * attrs.mtu;
+            let payload = (len - offset).min(attrs.mtu);
+            let (transport, dest_qp) = transport_and_dest_qp(attrs, wr);
             let message = data_message(&wr.op, index, packets, len as u32);
             let packet = Packet {
                 solicited: last && wr.flags.contains(SendFlags::SOLICITED),
@@ -113,45 +113,45 @@ impl UnreliableSender {
                 ..Packet::new(transport, dest_qp, self.next_psn, message, &[])
             };
             out.append(&packet, payload, |bytes| {
-                scatter_gather::gather(&nic.keys, ctx.init.pd, &wr.data, offset as u64, bytes, memory)
+                scatter_gather::gather(&nic.keys, attrs.init.pd, &wr.data, offset as u64, bytes, memory)
             })
             .map_err(|_| SendFailed(WcStatus::LocalProtection))?;
             n += 1;
             self.next_psn = self.next_psn.next();
             self.sent_packets += 1;
             if last {
-                self.complete_front(ctx, nic);
+                self.complete_front(attrs, nic);
             }
         }
         Ok(n)
     }
 
     /// Removes the front request and completes it if it is signalled.
-    fn complete_front(&mut self, ctx: &QpContext, nic: &mut NicResources) {
+    fn complete_front(&mut self, attrs: &QpAttributes, nic: &mut SharedState) {
         self.sent_packets = 0;
         if let Some(Request { wr, .. }) = self.queue.pop_front()
-            && (ctx.init.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED))
+            && (attrs.init.sq_sig_all || wr.flags.contains(SendFlags::SIGNALED))
         {
-            complete(ctx, nic, &wr, WcStatus::Success);
+            complete(attrs, nic, &wr, WcStatus::Success);
         }
     }
 }
 
 /// Returns the transport header and the destination queue pair of a send.
-fn transport_and_dest_qp(ctx: &QpContext, wr: &SendWr) -> (Transport, Qpn) {
+fn transport_and_dest_qp(attrs: &QpAttributes, wr: &SendWr) -> (Transport, Qpn) {
     match wr.ud {
-        Some(to) if ctx.init.qp_type.is_datagram() => {
+        Some(to) if attrs.init.qp_type.is_datagram() => {
             // A Q_Key with the top bit set stands for the Q_Key of the sending queue pair (IBTA volume 1, 10.2.5).
             let uses_own_qkey = to.qkey & 1 << 31 != 0;
-            let qkey = if uses_own_qkey { ctx.attr.qkey.unwrap_or_default() } else { to.qkey };
-            (Transport::Ud(Deth { qkey, src_qp: ctx.qpn }), to.qpn)
+            let qkey = if uses_own_qkey { attrs.attr.qkey.unwrap_or_default() } else { to.qkey };
+            (Transport::Ud(Deth { qkey, src_qp: attrs.qpn }), to.qpn)
         }
-        _ => (Transport::Uc, ctx.dest_qpn),
+        _ => (Transport::Uc, attrs.dest_qpn),
     }
 }
 
-fn complete(ctx: &QpContext, nic: &mut NicResources, wr: &SendWr, status: WcStatus) {
-    let mut wc = completion(wr.wr_id, status, wr.op.wc_opcode(), ctx.qpn);
+fn complete(attrs: &QpAttributes, nic: &mut SharedState, wr: &SendWr, status: WcStatus) {
+    let mut wc = completion(wr.wr_id, status, wr.op.wc_opcode(), attrs.qpn);
     wc.byte_len = wr.data.len() as u32;
-    nic.complete(ctx.init.send_cq, wc, false);
+    nic.complete(attrs.init.send_cq, wc, false);
 }

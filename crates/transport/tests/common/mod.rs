@@ -466,3 +466,29 @@ pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
 pub fn statuses(wcs: &[Wc]) -> Vec<(u64, WcStatus)> {
     wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }
+
+/// Returns a signalled WRITE of `len` bytes from offset `at` of node 0 to the same offset of node 1.
+pub fn write(p: &NicPair, wr_id: u64, at: u64, len: u32) -> SendWr {
+    SendWr::new(wr_id, SendOp::Write(p.remote(at)), Data::sge(p.sge(0, at, len)))
+}
+
+/// Returns a signalled READ of `len` bytes from offset `at` of node 1 to the same offset of node 0.
+pub fn read(p: &NicPair, wr_id: u64, at: u64, len: u32) -> SendWr {
+    SendWr::new(wr_id, SendOp::Read(p.remote(at)), Data::sge(p.sge(0, at, len)))
+}
+
+/// Delivers to node `to` all packets that its peer can send now, without idle polls. Returns the number of packets.
+pub fn deliver(p: &mut NicPair, to: usize) -> usize {
+    let mut batch = TxBatch::new();
+    let mut delivered = 0;
+    loop {
+        let from = &mut p.nodes[1 - to];
+        if !from.nic.poll_transmit(p.now, &mut from.memory, &mut batch) {
+            return delivered;
+        }
+        for datagram in batch.datagrams() {
+            delivered += 1;
+            p.inject(to, &Packet::parse(&datagram[..datagram.len() - 4]).unwrap());
+        }
+    }
+}

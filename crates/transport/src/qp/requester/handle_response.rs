@@ -4,8 +4,8 @@ use mitra_verbs::{Psn, RnrTimer, Time, WcStatus};
 use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome};
 
 use super::{Requester, SendFailed};
-use crate::nic::resources::NicResources;
-use crate::qp::context::QpContext;
+use crate::nic::shared_state::SharedState;
+use crate::qp::attributes::QpAttributes;
 use crate::{Memory, scatter_gather};
 
 /// The value of `rnr_retry` that means an unlimited number of RNR retries (IBTA volume 1, 9.7.5).
@@ -15,8 +15,8 @@ impl Requester {
     /// Handles a response packet.
     pub(crate) fn handle_response(
         &mut self,
-        ctx: &QpContext,
-        nic: &mut NicResources,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
         now: Time,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
@@ -26,11 +26,11 @@ impl Requester {
             return Ok(());
         }
         match packet.message {
-            Message::Ack(Aeth { syndrome, .. }) => self.handle_ack(ctx, nic, now, packet.psn, syndrome)?,
+            Message::Ack(Aeth { syndrome, .. }) => self.handle_ack(attrs, nic, now, packet.psn, syndrome)?,
             Message::AtomicAck(_, value) => {
-                self.handle_fetch_response(ctx, nic, now, packet, memory, Some(value))?;
+                self.handle_fetch_response(attrs, nic, now, packet, memory, Some(value))?;
             }
-            _ => self.handle_fetch_response(ctx, nic, now, packet, memory, None)?,
+            _ => self.handle_fetch_response(attrs, nic, now, packet, memory, None)?,
         }
         match self.local_error {
             Some((position, status)) if position == self.head => Err(SendFailed(status)),
@@ -51,8 +51,8 @@ impl Requester {
 
     fn handle_ack(
         &mut self,
-        ctx: &QpContext,
-        nic: &mut NicResources,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
         now: Time,
         psn: Psn,
         syndrome: Syndrome,
@@ -63,15 +63,19 @@ impl Requester {
             nic.counters.drop_stale_response += 1;
             return Ok(());
         }
-        if !self.acknowledge(ctx, nic, now, end) {
-            return self.handle_implied_nak(ctx, nic);
+        if !self.acknowledge(attrs, nic, now, end) {
+            return self.handle_implied_nak(attrs, nic);
         }
         let status = match syndrome {
             Syndrome::RnrNak { timer } => {
                 nic.counters.rnr_naks_received += 1;
                 // The requester sends nothing during an RNR wait. An RNR NAK that arrives then is a copy, or answers a
                 // copy of the request.
-                return if self.rnr_until.is_some() { Ok(()) } else { self.handle_rnr_nak(ctx, now, timer) };
+                return if self.rnr_until.is_some() {
+                    Ok(())
+                } else {
+                    self.handle_rnr_nak(attrs, now, timer)
+                };
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 nic.counters.sequence_naks_received += 1;
@@ -81,7 +85,7 @@ impl Requester {
                     return Ok(());
                 }
                 self.sequence_nak_psn = Some(psn);
-                return self.retransmit(ctx);
+                return self.retransmit(attrs);
             }
             Syndrome::Nak(NakCode::InvalidRequest) => WcStatus::RemoteInvalidRequest,
             Syndrome::Nak(NakCode::RemoteAccess) => WcStatus::RemoteAccess,
@@ -95,8 +99,8 @@ impl Requester {
     /// Handles a response packet of a READ or an atomic. `value` is the old value of an atomic's word.
     fn handle_fetch_response(
         &mut self,
-        ctx: &QpContext,
-        nic: &mut NicResources,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
         now: Time,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
@@ -111,9 +115,9 @@ impl Requester {
             nic.counters.drop_stale_response += 1;
             return Ok(());
         }
-        self.acknowledge(ctx, nic, now, packet.psn);
+        self.acknowledge(attrs, nic, now, packet.psn);
         if self.oldest_unacked_psn() != packet.psn {
-            return self.handle_implied_nak(ctx, nic);
+            return self.handle_implied_nak(attrs, nic);
         }
         // `is_outstanding` has checked that the front request is started.
         let Some(front) = self.queue.front() else { return Ok(()) };
@@ -121,23 +125,23 @@ impl Requester {
         if !front.wr.op.is_read_or_atomic() || is_atomic != value.is_some() {
             return Err(SendFailed(WcStatus::BadResponse));
         }
-        let offset = u64::from(self.acked_packets) * ctx.mtu as u64;
+        let offset = u64::from(self.acked_packets) * attrs.mtu as u64;
         let old_value = value.unwrap_or_default().to_ne_bytes();
         let data = if is_atomic { &old_value[..] } else { packet.payload };
-        if data.len() as u64 != (u64::from(front.len) - offset).min(ctx.mtu as u64) {
+        if data.len() as u64 != (u64::from(front.len) - offset).min(attrs.mtu as u64) {
             return Err(SendFailed(WcStatus::BadResponse));
         }
         let mitra_verbs::Data::Sges(sges) = &front.wr.data else {
             return Err(SendFailed(WcStatus::LocalQpOperation));
         };
-        scatter_gather::scatter(&nic.keys, ctx.init.pd, sges, offset, data, memory)
+        scatter_gather::scatter(&nic.keys, attrs.init.pd, sges, offset, data, memory)
             .map_err(|_| SendFailed(WcStatus::LocalProtection))?;
         nic.counters.bytes_received += data.len() as u64;
         self.acked_packets += 1;
         if self.acked_packets == front.packets {
-            self.complete_front(ctx, nic);
+            self.complete_front(attrs, nic);
         }
-        self.after_progress(ctx, now);
+        self.after_progress(attrs, now);
         Ok(())
     }
 
@@ -145,7 +149,7 @@ impl Requester {
     ///
     /// An acknowledgement does not answer a READ or an atomic. The call returns false if one stands before `end`, because
     /// its response must then have been lost (IBTA volume 1, 9.7.6).
-    fn acknowledge(&mut self, ctx: &QpContext, nic: &mut NicResources, now: Time, end: Psn) -> bool {
+    fn acknowledge(&mut self, attrs: &QpAttributes, nic: &mut SharedState, now: Time, end: Psn) -> bool {
         let mut progress = false;
         let mut reached_end = true;
         while self.oldest_unacked_psn() != end {
@@ -158,18 +162,18 @@ impl Requester {
             progress = true;
             self.acked_packets += end.distance(unacked).min(front.packets - self.acked_packets);
             if self.acked_packets == front.packets {
-                self.complete_front(ctx, nic);
+                self.complete_front(attrs, nic);
             }
         }
         if progress {
-            self.after_progress(ctx, now);
+            self.after_progress(attrs, now);
         }
         reached_end
     }
 
     /// Updates retries, outstanding fetches, cursor and timer after the oldest unacknowledged PSN has advanced.
-    fn after_progress(&mut self, ctx: &QpContext, now: Time) {
-        self.reset_retries(ctx);
+    fn after_progress(&mut self, attrs: &QpAttributes, now: Time) {
+        self.reset_retries(attrs);
         let unacked = self.oldest_unacked_psn();
         while self.fetches.front().is_some_and(|fetch| !fetch.end.is_after(unacked)) {
             self.fetches.pop_front();
@@ -180,32 +184,32 @@ impl Requester {
             self.cursor = oldest;
         }
         let in_flight = self.cursor > oldest;
-        let timeout = ctx.local_ack_timeout().filter(|_| in_flight);
+        let timeout = attrs.local_ack_timeout().filter(|_| in_flight);
         self.retransmit_at = timeout.map(|timeout| now + timeout);
     }
 
     /// Handles an implied NAK: a response has shown the loss of the response of an earlier READ or atomic. The requester
     /// retransmits once per PSN.
-    fn handle_implied_nak(&mut self, ctx: &QpContext, nic: &mut NicResources) -> Result<(), SendFailed> {
+    fn handle_implied_nak(&mut self, attrs: &QpAttributes, nic: &mut SharedState) -> Result<(), SendFailed> {
         let unacked = self.oldest_unacked_psn();
         if self.implied_nak_psn == Some(unacked) {
             return Ok(());
         }
         nic.counters.implied_naks += 1;
         self.implied_nak_psn = Some(unacked);
-        self.retransmit(ctx)
+        self.retransmit(attrs)
     }
 
-    fn handle_rnr_nak(&mut self, ctx: &QpContext, now: Time, timer: u8) -> Result<(), SendFailed> {
-        if ctx.rnr_retry() != UNLIMITED_RNR_RETRIES {
+    fn handle_rnr_nak(&mut self, attrs: &QpAttributes, now: Time, timer: u8) -> Result<(), SendFailed> {
+        if attrs.rnr_retry() != UNLIMITED_RNR_RETRIES {
             if self.rnr_retries_left == 0 {
                 return Err(SendFailed(WcStatus::RnrRetryExceeded));
             }
             self.rnr_retries_left -= 1;
         }
-        self.rewind(ctx);
+        self.rewind(attrs);
         // The NAK shows that the peer is alive, so only the RNR retry count limits the wait.
-        self.retries_left = ctx.retry_cnt();
+        self.retries_left = attrs.retry_cnt();
         self.sequence_nak_psn = None;
         self.rnr_until = Some(now + RnrTimer::from_code(timer).as_duration());
         Ok(())

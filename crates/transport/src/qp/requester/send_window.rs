@@ -6,8 +6,8 @@
 use mitra_verbs::Psn;
 
 use super::{Cursor, OutstandingFetch, Request, Requester};
-use crate::nic::resources::NicResources;
-use crate::qp::context::QpContext;
+use crate::nic::shared_state::SharedState;
+use crate::qp::attributes::QpAttributes;
 
 /// The cost of a packet in bytes in addition to its payload, because a small packet uses receive buffer memory too.
 pub(super) const PACKET_COST: u64 = 256;
@@ -35,18 +35,19 @@ impl Requester {
     }
 
     /// Returns whether the window has room for one more packet of a SEND or WRITE.
-    pub(super) fn has_send_room(&self, ctx: &QpContext, nic: &NicResources) -> bool {
-        let sent = self.cost_at(self.cursor, ctx.mtu);
-        let in_flight = sent.saturating_sub(self.cost_at(self.oldest_unacked(), ctx.mtu));
+    pub(super) fn has_send_room(&self, attrs: &QpAttributes, nic: &SharedState) -> bool {
+        let sent = self.cost_at(self.cursor, attrs.mtu);
+        let in_flight = sent.saturating_sub(self.cost_at(self.oldest_unacked(), attrs.mtu));
         // One packet may always be in flight, so that a small window does not stop the requester.
-        in_flight == 0 || in_flight + ctx.mtu as u64 + PACKET_COST <= u64::from(nic.config.tuning.send_window)
+        in_flight == 0
+            || in_flight + attrs.mtu as u64 + PACKET_COST <= u64::from(nic.config.tuning.send_window)
     }
 
     /// Returns whether the READ window has room for the READ request packet at the cursor.
-    pub(super) fn has_read_room(&self, ctx: &QpContext, nic: &NicResources, request: &Request) -> bool {
-        let requested = u64::from(self.read_packets(ctx, nic, request)) * ctx.mtu as u64;
+    pub(super) fn has_read_room(&self, attrs: &QpAttributes, nic: &SharedState, request: &Request) -> bool {
+        let requested = u64::from(self.read_packets(attrs, nic, request)) * attrs.mtu as u64;
         self.fetches.is_empty()
-            || self.read_bytes_in_flight(ctx.mtu) + requested <= u64::from(nic.config.tuning.send_window)
+            || self.read_bytes_in_flight(attrs.mtu) + requested <= u64::from(nic.config.tuning.send_window)
     }
 
     /// Returns the requested READ bytes that have not arrived.
@@ -62,17 +63,17 @@ impl Requester {
     /// A requester cannot hold back responses, so it splits a READ into chunks that fit the window. A retransmitted request
     /// packet ends where the original one ended, even if `max_rd_atomic` has changed since: a duplicate READ may request
     /// only a part of the original one (IBTA volume 1, 9.7.5).
-    pub(super) fn read_packets(&self, ctx: &QpContext, nic: &NicResources, request: &Request) -> u32 {
+    pub(super) fn read_packets(&self, attrs: &QpAttributes, nic: &SharedState, request: &Request) -> u32 {
         let is_new = self.cursor.request >= self.next_start;
-        let chunk = if is_new { max_read_chunk(ctx, nic) } else { request.read_chunk };
+        let chunk = if is_new { max_read_chunk(attrs, nic) } else { request.read_chunk };
         let packet = self.cursor.packet;
-        let left = request.len.div_ceil(ctx.mtu as u32).max(1) - packet;
+        let left = request.len.div_ceil(attrs.mtu as u32).max(1) - packet;
         left.min(chunk - packet % chunk)
     }
 }
 
 /// Returns the largest number of response packets that one READ request packet asks for.
-pub(super) fn max_read_chunk(ctx: &QpContext, nic: &NicResources) -> u32 {
-    let window = nic.config.tuning.send_window / u32::from(ctx.max_rd_atomic().clamp(1, 4));
-    (window / ctx.mtu as u32).max(1)
+pub(super) fn max_read_chunk(attrs: &QpAttributes, nic: &SharedState) -> u32 {
+    let window = nic.config.tuning.send_window / u32::from(attrs.max_rd_atomic().clamp(1, 4));
+    (window / attrs.mtu as u32).max(1)
 }

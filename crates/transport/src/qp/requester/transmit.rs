@@ -6,9 +6,9 @@ use mitra_wire::{AtomicEth, Message, Packet, Reth, Transport};
 use super::send_window::max_read_chunk;
 use super::{Cursor, OutstandingFetch, Requester, SendFailed};
 use crate::batch_writer::BatchWriter;
-use crate::nic::resources::NicResources;
+use crate::nic::shared_state::SharedState;
 use crate::opcode::data_message;
-use crate::qp::context::QpContext;
+use crate::qp::attributes::QpAttributes;
 use crate::qp::local_ops::execute_local;
 use crate::{Memory, scatter_gather};
 
@@ -23,13 +23,13 @@ enum Started {
 
 impl Requester {
     /// Returns whether the requester may execute or send the request at the cursor now.
-    pub(crate) fn can_send(&self, ctx: &QpContext, nic: &NicResources) -> bool {
+    pub(crate) fn can_send(&self, attrs: &QpAttributes, nic: &SharedState) -> bool {
         if self.rnr_until.is_some() || self.local_error.is_some_and(|(at, _)| at <= self.cursor.request) {
             return false;
         }
         let Some(request) = self.request(self.cursor.request) else { return false };
         let is_new = self.cursor.request == self.next_start;
-        match ctx.state {
+        match attrs.state {
             QpState::Rts => {}
             // In SQD, started requests continue and no request is started (IBTA volume 1, 10.3.1).
             QpState::Sqd if !is_new => {}
@@ -43,28 +43,29 @@ impl Requester {
         match request.wr.op {
             SendOp::BindWindow(_) | SendOp::LocalInvalidate(_) => self.cursor.request == self.head,
             SendOp::Read(_) => {
-                self.fetches.len() < usize::from(ctx.max_rd_atomic()) && self.has_read_room(ctx, nic, request)
+                self.fetches.len() < usize::from(attrs.max_rd_atomic())
+                    && self.has_read_room(attrs, nic, request)
             }
             SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
-                self.fetches.len() < usize::from(ctx.max_rd_atomic())
+                self.fetches.len() < usize::from(attrs.max_rd_atomic())
             }
-            _ => self.has_send_room(ctx, nic),
+            _ => self.has_send_room(attrs, nic),
         }
     }
 
     /// Sends up to `max_packets` packets and returns their number.
     pub(crate) fn transmit(
         &mut self,
-        ctx: &QpContext,
-        nic: &mut NicResources,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
         now: Time,
         memory: &mut dyn Memory,
         out: &mut BatchWriter<'_>,
         max_packets: usize,
     ) -> Result<usize, SendFailed> {
         let mut n = 0;
-        while n < max_packets && self.can_send(ctx, nic) && out.has_room(ctx.mtu) {
-            match self.send_next(ctx, nic, now, memory, out) {
+        while n < max_packets && self.can_send(attrs, nic) && out.has_room(attrs.mtu) {
+            match self.send_next(attrs, nic, now, memory, out) {
                 Ok(sent) => n += usize::from(sent),
                 Err(status) if self.cursor.request == self.head => return Err(SendFailed(status)),
                 Err(status) => self.local_error = Some((self.cursor.request, status)),
@@ -76,13 +77,13 @@ impl Requester {
     /// Sends the packet at the cursor. Returns false for a local operation, which has no packet.
     fn send_next(
         &mut self,
-        ctx: &QpContext,
-        nic: &mut NicResources,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
         now: Time,
         memory: &mut dyn Memory,
         out: &mut BatchWriter<'_>,
     ) -> Result<bool, WcStatus> {
-        if self.cursor.request == self.next_start && self.start_request(ctx, nic)? == Started::Completed {
+        if self.cursor.request == self.next_start && self.start_request(attrs, nic)? == Started::Completed {
             return Ok(false);
         }
         let Cursor { request: position, packet: index } = self.cursor;
@@ -95,10 +96,10 @@ impl Requester {
         let mut ack_req = last;
         let message = match request.wr.op {
             SendOp::Read(remote) => {
-                psn_count = self.read_packets(ctx, nic, request);
+                psn_count = self.read_packets(attrs, nic, request);
                 ack_req = true;
-                let offset = index * ctx.mtu as u32;
-                let len = (len - offset).min(psn_count.saturating_mul(ctx.mtu as u32));
+                let offset = index * attrs.mtu as u32;
+                let len = (len - offset).min(psn_count.saturating_mul(attrs.mtu as u32));
                 let va = remote.addr.wrapping_add(offset.into());
                 Message::ReadRequest(Reth { va, rkey: remote.rkey.0, len })
             }
@@ -115,12 +116,12 @@ impl Requester {
                 compare: 0,
             }),
             ref op => {
-                payload = (len as usize - index as usize * ctx.mtu).min(ctx.mtu);
+                payload = (len as usize - index as usize * attrs.mtu).min(attrs.mtu);
                 data_message(op, index, packets, len)
             }
         };
         let end = Cursor { request: position, packet: index + psn_count };
-        let cost = self.cost_at(end, ctx.mtu);
+        let cost = self.cost_at(end, attrs.mtu);
         // At least one acknowledgement request per quarter of the window keeps the window moving.
         let unrequested = cost.saturating_sub(self.ack_requested_cost);
         ack_req |= unrequested >= u64::from(nic.config.tuning.send_window / 4);
@@ -128,12 +129,12 @@ impl Requester {
             solicited: last && message.has_payload() && request.wr.flags.contains(SendFlags::SOLICITED),
             mig_req: true,
             ack_req,
-            ..Packet::new(Transport::Rc, ctx.dest_qpn, psn, message, &[])
+            ..Packet::new(Transport::Rc, attrs.dest_qpn, psn, message, &[])
         };
         if message.has_payload() {
-            let offset = u64::from(index) * ctx.mtu as u64;
+            let offset = u64::from(index) * attrs.mtu as u64;
             out.append(&packet, payload, |bytes| {
-                scatter_gather::gather(&nic.keys, ctx.init.pd, &request.wr.data, offset, bytes, memory)
+                scatter_gather::gather(&nic.keys, attrs.init.pd, &request.wr.data, offset, bytes, memory)
             })
             .map_err(|_| WcStatus::LocalProtection)?;
         } else {
@@ -152,30 +153,30 @@ impl Requester {
             nic.counters.retransmitted_packets += 1;
         }
         if self.retransmit_at.is_none() {
-            self.retransmit_at = ctx.local_ack_timeout().map(|timeout| now + timeout);
+            self.retransmit_at = attrs.local_ack_timeout().map(|timeout| now + timeout);
         }
         Ok(true)
     }
 
     /// Starts the request at the cursor: executes a local operation, or gives any other request its PSNs.
-    fn start_request(&mut self, ctx: &QpContext, nic: &mut NicResources) -> Result<Started, WcStatus> {
+    fn start_request(&mut self, attrs: &QpAttributes, nic: &mut SharedState) -> Result<Started, WcStatus> {
         let (psn, cost_before) = (self.next_psn, self.total_cost);
         let request = &mut self.queue[(self.next_start - self.head) as usize];
-        let Some(result) = execute_local(ctx, nic, &request.wr.op) else {
+        let Some(result) = execute_local(attrs, nic, &request.wr.op) else {
             request.packets =
-                if request.wr.op.is_atomic() { 1 } else { request.len.div_ceil(ctx.mtu as u32).max(1) };
-            request.read_chunk = max_read_chunk(ctx, nic);
+                if request.wr.op.is_atomic() { 1 } else { request.len.div_ceil(attrs.mtu as u32).max(1) };
+            request.read_chunk = max_read_chunk(attrs, nic);
             request.psn = psn;
             request.cost_before = cost_before;
             self.next_psn = psn.add(request.packets);
-            self.total_cost += request.cost_of(request.packets, ctx.mtu);
+            self.total_cost += request.cost_of(request.packets, attrs.mtu);
             self.next_start += 1;
             return Ok(Started::Packets);
         };
         result?;
         self.next_start += 1;
         self.cursor.request += 1;
-        self.complete_front(ctx, nic);
+        self.complete_front(attrs, nic);
         Ok(Started::Completed)
     }
 }

@@ -2,14 +2,14 @@
 
 use mitra_verbs::Time;
 
-use super::ack_hold::AckHold;
+use super::idle_ack_policy::IdleAckPolicy;
 use crate::Tuning;
 
 /// The acknowledgement that the responder has not sent yet.
 ///
 /// An acknowledgement is *pending* from the first packet that asks for it. It becomes *due*, to be sent at once, after
 /// [`Tuning::ack_every`] such packets, after [`Tuning::ack_delay`], at an idle poll, or when the requester may be waiting
-/// for room in its send window. At an idle poll it may instead be *held back*, see [`AckHold`].
+/// for room in its send window. At an idle poll it may instead be *held back*, see [`IdleAckPolicy`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct AckScheduler {
     /// The number of executed packets that asked for an acknowledgement since the last one.
@@ -18,12 +18,12 @@ pub(super) struct AckScheduler {
     pending_bytes: u32,
     deadline: Option<Time>,
     due: bool,
-    hold: AckHold,
+    hold: IdleAckPolicy,
 }
 
 impl AckScheduler {
     pub(super) fn new() -> AckScheduler {
-        AckScheduler { pending: 0, pending_bytes: 0, deadline: None, due: false, hold: AckHold::new() }
+        AckScheduler { pending: 0, pending_bytes: 0, deadline: None, due: false, hold: IdleAckPolicy::new() }
     }
 
     /// Returns the time at which a pending acknowledgement becomes due.

@@ -6,9 +6,9 @@ use mitra_wire::{AtomicEth, Message, NakCode, Packet, Reth};
 use super::Responder;
 use super::response_queue::{Response, ResponseData};
 use crate::nic::recv_queue::RecvSource;
-use crate::nic::resources::NicResources;
+use crate::nic::shared_state::SharedState;
 use crate::opcode;
-use crate::qp::context::QpContext;
+use crate::qp::attributes::QpAttributes;
 use crate::qp::reassembly::{MAX_MESSAGE, Refusal};
 use crate::{AtomicOp, Memory};
 
@@ -18,24 +18,30 @@ impl Responder {
     /// A refused request has accessed no memory, unless the memory itself failed during the access.
     pub(super) fn execute(
         &mut self,
-        ctx: &QpContext,
+        attrs: &QpAttributes,
         receives: &mut RecvSource,
-        nic: &mut NicResources,
+        nic: &mut SharedState,
         now: Time,
         packet: &Packet<'_>,
         memory: &mut dyn Memory,
     ) -> Result<u32, Refusal> {
-        self.reassembly.check_packet(ctx, packet)?;
+        self.reassembly.check_packet(attrs, packet)?;
         match packet.message {
-            Message::ReadRequest(reth) => return self.execute_read(ctx, nic, reth),
+            Message::ReadRequest(reth) => return self.execute_read(attrs, nic, reth),
             Message::CompareSwap(eth) => {
                 let op = AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_add };
-                return self.execute_atomic(ctx, nic, eth, op, memory);
+                return self.execute_atomic(attrs, nic, eth, op, memory);
             }
             Message::FetchAdd(eth) => {
-                return self.execute_atomic(ctx, nic, eth, AtomicOp::FetchAdd { add: eth.swap_add }, memory);
+                return self.execute_atomic(
+                    attrs,
+                    nic,
+                    eth,
+                    AtomicOp::FetchAdd { add: eth.swap_add },
+                    memory,
+                );
             }
-            _ => self.reassembly.execute(ctx, receives, nic, packet, memory)?,
+            _ => self.reassembly.execute(attrs, receives, nic, packet, memory)?,
         }
         let last = opcode::position(&packet.message).last;
         if last {
@@ -45,28 +51,33 @@ impl Responder {
         Ok(1)
     }
 
-    fn count_message(&mut self, nic: &mut NicResources) {
+    fn count_message(&mut self, nic: &mut SharedState) {
         self.msn = (self.msn + 1) & 0xff_ffff;
         nic.counters.messages_executed += 1;
     }
 
     /// Checks a READ request and returns the number of its response packets.
-    fn check_read(&self, ctx: &QpContext, nic: &NicResources, reth: Reth) -> Result<u32, Refusal> {
-        if !ctx.access().contains(Access::REMOTE_READ) || reth.len > MAX_MESSAGE {
+    fn check_read(&self, attrs: &QpAttributes, nic: &SharedState, reth: Reth) -> Result<u32, Refusal> {
+        if !attrs.access().contains(Access::REMOTE_READ) || reth.len > MAX_MESSAGE {
             return Err(Refusal::Nak(NakCode::InvalidRequest));
         }
         if reth.len > 0 {
             let (key, len) = (Key(reth.rkey), reth.len.into());
             nic.keys
-                .check_remote(ctx.qpn, ctx.init.pd, key, reth.va, len, Access::REMOTE_READ)
+                .check_remote(attrs.qpn, attrs.init.pd, key, reth.va, len, Access::REMOTE_READ)
                 .map_err(|_| Refusal::Nak(NakCode::RemoteAccess))?;
         }
-        Ok(reth.len.div_ceil(ctx.mtu as u32).max(1))
+        Ok(reth.len.div_ceil(attrs.mtu as u32).max(1))
     }
 
-    fn execute_read(&mut self, ctx: &QpContext, nic: &mut NicResources, reth: Reth) -> Result<u32, Refusal> {
-        let packets = self.check_read(ctx, nic, reth)?;
-        let max_fetches = ctx.max_dest_rd_atomic();
+    fn execute_read(
+        &mut self,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
+        reth: Reth,
+    ) -> Result<u32, Refusal> {
+        let packets = self.check_read(attrs, nic, reth)?;
+        let max_fetches = attrs.max_dest_rd_atomic();
         if !self.responses.has_room(max_fetches) {
             // The requester has more READs and atomics outstanding than agreed (IBTA volume 1, 9.7.4).
             return Err(Refusal::Nak(NakCode::InvalidRequest));
@@ -89,13 +100,13 @@ impl Responder {
 
     fn execute_atomic(
         &mut self,
-        ctx: &QpContext,
-        nic: &mut NicResources,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
         eth: AtomicEth,
         op: AtomicOp,
         memory: &mut dyn Memory,
     ) -> Result<u32, Refusal> {
-        if !ctx.access().contains(Access::REMOTE_ATOMIC)
+        if !attrs.access().contains(Access::REMOTE_ATOMIC)
             || nic.config.capabilities.atomic_scope == AtomicScope::None
             || !eth.va.is_multiple_of(8)
         {
@@ -103,9 +114,9 @@ impl Responder {
         }
         let span = nic
             .keys
-            .check_remote(ctx.qpn, ctx.init.pd, Key(eth.rkey), eth.va, 8, Access::REMOTE_ATOMIC)
+            .check_remote(attrs.qpn, attrs.init.pd, Key(eth.rkey), eth.va, 8, Access::REMOTE_ATOMIC)
             .map_err(|_| Refusal::Nak(NakCode::RemoteAccess))?;
-        let max_fetches = ctx.max_dest_rd_atomic();
+        let max_fetches = attrs.max_dest_rd_atomic();
         if !self.responses.has_room(max_fetches) {
             return Err(Refusal::Nak(NakCode::InvalidRequest));
         }
@@ -123,20 +134,25 @@ impl Responder {
 
     /// Answers a request whose PSN was executed before (IBTA volume 1, 9.7.5): a READ is executed again, an atomic gets its
     /// saved result, a SEND or WRITE is acknowledged again.
-    pub(super) fn handle_duplicate(&mut self, ctx: &QpContext, nic: &mut NicResources, packet: &Packet<'_>) {
+    pub(super) fn handle_duplicate(
+        &mut self,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
+        packet: &Packet<'_>,
+    ) {
         nic.counters.duplicate_requests += 1;
-        let (psn, max_fetches) = (packet.psn, ctx.max_dest_rd_atomic());
+        let (psn, max_fetches) = (packet.psn, attrs.max_dest_rd_atomic());
         let behind = self.expected_psn.distance(psn);
         let response = match packet.message {
             Message::ReadRequest(reth) => {
-                let packets = reth.len.div_ceil(ctx.mtu as u32).max(1);
+                let packets = reth.len.div_ceil(attrs.mtu as u32).max(1);
                 // The access rights may have changed since the original. If the requester may still lack the response, the
                 // READ is queued anyway and gets a NAK in its turn. If the requester has the response, this is a late
                 // copy, and the responder drops it. The specification drops it in both cases (docs/rxe.md).
                 let fetch_position = self.executed_psns.checked_sub(behind.into());
                 let may_lack_response =
                     self.recent_fetches.front().is_some_and(|&first| fetch_position >= Some(first));
-                if packets > behind || (!may_lack_response && self.check_read(ctx, nic, reth).is_err()) {
+                if packets > behind || (!may_lack_response && self.check_read(attrs, nic, reth).is_err()) {
                     nic.counters.drop_duplicate += 1;
                     return;
                 }

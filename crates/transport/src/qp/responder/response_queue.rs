@@ -7,8 +7,8 @@ use mitra_wire::{Aeth, Message, NakCode, Packet, Syndrome, Transport};
 
 use crate::Memory;
 use crate::batch_writer::BatchWriter;
-use crate::nic::resources::NicResources;
-use crate::qp::context::QpContext;
+use crate::nic::shared_state::SharedState;
+use crate::qp::attributes::QpAttributes;
 
 /// A response that is not sent completely.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -84,8 +84,8 @@ impl ResponseQueue {
     /// The PSN and the NAK code of a response whose memory may no longer be read.
     pub(super) fn transmit(
         &mut self,
-        ctx: &QpContext,
-        nic: &mut NicResources,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
         memory: &mut dyn Memory,
         out: &mut BatchWriter<'_>,
         max_packets: usize,
@@ -95,9 +95,9 @@ impl ResponseQueue {
         while let Some(response) = self.queue.front_mut()
             && n < max_packets
             && *credit > 0
-            && out.has_room(ctx.mtu)
+            && out.has_room(attrs.mtu)
         {
-            match response.send_packet(ctx, nic, memory, out) {
+            match response.send_packet(attrs, nic, memory, out) {
                 Ok(bytes) => {
                     n += 1;
                     *credit = credit.saturating_sub(bytes);
@@ -106,7 +106,7 @@ impl ResponseQueue {
                 // stale. The responder cannot tell which, so the queue pair continues.
                 Err(code) if response.duplicate => {
                     let aeth = Aeth { syndrome: Syndrome::Nak(code), msn: response.msn };
-                    out.append_headers(&response.packet(ctx, Message::Ack(aeth)));
+                    out.append_headers(&response.packet(attrs, Message::Ack(aeth)));
                     n += 1;
                     nic.counters.fatal_naks_sent += 1;
                     response.end = response.psn.next();
@@ -123,15 +123,15 @@ impl ResponseQueue {
 }
 
 impl Response {
-    fn packet(&self, ctx: &QpContext, message: Message) -> Packet<'static> {
-        Packet { mig_req: true, ..Packet::new(Transport::Rc, ctx.dest_qpn, self.psn, message, &[]) }
+    fn packet(&self, attrs: &QpAttributes, message: Message) -> Packet<'static> {
+        Packet { mig_req: true, ..Packet::new(Transport::Rc, attrs.dest_qpn, self.psn, message, &[]) }
     }
 
     /// Sends the next packet and returns its payload length. The caller advances the PSN.
     fn send_packet(
         &mut self,
-        ctx: &QpContext,
-        nic: &mut NicResources,
+        attrs: &QpAttributes,
+        nic: &mut SharedState,
         memory: &mut dyn Memory,
         out: &mut BatchWriter<'_>,
     ) -> Result<u32, NakCode> {
@@ -139,28 +139,28 @@ impl Response {
         let last = self.psn.next() == self.end;
         match self.data {
             ResponseData::Atomic { value } => {
-                out.append_headers(&self.packet(ctx, Message::AtomicAck(aeth, value)));
+                out.append_headers(&self.packet(attrs, Message::AtomicAck(aeth, value)));
                 Ok(0)
             }
             ResponseData::Read { va, key, left, first } => {
-                let n = (left as usize).min(ctx.mtu);
+                let n = (left as usize).min(attrs.mtu);
                 let message = match (first, last) {
                     (true, true) => Message::ReadOnly(aeth),
                     (true, false) => Message::ReadFirst(aeth),
                     (false, false) => Message::ReadMiddle,
                     (false, true) => Message::ReadLast(aeth),
                 };
-                out.append(&self.packet(ctx, message), n, |bytes| {
+                out.append(&self.packet(attrs, message), n, |bytes| {
                     if n == 0 {
                         return Ok(());
                     }
                     // The consumer may have revoked the rights after the request was accepted.
-                    if !ctx.access().contains(Access::REMOTE_READ) {
+                    if !attrs.access().contains(Access::REMOTE_READ) {
                         return Err(NakCode::RemoteAccess);
                     }
                     let span = nic
                         .keys
-                        .check_remote(ctx.qpn, ctx.init.pd, key, va, n as u64, Access::REMOTE_READ)
+                        .check_remote(attrs.qpn, attrs.init.pd, key, va, n as u64, Access::REMOTE_READ)
                         .map_err(|_| NakCode::RemoteAccess)?;
                     memory.fetch(span.region, span.offset, bytes).map_err(|_| NakCode::RemoteOperational)
                 })?;

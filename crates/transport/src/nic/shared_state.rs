@@ -1,4 +1,4 @@
-//! The resources that the queue pairs of a NIC share.
+//! The shared that the queue pairs of a NIC share.
 
 use mitra_verbs::{AsyncEvent, CqId, Gid, PdId, RecvWr, SrqId, Wc, WcStatus};
 
@@ -27,7 +27,7 @@ pub(crate) struct Route {
 
 /// The state of a NIC that all its queue pairs use.
 #[derive(Clone, Debug)]
-pub(crate) struct NicResources {
+pub(crate) struct SharedState {
     pub(crate) config: NicConfig,
     pub(crate) keys: KeyTable,
     pub(crate) cqs: CompletionQueues,
@@ -37,7 +37,7 @@ pub(crate) struct NicResources {
     pub(crate) counters: Counters,
 }
 
-impl NicResources {
+impl SharedState {
     /// Writes a completion. If the completion queue is full, the completion is lost and the queue enters its error state.
     pub(crate) fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) {
         if !matches!(wc.status, WcStatus::Success | WcStatus::Flushed) {

@@ -1,4 +1,4 @@
-//! The queue pair context: identity, state and attributes.
+//! The identity, the state and the attributes of a queue pair.
 
 use core::time::Duration;
 
@@ -6,7 +6,7 @@ use mitra_verbs::{Access, Gid, LocalAckTimeout, PdId, QpAttr, QpInitAttr, QpStat
 
 /// The part of a queue pair that requester, responder, senders and receivers all read. Only [`crate::qp::Qp`] writes it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct QpContext {
+pub(crate) struct QpAttributes {
     pub(crate) qpn: Qpn,
     pub(crate) init: QpInitAttr,
     /// The protection domain of the receives. It is the domain of the shared receive queue, if the queue pair has one.
@@ -21,7 +21,7 @@ pub(crate) struct QpContext {
 }
 
 /// The attributes, with their defaults where `modify_qp` has not set them.
-impl QpContext {
+impl QpAttributes {
     pub(crate) fn access(&self) -> Access {
         self.attr.access.unwrap_or_default()
     }

@@ -13,7 +13,7 @@ const MAX_BACKOFF: u32 = 1 << 16;
 /// next request arrives before the acknowledgement timer expires. After each failed hold, the number of idle polls without
 /// a hold doubles.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct AckHold {
+pub(super) struct IdleAckPolicy {
     holding: bool,
     /// The number of idle polls until the next hold.
     polls_until_hold: u32,
@@ -21,9 +21,9 @@ pub(super) struct AckHold {
     backoff: u32,
 }
 
-impl AckHold {
-    pub(super) fn new() -> AckHold {
-        AckHold { holding: false, polls_until_hold: MIN_BACKOFF, backoff: MIN_BACKOFF }
+impl IdleAckPolicy {
+    pub(super) fn new() -> IdleAckPolicy {
+        IdleAckPolicy { holding: false, polls_until_hold: MIN_BACKOFF, backoff: MIN_BACKOFF }
     }
 
     /// Returns whether an acknowledgement is held back.
@@ -64,24 +64,24 @@ mod tests {
     use super::*;
 
     /// Returns the number of holds in `polls` idle polls. The requester continues without the acknowledgement, or waits.
-    fn holds(ack_hold: &mut AckHold, polls: u32, requester_continues: bool) -> u32 {
-        let outcome = if requester_continues { AckHold::on_request } else { AckHold::on_timeout };
+    fn holds(policy: &mut IdleAckPolicy, polls: u32, requester_continues: bool) -> u32 {
+        let outcome = if requester_continues { IdleAckPolicy::on_request } else { IdleAckPolicy::on_timeout };
         (0..polls)
             .filter(|_| {
-                let held = ack_hold.on_idle();
-                outcome(ack_hold);
+                let held = policy.on_idle();
+                outcome(policy);
                 held
             })
             .count() as u32
     }
 
     #[test]
-    fn ack_hold_adapts_to_requester() {
-        let mut ack_hold = AckHold::new();
-        assert_eq!(holds(&mut ack_hold, 64, true), 0);
-        assert_eq!(holds(&mut ack_hold, 1000, true), 1000);
-        assert!(holds(&mut ack_hold, 100_000, false) <= 12);
+    fn idle_ack_policy_adapts_to_requester() {
+        let mut policy = IdleAckPolicy::new();
+        assert_eq!(holds(&mut policy, 64, true), 0);
+        assert_eq!(holds(&mut policy, 1000, true), 1000);
+        assert!(holds(&mut policy, 100_000, false) <= 12);
         // The hold resumes when the requester continues again.
-        assert!(holds(&mut ack_hold, 100_000, true) >= 30_000);
+        assert!(holds(&mut policy, 100_000, true) >= 30_000);
     }
 }

@@ -1,4 +1,4 @@
-//! The sockets and processes that own the RoCE port (UDP 4791) of this machine's addresses.
+//! A diagnostic: the sockets and processes that use the RoCE port (UDP 4791) of this machine's addresses.
 
 use std::fs;
 use std::net::IpAddr;
@@ -7,15 +7,15 @@ use mitra_wire::ROCE_PORT;
 
 /// A socket that is bound to the RoCE port.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RocePortOwner {
+pub struct RocePortUser {
     /// The address that the socket is bound to. The unspecified address stands for all addresses.
     pub address: IpAddr,
     /// The inode of the socket.
     inode: u64,
 }
 
-impl RocePortOwner {
-    /// Describes the process that has the socket open, as far as this user can see it in `/proc`.
+impl RocePortUser {
+    /// Describes the process that has the socket open. Reads `/proc`, which hides the sockets of other users' processes.
     pub fn process(&self) -> String {
         let link = format!("socket:[{}]", self.inode);
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -37,31 +37,29 @@ impl RocePortOwner {
 }
 
 /// Returns the sockets of this network namespace that are bound to the RoCE port.
-pub fn roce_port_owners() -> Vec<RocePortOwner> {
+pub fn roce_port_users() -> Vec<RocePortUser> {
     let tables = ["/proc/self/net/udp", "/proc/self/net/udp6"].map(fs::read_to_string);
     let lines = tables.iter().flatten().flat_map(|table| table.lines().skip(1));
     lines.filter_map(parse_roce_socket).collect()
 }
 
-/// Describes the process that owns the RoCE port of an address, either of that address or of all addresses.
-pub(crate) fn owning_process(address: IpAddr) -> String {
-    let covers = |owner: &RocePortOwner| owner.address == address || owner.address.is_unspecified();
-    let owners = roce_port_owners();
-    owners
-        .iter()
-        .find(|owner| covers(owner))
-        .map_or_else(|| "another process".to_owned(), RocePortOwner::process)
+/// Describes the process whose socket is bound to the RoCE port of `address` or of all addresses.
+pub(crate) fn describe_process_using(address: IpAddr) -> String {
+    let covers = |user: &RocePortUser| user.address == address || user.address.is_unspecified();
+    let users = roce_port_users();
+    users.iter().find(|user| covers(user)).map_or_else(|| "another process".to_owned(), RocePortUser::process)
 }
 
-/// Parses a line of `/proc/net/udp` or `/proc/net/udp6` (`proc(5)`). Returns `None` if the socket has another port.
-fn parse_roce_socket(line: &str) -> Option<RocePortOwner> {
+/// Parses a line of `/proc/net/udp` or `/proc/net/udp6` (`proc(5)`). Returns `None` if the line is malformed or the port is not the RoCE port.
+fn parse_roce_socket(line: &str) -> Option<RocePortUser> {
     let mut fields = line.split_ascii_whitespace();
     let (ip, port) = fields.nth(1)?.split_once(':')?;
     if u16::from_str_radix(port, 16).ok()? != ROCE_PORT {
         return None;
     }
     // The kernel prints each 32-bit word of an address in host byte order.
-    let word = |at: usize| Some(u32::from_str_radix(ip.get(at * 8..at * 8 + 8)?, 16).ok()?.to_ne_bytes());
+    let word =
+        |index: usize| Some(u32::from_str_radix(ip.get(index * 8..index * 8 + 8)?, 16).ok()?.to_ne_bytes());
     let address = match ip.len() {
         8 => IpAddr::from(word(0)?),
         _ => {
@@ -69,7 +67,7 @@ fn parse_roce_socket(line: &str) -> Option<RocePortOwner> {
             IpAddr::from(<[u8; 16]>::try_from(words.as_flattened()).ok()?)
         }
     };
-    Some(RocePortOwner { address, inode: fields.nth(7)?.parse().ok()? })
+    Some(RocePortUser { address, inode: fields.nth(7)?.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -79,12 +77,12 @@ mod tests {
     #[test]
     fn proc_net_udp_line_parses_to_address_and_inode() {
         let line = " 1234: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 98765 2 0 0";
-        let owner = |address: &str| Some(RocePortOwner { address: address.parse().unwrap(), inode: 98765 });
-        assert_eq!(parse_roce_socket(line), owner("127.0.0.1"));
-        assert_eq!(parse_roce_socket(&line.replace("0100007F", "00000000")), owner("0.0.0.0"));
+        let user = |address: &str| Some(RocePortUser { address: address.parse().unwrap(), inode: 98765 });
+        assert_eq!(parse_roce_socket(line), user("127.0.0.1"));
+        assert_eq!(parse_roce_socket(&line.replace("0100007F", "00000000")), user("0.0.0.0"));
         assert_eq!(
             parse_roce_socket(&line.replace("0100007F", "000000FD000000000000000002000000")),
-            owner("fd00::2")
+            user("fd00::2")
         );
         assert_eq!(parse_roce_socket(&line.replace("12B7", "12B8")), None);
     }
