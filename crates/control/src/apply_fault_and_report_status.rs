@@ -1,4 +1,4 @@
-//! Faults and status of a software NIC, for implementations of [`ControlledDevice`](crate::ControlledDevice).
+//! Applies faults to a software NIC and reports its status, for implementations of [`ControlledDevice`](crate::ControlledDevice).
 
 use mitra_softnic::SoftNic;
 use mitra_softnic::fault::Noise;

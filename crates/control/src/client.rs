@@ -22,7 +22,7 @@ pub struct ControlledProcess {
     socket: PathBuf,
 }
 
-/// Why a request has no response.
+/// Why a request has no valid response.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The process has ended.
@@ -76,7 +76,8 @@ pub fn list_processes(dir: &Path) -> io::Result<Vec<ControlledProcess>> {
 }
 
 impl ControlledProcess {
-    /// Whether no process has this ID. The kernel can reuse the ID for a process without a control socket; `request` detects that.
+    /// Returns whether no process has this ID. The kernel can reuse the ID for a process without a control socket; `request` detects
+    /// that.
     fn has_ended(&self) -> bool {
         !Path::new("/proc").join(self.pid.to_string()).exists()
     }

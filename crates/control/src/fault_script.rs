@@ -15,9 +15,9 @@ pub const MAX_SCRIPT_BYTES: usize = 4096;
 pub enum FaultAction {
     /// Fails the link or the NIC immediately. In text: `down`, or the name of the failure.
     Fail(Failure),
-    /// Brings the link up again and places writes that the NIC has held back. A dead or hung NIC stays as it is. In text: `up`.
+    /// Brings the link up again and places writes that the NIC has held back. A dead or hung NIC stays dead or hung. In text: `up`.
     Heal,
-    /// Fails when the n-th packet reaches a stage. In text: `FAILURE@STAGE:NTH`.
+    /// Arms a trigger, which fails the link or the NIC when the nth packet reaches a stage. In text: `FAILURE@STAGE:NTH`.
     Arm(Trigger),
     /// Sets the noise on transmitted and received packets until the next such action. In text: `noise NOISE`.
     Noise(Noise),
@@ -109,13 +109,13 @@ fn parse_action(word: &str) -> Result<FaultAction, String> {
     }
 }
 
-/// Scheduled faults in the order in which they were written. In text, semicolons separate them. A parsed script is never
-/// empty; [`FaultScript::default`] is.
+/// Scheduled faults in the order in which they were written. In text, semicolons separate them. [`FaultScript::default`] is empty. A
+/// parsed script is not.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FaultScript(pub Vec<ScheduledFault>);
 
 impl FaultScript {
-    /// Checks that every fault names one of a device's rails, of which there are `rails`.
+    /// Checks that every fault is at a rail that a device with `rails` rails has.
     ///
     /// # Errors
     /// One line that names the first fault at a rail that the device lacks.

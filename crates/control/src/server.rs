@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::fault_script::MAX_SCRIPT_BYTES;
 use crate::{ControlledDevice, FaultAction, Request, Response, ScheduledFault, Settings, run_dir};
 
-/// Timeout for reading a request, and for writing its response. A slow client delays scheduled faults by as much.
+/// Timeout for reading a request, and for each write of its response. Scheduled faults wait while a slow client is served.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest command line in a status response, in bytes.
 const MAX_COMMAND_LINE_BYTES: usize = 256;
@@ -32,8 +32,9 @@ pub struct ControlServer {
 impl ControlServer {
     /// Starts a thread that serves a device.
     ///
-    /// The thread applies `settings.faults`; their delays count from this call. If `settings.run_dir` is set, the thread also
-    /// serves clients on the socket `RUN_DIR/PID.sock`. A process runs at most one server: a second one replaces the socket of the first.
+    /// The thread applies `settings.faults`; their delays count from this call. If `settings.run_dir` is set, the thread also serves
+    /// clients on the socket `RUN_DIR/PID.sock`. A process runs at most one server, because a second server replaces the socket of the
+    /// first.
     ///
     /// # Errors
     /// The run directory is not private to this user ([`run_dir::ensure`]), or the socket or the thread cannot be created.
@@ -161,7 +162,7 @@ impl<D: ControlledDevice> ServerThread<D> {
     }
 }
 
-/// Reads a line. Stops after more than [`MAX_SCRIPT_BYTES`]: the parser rejects a request of that length.
+/// Reads a line. Stops after more than [`MAX_SCRIPT_BYTES`], because the parser rejects a longer request.
 fn read_line(client: &mut UnixStream) -> io::Result<String> {
     let deadline = Instant::now() + CLIENT_TIMEOUT;
     let mut line = Vec::new();

@@ -66,7 +66,8 @@ impl Settings {
     /// Parses the settings from the environment of this process.
     ///
     /// # Errors
-    /// The first variable with an invalid value; `MITRA_FAULTS` if it names a rail that `MITRA_RAILS` does not configure.
+    /// [`SettingsError`] for the first variable with an invalid value. `MITRA_FAULTS` is also invalid if it names a rail that
+    /// `MITRA_RAILS` does not configure.
     pub fn from_env() -> Result<Settings, SettingsError> {
         Settings::from_variables(env::var_os)
     }

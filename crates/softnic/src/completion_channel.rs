@@ -8,11 +8,11 @@ use std::sync::Arc;
 use mitra_os_util::event_queue::EventQueue;
 use mitra_verbs::{CompletionChannel, CqId, Result};
 
-/// The most events that a channel or an asynchronous event queue holds.
+/// The largest number of events that a channel or an asynchronous event queue holds.
 pub(crate) const MAX_EVENTS: usize = 1 << 16;
 
-/// The completion channel of a software NIC. It holds at most one event of each completion queue: the application polls
-/// the completion queue after it has taken an event, and finds all completions then.
+/// The completion channel of a software NIC. It holds at most one event of each completion queue. One event suffices, because the
+/// application takes the event, then polls the completion queue and finds all completions.
 ///
 /// The NIC adds events while its lock is held. [`PendingWakeups`] makes the descriptor readable after the lock is released,
 /// because the application calls the NIC as soon as it wakes.

@@ -8,8 +8,8 @@ use mitra_verbs::{CompletionChannel, CqId, Error, Result, Wc};
 
 use crate::completion_channel::{PendingWakeups, SoftCompletionChannel};
 
-/// A consumer that polls an armed queue this many times without a completion does not sleep. A consumer that is about to sleep
-/// arms the queue and polls once more.
+/// A consumer that has polled an armed queue this many times without a completion is taken to be polling in a loop. A consumer that is
+/// about to sleep arms the queue and polls only once more.
 const MAX_POLLS_BEFORE_SLEEP: u32 = 16;
 
 /// The driver's state of one completion queue.
@@ -30,7 +30,7 @@ enum Arming {
 }
 
 impl Arming {
-    /// Whether the consumer may be asleep until the next event.
+    /// Returns whether the consumer may be asleep until the next event.
     fn may_sleep(self) -> bool {
         matches!(self, Arming::Armed { empty_polls } if empty_polls < MAX_POLLS_BEFORE_SLEEP)
     }
@@ -47,7 +47,7 @@ pub(crate) struct CompletionQueues {
     sleepers: u32,
     /// Whether the NIC defers completions: the host does not see completions that are written while this is set.
     deferred: bool,
-    /// Whether `deferred` was ever set: only then [`CqState::written`] can hold completions.
+    /// Whether `deferred` was ever set. Otherwise [`CqState::written`] is empty for all queues.
     was_deferred: bool,
 }
 
@@ -89,7 +89,7 @@ impl CompletionQueues {
         self.sleepers = 0;
     }
 
-    /// Arms a queue. Returns whether its consumer may sleep: not if the queue has no channel.
+    /// Arms a queue. Returns whether the queue has a channel, on which its consumer may sleep.
     pub(crate) fn arm(&mut self, cq: CqId) -> bool {
         let Some(queue) = self.queues.get_mut(&cq).filter(|queue| queue.channel.is_some()) else {
             return false;
@@ -107,13 +107,13 @@ impl CompletionQueues {
         if let Some(queue) = self.queues.get_mut(&cq)
             && let Arming::Armed { empty_polls } = queue.arming
         {
-            let before = queue.arming.may_sleep();
+            let could_sleep = queue.arming.may_sleep();
             queue.arming = Arming::Armed { empty_polls: empty_polls.saturating_add(1) };
-            self.sleepers -= u32::from(before && !queue.arming.may_sleep());
+            self.sleepers -= u32::from(could_sleep && !queue.arming.may_sleep());
         }
     }
 
-    /// Whether a consumer of any queue may be asleep.
+    /// Returns whether a consumer of any queue may be asleep.
     pub(crate) fn has_sleepers(&self) -> bool {
         self.sleepers > 0
     }
@@ -158,7 +158,7 @@ impl CompletionQueues {
         self.was_deferred |= deferred;
     }
 
-    /// Whether the NIC defers completions.
+    /// Returns whether the NIC defers completions.
     pub(crate) fn is_deferred(&self) -> bool {
         self.deferred
     }

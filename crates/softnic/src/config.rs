@@ -20,7 +20,7 @@ pub struct Config {
     pub atomic_scope: AtomicScope,
     /// The value that the NIC reports as [`Capabilities::ack_after_placement`](mitra_verbs::Capabilities): whether an ACK
     /// proves that the data is in memory. Default: true. The fault [`Failure::NotPlaced`](mitra_transport::fault::Failure) breaks
-    /// this guarantee. Set the field to false to model a device that reports honestly that it gives no such guarantee.
+    /// this guarantee. Set the field to false to model a device that reports that it gives no such guarantee.
     pub ack_after_placement: bool,
     /// The device limits.
     pub limits: Limits,
@@ -36,10 +36,10 @@ pub struct Config {
 /// one system call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Offload {
-    /// Used if the kernel supports it.
+    /// The NIC uses segmentation offload if the kernel supports it.
     #[default]
     Auto,
-    /// Not used.
+    /// The NIC does not use segmentation offload.
     Off,
 }
 

@@ -20,7 +20,7 @@ pub(crate) enum Direction {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DelayedDatagram {
     due: Time,
-    /// Orders datagrams with the same due time by arrival. The field order of this struct is the heap's order.
+    /// Orders datagrams with the same due time by arrival. The heap compares the fields in the order of their declaration.
     sequence: u64,
     pub(crate) direction: Direction,
     pub(crate) peer: Gid,

@@ -23,16 +23,16 @@ use crate::thread_cpu_clock::ThreadCpuClock;
 use crate::transmit::TxQueue;
 use crate::udp_socket::RoceSocket;
 
-/// A driver that reaches a timer later than this drains the socket before it handles the timer. The ACK that the timer waits
-/// for may be in the socket, and a retransmission would only add load.
+/// If a timer expired longer ago than this, the round drains the socket before it handles the timer. The ACK that the timer waits for may
+/// be in the socket, and a retransmission would only add load.
 const LATE_TIMER: Duration = Duration::from_millis(1);
-/// The most receive calls of a round with a late timer.
+/// The largest number of receive calls in a round with a late timer.
 const MAX_RECEIVES_LATE_TIMER: u32 = 256;
-/// The most receive calls of a round of the progress thread. It releases the lock between rounds.
+/// The largest number of receive calls in a round of the progress thread, which releases the lock between rounds.
 const MAX_RECEIVES_THREAD: u32 = 4;
-/// The most receive calls of a round of a poller. The first round makes one call, so that `poll_cq` returns each completion as early
-/// as possible. Each round that receives data doubles the number for the next round, because the poller is then behind the
-/// arrival of data. A round without data resets the number to 1.
+/// The largest number of receive calls in a round of a poller. The first round makes one call, so that `poll_cq` returns each completion
+/// as early as possible. Each round that receives data doubles the number for the next round, because more data may be waiting. A round
+/// without data resets the number to 1.
 const MAX_RECEIVES_POLLER: u32 = 16;
 
 /// The state behind a NIC's lock. `receive.rs` implements the receive path, `transmit.rs` the transmit path.
@@ -42,7 +42,7 @@ pub(crate) struct Engine {
     pub(crate) completion_queues: CompletionQueues,
     pub(crate) faults: Faults,
     pub(crate) lease: PollLease,
-    /// When the progress thread wakes without a signal. `None`: it sleeps until it is woken.
+    /// When the progress thread wakes without a signal. `None` if it sleeps until another thread wakes it.
     pub(crate) thread_wakeup: Option<Time>,
     /// When the NIC last received a datagram or a call.
     pub(crate) last_active: Time,
@@ -53,7 +53,7 @@ pub(crate) struct Engine {
     /// When the application last called the NIC.
     pub(crate) last_host_call: Time,
     pub(crate) spin_policy: SpinPolicy,
-    /// The most receive calls of a poller's next round.
+    /// The largest number of receive calls in a poller's next round.
     poller_receives: u32,
     /// `None` after a reset.
     pub(crate) socket: Option<Arc<RoceSocket>>,
@@ -118,7 +118,7 @@ impl Engine {
         if self.socket.is_some() && self.faults.host_access_ok() { Ok(()) } else { Err(Error::DeviceFatal) }
     }
 
-    /// Whether the NIC executes packets and accesses memory. A hung NIC does.
+    /// Returns whether the NIC executes packets and accesses memory. A hung NIC does.
     pub(crate) fn dma_ok(&self) -> bool {
         self.socket.is_some() && self.faults.dma_ok()
     }
@@ -151,9 +151,9 @@ impl Engine {
         }
         if received == 0 {
             match driver {
-                // The application waits for data in memory. Its next post carries the pending ACKs, or their timer sends
-                // them. An ACK that is sent earlier lets the peer proceed before its next data is on the way; the peer then waits
-                // in its own memory, where only its progress thread delivers data.
+                // The application waits for data in memory. The pending ACKs are sent with its next post, or when their timer expires. An
+                // earlier ACK would let the peer continue before this application has sent its answer. The peer would then wait for the
+                // answer in its own memory, where only its progress thread delivers data.
                 _ if self.lease.is_denied(now) => {}
                 Driver::Poller => self.nic.handle_idle(now),
                 Driver::Thread => self.nic.flush_acks(),
@@ -196,8 +196,8 @@ impl Engine {
     /// Takes completions that are visible to the host, without driving the NIC.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`] after a reset, when the host has taken all completions that the NIC wrote before the reset. Those
-    /// are host memory, and may be the only evidence that a receive was executed.
+    /// [`Error::DeviceFatal`] after a reset, when the host has taken all completions that the NIC wrote before the reset. These
+    /// completions are in host memory, and may be the only evidence that a receive was executed.
     pub(crate) fn poll_cq(&mut self, cq: CqId, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         let count = self.completion_queues.poll(&mut self.nic, cq, max, out)?;
         if count == 0 && self.socket.is_none() { Err(Error::DeviceFatal) } else { Ok(count) }
@@ -227,7 +227,7 @@ impl Engine {
         }
     }
 
-    /// Updates the link state, events and placement after a failure, if there was one.
+    /// Updates the link state, the events and the placement of data after `failure`.
     pub(crate) fn handle_failure(&mut self, failure: Option<Failure>) {
         match failure {
             Some(Failure::LinkDown) => self.nic.handle_link(false),
@@ -248,7 +248,7 @@ impl Engine {
         self.completion_queues.set_deferred(&mut self.nic, deferred);
     }
 
-    /// Places all acknowledged writes and completions, also those that a fault defers.
+    /// Places the acknowledged writes and the completions that a fault defers. The fault stays, and defers later ones.
     pub(crate) fn fence(&mut self) {
         if self.completion_queues.is_deferred() && self.dma_ok() {
             self.memory.place_deferred();

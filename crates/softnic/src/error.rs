@@ -26,7 +26,7 @@ pub enum OpenError {
     PortTaken {
         /// The configured address.
         address: IpAddr,
-        /// The process that owns the port, as far as this user can see it.
+        /// A description of the process that holds the port, as far as this user can see it.
         owner: String,
     },
     /// Every loopback address that the NIC tried has its RoCE port in use.
@@ -35,7 +35,7 @@ pub enum OpenError {
          to a single address"
     )]
     NoFreeLoopback {
-        /// The process that owns the port of the last address, as far as this user can see it.
+        /// A description of the process that holds the port of the last address, as far as this user can see it.
         owner: String,
     },
     /// The interface cannot carry the smallest path MTU.

@@ -22,8 +22,8 @@ impl RailFaults {
         });
     }
 
-    /// Brings the link up again, and places the writes that [`Failure::NotPlaced`] has deferred. A dead or hung NIC stays as it
-    /// is: reset it and open a new one.
+    /// Brings the link up again, and places the writes that [`Failure::NotPlaced`] has deferred. A dead or hung NIC stays dead or hung.
+    /// Reset it and open a new NIC.
     pub fn heal(&self) {
         self.update(|engine| {
             engine.faults.heal_link();
@@ -60,7 +60,7 @@ impl RailFaults {
         let Ok(mut engine) = self.0.lock() else { return };
         update(&mut engine);
         engine.flush(clock::now());
-        // The progress thread must drive a hung NIC, which callers no longer drive, and must not drive a dead one.
+        // The progress thread must drive a hung NIC, which callers no longer drive, and must not drive a dead NIC.
         self.0.wake();
     }
 }

@@ -7,8 +7,8 @@ use crate::udp_socket::ACK_LEN;
 
 /// Datagrams of at least this length, in bytes, count as bulk data.
 const BULK_LEN: usize = 1000;
-/// The score that enables `UDP_GRO`; [`GroPolicy::record_datagram`] defines how datagrams score. The ACKs that a peer sends before
-/// it has learnt whether it may delay ACKs score less than this.
+/// The score that enables `UDP_GRO`; [`GroPolicy::record_datagram`] defines how datagrams score. A new peer sends its first ACKs
+/// separately, until it has found that it may hold ACKs back. These ACKs must score less than this.
 const ENABLE_SCORE: u32 = 512;
 /// The score of a bulk datagram.
 const BULK_SCORE: u32 = 64;
@@ -21,16 +21,16 @@ const PAIR_SCORE: u32 = 2;
 /// over two calls. The NIC therefore enables `UDP_GRO` only after it has received bulk data, or pairs of datagrams: a request
 /// and the ACK of an earlier request. Without `UDP_GRO` the kernel delivers each datagram separately.
 pub(crate) enum GroPolicy {
-    /// Not used, and will not be.
+    /// The socket does not use `UDP_GRO`, and will not enable it.
     Off,
-    /// Not used yet.
+    /// The socket does not use `UDP_GRO` yet.
     Observing {
         /// The score that is still needed.
         remaining: u32,
         /// The sender of the previous datagram, or `None` if a receive call since then has found the socket empty.
         last_sender: Option<SockaddrStorage>,
     },
-    /// Used.
+    /// The socket uses `UDP_GRO`.
     On,
 }
 

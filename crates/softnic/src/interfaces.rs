@@ -48,8 +48,8 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
 
 /// Returns the MTU of an interface, in bytes.
 ///
-/// `/proc/sys/net` shows the network namespace of this process, but only interfaces with IPv6. `/sys` shows all interfaces, but those
-/// of the namespace in which it was mounted, which differs after `unshare --net` or `nsenter --net`.
+/// `/proc/sys/net` lists the interfaces in the network namespace of this process, but only those with IPv6. `/sys` lists all interfaces
+/// in the namespace in which it was mounted. That namespace is another one after `unshare --net` or `nsenter --net`.
 fn mtu_of(interface: &str) -> io::Result<usize> {
     let paths =
         [format!("/proc/sys/net/ipv6/conf/{interface}/mtu"), format!("/sys/class/net/{interface}/mtu")];
@@ -89,7 +89,7 @@ pub(crate) fn usable_addresses() -> String {
     if usable.is_empty() { "(no other interface has an address)".to_owned() } else { usable.join(", ") }
 }
 
-/// Checks that a NIC can use an address of this kind. The error says why not, and what to use instead.
+/// Checks that a NIC can use an address of this kind. The error says why the NIC cannot, and what to use instead.
 pub(crate) fn check_usable(address: IpAddr) -> Result<(), &'static str> {
     match address {
         _ if address.is_unspecified() => {

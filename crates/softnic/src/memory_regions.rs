@@ -80,7 +80,7 @@ impl MemoryRegions {
     pub(crate) fn place_deferred(&mut self) {
         for write in std::mem::take(&mut self.deferred_writes) {
             if let Some(Some(buffer)) = self.buffers.get(write.region.0 as usize) {
-                // Fails if the application has unmapped the memory; then nobody can read it.
+                // The write fails if the application has unmapped the memory. The data is then lost, and nobody could read it.
                 let _ = buffer.try_write_at(write.offset, &write.data);
             }
         }
@@ -140,14 +140,14 @@ impl Memory for MemoryRegions {
     }
 
     fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
-        let (buffer, at) = self.range(region, offset, 8)?;
+        let (buffer, index) = self.range(region, offset, 8)?;
         if !buffer.addr().wrapping_add(offset).is_multiple_of(8) {
             return Err(MemoryFault);
         }
         if self.global_atomics && !self.deferred {
-            let mut old = buffer.try_load(at).map_err(memory_fault)?;
+            let mut old = buffer.try_load(index).map_err(memory_fault)?;
             while let Err(current) =
-                buffer.try_compare_exchange(at, old, op.apply(old)).map_err(memory_fault)?
+                buffer.try_compare_exchange(index, old, op.apply(old)).map_err(memory_fault)?
             {
                 old = current;
             }
@@ -155,7 +155,7 @@ impl Memory for MemoryRegions {
         }
         // As on most hardware, the operation is atomic only against other operations of this NIC, whose lock is held here. Another
         // NIC or the CPU can modify the word between the load and the store.
-        let old = self.load_word(region, at)?;
+        let old = self.load_word(region, index)?;
         #[cfg(test)]
         if let Some(barrier) = &self.atomic_barrier {
             barrier.wait();

@@ -12,8 +12,8 @@ use crate::udp_socket::MAX_GSO_SEGMENTS;
 
 /// The capacity of a cache, in paths. A full cache is cleared.
 const MAX_PATHS: usize = 4096;
-/// The number of consecutive packets with unexpected identifications after which the NIC accepts them from a predictable
-/// sender.
+/// The number of consecutive packets with unexpected identifications that convince the NIC that a predictable sender has changed. The NIC
+/// drops all of them except the last.
 const ACCEPT_AFTER: u8 = 3;
 
 /// The transmit and receive paths of a NIC.
@@ -39,7 +39,7 @@ impl<K: Copy + Eq + Hash, V> LastHitCache<K, V> {
     fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         if self.entries.get(self.last_hit).is_none_or(|(last, _)| *last != key) {
             self.last_hit = match self.index.get(&key) {
-                Some(&at) => at,
+                Some(&index) => index,
                 None => self.insert(key, make()),
             };
         }
@@ -122,10 +122,10 @@ impl RxPath {
 
     /// Checks the ICRC of the datagram at position `index` of a `UDP_GRO` run.
     ///
-    /// The ICRC covers the IPv4 identification, which a UDP socket cannot see. `IcrcPath::verify` guesses the identification, or
-    /// computes it from the ICRC, which leaves a check of 16 bits. If the identifications of a sender have been predictable,
-    /// a computed one more likely means a damaged packet than a changed sender. The first such packets are therefore
-    /// dropped; the sender retransmits them.
+    /// The ICRC covers the IPv4 identification, which a UDP socket cannot see. `IcrcPath::verify` guesses the identification, or computes
+    /// it from the ICRC, which leaves a check of 16 bits. If the identifications of a sender have been predictable, a computed
+    /// identification more likely means a damaged packet than a changed sender. The first packets with a computed identification are
+    /// therefore dropped, and the sender retransmits them.
     pub(crate) fn check(&mut self, datagram: &[u8], index: u16) -> IcrcCheck {
         let (ident, solved) = match self.icrc.verify(datagram, index) {
             Verdict::Good { ident, solved } => (ident, solved),

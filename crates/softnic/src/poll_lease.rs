@@ -10,27 +10,27 @@ pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// The number of driving polls within [`ACQUIRE_WINDOW`] that acquire the lease. A caller that polls once and then waits for an
 /// event does not need the lease.
 const POLLS_TO_ACQUIRE: u32 = 8;
-/// See [`POLLS_TO_ACQUIRE`]. The window is long because the poller competes with the progress thread for the NIC's lock until it
-/// acquires the lease.
+/// The time within which [`POLLS_TO_ACQUIRE`] driving polls acquire the lease. It is long because the poller competes with the progress
+/// thread for the NIC's lock until it acquires the lease.
 const ACQUIRE_WINDOW: Duration = Duration::from_millis(4);
 /// The number of polls between two checks that keep the lease.
 const MIN_POLLS: u32 = 8;
 
 /// A lease holder is absent if it has not driven the NIC for this long. Datagrams then wait in the socket.
 pub(crate) const ABSENT_AFTER: Duration = Duration::from_micros(100);
-/// The number of consecutive checks at which the holder was running, was absent and had datagrams waiting. At this number the holder
-/// loses the lease: it waits for data in memory and polls only for completions of its own requests (`ib_write_lat`).
+/// The holder loses the lease after this many consecutive checks at which it was running, was absent and had datagrams waiting. Such a
+/// program waits for data in memory and polls only for completions of its own requests (`ib_write_lat`).
 const MAX_ABSENT_CHECKS: u32 = 3;
-/// How long the lease is denied to such a program. A further denial that begins within the length of the previous one is twice as
-/// long.
+/// How long the lease is denied to such a program. A denial is twice as long as the previous denial if it begins within the previous
+/// denial's length after its end.
 const MIN_DENIAL: Duration = Duration::from_secs(1);
 /// The longest denial.
 const MAX_DENIAL: Duration = Duration::from_secs(16);
 
 /// The right of a polling caller to drive the NIC alone.
 ///
-/// A caller that polls in a loop acquires the lease. It loses the lease if it stops polling, if it leaves datagrams waiting in the socket,
-/// or if a caller arms a completion queue.
+/// A caller that polls in a loop acquires the lease. It loses the lease if it stops polling, if it leaves datagrams waiting in the
+/// socket, or if a caller arms a completion queue.
 #[derive(Debug, Default)]
 pub(crate) struct PollLease {
     held: bool,
@@ -50,7 +50,7 @@ pub(crate) struct PollLease {
 }
 
 impl PollLease {
-    /// Records a poll that drove the NIC. Returns whether this poll acquired the lease.
+    /// Records a poll that drives the NIC. Returns whether this poll acquires the lease.
     pub(crate) fn record_drive(&mut self, now: Time) -> bool {
         self.polls = self.polls.wrapping_add(1);
         if self.held {
@@ -76,7 +76,7 @@ impl PollLease {
         self.polls = self.polls.wrapping_add(1);
     }
 
-    /// Whether a poller holds the lease.
+    /// Returns whether a poller holds the lease.
     pub(crate) fn is_held(&self) -> bool {
         self.held
     }
@@ -107,7 +107,7 @@ impl PollLease {
         self.release();
     }
 
-    /// Whether pollers cannot acquire the lease, because the program waits for data in memory.
+    /// Returns whether pollers cannot acquire the lease, because the program waits for data in memory.
     pub(crate) fn is_denied(&self, now: Time) -> bool {
         now < self.denied_until
     }

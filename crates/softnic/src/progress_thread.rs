@@ -31,8 +31,8 @@ use crate::poll_lease::{ABSENT_AFTER, CHECK_INTERVAL};
 use crate::thread_cpu_clock::ThreadCpuClock;
 use crate::udp_socket::RoceSocket;
 
-/// The longest sleep of the thread while the NIC was active within [`ACTIVE_PERIOD`]. With it, a caller that posts a request
-/// seldom has to wake the thread to handle the request's timer.
+/// The longest sleep of the thread if the NIC was active within the last [`ACTIVE_PERIOD`]. Because of this bound, a caller that posts a
+/// request seldom has to wake the thread to handle the request's timer.
 const MAX_SLEEP_WHEN_ACTIVE: Duration = Duration::from_millis(5);
 /// See [`MAX_SLEEP_WHEN_ACTIVE`].
 const ACTIVE_PERIOD: Duration = Duration::from_millis(100);
@@ -94,7 +94,7 @@ impl Drop for EngineGuard<'_> {
     }
 }
 
-/// Reports [`AsyncEvent::DeviceFatal`] if the lock is poisoned when the progress thread ends: the progress thread or a caller has
+/// Reports [`AsyncEvent::DeviceFatal`] if the lock is poisoned when the progress thread ends, because the thread or a caller has
 /// panicked.
 struct PanicReporter<'a>(&'a SharedNic);
 
@@ -108,11 +108,11 @@ impl Drop for PanicReporter<'_> {
 
 /// What wakes the progress thread from a sleep, in addition to [`SharedNic::wake`].
 pub(crate) struct WakeConditions {
-    /// Readable: a datagram has arrived. `None` while a poller holds the lease, or if the NIC is dead.
+    /// The NIC's socket, which is readable when a datagram has arrived. `None` while a poller holds the lease, or if the NIC is dead.
     socket: Option<Arc<RoceSocket>>,
     /// The sockets of multicast groups; empty if `socket` is `None`.
     multicast_sockets: Vec<Arc<RoceSocket>>,
-    /// Whether the thread also wakes when `socket` becomes writable: packets wait for space in its send buffer.
+    /// Whether the thread also wakes when `socket` becomes writable, because packets wait for space in its send buffer.
     tx_blocked: bool,
     until: Option<Time>,
 }
@@ -132,8 +132,8 @@ impl SharedNic {
     /// Locks the NIC.
     ///
     /// # Errors
-    /// [`Error::DeviceFatal`] if a thread has panicked while it held the lock, because the NIC's state may be inconsistent, or if a fork has
-    /// created this process after the NIC was opened.
+    /// [`Error::DeviceFatal`] if a thread has panicked while it held the lock, because the NIC's state may be inconsistent, or if a fork
+    /// has created this process after the NIC was opened.
     pub(crate) fn lock(&self) -> Result<EngineGuard<'_>> {
         if self.is_forked_child() {
             return Err(Error::DeviceFatal);
@@ -150,7 +150,7 @@ impl SharedNic {
         }
     }
 
-    /// Whether a fork has created this process after the NIC was opened.
+    /// Returns whether a fork has created this process after the NIC was opened.
     pub(crate) fn is_forked_child(&self) -> bool {
         self.fork_generation != FORK_GENERATION.load(Ordering::Relaxed)
     }
@@ -196,7 +196,7 @@ impl SharedNic {
     pub(crate) fn start(self: &Arc<Self>, name: &str) -> io::Result<JoinHandle<()>> {
         let shared = Arc::clone(self);
         // Linux limits thread names to 15 bytes, and the end of a NIC's name identifies it better than the beginning.
-        let tail = name.char_indices().rev().nth(14).map_or(0, |(at, _)| at);
+        let tail = name.char_indices().rev().nth(14).map_or(0, |(index, _)| index);
         mitra_os_util::thread::spawn(&name[tail..], move || shared.run())
     }
 

@@ -18,7 +18,7 @@ use crate::udp_socket::Received;
 #[derive(Clone, Copy)]
 struct Destination {
     local: SocketAddr,
-    /// The multicast group of `local`. `None`: `local` is the NIC's own address.
+    /// The multicast group of `local`. `None` if `local` is the NIC's own address.
     group: Option<Gid>,
 }
 
@@ -61,7 +61,7 @@ impl Engine {
             Ok(received) => received,
             Err(Errno::EAGAIN) => return false,
             Err(_) => {
-                // For example an ICMP error for a datagram that was sent earlier. Retransmission recovers the loss.
+                // An example is an ICMP error for a datagram that was sent earlier. Retransmission recovers the lost datagram.
                 self.driver_counters.rx_errors += 1;
                 return true;
             }
@@ -131,7 +131,7 @@ impl Engine {
         packet: &Packet<'_>,
     ) {
         let tap = self.faults.receive(packet);
-        // Before the execution: a fault that defers placements applies to this packet too.
+        // A failure that defers placements applies to this packet too, so it is handled before the packet is executed.
         self.handle_failure(tap.failure);
         match tap.verdict {
             Verdict::Pass => self.execute(now, peer, group, packet),
@@ -162,14 +162,15 @@ impl Engine {
         }
     }
 
-    /// Executes a packet, and reports to fault injection whether the expected PSN has advanced: stages 4 and 5 count executed packets.
+    /// Executes a packet. Reports the packet to fault injection if the expected PSN has changed, because stages 4 and 5 count only
+    /// executed packets.
     fn execute(&mut self, now: Time, peer: Gid, group: Option<Gid>, packet: &Packet<'_>) {
         if !self.dma_ok() {
             return;
         }
-        let before = self.expected_psn(packet);
+        let psn_before = self.expected_psn(packet);
         self.dispatch(now, peer, group, packet);
-        if self.expected_psn(packet) != before {
+        if self.expected_psn(packet) != psn_before {
             let failure = self.faults.executed(packet);
             self.handle_failure(failure);
         }

@@ -26,17 +26,17 @@ use crate::thread_cpu_clock::ThreadCpuClock;
 use crate::udp_socket::RoceSocket;
 use crate::{Config, clock};
 
-/// The receive buffer's size divided by this is the largest send window. The kernel charges a datagram outside a `UDP_GRO`
+/// The largest send window is the size of the receive buffer divided by this. The kernel charges a datagram outside a `UDP_GRO`
 /// run with twice its length, and several senders share the buffer.
 const SEND_WINDOW_DIVISOR: usize = 4;
 
-/// A poll does not drive the NIC if a poll of another completion queue drove it less than this ago. A caller that polls several
+/// A poll does not drive the NIC if a poll of another completion queue has driven it within this time. A caller that polls several
 /// queues in turn then drives the NIC once per turn.
 const MIN_DRIVE_INTERVAL: Duration = Duration::from_micros(1);
 
 /// A software NIC: one address with its RoCE port, and one lock.
 ///
-/// Dropping the last `Arc` closes the NIC immediately, as the end of its process would: work requests that are in flight do not complete.
+/// Dropping the last `Arc` closes the NIC immediately. Work requests that are in flight do not complete.
 pub struct SoftNic {
     attr: DeviceAttr,
     address: IpAddr,
@@ -99,7 +99,7 @@ impl SoftNic {
         RailFaults(Arc::clone(&self.shared))
     }
 
-    /// Returns the IP address of the NIC. A dead NIC still has it.
+    /// Returns the IP address of the NIC. A dead NIC keeps its address.
     pub fn address(&self) -> IpAddr {
         self.address
     }
@@ -109,8 +109,8 @@ impl SoftNic {
         self.async_events.as_fd()
     }
 
-    /// Returns the send window: the most unacknowledged payload that a queue pair has in flight, in bytes. It is at most a quarter of
-    /// the receive buffer.
+    /// Returns the send window, which bounds the unacknowledged bytes of a queue pair ([`Tuning::send_window`](mitra_transport::Tuning)).
+    /// It is at most a quarter of the receive buffer.
     pub fn send_window(&self) -> u32 {
         self.send_window
     }

@@ -16,7 +16,7 @@ const PASSIVE_AFTER: Duration = Duration::from_micros(100);
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// With a smaller share of the CPU, the spinning thread competes with other threads and stops spinning.
 const MIN_CPU_SHARE: f64 = 0.75;
-/// How long the progress thread does not spin after it has found its share too small.
+/// How long the progress thread does not spin after it has found that its share of the CPU is too small.
 const BACKOFF: Duration = Duration::from_millis(20);
 
 /// Decides whether the progress thread spins.
@@ -36,8 +36,8 @@ impl SpinPolicy {
         self.last_receive = now;
     }
 
-    /// Whether the progress thread, which calls this, polls again at once instead of sleeping: it has just received a datagram,
-    /// the process is passive, and no other thread needs this CPU.
+    /// Returns whether the progress thread, which calls this, polls again at once instead of sleeping. It does if it has just received a
+    /// datagram, the process is passive, and no other thread needs this CPU.
     pub(crate) fn should_spin(&mut self, now: Time, last_host_call: Time) -> bool {
         if now - self.last_receive >= SPIN_TIME
             || now - last_host_call < PASSIVE_AFTER

@@ -19,9 +19,9 @@ use crate::roce_port_users::describe_process_using;
 
 /// The largest payload of a UDP datagram, or of a GSO run, in bytes.
 pub(crate) const MAX_UDP_PAYLOAD: usize = 65_507;
-/// The most segments of a GSO run (`UDP_MAX_SEGMENTS`, which is 64 before Linux 6.9).
+/// The largest number of segments in a GSO run (`UDP_MAX_SEGMENTS`, which is 64 before Linux 6.9).
 pub(crate) const MAX_GSO_SEGMENTS: usize = 64;
-/// The most datagrams of one `sendmmsg` call.
+/// The largest number of datagrams in one `sendmmsg` call.
 pub(crate) const MAX_SENDMMSG: usize = 32;
 /// The requested size of the send buffer and of the receive buffer, in bytes. The kernel grants at most `net.core.wmem_max` and
 /// `net.core.rmem_max`.
@@ -95,7 +95,7 @@ pub(crate) struct Received {
     pub(crate) from: SocketAddr,
     /// The number of bytes received.
     pub(crate) len: usize,
-    /// The length of each datagram, of which the last may be shorter. `None`: the call returned one datagram.
+    /// The length of each datagram except the last, which may be shorter. `None` if the call returned one datagram.
     pub(crate) segment_len: Option<usize>,
 }
 
@@ -190,7 +190,7 @@ impl RoceSocket {
             let (len, from) =
                 sys::recvfrom::<SockaddrStorage>(fd, buffer).inspect_err(|_| gro.record_empty())?;
             if gro.record_datagram(len, from) {
-                // Fails before Linux 5.0, which delivers each datagram separately.
+                // The call fails before Linux 5.0, where the kernel delivers each datagram separately.
                 let result = sys::setsockopt(&self.inner, sockopt::UdpGroSegment, &true);
                 *gro = if result.is_ok() { GroPolicy::On } else { GroPolicy::Off };
             }

@@ -116,7 +116,7 @@ fn nic() -> Arc<SoftNic> {
     open(Config::loopback())
 }
 
-/// Whether a socket of this machine is bound to a group.
+/// Returns whether a socket of this machine is bound to a group.
 fn is_bound(group: IpAddr) -> bool {
     roce_port_users().iter().any(|user| user.address == group)
 }

@@ -5,10 +5,10 @@ use mitra_wire::{ICRC_LEN, Packet};
 
 use crate::TxBatch;
 
-/// The largest number of datagrams in a batch: the most segments that Linux takes in one send with UDP_SEGMENT.
+/// The largest number of datagrams in a batch. Linux accepts at most this many segments in one send with UDP_SEGMENT.
 const MAX_DATAGRAMS: usize = 64;
-/// The largest number of bytes in a batch: two messages of sixteen packets of 4096 bytes. A driver cuts a batch to the
-/// size that its kernel takes in one call. Larger batches do not stay in the cache.
+/// The largest number of bytes in a batch: 32 packets of 4096 bytes with their headers. A larger batch does not stay in
+/// the CPU's cache. The driver splits a batch that its kernel does not accept in one call.
 const MAX_BYTES: usize = 132 * 1024;
 /// An upper bound on the bytes of a datagram beyond its payload: headers, pad and ICRC.
 const OVERHEAD: usize = mitra_wire::MAX_HEADERS_LEN + 8 + 3 + ICRC_LEN;
@@ -65,7 +65,7 @@ impl<'a> BatchWriter<'a> {
         self.batch.ends.push(self.batch.bytes.len() as u32);
     }
 
-    /// Returns the payload bytes that this writer has appended.
+    /// Returns the number of payload bytes that this writer has appended.
     pub(crate) fn payload(&self) -> u64 {
         self.payload
     }

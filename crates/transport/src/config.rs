@@ -11,9 +11,11 @@ pub struct NicConfig {
     pub gid: Gid,
     /// The largest path MTU of the port.
     pub max_mtu: Mtu,
-    /// The largest number of each kind of object, and the largest size of each.
+    /// The largest number of objects of each kind, and their largest sizes.
     pub limits: Limits,
-    /// The capabilities that the device reports. `atomic_scope`, `saved_results` and `windows` also enable the feature.
+    /// The capabilities that the device reports. The NIC executes atomics, returns saved results and supports memory
+    /// windows only if `atomic_scope`, `saved_results` and `windows` say so. The other capabilities change no
+    /// behaviour.
     pub capabilities: Capabilities,
     /// The seed of queue pair numbers and keys. Draw it from the system's random source on a network; fix it in a
     /// simulation.
@@ -24,25 +26,29 @@ pub struct NicConfig {
 
 /// The pacing of acknowledgements and of sending.
 ///
-/// The defaults suit software NICs on one host: 16 packets, 50 µs, 256 KiB and 2 s.
+/// The defaults suit software NICs on one host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tuning {
-    /// The responder acknowledges at the latest after this many request packets that ask for an acknowledgement. It
-    /// acknowledges earlier at an idle poll and after `ack_delay`.
+    /// The largest number of request packets that ask for an acknowledgement and that the responder has not
+    /// acknowledged. The responder may acknowledge earlier, for example at an idle poll. Default: 16.
     pub ack_every: u32,
-    /// The longest time that the responder defers an acknowledgement.
+    /// The longest time for which the responder defers an acknowledgement. Default: 50 µs.
     pub ack_delay: Duration,
-    /// The largest number of unacknowledged bytes of a requester, at most 256 MiB. Each packet counts its payload and 256
-    /// bytes. Choose less than the socket buffer of a slow receiver. The same value bounds two other things: the bytes of outstanding READ requests, and
-    /// the bytes of READ responses that a responder sends until the next request arrives or `ack_delay` has passed.
+    /// The largest number of unacknowledged bytes of a requester. A packet occupies its payload length plus 256 bytes.
+    /// Choose a value below the size of the peer's socket buffer. The NIC reduces a value above 256 MiB to 256 MiB.
+    /// Default: 256 KiB.
+    ///
+    /// The same value bounds two other things: the bytes that outstanding READs have requested, and the bytes of READ
+    /// responses that a responder sends before it waits for the next request or for `ack_delay`.
     pub send_window: u32,
-    /// The time for which the number of a destroyed queue pair and a revoked key are not reused. Choose at least the
-    /// maximum packet lifetime.
+    /// The time for which the number of a destroyed queue pair and a revoked key are not assigned again. Choose at
+    /// least the maximum packet lifetime. Default: 2 s.
     pub quarantine: Duration,
 }
 
-/// The largest `send_window`, in bytes. Each packet uses at least 256 bytes of the window, and READs have a second window
-/// of the same size. Fewer than 2²² PSNs are therefore outstanding, well below the 2²³ at which PSNs become ambiguous.
+/// The largest `send_window`, in bytes. Each packet uses at least 256 bytes of the window, and READs have a second
+/// window of the same size. Fewer than 2²² PSNs are therefore outstanding, well below the 2²³ at which PSNs become
+/// ambiguous.
 pub(crate) const MAX_SEND_WINDOW: u32 = 1 << 28;
 
 impl Default for Tuning {

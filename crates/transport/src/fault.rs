@@ -1,13 +1,13 @@
 //! Fault injection without I/O: random packet faults (noise), and NIC failures at a chosen stage of an operation.
 //!
-//! A driver calls [`Faults`] at three taps: [`Faults::transmit`] before a packet leaves the NIC, [`Faults::receive`] before
-//! the NIC executes a packet that has arrived, and [`Faults::executed`] after the execution and before any response leaves.
-//! The driver carries out the [`TapResult`]. Before each step that a failed NIC cannot take, the driver checks
-//! [`Faults::host_access_ok`], [`Faults::dma_ok`] and [`Faults::placement_ok`]. While [`Faults::is_idle`] returns true, the
-//! driver may skip the taps.
+//! A driver calls [`Faults`] at three taps: [`Faults::transmit`] before a packet leaves the NIC, [`Faults::receive`]
+//! before the NIC executes a packet that has arrived, and [`Faults::executed`] after the execution and before any
+//! response leaves. The driver carries out the [`TapResult`]. Before each step that a failed NIC cannot take, the
+//! driver checks [`Faults::host_access_ok`], [`Faults::dma_ok`] and [`Faults::placement_ok`]. While [`Faults::is_idle`]
+//! returns true, the driver may skip the taps.
 //!
-//! `docs/failover.md` defines the stages, and `docs/faults.md` the script syntax. Triggers count packets, and noise uses a
-//! seeded generator, so that the same packets in the same order meet the same faults.
+//! `docs/failover.md` defines the stages, and `docs/faults.md` the script syntax. Triggers count packets, and noise
+//! uses a seeded generator, so that the same packets in the same order have the same faults.
 
 mod script;
 #[cfg(test)]
@@ -32,13 +32,13 @@ pub enum Failure {
     NicDead,
     /// The NIC is hung: host access fails, but the NIC executes and answers packets.
     NicHung,
-    /// The NIC acknowledges writes and delays the placement of their data in memory. If the NIC dies, the data is lost. If
-    /// another failure happens, the driver places the data.
+    /// The NIC acknowledges writes and delays the placement of their data in memory. If the NIC dies, the data is lost.
+    /// If another failure happens, the driver places the data.
     NotPlaced,
 }
 
-/// The stage of an operation at which a failure happens. Stages 1, 2 and 7 occur at the requester's NIC, the others at the
-/// responder's NIC.
+/// The stage of an operation at which a failure happens. Stages 1, 2 and 7 occur at the requester's NIC, the others at
+/// the responder's NIC.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Stage {
     /// 1: the request is posted and not sent.
@@ -74,8 +74,8 @@ pub struct Trigger {
 
 /// The rates of random packet faults, in parts per million of all packets.
 ///
-/// A packet has at most one fault. If the rates add up to more than a million, the later ones in the order drop, corrupt,
-/// duplicate, reorder are reduced.
+/// A packet has at most one fault. If the rates add up to more than a million, the later ones in the order drop,
+/// corrupt, duplicate, reorder are reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Noise {
     /// The rate of lost packets.
@@ -111,8 +111,9 @@ pub enum Verdict {
 pub struct TapResult {
     /// What the driver does with the packet.
     pub verdict: Verdict,
-    /// The failure that this packet has caused. The driver delivers a packet that passes before it acts on the failure. If
-    /// the packet fires several triggers, this is the failure of the first one; the state of [`Faults`] reflects all.
+    /// The failure that this packet has caused. The driver delivers a packet that passes before it acts on the failure.
+    /// If the packet fires several triggers, this is the failure of the first one; the state of [`Faults`] reflects
+    /// all.
     pub failure: Option<Failure>,
 }
 
@@ -130,7 +131,8 @@ struct Armed {
     trigger: Trigger,
     /// The number of matching packets until the trigger fires, including the one that fires it.
     remaining: u32,
-    /// Stage 8 only: the PSN of the nth request, once it has arrived. The trigger fires when the NIC acknowledges this PSN.
+    /// Stage 8 only: the PSN of the nth request, once it has arrived. The trigger fires when the NIC acknowledges this
+    /// PSN.
     holds_from: Option<Psn>,
 }
 
@@ -176,7 +178,7 @@ impl Faults {
         self.armed.push(Armed { trigger, remaining: trigger.nth.max(1), holds_from: None });
     }
 
-    /// Disarms all triggers. If a trigger of stage 8 holds placement back already, placement resumes.
+    /// Disarms all triggers. If an armed trigger of stage 8 already holds placement back, placement resumes.
     pub fn disarm_all(&mut self) {
         if self.armed.iter().any(|armed| armed.holds_from.is_some()) {
             self.placement_held = false;
@@ -200,7 +202,8 @@ impl Faults {
         self.link_up = true;
     }
 
-    /// Ends [`Failure::NotPlaced`]: the driver places the data that it holds back.
+    /// Ends [`Failure::NotPlaced`]: the driver places the data that it holds back. Disarms the triggers of stage 8 that
+    /// hold placement back.
     pub fn resume_placement(&mut self) {
         self.placement_held = false;
         self.armed.retain(|armed| armed.holds_from.is_none());
@@ -223,8 +226,9 @@ impl Faults {
 
     /// Returns whether executed writes reach memory now.
     ///
-    /// While this is false, the driver keeps the data of writes and atomics in order: the NIC's own reads see them, the host
-    /// does not. The driver places the data when this becomes true again, and drops it when [`Faults::dma_ok`] becomes false.
+    /// While this is false, the driver keeps the data of writes and atomics in order: the NIC's own reads see them, the
+    /// host does not. The driver places the data when this becomes true again, and drops it when [`Faults::dma_ok`]
+    /// becomes false.
     pub fn placement_ok(&self) -> bool {
         self.dma_ok() && !self.placement_held
     }
@@ -241,7 +245,8 @@ impl Faults {
 
     /// The tap for a packet that is about to leave the NIC.
     ///
-    /// The driver calls the tap for each packet in sending order. It sends a packet that passes before it acts on a failure.
+    /// The driver calls the tap for each packet in sending order. It sends a packet that passes before it acts on a
+    /// failure.
     pub fn transmit(&mut self, packet: &Packet<'_>) -> TapResult {
         if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: None };
@@ -269,8 +274,8 @@ impl Faults {
 
     /// The tap for a packet that has arrived and is about to be executed.
     ///
-    /// A packet that noise drops or corrupts counts as lost on the wire, so no trigger counts it. The driver calls the tap
-    /// once for a packet that it then delays or duplicates.
+    /// A packet that noise drops or corrupts counts as lost on the wire, so no trigger counts it. The driver calls the
+    /// tap once for a packet that it then delays or duplicates.
     pub fn receive(&mut self, packet: &Packet<'_>) -> TapResult {
         if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: None };
@@ -294,7 +299,7 @@ impl Faults {
 
     /// The tap for a packet that the NIC has executed and not answered.
     ///
-    /// The driver must not call this for duplicates or packets out of sequence, which triggers would count too.
+    /// The driver must not call this for duplicates or packets out of sequence, because triggers would count them too.
     pub fn executed(&mut self, packet: &Packet<'_>) -> Option<Failure> {
         if !self.packets_pass() {
             return None;
@@ -311,11 +316,12 @@ impl Faults {
         self.link_up && self.dma_ok()
     }
 
-    /// Counts a packet that has reached a stage and fires the triggers that have reached their number.
+    /// Counts a packet that has reached a stage and fires the triggers that have reached their number. Returns the
+    /// failure of the first trigger that fires, in the order of arming.
     fn count_packet(&mut self, stage: Stage, psn: Psn) -> Option<Failure> {
         let mut failed = None;
-        for at in (0..self.armed.len()).rev() {
-            let armed = &mut self.armed[at];
+        for index in (0..self.armed.len()).rev() {
+            let armed = &mut self.armed[index];
             if armed.trigger.stage != stage || armed.holds_from.is_some() {
                 continue;
             }
@@ -327,7 +333,7 @@ impl Faults {
                 armed.holds_from = Some(psn);
                 Failure::NotPlaced
             } else {
-                self.armed.remove(at).trigger.failure
+                self.armed.remove(index).trigger.failure
             };
             self.fail(failure);
             failed = Some(failure);
@@ -335,7 +341,7 @@ impl Faults {
         failed
     }
 
-    /// Fires a trigger of stage 8 when a positive response acknowledges its request.
+    /// Fires a trigger of stage 8 if the positive response with this PSN acknowledges the trigger's request.
     fn fire_acknowledged(&mut self, psn: Psn) -> Option<Failure> {
         let is_acknowledged = |armed: &Armed| armed.holds_from.is_some_and(|from| !psn.is_before(from));
         let index = self.armed.iter().position(is_acknowledged)?;
@@ -352,7 +358,8 @@ enum PacketKind {
     Request { completes: bool },
     /// An RC response. `positive` is whether it is no NAK.
     Response { positive: bool },
-    /// A packet of another service. Triggers do not count it, so that failover's control messages do not change the count.
+    /// A packet of another service. Triggers do not count it, so that failover's control messages do not change the
+    /// count.
     Uncounted,
 }
 

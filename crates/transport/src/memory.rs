@@ -7,8 +7,8 @@ use mitra_verbs::RegionId;
 pub trait Memory {
     /// Copies `data` to byte `offset` of the region.
     ///
-    /// The copy need not be atomic, and the host need not see it at once. Later calls see it. The host must see it
-    /// before it can poll a completion that follows the copy.
+    /// The copy need not be atomic. Later calls on this trait see the data. The host need not see the data at once, but
+    /// must see it before it can poll a completion that the NIC writes after this call.
     ///
     /// # Errors
     /// [`MemoryFault`] if the memory behind the region no longer exists.
@@ -28,7 +28,7 @@ pub trait Memory {
     fn atomic(&mut self, region: RegionId, offset: u64, op: AtomicOp) -> Result<u64, MemoryFault>;
 }
 
-/// The memory behind a region no longer exists: its owner unmapped it while it was registered.
+/// The memory behind a region no longer exists, because its owner unmapped the memory while the region was registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryFault;
 
@@ -39,7 +39,7 @@ pub enum AtomicOp {
     CompareSwap {
         /// The value that the word must have for the swap to take place.
         compare: u64,
-        /// The value that replaces it.
+        /// The value that replaces the old value.
         swap: u64,
     },
     /// Fetch and add, modulo 2⁶⁴.

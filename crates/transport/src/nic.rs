@@ -41,28 +41,27 @@ use crate::qp::send_validation;
 
 /// A NIC without I/O, with one address, one port, one queue pair number space and one key space.
 ///
-/// The verbs are those of [`mitra_verbs::Provider`], with the same rules and errors. Verbs that change objects return
-/// [`Error::NoSuchObject`] for a handle that does not exist.
+/// The verbs are those of [`mitra_verbs::Provider`], with the same rules and errors.
 ///
-/// A NIC is a value. It can be cloned, compared and hashed; equal NICs behave equally from then on. Neither comparison nor
-/// hash includes the counters.
+/// A NIC is a value. It can be cloned, compared and hashed; equal NICs behave equally from then on. Neither comparison
+/// nor hash includes the counters.
 #[derive(Clone, Debug)]
 pub struct Nic {
     attr: DeviceAttr,
     rng: ChaCha8Rng,
-    /// The protection domains. The value is the number of their objects without memory regions and windows, which
-    /// `shared.keys` counts.
+    /// The protection domains. The value is the number of objects in the domain, without memory regions and windows.
+    /// [`KeyTable::pd_in_use`] finds those.
     pds: HandleTable<u32>,
     pub(crate) link_up: bool,
     pub(crate) shared: SharedState,
     pub(crate) qps: QpTable,
     pub(crate) groups: MulticastGroups,
-    /// The slots of queue pairs that can send, in sending order. A slot is in the list at most once.
+    /// The slots of queue pairs that may have packets to send, in sending order. A slot is in the list at most once.
     pub(crate) ready: VecDeque<u32>,
     /// The slots of queue pairs with a pending acknowledgement. A slot is in the list at most once.
     pub(crate) ack_pending: Vec<u32>,
-    /// The slots of queue pairs that have held back an acknowledgement. It may have left since. A slot is in the list at
-    /// most once.
+    /// The slots of queue pairs that have held back an acknowledgement. The acknowledgement may have been sent since. A
+    /// slot is in the list at most once.
     pub(crate) ack_held: Vec<u32>,
     pub(crate) timers: TimerHeap,
 }
@@ -82,7 +81,8 @@ impl Hash for Nic {
 }
 
 impl Nic {
-    /// Returns the state that comparison and hash cover. `eq` compares configuration and generator in addition.
+    /// Returns the state that comparison and hash cover. `eq` also compares the configuration and the random number
+    /// generator.
     fn state(&self) -> impl Eq + Hash {
         let SharedState { keys, cqs, srqs, ahs, events, .. } = &self.shared;
         let schedule = (&self.ready, &self.ack_pending, &self.ack_held, &self.timers);
@@ -182,7 +182,8 @@ impl Nic {
         self.shared.keys.reg_mr(now, &mut self.rng, pd, region, addr, len, access)
     }
 
-    /// Revokes a memory region. After the return, its key is invalid and the NIC does not access its memory.
+    /// Revokes a memory region and returns its [`RegionId`]. From then on the key is invalid, and the NIC does not
+    /// access the region's memory.
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the region does not exist.
@@ -271,7 +272,8 @@ impl Nic {
         self.shared.cqs.len(cq)
     }
 
-    /// Arms the completion queue for one event: at the next completion, or at the next solicited or failed one.
+    /// Arms the completion queue for one event. The event is raised by the next completion, or, if `solicited_only` is
+    /// set, by the next completion that is solicited or failed.
     ///
     /// # Errors
     /// [`Error::NoSuchObject`]: the completion queue does not exist.
@@ -294,7 +296,8 @@ impl Nic {
         Ok(srq)
     }
 
-    /// Arms [`AsyncEvent::SrqLimitReached`], which the NIC raises when the queue holds fewer than `limit` receives.
+    /// Arms [`AsyncEvent::SrqLimitReached`], which the NIC raises once when the queue holds fewer than `limit`
+    /// receives. A limit of 0 disarms the event.
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the shared receive queue does not exist.
@@ -348,8 +351,8 @@ impl Nic {
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the protection domain, a completion queue or the shared receive queue does not exist.
-    /// - [`Error::Limit`]: a capacity is too large, the NIC has the maximum number of queue pairs, or all free queue pair
-    ///   numbers are quarantined.
+    /// - [`Error::Limit`]: a capacity is too large, the NIC has the maximum number of queue pairs, or all free queue
+    ///   pair numbers are quarantined.
     /// - [`Error::Busy`]: another GSI queue pair exists.
     pub fn create_qp(&mut self, now: Time, init: &QpInitAttr) -> Result<Qpn> {
         let limits = self.attr.limits;
@@ -436,9 +439,9 @@ impl Nic {
     /// Posts sends. [`Nic::poll_transmit`] sends their packets.
     ///
     /// # Errors
-    /// A [`PostError`] with the index of the first send that was not posted; the sends before it are posted. The cause is
-    /// [`Error::NoSuchObject`], [`Error::WrongState`], [`Error::QueueFull`], [`Error::Limit`], [`Error::Unsupported`] or
-    /// [`Error::Invalid`]. The NIC checks keys and bounds later, when it executes the send.
+    /// A [`PostError`] with the index of the first send that was not posted; the sends before it are posted. The cause
+    /// is [`Error::NoSuchObject`], [`Error::WrongState`], [`Error::QueueFull`], [`Error::Limit`],
+    /// [`Error::Unsupported`] or [`Error::Invalid`]. The NIC checks keys and bounds later, when it executes the send.
     pub fn post_send(&mut self, _now: Time, qp: Qpn, wrs: &[SendWr]) -> Result<(), PostError> {
         let queue_pair = self.qps.get_mut(qp).map_err(|error| PostError { index: 0, error })?;
         let mut result = Ok(());
@@ -476,8 +479,8 @@ impl Nic {
     ///
     /// # Errors
     /// A [`PostError`] with the index of the first receive that was not posted. The cause is [`Error::NoSuchObject`],
-    /// [`Error::WrongState`], [`Error::QueueFull`], [`Error::Limit`], or [`Error::Invalid`] for a queue pair with a shared
-    /// receive queue.
+    /// [`Error::WrongState`], [`Error::QueueFull`], [`Error::Limit`], or [`Error::Invalid`] for a queue pair with a
+    /// shared receive queue.
     pub fn post_recv(&mut self, qp: Qpn, wrs: &[RecvWr]) -> Result<(), PostError> {
         let post_error = |index, error| Err(PostError { index, error });
         let queue_pair = match self.qps.get_mut(qp) {
@@ -528,12 +531,13 @@ impl Nic {
         self.qps.get(qp).map(Qp::saved_results)
     }
 
-    /// Returns the next completion queue with an event. The event has disarmed the queue.
+    /// Removes and returns the next completion queue with an event. The queue was disarmed when the NIC raised the
+    /// event.
     pub fn poll_cq_event(&mut self) -> Option<CqId> {
         self.shared.cqs.next_event()
     }
 
-    /// Returns the next asynchronous event.
+    /// Removes and returns the next asynchronous event.
     pub fn poll_async_event(&mut self) -> Option<AsyncEvent> {
         self.shared.events.next()
     }

@@ -22,7 +22,7 @@ pub(crate) fn position(message: &Message) -> PacketPosition {
     PacketPosition { first, last }
 }
 
-/// Returns the immediate data of a packet.
+/// Returns the immediate data of a packet, if it has any.
 pub(crate) fn immediate(message: &Message) -> Option<u32> {
     use Message::*;
     match *message {
@@ -39,12 +39,13 @@ pub(crate) fn invalidated_key(message: &Message) -> Option<Key> {
     }
 }
 
-/// Returns whether a request is a READ or an atomic, which the responder answers by a response with data.
+/// Returns whether a request is a READ or an atomic. The response to such a request carries data.
 pub(crate) fn is_fetch(message: &Message) -> bool {
     matches!(message, Message::ReadRequest(_) | Message::CompareSwap(_) | Message::FetchAdd(_))
 }
 
-/// Returns the opcode and the extended headers of packet `index` of a SEND or WRITE of `packets` packets and `len` bytes.
+/// Returns the opcode and the extended headers of packet `index` of a SEND or WRITE of `packets` packets and `len`
+/// bytes.
 pub(crate) fn data_message(op: &SendOp, index: u32, packets: u32, len: u32) -> Message {
     let (first, last) = (index == 0, index + 1 == packets);
     match *op {

@@ -28,7 +28,7 @@ use responder::{FatalError, Responder};
 use uc_receiver::UcReceiver;
 use unreliable_sender::UnreliableSender;
 
-/// The number of packets that the responder or the requester sends before the other one has its turn.
+/// An upper bound on the packets that the requester, the responder or another sender sends in one turn.
 const PACKETS_PER_TURN: usize = 16;
 
 /// The sending and receiving state machines of a transport service.
@@ -136,8 +136,9 @@ impl Qp {
 
     /// Moves the queue pair to ERR and completes its work requests (IBTA volume 1, 10.3.1).
     ///
-    /// `send` is the status of the oldest send, `receive` the status of the receive that is being filled, or else of the
-    /// oldest one. All other work requests complete as flushed; so do these two without a status.
+    /// The oldest send completes with the status `send`. The receive that is being filled, or else the oldest receive
+    /// of the queue pair's own queue, completes with the status `receive`. All other work requests complete as flushed.
+    /// A status of `None` means flushed too.
     pub(crate) fn fail(&mut self, nic: &mut SharedState, send: Option<WcStatus>, receive: Option<WcStatus>) {
         let previous_state = self.attrs.state;
         self.attrs.state = QpState::Err;
@@ -172,14 +173,15 @@ impl Qp {
         }
     }
 
-    /// Drops everything that the responder still has to send.
+    /// Drops all packets that the responder has still to send.
     fn silence_responder(&mut self) {
         if let Service::Rc { responder, .. } = &mut self.service {
             responder.silence();
         }
     }
 
-    /// Completes all receives of the own receive queue: the first with the status `first`, the others as flushed.
+    /// Completes all receives of the queue pair's own receive queue: the oldest with the status `first`, the others as
+    /// flushed.
     fn flush_receives(&mut self, nic: &mut SharedState, first: WcStatus) {
         let mut status = first;
         while let RecvSource::Own(queue) = &mut self.receives
@@ -195,7 +197,7 @@ impl Qp {
         nic.complete(self.attrs.init.recv_cq, wc, false);
     }
 
-    /// Raises the drained event if the queue pair is draining and no started request is left.
+    /// Raises the drained event if the queue pair is draining and no started request is unfinished.
     fn check_drained(&mut self, nic: &mut SharedState) {
         let drained = match &self.service {
             Service::Rc { requester, .. } => requester.is_drained(),
@@ -224,7 +226,8 @@ impl Qp {
         }
     }
 
-    /// Flushes newly posted work requests in the states that do not execute them: sends in SQE and ERR, receives in ERR.
+    /// Flushes newly posted work requests in the states that do not execute them: sends in SQE and ERR, receives in
+    /// ERR.
     pub(crate) fn flush_posted(&mut self, nic: &mut SharedState) {
         if matches!(self.attrs.state, QpState::Err | QpState::Sqe) {
             self.fail_sends(nic, None);
@@ -272,7 +275,8 @@ impl Qp {
             return;
         }
         let receives = &mut self.receives;
-        // A failed receive of UC or UD: `Some` with the status of a receive that has not completed yet.
+        // `Some` if a receive of UC or UD failed. The inner value is the status of the receive, if it has not completed
+        // yet.
         let failed_recv: Option<Option<WcStatus>> = match (&mut self.service, packet.transport) {
             (Service::Rc { responder, .. }, Transport::Rc) if packet.message.is_request() => {
                 let result = responder.handle_request(attrs, receives, nic, now, packet, memory);
@@ -323,7 +327,7 @@ impl Qp {
         }
     }
 
-    /// Returns the time of the next timer.
+    /// Returns the time at which the next timer expires.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let Service::Rc { requester, responder, .. } = &self.service else { return None };
         match (requester.deadline(), responder.deadline()) {
@@ -345,12 +349,13 @@ impl Qp {
         }
     }
 
-    /// Prepares to send: schedules a pending acknowledgement behind the next request, unless it is held back. Both can
-    /// then leave in one system call. Returns whether an acknowledgement is held back.
+    /// Prepares to send. If a request can be sent, a pending acknowledgement becomes due after that request, or is held
+    /// back. One system call can then send both packets. Returns whether an acknowledgement is held back.
     pub(crate) fn piggyback_ack(&mut self, nic: &SharedState, now: Time) -> bool {
         let Service::Rc { requester, responder, responder_first } = &mut self.service else { return false };
         let held = requester.can_send(&self.attrs, nic) && responder.handle_idle(nic, now);
-        // The request goes first because it is longer: with UDP_SEGMENT only the last datagram of a run may be shorter.
+        // The acknowledgement is shorter than the request. With UDP_SEGMENT, only the last datagram of a run may be
+        // shorter than the others.
         *responder_first &= !responder.only_ack_due();
         held
     }

@@ -5,12 +5,14 @@ use mitra_verbs::{Access, Data, PdId, Sge};
 use crate::Memory;
 use crate::nic::key_table::KeyTable;
 
-/// A scatter/gather entry has a wrong key, lies out of bounds or lacks a right, or its memory no longer exists.
+/// The local data of a request cannot be accessed. The entries are too short, or an entry has a wrong key, lies out of
+/// bounds or lacks an access right, or its memory no longer exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LocalFault;
 
-/// Calls `visit(entry, address, range)` for each part of an entry that holds some of the message bytes
-/// `offset .. offset + len`. `address` is the first byte of the part; `range` is relative to `offset`.
+/// Calls `visit(entry, address, range)` for each part of an entry that holds some of the message bytes `offset ..
+/// offset + len`. `address` is the address of the part's first byte. `range` is the place of the part among the `len`
+/// bytes.
 fn for_each_part(
     sges: &[Sge],
     offset: u64,
@@ -35,7 +37,7 @@ fn for_each_part(
     if done == len { Ok(()) } else { Err(LocalFault) }
 }
 
-/// Copies the message bytes from `offset` on to `out`.
+/// Fills `out` with the message bytes from `offset` on.
 pub(crate) fn gather(
     keys: &KeyTable,
     pd: PdId,
@@ -60,7 +62,8 @@ pub(crate) fn gather(
     }
 }
 
-/// Copies `data` to the entries, beginning at message byte `offset`. If an entry may not be written, no entry is.
+/// Copies `data` to the entries, beginning at message byte `offset`. If the keys do not permit to write all of the
+/// data, none of it is written.
 pub(crate) fn scatter(
     keys: &KeyTable,
     pd: PdId,
@@ -82,7 +85,7 @@ pub(crate) fn scatter(
     })
 }
 
-/// Returns the number of bytes that the entries hold.
+/// Returns the total length of the entries, in bytes.
 pub(crate) fn total_len(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.len)).sum()
 }

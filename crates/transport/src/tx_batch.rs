@@ -2,8 +2,8 @@ use mitra_verbs::Gid;
 
 /// Datagrams for one destination, stored back to back.
 ///
-/// Each datagram runs from the BTH to the pad bytes, followed by four zero bytes. The driver replaces these by the ICRC,
-/// which covers IP header fields that only the driver knows.
+/// Each datagram runs from the BTH to the pad bytes, followed by four zero bytes. The driver replaces the zero bytes by
+/// the ICRC, which covers IP header fields that only the driver knows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TxBatch {
     /// The destination of all datagrams.
@@ -31,7 +31,7 @@ impl TxBatch {
         self.ends.is_empty()
     }
 
-    /// Iterates over the datagrams. The last four bytes of each are the room for the ICRC.
+    /// Iterates over the datagrams. The last four bytes of each datagram are reserved for the ICRC.
     pub fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
         let starts = core::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(self.ends.iter()).map(|(start, &end)| &self.bytes[start as usize..end as usize])

@@ -19,19 +19,19 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Packets that the driver handed in. Their ICRC was good.
+    /// Packets that the driver has passed to the NIC. The driver has verified their ICRC.
     packets_received,
-    /// Packets handed to the driver for sending.
+    /// Packets passed to the driver for sending.
     packets_sent,
     /// Payload bytes of executed packets.
     bytes_received,
-    /// Payload bytes handed to the driver for sending.
+    /// Payload bytes passed to the driver for sending.
     bytes_sent,
     /// Packets dropped because the link was down.
     drop_link_down,
     /// Packets dropped because no queue pair or multicast group has their destination number.
     drop_no_qp,
-    /// Packets of a connected service dropped because they came from another address than the peer's.
+    /// Packets of a connected service dropped because their source address was not the peer's.
     drop_foreign_source,
     /// Packets dropped because the queue pair was in a state that does not receive them.
     drop_qp_state,
@@ -67,7 +67,7 @@ counters! {
     rnr_naks_received,
     /// NAKs received that end the queue pair.
     fatal_naks_received,
-    /// Implied NAKs: responses that showed the loss of the response of an earlier READ or atomic.
+    /// Implied NAKs: responses that showed that the response to an earlier READ or atomic was lost.
     implied_naks,
     /// Expirations of the retransmission timer.
     timeouts,

@@ -5,12 +5,13 @@
 //! consumer chooses them. This layout has four properties:
 //! - Finding an object by key takes constant time.
 //! - A revoked key is invalid even when its slot holds another object, because the generation differs.
-//! - No key is reused within the time `quarantine`: a slot that has used all its generations is quarantined. A slot has
-//!   2²⁴ / (number of slots) generations, 256 with the default limits.
-//! - A key does not reveal other keys by a visible pattern. The cipher is not secure, which matters little: 24 bits can be
-//!   searched, and each key travels unencrypted on the wire.
+//! - No key is reused within the time `quarantine`, because a slot that has used all its generations is quarantined. A
+//!   slot has 2²⁴ / (number of slots) generations, 256 with the default limits.
+//! - Keys show no visible pattern. The cipher is not secure. A secure cipher would add little, because an attacker can
+//!   try all 2²⁴ values and each key is unencrypted on the wire.
 //!
-//! Slots are reused in the order in which they were freed. The table grows only when no slot is free.
+//! Slots whose quarantine has ended are reused first, then the other free slots in the order in which they were freed.
+//! The table grows only when no slot can be reused.
 
 use core::fmt;
 use core::time::Duration;
@@ -26,7 +27,7 @@ use rand_core::RngCore;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct KeyTable {
     slots: Vec<Slot>,
-    /// The free slots. The slot that was freed first is in front.
+    /// The free slots that can be used at once. The slot that was freed first is in front.
     free: VecDeque<u32>,
     /// The free slots that have used all their generations, with the end of their quarantine, in ascending order.
     quarantined: VecDeque<(Time, u32)>,
@@ -40,10 +41,10 @@ pub(crate) struct KeyTable {
     bound_windows: u32,
 }
 
-/// The start of an access that the table has permitted.
+/// The place in memory where a permitted access begins.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct RegionSpan {
-    /// The driver's name of the region.
+    /// The driver's identifier of the region.
     pub(crate) region: RegionId,
     /// The first byte of the access, as an offset into the region.
     pub(crate) offset: u64,
@@ -68,7 +69,7 @@ pub(crate) enum KeyError {
     ForeignKey,
     /// Bind: the length is 0.
     ZeroLength,
-    /// Invalidate: the key is that of a memory region, which only [`KeyTable::dereg_mr`] revokes.
+    /// Invalidate: the key belongs to a memory region. Only [`KeyTable::dereg_mr`] revokes such a key.
     NotInvalidatable,
 }
 
@@ -141,8 +142,8 @@ impl AddressRange {
     /// Returns the offset of `addr` in the range, if the bytes `addr .. addr + len` lie within the range.
     fn offset_of(self, addr: u64, len: u64) -> Result<u64, KeyError> {
         let offset = addr.checked_sub(self.addr).ok_or(KeyError::OutOfBounds)?;
-        let room = self.len.checked_sub(offset).ok_or(KeyError::OutOfBounds)?;
-        if len <= room { Ok(offset) } else { Err(KeyError::OutOfBounds) }
+        let rest = self.len.checked_sub(offset).ok_or(KeyError::OutOfBounds)?;
+        if len <= rest { Ok(offset) } else { Err(KeyError::OutOfBounds) }
     }
 }
 
@@ -199,8 +200,8 @@ impl KeyTable {
     /// Registers a region at the addresses `addr .. addr + len`. The local and the remote key are the same.
     ///
     /// # Errors
-    /// - `Invalid`: remote write or remote atomic access without local write access (IBTA volume 1, 11.2.8.2), or a range
-    ///   that ends beyond the last address.
+    /// - `Invalid`: remote write or remote atomic access without local write access (IBTA volume 1, 11.2.8.2), or a
+    ///   range that ends beyond the last address.
     /// - `Limit`: the NIC has the maximum number of regions, or no slot is free.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn reg_mr(
@@ -231,7 +232,7 @@ impl KeyTable {
         Ok(Mr { id: MrId(id), pd, addr, len, lkey: key, rkey: key })
     }
 
-    /// Revokes the key of a region and returns the driver's name of its memory.
+    /// Revokes the key of a region and returns the driver's identifier of its memory.
     ///
     /// # Errors
     /// - `Busy`: a window is bound to the region.
@@ -272,8 +273,8 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Binds an unbound window to a part of a region, for the peer of queue pair `qpn` (IBTA volume 1, 10.6.7.2). `pd` is
-    /// the protection domain of the queue pair.
+    /// Binds an unbound window to a part of a region, for the peer of queue pair `qpn` (IBTA volume 1, 10.6.7.2). `pd`
+    /// is the protection domain of the queue pair.
     ///
     /// The window grants the remote access rights of the request. They may exceed the remote rights of the region.
     pub(crate) fn bind(&mut self, qpn: Qpn, pd: PdId, bind: &WindowBind) -> Result<(), KeyError> {
@@ -311,8 +312,8 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Unbinds the window that has this key, for a local invalidation or a SEND with invalidate. The window can be bound
-    /// again.
+    /// Unbinds the window that has this key, for a local invalidation or a SEND with invalidate. The window can be
+    /// bound again.
     ///
     /// A type-2B window can be invalidated only on the queue pair on which it was bound.
     pub(crate) fn invalidate(&mut self, qpn: Qpn, pd: PdId, key: Key) -> Result<(), KeyError> {
@@ -345,8 +346,8 @@ impl KeyTable {
 
     /// Checks a remote access on queue pair `qpn`, which belongs to `pd`.
     ///
-    /// The caller checks the access rights of the queue pair. It does not call this for a request of 0 bytes, which needs
-    /// no key (IBTA volume 1, 9.7.4). If it does, `addr` must lie within the region or window or at its end.
+    /// The caller checks the access rights of the queue pair. A request of 0 bytes needs no key (IBTA volume 1, 9.7.4),
+    /// so the caller does not check one. For a `len` of 0, `addr` must be in the region or window or at its end.
     pub(crate) fn check_remote(
         &self,
         qpn: Qpn,
@@ -380,8 +381,8 @@ impl KeyTable {
         })
     }
 
-    /// Unbinds the windows of a queue pair that is destroyed or reset, because its number may get another peer. The cost
-    /// is linear in the table size if any window is bound.
+    /// Unbinds the windows of a queue pair that is destroyed or reset, because the queue pair may be connected to
+    /// another peer later. The cost is linear in the table size if any window is bound.
     pub(crate) fn unbind_windows_of(&mut self, qpn: Qpn) {
         if self.bound_windows == 0 {
             return;
@@ -395,7 +396,7 @@ impl KeyTable {
         }
     }
 
-    /// Returns a free slot for a new object.
+    /// Removes a slot from the free slots, or adds a slot, and returns it.
     fn take_slot(&mut self, now: Time) -> Result<u32> {
         if let Some(&(until, index)) = self.quarantined.front()
             && until <= now

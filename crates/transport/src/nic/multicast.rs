@@ -58,10 +58,10 @@ impl MulticastGroups {
     fn detach(&mut self, group: Gid, qpn: Qpn) -> Result<()> {
         let members = self.members.get_mut(&group);
         let found = members.and_then(|list| Some((list.iter().position(|other| other.qpn == qpn)?, list)));
-        let Some((at, list)) = found else {
+        let Some((index, list)) = found else {
             return Err(Error::Invalid("the queue pair is not attached to this multicast group"));
         };
-        list.remove(at);
+        list.remove(index);
         if list.is_empty() {
             self.members.remove(&group);
         }
@@ -82,13 +82,14 @@ impl MulticastGroups {
 impl Nic {
     /// Attaches a UD queue pair to a multicast group: the queue pair receives a copy of each message to the group.
     ///
-    /// The queue pair receives copies of its own messages if `loopback` is set. Attaching a queue pair again has no effect
-    /// (`man ibv_attach_mcast`).
+    /// The queue pair receives copies of its own messages if `loopback` is set. Attaching a queue pair again has no
+    /// effect (`man ibv_attach_mcast`).
     ///
     /// # Errors
     /// - [`Error::NoSuchObject`]: the queue pair does not exist.
     /// - [`Error::Invalid`]: the queue pair is not UD, or `group` is no multicast GID of the NIC's address family.
-    /// - [`Error::Limit`]: too many groups, members of the group, or members of all groups.
+    /// - [`Error::Limit`]: the NIC has the maximum number of groups or of attachments, or the group has the maximum
+    ///   number of members.
     pub fn attach_mcast(&mut self, qp: Qpn, group: Gid, loopback: bool) -> Result<()> {
         if self.qps.get(qp)?.attrs.init.qp_type != QpType::Ud {
             return Err(Error::Invalid("only UD queue pairs can be attached to a multicast group"));
@@ -116,7 +117,7 @@ impl Nic {
         self.groups.detach(group, qp)
     }
 
-    /// Returns whether a queue pair is attached to the group, so that the driver has to receive its packets.
+    /// Returns whether a queue pair is attached to the group, so that the driver has to receive the group's packets.
     pub fn has_mcast_members(&self, group: Gid) -> bool {
         !self.groups.members(group).is_empty()
     }

@@ -1,4 +1,5 @@
-//! The driver interface of the NIC: received packets, time and link state in; packets to send out.
+//! The interface between NIC and driver. The driver passes received packets, the time and the link state, and takes the
+//! packets to send.
 
 use mitra_verbs::{AsyncEvent, Gid, QpState, Qpn, Time};
 use mitra_wire::Packet;
@@ -11,10 +12,10 @@ use crate::{Memory, Nic, TxBatch};
 const DEFAULT_PKEY: u16 = 0x7fff;
 
 impl Nic {
-    /// Executes a received packet whose ICRC is good.
+    /// Executes a received packet whose ICRC the driver has verified.
     ///
-    /// The packet may come from a hostile sender. The NIC counts and drops an invalid packet, or answers it with the NAK
-    /// that the specification requires.
+    /// The packet may come from a hostile sender. The NIC counts and drops an invalid packet, or answers it with the
+    /// NAK that the specification requires.
     pub fn handle_packet(&mut self, now: Time, source: Gid, packet: &Packet<'_>, memory: &mut dyn Memory) {
         if self.accept_packet(packet) {
             let route = Route { source, destination: self.shared.config.gid };
@@ -54,7 +55,7 @@ impl Nic {
         self.reschedule(self.qps.slot(qpn));
     }
 
-    /// Handles all expired timers: retransmission, RNR and deferred acknowledgements.
+    /// Handles all expired timers: retransmission, RNR waits, deferred acknowledgements and paused READ responses.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(slot) = self.timers.take_due(now) {
             if let Some(qp) = self.qps.slot_mut(slot) {
@@ -67,9 +68,10 @@ impl Nic {
         }
     }
 
-    /// Handles an idle poll: no packet arrived and none is to be sent.
+    /// Handles an idle poll, at which no packet has arrived and none is to be sent.
     ///
-    /// A pending acknowledgement leaves now, or is held back for `ack_delay` if its requester continues without it.
+    /// Each pending acknowledgement becomes due, or is held back for up to `ack_delay` because its requester is
+    /// expected to continue without it. [`Nic::poll_transmit`] sends those that are due.
     pub fn handle_idle(&mut self, now: Time) {
         while let Some(slot) = self.ack_pending.pop() {
             if let Some(qp) = self.qps.slot_mut(slot) {
@@ -82,7 +84,8 @@ impl Nic {
         }
     }
 
-    /// Sends all pending acknowledgements, including those that are held back. The driver calls this before it sleeps.
+    /// Makes all pending acknowledgements due, including those that are held back. The driver calls this before it
+    /// sleeps, and then [`Nic::poll_transmit`], which sends them.
     pub fn flush_acks(&mut self) {
         while let Some(slot) = self.ack_pending.pop().or_else(|| self.ack_held.pop()) {
             if let Some(qp) = self.qps.slot_mut(slot) {
@@ -93,7 +96,8 @@ impl Nic {
         }
     }
 
-    /// Changes the link state. While the link is down, the NIC drops all packets in both directions.
+    /// Changes the link state and raises a port event. While the link is down, the NIC drops all packets in both
+    /// directions.
     pub fn handle_link(&mut self, up: bool) {
         if self.link_up != up {
             self.link_up = up;
@@ -114,7 +118,7 @@ impl Nic {
     fn fill_batch(&mut self, now: Time, memory: &mut dyn Memory, out: &mut TxBatch) {
         out.clear();
         let mut payload = 0;
-        // Each queue pair has at most one turn per batch. One with more to send goes to the end of the queue.
+        // Each queue pair has at most one turn per batch. A queue pair with more to send goes to the end of `ready`.
         for _ in 0..self.ready.len() {
             let Some(slot) = self.ready.pop_front() else { break };
             let Some(qp) = self.qps.slot_mut(slot) else { continue };
@@ -129,12 +133,13 @@ impl Nic {
             if qp.piggyback_ack(&self.shared, now) && !std::mem::replace(&mut qp.in_ack_held, true) {
                 self.ack_held.push(slot);
             }
-            let before = out.ends.len();
+            let datagrams_before = out.ends.len();
             let mut writer = BatchWriter::new(out);
             qp.transmit(&mut self.shared, now, memory, &mut writer);
             payload += writer.payload();
-            if out.ends.len() == before && qp.can_send(&self.shared) {
-                // The packet of the queue pair no longer fits. The queue pair keeps its place for the next batch.
+            if out.ends.len() == datagrams_before && qp.can_send(&self.shared) {
+                // The next packet of the queue pair does not fit into the batch. The queue pair stays at the front for
+                // the next batch.
                 qp.in_ready = true;
                 self.ready.push_front(slot);
                 break;

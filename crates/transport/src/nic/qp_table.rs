@@ -1,8 +1,8 @@
 //! A table of queue pairs by queue pair number (QPN).
 //!
 //! A handle is a slot index in its low bits and a tag in its high bits. Each queue pair in a slot gets the next tag, so
-//! that a stale number does not reach a later queue pair in the same slot. The tags of a slot begin at a random value. A
-//! slot that has used all its tags is quarantined before it is used again. The QPN is the encrypted handle, as with
+//! that a stale number does not reach a later queue pair in the same slot. The tags of a slot begin at a random value.
+//! A slot that has used all its tags is quarantined before it is used again. The QPN is the encrypted handle, as with
 //! memory keys, so that its bits do not show the slot.
 
 use core::time::Duration;
@@ -70,7 +70,8 @@ impl QpTable {
         (1 << (QPN_BITS - self.slot_bits)) - 1
     }
 
-    /// Returns the number of the GSI queue pair if no queue pair has it. [`QpTable::insert`] takes the slot.
+    /// Returns the number of the GSI queue pair if no queue pair has this number. The slot stays free until
+    /// [`QpTable::insert`].
     pub(crate) fn reserve_gsi(&self) -> Result<Qpn> {
         if self.get(GSI).is_ok() {
             return Err(Error::Busy { kind: "queue pair", id: GSI.value(), user: "another owner" });
@@ -79,7 +80,7 @@ impl QpTable {
         Ok(GSI)
     }
 
-    /// Returns the number of a new queue pair. [`QpTable::insert`] takes the slot.
+    /// Chooses a slot for a new queue pair and returns its number. The slot stays free until [`QpTable::insert`].
     pub(crate) fn reserve(&mut self, now: Time, rng: &mut ChaCha8Rng) -> Result<Qpn> {
         self.check_limit()?;
         while let Some(&(until, slot)) = self.quarantined.front()
@@ -161,7 +162,8 @@ impl QpTable {
         Qpn::new(self.cipher.encrypt(self.slots[slot as usize].tag << self.slot_bits | slot))
     }
 
-    /// Returns the slot that a number stands for. The slot may be free or have another number now.
+    /// Returns the slot that a queue pair number stands for. The slot may be free, or its queue pair may have another
+    /// number.
     pub(crate) fn slot(&self, qpn: Qpn) -> u32 {
         if qpn == GSI {
             return GSI_SLOT;

@@ -60,7 +60,7 @@ impl RecvQueue {
         self.wrs.pop_front()
     }
 
-    /// Puts an unused receive back to the front.
+    /// Puts an unused receive back at the front.
     pub(crate) fn return_to_front(&mut self, wr: RecvWr) {
         self.wrs.push_front(wr);
     }

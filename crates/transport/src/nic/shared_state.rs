@@ -1,4 +1,4 @@
-//! The shared that the queue pairs of a NIC share.
+//! The state that all queue pairs of a NIC share.
 
 use mitra_verbs::{AsyncEvent, CqId, Gid, PdId, RecvWr, SrqId, Wc, WcStatus};
 
@@ -38,7 +38,8 @@ pub(crate) struct SharedState {
 }
 
 impl SharedState {
-    /// Writes a completion. If the completion queue is full, the completion is lost and the queue enters its error state.
+    /// Adds a completion to a completion queue. If the queue is full, the completion is lost and the queue enters its
+    /// error state.
     pub(crate) fn complete(&mut self, cq: CqId, wc: Wc, solicited: bool) {
         if !matches!(wc.status, WcStatus::Success | WcStatus::Flushed) {
             self.counters.failed_requests += 1;
@@ -64,7 +65,7 @@ impl SharedState {
         }
     }
 
-    /// Puts an unused receive back to the front of its queue.
+    /// Puts an unused receive back at the front of its queue.
     pub(crate) fn return_recv(&mut self, receives: &mut RecvSource, wr: RecvWr) {
         match receives {
             RecvSource::Own(queue) => queue.return_to_front(wr),

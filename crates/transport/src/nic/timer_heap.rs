@@ -7,7 +7,7 @@ const NOT_IN_HEAP: u32 = u32::MAX;
 
 /// An indexed binary min-heap of slots.
 ///
-/// The heap stores the position of each slot, so that a deadline can be moved or removed in O(log n) without a stale entry.
+/// The heap stores the position of each slot, so that a deadline can be moved or removed in O(log n).
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct TimerHeap {
     /// The slots in heap order of their deadlines.
@@ -22,19 +22,19 @@ impl TimerHeap {
         self.heap.first().map(|&slot| self.slots[slot as usize].1)
     }
 
-    /// Sets the deadline of a slot to `at`, unless it has an earlier one.
-    pub(crate) fn set_earlier(&mut self, slot: u32, at: Time) {
+    /// Sets the deadline of a slot, unless the slot has an earlier one.
+    pub(crate) fn set_earlier(&mut self, slot: u32, deadline: Time) {
         let index = slot as usize;
         if index >= self.slots.len() {
             self.slots.resize(index + 1, (NOT_IN_HEAP, Time::ZERO));
         }
         let (position, old) = self.slots[index];
         if position == NOT_IN_HEAP {
-            self.slots[index] = (self.heap.len() as u32, at);
+            self.slots[index] = (self.heap.len() as u32, deadline);
             self.heap.push(slot);
             self.sift_up(self.heap.len() - 1);
-        } else if at < old {
-            self.slots[index].1 = at;
+        } else if deadline < old {
+            self.slots[index].1 = deadline;
             self.sift_up(position as usize);
         }
     }

@@ -10,7 +10,7 @@ use crate::qp::uc_receiver::UcReceiver;
 use crate::qp::unreliable_sender::UnreliableSender;
 
 impl Qp {
-    /// Changes state and attributes.
+    /// Changes the state and the attributes. If a check fails, the queue pair does not change.
     pub(crate) fn modify(&mut self, attr: &QpAttr, nic: &mut SharedState) -> Result<()> {
         let from = self.attrs.state;
         let to = check_modify(self.attrs.init.qp_type, from, attr)?;

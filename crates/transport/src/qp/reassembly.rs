@@ -14,13 +14,13 @@ use crate::{Memory, scatter_gather};
 /// The longest message, in bytes (IBTA volume 1).
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
-/// The message of which some packets, but not all, have been executed.
+/// The unfinished message, of which only the first packets are executed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) enum Reassembly {
     /// No message is unfinished.
     #[default]
     Idle,
-    /// A SEND that has filled `offset` of the `room` bytes of its receive.
+    /// A SEND that has filled the first `offset` bytes of its receive, which holds `room` bytes.
     Send { receive: RecvWr, room: u64, offset: u64 },
     /// A WRITE of `len` bytes to the address `va`, of which `offset` bytes are placed.
     Write { va: u64, key: Key, len: u32, offset: u32 },
@@ -49,8 +49,8 @@ impl Reassembly {
         }
     }
 
-    /// Checks the position of a request packet in the current message, and its payload length (IBTA volume 1, 9.7.4: opcode
-    /// sequence and length validation).
+    /// Checks the position of a request packet in the current message, and its payload length (IBTA volume 1, 9.7.4:
+    /// opcode sequence and length validation).
     pub(crate) fn check_packet(&self, attrs: &QpAttributes, packet: &Packet<'_>) -> Result<(), Refusal> {
         use Message::*;
         let continues_message = match packet.message {
@@ -69,8 +69,8 @@ impl Reassembly {
         if continues_message && valid_len { Ok(()) } else { Err(INVALID_REQUEST) }
     }
 
-    /// Executes a packet of a SEND or WRITE that has passed `check_packet`. A refused packet has changed no memory, unless
-    /// the memory itself failed.
+    /// Executes a packet of a SEND or WRITE that has passed `check_packet`. A refused packet has changed no memory,
+    /// unless an access failed because the memory no longer exists.
     pub(crate) fn execute(
         &mut self,
         attrs: &QpAttributes,
@@ -149,7 +149,7 @@ impl Reassembly {
         let payload = packet.payload;
         let payload_len = payload.len() as u32;
         let last = position(&packet.message).last;
-        // The payloads of all packets together have the length in the RETH.
+        // The payload lengths of all packets add up to the length in the RETH.
         let end = offset
             .checked_add(payload_len)
             .filter(|&end| if last { end == len } else { end < len })
@@ -187,8 +187,8 @@ fn check_write(
     key: Key,
     len: u32,
 ) -> Result<Option<RegionSpan>, Refusal> {
-    // An operation that the queue pair does not permit is an invalid request. A key that does not permit it is a remote
-    // access error.
+    // An operation that the queue pair does not permit is an invalid request. An operation that only the key does not
+    // permit is a remote access error.
     if !attrs.access().contains(Access::REMOTE_WRITE) {
         return Err(INVALID_REQUEST);
     }

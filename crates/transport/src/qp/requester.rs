@@ -1,7 +1,7 @@
 //! The requester of a reliable connection: turns posted sends into packets, and responses into completions.
 //!
-//! A request is *started* when it gets its PSNs: one per request packet, or one per response packet of a READ. The oldest
-//! unacknowledged PSN belongs to the front request. The *cursor* is the position of the next packet to send.
+//! A request is *started* when it gets its PSNs: one per request packet, or one per response packet of a READ. The
+//! oldest unacknowledged PSN belongs to the front request. The *cursor* is the position of the next packet to send.
 //! Retransmission moves the cursor back to the oldest unacknowledged packet (go-back-N).
 //!
 //! `transmit` sends packets at the cursor. `handle_response` processes ACKs, NAKs and data.
@@ -76,18 +76,19 @@ pub(crate) struct Requester {
     ack_requested_cost: u64,
     /// The READ request packets and atomics that were sent since the last retransmission and are not answered.
     fetches: VecDeque<OutstandingFetch>,
-    /// The expiration of the retransmission timer.
+    /// The time at which the retransmission timer expires. `None` if the timer is not running.
     retransmit_at: Option<Time>,
-    /// The end of the wait that an RNR NAK has asked for. The requester sends nothing before.
+    /// The end of the wait that an RNR NAK has asked for. The requester sends nothing until then.
     rnr_until: Option<Time>,
     retries_left: u8,
     rnr_retries_left: u8,
     /// The PSN at which the last implied NAK caused a retransmission. A second one at the same PSN has no effect.
     implied_nak_psn: Option<Psn>,
-    /// The PSN at which the last sequence NAK caused a retransmission. A second one at the same PSN is a copy, because a
-    /// responder reports a gap only once.
+    /// The PSN at which the last sequence NAK caused a retransmission. A second one at the same PSN is a copy, because
+    /// a responder reports a gap only once.
     sequence_nak_psn: Option<Psn>,
-    /// A request that cannot be sent for a local reason, and the status with which it fails when it becomes the front.
+    /// The position of a request that cannot be sent for a local reason, and the status with which the request fails
+    /// when it is at the front.
     local_error: Option<(u64, WcStatus)>,
 }
 
@@ -114,7 +115,7 @@ impl Requester {
         }
     }
 
-    /// Enters RTS with the first PSN `psn`.
+    /// Prepares for RTS. The next request to start gets the PSN `psn`.
     pub(crate) fn start(&mut self, attrs: &QpAttributes, psn: Psn) {
         self.next_psn = psn;
         self.first_unsent_psn = psn;
@@ -147,7 +148,7 @@ impl Requester {
         self.head == self.next_start
     }
 
-    /// Returns the time of the next timer.
+    /// Returns the time at which the next timer expires.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match (self.retransmit_at, self.rnr_until) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -221,7 +222,7 @@ impl Requester {
         self.ack_requested_cost = self.cost_at(self.cursor, attrs.mtu);
     }
 
-    /// Restores the retry counts after a response acknowledged something.
+    /// Restores the retry counts and forgets the PSNs of earlier NAKs.
     fn reset_retries(&mut self, attrs: &QpAttributes) {
         self.retries_left = attrs.retry_cnt();
         self.rnr_retries_left = attrs.rnr_retry();

@@ -1,10 +1,11 @@
 //! The responder of a reliable connection: executes requests in PSN order and answers them.
 //!
-//! Responses leave in PSN order: first the responses to READs and atomics, then a NAK, then acknowledgements, which are
-//! coalesced and deferred.
+//! Responses are sent in PSN order: first the responses to READs and atomics, then a NAK, then acknowledgements.
+//! Acknowledgements are coalesced and deferred.
 //!
-//! `execute` executes requests and answers duplicates. `response_queue` sends READ and atomic responses. `ack_scheduler`
-//! decides when an acknowledgement leaves. `saved_atomics` keeps the results of atomics for duplicates.
+//! `execute` executes requests and answers duplicates. `response_queue` sends READ and atomic responses.
+//! `ack_scheduler` decides when an acknowledgement is sent. `saved_atomics` keeps the results of atomics for
+//! duplicates.
 
 mod ack_scheduler;
 mod execute;
@@ -31,7 +32,7 @@ use saved_atomics::{DUPLICATE_REGION, SavedAtomics};
 /// A responder error that moves the queue pair to ERR.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct FatalError {
-    /// The status of the receive that was being filled. Without one, the NIC raises an asynchronous event.
+    /// The status of the receive that was being filled. If it is `None`, the NIC raises an asynchronous event.
     pub(crate) receive: Option<WcStatus>,
     pub(crate) code: NakCode,
 }
@@ -46,25 +47,26 @@ pub(crate) struct Responder {
     msn: u32,
     reassembly: Reassembly,
     responses: ResponseQueue,
-    /// For each READ and atomic whose response the requester may still lack: the value of `executed_psns` before it.
+    /// The value of `executed_psns` before each READ and atomic whose response the requester may still lack.
     recent_fetches: VecDeque<u64>,
     saved_atomics: SavedAtomics,
     pending_nak: Option<Syndrome>,
     nak_psn: Psn,
-    /// The error of a request that was refused while responses to earlier requests were due. Its NAK leaves behind them
-    /// and ends the queue pair.
+    /// The error of a request that was refused while responses to earlier requests were due. Its NAK is sent after
+    /// these responses. The queue pair then fails.
     pending_fatal: Option<FatalError>,
-    /// Whether the responder has queued a NAK for the expected PSN. It sends no sequence NAK until it has executed the packet
-    /// with that PSN.
+    /// Whether the responder has queued a NAK for the expected PSN. It sends no sequence NAK until it has executed the
+    /// packet with that PSN.
     sequence_nak_suppressed: bool,
     /// The highest PSN that the responder dropped because an earlier packet was missing.
     highest_dropped_psn: Psn,
-    /// The value of `executed_psns` after the last SEND or WRITE packet. A plain acknowledgement never goes further: the
-    /// response of a READ or an atomic is its acknowledgement, and Linux's rxe takes a plain one for the response.
+    /// The value of `executed_psns` after the last SEND or WRITE packet. An ACK packet acknowledges nothing after it,
+    /// because the response to a READ or an atomic is its acknowledgement, and Linux's rxe takes an ACK packet for the
+    /// response.
     ackable_psns: u64,
     acks: AckScheduler,
-    /// The bytes of READ responses that may leave before the next request arrives or `responses_paused_until` passes. RC
-    /// has no other flow control for responses.
+    /// The number of payload bytes of READ responses that may be sent before the next request arrives or
+    /// `responses_paused_until` has passed. RC has no other flow control for responses.
     response_credit: u32,
     responses_paused_until: Option<Time>,
 }
@@ -91,7 +93,7 @@ impl Responder {
         }
     }
 
-    /// Returns the PSN of the next request. The responder has executed all PSNs before it.
+    /// Returns the PSN that the next request must have. The responder has executed all earlier PSNs.
     pub(crate) fn expected_psn(&self) -> Psn {
         self.expected_psn
     }
@@ -101,7 +103,7 @@ impl Responder {
         self.saved_atomics.list(self.executed_psns).collect()
     }
 
-    /// Returns the time of the next timer.
+    /// Returns the time at which the next timer expires.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match (self.acks.deadline(), self.responses_paused_until) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -119,8 +121,8 @@ impl Responder {
         self.acks.is_due() && self.pending_nak.is_none() && self.responses.is_empty()
     }
 
-    /// Handles an idle poll, or a request that is about to leave: a pending acknowledgement becomes due or is held back.
-    /// Returns whether an acknowledgement is held back.
+    /// Handles an idle poll, or a request that is about to be sent: a pending acknowledgement becomes due or is held
+    /// back. Returns whether an acknowledgement is held back.
     pub(crate) fn handle_idle(&mut self, nic: &SharedState, now: Time) -> bool {
         self.acks.handle_idle(&nic.config.tuning, now)
     }
@@ -154,8 +156,8 @@ impl Responder {
     /// Enters ERR: drops all responses and keeps only a NAK that ends the queue pair.
     ///
     /// If responses are due, the responder drops the NAK too. A NAK at its own PSN would make the requester ask for the
-    /// dropped responses, which a queue pair in ERR does not send. A NAK at the PSN of a response would fail a request that
-    /// is valid.
+    /// dropped responses, which a queue pair in ERR does not send. A NAK at the PSN of a response would fail a request
+    /// that is valid.
     pub(crate) fn stop(&mut self) {
         let fatal_nak = self
             .pending_nak
@@ -249,10 +251,11 @@ impl Responder {
         }
     }
 
-    /// Fails now if no response is due, otherwise after the last one has left.
+    /// Returns the error if no response is due. Otherwise [`Responder::transmit`] returns the error, after it has sent
+    /// the last response and the NAK.
     ///
-    /// NAKs leave in PSN order like all responses. A NAK that overtook a READ response would make the requester ask for the
-    /// READ again.
+    /// NAKs are sent in PSN order, as all responses are. A NAK that overtook a READ response would make the requester
+    /// ask for the READ again.
     fn fail_after_responses(&mut self, error: FatalError) -> Result<(), FatalError> {
         if self.responses.is_empty() {
             return Err(error);
@@ -261,14 +264,15 @@ impl Responder {
         Ok(())
     }
 
-    /// Queues a NAK of the expected PSN. It acknowledges all PSNs before, so that no acknowledgement stays pending.
+    /// Queues a NAK of the expected PSN. The NAK acknowledges all earlier PSNs, so that no acknowledgement stays
+    /// pending.
     fn queue_nak(&mut self, syndrome: Syndrome) {
         self.pending_nak = Some(syndrome);
         self.nak_psn = self.expected_psn;
         self.acks.clear();
     }
 
-    /// Updates a NAK that has not left although the packet that it asks for has been executed meanwhile.
+    /// Updates or removes a NAK that is not yet sent, after the packet that it asks for has been executed.
     fn update_pending_nak(&mut self) {
         if self.pending_nak.is_none() {
             return;
@@ -276,7 +280,8 @@ impl Responder {
         if self.pending_nak == Some(Syndrome::Nak(NakCode::PsnSequence))
             && !self.expected_psn.is_after(self.highest_dropped_psn)
         {
-            // The responder has dropped later packets too. The NAK now asks for the first of these.
+            // The responder has dropped the packet with the new expected PSN, or a later one. The NAK now asks for the
+            // expected PSN.
             self.sequence_nak_suppressed = true;
             self.nak_psn = self.expected_psn;
         } else {
@@ -289,7 +294,7 @@ impl Responder {
         }
     }
 
-    /// Sends up to `max_packets` packets and returns their number.
+    /// Appends up to `max_packets` packets to the batch and returns their number.
     pub(crate) fn transmit(
         &mut self,
         attrs: &QpAttributes,

@@ -12,15 +12,18 @@ use crate::opcode;
 use crate::qp::attributes::QpAttributes;
 use crate::{Memory, scatter_gather};
 
-/// The bytes before the message in the receive buffer of a datagram. They hold the addresses of sender and receiver
-/// (IBTA volume 1, 11.4.1).
+/// The length of the GRH area, in bytes. It precedes the message in the receive buffer of a datagram and shows the
+/// addresses of sender and receiver (IBTA volume 1, 11.4.1).
 pub(crate) const GRH_LEN: usize = 40;
 
 /// A receive has completed with an error, because its memory may not be written. The queue pair enters ERR.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecvFailed;
 
-/// Handles a packet. A packet that has a wrong Q_Key, or that finds no receive or one that is too short, is dropped.
+/// Handles a packet. Drops it if its Q_Key is wrong, no receive is posted, or the next receive is too short.
+///
+/// # Errors
+/// The memory of the receive may not be written.
 pub(crate) fn handle_packet(
     attrs: &QpAttributes,
     receives: &mut RecvSource,
@@ -47,8 +50,8 @@ pub(crate) fn handle_packet(
     let (pd, sges) = (attrs.recv_pd, &receive.sges);
     let placed = scatter_gather::scatter(&nic.keys, pd, sges, 0, &grh, memory)
         .and_then(|()| scatter_gather::scatter(&nic.keys, pd, sges, GRH_LEN as u64, packet.payload, memory));
-    // A receive with an error is removed too. Otherwise a shared receive queue would offer it to another queue pair, which
-    // would then fail as well.
+    // A receive with an error is removed too. Otherwise a shared receive queue would offer it to another queue pair,
+    // which would then fail as well.
     if let Some(receive) = nic.take_recv(receives) {
         if placed.is_err() {
             let wc = completion(receive.wr_id, WcStatus::LocalProtection, WcOpcode::Recv, attrs.qpn);
@@ -66,10 +69,11 @@ pub(crate) fn handle_packet(
     Ok(())
 }
 
-/// Returns the content of the GRH area: the IP header of the packet, an IPv4 header in the last 20 bytes (annex A17.4).
+/// Returns the content of the GRH area: the IP header of the packet. An IPv4 header is in the last 20 bytes (annex
+/// A17.4).
 ///
-/// The NIC does not know all fields of the received header. Type of service and identification are 0, and the time to live
-/// is 64.
+/// The NIC does not know all fields of the received header. Type of service and identification are 0, and the time to
+/// live is 64.
 fn grh_area(Route { source, destination }: Route, packet: &Packet<'_>) -> [u8; GRH_LEN] {
     const UDP: u8 = 17;
     const HOPS: u8 = 64;

@@ -1,4 +1,5 @@
-//! The sender of the unreliable services, UC and UD. A send completes when its last packet has left.
+//! The sender of the unreliable services, UC and UD. A send completes when its last packet is in the batch for the
+//! driver.
 
 use std::collections::VecDeque;
 
@@ -27,7 +28,7 @@ struct Request {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct UnreliableSender {
     queue: VecDeque<Request>,
-    /// The number of packets of the front request that have left.
+    /// The number of packets of the front request that are sent.
     sent_packets: u32,
     next_psn: Psn,
 }
@@ -79,7 +80,7 @@ impl UnreliableSender {
         self.sent_packets = 0;
     }
 
-    /// Sends up to `max_packets` packets to the destination of the batch and returns their number.
+    /// Appends up to `max_packets` packets to the batch, all for its destination, and returns their number.
     pub(crate) fn transmit(
         &mut self,
         attrs: &QpAttributes,

@@ -79,8 +79,9 @@ impl Requester {
             }
             Syndrome::Nak(NakCode::PsnSequence) => {
                 nic.counters.sequence_naks_received += 1;
-                // The NAK is old if the requester has sent nothing since its last retransmission. It is a copy if this PSN
-                // was NAKed before (IBTA volume 1, 9.7.5). If the retransmission was lost too, the timer recovers it.
+                // The NAK is old if the requester has sent nothing since its last retransmission. It is a copy if this
+                // PSN was NAKed before (IBTA volume 1, 9.7.5). If the retransmission was lost too, the timer recovers
+                // it.
                 if self.cursor == self.oldest_unacked() || self.sequence_nak_psn == Some(psn) {
                     return Ok(());
                 }
@@ -147,8 +148,8 @@ impl Requester {
 
     /// Acknowledges all SEND and WRITE packets before `end`.
     ///
-    /// An acknowledgement does not answer a READ or an atomic. The call returns false if one stands before `end`, because
-    /// its response must then have been lost (IBTA volume 1, 9.7.6).
+    /// An acknowledgement does not answer a READ or an atomic. Returns false if an unanswered READ or atomic is before
+    /// `end`, because its response must then have been lost (IBTA volume 1, 9.7.6).
     fn acknowledge(&mut self, attrs: &QpAttributes, nic: &mut SharedState, now: Time, end: Psn) -> bool {
         let mut progress = false;
         let mut reached_end = true;
@@ -188,8 +189,8 @@ impl Requester {
         self.retransmit_at = timeout.map(|timeout| now + timeout);
     }
 
-    /// Handles an implied NAK: a response has shown the loss of the response of an earlier READ or atomic. The requester
-    /// retransmits once per PSN.
+    /// Handles an implied NAK: a response has shown the loss of the response of an earlier READ or atomic. The
+    /// requester retransmits once per PSN.
     fn handle_implied_nak(&mut self, attrs: &QpAttributes, nic: &mut SharedState) -> Result<(), SendFailed> {
         let unacked = self.oldest_unacked_psn();
         if self.implied_nak_psn == Some(unacked) {

@@ -1,7 +1,8 @@
 //! The send window: the bound on the unacknowledged data of a requester.
 //!
-//! SENDs and WRITEs use the window with a *cost* in bytes: their payload and [`PACKET_COST`] per packet. READs have a second
-//! window of the same size, which counts the bytes of the requested responses.
+//! Each packet of a SEND or WRITE has a *cost* in bytes, which is its payload length plus [`PACKET_COST`]. The window
+//! bounds the cost of the unacknowledged packets. READs have a second window of the same size, which counts the bytes
+//! of the requested responses.
 
 use mitra_verbs::Psn;
 
@@ -60,9 +61,9 @@ impl Requester {
 
     /// Returns the number of response packets that the READ request packet at the cursor asks for.
     ///
-    /// A requester cannot hold back responses, so it splits a READ into chunks that fit the window. A retransmitted request
-    /// packet ends where the original one ended, even if `max_rd_atomic` has changed since: a duplicate READ may request
-    /// only a part of the original one (IBTA volume 1, 9.7.5).
+    /// A requester cannot hold back responses, so it splits a READ into chunks that fit the window. A retransmitted
+    /// request packet ends where the original one ended, even if `max_rd_atomic` has changed since: a duplicate READ
+    /// may request only a part of the original one (IBTA volume 1, 9.7.5).
     pub(super) fn read_packets(&self, attrs: &QpAttributes, nic: &SharedState, request: &Request) -> u32 {
         let is_new = self.cursor.request >= self.next_start;
         let chunk = if is_new { max_read_chunk(attrs, nic) } else { request.read_chunk };

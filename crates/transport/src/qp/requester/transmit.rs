@@ -24,7 +24,9 @@ enum Started {
 impl Requester {
     /// Returns whether the requester may execute or send the request at the cursor now.
     pub(crate) fn can_send(&self, attrs: &QpAttributes, nic: &SharedState) -> bool {
-        if self.rnr_until.is_some() || self.local_error.is_some_and(|(at, _)| at <= self.cursor.request) {
+        if self.rnr_until.is_some()
+            || self.local_error.is_some_and(|(position, _)| position <= self.cursor.request)
+        {
             return false;
         }
         let Some(request) = self.request(self.cursor.request) else { return false };
@@ -53,7 +55,7 @@ impl Requester {
         }
     }
 
-    /// Sends up to `max_packets` packets and returns their number.
+    /// Appends up to `max_packets` packets to the batch and returns their number.
     pub(crate) fn transmit(
         &mut self,
         attrs: &QpAttributes,
@@ -74,7 +76,7 @@ impl Requester {
         Ok(n)
     }
 
-    /// Sends the packet at the cursor. Returns false for a local operation, which has no packet.
+    /// Appends the packet at the cursor to the batch. Returns false for a local operation, which has no packet.
     fn send_next(
         &mut self,
         attrs: &QpAttributes,

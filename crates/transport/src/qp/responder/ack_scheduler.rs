@@ -8,11 +8,11 @@ use crate::Tuning;
 /// The acknowledgement that the responder has not sent yet.
 ///
 /// An acknowledgement is *pending* from the first packet that asks for it. It becomes *due*, to be sent at once, after
-/// [`Tuning::ack_every`] such packets, after [`Tuning::ack_delay`], at an idle poll, or when the requester may be waiting
-/// for room in its send window. At an idle poll it may instead be *held back*, see [`IdleAckPolicy`].
+/// [`Tuning::ack_every`] such packets, after [`Tuning::ack_delay`], at an idle poll, or when the requester may be
+/// waiting for room in its send window. At an idle poll it may instead be *held back*, see [`IdleAckPolicy`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct AckScheduler {
-    /// The number of executed packets that asked for an acknowledgement since the last one.
+    /// The number of packets executed since the last acknowledgement that asked for one.
     pending: u32,
     /// The number of executed payload bytes since the last acknowledgement.
     pending_bytes: u32,
@@ -48,7 +48,7 @@ impl AckScheduler {
         }
         self.hold.on_request();
         self.pending += 1;
-        // A requester that asks in the middle of a message waits for room in its send window.
+        // A requester that asks in the middle of a message may be waiting for room in its send window.
         if self.pending >= tuning.ack_every || !last || self.pending_bytes >= tuning.send_window / 4 {
             self.make_due();
         } else if self.deadline.is_none() && !self.due {
@@ -56,7 +56,8 @@ impl AckScheduler {
         }
     }
 
-    /// Handles an idle poll: a pending acknowledgement becomes due or is held back. Returns whether one is held back.
+    /// Handles an idle poll: a pending acknowledgement becomes due or is held back. Returns whether an acknowledgement
+    /// is held back.
     pub(super) fn handle_idle(&mut self, tuning: &Tuning, now: Time) -> bool {
         if !self.is_pending() {
             return self.hold.is_holding();
@@ -83,7 +84,7 @@ impl AckScheduler {
         self.make_due();
     }
 
-    /// Makes an acknowledgement due, even if no packet asked for one.
+    /// Makes an acknowledgement due, even if no packet asked for an acknowledgement.
     pub(super) fn request_now(&mut self) {
         self.pending = self.pending.max(1);
         self.make_due();

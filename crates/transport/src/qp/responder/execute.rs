@@ -89,8 +89,8 @@ impl Responder {
         Ok(packets)
     }
 
-    /// Records an executed READ or atomic. By sending it, the requester shows that it has the responses to all but the last
-    /// `max_fetches` ones.
+    /// Records an executed READ or atomic. By sending this request, the requester shows that it has the responses to
+    /// all READs and atomics except the last `max_fetches`.
     fn record_fetch(&mut self, max_fetches: u8) {
         while self.recent_fetches.len() >= usize::from(max_fetches.max(1)) {
             self.recent_fetches.pop_front();
@@ -132,8 +132,8 @@ impl Responder {
         Ok(1)
     }
 
-    /// Answers a request whose PSN was executed before (IBTA volume 1, 9.7.5): a READ is executed again, an atomic gets its
-    /// saved result, a SEND or WRITE is acknowledged again.
+    /// Answers a request whose PSN was executed before (IBTA volume 1, 9.7.5): a READ is executed again, an atomic gets
+    /// its saved result, a SEND or WRITE is acknowledged again.
     pub(super) fn handle_duplicate(
         &mut self,
         attrs: &QpAttributes,
@@ -142,17 +142,18 @@ impl Responder {
     ) {
         nic.counters.duplicate_requests += 1;
         let (psn, max_fetches) = (packet.psn, attrs.max_dest_rd_atomic());
-        let behind = self.expected_psn.distance(psn);
+        let psns_since = self.expected_psn.distance(psn);
         let response = match packet.message {
             Message::ReadRequest(reth) => {
                 let packets = reth.len.div_ceil(attrs.mtu as u32).max(1);
-                // The access rights may have changed since the original. If the requester may still lack the response, the
-                // READ is queued anyway and gets a NAK in its turn. If the requester has the response, this is a late
-                // copy, and the responder drops it. The specification drops it in both cases (docs/rxe.md).
-                let fetch_position = self.executed_psns.checked_sub(behind.into());
+                // The access rights may have changed since the original. If the requester may still lack the response,
+                // the READ is queued anyway and gets a NAK in its turn. Otherwise the request is a late copy, and the
+                // responder drops it. The specification requires to drop it in both cases (docs/rxe.md).
+                let fetch_position = self.executed_psns.checked_sub(psns_since.into());
                 let may_lack_response =
                     self.recent_fetches.front().is_some_and(|&first| fetch_position >= Some(first));
-                if packets > behind || (!may_lack_response && self.check_read(attrs, nic, reth).is_err()) {
+                if packets > psns_since || (!may_lack_response && self.check_read(attrs, nic, reth).is_err())
+                {
                     nic.counters.drop_duplicate += 1;
                     return;
                 }
@@ -165,8 +166,9 @@ impl Responder {
                 };
                 atomic_response(psn, self.msn, value, true)
             }
-            // The request that was executed at this PSN was a READ or an atomic, so this SEND or WRITE is no copy of it.
-            _ if u64::from(behind) <= self.executed_psns - self.ackable_psns => {
+            // The request that was executed at this PSN was a READ or an atomic, so this SEND or WRITE is no copy of
+            // it.
+            _ if u64::from(psns_since) <= self.executed_psns - self.ackable_psns => {
                 nic.counters.drop_duplicate += 1;
                 return;
             }

@@ -10,7 +10,7 @@ use crate::batch_writer::BatchWriter;
 use crate::nic::shared_state::SharedState;
 use crate::qp::attributes::QpAttributes;
 
-/// A response that is not sent completely.
+/// A response of which at least one packet is not sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Response {
     /// The PSN of the next packet.
@@ -27,7 +27,8 @@ pub(super) struct Response {
 /// The payload of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum ResponseData {
-    /// The `left` bytes of a READ that are not sent, from the address `va` on. `first` is whether no packet is sent.
+    /// The `left` unsent bytes of a READ, from the address `va` on. `first` is whether the next packet is the first of
+    /// the response.
     Read { va: u64, key: Key, left: u32, first: bool },
     /// The old value of the word of an atomic.
     Atomic { value: u64 },
@@ -50,13 +51,14 @@ impl ResponseQueue {
 
     /// Returns whether fewer than `max_fetches` responses to original requests are due.
     ///
-    /// Responses to duplicates do not count: the requester may have received the original response, so that the request no
-    /// longer counts against its limit.
+    /// Responses to duplicates are not counted. The requester may have received the original response, and the request
+    /// is then not outstanding.
     pub(super) fn has_room(&self, max_fetches: u8) -> bool {
         self.queue.iter().filter(|r| !r.duplicate).count() < usize::from(max_fetches)
     }
 
-    /// Appends the response to a new request, after `has_room` has returned true. Responses to duplicates make room.
+    /// Appends the response to a new request, after `has_room` has returned true. Removes responses to duplicates if
+    /// the queue has `max_fetches` responses.
     pub(super) fn push(&mut self, response: Response, max_fetches: u8) {
         while self.queue.len() >= usize::from(max_fetches) {
             let Some(index) = self.queue.iter().position(|r| r.duplicate) else { break };
@@ -65,8 +67,8 @@ impl ResponseQueue {
         self.queue.push_back(response);
     }
 
-    /// Inserts the response to a duplicate request and removes the responses that overlap it, since the requester asks again
-    /// for everything that it lacks. Returns false and drops the response if `max_fetches` others are due.
+    /// Inserts the response to a duplicate request and removes the responses that overlap it, since the requester asks
+    /// again for everything that it lacks. Returns false and drops the response if `max_fetches` others are due.
     pub(super) fn push_duplicate(&mut self, response: Response, max_fetches: u8) -> bool {
         let is_disjoint = |r: &Response| !r.end.is_after(response.psn) || !response.end.is_after(r.psn);
         self.queue.retain(is_disjoint);
@@ -78,7 +80,8 @@ impl ResponseQueue {
         true
     }
 
-    /// Sends up to `max_packets` packets while `credit` bytes are left, and returns the number of packets.
+    /// Appends up to `max_packets` packets to the batch while `credit` is not used up, and returns their number. Each
+    /// packet reduces `credit` by its payload length. The last packet may exceed the credit.
     ///
     /// # Errors
     /// The PSN and the NAK code of a response whose memory may no longer be read.
@@ -102,8 +105,8 @@ impl ResponseQueue {
                     n += 1;
                     *credit = credit.saturating_sub(bytes);
                 }
-                // A requester that lacks this response fails on the NAK. One that has the response ignores the NAK as
-                // stale. The responder cannot tell which, so the queue pair continues.
+                // A requester that lacks this response fails on the NAK. A requester that has the response ignores the
+                // NAK as stale. The responder cannot distinguish the two cases, so the queue pair continues.
                 Err(code) if response.duplicate => {
                     let aeth = Aeth { syndrome: Syndrome::Nak(code), msn: response.msn };
                     out.append_headers(&response.packet(attrs, Message::Ack(aeth)));
@@ -127,7 +130,7 @@ impl Response {
         Packet { mig_req: true, ..Packet::new(Transport::Rc, attrs.dest_qpn, self.psn, message, &[]) }
     }
 
-    /// Sends the next packet and returns its payload length. The caller advances the PSN.
+    /// Appends the next packet to the batch and returns its payload length. The caller advances the PSN.
     fn send_packet(
         &mut self,
         attrs: &QpAttributes,
