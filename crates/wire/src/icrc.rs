@@ -27,7 +27,7 @@ use crc32fast::Hasher;
 
 use crate::frame::Frame;
 use crate::ip::{AddressPair, DONT_FRAGMENT, IPV4_LEN, IPV6_LEN, UDP_LEN, UDP_PROTOCOL};
-use crate::{BTH_LEN, crc};
+use crate::{BTH_LEN, crc_rewind};
 
 /// Bytes of the ICRC at the end of every datagram.
 pub const ICRC_LEN: usize = 4;
@@ -141,7 +141,7 @@ impl IcrcPath {
         }
         // The field begins at byte 4 of the IP header; rewinding to before it leaves its two bytes, first in
         // the low eight bits.
-        let before = crc::rewind(difference, IPV4_LEN - 4 + UDP_LEN + covered.len());
+        let before = crc_rewind::rewind(difference, IPV4_LEN - 4 + UDP_LEN + covered.len());
         if before >> 16 != 0 {
             return Verdict::Bad;
         }

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-mod crc;
+mod crc_rewind;
 mod display;
 mod error;
 pub mod frame;

@@ -3,14 +3,14 @@
 use nix::errno::Errno;
 
 use super::caller_ptr::CallerPtr;
+use super::cm_event::IdHandle;
+use super::cm_event_queue::CmEventQueue;
 use super::identifier::{Addresses, Identifier};
 use super::manager::Manager;
 use super::protocol::message::{ConnectionParams, SidrRequest};
 use super::qp_attributes::path_record;
-use super::report::IdHandle;
-use super::report_queue::ReportQueue;
+use super::rdma_port::PortSpace;
 use super::sockaddr::to_sockaddr_storage;
-use super::socket::PortSpace;
 use crate::abi::*;
 
 /// Creates an event channel.
@@ -18,7 +18,7 @@ use crate::abi::*;
 /// # Errors
 /// The error of creating its descriptor.
 pub fn create_channel(manager: &Manager) -> Result<*mut rdma_event_channel, Errno> {
-    let channel = ReportQueue::new()?;
+    let channel = CmEventQueue::new()?;
     let memory = Box::into_raw(Box::new(rdma_event_channel { fd: channel.fd() }));
     let mut state = manager.lock();
     // The allocator may reuse the address of a destroyed channel.

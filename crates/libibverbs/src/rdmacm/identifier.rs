@@ -7,12 +7,12 @@ use std::time::Instant;
 use nix::errno::Errno;
 
 use super::caller_ptr::CallerPtr;
+use super::cm_event::IdHandle;
 use super::membership::Membership;
 use super::protocol::connection::Connection;
 use super::protocol::message::{ConnectionParams, SidrRequest};
 use super::protocol::service_lookup::{RequestKey, ServiceLookup, ServiceRequests};
-use super::report::IdHandle;
-use super::socket::{Port, PortSpace};
+use super::rdma_port::{Port, PortSpace};
 use crate::abi::{ibv_pd, ibv_qp_init_attr, ibv_qp_type, rdma_cm_id, rdma_event_channel};
 
 /// An identifier's own address and the peer's, each `None` until it is known.

@@ -13,8 +13,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::close_on_fork::{CloseOnFork, close_registered};
 use super::device::Device;
-use super::socket::errno_of;
-use super::state::State;
+use super::manager_state::ManagerState;
+use super::rdma_port::errno_of;
 
 /// The manager of this process; null until the first call, and again in the child of a `fork`.
 static CURRENT: AtomicPtr<Manager> = AtomicPtr::new(ptr::null_mut());
@@ -27,7 +27,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// A process' connection manager. It is never freed.
 pub struct Manager {
-    state: Mutex<State>,
+    state: Mutex<ManagerState>,
     acknowledged: Condvar,
     epoll: Arc<Epoll>,
     /// Wakes the thread from `epoll_wait`.
@@ -86,7 +86,7 @@ impl Manager {
         let epoll = Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
         epoll.add(&waker, EpollEvent::new(EpollFlags::EPOLLIN, WAKER))?;
         let close_on_fork = [CloseOnFork::new(waker.as_raw_fd())?, CloseOnFork::new(epoll.0.as_raw_fd())?];
-        let state = Mutex::new(State::new(epoll.clone()));
+        let state = Mutex::new(ManagerState::new(epoll.clone()));
         Ok(Self {
             state,
             acknowledged: Condvar::new(),
@@ -98,7 +98,7 @@ impl Manager {
     }
 
     /// Locks the state.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, ManagerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,7 +115,10 @@ impl Manager {
     }
 
     /// Unlocks the state, waits until an event is acknowledged, and locks it again.
-    pub fn wait_for_acknowledgement<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub fn wait_for_acknowledgement<'a>(
+        &self,
+        state: MutexGuard<'a, ManagerState>,
+    ) -> MutexGuard<'a, ManagerState> {
         self.acknowledged.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 

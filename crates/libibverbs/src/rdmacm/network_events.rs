@@ -1,5 +1,5 @@
-//! Handles ready sockets and expired timers: reads from the sockets, drives the state machines, writes their output and
-//! reports their events.
+//! Handles ready sockets and expired timers: reads from the sockets, passes the data to the state machines, sends their output and
+//! queues their events for the program.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -10,22 +10,23 @@ use nix::errno::Errno;
 use nix::sys::socket::{SockaddrStorage, recvfrom};
 use socket2::Socket;
 
+use super::cm_event::{CmEvent, IdHandle};
 use super::identifier::{ConnectionStream, Identifier, Listener, NegotiatedParams, NetworkState};
+use super::manager_state::ManagerState;
 use super::protocol::connection::{Connection, ConnectionEvent};
 use super::protocol::message::{ConnectionParams, MAX_MESSAGE, SidrReply, SidrRequest, sidr_status};
 use super::protocol::service_lookup::{LookupAction, ReceivedDatagram, RequestKey};
 use super::random::random_psn;
-use super::report::{IdHandle, Report};
-use super::socket::{Port, PortSpace, errno_of, source_towards, translate_address};
-use super::state::State;
+use super::rdma_port::{Port, PortSpace, errno_of, source_towards, translate_address};
 
-/// The number of streams or datagrams that one run of a listener's handler takes, so that one busy port does not delay others.
+/// The maximum number of streams or datagrams that one run of a listener's handler takes, so that one busy port does not delay
+/// the others.
 const MAX_PER_RUN: usize = 64;
 /// The number of streams of one listener that may wait for a REQ. Further streams are closed.
 const MAX_PENDING_STREAMS: usize = 256;
 
-impl State {
-    /// Handles a ready socket.
+impl ManagerState {
+    /// Handles the ready socket of an identifier.
     pub fn on_ready(&mut self, handle: IdHandle, now: Instant) {
         let Ok(identifier) = self.get(handle) else { return };
         match &mut identifier.network {
@@ -42,14 +43,14 @@ impl State {
         }
     }
 
-    /// Handles all expired timers and returns when the next one expires.
+    /// Handles all expired timers. Returns the deadline of the next timer, `None` if no timer runs.
     pub fn on_timer(&mut self, now: Instant) -> Option<Instant> {
-        let due: Vec<IdHandle> = self
+        let expired: Vec<IdHandle> = self
             .identifiers()
             .filter(|(_, identifier)| identifier.deadline().is_some_and(|deadline| deadline <= now))
             .map(|(handle, _)| handle)
             .collect();
-        for handle in due {
+        for handle in expired {
             let Ok(identifier) = self.get(handle) else { continue };
             match &mut identifier.network {
                 NetworkState::Connected(stream) => {
@@ -62,11 +63,11 @@ impl State {
                     self.flush(handle);
                 }
                 NetworkState::LookingUp(port, lookup) => match lookup.on_timer(now) {
-                    // A failure is ignored: the request is repeated, and the next `recv` returns a lasting error.
+                    // A failure is ignored because the request is repeated, and a lasting error is also returned by the next `recv`.
                     LookupAction::Send => drop(port.send(lookup.request())),
                     LookupAction::Wait => {}
                     LookupAction::TimedOut => {
-                        self.end_lookup(handle, Report::ServiceNotFound(-(Errno::ETIMEDOUT as i32)));
+                        self.end_lookup(handle, CmEvent::ServiceNotFound(-(Errno::ETIMEDOUT as i32)));
                     }
                 },
                 _ => {}
@@ -75,7 +76,8 @@ impl State {
         self.identifiers().filter_map(|(_, identifier)| identifier.deadline()).min()
     }
 
-    /// Sends a connection's outbox and reports its events.
+    /// Sends a connection's outgoing messages and queues its events for the program. Removes the identifier if it is a listener's
+    /// stream that closed before its REQ arrived.
     pub fn flush(&mut self, handle: IdHandle) {
         let Ok(identifier) = self.get(handle) else { return };
         let NetworkState::Connected(stream) = &mut identifier.network else { return };
@@ -91,10 +93,10 @@ impl State {
                 (ConnectionEvent::Requested(params), Some(listener)) => {
                     self.on_connection_request(handle, listener, params);
                 }
-                (event, _) => self.report(handle, Report::Connection(event)),
+                (event, _) => self.push_event(handle, CmEvent::Connection(event)),
             }
         }
-        // A stream that ended before its REQ was never reported to the program.
+        // Without a REQ, the program does not know the identifier and cannot destroy it.
         if is_closed
             && listener.is_some()
             && self.get(handle).is_ok_and(|identifier| identifier.params.peer.is_none())
@@ -120,7 +122,8 @@ impl State {
         Ok(result)
     }
 
-    /// Closes what an identifier does on the network and informs its peer.
+    /// Closes an identifier's connection, listener, lookup or request, and informs the peer of a connection or request. Closing a
+    /// listener also closes and removes its requests that the program has not read.
     pub fn close(&mut self, handle: IdHandle) {
         let Ok(identifier) = self.get(handle) else { return };
         match std::mem::replace(&mut identifier.network, NetworkState::Closed) {
@@ -129,7 +132,7 @@ impl State {
                 stream.write();
             }
             NetworkState::Listening(_) => {
-                // Requests that the program has not read have no other owner.
+                // The program has no `rdma_cm_id` for a request that it has not read, so it cannot destroy the request.
                 let unread: Vec<IdHandle> = self
                     .identifiers()
                     .filter(|(_, other)| other.memory.is_none() && other.listener() == Some(handle))
@@ -151,7 +154,7 @@ impl State {
         }
     }
 
-    /// Reports a REQ on a stream of `listener`, or rejects it if the backlog is full.
+    /// Queues the event of a REQ on a stream of `listener`, or rejects the REQ if the backlog is full.
     fn on_connection_request(&mut self, child: IdHandle, listener: IdHandle, params: ConnectionParams) {
         let starting_psn = random_psn();
         let Ok(identifier) = self.get(child) else { return };
@@ -165,7 +168,7 @@ impl State {
             peer: Some(params),
         };
         if self.backlog_has_room(listener) {
-            self.report(listener, Report::Requested { child });
+            self.push_event(listener, CmEvent::Requested { child });
         } else if let Some(Identifier { network: NetworkState::Connected(mut stream), .. }) =
             self.remove(child)
         {
@@ -174,7 +177,7 @@ impl State {
         }
     }
 
-    /// Whether another request of the listener may wait for the program.
+    /// Whether the listener's queue may take another request.
     fn backlog_has_room(&mut self, listener: IdHandle) -> bool {
         let Ok(Identifier { network: NetworkState::Listening(Listener { backlog, .. }), channel, .. }) =
             self.get(listener)
@@ -198,12 +201,15 @@ impl State {
                 Err(_) => return,
             };
             let child = identifier.child();
-            // On failure the stream is closed, which its peer notices.
+            // A failure is ignored: it closes the stream, so the peer learns of it.
             let _ = self.add_stream(child, listener, socket, now);
         }
     }
 
-    /// Adds an accepted stream as an identifier.
+    /// Makes `child` the identifier of a stream that `listener` accepted, and adds it.
+    ///
+    /// # Errors
+    /// `EAGAIN` if too many streams of the listener wait for a REQ, or the error of a system call. The stream is then closed.
     fn add_stream(
         &mut self,
         mut child: Identifier,
@@ -253,7 +259,8 @@ impl State {
         }
     }
 
-    /// Reports a service request, or drops it if the backlog is full: its next repetition is then a new request.
+    /// Queues the event of a service request. If the backlog is full, the request is dropped and forgotten, so that its next repetition
+    /// counts as new.
     fn on_service_request(
         &mut self,
         mut child: Identifier,
@@ -265,7 +272,7 @@ impl State {
             child.network = NetworkState::ServiceRequested { listener, key };
             child.service_request = Some(request);
             let child = self.insert(child);
-            self.report(listener, Report::Requested { child });
+            self.push_event(listener, CmEvent::Requested { child });
         } else if let Ok(Identifier { network: NetworkState::Listening(Listener { requests, .. }), .. }) =
             self.get(listener)
         {
@@ -273,7 +280,8 @@ impl State {
         }
     }
 
-    /// Sends and stores the reply to a service request, through the listener's port. Does nothing if the listener is closed.
+    /// Sends the reply to a service request through the listener's port, and stores the reply for repetitions of the request. Does
+    /// nothing if the listener is closed.
     pub fn reply_to_service_request(
         &mut self,
         listener: IdHandle,
@@ -297,35 +305,35 @@ impl State {
                 return;
             };
             let mut datagram = [0; MAX_MESSAGE + 1];
-            let report = match receive_datagram(port, &mut datagram) {
+            let event = match receive_datagram(port, &mut datagram) {
                 Ok((length, _)) => match lookup.receive(&datagram[..length]) {
-                    Some(reply) if reply.status == sidr_status::VALID => Report::ServiceFound(reply),
-                    Some(reply) => Report::ServiceNotFound(reply.status.into()),
+                    Some(reply) if reply.status == sidr_status::VALID => CmEvent::ServiceFound(reply),
+                    Some(reply) => CmEvent::ServiceNotFound(reply.status.into()),
                     None => continue,
                 },
                 Err(Errno::EAGAIN) => return,
                 Err(Errno::ECONNREFUSED) if !lookup.is_refusal_final(now) => continue,
-                Err(Errno::ECONNREFUSED) => Report::ServiceNotFound(sidr_status::UNSUPPORTED.into()),
-                Err(errno) => Report::ServiceNotFound(-(errno as i32)),
+                Err(Errno::ECONNREFUSED) => CmEvent::ServiceNotFound(sidr_status::UNSUPPORTED.into()),
+                Err(errno) => CmEvent::ServiceNotFound(-(errno as i32)),
             };
-            return self.end_lookup(handle, report);
+            return self.end_lookup(handle, event);
         }
     }
 
-    fn end_lookup(&mut self, handle: IdHandle, report: Report) {
+    fn end_lookup(&mut self, handle: IdHandle, event: CmEvent) {
         if let Ok(identifier) = self.get(handle) {
             identifier.network = NetworkState::Closed;
         }
-        self.report(handle, report);
+        self.push_event(handle, event);
     }
 }
 
 impl ConnectionStream {
-    /// Starts to connect the stream.
+    /// Starts to connect the stream. If the attempt fails at once, the connection fails.
     pub fn open(&mut self, peer: SocketAddr, now: Instant) {
         let connect = || self.port.connect(peer);
-        // After a refused attempt the first `connect` returns ECONNABORTED and the second one tries again (Linux,
-        // `inet_stream_connect`).
+        // After a refused attempt, the next `connect` on the socket only returns ECONNABORTED, and the call after it starts a new
+        // attempt (Linux, `inet_stream_connect`).
         let result = match connect() {
             Err(Errno::ECONNABORTED) => connect(),
             result => result,
@@ -359,6 +367,7 @@ impl ConnectionStream {
         }
     }
 
+    /// Passes the failure of a TCP connection attempt to the connection, which may retry a refused attempt.
     fn fail(&mut self, errno: Errno, now: Instant) {
         match errno {
             Errno::ECONNREFUSED => self.connection.on_connection_refused(now),
@@ -366,20 +375,21 @@ impl ConnectionStream {
         }
     }
 
-    /// Sends the outbox, as far as the socket's buffer has room.
+    /// Sends the connection's outgoing messages, as far as the socket's buffer has space.
     pub fn write(&mut self) {
         while self.is_open && !self.connection.outbox().is_empty() {
             match (&*self.port).write(self.connection.outbox()) {
                 Ok(length) => drop(self.connection.outbox().drain(..length)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // epoll reports the socket when it is writable again, and `read` handles its errors.
+                // If the buffer is full, epoll reports the socket when it is writable again. For any other error, epoll reports the
+                // socket as ready, and `read` receives and handles the error.
                 Err(_) => return,
             }
         }
     }
 }
 
-/// Receives a datagram and returns its length and sender.
+/// Receives a datagram. Returns its length, at most that of the buffer, and the address of its sender.
 fn receive_datagram(port: &Port, buffer: &mut [u8]) -> Result<(usize, SocketAddr), Errno> {
     let (length, from) = recvfrom::<SockaddrStorage>(port.as_raw_fd(), buffer)?;
     let from = from.and_then(|from| match (from.as_sockaddr_in(), from.as_sockaddr_in6()) {

@@ -4,7 +4,7 @@ use nix::errno::Errno;
 
 use super::device::{Device, GID_INDEX, PKEY, PORT_NUM};
 use super::identifier::{Identifier, NegotiatedParams};
-use super::socket::PortSpace;
+use super::rdma_port::PortSpace;
 use crate::abi::*;
 
 /// The packet lifetime of a path, 4.096 µs · 2^16 = 0.27 s, as a 5-bit code (the kernel's `CMA_IBOE_PACKET_LIFETIME` is 16

@@ -18,8 +18,8 @@ use crate::rdmacm::protocol::connection::Connection;
 use crate::rdmacm::protocol::message::*;
 use crate::rdmacm::protocol::service_lookup::{ServiceLookup, ServiceRequests};
 use crate::rdmacm::random::{random_psn, random_u64};
+use crate::rdmacm::rdma_port::{PortSpace, errno_of};
 use crate::rdmacm::return_code::return_code;
-use crate::rdmacm::socket::{PortSpace, errno_of};
 
 /// The greatest backlog of a listener, in requests.
 const MAX_BACKLOG: usize = 1024;
@@ -266,7 +266,7 @@ unsafe fn disconnect(manager: &'static Manager, id: *mut rdma_cm_id) -> Result<(
             connection.disconnect(Instant::now()).map(|()| connection.awaits_drep())
         })?,
     };
-    let expects_event = expects_event || state.has_reports(handle)?;
+    let expects_event = expects_event || state.has_events(handle)?;
     drop(state);
     manager.wake_thread()?;
     // SAFETY: `handle` found the memory, and by the contract no other thread uses the identifier.

@@ -1,5 +1,5 @@
-//! Events: `rdma_get_cm_event` turns a report into an `rdma_cm_event` and applies its effects to the identifier and its queue
-//! pair; `rdma_ack_cm_event` returns it.
+//! Events: `rdma_get_cm_event` reads an event from a channel, applies its effects to the identifier and the identifier's queue pair,
+//! and allocates an `rdma_cm_event` for it. `rdma_ack_cm_event` frees the `rdma_cm_event`.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::AsFd;
@@ -10,16 +10,16 @@ use super::queue_pair;
 use crate::abi::*;
 use crate::rdmacm::acknowledgement::{acknowledge, acknowledge_held_event};
 use crate::rdmacm::caller_ptr::CallerPtr;
+use crate::rdmacm::cm_event::{CmEvent, IdHandle};
+use crate::rdmacm::cm_event_queue;
 use crate::rdmacm::id_memory::{RequestParams, allocate_request_id};
 use crate::rdmacm::manager::{Manager, manager};
+use crate::rdmacm::manager_state::DeliveredEvent;
 use crate::rdmacm::membership::MULTICAST_QPN;
 use crate::rdmacm::protocol::connection::{Connection, ConnectionEvent};
 use crate::rdmacm::protocol::message::{ConnectionParams, Rejection, SidrReply, SidrRequest};
 use crate::rdmacm::qp_attributes::path_to;
-use crate::rdmacm::report::{IdHandle, Report};
-use crate::rdmacm::report_queue;
 use crate::rdmacm::return_code::return_code;
-use crate::rdmacm::state::DeliveredEvent;
 
 /// `rdma_get_cm_event`.
 #[unsafe(no_mangle)]
@@ -42,14 +42,15 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     return_code(manager().and_then(|manager| acknowledge(manager, event)))
 }
 
-/// Waits for the event that ends the operation that a call started, if the identifier is synchronous, and leaves the event in
-/// `id.event`. Returns at once if the identifier has a channel.
+/// If the identifier is synchronous, acknowledges the event in `id.event`, waits for the next event, and stores it in `id.event`. The
+/// next event is the result of the operation that the caller has started. Returns at once if the identifier is not synchronous.
 ///
 /// # Errors
-/// `ECONNREFUSED` if the peer rejected, the status of an event that reports a failure, or the errors of [`next_event`].
+/// `EINVAL` if `id` is not a live identifier, `ECONNREFUSED` if the peer rejected the connection, the status of another event that
+/// reports a failure, or the errors of [`next_event`].
 ///
 /// # Safety
-/// `id` is the memory of a live identifier, and no other thread changes its `event`.
+/// `id` points to the `rdma_cm_id` of a live identifier, and no other thread accesses its `event` or acknowledges that event.
 pub unsafe fn wait_if_synchronous(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
     let (is_synchronous, channel) = {
         let mut state = manager.lock();
@@ -59,8 +60,8 @@ pub unsafe fn wait_if_synchronous(manager: &Manager, id: *mut rdma_cm_id) -> Res
     if !is_synchronous {
         return Ok(());
     }
-    // SAFETY: by the contract `id` is writable. The event lives until it is acknowledged, which only the next call on this
-    // identifier or the program does.
+    // SAFETY: by the contract, `id` is writable and no other thread acknowledges the event. The new event therefore lives until a
+    // later call for this identifier acknowledges it.
     unsafe {
         acknowledge_held_event(manager, id);
         (*id).event = next_event(manager, channel)?;
@@ -73,11 +74,12 @@ pub unsafe fn wait_if_synchronous(manager: &Manager, id: *mut rdma_cm_id) -> Res
     }
 }
 
-/// Waits for the next report of a channel and returns it as an event. The wait depends on the mode of the channel's descriptor.
+/// Takes the next event from a channel's queue, applies its effects and returns it. If the queue is empty, the function waits, unless
+/// the program made the channel's descriptor non-blocking.
 ///
 /// # Errors
-/// `EINVAL` for an unknown channel, `EAGAIN` if the descriptor is non-blocking and no report waits, `EINTR` if a signal ended
-/// the wait.
+/// `EINVAL` for an unknown channel, `EAGAIN` if the descriptor is non-blocking and the queue is empty, `EINTR` if a signal ended
+/// the wait, or the error of duplicating the descriptor.
 pub fn next_event(
     manager: &Manager,
     channel: CallerPtr<rdma_event_channel>,
@@ -95,9 +97,9 @@ pub fn next_event(
                 None => return Err(Errno::EINVAL),
             }
         };
-        report_queue::wait(waiter.as_fd())?;
+        cm_event_queue::wait(waiter.as_fd())?;
         let mut state = manager.lock();
-        let Some((owner, report)) = state.channels.get_mut(&channel).and_then(|channel| channel.pop()) else {
+        let Some((owner, event)) = state.channels.get_mut(&channel).and_then(|channel| channel.pop()) else {
             continue;
         };
         let Ok(identifier) = state.get(owner) else { continue };
@@ -105,9 +107,9 @@ pub fn next_event(
         // Until the event is acknowledged, `destroy` waits and the memory stays allocated.
         identifier.unacknowledged += 1;
         drop(state);
-        match EventBuilder::from_report(manager, owner, memory, report) {
-            Ok(event) => return Ok(event.deliver(manager, owner)),
-            // The report is obsolete.
+        match EventBuilder::from_cm_event(manager, owner, memory, event) {
+            Ok(builder) => return Ok(builder.deliver(manager, owner)),
+            // The event is obsolete and is dropped.
             Err(_) => {
                 if let Ok(identifier) = manager.lock().get(owner) {
                     identifier.unacknowledged -= 1;
@@ -118,30 +120,30 @@ pub fn next_event(
     }
 }
 
-/// An event and the private data that it will point to.
+/// An `rdma_cm_event` under construction, and the private data that it will point to.
 struct EventBuilder {
     event: rdma_cm_event,
     private_data: Vec<u8>,
 }
 
 impl EventBuilder {
-    /// Applies the effects of a report and creates its event. The caller keeps the identifier with this `memory` from being
-    /// destroyed.
+    /// Applies the effects of `event` and creates an `rdma_cm_event` from it. The caller keeps the identifier with this `memory` from
+    /// being destroyed.
     ///
     /// # Errors
-    /// The report is obsolete, for example because the program left the multicast group.
-    fn from_report(
+    /// If the event is obsolete, for example because the program left the multicast group.
+    fn from_cm_event(
         manager: &Manager,
         handle: IdHandle,
         memory: CallerPtr<rdma_cm_id>,
-        report: Report,
+        event: CmEvent,
     ) -> Result<Self, Errno> {
         let new = |kind, status| Self::new(memory.0, kind, status);
-        Ok(match report {
-            Report::AddressResolved => new(RDMA_CM_EVENT_ADDR_RESOLVED, 0),
-            Report::AddressError(errno) => new(RDMA_CM_EVENT_ADDR_ERROR, -(errno as i32)),
-            Report::RouteResolved => new(RDMA_CM_EVENT_ROUTE_RESOLVED, 0),
-            Report::Requested { child } => {
+        Ok(match event {
+            CmEvent::AddressResolved => new(RDMA_CM_EVENT_ADDR_RESOLVED, 0),
+            CmEvent::AddressError(errno) => new(RDMA_CM_EVENT_ADDR_ERROR, -(errno as i32)),
+            CmEvent::RouteResolved => new(RDMA_CM_EVENT_ROUTE_RESOLVED, 0),
+            CmEvent::Requested { child } => {
                 let (request, params) = allocate_request_id(manager, child).inspect_err(|_| {
                     let mut state = manager.lock();
                     state.close(child);
@@ -154,8 +156,8 @@ impl EventBuilder {
                     RequestParams::Service(request) => event.with_sidr_request(request),
                 }
             }
-            Report::Connection(event) => match event {
-                // Reported to the listener as `Report::Requested`.
+            CmEvent::Connection(event) => match event {
+                // Reported to the listener as `CmEvent::Requested`.
                 ConnectionEvent::Requested(_) => return Err(Errno::EINVAL),
                 ConnectionEvent::Replied(reply) => {
                     let (kind, status) = apply_reply(manager, handle, memory.0, &reply);
@@ -172,9 +174,9 @@ impl EventBuilder {
                 ConnectionEvent::Unreachable(errno) => new(RDMA_CM_EVENT_UNREACHABLE, -(errno as i32)),
                 ConnectionEvent::Disconnected => new(RDMA_CM_EVENT_DISCONNECTED, 0),
             },
-            Report::ServiceFound(reply) => new(RDMA_CM_EVENT_ESTABLISHED, 0).with_sidr_reply(reply),
-            Report::ServiceNotFound(status) => new(RDMA_CM_EVENT_UNREACHABLE, status),
-            Report::Joined(number) => {
+            CmEvent::ServiceFound(reply) => new(RDMA_CM_EVENT_ESTABLISHED, 0).with_sidr_reply(reply),
+            CmEvent::ServiceNotFound(status) => new(RDMA_CM_EVENT_UNREACHABLE, status),
+            CmEvent::Joined(number) => {
                 let membership = manager.lock().get(handle)?.membership(number).ok_or(Errno::EINVAL)?;
                 // As with librdmacm, the queue pair is attached when the program reads the event.
                 // SAFETY: `next_event` keeps the identifier from being destroyed. Its queue pair is null or live, because the

@@ -11,8 +11,8 @@ use crate::rdmacm::caller_ptr::CallerPtr;
 use crate::rdmacm::id_memory::{allocate_id, create_channel, destroy_channel, free_id};
 use crate::rdmacm::identifier::{Addresses, Identifier};
 use crate::rdmacm::manager::{Manager, manager};
+use crate::rdmacm::rdma_port::PortSpace;
 use crate::rdmacm::return_code::return_code;
-use crate::rdmacm::socket::PortSpace;
 
 /// `rdma_create_id`.
 #[unsafe(no_mangle)]
@@ -75,7 +75,7 @@ pub fn destroy(manager: &Manager, id: *mut rdma_cm_id) -> Result<(), Errno> {
     let mut state = manager.lock();
     let handle = state.handle(id)?;
     state.close(handle);
-    state.take_reports(handle);
+    state.take_events(handle);
     drop(state);
     // SAFETY: `handle` found the memory, so the identifier is live. The program must not use an identifier in another thread
     // while it destroys it (`man rdma_destroy_id`).

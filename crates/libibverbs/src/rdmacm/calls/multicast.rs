@@ -11,12 +11,12 @@ use nix::errno::Errno;
 use super::event::wait_if_synchronous;
 use crate::abi::*;
 use crate::rdmacm::caller_ptr::CallerPtr;
+use crate::rdmacm::cm_event::CmEvent;
 use crate::rdmacm::manager::manager;
 use crate::rdmacm::membership::Membership;
-use crate::rdmacm::report::Report;
+use crate::rdmacm::rdma_port::PortSpace;
 use crate::rdmacm::return_code::return_code;
 use crate::rdmacm::sockaddr::read_sockaddr;
-use crate::rdmacm::socket::PortSpace;
 
 /// `rdma_join_multicast`.
 #[unsafe(no_mangle)]
@@ -72,7 +72,7 @@ unsafe fn join(
     let number = identifier.joins;
     let is_send_only = flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
     identifier.memberships.push(Membership { number, address, context: CallerPtr(context), is_send_only });
-    state.report(handle, Report::Joined(number));
+    state.push_event(handle, CmEvent::Joined(number));
     drop(state);
     // SAFETY: `find` found the memory. The program must not use the identifier in another thread during this call.
     unsafe { wait_if_synchronous(manager, id) }

@@ -11,11 +11,11 @@ use crate::calls::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::calls::qp::{ibv_create_qp, ibv_destroy_qp, ibv_modify_qp};
 use crate::calls::srq::{ibv_create_srq, ibv_destroy_srq};
 use crate::calls::wr_calls::create_qp_ex;
+use crate::rdmacm::cm_event::IdHandle;
 use crate::rdmacm::manager::{Manager, manager};
 use crate::rdmacm::qp_attributes::qp_attributes;
-use crate::rdmacm::report::IdHandle;
+use crate::rdmacm::rdma_port::PortSpace;
 use crate::rdmacm::return_code::{check_errno, check_pointer, return_code};
-use crate::rdmacm::socket::PortSpace;
 
 /// `rdma_create_qp`.
 #[unsafe(no_mangle)]

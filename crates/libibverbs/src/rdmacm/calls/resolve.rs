@@ -8,14 +8,14 @@ use nix::errno::Errno;
 
 use super::event::wait_if_synchronous;
 use crate::abi::rdma_cm_id;
+use crate::rdmacm::cm_event::CmEvent;
 use crate::rdmacm::id_memory::{set_addresses, set_path};
 use crate::rdmacm::identifier::NetworkState;
 use crate::rdmacm::manager::{Manager, manager};
 use crate::rdmacm::qp_attributes::path_record;
-use crate::rdmacm::report::Report;
+use crate::rdmacm::rdma_port::source_towards;
 use crate::rdmacm::return_code::return_code;
 use crate::rdmacm::sockaddr::{gid_of, read_sockaddr};
-use crate::rdmacm::socket::source_towards;
 
 /// `rdma_bind_addr`. For port 0 the kernel chooses the port.
 #[unsafe(no_mangle)]
@@ -96,13 +96,13 @@ pub unsafe fn resolve_addr(
                 // The GID of the destination address stands in until the peer's message carries the GID of its NIC.
                 (*id).route.addr.addr.ibaddr.dgid.raw = gid_of(destination.ip());
             }
-            state.report(handle, Report::AddressResolved);
+            state.push_event(handle, CmEvent::AddressResolved);
         }
         // The program caused these errors by the source address that it chose; all others come from the network.
         Err(errno @ (Errno::EADDRINUSE | Errno::EADDRNOTAVAIL | Errno::EACCES | Errno::EMFILE)) => {
             return Err(errno);
         }
-        Err(errno) => state.report(handle, Report::AddressError(errno)),
+        Err(errno) => state.push_event(handle, CmEvent::AddressError(errno)),
     }
     drop(state);
     // SAFETY: `find` found the memory. The program must not use the identifier in another thread during this call.
@@ -144,7 +144,7 @@ pub unsafe fn resolve_route(manager: &Manager, id: *mut rdma_cm_id) -> Result<()
     let path = path_record(&device, gid_of(destination.ip()), identifier.options.traffic_class);
     // SAFETY: `find` found the memory under the lock that is still held.
     unsafe { set_path(id, path) };
-    state.report(handle, Report::RouteResolved);
+    state.push_event(handle, CmEvent::RouteResolved);
     drop(state);
     // SAFETY: `find` found the memory, and by the contract no other thread uses the identifier.
     unsafe { wait_if_synchronous(manager, id) }

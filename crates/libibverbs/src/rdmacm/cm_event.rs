@@ -1,15 +1,15 @@
-//! Reports: what the manager has to tell the program about an identifier.
+//! The events of identifiers that the program has not read.
 
 use nix::errno::Errno;
 
 use super::protocol::connection::ConnectionEvent;
 use super::protocol::message::SidrReply;
 
-/// The number of an identifier. Numbers count from 1 and are never reused.
+/// The number of an identifier. The first identifier has number 1. Numbers are never reused.
 pub type IdHandle = u64;
 
-/// An entry of an identifier's channel. `rdma_get_cm_event` turns it into an `rdma_cm_event`.
-pub enum Report {
+/// An event in the queue of an identifier's channel. `rdma_get_cm_event` creates an `rdma_cm_event` from it.
+pub enum CmEvent {
     /// `rdma_resolve_addr` succeeded.
     AddressResolved,
     /// `rdma_resolve_addr` failed.
@@ -18,7 +18,7 @@ pub enum Report {
     RouteResolved,
     /// A connection request or a service request arrived at this listening identifier.
     Requested {
-        /// The identifier of the request. The program has no memory for it yet.
+        /// The identifier of the request. The program has no `rdma_cm_id` for it yet.
         child: IdHandle,
     },
     /// The state of a connection changed.
@@ -27,6 +27,6 @@ pub enum Report {
     ServiceFound(SidrReply),
     /// The lookup of a datagram service failed with this `rdma_cm_event.status`.
     ServiceNotFound(i32),
-    /// The identifier joined a multicast group: the number of the membership.
+    /// The identifier joined a multicast group. The value is the [number](super::membership::Membership::number) of the membership.
     Joined(u64),
 }

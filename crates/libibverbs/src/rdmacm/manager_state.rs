@@ -1,8 +1,8 @@
 //! The state of the connection manager: all identifiers, channels and delivered events.
 //!
-//! The manager refers to an identifier by its handle, because a request has an identifier before the program has memory for
-//! it. A call of the program passes the memory's address. The address is looked up in a map, so that a call with memory that
-//! was destroyed, or that belongs to the parent process, fails with `EINVAL`.
+//! The manager refers to an identifier by its handle, because the identifier of a request exists before the program's
+//! `rdma_cm_id` for it. A call of the program passes the address of an `rdma_cm_id`. A map translates the address to the handle.
+//! A call with an `rdma_cm_id` that was destroyed, or that belongs to the parent process, therefore fails with `EINVAL`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 
 use super::caller_ptr::CallerPtr;
+use super::cm_event::{CmEvent, IdHandle};
+use super::cm_event_queue::CmEventQueue;
 use super::identifier::{Identifier, NetworkState};
-use super::report::{IdHandle, Report};
-use super::report_queue::ReportQueue;
 use crate::abi::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
 
 /// An event that the program has read and not acknowledged.
 pub struct DeliveredEvent {
-    /// The identifier whose destruction waits for the acknowledgement.
+    /// The identifier that the event concerns. Its destruction waits for the acknowledgement.
     pub owner: IdHandle,
-    /// The private data that the event points to. It lives as long as the event.
+    /// The private data, which the event points to and which must therefore live as long as the event.
     pub _private_data: Vec<u8>,
 }
 
-/// The state of the connection manager, under the manager's lock.
-pub struct State {
+/// The state of the connection manager, which the manager's lock protects.
+pub struct ManagerState {
     /// Whether the manager's thread runs.
     pub has_thread: bool,
     /// Whether a listener could not accept a stream because the process has no descriptors or memory left.
@@ -34,15 +34,15 @@ pub struct State {
     last_handle: IdHandle,
     identifiers: HashMap<IdHandle, Identifier>,
     handles: HashMap<CallerPtr<rdma_cm_id>, IdHandle>,
-    /// The report queues of the channels.
-    pub channels: HashMap<CallerPtr<rdma_event_channel>, ReportQueue>,
+    /// The queues of the channels' events that the program has not read.
+    pub channels: HashMap<CallerPtr<rdma_event_channel>, CmEventQueue>,
     /// Destroyed channels that a thread of the program may still wait on (see `id_memory::destroy_channel`).
     pub destroyed_channels: HashSet<CallerPtr<rdma_event_channel>>,
     /// The events that the program has read and not acknowledged.
     pub delivered: HashMap<CallerPtr<rdma_cm_event>, DeliveredEvent>,
 }
 
-impl State {
+impl ManagerState {
     /// Creates an empty state. `epoll` is where [`watch`](Self::watch) registers sockets.
     pub fn new(epoll: Arc<Epoll>) -> Self {
         let (identifiers, handles, channels, destroyed_channels, delivered) = Default::default();
@@ -59,7 +59,7 @@ impl State {
         }
     }
 
-    /// Adds an identifier.
+    /// Adds an identifier and returns its handle.
     pub fn insert(&mut self, identifier: Identifier) -> IdHandle {
         self.last_handle += 1;
         self.identifiers.insert(self.last_handle, identifier);
@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// Removes an identifier.
+    /// Removes and returns an identifier. Returns `None` if it was removed before.
     pub fn remove(&mut self, handle: IdHandle) -> Option<Identifier> {
         let identifier = self.identifiers.remove(&handle)?;
         if let Some(memory) = identifier.memory {
@@ -99,7 +99,7 @@ impl State {
         self.identifiers.get_mut(&handle).ok_or(Errno::EINVAL)
     }
 
-    /// Returns the identifier with this memory.
+    /// Returns the identifier with this memory, and its handle.
     ///
     /// # Errors
     /// `EINVAL` if no identifier has this memory.
@@ -108,54 +108,56 @@ impl State {
         Ok((handle, self.get(handle)?))
     }
 
-    /// Returns all identifiers, in no particular order.
+    /// Returns all identifiers with their handles, in no particular order.
     pub fn identifiers(&mut self) -> impl Iterator<Item = (IdHandle, &mut Identifier)> {
         self.identifiers.iter_mut().map(|(handle, identifier)| (*handle, identifier))
     }
 
-    /// Appends a report to the identifier's channel. Drops the report if the channel was destroyed.
-    pub fn report(&mut self, handle: IdHandle, report: Report) {
+    /// Appends an event to the queue of the identifier's channel. Drops the event if the identifier was removed or the channel was
+    /// destroyed.
+    pub fn push_event(&mut self, handle: IdHandle, event: CmEvent) {
         if let Some(identifier) = self.identifiers.get(&handle)
             && let Some(channel) = self.channels.get_mut(&identifier.channel)
         {
-            channel.push(handle, report);
+            channel.push(handle, event);
         }
     }
 
-    /// Whether reports of the identifier wait for the program.
+    /// Whether the program has not read all events of the identifier.
     ///
     /// # Errors
     /// `EINVAL` if the identifier was removed.
-    pub fn has_reports(&mut self, handle: IdHandle) -> Result<bool, Errno> {
+    pub fn has_events(&mut self, handle: IdHandle) -> Result<bool, Errno> {
         let channel = self.get(handle)?.channel;
         Ok(self.channels.get(&channel).is_some_and(|channel| channel.count(handle) > 0))
     }
 
-    /// Moves an identifier and its reports to another channel.
+    /// Moves an identifier, with its events that the program has not read, to another channel.
     pub fn migrate(
         &mut self,
         handle: IdHandle,
         channel: CallerPtr<rdma_event_channel>,
         is_synchronous: bool,
     ) {
-        let reports = self.take_reports(handle);
+        let events = self.take_events(handle);
         if let Some(identifier) = self.identifiers.get_mut(&handle) {
             (identifier.channel, identifier.is_synchronous) = (channel, is_synchronous);
         }
-        for report in reports {
-            self.report(handle, report);
+        for event in events {
+            self.push_event(handle, event);
         }
     }
 
-    /// Removes and returns the reports of an identifier that the program has not read.
-    pub fn take_reports(&mut self, handle: IdHandle) -> VecDeque<Report> {
+    /// Removes and returns the events of an identifier that the program has not read.
+    pub fn take_events(&mut self, handle: IdHandle) -> VecDeque<CmEvent> {
         let channel = self.identifiers.get(&handle).map(|identifier| identifier.channel);
         let channel = channel.and_then(|channel| self.channels.get_mut(&channel));
         channel.map_or_else(VecDeque::new, |channel| channel.take(handle))
     }
 
-    /// Registers an identifier's socket with epoll. Streams are edge-triggered, because a stream is writable most of the time.
-    /// Listeners and lookups are level-triggered, because the handler leaves a backlog beyond a limit for its next run.
+    /// Registers an identifier's socket with epoll. A stream is edge-triggered: it is writable most of the time, so a level-triggered
+    /// one would wake the manager continuously. Listeners and lookups are level-triggered, because one run of a listener's handler
+    /// takes at most [`MAX_PER_RUN`](super::network_events) streams or datagrams and leaves the rest for the next run.
     ///
     /// # Errors
     /// `EINVAL` if the identifier has no socket to wait for, or the error of `epoll_ctl`.
