@@ -48,7 +48,7 @@ pub enum RailState {
     Up,
     /// The NIC works, and its link is down.
     Down,
-    /// The NIC rejects verbs calls: it is dead or hung.
+    /// The NIC rejects verbs calls, because it is dead or hung.
     Failed,
 }
 

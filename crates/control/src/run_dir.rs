@@ -58,7 +58,7 @@ pub fn ensure(dir: &Path) -> Result<(), RunDirError> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io_error(error)),
         _ => {}
     }
-    // Symbolic links are not followed: in /tmp any user could have created one.
+    // Symbolic links are not followed, because in /tmp any user could have created a link.
     let metadata = dir.symlink_metadata().map_err(io_error)?;
     if !metadata.is_dir() || metadata.uid() != Uid::effective().as_raw() || metadata.mode() & 0o077 != 0 {
         return Err(RunDirError::NotPrivate(dir.to_owned()));

@@ -125,8 +125,8 @@ impl<D: ControlledDevice> ServerThread<D> {
     fn wait(&self) -> bool {
         let timeout = match self.pending.first() {
             Some((due, ..)) => {
-                // Rounded up: rounding down would busy-wait during the last millisecond. A timeout beyond the range of
-                // `poll` ends early, and the caller waits again.
+                // The timeout is rounded up, because rounding down would busy-wait during the last millisecond. A timeout beyond the
+                // range of `poll` ends early, and the caller waits again.
                 let millis = due.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
                 PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
             }

@@ -15,7 +15,7 @@ use mitra_control::{
 };
 use mitra_transport::fault::Failure;
 
-/// Exceeds the duration of every operation in these tests by far: a test that runs into it has failed.
+/// The timeout of each wait. It exceeds the duration of every operation in these tests by far.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A fault that the device applied: when, to which rail, and which fault.

@@ -45,7 +45,7 @@ pub(crate) struct CompletionQueues {
     pub(crate) wakeups: PendingWakeups,
     /// The number of queues whose consumers may be asleep.
     sleepers: u32,
-    /// Whether the NIC defers completions: the host does not see completions that are written while this is set.
+    /// Whether the NIC defers completions. The host does not see completions that are generated while this is set.
     deferred: bool,
     /// Whether `deferred` was ever set. Otherwise [`CqState::written`] is empty for all queues.
     was_deferred: bool,
@@ -57,7 +57,7 @@ impl CompletionQueues {
         self.channels.push(Arc::downgrade(channel));
     }
 
-    /// Returns this NIC's channel behind a trait object.
+    /// Returns the channel of this NIC that a trait object refers to.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the channel belongs to another NIC.

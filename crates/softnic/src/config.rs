@@ -24,7 +24,7 @@ pub struct Config {
     pub ack_after_placement: bool,
     /// The device limits.
     pub limits: Limits,
-    /// The pacing parameters. The NIC reduces the send window to a quarter of its socket's receive buffer.
+    /// The pacing parameters. The NIC reduces the send window if it exceeds a quarter of the socket's receive buffer.
     pub tuning: Tuning,
     /// Segmentation offload.
     pub offload: Offload,
@@ -32,8 +32,8 @@ pub struct Config {
     pub capture: Option<PathBuf>,
 }
 
-/// Whether the NIC uses UDP segmentation offload (`UDP_SEGMENT` and `UDP_GRO`, `udp(7)`): several datagrams of equal length in
-/// one system call.
+/// Whether the NIC uses UDP segmentation offload (`UDP_SEGMENT` and `UDP_GRO`, `udp(7)`), which sends or receives several datagrams of
+/// equal length in one system call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Offload {
     /// The NIC uses segmentation offload if the kernel supports it.
@@ -60,8 +60,8 @@ impl Config {
         }
     }
 
-    /// Returns the configuration of a NIC at an address: one in 127.0.0.0/8, or one of this machine's interfaces. Each NIC
-    /// needs an address of its own.
+    /// Returns the configuration of a NIC at an address, which is in 127.0.0.0/8 or belongs to one of this machine's interfaces. No two
+    /// NICs can have the same address.
     pub fn at(address: IpAddr) -> Config {
         Config { address: Some(address), ..Config::loopback() }
     }

@@ -1,4 +1,4 @@
-//! The state behind a NIC's lock, and one round of progress.
+//! The state that a NIC's lock protects, and one round of progress.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ const MAX_RECEIVES_THREAD: u32 = 4;
 /// without data resets the number to 1.
 const MAX_RECEIVES_POLLER: u32 = 16;
 
-/// The state behind a NIC's lock. `receive.rs` implements the receive path, `transmit.rs` the transmit path.
+/// The state that a NIC's lock protects. `receive.rs` implements the receive path, `transmit.rs` the transmit path.
 pub(crate) struct Engine {
     pub(crate) nic: Nic,
     pub(crate) memory: MemoryRegions,
@@ -256,8 +256,8 @@ impl Engine {
         }
     }
 
-    /// Sends pending ACKs, unless the NIC has failed. Called before a queue pair or the NIC closes: an application may close right after
-    /// it has received a message, and the sender needs the ACK.
+    /// Sends pending ACKs, unless the NIC has failed. Called before a queue pair or the NIC closes, because an application may close
+    /// right after it has received a message, and the sender needs the ACK.
     pub(crate) fn flush_acks(&mut self, now: Time) {
         if self.dma_ok() {
             self.nic.flush_acks();

@@ -39,7 +39,7 @@ impl RailFaults {
         self.update(|engine| engine.faults.arm(trigger));
     }
 
-    /// Disarms all triggers, and ends a deferral of placements that a trigger has begun: the NIC places the deferred writes.
+    /// Disarms all triggers, and ends a deferral of placements that a trigger has begun. The NIC then places the deferred writes.
     pub fn disarm(&self) {
         self.update(|engine| {
             engine.faults.disarm_all();

@@ -74,7 +74,7 @@ fn two_nics_with_nic_scope_lose_increment() {
     assert_eq!(memory.load(0), 1, "one of the two acknowledged increments is lost");
     assert_eq!((memory.load(8), memory.load(16)), (0, 0));
 
-    // Atomics of one NIC do not interleave: the NIC holds its lock from the load to the store.
+    // Atomics of one NIC do not interleave, because the NIC holds its lock from the load to the store.
     for loopback in &nics {
         loopback.nic.set_atomic_barrier(None);
     }
@@ -158,7 +158,7 @@ fn thread_drives_nic_for_lease_holder_that_does_not() {
     let before = engine.driver_counters.rx_datagrams;
     let sender = std::net::UdpSocket::bind((address.ip(), 0)).unwrap();
     sender.send_to(&[0; 8], address).unwrap();
-    // The holder drove the NIC recently, so the thread leaves the datagram to the holder.
+    // The holder drove the NIC recently, so the thread does not receive the datagram.
     engine.last_poll_drive = Some((loopback.cq, now + Duration::from_secs(1)));
     let _ = shared.run_round(&mut engine);
     assert_eq!((engine.lease.is_held(), engine.driver_counters.rx_datagrams), (true, before));

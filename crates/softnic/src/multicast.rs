@@ -15,8 +15,8 @@ pub(crate) struct MulticastGroup {
 }
 
 impl Engine {
-    /// Attaches a queue pair to a group, with loopback of its own messages if `own` is set. The NIC joins the group for the
-    /// first queue pair.
+    /// Attaches a queue pair to a group, with loopback of its own messages if `own` is set. The NIC joins the group when the first queue
+    /// pair is attached.
     pub(crate) fn attach_mcast(&mut self, qp: Qpn, gid: Gid, own: bool) -> Result<()> {
         let Some(unicast) = &self.socket else { return Err(Error::DeviceFatal) };
         let is_first = !self.nic.has_mcast_members(gid);
@@ -36,7 +36,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Detaches a queue pair from a group. The NIC leaves the group after the last queue pair.
+    /// Detaches a queue pair from a group. The NIC leaves the group when the last queue pair is detached.
     pub(crate) fn detach_mcast(&mut self, qp: Qpn, gid: Gid) -> Result<()> {
         self.nic.detach_mcast(qp, gid)?;
         self.multicast_groups.retain(|group| self.nic.has_mcast_members(group.gid));

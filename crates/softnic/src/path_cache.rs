@@ -1,4 +1,5 @@
-//! Caches of what the NIC needs per peer: the address, the ICRC state, and the peer's IPv4 identifications.
+//! Caches of the paths to and from peers. A path has the peer's address, the ICRC state, and for a received packet the state of the
+//! peer's IPv4 identifications.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -20,7 +21,7 @@ const ACCEPT_AFTER: u8 = 3;
 pub(crate) struct PathCache {
     local: SocketAddr,
     tx: LastHitCache<Gid, TxPath>,
-    /// The key is the sender and the destination: the NIC's own address, or a multicast group.
+    /// The key is the sender and the destination, which is the NIC's own address or a multicast group.
     rx: LastHitCache<(SocketAddr, SocketAddr), RxPath>,
 }
 
@@ -80,7 +81,7 @@ pub(crate) struct RxPath {
 /// The result of an ICRC check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IcrcCheck {
-    /// The ICRC is right for this identification. `solved`: the identification was computed from the ICRC.
+    /// The ICRC is right for this identification. `solved` is whether the identification was computed from the ICRC and not expected.
     Good { ident: u16, solved: bool },
     /// The ICRC is wrong, or is right only for an implausible identification.
     Bad,

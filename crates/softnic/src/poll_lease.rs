@@ -41,7 +41,7 @@ pub(crate) struct PollLease {
     window_start: Time,
     /// The number of consecutive checks that count towards [`MAX_ABSENT_CHECKS`].
     absent_checks: u32,
-    /// The last check that found the holder absent and datagrams waiting: its time, and the holder's CPU time.
+    /// The time of the last check that found the holder absent and datagrams waiting, and the holder's CPU time then.
     last_absent_check: Option<(Time, Duration)>,
     /// The end of the current or last denial.
     denied_until: Time,

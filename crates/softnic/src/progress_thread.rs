@@ -42,13 +42,13 @@ static FORK_GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// Marks all open NICs as dead in the child of a fork. Register this function as a child handler with `pthread_atfork(3)`.
 ///
-/// The NICs belong to the parent: their progress threads do not exist in the child, and the fork may have copied their locks
-/// in the locked state.
+/// The NICs belong to the parent. Their progress threads do not exist in the child, and the fork may have copied their locks in the
+/// locked state.
 pub fn after_fork_in_child() {
     FORK_GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A NIC's engine behind its lock, and the control of its progress thread.
+/// A NIC's engine with its lock, and the control of the progress thread.
 pub(crate) struct SharedNic {
     /// The value of [`FORK_GENERATION`] in the process that opened the NIC.
     fork_generation: u32,
@@ -64,7 +64,7 @@ pub(crate) struct SharedNic {
 /// The guard of a locked NIC. Consumers of completion events wake after the lock is released.
 pub(crate) struct EngineGuard<'a> {
     engine: MutexGuard<'a, Engine>,
-    /// Must follow `engine`: fields are dropped in declaration order.
+    /// This field must follow `engine`, because fields are dropped in declaration order.
     wakeups: PendingWakeups,
 }
 
@@ -167,7 +167,8 @@ impl SharedNic {
         if self.is_forked_child() { None } else { self.engine.try_lock().ok().map(EngineGuard::new) }
     }
 
-    /// Locks the NIC to close it, also if the lock is poisoned. Returns true with the guard if the lock is not poisoned.
+    /// Locks the NIC to close it, also if the lock is poisoned. Also returns whether the lock is not poisoned, so that the state is
+    /// consistent.
     pub(crate) fn lock_to_close(&self) -> (EngineGuard<'_>, bool) {
         match self.engine.lock() {
             Ok(engine) => (EngineGuard::new(engine), true),

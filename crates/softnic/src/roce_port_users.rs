@@ -8,7 +8,7 @@ use mitra_wire::ROCE_PORT;
 /// A socket that is bound to the RoCE port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RocePortUser {
-    /// The address that the socket is bound to. The unspecified address stands for all addresses.
+    /// The address that the socket is bound to. The unspecified address means all addresses.
     pub address: IpAddr,
     /// The inode of the socket.
     inode: u64,
@@ -50,7 +50,8 @@ pub(crate) fn describe_process_using(address: IpAddr) -> String {
     users.iter().find(|user| covers(user)).map_or_else(|| "another process".to_owned(), RocePortUser::process)
 }
 
-/// Parses a line of `/proc/net/udp` or `/proc/net/udp6` (`proc(5)`). Returns `None` if the line is malformed or the port is not the RoCE port.
+/// Parses a line of `/proc/net/udp` or `/proc/net/udp6` (`proc(5)`). Returns `None` if the line is malformed or the port is not the RoCE
+/// port.
 fn parse_roce_socket(line: &str) -> Option<RocePortUser> {
     let mut fields = line.split_ascii_whitespace();
     let (ip, port) = fields.nth(1)?.split_once(':')?;

@@ -120,9 +120,8 @@ impl SoftNic {
         self.receive_buffer_size
     }
 
-    /// Sends pending ACKs. A process that ends without dropping its NIC calls this, so that senders see their messages
-    /// acknowledged. Does nothing if the NIC's lock is taken: an exit handler or signal handler may run on the thread that holds
-    /// the lock.
+    /// Sends pending ACKs. A process that ends without dropping its NIC calls this, so that senders see their messages acknowledged. Does
+    /// nothing if the NIC's lock is taken, because an exit handler or signal handler may run on the thread that holds the lock.
     pub fn flush_acks(&self) {
         if let Some(mut engine) = self.shared.try_lock() {
             engine.flush_acks(clock::now());

@@ -264,8 +264,8 @@ fn bind_free_loopback() -> Result<socket2::Socket, OpenError> {
     getrandom::fill(&mut seed).with_operation("reading the system's random source")?;
     let mut last = IpAddr::from([127, 0, 0, 1]);
     for attempt in 0..MAX_LOOPBACK_ATTEMPTS {
-        // 127.0.0.0/16 is left to addresses that users choose. The last byte is never 0 or 255: those look like network and
-        // broadcast addresses.
+        // 127.0.0.0/16 is reserved for addresses that users choose. The last byte is never 0 or 255, because such an address looks like a
+        // network or broadcast address.
         let [a, b, c] = [seed[0].max(1), seed[1], seed[2].wrapping_add(attempt as u8) % 254 + 1];
         last = IpAddr::from([127, a, b, c]);
         match bind(last) {

@@ -63,7 +63,7 @@ fn damaged_malformed_and_foreign_packets_are_counted_and_dropped() {
         sender.send(&damaged);
     }
     sleep_until("the damaged packets", || b.counter("rx_datagrams") == 1 + good.len() as u64);
-    // The ICRC does not cover byte 4 of the BTH, which a switch may change. That packet counts as foreign.
+    // The ICRC does not cover byte 4 of the BTH, which a switch may change. A packet with a change there is counted as foreign.
     assert_eq!(b.counter("rx_icrc_bad"), good.len() as u64 - 1);
     assert_eq!(b.counter("drop_foreign_source"), 2);
 
@@ -105,7 +105,7 @@ fn random_datagrams_of_every_length_do_no_harm() {
             *byte = random as u8;
         }
         let len = round * 17 % datagram.len();
-        // Every other datagram has a valid version and opcode, to reach the code behind the header checks.
+        // Every other datagram has a valid version and opcode, to reach the code after the header checks.
         if round % 2 == 0 {
             (datagram[0], datagram[1]) = (round as u8 % 0x18, datagram[1] & 0xf0);
         }
@@ -129,7 +129,7 @@ fn idents_of_counting_sender_are_solved() {
     let ip = "127.200.1.3".parse().unwrap();
     b.connect_to(Gid::from(std::net::IpAddr::V4(ip)), Qpn::new(0x11), common::LinkAttr::default());
     let peer = RawSender::bind(SocketAddr::new(ip.into(), ROCE_PORT), &b);
-    // The receiver solves for the identification in the ICRC. The one that the kernel writes into the IP header is not visible
+    // The receiver solves for the identification in the ICRC. The identification that the kernel writes into the IP header is not visible
     // to the receiving socket.
     for (i, ident) in [5000, 5001, 9999, 64, 0, 1].into_iter().enumerate() {
         let word = [i as u8 + 1; 8];

@@ -1,10 +1,10 @@
 //! Fault injection without I/O: random packet faults (noise), and NIC failures at a chosen stage of an operation.
 //!
-//! A driver calls [`Faults`] at three taps: [`Faults::transmit`] before a packet leaves the NIC, [`Faults::receive`]
-//! before the NIC executes a packet that has arrived, and [`Faults::executed`] after the execution and before any
-//! response leaves. The driver carries out the [`TapResult`]. Before each step that a failed NIC cannot take, the
-//! driver checks [`Faults::host_access_ok`], [`Faults::dma_ok`] and [`Faults::placement_ok`]. While [`Faults::is_idle`]
-//! returns true, the driver may skip the taps.
+//! A driver calls [`Faults`] at three taps: [`Faults::transmit`] before a packet is sent, [`Faults::receive`] before
+//! the NIC executes a packet that has arrived, and [`Faults::executed`] after the execution and before any response is
+//! sent. The driver carries out the [`TapResult`]. Before each step that a failed NIC cannot take, the driver checks
+//! [`Faults::host_access_ok`], [`Faults::dma_ok`] and [`Faults::placement_ok`]. While [`Faults::is_idle`] returns true,
+//! the driver may skip the taps.
 //!
 //! `docs/failover.md` defines the stages, and `docs/faults.md` the script syntax. Triggers count packets, and noise
 //! uses a seeded generator, so that the same packets in the same order have the same faults.
@@ -41,21 +41,21 @@ pub enum Failure {
 /// the responder's NIC.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Stage {
-    /// 1: the request is posted and not sent.
+    /// Stage 1: the request is posted and not sent.
     Posted = 1,
-    /// 2: the request is sent, and lost on the wire.
+    /// Stage 2: the request is sent, and lost on the wire.
     RequestOnWire,
-    /// 3: the request has arrived at the responder and is not executed.
+    /// Stage 3: the request has arrived at the responder and is not executed.
     Arrived,
-    /// 4: the responder has executed some packets of the message.
+    /// Stage 4: the responder has executed some packets of the message.
     PartlyExecuted,
-    /// 5: the responder has executed the message and not acknowledged it.
+    /// Stage 5: the responder has executed the message and not acknowledged it.
     Executed,
-    /// 6: the acknowledgement or response is sent, and lost on the wire.
+    /// Stage 6: the acknowledgement or response is sent, and lost on the wire.
     AckOnWire,
-    /// 7: the acknowledgement has arrived at the requester, which has not completed the request.
+    /// Stage 7: the acknowledgement has arrived at the requester, which has not completed the request.
     Acknowledged,
-    /// 8: the responder has acknowledged the message and not placed its data in memory.
+    /// Stage 8: the responder has acknowledged the message and not placed its data in memory.
     NotPlaced,
 }
 
@@ -74,7 +74,7 @@ pub struct Trigger {
 
 /// The rates of random packet faults, in parts per million of all packets.
 ///
-/// A packet has at most one fault. If the rates add up to more than a million, the later ones in the order drop,
+/// A packet has at most one fault. If the rates add up to more than a million, the later rates in the order drop,
 /// corrupt, duplicate, reorder are reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Noise {
@@ -112,8 +112,8 @@ pub struct TapResult {
     /// What the driver does with the packet.
     pub verdict: Verdict,
     /// The failure that this packet has caused. The driver delivers a packet that passes before it acts on the failure.
-    /// If the packet fires several triggers, this is the failure of the first one; the state of [`Faults`] reflects
-    /// all.
+    /// If the packet fires several triggers, this is the failure of the first of these triggers. The state of
+    /// [`Faults`] reflects all.
     pub failure: Option<Failure>,
 }
 
@@ -131,8 +131,8 @@ struct Armed {
     trigger: Trigger,
     /// The number of matching packets until the trigger fires, including the one that fires it.
     remaining: u32,
-    /// Stage 8 only: the PSN of the nth request, once it has arrived. The trigger fires when the NIC acknowledges this
-    /// PSN.
+    /// For a trigger of stage 8, the PSN of the nth request, once that request has arrived. The trigger fires when the
+    /// NIC acknowledges this PSN.
     holds_from: Option<Psn>,
 }
 
@@ -163,7 +163,7 @@ impl Faults {
         }
     }
 
-    /// Sets the noise for packets that leave the NIC.
+    /// Sets the noise for packets that the NIC sends.
     pub fn set_noise_tx(&mut self, noise: Noise) {
         self.noise_tx = noise;
     }
@@ -226,9 +226,9 @@ impl Faults {
 
     /// Returns whether executed writes reach memory now.
     ///
-    /// While this is false, the driver keeps the data of writes and atomics in order: the NIC's own reads see them, the
-    /// host does not. The driver places the data when this becomes true again, and drops it when [`Faults::dma_ok`]
-    /// becomes false.
+    /// While this is false, the driver keeps the data of writes and atomics in order. The NIC's own reads see this
+    /// data, the host does not. The driver places the data when this becomes true again, and drops it when
+    /// [`Faults::dma_ok`] becomes false.
     pub fn placement_ok(&self) -> bool {
         self.dma_ok() && !self.placement_held
     }
@@ -243,9 +243,9 @@ impl Faults {
             && (self.noise_tx, self.noise_rx) == (no_noise, no_noise)
     }
 
-    /// The tap for a packet that is about to leave the NIC.
+    /// Applies the faults to a packet that is about to be sent.
     ///
-    /// The driver calls the tap for each packet in sending order. It sends a packet that passes before it acts on a
+    /// The driver calls this for each packet in sending order. It sends a packet that passes before it acts on a
     /// failure.
     pub fn transmit(&mut self, packet: &Packet<'_>) -> TapResult {
         if !self.packets_pass() {
@@ -272,10 +272,10 @@ impl Faults {
         TapResult { verdict, failure: posted.or(acknowledged) }
     }
 
-    /// The tap for a packet that has arrived and is about to be executed.
+    /// Applies the faults to a packet that has arrived and is about to be executed.
     ///
-    /// A packet that noise drops or corrupts counts as lost on the wire, so no trigger counts it. The driver calls the
-    /// tap once for a packet that it then delays or duplicates.
+    /// A packet that noise drops or corrupts counts as lost on the wire, so no trigger counts it. The driver calls this
+    /// once for a packet that it then delays or duplicates.
     pub fn receive(&mut self, packet: &Packet<'_>) -> TapResult {
         if !self.packets_pass() {
             return TapResult { verdict: Verdict::Drop, failure: None };
@@ -297,7 +297,7 @@ impl Faults {
         TapResult { verdict, failure: failed.or(held) }
     }
 
-    /// The tap for a packet that the NIC has executed and not answered.
+    /// Counts a packet that the NIC has executed and not answered. Returns the failure that the packet has caused.
     ///
     /// The driver must not call this for duplicates or packets out of sequence, because triggers would count them too.
     pub fn executed(&mut self, packet: &Packet<'_>) -> Option<Failure> {

@@ -120,12 +120,12 @@ impl Nic {
         }
     }
 
-    /// Returns name, limits and capabilities.
+    /// Returns the name, the limits and the capabilities of the device.
     pub fn attr(&self) -> &DeviceAttr {
         &self.attr
     }
 
-    /// Returns state, largest MTU and address of the port.
+    /// Returns the state, the largest MTU and the address of the port.
     pub fn query_port(&self) -> PortAttr {
         let config = &self.shared.config;
         let state = if self.link_up { PortState::Active } else { PortState::Down };

@@ -92,7 +92,7 @@ impl Qp {
             init: *init,
             recv_pd,
             state: QpState::Reset,
-            attr: QpAttr::default(),
+            modified: QpAttr::default(),
             mtu: 0,
             dest_gid: Gid([0; 16]),
             dest_qpn: Qpn::new(0),
@@ -120,7 +120,7 @@ impl Qp {
         QpStatus {
             state: self.attrs.state,
             init: self.attrs.init,
-            attr: QpAttr { state: None, rq_psn: None, sq_psn: None, ..self.attrs.attr },
+            attr: QpAttr { state: None, rq_psn: None, sq_psn: None, ..self.attrs.modified },
             rq_psn,
             sq_psn,
             sq_drain: self.drain,

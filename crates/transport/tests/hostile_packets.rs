@@ -13,7 +13,7 @@ use proptest::prelude::*;
 struct HostilePacket {
     to: usize,
     kind: u8,
-    /// The difference between the packet's PSN and the expected one.
+    /// The difference between the packet's PSN and the expected PSN.
     psn: i32,
     va: i64,
     len: u32,
@@ -90,9 +90,10 @@ impl HostilePacket {
     }
 }
 
-/// The bytes at the start of region 1 that the peer may write.
+/// The length of the part of region 1 that the peer may access, in bytes. It is at the start of the region.
 const GRANTED: usize = 4096;
-/// The bytes at the start of region 2 that receives and fetched data may fill.
+/// The length of the part of region 2 that receives and fetched data may fill, in bytes. It is at the start of the
+/// region.
 const LOCAL: usize = 8192;
 
 /// Creates two queue pairs with requests in flight in both directions. The peer may access `GRANTED` bytes of region 1.

@@ -20,7 +20,7 @@ fn ack_waits_for_idle_poll() {
 }
 
 #[test]
-fn ack_leaves_when_timer_expires() {
+fn ack_is_sent_when_timer_expires() {
     let mut p = pair();
     p.post(write(&p, 1, 0, 8));
     deliver(&mut p, 1);
@@ -88,8 +88,8 @@ fn ack_waits_for_read_response_that_does_not_fit_batch() {
 
 #[test]
 fn requester_with_full_window_is_acknowledged_at_once() {
-    // One long message, then many messages of half the window each. One acknowledgement per sixteen requests would be
-    // too few for both.
+    // The first case is one long message, the second many messages of half the window each. One acknowledgement per
+    // sixteen requests would be too few in both cases.
     for (count, len) in [(1, 0x80000), (40, 0x4000)] {
         let mut p = Setup { send_window: 0x8000, ..Setup::default() }.pair();
         for i in 0..count {
@@ -132,7 +132,7 @@ fn pair_with_held_ack() -> NicPair {
 }
 
 #[test]
-fn held_ack_leaves_when_driver_flushes() {
+fn held_ack_is_sent_when_driver_flushes() {
     let mut p = pair_with_held_ack();
     p.nodes[1].nic.handle_idle(p.now);
     assert_eq!(deliver(&mut p, 0), 0);
@@ -154,7 +154,7 @@ fn packets_without_ack_request_do_not_delay_held_ack() {
     }
     for bytes in packets {
         let packet = Packet::parse(&bytes).unwrap();
-        assert!(!packet.ack_req, "the acknowledgement must leave before the message ends");
+        assert!(!packet.ack_req, "the acknowledgement must be sent before the message ends");
         p.now += Duration::from_micros(40);
         p.inject(1, &packet);
         let now = p.now;
@@ -165,10 +165,10 @@ fn packets_without_ack_request_do_not_delay_held_ack() {
             return;
         }
     }
-    panic!("the acknowledgement has not left");
+    panic!("the acknowledgement was not sent");
 }
 
-/// Takes the next batch of node 1 and returns for each datagram whether it is an acknowledgement.
+/// Takes the next batch of node 1. Returns for each datagram of the batch whether the datagram is an acknowledgement.
 fn batch_of_responder(p: &mut NicPair) -> Vec<bool> {
     let mut batch = TxBatch::new();
     let node = &mut p.nodes[1];
@@ -178,7 +178,7 @@ fn batch_of_responder(p: &mut NicPair) -> Vec<bool> {
 }
 
 #[test]
-fn pending_ack_is_sent_behind_next_request() {
+fn pending_ack_is_sent_after_next_request() {
     let mut p = pair();
     p.post(write(&p, 1, 0, 8));
     deliver(&mut p, 1);
@@ -190,7 +190,7 @@ fn pending_ack_is_sent_behind_next_request() {
 }
 
 #[test]
-fn held_ack_is_not_sent_behind_next_request() {
+fn held_ack_is_not_sent_after_next_request() {
     let mut p = pair();
     let mut together = 0;
     for i in 0..1000 {
@@ -203,7 +203,8 @@ fn held_ack_is_not_sent_behind_next_request() {
         p.send_completions(0);
         p.send_completions(1);
     }
-    // After 64 acknowledgements without a hold, the responder holds back and sends one for sixteen requests.
+    // After 64 acknowledgements without a hold, the responder holds acknowledgements back and sends one per sixteen
+    // requests.
     assert!((64..64 + 1000 / 16 + 2).contains(&together), "{together}");
     p.nodes[1].nic.flush_acks();
     assert_eq!(

@@ -302,7 +302,7 @@ fn read_before_refused_request_completes() {
     assert_eq!(p.counter(0, "timeouts"), 0);
 }
 
-/// Posts a READ and an invalid request behind it. Node 1 checks the invalid request before any READ response has left.
+/// Posts a READ and then an invalid request. Node 1 checks the invalid request before it has sent any READ response.
 fn pair_with_invalid_request_behind_read() -> NicPair {
     let mut p = pair();
     let good = read(&p, 1, p.remote(0), 3000);
@@ -317,11 +317,11 @@ fn pair_with_invalid_request_behind_read() -> NicPair {
 }
 
 #[test]
-fn nak_leaves_after_earlier_responses() {
+fn nak_is_sent_after_earlier_responses() {
     let mut p = pair_with_invalid_request_behind_read();
     assert_eq!(p.state(1), QpState::Rts);
     p.run();
-    // The READ completes, and the request behind the refused one is not executed.
+    // The READ completes, and the request after the refused request is not executed.
     let ended = [(1, WcStatus::Success), (2, WcStatus::RemoteAccess), (3, WcStatus::Flushed)];
     assert_eq!(statuses(&p.send_completions(0)), ended);
     let answers = [
@@ -335,7 +335,7 @@ fn nak_leaves_after_earlier_responses() {
 }
 
 #[test]
-fn nak_leaves_after_duplicate_responses() {
+fn nak_is_sent_after_duplicate_responses() {
     let mut p = pair();
     let read = request(&p, 0, Message::ReadRequest(reth(&p, 8)), b"");
     let bad = request(&p, 1, Message::WriteOnly(Reth { rkey: 0, ..reth(&p, 8) }), b"12345678");
@@ -440,7 +440,7 @@ fn unlimited_rnr_retry_survives_lost_naks() {
 }
 
 #[test]
-fn request_behind_rnr_nak_is_not_executed_early() {
+fn request_after_rnr_nak_is_not_executed_early() {
     let mut p = pair();
     p.post(SendWr::new(1, SendOp::Send, Data::inline(b"first...")));
     p.post(write(&p, 2, p.remote(64), 8));
@@ -546,7 +546,7 @@ fn opcode_sequence_is_enforced() {
     ];
     for case in middle_without_first {
         assert_nak(|_| vec![case], NakCode::InvalidRequest);
-        // A finished message does not count as the start of another one.
+        // After a finished message, a middle or last packet is invalid.
         assert_nak(|_| vec![(SendFirst, FULL), (SendLast, FULL), case], NakCode::InvalidRequest);
     }
     for within_send in [SendFirst, SendOnly, WriteMiddle, WriteLast, SendOnlyImm(3)] {
@@ -668,7 +668,7 @@ fn late_copy_of_answered_read_is_dropped_after_revocation() {
     let requests: Vec<_> = p.sent.iter().filter(|s| s.from == 0).map(|s| s.bytes.clone()).collect();
     let node = &mut p.nodes[1];
     node.nic.dereg_mr(p.now, node.mr.id).unwrap();
-    // With `rd_atomic` of 1, the second READ shows that the requester has the response to the first one.
+    // With `rd_atomic` of 1, the second READ shows that the requester has the response to the first READ.
     p.inject(1, &Packet::parse(&requests[0]).unwrap());
     assert_eq!(count_sent_by_responder(&mut p), 0);
     assert_eq!(p.counter(1, "drop_duplicate"), 1);
@@ -696,7 +696,7 @@ fn accepted_duplicate_read_keeps_qp_usable_after_revocation() {
 
 #[test]
 fn retransmitted_read_is_denied_after_revocation() {
-    // The loss shows by a later response, or by the timeout.
+    // A later response or the timeout shows the loss.
     for (len, lost) in [(1 << 16, 2), (8, 1)] {
         let mut p = pair();
         let mut n = 0;

@@ -58,7 +58,8 @@ fn run_all_operations(p: &mut NicPair) {
     assert_acks_only_sends_and_writes(p);
 }
 
-/// Checks that no plain acknowledgement has the PSN of a READ or an atomic. Linux's rxe would take it for the response.
+/// Checks that no ACK packet has the PSN of a READ or an atomic. Linux's rxe would take the ACK packet for the
+/// response.
 fn assert_acks_only_sends_and_writes(p: &NicPair) {
     let parsed =
         |from| p.sent.iter().filter(move |s| s.from == from).map(|s| Packet::parse(&s.bytes).unwrap());
@@ -78,7 +79,8 @@ fn assert_acks_only_sends_and_writes(p: &NicPair) {
     }
 }
 
-/// Sets a link that applies `action` to the packets whose number, counted from 0 in both directions, `selects` accepts.
+/// Sets a link that applies `action` to each packet whose number satisfies `selects`. The numbers count the packets of
+/// both directions from 0.
 fn set_link_action(p: &mut NicPair, action: LinkAction, mut selects: impl FnMut(u32) -> bool + 'static) {
     let mut n = 0;
     p.set_link(move |_, _| {
@@ -454,7 +456,8 @@ fn pending_sequence_nak_is_updated_to_next_missing_psn() {
         let psn = Psn::new(100 + psn);
         Packet { ack_req: true, ..Packet::new(Transport::Rc, p.nodes[1].qp, psn, message, b"") }
     };
-    // Packet 1 overtakes packet 0 before any response has left: the responder drops 1, executes 0 and asks for 1.
+    // Packet 1 overtakes packet 0 before any response is sent. The responder drops packet 1, executes packet 0 and asks
+    // for packet 1.
     for psn in [1, 0] {
         let packet = packet(&p, psn);
         p.inject(1, &packet);
@@ -473,7 +476,8 @@ fn pending_sequence_nak_is_updated_to_next_missing_psn() {
     p.inject(1, &late);
     p.transmit_all();
     assert_eq!(naks(&p).len(), 1, "each gap is NAKed once");
-    // If the dropped packets arrive before the NAK has left, the responder sends an acknowledgement in its place.
+    // If the dropped packets arrive again before the NAK is sent, the responder sends an acknowledgement instead of the
+    // NAK.
     for psn in [1, 3, 2, 3] {
         let packet = packet(&p, psn);
         p.inject(1, &packet);

@@ -40,7 +40,7 @@ fn queue_pairs_take_turns_in_sending() {
         p.nodes[0].nic.post_send(p.now, qp, std::slice::from_ref(&wr)).unwrap();
     }
     let mut batch = TxBatch::new();
-    // Each queue pair has PSNs from its index times 10 000 on, so that the first PSN of a batch identifies the queue
+    // The PSNs of a queue pair begin at 10,000 times its index, so that the first PSN of a batch identifies the queue
     // pair.
     let turns: Vec<u32> = (0..12)
         .map(|_| {

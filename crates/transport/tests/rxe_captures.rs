@@ -95,7 +95,7 @@ fn replay_pair(name: &str, requests: &[&Record], mtu: Mtu) -> (NicPair, Keys) {
     (p, keys)
 }
 
-/// Replaces the captured key of a message. A key without a replacement becomes an invalid one.
+/// Replaces the captured key of a message. A key without a replacement is replaced by an invalid key.
 fn replace_key(message: Message, keys: &Keys) -> Message {
     let key = |rkey| keys.iter().find(|k| k.0 == rkey).map_or(1, |k| k.1.0);
     let reth = |reth: Reth| Reth { rkey: key(reth.rkey), ..reth };

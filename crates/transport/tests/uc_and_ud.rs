@@ -68,7 +68,7 @@ fn uc_drops_message_with_lost_packet() {
         p.run();
         assert_eq!(p.send_completions(0).len(), 2, "the sender does not learn of the loss");
         let received = p.recv_completions(1);
-        // The receive of the dropped message serves the next message.
+        // The next message uses the receive of the dropped message.
         assert_eq!(
             received.iter().map(|wc| (wc.wr_id, wc.imm)).collect::<Vec<_>>(),
             [(8, Some(2))],

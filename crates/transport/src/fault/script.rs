@@ -139,7 +139,7 @@ impl fmt::Display for Noise {
 impl FromStr for Noise {
     type Err = ScriptError;
 
-    /// Parses the parts in any order. `none` stands for no noise.
+    /// Parses the parts, which may have any order. `none` means no noise.
     fn from_str(s: &str) -> Result<Noise, ScriptError> {
         let mut noise = Noise::default();
         if s == "none" {

@@ -206,7 +206,7 @@ fn stage_8_trigger_fails_at_ack_before_placement() {
         }
         assert_eq!(faults.receive(&rc(0, WRITE)), pass());
         assert!(!faults.placement_ok());
-        // One acknowledgement for both requests leaves, and then the failure happens.
+        // One acknowledgement for both requests is sent, and then the failure happens.
         let leaves = TapResult { verdict: Verdict::Pass, failure: Some(failure) };
         assert_eq!(faults.transmit(&rc(0, ACK)), leaves);
         assert_failed(&faults, failure);

@@ -49,7 +49,7 @@ impl<T> HandleTable<T> {
             });
         }
         self.live += 1;
-        // Unused slots are taken before freed ones, so that a handle is reused as late as possible.
+        // Slots that were never used are taken before freed slots, so that a handle is reused as late as possible.
         let index = if self.slots.len() < self.limit as usize {
             self.slots.push(Slot { generation: 0, value: None });
             self.slots.len() as u32 - 1

@@ -174,7 +174,7 @@ const WINDOW: &str = "memory window";
 
 /// The bits of a handle, and of a key without its low 8 bits.
 const HANDLE_BITS: u32 = 24;
-/// The largest number of index bits. It leaves a slot at least 16 generations.
+/// The largest number of index bits. A slot then has at least 16 generations.
 const MAX_INDEX_BITS: u32 = 20;
 
 impl KeyTable {

@@ -28,7 +28,7 @@ pub(crate) struct MulticastGroups {
     attached: u32,
 }
 
-/// Checks whether one more object may be added to the `live` existing ones. `attribute` names the limit in the error.
+/// Checks whether an object may be added when `live` objects exist. `attribute` names the limit in the error.
 fn check_limit(attribute: &'static str, live: usize, limit: u32) -> Result<()> {
     let requested = live as u64 + 1;
     if requested > limit.into() {
@@ -80,7 +80,7 @@ impl MulticastGroups {
 }
 
 impl Nic {
-    /// Attaches a UD queue pair to a multicast group: the queue pair receives a copy of each message to the group.
+    /// Attaches a UD queue pair to a multicast group. The queue pair then receives a copy of each message to the group.
     ///
     /// The queue pair receives copies of its own messages if `loopback` is set. Attaching a queue pair again has no
     /// effect (`man ibv_attach_mcast`).

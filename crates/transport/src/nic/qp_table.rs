@@ -90,7 +90,7 @@ impl QpTable {
             self.free.push_back(slot);
         }
         let slot = match self.free.front() {
-            // Slots that were never used are taken before free ones.
+            // A freed slot is used only if every slot has been used.
             Some(&slot) if self.slots.len() == 1 << self.slot_bits => slot,
             _ if self.slots.len() < 1 << self.slot_bits => {
                 let tag = rng.next_u32() & self.tag_mask();

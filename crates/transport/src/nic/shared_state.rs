@@ -49,7 +49,7 @@ impl SharedState {
         }
     }
 
-    /// Returns the next receive and leaves it in its queue.
+    /// Returns the next receive without removing it from its queue.
     pub(crate) fn peek_recv<'a>(&'a self, receives: &'a RecvSource) -> Option<&'a RecvWr> {
         match receives {
             RecvSource::Own(queue) => queue.first(),

@@ -12,7 +12,7 @@ const NOT_IN_HEAP: u32 = u32::MAX;
 pub(crate) struct TimerHeap {
     /// The slots in heap order of their deadlines.
     heap: Vec<u32>,
-    /// For each slot: its position in `heap` or [`NOT_IN_HEAP`], and its deadline.
+    /// The position of each slot in `heap`, or [`NOT_IN_HEAP`], and the slot's deadline.
     slots: Vec<(u32, Time)>,
 }
 

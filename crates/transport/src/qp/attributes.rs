@@ -8,46 +8,49 @@ use mitra_verbs::{Access, Gid, LocalAckTimeout, PdId, QpAttr, QpInitAttr, QpStat
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct QpAttributes {
     pub(crate) qpn: Qpn,
+    /// The attributes with which the queue pair was created.
     pub(crate) init: QpInitAttr,
     /// The protection domain of the receives. It is the domain of the shared receive queue, if the queue pair has one.
     pub(crate) recv_pd: PdId,
     pub(crate) state: QpState,
     /// The attributes that `modify_qp` has set since the last reset.
-    pub(crate) attr: QpAttr,
+    pub(crate) modified: QpAttr,
     /// The largest payload of a packet in bytes: the path MTU, or the port's MTU for UD.
     pub(crate) mtu: usize,
+    /// The address of a connected peer.
     pub(crate) dest_gid: Gid,
+    /// The queue pair number of a connected peer.
     pub(crate) dest_qpn: Qpn,
 }
 
 /// The attributes, with their defaults where `modify_qp` has not set them.
 impl QpAttributes {
     pub(crate) fn access(&self) -> Access {
-        self.attr.access.unwrap_or_default()
+        self.modified.access.unwrap_or_default()
     }
 
     pub(crate) fn max_rd_atomic(&self) -> u8 {
-        self.attr.max_rd_atomic.unwrap_or_default()
+        self.modified.max_rd_atomic.unwrap_or_default()
     }
 
     pub(crate) fn max_dest_rd_atomic(&self) -> u8 {
-        self.attr.max_dest_rd_atomic.unwrap_or_default()
+        self.modified.max_dest_rd_atomic.unwrap_or_default()
     }
 
     pub(crate) fn min_rnr_timer(&self) -> u8 {
-        self.attr.min_rnr_timer.unwrap_or_default()
+        self.modified.min_rnr_timer.unwrap_or_default()
     }
 
     /// Returns the time after which the requester retransmits. `None` means never.
     pub(crate) fn local_ack_timeout(&self) -> Option<Duration> {
-        LocalAckTimeout::from_code(self.attr.timeout.unwrap_or_default()).as_duration()
+        LocalAckTimeout::from_code(self.modified.timeout.unwrap_or_default()).as_duration()
     }
 
     pub(crate) fn retry_cnt(&self) -> u8 {
-        self.attr.retry_cnt.unwrap_or_default()
+        self.modified.retry_cnt.unwrap_or_default()
     }
 
     pub(crate) fn rnr_retry(&self) -> u8 {
-        self.attr.rnr_retry.unwrap_or_default()
+        self.modified.rnr_retry.unwrap_or_default()
     }
 }

@@ -22,7 +22,7 @@ impl Qp {
             return Err(ModifyError::OutOfRange { attribute: QpAttribute::MaxRdAtomic, rule }.into());
         }
         let attrs = &mut self.attrs;
-        attrs.attr.update(attr);
+        attrs.modified.update(attr);
         if let Some(mtu) = attr.path_mtu {
             attrs.mtu = mtu.bytes();
         }
@@ -36,7 +36,7 @@ impl Qp {
             (_, QpState::Reset) => self.reset(nic),
             (_, QpState::Err) => {
                 self.fail(nic, None, None);
-                // The consumer uses this transition as a fence: afterwards the responder sends nothing, not even the
+                // The consumer uses this transition as a fence. After it, the responder sends nothing, not even the
                 // responses to requests that it has executed.
                 self.silence_responder();
             }
@@ -85,7 +85,7 @@ impl Qp {
     }
 }
 
-/// Checks the attributes against the limits of the device, which the state table of `check_modify` does not know.
+/// Checks the attributes against the limits of the device, which `check_modify` does not check.
 fn check_device_limits(attr: &QpAttr, nic: &SharedState) -> Result<(), ModifyError> {
     use QpAttribute as A;
     let limit = nic.config.limits.rd_atomic;

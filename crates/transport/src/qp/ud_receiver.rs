@@ -33,7 +33,7 @@ pub(crate) fn handle_packet(
     packet: &Packet<'_>,
     memory: &mut dyn Memory,
 ) -> Result<(), RecvFailed> {
-    if attrs.attr.qkey != Some(deth.qkey) {
+    if attrs.modified.qkey != Some(deth.qkey) {
         nic.counters.drop_qkey += 1;
         return Ok(());
     }

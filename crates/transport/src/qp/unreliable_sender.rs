@@ -144,7 +144,7 @@ fn transport_and_dest_qp(attrs: &QpAttributes, wr: &SendWr) -> (Transport, Qpn) 
         Some(to) if attrs.init.qp_type.is_datagram() => {
             // A Q_Key with the top bit set stands for the Q_Key of the sending queue pair (IBTA volume 1, 10.2.5).
             let uses_own_qkey = to.qkey & 1 << 31 != 0;
-            let qkey = if uses_own_qkey { attrs.attr.qkey.unwrap_or_default() } else { to.qkey };
+            let qkey = if uses_own_qkey { attrs.modified.qkey.unwrap_or_default() } else { to.qkey };
             (Transport::Ud(Deth { qkey, src_qp: attrs.qpn }), to.qpn)
         }
         _ => (Transport::Uc, attrs.dest_qpn),

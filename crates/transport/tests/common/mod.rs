@@ -101,7 +101,8 @@ pub struct NicPair {
     link: Link,
     /// All packets that the nodes have sent, including those that the link has dropped.
     pub sent: Vec<SentPacket>,
-    /// The packets on the link by arrival time and sequence number: the receiving node and the datagram.
+    /// The packets on the link, by arrival time and sequence number. The value is the index of the receiving node and
+    /// the datagram.
     in_flight: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
     sequence: u64,
 }
@@ -416,7 +417,8 @@ impl NicPair {
         false
     }
 
-    /// Executes one step at the current time, or advances the clock to the next event. Returns false if no event is left.
+    /// Executes one step at the current time, or advances the clock to the next event. Returns false if no event is
+    /// left.
     pub fn step(&mut self) -> bool {
         if self.transmit_all() {
             return true;

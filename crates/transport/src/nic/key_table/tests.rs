@@ -257,7 +257,7 @@ fn cipher_is_a_permutation() {
     }
 }
 
-/// One step of a random history. Numbers select among all objects and keys so far, valid or not.
+/// One step of a random history. A `usize` is an index into all objects or keys of the history so far, valid or not.
 #[derive(Clone, Debug)]
 enum Step {
     Reg { pd: u32, addr: u64, len: u64, access: Access },
@@ -304,9 +304,11 @@ fn step() -> impl Strategy<Value = Step> {
 struct ReferenceModel {
     regions: Vec<ModelRegion>,
     windows: Vec<ModelWindow>,
-    /// All handles and keys that the table has returned, and all keys that were bound.
+    /// All regions that were ever registered.
     mrs: Vec<MrId>,
+    /// All windows that were ever created.
     mws: Vec<Mw>,
+    /// All keys that the table has returned, and all keys to which a window was bound.
     keys: Vec<Key>,
     revoked: Vec<(Key, Time)>,
     regions_made: u32,
@@ -494,7 +496,7 @@ proptest! {
         guesses in prop::collection::vec(any::<u32>(), 4),
     ) {
         let mut rng = ChaCha8Rng::from_seed(seed);
-        // The larger limit leaves a slot 16 generations, so that keys are reused within the history.
+        // With the larger limit, a slot has only 16 generations, so that keys are reused within the history.
         let n = if few { 1 << 20 } else { 200 };
         let mut keys = KeyTable::new(&limits(n, n), QUARANTINE, &mut rng);
         let (mut model, mut now) = (ReferenceModel::default(), Time::ZERO);

@@ -189,8 +189,8 @@ impl Requester {
         self.retransmit_at = timeout.map(|timeout| now + timeout);
     }
 
-    /// Handles an implied NAK: a response has shown the loss of the response of an earlier READ or atomic. The
-    /// requester retransmits once per PSN.
+    /// Handles an implied NAK, which is a response that shows that the response to an earlier READ or atomic was lost.
+    /// The requester retransmits once per PSN.
     fn handle_implied_nak(&mut self, attrs: &QpAttributes, nic: &mut SharedState) -> Result<(), SendFailed> {
         let unacked = self.oldest_unacked_psn();
         if self.implied_nak_psn == Some(unacked) {
