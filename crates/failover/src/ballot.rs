@@ -19,11 +19,11 @@ impl Role {
     }
 }
 
-/// The number of one binding of a vQP to a rail, ordered by epoch and then by proposer as in Paxos. The order decides between two ends
-/// that propose at the same time.
+/// The number of a binding of a vQP to a rail. Ballots are ordered by epoch and then by proposer, as in Paxos. If both ends propose at the
+/// same time, the higher ballot wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ballot {
-    /// The count of bindings; the first is 1.
+    /// The epoch: 1 for the initial binding. Each proposal takes the next epoch, also if the proposal is refused.
     pub epoch: u16,
     /// The end that proposed the binding.
     pub proposer: Role,

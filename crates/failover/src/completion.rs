@@ -2,14 +2,14 @@ use mitra_verbs::{Key, WcOpcode, WcStatus};
 
 use crate::negotiation::CloseReason;
 
-/// An outcome that the vQP reports instead of guessing: the operation's execution or its return value is unknown.
+/// The reason why an operation's execution or its return value is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnresolvedError {
-    /// No evidence tells whether the responder executed the operation not at all, partly or fully.
+    /// The evidence does not show whether the responder executed none, a part or all of the operation.
     #[error("not, partly or fully executed: no evidence tells which")]
     Indeterminate,
-    /// The responder executed the operation exactly once, but the returned value is lost.
+    /// The operation was executed exactly once, but its return value is lost. For a receive: its length is unknown.
     #[error("executed exactly once, but its value is lost")]
     ValueLost,
     /// The responder executed the operation exactly once, although an earlier operation ended in an error.
@@ -51,13 +51,13 @@ pub struct Completion {
     pub wr_id: u64,
     /// The operation's sequence number on this vQP; for a receive, the number of receives before it.
     pub seq: u64,
-    /// The kind of operation.
+    /// The type of the operation.
     pub opcode: WcOpcode,
     /// The result.
     pub outcome: Outcome,
     /// The step that determined the result.
     pub resolution: Resolution,
-    /// The number of bytes received or read.
+    /// The number of bytes received or read, or 8 for an atomic.
     pub byte_len: u32,
     /// The immediate data of a receive.
     pub imm: Option<u32>,

@@ -1,6 +1,6 @@
-//! The completion log: evidence of executed operations that outlives the responder's NIC (after Varuna's completion log).
+//! The completion log: evidence of executed operations that survives a failure of the responder's NIC (modelled on Varuna's completion log).
 //!
-//! The requester writes an entry behind each WRITE and atomic: an 8-byte inline WRITE of ⟨epoch:16, sequence number:48⟩ on the same queue
+//! After each WRITE and atomic, the requester posts an entry: an inline WRITE of 8 bytes, ⟨epoch:16, sequence number:48⟩, on the same queue
 //! pair into the responder's host memory. RC executes in order, so an entry proves the execution of every operation before it.
 
 use std::sync::Arc;
@@ -12,20 +12,21 @@ use crate::memory_region::{RemoteRegion, VirtualMr};
 
 const SEQ_BITS: u32 = 48;
 
-/// The memory at the responder into which the peer logs its own operations.
+/// The memory at the responder into which the requester writes the entries.
 #[derive(Debug)]
 pub(crate) struct CompletionLog {
     memory: Arc<Buffer>,
     mr: VirtualMr,
 }
 
-/// Returns the number of slots for a send queue of `depth` requests. A slot is reused only after its operation was decided.
+/// Returns the number of slots for a send queue of `depth` requests. There are at least `depth` slots, so a slot is reused only after its
+/// operation has left the send queue.
 pub(crate) fn slots(depth: u32) -> usize {
     depth.next_power_of_two() as usize
 }
 
 impl CompletionLog {
-    /// Registers an empty log for a peer with `depth` requests outstanding.
+    /// Creates an empty log for a peer with at most `depth` outstanding requests, and registers its memory.
     pub(crate) fn new(domain: &Domain, depth: u32) -> Result<CompletionLog> {
         let memory = Arc::new(Buffer::new(slots(depth) * 8));
         let mr = domain.register(&memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
@@ -37,7 +38,7 @@ impl CompletionLog {
         &self.mr
     }
 
-    /// Returns the highest sequence number that the peer logged in this epoch.
+    /// Returns the highest sequence number that the peer logged in `epoch`, or `None` if there is no entry of that epoch.
     pub(crate) fn last_seq(&self, epoch: u16) -> Option<u64> {
         let slots = self.memory.len() / 8;
         (0..slots)
@@ -51,7 +52,7 @@ impl CompletionLog {
     }
 }
 
-/// Builds the request that logs the operation `seq` in the peer's log on `rail`.
+/// Returns the request that writes the entry of the operation `seq` into the peer's log over `rail`.
 pub(crate) fn entry(log: &RemoteRegion, rail: usize, wr_id: u64, epoch: u16, seq: u64) -> SendWr {
     let slot = seq % (log.len() / 8);
     let remote = log.on_rail(rail, slot * 8);

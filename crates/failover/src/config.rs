@@ -7,14 +7,14 @@ use mitra_verbs::{LocalAckTimeout, RnrTimer};
 /// The treatment of the operations that were in flight when a rail failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Policy {
-    /// Fences the old rail, reads the evidence, replays only what was not executed, recovers return values, and reports what stays
-    /// unknown as an [`UnresolvedError`](crate::UnresolvedError).
+    /// The vQP fences the old rail, exchanges evidence, replays only operations that were not executed, recovers return values, and reports
+    /// each operation that it cannot decide with an [`UnresolvedError`](crate::UnresolvedError).
     #[default]
     Exact,
-    /// A baseline without fence, evidence or metadata: sends SEND, WRITE and READ again and fails atomics. It may execute a WRITE again
-    /// after its reader has consumed it.
+    /// A baseline without fence or evidence: the vQP replays every SEND, WRITE and READ up to the first atomic, which ends in an error. A
+    /// WRITE may be executed again after a reader has consumed its data.
     Transparent,
-    /// A baseline that sends everything in flight again. It corrupts data.
+    /// A baseline that replays every operation in flight, including atomics. It corrupts data.
     Blanket,
     /// A baseline without failover: the vQP closes when its rail fails.
     None,
@@ -56,7 +56,7 @@ pub enum WritePolicy {
     /// The WRITE ends in [`UnresolvedError::Indeterminate`](crate::UnresolvedError::Indeterminate).
     #[default]
     Strict,
-    /// The vQP writes again. The application guarantees that nobody consumes or overwrites the target before the WRITE completes.
+    /// The vQP replays the WRITE. The application guarantees that no program reads or overwrites the target memory before the WRITE completes.
     Repeatable,
 }
 
@@ -102,33 +102,34 @@ impl ParsePolicyError {
     }
 }
 
-/// Whether the vQP fences the old rail before it reads the evidence.
+/// Whether the vQP fences the old rail before it collects the evidence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Fencing {
-    /// The vQP fences. Production needs this.
+    /// The vQP fences the old rail. Without the fence, the outcome of a failover is not reliable.
     #[default]
     On,
-    /// The vQP does not fence, which demonstrates the need for it: a delayed packet may execute after the evidence was read.
+    /// The vQP does not fence the old rail. This demonstrates why the fence is necessary: a delayed packet may be executed after the evidence
+    /// was collected.
     Off,
 }
 
 /// The parameters of the failure detectors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DetectorConfig {
-    /// The time between two heartbeats on each rail, and between two probes of a failed one.
+    /// The time between two heartbeats on each rail, and between two probes of a rail that the vQP left.
     pub heartbeat_interval: Duration,
-    /// The number of heartbeats missed in a row on the active rail at which the rail has failed. 0 switches heartbeats off.
+    /// The number of heartbeat intervals without a message on the active rail after which the rail has failed. 0 switches heartbeats off.
     pub max_missed_heartbeats: u32,
-    /// The least time to wait for the first message of a peer, which may not have connected yet.
+    /// The minimum time to wait for the peer's first message. The peer may not have connected yet.
     pub first_contact_timeout: Duration,
     /// The local ACK timeout of the RC queue pairs: the time until a requester retransmits.
     pub local_ack_timeout: LocalAckTimeout,
-    /// The retransmissions of the RC queue pairs before a request fails with `RETRY_EXC`; at most 7.
+    /// The number of retransmissions of the RC queue pairs before a request fails with `RETRY_EXC`, at most 7.
     pub retry_cnt: u8,
 }
 
 impl Default for DetectorConfig {
-    /// Heartbeats every 20 ms with five missed ones allowed; retransmission after 67 ms, seven times.
+    /// Returns heartbeats every 20 ms and a heartbeat timeout of five intervals; retransmission after 67 ms, up to seven times.
     fn default() -> DetectorConfig {
         DetectorConfig {
             heartbeat_interval: Duration::from_millis(20),
@@ -148,28 +149,30 @@ pub struct Config {
     /// The treatment of WRITEs without evidence; [`VirtualQp::post_send_with`](crate::VirtualQp::post_send_with) overrides it for one
     /// request.
     pub write_policy: WritePolicy,
-    /// Whether to keep a completion log at the responder: evidence that outlives the responder's NIC, at the price of one small packet
-    /// per WRITE and atomic.
+    /// Whether to keep a completion log at the responder. It is evidence that survives a failure of the responder's NIC, and costs one small
+    /// packet for each WRITE and atomic.
     pub completion_log: bool,
-    /// The requests of the peer for which this end's completion log has slots. `None`: as many as `send_wrs`.
+    /// The minimum number of slots in this end's completion log. It must be at least the peer's `send_wrs`. `None` stands for this end's
+    /// `send_wrs`.
     pub completion_log_entries: Option<u32>,
     /// Whether to fence the old rail. [`Fencing::Off`] is for demonstrations.
     pub fencing: Fencing,
     /// The parameters of the failure detectors.
     pub detector: DetectorConfig,
-    /// The most requests outstanding in the send queue.
+    /// The maximum number of outstanding requests in the send queue.
     pub send_wrs: u32,
-    /// The most requests outstanding in the receive queue.
+    /// The maximum number of outstanding requests in the receive queue.
     pub recv_wrs: u32,
-    /// The most READs and atomics outstanding until their completion is host-visible. The responder saves as many results.
+    /// The maximum number of READs and atomics in flight. An operation is in flight until its completion is host-visible. The responder saves
+    /// the results of as many atomics.
     pub rd_atomic: u8,
     /// The time after which a control message without an answer is sent again.
     pub control_retry_interval: Duration,
-    /// The time without the answers that a failover needs after which the peer counts as unreachable and the vQP closes.
+    /// The time that a failover waits for the peer's answers, or for a usable rail, before the vQP closes.
     pub peer_timeout: Duration,
-    /// The RNR retries of the RC queue pairs; 7 retries without limit.
+    /// The number of RNR retries of the RC queue pairs; the value 7 means no limit.
     pub rnr_retry: u8,
-    /// The time that the peer waits after an RNR NAK.
+    /// The minimum time that the peer waits after an RNR NAK before it retries.
     pub min_rnr_timer: RnrTimer,
 }
 

@@ -1,4 +1,4 @@
-//! The connection parameters that the application carries between the two ends of a vQP before they connect.
+//! The connection parameters that the two ends of a vQP exchange through the application before they connect.
 
 use mitra_verbs::{Error, Gid, Mtu, Psn, Qpn, Result};
 
@@ -7,9 +7,9 @@ use crate::control_message::{Reader, Rejected};
 use crate::memory_region::RemoteRegion;
 use crate::negotiation::MAX_RAILS;
 
-/// The connection parameters of one end, for [`VirtualQp::connect`](crate::VirtualQp::connect) at the other.
+/// The connection parameters of one end, for [`VirtualQp::connect`](crate::VirtualQp::connect) at the other end.
 ///
-/// They include this end's cookie, which authenticates the control messages to it: carry them over a channel that strangers cannot read.
+/// They contain the secret cookie that authenticates control messages to this end, so they must be sent over a confidential channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectInfo {
     pub(crate) cookie: u64,
@@ -17,7 +17,7 @@ pub struct ConnectInfo {
     pub(crate) log: bool,
     pub(crate) rd_atomic: u8,
     pub(crate) rails: Vec<RailInfo>,
-    /// The completion log at this end, for the operations of the other.
+    /// The completion log at this end, for the operations of the other end.
     pub(crate) log_region: Option<RemoteRegion>,
 }
 
@@ -30,19 +30,19 @@ pub(crate) struct RailInfo {
     pub(crate) psn: Psn,
     pub(crate) control_qpn: Qpn,
     pub(crate) qkey: u32,
-    /// Whether the NIC acknowledges only what is in memory.
+    /// Whether the NIC acknowledges data only after the data is in memory.
     pub(crate) acks_after_placement: bool,
 }
 
 const MAGIC: [u8; 4] = *b"MVQ2";
 
 impl ConnectInfo {
-    /// Returns the addresses of this end's NICs, rail 0 first.
+    /// Returns the addresses of the end's NICs, in the order of rails.
     pub fn gids(&self) -> impl Iterator<Item = Gid> {
         self.rails.iter().map(|rail| rail.gid)
     }
 
-    /// Returns the parameters as bytes, for the application to send to the other end.
+    /// Encodes the parameters, for the application to send to the other end.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&self.cookie.to_le_bytes());
@@ -67,7 +67,7 @@ impl ConnectInfo {
         out
     }
 
-    /// Parses the bytes of [`ConnectInfo::encode`].
+    /// Decodes the bytes that [`ConnectInfo::encode`] returned.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the bytes are malformed or of another version.

@@ -1,8 +1,8 @@
 //! Control messages: datagrams of at most 256 bytes between the two ends of a vQP, on the UD queue pair of each rail.
 //!
 //! Layout, little-endian, lengths in bytes: version 1 · type 1 · sender's role 1 · zero 1 · receiver's cookie 8 · epoch 2 · proposer 1 ·
-//! body. The cookie is the receiver's secret; a datagram without it is rejected. The parser bounds every field: a datagram may come from
-//! any host.
+//! body. The cookie is the receiver's secret, and a datagram without it is rejected. The parser checks every length and count, because a
+//! datagram may come from any host.
 
 use mitra_verbs::{Psn, Qpn, SavedResult};
 use smallvec::SmallVec;
@@ -10,11 +10,12 @@ use smallvec::SmallVec;
 use crate::ballot::{Ballot, Role};
 use crate::evidence::Evidence;
 
-/// The longest control message, in bytes.
+/// The maximum length of a control message, in bytes.
 pub const MAX_LEN: usize = 256;
-/// The most saved results in one message, and so the largest `rd_atomic` of a vQP.
+/// The maximum number of saved results in a message, which is also the maximum `rd_atomic` of a vQP.
 pub const MAX_SAVED: usize = 16;
 const VERSION: u8 = 1;
+/// The length of everything before the body, in bytes.
 const HEADER: usize = 15;
 
 /// A control message.
@@ -40,15 +41,15 @@ pub enum Body {
     Evidence {
         /// The rail of the ballot.
         rail: u8,
-        /// What the sender executed for the receiver on the old rail.
+        /// The record of the operations that the sender executed for the receiver on the old rail.
         evidence: Evidence,
     },
     /// The sender has the receiver's evidence and has moved.
     Resume {
         /// Whether the sender has the receiver's Resume.
         has_peer_resume: bool,
-        /// The payload bytes of the sender's torn WRITE with immediate that it does not send again. The receiver adds them to the length
-        /// of its next receive.
+        /// The number of payload bytes of its torn WRITE with immediate that the sender does not send again. The receiver adds this number to
+        /// the length of its next receive. 0 if there is no such WRITE.
         partial_imm_bytes: u32,
     },
     /// The sender declines the ballot.
@@ -56,20 +57,22 @@ pub enum Body {
         /// Bit i: the sender cannot use rail i.
         unusable: u8,
     },
-    /// The vQP has closed at the sender, which answers nothing any more.
+    /// The vQP has closed at the sender, which answers every further message with Closed.
     Closed,
-    /// The sender's new queue pair of the rail that carries the message. The ballot is the one by which the vQP left that rail.
+    /// The parameters of the sender's new queue pair on the rail that carries the message. The ballot of the message is the ballot by which the
+    /// vQP left that rail.
     NewQp(NewQp),
 }
 
-/// A queue pair that replaces a fenced one, and how far the two ends have connected the replacements.
+/// The parameters of a queue pair that replaces a fenced one, and the state of its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NewQp {
-    /// The rail. A message that another rail carried does not prove that this one works, so the receiver drops it.
+    /// The rail of the queue pair. The receiver ignores the message if it arrives on another rail, because it then does not prove that this
+    /// rail works.
     pub rail: u8,
     /// Whether the sender's queue pair is connected to the receiver's.
     pub connected: bool,
-    /// Whether the sender does not know yet that the receiver's queue pair is connected, and asks for an answer.
+    /// Whether the sender requests an answer, because it does not know yet that the receiver's queue pair is connected.
     pub asks: bool,
     /// The queue pair number.
     pub qpn: Qpn,
@@ -77,7 +80,7 @@ pub struct NewQp {
     pub psn: Psn,
 }
 
-/// The reason why a datagram is not a control message of this vQP. The vQP drops and counts it either way.
+/// The reason why a datagram is not a control message of this vQP. The vQP drops and counts such datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rejected {
     /// The datagram is malformed or of another version.
@@ -145,7 +148,7 @@ impl Message {
         if version != VERSION || bytes.len() > MAX_LEN || bytes.len() < HEADER {
             return Err(Rejected::Malformed);
         }
-        // The comparison takes the same time wherever a guess differs, so timing does not reveal a correct prefix.
+        // The comparison takes the same time wherever the first wrong byte of a guess is, so timing does not reveal a correct prefix.
         let difference = u64::from_le_bytes(r.array()?) ^ cookie;
         if difference != 0 || role != sender as u8 {
             return Err(Rejected::Foreign);
@@ -206,7 +209,7 @@ fn put_u24(out: &mut SmallVec<[u8; MAX_LEN]>, number: u32) {
     out.extend_from_slice(&number.to_le_bytes()[..3]);
 }
 
-/// Parses a byte string from its front.
+/// Reads fields from the front of a byte string.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl Reader<'_> {

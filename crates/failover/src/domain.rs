@@ -10,21 +10,22 @@ use crate::memory_region::VirtualMr;
 use crate::negotiation::MAX_RAILS;
 use crate::rail;
 
-/// The most queue pair errors that a domain keeps until their vQPs read them.
+/// The maximum number of queue pair errors that a domain stores until their vQPs read them. The oldest is dropped first.
 const MAX_QP_ERRORS: usize = 1024;
 
-/// The local NICs of a process's virtual queue pairs, one for each rail in the same order at both ends, and the memory registered with
-/// all of them.
+/// The local NICs of a process's virtual queue pairs, one for each rail, and the memory registered with all of these NICs. The order of the
+/// rails must be the same at both ends.
 ///
-/// A domain consumes the asynchronous events of its NICs, so a NIC must not be in two independent domains: each would consume events that
-/// the other needs. Several virtual queue pairs share one domain, or use domains made with [`Domain::with_own_pds`].
+/// A domain consumes the asynchronous events of its NICs, so a NIC must not be in two independent domains: each domain would consume events
+/// that the other domain needs. Several virtual queue pairs share one domain, or use domains made with [`Domain::with_own_pds`].
 #[derive(Debug)]
 pub struct Domain {
     nics: Vec<LocalNic>,
-    /// Sorted by the primary lkey.
+    /// The registered memory, sorted by the primary lkey.
     memory: Mutex<Vec<Registered>>,
+    /// The number of calls of [`Domain::deregister`].
     revocations: AtomicU64,
-    /// Shared with the domains that [`Domain::with_own_pds`] makes.
+    /// The events that were consumed, shared with the domains that [`Domain::with_own_pds`] makes.
     events: Arc<Mutex<Events>>,
 }
 
@@ -52,24 +53,24 @@ struct Events {
     ports_down: u8,
     /// Bit i: the NIC of rail i has reported a fatal error.
     nics_failed: u8,
-    /// Errors of queue pairs, by rail, oldest first. At most [`MAX_QP_ERRORS`].
+    /// The errors of queue pairs with their rails, oldest first. At most [`MAX_QP_ERRORS`].
     qp_errors: Vec<(usize, Qpn, AsyncEvent)>,
 }
 
 impl Domain {
-    /// Makes a domain over these NICs, rail 0 first.
+    /// Creates a domain over these NICs, given in the order of rails.
     ///
     /// # Errors
-    /// [`Error::Limit`] without a NIC or with more than [`MAX_RAILS`]; any error of [`Provider::alloc_pd`].
+    /// [`Error::Limit`] if there are no NICs or more than [`MAX_RAILS`]; any error of [`Provider::alloc_pd`].
     pub fn new(providers: Vec<Arc<dyn Provider>>) -> Result<Arc<Domain>> {
         Domain::make(providers, |_| Ok(None))
     }
 
-    /// Makes a domain with a completion channel on each NIC, for applications that sleep until a completion that
-    /// [`VirtualQp::arm`](crate::VirtualQp::arm) asked for.
+    /// Creates a domain with a completion channel on each NIC, for applications that wait for the events that
+    /// [`VirtualQp::arm`](crate::VirtualQp::arm) requests.
     ///
     /// # Errors
-    /// As [`Domain::new`]; any error of [`Provider::create_completion_channel`].
+    /// The errors of [`Domain::new`]; any error of [`Provider::create_completion_channel`].
     pub fn with_completion_channels(providers: Vec<Arc<dyn Provider>>) -> Result<Arc<Domain>> {
         Domain::make(providers, |provider| provider.create_completion_channel().map(Some))
     }
@@ -99,8 +100,8 @@ impl Domain {
         }))
     }
 
-    /// Makes another domain over the same NICs with protection domains of its own, for peers that do not trust each other: a key of one
-    /// domain's memory is invalid on the queue pairs of the other. Both domains may be in use at the same time.
+    /// Creates another domain over the same NICs with protection domains of its own, for peers that do not trust each other: a key of one
+    /// domain's memory is invalid on the queue pairs of the other domain. Both domains may be used at the same time.
     ///
     /// # Errors
     /// Any error of [`Provider::alloc_pd`].
@@ -114,21 +115,22 @@ impl Domain {
         }))
     }
 
-    /// The NICs, rail 0 first.
+    /// The NICs, in the order of rails.
     pub fn nics(&self) -> &[LocalNic] {
         &self.nics
     }
 
-    /// Returns the limits of a virtual queue pair: the smallest of all NICs, minus the queue slots that the vQP needs for itself.
+    /// Returns the limits of a virtual queue pair. The limits on work requests, scatter/gather entries, inline data and messages are the
+    /// minima over all NICs, less the queue slots that the vQP itself uses. The other limits are those of rail 0's NIC.
     pub fn limits(&self) -> Limits {
-        let least = |of: fn(&Limits) -> u32| {
+        let minimum = |of: fn(&Limits) -> u32| {
             self.nics.iter().map(|nic| of(&nic.provider.attr().limits)).min().unwrap_or(0)
         };
         Limits {
-            wrs: least(|limits| limits.wrs).saturating_sub(rail::SPARE_SLOTS),
-            sges: least(|limits| limits.sges).min(rail::QP_CAPS.send_sges),
-            inline: least(|limits| limits.inline).min(rail::QP_CAPS.inline),
-            message_bytes: least(|limits| limits.message_bytes),
+            wrs: minimum(|limits| limits.wrs).saturating_sub(rail::SPARE_SLOTS),
+            sges: minimum(|limits| limits.sges).min(rail::QP_CAPS.send_sges),
+            inline: minimum(|limits| limits.inline).min(rail::QP_CAPS.inline),
+            message_bytes: minimum(|limits| limits.message_bytes),
             ..self.nics[0].provider.attr().limits
         }
     }
@@ -156,7 +158,7 @@ impl Domain {
         let is_taken =
             |r: &Registered| r.mr.primary().lkey == primary.lkey || r.mr.primary().rkey == primary.rkey;
         if rail_0_is_dead && table.iter().any(is_taken) {
-            // Rail 0 gave out this key before its NIC died. NICs vary their keys, so a new registration has another one.
+            // Other memory has this key as its primary key, from rail 0 before that NIC died. A new registration gets another key.
             drop(table);
             self.undo_registrations(mr.registrations());
             return self.register(memory, access);
@@ -166,17 +168,19 @@ impl Domain {
         Ok(mr)
     }
 
+    /// Revokes the registrations of memory that could not be registered with every live NIC.
     fn undo_registrations(&self, rails: &[Option<Mr>]) {
         for (nic, mr) in self.nics.iter().zip(rails) {
             let _ = mr.map_or(Ok(()), |mr| nic.provider.dereg_mr(mr.id)); // best effort: the caller returns the first error
         }
     }
 
-    /// Revokes the registration on every NIC. After `Ok`, no NIC accesses the memory any more; a dead NIC is reset to make sure.
+    /// Revokes the registration on every NIC. After `Ok`, no NIC accesses the memory any more. A NIC that is dead is reset, because it may
+    /// only be hung.
     ///
     /// # Errors
-    /// The error of the first NIC that does not confirm, which may still access the memory. The other NICs are revoked all the same, and
-    /// new work requests cannot name the memory.
+    /// The error of the first NIC that does not confirm the revocation; that NIC may still access the memory. The registrations on the other
+    /// NICs are revoked nevertheless, and new work requests cannot name the memory.
     pub fn deregister(&self, mr: &VirtualMr) -> Result<()> {
         let mut first = Ok(());
         for (nic, mr) in self.nics.iter().zip(mr.registrations()) {
@@ -192,7 +196,7 @@ impl Domain {
         first
     }
 
-    /// The number of revoked registrations, for caches of known keys.
+    /// The number of calls of [`Domain::deregister`]. A cache of valid keys is outdated when it has changed.
     pub(crate) fn revocations(&self) -> u64 {
         self.revocations.load(Ordering::Acquire)
     }
@@ -202,20 +206,20 @@ impl Domain {
         find(&lock(&self.memory), key).is_some()
     }
 
-    /// Translates an entry to its address and key on `rail`; `None` if its key is not of registered memory.
+    /// Translates an entry to its address and key on `rail`. Returns `None` if its key is not the primary lkey of registered memory.
     pub(crate) fn translate(&self, sge: Sge, rail: usize) -> Option<Sge> {
         let table = lock(&self.memory);
         Some(find(&table, sge.key)?.mr.translate(sge, rail))
     }
 
-    /// Copies `bytes` into registered memory, entry by entry. Returns false if the entries are too short, or if some of the memory is
-    /// unmapped, out of bounds or not writable. Some bytes may have been copied then.
+    /// Copies `bytes` into registered memory, entry by entry. Returns false if the entries are too short, if a key is unknown, or if some of
+    /// the memory is unmapped, out of bounds or not writable. In these cases some bytes may have been copied.
     pub fn scatter(&self, sges: &[Sge], bytes: &[u8]) -> bool {
         let table = lock(&self.memory);
         let mut rest = bytes;
         for sge in sges {
             let Some(found) = find(&table, sge.key) else { return false };
-            let (piece, behind) = rest.split_at(rest.len().min(sge.len as usize));
+            let (piece, remaining) = rest.split_at(rest.len().min(sge.len as usize));
             let offset = sge.addr.wrapping_sub(found.mr.primary().addr);
             if !found.access.contains(Access::LOCAL_WRITE)
                 || offset.checked_add(sge.len.into()).is_none_or(|end| end > found.mr.len())
@@ -223,12 +227,12 @@ impl Domain {
             {
                 return false;
             }
-            rest = behind;
+            rest = remaining;
         }
         rest.is_empty()
     }
 
-    /// Stores the old value of an atomic into the local memory that its work request names. Returns false where [`Domain::scatter`] does.
+    /// Stores the old value of an atomic in the local memory that its work request names. Returns false if [`Domain::scatter`] does.
     pub(crate) fn store_atomic_result(&self, at: Sge, value: u64) -> bool {
         self.scatter(&[Sge { len: at.len.min(8), ..at }], &value.to_ne_bytes())
     }
@@ -255,8 +259,7 @@ impl Domain {
         (events.ports_down | events.nics_failed) & (1 << rail) != 0
     }
 
-    /// Removes the events of a queue pair that [`Domain::poll_rail_down`] consumed, and returns the first: the peer's request broke a
-    /// rule.
+    /// Removes the stored errors of a queue pair, which [`Domain::poll_rail_down`] has consumed, and returns the oldest of them.
     pub(crate) fn take_qp_error(&self, rail: usize, qpn: Qpn) -> Option<AsyncEvent> {
         let mut events = lock(&self.events);
         let found =
@@ -266,12 +269,13 @@ impl Domain {
     }
 }
 
+/// Returns the memory whose primary lkey is `key`.
 fn find(table: &[Registered], key: Key) -> Option<&Registered> {
     let at = table.binary_search_by_key(&key, |r| r.mr.primary().lkey).ok()?;
     Some(&table[at])
 }
 
-/// Locks a table, poisoned or not: no code panics while a table is inconsistent.
+/// Locks `mutex`, even if it is poisoned, because no code panics while the data is inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,17 +1,17 @@
-//! The evidence of what a responder executed, and the verdict on each operation that follows from it.
+//! The evidence of the operations that a responder executed, and the verdicts that follow from it.
 //!
-//! An RC responder executes SEND, WRITE and ATOMIC in posting order (IBTA volume 1, 9.7), so after a failure the requester lacks one
-//! number: the length of the executed prefix. Each kind of evidence bounds that number.
+//! An RC responder executes SENDs, WRITEs and atomics in posting order (IBTA volume 1, 9.7). After a failure, the requester therefore has to
+//! determine only one number: the length of the executed prefix. Each kind of evidence bounds that number.
 
 use mitra_verbs::{Psn, SavedResult};
 
-/// The distance from which on a PSN lies behind another instead of before it: half of the 24-bit space.
+/// Half of the 24-bit PSN space. If the distance from PSN a to PSN b is at least this, b is before a.
 const HALF_PSN_SPACE: u32 = 1 << 23;
 
-/// One end's record, taken after its fence, of the operations that it executed for the peer. An end records it once per ballot.
+/// The record of the operations that an end executed for its peer. An end takes it once per move, after its fence.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Evidence {
-    /// The responder's next expected PSN: it executed every packet before it. `None` if the NIC cannot be read.
+    /// The responder's next expected PSN. The responder executed every packet with an earlier PSN. `None` if the NIC cannot be read.
     pub psn: Option<Psn>,
     /// The highest sequence number in the completion log. `None` if the log is empty or absent.
     pub log: Option<u64>,
@@ -23,14 +23,14 @@ pub struct Evidence {
     pub partial_imm_bytes: u32,
 }
 
-/// The kind of an operation, as far as evidence about it depends on it.
+/// The kind of an operation. Kinds differ in the evidence that exists for them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// SEND: consumes a receive.
     Send,
     /// WRITE.
     Write,
-    /// WRITE with immediate: consumes a receive after its data.
+    /// WRITE with immediate: consumes a receive after its data is placed.
     WriteImm,
     /// READ: does not change the responder's memory.
     Read,
@@ -39,7 +39,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns whether the receiver record counts the operation.
+    /// Returns whether the operation consumes a receive, so that the receiver record counts it.
     pub fn is_two_sided(self) -> bool {
         matches!(self, Kind::Send | Kind::WriteImm)
     }
@@ -55,11 +55,11 @@ impl Kind {
 pub struct InFlight {
     /// The sequence number.
     pub seq: u64,
-    /// The kind.
+    /// The kind of the operation.
     pub kind: Kind,
     /// The PSN of the first packet.
     pub first: Psn,
-    /// The number of packets, without that of the log entry.
+    /// The number of packets, without the packet of the log entry.
     pub packets: u32,
 }
 
@@ -68,53 +68,53 @@ pub struct InFlight {
 pub struct Completed {
     /// The number of two-sided operations completed in this epoch.
     pub two_sided: u64,
-    /// The sequence number of the last of them.
+    /// The sequence number of the last of these operations.
     pub last_two_sided: Option<u64>,
-    /// The last completed operation of this epoch whose log entry was written too, because an operation behind it completed.
+    /// The sequence number of the last operation of this epoch whose log entry was certainly executed, because a later operation completed.
     pub logged: Option<u64>,
-    /// A completed operation behind `logged` whose log entry may be missing: its sequence number, and the PSN of the entry.
+    /// The completed operation after `logged` whose log entry may not have been executed: its sequence number, and the PSN of the entry.
     pub maybe_logged: Option<(u64, Psn)>,
 }
 
 /// The conclusion from the evidence about one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// The responder executed the operation. For a READ: it accepted the request.
+    /// The responder executed the whole operation. For a READ, this means that the responder executed operations up to it.
     Executed,
-    /// The responder did not execute any of it.
+    /// The responder executed no part of the operation.
     NotExecuted,
-    /// The responder executed exactly this number of its packets, and not all.
+    /// The responder executed exactly this number of the operation's packets, which is not all of them.
     Torn(u32),
-    /// The responder executed it not at all, partly or fully.
+    /// The evidence does not show whether the responder executed none, a part or all of the operation.
     Ambiguous,
 }
 
-/// A conflict that stops a failover.
+/// A conflict in the evidence, which closes the vQP.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Contradiction {
     /// Two sources of evidence imply different executed prefixes.
     Sources {
-        /// The names of the two sources.
+        /// A description of the two sources.
         sources: &'static str,
     },
-    /// Operations completed successfully at the requester, and the evidence lacks them: the responder acknowledged them without placing
-    /// them in memory.
+    /// Operations completed successfully at the requester, but the evidence does not contain them: the responder acknowledged them without
+    /// placing their data in memory.
     LostAfterAck {
-        /// The last operation that the evidence proves, if any.
+        /// The sequence number of the last operation in the completion log. `None` without an entry.
         proven: Option<u64>,
-        /// The last operation that completed.
+        /// The sequence number of a completed operation that the evidence does not contain.
         completed: u64,
     },
 }
 
-/// Reaches a verdict on each operation in flight, in posting order.
+/// Returns the verdict on each operation in flight, in posting order.
 ///
-/// `log` says whether the vQP keeps a completion log. `acks_after_placement` says whether the responder's NIC acknowledges only what is in
-/// memory ([`mitra_verbs::Capabilities::ack_after_placement`]). On other NICs a completion proves nothing about data that the NIC lost
+/// `log` says whether the vQP keeps a completion log. `acks_after_placement` says whether the responder's NIC acknowledges data only
+/// after the data is in memory ([`mitra_verbs::Capabilities::ack_after_placement`]). On other NICs a completion proves nothing about data that the NIC lost
 /// when it failed.
 ///
-/// A PSN decides every operation to the packet. Without one, the log and the receiver record bound the executed prefix from both sides;
-/// with a log at most one operation stays ambiguous.
+/// The responder's PSN decides every operation exactly. Without the PSN, the completion log and the receiver record bound the executed prefix
+/// from both sides.
 ///
 /// # Errors
 /// A [`Contradiction`] between two sources, or between the evidence and the completions.
@@ -140,7 +140,7 @@ pub fn judge(
         Some(psn) => judge_by_psn(ops, completed, psn, log)?,
         None => judge_by_records(ops, received, evidence.log, log),
     };
-    // Whichever source decided, the others must agree with it.
+    // The other sources must agree with the verdicts.
     let executed_two_sided = ops
         .iter()
         .zip(&verdicts)
@@ -172,19 +172,20 @@ pub fn judge(
     Ok(verdicts)
 }
 
-/// Returns the number of packets from `first` on that lie before the responder's next expected PSN.
+/// Returns the number of packets from PSN `first` up to, but not including, the PSN `next`. Returns 0 if `next` is before `first`.
 fn packets_before(first: Psn, next: Psn) -> u32 {
     let distance = next.distance(first);
     if distance < HALF_PSN_SPACE { distance } else { 0 }
 }
 
+/// Returns the verdicts that follow from the responder's next expected PSN.
 fn judge_by_psn(
     ops: &[InFlight],
     completed: Completed,
     psn: Psn,
     log: bool,
 ) -> Result<Vec<Verdict>, Contradiction> {
-    // The responder executed everything that completed, except perhaps the log entry behind the last completed operation.
+    // The responder executed every completed operation, but perhaps not the log entry after the last of them.
     let floor = completed.maybe_logged.map(|(_, entry)| entry).or(ops.first().map(|op| op.first));
     if floor.is_some_and(|floor| psn.distance(floor) >= HALF_PSN_SPACE) {
         return Err(Contradiction::Sources { sources: "responder PSN and completions" });
@@ -205,8 +206,10 @@ fn judge_by_psn(
         .collect())
 }
 
+/// Returns the verdicts that follow from the receiver record and the completion log. `received` is the number of operations in flight that
+/// consumed a receive.
 fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>, log: bool) -> Vec<Verdict> {
-    // Lower bound: the last operation that a record shows was executed, and so was everything before it.
+    // Lower bound: a record shows that an operation was executed. All operations before it were executed, too.
     let mut consumed = 0;
     let mut proven = 0;
     for (i, op) in ops.iter().enumerate() {
@@ -218,7 +221,7 @@ fn judge_by_records(ops: &[InFlight], received: u64, last_log: Option<u64>, log:
             proven = i + 1;
         }
     }
-    // Upper bound: the first operation that a record would show and does not was not completely executed, so nothing behind it began.
+    // Upper bound: an operation that a record would contain, and does not, was not completely executed. No later operation was executed.
     let mut beyond = false;
     ops.iter()
         .enumerate()

@@ -11,12 +11,12 @@ const UNKNOWN_LKEY: Error =
 const UNKNOWN_RKEY: Error =
     Error::Invalid("the remote key is not of an imported region: import it before posting");
 
-/// The peer's regions, sorted by their rkey on rail 0.
+/// The imported regions of the peer, sorted by their rkey on rail 0.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RemoteKeys(Vec<RemoteRegion>);
 
 impl RemoteKeys {
-    /// Adds a region, or replaces the one with the same key.
+    /// Adds a region, or replaces the region with the same rkey on rail 0.
     pub(crate) fn insert(&mut self, region: RemoteRegion) {
         let key = region.at(0).rkey;
         match self.position(key) {
@@ -44,7 +44,8 @@ pub(crate) fn check_limit(attribute: &'static str, requested: u64, limit: u64) -
     if requested > limit { Err(Error::Limit { attribute, requested, limit }) } else { Ok(()) }
 }
 
-/// Checks a request against the rules and limits that every rail's queue pair applies. A refusal at a later posting would close the vQP.
+/// Checks a request against the rules and limits of the queue pairs on the rails. If a queue pair refused the request later, the vQP would
+/// have to close.
 pub(crate) fn check_shape(wr: &SendWr, caps: &QpCap, max_message: u64) -> Result<()> {
     if wr.ud.is_some() {
         return Err(Error::Invalid("only UD sends have a destination; leave `SendWr::ud` empty"));
@@ -66,11 +67,11 @@ pub(crate) fn check_shape(wr: &SendWr, caps: &QpCap, max_message: u64) -> Result
     check_limit("bytes of a message", wr.data.len(), max_message)
 }
 
-/// The local key that passed the last check. Most requests use the same one, which saves locking the domain's table.
+/// The lkey that passed the last check. Most requests use the same lkey, and then the check need not lock the domain's table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LkeyCache {
     key: Option<Key>,
-    /// [`Domain::revocations`] before the table was searched.
+    /// The value of [`Domain::revocations`] before the table was searched for `key`.
     revocations: u64,
 }
 
@@ -90,7 +91,7 @@ impl LkeyCache {
         Ok(())
     }
 
-    /// As [`LkeyCache::check`], for the local memory of a send.
+    /// Checks the local memory of a send as [`LkeyCache::check`] does. Inline data needs no registered memory.
     pub(crate) fn check_data(&mut self, data: &Data, domain: &Domain) -> Result<()> {
         match data {
             Data::Sges(list) => self.check(list, domain),
@@ -99,7 +100,7 @@ impl LkeyCache {
     }
 }
 
-/// Checks that the request's remote key has a translation on every rail: without one the request could not be replayed.
+/// Checks that the request's remote key is that of an imported region. Without one, the request could not be translated to other rails.
 pub(crate) fn check_rkey(wr: &SendWr, remote: &RemoteKeys) -> Result<()> {
     match wr.op.remote() {
         Some(r) if !remote.contains(r.rkey) => Err(UNKNOWN_RKEY),
@@ -107,7 +108,7 @@ pub(crate) fn check_rkey(wr: &SendWr, remote: &RemoteKeys) -> Result<()> {
     }
 }
 
-/// Translates a request to the addresses and keys of `rail`.
+/// Returns the request with the addresses and keys of `rail`. On rail 0, they are those that the application uses.
 pub(crate) fn translate_send(
     wr: &SendWr,
     rail: usize,
@@ -132,7 +133,7 @@ pub(crate) fn translate_send(
     Ok(out)
 }
 
-/// Translates a scatter/gather list to the addresses and keys of `rail`.
+/// Returns a scatter/gather list with the addresses and keys of `rail`.
 pub(crate) fn translate_sges(list: &SgeList, rail: usize, domain: &Domain) -> Result<SgeList> {
     list.iter().map(|&sge| domain.translate(sge, rail).ok_or(UNKNOWN_LKEY)).collect()
 }

@@ -1,7 +1,7 @@
-//! The operations of a vQP's send queue in posting order: which of them were posted, which ended, and how.
+//! The ledger: the operations of a vQP's send queue in posting order, each with its state.
 //!
-//! The ledger is a state machine without I/O. Its operations keep the addresses and keys that the application used; the driver translates
-//! them to those of the active rail when it posts them.
+//! The ledger is a state machine without I/O. It stores the addresses and keys that the application used. When the driver posts an operation,
+//! it translates them to the addresses and keys of the active rail.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,8 @@ mod tests;
 
 pub use replay_decision::{RecoveryInput, RecoveryStats};
 
-/// The most packets in flight: half of the PSN's duplicate region, so that a comparison modulo 2^24 is never ambiguous.
+/// The maximum number of packets in flight, unless a single operation has more: a quarter of the PSN space, so that comparisons of PSNs modulo
+/// 2^24 are unambiguous.
 const MAX_PACKETS: u32 = 1 << 22;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -26,33 +27,39 @@ enum State {
     Pending,
     /// The operation is posted on the active rail.
     InFlight,
-    /// The operation has ended. It leaves the ledger after all operations before it.
+    /// The operation has ended. It is removed after all operations before it.
     Done(Outcome),
 }
 
-/// One operation.
+/// An operation of the send queue.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Op {
-    /// The application's request, except that `wr_id` is the sequence number and SIGNALED tells whether the rail signals it.
+    /// The application's request, except that `wr_id` is the sequence number, the SIGNALED flag is the one for the rail, and the `skipped`
+    /// bytes are removed.
     wr: SendWr,
+    /// The `wr_id` of the application's request.
     app_wr_id: u64,
+    /// Whether the application's request has the SIGNALED flag.
     app_signaled: bool,
     write_policy: WritePolicy,
     kind: Kind,
     /// The PSN of the first packet, valid while the operation is in flight.
     first_psn: Psn,
+    /// The number of packets, without the packet of the log entry.
     packets: u32,
     state: State,
     resolution: Resolution,
+    /// The number of bytes for the completion.
     byte_len: u32,
-    /// The number of bytes at the front that earlier rails executed. They are cut off `wr`.
+    /// The number of bytes at the start of a WRITE that earlier rails executed.
     skipped: u64,
-    /// Whether an earlier rail executed part of the operation, or may have: its outcome can never be `Flushed`.
+    /// Whether an earlier rail executed a part of the operation or may have done so. If so, the outcome must not be `Flushed`.
     maybe_executed: bool,
 }
 
 impl Op {
-    /// Returns the outcome if the operation is never sent again: `error` if some of it may have been executed.
+    /// Returns the outcome of an operation that will not be sent again: `error` if a part of it may have been executed, and `Flushed`
+    /// otherwise.
     fn outcome_if_not_sent(&self, error: UnresolvedError) -> Outcome {
         if self.maybe_executed { Outcome::Unresolved(error) } else { Outcome::Failed(WcStatus::Flushed) }
     }
@@ -63,7 +70,7 @@ impl Op {
 pub struct Posting<'a> {
     /// The request with the application's addresses and keys. Its `wr_id` is the sequence number.
     pub wr: &'a SendWr,
-    /// The sequence number for the completion log entry to post behind the request, if there is to be one.
+    /// The sequence number for the completion log entry to post after the request. `None` if the request has no log entry.
     pub log_seq: Option<u64>,
 }
 
@@ -73,29 +80,31 @@ pub struct Ledger {
     ops: VecDeque<Op>,
     /// The sequence number of `ops[0]`.
     first_seq: u64,
-    /// The number of operations at the front of `ops` that are not pending.
+    /// The index in `ops` at which the search for a pending operation starts.
     cursor: usize,
+    /// The maximum number of operations.
     depth: usize,
-    /// The most READs and atomics in flight.
+    /// The maximum number of READs and atomics in flight.
     rd_atomic: u32,
     /// Whether the vQP keeps a completion log.
     log: bool,
     mtu: Mtu,
     /// The PSN of the next packet on the active rail.
     next_psn: Psn,
-    /// READs and atomics in flight.
+    /// The number of READs and atomics in flight.
     fetches_in_flight: u32,
+    /// The number of packets in flight, without those of log entries.
     packets_in_flight: u32,
-    /// Operations posted since the last signalled one.
+    /// The number of operations posted since the last signalled operation.
     unsignaled: u32,
-    /// The operations that completed in this epoch.
+    /// The record of the operations that completed in this epoch.
     completed: Completed,
-    /// Whether an operation ended in an error, after which nothing is posted until the application resumes.
+    /// Whether an operation ended in an error. If so, nothing is posted until the application resumes.
     halted: bool,
 }
 
 impl Ledger {
-    /// Makes an empty ledger for a rail whose first packet has the PSN `psn`.
+    /// Creates an empty ledger for a rail whose first packet has the PSN `psn`.
     pub fn new(depth: u32, rd_atomic: u8, log: bool, mtu: Mtu, psn: Psn) -> Ledger {
         Ledger {
             ops: VecDeque::with_capacity(depth as usize),
@@ -114,22 +123,22 @@ impl Ledger {
         }
     }
 
-    /// Returns whether another operation fits.
+    /// Returns whether the ledger has room for another operation.
     pub fn has_room(&self) -> bool {
         self.ops.len() < self.depth
     }
 
-    /// The number of operations that have not left the ledger.
+    /// The number of operations in the ledger.
     pub fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// Returns whether an error stopped the queue.
+    /// Returns whether an operation that ended in an error has halted the queue.
     pub fn is_halted(&self) -> bool {
         self.halted
     }
 
-    /// Lets operations be posted again after an error.
+    /// Allows operations to be posted again after an error.
     pub fn resume(&mut self) {
         self.halted = false;
     }
@@ -144,12 +153,12 @@ impl Ledger {
         self.first_seq + self.ops.len() as u64
     }
 
-    /// The progress of the queue: the oldest operation, and the bytes of it that earlier rails executed.
+    /// The progress of the queue: the sequence number of the oldest operation, and the number of its bytes that earlier rails executed.
     pub fn progress(&self) -> (u64, u64) {
         (self.first_seq, self.ops.front().map_or(0, |op| op.skipped))
     }
 
-    /// Removes the operations from this sequence number on. None of them has been posted.
+    /// Removes the operations with sequence numbers of at least `from`. They must not have been posted.
     pub fn truncate(&mut self, from: u64) {
         let keep = from.saturating_sub(self.first_seq) as usize;
         debug_assert!(self.ops.iter().skip(keep).all(|op| op.state == State::Pending));
@@ -159,7 +168,7 @@ impl Ledger {
     /// Appends an operation and returns its sequence number. The caller has checked [`Ledger::has_room`] and [`Ledger::is_halted`].
     ///
     /// # Errors
-    /// Returns the request if vQPs do not support its kind.
+    /// The request, if vQPs do not support its operation.
     pub fn push(&mut self, mut wr: SendWr, write_policy: WritePolicy) -> Result<u64, SendWr> {
         let kind = match wr.op {
             SendOp::Send | SendOp::SendWithImm(_) => Kind::Send,
@@ -192,11 +201,12 @@ impl Ledger {
         Ok(seq)
     }
 
+    /// Returns the number of packets of a request.
     fn packets(&self, wr: &SendWr) -> u32 {
         if wr.op.is_atomic() { 1 } else { self.mtu.packets(wr.data.len()).min(1 << 23) as u32 }
     }
 
-    /// Returns the next operation to post, if the limits allow one, and marks it as in flight.
+    /// Marks the next pending operation as in flight and returns it. Returns `None` if no operation is pending or a limit is reached.
     pub fn next_posting(&mut self) -> Option<Posting<'_>> {
         while self.ops.get(self.cursor).is_some_and(|op| op.state != State::Pending) {
             self.cursor += 1;
@@ -210,8 +220,8 @@ impl Ledger {
         if self.packets_in_flight > 0 && self.packets_in_flight + op.packets > MAX_PACKETS {
             return None;
         }
-        // Every READ and atomic is signalled: the count of those in flight bounds the results that the responder must save. Other
-        // operations are signalled often enough that unsignalled ones never fill the rail's queue.
+        // Every READ and atomic is signalled, because the limit `rd_atomic` needs an exact count of those in flight. Other operations are
+        // signalled often enough that unsignalled ones never fill the rail's queue.
         self.unsignaled += 1;
         let signal = op.app_signaled
             || fetch
@@ -232,14 +242,15 @@ impl Ledger {
         Some(Posting { wr: &op.wr, log_seq })
     }
 
-    /// Records the rail's successful completion of an operation and of all before it. Returns false if the operation is not in flight.
+    /// Records the rail's successful completion of an operation, which implies the completion of all operations before it. Returns false if
+    /// the operation is not in flight.
     pub fn complete(&mut self, seq: u64, byte_len: u32) -> bool {
         let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return false };
         if self.ops.get(index).is_none_or(|op| op.state != State::InFlight) {
             return false;
         }
         self.ops[index].byte_len = byte_len;
-        // Earlier completions marked everything before the last operation that is done, so only the tail of this range is in flight.
+        // An earlier completion marked all operations before the last completed one as done, so the loop stops there.
         for i in (0..=index).rev() {
             match self.ops[i].state {
                 State::InFlight => self.ops[i].state = State::Done(Outcome::Success),
@@ -250,10 +261,10 @@ impl Ledger {
         true
     }
 
-    /// Records that an operation failed for a reason of its own, not of the rail, and halts the queue.
+    /// Records that an operation failed although the rail works, and halts the queue.
     ///
-    /// A request that the responder refuses is not executed, nor is anything behind it. After an error of the requester, whose memory
-    /// refused a response, the operations behind it may have been executed: they end in `undecided`.
+    /// If the responder refused the request, neither this operation nor any later one was executed. If the error is local to the requester,
+    /// for example because a response could not be stored, later operations may have been executed, and those in flight end in `undecided`.
     pub fn fail(&mut self, seq: u64, status: WcStatus, undecided: UnresolvedError) {
         let Some(index) = seq.checked_sub(self.first_seq).map(|i| i as usize) else { return };
         let refused = matches!(
@@ -278,21 +289,23 @@ impl Ledger {
         self.halted = true;
     }
 
-    /// Records that an operation could not be posted, which says nothing about those before it. The vQP must close now.
+    /// Records that an operation could not be posted, and marks later operations as pending again. Earlier operations are not affected. The
+    /// caller must close the vQP.
     pub fn fail_unpostable(&mut self, seq: u64, status: WcStatus) {
         self.finish(seq, Outcome::Failed(status));
-        self.unpost_behind(seq);
+        self.unpost_after(seq);
     }
 
-    /// Marks the operations behind `seq` as pending again: the queue pair refused the rest of a list of requests. The vQP must close now.
-    pub fn unpost_behind(&mut self, seq: u64) {
+    /// Marks the operations after `seq` as pending again, because the queue pair refused the rest of a list of requests. The caller must close
+    /// the vQP.
+    pub fn unpost_after(&mut self, seq: u64) {
         let first = (seq + 1).saturating_sub(self.first_seq) as usize;
         for op in self.ops.iter_mut().skip(first).filter(|op| op.state == State::InFlight) {
             op.state = State::Pending;
         }
     }
 
-    /// Records that a recovered value could not be stored in local memory. The vQP must close now.
+    /// Records that the recovered value of an atomic could not be stored in local memory. The caller must close the vQP.
     pub fn lose_value(&mut self, seq: u64) {
         self.finish(seq, Outcome::Unresolved(UnresolvedError::ValueLost));
     }
@@ -304,7 +317,8 @@ impl Ledger {
         }
     }
 
-    /// Ends every operation because the vQP closed: those in flight with `error`, the pending ones as flushed.
+    /// Ends every operation because the vQP has closed: operations in flight in `error`, and pending operations in `Flushed`, or in `error` if
+    /// an earlier rail may have executed a part of them.
     pub fn abandon(&mut self, error: UnresolvedError) {
         for op in &mut self.ops {
             match op.state {
@@ -323,19 +337,20 @@ impl Ledger {
         self.ops.front().is_some_and(|op| matches!(op.state, State::Done(_)))
     }
 
-    /// The number of operations behind the last posted one: an upper bound of those that [`Ledger::next_posting`] returns.
+    /// An upper bound on the number of pending operations.
     #[inline]
     pub fn unposted(&self) -> usize {
         self.ops.len().saturating_sub(self.cursor)
     }
 
-    /// Removes ended operations from the front and returns the next completion for the application.
+    /// Removes ended operations from the front, up to the next one that has a completion for the application, and returns that completion.
+    /// Returns `None` if there is none.
     pub fn pop(&mut self) -> Option<Completion> {
         loop {
             let State::Done(outcome) = self.ops.front()?.state else { return None };
             let op = self.ops.pop_front()?;
             if self.ops.is_empty() {
-                self.ops.clear(); // restarts at the first slot of the ring, which is still in the cache
+                self.ops.clear(); // the ring continues at its first slot, which is still in the CPU cache
             }
             self.first_seq += 1;
             self.cursor = self.cursor.saturating_sub(1);
@@ -356,7 +371,7 @@ impl Ledger {
         }
     }
 
-    /// Updates the counts for an operation that leaves the ledger: its result is host-visible.
+    /// Updates the counts and the record of completed operations for an operation that is removed.
     fn retire(&mut self, op: &Op, outcome: Outcome) {
         if op.resolution == Resolution::Recovered {
             return; // the restart on the new rail has reset the counts

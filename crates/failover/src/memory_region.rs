@@ -1,4 +1,4 @@
-//! Memory with a name (address and keys) on every rail, at either end.
+//! Memory regions that have an address and keys on every rail: local memory, and memory of the peer.
 
 use mitra_verbs::{Error, Key, Mr, RemoteAddr, Result, Sge};
 use smallvec::SmallVec;
@@ -8,17 +8,17 @@ use crate::negotiation::MAX_RAILS;
 
 /// Local memory that is registered with every live NIC of a [`Domain`](crate::Domain).
 ///
-/// Work requests name the memory by its primary registration, whichever rail executes them: the one on rail 0, or on the first rail whose
-/// NIC was alive at registration.
+/// Work requests name the memory by its primary registration, no matter which rail executes them. The primary registration is the one on the
+/// first rail whose NIC was alive at registration, usually rail 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VirtualMr {
     primary: Mr,
-    /// `None` where the NIC was dead at registration.
+    /// The registrations in the order of rails. `None` if the NIC was dead at registration.
     rails: SmallVec<[Option<Mr>; 2]>,
 }
 
 impl VirtualMr {
-    /// The registrations of one memory by rail; `None` if no rail has one.
+    /// Creates the region from its registrations in the order of rails. Returns `None` if no rail has a registration.
     pub(crate) fn new(rails: SmallVec<[Option<Mr>; 2]>) -> Option<VirtualMr> {
         let primary = *rails.iter().flatten().next()?;
         Some(VirtualMr { primary, rails })
@@ -51,24 +51,24 @@ impl VirtualMr {
         RemoteRegion { len: self.len(), rails: self.rails.iter().map(on).collect() }
     }
 
-    /// The registrations by rail.
+    /// The registrations in the order of rails.
     pub(crate) fn registrations(&self) -> &[Option<Mr>] {
         &self.rails
     }
 
-    /// Translates an entry from the primary registration to the one on `rail`.
+    /// Translates an entry from the primary registration to the registration on `rail`.
     pub(crate) fn translate(&self, sge: Sge, rail: usize) -> Sge {
-        // A NIC that was dead at registration executes no request, so the primary name serves.
-        let here = self.rails[rail].unwrap_or(self.primary);
+        // A NIC that was dead at registration executes no request, so the primary address and key are never used there.
+        let registration = self.rails[rail].unwrap_or(self.primary);
         Sge {
-            addr: here.addr.wrapping_add(sge.addr.wrapping_sub(self.primary.addr)),
+            addr: registration.addr.wrapping_add(sge.addr.wrapping_sub(self.primary.addr)),
             len: sge.len,
-            key: here.lkey,
+            key: registration.lkey,
         }
     }
 }
 
-/// The peer's memory, with its address and key on every rail. Work requests use those of rail 0.
+/// The peer's memory, with its address and rkey on every rail. Work requests use the address and rkey of rail 0.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteRegion {
     len: u64,
@@ -81,8 +81,8 @@ impl RemoteRegion {
         RemoteRegion { len, rails }
     }
 
-    /// Returns a region under `addr`'s key alone, which the peer may never have registered. A request that names it is posted, and the
-    /// peer's NIC refuses it as on a queue pair without failover.
+    /// Returns a region with the key of `addr` on every rail. The peer need not have registered memory with that key. A request with the key
+    /// is then posted, and the peer's NIC refuses it, as it would on a queue pair without failover.
     pub fn with_unknown_key(addr: RemoteAddr, rails: usize) -> RemoteRegion {
         let everywhere = RemoteAddr { addr: 0, rkey: addr.rkey };
         RemoteRegion { len: u64::MAX, rails: core::iter::repeat_n(everywhere, rails).collect() }
@@ -103,18 +103,18 @@ impl RemoteRegion {
         self.len == 0
     }
 
-    /// The address of the byte at `offset` as the NICs of `rail` know it.
+    /// Returns the address and rkey of the byte at `offset` on `rail`.
     pub(crate) fn on_rail(&self, rail: usize, offset: u64) -> RemoteAddr {
         let base = self.rails[rail];
         RemoteAddr { addr: base.addr.wrapping_add(offset), rkey: base.rkey }
     }
 
-    /// The number of rails on which the region has a name.
+    /// The number of rails on which the region has an address.
     pub(crate) fn rail_count(&self) -> usize {
         self.rails.len()
     }
 
-    /// Returns the region as bytes, for the application to send to the peer.
+    /// Encodes the region, for the application to send to the peer.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![self.rails.len() as u8];
         out.extend_from_slice(&self.len.to_le_bytes());
@@ -125,7 +125,7 @@ impl RemoteRegion {
         out
     }
 
-    /// Parses the bytes of [`RemoteRegion::encode`].
+    /// Decodes the bytes that [`RemoteRegion::encode`] returned.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the bytes are malformed.

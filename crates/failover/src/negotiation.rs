@@ -1,9 +1,9 @@
 //! The rail negotiation: the two ends of a vQP promise a ballot, fence, exchange evidence, move and confirm.
 //!
-//! The negotiation is a state machine without I/O. Each end accepts only ballots above the one that it promised, and gives its evidence
-//! only after its fence. Once both ends have the other's evidence, nothing can execute on the old rail any more, and both decide from facts
-//! that cannot change. Messages may be lost, duplicated, delayed and reordered: they are idempotent, bound to their ballot, and sent again
-//! until they are answered.
+//! The negotiation is a state machine without I/O. An end accepts a ballot only if it is above the last ballot that the end promised, and
+//! sends its evidence only after its fence. When each end has the other end's evidence, nothing can be executed on the old rail any more, so
+//! the evidence on which they decide cannot change. Messages may be lost, duplicated, delayed and reordered. They are therefore idempotent,
+//! contain their ballot, and are sent again until they are answered.
 
 use core::time::Duration;
 
@@ -20,19 +20,19 @@ mod rail_rejoin;
 #[cfg(test)]
 mod tests;
 
-/// The most rails of a vQP, whose sets are bit masks of 8 bits.
+/// The maximum number of rails of a vQP. Sets of rails are bit masks of 8 bits.
 pub const MAX_RAILS: usize = 8;
 
-/// The number of ballots that an end proposes to a peer that refuses them, within the peer timeout. Each one uses up an epoch. Also the
-/// number of Resumes sent per peer timeout once that has passed.
+/// The maximum number of retries per peer timeout in two cases: proposals of a new ballot to a peer that refuses, which each use up an epoch,
+/// and Resumes that are still unanswered after the peer timeout.
 const ATTEMPTS_PER_TIMEOUT: u32 = 32;
 
 /// The reason why a vQP closed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CloseReason {
-    /// Both ends can use no rail in common.
+    /// There is no rail that both ends can use.
     NoRail,
-    /// The peer did not answer on any rail. It cannot be fenced, so nothing was decided.
+    /// The peer did not answer on any rail during a failover. Without its evidence, the operations in flight cannot be decided.
     PeerUnreachable,
     /// This end could not fence its old NIC.
     Unfenced,
@@ -42,7 +42,7 @@ pub enum CloseReason {
     Contradiction,
     /// All epochs are used up.
     EpochsUsedUp,
-    /// A request broke a rule, such as a wrong key or a message too long, which ends any RC queue pair.
+    /// A request was invalid, for example because of a wrong key or a message that is too long. Such an error ends any RC queue pair.
     RequestError,
     /// The application closed the vQP.
     Closed,
@@ -50,10 +50,10 @@ pub enum CloseReason {
     PeerClosed,
 }
 
-/// An action that the negotiation asks of its driver.
+/// An action that the negotiation requests from its driver.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// Stop posting, fence the rail, record the evidence, and call [`RailNegotiation::fenced`].
+    /// Stop posting, fence the rail, collect the evidence, and call [`RailNegotiation::fenced`].
     Fence {
         /// The old rail.
         rail: u8,
@@ -64,12 +64,13 @@ pub enum Action {
     Decide {
         /// The new rail.
         rail: u8,
-        /// What the peer executed for this end.
+        /// The record of the operations that the peer executed for this end.
         peer_evidence: Evidence,
     },
-    /// Add this number of bytes to the next receive: the peer has moved, and earlier rails carried them of its torn WRITE with immediate.
+    /// The peer has moved. Add a number of bytes to the length of the next receive: earlier rails placed these bytes of the peer's torn WRITE
+    /// with immediate.
     PeerMoved {
-        /// The number of bytes, usually 0.
+        /// The number of bytes. 0 if there is no such WRITE.
         partial_imm_bytes: u32,
     },
     /// Close the vQP.
@@ -91,26 +92,29 @@ struct Move {
     rail: u8,
     /// Whether this end proposed the ballot.
     proposed: bool,
+    /// The time at which this end promised `ballot`.
     ballot_adopted_at: Time,
-    /// Set once this end has fenced.
+    /// `None` until this end has fenced the old rail.
     local_evidence: Option<Evidence>,
+    /// `None` until the peer's evidence for `ballot` has arrived.
     peer_evidence: Option<Evidence>,
+    /// The time at which the move began.
     started_at: Time,
 }
 
-/// The last move, until the peer has confirmed it. This end gives the same evidence to every repeated request.
+/// The last move, until the peer has confirmed it. This end answers repeated requests with the same evidence.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct UnconfirmedMove {
     ballot: Ballot,
     rail: u8,
     local_evidence: Evidence,
-    /// Until this time, Resume is sent at every retry interval; later, less often.
+    /// The time until which Resume is sent at every retry interval. Afterwards it is sent less often.
     fast_retry_until: Time,
-    /// The last time that the evidence was sent again.
+    /// The time at which the evidence was last sent again.
     evidence_resent_at: Option<Time>,
 }
 
-/// One end's state of the negotiation. Fields of type `u8` that are sets of rails have rail i as bit i.
+/// One end's state of the negotiation. In sets of rails, which have the type `u8`, bit i is rail i.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RailNegotiation {
     role: Role,
@@ -122,40 +126,40 @@ pub struct RailNegotiation {
     promised: Ballot,
     /// Rails that this end cannot use now.
     unusable: u8,
-    /// The subset of `unusable` that cannot recover: their NIC is dead, or, for the active rail, its queue pair has failed. The other
-    /// unusable rails have a link that is down and may come up again.
+    /// The rails in `unusable` that cannot be used even if their link comes up: their NIC is dead or their current queue pair has failed. The
+    /// link of the other rails in `unusable` is down and may come up again.
     broken: u8,
-    /// Rails that the vQP left and whose next queue pair is not connected at this end.
+    /// Rails that the vQP left and on which this end's new queue pair is not connected.
     local_qp_missing: u8,
-    /// Rails that the vQP left and whose next queue pair is not known to be connected at the peer.
+    /// Rails that the vQP left and on which the peer's new queue pair is not known to be connected.
     peer_qp_missing: u8,
-    /// By rail, the ballot by which the vQP left it last.
+    /// For each rail, the ballot by which the vQP last left the rail.
     left_by: [Option<Ballot>; MAX_RAILS],
     /// Rails that the peer refused in the current move.
     refused: u8,
-    /// The time at which the active rail failed, if no move can begin: the last one is unconfirmed, or no other rail is usable.
+    /// The time at which the active rail failed, if no move can begin because the last move is unconfirmed or no other rail is usable.
     stranded_since: Option<Time>,
-    /// The last ballot that this end declined. The proposer goes on to another ballot, although it may have sent its evidence for this one,
-    /// so this end must not accept it later.
+    /// The last ballot that this end declined. The proposer may have sent its evidence for this ballot and then proposes another one, so this
+    /// end must not accept the declined ballot later.
     declined: Option<Ballot>,
     phase: Phase,
     unconfirmed: Option<UnconfirmedMove>,
-    /// The number that this end's Resume reports for the last move.
+    /// The `partial_imm_bytes` of this end's Resume of the last move.
     partial_imm_bytes: u32,
     /// Whether the peer has not yet reported its `partial_imm_bytes` for the last move.
     awaits_peer_moved: bool,
     retry_interval: Duration,
     peer_timeout: Duration,
-    /// The time of the next retry.
+    /// The time at which unanswered messages are sent again. `None` if there are none.
     next_send: Option<Time>,
     actions: SmallVec<[Action; 4]>,
 }
 
 impl RailNegotiation {
-    /// Starts on rail 0 with the first ballot.
+    /// Creates the state of a vQP that is bound to rail 0 by [`Ballot::FIRST`].
     ///
     /// # Panics
-    /// If there are no rails or more than [`MAX_RAILS`].
+    /// If `rails` is 0 or more than [`MAX_RAILS`].
     pub fn new(
         role: Role,
         rails: usize,
@@ -188,7 +192,7 @@ impl RailNegotiation {
         }
     }
 
-    /// The active rail. During a move, the old one.
+    /// The active rail; during a move, the old rail.
     pub fn active(&self) -> usize {
         usize::from(self.active)
     }
@@ -208,24 +212,24 @@ impl RailNegotiation {
         self.is_active() && self.unconfirmed.is_none()
     }
 
-    /// The time at which [`RailNegotiation::handle_timeout`] is due.
+    /// The time at which the driver must call [`RailNegotiation::handle_timeout`]. `None` if no timer is running.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.next_send
     }
 
-    /// Returns the next action for the driver.
+    /// Removes and returns the next action for the driver.
     pub fn poll_action(&mut self) -> Option<Action> {
         (!self.actions.is_empty()).then(|| self.actions.remove(0))
     }
 
-    /// Records that this end cannot use a rail now. `broken` says that the rail's queue pair can never be used again. The driver may
-    /// repeat this for a dead NIC.
+    /// Records that this end cannot use a rail now. `broken` says whether the rail's current queue pair cannot be used again. The driver may call
+    /// this repeatedly for a dead NIC.
     pub fn rail_failed(&mut self, now: Time, rail: usize, broken: bool) {
         self.unusable |= 1 << rail;
         self.broken |= u8::from(broken) << rail;
         match &self.phase {
             Phase::Active if rail == self.active() || self.stranded_since.is_some() => self.propose(now),
-            // The move goes on while any rail reaches the peer. The next move begins when this one is confirmed.
+            // The move continues while a rail may reach the peer. If the new rail has failed, another move follows.
             Phase::Moving(_) if self.all_rails() & !self.broken == 0 => {
                 self.close(CloseReason::FailedDuringRecovery);
             }
@@ -249,7 +253,7 @@ impl RailNegotiation {
         self.retry_proposal(now);
     }
 
-    /// Records that the fence is confirmed, with what this end executed for the peer.
+    /// Records that the old rail is fenced. `evidence` is the record of the operations that this end executed for the peer.
     pub fn fenced(&mut self, now: Time, evidence: Evidence) {
         let partial_imm_bytes = self.partial_imm_bytes;
         if let Phase::Moving(m) = &mut self.phase
@@ -266,8 +270,8 @@ impl RailNegotiation {
         self.close(CloseReason::Unfenced);
     }
 
-    /// Records that the driver has decided and replays on the new rail: operations may be posted again. The driver does not send the first
-    /// `partial_imm_bytes` of a torn WRITE with immediate again.
+    /// Records that the driver has decided the operations in flight. From now on, operations may be posted on the new rail. Of a torn WRITE with
+    /// immediate, the driver does not send the first `partial_imm_bytes` bytes again.
     pub fn moved(&mut self, now: Time, partial_imm_bytes: u32) {
         let Phase::Moving(m) = &self.phase else { return };
         let (ballot, rail) = (m.ballot, m.rail);
@@ -279,7 +283,7 @@ impl RailNegotiation {
         self.active = rail;
         self.current = ballot;
         (self.partial_imm_bytes, self.awaits_peer_moved) = (partial_imm_bytes, true);
-        // A rail that the peer refused may work by the next move; if not, the peer refuses it again.
+        // A rail that the peer refused may work when the next move begins. If not, the peer refuses it again.
         self.refused = 0;
         self.phase = Phase::Active;
         self.unconfirmed = Some(UnconfirmedMove {
@@ -319,9 +323,9 @@ impl RailNegotiation {
                     self.close(CloseReason::PeerClosed);
                 }
             }
-            // The peer may have missed the first Closed.
+            // The first Closed message may have been lost.
             _ if self.phase == Phase::Closed => self.send(self.promised, Body::Closed),
-            // The driver handles these.
+            // The driver handles these two messages.
             Body::Heartbeat | Body::NewQp(_) => {}
             Body::Propose { rail } => self.on_propose(now, ballot, rail),
             Body::Evidence { rail, evidence } => self.on_evidence(now, ballot, rail, evidence),
@@ -333,7 +337,7 @@ impl RailNegotiation {
                     && m.proposed
                     && m.ballot == ballot
                 {
-                    // The peer never accepts this ballot, even if it can use the rail by now.
+                    // The peer never accepts this ballot any more, even if the rail has become usable since then.
                     self.refused = unusable | 1 << m.rail;
                     self.propose(now);
                 }
@@ -341,7 +345,8 @@ impl RailNegotiation {
         }
     }
 
-    /// Sends unanswered messages again, and closes the vQP if the peer stays silent.
+    /// Sends unanswered messages again, and closes the vQP if a failover is not possible within the peer timeout. Does nothing before
+    /// [`RailNegotiation::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
         if self.next_send.is_none_or(|t| t > now) {
             return;
@@ -351,7 +356,7 @@ impl RailNegotiation {
                 let refused = self.is_refused();
                 self.close(if refused { CloseReason::NoRail } else { CloseReason::PeerUnreachable });
             }
-            // The peer may be able to use the refused rails by now. It accepts only a new ballot.
+            // The peer may be able to use the refused rails now, but accepts only a new ballot.
             Phase::Moving(m)
                 if now.saturating_since(m.ballot_adopted_at) >= self.peer_timeout / ATTEMPTS_PER_TIMEOUT
                     && self.is_refused() =>
@@ -366,8 +371,8 @@ impl RailNegotiation {
                     return self.close(self.no_rail_reason());
                 }
                 self.next_send = self.stranded_since.map(|_| now + self.retry_interval);
-                // No other move can begin before the peer's Resume arrives. All links may be down for longer than the peer timeout, so
-                // this end sends its own Resume forever, at a lower rate in the end.
+                // No other move can begin before the peer's Resume arrives. All links may be down for longer than the peer timeout, so this end
+                // never stops sending its own Resume, but lowers the rate after the peer timeout.
                 let Some(unconfirmed) = &self.unconfirmed else { return };
                 let pause = if unconfirmed.fast_retry_until > now {
                     self.retry_interval
@@ -381,16 +386,17 @@ impl RailNegotiation {
         }
     }
 
+    /// The set of all rails.
     fn all_rails(&self) -> u8 {
         u8::MAX >> (MAX_RAILS as u32 - u32::from(self.rail_count))
     }
 
-    /// The rails other than the active one that this end's devices can use.
+    /// The set of rails, without the active rail, whose devices work at this end.
     fn usable_others(&self) -> u8 {
         self.all_rails() & !self.unusable & !(1 << self.active)
     }
 
-    /// Starts a move, or proposes a higher ballot for one that was refused; waits if neither is possible.
+    /// Starts a move, or proposes a higher ballot in a move in progress. Waits if no other rail is usable or the last move is unconfirmed.
     fn propose(&mut self, now: Time) {
         let connected = !(self.local_qp_missing | self.peer_qp_missing | self.refused);
         let candidate = (1..self.rail_count)
@@ -409,11 +415,12 @@ impl RailNegotiation {
         }
     }
 
+    /// Promises `ballot`, which binds the vQP to `rail`. Starts a move if none is in progress.
     fn adopt_ballot(&mut self, now: Time, ballot: Ballot, rail: u8, proposed: bool) {
         self.promised = ballot;
         match &mut self.phase {
             Phase::Moving(m) => {
-                // The fence and its evidence do not depend on the ballot. The peer's evidence must carry the new ballot.
+                // This end's evidence is valid for the new ballot too. The peer must send its evidence again with the new ballot.
                 (m.ballot, m.rail, m.proposed) = (ballot, rail, proposed);
                 (m.ballot_adopted_at, m.peer_evidence) = (now, None);
             }
@@ -428,7 +435,8 @@ impl RailNegotiation {
                     peer_evidence: None,
                     started_at: now,
                 });
-                // The fence destroys the queue pair in any case. If the NIC is dead too, the driver reports that again.
+                // The queue pair will be replaced after the fence, so its failure does not matter. If the NIC is dead, the driver reports that
+                // again.
                 self.broken &= !(1 << self.active);
                 self.actions.push(Action::Fence { rail: self.active });
             }
@@ -439,8 +447,8 @@ impl RailNegotiation {
         if let Some(unconfirmed) = &mut self.unconfirmed
             && unconfirmed.ballot == ballot
         {
-            // The peer lacks this end's evidence. The rate limit keeps two ends that have both moved from answering each other forever:
-            // each takes the other's evidence for a request.
+            // The peer lacks this end's evidence. If both ends have moved, each of them handles the other end's evidence as such a request. The
+            // rate limit prevents them from answering each other forever.
             let resent = unconfirmed.evidence_resent_at;
             if resent.is_some_and(|t| now.saturating_since(t) < self.retry_interval / 2) {
                 return;
@@ -454,9 +462,9 @@ impl RailNegotiation {
             return self.refuse(ballot);
         }
         if ballot <= self.promised {
-            return; // an old ballot, this end's own, or the one in progress
+            return; // an old ballot, or the ballot of the move in progress
         }
-        // An end proposes only after its last move was confirmed, so the peer has this end's Resume.
+        // The peer proposes only after its last move was confirmed, so it has this end's Resume.
         self.unconfirmed = None;
         let usable = self.usable_others() & !self.local_qp_missing;
         if rail >= self.rail_count || usable & (1 << rail) == 0 {
@@ -476,7 +484,7 @@ impl RailNegotiation {
             && m.peer_evidence.is_none()
         {
             if core::mem::take(&mut self.awaits_peer_moved) {
-                // The peer's Resume of the last move was lost. The evidence repeats its content.
+                // The peer's Resume of the last move was lost. The evidence repeats its `partial_imm_bytes`.
                 self.actions.push(Action::PeerMoved { partial_imm_bytes: evidence.partial_imm_bytes });
             }
             m.peer_evidence = Some(evidence);
@@ -497,7 +505,7 @@ impl RailNegotiation {
         }
     }
 
-    /// Sends the message that the peer needs next in the move.
+    /// Sends the message of the current step of the move, and schedules its retry.
     fn send_progress(&mut self, now: Time) {
         let Phase::Moving(m) = &self.phase else { return };
         self.next_send = Some(now + self.retry_interval);
@@ -520,6 +528,7 @@ impl RailNegotiation {
         self.send(ballot, Body::Refuse { unusable });
     }
 
+    /// Requests the decision if the evidence of both ends is known.
     fn decide_if_ready(&mut self) {
         if let Phase::Moving(Move { local_evidence: Some(_), peer_evidence: Some(evidence), rail, .. }) =
             &self.phase

@@ -13,15 +13,15 @@ use control_qp::ControlQp;
 
 mod control_qp;
 
-/// The limits of a work request. The queue depths come from the configuration.
+/// The limits of a work request on the data queue pair. The queue depths are placeholders: the configuration determines them.
 pub(crate) const QP_CAPS: QpCap =
     QpCap { send_wrs: 0, recv_wrs: 0, send_sges: 16, recv_sges: 16, inline: 256 };
 
-/// Queue slots beyond the configured depths, so that the depths are the only limits that an application meets. The fence's marker takes one
-/// of the send slots.
+/// The number of queue slots beyond the configured depths, for requests of the vQP itself such as the fence's marker. They ensure that the
+/// application can use the configured depths completely.
 pub(crate) const SPARE_SLOTS: u32 = 8;
 
-/// A call that removes one object from a NIC.
+/// A call that destroys one object of a NIC.
 type Undo = Box<dyn Fn(&dyn Provider) -> Result<()>>;
 
 #[derive(Debug)]
@@ -31,23 +31,23 @@ pub(crate) struct Rail {
     qpn: Qpn,
     /// The PSN of the first packet that the current queue pair sends.
     first_psn: Psn,
-    /// Set if the current queue pair replaces a fenced one.
+    /// Set if the current queue pair replaces a fenced queue pair.
     replacement: Option<Replacement>,
-    /// The queue pair whose number the vQP shows to its users, once it is replaced. It stays in RESET so that the NIC does not give its
-    /// number to another queue pair.
+    /// The replaced queue pair whose number is the vQP's number, with its completion queue. The queue pair stays in RESET so that the NIC does
+    /// not assign its number to another queue pair.
     number_holder: Option<(Qpn, CqId)>,
-    /// Whether another vQP has taken over the current queue pair for its number.
+    /// Whether the current queue pair was transferred to another vQP, which uses its number.
     qp_transferred: bool,
-    /// Whether the queue pair is to send, not only to receive.
+    /// Whether data queue pairs are moved on to RTS when they are connected.
     sends: bool,
     control: ControlQp,
-    /// The last time that a control message arrived.
+    /// The time of the last control message, or of the last restart of the silence measurement.
     last_heard: Time,
-    /// The connection parameters of the other end and the path MTU, once connected.
+    /// The connection parameters of the other end, and the path MTU. `None` until the rail is connected.
     peer: Option<(RailInfo, Mtu)>,
 }
 
-/// A queue pair that replaces a fenced one.
+/// The state of a queue pair that replaces a fenced queue pair.
 #[derive(Clone, Copy, Debug)]
 struct Replacement {
     /// The ballot by which the vQP left the rail.
@@ -57,7 +57,7 @@ struct Replacement {
 }
 
 impl Rail {
-    /// Creates the queue pairs. The first PSN and the Q_Key, which strangers must not guess, are derived from `secret`.
+    /// Creates the queue pairs. The first PSN and the Q_Key, which must not be guessable, are derived from `secret`.
     pub(crate) fn new(nic: &LocalNic, config: &Config, secret: u64) -> Result<Rail> {
         let mut undo = Vec::new();
         let made = Rail::make(nic, config, secret, &mut undo);
@@ -122,19 +122,19 @@ impl Rail {
         })
     }
 
-    /// Returns whether the peer's NIC acknowledges only what is in memory; true before the rail is connected.
+    /// Returns whether the peer's NIC acknowledges data only after the data is in memory. Returns true before the rail is connected.
     pub(crate) fn peer_acks_after_placement(&self) -> bool {
         self.peer.is_none_or(|(peer, _)| peer.acks_after_placement)
     }
 
-    /// Connects both queue pairs, the data queue pair up to RTR.
+    /// Connects both queue pairs to the peer. The data queue pair is moved to RTR.
     pub(crate) fn connect(&mut self, peer: &RailInfo, mtu: Mtu, config: &Config) -> Result<()> {
         self.control.connect(&self.nic, peer.gid, peer.control_qpn, peer.qkey)?;
         self.peer = Some((*peer, mtu));
         self.connect_data_qp(config)
     }
 
-    /// Lets the data queue pair send. A queue pair that is fenced stays in ERR; its replacement will send.
+    /// Moves the data queue pair to RTS, if it is in RTR. A fenced queue pair stays in ERR, and its replacement is moved to RTS later.
     pub(crate) fn start_sending(&mut self, config: &Config) -> Result<()> {
         self.sends = true;
         match self.nic.provider.query_qp(self.qpn) {
@@ -144,8 +144,9 @@ impl Rail {
         }
     }
 
-    /// Replaces the data queue pair, which is fenced and which the vQP left by the ballot `left_by`. The new one has another number and
-    /// another first PSN, so late packets of the old one are dropped. `keep_number` keeps the old queue pair in RESET to hold its number.
+    /// Replaces the data queue pair. The old queue pair is fenced, and the vQP left it by the ballot `left_by`. The new queue pair has another
+    /// number and another first PSN, so late packets of the old one are dropped. If `keep_number` is set, the old queue pair stays in RESET
+    /// to reserve its number.
     pub(crate) fn replace_qp(
         &mut self,
         config: &Config,
@@ -194,7 +195,7 @@ impl Rail {
         Ok(())
     }
 
-    /// Hands the queue pair that holds the vQP's number over to the same rail of another vQP. This rail is closed.
+    /// Transfers the queue pair that reserves the vQP's number to the same rail of another vQP. The vQP of this rail has closed.
     pub(crate) fn transfer_qpn(&mut self, to: &mut Rail) -> Result<()> {
         if self.number_holder.is_none() {
             self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Reset))?;
@@ -204,13 +205,14 @@ impl Rail {
         Ok(())
     }
 
-    /// Discards every posted receive without a completion, by RESET. Only for a queue pair that has carried nothing: a ballot proposed
-    /// its rail and was refused.
+    /// Discards every posted receive without a completion: resets the data queue pair and connects it again. The queue pair must not have
+    /// carried any data. That is so if its rail was proposed in a move and then refused.
     pub(crate) fn discard_recvs(&self, config: &Config) -> Result<()> {
         self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Reset))?;
         self.connect_data_qp(config)
     }
 
+    /// Connects the data queue pair, if the parameters of the peer are known.
     fn connect_data_qp(&self, config: &Config) -> Result<()> {
         let Some(connection) = self.connection(config) else { return Ok(()) };
         self.nic.provider.modify_qp(self.qpn, &connection.init())?;
@@ -223,7 +225,7 @@ impl Rail {
         self.nic.provider.modify_qp(self.qpn, &connection.rts())
     }
 
-    /// The attributes of the connection to the peer's data queue pair.
+    /// Returns the attributes of the connection to the peer's data queue pair.
     fn connection(&self, config: &Config) -> Option<RcConnection> {
         let (peer, path_mtu) = self.peer?;
         Some(RcConnection {
@@ -249,7 +251,7 @@ impl Rail {
         self.nic.provider.post_recv(self.qpn, wrs)
     }
 
-    /// Appends up to `max` completions of the data queue pair.
+    /// Appends up to `max` completions of the data queue pair to `out`, and returns their number.
     #[inline]
     pub(crate) fn poll_cq(&self, max: usize, out: &mut Vec<Wc>) -> Result<usize> {
         self.nic.provider.poll_cq(self.cq, max, out)
@@ -260,7 +262,7 @@ impl Rail {
         self.nic.provider.modify_qp(self.qpn, &QpAttr::to(QpState::Err))
     }
 
-    /// Sends a control message; it may get lost.
+    /// Sends a control message. The message may be lost.
     pub(crate) fn send_control(&self, bytes: &[u8]) {
         self.control.send(self.provider(), bytes);
     }
@@ -270,7 +272,7 @@ impl Rail {
         self.control.poll(self.provider(), wcs, handle)
     }
 
-    /// The last time that [`Rail::note_heard`] was called.
+    /// The time that was passed to the last call of [`Rail::note_heard`].
     pub(crate) fn last_heard(&self) -> Time {
         self.last_heard
     }
@@ -280,7 +282,8 @@ impl Rail {
         self.last_heard = now;
     }
 
-    /// Removes everything from the NIC. A dead NIC has nothing to remove.
+    /// Destroys the rail's objects on the NIC, except for those transferred to another vQP. Returns the first error; the error of a dead NIC
+    /// does not count.
     pub(crate) fn destroy(&self) -> Result<()> {
         let (qpn, cq, holder) = (self.qpn, self.cq, self.number_holder);
         let mut steps: Vec<Undo> = Vec::new();
@@ -317,7 +320,7 @@ fn create_data_qp(nic: &LocalNic, config: &Config) -> Result<(CqId, Qpn)> {
         send_cq: cq,
         recv_cq: cq,
         srq: None,
-        // One receive more than configured, for the fence's marker.
+        // The additional receive is for the fence's marker.
         cap: QpCap { send_wrs, recv_wrs: config.recv_wrs + 1, ..QP_CAPS },
         sq_sig_all: false,
     });

@@ -6,43 +6,43 @@ use crate::completion::{Outcome, UnresolvedError};
 use crate::config::{Policy, WritePolicy};
 use crate::evidence::{InFlight, Kind, Verdict};
 
-/// The treatment of one operation.
+/// The treatment of an operation that was in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Plan {
     /// The operation ends with this outcome.
     End(Outcome),
     /// The operation succeeds and returns this value.
     Value(u64),
-    /// The operation is sent again on the next rail, without its first packets.
+    /// The operation is sent again on the next rail, except for the packets that the responder has executed.
     Replay {
-        /// The number of packets that the responder has executed already.
+        /// The number of packets at the start of the operation that are not sent again.
         skip_packets: u32,
     },
 }
 
-/// An operation in flight, with everything that its plan depends on.
+/// An operation in flight, with the facts on which its plan depends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Case {
     /// The operation.
     pub op: InFlight,
-    /// The verdict of the evidence.
+    /// The verdict that follows from the evidence.
     pub verdict: Verdict,
     /// Whether the work request has the FENCE flag.
     pub fence: bool,
-    /// Whether the vQP may repeat an ambiguous WRITE.
+    /// The treatment of the operation if it is a WRITE and the verdict is ambiguous.
     pub write_policy: WritePolicy,
 }
 
 /// Plans the operations in flight, in posting order, for [`Policy::Exact`].
 ///
-/// `local_placed` says that the local NIC was alive when it was fenced, so everything that it received is in memory.
+/// `local_placed` says whether the local NIC was alive when it was fenced. If so, all data that it received is in memory.
 pub fn plan_exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> Vec<Plan> {
-    // For each operation: the changes to the peer's memory from the nearest FENCE behind the operation onward. A fence with only READs
-    // behind it does not restrict the repetition of a READ.
-    let mut fenced_behind = vec![Changes::default(); cases.len()];
+    // For each operation: the changes to the peer's memory by the next later operation with the FENCE flag and by all operations after that
+    // one. READs do not change memory, so a fence that is followed only by READs does not restrict the repetition of a READ.
+    let mut fenced_after = vec![Changes::default(); cases.len()];
     let (mut fenced, mut changes) = (Changes::default(), Changes::default());
     for (i, case) in cases.iter().enumerate().rev() {
-        fenced_behind[i] = fenced;
+        fenced_after[i] = fenced;
         if case.op.kind != Kind::Read {
             changes.began |= matches!(case.verdict, Verdict::Executed | Verdict::Torn(_));
             changes.may_have_begun |= case.verdict == Verdict::Ambiguous;
@@ -54,20 +54,22 @@ pub fn plan_exact(cases: &[Case], saved: &[SavedResult], local_placed: bool) -> 
     let mut failed = false;
     cases
         .iter()
-        .zip(fenced_behind)
+        .zip(fenced_after)
         .map(|(case, fenced)| {
             let plan =
-                if failed { plan_behind_error(case) } else { plan_one(case, fenced, saved, local_placed) };
+                if failed { plan_after_error(case) } else { plan_one(case, fenced, saved, local_placed) };
             failed |= matches!(plan, Plan::End(Outcome::Failed(_) | Outcome::Unresolved(_)));
             plan
         })
         .collect()
 }
 
-/// Whether any of some operations began to change the peer's memory.
+/// Whether a set of operations changed the peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Changes {
+    /// At least one of the operations certainly changed a part of it.
     began: bool,
+    /// At least one of the operations may have changed a part of it.
     may_have_begun: bool,
 }
 
@@ -76,7 +78,7 @@ fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: b
     let repeatable = case.write_policy == WritePolicy::Repeatable;
     match (case.op.kind, case.verdict) {
         (_, Verdict::NotExecuted) => replay,
-        // A READ has no effect, so repeating it is safe unless the application used a fence to order changes behind it.
+        // A READ has no effect, so it can be repeated, unless the application ordered later changes after it by a fence.
         (Kind::Read, _) => match fenced {
             Changes { began: false, may_have_begun: false } => replay,
             // The fenced operation began, so the requester had received the whole READ response.
@@ -90,15 +92,15 @@ fn plan_one(case: &Case, fenced: Changes, saved: &[SavedResult], local_placed: b
         (_, Verdict::Executed) => Plan::End(Outcome::Success),
         (Kind::Write | Kind::WriteImm, Verdict::Torn(packets)) => Plan::Replay { skip_packets: packets },
         (Kind::Write | Kind::WriteImm, Verdict::Ambiguous) if repeatable => replay,
-        // A SEND takes effect when its receive completes. The receiver posts the buffer of an incomplete one again.
+        // A SEND takes effect when its receive completes. If the receive did not complete, the receiver posts it again on the new rail.
         (Kind::Send, Verdict::Torn(_) | Verdict::Ambiguous) => replay,
         (Kind::Write | Kind::WriteImm, Verdict::Ambiguous)
         | (Kind::Atomic, Verdict::Torn(_) | Verdict::Ambiguous) => unresolved(UnresolvedError::Indeterminate),
     }
 }
 
-/// Plans an operation behind one that ended in an error: nothing there is replayed.
-fn plan_behind_error(case: &Case) -> Plan {
+/// Plans an operation after one that ended in an error. Such operations are not replayed.
+fn plan_after_error(case: &Case) -> Plan {
     match (case.op.kind, case.verdict) {
         (Kind::Read, _) | (_, Verdict::NotExecuted) | (Kind::Send, Verdict::Torn(_)) => {
             Plan::End(Outcome::Failed(WcStatus::Flushed))
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_behind_an_error_is_replayed() {
+    fn operations_after_an_error_are_not_replayed() {
         let plans = plan_exact(
             &[
                 case(Kind::Write, Verdict::Executed),
@@ -186,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn read_is_repeated_unless_a_fenced_operation_behind_it_began() {
+    fn read_is_repeated_unless_a_later_fenced_operation_began() {
         let read = case(Kind::Read, Verdict::Executed);
         let fenced = |verdict| Case { fence: true, ..case(Kind::Write, verdict) };
         let first = |cases: &[Case], placed| plan_exact(cases, &[], placed)[0];
@@ -195,8 +197,8 @@ mod tests {
         assert_eq!(first(&[read, fenced(Verdict::NotExecuted)], true), REPLAY);
         let fenced_read = Case { fence: true, ..case(Kind::Read, Verdict::Executed) };
         assert_eq!(first(&[read, fenced_read], true), REPLAY);
-        let behind_it = [read, fenced_read, case(Kind::Send, Verdict::Executed)];
-        assert_eq!(first(&behind_it, false), unresolved(UnresolvedError::ValueLost));
+        let with_later_send = [read, fenced_read, case(Kind::Send, Verdict::Executed)];
+        assert_eq!(first(&with_later_send, false), unresolved(UnresolvedError::ValueLost));
         assert_eq!(first(&[read, fenced(Verdict::Executed)], true), OK);
         assert_eq!(first(&[read, fenced(Verdict::Executed)], false), unresolved(UnresolvedError::ValueLost));
         assert_eq!(first(&[read, fenced(Verdict::Ambiguous)], true), unresolved(UnresolvedError::ValueLost));

@@ -1,4 +1,4 @@
-//! The decision on the operations in flight when a rail failed, and their preparation for replay.
+//! The decision on each operation that was in flight when a rail failed: it ends with an outcome, or it is replayed.
 
 use mitra_verbs::{Data, Psn, SendFlags, SendOp, SendWr, Sge, SgeList, WcStatus};
 
@@ -8,57 +8,58 @@ use crate::config::Policy;
 use crate::evidence::{Completed, Contradiction, Evidence, InFlight, Kind, Verdict, judge};
 use crate::recovery_plan::{Case, Plan, plan_baseline, plan_exact};
 
-/// The old value of a recovered atomic, for the local memory that the work request names.
+/// The old value of a recovered atomic, to be stored in the local memory that the work request names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RecoveredValue {
     /// The operation's sequence number.
     pub seq: u64,
-    /// The local memory.
+    /// The local memory that the work request names.
     pub at: Sge,
-    /// The value.
+    /// The old value.
     pub value: u64,
 }
 
-/// What a failover did with the operations in flight at this end.
+/// The statistics of the operations of this end that were in flight at a failover.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RecoveryStats {
-    /// Operations in flight on the old rail.
+    /// The number of operations that were in flight on the old rail.
     pub in_flight: u32,
-    /// Operations among them that the peer had executed before the failure.
+    /// The number of those that the peer had executed, under [`Policy::Exact`]. 0 under the baseline policies.
     pub executed: u32,
-    /// Operations among them that the peer had partly executed.
+    /// The number of operations in flight that the peer had executed in part, under [`Policy::Exact`].
     pub torn: u32,
-    /// Operations among them that no evidence decides.
+    /// The number of operations in flight that the evidence does not decide, under [`Policy::Exact`].
     pub ambiguous: u32,
-    /// Operations sent again, wholly or in part.
+    /// The number of operations in flight that are replayed, completely or in part.
     pub replayed: u32,
-    /// Operations that ended in an error, flushed ones included.
+    /// The number of operations in flight that ended in an error. This includes flushed operations.
     pub failed: u32,
-    /// Payload bytes of the operations in flight.
+    /// The number of payload bytes of the operations in flight.
     pub bytes_in_flight: u64,
-    /// Payload bytes sent again, or for a READ requested again.
+    /// The number of payload bytes that are sent again, or requested again in the case of a READ.
     pub bytes_replayed: u64,
-    /// Payload bytes of the next two-sided operation that earlier rails placed. It is a torn WRITE with immediate if this is not 0.
+    /// The number of payload bytes of the next two-sided operation that earlier rails placed. If it is not 0, that operation is a torn WRITE
+    /// with immediate.
     pub imm_bytes_kept: u32,
 }
 
-/// The facts about a failover that the ledger decides from.
+/// The facts about a failover on which the ledger bases the decision.
 #[derive(Clone, Copy, Debug)]
 pub struct RecoveryInput<'a> {
     /// The policy of the vQP.
     pub policy: Policy,
     /// The peer's evidence.
     pub evidence: &'a Evidence,
-    /// Whether the local NIC was alive when it was fenced, so everything that it received is in memory.
+    /// Whether the local NIC was alive when it was fenced. If so, all data that it received is in memory.
     pub local_placed: bool,
-    /// Whether the peer's NIC of the old rail acknowledges only what is in memory.
+    /// Whether the peer's NIC of the old rail acknowledges data only after the data is in memory.
     pub acks_after_placement: bool,
     /// The first PSN of the new rail.
     pub first_psn: Psn,
 }
 
 impl Ledger {
-    /// The operations in flight with their indices, in posting order.
+    /// Returns the operations in flight with their indices in `ops`, in posting order.
     fn in_flight(&self) -> Vec<(usize, InFlight)> {
         let posted = self.ops.iter().enumerate().filter(|(_, op)| op.state == State::InFlight);
         posted
@@ -68,11 +69,11 @@ impl Ledger {
             .collect()
     }
 
-    /// Decides every operation in flight and prepares the replay on the new rail. Appends the old values of recovered atomics to
-    /// `values`. The caller has popped all completions.
+    /// Decides every operation in flight and prepares the replay on the new rail. Appends the old values of recovered atomics to `values`. The
+    /// caller must have popped all completions.
     ///
     /// # Errors
-    /// A contradiction in the evidence. The ledger is unchanged then.
+    /// A contradiction in the evidence. In this case the ledger is unchanged.
     pub fn decide(
         &mut self,
         input: &RecoveryInput<'_>,
@@ -115,7 +116,7 @@ impl Ledger {
                 op.resolution = Resolution::Recovered;
             }
         }
-        // The peer's first receive on the new rail reports the bytes that earlier rails placed as well.
+        // The peer adds these bytes to the length of its first receive on the new rail.
         let first = self.ops.iter().find(|op| op.state == State::Pending && op.kind.is_two_sided());
         stats.imm_bytes_kept = first.map_or(0, |op| op.skipped as u32);
         self.restart(input.first_psn);
@@ -147,6 +148,7 @@ impl Ledger {
         stats
     }
 
+    /// Changes the operation at `index` according to its plan.
     fn apply(&mut self, index: usize, plan: Plan, values: &mut Vec<RecoveredValue>) {
         let mtu = self.mtu.bytes() as u64;
         let op = &mut self.ops[index];
@@ -181,7 +183,7 @@ impl Ledger {
         }
     }
 
-    /// Begins an epoch on a rail whose first packet has the PSN `psn`.
+    /// Resets the state of the old rail, and begins an epoch on a rail whose first packet has the PSN `psn`.
     fn restart(&mut self, psn: Psn) {
         self.next_psn = psn;
         self.completed = Completed::default();
@@ -195,7 +197,7 @@ impl Ledger {
     }
 }
 
-/// Cuts the first `bytes` off a WRITE.
+/// Removes the first `bytes` bytes from a WRITE, at both its remote address and its data.
 fn cut_front(wr: &mut SendWr, bytes: u64) {
     match &mut wr.op {
         SendOp::Write(r) | SendOp::WriteWithImm(r, _) => r.addr = r.addr.wrapping_add(bytes),
@@ -206,11 +208,11 @@ fn cut_front(wr: &mut SendWr, bytes: u64) {
             data.drain(..(bytes as usize).min(data.len()));
         }
         Data::Sges(list) => {
-            let mut left = bytes;
+            let mut uncut = bytes;
             let mut rest = SgeList::new();
             for sge in list.iter() {
-                let cut = left.min(u64::from(sge.len));
-                left -= cut;
+                let cut = uncut.min(u64::from(sge.len));
+                uncut -= cut;
                 if cut < u64::from(sge.len) {
                     rest.push(Sge { addr: sge.addr + cut, len: sge.len - cut as u32, key: sge.key });
                 }

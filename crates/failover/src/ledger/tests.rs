@@ -24,7 +24,7 @@ fn post_all(ledger: &mut Ledger) {
     while ledger.next_posting().is_some() {}
 }
 
-/// The evidence of a responder that executed this number of packets.
+/// Returns the evidence of a responder that executed this number of packets.
 fn executed(packets: u32) -> Evidence {
     Evidence { psn: Some(Psn::new(FIRST_PSN).add(packets)), ..Evidence::default() }
 }
@@ -49,7 +49,7 @@ fn write_imm_torn_twice_reports_the_bytes_of_all_earlier_rails() {
     post_all(&mut ledger);
     assert_eq!(decide(&mut ledger, &executed(3)).imm_bytes_kept, 512 + 768);
     post_all(&mut ledger);
-    // The third rail executed nothing of it; the bytes of the first two still count.
+    // The third rail executed no part of the WRITE. The bytes that the first two rails placed still count.
     let stats = decide(&mut ledger, &executed(0));
     assert_eq!((stats.imm_bytes_kept, stats.bytes_replayed), (1280, 720));
 }
@@ -60,7 +60,7 @@ fn write_torn_on_an_earlier_rail_is_never_flushed() {
     ledger.push(write(false, 2000), WritePolicy::Strict).unwrap();
     post_all(&mut ledger);
     decide(&mut ledger, &executed(2));
-    // The vQP closes before it posts the rest again. The error stands for any reason.
+    // The vQP closes before it posts the rest. `ValueLost` is only an example of an error.
     ledger.abandon(UnresolvedError::ValueLost);
     assert_eq!(ledger.pop().map(|c| c.outcome), Some(Outcome::Unresolved(UnresolvedError::ValueLost)));
 }
@@ -75,7 +75,7 @@ fn write_repeated_without_evidence_is_never_flushed() {
     assert!(ledger.pop().is_some_and(|c| c.outcome == Outcome::Success));
     ledger.push(write(false, 8), WritePolicy::Repeatable).unwrap();
     post_all(&mut ledger);
-    // Without evidence the strict WRITE is indeterminate, and so is the repeatable one behind it.
+    // Without evidence, the strict WRITE ends in `Indeterminate`, and so does the repeatable WRITE after it.
     decide(&mut ledger, &Evidence::default());
     let outcomes: Vec<_> = core::iter::from_fn(|| ledger.pop()).map(|c| c.outcome).collect();
     assert_eq!(outcomes, [Outcome::Unresolved(UnresolvedError::Indeterminate); 2]);
@@ -83,7 +83,7 @@ fn write_repeated_without_evidence_is_never_flushed() {
 
 #[test]
 fn remote_error_flushes_and_local_error_leaves_later_operations_unresolved() {
-    for (status, behind) in [
+    for (status, later_outcome) in [
         (WcStatus::RemoteAccess, Outcome::Failed(WcStatus::Flushed)),
         (WcStatus::LocalProtection, Outcome::Unresolved(UnresolvedError::Indeterminate)),
     ] {
@@ -92,6 +92,6 @@ fn remote_error_flushes_and_local_error_leaves_later_operations_unresolved() {
         post_all(&mut ledger);
         ledger.fail(1, status, UnresolvedError::Indeterminate);
         let outcomes: Vec<_> = core::iter::from_fn(|| ledger.pop()).map(|c| c.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Success, Outcome::Failed(status), behind]);
+        assert_eq!(outcomes, [Outcome::Success, Outcome::Failed(status), later_outcome]);
     }
 }

@@ -1,4 +1,4 @@
-//! Two negotiating ends whose rails fail and recover many times, over a network that delivers messages of earlier moves late.
+//! Tests of two negotiating ends whose rails fail and recover many times. The network may deliver messages of earlier moves late.
 
 use super::tests::Xorshift;
 use super::*;
@@ -9,12 +9,14 @@ const RAILS: usize = 3;
 
 struct End {
     negotiation: RailNegotiation,
-    /// The evidence that this end gave, by move. Each is different.
+    /// The evidence that this end collected in each move. All are different.
     evidence_given: Vec<Evidence>,
+    /// Whether a fence is in progress.
     fencing: bool,
     /// The ballot and the new rail of each move.
     moves: Vec<(Ballot, usize)>,
-    /// By rail: the ballot for which the queue pair was made, and whether it is connected to the peer's for the same ballot.
+    /// For each rail, the ballot for which the queue pair was created (`None` for the first queue pair), and whether it is connected to the
+    /// peer's queue pair for the same ballot.
     qps: [(Option<Ballot>, bool); RAILS],
     closed: Option<CloseReason>,
 }
@@ -23,9 +25,9 @@ struct Net {
     rng: Xorshift,
     now: Time,
     ends: [End; 2],
-    /// Messages in transit, by receiver, with the rail that carries them.
+    /// The messages in transit to each end, with the rails that carry them.
     in_transit: [Vec<(usize, Message)>; 2],
-    /// Links that are up, by end and rail.
+    /// Whether the link is up, for each end and rail.
     link_up: [[bool; RAILS]; 2],
 }
 
@@ -48,7 +50,7 @@ impl Net {
         }
     }
 
-    /// Sends a message on a rail whose links are up: it may arrive twice, much later, or never.
+    /// Sends a message of end `i` on a rail, if both links of the rail are up. The message may arrive twice, much later, or never.
     fn send(&mut self, i: usize, rail: usize, message: &Message) {
         if self.link_up[0][rail] && self.link_up[1][rail] {
             for _ in 0..[1, 1, 1, 2, 0][self.rng.below(5) as usize] {
@@ -100,7 +102,8 @@ impl Net {
         }
     }
 
-    /// Makes and connects the new queue pairs of rails that were left, as `vqp::rail_rejoin` does.
+    /// Creates and connects the new queue pair of end `i` on a rail that was left, as `vqp::rail_rejoin` does. `message` is the peer's message
+    /// that arrived, or `None` for a probe.
     fn exchange_qp(&mut self, i: usize, rail: usize, message: Option<(Ballot, NewQp)>) {
         let now = self.now;
         let end = &mut self.ends[i];
@@ -165,7 +168,7 @@ impl Net {
         self.run_actions(i);
     }
 
-    /// Takes a link down or up again, or fails the active queue pair.
+    /// Takes a random link down or up, or fails the active queue pair of a random end.
     fn inject_fault(&mut self) {
         let (i, rail) = (self.rng.below(2) as usize, self.rng.below(RAILS as u64) as usize);
         let negotiation = &mut self.ends[i].negotiation;
@@ -188,7 +191,7 @@ impl Net {
 
 #[test]
 fn flapping_rails_never_separate_the_two_ends() {
-    let mut most = 0;
+    let mut max_moves = 0;
     for seed in 1..1000 {
         let mut net = Net::new(seed);
         let max_steps = 5 << net.rng.below(8);
@@ -228,7 +231,7 @@ fn flapping_rails_never_separate_the_two_ends() {
             b.negotiation
         );
         assert_eq!((a.closed, b.closed), (None, None), "seed {seed}");
-        most = most.max(a.moves.len());
+        max_moves = max_moves.max(a.moves.len());
     }
-    assert!(most > 10, "{most} moves at most");
+    assert!(max_moves > 10, "no seed made more than {max_moves} moves");
 }

@@ -1,4 +1,4 @@
-//! Two negotiating ends over a network that loses, duplicates and reorders messages.
+//! Tests of two negotiating ends over a network that loses, duplicates and reorders messages.
 
 use super::*;
 use mitra_verbs::Psn;
@@ -17,7 +17,7 @@ impl Xorshift {
 
 struct End {
     negotiation: RailNegotiation,
-    /// The evidence that this end gives, the same for every ballot.
+    /// The evidence that this end collects, the same for every ballot.
     local_evidence: Evidence,
     fencing: bool,
     fenced: bool,
@@ -29,7 +29,7 @@ struct Net {
     rng: Xorshift,
     now: Time,
     ends: [End; 2],
-    /// Messages in transit, by receiver.
+    /// The messages in transit to each end.
     in_transit: [Vec<Message>; 2],
 }
 
@@ -128,7 +128,7 @@ fn both_ends_move_by_the_same_ballot_despite_loss_duplication_and_reordering() {
             for _ in 0..net.rng.below(30) {
                 net.step();
             }
-            // The other end may detect the failure too, at some later time.
+            // In half of the runs, the other end detects the failure too, at a later time.
             if net.rng.below(2) == 0 {
                 net.ends[1 - first].negotiation.rail_failed(net.now, 0, true);
                 net.run_actions(1 - first);
@@ -176,7 +176,7 @@ fn both_ends_close_without_a_usable_rail() {
     }
 }
 
-/// Both ends propose. One declines the other's ballot for a rail that it can use a little later.
+/// Both ends propose rail 1. End 0 cannot use it and may decline end 1's ballot; a little later it can use the rail.
 #[test]
 fn two_ends_that_propose_and_decline_do_not_deadlock() {
     for seed in 1..500 {
@@ -198,8 +198,8 @@ fn two_ends_that_propose_and_decline_do_not_deadlock() {
     }
 }
 
-/// The proposer has sent its evidence for the declined ballot and has gone on to another one. An end that accepted the first ballot later
-/// would move alone.
+/// The proposer may have sent its evidence for the declined ballot and then proposed another one. If an end accepted the declined ballot
+/// later, it would move alone.
 #[test]
 fn declined_ballot_stays_declined() {
     let retry = Duration::from_millis(1);
@@ -260,7 +260,7 @@ fn old_ballot_changes_nothing() {
     assert_eq!(net.ends[0].negotiation, before);
 }
 
-/// An end that has moved to rail 1 and lacks the Resume of its peer.
+/// Returns an end that has moved to rail 1 and has not received the peer's Resume, and the ballot of the move.
 fn moved_unconfirmed() -> (RailNegotiation, Ballot) {
     let retry = Duration::from_millis(1);
     let mut a = RailNegotiation::new(Role::Zero, 3, retry, Duration::from_secs(5));

@@ -11,11 +11,11 @@ use super::Undo;
 use crate::control_message::MAX_LEN;
 use crate::domain::LocalNic;
 
-/// Receives posted for control messages.
+/// The number of receives posted for control messages.
 const RECVS: u32 = 32;
-/// The bytes that the GRH takes up in front of a UD payload (`ibv_post_recv(3)`).
+/// The length of the GRH that precedes the payload in a receive buffer of a UD queue pair, in bytes (`ibv_post_recv(3)`).
 const GRH_LEN: usize = 40;
-/// The bytes of a receive buffer, a multiple of 8.
+/// The length of a receive buffer, in bytes, rounded up to a multiple of 8.
 const SLOT_LEN: usize = (GRH_LEN + MAX_LEN).next_multiple_of(8);
 
 #[derive(Debug)]
@@ -23,7 +23,9 @@ pub(super) struct ControlQp {
     cq: CqId,
     qpn: Qpn,
     qkey: u32,
+    /// The peer's control queue pair. `None` until this one is connected.
     destination: Option<UdDestination>,
+    /// The receive buffers.
     memory: Arc<Buffer>,
     mr: Mr,
     ah: Option<AhId>,
@@ -64,7 +66,7 @@ impl ControlQp {
         self.qkey
     }
 
-    /// Readies the queue pair, posts its receives and addresses the peer's control queue pair.
+    /// Moves the queue pair to RTS, posts its receives, and sets the peer's control queue pair as the destination.
     pub(super) fn connect(&mut self, nic: &LocalNic, gid: Gid, qpn: Qpn, qkey: u32) -> Result<()> {
         let p = &nic.provider;
         let init = QpAttr { pkey_index: Some(0), port: Some(1), ..QpAttr::to(QpState::Init) };
@@ -80,14 +82,15 @@ impl ControlQp {
         Ok(())
     }
 
-    /// Sends a control message. A full queue or a failed NIC loses it as a network may; the negotiation sends it again.
+    /// Sends a control message. The message is lost if the queue is full or the NIC has failed, as it may be lost in the network. The
+    /// negotiation repeats the messages that need an answer.
     pub(super) fn send(&self, p: &dyn Provider, bytes: &[u8]) {
         let Some(destination) = self.destination else { return };
         let wr = SendWr::new(u64::MAX, SendOp::Send, Data::inline(bytes)).to(destination);
         let _ = p.post_send(self.qpn, &[wr]);
     }
 
-    /// Passes each received datagram to `handle` and posts its buffer again. `wcs` is scratch memory.
+    /// Passes each received datagram to `handle` and posts its buffer again. `wcs` is a buffer for completions; its contents are replaced.
     pub(super) fn poll(
         &self,
         p: &dyn Provider,
@@ -114,7 +117,7 @@ impl ControlQp {
         p.post_recv(self.qpn, &[RecvWr::new(slot, sge)]).map_err(|e| e.error)
     }
 
-    /// The calls that remove the queue pair and its objects from the NIC, in order.
+    /// Returns the calls that destroy the queue pair and its other objects on the NIC, in order.
     pub(super) fn destroy_steps(&self) -> [Undo; 4] {
         let (qpn, cq, ah, mr) = (self.qpn, self.cq, self.ah, self.mr.id);
         [

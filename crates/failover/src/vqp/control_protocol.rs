@@ -5,18 +5,22 @@ use crate::config::Config;
 use crate::control_message::{MAX_LEN, Message};
 use crate::negotiation::RailNegotiation;
 
-/// The control connection to the peer: the identities of both ends, and the negotiation between them.
+/// This end of the control protocol: the identities of both ends, and the rail negotiation.
 #[derive(Debug)]
 pub(super) struct ControlProtocol {
+    /// The role of this end.
     role: Role,
+    /// The cookie that messages to this end must contain.
     local_cookie: u64,
+    /// The cookie that messages to the peer must contain.
     peer_cookie: u64,
     negotiation: RailNegotiation,
-    /// Datagrams that were malformed or not of this vQP's peer.
+    /// The number of datagrams that were malformed or did not come from the peer.
     rejected: u64,
 }
 
 impl ControlProtocol {
+    /// Derives the roles of the ends from their cookies.
     pub(super) fn new(local_cookie: u64, peer_cookie: u64, rails: usize, config: &Config) -> ControlProtocol {
         let role = if local_cookie < peer_cookie { Role::Zero } else { Role::One };
         let negotiation =
@@ -38,13 +42,14 @@ impl ControlProtocol {
         message.encode(self.role, self.peer_cookie)
     }
 
-    /// Decodes a datagram from the peer; counts it and returns `None` if it is not one.
+    /// Decodes a datagram. If it is malformed or not from the peer, increments the count of rejected datagrams and returns `None`.
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Option<Message> {
         let message = Message::decode(bytes, self.role.peer(), self.local_cookie);
         self.rejected += u64::from(message.is_err());
         message.ok()
     }
 
+    /// The number of datagrams that [`ControlProtocol::decode`] has rejected.
     pub(super) fn rejected(&self) -> u64 {
         self.rejected
     }

@@ -17,14 +17,14 @@ use crate::vqp::rail_set::RailSet;
 use crate::vqp::receive_queue::ReceiveQueue;
 use crate::vqp::send_queue::{PostFailure, SendQueue};
 
-/// The path of requests and completions between the application and the rails. It does not know whether a failover is in progress.
+/// The path of requests and completions between the application and the rails. Its state does not include the progress of a failover.
 #[derive(Debug)]
 pub(super) struct Datapath {
     domain: Arc<Domain>,
     rails: RailSet,
     send: SendQueue,
     recv: ReceiveQueue,
-    /// The log that the peer writes about its own operations.
+    /// The completion log in this end's memory, into which the peer writes entries for its own operations.
     log: Option<CompletionLog>,
     /// Completions for the application.
     ready: VecDeque<Completion>,
@@ -34,7 +34,7 @@ impl Datapath {
     /// Creates the rails and queues, unconnected.
     ///
     /// # Errors
-    /// As [`VirtualQp::new`](crate::VirtualQp::new).
+    /// The errors of [`VirtualQp::new`](crate::VirtualQp::new).
     pub(super) fn new(domain: Arc<Domain>, config: Config, secret: u64) -> Result<Datapath> {
         let limits = domain.limits();
         let wrs_per_op = if config.completion_log { 2 } else { 1 };
@@ -109,7 +109,7 @@ impl Datapath {
         self.rails.now()
     }
 
-    /// The parameters of the connection for the peer.
+    /// Returns the connection parameters that the peer needs.
     pub(super) fn connect_info(&self, cookie: u64) -> Result<ConnectInfo> {
         let config = self.config();
         Ok(ConnectInfo {
@@ -122,7 +122,7 @@ impl Datapath {
         })
     }
 
-    /// Connects every rail up to RTR.
+    /// Connects every rail to the peer and moves its queue pair to RTR.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the ends' configurations do not match; any error of a NIC.
@@ -132,9 +132,9 @@ impl Datapath {
         peer: &ConnectInfo,
         min_rnr_timer: RnrTimer,
     ) -> Result<()> {
-        let least_log = (completion_log::slots(self.config().send_wrs) * 8) as u64;
+        let min_log_bytes = (completion_log::slots(self.config().send_wrs) * 8) as u64;
         let log_fits = |r: &RemoteRegion| {
-            r.len() >= least_log && r.len().is_multiple_of(8) && r.rail_count() == peer.rails.len()
+            r.len() >= min_log_bytes && r.len().is_multiple_of(8) && r.rail_count() == peer.rails.len()
         };
         let mismatches = [
             (peer.rails.len() != local.rails.len(), "the two ends have different numbers of rails"),
@@ -158,7 +158,7 @@ impl Datapath {
         Ok(())
     }
 
-    /// Checks a send and enters it in the ledger. The caller has checked that the vQP is open.
+    /// Checks a send and appends it to the ledger. The caller has checked that the vQP is open.
     #[inline]
     pub(super) fn push_send(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
         let rails = &self.rails;
@@ -169,7 +169,7 @@ impl Datapath {
         })
     }
 
-    /// Checks a send without its remote key.
+    /// Checks a send, except for its remote key. See [`SendQueue::check`].
     pub(super) fn check_send(&mut self, wr: &SendWr) -> Result<()> {
         self.send.check(wr, &self.domain)
     }
@@ -183,7 +183,7 @@ impl Datapath {
         self.recv.push(wr, &self.domain)
     }
 
-    /// Posts a burst of pending sends on `rail`.
+    /// Posts pending sends on `rail`, at most one burst. See [`SendQueue::post`].
     #[inline]
     pub(super) fn post_sends(&mut self, rail: usize, epoch: u16) -> Result<(), PostFailure> {
         let log = self.rails.config().completion_log;
@@ -193,7 +193,7 @@ impl Datapath {
     /// Posts the receives on the rail of the receive queue.
     ///
     /// # Errors
-    /// A receive failed, and the vQP must close now.
+    /// A receive has failed, and the caller must close the vQP.
     pub(super) fn post_recvs(&mut self) -> Result<()> {
         let rail = self.rails.get(self.recv.rail());
         self.recv.post(rail, &self.domain, &mut self.ready)
@@ -209,7 +209,7 @@ impl Datapath {
         }
     }
 
-    /// Moves the completions of sends that are due to the application's queue.
+    /// Moves the completions of ended sends to `ready`.
     #[inline]
     pub(super) fn take_send_completions(&mut self) {
         self.send.take_completions(&mut self.ready);
@@ -220,18 +220,18 @@ impl Datapath {
         self.recv.release_held(partial_imm_bytes, &mut self.ready);
     }
 
-    /// Ends every send because the vQP closed.
+    /// Ends every send because the vQP has closed. The completions go to `ready`.
     pub(super) fn abandon_sends(&mut self, error: UnresolvedError) {
         self.send.abandon(error, &mut self.ready);
     }
 
-    /// Ends every receive because the vQP closed.
+    /// Ends every receive because the vQP has closed. The completions go to `ready`.
     pub(super) fn flush_recvs(&mut self) {
         self.release_held_recvs(None);
         self.recv.flush(&mut self.ready);
     }
 
-    /// Collects the evidence of what this end executed for the peer on the fenced `rail` in `epoch`.
+    /// Returns the evidence of the operations that this end executed for the peer on the fenced `rail` in `epoch`.
     pub(super) fn collect_evidence(&self, rail: usize, epoch: u16, nic_alive: bool) -> Evidence {
         let mut evidence = Evidence { received: self.recv.received_in_epoch(), ..Evidence::default() };
         if self.config().policy == Policy::Exact {
@@ -249,7 +249,7 @@ impl Datapath {
     }
 
     /// Decides the operations in flight on the rail `old` from the peer's evidence, and prepares their replay on the rail `new`.
-    /// `local_placed` and the result are those of [`RecoveryInput`] and [`SendQueue::decide`].
+    /// For `local_placed`, see [`RecoveryInput`]; for the result, see [`SendQueue::decide`].
     ///
     /// # Errors
     /// A contradiction in the evidence.
@@ -271,7 +271,7 @@ impl Datapath {
         self.send.decide(&input, &self.domain)
     }
 
-    /// Appends the completions for the application to `out` and returns how many there are.
+    /// Moves the completions for the application from `ready` to `out`, and returns their number.
     #[inline]
     pub(super) fn drain_completions(&mut self, out: &mut Vec<Completion>) -> usize {
         let n = self.ready.len();
@@ -281,7 +281,7 @@ impl Datapath {
         n
     }
 
-    /// Removes everything from the NICs.
+    /// Destroys the vQP's objects on the NICs.
     pub(super) fn destroy(&self) -> Result<()> {
         let rails = self.rails.destroy(&self.domain);
         rails.and(self.log.as_ref().map_or(Ok(()), |log| self.domain.deregister(log.mr())))

@@ -12,17 +12,17 @@ pub struct FailoverReport {
     pub from: usize,
     /// The new rail.
     pub to: usize,
-    /// The detector that reported the failure.
+    /// The detector that reported the failure first.
     pub cause: Cause,
-    /// What became of the operations in flight at this end.
+    /// The statistics of the operations in flight at this end.
     pub stats: RecoveryStats,
-    /// The time at which this end learned of the failure.
+    /// The time at which this end detected the failure, or learned of it from the peer.
     pub detected_at: Time,
-    /// The time at which this end's fence was confirmed.
+    /// The time at which this end's fence was done.
     pub fenced_at: Time,
-    /// The time at which this end had decided every operation and the replay began.
+    /// The time at which this end had decided every operation in flight. The replay begins then.
     pub decided_at: Time,
-    /// The time at which the last operation that was in flight had completed.
+    /// The time at which the last operation that was in flight had completed. `None` until then.
     pub completed_at: Option<Time>,
 }
 
@@ -31,7 +31,7 @@ pub struct FailoverReport {
 pub(super) struct ReportRecorder {
     current: Option<FailoverReport>,
     last: Option<FailoverReport>,
-    /// The last failover completes when the operations below this sequence number have.
+    /// The last failover is complete when all operations with lower sequence numbers are complete.
     completes_below_seq: u64,
 }
 
@@ -46,7 +46,7 @@ impl ReportRecorder {
         self.current.is_some()
     }
 
-    /// Starts a report, unless one is in progress.
+    /// Starts a report of the failure of `rail`, unless a report is in progress.
     pub(super) fn on_detected(&mut self, rail: usize, cause: Cause, now: Time) {
         self.current.get_or_insert(FailoverReport {
             epoch: 0,
@@ -72,7 +72,8 @@ impl ReportRecorder {
         }
     }
 
-    /// Makes the report in progress the last one. The failover completes with all operations below `next_seq`.
+    /// Completes the report in progress, except for `completed_at`, and stores it as the last one. `next_seq` is the sequence number after the
+    /// last operation that the failover must complete.
     pub(super) fn on_decided(
         &mut self,
         now: Time,
@@ -87,7 +88,8 @@ impl ReportRecorder {
         }
     }
 
-    /// Records the completion of the last failover, once the oldest outstanding operation is `first_seq`.
+    /// Records progress of the send queue: `first_seq` is the sequence number of the oldest outstanding operation. Completes the last failover
+    /// if all its operations are complete.
     #[inline]
     pub(super) fn on_progress(&mut self, first_seq: u64, now: impl FnOnce() -> Time) {
         if let Some(last) = &mut self.last

@@ -1,7 +1,8 @@
 //! The fence of this end: it makes sure that the old rail executes nothing more before the evidence is read.
 //!
-//! The queue pair goes to ERR, and a marker is posted behind everything in each of its queues. Both queues flush in order, so once both
-//! markers have come back, every earlier completion was polled. A NIC that does not answer or does not drain is reset.
+//! The fence moves the queue pair to ERR and posts a marker to each of its two queues, after all other requests. Each queue is flushed in
+//! order, so when the completions of both markers have been polled, all earlier completions have been polled too. A NIC that does not answer,
+//! or does not flush the queues in time, is reset.
 
 use core::time::Duration;
 
@@ -10,13 +11,13 @@ use mitra_verbs::{Data, RecvWr, SendOp, SendWr, SgeList, Time};
 use crate::rail::Rail;
 use crate::vqp::wr_id_flags;
 
-/// The time that a device may take to drain a queue pair in ERR.
+/// The time that a NIC may take to flush the queues of a queue pair in ERR.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
-/// The number of polls without a completion, after [`DRAIN_TIMEOUT`], before the NIC is reset. Time alone does not show that the device
-/// stalled: this process may not have run.
+/// The number of polls without a completion after [`DRAIN_TIMEOUT`] at which the NIC is reset. The time alone does not show that the NIC has
+/// stalled, because this process may not have run.
 const MAX_EMPTY_POLLS: u32 = 100;
 
-/// The marker in one of the two queues.
+/// The state of the marker of one queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Marker {
     /// The marker is not posted yet; the queue may be full.
@@ -37,7 +38,7 @@ enum State {
         /// Polls without a completion since the deadline.
         empty_polls: u32,
     },
-    /// No marker can come back, since the NIC is dead or the vQP does not fence. Completions are polled until none is left.
+    /// No markers are used, because the NIC was reset or the vQP does not fence. Completions are polled until a poll finds none.
     Emptying {
         nic_alive: bool,
     },
@@ -53,7 +54,7 @@ pub(super) enum FenceStep {
     Pending,
     /// The queue pair is drained: the caller calls [`Fence::finish`].
     Drained,
-    /// The NIC does not answer or does not drain: the caller calls [`Fence::reset_nic`].
+    /// The NIC does not answer or does not flush the queues: the caller calls [`Fence::reset_nic`].
     Reset,
 }
 
@@ -77,7 +78,7 @@ impl Fence {
         matches!(self.0, State::Done { .. })
     }
 
-    /// Returns whether the fence is done and the NIC was alive: it has placed everything that it received, and can be read.
+    /// Returns whether the fence is done and the NIC was alive. Such a NIC has placed all data that it received.
     pub(super) fn is_done_with_live_nic(&self) -> bool {
         self.0 == State::Done { nic_alive: true }
     }
@@ -93,12 +94,12 @@ impl Fence {
         self.drive(rail, now)
     }
 
-    /// Starts a move without a fence, for baselines and demonstrations.
+    /// Skips the fence, for the baseline policies and demonstrations: only the completion queue is emptied.
     pub(super) fn skip(&mut self) {
         self.0 = State::Emptying { nic_alive: true };
     }
 
-    /// Resets the NIC of `rail`, which ends everything that it does for any queue pair. Returns false if the NIC does not confirm.
+    /// Resets the NIC of `rail`, which destroys all queue pairs of the NIC. Returns false if the NIC does not confirm the reset.
     pub(super) fn reset_nic(&mut self, rail: &Rail) -> bool {
         let confirmed = rail.provider().reset().is_ok();
         if confirmed {
@@ -107,8 +108,8 @@ impl Fence {
         confirmed
     }
 
-    /// Posts the markers and checks whether they have come back. A queue that is full has room for its marker once its flushed requests
-    /// were polled.
+    /// Posts the markers that are not posted yet, and returns the next step. A marker does not fit into a full queue until completions of
+    /// flushed requests have been polled.
     pub(super) fn drive(&mut self, rail: &Rail, now: Time) -> FenceStep {
         let State::Draining { send, recv, deadline, empty_polls } = &mut self.0 else {
             return FenceStep::Pending;
@@ -143,7 +144,8 @@ impl Fence {
         }
     }
 
-    /// Records a poll that found no completion. Returns whether the NIC is alive if that finishes the fence; [`Fence::finish`] is due then.
+    /// Records a poll that found no completion. Returns `None` if the fence is not done by that. Otherwise returns whether the NIC is alive,
+    /// and the caller calls [`Fence::finish`].
     #[inline]
     pub(super) fn on_empty_poll(&mut self) -> Option<bool> {
         match &mut self.0 {

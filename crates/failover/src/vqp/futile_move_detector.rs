@@ -2,32 +2,35 @@ use core::time::Duration;
 
 use mitra_verbs::Time;
 
-/// Detects rails that carry control messages and no data, between which the vQP would move forever. Their path has a smaller MTU than
-/// their ports, or a packet filter.
+/// Detects rails that carry control messages but no data. Without the detector, the vQP would move between such rails forever. The cause
+/// may be a path with a smaller MTU than the ports have, or a packet filter.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct FutileMoveDetector {
-    /// [`Ledger::progress`](crate::ledger::Ledger::progress) at the failures counted.
-    position: (u64, u64),
+    /// The value of [`Ledger::progress`](crate::ledger::Ledger::progress) at each of the counted failures.
+    progress: (u64, u64),
+    /// The time of the first counted failure.
     first_failure: Time,
+    /// The time of the last counted failure.
     last_failure: Time,
-    /// Failures at `position`.
+    /// The number of failures in a row without progress.
     failures: usize,
 }
 
 impl FutileMoveDetector {
-    /// Records that a request at `position` exhausted its retries. Returns whether the vQP has stalled: each of `rails` had more than one
-    /// chance, and `timeout` has passed since the first of these failures.
+    /// Records that a request exhausted its retries while the ledger's progress was `progress`. Returns whether moving is futile: without
+    /// progress, more than two failures per rail were counted, and at least `timeout` has passed since the first of them. `rails` is the
+    /// number of rails.
     pub(super) fn on_retries_exhausted(
         &mut self,
         now: Time,
-        position: (u64, u64),
+        progress: (u64, u64),
         rails: usize,
         timeout: Duration,
     ) -> bool {
-        // A rail that lasted for `timeout` before it failed has carried something, be it only RNR NAKs.
-        let is_first = self.failures == 0 || self.position != position;
+        // A rail that worked for `timeout` before it failed carried packets, even if these were only RNR NAKs. The count starts again.
+        let is_first = self.failures == 0 || self.progress != progress;
         if is_first || now.saturating_since(self.last_failure) >= timeout {
-            *self = FutileMoveDetector { position, first_failure: now, ..FutileMoveDetector::default() };
+            *self = FutileMoveDetector { progress, first_failure: now, ..FutileMoveDetector::default() };
         }
         (self.last_failure, self.failures) = (now, self.failures + 1);
         self.failures > 2 * rails && now.saturating_since(self.first_failure) >= timeout

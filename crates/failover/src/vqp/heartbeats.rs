@@ -10,6 +10,7 @@ use crate::vqp::recovery::Recovery;
 /// Sends heartbeats on every rail, and detects the peer's silence on the active one.
 #[derive(Debug)]
 pub(super) struct Heartbeats {
+    /// The time of the next heartbeats.
     next: Time,
     /// Whether any rail has carried a message from the peer. Before that, the peer may not have connected yet.
     peer_heard: bool,
@@ -20,23 +21,23 @@ impl Heartbeats {
         Heartbeats { next: Time::ZERO, peer_heard: false }
     }
 
-    /// Starts to send when the vQP is connected.
+    /// Makes the first heartbeats due. Called when the vQP is connected.
     pub(super) fn start(&mut self, now: Time) {
         self.next = now;
     }
 
-    /// Records a message from the peer.
+    /// Records that a message from the peer has arrived.
     pub(super) fn on_peer_heard(&mut self) {
         self.peer_heard = true;
     }
 
-    /// The time of the next heartbeat, if heartbeats are on.
+    /// The time of the next heartbeats. `None` if heartbeats are off or the vQP is not active.
     pub(super) fn next(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
         (dp.config().detector.max_missed_heartbeats > 0 && recovery.is_active()).then_some(self.next)
     }
 
     /// Sends the heartbeats that are due, and reports the active rail as failed if the peer is silent on it. `since_last_run` is the time
-    /// in which this end may have missed messages.
+    /// since the last maintenance run, in which this end has not read messages.
     pub(super) fn run(
         &mut self,
         now: Time,
@@ -50,7 +51,7 @@ impl Heartbeats {
         }
         let timeout = detector.heartbeat_interval * detector.max_missed_heartbeats;
         if since_last_run > timeout / 2 {
-            // This end did not run, so the silence does not show that the peer was silent.
+            // This end has not read messages for so long that the missing heartbeats do not show that the peer was silent.
             dp.rails_mut().note_all_heard(now);
         }
         if now >= self.next {

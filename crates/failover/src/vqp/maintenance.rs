@@ -1,4 +1,4 @@
-//! What the clock triggers: control messages, device events, heartbeats, probes of rails that the vQP left, and retries.
+//! Periodic work: reads control messages and device events, and sends heartbeats, probes of rails that the vQP left, and retries.
 
 use core::time::Duration;
 
@@ -11,11 +11,11 @@ use crate::vqp::maintenance_schedule::MaintenanceSchedule;
 use crate::vqp::rail_rejoin::RailRejoin;
 use crate::vqp::recovery::Recovery;
 
-/// One run in this many covers all rails and asks each NIC whether it is alive; the others cover only the active rail. Such a query is a
-/// system call on a software NIC.
+/// At least one run in this many is a full run. A full run covers all rails and queries each NIC whether it is alive; any other run covers
+/// only the active rail. The query costs a system call on a software NIC.
 const RUNS_PER_FULL_RUN: u32 = 4;
-/// A run also covers all rails if the last run was at least this long ago. Otherwise the peer of an end that rarely runs would wait for
-/// several of its runs.
+/// A run is also a full run if at least this time has passed since the last run. Otherwise the peer of an end that runs maintenance rarely
+/// would have to wait for several runs until its messages on standby rails are read.
 const FULL_RUN_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -23,6 +23,7 @@ pub(super) struct Maintenance {
     schedule: MaintenanceSchedule,
     heartbeats: Heartbeats,
     rail_rejoin: RailRejoin,
+    /// The number of runs of an open vQP.
     runs: u32,
     /// Completions of control messages. The list keeps its allocation.
     wcs: Vec<Wc>,
@@ -39,7 +40,7 @@ impl Maintenance {
         }
     }
 
-    /// Starts when the vQP is connected.
+    /// Starts the timers. Called when the vQP is connected.
     pub(super) fn start(&mut self, now: Time) {
         self.schedule.begin_maintenance(now);
         self.heartbeats.start(now);
@@ -65,13 +66,13 @@ impl Maintenance {
         [negotiation, heartbeat, probe].into_iter().flatten().min()
     }
 
-    /// As [`Maintenance::run`], from a poll.
+    /// Runs maintenance as [`Maintenance::run`] does, and records that a poll ran it.
     pub(super) fn run_from_poll(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
         self.schedule.on_maintenance_from_poll();
         self.run(recovery, dp);
     }
 
-    /// Handles control messages and device events, and everything that is due.
+    /// Handles control messages and device events, and runs the timers that have expired.
     pub(super) fn run(&mut self, recovery: &mut Recovery, dp: &mut Datapath) {
         let now = dp.now();
         let since_last_run = self.schedule.begin_maintenance(now);
@@ -97,10 +98,11 @@ impl Maintenance {
         recovery.handle_timeout(dp, now);
     }
 
+    /// Handles the control messages that have arrived on `rail`.
     fn poll_control(&mut self, rail: usize, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         let Some(control) = recovery.control_mut() else { return };
         let (mut heard, mut new_qp) = (false, None);
-        // An error is ignored: the NIC is dead, and its event reports that.
+        // An error means that the NIC is dead. `Recovery::check_device` detects that.
         let _ = dp.rails().get(rail).poll_control(&mut self.wcs, |bytes| {
             if let Some(message) = control.decode(bytes) {
                 heard = true;
@@ -115,7 +117,8 @@ impl Maintenance {
             self.heartbeats.on_peer_heard();
         }
         recovery.run_actions(dp);
-        // Only the last of several queue pair messages counts: it supersedes the earlier ones, and lost answers are asked for again.
+        // Of several messages about new queue pairs, only the last is handled, because it supersedes the others. The peer repeats a question
+        // that stays unanswered.
         if let Some((ballot, qp)) = new_qp {
             self.rail_rejoin.on_new_qp(now, rail, ballot, qp, recovery, dp);
         }

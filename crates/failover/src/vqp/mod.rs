@@ -4,13 +4,17 @@
 //!
 //! - `datapath`: the rails, the send queue with its ledger, the receive queue, and the completions for the application;
 //! - `recovery`: the negotiation with the peer, the fence, the failover report and the reason for closing;
-//! - `maintenance`: everything that the clock triggers: control messages, device events, heartbeats and probes of failed rails.
+//! - `maintenance`: all periodic work: control messages, device events, heartbeats and probes of the rails that the vQP left.
 //!
-//! A WRITE takes this way. [`VirtualQp::post_send`] checks it and enters it in the ledger (`send_queue`), which posts it on the active rail.
-//! The rail dies. The next poll finds an error completion; `recovery` reports the failure to the negotiation, whose actions it executes:
-//! fence the rail (`fence`), collect the evidence for the peer (`datapath`) and send it. `maintenance` receives the peer's evidence, and
-//! the negotiation asks for the decision: the ledger completes or replays the WRITE, and `recovery` posts the replay on the new rail. Its
-//! completion ends the failover report. Meanwhile `rail_rejoin` connects new queue pairs on the old rail for the next failover.
+//! For example, the active rail fails while a WRITE is in flight:
+//!
+//! 1. [`VirtualQp::post_send`] checks the WRITE and appends it to the ledger. `send_queue` posts it on the active rail, which fails.
+//! 2. The next poll finds an error completion. `recovery` reports the failure to the negotiation and executes the actions that the
+//!    negotiation requests: it fences the rail (`fence`), collects the evidence for the peer (`datapath`) and sends the evidence.
+//! 3. `maintenance` receives the peer's evidence, and the negotiation requests the decision. The ledger decides whether the WRITE has
+//!    completed or is to be replayed, and `recovery` posts the replay on the new rail.
+//! 4. The completion of the last operation that was in flight completes the failover report. Meanwhile `rail_rejoin` connects new queue
+//!    pairs on the old rail, so that a later failover can use it.
 
 mod control_protocol;
 mod datapath;

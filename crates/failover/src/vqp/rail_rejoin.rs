@@ -1,8 +1,9 @@
-//! New queue pairs on rails that the vQP left, so that it can move to them again. The negotiation's `rail_rejoin` module says which
-//! queue pairs belong together; this module makes and connects them.
+//! Replaces the queue pairs of rails that the vQP left, so that a later failover can use these rails. The negotiation's `rail_rejoin`
+//! module determines which two queue pairs are to be connected; this module creates and connects them.
 //!
-//! A port that is up again proves nothing about the path. The two ends exchange their new queue pairs over the rail itself, until each knows
-//! that the other's is connected. The vQP does not move then: the rail stands by until the active one fails.
+//! A port that is up does not prove that the path works. The two ends therefore exchange the parameters of their new queue pairs over the
+//! rail itself, until each end knows that the other end's queue pair is connected. The vQP does not move to the rail at that time: the
+//! rail is a standby rail until the active rail fails.
 
 use mitra_verbs::Time;
 
@@ -13,11 +14,12 @@ use crate::vqp::datapath::Datapath;
 use crate::vqp::rail_set::derive_secret;
 use crate::vqp::recovery::Recovery;
 
-/// The probes of rails that the vQP left.
+/// Probes the rails that the vQP left, and connects new queue pairs on those that work.
 #[derive(Debug)]
 pub(super) struct RailRejoin {
+    /// The earliest time of the next probes.
     next_probe: Time,
-    /// The secret from which the first PSNs are derived.
+    /// The secret from which the first PSNs of new queue pairs are derived.
     secret: u64,
 }
 
@@ -26,13 +28,14 @@ impl RailRejoin {
         RailRejoin { next_probe: Time::ZERO, secret }
     }
 
-    /// The time of the next probe, if a rail is to be probed.
+    /// The time of the next probe. `None` if no rail is to be probed.
     pub(super) fn next_probe(&self, recovery: &Recovery, dp: &Datapath) -> Option<Time> {
         let negotiation = recovery.control()?.negotiation();
         (0..dp.rails().len()).any(|rail| is_probed(rail, negotiation, dp)).then_some(self.next_probe)
     }
 
-    /// Makes the new queue pairs of rails that the vQP left and whose device is up, and asks the peer for its own.
+    /// Probes the rails that the vQP left, if a probe is due: on each of them whose device is up at this end, creates the new queue pair and
+    /// asks the peer for the parameters of its own.
     pub(super) fn probe(&mut self, now: Time, recovery: &mut Recovery, dp: &mut Datapath) {
         let Some(control) = recovery.control() else { return };
         let negotiation = control.negotiation();
@@ -49,7 +52,7 @@ impl RailRejoin {
         }
     }
 
-    /// Handles the peer's message about its new queue pair, which `rail` carried.
+    /// Handles the peer's message about its new queue pair. The message arrived on `rail`.
     pub(super) fn on_new_qp(
         &mut self,
         now: Time,
@@ -70,7 +73,7 @@ impl RailRejoin {
                 .rails_mut()
                 .with_rail(rail, |rail, config| rail.connect_replacement(peer_qp.qpn, peer_qp.psn, config));
             if connected.is_err() {
-                return; // the NIC has failed; its event follows
+                return; // the NIC has failed, and maintenance handles its event
             }
         }
         if let Some(control) = recovery.control_mut() {
@@ -85,8 +88,9 @@ impl RailRejoin {
         recovery.run_actions(dp);
     }
 
-    /// Makes the new queue pair of a rail, unless it exists. Returns the ballot by which the vQP left the rail, if the queue pair exists
-    /// now. Without a fence there is none: the old queue pair may still execute requests.
+    /// Creates the new queue pair of a rail, unless it exists. Returns the ballot by which the vQP left the rail, or `None` if the rail has
+    /// no new queue pair: the vQP has not left the rail, the NIC refused, or the vQP does not fence. Without a fence, the old queue pair may
+    /// still execute requests and must not be replaced.
     fn replace_qp(&self, rail: usize, recovery: &Recovery, dp: &mut Datapath) -> Option<Ballot> {
         let left_by = recovery.control()?.negotiation().left_by(rail)?;
         if !recovery.requires_fence(dp) {
@@ -96,21 +100,22 @@ impl RailRejoin {
             let secret = derive_secret(self.secret, u64::from(left_by.epoch) << 8 | rail as u64);
             let old = dp.rails().get(rail).qpn();
             let keep_number = old == dp.rails().qpn();
-            // The NIC may lack resources now and have some at the next probe.
+            // An error may be a temporary lack of resources. The next probe tries again.
             dp.rails_mut()
                 .with_rail(rail, |rail, config| rail.replace_qp(config, left_by, secret, keep_number))
                 .ok()?;
-            let _ = dp.domain().take_qp_error(rail, old); // discards the events of the removed queue pair
+            let _ = dp.domain().take_qp_error(rail, old); // discards the events of the old queue pair
         }
         Some(left_by)
     }
 }
 
+/// Returns whether `rail` is to be probed: the vQP left it, its new queue pairs are not connected, and its device is up at this end.
 fn is_probed(rail: usize, negotiation: &RailNegotiation, dp: &Datapath) -> bool {
     negotiation.awaits_new_qps(rail) && !dp.rails().is_down(rail)
 }
 
-/// Tells the peer about this end's new queue pair, over the rail itself.
+/// Sends the parameters of this end's new queue pair to the peer on the rail itself. `asks` requests an answer.
 fn send_new_qp(rail: usize, ballot: Ballot, asks: bool, recovery: &Recovery, dp: &Datapath) {
     let Some(control) = recovery.control() else { return };
     let this = dp.rails().get(rail);

@@ -6,14 +6,15 @@ use crate::domain::Domain;
 use crate::negotiation::CloseReason;
 use crate::rail::Rail;
 
-/// The rails of a vQP with the configuration of their queue pairs.
+/// The rails of a vQP, and the vQP's configuration.
 #[derive(Debug)]
 pub(super) struct RailSet {
     rails: Vec<Rail>,
     config: Config,
     /// Bit i: the port of rail i is down at this end, or its NIC is dead.
     down: u8,
-    /// The number of the vQP: that of the first queue pair of rail 0. Its rails' current queue pairs may have other numbers.
+    /// The queue pair number of the vQP: the number of the first queue pair of rail 0, or the number taken over from another vQP. The current
+    /// queue pairs of the rails may have other numbers.
     qpn: Qpn,
 }
 
@@ -40,7 +41,7 @@ impl RailSet {
         &self.config
     }
 
-    /// The number of the vQP.
+    /// The queue pair number of the vQP.
     pub(super) fn qpn(&self) -> Qpn {
         self.qpn
     }
@@ -64,21 +65,22 @@ impl RailSet {
         self.rails[0].provider().now()
     }
 
-    /// Returns whether this end's device of a rail is down.
+    /// Returns whether the port or the NIC of a rail is down at this end.
     pub(super) fn is_down(&self, rail: usize) -> bool {
         self.down & (1 << rail) != 0
     }
 
+    /// Records whether the port or the NIC of a rail is down at this end.
     pub(super) fn set_down(&mut self, rail: usize, down: bool) {
         self.down = (self.down & !(1 << rail)) | (u8::from(down) << rail);
     }
 
-    /// Returns whether the NIC of a rail answers.
+    /// Returns whether the NIC of a rail answers a query.
     pub(super) fn nic_answers(&self, rail: usize) -> bool {
         self.rails[rail].provider().query_port().is_ok()
     }
 
-    /// Connects every rail up to RTR.
+    /// Connects every rail to the peer and moves its queue pair to RTR.
     pub(super) fn connect(&mut self, peer: &[RailInfo], mtu: Mtu, min_rnr_timer: RnrTimer) -> Result<()> {
         let now = self.now();
         self.config.min_rnr_timer = min_rnr_timer;
@@ -89,7 +91,7 @@ impl RailSet {
         Ok(())
     }
 
-    /// Lets every rail send.
+    /// Moves the queue pair of every rail to RTS.
     pub(super) fn start_sending(&mut self, rnr_retry: u8) -> Result<()> {
         self.config.rnr_retry = rnr_retry;
         self.rails.iter_mut().try_for_each(|rail| rail.start_sending(&self.config))
@@ -114,13 +116,14 @@ impl RailSet {
         self.rails.iter_mut().for_each(|rail| rail.note_heard(now));
     }
 
-    /// Gives a rail and the configuration to `change`, which replaces or connects its queue pair.
+    /// Calls `change` with a rail and the configuration. `change` replaces or connects the queue pair of the rail.
     pub(super) fn with_rail<T>(&mut self, rail: usize, change: impl FnOnce(&mut Rail, &Config) -> T) -> T {
         change(&mut self.rails[rail], &self.config)
     }
 
-    /// Stops every rail of a vQP that closes for `reason`, so that no peer reaches this end's memory through it and no late response
-    /// arrives. Returns the reason to report: [`CloseReason::Unfenced`] if the NIC of the active rail neither answers nor resets.
+    /// Stops every rail, because the vQP closes for `reason`. Afterwards the peer cannot access memory through the rails, and no late response
+    /// arrives. Returns the reason to report: `reason`, or [`CloseReason::Unfenced`] if the NIC of the active rail can be neither stopped nor
+    /// reset.
     pub(super) fn stop_all(&self, active: usize, reason: CloseReason) -> CloseReason {
         let mut fenced = true;
         for (i, rail) in self.rails.iter().enumerate() {
@@ -132,14 +135,14 @@ impl RailSet {
         if fenced { reason } else { CloseReason::Unfenced }
     }
 
-    /// Hands the vQP's number over to another vQP's rails.
+    /// Transfers the vQP's queue pair number to the rails of another vQP.
     pub(super) fn transfer_qpn(&mut self, to: &mut RailSet) -> Result<()> {
         self.rails[0].transfer_qpn(&mut to.rails[0])?;
         to.qpn = self.qpn;
         Ok(())
     }
 
-    /// Removes every rail from its NIC.
+    /// Destroys the objects of every rail on its NIC. Returns the first error.
     pub(super) fn destroy(&self, domain: &Domain) -> Result<()> {
         let mut first = Ok(());
         for (i, rail) in self.rails.iter().enumerate() {
@@ -150,7 +153,7 @@ impl RailSet {
     }
 }
 
-/// Derives the `i`-th secret from one (the finalizer of SplitMix64).
+/// Derives the `i`-th secret from `secret` (the finalizer of SplitMix64).
 pub(super) fn derive_secret(secret: u64, i: u64) -> u64 {
     let mut z = secret.wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

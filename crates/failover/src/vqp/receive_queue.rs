@@ -9,25 +9,26 @@ use crate::key_translation::{self, LkeyCache};
 use crate::rail::{self, Rail};
 use crate::vqp::wr_id_flags;
 
-/// The receive queue. Its requests belong to the vQP: after a move they are posted on the new rail.
+/// The receive queue of a vQP. During a move, the outstanding receives are posted on the new rail.
 #[derive(Debug)]
 pub(super) struct ReceiveQueue {
+    /// The outstanding receives, oldest first.
     wrs: VecDeque<RecvWr>,
-    /// The number of requests, from the front of `wrs`, that are posted on `rail`.
+    /// The number of receives, from the front of `wrs`, that are posted on `rail`.
     posted: usize,
-    /// The active rail, or the new one of a move in progress.
+    /// The rail on which receives are posted: the active rail or, late in a move, the new rail.
     rail: usize,
-    /// Successful receives in this epoch.
+    /// The number of successful receives in this epoch.
     received_in_epoch: u64,
-    /// Successful receives since the vQP was made.
+    /// The number of successful receives since the vQP was created.
     received: u64,
-    /// After a move, the receives that wait for the peer's Resume. `None` if none has to wait.
+    /// The completions that wait for the peer's Resume, from a move on. `None` if completions do not wait.
     held: Option<VecDeque<Completion>>,
-    /// The number of payload bytes to add to the length of the first receive of this epoch: earlier rails placed them in memory, and the peer
-    /// does not send them again.
+    /// The number of bytes to add to the length of the next receive, if it is one of a WRITE with immediate. Earlier rails placed these bytes
+    /// in memory, and the peer does not send them again.
     partial_imm_bytes: u32,
     lkey_cache: LkeyCache,
-    /// The longest message that every rail takes, in bytes.
+    /// The length of the longest message that every rail accepts, in bytes.
     max_message: u64,
 }
 
@@ -56,7 +57,7 @@ impl ReceiveQueue {
         self.rail
     }
 
-    /// Successful receives in this epoch: the receiver record of the evidence.
+    /// The number of successful receives in this epoch, which is the receiver record of the evidence.
     pub(super) fn received_in_epoch(&self) -> u64 {
         self.received_in_epoch
     }
@@ -72,7 +73,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Moves the queue to another rail. Returns the old rail if receives are posted there.
+    /// Sets the rail on which receives are posted. Returns the old rail if it is another one and receives are posted there.
     pub(super) fn switch_rail(&mut self, rail: usize) -> Option<usize> {
         if self.rail == rail {
             return None;
@@ -86,11 +87,11 @@ impl ReceiveQueue {
         self.posted = 0;
     }
 
-    /// Posts the receives that the rail lacks.
+    /// Posts the receives that are not posted on `rail` yet.
     ///
     /// # Errors
-    /// The memory of a receive was deregistered. The receive completes with an error, and the vQP must close: otherwise the sender would
-    /// retry without end.
+    /// The memory of a receive was deregistered. That receive completes with an error, and the caller must close the vQP. Otherwise the peer
+    /// would retry its SEND forever.
     pub(super) fn post(
         &mut self,
         rail: &Rail,
@@ -110,7 +111,7 @@ impl ReceiveQueue {
         }
         self.posted += match rail.post_recv(&wrs) {
             Ok(()) => wrs.len(),
-            Err(e) => e.index, // the rail is failing; the next rail gets the other receives
+            Err(e) => e.index, // the rail has failed; the other receives are posted on the next rail
         };
         Ok(())
     }
@@ -126,21 +127,21 @@ impl ReceiveQueue {
         self.deliver(completion, ready);
     }
 
-    /// Completes the oldest receive with an error. The vQP must close now.
+    /// Completes the oldest receive with an error. The caller must close the vQP.
     pub(super) fn on_error(&mut self, wc: &Wc, ready: &mut VecDeque<Completion>) {
         if let Some(wr) = self.wrs.pop_front() {
             ready.push_back(self.completion(&wr, wc, Outcome::Failed(wc.status)));
         }
     }
 
-    /// Passes a receive to the application, unless it must wait for the peer's Resume.
+    /// Moves a completion to `ready`, unless it must wait for the peer's Resume.
     fn deliver(&mut self, mut completion: Completion, ready: &mut VecDeque<Completion>) {
         let with_imm = completion.opcode == WcOpcode::RecvWithImm;
         if let Some(held) = &mut self.held {
             if with_imm || !held.is_empty() {
                 return held.push_back(completion);
             }
-            self.held = None; // the peer replays a torn WRITE with immediate first, so this SEND shows that there is none
+            self.held = None; // the peer replays a torn WRITE with immediate first, so a SEND shows that there was none
         }
         let partial = core::mem::take(&mut self.partial_imm_bytes);
         if with_imm {
@@ -149,21 +150,23 @@ impl ReceiveQueue {
         ready.push_back(completion);
     }
 
-    /// Begins an epoch. A first receive with immediate waits until the peer's Resume states how many of its bytes earlier rails placed.
+    /// Begins an epoch. If the first receive of the epoch is one of a WRITE with immediate, its completion waits for the peer's Resume, which
+    /// states how many bytes of the WRITE earlier rails placed.
     pub(super) fn begin_epoch(&mut self) {
         self.received_in_epoch = 0;
         self.hold();
     }
 
-    /// Makes receives wait for the peer's Resume.
+    /// Makes completions wait for the peer's Resume.
     pub(super) fn hold(&mut self) {
         (self.held, self.partial_imm_bytes) = (Some(VecDeque::new()), 0);
     }
 
-    /// Passes the receives that waited for the peer's Resume to the application. The peer replays its torn WRITE with immediate first, so
-    /// the first receive is that of this operation, and `partial_imm_bytes` belong to it.
+    /// Moves the completions that waited for the peer's Resume to `ready`. `partial_imm_bytes` is the number that the Resume states. The peer
+    /// replays a torn WRITE with immediate first, so the number is added to the length of the first of these completions.
     ///
-    /// `None` says that no Resume will come: the length of that first receive is lost.
+    /// If `partial_imm_bytes` is `None`, no Resume will arrive, and the first of these completions ends in
+    /// [`UnresolvedError::ValueLost`], because its length is unknown.
     pub(super) fn release_held(&mut self, partial_imm_bytes: Option<u32>, ready: &mut VecDeque<Completion>) {
         let Some(mut held) = self.held.take() else { return };
         match (held.front_mut(), partial_imm_bytes) {
@@ -174,19 +177,19 @@ impl ReceiveQueue {
         ready.append(&mut held);
     }
 
-    /// Ends every outstanding receive because the vQP closed.
+    /// Ends every outstanding receive because the vQP has closed.
     pub(super) fn flush(&mut self, ready: &mut VecDeque<Completion>) {
-        let left = core::mem::take(&mut self.wrs);
-        for (i, wr) in (0..).zip(&left) {
+        let outstanding = core::mem::take(&mut self.wrs);
+        for (i, wr) in (0..).zip(&outstanding) {
             ready.push_back(self.failed(wr, i, WcStatus::Flushed));
         }
     }
 
-    /// The completion of a receive without a message, `behind` places behind the oldest.
-    fn failed(&self, wr: &RecvWr, behind: u64, status: WcStatus) -> Completion {
+    /// Returns the completion of a receive that got no message. `position` is 0 for the oldest outstanding receive.
+    fn failed(&self, wr: &RecvWr, position: u64, status: WcStatus) -> Completion {
         Completion {
             wr_id: wr.wr_id,
-            seq: self.received + behind,
+            seq: self.received + position,
             opcode: WcOpcode::Recv,
             outcome: Outcome::Failed(status),
             resolution: Resolution::Direct,

@@ -1,7 +1,7 @@
-//! The course of a failover at this end: detection, fence, evidence, decision, move; and the closing of the vQP.
+//! A failover at this end (detection, fence, evidence, decision, move), and the closing of the vQP.
 //!
-//! [`Recovery`] executes the actions of the negotiation on the datapath. An action may lead to the next failure, so the methods call each
-//! other recursively; each call leaves the state consistent before it makes the next.
+//! [`Recovery`] executes the actions of the negotiation on the datapath. An action may detect another failure, so the methods call each
+//! other recursively. Each method leaves the state consistent before it calls another method.
 
 use mitra_verbs::{AsyncEvent, Time, Wc, WcStatus};
 
@@ -19,9 +19,9 @@ use crate::vqp::send_queue::PostFailure;
 use crate::vqp::termination::Termination;
 use crate::vqp::{Cause, FailoverReport, wr_id_flags};
 
-/// The most completions taken from the active rail in one poll.
+/// The maximum number of completions taken from the active rail in one poll.
 const POLL_BATCH: usize = 32;
-/// The most completions taken at once from a rail that is drained at closing.
+/// The maximum number of completions taken at once from a rail when the vQP closes.
 const DRAIN_BATCH: usize = 64;
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Recovery {
         self.control.as_ref().map(ControlProtocol::negotiation)
     }
 
-    /// The active rail. During a move, the old one.
+    /// The active rail; during a move, the old rail.
     #[inline]
     pub(super) fn active_rail(&self) -> usize {
         self.negotiation().map_or(0, RailNegotiation::active)
@@ -88,12 +88,12 @@ impl Recovery {
         self.negotiation().is_some_and(RailNegotiation::is_stranded)
     }
 
-    /// Returns whether the vQP fences what it leaves behind. The baseline policies do not.
+    /// Returns whether the vQP fences a rail before it leaves the rail. Under the baseline policies it does not.
     pub(super) fn requires_fence(&self, dp: &Datapath) -> bool {
         dp.config().fencing == Fencing::On && dp.config().policy == Policy::Exact
     }
 
-    /// Returns whether the active rail has failed and the vQP has not moved yet.
+    /// Returns whether a failover has begun and the vQP has not moved yet.
     #[inline]
     pub(super) fn is_failover_in_progress(&self) -> bool {
         self.report.is_recording()
@@ -128,7 +128,7 @@ impl Recovery {
 
     // Completions.
 
-    /// Handles the completions of the active rail, and posts the sends for which they make room.
+    /// Handles the completions of the active rail, and posts the pending sends for which they free queue slots.
     pub(super) fn poll_active_rail(&mut self, dp: &mut Datapath) {
         let rail = self.active_rail();
         let mut wcs = core::mem::take(&mut self.wcs);
@@ -173,8 +173,8 @@ impl Recovery {
 
     fn on_recv(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
         match wc.status {
-            // Without a real fence the old rail still receives after the receives were posted on the new one. Completing one here would
-            // pair every later message with the wrong buffer.
+            // Without a fence, the old rail can receive a message after the receives were posted on the new rail. If that message completed
+            // the oldest receive, every later message would be matched with the wrong buffer.
             WcStatus::Success if self.fence.is_done() => {}
             WcStatus::Success => dp.complete_recv(wc),
             WcStatus::Flushed => self.on_flush_or_error(dp, rail, wc),
@@ -185,10 +185,10 @@ impl Recovery {
         }
     }
 
-    /// Handles a failed send or a flushed receive: distinguishes a failure of the rail from one of the request.
+    /// Handles a failed send or a flushed receive, which results from a failure of the rail or of a single request.
     fn on_flush_or_error(&mut self, dp: &mut Datapath, rail: usize, wc: &Wc) {
         if !self.fence.is_idle() {
-            return; // the fence flushes the queues
+            return; // the completion results from the fence, which flushes the queues
         }
         if let Some(reason) = self.close_reason() {
             return self.on_error_after_close(dp, wc, reason);
@@ -198,7 +198,8 @@ impl Recovery {
                 self.rail_failed(dp, rail, Cause::Completion(wc.status));
             }
             WcStatus::Flushed => {
-                // No error completion came before: the peer's request broke a rule, or the device failed. An event tells which.
+                // No error completion came first, so a request of the peer was invalid or the device failed. The event of an invalid request
+                // names the queue pair.
                 let _ = dp.domain().poll_rail_down(rail);
                 if !self.close_on_qp_error(dp, rail) {
                     self.rail_failed(dp, rail, Cause::Completion(wc.status));
@@ -213,9 +214,9 @@ impl Recovery {
         }
     }
 
-    /// Handles an error completion that is polled after the vQP has closed. The closing itself flushes the queues. An error that the
-    /// responder or the local NIC reported for this request arrived before that, and decides the request: the peer's Closed message can
-    /// overtake the NAK that caused it.
+    /// Handles an error completion that is polled after the vQP has closed. Flush errors result from the closing and decide nothing. An error
+    /// that the responder or the local NIC reported for this request arrived before the closing, and decides the request. This happens if
+    /// the peer's NAK and its Closed message arrive together, and Closed is handled first.
     fn on_error_after_close(&mut self, dp: &mut Datapath, wc: &Wc, reason: CloseReason) {
         let is_decided =
             !matches!(wc.status, WcStatus::Flushed | WcStatus::RetryExceeded | WcStatus::LocalQpOperation);
@@ -235,9 +236,9 @@ impl Recovery {
         }
     }
 
-    /// Posts the receives on `rail`, and discards those that another rail still has.
+    /// Posts the receives on `rail`. If they are already posted on another rail, discards them there.
     pub(super) fn post_recvs(&mut self, dp: &mut Datapath, rail: usize) {
-        // The queue pair of the active rail is fenced and has flushed its receives already.
+        // The active rail needs no discarding: its queue pair is fenced and has flushed its receives.
         if let Some(old) = dp.recv_mut().switch_rail(rail)
             && old != self.active_rail()
             && dp.rails().get(old).discard_recvs(dp.config()).is_err()
@@ -256,7 +257,7 @@ impl Recovery {
         let now = dp.now();
         let Some(negotiation) = self.negotiation() else { return };
         let is_active = negotiation.is_active() && negotiation.active() == rail;
-        let is_stalled = is_active
+        let is_futile = is_active
             && cause == Cause::Completion(WcStatus::RetryExceeded)
             && self.futile_moves.on_retries_exhausted(
                 now,
@@ -264,12 +265,12 @@ impl Recovery {
                 dp.rails().len(),
                 dp.config().peer_timeout,
             );
-        if is_stalled || is_active && dp.config().policy == Policy::None {
+        if is_futile || is_active && dp.config().policy == Policy::None {
             return self.close(dp, CloseReason::NoRail);
         }
         if is_active {
             self.report.on_detected(rail, cause, now);
-            // The choice of the next rail needs the current state of every other.
+            // The choice of the next rail needs the current state of every other rail.
             for other in (0..dp.rails().len()).filter(|&other| other != rail) {
                 self.check_device(dp, other, true);
             }
@@ -280,7 +281,7 @@ impl Recovery {
         self.run_actions(dp);
     }
 
-    /// Handles the events of a rail's NIC. `query` also asks the NIC whether it is alive: it may die without an event.
+    /// Handles the events of a rail's NIC. `query` says whether to query the NIC too, because a NIC may die without an event.
     pub(super) fn check_device(&mut self, dp: &mut Datapath, rail: usize, query: bool) {
         let event_says_down = dp.domain().poll_rail_down(rail);
         if rail == self.active_rail() && self.fence.is_idle() && self.close_on_qp_error(dp, rail) {
@@ -295,7 +296,7 @@ impl Recovery {
             dp.rails_mut().set_down(rail, true);
             self.rail_failed(dp, rail, Cause::Device);
         } else if is_dead && let Some(control) = &mut self.control {
-            // The rail may have been down because of its link only.
+            // Until now, perhaps only the link was down, which does not make a rail broken.
             control.negotiation_mut().rail_failed(dp.now(), rail, true);
             self.run_actions(dp);
         } else if !is_down && was_down {
@@ -305,7 +306,7 @@ impl Recovery {
         }
     }
 
-    /// Closes the vQP if an event says that the peer's request on this rail broke a rule. Returns whether it did.
+    /// Closes the vQP if an event reports an error of the queue pair of this rail. Returns whether there was such an event.
     fn close_on_qp_error(&mut self, dp: &mut Datapath, rail: usize) -> bool {
         let Some(event) = dp.domain().take_qp_error(rail, dp.rails().get(rail).qpn()) else { return false };
         self.termination.set_qp_error_event(event, dp.rails().qpn());
@@ -313,6 +314,7 @@ impl Recovery {
         true
     }
 
+    /// Handles the recovery of a rail's device at this end.
     fn rail_recovered(&mut self, dp: &Datapath, rail: usize) {
         let Some(control) = &mut self.control else { return };
         control.negotiation_mut().rail_recovered(dp.now(), rail);
@@ -323,7 +325,7 @@ impl Recovery {
 
     // The move.
 
-    /// Lets the negotiation and the fence proceed with time.
+    /// Runs the timers of the negotiation and of the fence.
     pub(super) fn handle_timeout(&mut self, dp: &mut Datapath, now: Time) {
         if let Some(control) = &mut self.control {
             control.negotiation_mut().handle_timeout(now);
@@ -343,7 +345,7 @@ impl Recovery {
                     if let Body::Evidence { rail, .. } = message.body
                         && self.fence.is_done()
                     {
-                        // The peer may replay a SEND as soon as it has the evidence.
+                        // The peer may replay a SEND as soon as it has the evidence, so the receives must be posted first.
                         self.post_recvs(dp, usize::from(rail));
                     }
                     self.broadcast(dp, &message);
@@ -365,10 +367,11 @@ impl Recovery {
         }
     }
 
+    /// Starts the fence of the old rail, or skips it under the policies that do not fence.
     fn start_fence(&mut self, dp: &mut Datapath, rail: usize) {
         self.report.on_detected(rail, Cause::Peer, dp.now());
         if !dp.rails().is_down(rail) {
-            self.rail_recovered(dp, rail); // the device works: the path or the queue pair failed
+            self.rail_recovered(dp, rail); // only the path or the queue pair failed: the rail may be used again
         }
         let step = if self.requires_fence(dp) {
             self.fence.start(dp.rails().get(rail), dp.now())
@@ -393,7 +396,7 @@ impl Recovery {
         }
     }
 
-    /// Records what this end executed for the peer: nothing executes on the old rail any more.
+    /// Finishes the fence. The old rail executes nothing any more, so this collects the evidence and passes it to the negotiation.
     fn finish_fence(&mut self, dp: &mut Datapath, nic_alive: bool) {
         self.fence.finish(nic_alive);
         let now = dp.now();
@@ -406,7 +409,7 @@ impl Recovery {
         self.run_actions(dp);
     }
 
-    /// Decides the operations in flight, moves to `rail` and replays there.
+    /// Decides the operations in flight, moves to `rail`, and starts the replay there.
     fn decide_and_move(&mut self, dp: &mut Datapath, rail: usize, peer_evidence: &Evidence) {
         let old = self.active_rail();
         let next_seq = dp.send().ledger().next_seq();
@@ -450,8 +453,8 @@ impl Recovery {
         self.flush_if_closed(dp);
     }
 
-    /// Completes every outstanding request once the vQP has closed. Operations whose completion arrived before that count as completed,
-    /// since the peer has acknowledged them.
+    /// Completes every outstanding request after the vQP has closed. Does nothing while a batch of completions is being handled. Operations
+    /// whose successful completions are still in the completion queue end in success, because the peer has acknowledged them.
     fn flush_if_closed(&mut self, dp: &mut Datapath) {
         let Some(reason) = self.termination.take_flush() else { return };
         let active = self.active_rail();
@@ -461,7 +464,8 @@ impl Recovery {
         self.fence.clear();
         let recv_rail = dp.recv().rail();
         if recv_rail != active {
-            // The peer may have moved to that rail already. Its Resume, with the bytes that earlier rails carried, will not arrive.
+            // The peer may have moved to the rail of the receives and sent messages there. Its Resume, which states how many bytes earlier
+            // rails placed, will not arrive.
             dp.release_held_recvs(None);
             dp.recv_mut().hold();
             self.drain_rail(dp, recv_rail);
@@ -470,7 +474,7 @@ impl Recovery {
         dp.flush_recvs();
     }
 
-    /// Handles every completion on a rail.
+    /// Handles all completions that are in the completion queue of a rail.
     fn drain_rail(&mut self, dp: &mut Datapath, rail: usize) {
         let mut wcs = Vec::new();
         while dp.rails().get(rail).poll_cq(DRAIN_BATCH, &mut wcs).is_ok() && !wcs.is_empty() {

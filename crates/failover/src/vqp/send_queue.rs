@@ -13,8 +13,8 @@ use crate::memory_region::RemoteRegion;
 use crate::rail::{self, Rail};
 use crate::vqp::wr_id_flags;
 
-/// The most work requests posted as one list: enough for the NIC to send several packets with one system call, few enough not to delay
-/// the first completion.
+/// The number of work requests at which a list is posted. It is large enough for the NIC to send several packets with one system call, and
+/// small enough that the first completion is not delayed. A list is one longer if its last request is a completion log entry.
 const BURST: usize = 16;
 
 const UNSUPPORTED_OP: Error = Error::Unsupported(
@@ -26,7 +26,7 @@ const UNSUPPORTED_OP: Error = Error::Unsupported(
 pub(super) enum PostFailure {
     /// The NIC is dead.
     Device,
-    /// The queue pair refused a request, which has failed. The vQP must close now.
+    /// The queue pair refused a request, which has failed. The caller must close the vQP.
     Request,
 }
 
@@ -34,13 +34,13 @@ pub(super) enum PostFailure {
 #[derive(Debug)]
 pub(super) struct SendQueue {
     ledger: Ledger,
-    /// The list being posted. It keeps its allocation between postings.
+    /// The list of requests to post. It keeps its allocation between calls of [`SendQueue::post`].
     burst: Vec<SendWr>,
     lkey_cache: LkeyCache,
     remote_keys: RemoteKeys,
-    /// The peer's completion log for this end's operations.
+    /// The completion log in the peer's memory, for this end's operations.
     log_region: Option<RemoteRegion>,
-    /// The longest message that every rail takes, in bytes.
+    /// The length of the longest message that every rail accepts, in bytes.
     max_message: u64,
 }
 
@@ -57,12 +57,12 @@ impl SendQueue {
         }
     }
 
-    /// Sets the peer's completion log.
+    /// Sets the completion log in the peer's memory.
     pub(super) fn set_log_region(&mut self, region: Option<RemoteRegion>) {
         self.log_region = region;
     }
 
-    /// Makes the peer's region known.
+    /// Adds a region of the peer to those that sends may name.
     pub(super) fn import(&mut self, region: RemoteRegion) {
         self.remote_keys.insert(region);
     }
@@ -95,7 +95,7 @@ impl SendQueue {
         self.ledger.push(wr, write_policy).map_err(|_| UNSUPPORTED_OP)
     }
 
-    /// Checks everything about a request that does not depend on the room in the queue or on imported regions.
+    /// Checks a request, except for its remote key and the state of the queue.
     pub(super) fn check(&mut self, wr: &SendWr, domain: &Domain) -> Result<()> {
         if matches!(wr.op, SendOp::SendWithInvalidate(_) | SendOp::BindWindow(_) | SendOp::LocalInvalidate(_))
         {
@@ -110,12 +110,13 @@ impl SendQueue {
         self.ledger.truncate(from);
     }
 
-    /// Lets operations be posted again after an error.
+    /// Allows operations to be posted again after an error.
     pub(super) fn resume(&mut self) {
         self.ledger.resume();
     }
 
-    /// Posts up to [`BURST`] requests of those that the limits allow, on the rail with this index.
+    /// Posts the next pending operations that the limits allow, on the rail with this index, and their log entries if `log` is set. A
+    /// call posts one list.
     pub(super) fn post(
         &mut self,
         rail: &Rail,
@@ -153,7 +154,7 @@ impl SendQueue {
             }
         };
         match posted {
-            // The queue pair is in ERR. Its completion will report the cause, and a failover replays what was not sent.
+            // The queue pair is in ERR. An error completion will report the cause, and a failover replays the operations that were not sent.
             Ok(()) | Err((_, Error::WrongState { .. })) => {}
             Err(refused) => failed = Some(refused),
         }
@@ -162,17 +163,17 @@ impl SendQueue {
             Some((_, Error::DeviceFatal)) => Err(PostFailure::Device),
             Some((id, _)) => {
                 if id & wr_id_flags::LOG == 0 {
-                    // The request passed all checks when it was pushed, so one of its keys was revoked since.
+                    // The request passed all checks when it was pushed, so one of its keys has been revoked since then.
                     self.ledger.fail_unpostable(id, WcStatus::LocalProtection);
                 } else {
-                    self.ledger.unpost_behind(id & !wr_id_flags::LOG);
+                    self.ledger.unpost_after(id & !wr_id_flags::LOG);
                 }
                 Err(PostFailure::Request)
             }
         }
     }
 
-    /// Records a successful completion of the rail, of an operation or a log entry.
+    /// Records the successful completion of an operation or a log entry. `id` is the `wr_id` on the rail.
     #[inline]
     pub(super) fn on_success(&mut self, id: u64, byte_len: u32) {
         if id & wr_id_flags::LOG == 0 {
@@ -180,14 +181,14 @@ impl SendQueue {
         }
     }
 
-    /// Records that the rail failed an operation or log entry for a reason of its own. The vQP must close now.
+    /// Records that an operation or a log entry failed although the rail works. The caller must close the vQP.
     pub(super) fn on_request_error(&mut self, id: u64, status: WcStatus, undecided: UnresolvedError) {
         if id & wr_id_flags::LOG == 0 {
             self.ledger.fail(id, status, undecided);
         }
     }
 
-    /// Moves the completions that are due to `ready`.
+    /// Moves the completions of ended operations to `ready`.
     #[inline]
     pub(super) fn take_completions(&mut self, ready: &mut VecDeque<Completion>) {
         if self.ledger.has_done() {
@@ -197,14 +198,14 @@ impl SendQueue {
         }
     }
 
-    /// Ends every operation because the vQP closed, and moves their completions to `ready`.
+    /// Ends every operation because the vQP has closed, and moves their completions to `ready`.
     pub(super) fn abandon(&mut self, error: UnresolvedError, ready: &mut VecDeque<Completion>) {
         self.ledger.abandon(error);
         self.take_completions(ready);
     }
 
     /// Decides the operations in flight and stores the values of recovered atomics in local memory. Returns `None` if a value could not be
-    /// stored: its operation has failed, and the vQP must close now.
+    /// stored. The operation of that value ends in an error, and the caller must close the vQP.
     ///
     /// # Errors
     /// A contradiction in the evidence.

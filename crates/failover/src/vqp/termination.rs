@@ -3,15 +3,16 @@ use mitra_verbs::{AsyncEvent, Qpn};
 use crate::evidence::Contradiction;
 use crate::negotiation::CloseReason;
 
-/// The reason for which a vQP closed, and the steps of closing that are left.
+/// The reason for which a vQP closed, and the state of closing.
 #[derive(Debug, Default)]
 pub(super) struct Termination {
     reason: Option<CloseReason>,
     qp_error_event: Option<AsyncEvent>,
     contradiction: Option<Contradiction>,
-    /// Whether the outstanding requests are still to be completed.
+    /// Whether the vQP has closed and its outstanding requests have not been completed yet.
     flush_pending: bool,
-    /// Whether a batch of polled completions is being handled. Requests that complete later in the batch must not be flushed.
+    /// Whether a batch of polled completions is being handled. The outstanding requests are flushed only after the batch, because some of them
+    /// may complete later in the batch.
     in_batch: bool,
 }
 
@@ -25,7 +26,7 @@ impl Termination {
         self.reason.is_some()
     }
 
-    /// Closes. The outstanding requests are to be flushed.
+    /// Records that the vQP has closed, and that the outstanding requests are to be flushed.
     pub(super) fn close(&mut self, reason: CloseReason) {
         self.reason = Some(reason);
         self.flush_pending = true;
@@ -49,12 +50,12 @@ impl Termination {
         self.reason
     }
 
-    /// The device's event that caused the closing, under the vQP's number.
+    /// The asynchronous event that caused the closing, with the vQP's number.
     pub(super) fn qp_error_event(&self) -> Option<AsyncEvent> {
         self.qp_error_event
     }
 
-    /// Records the event of a rail's queue pair, renumbered to the vQP's number.
+    /// Records the event of a rail's queue pair. `qpn` is the vQP's number, which replaces the number in the event.
     pub(super) fn set_qp_error_event(&mut self, event: AsyncEvent, qpn: Qpn) {
         self.qp_error_event = Some(match event {
             AsyncEvent::QpAccessError(_) => AsyncEvent::QpAccessError(qpn),

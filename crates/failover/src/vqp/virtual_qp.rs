@@ -18,10 +18,10 @@ use crate::vqp::recovery::Recovery;
 const NOT_CONNECTED: Error = Error::Invalid("this virtual queue pair is not connected yet");
 const CLOSED: Error = Error::Invalid("this virtual queue pair is closed");
 
-/// A reliable connection over several rails that survives the loss of one.
+/// A reliable connection over several rails that survives the loss of a rail.
 ///
-/// [`VirtualQp::poll`] drives it; nothing happens between two calls. An end that only lends its memory must poll too, or call
-/// [`VirtualQp::progress`]: otherwise it cannot take part in a failover.
+/// [`VirtualQp::poll`] drives the vQP, which makes no progress between two calls. An end that posts nothing and only exposes memory to its
+/// peer must also poll, or call [`VirtualQp::progress`]. Otherwise it cannot take part in a failover.
 #[derive(Debug)]
 pub struct VirtualQp {
     /// The secret that authenticates control messages to this end.
@@ -29,13 +29,13 @@ pub struct VirtualQp {
     datapath: Datapath,
     recovery: Recovery,
     maintenance: Maintenance,
-    /// Whether the rails are removed from the NICs.
+    /// Whether the vQP's objects have been destroyed on the NICs.
     is_destroyed: bool,
 }
 
 impl VirtualQp {
-    /// Makes one end, unconnected. The connection's cookie, Q_Keys and first PSNs are derived from `secret`. On a network that strangers
-    /// can reach, take it from the system's random source.
+    /// Creates one end, unconnected. The connection's cookie, Q_Keys and first PSNs are derived from `secret`. On an untrusted network,
+    /// `secret` must come from the system's random source.
     ///
     /// # Errors
     /// [`Error::Limit`] if the configuration exceeds a limit of the NICs; [`Error::Unsupported`] for a completion log on a NIC without
@@ -51,7 +51,8 @@ impl VirtualQp {
         })
     }
 
-    /// The queue pair number, which does not change across failovers: that of the first queue pair on rail 0.
+    /// The queue pair number, which does not change across failovers: the number of the first queue pair on rail 0, or the number taken over
+    /// by [`VirtualQp::reset_replacement`].
     pub fn qpn(&self) -> Qpn {
         self.datapath.rails().qpn()
     }
@@ -74,7 +75,7 @@ impl VirtualQp {
         self.datapath.connect_info(self.cookie)
     }
 
-    /// Connects every rail to the peer. Both ends must have called this before either posts a send.
+    /// Connects every rail to the peer. Neither end may post a send before both ends have called this.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the vQP is connected already, or if the two ends' configurations do not match; any error of a NIC.
@@ -83,7 +84,7 @@ impl VirtualQp {
         self.modify_to_rts(self.config().rnr_retry)
     }
 
-    /// Connects every rail to the peer and lets it receive, as a change to RTR does: the first half of [`VirtualQp::connect`].
+    /// Connects every rail to the peer and moves its queue pair to RTR, where it receives: the first half of [`VirtualQp::connect`].
     ///
     /// # Errors
     /// As [`VirtualQp::connect`].
@@ -100,8 +101,8 @@ impl VirtualQp {
         Ok(())
     }
 
-    /// Lets every rail send, as a change to RTS does: the second half of [`VirtualQp::connect`]. `rnr_retry` is the number of retries after
-    /// an RNR NAK; 7 retries without limit.
+    /// Moves the queue pair of every rail to RTS, where it sends: the second half of [`VirtualQp::connect`]. `rnr_retry` is the number of
+    /// retries after an RNR NAK; the value 7 means no limit.
     ///
     /// # Errors
     /// Any error of a NIC other than [`Error::DeviceFatal`] on a rail that has failed already.
@@ -109,10 +110,10 @@ impl VirtualQp {
         self.datapath.rails_mut().start_sending(rnr_retry)
     }
 
-    /// Makes a region of the peer known on every rail. Sends may name it from now on.
+    /// Adds a region of the peer to the regions that the remote keys of sends may name.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the vQP is not connected, or if the region has another number of rails.
+    /// [`Error::Invalid`] if the vQP is not connected, or if the region and the vQP differ in the number of rails.
     pub fn import(&mut self, region: &RemoteRegion) -> Result<()> {
         if self.recovery.control().is_none() {
             return Err(NOT_CONNECTED);
@@ -132,11 +133,12 @@ impl VirtualQp {
         self.post_send_with(wr, self.datapath.config().write_policy)
     }
 
-    /// Posts a send and returns its sequence number. During a failover the send waits in its place in the order.
+    /// Posts a send and returns its sequence number. During a failover, the send waits in the send queue.
     ///
     /// # Errors
-    /// Nothing is posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is not connected, closed or halted, or if the request names
-    /// memory that is not registered or imported; [`Error::Limit`] if it exceeds a limit; [`Error::Unsupported`] for memory windows.
+    /// On an error, the send is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is not connected, closed or halted, if the
+    /// request is malformed, or if it names memory that is not registered or imported; [`Error::Limit`] if the request exceeds a limit;
+    /// [`Error::Unsupported`] for operations on memory windows and for invalidation.
     pub fn post_send_with(&mut self, wr: SendWr, write_policy: WritePolicy) -> Result<u64> {
         let seq = self.push_send(wr, write_policy)?;
         self.post_pending_sends();
@@ -146,7 +148,7 @@ impl VirtualQp {
     /// Posts sends in order, either all or none.
     ///
     /// # Errors
-    /// The index of the first request that is refused, with the error of [`VirtualQp::post_send`].
+    /// The index of the first request that is refused, with the error of [`VirtualQp::post_send`]. No request is posted then.
     pub fn post_send_all(&mut self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), PostError> {
         let first = self.datapath.send().ledger().next_seq();
         let write_policy = self.datapath.config().write_policy;
@@ -160,11 +162,12 @@ impl VirtualQp {
         Ok(())
     }
 
-    /// Checks a send as [`VirtualQp::post_send`] does, except for its remote key and the room in the queue, and posts nothing. For a caller
-    /// that queues requests until it has called [`VirtualQp::import`] for their keys.
+    /// Checks a send without posting it. The checks are those of [`VirtualQp::post_send`], except that the vQP may be halted, the queue may be
+    /// full and the remote key may be unknown. This is for a caller that queues requests until it has called [`VirtualQp::import`] for their
+    /// keys.
     ///
     /// # Errors
-    /// As [`VirtualQp::post_send`], without [`Error::QueueFull`].
+    /// The errors of the checks that [`VirtualQp::post_send`] also makes.
     pub fn check_send(&mut self, wr: &SendWr) -> Result<()> {
         self.check_open()?;
         self.datapath.check_send(wr)
@@ -184,8 +187,7 @@ impl VirtualQp {
     }
 
     fn post_pending_sends(&mut self) {
-        // The operations that were in flight at a failure come first. Until they have completed, only polls post: maintenance runs
-        // between polls.
+        // Until the operations that were in flight at a failure have completed, only polls post sends.
         if !self.recovery.is_replaying() {
             self.recovery.post_sends(&mut self.datapath);
         }
@@ -197,8 +199,8 @@ impl VirtualQp {
     /// Posts a receive. It stays outstanding across failovers.
     ///
     /// # Errors
-    /// Nothing is posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is closed or the receive names memory that is not registered;
-    /// [`Error::Limit`] if it exceeds a limit.
+    /// On an error, the receive is not posted: [`Error::QueueFull`]; [`Error::Invalid`] if the vQP is closed or the receive names memory that
+    /// is not registered; [`Error::Limit`] if the receive exceeds a limit.
     pub fn post_recv(&mut self, wr: RecvWr) -> Result<()> {
         if self.recovery.is_closed() {
             return Err(CLOSED);
@@ -214,8 +216,8 @@ impl VirtualQp {
         }
     }
 
-    /// Lets the application post sends again after an operation ended in an error. Call it once the application has handled that error and
-    /// the completions behind it. Does nothing if the vQP is closed.
+    /// Lets the application post sends again after an operation ended in an error. The application calls this after it has handled that
+    /// error and the completions that follow it. Does nothing if the vQP is closed.
     pub fn resume(&mut self) {
         if !self.recovery.is_closed() {
             self.datapath.send_mut().resume();
@@ -232,7 +234,7 @@ impl VirtualQp {
         self.recovery.close_reason()
     }
 
-    /// The event of a NIC that closed the vQP because the peer's request broke a rule. It carries the vQP's number.
+    /// The asynchronous event that closed the vQP, if a NIC reported an error of its queue pair. The event contains the vQP's number.
     pub fn qp_error_event(&self) -> Option<AsyncEvent> {
         self.recovery.qp_error_event()
     }
@@ -242,7 +244,7 @@ impl VirtualQp {
         self.recovery.contradiction()
     }
 
-    /// The active rail. During a failover, the old one.
+    /// The active rail; during a failover, the old rail.
     pub fn active_rail(&self) -> usize {
         self.recovery.active_rail()
     }
@@ -272,12 +274,13 @@ impl VirtualQp {
         self.recovery.control().map_or(0, ControlProtocol::rejected)
     }
 
-    /// The latest time for the next [`VirtualQp::poll`] of an end that waits for events. `None`: no timer is running.
+    /// The time at which an end that waits for events must call [`VirtualQp::poll`] at the latest. `None` if no timer is running.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.maintenance.poll_timeout(&self.recovery, &self.datapath)
     }
 
-    /// Drives the vQP and appends completions: sends in posting order, receives in order of arrival. Returns the number of completions.
+    /// Drives the vQP and appends completions to `out`: those of sends in posting order, those of receives in order of arrival. Returns the
+    /// number of completions.
     #[inline]
     pub fn poll(&mut self, out: &mut Vec<Completion>) -> usize {
         if self.is_destroyed {
@@ -291,8 +294,8 @@ impl VirtualQp {
         self.datapath.drain_completions(out)
     }
 
-    /// Appends completions as [`VirtualQp::poll`] does, without the maintenance that may be due: for the fast path of an end that an event
-    /// has woken. Such an end still calls [`VirtualQp::poll`] every millisecond or so.
+    /// Appends completions to `out` as [`VirtualQp::poll`] does, but does not run maintenance. This is for the fast path of an end that an
+    /// event has woken. Such an end must also call [`VirtualQp::poll`] about every millisecond.
     pub fn poll_completions(&mut self, out: &mut Vec<Completion>) -> usize {
         if !self.is_destroyed {
             self.recovery.poll_active_rail(&mut self.datapath);
@@ -300,8 +303,8 @@ impl VirtualQp {
         self.datapath.drain_completions(out)
     }
 
-    /// Drives the vQP without taking completions, which stay for the next [`VirtualQp::poll`]. An end that only lends its memory calls this
-    /// every few hundred microseconds; the delay adds to the duration of a failover.
+    /// Drives the vQP without taking completions; the next [`VirtualQp::poll`] returns them. An end that only exposes memory to its peer
+    /// calls this every few hundred microseconds. The time between two calls adds to the duration of a failover.
     pub fn progress(&mut self) {
         if !self.is_destroyed {
             self.recovery.poll_active_rail(&mut self.datapath);
@@ -309,12 +312,12 @@ impl VirtualQp {
         }
     }
 
-    /// Requests an event at the next completion, on the completion channel of the active rail's NIC and, during a move, of the new rail's.
-    /// Poll once more after this call: a completion may have come before it. The domain needs channels
-    /// ([`Domain::with_completion_channels`]).
+    /// Requests an event at the next completion, on the completion channel of the active rail's NIC and, during a move, also on that of the
+    /// new rail's NIC. The caller must poll once more after this call, because a completion may have arrived before the call. The domain
+    /// must have completion channels ([`Domain::with_completion_channels`]).
     ///
     /// # Errors
-    /// Any error of a NIC other than [`Error::DeviceFatal`], which the next maintenance handles.
+    /// Any error of a NIC other than [`Error::DeviceFatal`], which the next maintenance run handles.
     pub fn arm(&self) -> Result<()> {
         let rails = [self.recovery.active_rail(), self.datapath.recv().rail()];
         for &rail in &rails[..1 + usize::from(rails[0] != rails[1])] {
@@ -327,16 +330,16 @@ impl VirtualQp {
         Ok(())
     }
 
-    /// Returns whether `cq` is the vQP's completion queue on the NIC of `rail`, so that its events concern this vQP.
+    /// Returns whether `cq` is the vQP's completion queue on the NIC of `rail`. If so, the events of `cq` concern this vQP.
     pub fn uses_cq(&self, rail: usize, cq: CqId) -> bool {
         self.datapath.rails().iter().nth(rail).is_some_and(|rail| rail.cq() == cq)
     }
 
-    /// Returns an unconnected vQP with the same number, as after a RESET, and shuts this one down. Poll this one for some time, so that the
-    /// peer learns of the end, and close it then.
+    /// Shuts this vQP down and returns an unconnected vQP with the same number, as a queue pair is after RESET. The caller polls the old vQP
+    /// for some time, so that its Closed message reaches the peer, and then closes the old vQP.
     ///
     /// # Errors
-    /// As [`VirtualQp::new`].
+    /// The errors of [`VirtualQp::new`], after which this vQP is still open; any error of a NIC, after which it is shut down.
     pub fn reset_replacement(&mut self, secret: [u64; 2]) -> Result<VirtualQp> {
         let mut replacement = VirtualQp::new(Arc::clone(self.domain()), self.config(), secret)?;
         self.shutdown();
@@ -348,17 +351,17 @@ impl VirtualQp {
         Ok(replacement)
     }
 
-    /// Closes the vQP: operations in flight end undecided, and the vQP sends the peer a Closed message. As long as it is polled, it repeats
-    /// the message to a peer that missed it.
+    /// Closes the vQP: operations in flight end in [`UnresolvedError::Undecided`](crate::UnresolvedError::Undecided), and the vQP sends a
+    /// Closed message to the peer. While the closed vQP is polled, it answers every further message of the peer with Closed.
     pub fn shutdown(&mut self) {
         self.recovery.close(&mut self.datapath, CloseReason::Closed);
     }
 
-    /// Closes the vQP as [`VirtualQp::shutdown`] does and removes it from the NICs. If that happens before the last message is sent, the
-    /// peer finds out by its detector. Completions can still be polled.
+    /// Closes the vQP as [`VirtualQp::shutdown`] does and destroys its objects on the NICs. If the Closed message is lost, the peer detects
+    /// the end of the vQP by its heartbeats. Completions can still be polled.
     ///
     /// # Errors
-    /// The first error of a NIC. Everything that can be removed is removed.
+    /// The first error of a NIC. The other objects are destroyed nevertheless.
     pub fn close(&mut self) -> Result<()> {
         if core::mem::replace(&mut self.is_destroyed, true) {
             return Ok(());
