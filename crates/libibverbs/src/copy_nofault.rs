@@ -1,10 +1,10 @@
-//! Copies from and to memory that the program may have unmapped, without a crash (compare `copy_from_kernel_nofault` in the
-//! kernel's `mm/maccess.c`).
+//! Copies from and to *foreign* memory, which the program may unmap at any time. A copy then fails instead of ending the process
+//! (compare `copy_from_kernel_nofault` in the kernel's `mm/maccess.c`).
 //!
-//! All instructions that access such memory are assembly between the labels `mitra_nofault_begin` and `mitra_nofault_end`. They
-//! use no stack, and only registers that a caller does not preserve. When one of them faults, the signal handler resumes the
-//! thread at `mitra_nofault_unmapped`, the exit of the routine that reports the failure. Any other fault is the program's own,
-//! and [`signal_actions`] passes it to the program's handler.
+//! All instructions that access foreign memory are assembly between the labels `mitra_nofault_begin` and `mitra_nofault_end`. The
+//! routines there do not change the stack pointer, and use only registers that a callee need not preserve. When one of their
+//! instructions faults, the signal handler resumes the thread at `mitra_nofault_unmapped`, which returns the failure to the routine's
+//! caller. Any other fault is the program's own, and [`signal_actions`] passes it to the program's handler.
 
 use core::arch::global_asm;
 use std::sync::Once;
@@ -14,7 +14,8 @@ use mitra_verbs::Unmapped;
 
 use crate::interpose::signal_actions;
 
-/// Copies as many bytes as the register holds, and advances the pointers (rsi, rdi) and the length (rdx).
+/// Copies as many bytes as the register holds, adds their number to the pointers (rsi, rdi), and subtracts it from the remaining length
+/// (rdx).
 macro_rules! step {
     ($bytes:literal, $register:literal) => {
         concat!(
@@ -37,7 +38,7 @@ macro_rules! step {
     };
 }
 
-/// Copies one register if that aligns the foreign address (rcx) to twice the register's size, and the length suffices.
+/// Copies one register if the foreign address (rcx) is not yet aligned to twice the register's size, and the remaining length suffices.
 macro_rules! align {
     ($bytes:literal, $register:literal) => {
         concat!(
@@ -58,17 +59,17 @@ macro_rules! align {
     };
 }
 
-/// Copies one register if the length has the bit of its size. To be used when less than twice that size is left.
+/// Copies one register if the bit of the register's size is set in the remaining length, which must be less than twice that size.
 macro_rules! finish {
     ($bytes:literal, $register:literal) => {
         concat!("test dl, ", $bytes, "\n", "jz 2f\n", step!($bytes, $register), "2:\n")
     };
 }
 
-// Addresses ascend, and x86-64 keeps the order of loads and the order of stores (Intel SDM volume 3, memory ordering), so a
-// thread that sees the last byte sees all bytes. Every access to foreign memory is aligned to its size, so that no word of the
-// program is torn. The 16-byte registers may be stored as two halves in either order, so the last 64 bytes are copied with
-// smaller registers.
+// The copy runs from low to high addresses, and x86-64 keeps the order of loads and the order of stores (Intel SDM volume 3, memory
+// ordering). A thread that sees the new last byte therefore sees all new bytes. Every access to foreign memory is aligned to its size,
+// so that no word of the program is torn. The two halves of a 16-byte register may be stored in either order, so at least the last byte
+// and at most the last 64 bytes are copied with smaller registers.
 global_asm!(
     ".pushsection .text.mitra_nofault, \"ax\", @progbits",
     ".balign 64",
@@ -77,7 +78,8 @@ global_asm!(
     ".type mitra_nofault_copy, @function",
     ".type mitra_nofault_compare_exchange, @function",
     "mitra_nofault_begin:",
-    // (to: rdi, from: rsi, length: rdx, whichever of `to` and `from` is foreign: rcx) -> 1 if unmapped, else 0: eax
+    // Arguments: rdi = to, rsi = from, rdx = length, rcx = the one of `to` and `from` that is foreign.
+    // Result: eax = 1 if the foreign memory is unmapped, otherwise 0.
     "mitra_nofault_copy:",
     ".cfi_startproc",
     align!("1", "al"),
@@ -113,7 +115,8 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     ".size mitra_nofault_copy, . - mitra_nofault_copy",
-    // (word: rdi, current: rsi, new: rdx, where to store the old value: rcx) -> 1 if unmapped, else 0: eax
+    // Arguments: rdi = word, rsi = current, rdx = new, rcx = the address to which the old value is written.
+    // Result: eax = 1 if the word is unmapped, otherwise 0.
     "mitra_nofault_compare_exchange:",
     ".cfi_startproc",
     "mov rax, rsi",
@@ -138,7 +141,7 @@ unsafe extern "C" {
     fn mitra_nofault_compare_exchange(word: *mut u64, current: u64, new: u64, old: *mut u64) -> c_int;
 }
 
-/// Installs the handler of SIGSEGV and SIGBUS, once. To be called before the first copy.
+/// Installs the handler of SIGSEGV and SIGBUS, unless it is already installed. To be called before the first copy.
 pub(crate) fn install_handler() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| signal_actions::install_library_handler(on_fault));
@@ -147,7 +150,7 @@ pub(crate) fn install_handler() {
 /// Copies foreign memory to `out`.
 ///
 /// # Errors
-/// [`Unmapped`] if a page of it is not mapped or not readable. A prefix may have been copied.
+/// [`Unmapped`] if a page of the foreign memory is not mapped or not readable. A prefix may have been copied.
 ///
 /// # Safety
 /// [`install_handler`] was called, and whatever is mapped at `from` may be read.
@@ -160,7 +163,7 @@ pub(crate) unsafe fn read(from: *const u8, out: &mut [u8]) -> Result<(), Unmappe
 /// Copies `data` to foreign memory.
 ///
 /// # Errors
-/// [`Unmapped`] if a page of it is not mapped or not writable. A prefix may have been copied.
+/// [`Unmapped`] if a page of the foreign memory is not mapped or not writable. A prefix may have been copied.
 ///
 /// # Safety
 /// [`install_handler`] was called, and whatever is mapped at `to` may be written.
@@ -170,13 +173,14 @@ pub(crate) unsafe fn write(to: *mut u8, data: &[u8]) -> Result<(), Unmapped> {
     check_mapped(unsafe { mitra_nofault_copy(to, data.as_ptr(), data.len(), to) })
 }
 
-/// Replaces a word in foreign memory if it equals `current`. The inner result holds the old value: `Ok` if it was replaced.
+/// Replaces a word in foreign memory by `new` if the word equals `current`, in one atomic step. The inner result holds the old value:
+/// `Ok` if the word was replaced, `Err` if not.
 ///
 /// # Errors
 /// [`Unmapped`] if the page is not mapped or not writable.
 ///
 /// # Safety
-/// As for [`write()`].
+/// [`install_handler`] was called, and whatever is mapped at `word` may be written.
 pub(crate) unsafe fn compare_exchange(
     word: *mut u64,
     current: u64,
@@ -196,19 +200,20 @@ fn check_mapped(unmapped: c_int) -> Result<(), Unmapped> {
 /// The handler of SIGSEGV and SIGBUS. It neither locks nor allocates.
 ///
 /// # Safety
-/// To be called by the kernel as a handler with `SA_SIGINFO`.
+/// The kernel must call it as a handler that is installed with `SA_SIGINFO`, or the arguments must be those of such a call.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes valid pointers to both (sigaction(2)), which no other code accesses while the
-    // handler runs.
+    // SAFETY: with SA_SIGINFO the kernel passes valid pointers to the signal's information and to the saved registers
+    // (sigaction(2)). No other code accesses these while the handler runs.
     let (code, registers) =
         unsafe { ((*info).si_code, &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs) };
     let nofault_code = (&raw const mitra_nofault_begin).addr()..(&raw const mitra_nofault_end).addr();
     let rip = &mut registers[REG_RIP as usize];
-    // A positive `si_code` means that the kernel raised the signal because of this instruction. Otherwise a process sent it.
+    // A positive `si_code` means that the kernel raised the signal because of the interrupted instruction. Otherwise a process sent
+    // the signal.
     if code > 0 && nofault_code.contains(&(*rip as usize)) {
         *rip = (&raw const mitra_nofault_unmapped).addr() as i64;
     } else {
-        // SAFETY: the arguments are the ones that the kernel passed to this handler.
+        // SAFETY: the kernel passed these arguments to this handler.
         unsafe { signal_actions::forward_to_program(signal, info, context) };
     }
 }

@@ -1,29 +1,30 @@
 //! Every symbol of `libibverbs.so.1` (rdma-core 44) with its version node, and the version script for the linker.
 //!
-//! A replacement library must define all of them. `libmlx5`, `libefa` and `librdmacm` are linked with immediate binding, so the
+//! A replacement for the library must define every symbol. `libmlx5`, `libefa` and `librdmacm` are linked with immediate binding, so the
 //! loader resolves all their symbols, private ones included, and refuses the program if one is missing.
 
 use std::fmt::Write as _;
 
-/// A version node. A name has at most one definition in a node.
+/// A version node, which is a named set of symbols. A symbol name occurs at most once in a node.
 #[derive(Debug)]
 pub struct VersionNode {
-    /// The name of the node. The name of the private node changes with each release that changes the ABI for providers.
+    /// The name of the node. The private node, for providers, has a new name in each release that changes the providers' ABI.
     pub name: &'static str,
-    /// The node that this node extends.
+    /// The name of the node that this node extends, if any.
     pub parent: Option<&'static str>,
-    /// The functions that a program linked today is bound to (`name@@node`).
+    /// The functions whose default version is in this node (`name@@node`). The linker binds new programs to these.
     pub functions: &'static [&'static str],
-    /// The variables that a program linked today is bound to.
+    /// The variables whose default version is in this node.
     pub objects: &'static [&'static str],
-    /// The functions that only programs linked to an older release are bound to (`name@node`).
+    /// The functions whose version in this node is not the default (`name@node`). Only programs that were linked with an older release
+    /// are bound to these.
     pub superseded: &'static [&'static str],
 }
 
 /// The name of the library in the dynamic section of programs.
 pub const SONAME: &str = "libibverbs.so.1";
 
-/// All nodes. A node comes after the node that it extends.
+/// All version nodes. Each node comes after the node that it extends.
 #[rustfmt::skip]
 pub const NODES: &[VersionNode] = &[
     VersionNode {
@@ -170,11 +171,11 @@ pub const NODES: &[VersionNode] = &[
 /// A versioned symbol.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Symbol {
-    /// The name of the symbol, without version.
+    /// The name of the symbol, without its version.
     pub name: &'static str,
     /// The name of the version node.
     pub node: &'static str,
-    /// Whether a program linked today is bound to this version.
+    /// Whether this is the default version of the name, to which the linker binds new programs.
     pub is_default: bool,
     /// Whether the symbol is a variable.
     pub is_object: bool,
@@ -196,10 +197,9 @@ pub fn symbols() -> impl Iterator<Item = Symbol> {
 
 /// Returns the version script for `ld --version-script`.
 ///
-/// The script hides every symbol that is not in the table. It does not name the superseded functions: the linker assigns a name
-/// to one node, and a name in two nodes has no default version. The superseded functions are linked by their versioned names
-/// instead (`.symver implementation, name@node`). That requires that their node hides nothing, so only the last node has
-/// `local: *`.
+/// The script hides every symbol that is not in [`NODES`]. It does not name the superseded functions, because the linker assigns a name
+/// to one node only. A superseded function is linked by its versioned name instead (`.symver implementation, name@node`), which is
+/// possible only in a node that hides nothing. Therefore only the last node, which has no superseded functions, contains `local: *`.
 pub fn version_script() -> String {
     let mut script = String::new();
     for (index, node) in NODES.iter().enumerate() {

@@ -4,7 +4,7 @@ use super::*;
 
 mirror! {
     types {
-        /// A GID. On RoCE v2 an IPv6 address, or an IPv4-mapped one.
+        /// A GID. On RoCE v2 it is an IPv6 address, which may be an IPv4-mapped address.
         #[derive(Clone, Copy)]
         union ibv_gid: 16 => {
             0 => raw: [u8; 16],
@@ -34,7 +34,7 @@ mirror! {
             21 => hop_limit: u8,
             22 => traffic_class: u8,
         }
-        /// The 40 bytes in front of a datagram in the receive buffer. With RoCE v2 over IPv4, the last 20 hold the IPv4 header.
+        /// The 40 bytes that precede a datagram in the receive buffer. With RoCE v2 over IPv4, the last 20 bytes hold the IPv4 header.
         #[derive(Clone, Copy)]
         struct ibv_grh: 40 => {
             0 => version_tclass_flow: u32,
@@ -63,7 +63,7 @@ mirror! {
         }
     }
     constants {
-        /// The type of a GID, as programs see it. `sysfs` and the kernel number the types differently.
+        /// The type of a GID. The numbers in `sysfs` and in the kernel differ from these.
         enum ibv_gid_type: u32 {
             IBV_GID_TYPE_IB = 0,
             IBV_GID_TYPE_ROCE_V1 = 1,

@@ -1,4 +1,4 @@
-//! Completion queues, both ways of polling them, and completion channels.
+//! Completion queues, polled either with `ibv_poll_cq` or field by field (`ibv_start_poll`), and completion channels.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -14,7 +14,7 @@ mirror! {
             12 => opcode: ibv_wc_opcode,
             16 => vendor_err: u32,
             20 => byte_len: u32,
-            // In network byte order with IBV_WC_WITH_IMM, in host byte order (an rkey) with IBV_WC_WITH_INV.
+            // With IBV_WC_WITH_IMM an immediate in network byte order, with IBV_WC_WITH_INV an rkey in host byte order.
             24 => imm_data [imm_data, invalidated_rkey]: u32,
             28 => qp_num: u32,
             32 => src_qp: u32,
@@ -42,8 +42,8 @@ mirror! {
             80 + MUTEX => comp_events_completed: u32,
             84 + MUTEX => async_events_completed: u32,
         }
-        /// A completion queue that programs read field by field. Inline functions call the slots without checking them, so each
-        /// slot that the queue was created with must be filled.
+        /// A completion queue that programs read field by field. The inline functions of the C header call the slots without checking
+        /// them, so the slot of each field that the program requested at creation must be filled.
         struct ibv_cq_ex: 248 + MUTEX => {
             0 => context: *mut ibv_context,
             8 => channel: *mut ibv_comp_channel,
@@ -97,13 +97,13 @@ mirror! {
         struct ibv_poll_cq_attr: 4 => {
             0 => comp_mask: u32,
         }
-        /// The tag of a message that tag matching received.
+        /// The tag of a message that was received by tag matching.
         #[derive(Clone, Copy)]
         struct ibv_wc_tm_info: 16 => {
             0 => tag: u64,
             8 => r#priv: u32,
         }
-        /// Completion moderation: the completions or the time, in microseconds, before a queue raises an event.
+        /// Completion moderation. A queue raises an event after `cq_count` completions or after `cq_period` microseconds.
         #[derive(Clone, Copy)]
         struct ibv_moderate_cq: 4 => {
             0 => cq_count: u16,
@@ -144,7 +144,7 @@ mirror! {
             IBV_WC_TM_ERR = 22,
             IBV_WC_TM_RNDV_INCOMPLETE = 23,
         }
-        /// The operation that completed. Receives have bit 7 set.
+        /// The operation that completed. Bit 7 is set for receives.
         enum ibv_wc_opcode: u32 {
             IBV_WC_SEND = 0,
             IBV_WC_RDMA_WRITE = 1,
@@ -176,7 +176,7 @@ mirror! {
             IBV_WC_TM_MATCH = 1 << 5,
             IBV_WC_TM_DATA_VALID = 1 << 6,
         }
-        /// The fields that an [`ibv_cq_ex`] must be able to read.
+        /// Bits of [`ibv_cq_init_attr_ex::wc_flags`], which say which fields the program will read from an [`ibv_cq_ex`].
         enum ibv_create_cq_wc_flags: u32 {
             IBV_WC_EX_WITH_BYTE_LEN = 1 << 0,
             IBV_WC_EX_WITH_IMM = 1 << 1,
@@ -191,13 +191,14 @@ mirror! {
             IBV_WC_EX_WITH_TM_INFO = 1 << 10,
             IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11,
         }
-        /// The fields that every device can read, all fields that a program may request, and the shift of a flag.
+        /// The set of fields that every device offers, the set of all fields that a program may request, and the bit number of
+        /// [`IBV_WC_IP_CSUM_OK`].
         const wc_flag_sets: u32 {
             IBV_WC_STANDARD_FLAGS = 0x7f,
             IBV_CREATE_CQ_SUP_WC_FLAGS = 0xfff,
             IBV_WC_IP_CSUM_OK_SHIFT = 2,
         }
-        /// Which optional fields of [`ibv_cq_init_attr_ex`] are set.
+        /// Bits of [`ibv_cq_init_attr_ex::comp_mask`], which say which optional fields are set.
         enum ibv_cq_init_attr_mask: u32 {
             IBV_CQ_INIT_ATTR_MASK_FLAGS = 1 << 0,
             IBV_CQ_INIT_ATTR_MASK_PD = 1 << 1,
@@ -207,7 +208,7 @@ mirror! {
             IBV_CREATE_CQ_ATTR_SINGLE_THREADED = 1 << 0,
             IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN = 1 << 1,
         }
-        /// Which fields of [`ibv_modify_cq_attr`] are set.
+        /// Bits of [`ibv_modify_cq_attr::attr_mask`], which say which fields are set.
         enum ibv_cq_attr_mask: u32 {
             IBV_CQ_ATTR_MODERATE = 1 << 0,
             IBV_CQ_ATTR_RESERVED = 1 << 1,

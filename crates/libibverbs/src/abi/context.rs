@@ -1,15 +1,15 @@
-//! The context of an open device, and the table of verbs that programs call without a symbol.
+//! The context of an open device, and its table of verbs. Programs call these verbs through the table, not by symbol.
 
 use std::ffi::{c_int, c_void};
 
 use super::*;
 
-/// A slot of a verb that is a symbol today. No program calls it.
+/// A slot of a verb that programs now call by symbol. No program calls the slot.
 pub type unused_slot = Option<unsafe extern "C" fn() -> *mut c_void>;
 
 mirror! {
     types {
-        /// The table of verbs in [`ibv_context`]. Inline functions of the header call the slots without checking them, so each
+        /// The table of verbs in [`ibv_context`]. The inline functions of the C header call the slots without checking them, so each
         /// slot without `_compat` in its name must be filled.
         #[derive(Clone, Copy)]
         struct ibv_context_ops: 256 => {
@@ -71,7 +71,7 @@ mirror! {
             240 => _compat_detach_mcast: unused_slot,
             248 => _compat_async_event: unused_slot,
         }
-        /// An open device. If `abi_compat` has all bits set, it is the last field of a [`verbs_context`].
+        /// An open device. If all bits of `abi_compat` are set, the structure is the last field of a [`verbs_context`].
         struct ibv_context: 288 + MUTEX => {
             0 => device: *mut ibv_device,
             8 => ops: ibv_context_ops,
@@ -89,8 +89,8 @@ mirror! {
         }
     }
     opaque {
-        /// The port attributes of an older ABI, a prefix of [`ibv_port_attr`], which the exported `ibv_query_port` takes. The C
-        /// header only declares the type.
+        /// The port attributes of an older ABI, which are a prefix of [`ibv_port_attr`]. The exported function `ibv_query_port` writes
+        /// them. The C header only declares the type.
         _compat_ibv_port_attr,
     }
 }

@@ -6,14 +6,14 @@ use super::*;
 
 mirror! {
     types {
-        /// Two slots that are no longer called.
+        /// Two slots that no program calls any more.
         #[derive(Clone, Copy)]
         struct _ibv_device_ops: 16 => {
             0 => _dummy1:
                 Option<unsafe extern "C" fn(device: *mut ibv_device, cmd_fd: c_int) -> *mut ibv_context>,
             8 => _dummy2: Option<unsafe extern "C" fn(context: *mut ibv_context)>,
         }
-        /// A device. Programs read all fields. Providers keep private data behind the structure.
+        /// A device. Programs read all fields. Providers keep private data after the structure.
         struct ibv_device: 664 => {
             0 => _ops: _ibv_device_ops,
             16 => node_type: ibv_node_type,
@@ -116,7 +116,7 @@ mirror! {
             IBV_DEVICE_RAW_IP_CSUM = 1 << 26,
             IBV_DEVICE_MANAGED_FLOW_STEERING = 1 << 29,
         }
-        /// Bits of [`ibv_device_attr_ex::device_cap_flags_ex`] above the 32 of [`ibv_device_cap_flags`].
+        /// Bits of [`ibv_device_attr_ex::device_cap_flags_ex`] above the 32 bits of [`ibv_device_cap_flags`].
         const device_cap_flags_ex: u64 {
             IBV_DEVICE_RAW_SCATTER_FCS = 1 << 34,
             IBV_DEVICE_PCI_WRITE_END_PADDING = 1 << 36,

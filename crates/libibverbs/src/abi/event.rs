@@ -1,4 +1,4 @@
-//! Asynchronous events about a device, a port or a queue.
+//! Asynchronous events about a device, a port, a queue pair or a queue.
 
 use std::ffi::c_int;
 
@@ -6,7 +6,7 @@ use super::*;
 
 mirror! {
     types {
-        /// The object of an event. The event's type tells which member is set.
+        /// The object that an event is about. The event's type determines which member is set.
         #[derive(Clone, Copy)]
         union ibv_async_event_element (ibv_async_event.element): 8 => {
             0 => cq: *mut ibv_cq,

@@ -11,7 +11,7 @@ mirror! {
             0 => context: *mut ibv_context,
             8 => handle: u32,
         }
-        /// A thread domain: the program guarantees that only one thread uses the objects created with it.
+        /// A thread domain. The program guarantees that only one thread at a time uses the objects created with the domain.
         struct ibv_td: 8 => {
             0 => context: *mut ibv_context,
         }
@@ -51,7 +51,7 @@ mirror! {
             36 => lkey: u32,
             40 => rkey: u32,
         }
-        /// A memory window. The inline function `ibv_bind_mw` writes the `rkey` of a type 1 window.
+        /// A memory window. The inline function `ibv_bind_mw` of the C header writes the `rkey` of a type 1 window.
         struct ibv_mw: 32 => {
             0 => context: *mut ibv_context,
             8 => pd: *mut ibv_pd,
@@ -100,7 +100,7 @@ mirror! {
             IBV_REREG_MR_CHANGE_ACCESS = 1 << 2,
             IBV_REREG_MR_FLAGS_SUPPORTED = 7,
         }
-        /// The error of `ibv_rereg_mr`, which tells whether the region is still valid.
+        /// The errors of `ibv_rereg_mr`. Each error says whether the region is still valid.
         enum ibv_rereg_mr_err_code: i32 {
             IBV_REREG_MR_ERR_INPUT = -1,
             IBV_REREG_MR_ERR_DONT_FORK_NEW = -2,
@@ -123,12 +123,12 @@ mirror! {
         const advise_mr_flags: u32 {
             IBV_ADVISE_MR_FLAG_FLUSH = 1,
         }
-        /// Which optional fields of [`ibv_parent_domain_init_attr`] are set.
+        /// Bits of [`ibv_parent_domain_init_attr::comp_mask`], which say which optional fields are set.
         enum ibv_parent_domain_init_attr_mask: u32 {
             IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1 << 0,
             IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,
         }
-        /// The return value of a parent domain's allocator, as an integer, that requests the default allocator.
+        /// The value, as an integer, that a parent domain's allocator returns to request the default allocator.
         const allocator_answer: usize {
             IBV_ALLOCATOR_USE_DEFAULT = usize::MAX,
         }

@@ -7,7 +7,7 @@ pub struct Structure {
     pub name: &'static str,
     /// `struct` or `union`.
     pub kind: &'static str,
-    /// For a type without a name in C, the path of the member that has it, such as `ibv_send_wr.wr.rdma`.
+    /// For a type without a name in C, the path of the member that has the type, such as `ibv_send_wr.wr.rdma`.
     pub c_path: Option<&'static str>,
     /// The size in bytes.
     pub size: usize,
@@ -22,7 +22,7 @@ pub struct Structure {
 pub struct Field {
     /// The name in Rust, with `r#` in front of a keyword.
     pub name: &'static str,
-    /// The names in C, where they differ: the members of an anonymous union. Empty otherwise.
+    /// The names of the members, if the field is an anonymous union in C. Otherwise empty, and `name` is also the name in C.
     pub c_names: &'static [&'static str],
     /// The offset in bytes.
     pub offset: usize,
@@ -37,7 +37,7 @@ pub struct Field {
 pub struct Constant {
     /// The name, which is the same in Rust and C.
     pub name: &'static str,
-    /// The value. A 64-bit unsigned value is reinterpreted.
+    /// The value. A 64-bit unsigned value is reinterpreted as signed.
     pub value: i64,
 }
 
@@ -51,7 +51,7 @@ pub struct Constant {
 ///             0 => context: *mut ibv_context,       // offset => field: type
 ///             8 => a [a, b]: u32,                   // anonymous union of `a` and `b` in C
 ///         }
-///         /// A type without a name in C: that of the member `wr.rdma` of `struct ibv_send_wr`.
+///         /// A type without a name in C: the type of the member `wr.rdma` of `struct ibv_send_wr`.
 ///         struct ibv_send_wr_rdma (ibv_send_wr.wr.rdma): 16 { … }
 ///     }
 ///     constants {

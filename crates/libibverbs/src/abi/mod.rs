@@ -1,14 +1,15 @@
 //! The C ABI of libibverbs and librdmacm (rdma-core 44) as `repr(C)` types.
 //!
-//! Types, fields and constants have their C names, and the manual pages (`man ibv_post_send`) document them. The comments here
-//! add only what a reimplementation must know. C enumerations are integers with constants, because C may pass any value, and a
-//! Rust `enum` with an undeclared value is undefined behaviour.
+//! Types, fields and constants have their C names, and the manual pages document them (for instance `ibv_post_send(3)`). The comments
+//! here add only what an implementation of the library must know. A C enumeration is an integer type with constants, because C may pass
+//! a value that is not in the enumeration, and such a value in a Rust `enum` is undefined behaviour.
 //!
 //! Fields that C declares as `__be16`, `__be32` or `__be64` are integers in network byte order.
 //!
 //! The macro `mirror!` declares all types and constants, and lists them ([`structures`], [`all_constants`]) for the test that
 //! compares them with the installed C headers. Types of features that Mitra does not offer (XRC, device memory, flow steering,
-//! counters, work queues) are opaque, since only pointers to them appear in the tables.
+//! counters, work queues) are opaque, because only pointers to them occur, in the signatures of the function tables
+//! [`ibv_context_ops`] and [`verbs_context`].
 #![allow(non_camel_case_types, non_snake_case, reason = "names are those of C")]
 #![allow(clippy::type_complexity, reason = "function pointer types stand where C has them")]
 
@@ -17,7 +18,7 @@ mod mirror;
 
 pub use mirror::{Constant, Field, Structure};
 
-/// Declares the modules, and the lists over all of them, so that no module is missing from the lists.
+/// Declares the modules, and functions that list the content of all modules, so that no module is missing from the lists.
 macro_rules! modules {
     ($($module:ident),* $(,)?) => {
         $(mod $module; pub use $module::*;)*
@@ -63,6 +64,6 @@ modules!(
     work_request,
 );
 
-/// The size of `pthread_mutex_t`: 40 bytes on x86-64, 48 on aarch64. All other sizes are the same on both, so offsets of fields
-/// behind a mutex depend on it.
+/// The size of `pthread_mutex_t`: 40 bytes on x86-64, 48 on aarch64. All other types have the same size on both, so only the offsets of
+/// fields after a mutex differ.
 const MUTEX: usize = size_of::<libc::pthread_mutex_t>();

@@ -6,7 +6,7 @@ use super::*;
 
 mirror! {
     types {
-        /// A queue pair. Programs read `qp_num`, `state` and `qp_type`.
+        /// A queue pair. Programs read, among others, `qp_num`, `state` and `qp_type`.
         struct ibv_qp: 120 + MUTEX => {
             0 => context: *mut ibv_context,
             8 => qp_context: *mut c_void,
@@ -22,7 +22,7 @@ mirror! {
             64 + MUTEX => cond: libc::pthread_cond_t,
             112 + MUTEX => events_completed: u32,
         }
-        /// The capacities of a queue pair. Creation writes back what it grants.
+        /// The capacities of a queue pair. `ibv_create_qp` replaces the requested capacities by the granted ones.
         #[derive(Clone, Copy)]
         struct ibv_qp_cap: 20 => {
             0 => max_send_wr: u32,
@@ -108,7 +108,7 @@ mirror! {
             8 => typical_pkt_sz: u16,
             12 => comp_mask: u32,
         }
-        /// Enhanced connection establishment: options that two NICs of one vendor negotiate.
+        /// Enhanced connection establishment: the options that two NICs of one vendor negotiate.
         #[derive(Clone, Copy)]
         struct ibv_ece: 12 => {
             0 => vendor_id: u32,
@@ -117,7 +117,7 @@ mirror! {
         }
     }
     constants {
-        /// Transport types.
+        /// The transport type of a queue pair.
         enum ibv_qp_type: u32 {
             IBV_QPT_RC = 2,
             IBV_QPT_UC = 3,
@@ -127,7 +127,7 @@ mirror! {
             IBV_QPT_XRC_RECV = 10,
             IBV_QPT_DRIVER = 255,
         }
-        /// States of a queue pair.
+        /// The state of a queue pair.
         enum ibv_qp_state: u32 {
             IBV_QPS_RESET = 0,
             IBV_QPS_INIT = 1,
@@ -138,13 +138,13 @@ mirror! {
             IBV_QPS_ERR = 6,
             IBV_QPS_UNKNOWN = 7,
         }
-        /// States of path migration.
+        /// The state of path migration.
         enum ibv_mig_state: u32 {
             IBV_MIG_MIGRATED = 0,
             IBV_MIG_REARM = 1,
             IBV_MIG_ARMED = 2,
         }
-        /// The attributes in an [`ibv_qp_attr`] that are set.
+        /// Bits that say which attributes in an [`ibv_qp_attr`] are set.
         enum ibv_qp_attr_mask: u32 {
             IBV_QP_STATE = 1 << 0,
             IBV_QP_CUR_STATE = 1 << 1,
@@ -169,7 +169,7 @@ mirror! {
             IBV_QP_DEST_QPN = 1 << 20,
             IBV_QP_RATE_LIMIT = 1 << 25,
         }
-        /// Which optional fields of [`ibv_qp_init_attr_ex`] are set.
+        /// Bits of [`ibv_qp_init_attr_ex::comp_mask`], which say which optional fields are set.
         enum ibv_qp_init_attr_mask: u32 {
             IBV_QP_INIT_ATTR_PD = 1 << 0,
             IBV_QP_INIT_ATTR_XRCD = 1 << 1,
@@ -187,7 +187,8 @@ mirror! {
             IBV_QP_CREATE_SOURCE_QPN = 1 << 10,
             IBV_QP_CREATE_PCI_WRITE_END_PADDING = 1 << 11,
         }
-        /// Bits of [`ibv_qp_init_attr_ex::send_ops_flags`]: the slots of [`ibv_qp_ex`] that the program will call.
+        /// Bits of [`ibv_qp_init_attr_ex::send_ops_flags`], which say which operations the program will request through the slots of
+        /// [`ibv_qp_ex`].
         enum ibv_qp_create_send_ops_flags: u32 {
             IBV_QP_EX_WITH_RDMA_WRITE = 1 << 0,
             IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 1 << 1,

@@ -72,7 +72,7 @@ mirror! {
             14 => srq: u8,
             16 => qp_num: u32,
         }
-        /// The address of a datagram service.
+        /// The address of a datagram service: an address vector, a queue pair number and a Q_Key.
         #[derive(Clone, Copy)]
         struct rdma_ud_param: 56 => {
             0 => private_data: *const c_void,
@@ -81,7 +81,7 @@ mirror! {
             48 => qp_num: u32,
             52 => qkey: u32,
         }
-        /// The parameters of an event. The port space of its identifier tells which member is set.
+        /// The parameters of an event. The port space of the event's identifier determines which member is set.
         #[derive(Clone, Copy)]
         union rdma_cm_event_param (rdma_cm_event.param): 56 => {
             0 => conn: rdma_conn_param,
@@ -96,7 +96,7 @@ mirror! {
             20 => status: c_int,
             24 => param: rdma_cm_event_param,
         }
-        /// The hints for `rdma_getaddrinfo`, and an element of its result.
+        /// The hints for `rdma_getaddrinfo`, and also an element of the list that it returns.
         #[derive(Clone, Copy)]
         struct rdma_addrinfo: 96 => {
             0 => ai_flags: c_int,
@@ -182,13 +182,13 @@ mirror! {
         const rdma_option_ib: c_int {
             RDMA_OPTION_IB_PATH = 1,
         }
-        /// Which fields of [`rdma_cm_join_mc_attr_ex`] are set.
+        /// Bits of [`rdma_cm_join_mc_attr_ex::comp_mask`], which say which fields are set.
         enum rdma_cm_join_mc_attr_mask: u32 {
             RDMA_CM_JOIN_MC_ATTR_ADDRESS = 1 << 0,
             RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS = 1 << 1,
             RDMA_CM_JOIN_MC_ATTR_RESERVED = 1 << 2,
         }
-        /// How a multicast group is joined.
+        /// The ways to join a multicast group.
         enum rdma_cm_mc_join_flags: u32 {
             RDMA_MC_JOIN_FLAG_FULLMEMBER = 0,
             RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER = 1,

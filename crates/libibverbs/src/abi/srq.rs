@@ -16,7 +16,7 @@ mirror! {
             32 + MUTEX => cond: libc::pthread_cond_t,
             80 + MUTEX => events_completed: u32,
         }
-        /// The depth and the scatter entries of a shared receive queue, and the limit below which it raises an event.
+        /// The capacities of a shared receive queue, and the number of receives below which the queue raises an event.
         #[derive(Clone, Copy)]
         struct ibv_srq_attr: 12 => {
             0 => max_wr: u32,
@@ -49,18 +49,18 @@ mirror! {
         }
     }
     constants {
-        /// The attributes in an [`ibv_srq_attr`] that are set.
+        /// Bits that say which attributes in an [`ibv_srq_attr`] are set.
         enum ibv_srq_attr_mask: u32 {
             IBV_SRQ_MAX_WR = 1 << 0,
             IBV_SRQ_LIMIT = 1 << 1,
         }
-        /// The types of shared receive queues.
+        /// The type of a shared receive queue.
         enum ibv_srq_type: u32 {
             IBV_SRQT_BASIC = 0,
             IBV_SRQT_XRC = 1,
             IBV_SRQT_TM = 2,
         }
-        /// Which optional fields of [`ibv_srq_init_attr_ex`] are set.
+        /// Bits of [`ibv_srq_init_attr_ex::comp_mask`], which say which optional fields are set.
         enum ibv_srq_init_attr_mask: u32 {
             IBV_SRQ_INIT_ATTR_TYPE = 1 << 0,
             IBV_SRQ_INIT_ATTR_PD = 1 << 1,

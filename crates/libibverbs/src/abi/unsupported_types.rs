@@ -1,6 +1,5 @@
-//! Types of features that Mitra does not offer. Their slots in [`verbs_context`](super::verbs_context) are empty, and the inline functions then
-//! return EOPNOTSUPP.
-
+//! Types of features that Mitra does not offer. The slots of these features in [`verbs_context`](super::verbs_context) are empty. The
+//! inline functions of the C header return EOPNOTSUPP for an empty slot.
 
 mirror! {
     types {}

@@ -84,7 +84,7 @@ mirror! {
             36 => imm_data [imm_data, invalidate_rkey]: u32,
             40 => wr: ibv_send_wr_wr,
             72 => qp_type: ibv_send_wr_qp_type,
-            // In C a union of `bind_mw` and the smaller `tso` ([`ibv_send_wr_tso`]).
+            // In C this is a union of `bind_mw` and `tso` ([`ibv_send_wr_tso`]), which is not larger.
             80 => bind_mw [bind_mw, tso]: ibv_send_wr_bind_mw,
         }
         /// A receive request.
@@ -95,7 +95,7 @@ mirror! {
             16 => sg_list: *mut ibv_sge,
             24 => num_sge: c_int,
         }
-        /// A receive that waits for a message with a tag.
+        /// A receive for a message with a given tag.
         #[derive(Clone, Copy)]
         struct ibv_ops_wr_tm_add (ibv_ops_wr.tm.add): 40 => {
             0 => recv_wr_id: u64,

@@ -1,17 +1,17 @@
-//! Objects that programs hold pointers to: boxes that begin with a C structure.
+//! The memory layout of objects to which programs hold pointers: boxes that begin with a C structure.
 
 use std::cell::UnsafeCell;
 use std::mem;
 
-/// The C structure at the beginning of an object. Programs may read and write it at any time, so this library accesses it only
-/// through its address and holds no reference into it.
+/// The C structure at the beginning of an object. Programs may read and write it, so the library holds no reference to it while C code
+/// can run, and accesses it through its address.
 #[repr(transparent)]
 pub(crate) struct AbiHeader<F>(UnsafeCell<F>);
 
-// SAFETY: `AbiHeader` only hands out the address of its contents. A function that reads or writes through the address must
-// itself exclude data races.
+// SAFETY: `AbiHeader` gives access only to the address of its content. Code that reads or writes through the address is `unsafe`, and
+// must exclude data races.
 unsafe impl<F> Send for AbiHeader<F> {}
-// SAFETY: the same rules as in the function above.
+// SAFETY: as for `Send`.
 unsafe impl<F> Sync for AbiHeader<F> {}
 
 impl<F> AbiHeader<F> {
@@ -24,7 +24,7 @@ impl<F> AbiHeader<F> {
     /// allocates with `calloc`.
     ///
     /// # Safety
-    /// All zeros must be a valid `T`, as it is for integers, raw pointers, and `Option`s of function pointers.
+    /// All zeros must be a valid `F`, as they are for integers, raw pointers, and `Option`s of function pointers.
     pub(crate) unsafe fn zeroed() -> AbiHeader<F> {
         // SAFETY: the caller upholds the same requirement (`# Safety` above).
         AbiHeader::new(unsafe { mem::zeroed() })
@@ -44,18 +44,17 @@ pub(crate) unsafe trait AbiObject: Sized {
     /// The C structure.
     type C;
 
-    /// Leaks the object to the program, which returns it to [`AbiObject::from_raw`].
+    /// Moves the object to a box, and returns the address for the program. [`AbiObject::from_raw`] takes the object back.
     fn into_raw(self) -> *mut Self::C {
         Box::into_raw(Box::new(self)).cast()
     }
 
-    /// Returns the object behind a program's pointer.
+    /// Returns the object that a program's pointer refers to.
     ///
     /// # Safety
     /// `c` came from [`AbiObject::into_raw`], and is not passed to [`AbiObject::from_raw`] while the reference lives.
     unsafe fn borrow_raw<'a>(c: *mut Self::C) -> &'a Self {
-        // SAFETY: `c` came from `into_raw`, so it points to a live `Self`, whose first field it addresses (`repr(C)`, by the
-        // contract of the trait).
+        // SAFETY: `c` came from `into_raw` and was not passed to `from_raw`, so it is the address of a live `Self`.
         unsafe { &*c.cast::<Self>() }
     }
 

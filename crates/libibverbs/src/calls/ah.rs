@@ -11,7 +11,7 @@ use crate::abi::*;
 use crate::common::errno::{pointer, status};
 use crate::common::grh::{GRH_LEN, source_gid};
 
-/// An address handle behind its C structure.
+/// An address handle, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Ah {
     header: AbiHeader<ibv_ah>,
@@ -24,10 +24,10 @@ unsafe impl AbiObject for Ah {
     type C = ibv_ah;
 }
 
-/// Returns the GID that an address vector names.
+/// Returns the destination GID of an address vector.
 ///
 /// # Errors
-/// `Invalid` without a global route, because RoCE has no LIDs, or for a GID table index other than 0.
+/// `Invalid` if the vector has no global route, because RoCE has no LIDs, or if its GID table index is not 0.
 pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
     if attr.is_global == 0 {
         return Err(Error::Invalid(
@@ -37,7 +37,7 @@ pub(crate) fn destination(attr: &ibv_ah_attr) -> Result<Gid> {
     if attr.grh.sgid_index != 0 {
         return Err(Error::Invalid("the device has one GID, at index 0"));
     }
-    // SAFETY: all 16 bytes of the union are initialized, whichever member was written.
+    // SAFETY: each member of the union covers all 16 bytes, so these are initialized.
     Ok(Gid(unsafe { attr.grh.dgid.raw }))
 }
 
@@ -81,12 +81,13 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut ibv_grh,
     attr: *mut ibv_ah_attr,
 ) -> c_int {
-    // SAFETY: rule *structures* (module `calls`): all three pointers are valid for their structures.
+    // SAFETY: rule *structures* (module `calls`): `wc`, `grh` and `attr` are valid for their structures. All zeros is a valid
+    // `ibv_ah_attr`.
     unsafe {
         if (*wc).wc_flags & IBV_WC_GRH == 0 {
             return crate::common::errno::minus_one(libc::EINVAL);
         }
-        // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
+        // All zeros is a valid value, because the structure consists of integers and arrays of integers.
         let mut out: ibv_ah_attr = std::mem::zeroed();
         out.grh.dgid = ibv_gid { raw: source_gid(&*grh.cast::<[u8; GRH_LEN]>()) };
         out.grh.hop_limit = u8::MAX;

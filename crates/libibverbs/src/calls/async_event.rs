@@ -14,13 +14,14 @@ use crate::common::event_queue::wait_for_event;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::object_table::PendingEvent;
 
-/// Returns the count of unacknowledged events of an event's object, or `None` for an event about the device.
+/// Returns the count of unacknowledged events about the object of an event, or `None` for an event about the device or its port. `about` is
+/// the address of the object.
 ///
 /// # Safety
-/// The object of the event exists.
+/// `about` is the address of an object of the kind that `event_type` determines, and this object is not destroyed while the reference lives.
+/// For an event about the device or its port, `about` may be any value.
 unsafe fn count_of<'a>(event_type: ibv_event_type, about: usize) -> Option<&'a UnacknowledgedEvents> {
-    // SAFETY: the event's type tells what kind of object `about` is the address of, and the caller guarantees that the object
-    // exists.
+    // SAFETY: the caller guarantees that `about` is the address of an existing object of the kind that the event's type determines.
     unsafe {
         match event_type {
             IBV_EVENT_CQ_ERR => Some(&Cq::borrow_raw(about as *mut ibv_cq).async_events),
@@ -41,7 +42,8 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut 
     // SAFETY: rule *objects* (module `calls`): `context` is not closed during the call.
     let context = unsafe { Context::borrow_raw(context) };
     let taken = wait_for_event(context.events.as_fd(), || {
-        // The lock keeps the object from being destroyed between the removal of its event from the queue and the count.
+        // While this thread holds the lock, no other thread can destroy the object between the removal of the event from the queue and
+        // the increment of the object's event count.
         let _objects = context.rails.objects();
         let queued = context.events.pop()?;
         // SAFETY: a verb that destroys the object removes its events from the queue under the lock that is held here, so the

@@ -14,7 +14,7 @@ use crate::common::errno::{log_failure, pointer};
 use crate::common::event_queue::{EventQueue, new_event_queue};
 use crate::rails::rail_set::RailSet;
 
-/// A completion channel behind its C structure.
+/// A completion channel, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Channel {
     header: AbiHeader<ibv_comp_channel>,
@@ -22,11 +22,11 @@ pub(crate) struct Channel {
     pub(crate) rails: Arc<RailSet>,
 }
 
-/// Where a channel's events come from.
+/// The source of a channel's events.
 pub(crate) enum EventSource {
-    /// The NIC's channel, whose events name queues by the NIC's numbers.
+    /// The NIC's channel. Its events identify completion queues by the NIC's numbers.
     Nic(Arc<dyn CompletionChannel>),
-    /// A queue of this process, whose events are the addresses of the program's queues. Devices with several rails use it.
+    /// A queue in this process, on a device with several rails. Its events are the addresses of the program's completion queues.
     Process(Arc<EventQueue<usize>>),
 }
 
@@ -45,8 +45,8 @@ unsafe impl AbiObject for Channel {
 }
 
 impl Channel {
-    /// Removes the events of a queue that is destroyed. An event of the NIC's channel needs no removal: it names the queue by a
-    /// number that `ibv_get_cq_event` no longer finds.
+    /// Removes the events of a completion queue that is being destroyed. Events of a NIC's channel need no removal, because they identify
+    /// the queue by a number that `ibv_get_cq_event` no longer finds in the object table.
     pub(crate) fn remove_events(&self, cq: usize) {
         if let EventSource::Process(events) = &self.source {
             events.retain(|event| *event != cq);
@@ -66,7 +66,8 @@ fn create(context: &Context) -> Result<*mut ibv_comp_channel> {
         Some(_) => EventSource::Process(Arc::new(new_event_queue()?)),
     };
     let fd = source.fd();
-    // The descriptor starts in blocking mode, since programs expect `ibv_get_cq_event` to wait unless they set `O_NONBLOCK`.
+    // The descriptor must initially be in blocking mode, because programs expect `ibv_get_cq_event` to wait unless they set
+    // `O_NONBLOCK`.
     fcntl(fd, FcntlArg::F_GETFL)
         .and_then(|mode| {
             fcntl(fd, FcntlArg::F_SETFL(OFlag::from_bits_retain(mode).difference(OFlag::O_NONBLOCK)))

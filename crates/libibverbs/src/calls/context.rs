@@ -1,4 +1,4 @@
-//! The open device as programs hold it.
+//! The context of an open device.
 
 use std::mem;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::rails::rail_set::RailSet;
 /// The number of the device's only port.
 pub(crate) const PORT: u8 = 1;
 
-/// An open device. Programs hold the address of `header.context`.
+/// The context of an open device. Programs hold the address of the field `context` in `header`.
 #[repr(C)]
 pub(crate) struct Context {
     header: AbiHeader<verbs_context>,
@@ -22,7 +22,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Creates a context behind its C structure.
+    /// Creates a context that begins with a C structure.
     pub(crate) fn new(
         header: AbiHeader<verbs_context>,
         rails: Arc<RailSet>,
@@ -31,7 +31,7 @@ impl Context {
         Context { header, rails, events: Arc::new(events) }
     }
 
-    /// Returns the context behind a program's pointer.
+    /// Returns the context that a program's pointer refers to.
     ///
     /// # Safety
     /// `context` came from `ibv_open_device`, and is not closed while the reference lives.
@@ -52,13 +52,14 @@ impl Context {
         self.rails.nic()
     }
 
-    /// Returns the table entry of an object of this context.
+    /// Returns the entry in the object table for an object of this context.
     pub(crate) fn object_entry(&self, address: usize) -> ObjectEntry {
         ObjectEntry { address, events: Arc::clone(&self.events) }
     }
 
-    /// Removes an object that is being destroyed from the table, and its events from the queue. Both happen under the table's lock,
-    /// which also protects an event on its way from the queue to its count, so no event about the object appears later.
+    /// Removes an object that is being destroyed from the object table, and its events from the context's queue. Both happen under the table's
+    /// lock. The verb that takes an event from the queue holds the same lock until the event is counted. Therefore no event about the object
+    /// is queued or taken after this function returns.
     pub(crate) fn remove_object<T>(&self, address: usize, remove: impl FnOnce(&mut ObjectTable) -> T) {
         let mut objects = self.rails.objects();
         remove(&mut objects);

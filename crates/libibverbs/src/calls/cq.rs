@@ -18,28 +18,26 @@ use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::object_table::CqEntry;
 use crate::rails::virtual_cq::VirtualCq;
 
-/// A completion queue behind its C structure. Programs cast between `ibv_cq` and `ibv_cq_ex`, so every queue has the larger
-/// one.
+/// A completion queue. Programs cast between `ibv_cq` and `ibv_cq_ex`, so every queue begins with the larger structure.
 #[repr(C)]
 pub(crate) struct Cq {
     pub(crate) header: AbiHeader<ibv_cq_ex>,
     pub(crate) id: CqId,
     nic: Arc<SoftNic>,
-    /// The service level in the completion of a received datagram. See [`datagram_sl`].
+    /// The service level that is reported in the completion of a received datagram. See [`datagram_sl`].
     pub(crate) datagram_sl: u8,
     pub(crate) comp_events: UnacknowledgedEvents,
     pub(crate) async_events: UnacknowledgedEvents,
     pub(crate) polled: Mutex<Polled>,
-    /// The queue that virtual queue pairs complete in, on a device with several rails.
+    /// The queue in which virtual queue pairs complete. Present on a device with several rails.
     pub(crate) virtual_cq: Option<Arc<VirtualCq>>,
 }
 
-/// Completions that were taken from the NIC and not all given to the program.
+/// A batch of completions that was taken from the NIC and the virtual queue pairs, of which the program may have received only a part.
 #[derive(Default)]
 pub(crate) struct Polled {
     pub(crate) batch: Vec<Wc>,
-    /// The index of the first completion in the batch that the program has not got. It equals the length of the batch between
-    /// two polls, except after `ibv_end_poll` in the middle of a batch.
+    /// The index in `batch` of the first completion that the program has not received.
     pub(crate) next: usize,
 }
 
@@ -49,10 +47,11 @@ unsafe impl AbiObject for Cq {
 }
 
 impl Cq {
-    /// Takes up to `max` completions from the NIC if the batch is used up. Returns whether the batch has a completion.
+    /// If the program has received the whole batch, replaces it by up to `max` new completions. Returns whether the batch contains a completion
+    /// that the program has not received.
     ///
     /// # Errors
-    /// The NIC's error. A dead NIC has no completions, and is no error.
+    /// The error of the NIC. A dead NIC is not an error. It has no completions.
     pub(crate) fn refill(&self, polled: &mut Polled, max: usize) -> Result<bool> {
         if polled.next < polled.batch.len() {
             return Ok(true);
@@ -67,26 +66,33 @@ impl Cq {
         }
         let left = max - polled.batch.len();
         match self.nic.poll_cq(self.id, left, &mut polled.batch) {
-            // A dead NIC is reported by an asynchronous event, not by an error of the poll.
+            // An asynchronous event reports a dead NIC, so the poll does not fail.
             Ok(_) | Err(Error::DeviceFatal) => Ok(!polled.batch.is_empty()),
             Err(error) => Err(error),
         }
     }
 
-    /// Requests an event at the next completion.
+    /// Requests an event at the next completion, or with `solicited_only` at the next completion that is solicited or failed.
+    ///
+    /// # Errors
+    /// The error of a NIC. On a device with several rails, a dead NIC is not an error.
     fn arm(&self, solicited_only: bool) -> Result<()> {
         match (&self.virtual_cq, self.nic.req_notify_cq(self.id, solicited_only)) {
-            // If the NIC of rail 0 is dead, the queue still completes requests of the other rails.
+            // If the NIC of rail 0 is dead, requests on the other rails still complete in the queue.
             (Some(virtual_cq), Ok(()) | Err(Error::DeviceFatal)) => virtual_cq.arm(solicited_only),
             (_, armed) => armed,
         }
     }
 }
 
-/// Creates a completion queue. The caller fills the slots of a queue that `ibv_create_cq_ex` returns.
+/// Creates a completion queue with empty slots. `ibv_create_cq_ex` fills the slots afterwards.
+///
+/// # Errors
+/// `Invalid` without entries or for a completion vector other than 0, `DeviceFatal` if the NIC of rail 0 is dead, or another error of the
+/// NIC.
 ///
 /// # Safety
-/// `context` is an open device, and `channel` is a channel of it or null.
+/// `context` is an open device, and `channel` is null or a channel of this device.
 pub(crate) unsafe fn create(
     context: *mut ibv_context,
     cqe: u32,
@@ -94,7 +100,7 @@ pub(crate) unsafe fn create(
     channel: *mut ibv_comp_channel,
     comp_vector: u32,
 ) -> Result<*mut ibv_cq_ex> {
-    // SAFETY: the caller passes an open device, and a channel of it or null.
+    // SAFETY: the caller passes an open device, and null or a channel of this device.
     let (ctx, channel_object) =
         unsafe { (Context::borrow_raw(context), (!channel.is_null()).then(|| Channel::borrow_raw(channel))) };
     if cqe == 0 || comp_vector != 0 {
@@ -136,8 +142,8 @@ pub(crate) unsafe fn create(
     virtual_cq.iter().for_each(|virtual_cq| virtual_cq.set_cq_address(cq as usize));
     let mut objects = ctx.rails.objects();
     if !channel.is_null() {
-        // SAFETY: rule *objects* (module `calls`): `channel` exists. Its `refcnt` is written only under the lock of the object
-        // table, which is held here.
+        // SAFETY: the caller passes an existing channel. Its `refcnt` is written only under the lock of the object table, which is
+        // held here.
         unsafe { (*channel).refcnt += 1 };
     }
     objects.cqs.insert(id, CqEntry { object: ctx.object_entry(cq as usize), virtual_cq });
@@ -188,7 +194,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     object.comp_events.wait_for_all();
     if !channel.is_null() {
         let _objects = context.rails.objects();
-        // SAFETY: the queue still counts in the channel's `refcnt`, so the channel exists. The count is written under the lock.
+        // SAFETY: the channel exists, because its `refcnt` still counts this queue. `refcnt` is written only under the lock of the
+        // object table, which is held here.
         unsafe { (*channel).refcnt -= 1 };
     }
     // SAFETY: rule *objects* (module `calls`): the program destroys the object once. It has left the table and the event queue
@@ -197,7 +204,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     0
 }
 
-/// Resizes a completion queue: a size up to the present one is accepted without effect, a larger one is refused.
+/// Accepts a size up to the current size without effect, and refuses a larger size.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     if cqe < 1 {
@@ -243,14 +250,14 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     n as c_int
 }
 
-/// Returns the service level in the completion of a datagram. RoCE has no service level. ConnectX NICs put the kind of the IP
-/// header there (mlx5 programmer's manual, CQE: 8 for UDP, 2 for IPv4, 1 for IPv6), and UCX up to 1.13 uses it to find the
-/// destination address in the header, and drops datagrams that are addressed to others.
+/// Returns the service level for completions of datagrams that arrive at the port with this GID. RoCE has no service levels. ConnectX NICs
+/// report the kind of the IP header in this field instead (mlx5 programmer's manual, CQE: 8 for UDP, plus 2 for IPv4 or 1 for IPv6). UCX up
+/// to version 1.13 needs this value to find the destination address in the header, and drops datagrams with another destination.
 fn datagram_sl(gid: Gid) -> u8 {
     8 | if IpAddr::from(gid).is_ipv4() { 2 } else { 1 }
 }
 
-/// Returns a completion as `ibv_poll_cq` reports it.
+/// Converts a completion to the structure that `ibv_poll_cq` reports.
 fn completion(wc: &Wc, datagram_sl: u8) -> ibv_wc {
     ibv_wc {
         wr_id: wc.wr_id,
@@ -286,7 +293,7 @@ pub(crate) fn flags(wc: &Wc) -> ibv_wc_flags {
     if wc.invalidated.is_some() {
         flags |= IBV_WC_WITH_INV;
     }
-    // Only the completion of a datagram has a source queue pair, and a datagram always has a GRH.
+    // Only completions of datagrams have a source queue pair, and a datagram in the receive buffer always has a GRH.
     if wc.opcode == WcOpcode::Recv && wc.src_qp.value() != 0 && wc.byte_len as usize >= GRH_LEN {
         flags |= IBV_WC_GRH;
     }

@@ -18,13 +18,14 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     // SAFETY: rule *objects* (module `calls`): `channel` is not destroyed during the call.
     let channel = unsafe { Channel::borrow_raw(channel) };
     let taken = wait_for_event(channel.source.fd(), || {
-        // The lock keeps the queue from being destroyed between the removal of its event from the channel and the count.
+        // While this thread holds the lock, no other thread can destroy the queue between the removal of the event from the channel and
+        // the increment of the queue's event count.
         let objects = channel.rails.objects();
         loop {
             let signalled = match &channel.source {
                 EventSource::Nic(events) => match objects.cqs.get(&events.next_event().ok()??) {
                     Some(entry) => entry.object.address,
-                    // The event is about a queue that was destroyed.
+                    // The completion queue of the event was destroyed.
                     None => continue,
                 },
                 EventSource::Process(events) => events.pop()?,
@@ -38,8 +39,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     });
     match taken {
         Ok(signalled) => {
-            // SAFETY: rule *structures* (module `calls`): both variables are valid for writing. The queue exists, because
-            // `ibv_destroy_cq` waits for the acknowledgement of the event that was counted above.
+            // SAFETY: rule *structures* (module `calls`): `cq` and `cq_context` are valid for writing. The queue exists, because
+            // `ibv_destroy_cq` waits until the program has acknowledged the event that was counted above.
             unsafe {
                 *cq = signalled;
                 *cq_context = (*signalled).cq_context;

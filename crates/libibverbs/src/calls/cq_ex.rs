@@ -10,8 +10,8 @@ use crate::abi::*;
 use crate::common::errno::{log_failure, pointer};
 use crate::common::lock::lock;
 
-/// Completions that one poll takes from the NIC. More than one would leave completions in the batch, where a request for an
-/// event does not see them.
+/// The number of completions that one poll takes from the NIC. If it were greater, completions could remain in the batch when the program
+/// stops polling. A request for an event does not take these into account, so the program could wait for an event that never comes.
 const BATCH: usize = 1;
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
@@ -57,10 +57,11 @@ unsafe fn create(context: *mut ibv_context, attr: &ibv_cq_init_attr_ex) -> Resul
     Ok(cq)
 }
 
-/// Advances to the next completion. Returns 0, `ENOENT` if there is none, or another `errno` value.
+/// Advances to the next completion. Returns 0 if there is one, `ENOENT` if there is none, or another `errno` value after an error.
 ///
 /// # Safety
-/// `cq` is a completion queue that only the calling thread polls, as `ibv_start_poll(3)` demands.
+/// `cq` is a completion queue of the program that is not destroyed during the call. No other thread polls it or reads its fields at the same
+/// time, as `ibv_start_poll(3)` demands.
 unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
     let object = unsafe { Cq::borrow_raw(cq.cast()) };
@@ -69,8 +70,7 @@ unsafe fn advance(cq: *mut ibv_cq_ex) -> c_int {
         Ok(true) => {
             let wc = polled.batch[polled.next];
             polled.next += 1;
-            // SAFETY: `cq` points to the header of a live queue, and `ibv_start_poll(3)` demands that only one thread polls it
-            // and reads these fields.
+            // SAFETY: the caller guarantees that `cq` points to an existing queue, and that no other thread accesses these fields now.
             unsafe {
                 (*cq).wr_id = wc.wr_id;
                 (*cq).status = cq::status_code(wc.status);
@@ -138,12 +138,12 @@ unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
     }
 }
 
-/// Returns 0: RoCE has no LIDs.
+/// Returns 0, because RoCE has no LIDs.
 unsafe extern "C" fn read_slid(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-/// Returns 0: RoCE has no LIDs, and so no path bits.
+/// Returns 0, because RoCE has no LIDs and therefore no path bits of a LID.
 unsafe extern "C" fn read_dlid_path_bits(_cq: *mut ibv_cq_ex) -> u8 {
     0
 }

@@ -1,4 +1,4 @@
-//! The device before it is opened. Every process has one device, `mitra0`, whatever its number of rails.
+//! The device before it is opened. Every process has exactly one device, `mitra0`, for any number of rails.
 
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
@@ -8,13 +8,13 @@ use crate::abi::*;
 use crate::common::errno::set_errno;
 use crate::rails::open;
 
-/// The name of the device, which programs take on their command lines.
+/// The name of the device, which users pass to programs on the command line.
 pub(crate) const DEVICE_NAME: &str = "mitra0";
-/// The name of the device's character device.
+/// The name that a character device of the kernel would have for the device.
 pub(crate) const CHAR_DEVICE_NAME: &str = "uverbs0";
 
-/// The device behind its C structure. Providers of rdma-core keep private data behind `ibv_device`, and some programs cast to
-/// it. They find zeros here.
+/// The device, which begins with its C structure. Providers of rdma-core keep private data after `ibv_device`, and some programs cast the
+/// pointer to a provider's type. Such a program reads zeros here.
 #[repr(C)]
 struct Device {
     header: AbiHeader<ibv_device>,
@@ -26,10 +26,10 @@ unsafe impl AbiObject for Device {
     type C = ibv_device;
 }
 
-/// The device's address, as an integer so that the cell is `Sync`. The device is never freed.
+/// The device's address. It is an integer, because a cell with a pointer would not be `Sync`. The device is never freed.
 static DEVICE: OnceLock<usize> = OnceLock::new();
 
-/// Returns the device, which is the same for the life of the process.
+/// Returns the device. All calls in a process return the same address.
 pub(crate) fn device() -> *mut ibv_device {
     *DEVICE.get_or_init(|| {
         // SAFETY: the structure consists of integers, arrays of integers and `Option`s of function pointers, for which all
@@ -60,8 +60,8 @@ unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut i
         // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
         unsafe { *num_devices = 1 };
     }
-    // The list belongs to C, which may free it by `ibv_free_device_list` of this or of another library.
-    // SAFETY: `calloc` returns null or zeroed memory for two pointers; the first is written only if it is not null.
+    // `calloc` is used because the list may be freed by the `ibv_free_device_list` of another library, which calls `free`.
+    // SAFETY: `calloc` returns null or zeroed memory for two pointers. The first pointer is written only if the memory is not null.
     unsafe {
         let list: *mut *mut ibv_device = libc::calloc(2, size_of::<*mut ibv_device>()).cast();
         if !list.is_null() {
@@ -79,7 +79,8 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: the only device is a static of this library, so the pointer is valid; only an address is computed.
+    // SAFETY: rule *objects* (module `calls`): the pointer came from `ibv_get_device_list`. The device is never freed, and only an
+    // address is computed.
     unsafe { (&raw const (*device).name).cast() }
 }
 
@@ -98,7 +99,7 @@ unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// Fails with `ENOENT`: the device has no directory in `sysfs`.
+/// Fails with `ENOENT`, because the device has no directory in `sysfs`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_read_sysfs_file(
     _dir: *const c_char,

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 
 use crate::abi::*;
 
-/// Returns the name of a value, or `otherwise`.
+/// Returns the name of a value from a list, or `otherwise` for a value that is not in the list.
 fn name(names: &'static [(i64, &'static CStr)], value: i64, otherwise: &'static CStr) -> *const c_char {
     names.iter().find(|(listed, _)| *listed == value).map_or(otherwise, |(_, name)| name).as_ptr()
 }

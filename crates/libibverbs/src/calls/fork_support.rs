@@ -1,11 +1,10 @@
-//! `ibv_fork_init` and its family. The NIC accesses memory from the program's own process and pins no pages, so copy-on-write
-//! after a fork does no harm.
+//! `ibv_fork_init` and related verbs. They have no effect, because a software NIC accesses memory from within the program's process and
+//! pins no pages. Copy-on-write after a fork is therefore harmless.
 
 use std::ffi::c_int;
 
 use crate::abi::*;
 
-/// Succeeds without effect.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_fork_init() -> c_int {
     0

@@ -9,7 +9,10 @@ use super::context::{Context, PORT};
 use crate::abi::*;
 use crate::common::errno::{minus_one, status};
 
-/// Returns the GID at an index of the table, or an `errno` value.
+/// Returns the GID at an index of a port's table.
+///
+/// # Errors
+/// The `errno` value: `EINVAL` for a port or an index that does not exist, or the value for the error of the NIC.
 fn gid_at(context: &Context, port_num: u32, index: u32) -> Result<Gid, c_int> {
     if port_num != u32::from(PORT) || index != 0 {
         return Err(libc::EINVAL);
@@ -52,7 +55,7 @@ fn entry(gid: Gid) -> ibv_gid_entry {
     }
 }
 
-/// Copies as much of an entry as the caller's structure has room for.
+/// Copies an entry, truncated to the size of the program's structure.
 ///
 /// # Safety
 /// `to` is valid for writing `size` bytes.
@@ -109,7 +112,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
     }
 }
 
-/// The predecessor of [`_ibv_query_gid_ex`]. It counts types as `sysfs` does: 1 is RoCE v2.
+/// Returns the type of a GID as a value of rdma-core's `enum ibv_gid_type_sysfs`, in which 1 is RoCE v2.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -128,7 +131,7 @@ unsafe extern "C" fn ibv_query_gid_type(
     }
 }
 
-/// The default partition key, for full members (IBTA volume 1, 10.9.1.2).
+/// The default partition key with full membership (IBTA volume 1, 10.9.1.2).
 const PKEY: u16 = 0xffff;
 
 #[unsafe(no_mangle)]
@@ -151,7 +154,7 @@ unsafe extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port_num: u8
     if port_num == PORT && pkey == PKEY { 0 } else { minus_one(libc::EINVAL) }
 }
 
-/// Returns a MAC address of zeros and no VLAN: packets leave through UDP sockets, so the library knows no MAC address.
+/// Returns a MAC address of zeros and no VLAN, because packets are sent through UDP sockets and the library knows no MAC address.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     _context: *mut ibv_context,

@@ -8,13 +8,15 @@ use super::qp::Qp;
 use crate::abi::*;
 use crate::common::errno::status;
 
-/// Returns the group's GID. The LID is ignored, because RoCE has none.
+/// Returns the GID of a multicast group. The callers ignore the group's LID, because RoCE has no LIDs.
+///
+/// # Errors
+/// `Invalid` if `gid` is null.
 ///
 /// # Safety
 /// `gid` is valid for reading, or null.
 unsafe fn group(gid: *const ibv_gid) -> Result<Gid> {
-    // SAFETY: the caller passes null or a valid GID, all of whose 16 bytes are initialized whichever member of the union was
-    // written.
+    // SAFETY: the caller passes null or a valid GID. Each member of the union covers all 16 bytes, so these are initialized.
     unsafe { gid.as_ref().map(|gid| Gid(gid.raw)).ok_or(Error::Invalid("the GID is null")) }
 }
 
@@ -28,7 +30,8 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ib
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
-    // SAFETY: the same rules as in the function above.
+    // SAFETY: rules *objects* and *structures* (module `calls`): `qp` is not destroyed during the call, and `gid` is valid or
+    // null.
     let (qp, group) = unsafe { (Qp::borrow_ibv_qp(qp), group(gid)) };
     status("ibv_detach_mcast", group.and_then(|group| qp.detach_mcast(group)))
 }

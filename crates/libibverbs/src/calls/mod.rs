@@ -1,21 +1,23 @@
-//! The verbs, exported to C: functions, and the slots of the table that [`open_device`] fills.
+//! The verbs for C programs. Some are exported functions. The others are called through the tables that [`open_device`], [`cq_ex`] and
+//! [`wr_calls`] fill.
 //!
-//! A file holds one kind of object or one group of verbs. An object that a program gets a pointer to is a box that begins with the C
-//! structure ([`abi_object`]). The NIC behind the object ([`mitra_verbs::Provider`]) decides what a verb does; the files
-//! here only translate.
+//! Each file contains one kind of object or one group of verbs. If programs hold pointers to an object, the object is a box that begins
+//! with the C structure ([`abi_object`]). The NIC ([`mitra_verbs::Provider`]) or the virtual queue pair executes a verb. The files here only
+//! translate between C and Rust.
 //!
 //! # Safety of the exported functions
 //!
-//! C calls these functions, and no library can check what it passes. They rely on what the manual pages of libibverbs demand:
+//! C programs call these functions, and the library cannot check whether the pointers that they pass are valid. The functions rely on three
+//! rules, which follow from the manual pages of libibverbs:
 //!
 //! - *objects*: a pointer to an object came from the verb that creates such an object, and the object is not destroyed before or during
-//!   the call. Objects are destroyed in the order that the manual pages give, so an object's context, protection domain,
-//!   queues and channel outlive it.
+//!   the call, except by the call itself. Objects are destroyed in the order that the manual pages demand, so an object's context,
+//!   protection domain, queues and channel outlive the object.
 //! - *structures*: a pointer to a structure, an array or a variable is valid for the type and the length that the manual page
-//!   gives, for reading if it is an input and for writing if it is an output. It may be null only where the page says so.
-//! - *exclusivity*: no two threads write one structure of the program at the same time.
+//!   specifies, for reading if it is an input and for writing if it is an output. It may be null only where the manual page allows it.
+//! - *exclusivity*: while a verb writes a structure of the program, no other thread of the program accesses the fields that it writes.
 //!
-//! A `SAFETY:` comment that names "the contract of libibverbs" refers to these three rules.
+//! A `SAFETY:` comment that relies on a rule gives its name.
 
 pub(crate) mod abi_object;
 pub(crate) mod ah;

@@ -15,7 +15,7 @@ use crate::common::lock::lock;
 use crate::program_memory;
 use crate::rails::rail_set::RailSet;
 
-/// A memory region behind its C structure. `ibv_rereg_mr` replaces its registration.
+/// A memory region, which begins with its C structure. `ibv_rereg_mr` replaces the registration.
 #[repr(C)]
 pub(crate) struct Mr {
     header: AbiHeader<ibv_mr>,
@@ -23,7 +23,7 @@ pub(crate) struct Mr {
     params: Mutex<RegistrationParams>,
 }
 
-/// The parameters of a registration that the C structure does not hold.
+/// The parameters of a registration that are not in the C structure.
 struct RegistrationParams {
     iova: u64,
     access: c_uint,
@@ -37,7 +37,7 @@ pub(crate) enum Registration {
 }
 
 impl Registration {
-    /// Returns the registration on rail 0, whose keys the program uses.
+    /// Returns the registration with the NIC of rail 0. The program uses its keys.
     pub(crate) fn primary(&self) -> mitra_verbs::Mr {
         match self {
             Registration::Nic(mr) => *mr,
@@ -45,15 +45,15 @@ impl Registration {
         }
     }
 
-    /// Revokes the registration. On return no NIC accesses the memory.
+    /// Revokes the registration. After `Ok`, no NIC accesses the memory.
     ///
     /// # Errors
-    /// The error of a NIC that does not confirm, and may still access the memory.
+    /// The error of a NIC that does not confirm the revocation. This NIC may still access the memory.
     fn revoke(&self, rails: &RailSet) -> Result<()> {
         match (self, &rails.multi_rail) {
             (Registration::MultiRail(mr), Some(multi_rail)) => multi_rail.domain().deregister(mr),
             _ => match rails.nic().dereg_mr(self.primary().id) {
-                // A NIC that does not answer may be hung, and still access memory. A reset ends that.
+                // The NIC may be hung and still access memory. A reset ends its access.
                 Err(Error::DeviceFatal) => rails.nic().reset(),
                 other => other,
             },
@@ -66,13 +66,14 @@ unsafe impl AbiObject for Mr {
     type C = ibv_mr;
 }
 
-/// The bits of an address within its page. They must be the same in the I/O virtual address (`ibv_reg_mr_iova(3)`).
+/// The bits of an address that are its offset in its page. They must be equal in the memory's address and in the I/O virtual address
+/// (`ibv_reg_mr_iova(3)`).
 const PAGE_OFFSET_MASK: u64 = 0xfff;
 
 /// Converts access flags.
 ///
 /// # Errors
-/// `Unsupported` for a bit that the device neither knows nor may ignore.
+/// `Unsupported` for a flag that the device does not know and may not ignore.
 pub(crate) fn access(flags: c_uint) -> Result<Access> {
     const FLAGS: [(c_uint, Access); 5] = [
         (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
@@ -81,7 +82,7 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
         (IBV_ACCESS_REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
         (IBV_ACCESS_MW_BIND, Access::WINDOW_BIND),
     ];
-    // The page size has no effect on a software NIC.
+    // `IBV_ACCESS_HUGETLB` concerns the page size, which has no effect on a software NIC.
     let ignored = IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB;
     let known = FLAGS.iter().fold(ignored, |all, (bit, _)| all | bit);
     if flags & !known != 0 {
@@ -93,11 +94,12 @@ pub(crate) fn access(flags: c_uint) -> Result<Access> {
 /// Registers memory of the program.
 ///
 /// # Errors
-/// `Invalid` for an empty or overflowing range or an I/O virtual address with another offset in its page, or the NIC's error.
+/// `Invalid` for a range that is empty or overflows, or if the I/O virtual address and the memory have different offsets in their pages.
+/// `Unsupported` for an access flag that the device does not know. Otherwise the error of a NIC.
 ///
 /// # Safety
-/// The program lends the memory: until the registration is revoked, nothing in it is a Rust object, and other processes may
-/// read and write it at any time as the access flags allow.
+/// Until the registration is revoked, no Rust object is in the memory, and the program permits that NICs read and write it at any time as
+/// far as the access flags allow. The program may unmap it earlier.
 unsafe fn register(
     context: &Context,
     pd: PdId,
@@ -135,8 +137,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 ) -> *mut ibv_mr {
     // SAFETY: rule *objects* (module `calls`): `pd` is not deallocated during the call, and its context outlives it.
     let (object, context) = unsafe { (Pd::borrow_raw(pd), Context::borrow_raw((*pd).context)) };
-    // SAFETY: the program that calls this verb lends the memory, as rule *structures* (module `calls`) and `ibv_reg_mr(3)`
-    // demand.
+    // SAFETY: the memory belongs to the C program, which by registering it permits the access of NICs (`ibv_reg_mr(3)`).
     let made = unsafe { register(context, object.id, addr, length, iova, access) }.map(|registration| {
         let primary = registration.primary();
         let header = ibv_mr {
@@ -167,7 +168,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the arguments are the caller's, and the called verb makes the same demands.
+    // SAFETY: the called verb has the same requirements, and gets the arguments of the program.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
 }
 
@@ -178,11 +179,11 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the arguments are the caller's, and the called verb makes the same demands.
+    // SAFETY: the called verb has the same requirements, and gets the arguments of the program.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, addr as u64, access as c_uint) }
 }
 
-/// Fails with `EOPNOTSUPP`: a software NIC cannot access the memory of another device.
+/// Fails with `EOPNOTSUPP`, because a software NIC cannot access the memory of another device.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,
@@ -196,7 +197,8 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     std::ptr::null_mut()
 }
 
-/// Changes a region. The keys change as well. If the verb fails, the region is as before.
+/// Changes a region. The keys change too. If the new memory or access is refused, the region is unchanged. If a NIC does not confirm that the
+/// old registration is revoked, the region may be unusable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -247,8 +249,7 @@ unsafe fn reregister(
     let pd = if changes & IBV_REREG_MR_CHANGE_PD == 0 { header.pd } else { pd };
     // SAFETY: the caller passes a protection domain, and the domain of a region outlives it.
     let domain = unsafe { Pd::borrow_raw(pd) };
-    // SAFETY: the program that calls this verb lends the memory, as rule *structures* (module `calls`) and `ibv_reg_mr(3)`
-    // demand.
+    // SAFETY: the memory belongs to the C program, which by registering it permits the access of NICs (`ibv_reg_mr(3)`).
     let new_registration = unsafe { register(context, domain.id, addr, length, iova, access)? };
     let mut registration = lock(&object.registration);
     if let Err(error) = registration.revoke(&context.rails) {
@@ -277,7 +278,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     0
 }
 
-/// Fails with `EOPNOTSUPP`: memory is not prefetched. The kernel pages it in when the NIC accesses it.
+/// Fails with `EOPNOTSUPP`, because a software NIC cannot prefetch memory. The kernel pages memory in when the NIC accesses it.
 pub(crate) unsafe extern "C" fn advise_mr(
     _pd: *mut ibv_pd,
     _advice: ibv_advise_mr_advice,

@@ -1,4 +1,4 @@
-//! Path MTUs as `enum ibv_mtu`.
+//! The conversion of path MTUs from and to `enum ibv_mtu`.
 
 use mitra_verbs::{Error, Mtu, Result};
 

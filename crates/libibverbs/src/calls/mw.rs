@@ -10,7 +10,7 @@ use super::pd::Pd;
 use crate::abi::*;
 use crate::common::errno::{log_failure, pointer, status};
 
-/// A memory window behind its C structure.
+/// A memory window, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Mw {
     header: AbiHeader<ibv_mw>,
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     }
 }
 
-/// Fails with `EOPNOTSUPP`: `IBV_WR_BIND_MW` requests bind windows of type 2.
+/// Fails with `EOPNOTSUPP`, because the verb binds only windows of type 1. Windows of type 2 are bound with `IBV_WR_BIND_MW` requests.
 pub(crate) unsafe extern "C" fn bind_mw(
     _qp: *mut ibv_qp,
     _mw: *mut ibv_mw,

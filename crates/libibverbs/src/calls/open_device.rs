@@ -64,7 +64,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     0
 }
 
-/// Fails with `EOPNOTSUPP`: a device has no descriptor that another process could import.
+/// Fails with `EOPNOTSUPP`, because no other process has a device that this process could import.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
     set_errno(libc::EOPNOTSUPP);

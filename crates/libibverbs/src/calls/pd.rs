@@ -10,17 +10,17 @@ use super::context::Context;
 use crate::abi::*;
 use crate::common::errno::{pointer, set_errno, status};
 
-/// A protection domain behind its C structure.
+/// A protection domain, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Pd {
     header: AbiHeader<ibv_pd>,
     pub(crate) id: PdId,
-    /// Cloned by each object of the domain, to count them. A NIC counts the objects of its domains, but on several rails all
-    /// domains of the program stand for one domain of the NICs.
+    /// The value that each object of the domain clones, so that the reference count is the number of objects plus one. A NIC counts the
+    /// objects of its domains. But on a device with several rails, all domains of the program stand for one domain of each NIC.
     pub(crate) member: PdMember,
 }
 
-/// Counts an object as a member of its protection domain.
+/// A reference by which an object is counted as a member of its protection domain.
 pub(crate) type PdMember = Arc<()>;
 
 // SAFETY: the structure is `repr(C)`, and its first field is the `AbiHeader` of `Self::C`.
@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     }
 }
 
-/// Fails with `EOPNOTSUPP`: an object has no descriptor that another process could import.
+/// Returns null, with `errno` set to `EOPNOTSUPP`, because no other process has an object that this process could import.
 fn import_unsupported<T>() -> *mut T {
     set_errno(libc::EOPNOTSUPP);
     std::ptr::null_mut()

@@ -1,4 +1,4 @@
-//! Posting work requests: from C structures to the NIC.
+//! Posting work requests: conversion from C structures, and posting to the NIC or the virtual queue pair.
 
 use std::ffi::c_int;
 use std::{ptr, slice};
@@ -20,11 +20,12 @@ use crate::abi::*;
 use crate::common::errno::{errno_of, log_failure};
 use crate::common::lock::lock;
 
-/// Requests that are posted to the NIC in one call. A longer list is posted in several batches.
+/// The maximum number of requests that are posted in one call. A longer list is posted in several batches.
 const BATCH: usize = 16;
 
-/// An element of a list of requests.
+/// A request in C, which is an element of a linked list.
 trait LinkedRequest: Sized {
+    /// Returns the next element of the list, or null at its end.
     fn next(&self) -> *mut Self;
 }
 
@@ -40,11 +41,12 @@ impl LinkedRequest for ibv_recv_wr {
     }
 }
 
-/// Posts a list of requests in batches. Stores the first request that is refused in `bad`, and returns its `errno` value; those
-/// before it are posted.
+/// Posts a list of requests in batches. Returns 0 if all requests are posted. Otherwise stores the address of the first request that is
+/// refused in `bad`, and returns the `errno` value of the error. The requests before it are posted.
 ///
 /// # Safety
-/// `first` is a list that ends in null and that `translate` may read, and `bad` is valid for writing.
+/// `first` is the first element of a list that ends in null, or null. All elements are valid for reading, also by `translate`. `bad` is
+/// valid for writing.
 unsafe fn post<C: LinkedRequest, R>(
     call: &str,
     first: *mut C,
@@ -81,7 +83,7 @@ unsafe fn post<C: LinkedRequest, R>(
         }
         if let Some(error) = refused {
             log_failure(call, &error);
-            // SAFETY: rule *structures* (module `calls`): the pointer is valid for writing.
+            // SAFETY: the caller guarantees that `bad` is valid for writing.
             unsafe { *bad = at };
             return errno_of(&error);
         }
@@ -101,8 +103,8 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: rule *objects* (module `calls`): `qp` is not destroyed during the call.
     let qp = unsafe { Qp::borrow_ibv_qp(qp) };
     let translate = |wr: &ibv_send_wr| {
-        // SAFETY: rule *structures* (module `calls`): the program has set the members that the opcode and the queue pair's type
-        // name.
+        // SAFETY: rules *objects* and *structures* (module `calls`): the program has set the members that the opcode and the queue
+        // pair's type select, and their pointers are valid.
         unsafe { send_request(wr, qp.qp_type) }
     };
     // SAFETY: rule *structures* (module `calls`): `wr` is a list that ends in null, and `bad_wr` is valid for writing.
@@ -141,7 +143,8 @@ fn recv_request(wr: &ibv_recv_wr) -> Result<RecvWr> {
     Ok(RecvWr { wr_id: wr.wr_id, sges: sges.iter().map(sge_from_c).collect() })
 }
 
-/// A bound on the length of lists, above any limit of the device. Longer lists are refused before they are read.
+/// The maximum length of a list of scatter/gather entries or buffers. Longer lists are refused before they are read. The device's own limits
+/// are lower.
 const MAX_LIST_LEN: usize = 1 << 8;
 
 /// Returns a list of the program as a slice.
@@ -150,7 +153,7 @@ const MAX_LIST_LEN: usize = 1 << 8;
 /// `Limit` if the list is longer than [`MAX_LIST_LEN`], or `Invalid` if it is null and not empty.
 ///
 /// # Safety
-/// `first` is valid for reading `n` elements, or null.
+/// `first` is valid for reading `n` elements for the lifetime `'a`, or null.
 pub(crate) unsafe fn slice_from_c<'a, T>(first: *const T, n: usize) -> Result<&'a [T]> {
     match n {
         0 => Ok(&[]),
@@ -168,10 +171,10 @@ pub(crate) unsafe fn slice_from_c<'a, T>(first: *const T, n: usize) -> Result<&'
 /// Returns the scatter/gather list of a request.
 ///
 /// # Errors
-/// As [`slice_from_c`], or `Invalid` if the length is negative.
+/// The errors of [`slice_from_c`], or `Invalid` if the length is negative.
 ///
 /// # Safety
-/// `first` is valid for reading `n` elements, or null.
+/// `first` is valid for reading `n` elements for the lifetime `'a`, or null.
 unsafe fn sge_list<'a>(first: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge]> {
     let n = usize::try_from(n).map_err(|_| Error::Invalid("num_sge is negative"))?;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
@@ -182,7 +185,7 @@ pub(crate) fn sge_from_c(sge: &ibv_sge) -> Sge {
     Sge { addr: sge.addr, len: sge.length, key: Key(sge.lkey) }
 }
 
-/// A bound on inline data, above any limit of the device. More data is refused before it is copied.
+/// The maximum length of inline data, in bytes. More data is refused before it is copied. The device's own limit is lower.
 const MAX_INLINE_BYTES: usize = 1 << 12;
 
 /// Checks the length of inline data.
@@ -200,7 +203,7 @@ pub(crate) fn check_inline_len(bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Copies the memory of a scatter/gather list into a request.
+/// Returns a copy of the memory that the entries of a scatter/gather list name.
 ///
 /// # Errors
 /// As [`check_inline_len`].
@@ -220,7 +223,7 @@ unsafe fn inline(list: &[ibv_sge]) -> Result<InlineData> {
     Ok(bytes)
 }
 
-/// Converts send flags. `IBV_SEND_INLINE` is accepted and has no flag: the request holds the data.
+/// Converts send flags. `IBV_SEND_INLINE` is accepted, and has no counterpart in the result, because [`Data::Inline`] expresses it.
 ///
 /// # Errors
 /// `Unsupported` for a flag that the device does not know.
@@ -240,10 +243,12 @@ pub(crate) fn send_flags(flags: u32) -> Result<SendFlags> {
 /// Converts a send request.
 ///
 /// # Errors
-/// `Unsupported`, `Invalid` or `Limit`, if the request cannot be converted.
+/// `Unsupported` for an opcode or a flag that the device does not have, `Invalid` for a missing object or a malformed list, or `Limit` for
+/// a list or inline data that is too long.
 ///
 /// # Safety
-/// The members that the opcode and the queue pair's type name are set, and their pointers are valid.
+/// The members that the opcode and the queue pair's type select are set, and their pointers are valid or null. The scatter/gather list has
+/// `num_sge` entries, and for inline data the entries' memory is valid for reading.
 unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
     let flags = send_flags(wr.send_flags)?;
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
@@ -257,10 +262,9 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
         Data::Sges(sges.iter().map(sge_from_c).collect())
     };
     let ud = if qp_type == QpType::Ud {
-        // SAFETY: on a UD queue pair programs set the member `wr.ud` (`ibv_post_send(3)`); it consists of integers and a
-        // pointer.
+        // SAFETY: the queue pair's type is UD, so the caller guarantees that the member `wr.ud` is set.
         let ud = unsafe { wr.wr.ud };
-        // SAFETY: rule *objects* (module `calls`): `ud.ah` is an address handle or null.
+        // SAFETY: the caller guarantees that `ud.ah` is an address handle or null.
         Some(unsafe { ud_destination(ud.ah, ud.remote_qpn, ud.remote_qkey)? })
     } else {
         None
@@ -271,7 +275,7 @@ unsafe fn send_request(wr: &ibv_send_wr, qp_type: QpType) -> Result<SendWr> {
 /// Returns the destination of a datagram.
 ///
 /// # Errors
-/// `Invalid` without an address handle.
+/// `Invalid` if `ah` is null.
 ///
 /// # Safety
 /// `ah` is an address handle or null.
@@ -286,12 +290,13 @@ pub(crate) unsafe fn ud_destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Res
 /// Converts the operation of a send request.
 ///
 /// # Errors
-/// `Unsupported` for an opcode that the device does not know, or the error of [`bind_operation`].
+/// `Unsupported` for an opcode that the device does not know, or the errors of [`bind_operation`].
 ///
 /// # Safety
 /// As for [`send_request`].
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
-    // SAFETY: only the members that the opcode names are read, which the caller has set; all consist of integers and pointers.
+    // SAFETY: only the members that the opcode selects are read. The caller guarantees that these are set, and that the window and the
+    // region of a bind are objects or null.
     unsafe {
         let rdma = || RemoteAddr { addr: wr.wr.rdma.remote_addr, rkey: Key(wr.wr.rdma.rkey) };
         let atomic = || RemoteAddr { addr: wr.wr.atomic.remote_addr, rkey: Key(wr.wr.atomic.rkey) };
@@ -320,7 +325,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
 /// Returns the operation that binds a memory window.
 ///
 /// # Errors
-/// `Invalid` without a window or a region, or `Unsupported` for an access flag.
+/// `Invalid` if the window or the region is null, or `Unsupported` for an access flag that the device does not know.
 ///
 /// # Safety
 /// The window and the region are objects of the program, or null.

@@ -1,5 +1,5 @@
-//! Entry points that only rdma-core's providers and its connection manager call. The loader refuses a program that brings such
-//! a library unless all of these exist. All fail with `EOPNOTSUPP` or do nothing, because Mitra has no kernel driver.
+//! Symbols that only rdma-core's providers and its connection manager use. They must exist, because otherwise the loader refuses a program
+//! that is linked with such a library. The functions fail with `EOPNOTSUPP` or do nothing, because Mitra has no kernel driver.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -15,7 +15,7 @@ macro_rules! unsupported {
     )*)*};
 }
 
-/// Returns null, with `errno` set.
+/// Returns null, with `errno` set to `EOPNOTSUPP`.
 fn null_unsupported() -> *mut c_void {
     set_errno(libc::EOPNOTSUPP);
     ptr::null_mut()
@@ -36,7 +36,7 @@ unsupported! {
     ibv_cmd_post_srq_recv ibv_cmd_query_context ibv_cmd_query_device_any ibv_cmd_query_mr
     ibv_cmd_query_port ibv_cmd_query_qp ibv_cmd_query_srq ibv_cmd_read_counters ibv_cmd_reg_dm_mr
     ibv_cmd_reg_dmabuf_mr ibv_cmd_reg_mr ibv_cmd_req_notify_cq ibv_cmd_rereg_mr ibv_cmd_resize_cq;
-    // These return a count, of which 0 means nothing to do, or a negative error number.
+    // These functions return a count or a negative error number.
     c_int, 0 => ibv_cmd_poll_cq __ioctl_final_num_attrs;
     c_int, -libc::EOPNOTSUPP => ibv_read_ibdev_sysfs_file;
     *mut c_void, null_unsupported() => _verbs_init_and_alloc_context verbs_open_device;
@@ -45,6 +45,6 @@ unsupported! {
     ibv_copy_qp_attr_from_kern;
 }
 
-/// A flag that providers read when their device is removed: whether objects that the kernel still holds may be freed.
+/// Whether a provider may free an object although the kernel has not destroyed it. Providers read the variable when a device is removed.
 #[unsafe(no_mangle)]
 static verbs_allow_disassociate_destroy: bool = false;

@@ -22,7 +22,7 @@ use crate::rails::multi_rail_qp::{CreateParams, MultiRailQp};
 use crate::rails::virtual_cq::VirtualCq;
 use crate::rails::virtual_qps::MultiRail;
 
-/// A queue pair behind its C structure. `ibv_qp_to_qp_ex` casts, so every queue pair has the larger structure.
+/// A queue pair. `ibv_qp_to_qp_ex` casts from `ibv_qp` to `ibv_qp_ex`, so every queue pair begins with the larger structure.
 #[repr(C)]
 pub(crate) struct Qp {
     header: AbiHeader<ibv_qp_ex>,
@@ -42,11 +42,11 @@ unsafe impl AbiObject for Qp {
     type C = ibv_qp_ex;
 }
 
-/// Bytes of inline data that every queue pair accepts. Some programs send a little inline data without asking for it
-/// (rdma_xclient).
+/// The minimum length of inline data that every queue pair accepts, in bytes. Some programs, such as rdma_xclient, send a few bytes of
+/// inline data without having requested the capacity.
 const MIN_INLINE_BYTES: u32 = 64;
 
-/// What executes the requests of a queue pair.
+/// The component that executes the requests of a queue pair.
 enum Backend {
     /// A queue pair of the NIC.
     Nic(Arc<SoftNic>, Qpn),
@@ -116,12 +116,13 @@ impl Qp {
         }
     }
 
-    /// Returns the queue pair behind a program's pointer.
+    /// Returns the queue pair that a program's pointer refers to.
     ///
     /// # Safety
     /// As for [`AbiObject::borrow_raw`].
     pub(crate) unsafe fn borrow_ibv_qp<'a>(qp: *mut ibv_qp) -> &'a Qp {
-        // SAFETY: every `ibv_qp` that programs have is the first field of an `ibv_qp_ex`, the C structure of a `Qp`.
+        // SAFETY: every `ibv_qp` that a program knows is the first field of an `ibv_qp_ex`, which is the C structure of a `Qp`. The
+        // caller upholds the requirements of `borrow_raw`.
         unsafe { Qp::borrow_raw(qp.cast()) }
     }
 }
@@ -129,7 +130,7 @@ impl Qp {
 /// Converts the transport type.
 ///
 /// # Errors
-/// `Unsupported` for other types than RC, UC and UD.
+/// `Unsupported` for any type other than RC, UC and UD.
 fn transport_type(qp_type: ibv_qp_type) -> Result<QpType> {
     match qp_type {
         IBV_QPT_RC => Ok(QpType::Rc),
@@ -149,10 +150,11 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp
 /// Creates a queue pair, and writes the granted capacities back to `init`.
 ///
 /// # Errors
-/// `Invalid` without completion queues, `Unsupported` for a type that the device does not have, or the error of the NIC.
+/// `Invalid` if a completion queue is null, `Unsupported` for a type that the device does not have or, on a device with several rails, for
+/// a UD or UC queue pair with a shared receive queue. Otherwise the error of the NIC or of [`MultiRail::create_qp`].
 ///
 /// # Safety
-/// `pd`, the completion queues and the shared receive queue are objects of the program. The latter may be null.
+/// `pd`, the completion queues and the shared receive queue are objects of the program. The queues may be null.
 pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
@@ -173,7 +175,7 @@ pub(crate) unsafe fn create(
     };
     let qp_type = transport_type(init.qp_type)?;
     let cap = &mut init.cap;
-    // Providers may grant more than a program asks for (`ibv_create_qp(3)`).
+    // A provider may grant more than the program requests (`ibv_create_qp(3)`).
     cap.max_inline_data = cap.max_inline_data.max(MIN_INLINE_BYTES);
     if srq.is_some() {
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
@@ -320,7 +322,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     0
 }
 
-/// Returns zeros: the device has no enhanced connection establishment.
+/// Writes zeros, because the device does not support enhanced connection establishment.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
@@ -339,7 +341,8 @@ unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     0
 }
 
-/// Returns 0, no guarantee: a NIC of Mitra writes the last *word* of a message last, and only for WRITEs.
+/// Returns 0, which means that data may be written in any order. Mitra's NICs write only the last *word* of a message last, and only for
+/// WRITEs.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: ibv_wr_opcode, _flags: u32) -> c_int {
     0

@@ -1,4 +1,4 @@
-//! Queue pair attributes: conversion from and to `ibv_qp_attr`.
+//! The conversion of queue pair attributes from and to `ibv_qp_attr`.
 
 use mitra_verbs::{Access, Error, Gid, Psn, QpAttr, QpState, QpStatus, Qpn, Result, SqDrain};
 
@@ -6,14 +6,15 @@ use super::mtu::{mtu_code, mtu_from_code};
 use super::{ah, mr};
 use crate::abi::*;
 
-/// Attributes that are accepted without effect: `IBV_QP_CUR_STATE` is verified by the transition anyway, and the others are for
-/// path migration and SQD events, which the device does not have.
+/// The attributes that are accepted without effect. `IBV_QP_CUR_STATE` has none, because every transition checks the current state. The others
+/// concern path migration and SQD events, which the device does not have.
 const NO_EFFECT: u32 = IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY | IBV_QP_PATH_MIG_STATE;
 
 /// Converts the attributes that a mask selects.
 ///
 /// # Errors
-/// `Unsupported` for an attribute that the device does not have, or `Invalid` for a value that does not exist.
+/// `Unsupported` for an attribute or an access flag that the device does not have, or `Invalid` for a state, a path MTU or an address that is
+/// not valid.
 pub(crate) fn from_c(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr> {
     let known = NO_EFFECT
         | IBV_QP_STATE

@@ -10,7 +10,7 @@ use super::device;
 use crate::abi::*;
 use crate::rails::open;
 
-/// A page size bitmap: 4 KiB and all larger powers of two.
+/// The supported page sizes as a bitmap, in which bit n stands for 2ⁿ bytes: all sizes from 4 KiB.
 const PAGE_SIZES: u64 = !0xfff;
 
 #[unsafe(no_mangle)]
@@ -35,7 +35,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     out.sys_image_guid = out.node_guid;
     out.max_mr_size = i64::MAX as u64;
     out.page_size_cap = PAGE_SIZES;
-    // The vendor id is one that is not assigned, so that no program uses vendor extensions.
+    // No vendor has this id, so no program uses vendor extensions.
     out.vendor_id = 0x00ff_ffff;
     out.max_qp = count(limits.qps);
     out.max_qp_wr = count(limits.wrs);

@@ -10,11 +10,13 @@ use super::mtu::mtu_code;
 use crate::abi::*;
 use crate::common::errno::log_failure;
 
-/// The port's `active_speed` (IBTA volume 1, 14.2.5.6), 25 Gbit/s: a nominal value, because the speed of a software NIC is not
-/// known.
+/// The value of `active_speed` for 25 Gbit/s (IBTA volume 1, 14.2.5.6). It is nominal, because the speed of a software NIC is not known.
 const SPEED_25_GBPS: u8 = 32;
+/// The value of `active_width` for one lane.
 const WIDTH_1X: u8 = 1;
+/// The value of `phys_state` for a link that is up.
 const PHYS_STATE_LINK_UP: u8 = 5;
+/// The value of `phys_state` for a link that is down and waits for a partner.
 const PHYS_STATE_POLLING: u8 = 2;
 
 pub(crate) unsafe extern "C" fn query_port(
@@ -48,7 +50,7 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     let port = context.nic().query_port();
     // SAFETY: the structure consists of integers and arrays of integers, for which all zeros is a valid value.
     let mut out: ibv_port_attr = unsafe { mem::zeroed() };
-    // A dead NIC's port is reported as down, not as an error.
+    // The port of a dead NIC is reported as down. The verb does not fail.
     let up = context.rails.is_up();
     out.state = if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     out.max_mtu = IBV_MTU_4096;
@@ -66,8 +68,8 @@ fn port_attr(context: &Context, port_num: u8) -> Result<ibv_port_attr, c_int> {
     Ok(out)
 }
 
-/// The size of `struct ibv_port_attr` in programs that are linked to the exported function: the fields before
-/// `port_cap_flags2`.
+/// The number of bytes that the exported function may write. Programs that are linked to it may have an older `struct ibv_port_attr`, which
+/// ends before `port_cap_flags2`.
 const EXPORTED_PORT_ATTR: usize = mem::offset_of!(ibv_port_attr, port_cap_flags2);
 
 #[unsafe(no_mangle)]

@@ -1,10 +1,10 @@
-//! Conversions of static rates (`ibv_rate_to_mbps` and its family).
+//! Conversions of static rates (`ibv_rate_to_mbps` and related verbs).
 
 use std::ffi::c_int;
 
 use crate::abi::*;
 
-/// Rates: the value of `enum ibv_rate`, the multiple of 2.5 Gbit/s or −1 (`ibv_rate_to_mult(3)`), and Mbit/s
+/// Each rate as a value of `enum ibv_rate`, as a multiple of 2.5 Gbit/s (`ibv_rate_to_mult(3)`; −1 if it has none), and in Mbit/s
 /// (`ibv_rate_to_mbps(3)`).
 const RATES: [(ibv_rate, c_int, c_int); 23] = [
     (IBV_RATE_2_5_GBPS, 1, 2_500),

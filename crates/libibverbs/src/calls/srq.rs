@@ -14,7 +14,7 @@ use crate::common::errno::{pointer, status};
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::virtual_srq::VirtualSrq;
 
-/// A shared receive queue behind its C structure.
+/// A shared receive queue, which begins with its C structure.
 #[repr(C)]
 pub(crate) struct Srq {
     header: AbiHeader<ibv_srq>,
@@ -22,9 +22,9 @@ pub(crate) struct Srq {
     pub(crate) events: UnacknowledgedEvents,
     depth: u32,
     sges: u32,
-    /// The limit that was armed last. Its event disarms the queue, and leaves this value unchanged.
+    /// The limit that was armed last. The limit event disarms the queue, but does not change this value.
     limit: AtomicU32,
-    /// The queue that virtual queue pairs take receives from, on a device with several rails.
+    /// The queue from which virtual queue pairs take receives. Present on a device with several rails.
     pub(crate) virtual_srq: Option<Arc<VirtualSrq>>,
     _pd: PdMember,
 }
@@ -50,8 +50,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 ) -> *mut ibv_srq {
     // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
     let init = unsafe { &mut *init };
-    let basic = init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || init.srq_type == IBV_SRQT_BASIC;
-    let made = if !basic {
+    let is_basic = init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || init.srq_type == IBV_SRQT_BASIC;
+    let made = if !is_basic {
         Err(Error::Unsupported("shared receive queues for XRC or tag matching"))
     } else if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
         Err(Error::Invalid("a shared receive queue needs a protection domain"))

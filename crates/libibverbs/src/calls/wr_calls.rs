@@ -1,4 +1,4 @@
-//! `ibv_create_qp_ex`, and the verbs that build work requests call by call (`ibv_wr_start(3)`).
+//! `ibv_create_qp_ex`, and the verbs that build work requests with one call for each request (`ibv_wr_start(3)`).
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
@@ -11,7 +11,7 @@ use super::qp::{self, Qp};
 use crate::abi::*;
 use crate::common::errno::{errno_of, log_failure, pointer};
 
-/// The operations that a work request can be list for.
+/// The operations that a program may request at creation, for which the slots are filled.
 const OPERATIONS: u32 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -51,17 +51,18 @@ unsafe fn create_ex(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp_ex> {
     }
     let mcast_loopback = flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0;
     let prefix = std::ptr::from_mut(init).cast::<ibv_qp_init_attr>();
-    // SAFETY: `ibv_qp_init_attr` is a prefix of `ibv_qp_init_attr_ex` (asserted in `abi::qp`); the caller upholds the rest.
+    // SAFETY: `ibv_qp_init_attr` is a prefix of `ibv_qp_init_attr_ex` (their layouts are asserted in `abi::qp`). The caller guarantees
+    // that the objects in it are valid.
     let qp = unsafe { qp::create(init.pd, &mut *prefix, mcast_loopback)? };
     if has_send_ops {
-        // SAFETY: the object was created in this function. The object table has its address and never follows it, so the
-        // reference is exclusive.
+        // SAFETY: the object was created in this function, and the program does not know it yet. The object table contains its
+        // address, but does not dereference the address, so the reference is exclusive.
         fill_send_ops(unsafe { &mut *qp });
     }
     Ok(qp)
 }
 
-/// Fills the slots of a queue pair that was created with send operations.
+/// Fills all slots for building work requests that Mitra offers.
 fn fill_send_ops(qp: &mut ibv_qp_ex) {
     qp.wr_start = Some(wr_start);
     qp.wr_complete = Some(wr_complete);
@@ -83,7 +84,7 @@ fn fill_send_ops(qp: &mut ibv_qp_ex) {
     qp.wr_set_sge_list = Some(wr_set_sge_list);
 }
 
-/// Returns the extended structure of a queue pair that was created with send operations, or null.
+/// Returns the extended structure of a queue pair that was created with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`, or null for another queue pair.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     let extended: *mut ibv_qp_ex = qp.cast();
@@ -102,7 +103,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let mut list = qp.wr_builder.list();
     let posted = match list.error.take() {
         Some(error) => Err(error),
-        // Either all requests are posted, or none (ibv_wr_post(3)).
+        // Either all requests are posted, or none (`ibv_wr_post(3)`).
         None => qp.post_send_all(&list.wrs).map_err(|refused| refused.error),
     };
     list.wrs.clear();
@@ -127,7 +128,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     builder.end();
 }
 
-/// Appends a request without data to the list.
+/// Appends a request without data to the list. An error is kept for `ibv_wr_complete`.
 ///
 /// # Safety
 /// `qp` is a queue pair, and the calling thread is between `ibv_wr_start` and `ibv_wr_complete`.
@@ -145,7 +146,7 @@ unsafe fn begin_request(qp: *mut ibv_qp_ex, op: Result<SendOp>) {
     }
 }
 
-/// Changes the last request of the list. An error is kept until `ibv_wr_complete`.
+/// Changes the last request of the list. An error is kept for `ibv_wr_complete`.
 ///
 /// # Safety
 /// As for [`begin_request`].
@@ -236,10 +237,10 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, num_buf: usize,
     }
 }
 
-/// Copies the memory of a list of buffers into a request.
+/// Returns a copy of the memory of a list of buffers.
 ///
 /// # Errors
-/// As [`post::check_inline_len`].
+/// The errors of [`post::check_inline_len`].
 ///
 /// # Safety
 /// The memory of the buffers is valid for reading.

@@ -1,4 +1,4 @@
-//! The list of work requests that a program builds call by call (`ibv_wr_start(3)`).
+//! The list of work requests that a program builds with one call for each request (`ibv_wr_start(3)`).
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -6,8 +6,8 @@ use mitra_verbs::{Error, SendWr};
 
 use crate::common::lock::lock;
 
-/// The list of requests under construction. It belongs to one thread from `ibv_wr_start` to `ibv_wr_complete` or
-/// `ibv_wr_abort`; other threads wait in `ibv_wr_start`.
+/// The list of a queue pair, and the right to build it. From `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`, one thread has this
+/// right, and other threads wait in `ibv_wr_start`.
 #[derive(Default)]
 pub(crate) struct WrBuilder {
     is_started: Mutex<bool>,
@@ -15,14 +15,16 @@ pub(crate) struct WrBuilder {
     list: Mutex<WrList>,
 }
 
+/// The requests that are under construction, in posting order.
 #[derive(Default)]
 pub(crate) struct WrList {
     pub(crate) wrs: Vec<SendWr>,
-    /// The first error. `ibv_wr_complete` then posts nothing and returns it.
+    /// The first error in a call that builds a request. If there is one, `ibv_wr_complete` posts nothing and returns the error.
     pub(crate) error: Option<Error>,
 }
 
 impl WrBuilder {
+    /// Waits until no thread builds the list, and gives the calling thread the right to do so.
     pub(crate) fn start(&self) {
         let mut is_started = lock(&self.is_started);
         while *is_started {
@@ -31,11 +33,13 @@ impl WrBuilder {
         *is_started = true;
     }
 
+    /// Gives up the right to build the list.
     pub(crate) fn end(&self) {
         *lock(&self.is_started) = false;
         self.ended.notify_one();
     }
 
+    /// Locks the list.
     pub(crate) fn list(&self) -> MutexGuard<'_, WrList> {
         lock(&self.list)
     }

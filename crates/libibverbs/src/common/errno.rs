@@ -1,4 +1,4 @@
-//! How an error reaches a C program: an `errno` value, and with `MITRA_VERBOSE=1` a line on standard error.
+//! The report of an error to a C program: an `errno` value, and with `MITRA_VERBOSE=1` also a line on standard error.
 
 use std::ffi::c_int;
 use std::fmt::Display;
@@ -8,7 +8,7 @@ use mitra_verbs::Error;
 
 use super::logging;
 
-/// Returns the `errno` value of an error, as the manual pages of the verbs list them.
+/// Returns the `errno` value that the manual pages of the verbs give for an error.
 pub(crate) fn errno_of(error: &Error) -> c_int {
     match error {
         Error::DeviceFatal | Error::System { .. } => libc::EIO,
@@ -19,14 +19,14 @@ pub(crate) fn errno_of(error: &Error) -> c_int {
     }
 }
 
-/// Logs why a verb fails, at debug level.
+/// Logs the reason for which a verb fails, at debug level.
 pub(crate) fn log_failure(verb: &str, reason: &dyn Display) {
-    // Verbs can fail before the device is opened, which installs the subscriber as well.
+    // Opening the device installs the subscriber too, but a verb can fail before the device is opened.
     logging::install();
     tracing::debug!("{verb}: {reason}");
 }
 
-/// Returns the result of a verb that returns 0 or an `errno` value.
+/// Converts a result for a verb that returns 0 or an `errno` value. Logs an error.
 pub(crate) fn status(verb: &str, result: Result<(), Error>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -37,7 +37,7 @@ pub(crate) fn status(verb: &str, result: Result<(), Error>) -> c_int {
     }
 }
 
-/// Returns the result of a verb that returns a pointer, or NULL with `errno` set.
+/// Converts a result for a verb that returns a pointer, or null after an error. Logs an error, and sets `errno`.
 pub(crate) fn pointer<T>(verb: &str, result: Result<*mut T, Error>) -> *mut T {
     result.unwrap_or_else(|error| {
         log_failure(verb, &error);
@@ -58,7 +58,8 @@ pub(crate) fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Returns a function that converts an error of the operating system. `action` names the failed action, as in "opening a socket".
+/// Returns a function that converts an error of the operating system to [`Error::System`]. `action` names the action that failed,
+/// as in "opening a socket".
 pub(crate) fn system_error(action: &'static str) -> impl Fn(&dyn Display) -> Error {
     move |error| Error::System { operation: action, message: error.to_string() }
 }

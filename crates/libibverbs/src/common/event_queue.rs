@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// The most events that a queue holds. A full queue drops new events.
+/// The maximum number of events in a queue. A full queue drops new events.
 const CAPACITY: usize = 1 << 12;
 
 /// Creates an empty queue.
@@ -16,13 +16,14 @@ const CAPACITY: usize = 1 << 12;
 /// The program may set `O_NONBLOCK` on the descriptor; [`wait_for_event`] then returns `EAGAIN` instead of waiting.
 ///
 /// # Errors
-/// `System` if the process has no file descriptor left.
+/// `System` if the descriptor cannot be created.
 pub(crate) fn new_event_queue<T>() -> Result<EventQueue<T>> {
     EventQueue::with_blocking_fd(CAPACITY)
         .map_err(|e| Error::System { operation: "creating an eventfd", message: e.to_string() })
 }
 
-/// Waits until `take` returns an event. `fd` is readable when `take` may succeed.
+/// Calls `take` until it returns an event, and waits for `fd` before each new attempt. `fd` must be readable while an event can be
+/// taken.
 ///
 /// # Errors
 /// `EAGAIN` if `fd` is non-blocking and there is no event; `EINTR` if a signal arrives, as for `read(2)`.

@@ -1,13 +1,13 @@
-//! The Global Route Header in front of a received datagram.
+//! The Global Route Header (GRH), which precedes a received datagram in the receive buffer.
 
 use crate::abi::ibv_grh;
 
-/// Bytes in front of a datagram's payload in the receive buffer (IBTA volume 1, 11.4.1.1).
+/// The length of the header, in bytes (IBTA volume 1, 11.4.1.1).
 pub(crate) const GRH_LEN: usize = size_of::<ibv_grh>();
 
-/// Returns the sender's GID from the header in front of a datagram.
+/// Returns the sender's GID.
 ///
-/// The header is an IPv6 header, or 20 unused bytes and an IPv4 header (IBTA annex A17.4). An IPv4 address becomes an
+/// The header is either an IPv6 header, or 20 unused bytes followed by an IPv4 header (IBTA annex A17.4). An IPv4 address becomes an
 /// IPv4-mapped GID.
 pub(crate) fn source_gid(grh: &[u8; GRH_LEN]) -> [u8; 16] {
     if grh[0] >> 4 == 6 {

@@ -1,8 +1,8 @@
 //! Messages on standard error.
 //!
-//! Programs that this library is preloaded into do not set up logging for it. The library therefore installs its own `tracing`
-//! subscriber, which writes a line `mitra: …` for each event. Warnings are always written. The reasons of failed verbs
-//! (debug level) are written only with `MITRA_VERBOSE=1`, which `mitra run --verbose` sets.
+//! A program that runs with this library does not know that the library uses `tracing`. The library therefore installs its own
+//! subscriber, which writes a line `mitra: …` for each event. Warnings are always written. Events of debug level, such as the reason
+//! for which a verb fails, are written only with `MITRA_VERBOSE=1`, which `mitra run --verbose` sets.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -13,7 +13,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Installs the subscriber for the process, once. A subscriber that is installed already stays.
+/// Installs the subscriber for the process on the first call, unless the process already has another subscriber.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -23,7 +23,7 @@ pub(crate) fn install() {
     });
 }
 
-/// Writes the events of Mitra's crates to standard error. It has no spans.
+/// A subscriber that writes the events of Mitra's crates to standard error. It ignores spans.
 struct StderrSubscriber {
     max_level: LevelFilter,
 }
@@ -41,7 +41,7 @@ impl Subscriber for StderrSubscriber {
         let mut line = Line("mitra: ".to_owned());
         event.record(&mut line);
         line.0.push('\n');
-        // The program may have closed its standard error; the message is lost then.
+        // If the program has closed its standard error, the message is lost.
         let _ = io::stderr().write_all(line.0.as_bytes());
     }
 
@@ -58,13 +58,13 @@ impl Subscriber for StderrSubscriber {
     fn exit(&self, _span: &Id) {}
 }
 
-/// The line that an event becomes: its message.
+/// The line that is written for an event. As a visitor, it appends the event's message.
 struct Line(String);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(self.0, "{value:?}");
         }
     }

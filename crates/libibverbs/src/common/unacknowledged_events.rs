@@ -1,10 +1,10 @@
-//! The count of events that a program has taken and not acknowledged.
+//! Counts of events that the program has taken and not yet acknowledged.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use super::lock::lock;
 
-/// Unacknowledged events about one object. The verb that destroys the object waits until there are none
+/// The number of unacknowledged events about one object. The verb that destroys the object waits until the number is 0
 /// (`ibv_get_async_event(3)`, `ibv_get_cq_event(3)`).
 #[derive(Default)]
 pub(crate) struct UnacknowledgedEvents {
@@ -13,12 +13,12 @@ pub(crate) struct UnacknowledgedEvents {
 }
 
 impl UnacknowledgedEvents {
-    /// Counts an event that the program takes.
+    /// Adds an event that the program takes.
     pub(crate) fn add_one(&self) {
         *lock(&self.count) += 1;
     }
 
-    /// Acknowledges `n` events.
+    /// Subtracts `n` events that the program acknowledges.
     pub(crate) fn acknowledge(&self, n: u32) {
         let mut count = lock(&self.count);
         *count = count.saturating_sub(n);

@@ -1,4 +1,4 @@
-//! The thread that delivers a single NIC's asynchronous events to the program's contexts.
+//! The thread that delivers the asynchronous events of the NIC to the program's contexts, on a device with one rail.
 
 use std::io;
 use std::sync::Arc;
@@ -9,14 +9,17 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::rail_set::RailSet;
 
-/// Starts the thread. It runs as long as the process, and keeps the device open.
+/// Starts the thread. The thread runs as long as the process, and keeps the device open.
+///
+/// # Errors
+/// The error of the operating system if the thread cannot be created.
 pub(super) fn start(rails: &Arc<RailSet>) -> io::Result<()> {
     let rails = Arc::clone(rails);
     thread::spawn("mitra-events", move || {
         let nic = rails.nic();
         loop {
             let mut ready = [PollFd::new(nic.async_event_fd(), PollFlags::POLLIN)];
-            // An interrupted wait only causes one more look at the queue.
+            // If a signal interrupts the wait, the queue is empty, and the loop waits again.
             let _ = poll(&mut ready, PollTimeout::NONE);
             while let Some(event) = nic.poll_async_event() {
                 rails.deliver(event);

@@ -1,4 +1,4 @@
-//! The requests of `mitra fault` to a running device.
+//! The execution of requests that `mitra fault` sends to a running device.
 
 use std::sync::Weak;
 
@@ -6,7 +6,7 @@ use mitra_control::{ControlledDevice, DeviceStatus, FaultAction, apply_fault, ra
 
 use super::rail_set::RailSet;
 
-/// The controlled device. It does not keep the device open.
+/// The device that `mitra fault` controls. The weak reference does not keep the device open.
 pub(super) struct FaultControl(pub(super) Weak<RailSet>);
 
 impl ControlledDevice for FaultControl {

@@ -1,4 +1,4 @@
-//! What all virtual queue pairs of a device share: the NICs, registered memory, the rendezvous, and their configuration.
+//! The state that all virtual queue pairs of a device share: the NICs, the registered memory, the rendezvous, and the configuration.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,26 +13,28 @@ use super::rendezvous::Rendezvous;
 use crate::common::errno::system_error;
 use crate::common::lock::lock;
 
-/// Time that the rails of a destroyed queue pair are kept, so that its peer is told that it has ended.
+/// The time from the end of a virtual queue pair, by destruction or reset, until its queue pairs on the rails are destroyed. In this time
+/// the virtual queue pair can still tell its peer that the connection has ended.
 pub(super) const LINGER: Duration = Duration::from_millis(200);
 
-/// Time between two heartbeats. A failed link or NIC is detected at once, by its event. Heartbeats detect paths that fail silently.
-/// Their time-out is long because a program may not run for a while on a busy machine.
+/// The time between two heartbeats. An event reports a failed link or NIC at once, so heartbeats are needed only to detect a path that
+/// fails silently. Their timeout (`HEARTBEAT` · [`HEARTBEAT_MISSES`]) is long, because a process on a busy machine may not run for a while.
 const HEARTBEAT: Duration = Duration::from_millis(100);
-/// Heartbeats that may be missed before a rail counts as failed.
+/// The number of consecutive heartbeats that may be missed before a rail is considered failed.
 const HEARTBEAT_MISSES: u32 = 20;
 
-/// Time until a connected peer must be heard for the first time. One end of a connection may be ready long before the other.
+/// The time after connecting within which the first heartbeat of the peer must arrive. It is long, because one end of a connection may
+/// be ready long before the other end.
 const FIRST_CONTACT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The failover domain of all rails, and what belongs to it.
+/// The failover domain over all rails, and the state that its virtual queue pairs share.
 pub(crate) struct MultiRailDomain {
     failover: Arc<Domain>,
     pub(super) rendezvous: Arc<Rendezvous>,
     config: Config,
-    /// The program's memory regions by their rkey on rail 0, for queries of peers.
+    /// The keys of the program's memory regions on all rails, by the rkey on rail 0. Peers query them.
     regions: Mutex<HashMap<Key, RemoteRegion>>,
-    /// Virtual queue pairs that `ibv_modify_qp` to RESET replaced, with the time of the reset.
+    /// The virtual queue pairs that `ibv_modify_qp` to RESET has replaced, each with the time of the reset. They are kept for [`LINGER`].
     retired: Mutex<Vec<(Instant, VirtualQp)>>,
 }
 
@@ -40,7 +42,7 @@ impl MultiRailDomain {
     /// Creates the domain over at least two NICs.
     ///
     /// # Errors
-    /// The error of the first NIC that refuses, or `Limit` if there are too many NICs.
+    /// `Limit` if there are too many NICs, or the error of a NIC that refuses to create an object.
     pub(super) fn new(nics: &[Arc<SoftNic>], settings: &Settings) -> Result<MultiRailDomain> {
         let providers: Vec<Arc<dyn Provider>> =
             nics.iter().map(|nic| Arc::clone(nic) as Arc<dyn Provider>).collect();
@@ -80,7 +82,7 @@ impl MultiRailDomain {
         self.failover.nics()
     }
 
-    /// Returns the configuration of virtual queue pairs, without a queue pair's depths.
+    /// Returns the configuration of virtual queue pairs. `MultiRail::create_qp` sets the depths of the queues in a copy.
     pub(super) fn config(&self) -> Config {
         self.config
     }
@@ -90,72 +92,74 @@ impl MultiRailDomain {
         limits(&self.failover, self.config.completion_log)
     }
 
-    /// Returns the protection domain on rail 0. The device has one, which all domains of the program stand for.
+    /// Returns the protection domain on rail 0. It is the only one there, and every protection domain of the program stands for it.
     pub(crate) fn pd(&self) -> PdId {
         self.nics()[0].pd
     }
 
-    /// Returns the completion channel on rail 0, by which the progress thread hears of completions in the program's queues.
+    /// Returns the completion channel on rail 0. The program's completion queues are created with this channel, so that their events wake
+    /// the progress thread.
     pub(crate) fn channel(&self) -> Option<&Arc<dyn CompletionChannel>> {
         self.nics()[0].channel.as_ref()
     }
 
-    /// Registers memory on all rails.
+    /// Registers memory with every live NIC.
     ///
     /// # Errors
-    /// The error of a NIC that refuses, or `DeviceFatal` if all NICs are dead.
+    /// The error of the first live NIC that refuses, or `DeviceFatal` if all NICs are dead.
     pub(crate) fn register(&self, memory: &Arc<Buffer>, access: Access) -> Result<VirtualMr> {
         let mr = self.failover.register(memory, access)?;
         lock(&self.regions).insert(mr.primary().rkey, mr.remote());
         Ok(mr)
     }
 
-    /// Revokes memory on all rails. On return no NIC accesses it.
+    /// Revokes a registration on all rails. After `Ok`, no NIC accesses the memory.
     ///
     /// # Errors
-    /// The error of a NIC that does not confirm, and may still access the memory.
+    /// The error of the first NIC that does not confirm the revocation. This NIC may still access the memory.
     pub(crate) fn deregister(&self, mr: &VirtualMr) -> Result<()> {
         lock(&self.regions).remove(&mr.primary().rkey);
         self.failover.deregister(mr)
     }
 
-    /// Returns a region of the program by its rkey on rail 0.
+    /// Returns the keys of one of the program's memory regions on all rails, by the rkey on rail 0.
     pub(super) fn region(&self, key: Key) -> Option<RemoteRegion> {
         lock(&self.regions).get(&key).cloned()
     }
 
-    /// Creates a virtual queue pair with the configuration of another, for a queue pair that is connected to itself.
+    /// Creates a virtual queue pair with the configuration of `vqp`, for a queue pair that is connected to itself.
     ///
     /// # Errors
-    /// As [`VirtualQp::new`].
+    /// The errors of [`VirtualQp::new`], or `System` if the system's random source cannot be read.
     pub(super) fn duplicate(&self, vqp: &VirtualQp) -> Result<VirtualQp> {
         VirtualQp::new(Arc::clone(&self.failover), vqp.config(), [random()?, random()?])
     }
 
-    /// Shuts down a virtual queue pair, and keeps it for [`LINGER`].
+    /// Shuts down a virtual queue pair that a reset has replaced, and keeps it for [`LINGER`].
     pub(super) fn retire(&self, mut vqp: VirtualQp) {
         vqp.shutdown();
         lock(&self.retired).push((Instant::now(), vqp));
     }
 
-    /// Drives the retired virtual queue pairs, and closes those whose time is over.
+    /// Drives the retired virtual queue pairs, and closes those that were retired more than [`LINGER`] ago.
     pub(super) fn close_retired(&self) {
         let mut retired = lock(&self.retired);
         retired.iter_mut().for_each(|(_, vqp)| vqp.progress());
         for (_, mut vqp) in retired.extract_if(.., |(since, _)| since.elapsed() > LINGER) {
-            // Closing fails only on a dead NIC, whose objects are gone.
+            // Closing fails only on a dead NIC, whose objects no longer exist.
             let _ = vqp.close();
         }
     }
 }
 
-/// Returns the limits of the weakest rail. With a completion log each request takes two entries of a send queue.
+/// Returns the limits of virtual queue pairs: the domain's limits, with half as many work requests if there is a completion log, because
+/// each request then takes two entries of a send queue.
 fn limits(failover: &Domain, log: bool) -> Limits {
     let limits = failover.limits();
     Limits { wrs: if log { limits.wrs / 2 } else { limits.wrs }, ..limits }
 }
 
-/// Returns eight unpredictable bytes.
+/// Returns 64 unpredictable bits.
 ///
 /// # Errors
 /// `System` if the system's random source cannot be read.

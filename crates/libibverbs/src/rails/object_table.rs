@@ -1,4 +1,4 @@
-//! The program's objects by the NIC's numbers, and the delivery of asynchronous events to their contexts.
+//! The table of the program's objects by number, and the delivery of asynchronous events to the contexts of these objects.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::common::event_queue::EventQueue;
 #[derive(Clone, Copy)]
 pub(crate) struct PendingEvent {
     pub(crate) event_type: ibv_event_type,
-    /// The address of the object that the event is about, or the number of the port.
+    /// The address of the object that the event is about. In an event about the device or its port, the number of the port.
     pub(crate) element: usize,
 }
 
@@ -22,21 +22,21 @@ pub(crate) type AsyncEventQueue = EventQueue<PendingEvent>;
 
 /// An object of the program.
 pub(crate) struct ObjectEntry {
-    /// The address of the C structure. It is an integer because this module never follows it.
+    /// The address of the object's C structure. It is an integer because this module does not dereference it.
     pub(crate) address: usize,
-    /// Where events about the object go: to the context that it was created in.
+    /// The queue for events about the object. It belongs to the context in which the object was created.
     pub(crate) events: Arc<AsyncEventQueue>,
 }
 
 /// A completion queue of the program.
 pub(crate) struct CqEntry {
     pub(crate) object: ObjectEntry,
-    /// The queue that virtual queue pairs complete in, on a device with several rails.
+    /// The queue in which virtual queue pairs complete. Present on a device with several rails.
     pub(crate) virtual_cq: Option<Arc<VirtualCq>>,
 }
 
-/// The objects that exist. A verb that destroys an object removes it here first, under the table's lock. So an address that is
-/// found in the table under the lock is valid while the lock is held.
+/// The objects that exist. A verb that destroys an object removes it from the table under the table's lock, and frees it afterwards.
+/// Therefore an address that is found in the table is valid as long as the lock is held.
 #[derive(Default)]
 pub(crate) struct ObjectTable {
     pub(crate) contexts: Vec<ObjectEntry>,
@@ -45,12 +45,12 @@ pub(crate) struct ObjectTable {
     pub(crate) srqs: HashMap<SrqId, ObjectEntry>,
 }
 
-/// The number of the device's only port, in events about it.
+/// The number of the device's only port, as used in events.
 const PORT: usize = 1;
 
 impl ObjectTable {
-    /// Queues an event of the NIC at the contexts that it concerns: all of them for the device and its port, otherwise the
-    /// context of the object. An event about an object that is destroyed is dropped.
+    /// Queues an event at the contexts that it concerns. An event about the device or its port concerns all contexts. Any other event
+    /// concerns the context of its object, and is dropped if the object no longer exists.
     pub(crate) fn deliver(&self, event: AsyncEvent) {
         if let Some(event_type) = device_event_type(event) {
             for context in &self.contexts {
@@ -76,7 +76,7 @@ impl ObjectTable {
     }
 }
 
-/// Returns the type of an event about the device or its port.
+/// Returns the type of an event about the device or its port, or `None` for an event about another object.
 fn device_event_type(event: AsyncEvent) -> Option<ibv_event_type> {
     match event {
         AsyncEvent::PortError => Some(IBV_EVENT_PORT_ERR),

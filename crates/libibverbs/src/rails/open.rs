@@ -1,4 +1,4 @@
-//! Opening the device of the process, once, and closing its connections when the process exits.
+//! Opening the device, once in each process, and closing its connections when the process exits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,19 +15,20 @@ use crate::common::errno::system_error;
 use crate::common::lock::lock;
 use crate::common::logging;
 
-/// The open device, and the process that opened it.
+/// The open device, with the id of the process that opened it.
 static OPEN: Mutex<Option<(u32, Arc<RailSet>)>> = Mutex::new(None);
 
-/// Whether the handlers of exit and fork are installed. A forked child inherits both the flag and the handlers.
+/// Whether the handlers for exit and fork are installed. A forked child inherits both the flag and the handlers.
 static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the device of this process, and opens it on the first call.
 ///
-/// A forked child opens a device of its own, because the threads of its parent's NICs do not exist in it.
+/// A forked child opens a device of its own, because the threads of the parent's NICs do not exist in the child.
 ///
 /// # Errors
-/// `System` if the environment of `mitra run` is malformed, or if a socket or a thread cannot be created. The reason is also
-/// logged, because programs only report that there is no device.
+/// `System` if the environment variables that `mitra run` sets are malformed, or if a NIC, a thread or the socket for `mitra fault` cannot
+/// be created. With several rails, also the errors of [`MultiRail::new`]. The error is logged as well, because most programs report only
+/// that there is no device.
 pub(crate) fn open() -> Result<Arc<RailSet>> {
     logging::install();
     let mut open = lock(&OPEN);
@@ -39,15 +40,15 @@ pub(crate) fn open() -> Result<Arc<RailSet>> {
     }
     let rails = open_rails().inspect_err(|error| tracing::warn!("the device cannot be opened: {error}"))?;
     if !HANDLERS_INSTALLED.swap(true, Ordering::Relaxed) {
-        // SAFETY: `at_exit` is a function without arguments that does not unwind. If the C library has no room for the handler, it
-        // is not called, and the peers detect the exit by their time-outs.
+        // SAFETY: `at_exit` is a function without arguments that does not unwind. If the C library cannot register the handler, the
+        // handler is not called, and the peers detect the exit by their timeouts.
         unsafe { libc::atexit(at_exit) };
-        // SAFETY: `after_fork_in_child` only increments an atomic counter, which is allowed after a fork. If the C library has no
-        // room for the handler, a child that uses an inherited object may hang, as it may with any verbs library.
+        // SAFETY: `after_fork_in_child` only increments an atomic counter, which is allowed after a fork. If the C library cannot
+        // register the handler, a child that uses an inherited object may hang, as with any verbs library.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
     }
     if let Some(inherited) = open.replace((pid, Arc::clone(&rails))) {
-        // Dropping the NICs of the parent would join threads that do not exist in this process.
+        // Dropping the NICs of the parent process would join threads that do not exist in this process.
         std::mem::forget(inherited);
     }
     Ok(rails)
@@ -73,7 +74,7 @@ fn open_rails() -> Result<Arc<RailSet>> {
     started.map_err(|e| system_error("starting a thread")(&e))?;
     let server = ControlServer::start(&settings, FaultControl(Arc::downgrade(&rails)))
         .map_err(|e| system_error("listening for `mitra fault`")(&e))?;
-    // The cell is empty: this function made it.
+    // The cell is empty, because this function created the `RailSet`.
     let _ = rails.fault_control.set(server);
     Ok(rails)
 }
@@ -83,9 +84,10 @@ unsafe extern "C" fn after_fork_in_child() {
     mitra_softnic::after_fork_in_child();
 }
 
-/// Sends what the NICs have deferred, as hardware would have done before, and closes the virtual queue pairs.
+/// Closes the virtual queue pairs, and sends the acknowledgements that the NICs hold. A hardware NIC would have sent them without the
+/// process.
 extern "C" fn at_exit() {
-    // `exit` may have interrupted a thread that holds the lock.
+    // The lock may be held by a thread that never releases it, for instance if a signal handler called `exit`.
     if let Ok(open) = OPEN.try_lock()
         && let Some((owner, rails)) = &*open
         && *owner == std::process::id()
@@ -97,8 +99,8 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Returns the device's GUID in network byte order, or 0 if the device cannot be opened. The GUID is a locally administered
-/// EUI-64 that ends in the IPv4 address (or the last 32 bits of the IPv6 address) of rail 0.
+/// Returns the device's GUID in network byte order, or 0 if the device cannot be opened or the NIC of rail 0 is dead. The GUID is a
+/// locally administered EUI-64. Its last 32 bits are the IPv4 address of rail 0, or the last 32 bits of the IPv6 address.
 pub(crate) fn guid() -> u64 {
     let gid = open().and_then(|rails| rails.gid());
     gid.map_or(0, |gid| {

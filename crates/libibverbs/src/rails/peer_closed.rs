@@ -1,28 +1,30 @@
-//! A connection whose peer has destroyed its queue pair.
+//! The completions of a queue pair whose peer has closed the connection.
 //!
-//! A queue pair of a real NIC does not notice that: its receives stay posted, and a send is retried until the retry count is
-//! exhausted. Programs rely on the first, when one end destroys its queue pair while the other still has receives posted. A
-//! virtual queue pair flushes everything at once, so this module withholds its completions as long as a real NIC would.
+//! A hardware NIC is not informed when the peer destroys its queue pair. The receives stay posted, and a send fails only when its
+//! retries are exhausted. Programs rely on this: one end destroys its queue pair while the other end still has receives posted, and
+//! expects no completions of these. A virtual queue pair is informed, and flushes all requests at once. This module therefore withholds
+//! the completions for as long as a hardware NIC would not report them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use mitra_verbs::{Wc, WcStatus};
 
-/// How long a send is retried: 4.096 µs · 2¹⁴ with 7 retries, the attributes that most programs set (IBTA volume 1, 9.7.6.1.3).
+/// The time after which the retries of a send are exhausted: 4.096 µs · 2¹⁴ for the first transmission and for each of 7 retries. Most
+/// programs set these attributes (timeout 14, retry count 7; IBTA volume 1, 9.7.6.1.3).
 const RETRY_TIME: Duration = Duration::from_nanos(4_096 * (1 << 14) * 8);
 
-/// The withheld completions.
+/// The completions that are withheld since the peer closed the connection.
 #[derive(Default)]
 pub(super) struct PeerClosed {
     sends: VecDeque<Wc>,
     recvs: VecDeque<Wc>,
-    /// When the oldest send fails.
+    /// The time at which the oldest send fails. `None` while no send is withheld.
     deadline: Option<Instant>,
 }
 
 impl PeerClosed {
-    /// Withholds the completion of a send, signalled or not: all sends of a failed queue pair complete.
+    /// Withholds the completion of a send. Unsignalled sends are included, because every send of a failed queue pair completes.
     pub(super) fn withhold_send(&mut self, wc: Wc) {
         self.deadline.get_or_insert_with(|| Instant::now() + RETRY_TIME);
         self.sends.push_back(wc);
@@ -33,12 +35,12 @@ impl PeerClosed {
         self.recvs.push_back(wc);
     }
 
-    /// Returns the number of sends.
+    /// Returns the number of withheld completions of sends.
     pub(super) fn sends(&self) -> usize {
         self.sends.len()
     }
 
-    /// Returns the number of receives.
+    /// Returns the number of withheld completions of receives.
     pub(super) fn recvs(&self) -> usize {
         self.recvs.len()
     }
@@ -48,7 +50,7 @@ impl PeerClosed {
         self.deadline.is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    /// Returns all completions: the oldest send with `oldest`, everything else flushed.
+    /// Returns all withheld completions: the oldest send with the status `oldest`, all other requests as flushed.
     pub(super) fn fail(self, oldest: WcStatus) -> impl Iterator<Item = Wc> {
         let statuses = std::iter::once(oldest).chain(std::iter::repeat(WcStatus::Flushed));
         let sends = self.sends.into_iter().zip(statuses).map(|(wc, status)| Wc { status, ..wc });

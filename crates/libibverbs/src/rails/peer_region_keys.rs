@@ -1,4 +1,4 @@
-//! The keys of the peer's memory regions on all rails, as far as a queue pair knows them.
+//! The peer's memory regions whose keys on all rails a queue pair knows, and the queries for the keys of others.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,33 +9,33 @@ use mitra_verbs::{Gid, Key, SendWr, WcStatus};
 
 use super::rendezvous::{Query, Rendezvous, Subject};
 
-/// Queries that are outstanding ahead of need, at most: fewer than the datagrams that queue pair 1 of the peer takes at once.
+/// The number of outstanding queries from which on no key is queried before it is needed. It is less than the number of receives that
+/// queue pair 1 of the peer has posted.
 const MAX_QUERIES: usize = 16;
 
-/// The keys that are imported into the virtual queue pair, and the queries for others.
+/// The rkeys of the regions that are imported into the virtual queue pair, and the outstanding queries by rkey.
 #[derive(Default)]
 pub(super) struct RegionKeys {
     imported: HashSet<Key>,
     queries: HashMap<Key, Query>,
 }
 
-/// The state of a key that is not imported.
+/// The state of the query for a key that is not imported.
 pub(super) enum Lookup {
     /// No query for the key is outstanding.
     NotQueried,
-    /// The peer has not answered.
+    /// The peer has not yet answered.
     Pending,
-    /// The peer's keys on all rails.
+    /// The peer answered with the region's keys on all rails.
     Found(RemoteRegion),
-    /// The peer has no region with this key.
+    /// The peer answered that it has no region with this key.
     NotFound,
-    /// A request that uses the key fails with this status: the peer does not answer, or its answer is malformed or
-    /// about another region.
+    /// The query timed out, or its answer is malformed or about another region. A request that uses the key fails with this status.
     Failed(WcStatus),
 }
 
 impl RegionKeys {
-    /// Returns whether a request can be posted: it has no remote key, or its remote key is imported.
+    /// Returns whether a request can be posted, because it has no remote key or its remote key is imported.
     pub(super) fn can_post(&self, wr: &SendWr) -> bool {
         wr.op.remote().is_none_or(|remote| self.imported.contains(&remote.rkey))
     }
@@ -45,22 +45,22 @@ impl RegionKeys {
         self.imported.contains(&key) || self.queries.contains_key(&key)
     }
 
-    /// Returns whether the number of outstanding queries permits one more ahead of need.
+    /// Returns whether so few queries are outstanding that a key may be queried before it is needed.
     pub(super) fn may_prefetch(&self) -> bool {
         self.queries.len() < MAX_QUERIES
     }
 
-    /// Queries the peer for a key. Never blocks. `id` must be unpredictable.
+    /// Queries the peer for the region of a key, without waiting for the answer. `id` must be unpredictable (see [`Query::new`]).
     pub(super) fn request(&mut self, rendezvous: &Arc<Rendezvous>, id: u64, peer: &[Gid], key: Key) {
         self.queries.insert(key, Query::new(rendezvous, id, peer.to_vec(), Subject::Region(key)));
     }
 
-    /// Sends the outstanding queries again that are due. Never blocks.
+    /// Sends those outstanding queries again that are due. Never blocks.
     pub(super) fn resend_due(&mut self) {
         self.queries.values_mut().for_each(Query::resend_if_due);
     }
 
-    /// Returns the state of a key that is not imported. Never blocks.
+    /// Returns the state of the query for a key that is not imported, and sends the query again if that is due. Never blocks.
     pub(super) fn lookup(&mut self, key: Key) -> Lookup {
         let Some(query) = self.queries.get_mut(&key) else { return Lookup::NotQueried };
         match query.poll() {
@@ -74,13 +74,13 @@ impl RegionKeys {
         }
     }
 
-    /// Notes that the key is imported into the virtual queue pair.
+    /// Records that the region of a key is imported into the virtual queue pair, and removes the query.
     pub(super) fn set_imported(&mut self, key: Key) {
         self.queries.remove(&key);
         self.imported.insert(key);
     }
 
-    /// Forgets the answer for a key, so that the next request that uses the key queries the peer again.
+    /// Removes the query for a key and its answer, so that the next request that uses the key queries the peer again.
     pub(super) fn forget(&mut self, key: Key) {
         self.queries.remove(&key);
     }

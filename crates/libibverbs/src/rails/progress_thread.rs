@@ -1,7 +1,8 @@
 //! The thread that drives virtual queue pairs while the program does not poll.
 //!
-//! Every [`INTERVAL_MS`] milliseconds, or when a NIC reports a completion, it takes part in recoveries, posts sends whose
-//! region keys have arrived, answers peers that connect, and signals completion channels.
+//! In each round the thread takes part in failovers, posts sends whose region keys have arrived, answers the queries of peers, and reports
+//! events to completion channels and of the port. A round begins when a NIC reports a completion, and at the latest [`INTERVAL_MS`]
+//! milliseconds after the last round.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,10 +15,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::rail_set::RailSet;
 use super::virtual_qps::MultiRail;
 
-/// Time between two rounds, in milliseconds. It bounds the delay of a peer's failover while the program does not poll.
+/// The maximum time between two rounds, in milliseconds. While the program does not poll, a failover that the peer begins may be delayed by
+/// this time.
 const INTERVAL_MS: u16 = 1;
 
-/// Starts the thread. It ends when the device is closed.
+/// Starts the thread. The thread ends when the device is closed.
+///
+/// # Errors
+/// The error of the operating system if the thread cannot be created.
 pub(super) fn start(rails: &Arc<RailSet>, multi_rail: &Arc<MultiRail>) -> io::Result<()> {
     let (rails, multi_rail) = (Arc::downgrade(rails), Arc::clone(multi_rail));
     let mut port = ReportedPort { up: true, alive: true };
@@ -25,14 +30,17 @@ pub(super) fn start(rails: &Arc<RailSet>, multi_rail: &Arc<MultiRail>) -> io::Re
     Ok(())
 }
 
-/// The state of the device's port as the program knows it.
+/// The state of the device's port and of its NICs that was last reported to the program.
 struct ReportedPort {
+    /// Whether the port of at least one NIC was active.
     up: bool,
+    /// Whether at least one NIC was alive.
     alive: bool,
 }
 
 impl ReportedPort {
-    /// Reports the loss of the last rail, and the return of the first. A loss that is shorter than a round goes unreported.
+    /// Reports an event if the last active port has gone down, if a port is active again after none was, or if the last live NIC has died.
+    /// A change that is reversed before the next round is not reported.
     fn update(&mut self, rails: &RailSet) {
         let up = rails.is_up();
         let alive = up || rails.nics().iter().any(|nic| nic.query_port().is_ok());
@@ -45,23 +53,24 @@ impl ReportedPort {
     }
 }
 
-/// Runs one round. Returns false when the device is closed.
+/// Waits until the next round is due, and runs it. Returns false if the device is closed.
 fn round(rails: &Weak<RailSet>, multi_rail: &MultiRail, port: &mut ReportedPort) -> bool {
     let nics = multi_rail.domain().nics();
-    let channels: Vec<&Arc<dyn CompletionChannel>> =
-        nics.iter().filter_map(|nic| nic.channel.as_ref()).collect();
+    let channels: Vec<(usize, &Arc<dyn CompletionChannel>)> = (nics.iter().enumerate())
+        .filter_map(|(rail, nic)| nic.channel.as_ref().map(|channel| (rail, channel)))
+        .collect();
     let mut ready: Vec<PollFd<'_>> =
-        channels.iter().map(|channel| PollFd::new(channel.as_fd(), PollFlags::POLLIN)).collect();
-    // An interrupted wait only makes the round come earlier.
+        channels.iter().map(|(_, channel)| PollFd::new(channel.as_fd(), PollFlags::POLLIN)).collect();
+    // If a signal interrupts the wait, the round only begins earlier.
     let _ = poll(&mut ready, PollTimeout::from(INTERVAL_MS));
     let Some(rails) = rails.upgrade() else { return false };
     multi_rail.notify_peers_at_exit();
     port.update(&rails);
     let qps = multi_rail.qps();
-    for (rail, channel) in channels.into_iter().enumerate() {
+    for (rail, channel) in channels {
         while let Ok(Some(id)) = channel.next_event() {
-            // The event is about a queue of the program, which rail 0 has, or about a queue of a virtual queue pair, which the
-            // loop below polls.
+            // Only the queues that the program created, which are on rail 0, need a notification here. All other queues belong to
+            // virtual queue pairs, which the loop below polls.
             if rail == 0
                 && let Some(cq) = rails.objects().cqs.get(&id)
                 && let Some(virtual_cq) = &cq.virtual_cq

@@ -1,4 +1,4 @@
-//! The open device: its NICs, and the objects that the program made on them.
+//! The open device: its NICs, and the objects that the program has created.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -10,10 +10,11 @@ use super::object_table::ObjectTable;
 use super::virtual_qps::MultiRail;
 use crate::common::lock::lock;
 
-/// The NICs of an open device, rail 0 first.
+/// The open device.
 pub(crate) struct RailSet {
+    /// The NICs, rail 0 first.
     nics: Vec<Arc<SoftNic>>,
-    /// Present if there are at least two NICs.
+    /// The virtual queue pairs. Present if there are at least two NICs.
     pub(crate) multi_rail: Option<Arc<MultiRail>>,
     objects: Mutex<ObjectTable>,
     /// The control socket for `mitra fault`, which lives as long as the device is open.
@@ -25,7 +26,7 @@ impl RailSet {
         RailSet { nics, multi_rail, objects: Mutex::default(), fault_control: OnceLock::new() }
     }
 
-    /// Returns the NIC of rail 0, by whose numbers the program knows its objects.
+    /// Returns the NIC of rail 0. The program's objects have the numbers that this NIC assigned.
     pub(crate) fn nic(&self) -> &Arc<SoftNic> {
         &self.nics[0]
     }
@@ -35,7 +36,7 @@ impl RailSet {
         &self.nics
     }
 
-    /// Returns whether the device's port is up: at least one rail's port is active.
+    /// Returns whether the device's port is up, which means that the port of at least one NIC is active.
     pub(crate) fn is_up(&self) -> bool {
         self.nics.iter().any(|nic| nic.query_port().is_ok_and(|port| port.state == PortState::Active))
     }

@@ -1,4 +1,4 @@
-//! The completion queue of virtual queue pairs, in this process's memory.
+//! The completion queue in which virtual queue pairs complete. It is in this process's memory, not on a NIC.
 
 use std::collections::VecDeque;
 use std::ptr;
@@ -10,28 +10,29 @@ use mitra_verbs::{Qpn, Result, Wc, WcStatus};
 use crate::common::event_queue::EventQueue;
 use crate::common::lock::lock;
 
-/// The completions that a queue is armed for. Each value includes the smaller ones.
+/// The completions that a queue is armed for. [`ARMED_FOR_ALL`] includes [`ARMED_FOR_SOLICITED`], so the greater value wins.
 const ARMED_FOR_NONE: u8 = 0;
 const ARMED_FOR_SOLICITED: u8 = 1;
 const ARMED_FOR_ALL: u8 = 2;
 
-/// A queue pair that completes in a [`VirtualCq`].
+/// A virtual queue pair that completes in a [`VirtualCq`].
 pub(super) trait CompletionSource: Send + Sync {
     /// Returns the queue pair's number.
     fn qpn(&self) -> Qpn;
 
-    /// Makes progress, and pushes new completions to the queues.
+    /// Polls the queue pair, and pushes its new completions to its completion queues.
     fn drive(&self);
 
-    /// Requests an event at the next completion.
+    /// Requests an event of the NICs at the next completion, so that the progress thread wakes.
     ///
     /// # Errors
     /// The error of a NIC that is not dead.
     fn arm(&self) -> Result<()>;
 }
 
-/// A completion queue that any number of virtual queue pairs complete in.
+/// A completion queue in which any number of virtual queue pairs complete.
 pub(crate) struct VirtualCq {
+    /// The completions that the program has not polled.
     ready: Mutex<VecDeque<Wc>>,
     /// One of the `ARMED_FOR_…` constants.
     armed: AtomicU8,
@@ -40,15 +41,15 @@ pub(crate) struct VirtualCq {
     channel: Option<ChannelLink>,
 }
 
-/// Where a completion queue reports events.
+/// The connection of a completion queue to its completion channel.
 struct ChannelLink {
     events: Arc<EventQueue<usize>>,
-    /// The address of the program's `ibv_cq`, which names the queue in its events.
+    /// The address of the program's `ibv_cq`, which identifies the completion queue in `events`.
     cq_address: AtomicUsize,
 }
 
 impl VirtualCq {
-    /// Creates a queue that reports events to a channel.
+    /// Creates a queue that reports events to `channel`, if there is one.
     pub(crate) fn new(channel: Option<Arc<EventQueue<usize>>>) -> Arc<VirtualCq> {
         Arc::new(VirtualCq {
             ready: Mutex::default(),
@@ -58,14 +59,14 @@ impl VirtualCq {
         })
     }
 
-    /// Sets the address that names the queue in its events. To be called before a queue pair uses the queue.
+    /// Sets the address that identifies the queue in the events of its channel. To be called before a queue pair uses the queue.
     pub(crate) fn set_cq_address(&self, address: usize) {
         if let Some(channel) = &self.channel {
             channel.cq_address.store(address, Ordering::Release);
         }
     }
 
-    /// Adds a queue pair, unless the queue has it already.
+    /// Adds a queue pair that completes here, unless it was added before.
     pub(super) fn attach<S: CompletionSource + 'static>(&self, source: &Arc<S>) {
         let mut sources = lock(&self.sources);
         sources.retain(|known| known.strong_count() > 0);
@@ -75,14 +76,14 @@ impl VirtualCq {
         }
     }
 
-    /// Removes a queue pair that is destroyed, with its completions.
+    /// Removes a queue pair that is being destroyed, and its completions.
     pub(super) fn detach<S: CompletionSource>(&self, source: &S) {
         lock(&self.sources).retain(|known| !ptr::addr_eq(known.as_ptr(), source));
         let qpn = source.qpn();
         lock(&self.ready).retain(|wc| wc.qpn != qpn);
     }
 
-    /// Returns whether no queue pair completes here.
+    /// Returns whether no queue pair completes in the queue.
     pub(crate) fn is_unused(&self) -> bool {
         lock(&self.sources).iter().all(|known| known.strong_count() == 0)
     }
@@ -90,8 +91,8 @@ impl VirtualCq {
     /// Appends a completion, and reports an event if the queue is armed for it.
     pub(super) fn push(&self, wc: Wc) {
         lock(&self.ready).push_back(wc);
-        let is_urgent = wc.solicited || wc.status != WcStatus::Success;
-        if is_urgent || self.armed.load(Ordering::Acquire) == ARMED_FOR_ALL {
+        let is_solicited_or_failed = wc.solicited || wc.status != WcStatus::Success;
+        if is_solicited_or_failed || self.armed.load(Ordering::Acquire) == ARMED_FOR_ALL {
             self.notify();
         }
     }
@@ -113,12 +114,12 @@ impl VirtualCq {
         lock(&self.sources).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Drives the queue pairs, and takes up to `max` completions.
+    /// Drives the queue pairs, and appends up to `max` completions to `out`.
     pub(crate) fn poll(&self, max: usize, out: &mut Vec<Wc>) {
         {
             let sources = lock(&self.sources);
             match sources.as_slice() {
-                // With one queue pair, the usual case, the poll allocates nothing.
+                // Most queues have one queue pair. In this case the poll allocates nothing.
                 [only] => {
                     let only = only.upgrade();
                     drop(sources);
@@ -135,8 +136,8 @@ impl VirtualCq {
         out.extend(ready.drain(..n));
     }
 
-    /// Requests an event at the next completion, or with `solicited_only` at the next solicited or failed one. A request for
-    /// solicited completions does not replace a request for all (IBTA volume 1, 11.4.2.2).
+    /// Requests an event at the next completion, or with `solicited_only` at the next completion that is solicited or failed. A request for
+    /// solicited completions does not replace an earlier request for all completions (IBTA volume 1, 11.4.2.2).
     ///
     /// # Errors
     /// The error of a NIC that is not dead.

@@ -1,4 +1,4 @@
-//! The virtual queue pairs of a device with several rails: creation, lookup by number, and orderly destruction.
+//! The virtual queue pairs of a device with several rails: creation, lookup by number, answers to peers, and delayed destruction.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,26 +17,27 @@ use super::rendezvous::Subject;
 use super::srq_arrival_ring;
 use crate::common::lock::lock;
 
-/// Time that an exiting process waits until the progress thread has told its peers.
+/// The maximum time for which an exiting process waits until the progress thread has told all peers that their connections end.
 const EXIT_WAIT: Duration = Duration::from_millis(100);
 
-/// A device with several rails.
+/// The virtual queue pairs of a device with several rails.
 pub(crate) struct MultiRail {
     domain: Arc<MultiRailDomain>,
+    /// The queue pairs that the program has not destroyed.
     qps: Mutex<HashMap<Qpn, Weak<MultiRailQp>>>,
-    /// Queue pairs that the program has destroyed, kept for [`LINGER`], with the time of their destruction.
+    /// The queue pairs that the program has destroyed, each with the time of its destruction. They are kept for [`LINGER`].
     lingering: Mutex<Vec<(Instant, Arc<MultiRailQp>)>>,
-    /// Set when the process exits: the progress thread is to tell the peers.
+    /// Whether the process exits. If it does, the progress thread ends all connections.
     exiting: AtomicBool,
-    /// Set when the progress thread has told the peers.
+    /// Whether the progress thread has ended the connections of the exiting process.
     peers_notified: AtomicBool,
 }
 
 impl MultiRail {
-    /// Creates the device over at least two NICs.
+    /// Creates the failover domain over at least two NICs, without queue pairs.
     ///
     /// # Errors
-    /// As [`MultiRailDomain::new`].
+    /// The errors of [`MultiRailDomain::new`].
     pub(super) fn new(nics: &[Arc<SoftNic>], settings: &Settings) -> Result<Arc<MultiRail>> {
         Ok(MultiRail::with_domain(MultiRailDomain::new(nics, settings)?))
     }
@@ -51,7 +52,7 @@ impl MultiRail {
         })
     }
 
-    /// Returns what the queue pairs share.
+    /// Returns the state that the queue pairs share.
     pub(crate) fn domain(&self) -> &Arc<MultiRailDomain> {
         &self.domain
     }
@@ -59,7 +60,8 @@ impl MultiRail {
     /// Creates a queue pair in RESET.
     ///
     /// # Errors
-    /// `Limit` if a capacity exceeds the device's, or the error of a NIC that refuses.
+    /// `Limit` if a capacity exceeds the device's, `System` if the system's random source cannot be read, or the errors of
+    /// [`VirtualQp::new`].
     pub(crate) fn create_qp(&self, params: CreateParams) -> Result<Arc<MultiRailQp>> {
         let secret = [random()?, random()?];
         let (cap, limits) = (&params.init.cap, self.domain.limits());
@@ -83,14 +85,14 @@ impl MultiRail {
         Ok(qp)
     }
 
-    /// Destroys a queue pair. Its rails are freed after [`LINGER`].
+    /// Destroys a queue pair for the program. Its queue pairs on the rails are destroyed after [`LINGER`].
     pub(crate) fn destroy_qp(&self, qp: Arc<MultiRailQp>) {
         qp.destroy();
         lock(&self.qps).remove(&qp.qpn());
         lock(&self.lingering).push((Instant::now(), qp));
     }
 
-    /// Returns the queue pairs that are not destroyed.
+    /// Returns the queue pairs that the program has not destroyed.
     pub(super) fn qps(&self) -> Vec<Arc<MultiRailQp>> {
         lock(&self.qps).values().filter_map(Weak::upgrade).collect()
     }
@@ -99,7 +101,7 @@ impl MultiRail {
         lock(&self.qps).get(&qpn).and_then(Weak::upgrade)
     }
 
-    /// Answers the queries of peers. A sender that is no peer gets the answer for an object that does not exist.
+    /// Answers the queries that have arrived. If no queue pair accepts the sender as its peer, the answer is that the object does not exist.
     pub(super) fn answer_queries(&self, qps: &[Arc<MultiRailQp>]) {
         let rendezvous = &self.domain.rendezvous;
         for query in rendezvous.take_received() {
@@ -107,7 +109,8 @@ impl MultiRail {
                 Subject::Connection(qpn) => {
                     let qp = self.qp(qpn).filter(|qp| qp.accepts_peer(query.from));
                     if qp.as_ref().is_some_and(|qp| qp.has_ended()) {
-                        continue; // The program may reset the queue pair before the peer's query times out.
+                        // No answer yet: the program may reset the queue pair before the peer's query times out.
+                        continue;
                     }
                     qp.and_then(|qp| qp.local_info().ok()).map(|info| info.encode())
                 }
@@ -122,7 +125,7 @@ impl MultiRail {
         }
     }
 
-    /// Drives destroyed and replaced queue pairs, and frees those whose time is over.
+    /// Drives the virtual queue pairs that were destroyed, or replaced by a reset, and closes those that ended more than [`LINGER`] ago.
     pub(super) fn close_lingering(&self) {
         let expired: Vec<_> = {
             let mut lingering = lock(&self.lingering);
@@ -130,14 +133,14 @@ impl MultiRail {
             lingering.extract_if(.., |(since, _)| since.elapsed() > LINGER).collect()
         };
         for (_, qp) in expired {
-            // Closing fails only on a dead NIC, whose objects are gone.
+            // Closing fails only on a dead NIC, whose objects no longer exist.
             let _ = qp.close();
         }
         self.domain.close_retired();
     }
 
-    /// Has the progress thread tell all peers that the process exits, and waits up to [`EXIT_WAIT`]. The exiting thread cannot tell
-    /// them itself: `exit` may have interrupted it under a queue pair's lock.
+    /// Requests the progress thread to end all connections, which tells the peers, and waits for it for at most [`EXIT_WAIT`]. The exiting
+    /// thread cannot end them itself, because it may hold a queue pair's lock, for instance if a signal handler called `exit`.
     pub(super) fn shut_down_at_exit(&self) {
         self.exiting.store(true, Ordering::Release);
         let started = Instant::now();
@@ -146,7 +149,8 @@ impl MultiRail {
         }
     }
 
-    /// Tells all peers, once, if the process exits.
+    /// Ends all connections if the process exits, unless that was done before. Each peer is told that its connection has ended, except that a
+    /// queue pair whose lock is held is skipped.
     pub(super) fn notify_peers_at_exit(&self) {
         if self.exiting.load(Ordering::Acquire) && !self.peers_notified.load(Ordering::Relaxed) {
             self.qps().iter().for_each(|qp| qp.try_shutdown());

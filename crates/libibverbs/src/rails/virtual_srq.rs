@@ -1,8 +1,8 @@
 //! The shared receive queue of virtual queue pairs.
 //!
-//! The receives of a virtual queue pair move with it to another rail. A receive of a shared queue cannot be posted to a virtual
-//! queue pair, because it could not be taken back when another queue pair needs it. Messages therefore arrive in memory of
-//! Mitra ([`super::bounce_ring`]), and are copied to the oldest shared receive.
+//! A shared receive cannot be posted to a virtual queue pair in advance, because it could not be withdrawn when another queue pair needs
+//! a receive. Messages therefore arrive in memory of Mitra ([`super::srq_arrival_ring`]), and each message is copied to the shared receive
+//! that is the oldest at this time.
 
 use std::collections::VecDeque;
 use std::ptr;
@@ -13,16 +13,17 @@ use mitra_verbs::{Error, PostError, RecvWr, Result};
 
 use crate::common::lock::lock;
 
-/// A queue pair that takes receives from a [`VirtualSrq`].
+/// A virtual queue pair that takes receives from a [`VirtualSrq`].
 pub(super) trait ReceiveConsumer: Send + Sync {
-    /// Matches messages that wait with receives that were just posted.
+    /// Matches messages that have arrived with receives that were just posted.
     fn on_receives_posted(&self);
 }
 
 /// A shared receive queue.
 pub(crate) struct VirtualSrq {
+    /// The maximum number of receives in the queue.
     depth: usize,
-    /// The largest number of bytes of a receive posted so far.
+    /// The length in bytes of the longest receive that was posted so far.
     longest: AtomicUsize,
     state: Mutex<State>,
     /// Reports `IBV_EVENT_SRQ_LIMIT_REACHED`.
@@ -32,13 +33,14 @@ pub(crate) struct VirtualSrq {
 #[derive(Default)]
 struct State {
     receives: VecDeque<RecvWr>,
-    /// The event is due once fewer receives than this are left. 0 when the queue is not armed.
+    /// The limit event is due when fewer receives than this are left. 0 if the queue is not armed.
     limit: usize,
+    /// The queue pairs that take receives from the queue.
     consumers: Vec<Weak<dyn ReceiveConsumer>>,
 }
 
 impl State {
-    /// Returns whether the limit event is due, and disarms the queue if so.
+    /// Returns whether the limit event is due. If it is, disarms the queue.
     fn take_limit_event(&mut self) -> bool {
         let is_due = self.receives.len() < self.limit;
         if is_due {
@@ -49,7 +51,7 @@ impl State {
 }
 
 impl VirtualSrq {
-    /// Creates a queue of `depth` receives.
+    /// Creates a queue for up to `depth` receives. `on_limit` reports the limit event.
     pub(crate) fn new(depth: u32, on_limit: impl Fn() + Send + Sync + 'static) -> Arc<VirtualSrq> {
         Arc::new(VirtualSrq {
             depth: depth as usize,
@@ -59,13 +61,13 @@ impl VirtualSrq {
         })
     }
 
-    /// Adds a queue pair.
+    /// Adds a queue pair that takes receives from the queue.
     pub(super) fn attach<C: ReceiveConsumer + 'static>(&self, consumer: &Arc<C>) {
         let consumer: Arc<dyn ReceiveConsumer> = Arc::clone(consumer) as Arc<dyn ReceiveConsumer>;
         lock(&self.state).consumers.push(Arc::downgrade(&consumer));
     }
 
-    /// Removes a queue pair.
+    /// Removes a queue pair that is being destroyed.
     pub(super) fn detach<C: ReceiveConsumer>(&self, consumer: &C) {
         lock(&self.state)
             .consumers
@@ -77,15 +79,17 @@ impl VirtualSrq {
         lock(&self.state).consumers.iter().all(|known| known.strong_count() == 0)
     }
 
-    /// Returns the largest number of bytes of a receive posted so far.
+    /// Returns the length in bytes of the longest receive that was posted so far.
     pub(super) fn longest(&self) -> usize {
         self.longest.load(Ordering::Relaxed)
     }
 
-    /// Posts receives, and matches them with messages that wait.
+    /// Posts receives, and has the queue pairs match them with messages that have arrived. After an error, they are matched when a queue
+    /// pair is driven the next time.
     ///
     /// # Errors
-    /// `Invalid` at the first receive that exceeds the queue's depth. Those before it are posted.
+    /// `Invalid` if the receives exceed the queue's depth, with the index of the first receive for which there is no space. The receives
+    /// before it are posted.
     pub(crate) fn post(&self, wrs: &[RecvWr]) -> Result<(), PostError> {
         let consumers = {
             let mut state = lock(&self.state);
@@ -104,7 +108,7 @@ impl VirtualSrq {
         Ok(())
     }
 
-    /// Takes the oldest receive, for a message that has arrived.
+    /// Takes the oldest receive, for a message that has arrived. Reports the limit event if it is due.
     pub(super) fn take(&self) -> Option<RecvWr> {
         let mut state = lock(&self.state);
         let taken = state.receives.pop_front()?;
@@ -116,7 +120,7 @@ impl VirtualSrq {
         Some(taken)
     }
 
-    /// Requests one event when fewer than `limit` receives are left, which may be at once.
+    /// Requests one limit event for the time when fewer than `limit` receives are left. If fewer are left now, reports it at once.
     ///
     /// # Errors
     /// `Limit` if `limit` exceeds the queue's depth.

@@ -1,4 +1,4 @@
-//! From completions of the virtual queue pair to completions of the program.
+//! The conversion of completions of the virtual queue pair to completions of the program.
 
 use std::sync::atomic::Ordering;
 
@@ -9,14 +9,15 @@ use super::MultiRailQp;
 use super::locked_state::LockedState;
 use crate::rails::peer_closed::PeerClosed;
 
-/// Unresolved errors that a queue pair logs at most.
+/// The maximum number of unresolved errors that a queue pair logs.
 const MAX_LOGGED_ERRORS: u32 = 8;
 
 impl MultiRailQp {
-    /// Polls the virtual queue pair, pushes its completions to the program's queues, and acts on its state: posts deferred sends,
-    /// reports events, and enters ERR when the connection has ended.
+    /// Polls the virtual queue pair, pushes its completions to the program's queues, matches messages with shared receives, posts deferred
+    /// sends, and reports events. Enters ERR if the connection has ended, except while completions are withheld because the peer has closed
+    /// its end. Does nothing for a destroyed queue pair.
     pub(super) fn collect(&self, inner: &mut LockedState) {
-        // A thread that drives several queue pairs may hold one that was destroyed a moment ago.
+        // A thread that drives several queue pairs may still have a reference to a destroyed one.
         if inner.destroyed {
             return;
         }
@@ -32,7 +33,8 @@ impl MultiRailQp {
             Some(CloseReason::PeerClosed) if inner.state != QpState::Err => {
                 inner.peer_closed.get_or_insert_default();
             }
-            // No request may be outstanding that could report the end. Requests posted from here on are flushed.
+            // Possibly no request is outstanding whose completion could report the end, so an event reports it. Requests that are posted
+            // from now on are flushed.
             Some(reason) if reason != CloseReason::Closed && inner.state == QpState::Rts => {
                 tracing::warn!("queue pair {}: the connection has ended: {reason:?}", self.qpn);
                 inner.fail();
@@ -76,7 +78,7 @@ impl MultiRailQp {
             let peer_closed = inner.peer_closed.get_or_insert_default();
             match (is_receive, &self.params.srq) {
                 (true, None) => peer_closed.withhold_recv(wc),
-                // Receives of a shared queue are not flushed with a queue pair: they stay for the others.
+                // The failed receive belongs to the bounce ring. The receives of the shared queue stay for other queue pairs.
                 (true, Some(_)) => {}
                 (false, _) => peer_closed.withhold_send(wc),
             }
@@ -98,7 +100,7 @@ impl MultiRailQp {
             inner.fail();
         }
         if is_receive && let Some(ring) = &mut inner.bounce_ring {
-            // Receives of a shared queue are not flushed with a queue pair: they stay for the others.
+            // A flushed receive of the ring consumes no shared receive. The shared receives stay for other queue pairs.
             if status != WcStatus::Flushed {
                 ring.push(*completion);
             }
@@ -109,7 +111,8 @@ impl MultiRailQp {
         cq.push(Wc { vendor_err, ..wc });
     }
 
-    /// Pushes the completions that were withheld since the peer closed its end: the oldest send with `oldest`, the others flushed.
+    /// Pushes the completions that were withheld since the peer closed its end: the oldest send with the status `oldest`, all other requests
+    /// as flushed.
     pub(super) fn release_withheld(&self, inner: &mut LockedState, oldest: WcStatus) {
         for wc in inner.peer_closed.take().into_iter().flat_map(|withheld| withheld.fail(oldest)) {
             let cq = if wc.opcode == WcOpcode::Recv { &self.params.recv_cq } else { &self.params.send_cq };
@@ -117,7 +120,7 @@ impl MultiRailQp {
         }
     }
 
-    /// Logs and counts a failover, once.
+    /// Logs and counts the last failover, unless that was done before.
     fn log_failover(&self, inner: &mut LockedState) {
         let Some(report) = inner.sender().last_failover() else { return };
         if inner.logged_epoch == Some(report.epoch) {
@@ -125,7 +128,7 @@ impl MultiRailQp {
         }
         inner.logged_epoch = Some(report.epoch);
         self.failovers.fetch_add(1, Ordering::Relaxed);
-        let tally = report.stats;
+        let stats = report.stats;
         tracing::warn!(
             "queue pair {} moved from rail {} to rail {} ({:?}) in {:.1?}: of {} in flight, {} had been executed, {} \
              are sent again",
@@ -134,23 +137,23 @@ impl MultiRailQp {
             report.to,
             report.cause,
             report.decided_at.saturating_since(report.detected_at),
-            tally.in_flight,
-            tally.executed,
-            tally.replayed
+            stats.in_flight,
+            stats.executed,
+            stats.replayed
         );
     }
 }
 
-/// Returns a completion with the data that came with the message.
+/// Returns `wc` with the fields that describe the received message, taken from `completion`.
 pub(super) fn with_message(wc: Wc, completion: &Completion) -> Wc {
     let Completion { byte_len, imm, invalidated, solicited, .. } = *completion;
     Wc { byte_len, imm, invalidated, solicited, ..wc }
 }
 
-/// Returns the completion status of an outcome, and a `vendor_err` that identifies the unresolved error.
+/// Returns the completion status of an outcome, and a `vendor_err` that identifies the unresolved error, or 0.
 ///
-/// An operation that may have been executed ends with [`WcStatus::RetryExceeded`], which means the same on a NIC. An operation that
-/// was executed, and whose value is lost, ends with [`WcStatus::RemoteOperation`].
+/// An operation of which it is unknown whether it was executed ends with [`WcStatus::RetryExceeded`], which on a NIC has the same meaning.
+/// An operation that was executed, but whose value is lost, ends with [`WcStatus::RemoteOperation`].
 pub(super) fn wc_status(outcome: Outcome) -> (WcStatus, u32) {
     match outcome {
         Outcome::Success => (WcStatus::Success, 0),

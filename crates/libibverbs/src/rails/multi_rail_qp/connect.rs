@@ -1,4 +1,4 @@
-//! `ibv_modify_qp` and `ibv_query_qp` of a queue pair over several rails.
+//! `ibv_modify_qp` and `ibv_query_qp` for a queue pair over several rails.
 
 use mitra_verbs::{
     Error, Gid, Psn, QpAttr, QpState, QpStatus, QpType, Qpn, Result, RnrTimer, SqDrain, WcStatus,
@@ -12,12 +12,12 @@ use crate::rails::multi_rail_domain::random;
 use crate::rails::srq_arrival_ring::BounceRing;
 
 impl MultiRailQp {
-    /// Modifies the queue pair as `ibv_modify_qp(3)` does. The transition from INIT to RTR queries the peer for the other rails and
-    /// waits for the answer.
+    /// Modifies the queue pair as `ibv_modify_qp(3)` does. The transition from INIT to RTR queries the peer for the connection data of all
+    /// rails, and waits for the answer.
     ///
     /// # Errors
-    /// `WrongState` or `Invalid` if the transition is not allowed, `Unsupported` for SQD, or `Invalid` if the peer does not
-    /// answer.
+    /// `WrongState` or `Invalid` if the transition is not allowed, `Unsupported` for SQD, `Invalid` if the peer does not answer or its data
+    /// does not fit, or the error of a NIC.
     pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
         let from = lock(&self.inner).state;
         let to = check_modify(QpType::Rc, from, attr)?;
@@ -43,7 +43,7 @@ impl MultiRailQp {
             inner.shutdown();
             self.collect(&mut inner);
             self.release_withheld(&mut inner, WcStatus::Flushed);
-            // The program has ended the connection, so messages without a shared receive are dropped.
+            // The program has ended the connection, so messages that wait for a shared receive are dropped.
             inner.bounce_ring.iter_mut().for_each(BounceRing::clear);
         }
         self.match_receives(&mut inner);
@@ -56,7 +56,7 @@ impl MultiRailQp {
         let connected = if qpn == self.qpn && self.local_info()?.gids().any(|own| own == gid) {
             lock(&self.inner).connect_to_itself(&self.domain, min_rnr_timer)
         } else {
-            // The query waits without the lock, because the peer may query this queue pair at the same time.
+            // The lock is not held during the query, because answering the peer's query for this queue pair needs the lock.
             random().and_then(|id| self.domain.rendezvous.query_connection(id, gid, qpn)).and_then(|info| {
                 lock(&self.inner).vqp.modify_to_rtr(&info, min_rnr_timer)?;
                 Ok(info)
@@ -67,7 +67,7 @@ impl MultiRailQp {
         connected.map(|_| ())
     }
 
-    /// Returns to RESET. Outstanding requests are dropped without completions, and the number stays.
+    /// Returns to RESET. Outstanding requests are dropped without completions. The queue pair number does not change.
     fn reset(&self) -> Result<()> {
         let mut inner = lock(&self.inner);
         if inner.state == QpState::Reset {
@@ -80,7 +80,8 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Returns the state and the attributes as the program has set them. PSNs differ by rail, so the program's are returned.
+    /// Returns the state, and the attributes as the program has set them. The PSNs in use differ by rail, so the PSNs that the program has set
+    /// are returned instead.
     pub(crate) fn query(&self) -> QpStatus {
         let inner = lock(&self.inner);
         QpStatus {

@@ -1,4 +1,4 @@
-//! The state of a [`super::MultiRailQp`] under its lock.
+//! The part of a [`super::MultiRailQp`] that its lock protects.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -11,34 +11,38 @@ use crate::rails::peer_closed::PeerClosed;
 use crate::rails::peer_region_keys::RegionKeys;
 use crate::rails::srq_arrival_ring::BounceRing;
 
-/// The part of a queue pair that changes.
+/// The state of a queue pair that changes after creation.
 pub(super) struct LockedState {
+    /// The virtual queue pair that receives, and usually also sends.
     pub(super) vqp: VirtualQp,
-    /// The sending half of a queue pair that is connected to itself. `vqp` is its peer then, and receives.
+    /// The virtual queue pair that sends, if the queue pair is connected to itself. Its peer is `vqp`.
     pub(super) sender: Option<VirtualQp>,
     pub(super) state: QpState,
-    /// Set by `ibv_destroy_qp`. Nothing completes afterwards.
+    /// Whether `ibv_destroy_qp` has destroyed the queue pair. A destroyed queue pair reports no completions.
     pub(super) destroyed: bool,
     /// The attributes that the program has set.
     pub(super) attr: QpAttr,
+    /// The regions of the peer whose keys on all rails are known or queried.
     pub(super) region_keys: RegionKeys,
-    /// Posted sends that wait for the keys of a region of the peer, and all sends posted behind them, in posting order.
+    /// The posted sends that are deferred because the keys of a region of the peer are unknown, and all sends posted after them, in posting
+    /// order.
     pub(super) deferred: VecDeque<SendWr>,
-    /// The time since when the oldest deferred send waits to fail, behind sends that are outstanding.
+    /// The time at which the oldest deferred send was found to fail while sends before it were still outstanding. `None` if no deferred send
+    /// waits to fail.
     pub(super) failing_since: Option<Instant>,
-    /// Reused by every poll.
+    /// The buffer for completions, which every poll reuses.
     pub(super) scratch: Vec<Completion>,
-    /// Present once the peer has closed its end.
+    /// The completions that are withheld because the peer has closed its end. `None` until then.
     pub(super) peer_closed: Option<PeerClosed>,
-    /// Present once the queue pair receives messages for a shared receive queue.
+    /// The receives for messages to a shared receive queue. `None` until the queue pair can receive, or without a shared receive queue.
     pub(super) bounce_ring: Option<BounceRing>,
     /// The epoch of the last failover that was logged.
     pub(super) logged_epoch: Option<u16>,
     /// Whether `IBV_EVENT_QP_LAST_WQE_REACHED` was reported.
     pub(super) last_wqe_reported: bool,
-    /// Whether the event of a peer's invalid request was reported.
+    /// Whether an asynchronous event about an invalid request of the peer was reported.
     pub(super) request_error_reported: bool,
-    /// Unresolved errors that were logged.
+    /// The number of unresolved errors that were logged.
     pub(super) logged_errors: u32,
 }
 
@@ -69,17 +73,17 @@ impl LockedState {
         self.sender.as_mut().unwrap_or(&mut self.vqp)
     }
 
-    /// Returns the virtual queue pair, or both halves of one that is connected to itself.
+    /// Returns the virtual queue pair, or both virtual queue pairs if the queue pair is connected to itself.
     pub(super) fn vqps(&mut self) -> impl Iterator<Item = &mut VirtualQp> {
         std::iter::once(&mut self.vqp).chain(&mut self.sender)
     }
 
-    /// Shuts down the virtual queue pairs, which tells the peer.
+    /// Shuts down the virtual queue pairs, which tell the peer that the connection has ended.
     pub(super) fn shutdown(&mut self) {
         self.vqps().for_each(VirtualQp::shutdown);
     }
 
-    /// Enters ERR, as a queue pair of a NIC does at its first error. Requests behind the error are flushed.
+    /// Enters ERR, as a queue pair of a NIC does at its first error. Requests after the one that failed are flushed.
     pub(super) fn fail(&mut self) {
         if self.state != QpState::Err {
             self.state = QpState::Err;
@@ -87,10 +91,10 @@ impl LockedState {
         }
     }
 
-    /// Connects the queue pair to itself, through a second virtual queue pair that sends.
+    /// Connects the queue pair to itself, through a second virtual queue pair that sends. Returns the connection data of the first.
     ///
     /// # Errors
-    /// As [`VirtualQp::new`].
+    /// The errors of [`MultiRailDomain::duplicate`], [`VirtualQp::local_info`] and [`VirtualQp::modify_to_rtr`].
     pub(super) fn connect_to_itself(
         &mut self,
         domain: &MultiRailDomain,

@@ -1,10 +1,10 @@
-//! A reliable connection of the program as a virtual queue pair.
+//! A queue pair of the program for a reliable connection over several rails. A virtual queue pair executes its requests.
 //!
-//! - [`connect`]: `ibv_modify_qp` and `ibv_query_qp`.
-//! - [`send`]: posting sends, and queueing those whose region keys are not known yet.
-//! - [`receive`]: posting receives, and messages for a shared receive queue.
-//! - [`complete`]: from completions of the virtual queue pair to completions of the program.
-//! - [`locked_state`]: the state under the lock.
+//! - [`connect`] executes `ibv_modify_qp` and `ibv_query_qp`.
+//! - [`send`] posts sends, and defers sends whose region keys are not yet known.
+//! - [`receive`] posts receives, and matches messages with receives of a shared receive queue.
+//! - [`complete`] converts completions of the virtual queue pair to completions of the program.
+//! - [`locked_state`] holds the state that a lock protects.
 
 mod complete;
 mod connect;
@@ -25,7 +25,7 @@ use super::virtual_cq::{CompletionSource, VirtualCq};
 use super::virtual_srq::{ReceiveConsumer, VirtualSrq};
 use crate::common::lock::lock;
 
-/// What a queue pair is created with.
+/// The parameters with which a queue pair is created.
 pub(crate) struct CreateParams {
     pub(crate) init: QpInitAttr,
     pub(crate) send_cq: Arc<VirtualCq>,
@@ -35,20 +35,21 @@ pub(crate) struct CreateParams {
     pub(crate) on_event: Box<dyn Fn(AsyncEvent) + Send + Sync>,
 }
 
-/// A reliable connection over several rails.
+/// A queue pair for a reliable connection over several rails.
 pub(crate) struct MultiRailQp {
     domain: Arc<MultiRailDomain>,
     params: CreateParams,
-    /// The number that the program knows. It does not change across failovers and resets.
+    /// The queue pair number that the program knows. It does not change when the queue pair fails over or is reset.
     qpn: Qpn,
     inner: Mutex<LockedState>,
-    /// The peer's GIDs on all rails; while connecting, the GID that the program gave; before that, none.
+    /// The peer's GIDs on all rails. While the queue pair connects, only the GID that the program passed to `ibv_modify_qp`. Otherwise empty.
     peer: Mutex<Vec<Gid>>,
+    /// The number of failovers since creation.
     failovers: AtomicU64,
 }
 
 impl MultiRailQp {
-    /// Creates a queue pair in RESET, and attaches it to its queues.
+    /// Creates a queue pair in RESET, and attaches it to its completion queues and its shared receive queue.
     pub(super) fn new(
         domain: Arc<MultiRailDomain>,
         vqp: VirtualQp,
@@ -81,7 +82,8 @@ impl MultiRailQp {
         self.failovers.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a query from this address is answered: any address until the peer is known, then the peer's.
+    /// Returns whether queries from an address are answered. Queries from any address are answered until the peer is known. Afterwards, only
+    /// queries from the peer's addresses are.
     pub(super) fn accepts_peer(&self, from: Gid) -> bool {
         let peer = lock(&self.peer);
         peer.is_empty() || peer.contains(&from)
@@ -100,12 +102,14 @@ impl MultiRailQp {
         lock(&self.inner).vqp.close_reason().is_some()
     }
 
-    /// Makes progress, and pushes new completions to the queues.
+    /// Polls the queue pair, and pushes its new completions to its completion queues. Waits while another thread holds the lock, because a
+    /// program that polls must see every completion that is available.
     pub(crate) fn drive(&self) {
         self.collect(&mut lock(&self.inner));
     }
 
-    /// Takes part in a recovery and drives the queue pair, unless another thread drives it now.
+    /// Does the same as [`MultiRailQp::drive`] on behalf of a program that may not poll, and first drives the virtual queue pair without taking
+    /// its completions. Does nothing if another thread holds the lock, because that thread drives the queue pair.
     pub(super) fn make_progress(&self) {
         if let Ok(mut inner) = self.inner.try_lock() {
             inner.vqps().for_each(VirtualQp::progress);
@@ -123,15 +127,16 @@ impl MultiRailQp {
             return Ok(());
         }
         inner.vqps().try_for_each(|vqp| vqp.arm())?;
-        // A completion that came before the request causes no event.
+        // A completion that arrived before the request causes no event, so it is collected here.
         self.collect(&mut inner);
         Ok(())
     }
 
-    /// Requests the next event after one that brought no completion that the program waits for.
+    /// Requests the next event of the NIC if a completion queue of the program is still armed. That is the case if the last event brought no
+    /// completion that the program waits for.
     pub(super) fn rearm(&self) {
         if self.params.send_cq.is_armed() || self.params.recv_cq.is_armed() {
-            // Only a failing NIC refuses, which the virtual queue pair detects.
+            // Only a NIC that is failing refuses, and the virtual queue pair detects the failure.
             let _ = self.arm();
         }
     }
@@ -143,8 +148,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Ends the connection for `ibv_destroy_qp`: removes the queue pair and its completions from all queues. The rails are freed
-    /// later, by [`MultiRailQp::close`], so that the peer is told that the connection has ended.
+    /// Ends the connection for `ibv_destroy_qp`, and removes the queue pair and its completions from its queues. [`MultiRailQp::close`] later
+    /// destroys the queue pairs on the rails. Until then they can be used to tell the peer that the connection has ended.
     pub(super) fn destroy(&self) {
         let mut inner = lock(&self.inner);
         inner.shutdown();
@@ -159,7 +164,8 @@ impl MultiRailQp {
         }
     }
 
-    /// Drives a destroyed queue pair, and drops its completions: the peer may not have been told yet.
+    /// Drives a destroyed queue pair, so that the peer is told that the connection has ended. In contrast to [`MultiRailQp::drive`], drops the
+    /// completions.
     pub(super) fn drive_after_destroy(&self) {
         let mut inner = lock(&self.inner);
         let mut scratch = std::mem::take(&mut inner.scratch);
@@ -171,10 +177,10 @@ impl MultiRailQp {
         inner.scratch = scratch;
     }
 
-    /// Frees the rails.
+    /// Destroys the queue pairs on the rails, and releases the bounce ring.
     ///
     /// # Errors
-    /// The error of the first NIC that refuses.
+    /// The first error of a NIC. Everything that can be destroyed is destroyed.
     pub(super) fn close(&self) -> Result<()> {
         let mut inner = lock(&self.inner);
         let mut closed = Ok(());
@@ -185,7 +191,7 @@ impl MultiRailQp {
         closed
     }
 
-    /// Returns a completion of this queue pair without data.
+    /// Returns a completion of this queue pair, in which all fields are zero that depend on a received message.
     fn wc(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Wc {
         Wc {
             wr_id,

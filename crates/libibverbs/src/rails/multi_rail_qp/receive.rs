@@ -1,4 +1,4 @@
-//! Posting receives, and messages for a shared receive queue.
+//! Posting receives, and matching messages with receives of a shared receive queue.
 
 use mitra_verbs::{AsyncEvent, Error, PostError, QpState, RecvWr, Result, Wc, WcOpcode, WcStatus};
 
@@ -35,11 +35,12 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Copies messages that wait to receives of the shared queue, and reports when a queue pair in ERR takes no more of them.
+    /// Copies messages in the bounce ring to receives of the shared receive queue. If a queue pair in ERR takes no more receives, reports the
+    /// event [`AsyncEvent::LastWqeReached`] once. Does nothing without a shared receive queue.
     pub(super) fn match_receives(&self, inner: &mut LockedState) {
         let Some(srq) = &self.params.srq else { return };
         self.match_messages(inner, srq);
-        // IBTA volume 1, 11.6.3.4.
+        // The event is defined in IBTA volume 1, 11.6.3.4.
         if inner.state == QpState::Err
             && inner.bounce_ring.as_ref().is_none_or(BounceRing::is_empty)
             && !std::mem::replace(&mut inner.last_wqe_reported, true)
@@ -54,7 +55,8 @@ impl MultiRailQp {
             && inner.vqp.close_reason().is_none()
             && srq.longest() > 0
         {
-            // Without a ring the virtual queue pair has no receives, and the peer's sends get RNR NAKs.
+            // If the ring cannot be created, the virtual queue pair has no receives, and the peer's sends are answered with RNR NAKs
+            // until a later attempt succeeds.
             inner.bounce_ring = BounceRing::new(self.domain.failover(), srq, &mut inner.vqp).ok();
         }
         let Some(ring) = &mut inner.bounce_ring else { return };

@@ -1,9 +1,9 @@
 //! Posting sends.
 //!
-//! A request that names memory of the peer can be posted only when the keys of that region on all rails are known, since it may
-//! have to be replayed on any of them. The first request with a new rkey therefore waits, and with it every request
-//! behind it, while the peer is queried. `ibv_post_send` never blocks: the polls of the completion queue and the
-//! progress thread post the deferred requests in order when the answer is there.
+//! A request that names a memory region of the peer may have to be replayed on any rail. It can therefore be posted only when the keys of
+//! the region on all rails are known. The first request with a new rkey is deferred until the peer has been queried for the keys, and all
+//! requests after it are deferred too. `ibv_post_send` does not wait for the answer. Polls of the completion queue and the progress thread
+//! post the deferred requests, in order, when the answer has arrived.
 
 use std::time::Instant;
 
@@ -40,7 +40,7 @@ impl MultiRailQp {
         match inner.state {
             QpState::Rts => {}
             QpState::Err => {
-                // IBTA volume 1, 10.3.1.5: a request that is posted in the error state is flushed.
+                // A request that is posted in the error state is flushed (IBTA volume 1, 10.3.1.5).
                 self.flush_deferred(inner);
                 wrs.iter().for_each(|wr| self.complete_send(wr, WcStatus::Flushed));
                 return Ok(());
@@ -71,7 +71,7 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Returns the request as the virtual queue pair is to post it: signalled, if the queue pair signals all requests.
+    /// Returns a copy of the request, which is signalled if the queue pair signals all requests.
     fn with_default_flags(&self, wr: &SendWr) -> SendWr {
         let mut wr = wr.clone();
         if self.params.init.sq_sig_all {
@@ -80,7 +80,10 @@ impl MultiRailQp {
         wr
     }
 
-    /// Returns an error if a queue with `used` entries is full.
+    /// Checks that a queue with `used` entries is not full.
+    ///
+    /// # Errors
+    /// `QueueFull` if `used` is at least `depth`.
     pub(super) fn check_room(&self, queue: &'static str, used: usize, depth: u32) -> Result<()> {
         if used >= depth as usize {
             return Err(Error::QueueFull { queue, qpn: self.qpn, depth });
@@ -88,7 +91,11 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Queues all requests, or none, and queries the peer for the keys that they need.
+    /// Defers all requests, or none, and queries the peer for the keys that they need. If many queries are outstanding, the remaining keys are
+    /// queried later.
+    ///
+    /// # Errors
+    /// The index and the error of the first request that is refused.
     fn defer(&self, inner: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
         let depth = inner.sender().config().send_wrs;
         let used = inner.sender().outstanding() + inner.deferred.len();
@@ -102,7 +109,12 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Queries the peer for the regions that requests name, in order, as far as the number of outstanding queries permits.
+    /// Queries the peer for the regions that requests name, in order, until [`may_prefetch`] is false.
+    ///
+    /// # Errors
+    /// `System` if the system's random source cannot be read.
+    ///
+    /// [`may_prefetch`]: crate::rails::peer_region_keys::RegionKeys::may_prefetch
     fn prefetch_regions<'a>(
         &self,
         inner: &mut LockedState,
@@ -113,7 +125,7 @@ impl MultiRailQp {
         })
     }
 
-    /// Queries the peer for the region that a request names, unless its keys are known or requested.
+    /// Queries the peer for the region that a request names, unless the request names none or the region's keys are known or queried.
     fn request_region(&self, inner: &mut LockedState, wr: &SendWr) -> Result<()> {
         if let Some(remote) = wr.op.remote()
             && !inner.region_keys.is_requested(remote.rkey)
@@ -124,7 +136,7 @@ impl MultiRailQp {
         Ok(())
     }
 
-    /// Queries the peer for the region that the oldest deferred request names, and for those that the next ones name.
+    /// Queries the peer for the region that the oldest deferred request names, and ahead of need for the regions of the requests after it.
     fn request_next_regions(&self, inner: &mut LockedState) -> Result<()> {
         let deferred = std::mem::take(&mut inner.deferred);
         let front = deferred.front().map_or(Ok(()), |wr| self.request_region(inner, wr));
@@ -133,7 +145,8 @@ impl MultiRailQp {
         requested
     }
 
-    /// Posts the deferred requests whose keys are known by now, in order. Never blocks.
+    /// Posts the deferred requests in order, up to the first request whose keys are still unknown. Completes them with an error instead if that
+    /// request fails, the queue pair is in ERR, or the peer has closed its end. Does not wait for answers.
     pub(super) fn post_deferred(&self, inner: &mut LockedState) {
         if inner.deferred.is_empty() {
             return;
@@ -149,7 +162,7 @@ impl MultiRailQp {
         loop {
             let ready = inner.deferred.iter().take_while(|wr| inner.region_keys.can_post(wr)).count();
             if post_oldest(inner, ready).is_err() {
-                // All requests were checked when they were deferred. The program has deregistered local memory since.
+                // All requests were checked when they were deferred. So the program must have deregistered local memory since then.
                 return self.fail_front(inner, WcStatus::LocalProtection);
             }
             let Some(remote) = inner.deferred.front().and_then(|wr| wr.op.remote()) else { return };
@@ -162,7 +175,8 @@ impl MultiRailQp {
                     inner.region_keys.set_imported(remote.rkey);
                 }
                 Lookup::NotFound => {
-                    // The request is sent, so that the peer's NIC refuses it (NAK remote access error) and raises its event.
+                    // The request is posted all the same, so that the peer's NIC refuses it (NAK: remote access error) and reports an
+                    // event to the peer's program.
                     let region = RemoteRegion::with_unknown_key(remote, self.domain.nics().len());
                     inner.region_keys.forget(remote.rkey);
                     if inner.sender().import(&region).and_then(|()| post_oldest(inner, 1)).is_err() {
@@ -180,15 +194,17 @@ impl MultiRailQp {
         }
     }
 
-    /// Completes the oldest deferred request with an error, and flushes the others. Does nothing while requests before it are
-    /// outstanding, because completions are in posting order; the next [`MultiRailQp::post_deferred`] tries again. Does nothing
-    /// either when the virtual queue pair has ended: [`MultiRailQp::collect`] then decides how the requests end.
+    /// Completes the oldest deferred request with an error, and flushes the other deferred requests.
+    ///
+    /// Does nothing while requests before it are outstanding, because requests complete in posting order. The next
+    /// [`MultiRailQp::post_deferred`] tries again, and after the timeout of queries gives the outstanding requests up. Does nothing either if
+    /// the virtual queue pair has ended, because [`MultiRailQp::collect`] then decides how the requests end.
     fn fail_front(&self, inner: &mut LockedState, status: WcStatus) {
         if inner.sender().close_reason().is_some() {
             return;
         }
         if inner.sender().outstanding() > 0 {
-            // Unsignalled requests complete only with a signalled one behind them, and none will be posted any more.
+            // Unsignalled requests complete only with a later signalled request, which will never be posted. So the wait is bounded.
             let since = *inner.failing_since.get_or_insert_with(Instant::now);
             if since.elapsed() < self.domain.rendezvous.timeout() {
                 return;
@@ -225,7 +241,8 @@ impl MultiRailQp {
         if inner.deferred.is_empty() {
             return;
         }
-        // The virtual queue pair has ended, so one poll returns the completions of all requests before the deferred ones.
+        // The virtual queue pair has ended, so one poll returns the completions of all requests that were posted before the deferred
+        // requests.
         self.take_completions(inner);
         for wr in std::mem::take(&mut inner.deferred) {
             self.complete_send(&wr, WcStatus::Flushed);
@@ -238,10 +255,10 @@ impl MultiRailQp {
     }
 }
 
-/// Posts the oldest `n` deferred requests in one call.
+/// Posts the oldest `n` deferred requests, and removes the posted requests from the deferred ones.
 ///
 /// # Errors
-/// The error of the first request that is refused. Those before it are posted.
+/// The error of the first request that is refused. The requests before it are posted.
 fn post_oldest(inner: &mut LockedState, n: usize) -> Result<()> {
     if n == 0 {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Devices in one process. The tests run the rounds of their progress threads, so they decide when a peer answers.
+//! Tests with several devices in one process. The devices have no progress threads. The tests execute the threads' work themselves, and so
+//! decide when a peer answers.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -16,7 +17,7 @@ use super::*;
 use crate::rails::rendezvous::{Query, Rendezvous, Subject};
 use crate::rails::virtual_qps::MultiRail;
 
-/// Time after which a query that nobody answers fails, in these tests.
+/// The time after which a query without an answer fails, in these tests.
 const QUERY_TIMEOUT: Duration = Duration::from_millis(300);
 const DEPTH: u32 = 8;
 
@@ -97,7 +98,7 @@ impl End {
         self.qp.post_recv(&[RecvWr::new(wr_id, self.mr.sge(32, 8))]).expect("the queue has room");
     }
 
-    /// Runs a round of the progress thread that answers peers.
+    /// Answers the queries of peers, as the progress thread does.
     fn answer_peers(&self) {
         self.device.answer_queries(&self.device.qps());
     }
@@ -109,7 +110,7 @@ impl End {
     }
 }
 
-/// Connects two ends as the transitions to RTS do.
+/// Creates two ends in RTS that are connected to each other.
 fn connected() -> (End, End) {
     connect(End::new(), End::new())
 }
@@ -125,7 +126,7 @@ fn connect(a: End, b: End) -> (End, End) {
     (a, b)
 }
 
-/// Polls `a` until it has `n` completions, and `b` so that it takes part. `each` runs in every turn.
+/// Polls `a` until it has reported `n` completions, and drives `b` in each iteration. Calls `each` in each iteration.
 fn completions(a: &End, b: &End, n: usize, mut each: impl FnMut()) -> Vec<(u64, WcStatus)> {
     let started = Instant::now();
     let mut found = Vec::new();
@@ -219,7 +220,7 @@ fn request_before_unknown_rkey_is_not_delayed() {
     let (a, b) = connected();
     b.post_recv(10);
     a.qp.post_send(&[a.send(1), a.write(2, b.remote())]).expect("the requests are valid");
-    // Nobody answers the query of the second request.
+    // No end answers the query of the second request.
     assert_eq!(completions(&a, &b, 1, || {}), [(1, WcStatus::Success)]);
 }
 
@@ -249,7 +250,7 @@ fn peer_that_closes_flushes_deferred_sends() {
     a.qp.post_send(&[a.write(1, b.remote()), a.send(2)]).expect("the requests are valid");
     b.device.destroy_qp(Arc::clone(&b.qp));
     let found = completions(&a, &b, 2, || b.qp.drive_after_destroy());
-    // As on a NIC whose peer is gone: the oldest request exhausts its retries.
+    // A NIC whose peer no longer exists reports the same: the oldest request exhausts its retries.
     assert_eq!(found, [(1, WcStatus::RetryExceeded), (2, WcStatus::Flushed)]);
 }
 
@@ -279,7 +280,7 @@ fn refused_request_leaves_those_before_it_posted() {
     let (a, b) = connected();
     let unregistered = Sge { addr: 0, len: 8, key: Key(0x4321) };
     let bad = SendWr::new(3, SendOp::Write(b.remote()), Data::sge(unregistered));
-    // With keys that are unknown, and again with keys that are known.
+    // In the first iteration the keys of the peer's region are unknown, in the second they are known.
     for _ in 0..2 {
         let wrs = [a.write(1, b.remote()), a.write(2, b.remote()), bad.clone(), a.write(4, b.remote())];
         let refused = a.qp.post_send(&wrs).expect_err("the third request names unregistered memory");
@@ -315,7 +316,7 @@ fn deferred_send_fails_behind_unsignalled_sends() {
     b.post_recv(10);
     let unsignalled = a.send(1).with_flags(SendFlags::empty());
     a.qp.post_send(&[unsignalled, a.write(2, b.remote())]).expect("the requests are valid");
-    // Nobody answers the query. Nothing signalled is behind the first request, so the queue pair flushes it.
+    // No end answers the query. No signalled request follows the first request, so the queue pair flushes the first request.
     let found = completions(&a, &b, 2, || {});
     assert_eq!(found, [(1, WcStatus::Flushed), (2, WcStatus::RetryExceeded)]);
 }
@@ -342,7 +343,7 @@ fn many_unknown_rkeys_are_all_resolved() {
     let region = |_| b.device.domain().register(&memory, access).expect("memory can be registered");
     let regions: Vec<_> = (0..REGIONS).map(region).collect();
     let wrs: Vec<_> = (0..).zip(&regions).map(|(wr_id, mr)| a.write(wr_id, mr.remote().at(0))).collect();
-    // One half at once, the other while keys of the first are still unknown.
+    // The requests of the second half are posted one by one, while keys for the first half are still unknown.
     let (first, second) = wrs.split_at(wrs.len() / 2);
     a.qp.post_send_all(first).expect("the requests are valid");
     second.iter().for_each(|wr| a.qp.post_send(std::slice::from_ref(wr)).expect("the request is valid"));
@@ -372,7 +373,7 @@ fn burst_of_queries_does_not_disable_rendezvous() {
 
 #[test]
 fn refused_request_reports_the_refusal_when_the_peer_closes_at_once() {
-    /// More than one poll of the virtual queue pair takes.
+    /// The number of requests before the refused request. It exceeds the number of completions that one poll of the virtual queue pair takes.
     const BEFORE: u64 = 40;
     let (a, b) = connect(End::with(64, true), End::new());
     a.qp.post_send(&[a.write(100, b.remote())]).expect("the request is valid");
@@ -380,9 +381,9 @@ fn refused_request_reports_the_refusal_when_the_peer_closes_at_once() {
     let outside = RemoteAddr { addr: b.remote().addr + 4096, ..b.remote() };
     let mut wrs: Vec<_> = (0..BEFORE).map(|wr_id| a.write(wr_id, b.remote())).collect();
     wrs.extend([a.write(BEFORE, outside), a.send(BEFORE + 1)]);
-    // Without polls, a post sends at most 16 requests.
+    // Without polls in between, one post sends at most 16 requests.
     wrs.chunks(16).for_each(|wrs| a.qp.post_send(wrs).expect("the requests are valid"));
-    // Meanwhile all completions arrive, and the message of the peer that it has closed its end.
+    // In this time all completions arrive at `a`, and also the peer's message that it has closed its end.
     while !b.qp.has_ended() {
         b.qp.make_progress();
     }

@@ -1,4 +1,4 @@
-//! Queue pair 1 of a NIC (the general services interface), as a datagram socket.
+//! Queue pair 1 of a NIC (the general services interface), with an interface like that of a datagram socket.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,29 +11,32 @@ use mitra_verbs::{
 
 use crate::common::grh::{GRH_LEN, source_gid};
 
-/// The largest message, in bytes.
+/// The maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 512;
-/// Receives that are posted, and sends that may be in flight.
+/// The number of receives that are posted. It is also the maximum number of sends in flight.
 const SLOTS: u64 = 32;
+/// The size of a receive buffer or a send buffer, in bytes.
 const SLOT_BYTES: usize = GRH_LEN + MAX_MESSAGE;
-/// Address handles that are cached.
+/// The maximum number of cached address handles.
 const MAX_HANDLES: usize = 256;
 
-/// The queue pair and its memory.
+/// The queue pair and its buffers.
 pub(super) struct GsiQp {
     nic: LocalNic,
     recv_cq: CqId,
-    /// A queue of its own, so that many sends in a row cannot overflow the receives' queue.
+    /// The completion queue for sends. It is separate from `recv_cq`, so that completions of sends cannot overflow that queue.
     send_cq: CqId,
     qpn: Qpn,
+    /// The receive buffers, followed by the send buffers.
     memory: Arc<Buffer>,
     mr: Mr,
-    /// Address handles by destination, oldest first.
+    /// The cached address handles with their destinations, oldest first.
     handles: VecDeque<(Gid, AhId)>,
-    /// Datagrams sent so far. The send slots are used in turn.
+    /// The number of datagrams sent so far. The send buffers are used in turn.
     sent: u64,
-    /// Datagrams whose completion was polled. Their send slots are free.
+    /// The number of sent datagrams whose completions were polled. Their send buffers are free.
     completed: u64,
+    /// Reused by every poll.
     wcs: Vec<Wc>,
 }
 
@@ -84,7 +87,8 @@ impl GsiQp {
         self.nic.provider.post_recv(self.qpn, &[RecvWr::new(slot, sge)]).map_err(|e| e.error)
     }
 
-    /// Sends a datagram. It is lost if the queue is full, the NIC has failed, or it is too long, as it may be lost on the wire.
+    /// Sends a datagram. If the queue is full, the NIC has failed, or the datagram is too long, the datagram is dropped without an error,
+    /// because it could be lost in the network as well.
     pub(super) fn send(&mut self, to: Gid, bytes: &[u8]) {
         let Ok(ah) = self.address_handle(to) else { return };
         if bytes.len() > MAX_MESSAGE || !self.has_free_send_slot() {
@@ -98,11 +102,11 @@ impl GsiQp {
         self.sent += u64::from(posted.is_ok());
     }
 
-    /// Returns whether the next send slot is free. Polls for completed sends only if none is known to be.
+    /// Returns whether the next send buffer is free. Polls the completion queue only if all send buffers appear to be in use.
     fn has_free_send_slot(&mut self) -> bool {
         if self.sent - self.completed == SLOTS {
             self.wcs.clear();
-            // A dead NIC completes nothing; the virtual queue pairs detect its death.
+            // A dead NIC completes nothing. The virtual queue pairs detect that it is dead.
             let _ = self.nic.provider.poll_cq(self.send_cq, SLOTS as usize, &mut self.wcs);
             self.completed += self.wcs.len() as u64;
         }
@@ -116,7 +120,7 @@ impl GsiQp {
         if self.handles.len() == MAX_HANDLES
             && let Some((_, oldest)) = self.handles.pop_front()
         {
-            // An address handle that cannot be destroyed costs only its memory.
+            // If the address handle cannot be destroyed, only its memory is lost.
             let _ = self.nic.provider.destroy_ah(oldest);
         }
         let ah = self.nic.provider.create_ah(self.nic.pd, to)?;
@@ -128,7 +132,7 @@ impl GsiQp {
     pub(super) fn poll(&mut self, mut on_datagram: impl FnMut(Gid, &[u8])) {
         let mut wcs = std::mem::take(&mut self.wcs);
         wcs.clear();
-        // A dead NIC receives nothing; the virtual queue pairs detect its death.
+        // A dead NIC receives nothing. The virtual queue pairs detect that it is dead.
         let _ = self.nic.provider.poll_cq(self.recv_cq, SLOTS as usize, &mut wcs);
         for wc in wcs.iter().filter(|wc| wc.opcode == WcOpcode::Recv && wc.status == WcStatus::Success) {
             let mut bytes = [0; SLOT_BYTES];

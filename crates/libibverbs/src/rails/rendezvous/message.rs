@@ -1,8 +1,8 @@
-//! The datagrams of a rendezvous: encoding and decoding.
+//! The encoding and decoding of the datagrams of a rendezvous.
 
 use mitra_verbs::{Key, Qpn};
 
-/// What a query asks for.
+/// The object that a query asks about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::rails) enum Subject {
     /// The connection data of a queue pair (an encoded [`mitra_failover::ConnectInfo`]).
@@ -11,7 +11,7 @@ pub(in crate::rails) enum Subject {
     Region(Key),
 }
 
-/// The body of an answer, or `None` if the peer has no such queue pair or region.
+/// The answer to a query: the encoded data, or `None` if the answering end has no such queue pair or region.
 pub(super) type Answer = Option<Vec<u8>>;
 
 /// The content of a datagram.
@@ -28,7 +28,8 @@ const QUERY_REGION: u8 = 2;
 const ANSWER_NONE: u8 = 3;
 const ANSWER_SOME: u8 = 4;
 
-/// Encodes a message: the magic number, the query's id (64 bits, little-endian), the kind (8 bits), and the body.
+/// Encodes a message as [`MAGIC`], the query's id (64 bits, little-endian), the kind of the message (8 bits), and the body. An answer has the
+/// id of its query.
 pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend_from_slice(&id.to_le_bytes());
@@ -50,7 +51,7 @@ pub(super) fn encode(id: u64, message: &Message) -> Vec<u8> {
     out
 }
 
-/// Decodes a message and its query's id. Returns `None` for a datagram that is truncated or not a rendezvous message.
+/// Decodes a datagram to the query's id and the message. Returns `None` for a datagram that is truncated or not a rendezvous message.
 pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Message)> {
     let (magic, rest) = bytes.split_first_chunk::<4>()?;
     let (id, rest) = rest.split_first_chunk::<8>()?;
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_round_trip_and_truncated_ones_are_rejected() {
+    fn messages_round_trip_and_truncated_messages_are_rejected() {
         for message in [
             Message::Query(Subject::Connection(Qpn::new(0x12_3456))),
             Message::Query(Subject::Region(Key(0x1234_5678))),
@@ -80,8 +81,8 @@ mod tests {
             Message::Answer(Some(vec![1, 2, 3])),
         ] {
             let bytes = encode(7, &message);
-            let header = 4 + 8 + 1;
-            for n in 0..header {
+            let header_len = 4 + 8 + 1;
+            for n in 0..header_len {
                 assert_eq!(decode(&bytes[..n]), None);
             }
             if let Message::Query(_) = message {

@@ -1,12 +1,12 @@
-//! How the Mitra libraries of two programs exchange what their virtual queue pairs need.
+//! The exchange by which the Mitra libraries of two programs obtain the connection data and the keys of all rails.
 //!
-//! The programs exchange a GID, a queue pair number and rkeys among themselves, all of rail 0. The libraries use these to query
-//! each other for the rest, in datagrams between the queue pairs 1 (general services interface) of their NICs: the data to connect
-//! a queue pair on all rails, and the keys of a memory region on the other rails. A query is sent again until an answer
-//! arrives.
+//! The programs exchange GIDs, queue pair numbers and rkeys by their own means. All of these belong to rail 0. With them, each library
+//! queries the other for the data to connect a queue pair on all rails, and for the keys of a memory region on all rails. Queries and
+//! answers are datagrams between the queue pairs 1 (general services interface) of the NICs. A query is sent again until its answer
+//! arrives or it times out.
 //!
-//! RoCE does not authenticate, and neither does the rendezvous: any sender of datagrams can obtain the secret of a queue pair
-//! that is not connected yet (docs/security.md). A connected queue pair answers its peer's addresses only.
+//! Like RoCE, the rendezvous does not authenticate. Any sender of datagrams can therefore obtain the secret of a queue pair that is not yet
+//! connected (docs/security.md). Once a queue pair is connected, only queries from its peer's addresses are answered.
 
 mod gsi_qp;
 mod message;
@@ -25,31 +25,35 @@ pub(super) use self::message::Subject;
 use self::message::{Answer, Message, decode, encode};
 use crate::common::lock::lock;
 
-/// Time until a query is sent again.
+/// The time after which a query is sent again.
 const RESEND_INTERVAL: Duration = Duration::from_millis(20);
-/// Time until a query without an answer fails.
+/// The time after which a query without an answer fails.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Queries of peers that wait to be answered. A query beyond that is dropped, and its sender sends it again.
+/// The maximum number of received queries that wait for an answer. Further queries are dropped, and their senders send them again.
 const MAX_RECEIVED: usize = 256;
 
-/// The queue pairs 1 of all rails, and the queries in both directions.
+/// The queue pairs 1 of all rails, the queries that peers have sent, and the queries of this end.
 pub(super) struct Rendezvous {
     gsi_qps: Vec<Mutex<GsiQp>>,
+    /// The queries of peers that wait for an answer.
     received: Mutex<VecDeque<ReceivedQuery>>,
-    /// This end's queries by their id.
+    /// The queries of this end, by id.
     outstanding: Mutex<HashMap<u64, OutstandingQuery>>,
+    /// The time after which a query of this end fails without an answer.
     timeout: Duration,
 }
 
-/// The answer slot of a query of this end.
+/// The part of a [`Query`] that receives the answer.
 struct OutstandingQuery {
-    /// The peer's GIDs. Answers from elsewhere are dropped.
+    /// The peer's GIDs. Answers from other addresses are dropped.
     peer: Vec<Gid>,
+    /// The first answer that has arrived.
     answer: Option<Answer>,
 }
 
-/// A query of a peer.
+/// A query that a peer has sent, and that waits for an answer.
 pub(super) struct ReceivedQuery {
+    /// The rail on which the query arrived, and on which it is answered.
     rail: usize,
     pub(super) from: Gid,
     id: u64,
@@ -75,10 +79,11 @@ impl Rendezvous {
         }))
     }
 
-    /// Queries a peer's queue pair for its connection data, and waits for the answer.
+    /// Queries a peer for the connection data of its queue pair, and waits for the answer. `id` must be unpredictable (see [`Query::new`]).
     ///
     /// # Errors
-    /// `Invalid` if the peer does not answer within 5 s, or has no such queue pair.
+    /// `Invalid` if the peer does not answer within [`Rendezvous::timeout`], or has no such queue pair. Also the errors of
+    /// [`ConnectInfo::decode`].
     pub(super) fn query_connection(self: &Arc<Self>, id: u64, gid: Gid, qpn: Qpn) -> Result<ConnectInfo> {
         let mut query = Query::new(self, id, vec![gid], Subject::Connection(qpn));
         let answer = loop {
@@ -93,7 +98,7 @@ impl Rendezvous {
         ))?)
     }
 
-    /// Takes the queries of peers that have arrived.
+    /// Takes the queries of peers that wait for an answer.
     pub(super) fn take_received(&self) -> VecDeque<ReceivedQuery> {
         self.poll();
         std::mem::take(&mut lock(&self.received))
@@ -104,12 +109,12 @@ impl Rendezvous {
         lock(&self.gsi_qps[query.rail]).send(query.from, &encode(query.id, &Message::Answer(answer)));
     }
 
-    /// Returns the time after which a query without an answer fails.
+    /// Returns the time after which a query of this end fails without an answer.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Takes the datagrams that have arrived on all rails. Never blocks.
+    /// Receives the datagrams that have arrived on all rails, and stores the queries and answers. Never waits for a datagram.
     pub(super) fn poll(&self) {
         for (rail, gsi_qp) in self.gsi_qps.iter().enumerate() {
             lock(gsi_qp).poll(|from, bytes| match decode(bytes) {
@@ -132,21 +137,22 @@ impl Rendezvous {
     }
 }
 
-/// A query of this end. Dropping it cancels it.
+/// A query of this end. Dropping the value cancels the query.
 pub(super) struct Query {
     rendezvous: Arc<Rendezvous>,
     id: u64,
+    /// The peer's GIDs by rail, as far as they are known.
     peer: Vec<Gid>,
     subject: Subject,
     started: Instant,
-    /// How often the query was sent.
+    /// How often the query was due to be sent so far. Determines the rail of the next transmission.
     transmissions: u32,
     next_transmission: Instant,
 }
 
 impl Query {
-    /// Sends a query to the peer's GID on rail 0, and returns without waiting for the answer. `id` must be unpredictable: it is what
-    /// an attacker who forges answers would have to guess. `peer` is the peer's GID on each rail, as far as known.
+    /// Sends a query to the peer's GID on rail 0, and returns without waiting for the answer. `id` must be unpredictable, because an attacker
+    /// who forges an answer has to guess it. `peer` contains the peer's GIDs by rail, as far as they are known.
     pub(super) fn new(rendezvous: &Arc<Rendezvous>, id: u64, peer: Vec<Gid>, subject: Subject) -> Query {
         lock(&rendezvous.outstanding).insert(id, OutstandingQuery { peer: peer.clone(), answer: None });
         let rendezvous = Arc::clone(rendezvous);
@@ -157,7 +163,8 @@ impl Query {
         query
     }
 
-    /// Sends the query, on the rails in turn, if [`RESEND_INTERVAL`] has passed since the last time.
+    /// Sends the query if it was not yet sent, or if [`RESEND_INTERVAL`] has passed since the last transmission. Successive transmissions use
+    /// the rails in turn.
     fn transmit_if_due(&mut self) {
         let now = Instant::now();
         if now < self.next_transmission {
@@ -176,10 +183,10 @@ impl Query {
         let _ = self.poll();
     }
 
-    /// Returns the answer that the last [`Rendezvous::poll`] found, or sends the query again if that is due. Never blocks.
+    /// Returns the answer if a [`Rendezvous::poll`] has received it. Otherwise sends the query again if that is due. Never blocks.
     ///
     /// # Errors
-    /// `Invalid` if there is no answer within the time-out.
+    /// `Invalid` if no answer has arrived within [`Rendezvous::timeout`].
     pub(super) fn poll(&mut self) -> Poll<Result<Answer>> {
         let answer = lock(&self.rendezvous.outstanding).get(&self.id).and_then(|query| query.answer.clone());
         if let Some(answer) = answer {
