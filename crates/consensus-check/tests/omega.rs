@@ -48,7 +48,7 @@ fn world<R: Rules>() -> World<Omega<R>> {
 
 mutants! { Rules, world:
     mutant_without_accusations_fails: ACCUSES;
-    mutant_without_badness_fails: RAISES_BADNESS;
+    mutant_without_accusation_counts_fails: COUNTS_ACCUSATIONS;
     mutant_without_growing_timeouts_fails: RAISES_TIMEOUT;
     mutant_without_turns_fails: TAKES_TURNS;
     mutant_that_announces_before_write_fails: ANNOUNCES_AFTER_WRITE;

@@ -1,28 +1,29 @@
 //! Non-equivocating broadcast (IRA, section 4.1): n ≥ 2fP + 1 processes, of which up to fP are Byzantine, and m ≥ 2fM +
-//! 1 memories. No two correct processes deliver different messages as the k-th message of one sender. If one correct
-//! process delivers a message, all do.
+//! 1 memories, of which up to fM may crash. No two correct processes deliver different messages as the k-th message of
+//! one sender. If one correct process delivers a message, all correct processes deliver it.
 //!
-//! Each process has a register for each sender q and index k, which it alone may write. The register is a [`Slot`] of
-//! three fields.
+//! Each process has a register for each sender q and index k, which it alone may write. The register holds a [`Slot`]
+//! with three fields.
 //!
-//! | field | written after a scan of all slots for (q, k) finds | meaning |
+//! | field | condition for writing (result of a scan of all slots for (q, k)) | meaning |
 //! |---|---|---|
 //! | copy | a message in q's own slot, signed by q | the process has seen this message |
 //! | witness (L1) | after the process's copy: a majority of copies, all equal | the process has seen no other message |
 //! | proof (L2) | a majority of witnesses for one message, or a proof | no other message can have a proof |
 //!
-//! If two correct processes copied different messages, the one that scans last finds both copies and signs no witness.
-//! Any two majorities may intersect in Byzantine processes only, but each majority contains a correct process. A proof
-//! therefore contains a witness of a correct process. Proofs are unique, and processes may copy each other's proofs. A
-//! process delivers a message once it has written a proof. With witnesses alone, a correct witness could deliver a
-//! message that another correct process, which copied a different message, never delivers.
+//! If two correct processes copied different messages, the process that scans last finds both copies and signs no
+//! witness. The intersection of two majorities may consist of Byzantine processes only, but each majority contains a
+//! correct process. A proof therefore contains a witness of a correct process. Two valid proofs for the same (q, k) have
+//! the same message, so processes may copy each other's proofs. A process delivers a message once it has written a
+//! proof. If a process delivered as soon as it became a witness, it could deliver a message that another correct
+//! process, which copied a different message, never delivers.
 //!
-//! In the paper, L1 contains the copies that it is based on. Here, L1 is the witness's signature only: among the
-//! witnesses of a majority, at least one is correct.
+//! In the paper, L1 contains the copies that it is based on. Here, L1 is the witness's signature only. This suffices
+//! because at least one process in a majority of witnesses is correct.
 //!
-//! A field whose signatures do not verify counts as unwritten. A proof counts whichever process wrote it. Each sender
-//! has room for a fixed number of messages ([`Broadcast::regions`]). A process never scans the slots of an ignored
-//! sender again.
+//! A field whose signatures do not verify is treated as unwritten. A proof is valid no matter which process wrote it.
+//! The number of messages per sender is limited by the number of registers ([`Broadcast::regions`]). A process never
+//! scans the slots of an ignored sender again.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -50,7 +51,7 @@ pub struct Slot<V, S> {
     pub copy: Option<Signed<V, S>>,
     /// The message, signed by this process as a witness.
     pub witness: Option<Signed<V, S>>,
-    /// The message, signed by a majority of witnesses.
+    /// The message, with the witness signatures of a majority of the processes.
     pub proof: Option<Signed<V, S>>,
 }
 
@@ -70,17 +71,18 @@ impl<V: Value, S: Clone + Eq + Hash + Debug> WriteOnceFields for Slot<V, S> {
     }
 }
 
-/// The rules that safety and totality rest on. A checker disables them one at a time.
+/// The rules that safety and totality depend on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A process delivers a message once it has a proof. Without the rule, once it is a witness.
+    /// A process delivers a message once it has written a proof. Without the rule, it delivers once it is a witness.
     const TWO_LEVELS: bool = true;
-    /// A process awaits a majority before it delivers. Without the rule, it delivers what the sender wrote.
+    /// A process awaits the slots of a majority before it delivers. Without the rule, it delivers a message once it has
+    /// copied the message.
     const AWAITS_OTHERS: bool = true;
     /// A process becomes a witness only by a scan that began after its copy was written.
     const SCANS_AFTER_COPYING: bool = true;
     /// A process that finds two messages does not become a witness.
     const ONE_MESSAGE_ONLY: bool = true;
-    /// Signatures are verified.
+    /// Signatures are verified. Without the rule, all are considered valid.
     const VERIFIES: bool = true;
 }
 
@@ -92,7 +94,7 @@ pub struct Broadcast<V, K: Signer, R = AllRules> {
     me: ProcessId,
     processes: u8,
     room: u16,
-    keys: K,
+    signer: K,
     registers: ReplicatedRegisters<Slot<V, K::Signature>>,
     senders: Vec<Sender<V, K::Signature>>,
     /// The message that this process is about to broadcast.
@@ -122,15 +124,15 @@ enum Phase {
 }
 
 impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
-    /// Creates the state of process `me` among `processes` processes, over `memories` memories with room for `room`
-    /// messages per sender.
-    pub fn new(me: ProcessId, processes: u8, memories: u8, room: u16, keys: K) -> Broadcast<V, K, R> {
+    /// Creates the state of process `me` among `processes` processes and `memories` memories. `room` is the maximum
+    /// number of messages per sender.
+    pub fn new(me: ProcessId, processes: u8, memories: u8, room: u16, signer: K) -> Broadcast<V, K, R> {
         let sender = Sender { next: 0, own_slot: Slot::default(), ignored: false };
         Broadcast {
             me,
             processes,
             room,
-            keys,
+            signer,
             registers: ReplicatedRegisters::new(memories),
             senders: vec![sender; processes.into()],
             message: None,
@@ -140,8 +142,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         }
     }
 
-    /// Returns the regions of each memory: one region per process, which it alone may write, with a slot for each
-    /// sender and index.
+    /// Returns the regions of each memory: one region per process, which that process alone may write. It has a slot for
+    /// each sender and each of the sender's `room` messages.
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
         let region = |p| Region {
             registers: room * u16::from(processes),
@@ -152,13 +154,13 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         (0..processes).map(|p| region(ProcessId(p))).collect()
     }
 
-    /// Returns whether the process has delivered its own last message, and there is room for another.
+    /// Returns whether the process has delivered its own last message and may broadcast another one.
     pub fn can_broadcast(&self) -> bool {
         let own = &self.senders[usize::from(self.me.0)];
         self.message.is_none() && own.own_slot == Slot::default() && own.next < self.room
     }
 
-    /// Broadcasts a message, if [`Broadcast::can_broadcast`] returns true. Otherwise, it drops the message.
+    /// Begins to broadcast a message if [`Broadcast::can_broadcast`] returns true. Otherwise, drops the message.
     pub fn broadcast<M>(&mut self, message: V, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         if self.can_broadcast() {
             self.message = Some(message);
@@ -166,8 +168,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         }
     }
 
-    /// Starts scanning, or continues after a wait. The owner calls it on [`crate::Input::Start`] and
-    /// [`crate::Input::Wake`].
+    /// Starts or resumes scanning, or retries refused operations. The caller passes on [`crate::Input::Start`] and
+    /// [`crate::Input::Wake`] by this function.
     pub fn on_wake<M>(&mut self, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         match self.phase {
             Phase::Waiting => self.scan_next(ProcessId(0), out),
@@ -193,7 +195,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         response: Response<Slot<V, K::Signature>>,
         out: &mut Vec<Action<Slot<V, K::Signature>, M>>,
     ) -> Option<(ProcessId, V)> {
-        // No process can lose the permission to read, or to write its own region.
+        // The call is never refused, because no process can lose the permission to read or to write its own region.
         let CallOutcome::Done(slots) = self.registers.on_response(memory, id, response, out)? else {
             return None;
         };
@@ -217,13 +219,13 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         delivered
     }
 
-    /// Returns the register for a sender's message in each process's region.
+    /// Returns the number of the register for a sender's message, which is the same in each process's region.
     fn register(&self, sender: ProcessId, index: u16) -> u16 {
         u16::from(sender.0) * self.room + index
     }
 
-    /// Scans the slots for the next message of `from`, or of the next sender that is not ignored and has room. Waits
-    /// for a wake-up if one scan per sender made no progress.
+    /// Begins to scan the slots for the next message of `from`, or, if `from` is ignored or has sent all its messages, of
+    /// the next sender for which neither holds. Waits for a wake-up if one scan per such sender made no progress.
     fn scan_next<M>(&mut self, from: ProcessId, out: &mut Vec<Action<Slot<V, K::Signature>, M>>) {
         let candidates = (0..self.processes).map(|p| ProcessId((from.0 + p) % self.processes));
         let active = |q: &ProcessId| {
@@ -242,7 +244,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         self.registers.call((0..self.processes).map(read).collect(), out);
     }
 
-    /// Evaluates a scan for a sender's next message. Returns whether this process has a new field to write.
+    /// Handles the result of a scan for a sender's next message: adds a field to this process's own slot if the result
+    /// allows it. Returns whether the slot is to be written.
     fn advance(&mut self, q: ProcessId, slots: &[Slot<V, K::Signature>]) -> bool {
         let at = usize::from(q.0);
         if let Some(proof) = self.proof(q, slots).filter(|_| R::TWO_LEVELS) {
@@ -268,8 +271,8 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         }
     }
 
-    /// Returns the sender's next message, signed by the sender: this process's own message, or the copy in the sender's
-    /// slot.
+    /// Returns the sender's next message, signed by the sender. If this process is the sender, takes the message to
+    /// broadcast and signs it. Otherwise, returns the copy in the sender's own slot if its signature is valid.
     fn next_message(
         &mut self,
         q: ProcessId,
@@ -279,7 +282,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
             return self.verified_message(q, slots[usize::from(q.0)].copy.as_ref()?);
         }
         let about = (q, self.senders[usize::from(q.0)].next);
-        self.message.take().map(|message| Signed::by(q, &self.keys, MESSAGE, about, message))
+        self.message.take().map(|message| Signed::by(q, &self.signer, MESSAGE, about, message))
     }
 
     /// Returns this process's witness signature if a majority of the slots holds an equal copy and no slot holds a
@@ -294,11 +297,11 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         let (alike, others): (Vec<_>, Vec<_>) = copies.partition(|other| other.value == copy.value);
         let about = (q, self.senders[usize::from(q.0)].next);
         (alike.len() >= majority(self.processes.into()) && (others.is_empty() || !R::ONE_MESSAGE_ONLY))
-            .then(|| Signed::by(self.me, &self.keys, WITNESS, about, copy.value.clone()))
+            .then(|| Signed::by(self.me, &self.signer, WITNESS, about, copy.value.clone()))
     }
 
-    /// Returns a proof: a complete proof from a slot, or the combined witness signatures of one message. Invalid
-    /// signatures are removed first, so that they cannot replace valid ones.
+    /// Returns a proof if the valid signatures in all slots, taken together, are sufficient for one message. Invalid
+    /// signatures are removed before the signatures are combined, so that they cannot replace valid signatures.
     fn proof(&self, q: ProcessId, slots: &[Slot<V, K::Signature>]) -> Option<Signed<V, K::Signature>> {
         let mut proofs: Vec<Signed<V, K::Signature>> = Vec::new();
         for signed in slots.iter().flat_map(|slot| [&slot.proof, &slot.witness]).flatten() {
@@ -311,21 +314,21 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         proofs.into_iter().find(|proof| proof.by.len() >= majority(self.processes.into()))
     }
 
-    /// Delivers the sender's next message if this process has written its proof.
+    /// Delivers the sender's next message if this process has written the proof of that message.
     fn deliver(&mut self, q: ProcessId) -> Option<(ProcessId, V)> {
         let sender = &mut self.senders[usize::from(q.0)];
-        let last = match (R::AWAITS_OTHERS, R::TWO_LEVELS) {
+        let deciding_field = match (R::AWAITS_OTHERS, R::TWO_LEVELS) {
             (true, true) => &mut sender.own_slot.proof,
             (true, false) => &mut sender.own_slot.witness,
             (false, _) => &mut sender.own_slot.copy,
         };
-        let message = last.take()?.value;
+        let message = deciding_field.take()?.value;
         sender.next += 1;
         sender.own_slot = Slot::default();
         (!sender.ignored).then_some((q, message))
     }
 
-    /// Returns the signed message if the sender's signature for its next message verifies.
+    /// Returns the signed message if it has the sender's valid signature for the sender's next message.
     fn verified_message(
         &self,
         q: ProcessId,
@@ -341,7 +344,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Broadcast<V, K, R> {
         signed: Signed<V, K::Signature>,
     ) -> Signed<V, K::Signature> {
         match R::VERIFIES {
-            true => signed.verified(&self.keys, purpose, (q, self.senders[usize::from(q.0)].next)),
+            true => signed.verified(&self.signer, purpose, (q, self.senders[usize::from(q.0)].next)),
             false => signed,
         }
     }

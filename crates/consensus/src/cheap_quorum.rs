@@ -1,6 +1,7 @@
-//! Cheap Quorum (IRA, section 4.2): n ≥ 2fP + 1 processes, of which up to fP are Byzantine, and m ≥ 2fM + 1 memories.
-//! In a failure-free synchronous run, the leader decides in two delays and with one signature. Otherwise, processes
-//! panic and *abort* with a value and the evidence for it, from which [`crate::preferential_paxos`] continues.
+//! Cheap Quorum (IRA, section 4.2): n ≥ 2fP + 1 processes, of which up to fP are Byzantine, and m ≥ 2fM + 1 memories, of
+//! which up to fM may crash. In a failure-free synchronous run, the leader decides in two delays and with one signature.
+//! Otherwise, processes *panic* and then *abort* with a value and the evidence for that value, from which
+//! [`crate::preferential_paxos`] continues.
 //!
 //! ```text
 //! leader    ──write signed v──▶ its region ──ack──▶ decides, unless a process has revoked its permission
@@ -9,12 +10,13 @@
 //! ```
 //!
 //! Each memory has one region with the leader's value, which any process may make read-only, and one region per
-//! process, which that process alone may write. Each holds a [`Slot`].
+//! process, which that process alone may write. Each region has one register, which holds a [`Slot`].
 //!
-//! - A panicking process revokes and then reads *at each memory*. If the leader's write was acknowledged before the
-//!   revocation, the read finds it. Revoking at one majority and then reading another majority could miss it.
-//! - The leader also acts as a follower, and writes its own proof, because the followers wait for the proofs of all
-//!   processes.
+//! - A panicking process revokes the leader's permission and then reads the leader's region *at each memory*. If the
+//!   memory acknowledged the leader's write before the revocation, the read finds the value. A process that revoked at
+//!   one majority and then read another majority could miss the value.
+//! - After its decision, the leader acts as a follower too, and writes its own proof, because the followers wait for the
+//!   proofs of all processes.
 //! - A process that has decided keeps polling, and joins a panic. Otherwise, too few processes would take part in the
 //!   fallback.
 //! - A value with the signatures of all n processes may have been decided by a follower. A value with the leader's
@@ -66,10 +68,10 @@ impl<V: Value, S: Clone + Eq + Hash + Debug> WriteOnceFields for Slot<V, S> {
     }
 }
 
-/// The rules that the protocol rests on. A checker disables them one at a time.
+/// The rules that the protocol depends on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A panicking process revokes and reads per memory. Without the rule, it revokes at a majority and then reads a
-    /// majority.
+    /// A panicking process revokes the leader's permission and reads its region in one sequence per memory. Without the
+    /// rule, it revokes at a majority first, and then reads a majority.
     const REVOKES_AND_READS_PER_MEMORY: bool = true;
     /// A panicking process revokes the permission to write the leader's region.
     const REVOKES: bool = true;
@@ -77,7 +79,7 @@ pub trait Rules: RuleSet {
     const LEADER_PROVES: bool = true;
     /// A process that has decided keeps polling for a panic.
     const DECIDERS_JOIN: bool = true;
-    /// A follower decides when all processes have written a proof. Without the rule, it decides with its own.
+    /// A follower decides when all processes have written a proof. Without the rule, one proof suffices.
     const AWAITS_PROOFS: bool = true;
 }
 
@@ -90,8 +92,9 @@ pub struct CheapQuorum<V, K: Signer, R = AllRules> {
     processes: u8,
     keys: K,
     input: V,
-    /// The number of polls without a decision, and the number after which the process panics.
+    /// The number of polls so far without a decision.
     polls: u8,
+    /// The number of polls without a decision after which the process panics.
     max_polls: u8,
     registers: ReplicatedRegisters<Slot<V, K::Signature>>,
     own_slot: Slot<V, K::Signature>,
@@ -106,10 +109,11 @@ enum Phase {
     Proposing,
     Polling,
     Waiting,
-    /// Writes this process's slot.
+    /// A write of this process's slot is in progress.
     Writing,
     Revoking,
-    /// Reads the leader's value, which no process can change any more.
+    /// A read of the leader's region is in progress, after the revocation. If the rule
+    /// [`Rules::REVOKES_AND_READS_PER_MEMORY`] is enabled, the panic and the revocation are part of this phase.
     Reading,
     Idle,
 }
@@ -152,7 +156,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         [region(LEADER, LegalChange::ReadOnly)].into_iter().chain(slots).collect()
     }
 
-    /// Returns the value that the process aborted with, and the signatures of it.
+    /// Returns the value that the process aborted with, and the signatures of the value.
     pub fn aborted(&self) -> Option<&Signed<V, K::Signature>> {
         self.aborted.as_ref()
     }
@@ -169,7 +173,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         self.registers.call_refusable(vec![Op::Write { region: 0, register: 0, cell }], out);
     }
 
-    /// Reads the leader's value and all slots, or panics after too many polls.
+    /// Begins to read the leader's value and all slots, or panics after too many polls.
     fn poll(&mut self, out: &mut Actions<Self>) {
         if self.decided.is_none() {
             if self.polls == self.max_polls {
@@ -191,7 +195,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         if slots.iter().any(|slot| slot.panic.is_some()) {
             return self.panic(out);
         }
-        // The leader writes its proof after it has decided.
+        // A process that has decided still writes its fields: the leader writes its proof after its decision.
         if self.advance(leader, slots) {
             let write = self.write();
             return self.call(Phase::Writing, vec![write], out);
@@ -201,13 +205,14 @@ impl<V: Value + Serialize, K: Signer, R: Rules> CheapQuorum<V, K, R> {
         }
     }
 
-    /// Waits until the next poll. The leader begins to act as a follower with its first poll.
+    /// Requests a wake-up for the next poll.
     fn wait_for_wake(&mut self, out: &mut Actions<Self>) {
         self.phase = Phase::Waiting;
         out.push(Action::Wake);
     }
 
-    /// Takes the next step that the result of a poll allows. Returns whether this process has a new field to write.
+    /// Takes the next step that the result of a poll allows: adds a field to this process's slot, or decides. Returns
+    /// whether the slot is to be written.
     fn advance(&mut self, leader: &Slot<V, K::Signature>, slots: &[Slot<V, K::Signature>]) -> bool {
         let Some(value) = &self.own_slot.value else {
             let Some(mut value) = leader.value.clone().and_then(|value| self.signed_by_leader(value)) else {
@@ -320,7 +325,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Process for CheapQuorum<V, K, R>
         self.decided.as_ref()
     }
 
-    /// Counts the polls, and one more once the leader has begun an operation after its proposal.
+    /// Returns the number of polls. It is one higher for the leader while the leader polls, writes its slot or panics.
     fn attempts(&self) -> u64 {
         let proposes = matches!(self.phase, Phase::Idle | Phase::Proposing | Phase::Waiting);
         u64::from(self.polls) + u64::from(self.me == LEADER && !proposes)

@@ -1,4 +1,5 @@
-//! The composition of two independent protocols at one process, over the same memories and with separate regions.
+//! The composition of two independent protocols at one process. The protocols share the memories and use separate
+//! regions.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +21,8 @@ impl<A: Default, B> Default for Either<A, B> {
 }
 
 impl<A: Default, B: Default> Either<A, B> {
-    /// Returns the first protocol's content. A register that was never written holds the default of either protocol.
+    /// Returns the first protocol's content, or its default if this is content of the second protocol. A register that
+    /// was never written holds `Either`'s default, which must read as the default of both protocols.
     pub(crate) fn first(self) -> A {
         if let Either::First(a) = self { a } else { A::default() }
     }
@@ -48,7 +50,7 @@ impl<A: Process, B: Process> Composite<A, B> {
         Composite { first, second, region_offset: regions, wake_requested: [false; 2] }
     }
 
-    /// Calls `act` with the first protocol, and forwards the actions that it requests.
+    /// Calls `act` with the first protocol, and appends the actions that `act` requests to `out`.
     pub fn with_first<T>(
         &mut self,
         act: impl FnOnce(&mut A, &mut Actions<A>) -> T,
@@ -66,7 +68,8 @@ impl<A: Process, B: Process> Composite<A, B> {
         self.forward(true, actions, Either::Second, Either::Second, out);
     }
 
-    /// Forwards the actions of one protocol. `side` is true for the second.
+    /// Translates the actions of one protocol and appends them to `out`. `side` is false for the first protocol and true
+    /// for the second.
     fn forward<C, M>(
         &mut self,
         side: bool,
@@ -163,7 +166,7 @@ impl<A: Process, B: Process> Process for Composite<A, B> {
                 let [first, second] = core::mem::take(&mut self.wake_requested);
                 (first.then_some(Input::Wake), second.then_some(Input::Wake))
             }
-            // Only the first protocol takes leaders and coins.
+            // Leaders and coins are passed to the first protocol only.
             Input::Leader(p) => (Some(Input::Leader(p)), None),
             Input::Coin(side) => (Some(Input::Coin(side)), None),
         };

@@ -2,17 +2,19 @@
 //! commands.
 //!
 //! **Retries.** A client changes a key within a session, with increasing sequence numbers. The store keeps the last
-//! reply of each session. A repeated command has no effect and returns the same reply; a command with a lower sequence
-//! number than the last is refused. The number of sessions is limited: opening one more ends the least recently used
-//! session. A command in an ended session is refused with [`Reply::SessionExpired`], because it may have been executed
-//! before. The store numbers sessions and never reuses a number.
+//! reply of each session. A repeated command is not executed again; it returns the stored reply. A command with a lower
+//! sequence number is refused. The number of sessions is limited: when the limit is reached, opening a session ends the
+//! least recently used session. A command in an ended session is refused with [`Reply::SessionExpired`], because the
+//! store no longer knows whether it executed the command before. The store numbers sessions and never reuses a number.
 //!
-//! **Reads** are linearizable because they are commands as well. A read costs a place in an entry, and two delays for
-//! the whole batch. Reads need no session, because repeating a read is harmless. A leader that answered reads from its
-//! own state would first have to confirm its leadership by a write to a majority, which also takes two delays.
+//! **Reads** are linearizable because they are commands as well. A read takes up space in a log entry. The entry is
+//! replicated in two delays, which all commands in it share. Reads need no session, because repeating a read is
+//! harmless. A leader that answered reads from its own state would first have to confirm its leadership by a write to a
+//! majority, which also takes two delays.
 //!
-//! **Watches.** [`KvStore::apply`] returns the change that a command makes, with the index of its entry, equally at
-//! every process. A read returns the index of the key's last change, so a client can tell which changes are new to it.
+//! **Watches.** [`KvStore::apply`] returns the change that a command makes, with the index of the command's entry. It
+//! returns the same change at every process. A read returns the index of the key's last change, so a client can
+//! recognize the changes that were made after the read.
 
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
@@ -21,15 +23,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{AllRules, RuleSet};
 
-/// An upper bound of the encoded size of a key in addition to the bytes of the key and its value: two lengths and an
-/// index.
-const PER_KEY: usize = 20;
-/// An upper bound of the encoded size of a session, in bytes.
-const PER_SESSION: usize = 48;
+/// An upper bound on the encoding overhead of an entry of the map, in bytes: two lengths and an index.
+const MAX_KEY_OVERHEAD: usize = 20;
+/// An upper bound on the encoded size of a session, in bytes.
+const MAX_SESSION_BYTES: usize = 48;
 
-/// The rules that linearizability rests on. A checker disables them one at a time.
+/// The rules that linearizability depends on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A repeated command returns the stored reply and has no other effect.
+    /// A repeated command is not executed again; it returns the stored reply. A command with a lower sequence number is
+    /// refused.
     const KEEPS_REPLIES: bool = true;
     /// A command in an ended session has no effect.
     const REFUSES_EXPIRED: bool = true;
@@ -55,7 +57,8 @@ pub enum Request {
     Change {
         /// The session.
         session: Session,
-        /// The sequence number, from 1. It is higher than that of the session's previous change. A retry repeats it.
+        /// The sequence number, from 1. A new change has a higher number than the session's previous change; a retry has
+        /// the number of the change that it repeats.
         sequence: u64,
         /// The change.
         change: Change,
@@ -72,8 +75,8 @@ pub enum Change {
         /// The new value.
         value: Vec<u8>,
     },
-    /// Compares the key's value with `expected`, and sets it to `value` if they are equal. `None` stands for an absent
-    /// key.
+    /// Compares the key's value with `expected`, and sets the key to `value` if they are equal. `None` stands for an
+    /// absent key.
     Cas {
         /// The key.
         key: Vec<u8>,
@@ -101,10 +104,10 @@ pub enum Reply {
     Changed(bool),
     /// The store is full. Nothing was changed.
     Full,
-    /// The session has executed a command with a higher sequence number. This command was executed before that one, or
-    /// never will be.
+    /// The session has executed a command with a higher sequence number. This command was executed before, or never
+    /// will be.
     StaleSequence,
-    /// The session has ended. The command was executed before the end, or never will be.
+    /// The session has ended. The command was executed before the session ended, or never will be.
     SessionExpired,
     /// The bytes of the command are not a request.
     Malformed,
@@ -137,7 +140,7 @@ pub struct KvStore<R = AllRules> {
     limits: Limits,
     /// The values, each with the index of the entry that last changed it.
     values: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
-    /// The bytes that `values` takes in a snapshot, at most.
+    /// An upper bound on the size of `values` in a snapshot, in bytes.
     bytes: usize,
     sessions: BTreeMap<Session, SessionState>,
     /// The number of sessions ever opened.
@@ -147,12 +150,12 @@ pub struct KvStore<R = AllRules> {
     rules: PhantomData<R>,
 }
 
-/// The last command of a session.
+/// The state of a session: the sequence number of, and the reply to, its last command.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 struct SessionState {
     sequence: u64,
     reply: Reply,
-    /// The value of `uses` at this command: the session with the least is the least recently used.
+    /// The value of `uses` after this command. The session with the smallest `last_use` is the least recently used.
     last_use: u64,
 }
 
@@ -176,7 +179,7 @@ impl Request {
 
 fn decode_exact<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> postcard::Result<T> {
     match postcard::take_from_bytes(bytes)? {
-        (decode_exact, []) => Ok(decode_exact),
+        (value, []) => Ok(value),
         _ => Err(postcard::Error::DeserializeBadEncoding),
     }
 }
@@ -279,15 +282,15 @@ impl<R: Rules> KvStore<R> {
             }
             Change::Delete { .. } | Change::Cas { .. } => return (Reply::Changed(false), None),
         };
-        let room = |value: &Vec<u8>| PER_KEY + key.len() + value.len();
-        let before = self.values.get(&key).map_or(0, |(value, _)| room(value));
-        let after = self.bytes - before + value.as_ref().map_or(0, room);
-        let most = (self.limits.bytes as usize)
-            .saturating_sub(PER_SESSION * (1 + usize::from(self.limits.sessions.max(1))));
-        if after > most && after > self.bytes {
+        let entry_bytes = |value: &Vec<u8>| MAX_KEY_OVERHEAD + key.len() + value.len();
+        let old_entry_bytes = self.values.get(&key).map_or(0, |(value, _)| entry_bytes(value));
+        let new_bytes = self.bytes - old_entry_bytes + value.as_ref().map_or(0, entry_bytes);
+        let max_bytes = (self.limits.bytes as usize)
+            .saturating_sub(MAX_SESSION_BYTES * (1 + usize::from(self.limits.sessions.max(1))));
+        if new_bytes > max_bytes && new_bytes > self.bytes {
             return (Reply::Full, None);
         }
-        self.bytes = after;
+        self.bytes = new_bytes;
         match &value {
             Some(value) => self.values.insert(key.clone(), (value.clone(), index)),
             None => self.values.remove(&key),

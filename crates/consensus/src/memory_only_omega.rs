@@ -5,24 +5,25 @@
 //! p ──"contend" count 3, "accuse" count 1──▶ p's register for q ◀──read at each wake-up── q
 //! ```
 //!
-//! Each process has one register per other process, which it alone writes, with the number of times it has sent each
-//! message. A process reads the registers addressed to it at each wake-up, and treats an increased count as a message.
-//! Such a link loses no message while the memory is alive:
+//! For each other process, a process has one register that it alone writes. The register holds the number of times that
+//! it has sent each message to the other process. A process reads the registers addressed to it at each wake-up, and
+//! treats an increased count as a message. These links lose no message while the memory is alive:
 //!
 //! - A count stays in the register until it is read. A write that was refused is repeated, because it may not have been
 //!   executed. Writing a count twice is harmless.
-//! - Several messages between two reads are delivered as one, at the read. For announcements, this makes no difference.
-//!   Several accusations delivered as one raise the badness by one only. A process that is accused repeatedly is also
-//!   read repeatedly, so its badness still grows without bound.
-//! - A count is written after the state that it announces: [`Omega`] announces only once its register holds that it is
-//!   active.
-//! - The messages have one operation outstanding at a time, and the due operations take turns. The election has one
-//!   more.
+//! - Several equal messages between two reads are delivered as one message, at the second read. For announcements, this
+//!   makes no difference. Several accusations delivered as one are counted as one. A process that is accused repeatedly
+//!   reads its messages repeatedly, so its accusation count still grows without bound.
+//! - An announcement is counted only after the announced state is in the register, because [`Omega`] announces a
+//!   candidacy only after `active` is written.
+//! - The messages have one operation outstanding at a time, which is taken from a queue. The election has one more
+//!   outstanding operation.
 //!
-//! *Assumptions:* those of [`Omega`], except for the links. Processes crash but do not lie. The registers addressed to
-//! q form one region, so that q reads them at once; permissions do not separate their writers. *Cost:* one read of n
-//! registers per wake-up, n² additional registers, and delivery at the next wake-up. In the steady state, the leader
-//! writes and all processes read. Where links are reliable, [`Omega`] costs less.
+//! *Assumptions:* the assumptions of [`Omega`], except for the reliable links. Processes may crash, but are not
+//! Byzantine: the registers addressed to q form one region, so that q can read them with one operation, and each writer
+//! may therefore write all of them. *Cost:* one read of n registers per wake-up, n² additional registers, and delivery
+//! only at the receiver's next wake-up. In the steady state, the leader writes and all processes read. Where links are
+//! reliable, [`Omega`] costs less.
 
 use core::marker::PhantomData;
 use std::collections::VecDeque;
@@ -30,7 +31,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::composite::{translate_op, translate_response};
-use crate::omega::{self, Message, Omega, State};
+use crate::omega::{self, Message, Omega, RegisterContent};
 use crate::{
     Action, Actions, AllRules, Either, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process,
     ProcessId, ProcessSet, Region, RegisterKind, Response, RuleSet,
@@ -61,7 +62,7 @@ impl MessageCounts {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Never {}
 
-/// The rules that message delivery rests on. A checker disables them one at a time.
+/// The rules that message delivery depends on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
     /// A process reads its messages at each wake-up.
     const READS_MESSAGES: bool = true;
@@ -73,7 +74,7 @@ pub trait Rules: RuleSet {
 
 impl Rules for AllRules {}
 
-/// A process of Ω that sends no messages. `R` are the rules of message delivery, `E` those of the election.
+/// A process of Ω that sends no messages. `R` is the set of rules of message delivery, and `E` that of the election.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MemoryOnlyOmega<R = AllRules, E = AllRules> {
     me: ProcessId,
@@ -82,7 +83,7 @@ pub struct MemoryOnlyOmega<R = AllRules, E = AllRules> {
     sent: Vec<MessageCounts>,
     /// The counts of messages received from each process.
     received: Vec<MessageCounts>,
-    /// The due operations for messages, in order.
+    /// The operations for messages that are to be invoked, in order.
     due: VecDeque<MessageOp>,
     /// The outstanding operation for messages.
     outstanding: Option<MessageOp>,
@@ -105,20 +106,20 @@ const MESSAGES: u64 = 1;
 impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
     /// Creates a process among `processes` processes.
     pub fn new(me: ProcessId, processes: u8) -> MemoryOnlyOmega<R, E> {
-        let nothing = vec![MessageCounts::default(); processes.into()];
+        let no_messages = vec![MessageCounts::default(); processes.into()];
         MemoryOnlyOmega {
             me,
             omega: Omega::new(me, processes),
-            sent: nothing.clone(),
-            received: nothing,
+            sent: no_messages.clone(),
+            received: no_messages,
             due: VecDeque::new(),
             outstanding: None,
             rules: PhantomData,
         }
     }
 
-    /// Returns the regions of the memory: those of [`Omega`], and one region per process that it alone may read, with a
-    /// register for each other process to write.
+    /// Returns the regions of the memory: the regions of [`Omega`], followed by one region per process. That region may be
+    /// read by the process alone, and written by the other processes, each of which has one register in it.
     pub fn regions(processes: u8) -> Vec<Region> {
         let region = |p| Region {
             registers: processes.into(),
@@ -138,7 +139,7 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
     }
 
     /// Passes an input to the election, and handles its actions.
-    fn step_election(&mut self, input: Input<State, Message>, out: &mut Actions<Self>) {
+    fn step_election(&mut self, input: Input<RegisterContent, Message>, out: &mut Actions<Self>) {
         let mut actions = Vec::new();
         self.omega.handle(input, &mut actions);
         for action in actions {
@@ -163,7 +164,7 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
         }
     }
 
-    /// Invokes the next due operation for messages, if none is outstanding.
+    /// Invokes the next due operation for messages, if no such operation is outstanding.
     fn invoke_next(&mut self, out: &mut Actions<Self>) {
         if self.outstanding.is_some() {
             return;
@@ -185,7 +186,7 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
     fn on_response(
         &mut self,
         id: OpId,
-        response: Response<Either<State, MessageCounts>>,
+        response: Response<Either<RegisterContent, MessageCounts>>,
         out: &mut Actions<Self>,
     ) {
         match id.part(PARTS) {
@@ -223,7 +224,7 @@ impl<R: Rules, E: omega::Rules> MemoryOnlyOmega<R, E> {
 }
 
 impl<R: Rules, E: omega::Rules> Process for MemoryOnlyOmega<R, E> {
-    type Cell = Either<State, MessageCounts>;
+    type Cell = Either<RegisterContent, MessageCounts>;
     type Message = Never;
     type Value = ProcessId;
 
@@ -248,7 +249,7 @@ impl<R: Rules, E: omega::Rules> Process for MemoryOnlyOmega<R, E> {
         None
     }
 
-    /// Counts wake-ups.
+    /// Returns the number of wake-ups.
     fn attempts(&self) -> u64 {
         self.omega.attempts()
     }

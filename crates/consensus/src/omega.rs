@@ -1,21 +1,22 @@
 //! The failure detector Ω (leader election) over shared memory (PMSM): eventually, all live processes name the same
-//! live process. Any number of processes may crash. The memory outlives them, links are reliable, and at least one
-//! process must eventually be timely, with an unknown bound.
+//! live process as the leader. Any number of processes may crash. The memory never crashes, and links are reliable. At
+//! least one process must eventually be timely; the bound on its delays need not be known.
 //!
-//! Each process has one register that it alone writes, with its [`State`]. The leader is the contender with the least
-//! (badness, id). A process that finds itself to be the leader keeps incrementing its heartbeat. The others read the
-//! heartbeat on a timer. If it has not advanced, they remove the leader from the contenders, increase their timeout for
-//! it, and send it an accusation, which raises its badness. In the steady state, the leader writes, the others read,
-//! and no process sends a message.
+//! Each process has one register that it alone writes, with a [`RegisterContent`]. The leader is the contender with the
+//! fewest accusations; of several such contenders, the one with the lowest id. A process that considers itself the
+//! leader keeps incrementing its heartbeat. The others read the heartbeat on a timer. If the heartbeat has not advanced,
+//! a reader removes the leader from its contenders, increases its timeout for the leader, and sends the leader an
+//! accusation. In the steady state, the leader writes, the others read, and no process sends a message.
 //!
-//! - An accusation raises the badness. Otherwise, a process that stalls repeatedly would be elected repeatedly.
-//! - Timeouts grow. Otherwise, no leader might ever be fast enough.
-//! - A process that stops leading clears `active`. Its heartbeat may stop then, and the others stop reading it.
-//! - A new leader announces once that it contends, and only after its register holds that it is active. The others
-//!   ignore reads that began before the announcement. Otherwise, they might read its old state and remove it
-//!   permanently.
-//! - One operation is outstanding at a time, and due operations take turns. Otherwise, a process that wakes faster than
-//!   the memory responds would access one register forever, and never learn the badness of the others.
+//! - A process counts the accusations that it receives. Without the count, a process that stalls repeatedly would be
+//!   elected repeatedly.
+//! - Timeouts grow. Otherwise, every leader might be too slow for them.
+//! - A process that stops leading clears `active`. The others then stop reading its register.
+//! - A new leader announces its candidacy once, and only after `active` is written to its register. The others ignore
+//!   the results of reads that began before they received the announcement. Otherwise, they might read the register's
+//!   old content and remove the new leader permanently.
+//! - One operation is outstanding at a time, and the registers are accessed in turn. Otherwise, a process that wakes
+//!   faster than the memory responds would access one register forever, and never read the other accusation counts.
 //!
 //! The output is [`Omega::leader`]. [`crate::memory_only_omega`] is a variant for links that lose messages.
 
@@ -34,37 +35,38 @@ const MEMORY: MemoryId = MemoryId(0);
 
 /// The content of a process's register.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
-pub struct State {
+pub struct RegisterContent {
     /// A counter that increases while the process leads.
     pub heartbeat: u64,
     /// The number of accusations that the process has received.
-    pub badness: u64,
-    /// The process considers itself the leader.
+    pub accusation_count: u64,
+    /// Whether the process considers itself the leader.
     pub active: bool,
 }
 
 /// A message between processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// The sender contends, and asks the receiver to read its heartbeat.
+    /// Announces that the sender is a candidate, and asks the receiver to read the sender's heartbeat.
     Contend,
-    /// The receiver made no progress, and the sender has removed it from the contenders.
+    /// Accuses the receiver of having stalled. The sender has removed the receiver from its contenders.
     Accuse,
 }
 
-/// The rules that the election rests on. A checker disables them one at a time.
+/// The rules that the election depends on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A process without progress receives an accusation.
+    /// A process that has stalled is sent an accusation.
     const ACCUSES: bool = true;
-    /// An accusation raises the badness.
-    const RAISES_BADNESS: bool = true;
-    /// The timeout of a process grows each time it is accused.
+    /// A process counts the accusations that it receives.
+    const COUNTS_ACCUSATIONS: bool = true;
+    /// A process increases its timeout for another process each time it finds that the other has stalled.
     const RAISES_TIMEOUT: bool = true;
-    /// Due operations take turns. Without the rule, the register of the least process comes first.
+    /// Registers are accessed in the order in which their accesses became due. Without the rule, the register of the
+    /// process with the lowest id is accessed first.
     const TAKES_TURNS: bool = true;
-    /// A process announces that it contends after its register holds that it is active.
+    /// A process announces its candidacy only after `active` is written to its register.
     const ANNOUNCES_AFTER_WRITE: bool = true;
-    /// A read that began before an announcement of its process is ignored.
+    /// The result of a read is ignored if the process that was read announced its candidacy after the read began.
     const IGNORES_EARLIER_READS: bool = true;
 }
 
@@ -75,14 +77,15 @@ impl Rules for AllRules {}
 pub struct Omega<R = AllRules> {
     me: ProcessId,
     wakes: u64,
-    /// The state to write to this process's register.
-    own_state: State,
-    /// The process has announced that it contends.
+    /// The content to write to this process's register.
+    own_content: RegisterContent,
+    /// Whether the process has announced its candidacy since it last became the leader.
     announced: bool,
     contenders: ProcessSet,
     peers: Vec<Peer>,
-    /// The processes whose registers are due, in order: a read of another process's, or a write of this process's own register.
-    due: Vec<ProcessId>,
+    /// The processes whose registers are to be accessed, in order. Another process's register is read; this process's own
+    /// register is written.
+    due_accesses: Vec<ProcessId>,
     /// The outstanding operation.
     outstanding: Option<OutstandingOp>,
     rules: PhantomData<R>,
@@ -91,18 +94,19 @@ pub struct Omega<R = AllRules> {
 /// The state of one observed process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Peer {
-    badness: u64,
-    /// The heartbeat at the last read, if it is still comparable.
+    accusation_count: u64,
+    /// The heartbeat at the last read. `None` before the first read after an announcement or a removal.
     heartbeat: Option<u64>,
-    /// The number of wake-ups after which the process must have made progress, and the number since the last read.
+    /// The number of wake-ups between two reads of the register.
     timeout: u64,
+    /// The number of wake-ups since a read was last scheduled.
     waited: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum OutstandingOp {
-    /// Writes this process's state. Carries `active`.
-    Write(bool),
+    /// Writes this process's register, with this value of `active`.
+    Write { active: bool },
     /// Reads the register of a process.
     Read(ProcessId),
     /// A read whose result is ignored.
@@ -112,15 +116,15 @@ enum OutstandingOp {
 impl<R: Rules> Omega<R> {
     /// Creates a process among `processes` processes.
     pub fn new(me: ProcessId, processes: u8) -> Omega<R> {
-        let peer = Peer { badness: 0, heartbeat: None, timeout: 1, waited: 0 };
+        let peer = Peer { accusation_count: 0, heartbeat: None, timeout: 1, waited: 0 };
         Omega {
             me,
             wakes: 0,
-            own_state: State::default(),
+            own_content: RegisterContent::default(),
             announced: false,
             contenders: ProcessSet::first(processes),
             peers: vec![peer; processes.into()],
-            due: Vec::new(),
+            due_accesses: Vec::new(),
             outstanding: None,
             rules: PhantomData,
         }
@@ -140,26 +144,30 @@ impl<R: Rules> Omega<R> {
     /// Returns the leader from the point of view of this process.
     pub fn leader(&self) -> ProcessId {
         let contenders = self.processes().filter(|&p| self.contenders.contains(p));
-        contenders.min_by_key(|&p| (self.badness(p), p)).unwrap_or(self.me)
+        contenders.min_by_key(|&p| (self.accusation_count(p), p)).unwrap_or(self.me)
     }
 
-    fn badness(&self, p: ProcessId) -> u64 {
-        if p == self.me { self.own_state.badness } else { self.peers[usize::from(p.0)].badness }
+    fn accusation_count(&self, p: ProcessId) -> u64 {
+        if p == self.me {
+            self.own_content.accusation_count
+        } else {
+            self.peers[usize::from(p.0)].accusation_count
+        }
     }
 
     fn processes(&self) -> impl Iterator<Item = ProcessId> + use<R> {
         (0..self.peers.len() as u8).map(ProcessId)
     }
 
-    /// Updates this process's own state, and schedules the reads that are due.
+    /// Updates the content to write, and schedules the accesses to registers that are due.
     fn on_wake(&mut self, out: &mut Actions<Self>) {
         self.wakes += 1;
         let leads = self.leader() == self.me;
-        if leads || self.own_state.active {
+        if leads || self.own_content.active {
             self.schedule(self.me);
         }
-        self.own_state.heartbeat += u64::from(leads);
-        self.own_state.active = leads;
+        self.own_content.heartbeat += u64::from(leads);
+        self.own_content.active = leads;
         self.announced &= leads;
         if leads && !R::ANNOUNCES_AFTER_WRITE {
             self.announce(out);
@@ -178,23 +186,23 @@ impl<R: Rules> Omega<R> {
     }
 
     fn schedule(&mut self, p: ProcessId) {
-        if !self.due.contains(&p) {
-            self.due.push(p);
+        if !self.due_accesses.contains(&p) {
+            self.due_accesses.push(p);
         }
     }
 
-    /// Invokes the next due operation, if none is outstanding.
+    /// Invokes the next due operation, if no operation is outstanding.
     fn invoke_next(&mut self, out: &mut Actions<Self>) {
-        if self.outstanding.is_some() || self.due.is_empty() {
+        if self.outstanding.is_some() || self.due_accesses.is_empty() {
             return;
         }
         if !R::TAKES_TURNS {
-            self.due.sort();
+            self.due_accesses.sort();
         }
-        let p = self.due.remove(0);
+        let p = self.due_accesses.remove(0);
         let (outstanding, op) = if p == self.me {
-            let op = Op::Write { region: p.0, register: 0, cell: self.own_state.clone() };
-            (OutstandingOp::Write(self.own_state.active), op)
+            let op = Op::Write { region: p.0, register: 0, cell: self.own_content.clone() };
+            (OutstandingOp::Write { active: self.own_content.active }, op)
         } else {
             (OutstandingOp::Read(p), Op::Read { region: p.0, first: 0, count: 1 })
         };
@@ -209,12 +217,14 @@ impl<R: Rules> Omega<R> {
         }
     }
 
-    fn on_response(&mut self, response: Response<State>, out: &mut Actions<Self>) {
+    fn on_response(&mut self, response: Response<RegisterContent>, out: &mut Actions<Self>) {
         match (self.outstanding.take(), response) {
-            (Some(OutstandingOp::Write(true)), Response::Ack) if self.own_state.active => self.announce(out),
+            (Some(OutstandingOp::Write { active: true }), Response::Ack) if self.own_content.active => {
+                self.announce(out)
+            }
             (Some(OutstandingOp::Read(p)), Response::Cells(cells)) => {
                 if let [state] = &cells[..] {
-                    self.evaluate(p, state, out);
+                    self.handle_content(p, state, out);
                 }
             }
             _ => {}
@@ -222,10 +232,11 @@ impl<R: Rules> Omega<R> {
         self.invoke_next(out);
     }
 
-    /// Evaluates whether an observed process has made progress.
-    fn evaluate(&mut self, p: ProcessId, state: &State, out: &mut Actions<Self>) {
+    /// Handles the content read from `p`'s register. Removes `p` from the contenders if it is inactive or has stalled, and
+    /// accuses it if it has stalled.
+    fn handle_content(&mut self, p: ProcessId, state: &RegisterContent, out: &mut Actions<Self>) {
         let peer = &mut self.peers[usize::from(p.0)];
-        peer.badness = state.badness;
+        peer.accusation_count = state.accusation_count;
         let previous = peer.heartbeat.replace(state.heartbeat);
         let stalls = previous == Some(state.heartbeat);
         if state.active && !stalls {
@@ -256,8 +267,8 @@ impl<R: Rules> Omega<R> {
                 }
             }
             Message::Accuse => {
-                if R::RAISES_BADNESS {
-                    self.own_state.badness += 1;
+                if R::COUNTS_ACCUSATIONS {
+                    self.own_content.accusation_count += 1;
                     self.schedule(self.me);
                 }
                 // The accuser has removed this process from its contenders.
@@ -271,11 +282,11 @@ impl<R: Rules> Omega<R> {
 }
 
 impl<R: Rules> Process for Omega<R> {
-    type Cell = State;
+    type Cell = RegisterContent;
     type Message = Message;
     type Value = ProcessId;
 
-    fn handle(&mut self, input: Input<State, Message>, out: &mut Actions<Self>) {
+    fn handle(&mut self, input: Input<RegisterContent, Message>, out: &mut Actions<Self>) {
         match input {
             Input::Start => out.push(Action::Wake),
             Input::Wake => self.on_wake(out),
@@ -290,7 +301,7 @@ impl<R: Rules> Process for Omega<R> {
         None
     }
 
-    /// Counts wake-ups.
+    /// Returns the number of wake-ups.
     fn attempts(&self) -> u64 {
         self.wakes
     }

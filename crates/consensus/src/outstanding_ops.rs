@@ -1,12 +1,13 @@
-//! The operations that a process has outstanding at its memories, at most one at each.
+//! The operations that a process has outstanding at its memories: in the correct protocols, at most one at each memory.
 
 use crate::process::Action;
 use crate::{MemoryId, Op, OpId};
 
 /// The outstanding operations of a process, by memory.
 ///
-/// At most one operation is outstanding at each memory, including those of abandoned attempts. Safety rests on this rule: otherwise a
-/// write of an abandoned attempt could land after the same process has taken the region over again.
+/// At most one operation is outstanding at each memory, including operations of abandoned attempts. The safety of the
+/// protocols depends on this rule. Otherwise, a write of an abandoned attempt could take effect after the same process
+/// has taken the region over again. A checker disables the rule by `one_at_a_time`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct OutstandingOps<C> {
     memories: Vec<MemoryOps<C>>,
@@ -14,7 +15,7 @@ pub(crate) struct OutstandingOps<C> {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct MemoryOps<C> {
-    /// Invoked and not answered, oldest first.
+    /// The operations that were invoked and not answered, oldest first.
     outstanding: Vec<OutstandingOp<C>>,
     /// The operation to invoke once no operation is outstanding.
     queued: Option<Op<C>>,
@@ -24,7 +25,7 @@ struct MemoryOps<C> {
 struct OutstandingOp<C> {
     id: OpId,
     op: Op<C>,
-    /// The attempt that invoked the operation was abandoned.
+    /// Whether the attempt that invoked the operation was abandoned.
     abandoned: bool,
 }
 
@@ -32,7 +33,7 @@ struct OutstandingOp<C> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct AnsweredOp<C> {
     pub(crate) op: Op<C>,
-    /// The attempt that invoked the operation was abandoned: the response belongs to no attempt.
+    /// Whether the attempt that invoked the operation was abandoned. The response then belongs to no attempt.
     pub(crate) abandoned: bool,
 }
 
@@ -50,8 +51,8 @@ impl<C: Clone> OutstandingOps<C> {
         OutstandingOps { memories: vec![memory; memories.into()] }
     }
 
-    /// Invokes an operation. With `one_at_a_time`, the operation waits until the memory has responded to the
-    /// outstanding one. A waiting operation replaces an earlier waiting one.
+    /// Invokes an operation. If `one_at_a_time` is true and an operation is outstanding at the memory, queues the new
+    /// operation until the memory has responded. It replaces an operation that was queued before.
     pub(crate) fn invoke<M>(
         &mut self,
         memory: MemoryId,
@@ -67,8 +68,8 @@ impl<C: Clone> OutstandingOps<C> {
         }
     }
 
-    /// Removes the operation that a memory has answered, and invokes the one that waited for it. Returns `None` if no operation with
-    /// this id is outstanding there.
+    /// Removes the operation that a memory has answered, and invokes the queued operation. Returns `None` if no operation
+    /// with this id is outstanding at the memory.
     pub(crate) fn complete<M>(
         &mut self,
         memory: MemoryId,
@@ -84,7 +85,7 @@ impl<C: Clone> OutstandingOps<C> {
         Some(AnsweredOp { op, abandoned })
     }
 
-    /// Marks every outstanding operation as abandoned, and drops those that wait.
+    /// Marks every outstanding operation as abandoned, and drops the queued operations.
     pub(crate) fn abandon(&mut self) {
         for ops in &mut self.memories {
             ops.queued = None;

@@ -1,12 +1,12 @@
-//! A minimal user of the non-equivocating broadcast, with one message of one sender: all correct processes deliver the
-//! same message, or none delivers any.
+//! The non-equivocating broadcast of one message by one sender, as a [`Process`]. All correct processes deliver the same
+//! message, or no correct process delivers a message.
 
 use crate::broadcast::{Broadcast, Rules, Slot};
 use crate::signature::Signer;
 use crate::{Actions, AllRules, Input, Process, ProcessId, Value};
 use serde::Serialize;
 
-/// A process that optionally broadcasts one message, and decides on the first message that it delivers from one sender.
+/// A process that may broadcast one message. Its decision is the first message that it delivers from a given sender.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SingleBroadcast<V, K: Signer, R = AllRules> {
     broadcast: Broadcast<V, K, R>,
@@ -16,7 +16,7 @@ pub struct SingleBroadcast<V, K: Signer, R = AllRules> {
 }
 
 impl<V: Value + Serialize, K: Signer, R: Rules> SingleBroadcast<V, K, R> {
-    /// Creates a process that broadcasts `message`, if there is one, and decides on the first message of `sender`.
+    /// Creates a process that broadcasts `message`, unless it is `None`, and decides on the first message from `sender`.
     pub fn new(
         mut broadcast: Broadcast<V, K, R>,
         message: Option<V>,
