@@ -8,9 +8,9 @@ use crate::{HostId, Prng};
 
 /// A simulated application, which runs in turns at times that the seed chooses.
 ///
-/// An application holds its NICs as `Arc<SimNic>`. A busy application gets turns often. The interval between
-/// the turns of an idle one grows until something happens at its host's NICs. A turn is idle if it makes no
-/// call that changes anything and polls no completion.
+/// An application holds its NICs as `Arc<SimNic>`. An active application gets turns often. While its turns
+/// are idle, the interval between them grows, until something happens at its host's NICs. A turn is idle if
+/// its calls change no state and return no completion or event.
 pub trait App {
     /// Runs one turn, in which no virtual time passes.
     fn step(&mut self, ctx: &mut AppContext<'_>);
@@ -30,7 +30,7 @@ pub struct AppContext<'a> {
     pub(crate) next_turn: NextTurn,
 }
 
-/// When the application's next turn is due.
+/// The time of the application's next turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NextTurn {
     Soon,
@@ -39,7 +39,7 @@ pub(crate) enum NextTurn {
 }
 
 impl AppContext<'_> {
-    /// Returns the world's time. A NIC's own clock may differ.
+    /// Returns the virtual time. A NIC's own clock may differ.
     pub fn now(&self) -> Time {
         lock(self.shared).now
     }
@@ -54,7 +54,7 @@ impl AppContext<'_> {
         self.host
     }
 
-    /// Requests the next turn after `time`, or earlier if something happens at the host's NICs.
+    /// Schedules the next turn after `time`. It comes earlier if something happens at the host's NICs.
     pub fn sleep(&mut self, time: Duration) {
         self.next_turn = NextTurn::At(self.now() + time);
     }
@@ -64,12 +64,12 @@ impl AppContext<'_> {
         self.next_turn = NextTurn::Never;
     }
 
-    /// Marks this turn as active although it made no call that shows it.
+    /// Marks this turn as active, even if its calls changed no state.
     pub fn mark_active(&mut self) {
         lock(self.shared).hosts[self.host.0].activity += 1;
     }
 
-    /// Writes a line into the trace.
+    /// Adds a line to the trace.
     pub fn trace(&mut self, text: impl fmt::Display) {
         let mut world = lock(self.shared);
         let now = world.now;

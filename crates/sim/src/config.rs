@@ -6,7 +6,7 @@ use mitra_verbs::{Capabilities, Gid};
 
 use crate::{DurationRange, Prng};
 
-/// The behaviour of a world: everything that a seed may choose. A failing test prints it.
+/// The configuration of a world, which [`Config::swarm`] draws from a seed. A failing test prints it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     /// The behaviour of cables and switches.
@@ -26,28 +26,30 @@ pub struct Config {
 /// The behaviour of cables and switches.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LinkConfig {
-    /// The latency from one NIC to another. Without noise, packets of one path stay in order.
+    /// The latency from one NIC to another. Packets of one path stay in order, except for those that noise or
+    /// a straggler delay affects.
     pub latency: DurationRange,
     /// The time that a NIC needs to transmit 1,024 bytes.
     pub kib_time: Duration,
     /// The rates of loss, duplication, reordering and corruption.
     pub noise: Noise,
-    /// How many packets per million are delayed by `straggler_delay`, possibly beyond a failover.
+    /// How many packets per million are stragglers: they arrive late by `straggler_delay`, possibly after a
+    /// failover.
     pub straggler_ppm: u32,
-    /// The delay of such a packet.
+    /// The additional delay of a straggler.
     pub straggler_delay: DurationRange,
-    /// How many per million of the packets on a cable that fails arrive nevertheless, after
-    /// `straggler_delay`.
+    /// How many packets per million survive a failure of their cable. A switch holds such a packet for
+    /// `straggler_delay`, at most three times, until the cable is up again.
     pub survivor_ppm: u32,
-    /// The largest RoCE packet that the path delivers, in bytes, including headers and ICRC. A value below
-    /// the MTU of the ends makes a path that drops large packets.
+    /// The largest RoCE packet that a path delivers, in bytes, from the BTH to the ICRC. Longer packets are
+    /// lost.
     pub max_packet_bytes: usize,
-    /// Whether NICs are connected by a switch. With a switch, only the NIC at a failed cable sees its link go
-    /// down; without one, its peers do, too.
+    /// Whether NICs are connected by a switch. With a switch, only the NIC at the failed cable loses its
+    /// link. Without a switch, all NICs of the rail do.
     pub switched: bool,
 }
 
-/// The timing of placements. A placement becomes visible in chunks, and its last chunk last.
+/// The timing of placements. A placement becomes visible in chunks. Its last chunk becomes visible last.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MemoryTiming {
     /// The smallest chunk, in bytes.
@@ -56,12 +58,14 @@ pub struct MemoryTiming {
     pub chunk_max: usize,
     /// The delay between two chunks.
     pub chunk_delay: DurationRange,
-    /// How many placements per million show their chunks, except the last, in random order.
+    /// How many placements per million become visible in random order of their chunks, except for the last
+    /// chunk.
     pub shuffle_ppm: u32,
-    /// The delay between the load and the store of an atomic.
+    /// The delay between the load and the store of an atomic, if atomics are not global.
     pub atomic_delay: DurationRange,
-    /// Whether revocation waits for placements in progress, as the provider contract demands. Tests that
-    /// switch it off must find memory changed afterwards.
+    /// Whether a revocation completes the placements in progress, as the contract of
+    /// [`mitra_verbs::Provider`] demands. A test switches it off and must find that memory changes after a
+    /// revocation.
     pub revoke_waits: bool,
 }
 
@@ -70,34 +74,35 @@ pub struct MemoryTiming {
 pub struct NicTiming {
     /// The delay from a verb or an arriving packet to the next transmission.
     pub doorbell_delay: DurationRange,
-    /// The lateness of timers.
+    /// The delay from the time for which a timer is set to the time at which it fires.
     pub timer_lateness: DurationRange,
-    /// The delay from an arriving packet to an idle poll, at which pending ACKs may leave.
+    /// The delay from an arriving packet to the next idle poll, in which the NIC may send pending ACKs.
     pub idle_delay: DurationRange,
     /// Whether the clock of each NIC has its own origin.
     pub independent_clocks: bool,
-    /// How many failures of NICs per million raise a device-fatal event. The others are silent.
+    /// How many NIC failures per million raise [`mitra_verbs::AsyncEvent::DeviceFatal`]. The other failures
+    /// raise no event.
     pub fatal_event_ppm: u32,
-    /// The delay of this event.
+    /// The delay from a NIC failure to the event.
     pub fatal_event_delay: DurationRange,
 }
 
 /// The speed of applications.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct HostTiming {
-    /// The interval between two turns of a busy application, and the delay from a completion to the turn that
-    /// may see it.
+    /// The interval between two turns of an active application, and the delay from an event at a NIC to the
+    /// turn of an idle application.
     pub step_interval: DurationRange,
-    /// The longest interval between two turns of an idle application.
+    /// The longest interval between two turns of an idle application that does not sleep.
     pub max_idle_step: Duration,
     /// How many turns per million are followed by a pause of the whole host.
     pub pause_ppm: u32,
-    /// The length of such a pause. The host's NICs continue.
+    /// The length of a pause. The host's NICs continue.
     pub pause_length: DurationRange,
 }
 
 impl Config {
-    /// Returns the configuration of a fabric without faults.
+    /// Returns a configuration without faults.
     pub fn fault_free() -> Config {
         let NicConfig { capabilities, tuning, .. } = NicConfig::new("", Gid([0; 16]), [0; 32]);
         Config {
@@ -138,13 +143,13 @@ impl Config {
         }
     }
 
-    /// Returns a configuration whose faults and speeds the seed chooses. Each kind of fault is on in some
-    /// seeds only, so that no kind hides another (swarm testing).
+    /// Draws a configuration from the seed. Each kind of fault is on for some seeds only, so that one kind
+    /// does not hide the effects of another (swarm testing).
     pub fn swarm(seed: u64) -> Config {
         let rng = &mut Prng::stream(seed, "swarm");
         let mut config = Config::fault_free();
         let one_in_two = |rng: &mut Prng| rng.below(2) == 0;
-        // Draws the order of magnitude uniformly.
+        // The power of two is drawn uniformly, so that low and high rates are equally frequent.
         let rate = |rng: &mut Prng| 300 << rng.below(8);
         if one_in_two(rng) {
             config.link.noise.drop_ppm = rate(rng);
@@ -191,8 +196,8 @@ impl Config {
         config
     }
 
-    /// Returns this configuration without packet noise, stragglers and pauses, so that pending operations can
-    /// finish.
+    /// Returns this configuration without packet noise, stragglers, survivors and pauses, so that pending
+    /// operations can finish.
     pub fn without_noise(&self) -> Config {
         let mut config = self.clone();
         config.link.noise = Noise::default();

@@ -7,11 +7,12 @@ use mitra_verbs::{Buffer, RegionId, Time};
 
 use crate::dma_pipeline::DmaPipeline;
 
-/// The memory of a host as one of its NICs accesses it.
+/// Host memory as a NIC's transport accesses it.
 pub(crate) struct DmaMemory<'a> {
     pub(crate) pipeline: &'a mut DmaPipeline,
     pub(crate) regions: &'a [Option<Arc<Buffer>>],
     pub(crate) now: Time,
+    /// Whether atomics are also atomic with respect to other NICs.
     pub(crate) global_atomics: bool,
 }
 
@@ -23,7 +24,7 @@ impl DmaMemory<'_> {
         len: usize,
     ) -> Result<(&Arc<Buffer>, usize), MemoryFault> {
         let Some(buffer) = self.regions.get(region.0 as usize).and_then(Option::as_ref) else {
-            // The contract of [`Memory`] forbids this: no key of the region exists any more.
+            // The contract of [`Memory`] forbids this access, because all keys of the region are revoked.
             panic!("the transport accesses {region} after it was revoked");
         };
         let offset = usize::try_from(offset).map_err(|_| MemoryFault)?;

@@ -1,9 +1,10 @@
-//! The path of a NIC's placements, completions and delayed ACKs to host memory.
+//! The queue of a NIC's placements, completions and ACKs that wait for placements.
 //!
-//! All of them pass through one queue in order, like posted writes on PCI Express. A placement becomes
-//! visible in chunks, and its last chunk last, so that a concurrent reader sees it torn. Aligned 8-byte words
-//! do not tear. A fetch or an atomic of the same NIC first completes everything before it, and so does
-//! revocation. Pending items are lost when the NIC dies.
+//! The items of the queue complete in order, like posted writes on PCI Express. With relaxed ordering, a
+//! placement may overtake placements to other addresses. A placement becomes visible in chunks, and its last
+//! chunk last, so that a concurrent reader may see it torn. Aligned 8-byte words do not tear. A fetch, an
+//! atomic or a revocation at the same NIC first completes all items. Items that are pending when the NIC dies
+//! are lost.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ pub(crate) struct DmaPipeline {
     released: Vec<Release>,
     timing: MemoryTiming,
     rng: Prng,
-    /// The time before which no later item is due.
+    /// The latest due time of the items queued so far. Later items are due no earlier, except for overtaking
+    /// placements.
     last_due: Time,
     in_order: bool,
     frozen: bool,
@@ -40,12 +42,12 @@ enum ItemKind {
     Release(Release),
 }
 
-/// What leaves the queue besides data.
+/// An item that takes effect when all items before it are complete.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Release {
-    /// A completion becomes visible in this queue.
+    /// A completion becomes visible in this completion queue.
     Completion(CqId),
-    /// A packet may leave the NIC.
+    /// The NIC sends this packet to this address.
     Packet(Gid, Vec<u8>),
 }
 
@@ -69,14 +71,14 @@ impl Chunk {
 }
 
 impl DmaPipeline {
-    /// Creates a pipeline. With `in_order`, placements of different requests stay in order
+    /// Creates a pipeline. Without `in_order`, placements may overtake each other
     /// ([`mitra_verbs::Capabilities::write_order`]).
     pub(crate) fn new(timing: MemoryTiming, rng: Prng, in_order: bool) -> DmaPipeline {
         let (items, released) = (VecDeque::new(), Vec::new());
         DmaPipeline { items, released, timing, rng, last_due: Time::ZERO, in_order, frozen: false, placed: 0 }
     }
 
-    /// Returns when the next item is due.
+    /// Returns the time at which the next item is due. Returns `None` if the pipeline is empty or frozen.
     pub(crate) fn next_at(&self) -> Option<Time> {
         if self.frozen { None } else { self.items.front().map(|i| i.due) }
     }
@@ -90,7 +92,7 @@ impl DmaPipeline {
         self.placed
     }
 
-    /// Stops all placements. ACKs that wait for a placement leave at once.
+    /// Stops all placements, and releases the packets that wait for them.
     pub(crate) fn freeze(&mut self) {
         self.frozen = true;
         for item in core::mem::take(&mut self.items) {
@@ -101,7 +103,7 @@ impl DmaPipeline {
         }
     }
 
-    /// Resumes placements, including overdue ones.
+    /// Resumes placements.
     pub(crate) fn thaw(&mut self) {
         self.frozen = false;
     }
@@ -110,12 +112,12 @@ impl DmaPipeline {
         self.frozen
     }
 
-    /// Discards all items, and returns the number of bytes lost.
+    /// Discards all items, and returns the number of bytes that are not placed.
     pub(crate) fn discard_all(&mut self) -> u64 {
         self.truncate(0)
     }
 
-    /// Discards all but the first `keep` items, and returns the number of bytes lost.
+    /// Discards all items except the first `keep`, and returns the number of bytes that are not placed.
     pub(crate) fn truncate(&mut self, keep: usize) -> u64 {
         let lost = self.items.drain(keep..).map(|i| match i.kind {
             ItemKind::Chunk(c) => (c.to - c.from) as u64,
@@ -124,14 +126,14 @@ impl DmaPipeline {
         lost.sum()
     }
 
-    /// Completes the items that are due.
+    /// Completes the items that are due, unless the pipeline is frozen.
     pub(crate) fn advance(&mut self, now: Time) {
         while !self.frozen && self.items.front().is_some_and(|i| i.due <= now) {
             self.pop();
         }
     }
 
-    /// Completes all items, in order.
+    /// Completes all items in order, also those that are not due.
     pub(crate) fn flush(&mut self) {
         while !self.items.is_empty() {
             self.pop();
@@ -139,12 +141,12 @@ impl DmaPipeline {
         self.last_due = Time::ZERO;
     }
 
-    /// Returns the releases since the last call.
+    /// Returns the items released since the last call.
     pub(crate) fn take_released(&mut self) -> Vec<Release> {
         core::mem::take(&mut self.released)
     }
 
-    /// Queues a release behind all items.
+    /// Appends a release to the queue.
     pub(crate) fn push_release(&mut self, now: Time, release: Release) {
         let due = self.last_due.max(now);
         self.last_due = due;
@@ -162,14 +164,15 @@ impl DmaPipeline {
         }
     }
 
-    /// Queues a placement.
+    /// Divides a placement into chunks and queues them.
     pub(crate) fn place(&mut self, now: Time, buffer: &Arc<Buffer>, offset: usize, data: &[u8]) {
         let data: Arc<[u8]> = data.into();
         let mut chunks = Vec::new();
         let mut from = 0;
         while from < data.len() {
             let size = self.rng.between(self.timing.chunk_min as u64, self.timing.chunk_max as u64) as usize;
-            // Chunks end at 8-byte boundaries of the buffer and have at least one word.
+            // A chunk ends at an 8-byte boundary of the buffer or at the end of the data, so that words do
+            // not tear.
             let end = (offset + from + size.max(8)) / 8 * 8;
             let to = (end - offset).min(data.len());
             chunks.push(Chunk {
@@ -196,7 +199,8 @@ impl DmaPipeline {
     fn insert(&mut self, due: Time, chunk: Chunk) {
         let mut position = self.items.len();
         if !self.in_order {
-            // Relaxed ordering: a placement may overtake placements to other addresses, but no completion.
+            // With relaxed ordering, a placement may overtake placements to other addresses, but no
+            // completion or packet.
             while let Some(Item { due: other, kind: ItemKind::Chunk(before) }) =
                 position.checked_sub(1).map(|p| &self.items[p])
                 && *other > due
@@ -210,7 +214,8 @@ impl DmaPipeline {
         self.items.insert(position, Item { due, kind: ItemKind::Chunk(chunk) });
     }
 
-    /// Reads memory as the NIC sees it: host memory, overlaid with pending placements.
+    /// Reads memory as the NIC sees it. Completes all items first. A frozen pipeline completes none, so its
+    /// pending placements are overlaid on the bytes that are read.
     pub(crate) fn read_through(&mut self, buffer: &Arc<Buffer>, offset: usize, out: &mut [u8]) {
         if !self.frozen {
             self.flush();
@@ -229,7 +234,8 @@ impl DmaPipeline {
         }
     }
 
-    /// Performs an atomic, and returns the old value.
+    /// Performs an atomic, and returns the old value. With `global`, no other NIC's atomic comes between its
+    /// load and its store.
     pub(crate) fn atomic(
         &mut self,
         now: Time,
@@ -245,7 +251,7 @@ impl DmaPipeline {
         if global && !self.frozen {
             buffer.store(offset, new);
         } else if new != old {
-            // The load is immediate and the store delayed, so that atomics of other NICs can interleave.
+            // The store is delayed, so that atomics of other NICs can come between the load and the store.
             let due = now + self.timing.atomic_delay.sample(&mut self.rng);
             let (data, buffer) = (new.to_ne_bytes().as_slice().into(), Arc::clone(buffer));
             self.insert(due, Chunk { buffer, offset, data, from: 0, to: 8 });

@@ -5,11 +5,11 @@ use mitra_verbs::Time;
 
 use crate::Prng;
 
-/// The queue of future events of a world. The seed chooses the order of events at the same time.
+/// The queue of a world's future events. The order of events at the same time is drawn from `rng`.
 pub(crate) struct EventQueue<E> {
     heap: BinaryHeap<Entry<E>>,
     rng: Prng,
-    /// Makes the order total where two tie-breaks are equal.
+    /// The number of events queued so far. It orders events with the same time and the same tie-break.
     sequence: u64,
 }
 
@@ -62,7 +62,8 @@ impl<E> PartialOrd for Entry<E> {
     }
 }
 impl<E> Ord for Entry<E> {
-    /// Reversed, because the heap returns its greatest entry and the queue the earliest one.
+    /// The reverse of the order of `key`, because a heap pops its greatest entry, and the queue must pop its
+    /// earliest.
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
     }

@@ -1,5 +1,4 @@
-//! The report that a world prints when a test panics. It goes to stderr, where `cargo test` shows it with the
-//! failure.
+//! The report that a world prints to stderr when a test panics.
 
 use crate::world_state::{WorldState, lock};
 use crate::{World, seeds};

@@ -11,12 +11,14 @@ use crate::world_state::{Event, WorldState};
 pub(crate) struct HostState {
     pub(crate) name: String,
     pub(crate) paused: bool,
-    /// The number of pauses so far. It identifies the current pause: the scheduled end of an earlier one is ignored.
+    /// The number of pauses so far. It identifies the current pause, so that the scheduled end of an earlier
+    /// pause is ignored.
     pub(crate) pauses: u64,
-    /// The number of calls that changed something. An application whose turn makes none is idle.
+    /// The number of calls that changed state or returned a completion or event. A turn that does not
+    /// increase it is idle.
     pub(crate) activity: u64,
-    /// The address by which all NICs of this host know a buffer, by the buffer's identity. The weak pointer
-    /// prevents another buffer from getting the same identity.
+    /// The simulated address of each registered buffer, by the buffer's real address. The weak pointer keeps
+    /// the allocation, so that no other buffer gets the same real address.
     addresses: BTreeMap<usize, (Weak<Buffer>, u64)>,
     next_address: u64,
 }
@@ -33,8 +35,8 @@ impl HostState {
         }
     }
 
-    /// Returns the simulated address of a buffer. The addresses are consecutive and independent of the real ones,
-    /// so that runs repeat.
+    /// Returns the simulated address of a buffer, and assigns one to a new buffer. Simulated addresses do not
+    /// depend on real addresses, so that runs of one seed are identical.
     pub(crate) fn address_of(&mut self, buffer: &Arc<Buffer>) -> u64 {
         let next = &mut self.next_address;
         let entry = self.addresses.entry(Arc::as_ptr(buffer).addr()).or_insert_with(|| {
@@ -51,14 +53,16 @@ pub(crate) struct AppState {
     pub(crate) host: usize,
     /// The number of the scheduled turn. Events for other turns are stale.
     pub(crate) turn: u64,
+    /// The time of the scheduled turn.
     pub(crate) next_at: Time,
-    /// The interval to the next turn while the application is idle.
+    /// The interval to the next turn. It grows while the application is idle.
     pub(crate) idle_interval: core::time::Duration,
     pub(crate) exited: bool,
 }
 
 impl WorldState {
-    /// Schedules early turns for the applications of a host, because something happened at its NICs.
+    /// Schedules earlier turns for the applications of a host. Called when something happens at the host's
+    /// NICs.
     pub(crate) fn wake_apps(&mut self, host: usize) {
         for app in 0..self.apps.len() {
             if self.apps[app].host != host || self.apps[app].exited || self.hosts[host].paused {
@@ -71,7 +75,7 @@ impl WorldState {
         }
     }
 
-    /// Schedules the next turn of an application.
+    /// Schedules the next turn of an application, and invalidates the turn that was scheduled before.
     pub(crate) fn schedule_turn(&mut self, app: usize, at: Time) {
         let state = &mut self.apps[app];
         state.turn += 1;

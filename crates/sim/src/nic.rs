@@ -30,26 +30,32 @@ pub(crate) struct NicState {
     pub(crate) cqs: BTreeMap<CqId, CqView>,
     pub(crate) cq_events: VecDeque<CqId>,
     pub(crate) async_events: VecDeque<AsyncEvent>,
-    /// Whether the NIC was reset or replaced. It does nothing any more.
+    /// Whether the NIC was reset or replaced, after which it does nothing.
     pub(crate) detached: bool,
-    /// Whether a new NIC has taken its place.
+    /// Whether another NIC has replaced this one.
     pub(crate) replaced: bool,
-    /// Whether the death that `faults` records has taken effect. The same holds for `hung` and `link_up`.
+    /// Whether the NIC has died. `WorldState::update_health` sets it from `faults`.
     pub(crate) dead: bool,
+    /// Whether the NIC hangs. `WorldState::update_health` sets it from `faults`.
     pub(crate) hung: bool,
+    /// Whether the NIC's link is up. `WorldState::update_health` sets it from `faults`.
     pub(crate) link_up: bool,
-    /// The reading of this NIC's clock at the world's time 0.
+    /// The difference between this NIC's clock and the world's clock. A clock jump increases it.
     pub(crate) clock_origin: Duration,
-    /// After this many more readings, the clock jumps ahead, as if the host had been suspended meanwhile.
+    /// The number of readings before the clock jumps ahead, and the length of the jump. The jump imitates a
+    /// suspended host.
     pub(crate) clock_jump: Option<(u32, Duration)>,
     /// When the NIC can transmit its next packet.
     pub(crate) egress_free: Time,
-    /// The number of failures of its cable.
+    /// The number of times that the NIC's cable has failed.
     pub(crate) cable_failures: u64,
+    /// The time of the scheduled transmission.
     pub(crate) transmit_at: Option<Time>,
     /// The time that the timer is set for, and the later time at which it fires.
     pub(crate) timer: Option<(Time, Time)>,
+    /// The time of the last scheduled idle poll.
     pub(crate) idle_at: Option<Time>,
+    /// The time of the scheduled placement event.
     pub(crate) memory_at: Option<Time>,
     pub(crate) batch: TxBatch,
     pub(crate) stats: NicStats,
@@ -60,15 +66,16 @@ pub(crate) struct NicState {
 pub(crate) struct CqView {
     /// The number of completions that the NIC has written and the host has not polled.
     pub(crate) written: usize,
-    /// The number of those that are visible in host memory.
+    /// The number of unpolled completions that are visible in host memory.
     pub(crate) visible: usize,
 }
 
-/// Observes packets at this NIC, and injects failures when a packet reaches a stage.
+/// An observer of a NIC's packets that injects failures when a packet reaches a stage.
 pub(crate) struct StageProbe {
     pub(crate) faults: Faults,
     pub(crate) targets: Vec<FailureInjection>,
-    /// Delays the packet that reaches the stage, instead of dropping it or letting it pass.
+    /// If set, the packet that reaches the stage is delayed by this time, instead of being dropped or passed
+    /// on.
     pub(crate) hold: Option<Duration>,
 }
 
@@ -78,29 +85,30 @@ pub(crate) struct FailureInjection {
     pub(crate) nic: usize,
     /// The failure, or `None` if the NIC's `faults` have recorded it already.
     pub(crate) failure: Option<Failure>,
-    /// Whether the NIC resumes placements that it held back, if it is alive.
+    /// Whether the NIC resumes the placements that it held back. A dead NIC has none.
     pub(crate) release_placements: bool,
 }
 
 /// Counters of a NIC's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct NicStats {
-    /// Packets that left the NIC.
+    /// The number of packets that the NIC sent.
     pub sent: u64,
-    /// Packets that were passed to the transport.
+    /// The number of packets that arrived and were passed to the transport.
     pub received: u64,
-    /// Packets that arrived with a wrong ICRC.
+    /// The number of packets that arrived with a wrong ICRC.
     pub icrc_errors: u64,
-    /// Packets that arrived with a correct ICRC and could not be parsed.
+    /// The number of packets that arrived with a correct ICRC and could not be parsed.
     pub malformed: u64,
-    /// Packets that reached a NIC which had failed, or had no route to their destination.
+    /// The number of packets that arrived after this NIC had died or was reset, plus the number of packets
+    /// that it sent to an address without a NIC.
     pub undeliverable: u64,
-    /// Bytes whose placement was pending when the NIC died or was reset.
+    /// The number of bytes that were not placed because the NIC died or was reset.
     pub placement_bytes_lost: u64,
 }
 
 impl NicState {
-    /// Returns the time of this NIC's clock as the host reads it.
+    /// Reads this NIC's clock for the host. Counts the reading, and performs a clock jump that is due.
     pub(crate) fn read_clock(&mut self, now: Time) -> Time {
         match &mut self.clock_jump {
             Some((0, duration)) => {
@@ -123,25 +131,25 @@ impl NicState {
         Time::ZERO + local.saturating_since(Time::ZERO + self.clock_origin)
     }
 
-    /// Fails if the NIC is dead, hung or reset.
+    /// Returns [`Error::DeviceFatal`] if the NIC is dead, hung or reset.
     pub(crate) fn check_access(&self) -> Result<()> {
         if self.detached || !self.faults.host_access_ok() { Err(Error::DeviceFatal) } else { Ok(()) }
     }
 
-    /// Returns whether the NIC still processes packets.
+    /// Returns whether the NIC processes packets: it is neither dead nor reset. A hung NIC processes packets.
     pub(crate) fn is_running(&self) -> bool {
         !self.detached && self.faults.dma_ok()
     }
 
-    /// Returns the transport with the memory and the batch that it works on.
+    /// Returns the transport, its access to host memory, and the batch for its outgoing packets.
     pub(crate) fn with_memory(&mut self, now: Time) -> (&mut Nic, DmaMemory<'_>, &mut TxBatch) {
-        let port = DmaMemory {
+        let memory = DmaMemory {
             pipeline: &mut self.pipeline,
             regions: &self.regions,
             now,
             global_atomics: self.capabilities.atomic_scope == AtomicScope::Global,
         };
-        (&mut self.nic, port, &mut self.batch)
+        (&mut self.nic, memory, &mut self.batch)
     }
 
     /// Adds a region and returns its number.
@@ -150,7 +158,7 @@ impl NicState {
         mitra_verbs::RegionId(self.regions.len() as u32 - 1)
     }
 
-    /// Makes released completions visible and drops released packets, because the NIC stops.
+    /// Makes the released completions visible, and drops the released packets. Called when the NIC stops.
     pub(crate) fn flush_completions(&mut self) {
         for release in self.pipeline.take_released() {
             if let Release::Completion(cq) = release
@@ -161,29 +169,30 @@ impl NicState {
         }
     }
 
-    /// Removes a region. Pending placements keep its memory alive.
+    /// Removes a region. Its buffer is freed after the pending placements.
     pub(crate) fn drop_region(&mut self, region: mitra_verbs::RegionId) {
         if let Some(slot) = self.regions.get_mut(region.0 as usize) {
             *slot = None;
         }
     }
 
-    /// Returns the failures that the execution of a packet triggers.
+    /// Reports an executed packet to the faults and the probes, and returns the failures that it triggers.
     pub(crate) fn executed(&mut self, number: usize, packet: &Packet<'_>) -> Vec<FailureInjection> {
         let mut injections = Vec::new();
         if self.faults.executed(packet).is_some() {
             injections.push(FailureInjection::already_recorded(number));
         }
-        for at in (0..self.stage_probes.len()).rev() {
-            if self.stage_probes[at].faults.executed(packet).is_some() {
-                injections.extend(self.stage_probes.remove(at).targets);
+        for i in (0..self.stage_probes.len()).rev() {
+            if self.stage_probes[i].faults.executed(packet).is_some() {
+                injections.extend(self.stage_probes.remove(i).targets);
             }
         }
         injections
     }
 
-    /// Returns the PSN that a queue pair expects next, which changes when it executes a request. `None` if no
-    /// fault observes the NIC.
+    /// Returns the PSN that a queue pair expects next. It changes when the queue pair executes a request
+    /// packet. Returns `None` if no fault or probe observes packets, because then the caller does not need
+    /// it.
     pub(crate) fn expected_psn(&self, qpn: Qpn) -> Option<Psn> {
         if self.is_observed() { self.nic.query_qp(qpn).ok().map(|s| s.rq_psn) } else { None }
     }
@@ -195,7 +204,7 @@ impl NicState {
 }
 
 impl FailureInjection {
-    /// Creates an injection of a failure that the NIC's own `faults` have recorded.
+    /// Creates an injection for a failure that the NIC's own `faults` have recorded.
     pub(crate) fn already_recorded(nic: usize) -> FailureInjection {
         FailureInjection { nic, failure: None, release_placements: false }
     }

@@ -16,17 +16,17 @@ pub(crate) struct InFlightPacket {
     from: usize,
     to: usize,
     datagram: Vec<u8>,
-    /// The number of failures of both cables when the packet left.
+    /// The sum of both NICs' `cable_failures` when the packet was sent.
     cable_failures: u64,
-    /// Whether the packet arrives even if one of the cables fails meanwhile.
+    /// Whether a switch keeps the packet if one of the cables fails while the packet is in flight.
     survives: bool,
-    /// How many times a switch held the packet because a cable had failed.
+    /// The number of times that a switch has held the packet because a cable had failed.
     holds: u8,
     /// Whether the receiver's faults were applied.
     faults_applied: bool,
 }
 
-/// The most times that a switch holds a packet while it waits for a cable to recover.
+/// The maximum number of times that a switch holds a packet while a cable is down.
 const MAX_HOLDS: u8 = 3;
 
 impl WorldState {
@@ -40,8 +40,8 @@ impl WorldState {
         let (nic, mut memory, batch) = self.nics[n].with_memory(now);
         let more = nic.poll_transmit(local, &mut memory, batch);
         let batch = core::mem::take(&mut self.nics[n].batch);
-        // `poll_transmit` may have fetched memory, which completes earlier placements. Their ACKs leave
-        // first.
+        // If `poll_transmit` has fetched memory, earlier placements are complete. Their ACKs leave before the
+        // new packets.
         self.release_placed(n);
         let destination: IpAddr = batch.destination.into();
         let path = IcrcPath::new(self.nics[n].address, SocketAddr::new(destination, ROCE_PORT));
@@ -96,7 +96,7 @@ impl WorldState {
             return self.send_late(n, destination, datagram, by);
         }
         let Some((to, arrival)) = self.transmit_on_cable(n, destination, &datagram) else { return };
-        // Packets of one path keep their order.
+        // A packet does not overtake an earlier packet of the same path.
         let last = self.last_arrival.entry((n, to)).or_default();
         let at = arrival.max(*last + core::time::Duration::from_nanos(1));
         *last = at;
@@ -110,7 +110,8 @@ impl WorldState {
         }
     }
 
-    /// Returns the destination NIC of a packet, and its earliest arrival.
+    /// Counts and captures a packet, and occupies the sender's cable for its transmission. Returns the
+    /// destination NIC and the earliest arrival time, or `None` if no NIC has the destination address.
     fn transmit_on_cable(&mut self, n: usize, destination: Gid, datagram: &[u8]) -> Option<(usize, Time)> {
         let nic = &mut self.nics[n];
         nic.stats.sent += 1;
@@ -144,15 +145,15 @@ impl WorldState {
 
     /// Handles the arrival of a packet.
     pub(crate) fn arrive(&mut self, mut packet: InFlightPacket) {
-        // The destination is looked up again by address, because a new NIC may have replaced the old one.
+        // The address is looked up again, because another NIC may have replaced the destination.
         let port = (self.nics[packet.to].rail, self.nics[packet.to].gid);
         let (from, n) = (packet.from, self.routes.get(&port).copied().unwrap_or(packet.to));
         let failures = self.nics[from].cable_failures + self.nics[packet.to].cable_failures;
         let link_up = self.nics[n].faults.link_up();
         let cable_failed = failures != packet.cable_failures;
         if cable_failed || !link_up {
-            // The packet was on a cable when the cable failed, or was sent to a cable that is down. It is
-            // lost, unless a switch holds it.
+            // A cable failed while the packet was in flight, or the receiver's cable is down. The packet is
+            // lost, unless the failure happened in flight and a switch kept the packet.
             if !(cable_failed && packet.survives) || packet.holds == MAX_HOLDS {
                 return self.trace.packet(self.now, "lost at", n, &packet.datagram);
             }
@@ -167,8 +168,8 @@ impl WorldState {
             return self.trace.packet(self.now, "deaf to", n, &packet.datagram);
         }
         let path = IcrcPath::new(self.nics[from].address, self.nics[n].address);
-        // The fabric sends with IP identification 0, so an ICRC that is only valid for another identification
-        // belongs to a corrupt packet.
+        // The simulator sends all packets with IP identification 0. An ICRC that is valid only for another
+        // identification therefore belongs to a corrupt packet.
         if !matches!(path.verify(&packet.datagram, 0), mitra_wire::Verdict::Good { solved: false, .. }) {
             self.nics[n].stats.icrc_errors += 1;
             return self.trace.packet(self.now, "refuses", n, &packet.datagram);
@@ -194,7 +195,7 @@ impl WorldState {
         self.inject_failures(effects.injections);
     }
 
-    /// Passes a packet to the transport.
+    /// Passes an arrived packet to the transport, which executes it.
     fn execute(&mut self, n: usize, packet: &InFlightPacket) {
         let source = self.nics[packet.from].gid;
         let (now, local) = (self.now, self.nics[n].local(self.now));
@@ -222,7 +223,8 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Returns the effects of the NIC's faults and probes on a packet.
+    /// Reports a packet to the NIC's faults and probes, and returns their effects. Probes that fire are
+    /// removed.
     fn apply_faults(&mut self, n: usize, datagram: &[u8], arriving: bool) -> FaultEffects {
         let nic = &mut self.nics[n];
         let covered = &datagram[..datagram.len().saturating_sub(ICRC_LEN)];
@@ -239,12 +241,12 @@ impl WorldState {
         if failed.is_some() {
             effects.injections.push(FailureInjection::already_recorded(n));
         }
-        for at in (0..nic.stage_probes.len()).rev() {
-            let probe = &mut nic.stage_probes[at];
+        for i in (0..nic.stage_probes.len()).rev() {
+            let probe = &mut nic.stage_probes[i];
             let TapResult { verdict, failure: failed } = tap(&mut probe.faults);
             let Some(failed) = failed else { continue };
             if failed == Failure::NotPlaced {
-                // Stage 8 begins: the NIC holds back placements until it has sent the ACK.
+                // Stage 8 (`Stage::NotPlaced`) begins: the NIC holds back placements until the ACK is sent.
                 nic.faults.fail(Failure::NotPlaced);
                 effects.injections.push(FailureInjection::already_recorded(n));
                 continue;
@@ -254,7 +256,7 @@ impl WorldState {
                 None if verdict == Verdict::Drop => effects.verdict = Verdict::Drop,
                 None => {}
             }
-            effects.injections.extend(nic.stage_probes.remove(at).targets);
+            effects.injections.extend(nic.stage_probes.remove(i).targets);
         }
         effects
     }
@@ -273,7 +275,8 @@ impl WorldState {
         }
     }
 
-    /// Updates the health of a NIC to what its faults say.
+    /// Applies the failures that a NIC's `faults` have recorded and that have not yet taken effect: death,
+    /// hanging, held-back placements, and the state of the link.
     pub(crate) fn update_health(&mut self, n: usize) {
         let nic = &mut self.nics[n];
         if nic.detached {
@@ -282,7 +285,7 @@ impl WorldState {
         let (dma, access, up) = (nic.faults.dma_ok(), nic.faults.host_access_ok(), nic.faults.link_up());
         if !dma && !nic.dead {
             nic.dead = true;
-            // Completions that a fetch or an atomic has just flushed are visible to the host.
+            // Completions that a fetch or an atomic has just released stay visible to the host.
             nic.flush_completions();
             let lost = nic.pipeline.discard_all();
             nic.stats.placement_bytes_lost += lost;
@@ -314,13 +317,13 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Takes a cable down or up. Without a switch, the NIC at the other end notices, too.
+    /// Takes the cable of a NIC down or up. Without a switch, the links of all NICs on the rail follow.
     fn set_cable(&mut self, n: usize, up: bool) {
         let rail = self.nics[n].rail;
         for other in 0..self.nics.len() {
             let nic = &mut self.nics[other];
-            let concerned = other == n || !self.config.link.switched && nic.rail == rail && !nic.detached;
-            if !concerned || nic.link_up == up {
+            let is_affected = other == n || !self.config.link.switched && nic.rail == rail && !nic.detached;
+            if !is_affected || nic.link_up == up {
                 continue;
             }
             nic.link_up = up;

@@ -3,10 +3,10 @@
 use std::env;
 use std::path::Path;
 
-/// Returns the seeds of a test: `0..n`, or as many as `MITRA_SEEDS` says, or only `MITRA_SEED`.
+/// Returns the seeds of a test: `0..n`. `MITRA_SEEDS` replaces `n`. `MITRA_SEED` selects a single seed.
 ///
 /// # Panics
-/// Panics if one of these variables is set to something other than a number.
+/// Panics if one of these environment variables is not a number.
 pub fn seeds(n: u64) -> core::ops::Range<u64> {
     match (env_number("MITRA_SEED"), env_number("MITRA_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
@@ -15,7 +15,7 @@ pub fn seeds(n: u64) -> core::ops::Range<u64> {
     }
 }
 
-/// Returns the number that an environment variable is set to.
+/// Returns the value of an environment variable, or `None` if it is not set.
 pub(crate) fn env_number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
     match text.parse() {
@@ -24,7 +24,7 @@ pub(crate) fn env_number(name: &str) -> Option<u64> {
     }
 }
 
-/// Returns the command that runs the current test again with this seed only.
+/// Returns the command that repeats the current test with this seed only.
 pub fn reproduce_command(seed: u64) -> String {
     let package = env::var("CARGO_PKG_NAME").unwrap_or_else(|_| "mitra-sim".to_owned());
     let mut command = format!("REPRODUCE WITH: MITRA_SEED={seed} cargo test -p {package}");
@@ -38,8 +38,8 @@ pub fn reproduce_command(seed: u64) -> String {
     command
 }
 
-/// Returns the name of an integration test binary: `/target/debug/deps/rc-0123456789abcdef` is `rc`. A unit
-/// test binary of a library has none.
+/// Returns the name of an integration test from the path of its binary: `rc` for
+/// `/target/debug/deps/rc-0123456789abcdef`. Returns `None` for the unit tests of a library.
 fn test_binary(path: &str) -> Option<String> {
     let stem = Path::new(path).file_stem()?.to_str()?;
     let (name, hash) = stem.rsplit_once('-')?;

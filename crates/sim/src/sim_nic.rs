@@ -28,8 +28,8 @@ impl SimNic {
         crate::NicId(self.number)
     }
 
-    /// Returns the next armed completion queue that got a completion. Completion channels are not available
-    /// in the simulator.
+    /// Returns the next completion queue that reports its requested event (`req_notify_cq`). Tests use this
+    /// function because the simulator has no completion channels.
     pub fn poll_cq_event(&self) -> Option<CqId> {
         lock(&self.shared).nics[self.number].cq_events.pop_front()
     }
@@ -48,15 +48,16 @@ impl SimNic {
         let n = self.number;
         world.nics[n].check_access()?;
         let local = world.nics[n].local(world.now);
-        let done = f(&mut world, n, local)?;
+        let result = f(&mut world, n, local)?;
         let host = world.nics[n].host;
         world.hosts[host].activity += 1;
         world.ring_doorbell(n);
         world.reschedule(n);
-        Ok(done)
+        Ok(result)
     }
 
-    /// Performs a verb that revokes access. When it returns, no earlier request touches memory any more.
+    /// Performs a verb that revokes access to memory. After it returns, earlier requests do not access that
+    /// memory, unless `revoke_waits` is off.
     fn revoke<T>(&self, f: impl FnOnce(&mut WorldState, usize, Time) -> Result<T>) -> Result<T> {
         self.call(|world, n, local| {
             let result = f(world, n, local)?;
@@ -71,8 +72,8 @@ impl SimNic {
         world.nics[n].check_access().map_err(|error| PostError { index: 0, error })?;
         let local = world.nics[n].local(world.now);
         let result = f(&mut world.nics[n], local);
-        // A refused post may have posted some of its requests. They continue, but do not count as activity of
-        // the application.
+        // A failed post may have posted some of its requests. They are executed, but the turn does not count
+        // as active because of them.
         let host = world.nics[n].host;
         world.hosts[host].activity += u64::from(result.is_ok());
         world.ring_doorbell(n);
@@ -225,13 +226,13 @@ impl Provider for SimNic {
     }
 
     fn modify_qp(&self, qp: Qpn, attr: &QpAttr) -> Result<()> {
-        let fences = matches!(attr.state, Some(QpState::Err | QpState::Reset));
+        let revokes = matches!(attr.state, Some(QpState::Err | QpState::Reset));
         let modify = |world: &mut WorldState, n: usize, local| world.nics[n].nic.modify_qp(local, qp, attr);
-        if fences { self.revoke(modify) } else { self.call(modify) }
+        if revokes { self.revoke(modify) } else { self.call(modify) }
     }
 
     fn attach_mcast(&self, _: Qpn, _: Gid, _: bool) -> Result<()> {
-        Err(Error::Unsupported("multicast: the simulated fabric delivers to one NIC only"))
+        Err(Error::Unsupported("multicast: the simulated network delivers to one NIC only"))
     }
 
     fn detach_mcast(&self, _: Qpn, _: Gid) -> Result<()> {

@@ -9,7 +9,7 @@ use mitra_transport::fault::{Failure, Stage};
 use crate::workload::{Endpoint, OpKind, WorkloadPeer};
 use crate::{App, AppContext, Config, HostId, NicId, SimNic, World};
 
-/// A world with two hosts, `a` and `b`, and one NIC of each host per rail. Most tests use it.
+/// A world with two hosts, `a` and `b`, each with one NIC per rail.
 pub struct Testbed {
     /// The world.
     pub world: World,
@@ -20,30 +20,30 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Creates a testbed in a world whose faults the seed chooses.
+    /// Creates a testbed with the configuration that [`Config::swarm`] draws from the seed.
     pub fn new(seed: u64, rails: u8) -> Testbed {
         Testbed::with_config(seed, Config::swarm(seed), rails)
     }
 
-    /// Creates a testbed in a world with this configuration.
+    /// Creates a testbed with this configuration.
     pub fn with_config(seed: u64, config: Config, rails: u8) -> Testbed {
         Testbed::from_world(World::with_config(seed, config), rails)
     }
 
-    /// Creates a testbed in this world.
+    /// Adds the hosts and NICs of a testbed to this world.
     pub fn from_world(mut world: World, rails: u8) -> Testbed {
         let hosts = ["a", "b"].map(|name| world.add_host(name));
         let nics = hosts.map(|host| (0..rails).map(|rail| world.add_nic(host, rail)).collect());
         Testbed { world, hosts, nics }
     }
 
-    /// Returns the NICs of a rail, of both hosts.
+    /// Returns both hosts' NICs on a rail.
     pub fn rail(&self, rail: usize) -> [NicId; 2] {
         [self.nics[0][rail].id(), self.nics[1][rail].id()]
     }
 }
 
-/// A workload peer and its endpoint as an application. The test keeps access to both.
+/// An application that runs a workload peer over its endpoint. The test shares both, to inspect them.
 pub struct PeerApp<E> {
     /// The peer.
     pub peer: Rc<RefCell<WorkloadPeer>>,
@@ -70,7 +70,7 @@ pub enum FailureTarget {
     Responder,
     /// Both NICs of the rail die.
     Both,
-    /// The requester's NIC hangs: host access fails, and DMA goes on.
+    /// The requester's NIC hangs: host access fails, and DMA continues.
     RequesterHung,
     /// The responder's NIC hangs.
     ResponderHung,
@@ -88,10 +88,11 @@ impl FailureTarget {
     ];
 }
 
-/// One test case of failover: which component fails, in which stage of an operation of which kind.
+/// A test case: the kind of an operation, the stage of the operation at which a failure happens, and the
+/// component that fails.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FailureCase {
-    /// The stage of the operation at the failure.
+    /// The stage of the operation at which the failure happens.
     pub stage: Stage,
     /// The component that fails.
     pub target: FailureTarget,
@@ -100,10 +101,10 @@ pub struct FailureCase {
 }
 
 impl FailureCase {
-    /// Returns every possible case. Only a message of several packets can be partly executed, and a READ
-    /// places nothing at its responder. [`Stage::NotPlaced`] needs NICs without
-    /// [`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement); see
-    /// [`FailureCase::requires_early_ack`].
+    /// Returns every possible case. [`Stage::PartlyExecuted`] is possible only for kinds with messages of
+    /// several packets. [`Stage::NotPlaced`] is impossible for a READ, which places nothing at its responder.
+    /// It also needs NICs without [`ack_after_placement`](mitra_verbs::Capabilities::ack_after_placement);
+    /// see [`FailureCase::requires_early_ack`].
     pub fn all() -> Vec<FailureCase> {
         let mut all = Vec::new();
         for stage in Stage::ALL {
@@ -126,20 +127,22 @@ impl FailureCase {
         all
     }
 
-    /// Returns whether this case needs a responder that acknowledges before it has placed the data.
+    /// Returns whether this case needs a responder that acknowledges data before it has placed them in
+    /// memory.
     pub fn requires_early_ack(&self) -> bool {
         self.stage == Stage::NotPlaced
     }
 
-    /// Returns whether the stage is observed at the requester's NIC. The others are observed at the
-    /// responder's.
+    /// Returns whether the stage is observed at the requester's NIC. Otherwise, it is observed at the
+    /// responder's NIC.
     pub fn at_requester(&self) -> bool {
         matches!(self.stage, Stage::Posted | Stage::RequestOnWire | Stage::Acknowledged)
     }
 
-    /// Arms the failure: it happens when the `nth` packet of `[requester, responder]` reaches the stage.
-    /// Packets of other kinds count too, so the test must not post any. With `hold`, the packet that passes
-    /// at that moment is delayed instead. Returns the NIC that observes the stage.
+    /// Arms the failure, which happens when the `nth` packet reaches the stage. `nics` are the requester's
+    /// and the responder's NIC. Packets of all operations count, so the test must not post operations of
+    /// other kinds. `hold` delays that packet as in [`World::fail_at_stage`]. Returns the NIC that observes
+    /// the stage.
     pub fn arm(&self, world: &mut World, nics: [NicId; 2], nth: u32, hold: Option<Duration>) -> NicId {
         let [requester, responder] = nics;
         let targets = match self.target {
@@ -150,9 +153,9 @@ impl FailureCase {
             FailureTarget::RequesterHung => vec![(requester, Failure::NicHung)],
             FailureTarget::ResponderHung => vec![(responder, Failure::NicHung)],
         };
-        let at = if self.at_requester() { requester } else { responder };
-        world.fail_at_stage(at, self.stage, nth, &targets, hold);
-        at
+        let observer = if self.at_requester() { requester } else { responder };
+        world.fail_at_stage(observer, self.stage, nth, &targets, hold);
+        observer
     }
 }
 

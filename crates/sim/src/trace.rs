@@ -1,5 +1,5 @@
-//! The trace of a run: each packet and event with its virtual time. The trace keeps compact records, hashes
-//! them as they come, and formats them only on demand.
+//! The trace of a run: each packet and event with its virtual time. The trace hashes each record when it is
+//! added, keeps the last records in a compact form, and formats them only on demand.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -7,8 +7,7 @@ use std::collections::VecDeque;
 use mitra_verbs::Time;
 use mitra_wire::Packet;
 
-/// The number of bytes that a record keeps of a datagram: enough for BTH, DETH, RETH and immediate data, or
-/// BTH and AtomicETH.
+/// The number of bytes of a datagram that a record keeps. All headers of a packet fit.
 const HEAD_BYTES: usize = 48;
 
 /// The part of a datagram that formatting needs: its first bytes, its length and its ICRC.
@@ -31,7 +30,7 @@ impl PacketHead {
 
 impl fmt::Display for PacketHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Zeros stand for the payload, of which only the length is printed.
+        // Zeros replace the bytes that the record does not keep. Only the length of the payload is printed.
         let len = (self.len as usize).saturating_sub(mitra_wire::ICRC_LEN);
         let mut whole = vec![0; len];
         let n = len.min(HEAD_BYTES);
@@ -46,9 +45,9 @@ impl fmt::Display for PacketHead {
 /// A record of the trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum TraceEvent {
-    /// A NIC did something with a packet.
+    /// An action of a NIC on a packet.
     Packet { action: &'static str, nic: u32, head: PacketHead },
-    /// Something happened at a NIC, with two numbers as details.
+    /// An event at a NIC, with two numbers that depend on the action.
     Nic { action: &'static str, nic: u32, a: u64, b: u64 },
     /// Anything else.
     Note(String),
@@ -66,8 +65,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Creates a trace that keeps its last `max_records` records, and also prints each one immediately if
-    /// `print_live`.
+    /// Creates a trace that keeps its last `max_records` records. With `print_live`, it also prints each
+    /// record immediately.
     pub(crate) fn new(max_records: usize, print_live: bool) -> Trace {
         Trace {
             records: VecDeque::new(),
@@ -136,7 +135,7 @@ impl Trace {
     }
 
     fn hash_word(&mut self, n: u64) {
-        // A multiply-and-fold hash: every bit and the order of the words count.
+        // A multiply-and-fold hash. The result depends on every bit and on the order of the words.
         let x = u128::from(self.hash ^ n) * 0x9fb2_1c65_1e98_df25;
         self.hash = (x as u64) ^ ((x >> 64) as u64) ^ 0x2545_f491_4f6c_dd1d;
     }
@@ -163,7 +162,7 @@ impl Trace {
         }
     }
 
-    /// Returns the last `n` kept records, formatted, with times in microseconds.
+    /// Formats the last `n` of the kept records, with times in microseconds.
     pub fn tail(&self, n: usize) -> impl Iterator<Item = String> {
         let skip = self.records.len().saturating_sub(n);
         self.records.iter().skip(skip).map(|(at, event)| self.format_record(*at, event))

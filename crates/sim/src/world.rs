@@ -26,8 +26,8 @@ type Script = Box<dyn FnOnce(&mut World)>;
 
 /// A simulated world: hosts, NICs and cables in virtual time. The seed determines everything that happens.
 ///
-/// If a test panics while it owns a world, the world prints the command that repeats the run, its
-/// configuration and the end of its trace.
+/// If a test panics while it owns a world, the world prints its state, its configuration, the kept records of
+/// its trace, and the command that repeats the run.
 pub struct World {
     pub(crate) shared: Shared,
     apps: Vec<Option<Box<dyn App>>>,
@@ -37,7 +37,7 @@ pub struct World {
     pub(crate) expects_panic: Cell<bool>,
 }
 
-/// The error of a run that ended before its condition held.
+/// The error of a run whose condition did not become true.
 #[derive(Clone, Debug)]
 pub struct Stalled {
     /// The reason, and a description of the world's state.
@@ -52,19 +52,20 @@ impl fmt::Display for Stalled {
 
 impl core::error::Error for Stalled {}
 
-/// The number of records that a trace keeps unless `MITRA_SIM_TRACE` says otherwise.
+/// The number of records that a trace keeps by default.
 const DEFAULT_TRACE_LEN: usize = 200;
 
 impl World {
-    /// Creates a world whose faults the seed chooses.
+    /// Creates a world with the configuration that [`Config::swarm`] draws from the seed.
     pub fn new(seed: u64) -> World {
         World::with_config(seed, Config::swarm(seed))
     }
 
-    /// Creates a world with this configuration. The seed chooses within it.
+    /// Creates a world with this configuration. All random choices are drawn from the seed.
     ///
-    /// `MITRA_SIM_TRACE=n` keeps the last `n` records of the trace. `MITRA_SIM_TRACE=live` prints each record
-    /// immediately. `MITRA_SIM_PCAP=file` captures all packets.
+    /// The environment variable `MITRA_SIM_TRACE=n` makes the trace keep its last `n` records.
+    /// `MITRA_SIM_TRACE=live` makes it print each record immediately. `MITRA_SIM_PCAP=file` captures all
+    /// packets, in every world.
     pub fn with_config(seed: u64, config: Config) -> World {
         let setting = std::env::var("MITRA_SIM_TRACE").unwrap_or_default();
         let trace = Trace::new(setting.parse().unwrap_or(DEFAULT_TRACE_LEN), setting == "live");
@@ -88,7 +89,7 @@ impl World {
         }
     }
 
-    /// Suppresses the report of this world on a panic, for tests that expect one.
+    /// Suppresses the report that this world prints on a panic, for tests that expect a panic.
     pub fn expect_panic(&self) {
         self.expects_panic.set(true);
     }
@@ -103,7 +104,8 @@ impl World {
         lock(&self.shared).config.clone()
     }
 
-    /// Returns a random number generator for the test itself, independent of the world's.
+    /// Returns a random number generator for the test. It is independent of the generators that the world
+    /// uses.
     pub fn test_rng(&self, name: &str) -> Prng {
         Prng::stream(self.seed(), &format!("test {name}"))
     }
@@ -116,22 +118,23 @@ impl World {
     /// Adds a host.
     pub fn add_host(&mut self, name: &str) -> HostId {
         let mut world = lock(&self.shared);
-        let app = world.hosts.len();
-        world.hosts.push(HostState::new(name, app));
-        HostId(app)
+        let number = world.hosts.len();
+        world.hosts.push(HostState::new(name, number));
+        HostId(number)
     }
 
-    /// Adds a NIC of a host on a rail, with the configuration's capabilities. A NIC reaches the other NICs of
-    /// its rail. It replaces an earlier NIC of that host and rail, and takes over its address.
+    /// Adds a NIC of a host on a rail, with the configuration's capabilities. It is connected to all NICs of
+    /// the rail. If the host already has a NIC on the rail, the new NIC replaces the old one and has the same
+    /// address.
     pub fn add_nic(&mut self, host: HostId, rail: u8) -> Arc<SimNic> {
         let capabilities = lock(&self.shared).config.capabilities;
         self.add_nic_with(host, rail, capabilities)
     }
 
-    /// Like [`World::add_nic`], with other capabilities.
+    /// Adds a NIC like [`World::add_nic`], with these capabilities.
     pub fn add_nic_with(&mut self, host: HostId, rail: u8, capabilities: Capabilities) -> Arc<SimNic> {
-        let app = lock(&self.shared).add_nic(host.0, rail, capabilities);
-        Arc::new(SimNic::new(Arc::clone(&self.shared), app))
+        let number = lock(&self.shared).add_nic(host.0, rail, capabilities);
+        Arc::new(SimNic::new(Arc::clone(&self.shared), number))
     }
 
     /// Starts an application on a host.
@@ -147,11 +150,11 @@ impl World {
             idle_interval: Duration::ZERO,
             exited: false,
         });
-        let at = world.now + world.host_rng_step();
+        let at = world.now + world.sample_step_interval();
         world.schedule_turn(number, at);
     }
 
-    /// Schedules a function at a time, or now if that time has passed.
+    /// Schedules a function at a time. If that time has passed, the function runs at the current time.
     pub fn at(&mut self, at: Time, script: impl FnOnce(&mut World) + 'static) {
         self.next_script += 1;
         self.scripts.insert(self.next_script, Box::new(script));
@@ -175,7 +178,7 @@ impl World {
             Event::AppTurn(app, turn) => {
                 if world.apps[app].turn == turn && !world.apps[app].exited {
                     drop(world);
-                    self.turn(app);
+                    self.run_turn(app);
                 }
             }
             Event::Script(id) => {
@@ -189,8 +192,8 @@ impl World {
         true
     }
 
-    fn turn(&mut self, number: usize) {
-        let (host, before) = {
+    fn run_turn(&mut self, number: usize) {
+        let (host, activity_before) = {
             let world = lock(&self.shared);
             let host = world.apps[number].host;
             if world.hosts[host].paused {
@@ -205,13 +208,13 @@ impl World {
         app.step(&mut ctx);
         let next_turn = ctx.next_turn;
         self.apps[number] = Some(app);
-        lock(&self.shared).after_turn(number, next_turn, before);
+        lock(&self.shared).after_turn(number, next_turn, activity_before);
     }
 
-    /// Runs until the condition holds, for at most `timeout` of virtual time.
+    /// Runs until `done` returns true. `done` is called before each event.
     ///
     /// # Errors
-    /// [`Stalled`] after `timeout`, or if no event is left.
+    /// Returns [`Stalled`] if `done` is not true within `timeout` of virtual time, or if no event is left.
     pub fn run_until(
         &mut self,
         mut done: impl FnMut(&World) -> bool,
@@ -234,17 +237,19 @@ impl World {
         }
     }
 
-    /// Returns whether no packet is in flight and no placement is pending.
+    /// Returns whether no packet is in flight and no placement, completion or ACK is pending in a DMA
+    /// pipeline.
     pub fn is_quiet(&self) -> bool {
         let world = lock(&self.shared);
         world.in_flight == 0 && world.nics.iter().all(|n| n.pipeline.len() == 0)
     }
 
-    /// Runs until no packet is in flight and no placement is pending. Call [`World::stop_noise`] before, so
-    /// that no new stragglers appear.
+    /// Runs until [`World::is_quiet`]. Call [`World::stop_noise`] before if the configuration has stragglers,
+    /// so that no more packets are delayed.
     ///
     /// # Errors
-    /// [`Stalled`] if packets never stop, or a NIC holds back placements.
+    /// Returns [`Stalled`] if the world is not quiet within 10 ms plus four times the longest straggler
+    /// delay.
     pub fn run_until_quiet(&mut self) -> Result<(), Stalled> {
         let timeout = lock(&self.shared).config.link.straggler_delay.max * 4 + Duration::from_millis(10);
         self.run_until(World::is_quiet, timeout)
@@ -259,11 +264,11 @@ impl World {
         lock(&self.shared).now = deadline;
     }
 
-    fn stalled(&self, why: &str) -> Stalled {
+    fn stalled(&self, reason: &str) -> Stalled {
         let world = lock(&self.shared);
         Stalled {
             state: format!(
-                "seed {}: {why}; {}\n{}",
+                "seed {}: {reason}; {}\n{}",
                 world.seed,
                 world.describe_state(),
                 seeds::reproduce_command(world.seed)
@@ -293,7 +298,7 @@ impl World {
         lock(&self.shared).trace.hash()
     }
 
-    /// Returns the last `n` lines of the trace, as far as they are kept.
+    /// Returns the last `n` of the kept records of the trace, formatted.
     pub fn trace_tail(&self, n: usize) -> Vec<String> {
         lock(&self.shared).trace.tail(n).collect()
     }
@@ -305,18 +310,18 @@ impl World {
 }
 
 impl WorldState {
-    fn host_rng_step(&mut self) -> Duration {
+    fn sample_step_interval(&mut self) -> Duration {
         self.config.host.step_interval.sample(&mut self.host_rng)
     }
 
-    fn after_turn(&mut self, app: usize, next_turn: NextTurn, before: u64) {
+    fn after_turn(&mut self, app: usize, next_turn: NextTurn, activity_before: u64) {
         let host = self.apps[app].host;
-        let active = self.hosts[host].activity != before;
+        let active = self.hosts[host].activity != activity_before;
         if self.host_rng.chance(self.config.host.pause_ppm) {
             let until = self.now + self.config.host.pause_length.sample(&mut self.host_rng);
             self.pause(host, Some(until));
         }
-        let step = self.host_rng_step();
+        let step = self.sample_step_interval();
         let state = &mut self.apps[app];
         state.idle_interval = match active {
             true => step,

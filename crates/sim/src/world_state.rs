@@ -1,4 +1,5 @@
-//! The state of a world behind its one lock: clock, event queue, hosts, NICs, and packets in flight.
+//! The state of a world: the clock, the event queue, the hosts, the NICs and the packets in flight. One lock
+//! protects all of it.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::BTreeMap;
@@ -17,29 +18,29 @@ use crate::packet_capture::Pcap;
 use crate::packet_delivery::InFlightPacket;
 use crate::{Config, Prng, Trace};
 
-/// A scheduled event. The numbers are indices of NICs, hosts and applications.
+/// A scheduled event. A `usize` is the index of the NIC, host or application that the event belongs to.
 pub(crate) enum Event {
     /// A packet reaches its NIC.
     PacketArrival(Box<InFlightPacket>),
-    /// A NIC transmits what is pending.
+    /// A NIC transmits its pending packets.
     Transmit(usize),
-    /// The timers of a NIC are due.
+    /// The timer of a NIC fires.
     Timer(usize),
-    /// A NIC polls idly, so that pending ACKs leave.
+    /// A NIC runs an idle poll, in which it sends its pending ACKs or defers them.
     IdlePoll(usize),
-    /// Placements of a NIC reach memory.
+    /// The first item of a NIC's DMA pipeline is due.
     Placement(usize),
     /// An asynchronous event of a NIC reaches its host.
     AsyncReport(usize, AsyncEvent),
-    /// A turn of an application, and its number.
+    /// An application runs the turn with this number.
     AppTurn(usize, u64),
-    /// The end of a host's pause, and its number.
+    /// The pause of a host with this number ends.
     HostResume(usize, u64),
-    /// A function that the test scheduled.
+    /// A function that the test scheduled runs.
     Script(u64),
 }
 
-/// The state behind the lock.
+/// The state of a world.
 pub(crate) struct WorldState {
     pub(crate) seed: u64,
     pub(crate) now: Time,
@@ -50,21 +51,21 @@ pub(crate) struct WorldState {
     pub(crate) hosts: Vec<HostState>,
     pub(crate) apps: Vec<AppState>,
     pub(crate) routes: BTreeMap<(u8, Gid), usize>,
-    /// The arrival time of the last packet from one NIC to another.
+    /// The arrival time of the last packet that was sent in order, by sender and receiver.
     pub(crate) last_arrival: BTreeMap<(usize, usize), Time>,
     pub(crate) link_rng: Prng,
     pub(crate) nic_rng: Prng,
     pub(crate) host_rng: Prng,
     pub(crate) pcap: Option<Pcap>,
     pub(crate) events: u64,
-    /// The number of packets in flight.
+    /// The number of packets that have left a NIC and have not arrived.
     pub(crate) in_flight: usize,
 }
 
-/// The world's state, behind its lock.
+/// A world's state with its lock.
 pub(crate) type Shared = Arc<Mutex<WorldState>>;
 
-/// Takes the lock, also after a panic: the failure report then prints the state.
+/// Takes the lock. Ignores poisoning, because the failure report prints the state after a panic.
 pub(crate) fn lock(shared: &Shared) -> MutexGuard<'_, WorldState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -91,7 +92,8 @@ impl WorldState {
         }
     }
 
-    /// Adds a NIC of a host on a rail. It replaces the one at the same place.
+    /// Adds a NIC of a host on a rail, and returns its index. If the host already has a NIC on the rail, the
+    /// new NIC replaces it.
     pub(crate) fn add_nic(&mut self, host: usize, rail: u8, capabilities: Capabilities) -> usize {
         let number = self.nics.len();
         if let Some(old) = self.nics.iter_mut().find(|n| n.host == host && n.rail == rail && !n.replaced) {
@@ -147,7 +149,8 @@ impl WorldState {
         number
     }
 
-    /// Handles an event. [`crate::World`] handles turns of applications and scheduled functions itself.
+    /// Handles an event other than an application's turn or a scheduled function, which [`crate::World`]
+    /// handles.
     pub(crate) fn handle(&mut self, event: Event) {
         match event {
             Event::PacketArrival(flight) => {
@@ -197,7 +200,8 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Collects the outputs of a NIC after any call to it, and schedules its next timer and placement.
+    /// Collects a NIC's events, completions and released packets, and schedules its timer and its next
+    /// placement. Must be called after every call to the NIC's transport.
     pub(crate) fn reschedule(&mut self, n: usize) {
         if !self.nics[n].is_running() {
             return;
@@ -206,7 +210,7 @@ impl WorldState {
         self.release_placed(n);
         let nic = &mut self.nics[n];
         let due = nic.nic.poll_timeout().map(|t| nic.global(t));
-        // A timer that is set for an earlier time checks again when it fires.
+        // A timer that is set for an earlier time stays: when it fires, this function runs again.
         if let Some(due) = due
             && nic.timer.is_none_or(|(set, _)| due < set)
         {
@@ -223,7 +227,8 @@ impl WorldState {
         }
     }
 
-    /// Takes the NIC's events. Queues its new completions behind the data that they are about.
+    /// Takes the NIC's events. Appends its new completions to the DMA pipeline, so that they become visible
+    /// after the data placed before them.
     fn collect_events(&mut self, n: usize) {
         let nic = &mut self.nics[n];
         let mut any = false;
@@ -241,7 +246,7 @@ impl WorldState {
             for _ in cq_view.written..written {
                 nic.pipeline.push_release(self.now, Release::Completion(cq));
             }
-            // Resetting a queue pair removes its completions.
+            // `written` may have decreased, because resetting a queue pair removes its completions.
             cq_view.written = written;
             cq_view.visible = cq_view.visible.min(written);
         }
@@ -250,7 +255,8 @@ impl WorldState {
         }
     }
 
-    /// Handles the releases that became due because data before them is now in memory.
+    /// Completes the due items of the DMA pipeline, and handles its releases: a completion becomes visible,
+    /// and a packet leaves the NIC.
     pub(crate) fn release_placed(&mut self, n: usize) {
         self.nics[n].pipeline.advance(self.now);
         for release in self.nics[n].pipeline.take_released() {
@@ -268,7 +274,8 @@ impl WorldState {
         }
     }
 
-    /// Completes all placements of a NIC, so that revoked memory is not touched after this returns.
+    /// Completes all placements of a NIC, so that the NIC does not write to revoked memory after this call.
+    /// Does not complete them if `revoke_waits` is off.
     pub(crate) fn revoke(&mut self, n: usize) {
         if self.config.memory.revoke_waits {
             self.nics[n].pipeline.flush();
@@ -277,7 +284,8 @@ impl WorldState {
         self.reschedule(n);
     }
 
-    /// Resets a NIC. A random part of the pending placements still takes place.
+    /// Resets a NIC. If it is alive, a random number of its pending placements complete first. The others are
+    /// lost.
     pub(crate) fn reset_nic(&mut self, n: usize) -> Result<()> {
         let nic = &mut self.nics[n];
         if !nic.capabilities.reset {
@@ -298,7 +306,7 @@ impl WorldState {
         Ok(())
     }
 
-    /// Schedules a transmission of the NIC, unless one is scheduled.
+    /// Schedules a transmission of the NIC, unless one is scheduled already.
     pub(crate) fn ring_doorbell(&mut self, n: usize) {
         if self.nics[n].transmit_at.is_none() {
             let at = self.now + self.config.nic.doorbell_delay.sample(&mut self.nic_rng);

@@ -125,8 +125,8 @@ fn atomics_of_two_nics_lose_an_increment() {
     let (mut a, mut b) = (Fixture::new(1, true), Fixture::new(2, true));
     b.regions = a.regions.clone();
     assert_eq!(a.dma_memory(0).atomic(R, 8, add), Ok(0));
-    assert_eq!(a.dma_memory(0).atomic(R, 8, add), Ok(1), "the same NIC serialises");
-    assert_eq!(b.dma_memory(0).atomic(R, 8, add), Ok(1), "another does not wait");
+    assert_eq!(a.dma_memory(0).atomic(R, 8, add), Ok(1), "atomics of one NIC are serialised");
+    assert_eq!(b.dma_memory(0).atomic(R, 8, add), Ok(1), "the other NIC does not wait for the store");
     a.pipeline.flush();
     b.pipeline.flush();
     assert_eq!(a.regions[0].as_ref().unwrap().load(8), 2);

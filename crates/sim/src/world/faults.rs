@@ -10,7 +10,9 @@ use crate::nic::{FailureInjection, StageProbe};
 use crate::world_state::{WorldState, lock};
 
 impl World {
-    /// Stops packet noise and host pauses. Failed components stay failed, and delayed packets still arrive.
+    /// Stops random packet faults and pauses: from now on no packet gets noise or is delayed as a straggler,
+    /// and no host pauses. Failed components stay failed, paused hosts stay paused, and packets that are
+    /// already delayed still arrive.
     pub fn stop_noise(&mut self) {
         let mut world = lock(&self.shared);
         world.config = world.config.without_noise();
@@ -21,8 +23,8 @@ impl World {
         }
     }
 
-    /// Like [`World::stop_noise`], and also restores all links and resumes all hosts. Dead and hung NICs stay
-    /// so. Pending operations can then finish.
+    /// Stops random faults like [`World::stop_noise`], restores all links and resumes all hosts, so that
+    /// pending operations can finish. Dead NICs stay dead, and hung NICs stay hung.
     pub fn heal(&mut self) {
         self.stop_noise();
         let mut world = lock(&self.shared);
@@ -40,8 +42,8 @@ impl World {
         lock(&self.shared).inject_failures(vec![injection]);
     }
 
-    /// Makes the clock of this NIC jump ahead by `duration` after `readings` more readings, as if the host
-    /// had been suspended at that point of its code.
+    /// Makes the clock of this NIC jump ahead by `duration` after it has been read `readings` more times. The
+    /// jump imitates a host that is suspended just before a reading.
     pub fn jump_clock_at_reading(&mut self, nic: NicId, readings: u32, duration: Duration) {
         lock(&self.shared).nics[nic.0].clock_jump = Some((readings, duration));
     }
@@ -51,14 +53,15 @@ impl World {
         lock(&self.shared).set_link(nic.0, up);
     }
 
-    /// Gives access to a NIC's faults, to arm triggers or to set noise in one direction. A failure that is
-    /// set this way takes effect when the next packet passes. [`World::fail`] acts immediately.
+    /// Passes a NIC's faults to `f`, which may arm triggers or set the noise of one direction. A failure that
+    /// `f` sets takes effect at the NIC's next packet. [`World::fail`] takes effect immediately.
     pub fn faults<T>(&mut self, nic: NicId, f: impl FnOnce(&mut Faults) -> T) -> T {
         f(&mut lock(&self.shared).nics[nic.0].faults)
     }
 
-    /// Fails `targets` when the `nth` packet reaches this stage at the NIC `at`. With `hold`, a packet that
-    /// would pass at that moment, or be lost on the wire, arrives that much later instead.
+    /// Fails `targets` when the `nth` packet reaches this stage at the NIC `at`. With `hold`, that packet is
+    /// delayed by this time instead of being lost on the wire or passed on. `hold` has no effect if the
+    /// packet is lost at the NIC `at`, or if the stage is [`Stage::NotPlaced`].
     pub fn fail_at_stage(
         &mut self,
         at: NicId,
@@ -74,7 +77,7 @@ impl World {
         if stage == Stage::NotPlaced {
             injections.push(FailureInjection { nic: at.0, failure: None, release_placements: true });
         }
-        // A failure of the observing NIC or of a link drops the packet. A hung NIC lets it pass.
+        // The packet is dropped if the NIC `at` dies or a link fails. A hung NIC lets the packet pass.
         let drops_packet = targets.iter().any(|&(n, f)| n == at && f != Failure::NicHung)
             || targets.iter().any(|&(_, f)| f == Failure::LinkDown);
         let failure = if drops_packet { Failure::NicDead } else { Failure::NicHung };
@@ -87,17 +90,17 @@ impl World {
         lock(&self.shared).nics[at.0].stage_probes.push(probe);
     }
 
-    /// Returns whether all stages that [`World::fail_at_stage`] waits for at this NIC were reached.
+    /// Returns whether the stages of all calls of [`World::fail_at_stage`] for this NIC were reached.
     pub fn stage_reached(&self, nic: NicId) -> bool {
         lock(&self.shared).nics[nic.0].stage_probes.is_empty()
     }
 
-    /// Pauses the applications of a host until a time, or until [`World::resume`]. The host's NICs continue.
+    /// Pauses the applications of a host until `until` or [`World::resume`]. The host's NICs continue.
     pub fn pause(&mut self, host: HostId, until: Option<Time>) {
         lock(&self.shared).pause(host.0, until);
     }
 
-    /// Resumes a host.
+    /// Resumes the applications of a host.
     pub fn resume(&mut self, host: HostId) {
         lock(&self.shared).resume(host.0);
     }
