@@ -1,15 +1,14 @@
-//! A workload over an endpoint, and a verdict on what happened to its operations.
+//! A workload over an endpoint, and a verdict on the outcomes of its operations.
 //!
-//! A [`WorkloadPeer`] is one end of a connection. It posts the operations of its [`Plan`] and serves those of
-//! its peer as a program with a CPU would: it consumes and resets flags, takes messages, and overwrites
-//! blocks that it has read. Each end keeps a log of what it requested and which completions it got
-//! ([`RequesterLog`]), and a log of what it saw in its memory ([`ResponderLog`]). [`verify`] compares one
-//! end's `RequesterLog` with the other's `ResponderLog`. The queue pair, virtual or real, takes no part in
-//! the verdict.
+//! A [`WorkloadPeer`] is one end of a connection. It posts the operations of its own [`Plan`]. It also serves
+//! the operations of its peer: it consumes and resets flags, takes messages, and overwrites blocks that it
+//! has read. Each end keeps a log of its requests and their completions ([`RequesterLog`]), and a log of the
+//! effects that it observed in its memory ([`ResponderLog`]). [`verify`] compares one end's `RequesterLog`
+//! with the other end's `ResponderLog`. It uses no state of the queue pairs.
 //!
-//! Every effect shows if it happens twice: a flag that is written again after it was consumed is consumed
-//! again, a counter counts, the log of received messages has another entry, and an overwritten block changes
-//! again.
+//! An effect that happens twice is detected for every kind of operation. A flag that is written again is
+//! consumed again. A counter is too high. A message that is received again has two entries in the log. A
+//! block that was consumed and overwritten changes again.
 //!
 //! ```text
 //! Plan ── ops ──▶ WorkloadPeer A ── Endpoint ═══ NICs ═══ Endpoint ── WorkloadPeer B ◀── the same plan
@@ -41,31 +40,31 @@ pub trait Endpoint {
     /// Posts an operation.
     ///
     /// # Errors
-    /// [`mitra_verbs::Error::QueueFull`] if the caller should try again later. After any other error the
-    /// operation is not posted, and the workload posts no more.
+    /// Returns [`mitra_verbs::Error::QueueFull`] if the caller should try again later. After any other error,
+    /// the workload posts no more operations. The operation is not posted if an error is returned.
     fn post(&mut self, wr: SendWr) -> Result<(), PostError>;
 
     /// Posts a receive.
     ///
     /// # Errors
-    /// See [`Endpoint::post`].
+    /// Returns the same errors as [`Endpoint::post`].
     fn post_recv(&mut self, wr: RecvWr) -> Result<(), PostError>;
 
-    /// Appends the completions since the last call.
+    /// Appends the completions since the last call to `out`.
     fn poll(&mut self, out: &mut Vec<EndpointCompletion>);
 
-    /// Returns whether all operations have ended, for endpoints that track unsignalled operations. Call it
-    /// directly after [`Endpoint::poll`]: unsignalled operations without a completion have then succeeded.
+    /// Returns whether all operations have ended. An endpoint that cannot know this for unsignalled
+    /// operations returns false. If the result is true directly after [`Endpoint::poll`], all unsignalled
+    /// operations without a completion have succeeded.
     fn is_idle(&self) -> bool {
         false
     }
 }
 
-/// The completion of an operation or of a receive. Receives of the workload have [`RECV_WR_FLAG`] in their
-/// `wr_id`.
+/// The completion of an operation or of a receive. The `wr_id` of a receive contains [`RECV_WR_FLAG`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EndpointCompletion {
-    /// The id of the work request.
+    /// The `wr_id` of the work request.
     pub wr_id: u64,
     /// The outcome.
     pub outcome: ReportedOutcome,
@@ -75,17 +74,18 @@ pub struct EndpointCompletion {
     pub imm: Option<u32>,
 }
 
-/// The outcome of an operation as the endpoint reports it. The verdict checks that it is true.
+/// The outcome of an operation as the endpoint reports it. [`verify`] checks whether it is true.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ReportedOutcome {
-    /// Executed once, and its data or value is in place.
+    /// Executed once. Data or a value that the operation returns is in local memory.
     Success,
     /// Executed once, but the returned value is lost.
     Executed,
     /// Not executed.
     NotExecuted,
-    /// Executed not at all, in part, or once, but never twice.
+    /// Not executed, partly executed, or executed once. An operation with two effects contradicts this
+    /// outcome.
     Unknown,
 }
 

@@ -7,7 +7,7 @@ use super::responder::Responder;
 use super::{Endpoint, Plan, RECV_WR_FLAG, RequesterLog, ResponderLog};
 use crate::Prng;
 
-/// One end of a connection: posts its own plan and serves the plan of its peer.
+/// One end of a connection. It posts the operations of its own plan and serves those of its peer's plan.
 pub struct WorkloadPeer {
     requester: Requester,
     responder: Responder,
@@ -17,15 +17,15 @@ pub struct WorkloadPeer {
 }
 
 impl WorkloadPeer {
-    /// The access rights with which the memory must be registered.
+    /// The access flags with which the peer's memory must be registered.
     pub const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
-    /// Creates an end that posts `own_plan` and serves `peer_plan`, with memory of its own.
+    /// Creates an end that posts `own_plan` and serves `peer_plan`. Allocates its memory.
     pub fn new(own_plan: &Plan, peer_plan: &Plan) -> WorkloadPeer {
-        let served = Responder::memory_len(peer_plan);
-        let memory = Arc::new(Buffer::new(served + Requester::memory_len(own_plan)));
+        let responder_len = Responder::memory_len(peer_plan);
+        let memory = Arc::new(Buffer::new(responder_len + Requester::memory_len(own_plan)));
         WorkloadPeer {
-            requester: Requester::new(own_plan, Arc::clone(&memory), served),
+            requester: Requester::new(own_plan, Arc::clone(&memory), responder_len),
             responder: Responder::new(peer_plan, Arc::clone(&memory)),
             memory,
             rng: Prng::stream(own_plan.seed, "party"),
@@ -33,18 +33,20 @@ impl WorkloadPeer {
         }
     }
 
-    /// Returns the memory to register as a whole, with [`WorkloadPeer::ACCESS`].
+    /// Returns the memory of this end. The test must register all of it in one region, with
+    /// [`WorkloadPeer::ACCESS`].
     pub fn memory(&self) -> &Arc<Buffer> {
         &self.memory
     }
 
-    /// Sets the registration of the own memory, and the start of the peer's memory.
+    /// Sets the region of this end's memory, and the address of the start of the peer's memory.
     pub fn connect(&mut self, local: Mr, remote: RemoteAddr) {
         self.requester.connect(local, remote);
         self.responder.connect(local);
     }
 
-    /// Runs one turn: takes completions, serves the peer, and posts. Returns whether anything happened.
+    /// Runs one turn: posts receives, polls completions, serves the peer, and posts operations. Returns
+    /// whether it did any of these.
     pub fn step(&mut self, endpoint: &mut impl Endpoint) -> bool {
         let mut active = self.responder.post_receives(endpoint) > 0;
         let mut completions = core::mem::take(&mut self.completions);
@@ -61,7 +63,8 @@ impl WorkloadPeer {
         if endpoint.is_idle() {
             self.requester.finish_unsignalled();
         }
-        // Consuming is sometimes slower than placing, so that a second placement may come before or after it.
+        // Some turns consume nothing, so that a second placement of the same data may come before or after
+        // the consumption of the first one.
         if self.rng.below(4) != 0 {
             active |= self.responder.scan() > 0;
         }
@@ -70,22 +73,23 @@ impl WorkloadPeer {
         active
     }
 
-    /// Returns whether all operations of the plan have ended.
+    /// Returns whether this end has no operation in flight and will post no more.
     pub fn is_done(&self) -> bool {
         self.requester.is_done()
     }
 
-    /// Returns the number of operations posted so far.
+    /// Returns the number of operations that this end has posted.
     pub fn posted(&self) -> usize {
         self.requester.posted()
     }
 
-    /// Returns the number of operations that have ended.
+    /// Returns the number of this end's operations that have ended.
     pub fn ended(&self) -> usize {
         self.requester.ended()
     }
 
-    /// Checks the memory a last time. Call it once, when both ends are done and nothing is in flight.
+    /// Performs the last check of the memory and completes both logs. Call it once, when both ends are done
+    /// and nothing is in flight.
     pub fn sweep(&mut self) {
         self.responder.sweep();
         self.requester.sweep();
@@ -96,7 +100,7 @@ impl WorkloadPeer {
         &self.requester.requester_log
     }
 
-    /// Returns the log of this end's observations.
+    /// Returns the log of the effects that this end observed.
     pub fn responder_log(&self) -> &ResponderLog {
         &self.responder.responder_log
     }

@@ -1,4 +1,5 @@
-//! The operations of a workload, drawn from a seed. Both ends and the verdict know them.
+//! The operations of a workload, drawn from a seed. The requester, the responder and the verdict derive the
+//! same operations from the same plan.
 
 use mitra_verbs::SendFlags;
 
@@ -8,19 +9,19 @@ use crate::Prng;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum OpKind {
-    /// A WRITE of one word, a flag that the responder consumes.
+    /// A WRITE of one 8-byte word, a flag that the responder consumes.
     Write,
-    /// A WRITE of several packets. The responder waits for its last word.
+    /// A WRITE of up to [`Plan::max_len`] bytes. The responder polls its last word.
     Block,
     /// A WRITE with immediate data.
     WriteImm,
-    /// SEND.
+    /// A SEND, with or without immediate data.
     Send,
-    /// READ.
+    /// A READ.
     Read,
-    /// Fetch-and-add.
+    /// A fetch-and-add of 1 to a counter.
     FetchAdd,
-    /// Compare-and-swap.
+    /// A compare-and-swap of a word from 0 to the operation's id.
     CompareSwap,
 }
 
@@ -36,7 +37,7 @@ impl OpKind {
         OpKind::CompareSwap,
     ];
 
-    /// Returns the name of the kind in tables.
+    /// Returns the name that tables show.
     pub const fn name(self) -> &'static str {
         match self {
             OpKind::Write => "WRITE",
@@ -49,40 +50,41 @@ impl OpKind {
         }
     }
 
-    /// Returns whether the operation consumes a receive.
+    /// Returns whether operations of this kind consume a receive.
     pub const fn is_received(self) -> bool {
         matches!(self, OpKind::Send | OpKind::WriteImm)
     }
 }
 
-/// A workload: how many operations of which kinds and sizes, and how many at a time.
+/// The parameters of a workload, which determine its operations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// The seed of the operations.
     pub seed: u64,
-    /// A part of every operation's id, different for each plan that uses the same memory.
+    /// A part of the id of each operation. Plans of one connection have different tags.
     pub tag: u16,
     /// The number of operations.
     pub ops: usize,
     /// The relative frequency of each kind, in the order of [`OpKind::ALL`].
     pub mix: [u32; 7],
-    /// The largest operation, in bytes, at least 64.
+    /// An upper bound on the size of an operation, in bytes. Values below 64 mean 64.
     pub max_len: usize,
-    /// The most operations in flight. At most half as many are unsignalled in a row.
+    /// The maximum number of operations in flight. At most half of this number are unsignalled in a row.
     pub depth: usize,
     /// How many operations per million are unsignalled.
     pub unsignalled_ppm: u32,
-    /// How many operations per million wait for earlier READs and atomics (FENCE).
+    /// How many operations per million have the FENCE flag, with which they wait for earlier READs and
+    /// atomics.
     pub fence_ppm: u32,
-    /// The number of receives that stay posted.
+    /// The number of receive buffers that the responder keeps posted.
     pub receives: usize,
-    /// Whether the responder may rely on a block's last word being written last, as with
-    /// [`mitra_verbs::Capabilities::write_order`]. If not, blocks are checked only at the end.
+    /// Whether the last word of a block is written last, as with [`mitra_verbs::Capabilities::write_order`].
+    /// If not, the responder checks blocks only in the final check.
     pub ordered: bool,
 }
 
 impl Plan {
-    /// Creates a small workload of all kinds.
+    /// Creates a plan with operations of all kinds and default sizes.
     pub fn new(seed: u64, ops: usize) -> Plan {
         Plan {
             seed,
@@ -98,7 +100,7 @@ impl Plan {
         }
     }
 
-    /// Restricts the plan to these kinds.
+    /// Restricts the plan to these kinds, which then have equal frequency.
     pub fn only(mut self, kinds: &[OpKind]) -> Plan {
         for (weight, kind) in self.mix.iter_mut().zip(OpKind::ALL) {
             *weight = u32::from(kinds.contains(&kind));
@@ -114,13 +116,14 @@ impl Plan {
         let mut block_end = MemoryLayout::blocks_at(self.ops);
         let ops = (0..self.ops).map(|seq| {
             let mut draw = rng.below(u64::from(total.max(1))) as u32;
-            let at = self.mix.iter().position(|&w| {
+            let kind_index = self.mix.iter().position(|&w| {
                 let hit = draw < w;
                 draw = draw.saturating_sub(w);
                 hit
             });
-            let kind = OpKind::ALL[at.unwrap_or(0)];
-            // Draws the order of magnitude first, so that small operations are as frequent as large ones.
+            let kind = OpKind::ALL[kind_index.unwrap_or(0)];
+            // The power of two is drawn uniformly, so that small operations are as frequent as large
+            // operations.
             let limit = (self.max_len.max(64) as u64) >> rng.below(6);
             let len = rng.between(16, limit.max(16)) as usize;
             let (offset, len) = match kind {
@@ -170,16 +173,16 @@ impl Plan {
     }
 }
 
-/// An operation.
+/// An operation of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Op {
-    /// The unique id, never 0.
+    /// The id, which is unique in the connection and not 0. It is the `wr_id` of the operation.
     pub id: u64,
     /// The position in posting order, from 0.
     pub seq: usize,
     /// The kind.
     pub kind: OpKind,
-    /// The offset in the peer's memory.
+    /// The offset of the target in the responder's memory. 0 for a SEND.
     pub offset: usize,
     /// The size, in bytes.
     pub len: usize,
@@ -187,24 +190,29 @@ pub struct Op {
     pub flags: SendFlags,
     /// Whether the data is inline.
     pub inline: bool,
-    /// Whether the operation carries its sequence number as immediate data.
+    /// Whether the operation carries `seq` as immediate data.
     pub with_imm: bool,
 }
 
-/// The number of counters that fetch-and-adds increment.
+/// The number of counters. Each fetch-and-add increments one of them.
 pub(crate) const COUNTERS: usize = 4;
-/// The size of the area that READs read and no operation writes, in bytes.
+/// The size in bytes of the READ area, which READs read and no operation writes.
 pub(crate) const STABLE: usize = 16 * 1024;
-/// The id whose pattern fills that area.
+/// The id whose pattern fills the READ area.
 pub(crate) const STABLE_ID: u64 = 0x5ab1e;
 
-/// The memory of the end that serves a plan: a word for each operation, the counters, the READ area, a place
-/// for each block, then receive buffers. The memory that this end needs for its own operations follows.
+/// The layout of the memory of the end that serves a plan: a word for each operation, the counters, the READ
+/// area, an area for each block and each WRITE with immediate data, and the receive buffers. The local
+/// buffers for the end's own operations follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MemoryLayout {
+    /// The number of operations.
     pub(crate) ops: usize,
+    /// The offset of the receive buffers.
     pub(crate) receives_at: usize,
+    /// The size of a receive buffer, in bytes.
     pub(crate) receive_len: usize,
+    /// The size of the whole layout, in bytes.
     pub(crate) end: usize,
 }
 
@@ -217,24 +225,28 @@ impl MemoryLayout {
         MemoryLayout { ops: plan.ops, receives_at, receive_len, end }
     }
 
+    /// Returns the offset of the word of an operation.
     pub(crate) fn slot(seq: usize) -> usize {
         seq * 8
     }
 
+    /// Returns the offset of a counter.
     pub(crate) fn counter(ops: usize, number: usize) -> usize {
         (ops + number) * 8
     }
 
+    /// Returns the offset of the READ area.
     pub(crate) fn stable_at(ops: usize) -> usize {
         (ops + COUNTERS) * 8
     }
 
+    /// Returns the offset of the first block.
     pub(crate) fn blocks_at(ops: usize) -> usize {
         MemoryLayout::stable_at(ops) + STABLE
     }
 }
 
-/// Returns the word at a position of the pattern of `id`.
+/// Returns one 8-byte word of the pattern of `id`. `position` counts words.
 pub(crate) fn word(id: u64, position: usize) -> u64 {
     let x =
         id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (position as u64 + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -242,7 +254,7 @@ pub(crate) fn word(id: u64, position: usize) -> u64 {
     x ^ (x >> 32) | 1
 }
 
-/// Fills `out` with the pattern of `id`, from byte `from` on.
+/// Fills `out` with the bytes of the pattern of `id` that begin at byte `from`.
 pub(crate) fn pattern(id: u64, from: usize, out: &mut [u8]) {
     let mut at = from;
     let mut rest = out;
@@ -256,8 +268,9 @@ pub(crate) fn pattern(id: u64, from: usize, out: &mut [u8]) {
     }
 }
 
-/// Returns the data of an operation: its pattern with its id at the front (SEND) or at the end (blocks), or
-/// only its id.
+/// Returns the data of an operation. For a SEND, it is the pattern of the id, with the id in the first 8
+/// bytes. For a block or a WRITE with immediate data, it is the pattern with the id in the last 8 bytes. For
+/// other kinds, it is the id, followed by zeros.
 pub(crate) fn content(op: &Op) -> Vec<u8> {
     let mut out = vec![0; op.len];
     let id = op.id.to_ne_bytes();

@@ -1,4 +1,4 @@
-//! An RC queue pair as an endpoint, and a pair of connected ones.
+//! An RC queue pair as an endpoint, and the connection of two of them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use mitra_verbs::{
 
 use super::{Endpoint, EndpointCompletion, ReportedOutcome, WorkloadPeer};
 
-/// One end of a reliable connection, on any NIC.
+/// One end of a reliable connection. Its NIC is any [`Provider`].
 pub struct RcEndpoint {
     nic: Arc<dyn Provider>,
     /// The protection domain.
@@ -19,24 +19,24 @@ pub struct RcEndpoint {
     send_cq: CqId,
     recv_cq: CqId,
     wcs: Vec<Wc>,
-    /// The first completion with an error.
+    /// The first completion with an error status.
     pub failed: Option<Wc>,
 }
 
-/// The options of a connection.
+/// The options of a reliable connection. They are the same at both ends, except for the PSN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RcOptions {
     /// The path MTU.
     pub mtu: Mtu,
     /// The capacities of the queues.
     pub cap: QpCap,
-    /// The local ACK timeout code: 4.096 µs · 2^timeout.
+    /// The code of the local ACK timeout, which is 4.096 µs · 2^`timeout`.
     pub timeout: u8,
-    /// The number of retransmissions.
+    /// The maximum number of retransmissions after local ACK timeouts or sequence NAKs.
     pub retry_cnt: u8,
-    /// The number of retries after an RNR NAK. 7 means without limit.
+    /// The maximum number of retries after RNR NAKs. 7 means that there is no limit.
     pub rnr_retry: u8,
-    /// The most READs and atomics in flight.
+    /// The maximum number of outstanding READs and atomics in each direction.
     pub rd_atomic: u8,
     /// The initial PSN of each end.
     pub psns: [Psn; 2],
@@ -57,10 +57,10 @@ impl Default for RcOptions {
 }
 
 impl RcEndpoint {
-    /// Creates a queue pair in RESET, with completion queues of its own.
+    /// Creates a queue pair in RESET, with a protection domain and two completion queues of its own.
     ///
     /// # Errors
-    /// The error of the verb that the NIC refuses.
+    /// Returns the error of the verb that failed.
     pub fn new(nic: Arc<dyn Provider>, options: &RcOptions) -> Result<RcEndpoint> {
         let pd = nic.alloc_pd()?;
         let send_cq = nic.create_cq(options.cap.send_wrs + 8, None)?;
@@ -78,10 +78,11 @@ impl RcEndpoint {
         Ok(RcEndpoint { nic, pd, qpn, send_cq, recv_cq, wcs: Vec::new(), failed: None })
     }
 
-    /// Connects the queue pair to `peer` and brings it to RTS. `first` says which end this is.
+    /// Connects the queue pair to `peer` and brings it to RTS. The end with `first` uses `psns[0]` as its
+    /// initial PSN, the other end `psns[1]`.
     ///
     /// # Errors
-    /// The error of the verb that the NIC refuses.
+    /// Returns the error of the verb that failed.
     pub fn connect(&self, peer: &RcEndpoint, options: &RcOptions, first: bool) -> Result<()> {
         let [local_psn, remote_psn] = if first { options.psns } else { [options.psns[1], options.psns[0]] };
         let connection = RcConnection {
@@ -136,7 +137,8 @@ impl Endpoint for RcEndpoint {
     }
 }
 
-/// Returns what a status says about execution. After the first error of a queue pair the outcome is unknown.
+/// Returns what a completion status says about execution. After most errors, the request may or may not have
+/// been executed.
 fn outcome(status: WcStatus) -> ReportedOutcome {
     match status {
         WcStatus::Success => ReportedOutcome::Success,
@@ -147,10 +149,10 @@ fn outcome(status: WcStatus) -> ReportedOutcome {
     }
 }
 
-/// Creates a connection between two peers, and registers the memory of each with its NIC.
+/// Connects two peers by a reliable connection, and registers the memory of each peer with its NIC.
 ///
 /// # Errors
-/// The error of the verb that a NIC refuses.
+/// Returns the error of the verb that failed.
 pub fn connect_rc(
     nics: [Arc<dyn Provider>; 2],
     peers: [&mut WorkloadPeer; 2],
@@ -164,8 +166,8 @@ pub fn connect_rc(
         end.nic.reg_mr(end.pd, Arc::clone(peer.memory()), WorkloadPeer::ACCESS)
     };
     let [first, second] = peers;
-    let (at_a, at_b) = (register(&a, first)?, register(&b, second)?);
-    first.connect(at_a, at_b.remote(0));
-    second.connect(at_b, at_a.remote(0));
+    let (mr_a, mr_b) = (register(&a, first)?, register(&b, second)?);
+    first.connect(mr_a, mr_b.remote(0));
+    second.connect(mr_b, mr_a.remote(0));
     Ok([a, b])
 }

@@ -1,4 +1,5 @@
-//! The requester: posts operations, owns their local buffers, and checks what they return.
+//! The requester: posts operations, owns their local buffers, and checks the data and values that they
+//! return.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,45 +9,48 @@ use mitra_verbs::{Buffer, Data, Error, Mr, RemoteAddr, SendFlags, SendOp, SendWr
 use super::plan::{STABLE_ID, content, pattern};
 use super::{Endpoint, EndpointCompletion, MemoryLayout, Op, OpKind, Plan, ReportedOutcome};
 
-/// The log of one end's requests and of their completions.
+/// The log of one end's operations and of their completions.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RequesterLog {
     /// The records of the posted operations, in posting order.
     pub records: Vec<Record>,
-    /// The `wr_id`s of completions that came before one posted earlier, came twice, or belong to no
-    /// operation.
+    /// The `wr_id`s of completions that came before the completion of an earlier signalled operation, or that
+    /// belong to no operation in flight.
     pub out_of_order: Vec<u64>,
-    /// The ids of operations whose local memory changed after they had ended.
+    /// The ids of operations whose local buffer changed after they had ended.
     pub late_changes: Vec<u64>,
-    /// The error after which the requester stopped posting.
+    /// The error after which the requester stopped posting. A full queue is no such error.
     pub refused: Option<String>,
 }
 
-/// An operation as its requester knows it.
+/// The result of an operation at the requester.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Record {
     /// The reported outcome, or `None` while the operation is pending.
     pub outcome: Option<ReportedOutcome>,
-    /// The value that an atomic returned.
+    /// The value that a successful atomic returned.
     pub value: Option<u64>,
-    /// Whether a READ returned wrong bytes.
+    /// Whether a successful READ returned wrong bytes.
     pub wrong_content: bool,
 }
 
-/// The byte that fills free local memory.
+/// The byte that fills free local buffers.
 const POISON: u8 = 0xdb;
 
 pub(super) struct Requester {
     ops: Vec<Op>,
+    /// The index of the next operation to post.
     next: usize,
     memory: Arc<Buffer>,
     local: Option<Mr>,
     remote: Option<RemoteAddr>,
+    /// The offset of the local buffers in `memory`.
     staging_offset: usize,
+    /// The size of a slot, which is one local buffer, in bytes.
     slot_len: usize,
-    /// The free slots for local data, each with the operation that used it last.
+    /// The free slots, each with the operation that used it last.
     free_slots: VecDeque<(usize, Option<usize>)>,
     /// The operations in flight, oldest first, each with its slot.
     in_flight: VecDeque<(usize, usize)>,
@@ -55,7 +59,7 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    /// Returns the local memory that a plan needs, in bytes.
+    /// Returns the size of the local buffers that a plan needs, in bytes.
     pub(super) fn memory_len(plan: &Plan) -> usize {
         2 * plan.depth * plan.buffer_len()
     }
@@ -82,7 +86,7 @@ impl Requester {
         (self.local, self.remote) = (Some(local), Some(remote));
     }
 
-    /// Returns whether nothing is in flight and nothing more will be posted.
+    /// Returns whether no operation is in flight and none will be posted.
     pub(super) fn is_done(&self) -> bool {
         self.in_flight.is_empty() && (self.next == self.ops.len() || self.requester_log.refused.is_some())
     }
@@ -95,7 +99,7 @@ impl Requester {
         self.next - self.in_flight.len()
     }
 
-    /// Posts up to `limit` operations, and returns how many.
+    /// Posts at most `limit` operations, and returns the number of posted operations.
     pub(super) fn post(&mut self, endpoint: &mut impl Endpoint, limit: usize) -> usize {
         let (Some(local), Some(remote)) = (self.local, self.remote) else { return 0 };
         let mut n = 0;
@@ -150,37 +154,36 @@ impl Requester {
         n
     }
 
-    /// Handles a completion, which also ends the unsignalled operations before it.
-    pub(super) fn handle_completion(&mut self, handle_completion: EndpointCompletion) {
-        let Some(offset) =
-            self.in_flight.iter().position(|&(op, _)| self.ops[op].id == handle_completion.wr_id)
+    /// Handles a completion of an operation. It also ends the unsignalled operations that were posted before.
+    pub(super) fn handle_completion(&mut self, completion: EndpointCompletion) {
+        let Some(offset) = self.in_flight.iter().position(|&(op, _)| self.ops[op].id == completion.wr_id)
         else {
-            self.requester_log.out_of_order.push(handle_completion.wr_id);
+            self.requester_log.out_of_order.push(completion.wr_id);
             return;
         };
         let signalled = |&(op, _): &(usize, usize)| self.ops[op].flags.contains(SendFlags::SIGNALED);
         if self.in_flight.iter().take(offset).any(signalled) {
-            self.requester_log.out_of_order.push(handle_completion.wr_id);
+            self.requester_log.out_of_order.push(completion.wr_id);
             if let Some((op, slot)) = self.in_flight.remove(offset) {
-                self.finish(op, slot, handle_completion.outcome);
+                self.finish(op, slot, completion.outcome);
             }
             return;
         }
-        // Failed operations complete even if unsignalled, so the unsignalled ones without a completion were
-        // executed.
+        // An unsignalled operation that fails has a completion. The unsignalled operations without a
+        // completion have therefore succeeded.
         for _ in 0..=offset {
             let Some((op, slot)) = self.in_flight.pop_front() else { return };
-            let is_completed_op = self.ops[op].id == handle_completion.wr_id;
+            let is_completed_op = self.ops[op].id == completion.wr_id;
             self.finish(
                 op,
                 slot,
-                if is_completed_op { handle_completion.outcome } else { ReportedOutcome::Success },
+                if is_completed_op { completion.outcome } else { ReportedOutcome::Success },
             );
         }
     }
 
-    /// Ends unsignalled operations after posting stopped, when the endpoint reports that nothing is
-    /// outstanding: no later completion will end them.
+    /// Ends the unsignalled operations that no later completion will end, because posting has stopped. The
+    /// caller checks that the endpoint has no outstanding operations.
     pub(super) fn finish_unsignalled(&mut self) {
         let unsignalled = |&(op, _): &(usize, usize)| !self.ops[op].flags.contains(SendFlags::SIGNALED);
         if self.requester_log.refused.is_some() && self.in_flight.iter().all(unsignalled) {
@@ -207,8 +210,8 @@ impl Requester {
                 _ => {}
             }
         }
-        // An operation that has ended must not touch its local memory any more, so its slot is reused at
-        // once.
+        // An operation that has ended must not access its local buffer. The poison shows whether it does, and
+        // other operations may use the slot.
         self.poison(slot, op.len);
         self.free_slots.push_back((slot, Some(number)));
     }
@@ -228,7 +231,7 @@ impl Requester {
         }
     }
 
-    /// Checks the local memory of all ended operations a last time.
+    /// Performs the final check of the local buffers of ended operations.
     pub(super) fn sweep(&mut self) {
         for (slot, previous) in self.free_slots.clone() {
             self.check_poison(slot, previous);

@@ -1,5 +1,4 @@
-//! The responder: serves the peer's operations as a program would, by consuming, checking, resetting and
-//! logging them.
+//! The responder: consumes, checks, resets and logs the effects of the peer's operations, as a program would.
 
 use std::sync::Arc;
 
@@ -8,27 +7,27 @@ use mitra_verbs::{Buffer, Error, Mr, RecvWr};
 use super::plan::{COUNTERS, STABLE, STABLE_ID, content, pattern};
 use super::{Endpoint, EndpointCompletion, MemoryLayout, Op, OpKind, Plan, RECV_WR_FLAG, ReportedOutcome};
 
-/// The log of one end's observations of its peer's operations.
+/// The log of the effects of its peer's operations that one end observed.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ResponderLog {
-    /// Flags and swapped words, in the order of consumption: the operation to which the address belongs, and
-    /// the value.
+    /// The consumed words of WRITEs and compare-and-swaps, in the order of consumption: the operation to
+    /// which the address of the word belongs, and the value of the word.
     pub words: Vec<(usize, u64)>,
-    /// Blocks, in the order in which their last word appeared: the operation, and whether the content was
-    /// intact.
+    /// The consumed blocks, in the order of consumption: the operation, and whether the content was correct.
     pub blocks: Vec<(usize, bool)>,
-    /// Received messages, in order.
+    /// The received messages, in the order of their completions.
     pub received: Vec<Received>,
-    /// The number of receives that ended without a message.
+    /// The number of receives that completed without a message.
     pub receives_failed: usize,
-    /// The final counters.
+    /// The values of the counters at the end.
     pub counters: [u64; COUNTERS],
-    /// Blocks that changed after they were consumed.
+    /// The operations whose block changed after it was consumed.
     pub overwritten: Vec<usize>,
-    /// Blocks that were never complete, but changed.
+    /// The operations whose block changed but was never complete.
     pub partial: Vec<usize>,
-    /// The number of bytes that changed although no operation writes them.
+    /// The number of bytes of the READ area that changed, plus the number of words that changed although no
+    /// operation writes them.
     pub strays: usize,
 }
 
@@ -38,13 +37,13 @@ pub struct ResponderLog {
 pub struct Received {
     /// The operation, or `None` if the message is not in the plan.
     pub seq: Option<usize>,
-    /// Whether content, length and immediate data were correct.
+    /// Whether the content, the length and the immediate data were correct.
     pub intact: bool,
 }
 
-/// The byte that fills a consumed block.
+/// The byte that fills consumed blocks and received messages.
 const CONSUMED_FILL: u8 = 0xee;
-/// The number of operations, from the oldest unconsumed one, that each turn scans.
+/// The number of operations that each turn scans, beginning with the first unconsumed operation.
 const SCAN_WINDOW: usize = 96;
 
 pub(super) struct Responder {
@@ -53,16 +52,19 @@ pub(super) struct Responder {
     layout: MemoryLayout,
     memory: Arc<Buffer>,
     local: Option<Mr>,
-    /// Whether each operation's word or block was consumed.
+    /// Whether the word or block of each operation was consumed.
     consumed: Vec<bool>,
     first_unconsumed: usize,
+    /// The receive buffers that are not posted. The last one is posted next.
     unposted: Vec<usize>,
+    /// Whether posting a receive failed for another reason than a full queue. No more receives are posted then.
     posting_failed: bool,
     pub(super) responder_log: ResponderLog,
 }
 
 impl Responder {
-    /// Returns the memory that serving a plan needs, in bytes from offset 0.
+    /// Returns the size of the memory that the responder needs to serve a plan, in bytes. It begins at offset
+    /// 0.
     pub(super) fn memory_len(plan: &Plan) -> usize {
         MemoryLayout::of(plan, &plan.ops()).end
     }
@@ -91,7 +93,7 @@ impl Responder {
         self.local = Some(local);
     }
 
-    /// Posts free receive buffers, and returns how many.
+    /// Posts the free receive buffers until the queue is full, and returns the number of posted buffers.
     pub(super) fn post_receives(&mut self, endpoint: &mut impl Endpoint) -> usize {
         let Some(local) = self.local else { return 0 };
         let mut n = 0;
@@ -115,21 +117,21 @@ impl Responder {
     }
 
     /// Handles the completion of a receive.
-    pub(super) fn handle_completion(&mut self, handle_completion: EndpointCompletion) {
-        let slot = (handle_completion.wr_id & !RECV_WR_FLAG) as usize;
-        // A message that certainly arrived may have an unknown length.
-        let has_length = handle_completion.outcome == ReportedOutcome::Success;
-        if !has_length && handle_completion.outcome != ReportedOutcome::Executed {
+    pub(super) fn handle_completion(&mut self, completion: EndpointCompletion) {
+        let slot = (completion.wr_id & !RECV_WR_FLAG) as usize;
+        // With the outcome `Executed`, the message has arrived but its length is unknown.
+        let has_length = completion.outcome == ReportedOutcome::Success;
+        if !has_length && completion.outcome != ReportedOutcome::Executed {
             self.responder_log.receives_failed += 1;
             return;
         }
         let at = self.layout.receives_at + slot * self.layout.receive_len;
-        let len = (handle_completion.byte_len as usize).min(self.layout.receive_len);
-        let by_imm = handle_completion.imm.map(|imm| imm as usize).filter(|&seq| seq < self.ops.len());
+        let len = (completion.byte_len as usize).min(self.layout.receive_len);
+        let by_imm = completion.imm.map(|imm| imm as usize).filter(|&seq| seq < self.ops.len());
         let received = match by_imm {
             Some(seq) if self.ops[seq].kind == OpKind::WriteImm => {
                 let intact = self.consume_block(seq)
-                    && (!has_length || handle_completion.byte_len as usize == self.ops[seq].len);
+                    && (!has_length || completion.byte_len as usize == self.ops[seq].len);
                 Received { seq: Some(seq), intact }
             }
             _ => {
@@ -144,12 +146,13 @@ impl Responder {
             }
         };
         self.responder_log.received.push(received);
-        // The buffer is free now, so later changes of it belong to another message.
+        // The fill replaces the message, so that a later receive whose data did not arrive is not taken for
+        // this message.
         self.memory.write_at(at, &vec![CONSUMED_FILL; len.max(8)]);
         self.unposted.insert(0, slot);
     }
 
-    /// Consumes operations that have arrived, and returns how many.
+    /// Consumes the words and blocks that have arrived, and returns their number.
     pub(super) fn scan(&mut self) -> usize {
         while self.first_unconsumed < self.ops.len()
             && (self.consumed[self.first_unconsumed] || !self.is_polled(self.first_unconsumed))
@@ -160,7 +163,7 @@ impl Responder {
         (self.first_unconsumed..end).filter(|&seq| self.try_consume(seq)).count()
     }
 
-    /// Returns whether the program polls memory for this operation.
+    /// Returns whether the responder polls memory for this operation.
     fn is_polled(&self, seq: usize) -> bool {
         match self.ops[seq].kind {
             OpKind::Write | OpKind::CompareSwap => true,
@@ -190,7 +193,7 @@ impl Responder {
         }
     }
 
-    /// Reads a block and overwrites it. Returns whether the content was intact.
+    /// Consumes a block: reads it and overwrites it. Returns whether the content was correct.
     fn consume_block(&mut self, seq: usize) -> bool {
         let op = self.ops[seq];
         let intact = self.bytes(op.offset, op.len) == content(&op);
@@ -205,7 +208,7 @@ impl Responder {
         bytes
     }
 
-    /// Checks all memory a last time, when nothing can arrive any more.
+    /// Performs the final check of the responder's memory. Nothing may be in flight any more.
     pub(super) fn sweep(&mut self) {
         for seq in 0..self.ops.len() {
             let op = self.ops[seq];
@@ -230,9 +233,9 @@ impl Responder {
         }
         let mut read_area = vec![0; STABLE];
         pattern(STABLE_ID, 0, &mut read_area);
-        let now = self.bytes(MemoryLayout::stable_at(self.layout.ops), STABLE);
-        self.responder_log.strays = now.iter().zip(&read_area).filter(|(a, b)| a != b).count();
-        // The words of operations of other kinds must stay 0.
+        let found = self.bytes(MemoryLayout::stable_at(self.layout.ops), STABLE);
+        self.responder_log.strays = found.iter().zip(&read_area).filter(|(a, b)| a != b).count();
+        // No operation writes the words that belong to operations of other kinds, so they must still be 0.
         for op in self.ops.iter().filter(|o| !matches!(o.kind, OpKind::Write | OpKind::CompareSwap)) {
             self.responder_log.strays += usize::from(self.memory.load(MemoryLayout::slot(op.seq)) != 0);
         }

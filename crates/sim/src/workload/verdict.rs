@@ -1,4 +1,5 @@
-//! The verdict: compares what the requester was told with what the responder saw.
+//! The verdict: compares the outcomes that were reported to the requester with the effects that the responder
+//! observed.
 
 use core::fmt;
 use core::ops::AddAssign;
@@ -10,25 +11,26 @@ use super::{MemoryLayout, Op, OpKind, Plan, ReportedOutcome, RequesterLog, Respo
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Tally {
-    /// Operations that were posted.
+    /// The number of posted operations.
     pub posted: u64,
-    /// Operations that the endpoint reported as successful.
+    /// The number of operations with the reported outcome [`ReportedOutcome::Success`].
     pub success: u64,
-    /// Operations that the endpoint reported as executed with a lost value.
+    /// The number of operations with the reported outcome [`ReportedOutcome::Executed`].
     pub executed: u64,
-    /// Operations that the endpoint reported as not executed.
+    /// The number of operations with the reported outcome [`ReportedOutcome::NotExecuted`].
     pub not_executed: u64,
-    /// Operations whose outcome the endpoint reported as unknown.
+    /// The number of operations with the reported outcome [`ReportedOutcome::Unknown`].
     pub unknown: u64,
-    /// Operations without a completion.
+    /// The number of operations without a reported outcome.
     pub unfinished: u64,
-    /// Operations that were reported as executed and had no effect.
+    /// The number of operations that were reported as executed and had no effect.
     pub lost: u64,
-    /// Effects beyond those that the reported outcomes allow.
+    /// The number of effects in excess of those that the reported outcomes allow.
     pub doubled: u64,
-    /// Operations that returned, read or left a wrong value.
+    /// The number of wrong values or contents that operations returned or left in memory.
     pub wrong_value: u64,
-    /// Operations that completed or were received before one posted earlier.
+    /// The number of operations that completed out of posting order, plus the number of messages that were
+    /// received out of posting order.
     pub out_of_order: u64,
 }
 
@@ -54,13 +56,13 @@ impl AddAssign for Tally {
     }
 }
 
-/// The results of a plan.
+/// The results of all operations of a plan.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Verdict {
     /// The tallies by kind, in the order of [`OpKind::ALL`].
     pub kinds: [Tally; 7],
-    /// Bytes that changed at either end although no operation writes them.
+    /// The number of changes at either end of memory that no operation may change at that time.
     pub strays: u64,
     /// Descriptions of the first 20 problems.
     pub problems: Vec<String>,
@@ -72,7 +74,7 @@ impl Verdict {
         &self.kinds[kind as usize]
     }
 
-    /// Returns the sum over all kinds.
+    /// Returns the sum of the tallies of all kinds.
     pub fn total(&self) -> Tally {
         self.kinds.iter().fold(Tally::default(), |mut sum, &t| {
             sum += t;
@@ -80,12 +82,12 @@ impl Verdict {
         })
     }
 
-    /// Returns whether every reported outcome is true and no other memory changed.
+    /// Returns whether every reported outcome is true and no memory changed that must not change.
     pub fn is_exact(&self) -> bool {
         self.strays == 0 && self.kinds.iter().all(Tally::is_exact)
     }
 
-    /// Returns whether the verdict is exact and every operation succeeded.
+    /// Returns whether the verdict is exact and every posted operation succeeded.
     pub fn is_complete(&self) -> bool {
         let total = self.total();
         self.is_exact() && total.success == total.posted
@@ -129,8 +131,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Returns the verdict on a plan, from the logs of its requester and its responder. Call
-/// [`WorkloadPeer::sweep`](super::WorkloadPeer::sweep) on both ends before.
+/// Compares the logs of a plan's requester and responder, and returns the verdict. Call
+/// [`WorkloadPeer::sweep`](super::WorkloadPeer::sweep) on both ends first.
 pub fn verify(plan: &Plan, requester_log: &RequesterLog, responder_log: &ResponderLog) -> Verdict {
     let ops = plan.ops();
     let mut verdict = Verdict::default();
@@ -163,7 +165,7 @@ pub fn verify(plan: &Plan, requester_log: &RequesterLog, responder_log: &Respond
     }
     for &seq in &responder_log.partial {
         let outcome = requester_log.records.get(seq).map(|r| r.outcome);
-        // A WRITE with immediate data may have been refused at its last packet.
+        // A WRITE with immediate data is partly executed if its last packet finds no receive.
         let allowed = matches!(outcome, Some(Some(ReportedOutcome::Unknown) | None))
             || ops[seq].kind == OpKind::WriteImm;
         if !allowed || outcome.is_none() {
@@ -184,7 +186,7 @@ pub fn verify(plan: &Plan, requester_log: &RequesterLog, responder_log: &Respond
     verdict
 }
 
-/// Returns the smallest and largest number of effects that an outcome allows.
+/// Returns the smallest and the largest number of effects that an outcome allows.
 fn bounds(outcome: Option<ReportedOutcome>) -> (u64, u64) {
     match outcome {
         Some(ReportedOutcome::Success | ReportedOutcome::Executed) => (1, 1),
@@ -230,7 +232,6 @@ fn count_effects(ops: &[Op], responder_log: &ResponderLog, verdict: &mut Verdict
         }
     }
     for &seq in &responder_log.overwritten {
-        // A part of the block was written again after it was consumed.
         verdict.kinds[ops[seq].kind as usize].doubled += 1;
         verdict.problem(|| format!("{:?} was written again after it was consumed", ops[seq]));
     }
@@ -260,8 +261,9 @@ fn count_effects(ops: &[Op], responder_log: &ResponderLog, verdict: &mut Verdict
     effects
 }
 
-/// Checks the counters. A counter shows how many additions were executed, not which ones, so each returned
-/// value is checked against the possible range.
+/// Checks the counters and the values that fetch-and-adds returned. A counter shows only the number of
+/// executed additions. A returned value is therefore compared with a range: the fewest and the most additions
+/// that may have been executed before.
 fn verify_counters(
     ops: &[Op],
     requester_log: &RequesterLog,
@@ -276,7 +278,8 @@ fn verify_counters(
             if op.kind != OpKind::FetchAdd || op.offset != offset {
                 continue;
             }
-            // There is one requester, so an addition returns the sum of those before it.
+            // Only one requester increments the counter, so an addition returns the number of executed
+            // earlier additions.
             if let Some(value) = record.value {
                 let fits = (min..=max).contains(&value) && previous.is_none_or(|p| value > p);
                 previous = Some(value);

@@ -1,4 +1,4 @@
-//! A virtual queue pair as an endpoint, and a pair of connected ones.
+//! A virtual queue pair as an endpoint, and the connection of two of them.
 
 use std::sync::Arc;
 
@@ -7,12 +7,13 @@ use mitra_verbs::{Error, PostError, Provider, RecvWr, Result, SendWr, WcStatus};
 
 use super::{Endpoint, EndpointCompletion, RECV_WR_FLAG, ReportedOutcome, WorkloadPeer};
 
-/// A virtual queue pair. After an error it resumes once all earlier operations have ended.
+/// One end of a virtual connection. After an operation has failed, posting resumes as soon as all earlier
+/// operations have ended.
 #[derive(Debug)]
 pub struct VqpEndpoint {
     /// The virtual queue pair.
     pub vqp: VirtualQp,
-    /// The operations that did not succeed, without receives.
+    /// The completions of operations that did not succeed. Receives are not included.
     pub failures: Vec<Completion>,
     completions: Vec<Completion>,
 }
@@ -21,12 +22,12 @@ impl VqpEndpoint {
     /// Creates an unconnected endpoint.
     ///
     /// # Errors
-    /// The error of the verb that a NIC refuses.
+    /// Returns the error of the verb that failed.
     pub fn new(nics: Vec<Arc<dyn Provider>>, config: Config, secret: [u64; 2]) -> Result<VqpEndpoint> {
         Ok(VqpEndpoint::from_vqp(VirtualQp::new(Domain::new(nics)?, config, secret)?))
     }
 
-    /// Wraps a virtual queue pair, whose domain others may share.
+    /// Creates an endpoint from a virtual queue pair.
     pub fn from_vqp(vqp: VirtualQp) -> VqpEndpoint {
         VqpEndpoint { vqp, failures: Vec::new(), completions: Vec::new() }
     }
@@ -85,7 +86,7 @@ fn outcome(outcome: Outcome) -> ReportedOutcome {
 /// Connects two peers by a virtual queue pair, and registers the memory of each on all rails.
 ///
 /// # Errors
-/// The error of the NICs or of the virtual queue pairs.
+/// Returns the error of the first call to a NIC or a virtual queue pair that failed.
 pub fn connect_vqp(
     nics: [Vec<Arc<dyn Provider>>; 2],
     peers: [&mut WorkloadPeer; 2],
@@ -96,10 +97,10 @@ pub fn connect_vqp(
     connect_vqp_in([Domain::new(a)?, Domain::new(b)?], peers, config, seed)
 }
 
-/// Like [`connect_vqp`], in domains that others may share.
+/// Connects two peers like [`connect_vqp`], in domains that other virtual queue pairs may share.
 ///
 /// # Errors
-/// The error of the NICs or of the virtual queue pairs.
+/// Returns the error of the first call to a NIC or a virtual queue pair that failed.
 pub fn connect_vqp_in(
     [a, b]: [Arc<Domain>; 2],
     peers: [&mut WorkloadPeer; 2],
@@ -113,11 +114,11 @@ pub fn connect_vqp_in(
     a.vqp.connect(&info_b)?;
     b.vqp.connect(&info_a)?;
     let [first, second] = peers;
-    let at_a = a.vqp.domain().register(first.memory(), WorkloadPeer::ACCESS)?;
-    let at_b = b.vqp.domain().register(second.memory(), WorkloadPeer::ACCESS)?;
-    a.vqp.import(&at_b.remote())?;
-    b.vqp.import(&at_a.remote())?;
-    first.connect(at_a.primary(), at_b.remote().at(0));
-    second.connect(at_b.primary(), at_a.remote().at(0));
+    let mr_a = a.vqp.domain().register(first.memory(), WorkloadPeer::ACCESS)?;
+    let mr_b = b.vqp.domain().register(second.memory(), WorkloadPeer::ACCESS)?;
+    a.vqp.import(&mr_b.remote())?;
+    b.vqp.import(&mr_a.remote())?;
+    first.connect(mr_a.primary(), mr_b.remote().at(0));
+    second.connect(mr_b.primary(), mr_a.remote().at(0));
     Ok([a, b])
 }
