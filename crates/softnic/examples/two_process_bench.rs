@@ -23,10 +23,11 @@ const LATENCY: [&str; 8] =
     ["floor", "write", "send", "write_cqe", "read", "faa", "floor_again", "floor_connected"];
 const BANDWIDTH: [&str; 4] = ["bw_write_4k", "bw_write_64k", "bw_write_1m", "bw_read_64k"];
 const RATE: [&str; 1] = ["rate_write_8"];
-/// Offsets into the registered memory: the word of the ping-pong, the word that ends the peer's polling, and the buffers of the bandwidth
-/// measurement.
+/// The offset of the word of the ping-pong in the registered memory.
 const PING: u64 = 0;
+/// The offset of the word that ends the peer's polling.
 const STOP: u64 = 64;
+/// The offset of the buffers of the bandwidth measurement.
 const BULK: u64 = 4096;
 const MEMORY: usize = 9 << 20;
 
@@ -85,23 +86,28 @@ fn report(results: &mut [(&str, Vec<f64>)]) {
     let mut floor = 0.0;
     for (kind, samples) in results {
         samples.sort_by(f64::total_cmp);
-        let at = |q: f64| samples[((samples.len() - 1) as f64 * q) as usize];
+        let quantile = |q: f64| samples[((samples.len() - 1) as f64 * q) as usize];
         if LATENCY.contains(kind) {
             if *kind == "floor" {
-                floor = at(0.5);
+                floor = quantile(0.5);
             }
             println!(
                 "{kind:14} one way, µs: min {:6.2}  p10 {:6.2}  median {:6.2}  p99 {:6.2}  p99.9 {:7.2}   {:.3} × floor",
-                at(0.0) / 2.0,
-                at(0.1) / 2.0,
-                at(0.5) / 2.0,
-                at(0.99) / 2.0,
-                at(0.999) / 2.0,
-                at(0.5) / floor
+                quantile(0.0) / 2.0,
+                quantile(0.1) / 2.0,
+                quantile(0.5) / 2.0,
+                quantile(0.99) / 2.0,
+                quantile(0.999) / 2.0,
+                quantile(0.5) / floor
             );
         } else {
             let unit = if RATE.contains(kind) { "M/s" } else { "GB/s" };
-            println!("{kind:14} {unit}: min {:.3}  median {:.3}  max {:.3}", at(0.0), at(0.5), at(1.0));
+            println!(
+                "{kind:14} {unit}: min {:.3}  median {:.3}  max {:.3}",
+                quantile(0.0),
+                quantile(0.5),
+                quantile(1.0)
+            );
         }
     }
 }

@@ -30,9 +30,9 @@ const LATE_TIMER: Duration = Duration::from_millis(1);
 const MAX_RECEIVES_LATE_TIMER: u32 = 256;
 /// The largest number of receive calls in a round of the progress thread, which releases the lock between rounds.
 const MAX_RECEIVES_THREAD: u32 = 4;
-/// The largest number of receive calls in a round of a poller. The first round makes one call, so that `poll_cq` returns each completion
-/// as early as possible. Each round that receives data doubles the number for the next round, because more data may be waiting. A round
-/// without data resets the number to 1.
+/// The largest number of receive calls in a round of a poller. A poller's first round makes one call, so that `poll_cq` returns each
+/// completion as early as possible. Each round that receives data doubles the number for the next round, because more data may be
+/// waiting. A round without data resets the number to 1.
 const MAX_RECEIVES_POLLER: u32 = 16;
 
 /// The state that a NIC's lock protects. `receive.rs` implements the receive path, `transmit.rs` the transmit path.

@@ -12,8 +12,8 @@ use mitra_softnic::fault::{Failure, Noise, Stage, Trigger};
 use mitra_verbs::*;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// A connection that exhausts its retries early: 16 ms per attempt, two retries. On a busy machine requests can fail without a
-/// fault, so this is for requests that must fail.
+/// A connection that exhausts its retries early, with 16 ms per attempt and two retries. On a busy machine, its requests can fail without
+/// a fault. Only tests whose requests must fail use it.
 const FEW_RETRIES: LinkAttr = LinkAttr { mtu: Mtu::M1024, timeout: 12, retry_cnt: 2 };
 
 fn pair_with_few_retries() -> (Endpoint, Endpoint) {

@@ -29,14 +29,14 @@ pub struct NicConfig {
 /// The defaults suit software NICs on one host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tuning {
-    /// The largest number of request packets that ask for an acknowledgement and that the responder has not
-    /// acknowledged. The responder may acknowledge earlier, for example at an idle poll. Default: 16.
+    /// An acknowledgement becomes due after this many unacknowledged request packets that ask for one. It becomes due
+    /// earlier at an idle poll or after `ack_delay`. Default: 16.
     pub ack_every: u32,
-    /// The longest time for which the responder defers an acknowledgement. Default: 50 µs.
+    /// The time after which a deferred acknowledgement becomes due. Default: 50 µs.
     pub ack_delay: Duration,
-    /// The largest number of unacknowledged bytes of a requester. A packet occupies its payload length plus 256 bytes.
-    /// Choose a value below the size of the peer's socket buffer. The NIC reduces a value above 256 MiB to 256 MiB.
-    /// Default: 256 KiB.
+    /// An upper bound on the unacknowledged bytes of a requester, except that one packet may always be in flight. A
+    /// packet occupies its payload length plus 256 bytes. Choose a value below the size of the peer's socket buffer.
+    /// The NIC reduces a value above 256 MiB to 256 MiB. Default: 256 KiB.
     ///
     /// The same value bounds two other things: the bytes that outstanding READs have requested, and the bytes of READ
     /// responses that a responder sends before it waits for the next request or for `ack_delay`.
