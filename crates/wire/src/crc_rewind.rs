@@ -1,24 +1,26 @@
-//! CRC-32 as arithmetic: the ring of polynomials modulo the generator, in the reflected notation of the
-//! register (bit 31 is x^0). Feeding n zero bits multiplies the register by x^n; that can be undone.
+//! Computes an earlier value of a CRC-32 register from a later one.
+//!
+//! A register is a polynomial over GF(2) modulo the generator of CRC-32. Bit 31 is the coefficient of x^0, and bit 0 that of x^31.
+//! Feeding n zero bits to the CRC multiplies the register by x^n. A multiplication by x^-n undoes this.
 
-/// The generator of CRC-32 without x^32, reflected.
+/// The generator of CRC-32 without its term x^32.
 const POLY: u32 = 0xedb8_8320;
 
 /// The polynomial 1.
 const ONE: u32 = 0x8000_0000;
 
-/// a · x.
+/// Returns a · x.
 const fn times_x(a: u32) -> u32 {
     (a >> 1) ^ if a & 1 != 0 { POLY } else { 0 }
 }
 
-/// a · x⁻¹. The generator has a constant term, so that x is invertible.
+/// Returns a · x⁻¹, which exists because the generator has a constant term.
 const fn over_x(a: u32) -> u32 {
     if a & ONE != 0 { ((a ^ POLY) << 1) | 1 } else { a << 1 }
 }
 
-/// a · x⁴ folds the four bits shifted out back in.
-const FOLD: [u32; 16] = {
+/// The products a · x⁴ for all a < 16. In general, a · x⁴ = (a >> 4) ^ REDUCTION[a & 15].
+const REDUCTION: [u32; 16] = {
     let mut table = [0; 16];
     let mut i = 0;
     while i < 16 {
@@ -28,9 +30,9 @@ const FOLD: [u32; 16] = {
     table
 };
 
-/// a · b, four bits of `a` at a time.
+/// Returns a · b. Each step multiplies `b` by four bits of `a`, from the highest powers of x to the lowest.
 const fn multiply(a: u32, b: u32) -> u32 {
-    // In a nibble the highest bit has the lowest power.
+    // The products of `b` with all polynomials of four terms. Bit 3 of the index is the coefficient of x^0.
     let mut multiples = [0; 16];
     multiples[8] = b;
     multiples[4] = times_x(b);
@@ -38,31 +40,33 @@ const fn multiply(a: u32, b: u32) -> u32 {
     multiples[1] = times_x(multiples[2]);
     let mut i = 3usize;
     while i < 16 {
-        let low = i & i.wrapping_neg();
-        multiples[i] = multiples[low] ^ multiples[i ^ low];
+        let lowest_bit = i & i.wrapping_neg();
+        multiples[i] = multiples[lowest_bit] ^ multiples[i ^ lowest_bit];
         i += 1;
     }
     let mut product = 0;
     let mut shift = 0;
     while shift < 32 {
-        product = (product >> 4) ^ FOLD[(product & 15) as usize] ^ multiples[(a >> shift & 15) as usize];
+        let nibble = (a >> shift & 15) as usize;
+        product = (product >> 4) ^ REDUCTION[(product & 15) as usize] ^ multiples[nibble];
         shift += 4;
     }
     product
 }
 
-/// 1, step, step², …
-const fn powers<const N: usize>(step: u32) -> [u32; N] {
+/// Returns the first `N` powers of `base`: 1, `base`, `base`², …
+const fn powers<const N: usize>(base: u32) -> [u32; N] {
     let mut table = [ONE; N];
     let mut i = 1;
     while i < N {
-        table[i] = multiply(table[i - 1], step);
+        table[i] = multiply(table[i - 1], base);
         i += 1;
     }
     table
 }
 
-const BACK_1: u32 = {
+/// x^-8, the factor that undoes one zero byte.
+const UNDO_BYTE: u32 = {
     let mut a = ONE;
     let mut i = 0;
     while i < 8 {
@@ -72,31 +76,32 @@ const BACK_1: u32 = {
     a
 };
 
-/// Undo 0 to 63 zero bytes.
-static BACK: [u32; 64] = powers(BACK_1);
+/// The factor at index i undoes i zero bytes.
+static UNDO_BYTES: [u32; 64] = powers(UNDO_BYTE);
 
-/// Undo a multiple of 64 zero bytes, below 64 KiB.
-static BACK_64: [u32; 1024] = powers(multiply(BACK[63], BACK_1));
+/// The factor at index i undoes 64 · i zero bytes.
+static UNDO_BLOCKS: [u32; 1024] = powers(multiply(UNDO_BYTES[63], UNDO_BYTE));
 
-/// The register before `bytes` zero bytes (fewer than 64 KiB; the count is taken modulo that) led to `register`.
-pub(crate) fn rewind(register: u32, bytes: usize) -> u32 {
-    multiply(multiply(register, BACK_64[bytes / 64 % 1024]), BACK[bytes % 64])
+/// Returns the value that the register had before `zero_bytes` zero bytes, after which it is `register`. The count must be below
+/// 65,536; a larger one is reduced modulo 65,536.
+pub(crate) fn rewind(register: u32, zero_bytes: usize) -> u32 {
+    multiply(multiply(register, UNDO_BLOCKS[zero_bytes / 64 % 1024]), UNDO_BYTES[zero_bytes % 64])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Feeds one byte, bit by bit.
+    /// Returns the register after one byte, computed bit by bit.
     fn feed(register: u32, byte: u8) -> u32 {
         (0..8).fold(register ^ u32::from(byte), |r, _| times_x(r))
     }
 
     #[test]
     fn arithmetic_matches_crc32() {
-        let ours = b"123456789".iter().fold(!0, |r, &b| feed(r, b));
-        assert_eq!(!ours, 0xcbf4_3926);
-        assert_eq!(!ours, crc32fast::hash(b"123456789"));
+        let register = b"123456789".iter().fold(!0, |r, &b| feed(r, b));
+        assert_eq!(!register, 0xcbf4_3926);
+        assert_eq!(!register, crc32fast::hash(b"123456789"));
         assert_eq!(over_x(times_x(0x1234_5678)), 0x1234_5678);
         assert_eq!(multiply(ONE, 0xdead_beef), 0xdead_beef);
         assert_eq!(multiply(0xdead_beef, ONE >> 1), times_x(0xdead_beef));
@@ -114,18 +119,20 @@ mod tests {
         }
     }
 
-    /// The documentation of `icrc` claims that a single flipped bit is detected up to this distance from the identification field,
-    /// because the solution then does not fit the field's 16 bits.
+    /// `icrc` solves for the IPv4 identification by rewinding the register to the identification field. A flipped bit goes unnoticed
+    /// if the rewound difference that it causes fits the field's 16 bits. The documentation of `icrc` says from which length of a
+    /// datagram on that can happen.
     #[test]
     fn single_flipped_bit_has_no_solution_within_26744_bytes() {
-        // The first bit fed in is bit 0 of the register; each later one is x^-1 of that.
+        // The difference that the nth bit after the start of the field causes, rewound to that start, is x^-n times the difference
+        // of the first bit. That difference is bit 0 of the register.
         let first_miss = (0..)
-            .scan(1u32, |bit, at| {
-                let this = *bit;
-                *bit = over_x(*bit);
-                Some((at, this))
+            .scan(1u32, |difference, position| {
+                let current = *difference;
+                *difference = over_x(current);
+                Some((position, current))
             })
-            .find(|&(at, bit)| at >= 16 && bit >> 16 == 0);
-        assert_eq!(first_miss.map(|(at, _)| at), Some(214_150));
+            .find(|&(position, difference)| position >= 16 && difference >> 16 == 0);
+        assert_eq!(first_miss.map(|(position, _)| position), Some(214_150));
     }
 }

@@ -1,4 +1,4 @@
-//! A packet as one line of text, similar to tcpdump.
+//! Formats a packet as one line of text, similar to the output of tcpdump.
 
 use std::fmt;
 
@@ -8,7 +8,8 @@ use crate::opcode;
 use crate::packet::Packet;
 
 impl fmt::Display for Packet<'_> {
-    /// Opcode, destination, sequence, extension headers, payload length, then the flags that are set:
+    /// Writes the opcode, the destination QP, the PSN, the extension headers, the length of the payload if the operation has one, the
+    /// P_Key if it is not the default one, and the flags that are set. Example:
     /// `RC_RDMA_WRITE_FIRST qp 0x000019 psn 4096 va 0x7fdb9971c000 rkey 0x00000a05 dmalen 2500 len 1024`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match opcode::name(self.opcode()) {

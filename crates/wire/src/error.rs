@@ -1,18 +1,18 @@
-//! Parse errors.
+//! The error of [`Packet::parse`](crate::Packet::parse).
 
 use thiserror::Error;
 
-/// Why [`Packet::parse`](crate::Packet::parse) refused a buffer. Parsing does not check keys, partitions and sequence numbers; the
-/// transport does.
+/// Why [`Packet::parse`](crate::Packet::parse) refused a buffer. There are no errors for wrong keys, partitions and sequence numbers,
+/// because the transport checks them and not the parser.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
     /// The buffer ends within a header that the opcode requires.
     #[error("truncated: {have} bytes, the headers of this opcode need {need}")]
     Truncated {
-        /// Bytes that the buffer has.
+        /// The length of the buffer in bytes.
         have: usize,
-        /// Bytes that the headers known so far need.
+        /// The length of the headers in bytes, up to and including the header in which the buffer ends.
         need: usize,
     },
     /// The opcode does not exist, does not exist for this transport (IBTA 9.2), or belongs to a transport that Mitra does not
@@ -22,15 +22,15 @@ pub enum ParseError {
     /// The transport header version is not 0 (IBTA 9.2).
     #[error("transport header version {0}, expected 0")]
     BadVersion(u8),
-    /// The length is not a multiple of four. Headers, padded payload and ICRC each have such a length (IBTA 9.2).
+    /// The length of the buffer is not a multiple of four, although that of the headers and that of the padded payload are (IBTA 9.2).
     #[error("{0} bytes, not a multiple of four")]
     BadLength(usize),
-    /// The pad count exceeds the bytes after the headers, or is not 0 although the opcode has no payload.
+    /// The pad count exceeds the number of bytes after the headers, or is not 0 although the opcode has no payload.
     #[error("pad count {pad} with {available} bytes after the headers")]
     BadPad {
         /// The pad count of the BTH, 1 to 3.
         pad: u8,
-        /// Bytes after the headers.
+        /// The number of bytes after the headers.
         available: usize,
     },
     /// Bytes follow the headers of an opcode that has no payload.

@@ -9,22 +9,22 @@ use crate::ip::{AddressPair, DONT_FRAGMENT, IPV4_LEN, IPV6_LEN, UDP_LEN, UDP_PRO
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// 802.1Q, 802.1ad and the older double tag.
+/// The Ethertypes of VLAN tags: 802.1Q, 802.1ad, and the one for double tags before 802.1ad.
 const ETHERTYPES_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 
-/// Bytes that [`encode`] puts before an IPv4 datagram: Ethernet, IPv4 and UDP headers.
+/// The total length of the Ethernet, IPv4 and UDP headers that [`encode`] puts before a datagram, in bytes.
 pub const IPV4_OVERHEAD: usize = 14 + IPV4_LEN + UDP_LEN;
-/// Bytes that [`encode`] puts before an IPv6 datagram: Ethernet, IPv6 and UDP headers.
+/// The total length of the Ethernet, IPv6 and UDP headers that [`encode`] puts before a datagram, in bytes.
 pub const IPV6_OVERHEAD: usize = 14 + IPV6_LEN + UDP_LEN;
 
-/// The link types that [`Frame::parse`] supports (numbers as on tcpdump.org/linktypes.html).
+/// The link types that [`Frame::parse`] supports. The numbers in parentheses are those of tcpdump.org/linktypes.html.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LinkType {
-    /// BSD loopback: four bytes of address family, then IP (LINKTYPE_NULL 0, LINKTYPE_LOOP 108).
+    /// BSD loopback: four bytes with the address family before the IP packet (0, 108).
     Loopback,
     /// Ethernet, with or without VLAN tags (1).
     Ethernet,
-    /// An IP packet and nothing before it (101; 228 for IPv4, 229 for IPv6).
+    /// An IP packet without a link header (101; 228 for IPv4, 229 for IPv6; 12 and 14 in some files).
     RawIp,
     /// Linux "cooked" capture, which the device `any` produces (113).
     LinuxSll,
@@ -46,16 +46,18 @@ impl LinkType {
     }
 }
 
-/// Why a frame holds no whole RoCEv2 datagram.
+/// Why [`Frame::parse`] found no complete RoCEv2 datagram in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 pub enum FrameError {
-    /// The frame is not IP, not UDP, or not sent to port 4791.
+    /// The frame contains no UDP header with destination port 4791, as far as the parser reads. See [`Frame::parse`] for the cases
+    /// that it does not read.
     #[error("not RoCEv2")]
     NotRoce,
-    /// The frame is shorter than its headers say, for instance because of the capture's snap length.
+    /// The frame ends within a header or the payload, for example because the capture was taken with a small snap length. The value
+    /// names the part that is incomplete.
     #[error("truncated {0}")]
     Truncated(&'static str),
-    /// A header contradicts itself or the headers around it.
+    /// The fields of the headers contradict each other, or the frame is an IP fragment. The value describes the case.
     #[error("malformed: {0}")]
     Malformed(&'static str),
 }
@@ -63,11 +65,11 @@ pub enum FrameError {
 /// A RoCEv2 datagram with the headers around it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'a> {
-    /// Source address and port.
+    /// The source address and port.
     pub src: SocketAddr,
-    /// Destination address and port; the port is [`ROCE_PORT`].
+    /// The destination address and port. The port is [`ROCE_PORT`].
     pub dst: SocketAddr,
-    /// The IP header, with IPv4 options.
+    /// The IP header, including IPv4 options.
     pub ip: &'a [u8],
     /// The UDP header.
     pub udp: &'a [u8; UDP_LEN],
@@ -79,8 +81,9 @@ impl<'a> Frame<'a> {
     /// Finds the RoCEv2 datagram in a captured frame.
     ///
     /// # Errors
-    /// See [`FrameError`]. Fragments of IP datagrams are malformed, since RoCEv2 forbids them (annex A17); IPv6
-    /// extension headers and tunnels are not followed and count as not RoCE.
+    /// See [`FrameError`]. The first fragment of an IPv4 datagram is [`Malformed`](FrameError::Malformed), because RoCEv2 forbids
+    /// fragmentation (annex A17). The method does not read later fragments, which have no UDP header, and packets with IPv6 extension
+    /// headers or in tunnels. They are [`NotRoce`](FrameError::NotRoce).
     pub fn parse(link: LinkType, bytes: &'a [u8]) -> Result<Self, FrameError> {
         match link {
             LinkType::Loopback => Self::parse_ip(skip(bytes, 4)?),
@@ -132,7 +135,7 @@ impl<'a> Frame<'a> {
     fn parse_ipv4(ip: &'a [u8]) -> Result<Self, FrameError> {
         let fixed: &[u8; IPV4_LEN] = ip.first_chunk().ok_or(FrameError::Truncated("IPv4 header"))?;
         let fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff;
-        let (more, offset) = (fragment & 0x2000 != 0, fragment & 0x1fff);
+        let (more_fragments, offset) = (fragment & 0x2000 != 0, fragment & 0x1fff);
         if fixed[9] != UDP_PROTOCOL || offset != 0 {
             return Err(FrameError::NotRoce);
         }
@@ -145,7 +148,7 @@ impl<'a> Frame<'a> {
         let src = Ipv4Addr::from([fixed[12], fixed[13], fixed[14], fixed[15]]);
         let dst = Ipv4Addr::from([fixed[16], fixed[17], fixed[18], fixed[19]]);
         let frame = Self::parse_udp(src.into(), dst.into(), header, rest, total.checked_sub(header_len))?;
-        if more { Err(FrameError::Malformed("IP fragment")) } else { Ok(frame) }
+        if more_fragments { Err(FrameError::Malformed("IP fragment")) } else { Ok(frame) }
     }
 
     fn parse_ipv6(ip: &'a [u8]) -> Result<Self, FrameError> {
@@ -159,7 +162,8 @@ impl<'a> Frame<'a> {
         Self::parse_udp(address(8).into(), address(24).into(), header, rest, Some(payload_len))
     }
 
-    /// `ip_payload_len` is the payload length from the IP header, or `None` if the header gives a length below its own.
+    /// Parses the UDP header at the start of `rest`. `ip_payload_len` is the payload length according to the IP header, or `None` if
+    /// the header contains a total length below its own length.
     fn parse_udp(
         src: IpAddr,
         dst: IpAddr,
@@ -199,10 +203,10 @@ fn take_u16(bytes: &[u8]) -> Result<(u16, &[u8]), FrameError> {
     }
 }
 
-/// Appends an Ethernet frame around `datagram` (at most 65,507 bytes, whose ICRC must already be there for the same
-/// addresses and identification).
+/// Appends an Ethernet frame that contains `datagram`. The datagram has at most 65,507 bytes and ends in an ICRC that was computed for
+/// the same addresses and identification.
 ///
-/// The hardware addresses contain the last four bytes of the IP addresses. An IPv4 frame has the flag "don't fragment", the
+/// The last four bytes of each hardware address are those of the IP address. An IPv4 frame has the flag "don't fragment", the
 /// identification `ident` and no UDP checksum, like a frame of the kernel's soft-RoCE. An IPv6 frame has the UDP checksum that IPv6
 /// requires. The address family is chosen as by [`IcrcPath::new`](crate::IcrcPath::new).
 pub fn encode(src: SocketAddr, dst: SocketAddr, ident: u16, datagram: &[u8], out: &mut Vec<u8>) {

@@ -1,26 +1,26 @@
-//! The extension headers that follow the BTH, each with its fixed layout (IBTA 9.3).
+//! The extension headers with more than one field, and how they are encoded in a packet (IBTA 9.3).
 //!
-//! All fields are host values; the wire is big-endian.
+//! Multi-byte fields are big-endian in a packet.
 
 use crate::psn::Qpn;
 
 /// RDMA extended transport header (IBTA 9.3): the responder's memory that an operation accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Reth {
-    /// Virtual address of the first byte at the responder.
+    /// The virtual address of the first byte at the responder.
     pub va: u64,
-    /// Remote key of the region or window.
+    /// The remote key of the region or window.
     pub rkey: u32,
-    /// Length of the whole message in bytes, at most 2^31.
+    /// The length of the complete message in bytes. IBTA allows at most 2^31; the parser does not check it.
     pub len: u32,
 }
 
-/// Atomic extended transport header (IBTA 9.3).
+/// Atomic extended transport header (IBTA 9.3): the operands of an atomic.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct AtomicEth {
-    /// Virtual address of the 8-byte operand at the responder; it must be 8-byte aligned.
+    /// The virtual address of the 8-byte operand at the responder. The responder refuses an address that is not a multiple of 8.
     pub va: u64,
-    /// Remote key of the region or window.
+    /// The remote key of the region or window.
     pub rkey: u32,
     /// The new value of a compare-and-swap, or the addend of a fetch-and-add.
     pub swap_add: u64,
@@ -28,16 +28,16 @@ pub struct AtomicEth {
     pub compare: u64,
 }
 
-/// Datagram extended transport header (IBTA 9.3): the sender of a UD packet and its Q_Key.
+/// Datagram extended transport header (IBTA 9.3): the Q_Key and the sender of a UD packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Deth {
-    /// The queue key, which must match that of the receiving queue pair.
+    /// The queue key. The receiving queue pair accepts the packet only if the key equals its own.
     pub qkey: u32,
     /// The sender's queue pair.
     pub src_qp: Qpn,
 }
 
-/// ACK extended transport header (IBTA 9.3).
+/// ACK extended transport header (IBTA 9.3): what the responder acknowledges or refuses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Aeth {
     /// The kind of acknowledgement.
@@ -54,14 +54,14 @@ pub enum Syndrome {
         /// The encoded receive credits, 5 bits; 31 means no credit information.
         credits: u8,
     },
-    /// The responder has no receive posted. The requester retries after the encoded time.
+    /// The responder has no receive posted. The requester retries after the time that `timer` encodes.
     RnrNak {
-        /// Encoded time, 5 bits (IBTA 9.3, AETH).
+        /// The encoded time, 5 bits (IBTA 9.3, AETH).
         timer: u8,
     },
     /// Negative acknowledgement.
     Nak(NakCode),
-    /// Any other byte: the reserved class, the reserved top bit, or a reserved NAK code.
+    /// Any other byte.
     Reserved(u8),
 }
 
@@ -69,15 +69,15 @@ pub enum Syndrome {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum NakCode {
-    /// A packet is missing before this one.
+    /// The PSN is later than the expected one, because a packet was lost.
     PsnSequence = 0,
     /// The request is malformed, unsupported or out of order within its message.
     InvalidRequest = 1,
-    /// The key, the bounds or the rights forbid the access.
+    /// The remote key is invalid, or its bounds or access flags forbid the access.
     RemoteAccess = 2,
-    /// The responder failed and cannot carry out the request.
+    /// The responder has an error of its own that prevents it from executing the request.
     RemoteOperational = 3,
-    /// Reliable datagram only.
+    /// A request on a reliable datagram queue pair is invalid. Mitra does not support reliable datagrams.
     InvalidRdRequest = 4,
 }
 
@@ -88,7 +88,7 @@ impl Syndrome {
     /// A positive acknowledgement without credit information.
     pub const ACK: Syndrome = Syndrome::Ack { credits: Self::NO_CREDITS };
 
-    /// Decodes a syndrome byte. Every byte has exactly one meaning.
+    /// Decodes a syndrome byte. [`to_raw`](Self::to_raw) returns the same byte again.
     pub const fn from_raw(raw: u8) -> Self {
         match (raw >> 5, raw & 0x1f) {
             (0, credits) => Syndrome::Ack { credits },
@@ -102,7 +102,7 @@ impl Syndrome {
         }
     }
 
-    /// Encodes the syndrome byte. Credits and timer are cut to 5 bits.
+    /// Encodes the syndrome as a byte. Of `credits` and `timer`, only the low 5 bits are used.
     pub const fn to_raw(self) -> u8 {
         match self {
             Syndrome::Ack { credits } => credits & 0x1f,
@@ -113,7 +113,10 @@ impl Syndrome {
     }
 }
 
-/// Returns the `N` bytes of `b` from `at`. The callers' fixed sizes keep the range within `b`.
+/// Returns the `N` bytes of `b` that begin at index `at`.
+///
+/// # Panics
+/// If `b` has fewer than `at + N` bytes.
 const fn array<const N: usize, const L: usize>(b: &[u8; L], at: usize) -> [u8; N] {
     let mut out = [0; N];
     let mut i = 0;
@@ -169,7 +172,7 @@ impl AtomicEth {
 impl Deth {
     pub(crate) const LEN: usize = 8;
 
-    /// Decodes the header and its reserved byte.
+    /// Decodes the header. Returns it and its reserved byte.
     pub(crate) fn decode(b: &[u8; Self::LEN]) -> (Self, u8) {
         let src_qp = Qpn::new(u32::from_be_bytes(array(b, 4)));
         (Deth { qkey: u32::from_be_bytes(array(b, 0)), src_qp }, b[4])
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_are_big_endian_in_order() {
+    fn headers_have_layout_of_specification() {
         let reth = Reth { va: 0x0102_0304_0506_0708, rkey: 0x090a_0b0c, len: 0x0d0e_0f10 };
         let bytes: [u8; 16] = std::array::from_fn(|i| i as u8 + 1);
         assert_eq!(reth.encode(), bytes);

@@ -1,25 +1,27 @@
-//! The invariant CRC (annex A17, IBTA 7.8): seal and verify, also without knowing the IPv4 identification.
+//! The invariant CRC (ICRC, annex A17 and IBTA 7.8): computes and verifies it, if necessary without the IPv4 identification.
 //!
-//! The ICRC is CRC-32 (as in Ethernet) over, in this order,
-//! 1. eight bytes 0xff (where InfiniBand has its local route header),
-//! 2. the IP header with everything that a router may change all ones: IPv4 type of service, time to live and
-//!    header checksum; IPv6 traffic class, flow label and hop limit,
-//! 3. the UDP header with the checksum all ones,
-//! 4. the BTH with byte 4 (FECN, BECN, reserved) all ones,
-//! 5. extension headers, payload and pad as they are;
+//! The ICRC is the CRC-32 of Ethernet over the following bytes. Fields that a router may change are replaced by ones (*masked*).
 //!
-//! it is stored least significant byte first in the last four bytes of the datagram.
+//! 1. Eight bytes 0xff, in place of InfiniBand's local route header.
+//! 2. The IP header. Masked are, in IPv4, the type of service, the time to live and the header checksum; in IPv6, the traffic class,
+//!    the flow label and the hop limit.
+//! 3. The UDP header. The checksum is masked.
+//! 4. The BTH. Byte 4 (FECN, BECN and reserved bits) is masked.
+//! 5. The extension headers, the payload and the pad.
+//!
+//! The last four bytes of the datagram contain the ICRC, least significant byte first.
 //!
 //! # Solving for the identification
-//! Over IPv4 the ICRC covers the identification field, which a UDP socket does not show. As a CRC is affine,
-//! the difference between the ICRC received and the one expected is a linear function of the difference of
-//! identifications, and that function can be inverted: rewind the register by the bytes between the field
-//! and the end, and the difference must fit the field's 16 bits. If it does, that was the identification.
+//! Over IPv4, the ICRC covers the identification field, which a UDP socket does not return to a receiver. [`IcrcPath::verify`]
+//! therefore computes the ICRC with a guessed identification (the *hint*). A CRC is affine, so the XOR of the computed and the received
+//! ICRC is a linear function of the XOR of the guessed and the true identification. To invert this function, `verify` rewinds the CRC
+//! register from the end of the datagram to the field. If the result has no more than the 16 bits of the field, it is the XOR of the
+//! two identifications. Otherwise the datagram is corrupt.
 //!
 //! **Weaker detection.** A check against a *known* identification misses a random corruption with probability 2^-32. A check that
-//! solves for the identification uses 16 of the 32 bits for that and misses a corruption with probability 2^-16. It still detects
+//! solves for the identification uses up 16 of the 32 bits and misses a random corruption with probability 2^-16. It still detects
 //! every single flipped bit in a datagram of up to 26,744 bytes, but not every burst or combination of flipped bits that a CRC-32
-//! detects. [`Verdict::Good`] therefore reports whether the identification was solved for, and callers should count such packets.
+//! detects. [`Verdict::Good`] therefore reports whether the identification was solved for, so that callers can count such packets.
 
 use std::net::SocketAddr;
 
@@ -29,36 +31,37 @@ use crate::frame::Frame;
 use crate::ip::{AddressPair, DONT_FRAGMENT, IPV4_LEN, IPV6_LEN, UDP_LEN, UDP_PROTOCOL};
 use crate::{BTH_LEN, crc_rewind};
 
-/// Bytes of the ICRC at the end of every datagram.
+/// The length of the ICRC at the end of every datagram, in bytes.
 pub const ICRC_LEN: usize = 4;
 
-/// The CRC of the eight bytes 0xff that stand for the local route header.
+/// The CRC of the eight bytes 0xff in place of the local route header.
 const AFTER_LRH: u32 = 0x2144_df1c;
 
-/// The invariant header fields of a path between two UDP endpoints, prepared to seal and verify datagrams.
+/// The IP and UDP header fields of the datagrams from one UDP endpoint to another, with which their ICRCs are computed and verified.
 ///
 /// The path is directed. To verify datagrams from a peer, use the path whose source is the peer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct IcrcPath {
-    /// IP header, UDP header and room for a BTH, masked; lengths and identification are filled in per datagram.
+    /// The masked IP and UDP headers, followed by space for a BTH. `compute` fills in the lengths, the identification and the BTH of
+    /// each datagram.
     template: [u8; IPV6_LEN + UDP_LEN + BTH_LEN],
     v4: bool,
 }
 
-/// The result of [`IcrcPath::verify`].
+/// The result of [`IcrcPath::verify`] and [`verify_frame`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
     /// The ICRC is correct.
     Good {
         /// The IPv4 identification for which the ICRC is correct; 0 over IPv6.
         ident: u16,
-        /// Whether `verify` solved for the identification, which leaves only 16 bits of check. If `ident` equals another value that
-        /// the caller expected, the check is as strong as with a correct hint.
+        /// Whether `verify` solved for the identification. If so, the check has the strength of 16 bits only, unless the caller knows
+        /// by other means that `ident` is the true identification.
         solved: bool,
     },
-    /// The ICRC is wrong for every identification.
+    /// The ICRC is wrong: for every identification, if `verify` returns this for an IPv4 path.
     Bad,
-    /// The datagram has no room for a BTH and an ICRC.
+    /// The datagram is shorter than a BTH and an ICRC.
     TooShort,
 }
 
@@ -70,11 +73,11 @@ impl Verdict {
 }
 
 impl IcrcPath {
-    /// Creates the path of datagrams from `src` to `dst`, with the IPv4 flag "don't fragment", which the socket option
-    /// `IP_MTU_DISCOVER=DO` sets and annex A17 requires.
+    /// Creates the path of datagrams from `src` to `dst`. Over IPv4, the flag "don't fragment" is set, as annex A17 requires. The
+    /// socket option `IP_MTU_DISCOVER` with the value `IP_PMTUDISC_DO` sets the flag in sent packets.
     ///
-    /// IPv4-mapped IPv6 addresses count as IPv4, because a dual-stack socket sends IPv4 packets for them. No network has a path
-    /// between an IPv4 and an IPv6 address.
+    /// IPv4-mapped IPv6 addresses count as IPv4, because a dual-stack socket sends IPv4 packets to them. The path between an IPv4 and
+    /// an IPv6 address, which no network has, is an IPv6 path.
     pub fn new(src: SocketAddr, dst: SocketAddr) -> Self {
         let mut template = [0xff; IPV6_LEN + UDP_LEN + BTH_LEN];
         let (v4, udp) = match AddressPair::new(src, dst) {
@@ -99,7 +102,7 @@ impl IcrcPath {
         IcrcPath { template, v4 }
     }
 
-    /// Returns the path with the IPv4 flag "don't fragment" set to this value. No effect over IPv6.
+    /// Returns the path with the IPv4 flag "don't fragment" set to this value. An IPv6 path is returned unchanged.
     #[must_use]
     pub fn with_dont_fragment(mut self, dont_fragment: bool) -> Self {
         if self.v4 {
@@ -108,28 +111,29 @@ impl IcrcPath {
         self
     }
 
-    /// Whether the path is over IPv4, whose identification the ICRC covers.
+    /// Whether datagrams on the path are sent over IPv4. If so, the ICRC depends on the IP identification.
     pub const fn is_ipv4(&self) -> bool {
         self.v4
     }
 
-    /// Writes the ICRC into the last four bytes of `datagram`, the whole UDP payload.
+    /// Writes the ICRC into the last four bytes of `datagram`, which is the complete UDP payload. A datagram that is shorter than a BTH
+    /// and an ICRC remains unchanged.
     ///
-    /// `ident` is the IPv4 identification with which the datagram will leave: 0 from an unconnected Linux
-    /// socket with `IP_MTU_DISCOVER=DO`, and the index of the segment in a GSO send. IPv6 ignores it. A datagram without room for BTH
-    /// and ICRC is left unchanged.
+    /// `ident` is the IPv4 identification with which the datagram will be sent. On Linux, an unconnected socket with
+    /// `IP_MTU_DISCOVER=IP_PMTUDISC_DO` sends the identification 0, and the nth segment of a GSO send has the identification n − 1.
+    /// Over IPv6, `ident` is ignored.
     pub fn seal(&self, datagram: &mut [u8], ident: u16) {
-        if let Some((covered, icrc)) = split(datagram.len(), datagram.split_last_chunk_mut()) {
+        if let Some((covered, icrc)) = if_long_enough(datagram.len(), datagram.split_last_chunk_mut()) {
             *icrc = self.compute(covered, ident).to_le_bytes();
         }
     }
 
-    /// Checks the ICRC in the last four bytes of `datagram`, the whole UDP payload, first under the
-    /// identification `hint`, then by solving for it (IPv4 only).
+    /// Verifies the ICRC in the last four bytes of `datagram`, which is the complete UDP payload. If the ICRC is wrong for the IPv4
+    /// identification `hint`, the method solves for the identification. Over IPv6, `hint` is ignored.
     ///
-    /// Both cases take one pass over the bytes. Solving detects fewer corruptions; see the [module](self).
+    /// Both checks together take one pass over the bytes. Solving detects fewer corruptions (see the [module](self)).
     pub fn verify(&self, datagram: &[u8], hint: u16) -> Verdict {
-        let Some((covered, icrc)) = split(datagram.len(), datagram.split_last_chunk()) else {
+        let Some((covered, icrc)) = if_long_enough(datagram.len(), datagram.split_last_chunk()) else {
             return Verdict::TooShort;
         };
         let difference = self.compute(covered, hint) ^ u32::from_le_bytes(*icrc);
@@ -139,16 +143,16 @@ impl IcrcPath {
         if !self.v4 {
             return Verdict::Bad;
         }
-        // The field begins at byte 4 of the IP header; rewinding to before it leaves its two bytes, first in
-        // the low eight bits.
-        let before = crc_rewind::rewind(difference, IPV4_LEN - 4 + UDP_LEN + covered.len());
-        if before >> 16 != 0 {
+        // The identification begins at byte 4 of the IP header. The register is rewound to the start of the field. Its low eight bits
+        // then apply to the first byte of the field.
+        let ident_difference = crc_rewind::rewind(difference, IPV4_LEN - 4 + UDP_LEN + covered.len());
+        if ident_difference >> 16 != 0 {
             return Verdict::Bad;
         }
-        Verdict::Good { ident: hint ^ (before as u16).swap_bytes(), solved: true }
+        Verdict::Good { ident: hint ^ (ident_difference as u16).swap_bytes(), solved: true }
     }
 
-    /// The ICRC of a datagram whose covered bytes are at least a BTH.
+    /// Computes the ICRC of a datagram. `covered` is the datagram without its ICRC and begins with a complete BTH.
     fn compute(&self, covered: &[u8], ident: u16) -> u32 {
         let mut head = self.template;
         let udp_len = (UDP_LEN + covered.len() + ICRC_LEN) as u16;
@@ -165,18 +169,20 @@ impl IcrcPath {
     }
 }
 
-/// The covered bytes and the ICRC of a datagram of `len` bytes, if it has room for BTH and ICRC.
-fn split<T>(len: usize, parts: Option<T>) -> Option<T> {
+/// Returns `parts` if a datagram of `len` bytes is long enough for a BTH and an ICRC. `parts` are the covered bytes and the ICRC, shared
+/// or mutable.
+fn if_long_enough<T>(len: usize, parts: Option<T>) -> Option<T> {
     parts.filter(|_| len >= BTH_LEN + ICRC_LEN)
 }
 
-/// Checks the ICRC of a captured frame. All headers are known, so the identification is not solved for. IPv4 options are covered
-/// unchanged.
+/// Verifies the ICRC of a captured frame. The frame contains the identification, so the function does not solve for it. The ICRC covers
+/// IPv4 options without a mask.
 pub fn verify_frame(frame: &Frame<'_>) -> Verdict {
-    let Some((covered, icrc)) = split(frame.datagram.len(), frame.datagram.split_last_chunk()) else {
+    let Some((covered, icrc)) = if_long_enough(frame.datagram.len(), frame.datagram.split_last_chunk())
+    else {
         return Verdict::TooShort;
     };
-    // The longest IPv4 header has 60 bytes.
+    // An IPv4 header with options has at most 60 bytes.
     let mut head = [0; 60 + UDP_LEN + BTH_LEN];
     let udp = frame.ip.len().min(60);
     head[..udp].copy_from_slice(&frame.ip[..udp]);
@@ -201,8 +207,8 @@ pub fn verify_frame(frame: &Frame<'_>) -> Verdict {
     }
 }
 
-/// The CRC over the eight ones, `head` (whose last bytes are room for the BTH) and the covered bytes of a datagram, at
-/// least a BTH.
+/// Returns the CRC over eight bytes 0xff, the headers in `head` and the bytes of `covered`. `head` contains the masked IP and UDP headers
+/// and ends in space for the BTH, into which the function copies and masks the BTH. `covered` begins with a complete BTH.
 fn masked_crc(head: &mut [u8], covered: &[u8]) -> u32 {
     let (bth, rest) = covered.split_at(BTH_LEN);
     let at = head.len() - BTH_LEN;

@@ -24,8 +24,8 @@ pub use psn::{Psn, Qpn};
 /// The UDP destination port of RoCEv2 (annex A17; IANA "ri-rocev2").
 pub const ROCE_PORT: u16 = 4791;
 
-/// Bytes of the base transport header, with which every packet begins (IBTA 9.2).
+/// The length of the base transport header, with which every packet begins, in bytes (IBTA 9.2).
 pub const BTH_LEN: usize = 12;
 
-/// The most bytes that can stand before a payload: BTH and AtomicETH.
+/// The length of the longest headers of an opcode, which are a BTH and an AtomicETH, in bytes.
 pub const MAX_HEADERS_LEN: usize = BTH_LEN + 28;

@@ -6,12 +6,12 @@ use crate::message::{Message, Transport};
 /// [`Packet::parse`](crate::Packet::parse) refuses it.
 pub const CNP: u8 = 0x81;
 
-/// Top three bits of the opcode.
+// The services: the top three bits of the opcode.
 pub(crate) const RC: u8 = 0x00;
 pub(crate) const UC: u8 = 0x20;
 pub(crate) const UD: u8 = 0x60;
 
-/// Low five bits of the opcode.
+// The operations: the low five bits of the opcode.
 pub(crate) const SEND_FIRST: u8 = 0x00;
 pub(crate) const SEND_MIDDLE: u8 = 0x01;
 pub(crate) const SEND_LAST: u8 = 0x02;
@@ -78,8 +78,8 @@ impl Transport {
     }
 }
 
-/// Returns the name of an opcode, such as `RC_RDMA_WRITE_FIRST`, or `None` for an opcode that
-/// [`Packet::parse`](crate::Packet::parse) reports as unknown. [`CNP`] has a name although `parse` refuses it.
+/// Returns the name of an opcode, such as `RC_RDMA_WRITE_FIRST`. All opcodes that [`Packet::parse`](crate::Packet::parse) accepts have a
+/// name, and so has [`CNP`]. For any other opcode, the function returns `None`.
 pub const fn name(opcode: u8) -> Option<&'static str> {
     Some(match opcode {
         0x00 => "RC_SEND_FIRST",

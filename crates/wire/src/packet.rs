@@ -1,4 +1,4 @@
-//! One RoCEv2 packet between the UDP header and the ICRC: parse and emit.
+//! Parses and emits RoCEv2 packets. A packet is a UDP payload without its ICRC.
 
 use crate::error::ParseError;
 use crate::headers::{Aeth, AtomicEth, Deth, Reth};
@@ -7,62 +7,65 @@ use crate::opcode;
 use crate::psn::{Psn, Qpn};
 use crate::{BTH_LEN, MAX_HEADERS_LEN};
 
-/// A packet: the fields of its BTH (IBTA 9.2), its transport and operation with their extension headers,
-/// and its payload. Neither ICRC nor pad bytes are part of it.
+/// A RoCEv2 packet: the fields of the BTH (IBTA 9.2), the transport and the operation with their extension headers, and the payload.
+/// Neither the ICRC nor pad bytes are part of it.
 ///
-/// Values above a field's width are cut to it when emitted ([`Psn`] and [`Qpn`] cannot be).
+/// Some fields of a `Packet` have more bits than in the datagram ([`ReservedBits`], [`Aeth::msn`] and the contents of
+/// [`Syndrome`](crate::Syndrome)). Only their low bits are emitted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Packet<'a> {
-    /// The transport service, with the DETH if it is UD.
+    /// The transport service. UD contains the DETH.
     pub transport: Transport,
-    /// Solicited event: the receiver's completion should wake a waiter (IBTA 9.2).
+    /// Whether the receiver's completion is a solicited event (IBTA 9.2).
     pub solicited: bool,
-    /// Migration state: set when migrated (IBTA 9.2).
+    /// The MigReq bit. It is set if the sender's path migration state is MIGRATED (IBTA 9.2).
     pub mig_req: bool,
-    /// Partition key; 0xffff is the default partition with full membership.
+    /// The partition key. 0xffff is the default partition with full membership.
     pub pkey: u16,
-    /// Forward explicit congestion notification.
+    /// Whether the packet experienced congestion (forward explicit congestion notification).
     pub fecn: bool,
-    /// Backward explicit congestion notification.
+    /// Whether packets in the opposite direction experienced congestion (backward explicit congestion notification).
     pub becn: bool,
-    /// The receiving queue pair.
+    /// The number of the receiving queue pair.
     pub dest_qp: Qpn,
-    /// The requester asks for an acknowledgement of this packet (IBTA 9.2).
+    /// Whether the requester asks for an acknowledgement of this packet (IBTA 9.2).
     pub ack_req: bool,
-    /// Packet sequence number.
+    /// The packet sequence number.
     pub psn: Psn,
     /// The operation, with its extension headers.
     pub message: Message,
-    /// The payload; ignored by operations without payload.
+    /// The payload. It is not emitted if the operation has no payload ([`Message::has_payload`]).
     pub payload: &'a [u8],
-    /// Reserved bits, kept so that a captured packet is re-emitted byte for byte; zero in packets of our own.
+    /// The reserved bits. A parsed packet keeps them, so that it can be emitted unchanged. Mitra's NICs send zeros.
     pub reserved: ReservedBits,
 }
 
-/// The reserved fields of the headers. Senders leave them zero, receivers ignore them (IBTA 9.2).
+/// The reserved fields of the BTH and the DETH. Senders set them to zero, and receivers ignore them (IBTA 9.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ReservedBits {
-    /// The 6 bits after FECN and BECN (masked out of the ICRC).
+    /// The 6 bits of the BTH after FECN and BECN. The ICRC does not cover them.
     pub bth_resv6: u8,
-    /// The 7 bits after the acknowledge request.
+    /// The 7 bits of the BTH after the acknowledge request.
     pub bth_resv7: u8,
-    /// The byte before the DETH's source queue pair; meaningless without DETH.
+    /// The byte of the DETH before the source queue pair. It is 0 if a parsed packet has no DETH.
     pub deth: u8,
 }
 
-/// Pad bytes after a payload of this length (IBTA 9.2).
+/// Returns the number of pad bytes after a payload of this length (IBTA 9.2).
 const fn pad_len(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
 }
 
-/// Reads headers from the front of a buffer and counts the bytes read, for errors. Its methods are inlined by force: as calls, whose
-/// results go through memory, they make parsing three times as slow (32 ns instead of 10 ns).
-struct Headers<'a> {
+/// Reads headers from the front of a buffer. The methods are always inlined, because the results of calls pass through memory: parsing a
+/// packet would take 32 ns instead of 10 ns.
+struct HeaderReader<'a> {
+    /// The bytes that have not been read.
     rest: &'a [u8],
+    /// The number of bytes that have been read.
     at: usize,
 }
 
-impl<'a> Headers<'a> {
+impl<'a> HeaderReader<'a> {
     #[inline(always)]
     fn take<const N: usize>(&mut self) -> Result<&'a [u8; N], ParseError> {
         match self.rest.split_first_chunk() {
@@ -140,8 +143,8 @@ impl<'a> Headers<'a> {
     }
 }
 
-/// Headers under construction. The buffer has room for every combination of transport and message, including those without an
-/// opcode.
+/// Headers under construction. The buffer has space for every combination of transport and message, even for those that no opcode
+/// stands for.
 struct HeaderBuf {
     bytes: [u8; MAX_HEADERS_LEN + Deth::LEN],
     len: usize,
@@ -183,15 +186,15 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Parses a UDP payload *without* its last four bytes, the ICRC: BTH, extension headers, payload, pad.
+    /// Parses a UDP payload *without* its last four bytes, which are the ICRC.
     ///
-    /// The payload is borrowed, without its pad, whose content is not checked. The transport checks whether the payload fits the
-    /// path MTU and the RETH's length.
+    /// The returned packet borrows the payload from `buf`. The pad bytes are dropped and may have any value. The method does not check
+    /// whether the payload is within the path MTU and the RETH's length, which the transport does.
     ///
     /// # Errors
     /// See [`ParseError`].
     pub fn parse(buf: &'a [u8]) -> Result<Packet<'a>, ParseError> {
-        let mut headers = Headers { rest: buf, at: 0 };
+        let mut headers = HeaderReader { rest: buf, at: 0 };
         let bth: &[u8; BTH_LEN] = headers.take()?;
         let version = bth[1] & 0x0f;
         if version != 0 {
@@ -202,7 +205,8 @@ impl<'a> Packet<'a> {
         }
         let mut reserved = ReservedBits { bth_resv6: bth[4] & 0x3f, bth_resv7: bth[8] & 0x7f, deth: 0 };
         let (transport, message) = if bth[0] & 0xe0 == opcode::UD {
-            // The DETH precedes other headers on the wire, but an unknown opcode is reported before a truncated DETH.
+            // `HeaderReader::message` checks the opcode, but runs after the DETH is read. The opcode is checked here first, so that an
+            // unknown one is reported even if the packet is too short for a DETH.
             if bth[0] != opcode::UD | opcode::SEND_ONLY && bth[0] != opcode::UD | opcode::SEND_ONLY_IMM {
                 return Err(ParseError::UnknownOpcode(bth[0]));
             }
@@ -242,13 +246,13 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Returns the opcode byte. A message that the transport does not carry ([`Transport::carries`]) has an opcode that receivers
-    /// refuse.
+    /// Returns the opcode byte. If the transport does not carry the message ([`Transport::carries`]), the opcode does not exist, and
+    /// receivers refuse it.
     pub const fn opcode(&self) -> u8 {
         self.transport.service() | self.message.operation()
     }
 
-    /// Returns the length of BTH and extension headers in bytes.
+    /// Returns the total length of the BTH and the extension headers in bytes.
     pub fn headers_len(&self) -> usize {
         let deth = if matches!(self.transport, Transport::Ud(_)) { Deth::LEN } else { 0 };
         BTH_LEN + deth + self.message.headers_len()
@@ -256,7 +260,7 @@ impl<'a> Packet<'a> {
 
     /// Returns the number of bytes that [`emit`](Self::emit) writes: headers, payload and pad, without the ICRC.
     pub fn emitted_len(&self) -> usize {
-        let payload_len = self.carried().len();
+        let payload_len = self.emitted_payload().len();
         self.headers_len() + payload_len + pad_len(payload_len)
     }
 
@@ -265,12 +269,12 @@ impl<'a> Packet<'a> {
         pad_len(payload_len)
     }
 
-    /// Writes headers, payload and zero pad to the front of `buf` and returns their length.
+    /// Writes the headers, the payload and the zero pad to the start of `buf`. Returns their total length in bytes.
     ///
     /// If `buf` is shorter than [`emitted_len`](Self::emitted_len), the method writes nothing and returns 0.
     #[must_use = "0 means that the buffer was too short"]
     pub fn emit(&self, buf: &mut [u8]) -> usize {
-        let payload = self.carried();
+        let payload = self.emitted_payload();
         let headers = self.headers(payload.len());
         let total = headers.len + payload.len() + pad_len(payload.len());
         let Some(buf) = buf.get_mut(..total) else { return 0 };
@@ -282,26 +286,27 @@ impl<'a> Packet<'a> {
         total
     }
 
-    /// Appends headers, payload and zero pad to `out`.
+    /// Appends the headers, the payload and the zero pad to `out`.
     pub fn emit_to(&self, out: &mut Vec<u8>) {
-        let payload = self.carried();
+        let payload = self.emitted_payload();
         out.reserve(self.emitted_len() + crate::ICRC_LEN);
         self.emit_headers_to(payload.len(), out);
         out.extend_from_slice(payload);
         out.extend_from_slice(&[0; 3][..pad_len(payload.len())]);
     }
 
-    /// Appends the headers of a payload of `payload_len` bytes, for callers that gather the payload themselves: they append the
-    /// payload and [`pad_for`](Self::pad_for) zero bytes. `self.payload` is ignored.
+    /// Appends the headers of a packet with a payload of `payload_len` bytes. `self.payload` is ignored. The caller then appends the
+    /// payload, for example gathered from several buffers, and [`pad_for(payload_len)`](Self::pad_for) zero bytes.
     pub fn emit_headers_to(&self, payload_len: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(self.headers(payload_len).as_slice());
     }
 
     /// Returns the payload, or no bytes if the operation has no payload.
-    const fn carried(&self) -> &'a [u8] {
+    const fn emitted_payload(&self) -> &'a [u8] {
         if self.message.has_payload() { self.payload } else { &[] }
     }
 
+    /// Encodes the headers of a packet with a payload of `payload_len` bytes.
     fn headers(&self, payload_len: usize) -> HeaderBuf {
         let pad = if self.message.has_payload() { pad_len(payload_len) as u8 } else { 0 };
         let mut out = HeaderBuf { bytes: [0; MAX_HEADERS_LEN + Deth::LEN], len: 0 };

@@ -6,15 +6,15 @@ use std::fmt;
 const MASK: u32 = 0x00ff_ffff;
 const HALF: u32 = 1 << 23;
 
-/// A packet sequence number: 24 bits, counting modulo 2^24 (IBTA 9.2).
+/// A packet sequence number, which has 24 bits and wraps around (IBTA 9.2).
 ///
-/// The type does not implement `Ord`, because sequence numbers wrap around: [`cmp_serial`](Self::cmp_serial) compares two numbers by
-/// their distance on the circle.
+/// The type does not implement `Ord`, because numbers that wrap around have no total order. [`cmp_serial`](Self::cmp_serial) compares
+/// two numbers by their distance modulo 2^24.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Psn(u32);
 
 impl Psn {
-    /// Creates the number `value` modulo 2^24.
+    /// Creates a sequence number from the low 24 bits of `value`.
     pub const fn new(value: u32) -> Self {
         Psn(value & MASK)
     }
@@ -24,19 +24,19 @@ impl Psn {
         self.0
     }
 
-    /// Returns the number `n` packets later.
+    /// Returns the sequence number of the packet `n` packets after this one.
     #[must_use]
     pub const fn add(self, n: u32) -> Self {
         Psn(self.0.wrapping_add(n) & MASK)
     }
 
-    /// Returns the number `n` packets earlier.
+    /// Returns the sequence number of the packet `n` packets before this one.
     #[must_use]
     pub const fn sub(self, n: u32) -> Self {
         Psn(self.0.wrapping_sub(n) & MASK)
     }
 
-    /// Returns the number of the next packet.
+    /// Returns the sequence number of the next packet.
     #[must_use]
     pub const fn next(self) -> Self {
         self.add(1)
@@ -47,7 +47,9 @@ impl Psn {
         self.0.wrapping_sub(from.0) & MASK
     }
 
-    /// Compares two numbers by the shorter way around the circle. At a distance of exactly 2^23 there is no order.
+    /// Compares two sequence numbers. `self` is the greater one if its [`distance`](Self::distance) from `other` is 1 to 2^23 − 1, and
+    /// the lesser one if that distance is above 2^23. At a distance of exactly 2^23, the numbers have no order and the method returns
+    /// `None`.
     pub const fn cmp_serial(self, other: Psn) -> Option<Ordering> {
         match self.distance(other) {
             0 => Some(Ordering::Equal),
@@ -80,12 +82,13 @@ impl fmt::Debug for Psn {
     }
 }
 
-/// A queue pair number: 24 bits (IBTA 9.2). 0 and 1 are the management queue pairs, 0xffffff is multicast.
+/// A queue pair number, which has 24 bits (IBTA 9.2). Numbers 0 and 1 are the management queue pairs. Multicast packets are sent to
+/// number 0xffffff.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// Creates the number `value` modulo 2^24.
+    /// Creates a queue pair number from the low 24 bits of `value`.
     pub const fn new(value: u32) -> Self {
         Qpn(value & MASK)
     }
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn order_follows_the_shorter_way_around() {
+    fn comparison_wraps_around() {
         let (last, first) = (Psn::new(0xff_ffff), Psn::new(0));
         assert_eq!(first.distance(last), 1);
         assert_eq!(last.distance(first), 0xff_ffff);
@@ -132,8 +135,8 @@ mod tests {
         assert!(!first.is_before(first) && !first.is_after(first));
         assert_eq!(first.cmp_serial(first), Some(Ordering::Equal));
 
-        let edge = first.add(HALF - 1);
-        assert!(first.is_before(edge) && edge.is_after(first));
+        let farthest = first.add(HALF - 1);
+        assert!(first.is_before(farthest) && farthest.is_after(first));
         let opposite = first.add(HALF);
         assert_eq!(first.cmp_serial(opposite), None);
         assert!(!first.is_before(opposite) && !first.is_after(opposite));

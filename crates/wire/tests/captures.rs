@@ -9,6 +9,7 @@ use mitra_wire::*;
 /// The number of packets in all captures, from tests/data/captures/README.md.
 const PACKETS: usize = 40 + 20 + 30 + 40 + 30 + 20 + 40 + 40 + 168 + 64 + 8 + 8 + 40;
 
+/// Calls `f` with the capture's name, the bytes and the parsed frame, for every frame of all captures.
 fn each_frame(mut f: impl FnMut(&str, &[u8], Frame<'_>)) {
     let mut count = 0;
     for (name, file) in common::captures() {
@@ -38,7 +39,7 @@ fn packets_are_re_emitted_byte_for_byte() {
         assert_eq!(exact, bytes, "{name}: {packet}");
         let mut short = vec![0xee; bytes.len() - 1];
         assert_eq!(packet.emit(&mut short), 0);
-        assert!(short.iter().all(|&b| b == 0xee), "nothing is written where it does not fit");
+        assert!(short.iter().all(|&b| b == 0xee), "nothing is written to a buffer that is too short");
     });
 }
 
@@ -70,7 +71,7 @@ fn unknown_identifications_are_solved_for() {
             assert_eq!(path.verify(frame.datagram, hint), expected, "{name}, hint {hint}");
         }
     });
-    assert!(idents.len() > 300, "the kernel changes identifications, or this test shows nothing");
+    assert!(idents.len() > 300, "the captures have too few different identifications for this test");
 }
 
 #[test]
@@ -81,14 +82,14 @@ fn icrc_covers_port_and_dont_fragment_flag() {
         let mut other = frame.src;
         other.set_port(other.port() ^ 1);
         assert_eq!(IcrcPath::new(other, frame.dst).verify(frame.datagram, ident), Verdict::Bad, "{name}");
-        // DF stands next to the identification, and a difference of one bit there does not fit the field.
+        // The flag "don't fragment" follows the identification field. A wrong flag cannot be compensated by another identification.
         let path = path.with_dont_fragment(false);
         assert_eq!(path.verify(frame.datagram, ident), Verdict::Bad, "{name}");
     });
 }
 
 #[test]
-fn frames_are_rebuilt_from_the_ip_header_on() {
+fn encoded_frames_equal_captured_frames_except_for_hardware_addresses() {
     each_frame(|name, bytes, frame| {
         let mut out = Vec::new();
         encode(frame.src, frame.dst, frame.ident(), frame.datagram, &mut out);

@@ -4,7 +4,7 @@ use mitra_wire::frame::{Frame, FrameError, LinkType, encode};
 use mitra_wire::icrc::verify_frame;
 use mitra_wire::*;
 
-/// An acknowledgement from 10.0.0.1 to 10.0.0.2, from the IP header on.
+/// Returns an IPv4 packet from 10.0.0.1 to 10.0.0.2 that contains an acknowledgement, without a link header.
 fn ip_packet() -> Vec<u8> {
     let (src, dst) = ("10.0.0.1:50000".parse().unwrap(), "10.0.0.2:4791".parse().unwrap());
     let aeth = Aeth { syndrome: Syndrome::ACK, msn: 1 };
@@ -24,6 +24,7 @@ fn prepend(link: &[u8], ip: &[u8]) -> Vec<u8> {
     [link, ip].concat()
 }
 
+/// Returns the packet of [`ip_packet`] with `bytes` in place of its bytes from index `at` on.
 fn edited(at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut ip = ip_packet();
     ip[at..at + bytes.len()].copy_from_slice(bytes);
@@ -31,7 +32,7 @@ fn edited(at: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn datagram_is_found_behind_every_link_layer() {
+fn datagram_is_found_after_every_link_header() {
     let ip = ip_packet();
     let cooked = |protocol: [u8; 2]| [[0; 14].as_slice(), &protocol].concat();
     let cooked2 = |protocol: [u8; 2]| [protocol.as_slice(), &[0; 18]].concat();
@@ -56,7 +57,7 @@ fn datagram_is_found_behind_every_link_layer() {
         assert_eq!(frame.ident(), 7);
         assert_eq!(frame.datagram, &ip[28..]);
         assert_eq!(verify_frame(&frame), Verdict::Good { ident: 7, solved: false });
-        // Padding to the smallest Ethernet frame is not part of the packet.
+        // A sender pads a short Ethernet frame to the minimum length. The padding is not part of the datagram.
         let padded = prepend(&bytes, &[0xee; 9]);
         assert_eq!(Frame::parse(link, &padded).unwrap().datagram, frame.datagram);
         for len in 0..bytes.len() {
@@ -93,7 +94,7 @@ fn contradictory_headers_are_malformed() {
 
 #[test]
 fn icrc_covers_ipv4_options_and_invariant_fields() {
-    // A "no operation" word of options; the lengths follow by hand.
+    // Inserts four "no operation" options and corrects the header length and the total length.
     let mut ip = ip_packet();
     ip.splice(20..20, [1, 1, 1, 1]);
     ip[0] = 0x46;
@@ -110,16 +111,17 @@ fn icrc_covers_ipv4_options_and_invariant_fields() {
     let frame = Frame::parse(LinkType::RawIp, &ip).unwrap();
     assert_eq!(verify_frame(&frame), Verdict::Good { ident: 7, solved: false });
 
-    // Type of service, time to live, both checksums and BTH byte 4 may change on the way, nothing else that still parses.
+    // The ICRC does not cover the type of service, the time to live, both checksums and byte 4 of the BTH. It covers all other bytes,
+    // except for those whose change makes `parse` fail.
     let ip = ip_packet();
-    let mut variant = Vec::new();
+    let mut not_covered = Vec::new();
     for (at, byte) in ip.iter().enumerate() {
         let changed = edited(at, &[byte ^ 0x01]);
         if Frame::parse(LinkType::RawIp, &changed).is_ok_and(|frame| verify_frame(&frame).is_good()) {
-            variant.push(at);
+            not_covered.push(at);
         }
     }
-    assert_eq!(variant, [1, 8, 10, 11, 26, 27, 28 + 4]);
+    assert_eq!(not_covered, [1, 8, 10, 11, 26, 27, 28 + 4]);
 }
 
 #[test]
@@ -137,7 +139,7 @@ fn ipv6_frame_has_udp_checksum_and_icrc_covers_invariant_fields() {
     assert_eq!((frame.src, frame.dst, frame.ident()), (src, dst, 0));
     assert_ne!(frame.udp[6..8], [0, 0]);
     assert_eq!(verify_frame(&frame), Verdict::Good { ident: 0, solved: false });
-    let variant: Vec<usize> = (14..bytes.len())
+    let not_covered: Vec<usize> = (14..bytes.len())
         .filter(|&at| {
             let mut changed = bytes.clone();
             changed[at] ^= 0x01;
@@ -145,6 +147,6 @@ fn ipv6_frame_has_udp_checksum_and_icrc_covers_invariant_fields() {
         })
         .map(|at| at - 14)
         .collect();
-    // Traffic class and flow label, hop limit, UDP checksum, BTH byte 4.
-    assert_eq!(variant, [0, 1, 2, 3, 7, 46, 47, 48 + 4]);
+    // The traffic class and the flow label, the hop limit, the UDP checksum, and byte 4 of the BTH.
+    assert_eq!(not_covered, [0, 1, 2, 3, 7, 46, 47, 48 + 4]);
 }

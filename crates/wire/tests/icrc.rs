@@ -1,4 +1,4 @@
-//! The ICRC against literal packets, an independent bit-by-bit computation, and corruption.
+//! The ICRC: compared with an independent bit-by-bit computation, solved for the identification, and verified for corrupt packets.
 
 mod common;
 
@@ -11,7 +11,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// Computes the CRC-32 bit by bit over the pseudo packet of annex A17.
+/// Computes the ICRC bit by bit over the masked headers and the data (annex A17). `covered` is the datagram without its ICRC.
 fn reference(src: SocketAddr, dst: SocketAddr, ident: u16, dont_fragment: bool, covered: &[u8]) -> u32 {
     let udp_len = (8 + covered.len() + 4) as u16;
     let mut bytes = vec![0xff; 8];
@@ -53,6 +53,7 @@ fn v6_pair() -> (SocketAddr, SocketAddr) {
     (address("[fd00::1]:49152"), address("[fd00::2]:4791"))
 }
 
+/// Returns the datagram of a SEND with `len` bytes of payload, with its ICRC.
 fn sealed(path: &IcrcPath, ident: u16, len: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
     let packet = Packet::new(Transport::Rc, Qpn::new(0x11), Psn::new(5), Message::SendOnly, &payload);
@@ -101,8 +102,8 @@ fn every_identification_is_solved_for() {
     let path = IcrcPath::new(src, dst);
     for ident in (0..=u16::MAX).step_by(251).chain([1, 0xff, 0x100, 0xffff]) {
         let datagram = sealed(&path, ident, 256);
-        let solved = Verdict::Good { ident, solved: ident != 7 };
-        assert_eq!(path.verify(&datagram, 7), solved);
+        let expected = Verdict::Good { ident, solved: ident != 7 };
+        assert_eq!(path.verify(&datagram, 7), expected);
     }
     for len in (0..9000).step_by(113).chain([65_000]) {
         let datagram = sealed(&path, 0xbeef, len);
@@ -119,23 +120,23 @@ fn every_flipped_bit_is_detected() {
             let mut datagram = original.clone();
             datagram[bit / 8] ^= 1 << (bit % 8);
             let verdict = path.verify(&datagram, 0);
-            // Byte 4 of the BTH is the routers' to change.
+            // The ICRC does not cover byte 4 of the BTH, which routers may change.
             assert_eq!(verdict.is_good(), bit / 8 == 4, "{src}: bit {bit}: {verdict:?}");
         }
     }
 }
 
-/// Solving for the identification uses 16 of the 32 bits: about one random corruption in 2^16 passes, marked as solved.
+/// Solving for the identification uses up 16 of the 32 bits. About one random corruption in 2^16 therefore passes as solved.
 #[test]
 fn solving_misses_about_one_corruption_in_65536() {
     let (src, dst) = v4_pair();
     let path = IcrcPath::new(src, dst);
     let mut datagram = sealed(&path, 0, 16);
-    let (mut missed, mut state) = (0, 1u64);
+    let (mut missed, mut prng_state) = (0, 1u64);
     const TRIES: u64 = 1 << 20;
     for _ in 0..TRIES {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        datagram[12..16].copy_from_slice(&((state >> 32) as u32).to_be_bytes());
+        prng_state = prng_state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        datagram[12..16].copy_from_slice(&((prng_state >> 32) as u32).to_be_bytes());
         match path.verify(&datagram, 0) {
             Verdict::Good { solved: true, .. } => missed += 1,
             Verdict::Bad => {}

@@ -1,11 +1,11 @@
-//! Parsing and emitting of literal packets, malformed packets and arbitrary packets.
+//! Parsing and emitting: packets given as literal bytes, malformed packets, and random packets.
 
 mod common;
 
 use mitra_wire::*;
 use proptest::prelude::*;
 
-/// A WRITE ONLY with immediate of 5 bytes: solicited, acknowledgement requested, three bytes of pad.
+/// A WRITE of 5 bytes in one packet, with immediate data. It is solicited, requests an acknowledgement and has three pad bytes.
 const WRITE_ONLY_IMM: [u8; 40] = [
     0x0b, 0xb0, 0xff, 0xff, 0x00, 0x00, 0x01, 0x11, 0x80, 0xff, 0xff, 0xfe, // BTH
     0x00, 0x00, 0x7f, 0xdb, 0x99, 0x71, 0xc0, 0x00, 0x00, 0x00, 0x0a, 0x05, 0, 0, 0, 5, // RETH
@@ -64,7 +64,7 @@ fn atomic_acknowledgement_round_trips() {
     let packet =
         Packet::new(Transport::Rc, Qpn::new(0x12), Psn::new(0x1000), Message::AtomicAck(aeth, 41), &[]);
     assert_eq!(Packet::parse(&bytes), Ok(packet));
-    // A payload is not emitted for an operation without payload.
+    // `emit_to` ignores the payload if the operation has none.
     let mut out = Vec::new();
     Packet { payload: b"stray", ..packet }.emit_to(&mut out);
     assert_eq!(out, bytes);
@@ -83,7 +83,7 @@ fn malformed_packets_are_refused() {
     assert_eq!(parse(&WRITE_ONLY_IMM[..28]), Err(ParseError::Truncated { have: 28, need: 32 }));
     assert_eq!(parse(&edited(&[(1, 0xb1)])), Err(ParseError::BadVersion(1)));
     assert_eq!(parse(&WRITE_ONLY_IMM[..39]), Err(ParseError::BadLength(39)));
-    // A pad count without payload, and a payload behind an opcode without payload.
+    // A pad count above the number of bytes after the headers; a pad count and a payload after the headers of an opcode without payload.
     assert_eq!(parse(&WRITE_ONLY_IMM[..32]), Err(ParseError::BadPad { pad: 3, available: 0 }));
     assert_eq!(parse(&edited(&[(0, 0x0c)])), Err(ParseError::BadPad { pad: 3, available: 12 }));
     assert_eq!(parse(&edited(&[(0, 0x0c), (1, 0)])), Err(ParseError::UnexpectedPayload(12)));
@@ -98,7 +98,7 @@ fn malformed_packets_are_refused() {
 #[test]
 fn exactly_the_named_opcodes_parse() {
     for code in 0..=255u8 {
-        // Tries all lengths of headers, because some opcodes allow no payload.
+        // A packet of an opcode without payload parses only if it has the exact length of its headers. All lengths are therefore tried.
         let parsed = (12..=40).step_by(4).find_map(|len| {
             let mut bytes = vec![0; len];
             bytes[0] = code;

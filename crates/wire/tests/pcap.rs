@@ -14,35 +14,38 @@ fn block(kind: u32, body: &[u8], big_endian: bool) -> Vec<u8> {
     [&word(kind)[..], &len, &body, &len].concat()
 }
 
-struct Ng(bool);
+/// A builder of pcapng blocks.
+struct Ng {
+    big_endian: bool,
+}
 
 impl Ng {
     fn words(&self, values: &[u32]) -> Vec<u8> {
-        values.iter().flat_map(|v| if self.0 { v.to_be_bytes() } else { v.to_le_bytes() }).collect()
+        values.iter().flat_map(|v| if self.big_endian { v.to_be_bytes() } else { v.to_le_bytes() }).collect()
     }
 
     fn halves(&self, values: &[u16]) -> Vec<u8> {
-        values.iter().flat_map(|v| if self.0 { v.to_be_bytes() } else { v.to_le_bytes() }).collect()
+        values.iter().flat_map(|v| if self.big_endian { v.to_be_bytes() } else { v.to_le_bytes() }).collect()
     }
 
     fn section(&self) -> Vec<u8> {
-        block(0x0a0d_0d0a, &[self.words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX])].concat(), self.0)
+        block(0x0a0d_0d0a, &[self.words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX])].concat(), self.big_endian)
     }
 
     fn interface(&self, link: u16, snaplen: u32, options: &[u8]) -> Vec<u8> {
-        block(1, &[&self.halves(&[link, 0])[..], &self.words(&[snaplen]), options].concat(), self.0)
+        block(1, &[&self.halves(&[link, 0])[..], &self.words(&[snaplen]), options].concat(), self.big_endian)
     }
 
     fn packet(&self, interface: u32, ticks: u64, original: u32, bytes: &[u8]) -> Vec<u8> {
         let head = self.words(&[interface, (ticks >> 32) as u32, ticks as u32, bytes.len() as u32, original]);
-        block(6, &[&head[..], bytes].concat(), self.0)
+        block(6, &[&head[..], bytes].concat(), self.big_endian)
     }
 }
 
 #[test]
 fn written_file_is_read_back() {
     let mut file = pcap::file_header().to_vec();
-    file.extend_from_slice(&pcap::record(1_795_226_566_123_456_789, 5));
+    file.extend_from_slice(&pcap::record_header(1_795_226_566_123_456_789, 5));
     file.extend_from_slice(b"hello");
     assert_eq!(file[..8], [0x4d, 0x3c, 0xb2, 0xa1, 2, 0, 4, 0]);
     let expected = Record { ts_ns: 1_795_226_566_123_456_789, link: 1, original_len: 5, bytes: b"hello" };
@@ -54,7 +57,7 @@ fn classic_files_of_both_byte_orders_and_resolutions_are_read() {
     for (magic, tick_ns) in [(0xa1b2_c3d4u32, 1000), (0xa1b2_3c4d, 1)] {
         for big_endian in [false, true] {
             let word = |value: u32| if big_endian { value.to_be_bytes() } else { value.to_le_bytes() };
-            // The upper bits of the link type mean that frames end with a frame check sequence.
+            // The link type is 113. The upper bits of its field mean that frames end in a frame check sequence.
             let header = [word(magic), word(0), word(0), word(0), word(65_535), word(0x2400_0071)].concat();
             let record = [word(3), word(250_000), word(2), word(1500)].concat();
             let file = [&header[..], &record, b"ab"].concat();
@@ -79,7 +82,7 @@ fn classic_files_of_both_byte_orders_and_resolutions_are_read() {
 #[test]
 fn pcapng_files_are_read() {
     for big_endian in [false, true] {
-        let ng = Ng(big_endian);
+        let (ng, other) = (Ng { big_endian }, Ng { big_endian: !big_endian });
         let nanos = [&ng.halves(&[9, 1])[..], &[9, 0, 0, 0], &ng.halves(&[0, 0])].concat();
         let binary = [&ng.halves(&[9, 1])[..], &[0x80 | 10, 0, 0, 0]].concat();
         let hour = [
@@ -96,14 +99,14 @@ fn pcapng_files_are_read() {
             ng.packet(0, 7, 3, b"abc"),
             ng.packet(1, 7, 2000, b"abcd"),
             ng.packet(2, 1536, 1, b"a"),
-            // A simple packet has no timestamp. It would be cut to the first interface's snap length, which is unlimited here.
+            // A simple packet has no timestamp. It belongs to the first interface, whose snap length 0 means that packets are complete.
             block(3, &[&ng.words(&[2])[..], b"xy"].concat(), big_endian),
-            // An obsolete packet has a 16-bit interface and a count of drops.
+            // The first word of an obsolete packet consists of a 16-bit interface number and a 16-bit count of dropped packets.
             block(2, &[&ng.halves(&[1, 0])[..], &ng.words(&[0, 9, 2, 2]), b"ob"].concat(), big_endian),
-            // A new section has no interfaces yet and may have the other byte order.
-            Ng(!big_endian).section(),
-            Ng(!big_endian).interface(101, 1, &[]),
-            block(3, &[&Ng(!big_endian).words(&[9])[..], b"z"].concat(), !big_endian),
+            // A new section begins without interfaces and may have the other byte order. Its interface has the snap length 1.
+            other.section(),
+            other.interface(101, 1, &[]),
+            block(3, &[&other.words(&[9])[..], b"z"].concat(), !big_endian),
         ]
         .concat();
         let record = |ts_ns, link, original_len, bytes| Record { ts_ns, link, original_len, bytes };
@@ -122,7 +125,7 @@ fn pcapng_files_are_read() {
 
 #[test]
 fn corrupt_files_are_refused() {
-    let ng = Ng(false);
+    let ng = Ng { big_endian: false };
     let start = [ng.section(), ng.interface(1, 0, &[])].concat();
     let after = |more: &[u8]| records(&[&start[..], more].concat()).find_map(Result::err);
     let corrupt = |more: &[u8]| matches!(after(more), Some(FileError::Corrupt(_)));
@@ -137,14 +140,14 @@ fn corrupt_files_are_refused() {
     assert_eq!(after(&ng.words(&[6, 0x7fff_fffc, 0])), Some(FileError::TooLong(0x7fff_fffc)));
 
     let mut classic = pcap::file_header().to_vec();
-    classic.extend_from_slice(&pcap::record(0, 0xffff_ffff));
+    classic.extend_from_slice(&pcap::record_header(0, 0xffff_ffff));
     assert_eq!(read(&classic), Err(FileError::TooLong(0xffff_ffff)));
 }
 
 #[test]
 fn reader_requests_missing_bytes() {
     let mut file = pcap::file_header().to_vec();
-    file.extend_from_slice(&pcap::record(0, 5));
+    file.extend_from_slice(&pcap::record_header(0, 5));
     file.extend_from_slice(b"hello");
     let mut reader = Reader::new();
     assert_eq!(reader.step(&file[..3]), Ok(Step::NeedMore(24)));

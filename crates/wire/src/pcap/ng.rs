@@ -1,4 +1,5 @@
-//! pcapng: a file of blocks (draft-ietf-opsawg-pcapng).
+//! The pcapng format (draft-ietf-opsawg-pcapng). A file consists of sections, and a section of blocks. Blocks describe interfaces or
+//! contain packets.
 
 use super::reader::{FileError, MAX_BLOCK, Record, Step, u32_at};
 
@@ -11,10 +12,10 @@ const ENHANCED_PACKET: u32 = 6;
 const OPTION_TS_RESOLUTION: u16 = 9;
 const OPTION_TS_OFFSET: u16 = 14;
 
-/// Interfaces per section; real files have a few.
+/// The maximum number of interfaces in a section. It bounds the memory that a corrupt file can make the reader allocate.
 const MAX_INTERFACES: usize = 65_536;
 
-/// The current section: its byte order and interfaces.
+/// The byte order and the interfaces of the section that is being read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Section {
     big_endian: bool,
@@ -30,22 +31,25 @@ struct Interface {
 }
 
 impl Interface {
+    /// Converts a timestamp of the interface to nanoseconds since the Unix epoch. A result outside the range of `u64` is replaced by the
+    /// nearest `u64`.
     fn ts_ns(&self, ticks: u64) -> u64 {
         let nanos = i128::from(ticks) * 1_000_000_000 / i128::from(self.ticks_per_second);
-        let shifted = nanos + i128::from(self.offset_seconds) * 1_000_000_000;
-        u64::try_from(shifted).unwrap_or(if shifted < 0 { 0 } else { u64::MAX })
+        let nanos = nanos + i128::from(self.offset_seconds) * 1_000_000_000;
+        u64::try_from(nanos).unwrap_or(if nanos < 0 { 0 } else { u64::MAX })
     }
 }
 
 impl Section {
-    /// The block type of a section header; a palindrome, so that it reads the same in either byte order.
+    /// The block type of a section header. Its value is the same in both byte orders.
     pub(super) const HEADER: u32 = 0x0a0d_0d0a;
 
+    /// Reads the next block. A section header replaces `self` by a section without interfaces.
     pub(super) fn step<'a>(&mut self, buf: &'a [u8]) -> Result<Step<'a>, FileError> {
-        const SMALLEST: usize = 12;
-        let Some(kind) = u32_at(buf, 0, self.big_endian) else { return Ok(Step::NeedMore(SMALLEST)) };
+        const MIN_BLOCK: usize = 12;
+        let Some(kind) = u32_at(buf, 0, self.big_endian) else { return Ok(Step::NeedMore(MIN_BLOCK)) };
         if kind == Self::HEADER {
-            let Some(magic) = u32_at(buf, 8, false) else { return Ok(Step::NeedMore(SMALLEST)) };
+            let Some(magic) = u32_at(buf, 8, false) else { return Ok(Step::NeedMore(MIN_BLOCK)) };
             let big_endian = match (magic, magic.swap_bytes()) {
                 (BYTE_ORDER_MAGIC, _) => false,
                 (_, BYTE_ORDER_MAGIC) => true,
@@ -53,12 +57,12 @@ impl Section {
             };
             *self = Section { big_endian, interfaces: Vec::new() };
         }
-        let Some(len) = u32_at(buf, 4, self.big_endian) else { return Ok(Step::NeedMore(SMALLEST)) };
+        let Some(len) = u32_at(buf, 4, self.big_endian) else { return Ok(Step::NeedMore(MIN_BLOCK)) };
         if len as usize > MAX_BLOCK {
             return Err(FileError::TooLong(len));
         }
         let end = len as usize;
-        if end < SMALLEST || !end.is_multiple_of(4) {
+        if end < MIN_BLOCK || !end.is_multiple_of(4) {
             return Err(FileError::Corrupt("impossible block length"));
         }
         let Some(block) = buf.get(..end) else { return Ok(Step::NeedMore(end)) };
@@ -66,8 +70,8 @@ impl Section {
             return Err(FileError::Corrupt("the two lengths of a block disagree"));
         }
         let body = &block[8..end - 4];
-        let frame = match kind {
-            INTERFACE => return self.interface(body).map(|()| Step::Skip(end)),
+        let record = match kind {
+            INTERFACE => return self.add_interface(body).map(|()| Step::Skip(end)),
             ENHANCED_PACKET => {
                 let interface = self.word(body, 0)?;
                 self.packet(interface, body)?
@@ -78,26 +82,28 @@ impl Section {
             }
             SIMPLE_PACKET => {
                 let original_len = self.word(body, 0)?;
-                let interface = self.by_number(0)?;
-                let cap = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
-                let bytes = captured(body, 4, original_len.min(cap))?;
+                let interface = self.interface(0)?;
+                let snaplen = if interface.snaplen == 0 { u32::MAX } else { interface.snaplen };
+                let bytes = bytes_at(body, 4, original_len.min(snaplen))?;
                 Record { ts_ns: 0, link: interface.link, original_len, bytes }
             }
             _ => return Ok(Step::Skip(end)),
         };
-        Ok(Step::Frame(end, frame))
+        Ok(Step::Frame(end, record))
     }
 
-    /// Parses an enhanced or an obsolete packet block. The two differ only in the first word.
+    /// Parses an enhanced or an obsolete packet block of the interface with the number `interface`. The two kinds of block differ only
+    /// in the first word of `body`, which the caller has parsed.
     fn packet<'a>(&self, interface: u32, body: &'a [u8]) -> Result<Record<'a>, FileError> {
-        let interface = self.by_number(interface)?;
+        let interface = self.interface(interface)?;
         let ticks = u64::from(self.word(body, 4)?) << 32 | u64::from(self.word(body, 8)?);
-        let bytes = captured(body, 20, self.word(body, 12)?)?;
+        let bytes = bytes_at(body, 20, self.word(body, 12)?)?;
         let original_len = self.word(body, 16)?;
         Ok(Record { ts_ns: interface.ts_ns(ticks), link: interface.link, original_len, bytes })
     }
 
-    fn interface(&mut self, body: &[u8]) -> Result<(), FileError> {
+    /// Parses an interface description block and adds the interface to the section.
+    fn add_interface(&mut self, body: &[u8]) -> Result<(), FileError> {
         if self.interfaces.len() >= MAX_INTERFACES {
             return Err(FileError::Corrupt("more than 65536 interfaces"));
         }
@@ -132,17 +138,19 @@ impl Section {
         Ok(())
     }
 
-    fn by_number(&self, number: u32) -> Result<Interface, FileError> {
+    fn interface(&self, number: u32) -> Result<Interface, FileError> {
         self.interfaces
             .get(number as usize)
             .copied()
             .ok_or(FileError::Corrupt("a packet of an interface that was not described"))
     }
 
+    /// Returns the 32-bit number from index `at` on.
     fn word(&self, body: &[u8], at: usize) -> Result<u32, FileError> {
         u32_at(body, at, self.big_endian).ok_or(SHORT)
     }
 
+    /// Returns the 16-bit number from index `at` on.
     fn half(&self, body: &[u8], at: usize) -> Result<u16, FileError> {
         let b = *body.get(at..).and_then(<[u8]>::first_chunk).ok_or(SHORT)?;
         Ok(if self.big_endian { u16::from_be_bytes(b) } else { u16::from_le_bytes(b) })
@@ -151,6 +159,6 @@ impl Section {
 
 const SHORT: FileError = FileError::Corrupt("a block is shorter than its content");
 
-fn captured(body: &[u8], at: usize, len: u32) -> Result<&[u8], FileError> {
+fn bytes_at(body: &[u8], at: usize, len: u32) -> Result<&[u8], FileError> {
     body.get(at..).and_then(|rest| rest.get(..len as usize)).ok_or(SHORT)
 }

@@ -5,22 +5,23 @@ use thiserror::Error;
 use super::ng::Section;
 use super::{FILE_HEADER_LEN, MAGIC_MICROS, MAGIC_NANOS, RECORD_HEADER_LEN};
 
-/// The greatest accepted length of a record or block, so that a corrupt length cannot make a reader buffer without limit.
+/// The maximum accepted length of a frame in a pcap file and of a block in a pcapng file, in bytes. It bounds how many bytes a corrupt
+/// length field can make a caller of [`Reader::step`] buffer.
 pub(super) const MAX_BLOCK: usize = 16 << 20;
 
 /// Why a capture file cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
 pub enum FileError {
-    /// The first bytes are not those of a capture file.
+    /// The file does not begin with the header of a capture file.
     #[error("not a pcap or pcapng file")]
     NotACapture,
-    /// The file ends within a record.
+    /// The file ends within a record or block.
     #[error("the file ends in the middle of a record")]
     Truncated,
-    /// A record or block claims more than 16 MiB.
+    /// A record or block has, according to its header, more than 16 MiB. The value is that length in bytes.
     #[error("a record claims {0} bytes, more than any frame has")]
     TooLong(u32),
-    /// A block contradicts the format.
+    /// A pcapng block violates the format. The value describes how.
     #[error("corrupt capture file: {0}")]
     Corrupt(&'static str),
 }
@@ -28,11 +29,11 @@ pub enum FileError {
 /// One captured frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
-    /// The timestamp in nanoseconds since the Unix epoch; 0 if the file has none for the frame.
+    /// The timestamp in nanoseconds since the Unix epoch, or 0 if the file has no timestamp for the frame.
     pub ts_ns: u64,
-    /// The link type number, for [`LinkType::from_number`](crate::frame::LinkType::from_number).
+    /// The number of the link type, which [`LinkType::from_number`](crate::frame::LinkType::from_number) translates.
     pub link: u16,
-    /// The length of the frame on the wire; greater than the length of `bytes` if the frame was captured in part.
+    /// The length of the transmitted frame in bytes. It exceeds the length of `bytes` if the frame was not captured completely.
     pub original_len: u32,
     /// The captured bytes of the frame.
     pub bytes: &'a [u8],
@@ -41,18 +42,19 @@ pub struct Record<'a> {
 /// The result of [`Reader::step`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step<'a> {
-    /// The reader needs at least this many bytes from the same position. If the file has no more bytes, it is truncated, or, if the
-    /// buffer is empty, at its end.
+    /// The reader consumed nothing. The caller must pass at least this many bytes, beginning with the same byte. If the file has fewer
+    /// bytes left, it is truncated, except that a file with no bytes left is complete.
     NeedMore(usize),
-    /// The reader consumed this many bytes, which hold no frame.
+    /// The reader consumed this many bytes, which contain no frame.
     Skip(usize),
-    /// The reader consumed this many bytes, which hold this frame.
+    /// The reader consumed this many bytes, which contain this frame.
     Frame(usize, Record<'a>),
 }
 
-/// A reader of capture files: classic pcap of either byte order with micro- or nanoseconds, and pcapng.
+/// A reader of capture files: pcapng, and classic pcap in both byte orders, with timestamps in microseconds or nanoseconds.
 ///
-/// The caller passes the unread bytes of the file to [`step`](Reader::step) repeatedly. [`records`] does so for a file in memory.
+/// The caller passes the bytes of the file that the reader has not consumed to [`step`](Reader::step), repeatedly. [`records`] does
+/// this for a file in memory.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
     format: Format,
@@ -70,27 +72,28 @@ enum Format {
     Ng(Section),
 }
 
+/// Returns the number in the four bytes from index `at` on, or `None` if `bytes` is too short.
 pub(super) fn u32_at(bytes: &[u8], at: usize, big_endian: bool) -> Option<u32> {
     let b = *bytes.get(at..)?.first_chunk()?;
     Some(if big_endian { u32::from_be_bytes(b) } else { u32::from_le_bytes(b) })
 }
 
 impl Reader {
-    /// Creates a reader at the start of a file.
+    /// Creates a reader that expects the start of a file.
     pub fn new() -> Self {
         Reader::default()
     }
 
-    /// Whether the reader has recognised the file as a capture.
+    /// Whether the reader has consumed the header of a capture file.
     pub fn is_recognised(&self) -> bool {
         !matches!(self.format, Format::Unknown)
     }
 
-    /// Reads from the front of the unread bytes.
+    /// Reads the next header, record or block. `buf` begins with the first byte that the reader has not consumed.
     ///
     /// # Errors
-    /// See [`FileError`], except [`FileError::Truncated`], because only the caller knows the end of the file. After an error the
-    /// reader cannot continue.
+    /// The variants of [`FileError`] except [`FileError::Truncated`]: only the caller knows where the file ends. After an error, the
+    /// reader must not be used again.
     pub fn step<'a>(&mut self, buf: &'a [u8]) -> Result<Step<'a>, FileError> {
         match &mut self.format {
             Format::Unknown => self.recognise(buf),
@@ -113,6 +116,7 @@ impl Reader {
         }
     }
 
+    /// Determines the format of a file from its first bytes.
     fn recognise<'a>(&mut self, buf: &'a [u8]) -> Result<Step<'a>, FileError> {
         let Some(magic) = u32_at(buf, 0, false) else { return Ok(Step::NeedMore(FILE_HEADER_LEN)) };
         if magic == Section::HEADER {
@@ -130,14 +134,15 @@ impl Reader {
             (_, MAGIC_NANOS) => (true, 1),
             _ => return Err(FileError::NotACapture),
         };
-        // The upper half of the link type describes a frame check sequence, which the length in the IP header excludes anyway.
+        // The upper half of the link type field says whether frames end in a frame check sequence. It is ignored, because the length
+        // in the IP header determines where the datagram ends.
         let Some(link) = u32_at(buf, 20, big_endian) else { return Ok(Step::NeedMore(FILE_HEADER_LEN)) };
         self.format = Format::Classic { big_endian, nanos_per_tick, link: link as u16 };
         Ok(Step::Skip(FILE_HEADER_LEN))
     }
 }
 
-/// Returns the frames of a capture file in memory, until its end or the first error.
+/// Returns an iterator over the frames of a capture file in memory. It ends after the first error.
 pub fn records(file: &[u8]) -> Records<'_> {
     Records { reader: Reader::new(), rest: file, done: false }
 }

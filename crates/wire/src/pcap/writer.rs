@@ -1,32 +1,32 @@
 use core::net::SocketAddr;
 use std::io::{self, Write};
 
-use super::{file_header, record};
+use super::{file_header, record_header};
 use crate::frame;
 
-/// Writes datagrams as frames of a classic pcap file with times in nanoseconds.
+/// A writer of a classic pcap file of Ethernet frames with timestamps in nanoseconds.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
-    /// The frame under construction, kept for its allocation.
+    /// The buffer in which [`datagram`](Self::datagram) constructs frames. It is a field so that its allocation is reused.
     frame: Vec<u8>,
 }
 
 impl<W: Write> Writer<W> {
-    /// Starts a file with its header.
+    /// Writes the header of the file to `out`.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The error of writing to `out`.
     pub fn new(mut out: W) -> io::Result<Writer<W>> {
         out.write_all(&file_header())?;
         Ok(Writer { out, frame: Vec::new() })
     }
 
-    /// Writes a datagram (a RoCEv2 packet with its ICRC) in a frame with UDP, IP and Ethernet headers. `ts_ns` counts from
-    /// the Unix epoch; `ident` is the identification field of an IPv4 header.
+    /// Writes a frame with Ethernet, IP and UDP headers ([`frame::encode`]) that contains `datagram`, a RoCEv2 packet with its ICRC.
+    /// `ts_ns` is the time in nanoseconds since the Unix epoch. `ident` is the identification in an IPv4 header.
     ///
     /// # Errors
-    /// Those of `out`. The file then ends in a record that is cut short.
+    /// The error of writing to `out`. The file may then end in an incomplete record.
     pub fn datagram(
         &mut self,
         ts_ns: u64,
@@ -43,19 +43,19 @@ impl<W: Write> Writer<W> {
         written
     }
 
-    /// Writes an Ethernet frame. `ts_ns` counts from the Unix epoch.
+    /// Writes an Ethernet frame. `ts_ns` is the time in nanoseconds since the Unix epoch.
     ///
     /// # Errors
-    /// Those of `out`. The file then ends in a record that is cut short.
+    /// The error of writing to `out`. The file may then end in an incomplete record.
     pub fn frame(&mut self, ts_ns: u64, frame: &[u8]) -> io::Result<()> {
-        self.out.write_all(&record(ts_ns, frame.len()))?;
+        self.out.write_all(&record_header(ts_ns, frame.len()))?;
         self.out.write_all(frame)
     }
 
     /// Flushes `out`.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The error of flushing `out`.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }

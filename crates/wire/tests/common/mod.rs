@@ -1,12 +1,12 @@
-//! The captures of the kernel's soft-RoCE, and arbitrary packets.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses some of it")]
+//! The captures of the kernel's soft-RoCE, and random packets for property tests.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of the module")]
 
 use std::path::PathBuf;
 
 use mitra_wire::*;
 use proptest::prelude::*;
 
-/// Every capture of `tests/data/captures`, by name.
+/// Returns the name and the contents of every capture in `tests/data/captures`, sorted by name.
 pub fn captures() -> Vec<(String, Vec<u8>)> {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/captures");
     let mut files: Vec<_> = std::fs::read_dir(&dir)
@@ -82,7 +82,7 @@ fn transport() -> impl Strategy<Value = Transport> {
     ]
 }
 
-/// A packet that exists, without its payload, and a payload that fits it.
+/// Returns a strategy for packets with an opcode that exists. The payload is a separate value, because a packet borrows it.
 pub fn packet() -> impl Strategy<Value = (Packet<'static>, Vec<u8>)> {
     let opcode = (transport(), message()).prop_filter("no such opcode", |(t, m)| t.carries(m));
     let flags = any::<(bool, bool, bool, bool, bool)>();
