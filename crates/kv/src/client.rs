@@ -1,4 +1,4 @@
-//! A client that keeps a session, so that a change which it repeats is made at most once.
+//! A client that makes its changes in a session, so that a repeated change is made at most once.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::resp::{Reply, RespError};
 use crate::resp_client::RespConnection;
 
-/// The delay before a request is repeated at another server.
+/// The delay before a request is repeated at another server, unless the server redirected the client.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The reasons for which a request failed.
@@ -17,8 +17,8 @@ pub enum ClientError {
     /// or may still be made.
     #[error("no leader was reached in {0:?}: {1}")]
     NoLeader(Duration, String),
-    /// The server expired the session, because others were opened meanwhile. The change was either made
-    /// before that or will never be made.
+    /// The store expired the session, because other clients opened sessions. The change was either made before
+    /// the session expired or will never be made.
     #[error("the session has expired; the change was made before that or never will be")]
     SessionExpired,
     /// The store has reached its capacity.
@@ -40,10 +40,12 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct Client {
     servers: Vec<SocketAddr>,
+    /// The index of the server to connect to, modulo the number of servers.
     current: usize,
     request_timeout: Duration,
     connection: Option<RespConnection>,
     session: Option<u64>,
+    /// The sequence number of the last change in the session.
     sequence: u64,
 }
 
@@ -53,11 +55,11 @@ impl Client {
         Client { servers, current: 0, request_timeout, connection: None, session: None, sequence: 0 }
     }
 
-    /// Returns a key's value and the index of the log entry that changed it last, as of some moment during
-    /// the call.
+    /// Returns a key's value, and the index of the log entry that changed it last. The read is linearizable.
     ///
     /// # Errors
-    /// [`ClientError::NoLeader`] after the time limit.
+    /// [`ClientError::NoLeader`] after the time limit, [`ClientError::Rejected`] if the server rejects the
+    /// request, or [`ClientError::Protocol`] if the reply is malformed.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>, ClientError> {
         match self.request_until_answered(&[b"MITRA.GET", key])? {
             Reply::Array(found) => match <[Reply; 2]>::try_from(found) {
@@ -73,8 +75,9 @@ impl Client {
     ///
     /// # Errors
     /// - [`ClientError::NoLeader`] after the time limit: the outcome is unknown.
-    /// - [`ClientError::StoreFull`], [`ClientError::SessionExpired`] or [`ClientError::Rejected`] if the
-    ///   server answers so.
+    /// - [`ClientError::StoreFull`], [`ClientError::SessionExpired`] or [`ClientError::Rejected`] if the server
+    ///   replies with that error.
+    /// - [`ClientError::Protocol`] if the reply is malformed.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), ClientError> {
         self.change(&[b"PUT", key, value]).map(|_| ())
     }
@@ -87,8 +90,8 @@ impl Client {
         self.change(&[b"DELETE", key])
     }
 
-    /// Replaces the value of a key if it is `expected`, and returns whether it was. `None` stands for no
-    /// value.
+    /// Replaces the value of a key by `value` if it is `expected`, and returns whether it was replaced. `None`
+    /// stands for a key without a value.
     ///
     /// # Errors
     /// See [`Client::put`].
@@ -102,10 +105,11 @@ impl Client {
         self.change(&[b"CAS", key, &optional(expected), &optional(value)])
     }
 
-    /// Returns the changes of a key from now on, as the first reachable server applies them.
+    /// Returns an iterator over the later changes of a key, in the order in which the first reachable server
+    /// applies them.
     ///
     /// # Errors
-    /// [`ClientError::ConnectionClosed`] if no server can be reached.
+    /// [`ClientError::ConnectionClosed`] if no server replies to the request.
     pub fn watch(&self, key: &[u8]) -> Result<Watch, ClientError> {
         let mut last = io::Error::from(io::ErrorKind::NotConnected);
         for &server in &self.servers {
@@ -146,10 +150,10 @@ impl Client {
         }
     }
 
-    /// Sends a request to one server after the other until a leader answers.
+    /// Sends a request to one server after the other, until a server replies with a result or a final error.
     fn request_until_answered(&mut self, words: &[&[u8]]) -> Result<Reply, ClientError> {
         let deadline = Instant::now() + self.request_timeout;
-        let mut why = "no server was tried".to_owned();
+        let mut last_failure = "no server was tried".to_owned();
         while Instant::now() < deadline {
             let connection = match self.connection.take() {
                 Some(connection) => Ok(connection),
@@ -158,10 +162,10 @@ impl Client {
             let answered = connection.and_then(|mut c| c.request(words).map(|reply| (c, reply)));
             match answered {
                 Ok((_, Reply::Error(text))) if text.starts_with("MOVED ") => {
-                    let leader = text.rsplit(' ').next().and_then(|current| current.parse().ok());
+                    let leader = text.rsplit(' ').next().and_then(|address| address.parse().ok());
                     let known = self.servers.iter().position(|&server| Some(server) == leader);
                     self.current = known.unwrap_or(self.current + 1);
-                    why = text;
+                    last_failure = text;
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Ok((connection, Reply::Error(text)))
@@ -169,7 +173,7 @@ impl Client {
                 {
                     drop(connection);
                     self.current += 1;
-                    why = text;
+                    last_failure = text;
                     std::thread::sleep(RETRY_INTERVAL);
                 }
                 Ok((connection, reply)) => {
@@ -178,15 +182,16 @@ impl Client {
                 }
                 Err(error) => {
                     self.current += 1;
-                    why = error.to_string();
+                    last_failure = error.to_string();
                     std::thread::sleep(RETRY_INTERVAL);
                 }
             }
         }
-        Err(ClientError::NoLeader(self.request_timeout, why))
+        Err(ClientError::NoLeader(self.request_timeout, last_failure))
     }
 }
 
+/// Returns the error for a reply that is not the expected result.
 fn error_of(reply: Reply) -> ClientError {
     match reply {
         Reply::Error(text) if text.starts_with("EXPIRED") => ClientError::SessionExpired,
@@ -196,7 +201,7 @@ fn error_of(reply: Reply) -> ClientError {
     }
 }
 
-/// An iterator over the changes of a key, which blocks until the next one.
+/// An iterator over the changes of a key. Each step blocks until the next change.
 #[derive(Debug)]
 pub struct Watch {
     connection: RespConnection,
@@ -205,8 +210,8 @@ pub struct Watch {
 impl Iterator for Watch {
     type Item = Result<(Option<Vec<u8>>, u64), ClientError>;
 
-    /// Blocks until the key changes. Returns its new value, or `None` if it was deleted, and the index of the
-    /// log entry.
+    /// Blocks until the key changes. Returns the key's new value (`None` if the key was deleted) and the index of
+    /// the log entry. Returns an error if the connection has closed or the message is malformed.
     fn next(&mut self) -> Option<Self::Item> {
         Some(match self.connection.reply() {
             Ok(Reply::Array(change)) => match <[Reply; 4]>::try_from(change) {

@@ -1,4 +1,5 @@
-//! Parses client commands: those of Redis that the store supports, and the store's own (`MITRA.*`, `CAS`).
+//! Parses client commands: the commands of Redis that the store supports, and the store's own commands
+//! (`MITRA.*`, `CAS`).
 
 use mitra_consensus::kv_store::{Change, Request, Session};
 
@@ -7,32 +8,32 @@ use crate::resp::Reply;
 /// A command of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Command {
-    /// A command that needs no access to the store, and its reply.
+    /// The reply of a command that needs no access to the store.
     Local(Reply),
     /// QUIT: close the connection after the reply.
     Quit,
     /// GET: the value of a key.
     Get(Vec<u8>),
-    /// EXISTS: how many of the keys have a value.
+    /// EXISTS: the number of the keys that have a value.
     Exists(Vec<Vec<u8>>),
-    /// Changes outside a session. The server makes each of them at most once.
+    /// Changes outside a client's session. The server makes each of them at most once.
     Change(Vec<Change>, ReplyStyle),
     /// A request in the client's own session.
     InSession(Request),
-    /// MITRA.WATCH: report later changes of a key.
+    /// MITRA.WATCH: reports of later changes of a key.
     Watch(Vec<u8>),
     /// INFO: the state of the server.
     Info,
 }
 
-/// How the outcome of changes is encoded as a reply.
+/// The form of the reply to a request that consists of several commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReplyStyle {
     /// `OK`.
     Ok,
-    /// `OK`, or nil if the change was not made.
+    /// `OK`, or nil if no change was made.
     OkOrNil,
-    /// The number of changes that were made.
+    /// The number of changes that were made, or of keys that have a value.
     Count,
 }
 

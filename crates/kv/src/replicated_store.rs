@@ -12,15 +12,15 @@ use mitra_consensus_rdma::ProcessNode;
 /// The state machine of a store process.
 pub(crate) type Member = Composite<Log, Heartbeat>;
 
-/// The client request that an outcome belongs to.
+/// The client request that waits for an outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Waiter {
-    /// The client connection.
+    /// The id of the client connection.
     pub(crate) connection: usize,
     /// The number of the request on the connection.
     pub(crate) request: u64,
-    /// Whether the client made the request in its own session, and so gets the index of the log entry in the
-    /// reply.
+    /// Whether the request is one of the client's own session (`MITRA.*`). The reply to a read then contains the
+    /// index of the log entry.
     pub(crate) in_session: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum Outcome {
     Reply(Reply),
     /// The command was not executed, because this process is not the leader or cannot queue it.
     Refused(LogError),
-    /// This process lost the lead: the command may have been executed, or may still be.
+    /// This process is no longer the leader. The command may have been executed, or may be executed later.
     Unknown,
 }
 
@@ -39,55 +39,65 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 enum ServerSession {
     None,
+    /// The command that opens the session has no outcome yet.
     Opening,
+    /// The session, and the sequence number of its last change.
     Open(Session, u64),
 }
 
+/// The origin of a submitted command.
 #[derive(Clone, Debug)]
 enum Submitter {
     Client(Waiter),
-    /// A change for a client, in the server's session. If the session has expired, the change was not made
-    /// and is submitted again.
+    /// A change for a client, in the server's session. If the reply is that the session has expired, the change
+    /// is submitted again.
     InServerSession(Waiter, Change),
+    /// The command that opens the server's session.
     ServerSession,
-    /// No client: the command exists only so that reads can wait for it.
+    /// The command exists only so that reads can wait for it.
     Nobody,
 }
 
-/// The value of a key, and the request that waits for it.
+/// A read: the request that waits for it, and its key.
 type PendingRead = (Waiter, Vec<u8>);
 
 /// A request that waits until the server's session is open.
 #[derive(Debug)]
 enum QueuedRequest {
     Change(Change),
-    /// A read that arrived after changes which wait.
+    /// A read that arrived after a change that waits.
     PendingRead(Vec<u8>),
 }
 
 pub(crate) struct ReplicatedStore {
     kv: KvStore,
+    /// The leader that this process knows of.
     leader: Option<ProcessId>,
     session: ServerSession,
     /// Requests that wait for `session`.
     queued: Vec<(Waiter, QueuedRequest)>,
-    /// Commands to submit with the next [`ReplicatedStore::drive`].
+    /// The commands that the next [`ReplicatedStore::drive`] submits.
     commands: Vec<(Vec<u8>, Submitter)>,
     /// Reads, each with the number of `commands` that precede it.
     reads: Vec<(usize, PendingRead)>,
+    /// The submitted commands without an outcome.
     submitters: HashMap<Ticket, Submitter>,
-    /// Reads to execute just before a command. The commit of the command shows that this process was the
-    /// leader after the reads arrived. So the state machine then includes everything that was committed
-    /// before, and nothing that the client requested later.
+    /// For a submitted command, the reads to execute directly before it. The commit of the command shows that
+    /// this process was the leader after the reads arrived. At that position in the log, the state machine
+    /// includes all changes that were committed before the reads arrived, and none that the client requested
+    /// after them.
     reads_by_ticket: HashMap<Ticket, Vec<PendingRead>>,
+    /// The outcomes since the last [`ReplicatedStore::take_outcomes`].
     outcomes: Vec<(Waiter, Outcome)>,
+    /// The key changes since the last [`ReplicatedStore::take_outcomes`].
     events: Vec<Event>,
+    /// The index of the last applied entry.
     applied: u64,
-    /// A snapshot could not be decoded, so later entries must not be applied to the old state.
+    /// Whether a snapshot could not be decoded. If so, the state of the store is not valid.
     unreadable: bool,
 }
 
-/// Returns a command without effect.
+/// Returns a command that has no effect and no client.
 fn no_op() -> (Vec<u8>, Submitter) {
     (Request::Get { key: Vec::new() }.encode(), Submitter::Nobody)
 }
@@ -115,7 +125,7 @@ impl ReplicatedStore {
         self.leader
     }
 
-    /// Returns whether a snapshot could not be decoded. The process cannot continue then.
+    /// Returns whether a snapshot could not be decoded. If so, the process cannot continue.
     pub(crate) fn is_unreadable(&self) -> bool {
         self.unreadable
     }
@@ -177,7 +187,7 @@ impl ReplicatedStore {
         if unassigned.is_empty() {
             return;
         }
-        // The commands that these reads were to wait for were refused, perhaps for a reason of their own.
+        // The commands after these reads were refused, perhaps only because they were too large.
         match self.submit_all(node, vec![no_op()])[..] {
             [Ok(ticket)] => _ = self.reads_by_ticket.insert(ticket, unassigned),
             [Err(error)] => self.refuse(unassigned, error),
@@ -185,6 +195,7 @@ impl ReplicatedStore {
         }
     }
 
+    /// Submits commands to the log, and returns their tickets. Reports the refused commands.
     fn submit_all(
         &mut self,
         node: &mut ProcessNode<Member>,
@@ -193,10 +204,10 @@ impl ReplicatedStore {
         if commands.is_empty() {
             return Vec::new();
         }
-        let (commands, submitter): (Vec<_>, Vec<_>) = commands.into_iter().unzip();
+        let (commands, submitters): (Vec<_>, Vec<_>) = commands.into_iter().unzip();
         let tickets =
             node.with_process(|member, out| member.with_first(|log, out| log.submit_all(commands, out), out));
-        for (ticket, submitter) in tickets.iter().zip(submitter) {
+        for (ticket, submitter) in tickets.iter().zip(submitters) {
             match *ticket {
                 Ok(ticket) => _ = self.submitters.insert(ticket, submitter),
                 Err(refused) => self.finish(submitter, Outcome::Refused(refused)),
@@ -205,11 +216,12 @@ impl ReplicatedStore {
         tickets
     }
 
+    /// Reports that reads were refused.
     fn refuse(&mut self, reads: Vec<PendingRead>, error: LogError) {
         self.outcomes.extend(reads.into_iter().map(|(waiter, _)| (waiter, Outcome::Refused(error))));
     }
 
-    /// Reports the outcome of a command that was not applied, or the reply of one that was.
+    /// Reports the outcome of a command to its submitter.
     fn finish(&mut self, submitter: Submitter, outcome: Outcome) {
         match submitter {
             Submitter::Client(waiter) | Submitter::InServerSession(waiter, _) => {
@@ -244,7 +256,7 @@ impl ReplicatedStore {
                 (Some(reads), &CommitOutcome::Committed { index, position }) => {
                     _ = due_reads.insert((index, position), reads)
                 }
-                // A read without effect can be repeated safely.
+                // A read has no effect, so the client can repeat it safely.
                 (Some(reads), CommitOutcome::Unknown) => self.refuse(reads, LogError::NotLeader),
             }
         }
@@ -287,8 +299,9 @@ impl ReplicatedStore {
         }
     }
 
-    /// Applies committed entries and returns their replies if `keep_replies`. Executes the reads that are due
-    /// before each command.
+    /// Applies committed entries. Returns the replies of their commands by log index and position, if
+    /// `keep_replies` is set. `due_reads` are the reads to execute directly before the command with an index and
+    /// position.
     fn apply(
         &mut self,
         deliveries: Vec<Delivery>,

@@ -1,11 +1,11 @@
 //! RESP2, the wire protocol of Redis (redis.io, "Redis serialization protocol specification"): parsing and
 //! encoding.
 
-/// The most arguments of a request.
+/// The maximum number of arguments of a request, and of elements of an array in a reply.
 const MAX_ARGUMENTS: usize = 1024;
 /// The largest argument of a request, and the largest bulk string of a reply, in bytes.
 pub const MAX_ARGUMENT_BYTES: usize = 64 << 10;
-/// The longest inline request, in bytes.
+/// The maximum length of an inline request, and of a line of a reply, in bytes.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// The reasons for which bytes are not a valid request or reply.
@@ -19,14 +19,14 @@ pub enum RespError {
     TooLarge,
 }
 
-/// The arguments of a request, and the number of bytes that it takes.
+/// The arguments of a request, and the length of the encoded request in bytes.
 pub type ParsedRequest<'a> = (Vec<&'a [u8]>, usize);
 
 /// Parses the first request in `bytes`. Returns `None` if the request is incomplete.
 ///
 /// # Errors
-/// [`RespError`] if the bytes are not a valid request. The start of the next request is then unknown, so the
-/// connection must be closed.
+/// [`RespError`] if the bytes are not a valid request. In this case the start of the next request is unknown, so
+/// the connection must be closed.
 pub fn parse_request(bytes: &[u8]) -> Result<Option<ParsedRequest<'_>>, RespError> {
     if bytes.first().is_some_and(|&first| first != b'*') {
         let Some(end) = bytes.iter().take(MAX_LINE_BYTES).position(|&byte| byte == b'\n') else {
@@ -58,8 +58,8 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<ParsedRequest<'_>>, RespErro
     Ok(Some((arguments, at)))
 }
 
-/// Parses a line such as `$5` at `at`, which it advances to the next line. Returns `None` if the line is
-/// incomplete.
+/// Parses the line at offset `at`, which consists of the byte `kind` and a number, such as `$5`. Returns the number
+/// and advances `at` to the next line, or returns `None` if the line is incomplete.
 fn parse_header(bytes: &[u8], at: &mut usize, kind: u8) -> Result<Option<usize>, RespError> {
     const MAX_DIGITS: usize = 10;
     let rest = &bytes[*at..];
@@ -118,8 +118,9 @@ impl Reply {
         }
     }
 
-    /// Parses the first reply in `bytes`. Returns `None` if the reply is incomplete, else the reply and the
-    /// number of bytes that it takes. An array may not contain arrays.
+    /// Parses the first reply in `bytes`. Returns the reply and its encoded length in bytes, or `None` if the reply
+    /// is incomplete. A simple string other than `OK` is returned as [`Reply::Bulk`]. An array must not contain
+    /// arrays.
     ///
     /// # Errors
     /// [`RespError`] if the bytes are not a valid reply.
@@ -127,6 +128,7 @@ impl Reply {
         Reply::parse_nested(bytes, 1)
     }
 
+    /// Parses a reply that may contain `depth` levels of arrays.
     fn parse_nested(bytes: &[u8], depth: u8) -> Result<Option<(Reply, usize)>, RespError> {
         let Some(&kind) = bytes.first() else { return Ok(None) };
         let Some(end) = bytes.windows(2).take(MAX_LINE_BYTES).position(|two| two == b"\r\n") else {

@@ -1,4 +1,4 @@
-//! A client's connection to one RESP server.
+//! A blocking client connection to a RESP server.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::resp::{Reply, encode_request};
 
-/// The time limit for connecting, for sending, and for each reply.
+/// The time limit for connecting, and for each read from and write to the socket.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A blocking connection to any RESP server. It neither follows redirections nor repeats requests; see
@@ -14,6 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct RespConnection {
     stream: TcpStream,
+    /// Bytes that are received but not parsed yet.
     input: Vec<u8>,
 }
 
@@ -33,8 +34,8 @@ impl RespConnection {
     /// Sends a request and returns the reply.
     ///
     /// # Errors
-    /// An error if the connection closed, the reply takes longer than 1 s, or it is malformed. The connection
-    /// is then unusable.
+    /// An error if the connection has closed, no bytes arrive for 1 s, or the reply is malformed. Afterwards the
+    /// connection is unusable.
     pub fn request(&mut self, arguments: &[&[u8]]) -> io::Result<Reply> {
         self.send(&[arguments])?;
         self.reply()

@@ -1,4 +1,4 @@
-//! The server of one process: client connections and the process node in one event loop.
+//! One process of the store: an event loop that serves client connections and drives the process node.
 
 mod client_connection;
 mod multi_part;
@@ -27,11 +27,12 @@ use crate::resp::Reply;
 
 const LISTENER: Token = Token(usize::MAX);
 const NODE: Token = Token(usize::MAX - 1);
-/// The most client connections. The server closes further ones at once.
+/// The maximum number of client connections. The server closes further connections at once.
 const MAX_CLIENTS: usize = 4096;
-/// How long the server keeps polling after its last work before it sleeps.
+/// The time for which the server polls without sleeping after its last work.
 const SPIN_DURATION: Duration = Duration::from_micros(50);
-/// The longest sleep. The node takes part in a failover only when it is polled, so this bounds the delay.
+/// The maximum duration of a sleep. The process node takes part in a failover only when it is polled, so the sleep
+/// delays failovers by at most this time.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 /// The largest message between processes, in bytes.
 const MAX_MESSAGE_BYTES: usize = 256;
@@ -49,12 +50,12 @@ pub struct ServerConfig {
     pub processes: Vec<SocketAddr>,
     /// The address of each memory node.
     pub memories: Vec<SocketAddr>,
-    /// The address at which each process serves clients, indexed by [`ProcessId`]. The server redirects
-    /// clients to the leader's.
+    /// The address at which each process serves clients, indexed by [`ProcessId`]. The server redirects clients to
+    /// the leader's address.
     pub client_addresses: Vec<SocketAddr>,
     /// The interval between two heartbeats. A leader counts as crashed after thirteen intervals without one.
     pub heartbeat_interval: Duration,
-    /// The configuration of the connections. Both ends must use the same.
+    /// The configuration of the RDMA connections. Both ends of a connection must use the same configuration.
     pub failover: mitra_failover::Config,
 }
 
@@ -66,10 +67,15 @@ pub struct Server {
     poll: Poll,
     events: Events,
     listener: mio::net::TcpListener,
+    /// The client connections by id.
     connections: HashMap<usize, ClientConnection>,
+    /// The id of the next connection.
     next_connection: usize,
+    /// Requests of several commands, by connection id and request number.
     multi_parts: HashMap<(usize, u64), MultiPart>,
+    /// The time at which the server last had work.
     last_activity: Instant,
+    /// The number of client commands since the server started, for `INFO`.
     commands: u64,
 }
 
@@ -79,7 +85,8 @@ impl Server {
     ///
     /// # Errors
     /// - [`StartError::ProcessCount`] if the dimensions are not valid.
-    /// - The errors of [`ProcessNode::new`], and [`StartError::Io`] if the system refuses an event queue.
+    /// - The errors of [`ProcessNode::new`].
+    /// - [`StartError::Io`] if an operating system call fails.
     pub fn new(
         domain: &Arc<Domain>,
         peer_listener: TcpListener,
@@ -191,8 +198,7 @@ impl Server {
         for id in ids {
             busy |= self.serve_client(id);
         }
-        // Submits the new commands together with those that the first `drive` produced, and collects the
-        // outcomes.
+        // The second call submits the commands of the clients.
         self.store.drive(&mut self.node);
         let (outcomes, changes) = self.store.take_outcomes();
         busy |= !outcomes.is_empty();
@@ -205,7 +211,7 @@ impl Server {
             self.connections.iter().filter(|(_, c)| c.is_finished()).map(|(&id, _)| id).collect();
         for id in finished {
             if let Some(mut connection) = self.connections.remove(&id) {
-                // Dropping the connection closes its descriptor.
+                // An error has no consequence: dropping the connection closes its descriptor.
                 let _ = self.poll.registry().deregister(connection.stream());
             }
             self.multi_parts.retain(|&(connection, _), _| connection != id);
@@ -222,7 +228,7 @@ impl Server {
                 continue;
             }
             let (id, interest) = (self.next_connection, Interest::READABLE | Interest::WRITABLE);
-            // Without TCP_NODELAY replies are delayed, but correct.
+            // An error has no consequence but delay: without TCP_NODELAY, replies may arrive later.
             let _ = stream.set_nodelay(true);
             if self.poll.registry().register(&mut stream, Token(id), interest).is_ok() {
                 self.next_connection += 1;
@@ -287,7 +293,8 @@ impl Server {
         self.multi_parts.insert((connection, request), MultiPart::new(parts, style));
     }
 
-    /// Delivers an outcome to the request that waits for it.
+    /// Handles the outcome of a command: sets the reply of its request, if no other command of the request is
+    /// pending.
     fn deliver(&mut self, waiter: Waiter, outcome: &Outcome) {
         let Waiter { connection, request, in_session } = waiter;
         let error_reply = self.error_reply(outcome);
@@ -368,8 +375,8 @@ impl Server {
     }
 }
 
-/// Returns the success reply of a request that is one command. Session commands also get the index of the log
-/// entry.
+/// Returns the reply for the successful outcome of a request that is one command. If `with_index` is set, the reply
+/// to a read contains the index of the log entry that changed the value last.
 fn success_reply(outcome: &Outcome, with_index: bool) -> Reply {
     let Outcome::Reply(reply) = outcome else { return Reply::Bulk(None) };
     match reply {

@@ -1,21 +1,22 @@
-//! The dimensions of a store, which all its processes and memory nodes must share.
+//! The dimensions of a store, which must be the same at all its processes and memory nodes.
 
 use mitra_consensus::heartbeat::Heartbeat;
 use mitra_consensus::kv_store::Limits;
 use mitra_consensus::{Region, log};
 
-/// The capacity of a log register, in bytes, which bounds a command with its key and its value.
+/// The capacity of a log register, in bytes. It limits the length of a command, including the key and the value.
 const REGISTER_BYTES: usize = 4 << 10;
-/// The number of log entries in flight. Commands that arrive meanwhile go into the next entry together. More
-/// entries in flight would be smaller ones, and each entry costs one WRITE to every memory.
+/// The maximum number of log entries in flight. Commands that arrive while this many are in flight are combined
+/// in the next entry. A larger number would lead to smaller entries, and each entry costs one WRITE to every memory.
 const PIPELINE_DEPTH: u16 = 2;
-/// The number of registers per READ, and the number of such windows in the ring. When the ring is half full,
-/// the leader writes a snapshot to each memory, so a long ring makes snapshots rare.
+/// The number of registers that one READ covers: a window.
 const WINDOW: u16 = 16;
+/// The number of windows in the ring. When the ring is half full, the leader writes a snapshot to each memory, so
+/// a long ring makes snapshots rare.
 const WINDOWS: u16 = 128;
-/// The most commands that wait at a leader.
+/// The maximum number of commands that wait at a leader.
 const QUEUED_COMMANDS: u16 = 4096;
-/// The most client sessions. The store expires the least recently used one to open another.
+/// The maximum number of client sessions. To open another session, the store expires the least recently used one.
 const SESSIONS: u16 = 1024;
 /// The largest store capacity, in MiB. A region has at most 65,535 registers, and a snapshot of the store
 /// must fit into one.
@@ -28,7 +29,8 @@ pub struct StoreConfig {
     pub processes: u8,
     /// The number of memory nodes, 1 to 64.
     pub memories: u8,
-    /// The capacity for all keys and values, in MiB, 1 to [`MAX_CAPACITY_MIB`]. Other values are clamped.
+    /// The capacity for all keys and values, in MiB. Values are clamped to the range from 1 to
+    /// [`MAX_CAPACITY_MIB`].
     pub capacity_mib: u8,
 }
 
@@ -43,7 +45,7 @@ impl StoreConfig {
             window: WINDOW,
             ring_windows: WINDOWS,
             register_bytes: REGISTER_BYTES as u32,
-            // Each register loses some bytes to its header.
+            // At most 64 bytes of each register are its header.
             snapshot_registers: (bytes / (REGISTER_BYTES - 64)) as u16 + 1,
             queue_capacity: QUEUED_COMMANDS,
         }
@@ -54,15 +56,15 @@ impl StoreConfig {
         Limits { sessions: SESSIONS, bytes: self.log_config().max_snapshot_bytes() as u32 }
     }
 
-    /// Returns the regions of each memory: those of the log, then those of the heartbeats.
+    /// Returns the regions of each memory: the regions of the log, then the regions of the heartbeats.
     pub fn regions(&self) -> Vec<Region> {
         let mut regions = self.log_config().regions();
         regions.extend(Heartbeat::regions(self.processes));
         regions
     }
 
-    /// Returns the register capacity that memory nodes need, in bytes: a log register's contents, and the id
-    /// of its writer.
+    /// Returns the register capacity that memory nodes need, in bytes: the capacity of a log register plus 8 bytes
+    /// for the id of its writer.
     pub fn register_capacity(&self) -> usize {
         REGISTER_BYTES + 8
     }

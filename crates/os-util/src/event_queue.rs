@@ -1,4 +1,4 @@
-//! A bounded event queue with a file descriptor that is readable while the queue holds an event.
+//! A bounded event queue with a file descriptor for `poll(2)`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,7 +9,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::eventfd;
 
-/// A bounded queue of events with an eventfd that is readable while the queue holds an event. A full queue drops new events.
+/// A bounded queue of events with an eventfd that is readable while the queue holds an event, except for events added by
+/// [`EventQueue::enqueue_once`]. A full queue drops new events.
 ///
 /// The application may wait on the descriptor and may change its `O_NONBLOCK` flag. It must not read the
 /// descriptor.
@@ -17,7 +18,7 @@ use crate::eventfd;
 pub struct EventQueue<T> {
     state: Mutex<State<T>>,
     eventfd: EventFd,
-    /// The most events that the queue holds.
+    /// The maximum number of events in the queue.
     capacity: usize,
 }
 
@@ -33,7 +34,7 @@ impl<T> EventQueue<T> {
     /// Creates a queue with a non-blocking descriptor.
     ///
     /// # Errors
-    /// The process has no file descriptor left.
+    /// The error of eventfd(2), for example if the process has no file descriptor left.
     pub fn new(capacity: usize) -> io::Result<EventQueue<T>> {
         EventQueue::with_flags(capacity, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
     }
@@ -42,7 +43,7 @@ impl<T> EventQueue<T> {
     /// (`ibv_get_async_event(3)`).
     ///
     /// # Errors
-    /// The process has no file descriptor left.
+    /// The error of eventfd(2), for example if the process has no file descriptor left.
     pub fn with_blocking_fd(capacity: usize) -> io::Result<EventQueue<T>> {
         EventQueue::with_flags(capacity, EfdFlags::EFD_CLOEXEC)
     }
@@ -52,7 +53,7 @@ impl<T> EventQueue<T> {
         Ok(EventQueue { state, eventfd: EventFd::from_flags(flags)?, capacity })
     }
 
-    /// Adds an event and makes the descriptor readable.
+    /// Adds an event, unless the queue is full, and makes the descriptor readable.
     pub fn push(&self, event: T) {
         let mut state = self.lock();
         self.enqueue(&mut state, event);
@@ -64,7 +65,7 @@ impl<T> EventQueue<T> {
         self.signal_locked(&mut self.lock());
     }
 
-    /// Takes the oldest event. The descriptor becomes unreadable with the last one.
+    /// Removes and returns the oldest event. If it was the last event, the descriptor becomes unreadable.
     pub fn pop(&self) -> Option<T> {
         let mut state = self.lock();
         let event = state.events.pop_front()?;
@@ -84,7 +85,7 @@ impl<T> EventQueue<T> {
         self.lock().events.len()
     }
 
-    /// Whether the queue holds no event.
+    /// Returns whether the queue holds no event.
     pub fn is_empty(&self) -> bool {
         self.lock().events.is_empty()
     }
@@ -114,7 +115,7 @@ impl<T> EventQueue<T> {
 }
 
 impl<T: PartialEq> EventQueue<T> {
-    /// Adds an event unless the queue holds an equal one, and makes the descriptor readable.
+    /// Adds an event, unless the queue is full or holds an equal event, and makes the descriptor readable.
     pub fn push_once(&self, event: T) {
         let mut state = self.lock();
         if !state.events.contains(&event) {
@@ -123,8 +124,8 @@ impl<T: PartialEq> EventQueue<T> {
         self.signal_locked(&mut state);
     }
 
-    /// Adds an event unless the queue holds an equal one. An unreadable descriptor stays unreadable until [`EventQueue::signal`] or
-    /// the next push.
+    /// Adds an event, unless the queue is full or holds an equal event. If the descriptor is unreadable, it stays so until the next call
+    /// of [`EventQueue::signal`] or of a push function.
     pub fn enqueue_once(&self, event: T) {
         let mut state = self.lock();
         if !state.events.contains(&event) {

@@ -1,4 +1,4 @@
-//! An eventfd as a flag: readable or not, whatever the value of its counter.
+//! The use of an eventfd as a flag, which is set while the eventfd is readable. The value of its counter has no meaning.
 
 use nix::errno::Errno;
 use nix::sys::eventfd::EventFd;
@@ -9,8 +9,8 @@ pub fn signal(fd: &EventFd) {
     debug_assert!(matches!(result, Ok(_) | Err(Errno::EAGAIN)), "{result:?}");
 }
 
-/// Makes a non-blocking eventfd unreadable. `EAGAIN` means that its counter is 0, so the eventfd is unreadable already. A blocking
-/// eventfd must be readable: otherwise the call waits.
+/// Makes a non-blocking eventfd unreadable. `EAGAIN` means that its counter is 0, so the eventfd is unreadable already. The
+/// call on a blocking eventfd blocks until the eventfd is readable.
 pub fn clear(fd: &EventFd) {
     let result = fd.read();
     debug_assert!(matches!(result, Ok(_) | Err(Errno::EAGAIN)), "{result:?}");

@@ -1,4 +1,4 @@
-//! Threads that take none of the program's signals.
+//! Threads that do not handle signals of the program.
 
 use std::io;
 use std::sync::mpsc;
@@ -6,31 +6,31 @@ use std::thread::{Builder, JoinHandle};
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
-/// The signals of a thread's own faults. They stay unblocked: the kernel ends a process that faults while it blocks them
-/// (sigprocmask(2)), and a handler of this process may be able to recover from the fault.
+/// The signals that the kernel sends to a thread for its own faults. They stay unblocked. If they were blocked, the kernel would kill
+/// the process at a fault (sigprocmask(2)), although a signal handler of the program may be able to handle it.
 const FAULTS: [Signal; 6] =
     [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGTRAP, Signal::SIGSYS];
 
-/// Starts a thread that blocks all signals but those of its own faults.
+/// Starts a thread that blocks all signals except those that its own faults raise.
 ///
-/// The thread has begun to run `f` when this function returns. A starting thread calls `munmap`, and libfabric
-/// rewrites the code of `munmap` while it initialises: a thread inside the function at that time crashes.
+/// The function returns only after the start of the thread is complete. A starting thread calls `munmap`, and libfabric overwrites the
+/// code of `munmap` while it initializes. A thread that executes `munmap` at that time would crash.
 ///
 /// # Errors
-/// The system refuses another thread.
+/// The error of the operating system, if it cannot create the thread.
 pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let mut mask = SigSet::all();
     FAULTS.into_iter().for_each(|fault| mask.remove(fault));
-    let (started, has_started) = mpsc::sync_channel(1);
+    let (started_sender, started_receiver) = mpsc::sync_channel(1);
     // The mask is set before the thread exists, because a thread inherits its creator's mask.
-    let before = mask.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let previous_mask = mask.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let thread = Builder::new().name(name.to_owned()).spawn(move || {
-        let _ = started.send(());
+        let _ = started_sender.send(());
         f();
     });
-    before.thread_set_mask()?;
+    previous_mask.thread_set_mask()?;
     let thread = thread?;
-    let _ = has_started.recv();
+    let _ = started_receiver.recv();
     Ok(thread)
 }
 

@@ -1,4 +1,4 @@
-//! The server for clients. Commands that arrive while a batch is in progress form the next batch.
+//! The server for clients. Requests that arrive while a batch is being executed form the next batch.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -19,13 +19,14 @@ use crate::state_machine::Values;
 
 struct Client {
     writer: OwnedWriteHalf,
+    /// Encoded replies that are not sent yet.
     output: RefCell<Vec<u8>>,
-    /// Whether a task waits until the socket takes more.
+    /// Whether a task waits until the socket accepts more bytes.
     blocked: Cell<bool>,
 }
 
 impl Client {
-    /// Sends what the socket takes now, and starts a task for the rest.
+    /// Sends as much as the socket accepts now, and starts a task that sends the rest.
     fn flush(self: &Rc<Client>) {
         if !self.blocked.get() && self.try_flush().is_err() {
             self.blocked.set(true);
@@ -37,7 +38,7 @@ impl Client {
         }
     }
 
-    /// Sends what the socket takes now. Returns `Ok` if nothing is left or the client has disconnected.
+    /// Sends as much as the socket accepts now. Returns `Ok` if everything is sent or the client has disconnected.
     fn try_flush(&self) -> Result<(), ()> {
         let mut output = self.output.borrow_mut();
         let mut sent = 0;
@@ -53,18 +54,23 @@ impl Client {
     }
 }
 
-/// The reply of a request, as far as it is known before its batch is executed.
+/// The reply to a request whose batch is not executed yet.
 enum PendingReply {
+    /// The reply, which does not depend on the execution.
     Known(Reply),
+    /// `OK`, if the execution succeeds.
     Ok,
+    /// The value that the next read of the batch finds.
     Value,
 }
 
 #[derive(Default)]
 struct RequestBatch {
+    /// The client and the reply of each request, in the order of arrival.
     replies: Vec<(Rc<Client>, PendingReply)>,
     /// The encoded reads and writes among the requests.
     commands: Vec<u8>,
+    /// Whether `commands` contains a write.
     writes: bool,
 }
 
@@ -73,7 +79,9 @@ pub(crate) struct ClientServer {
     values: Values,
     /// The address at which each process serves clients.
     addresses: Vec<SocketAddr>,
+    /// The batch to execute next.
     pending: RefCell<RequestBatch>,
+    /// Notified after requests were added to `pending`.
     work_arrived: Notify,
 }
 
@@ -88,7 +96,7 @@ impl ClientServer {
         })
     }
 
-    /// Accepts clients.
+    /// Accepts clients, and starts a task for each that reads its requests.
     pub(crate) async fn serve(self: Rc<ClientServer>, listener: TcpListener) -> io::Result<()> {
         loop {
             let (stream, _) = listener.accept().await?;
@@ -97,7 +105,7 @@ impl ClientServer {
             let client = Rc::new(Client { writer, output: RefCell::default(), blocked: Cell::new(false) });
             let server = Rc::clone(&self);
             tokio::task::spawn_local(async move {
-                // The connection of a client that has disconnected needs no more handling.
+                // An error needs no handling: the client has disconnected or its request is malformed.
                 let _ = server.read_requests(reader, &client).await;
             });
         }
@@ -106,27 +114,28 @@ impl ClientServer {
     /// Queues a client's requests until it disconnects.
     async fn read_requests(&self, mut reader: OwnedReadHalf, client: &Rc<Client>) -> io::Result<()> {
         let mut input = Vec::with_capacity(16 << 10);
-        // tokio skips a read that would return EWOULDBLOCK if the last read did not fill the buffer, so the
-        // buffer is larger than usual input.
+        // If a read does not fill the buffer, tokio omits the next read, which would return EWOULDBLOCK. The buffer
+        // is therefore larger than usual input.
         while reader.read_buf(&mut input).await? > 0 {
-            let mut address = 0;
-            while let Some((arguments, len)) = parse_request(&input[address..]).map_err(io::Error::other)? {
+            let mut parsed = 0;
+            while let Some((arguments, len)) = parse_request(&input[parsed..]).map_err(io::Error::other)? {
                 self.queue(client, &arguments);
-                address += len;
+                parsed += len;
             }
-            input.drain(..address);
+            input.drain(..parsed);
             input.reserve(4 << 10);
             self.work_arrived.notify_one();
         }
         Ok(())
     }
 
+    /// Adds a request to the next batch.
     fn queue(&self, client: &Rc<Client>, arguments: &[&[u8]]) {
         let mut pending = self.pending.borrow_mut();
         let is = |name: &str| {
             arguments.first().is_some_and(|argument| argument.eq_ignore_ascii_case(name.as_bytes()))
         };
-        let replies = match arguments {
+        let reply = match arguments {
             &[_, key, value] if is("SET") => {
                 encode(Command::Set { key, value }, &mut pending.commands);
                 pending.writes = true;
@@ -143,10 +152,10 @@ impl ClientServer {
                 "ERR unknown command: use SET key value, GET key, or PING".into(),
             )),
         };
-        pending.replies.push((Rc::clone(client), replies));
+        pending.replies.push((Rc::clone(client), reply));
     }
 
-    /// Executes one batch after the other.
+    /// Executes one batch after the other, and never returns.
     pub(crate) async fn execute_batches(&self) {
         loop {
             let RequestBatch { replies, commands, writes } = self.pending.take();
@@ -160,8 +169,8 @@ impl ClientServer {
             }
             .map(Vec::into_iter);
             let mut previous: Option<Rc<Client>> = None;
-            for (client, replies) in replies {
-                let reply = match (replies, &mut results) {
+            for (client, pending) in replies {
+                let reply = match (pending, &mut results) {
                     (PendingReply::Known(reply), _) => reply,
                     (PendingReply::Ok, Ok(_)) => Reply::Simple("OK"),
                     (PendingReply::Value, Ok(values)) => Reply::Bulk(values.next().flatten()),
@@ -178,16 +187,16 @@ impl ClientServer {
         }
     }
 
-    /// Executes a batch, and returns the values that its reads found. Reads in a batch with writes go through
-    /// the log. For reads alone, a majority confirms, after they arrived, that this process is still the
-    /// leader (read index, Raft dissertation 6.4). This does not rely on clocks.
+    /// Executes a batch, and returns the values that its reads found. A batch with writes is appended to the log,
+    /// including its reads. A batch of reads is not: after the reads have arrived, a majority confirms that this
+    /// process is still the leader (read index, Raft dissertation 6.4). This does not rely on clocks.
     async fn execute(&self, commands: Vec<u8>, writes: bool) -> Result<Vec<Option<Vec<u8>>>, Reply> {
         if writes {
             let batch = Batch(Arc::from(commands));
             return match self.raft.client_write(batch).await {
                 Ok(results) => Ok(results.data),
-                Err(RaftError::APIError(ClientWriteError::ForwardToLeader(writer))) => {
-                    Err(self.redirect(&writer))
+                Err(RaftError::APIError(ClientWriteError::ForwardToLeader(forward))) => {
+                    Err(self.redirect(&forward))
                 }
                 Err(error) => Err(Reply::Error(format!("UNKNOWN {error}"))),
             };
@@ -200,15 +209,16 @@ impl ClientServer {
                 };
                 Ok(decode(&commands).map(read).collect())
             }
-            Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(writer))) => {
-                Err(self.redirect(&writer))
+            Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(forward))) => {
+                Err(self.redirect(&forward))
             }
             Err(error) => Err(Reply::Error(format!("TRYAGAIN {error}"))),
         }
     }
 
-    fn redirect(&self, writer: &ForwardToLeader<u64, Node>) -> Reply {
-        let address = writer.leader_id.and_then(|leader| self.addresses.get(leader as usize));
+    /// Returns the reply that redirects a client to the leader.
+    fn redirect(&self, forward: &ForwardToLeader<u64, Node>) -> Reply {
+        let address = forward.leader_id.and_then(|leader| self.addresses.get(leader as usize));
         // The redirection of Redis Cluster.
         Reply::Error(
             address.map_or("TRYAGAIN there is no leader yet".into(), |address| format!("MOVED 0 {address}")),

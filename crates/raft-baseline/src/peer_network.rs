@@ -39,7 +39,8 @@ enum Response {
     Snapshot(Result<InstallSnapshotResponse<u64>, RaftError<u64, InstallSnapshotError>>),
 }
 
-/// Encodes a message behind its length, so that one system call sends both.
+/// Encodes a message as a frame: the length of the message in 4 bytes, and the message. One system call sends
+/// both.
 fn encode_frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut bytes = postcard::to_extend(message, vec![0; 4]).map_err(io::Error::other)?;
     let len = bytes.len() as u32 - 4;
@@ -47,6 +48,7 @@ fn encode_frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a frame, and returns its message.
 async fn read_frame(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let len = reader.read_u32_le().await?;
     if len > MAX_FRAME_BYTES {
@@ -62,12 +64,13 @@ pub(crate) async fn serve(listener: TcpListener, raft: Raft) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         let raft = raft.clone();
-        // A peer whose connection fails connects again.
-        tokio::task::spawn_local(async move { response(stream, raft).await });
+        // If the connection fails, the task ends and the peer connects again.
+        tokio::task::spawn_local(async move { answer_requests(stream, raft).await });
     }
 }
 
-async fn response(stream: TcpStream, raft: Raft) -> io::Result<()> {
+/// Answers the requests that arrive on a connection.
+async fn answer_requests(stream: TcpStream, raft: Raft) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::with_capacity(64 << 10, reader);
@@ -110,13 +113,13 @@ impl Connection {
         Ok(Connection { writer, pending })
     }
 
-    async fn send(&mut self, encode_frame: &[u8]) -> io::Result<oneshot::Receiver<Vec<u8>>> {
+    async fn send(&mut self, frame: &[u8]) -> io::Result<oneshot::Receiver<Vec<u8>>> {
         let (sender, receiver) = oneshot::channel();
         match &mut *self.pending.borrow_mut() {
             Some(pending) => pending.push_back(sender),
             None => return Err(io::ErrorKind::ConnectionReset.into()),
         }
-        self.writer.write_all(encode_frame).await?;
+        self.writer.write_all(frame).await?;
         Ok(receiver)
     }
 }
@@ -128,7 +131,7 @@ struct Peer {
 
 impl Peer {
     async fn request(&self, request: &Request) -> io::Result<Response> {
-        let encode_frame = encode_frame(request)?;
+        let frame = encode_frame(request)?;
         let response = {
             let mut slot = self.connection.lock().await;
             // The connection returns to the slot only after the whole request is sent: a cancelled request
@@ -137,7 +140,7 @@ impl Peer {
                 Some(connection) => connection,
                 None => Connection::connect(self.address).await?,
             };
-            let response = connection.send(&encode_frame).await?;
+            let response = connection.send(&frame).await?;
             *slot = Some(connection);
             response
         };

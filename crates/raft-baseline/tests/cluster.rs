@@ -18,7 +18,8 @@ impl Drop for Process {
     }
 }
 
-/// Returns three loopback addresses that depend on the process id, because other tests run at the same time.
+/// Returns three loopback addresses. They depend on the process id, so that tests that run at the same time use
+/// different addresses.
 fn addresses(port: u16) -> Vec<SocketAddr> {
     let [high, low] = (std::process::id() as u16).to_be_bytes();
     (1..=3).map(|last| (Ipv4Addr::new(127, 200 + high % 50, low, last), port).into()).collect()
@@ -95,8 +96,8 @@ fn acknowledged_write_survives_leader_crash() {
 
     // One process of three is no majority, so it acknowledges no write and answers no read.
     running[3 - first - second] = None;
-    for join in [&[b"GET", &b"k"[..]][..], &[b"SET", b"k", b"lost"]] {
-        let replies = request(clients[second], &[join]);
+    for command in [&[b"GET", &b"k"[..]][..], &[b"SET", b"k", b"lost"]] {
+        let replies = request(clients[second], &[command]);
         assert!(matches!(replies.as_deref(), None | Some([Reply::Error(_)])), "{replies:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! The server's end of a client connection. Replies leave in the order of the requests, in whatever order
-//! they become known.
+//! The server's end of a client connection. Replies are sent in the order of the requests, even if they become
+//! known in another order.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -8,30 +8,36 @@ use mio::net::TcpStream;
 
 use crate::resp::{MAX_ARGUMENT_BYTES, Reply, RespError, parse_request};
 
-/// The most bytes that wait to be parsed.
+/// The server reads no more while at least this many bytes are unparsed. A longer incomplete request is
+/// rejected.
 const MAX_INPUT_BYTES: usize = 4 * MAX_ARGUMENT_BYTES;
-/// The most bytes that wait to be sent. A client that lets more accumulate is disconnected.
+/// The maximum number of unsent bytes. The server closes the connection if there are more.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;
-/// The most requests without a sent reply. The server reads no more until there are fewer.
+/// The maximum number of requests whose replies are not sent yet. The server reads no more while this many
+/// requests have none.
 const MAX_REQUESTS: usize = 1024;
 
 pub(crate) struct ClientConnection {
     stream: TcpStream,
+    /// Bytes that are not parsed yet.
     input: Vec<u8>,
+    /// Encoded replies and other messages.
     output: Vec<u8>,
+    /// The number of bytes at the start of `output` that are sent.
     sent: usize,
-    /// The replies of requests, oldest first; `None` if the reply is not known yet.
+    /// The replies that are not encoded yet, in the order of the requests. `None` if a reply is not known yet.
     replies: VecDeque<Option<Reply>>,
-    first_request: u64,
+    /// The number of the request that `replies[0]` belongs to.
+    first_request_number: u64,
     /// The watched key, with the number of the request that asked to watch it.
     watched: Option<(u64, Vec<u8>)>,
-    /// Close the connection once all replies are sent.
+    /// Whether the connection is to be closed when all replies are sent.
     closing: bool,
-    /// The client has closed its end, or the connection failed.
+    /// Whether the client has closed the connection, or the connection has failed.
     peer_closed: bool,
     /// Whether the socket may have bytes to read.
     pub(crate) readable: bool,
-    /// Whether the unparsed input is an incomplete request.
+    /// Whether `input` is empty or an incomplete request.
     partial: bool,
 }
 
@@ -43,7 +49,7 @@ impl ClientConnection {
             output: Vec::new(),
             sent: 0,
             replies: VecDeque::new(),
-            first_request: 0,
+            first_request_number: 0,
             watched: None,
             closing: false,
             peer_closed: false,
@@ -56,7 +62,8 @@ impl ClientConnection {
         &mut self.stream
     }
 
-    /// Reads what the socket has, up to the limits.
+    /// Reads from the socket until it has no more bytes, or until [`MAX_INPUT_BYTES`] or [`MAX_REQUESTS`] is
+    /// reached.
     pub(crate) fn read(&mut self) {
         let mut chunk = [0; 16 << 10];
         while self.readable
@@ -77,13 +84,14 @@ impl ClientConnection {
         }
     }
 
-    /// Returns whether there is input to read or parse now. An incomplete request is not work: more input
-    /// must arrive first.
+    /// Returns whether there is input to read or parse now. An incomplete request cannot be parsed before more
+    /// input arrives.
     pub(crate) fn has_work(&self) -> bool {
         !self.closing && self.replies.len() < MAX_REQUESTS && (self.readable || !self.partial)
     }
 
-    /// Passes each complete request, with its number, to `on_request`.
+    /// Parses the complete requests in the input, and passes each with its number to `on_request`. Stops at
+    /// [`MAX_REQUESTS`].
     pub(crate) fn drain_requests(&mut self, mut on_request: impl FnMut(u64, &[&[u8]])) {
         let mut at = 0;
         while !self.closing && self.replies.len() < MAX_REQUESTS {
@@ -91,7 +99,7 @@ impl ClientConnection {
                 Ok(Some((arguments, len))) => {
                     at += len;
                     if !arguments.is_empty() {
-                        let number = self.first_request + self.replies.len() as u64;
+                        let number = self.first_request_number + self.replies.len() as u64;
                         self.replies.push_back(None);
                         on_request(number, &arguments);
                     }
@@ -107,6 +115,7 @@ impl ClientConnection {
         self.input.drain(..at);
     }
 
+    /// Replies with an error to input that cannot be parsed, and closes the connection after that.
     fn reject(&mut self, error: RespError) {
         self.replies.push_back(Some(Reply::Error(format!("ERR {error}"))));
         self.closing = true;
@@ -114,47 +123,47 @@ impl ClientConnection {
 
     /// Sets the reply of a request.
     pub(crate) fn reply_to(&mut self, number: u64, reply: Reply) {
-        if let Some(reply_to) =
-            number.checked_sub(self.first_request).and_then(|at| self.replies.get_mut(at as usize))
+        if let Some(slot) =
+            number.checked_sub(self.first_request_number).and_then(|at| self.replies.get_mut(at as usize))
         {
-            *reply_to = Some(reply);
+            *slot = Some(reply);
         }
     }
 
-    /// Starts to watch a key, on behalf of the request `number`.
+    /// Sets the key that the client watches, which replaces an earlier one. `number` is the number of the request.
     pub(crate) fn watch(&mut self, number: u64, key: Vec<u8>) {
         self.watched = Some((number, key));
     }
 
-    /// Returns whether the client must learn of changes of a key. It must only after the reply to its watch
-    /// request is sent, because it would take an earlier message for that reply.
+    /// Returns whether changes of a key are to be reported to the client. Reports begin only after the reply to
+    /// the watch request, because the client would mistake an earlier message for that reply.
     pub(crate) fn is_watching(&self, key: &[u8]) -> bool {
-        matches!(&self.watched, Some((since, watched)) if *since < self.first_request && watched == key)
+        matches!(&self.watched, Some((number, watched)) if *number < self.first_request_number && watched == key)
     }
 
-    /// Sends a message that replies to no request.
+    /// Queues a message that is not a reply.
     pub(crate) fn push(&mut self, reply: &Reply) {
         reply.encode(&mut self.output);
     }
 
-    /// Closes the connection after the replies to the requests so far.
+    /// Marks the connection to be closed when the replies to all earlier requests are sent.
     pub(crate) fn close_after_replies(&mut self) {
         self.closing = true;
     }
 
-    /// Sends as much as the socket takes.
+    /// Encodes the replies that are known, up to the first unknown one, and sends as much as the socket accepts.
     pub(crate) fn write(&mut self) {
         while let Some(Some(reply)) = self.replies.front() {
             reply.encode(&mut self.output);
             self.replies.pop_front();
-            self.first_request += 1;
+            self.first_request_number += 1;
         }
         while self.sent < self.output.len() {
             match self.stream.write(&self.output[self.sent..]) {
                 Ok(len) => self.sent += len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // A client that always leaves a rest unread would otherwise make this buffer grow without
-                    // bound.
+                    // Discards the bytes already sent. Otherwise the buffer would grow without bound for a
+                    // client that never reads everything.
                     self.output.drain(..std::mem::take(&mut self.sent));
                     return;
                 }
@@ -169,10 +178,11 @@ impl ClientConnection {
         self.sent = 0;
     }
 
-    /// Returns whether the connection can be dropped: it is closed, or its client reads too slowly.
+    /// Returns whether the connection is to be dropped: the client has closed it, everything is sent before the
+    /// server closes it, or the client reads too slowly.
     pub(crate) fn is_finished(&self) -> bool {
-        let quiet = self.replies.is_empty() && self.output.is_empty();
-        self.peer_closed || self.closing && quiet || self.output.len() - self.sent > MAX_OUTPUT_BYTES
+        let all_sent = self.replies.is_empty() && self.output.is_empty();
+        self.peer_closed || self.closing && all_sent || self.output.len() - self.sent > MAX_OUTPUT_BYTES
     }
 }
 
@@ -180,7 +190,7 @@ impl ClientConnection {
 mod tests {
     use super::*;
 
-    /// Returns a connection and its client's end.
+    /// Returns the two ends of a connection: the server's and the client's.
     fn connected_pair() -> (ClientConnection, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let client = std::net::TcpStream::connect(listener.local_addr().expect("bound")).expect("a listener");
@@ -189,18 +199,18 @@ mod tests {
         (ClientConnection::new(TcpStream::from_std(stream)), client)
     }
 
-    /// Reads until `bytes` bytes have arrived, and returns the number of complete requests.
+    /// Reads until `bytes` bytes have arrived, and returns the number of complete requests among them.
     fn read_all(connection: &mut ClientConnection, bytes: usize) -> usize {
-        let mut drain_requests = 0;
+        let mut requests = 0;
         let mut read = 0;
         while read < bytes {
             let before = connection.input.len();
             connection.readable = true;
             connection.read();
             read += connection.input.len() - before;
-            connection.drain_requests(|_, _| drain_requests += 1);
+            connection.drain_requests(|_, _| requests += 1);
         }
-        drain_requests
+        requests
     }
 
     #[test]

@@ -6,12 +6,15 @@ use crate::command::ReplyStyle;
 use crate::replicated_store::Outcome;
 use crate::resp::Reply;
 
-/// A client request that consists of several commands, such as `DEL a b c`, until all of them have an
-/// outcome.
+/// The state of a client request that consists of one or more commands (its parts), such as `DEL a b c`, until
+/// each part has an outcome.
 pub(super) struct MultiPart {
+    /// The number of parts without an outcome.
     pending_parts: usize,
+    /// The number of changes that were made, or of keys that were found.
     count: i64,
     style: ReplyStyle,
+    /// The first error reply of a part.
     error: Option<Reply>,
     /// Whether a part was refused.
     refused: bool,
@@ -24,7 +27,8 @@ impl MultiPart {
         MultiPart { pending_parts, count: 0, style, error: None, refused: false, maybe_executed: false }
     }
 
-    /// Records the outcome of a part. Returns the result of the request after the last part.
+    /// Records the outcome of a part, and its error reply if it is not a success. Returns the result of the
+    /// request if this was the last part.
     pub(super) fn finish_part(&mut self, outcome: &Outcome, error: Option<Reply>) -> Option<MultiPartResult> {
         self.pending_parts -= 1;
         match outcome {
@@ -51,11 +55,11 @@ impl MultiPart {
     }
 }
 
-/// The result of a request of several parts.
+/// The result of a request.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum MultiPartResult {
     Reply(Reply),
-    /// Some parts were refused, and others were executed, or their outcome is unknown.
+    /// At least one part was refused, and at least one other part was or may have been executed.
     PartlyRefused,
 }
 
@@ -75,8 +79,8 @@ mod tests {
         outcomes.iter().fold(None, |_, outcome| request.finish_part(outcome, error(outcome)))
     }
 
-    /// A client repeats a request at another server after MOVED or TRYAGAIN, because they mean that nothing
-    /// was executed.
+    /// After MOVED or TRYAGAIN, a client repeats the request at another server, because these replies mean that
+    /// no part of the request was executed.
     #[test]
     fn partly_executed_request_is_not_reported_as_refused() {
         let (done, refused) = (Outcome::Reply(KvReply::Changed(true)), Outcome::Refused(LogError::NotLeader));
