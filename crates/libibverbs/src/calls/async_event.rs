@@ -14,24 +14,24 @@ use crate::common::event_queue::wait_for_event;
 use crate::common::unacknowledged_events::UnacknowledgedEvents;
 use crate::rails::object_table::PendingEvent;
 
-/// Returns the count of unacknowledged events about the object of an event, or `None` for an event about the device or its port. `about` is
+/// Returns the count of unacknowledged events about the object of an event, or `None` for an event about the device or its port. `object` is
 /// the address of the object.
 ///
 /// # Safety
-/// `about` is the address of an object of the kind that `event_type` determines, and this object is not destroyed while the reference lives.
-/// For an event about the device or its port, `about` may be any value.
-unsafe fn count_of<'a>(event_type: ibv_event_type, about: usize) -> Option<&'a UnacknowledgedEvents> {
-    // SAFETY: the caller guarantees that `about` is the address of an existing object of the kind that the event's type determines.
+/// `object` is the address of an object of the kind that `event_type` determines, and this object is not destroyed while the reference lives.
+/// For an event about the device or its port, `object` may be any value.
+unsafe fn count_of<'a>(event_type: ibv_event_type, object: usize) -> Option<&'a UnacknowledgedEvents> {
+    // SAFETY: the caller guarantees that `object` is the address of an existing object of the kind that the event's type determines.
     unsafe {
         match event_type {
-            IBV_EVENT_CQ_ERR => Some(&Cq::borrow_raw(about as *mut ibv_cq).async_events),
-            IBV_EVENT_SRQ_LIMIT_REACHED => Some(&Srq::borrow_raw(about as *mut ibv_srq).events),
+            IBV_EVENT_CQ_ERR => Some(&Cq::borrow_raw(object as *mut ibv_cq).async_events),
+            IBV_EVENT_SRQ_LIMIT_REACHED => Some(&Srq::borrow_raw(object as *mut ibv_srq).events),
             IBV_EVENT_QP_FATAL
             | IBV_EVENT_QP_REQ_ERR
             | IBV_EVENT_QP_ACCESS_ERR
             | IBV_EVENT_SQ_DRAINED
             | IBV_EVENT_COMM_EST
-            | IBV_EVENT_QP_LAST_WQE_REACHED => Some(&Qp::borrow_raw(about as *mut ibv_qp_ex).events),
+            | IBV_EVENT_QP_LAST_WQE_REACHED => Some(&Qp::borrow_raw(object as *mut ibv_qp_ex).events),
             _ => None,
         }
     }
@@ -54,12 +54,12 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut 
         Some(queued)
     });
     match taken {
-        Ok(PendingEvent { event_type, element: about }) => {
+        Ok(PendingEvent { event_type, element: object_or_port }) => {
             let element = match event_type {
                 IBV_EVENT_PORT_ERR | IBV_EVENT_PORT_ACTIVE | IBV_EVENT_DEVICE_FATAL => {
-                    ibv_async_event_element { port_num: about as c_int }
+                    ibv_async_event_element { port_num: object_or_port as c_int }
                 }
-                _ => ibv_async_event_element { qp: about as *mut ibv_qp },
+                _ => ibv_async_event_element { qp: object_or_port as *mut ibv_qp },
             };
             // SAFETY: rule *structures* (module `calls`): the pointer is valid for the structure that the verb takes.
             unsafe { event.write(ibv_async_event { element, event_type }) };

@@ -104,7 +104,7 @@ unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 /// Returns the completion that the last poll advanced to.
 ///
 /// # Safety
-/// As for [`advance`].
+/// The requirements of [`advance`].
 unsafe fn current(cq: *mut ibv_cq_ex) -> Option<Wc> {
     // SAFETY: rule *objects* (module `calls`): `cq` is not destroyed during the call.
     let polled = lock(&unsafe { Cq::borrow_raw(cq.cast()) }.polled);

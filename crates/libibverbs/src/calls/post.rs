@@ -55,18 +55,19 @@ unsafe fn post<C: LinkedRequest, R>(
     mut post: impl FnMut(&[R]) -> Result<(), PostError>,
 ) -> c_int {
     let mut batch: SmallVec<[R; BATCH]> = SmallVec::new();
-    let (mut from, mut at) = (first, first);
+    // The first request of the batch, and the next request to convert.
+    let (mut batch_start, mut next) = (first, first);
     loop {
         let mut refused = None;
-        // SAFETY: the caller passes a list that ends in null, and `at` is one of its elements or null.
-        if let Some(wr) = unsafe { at.as_ref() } {
+        // SAFETY: the caller passes a list that ends in null, and `next` is one of its elements or null.
+        if let Some(wr) = unsafe { next.as_ref() } {
             match translate(wr) {
                 Ok(wr) => batch.push(wr),
                 Err(error) => refused = Some(error),
             }
             if refused.is_none() {
-                at = wr.next();
-                if !at.is_null() && batch.len() < BATCH {
+                next = wr.next();
+                if !next.is_null() && batch.len() < BATCH {
                     continue;
                 }
             }
@@ -75,23 +76,23 @@ unsafe fn post<C: LinkedRequest, R>(
             && let Err(error) = post(&batch)
         {
             for _ in 0..error.index {
-                // SAFETY: `error.index` is less than the number of requests read since `from`, so none of the elements is null.
-                from = unsafe { (*from).next() };
+                // SAFETY: `error.index` is less than the length of the batch, so `batch_start` is an element of the list here.
+                batch_start = unsafe { (*batch_start).next() };
             }
-            at = from;
+            next = batch_start;
             refused = Some(error.error);
         }
         if let Some(error) = refused {
             log_failure(call, &error);
             // SAFETY: the caller guarantees that `bad` is valid for writing.
-            unsafe { *bad = at };
+            unsafe { *bad = next };
             return errno_of(&error);
         }
-        if at.is_null() {
+        if next.is_null() {
             return 0;
         }
         batch.clear();
-        from = at;
+        batch_start = next;
     }
 }
 
@@ -206,7 +207,7 @@ pub(crate) fn check_inline_len(bytes: usize) -> Result<()> {
 /// Returns a copy of the memory that the entries of a scatter/gather list name.
 ///
 /// # Errors
-/// As [`check_inline_len`].
+/// The errors of [`check_inline_len`].
 ///
 /// # Safety
 /// The memory that the entries name is valid for reading.
@@ -293,7 +294,7 @@ pub(crate) unsafe fn ud_destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Res
 /// `Unsupported` for an opcode that the device does not know, or the errors of [`bind_operation`].
 ///
 /// # Safety
-/// As for [`send_request`].
+/// The requirements of [`send_request`].
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp> {
     // SAFETY: only the members that the opcode selects are read. The caller guarantees that these are set, and that the window and the
     // region of a bind are objects or null.

@@ -119,7 +119,7 @@ impl Qp {
     /// Returns the queue pair that a program's pointer refers to.
     ///
     /// # Safety
-    /// As for [`AbiObject::borrow_raw`].
+    /// The requirements of [`AbiObject::borrow_raw`], for the `ibv_qp_ex` at the same address.
     pub(crate) unsafe fn borrow_ibv_qp<'a>(qp: *mut ibv_qp) -> &'a Qp {
         // SAFETY: every `ibv_qp` that a program knows is the first field of an `ibv_qp_ex`, which is the C structure of a `Qp`. The
         // caller upholds the requirements of `borrow_raw`.

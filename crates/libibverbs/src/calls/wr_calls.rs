@@ -149,7 +149,7 @@ unsafe fn begin_request(qp: *mut ibv_qp_ex, op: Result<SendOp>) {
 /// Changes the last request of the list. An error is kept for `ibv_wr_complete`.
 ///
 /// # Safety
-/// As for [`begin_request`].
+/// The requirements of [`begin_request`].
 unsafe fn modify_last(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut SendWr) -> Result<()>) {
     // SAFETY: the caller upholds the same requirement (`# Safety` above).
     let mut list = unsafe { Qp::borrow_raw(qp) }.wr_builder.list();

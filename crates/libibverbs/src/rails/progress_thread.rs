@@ -1,7 +1,7 @@
 //! The thread that drives virtual queue pairs while the program does not poll.
 //!
 //! In each round the thread takes part in failovers, posts sends whose region keys have arrived, answers the queries of peers, and reports
-//! events to completion channels and of the port. A round begins when a NIC reports a completion, and at the latest [`INTERVAL_MS`]
+//! events of completion queues and of the port. A round begins when a NIC reports a completion, and at the latest [`INTERVAL_MS`]
 //! milliseconds after the last round.
 
 use std::io;

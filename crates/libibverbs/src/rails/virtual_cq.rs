@@ -106,6 +106,7 @@ impl VirtualCq {
         }
     }
 
+    /// Returns whether the queue is armed for some or all completions.
     pub(super) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Acquire) != ARMED_FOR_NONE
     }

@@ -16,54 +16,54 @@ impl MultiRailQp {
     /// Polls the virtual queue pair, pushes its completions to the program's queues, matches messages with shared receives, posts deferred
     /// sends, and reports events. Enters ERR if the connection has ended, except while completions are withheld because the peer has closed
     /// its end. Does nothing for a destroyed queue pair.
-    pub(super) fn collect(&self, inner: &mut LockedState) {
+    pub(super) fn collect(&self, locked: &mut LockedState) {
         // A thread that drives several queue pairs may still have a reference to a destroyed one.
-        if inner.destroyed {
+        if locked.destroyed {
             return;
         }
-        self.take_completions(inner);
-        self.match_receives(inner);
-        if let Some(event) = inner.vqp.qp_error_event()
-            && !std::mem::replace(&mut inner.request_error_reported, true)
+        self.take_completions(locked);
+        self.match_receives(locked);
+        if let Some(event) = locked.vqp.qp_error_event()
+            && !std::mem::replace(&mut locked.request_error_reported, true)
         {
-            inner.fail();
+            locked.fail();
             (self.params.on_event)(event);
         }
-        match inner.vqp.close_reason() {
-            Some(CloseReason::PeerClosed) if inner.state != QpState::Err => {
-                inner.peer_closed.get_or_insert_default();
+        match locked.vqp.close_reason() {
+            Some(CloseReason::PeerClosed) if locked.state != QpState::Err => {
+                locked.peer_closed.get_or_insert_default();
             }
             // Possibly no request is outstanding whose completion could report the end, so an event reports it. Requests that are posted
             // from now on are flushed.
-            Some(reason) if reason != CloseReason::Closed && inner.state == QpState::Rts => {
+            Some(reason) if reason != CloseReason::Closed && locked.state == QpState::Rts => {
                 tracing::warn!("queue pair {}: the connection has ended: {reason:?}", self.qpn);
-                inner.fail();
+                locked.fail();
                 (self.params.on_event)(AsyncEvent::QpFatal(self.qpn));
             }
             _ => {}
         }
-        self.post_deferred(inner);
-        if inner.peer_closed.as_ref().is_some_and(PeerClosed::is_expired) {
+        self.post_deferred(locked);
+        if locked.peer_closed.as_ref().is_some_and(PeerClosed::is_expired) {
             tracing::warn!("queue pair {}: a send fails: the peer has closed its end", self.qpn);
-            inner.state = QpState::Err;
-            self.release_withheld(inner, WcStatus::RetryExceeded);
+            locked.state = QpState::Err;
+            self.release_withheld(locked, WcStatus::RetryExceeded);
         }
-        self.log_failover(inner);
+        self.log_failover(locked);
     }
 
     /// Polls the virtual queue pair, and pushes its completions to the program's queues.
-    pub(super) fn take_completions(&self, inner: &mut LockedState) {
-        let mut scratch = std::mem::take(&mut inner.scratch);
-        inner.vqps().for_each(|vqp| {
+    pub(super) fn take_completions(&self, locked: &mut LockedState) {
+        let mut scratch = std::mem::take(&mut locked.scratch);
+        locked.vqps().for_each(|vqp| {
             vqp.poll(&mut scratch);
         });
         for completion in scratch.drain(..) {
-            self.complete(inner, &completion);
+            self.complete(locked, &completion);
         }
-        inner.scratch = scratch;
+        locked.scratch = scratch;
     }
 
-    fn complete(&self, inner: &mut LockedState, completion: &Completion) {
+    fn complete(&self, locked: &mut LockedState, completion: &Completion) {
         let is_receive = matches!(completion.opcode, WcOpcode::Recv | WcOpcode::RecvWithImm);
         let (status, vendor_err) = wc_status(completion.outcome);
         let is_ended_by_peer = matches!(
@@ -71,11 +71,11 @@ impl MultiRailQp {
             Outcome::Failed(WcStatus::Flushed) | Outcome::Unresolved(UnresolvedError::Undecided(_))
         );
         if is_ended_by_peer
-            && inner.vqp.close_reason() == Some(CloseReason::PeerClosed)
-            && inner.state != QpState::Err
+            && locked.vqp.close_reason() == Some(CloseReason::PeerClosed)
+            && locked.state != QpState::Err
         {
             let wc = self.wc(completion.wr_id, status, completion.opcode);
-            let peer_closed = inner.peer_closed.get_or_insert_default();
+            let peer_closed = locked.peer_closed.get_or_insert_default();
             match (is_receive, &self.params.srq) {
                 (true, None) => peer_closed.withhold_recv(wc),
                 // The failed receive belongs to the bounce ring. The receives of the shared queue stay for other queue pairs.
@@ -86,9 +86,9 @@ impl MultiRailQp {
         }
         if let Outcome::Unresolved(error) = completion.outcome
             && !matches!(error, UnresolvedError::Undecided(CloseReason::Closed))
-            && inner.logged_errors < MAX_LOGGED_ERRORS
+            && locked.logged_errors < MAX_LOGGED_ERRORS
         {
-            inner.logged_errors += 1;
+            locked.logged_errors += 1;
             tracing::warn!(
                 "queue pair {}: {:?}, wr_id {:#x}: {error}",
                 self.qpn,
@@ -97,9 +97,9 @@ impl MultiRailQp {
             );
         }
         if status != WcStatus::Success {
-            inner.fail();
+            locked.fail();
         }
-        if is_receive && let Some(ring) = &mut inner.bounce_ring {
+        if is_receive && let Some(ring) = &mut locked.bounce_ring {
             // A flushed receive of the ring consumes no shared receive. The shared receives stay for other queue pairs.
             if status != WcStatus::Flushed {
                 ring.push(*completion);
@@ -113,20 +113,20 @@ impl MultiRailQp {
 
     /// Pushes the completions that were withheld since the peer closed its end: the oldest send with the status `oldest`, all other requests
     /// as flushed.
-    pub(super) fn release_withheld(&self, inner: &mut LockedState, oldest: WcStatus) {
-        for wc in inner.peer_closed.take().into_iter().flat_map(|withheld| withheld.fail(oldest)) {
+    pub(super) fn release_withheld(&self, locked: &mut LockedState, oldest: WcStatus) {
+        for wc in locked.peer_closed.take().into_iter().flat_map(|withheld| withheld.fail(oldest)) {
             let cq = if wc.opcode == WcOpcode::Recv { &self.params.recv_cq } else { &self.params.send_cq };
             cq.push(wc);
         }
     }
 
     /// Logs and counts the last failover, unless that was done before.
-    fn log_failover(&self, inner: &mut LockedState) {
-        let Some(report) = inner.sender().last_failover() else { return };
-        if inner.logged_epoch == Some(report.epoch) {
+    fn log_failover(&self, locked: &mut LockedState) {
+        let Some(report) = locked.sender().last_failover() else { return };
+        if locked.logged_epoch == Some(report.epoch) {
             return;
         }
-        inner.logged_epoch = Some(report.epoch);
+        locked.logged_epoch = Some(report.epoch);
         self.failovers.fetch_add(1, Ordering::Relaxed);
         let stats = report.stats;
         tracing::warn!(

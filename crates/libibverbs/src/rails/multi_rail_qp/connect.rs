@@ -19,7 +19,7 @@ impl MultiRailQp {
     /// `WrongState` or `Invalid` if the transition is not allowed, `Unsupported` for SQD, `Invalid` if the peer does not answer or its data
     /// does not fit, or the error of a NIC.
     pub(crate) fn modify(&self, attr: &QpAttr) -> Result<()> {
-        let from = lock(&self.inner).state;
+        let from = lock(&self.locked).state;
         let to = check_modify(QpType::Rc, from, attr)?;
         if to == QpState::Sqd {
             return Err(Error::Unsupported("the SQD state on a device with several rails"));
@@ -32,21 +32,21 @@ impl MultiRailQp {
         {
             self.connect(gid, qpn, RnrTimer::from_code(attr.min_rnr_timer.unwrap_or_default()))?;
         }
-        let mut inner = lock(&self.inner);
+        let mut locked = lock(&self.locked);
         if (from, to) == (QpState::Rtr, QpState::Rts) {
             let rnr_retry = attr.rnr_retry.unwrap_or_default();
-            inner.vqps().try_for_each(|vqp| vqp.modify_to_rts(rnr_retry))?;
+            locked.vqps().try_for_each(|vqp| vqp.modify_to_rts(rnr_retry))?;
         }
-        inner.attr.update(&QpAttr { state: None, ..*attr });
-        inner.state = to;
+        locked.attr.update(&QpAttr { state: None, ..*attr });
+        locked.state = to;
         if to == QpState::Err {
-            inner.shutdown();
-            self.collect(&mut inner);
-            self.release_withheld(&mut inner, WcStatus::Flushed);
+            locked.shutdown();
+            self.collect(&mut locked);
+            self.release_withheld(&mut locked, WcStatus::Flushed);
             // The program has ended the connection, so messages that wait for a shared receive are dropped.
-            inner.bounce_ring.iter_mut().for_each(BounceRing::clear);
+            locked.bounce_ring.iter_mut().for_each(BounceRing::clear);
         }
-        self.match_receives(&mut inner);
+        self.match_receives(&mut locked);
         Ok(())
     }
 
@@ -54,11 +54,11 @@ impl MultiRailQp {
     fn connect(&self, gid: Gid, qpn: Qpn, min_rnr_timer: RnrTimer) -> Result<()> {
         *lock(&self.peer) = vec![gid];
         let connected = if qpn == self.qpn && self.local_info()?.gids().any(|own| own == gid) {
-            lock(&self.inner).connect_to_itself(&self.domain, min_rnr_timer)
+            lock(&self.locked).connect_to_itself(&self.domain, min_rnr_timer)
         } else {
             // The lock is not held during the query, because answering the peer's query for this queue pair needs the lock.
             random().and_then(|id| self.domain.rendezvous.query_connection(id, gid, qpn)).and_then(|info| {
-                lock(&self.inner).vqp.modify_to_rtr(&info, min_rnr_timer)?;
+                lock(&self.locked).vqp.modify_to_rtr(&info, min_rnr_timer)?;
                 Ok(info)
             })
         };
@@ -69,12 +69,12 @@ impl MultiRailQp {
 
     /// Returns to RESET. Outstanding requests are dropped without completions. The queue pair number does not change.
     fn reset(&self) -> Result<()> {
-        let mut inner = lock(&self.inner);
-        if inner.state == QpState::Reset {
+        let mut locked = lock(&self.locked);
+        if locked.state == QpState::Reset {
             return Ok(());
         }
-        let replacement = inner.vqp.reset_replacement([random()?, random()?])?;
-        let LockedState { vqp, sender, .. } = std::mem::replace(&mut *inner, LockedState::new(replacement));
+        let replacement = locked.vqp.reset_replacement([random()?, random()?])?;
+        let LockedState { vqp, sender, .. } = std::mem::replace(&mut *locked, LockedState::new(replacement));
         [Some(vqp), sender].into_iter().flatten().for_each(|replaced| self.domain.retire(replaced));
         lock(&self.peer).clear();
         Ok(())
@@ -83,13 +83,13 @@ impl MultiRailQp {
     /// Returns the state, and the attributes as the program has set them. The PSNs in use differ by rail, so the PSNs that the program has set
     /// are returned instead.
     pub(crate) fn query(&self) -> QpStatus {
-        let inner = lock(&self.inner);
+        let locked = lock(&self.locked);
         QpStatus {
-            state: inner.state,
+            state: locked.state,
             init: self.params.init,
-            rq_psn: inner.attr.rq_psn.unwrap_or(Psn::new(0)),
-            sq_psn: inner.attr.sq_psn.unwrap_or(Psn::new(0)),
-            attr: inner.attr,
+            rq_psn: locked.attr.rq_psn.unwrap_or(Psn::new(0)),
+            sq_psn: locked.attr.sq_psn.unwrap_or(Psn::new(0)),
+            attr: locked.attr,
             sq_drain: SqDrain::NotInSqd,
         }
     }

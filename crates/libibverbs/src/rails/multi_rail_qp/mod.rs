@@ -41,7 +41,7 @@ pub(crate) struct MultiRailQp {
     params: CreateParams,
     /// The queue pair number that the program knows. It does not change when the queue pair fails over or is reset.
     qpn: Qpn,
-    inner: Mutex<LockedState>,
+    locked: Mutex<LockedState>,
     /// The peer's GIDs on all rails. While the queue pair connects, only the GID that the program passed to `ibv_modify_qp`. Otherwise empty.
     peer: Mutex<Vec<Gid>>,
     /// The number of failovers since creation.
@@ -60,7 +60,7 @@ impl MultiRailQp {
             domain,
             params,
             qpn,
-            inner: Mutex::new(LockedState::new(vqp)),
+            locked: Mutex::new(LockedState::new(vqp)),
             peer: Mutex::default(),
             failovers: AtomicU64::new(0),
         });
@@ -94,26 +94,26 @@ impl MultiRailQp {
     /// # Errors
     /// `DeviceFatal` if a NIC is dead.
     pub(super) fn local_info(&self) -> Result<ConnectInfo> {
-        lock(&self.inner).vqp.local_info()
+        lock(&self.locked).vqp.local_info()
     }
 
     /// Returns whether the connection has ended. The program must reset the queue pair before it can connect again.
     pub(super) fn has_ended(&self) -> bool {
-        lock(&self.inner).vqp.close_reason().is_some()
+        lock(&self.locked).vqp.close_reason().is_some()
     }
 
     /// Polls the queue pair, and pushes its new completions to its completion queues. Waits while another thread holds the lock, because a
     /// program that polls must see every completion that is available.
     pub(crate) fn drive(&self) {
-        self.collect(&mut lock(&self.inner));
+        self.collect(&mut lock(&self.locked));
     }
 
     /// Does the same as [`MultiRailQp::drive`] on behalf of a program that may not poll, and first drives the virtual queue pair without taking
     /// its completions. Does nothing if another thread holds the lock, because that thread drives the queue pair.
     pub(super) fn make_progress(&self) {
-        if let Ok(mut inner) = self.inner.try_lock() {
-            inner.vqps().for_each(VirtualQp::progress);
-            self.collect(&mut inner);
+        if let Ok(mut locked) = self.locked.try_lock() {
+            locked.vqps().for_each(VirtualQp::progress);
+            self.collect(&mut locked);
         }
     }
 
@@ -122,13 +122,13 @@ impl MultiRailQp {
     /// # Errors
     /// The error of a NIC that is not dead.
     pub(super) fn arm(&self) -> Result<()> {
-        let mut inner = lock(&self.inner);
-        if inner.destroyed {
+        let mut locked = lock(&self.locked);
+        if locked.destroyed {
             return Ok(());
         }
-        inner.vqps().try_for_each(|vqp| vqp.arm())?;
+        locked.vqps().try_for_each(|vqp| vqp.arm())?;
         // A completion that arrived before the request causes no event, so it is collected here.
-        self.collect(&mut inner);
+        self.collect(&mut locked);
         Ok(())
     }
 
@@ -143,20 +143,20 @@ impl MultiRailQp {
 
     /// Ends the connection and tells the peer, unless another thread holds the lock.
     pub(super) fn try_shutdown(&self) {
-        if let Ok(mut inner) = self.inner.try_lock() {
-            inner.shutdown();
+        if let Ok(mut locked) = self.locked.try_lock() {
+            locked.shutdown();
         }
     }
 
     /// Ends the connection for `ibv_destroy_qp`, and removes the queue pair and its completions from its queues. [`MultiRailQp::close`] later
     /// destroys the queue pairs on the rails. Until then they can be used to tell the peer that the connection has ended.
     pub(super) fn destroy(&self) {
-        let mut inner = lock(&self.inner);
-        inner.shutdown();
-        inner.state = QpState::Err;
-        inner.destroyed = true;
-        inner.deferred.clear();
-        inner.region_keys.cancel_queries();
+        let mut locked = lock(&self.locked);
+        locked.shutdown();
+        locked.state = QpState::Err;
+        locked.destroyed = true;
+        locked.deferred.clear();
+        locked.region_keys.cancel_queries();
         self.params.send_cq.detach(self);
         self.params.recv_cq.detach(self);
         if let Some(srq) = &self.params.srq {
@@ -167,14 +167,14 @@ impl MultiRailQp {
     /// Drives a destroyed queue pair, so that the peer is told that the connection has ended. In contrast to [`MultiRailQp::drive`], drops the
     /// completions.
     pub(super) fn drive_after_destroy(&self) {
-        let mut inner = lock(&self.inner);
-        let mut scratch = std::mem::take(&mut inner.scratch);
-        for vqp in inner.vqps() {
+        let mut locked = lock(&self.locked);
+        let mut scratch = std::mem::take(&mut locked.scratch);
+        for vqp in locked.vqps() {
             vqp.progress();
             vqp.poll(&mut scratch);
             scratch.clear();
         }
-        inner.scratch = scratch;
+        locked.scratch = scratch;
     }
 
     /// Destroys the queue pairs on the rails, and releases the bounce ring.
@@ -182,12 +182,12 @@ impl MultiRailQp {
     /// # Errors
     /// The first error of a NIC. Everything that can be destroyed is destroyed.
     pub(super) fn close(&self) -> Result<()> {
-        let mut inner = lock(&self.inner);
+        let mut locked = lock(&self.locked);
         let mut closed = Ok(());
-        for vqp in inner.vqps() {
+        for vqp in locked.vqps() {
             closed = closed.and(vqp.close());
         }
-        inner.bounce_ring = None;
+        locked.bounce_ring = None;
         closed
     }
 
@@ -224,9 +224,9 @@ impl CompletionSource for MultiRailQp {
 
 impl ReceiveConsumer for MultiRailQp {
     fn on_receives_posted(&self) {
-        let mut inner = lock(&self.inner);
-        if !inner.destroyed {
-            self.match_receives(&mut inner);
+        let mut locked = lock(&self.locked);
+        if !locked.destroyed {
+            self.match_receives(&mut locked);
         }
     }
 }

@@ -22,9 +22,9 @@ impl MultiRailQp {
     /// # Errors
     /// The index and the error of the first request that is refused. The requests before it are posted.
     pub(crate) fn post_send(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        let mut inner = lock(&self.inner);
-        let Err(refused) = self.post_all_or_none(&mut inner, wrs) else { return Ok(()) };
-        self.post_all_or_none(&mut inner, &wrs[..refused.index])?;
+        let mut locked = lock(&self.locked);
+        let Err(refused) = self.post_all_or_none(&mut locked, wrs) else { return Ok(()) };
+        self.post_all_or_none(&mut locked, &wrs[..refused.index])?;
         Err(refused)
     }
 
@@ -33,15 +33,15 @@ impl MultiRailQp {
     /// # Errors
     /// The index and the error of the first request that is refused.
     pub(crate) fn post_send_all(&self, wrs: &[SendWr]) -> Result<(), PostError> {
-        self.post_all_or_none(&mut lock(&self.inner), wrs)
+        self.post_all_or_none(&mut lock(&self.locked), wrs)
     }
 
-    fn post_all_or_none(&self, inner: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
-        match inner.state {
+    fn post_all_or_none(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
+        match locked.state {
             QpState::Rts => {}
             QpState::Err => {
                 // A request that is posted in the error state is flushed (IBTA volume 1, 10.3.1.5).
-                self.flush_deferred(inner);
+                self.flush_deferred(locked);
                 wrs.iter().for_each(|wr| self.complete_send(wr, WcStatus::Flushed));
                 return Ok(());
             }
@@ -51,7 +51,7 @@ impl MultiRailQp {
                 return Err(PostError { index: 0, error });
             }
         }
-        if let Some(peer_closed) = &mut inner.peer_closed {
+        if let Some(peer_closed) = &mut locked.peer_closed {
             let (used, depth) = (peer_closed.sends(), self.params.init.cap.send_wrs);
             for index in 0..wrs.len() {
                 self.check_room("send queue", used + index, depth)
@@ -62,12 +62,12 @@ impl MultiRailQp {
             }
             return Ok(());
         }
-        if inner.deferred.is_empty() && wrs.iter().all(|wr| inner.region_keys.can_post(wr)) {
+        if locked.deferred.is_empty() && wrs.iter().all(|wr| locked.region_keys.can_post(wr)) {
             let wrs = wrs.iter().map(|wr| self.with_default_flags(wr));
-            return inner.sender().post_send_all(wrs);
+            return locked.sender().post_send_all(wrs);
         }
-        self.defer(inner, wrs)?;
-        self.post_deferred(inner);
+        self.defer(locked, wrs)?;
+        self.post_deferred(locked);
         Ok(())
     }
 
@@ -96,16 +96,16 @@ impl MultiRailQp {
     ///
     /// # Errors
     /// The index and the error of the first request that is refused.
-    fn defer(&self, inner: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
-        let depth = inner.sender().config().send_wrs;
-        let used = inner.sender().outstanding() + inner.deferred.len();
+    fn defer(&self, locked: &mut LockedState, wrs: &[SendWr]) -> Result<(), PostError> {
+        let depth = locked.sender().config().send_wrs;
+        let used = locked.sender().outstanding() + locked.deferred.len();
         for (index, wr) in wrs.iter().enumerate() {
             self.check_room("send queue", used + index, depth)
-                .and_then(|()| inner.sender().check_send(wr))
+                .and_then(|()| locked.sender().check_send(wr))
                 .map_err(|error| PostError { index, error })?;
         }
-        self.prefetch_regions(inner, wrs.iter()).map_err(|error| PostError { index: 0, error })?;
-        inner.deferred.extend(wrs.iter().map(|wr| self.with_default_flags(wr)));
+        self.prefetch_regions(locked, wrs.iter()).map_err(|error| PostError { index: 0, error })?;
+        locked.deferred.extend(wrs.iter().map(|wr| self.with_default_flags(wr)));
         Ok(())
     }
 
@@ -117,79 +117,79 @@ impl MultiRailQp {
     /// [`may_prefetch`]: crate::rails::peer_region_keys::RegionKeys::may_prefetch
     fn prefetch_regions<'a>(
         &self,
-        inner: &mut LockedState,
+        locked: &mut LockedState,
         mut wrs: impl Iterator<Item = &'a SendWr>,
     ) -> Result<()> {
         wrs.try_for_each(|wr| {
-            if inner.region_keys.may_prefetch() { self.request_region(inner, wr) } else { Ok(()) }
+            if locked.region_keys.may_prefetch() { self.request_region(locked, wr) } else { Ok(()) }
         })
     }
 
     /// Queries the peer for the region that a request names, unless the request names none or the region's keys are known or queried.
-    fn request_region(&self, inner: &mut LockedState, wr: &SendWr) -> Result<()> {
+    fn request_region(&self, locked: &mut LockedState, wr: &SendWr) -> Result<()> {
         if let Some(remote) = wr.op.remote()
-            && !inner.region_keys.is_requested(remote.rkey)
+            && !locked.region_keys.is_requested(remote.rkey)
         {
             let peer = lock(&self.peer).clone();
-            inner.region_keys.request(&self.domain.rendezvous, random()?, &peer, remote.rkey);
+            locked.region_keys.request(&self.domain.rendezvous, random()?, &peer, remote.rkey);
         }
         Ok(())
     }
 
     /// Queries the peer for the region that the oldest deferred request names, and ahead of need for the regions of the requests after it.
-    fn request_next_regions(&self, inner: &mut LockedState) -> Result<()> {
-        let deferred = std::mem::take(&mut inner.deferred);
-        let front = deferred.front().map_or(Ok(()), |wr| self.request_region(inner, wr));
-        let requested = front.and_then(|()| self.prefetch_regions(inner, deferred.iter()));
-        inner.deferred = deferred;
+    fn request_next_regions(&self, locked: &mut LockedState) -> Result<()> {
+        let deferred = std::mem::take(&mut locked.deferred);
+        let front = deferred.front().map_or(Ok(()), |wr| self.request_region(locked, wr));
+        let requested = front.and_then(|()| self.prefetch_regions(locked, deferred.iter()));
+        locked.deferred = deferred;
         requested
     }
 
     /// Posts the deferred requests in order, up to the first request whose keys are still unknown. Completes them with an error instead if that
     /// request fails, the queue pair is in ERR, or the peer has closed its end. Does not wait for answers.
-    pub(super) fn post_deferred(&self, inner: &mut LockedState) {
-        if inner.deferred.is_empty() {
+    pub(super) fn post_deferred(&self, locked: &mut LockedState) {
+        if locked.deferred.is_empty() {
             return;
         }
-        if inner.state == QpState::Err {
-            return self.flush_deferred(inner);
+        if locked.state == QpState::Err {
+            return self.flush_deferred(locked);
         }
-        if inner.peer_closed.is_some() {
-            return self.withhold_deferred(inner);
+        if locked.peer_closed.is_some() {
+            return self.withhold_deferred(locked);
         }
         self.domain.rendezvous.poll();
-        inner.region_keys.resend_due();
+        locked.region_keys.resend_due();
         loop {
-            let ready = inner.deferred.iter().take_while(|wr| inner.region_keys.can_post(wr)).count();
-            if post_oldest(inner, ready).is_err() {
+            let ready = locked.deferred.iter().take_while(|wr| locked.region_keys.can_post(wr)).count();
+            if post_oldest(locked, ready).is_err() {
                 // All requests were checked when they were deferred. So the program must have deregistered local memory since then.
-                return self.fail_front(inner, WcStatus::LocalProtection);
+                return self.fail_front(locked, WcStatus::LocalProtection);
             }
-            let Some(remote) = inner.deferred.front().and_then(|wr| wr.op.remote()) else { return };
-            match inner.region_keys.lookup(remote.rkey) {
+            let Some(remote) = locked.deferred.front().and_then(|wr| wr.op.remote()) else { return };
+            match locked.region_keys.lookup(remote.rkey) {
                 Lookup::Pending => return,
                 Lookup::Found(region) => {
-                    if inner.sender().import(&region).is_err() {
-                        return self.fail_front(inner, WcStatus::BadResponse);
+                    if locked.sender().import(&region).is_err() {
+                        return self.fail_front(locked, WcStatus::BadResponse);
                     }
-                    inner.region_keys.set_imported(remote.rkey);
+                    locked.region_keys.set_imported(remote.rkey);
                 }
                 Lookup::NotFound => {
                     // The request is posted all the same, so that the peer's NIC refuses it (NAK: remote access error) and reports an
                     // event to the peer's program.
                     let region = RemoteRegion::with_unknown_key(remote, self.domain.nics().len());
-                    inner.region_keys.forget(remote.rkey);
-                    if inner.sender().import(&region).and_then(|()| post_oldest(inner, 1)).is_err() {
-                        return self.fail_front(inner, WcStatus::RemoteAccess);
+                    locked.region_keys.forget(remote.rkey);
+                    if locked.sender().import(&region).and_then(|()| post_oldest(locked, 1)).is_err() {
+                        return self.fail_front(locked, WcStatus::RemoteAccess);
                     }
                 }
                 Lookup::NotQueried => {
-                    if self.request_next_regions(inner).is_err() {
-                        return self.fail_front(inner, WcStatus::LocalQpOperation);
+                    if self.request_next_regions(locked).is_err() {
+                        return self.fail_front(locked, WcStatus::LocalQpOperation);
                     }
                     return;
                 }
-                Lookup::Failed(status) => return self.fail_front(inner, status),
+                Lookup::Failed(status) => return self.fail_front(locked, status),
             }
         }
     }
@@ -199,55 +199,55 @@ impl MultiRailQp {
     /// Does nothing while requests before it are outstanding, because requests complete in posting order. The next
     /// [`MultiRailQp::post_deferred`] tries again, and after the timeout of queries gives the outstanding requests up. Does nothing either if
     /// the virtual queue pair has ended, because [`MultiRailQp::collect`] then decides how the requests end.
-    fn fail_front(&self, inner: &mut LockedState, status: WcStatus) {
-        if inner.sender().close_reason().is_some() {
+    fn fail_front(&self, locked: &mut LockedState, status: WcStatus) {
+        if locked.sender().close_reason().is_some() {
             return;
         }
-        if inner.sender().outstanding() > 0 {
+        if locked.sender().outstanding() > 0 {
             // Unsignalled requests complete only with a later signalled request, which will never be posted. So the wait is bounded.
-            let since = *inner.failing_since.get_or_insert_with(Instant::now);
+            let since = *locked.failing_since.get_or_insert_with(Instant::now);
             if since.elapsed() < self.domain.rendezvous.timeout() {
                 return;
             }
         }
-        self.take_completions(inner);
-        if inner.state == QpState::Err {
-            return self.flush_deferred(inner);
+        self.take_completions(locked);
+        if locked.state == QpState::Err {
+            return self.flush_deferred(locked);
         }
-        if inner.peer_closed.is_some() {
-            return self.withhold_deferred(inner);
+        if locked.peer_closed.is_some() {
+            return self.withhold_deferred(locked);
         }
-        if inner.sender().close_reason().is_some() {
+        if locked.sender().close_reason().is_some() {
             return;
         }
-        let Some(wr) = inner.deferred.pop_front() else { return };
-        inner.fail();
-        self.take_completions(inner);
+        let Some(wr) = locked.deferred.pop_front() else { return };
+        locked.fail();
+        self.take_completions(locked);
         self.complete_send(&wr, status);
-        self.flush_deferred(inner);
+        self.flush_deferred(locked);
     }
 
     /// Withholds the completions of the deferred requests, because the peer has closed its end.
-    fn withhold_deferred(&self, inner: &mut LockedState) {
-        let Some(peer_closed) = &mut inner.peer_closed else { return };
-        for wr in inner.deferred.drain(..) {
+    fn withhold_deferred(&self, locked: &mut LockedState) {
+        let Some(peer_closed) = &mut locked.peer_closed else { return };
+        for wr in locked.deferred.drain(..) {
             peer_closed.withhold_send(self.wc(wr.wr_id, WcStatus::Flushed, wr.op.wc_opcode()));
         }
-        inner.region_keys.cancel_queries();
+        locked.region_keys.cancel_queries();
     }
 
     /// Flushes the deferred requests of a queue pair in ERR.
-    pub(super) fn flush_deferred(&self, inner: &mut LockedState) {
-        if inner.deferred.is_empty() {
+    pub(super) fn flush_deferred(&self, locked: &mut LockedState) {
+        if locked.deferred.is_empty() {
             return;
         }
         // The virtual queue pair has ended, so one poll returns the completions of all requests that were posted before the deferred
         // requests.
-        self.take_completions(inner);
-        for wr in std::mem::take(&mut inner.deferred) {
+        self.take_completions(locked);
+        for wr in std::mem::take(&mut locked.deferred) {
             self.complete_send(&wr, WcStatus::Flushed);
         }
-        inner.region_keys.cancel_queries();
+        locked.region_keys.cancel_queries();
     }
 
     fn complete_send(&self, wr: &SendWr, status: WcStatus) {
@@ -259,11 +259,11 @@ impl MultiRailQp {
 ///
 /// # Errors
 /// The error of the first request that is refused. The requests before it are posted.
-fn post_oldest(inner: &mut LockedState, n: usize) -> Result<()> {
+fn post_oldest(locked: &mut LockedState, n: usize) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
-    let LockedState { vqp, sender, deferred, .. } = inner;
+    let LockedState { vqp, sender, deferred, .. } = locked;
     let vqp = sender.as_mut().unwrap_or(vqp);
     let (posted, result) = match vqp.post_send_all(deferred.iter().take(n).cloned()) {
         Ok(()) => (n, Ok(())),

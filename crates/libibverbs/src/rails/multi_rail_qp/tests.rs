@@ -118,9 +118,9 @@ fn connected() -> (End, End) {
 fn connect(a: End, b: End) -> (End, End) {
     for (end, peer) in [(&a, &b), (&b, &a)] {
         let info = peer.qp.local_info().expect("the NICs are alive");
-        let mut inner = lock(&end.qp.inner);
-        inner.vqp.connect(&info).expect("the configurations agree");
-        inner.state = QpState::Rts;
+        let mut locked = lock(&end.qp.locked);
+        locked.vqp.connect(&info).expect("the configurations agree");
+        locked.state = QpState::Rts;
         *lock(&end.qp.peer) = info.gids().collect();
     }
     (a, b)
@@ -200,7 +200,7 @@ fn slow_peer_does_not_block_post() {
 }
 
 #[test]
-fn sends_behind_unknown_rkey_stay_in_order() {
+fn sends_after_unknown_rkey_stay_in_order() {
     let (a, b) = connected();
     let second = Arc::new(Buffer::new(64));
     let second_mr = b.device.domain().register(&second, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
@@ -311,7 +311,7 @@ fn deferred_sends_are_signalled_as_the_queue_pair_says() {
 }
 
 #[test]
-fn deferred_send_fails_behind_unsignalled_sends() {
+fn deferred_send_fails_after_unsignalled_sends() {
     let (a, b) = connect(End::with(DEPTH, false), End::new());
     b.post_recv(10);
     let unsignalled = a.send(1).with_flags(SendFlags::empty());

@@ -145,7 +145,7 @@ pub(super) struct Query {
     peer: Vec<Gid>,
     subject: Subject,
     started: Instant,
-    /// How often the query was due to be sent so far. Determines the rail of the next transmission.
+    /// The number of transmissions so far, including those on rails without a known GID. Determines the rail of the next transmission.
     transmissions: u32,
     next_transmission: Instant,
 }
