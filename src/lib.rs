@@ -1,6 +1,6 @@
 //! RDMA operations that are executed exactly once, across lost packets, links and NICs.
 //!
-//! Mitra is a set of crates that this one re-exports, and the `mitra` program (`cargo run --release -- demo`).
+//! Mitra consists of the `mitra` program (`cargo run --release -- demo`) and of libraries, which this crate re-exports.
 //!
 //! # Concepts
 //!
@@ -9,15 +9,18 @@
 //!   fails on demand.
 //! - A **rail** is one path between two processes: a pair of NICs.
 //! - A **virtual queue pair**, [`failover::VirtualQp`], is a reliable connection over several rails. When the active rail fails,
-//!   it fences that rail, reads the evidence of what the peer's NIC executed, replays only the rest, and recovers the values
-//!   that atomics returned. An operation that nobody can know about ends in a named error.
-//! - A **memory node** lends memory by RDMA, and **processes** decide on values over it: [`consensus`] has the protocols as
-//!   state machines, [`consensus_rdma`] runs them over virtual queue pairs, [`kv`] is a key-value store on top.
+//!   the virtual queue pair fences that rail, reads the evidence of which operations the peer's NIC executed, replays only
+//!   the other operations, and recovers the values that atomics returned. An operation whose execution cannot be
+//!   determined ends in a named error.
+//! - A **memory node** provides registers, which **processes** read and write by RDMA to decide on values. [`consensus`]
+//!   contains the protocols as state machines. [`consensus_rdma`] runs them over virtual queue pairs. [`kv`] is a
+//!   key-value store that is built on both.
 //!
 //! # Quick start
 //!
-//! A fetch-and-add counter at a peer. Rail 0 dies; the counter still counts each addition once. Both ends are in one process
-//! here. Between machines the two `ConnectInfo`s travel over a socket.
+//! The client increments a counter in the server's memory by fetch-and-add. Halfway, the client's NIC of rail 0 fails. Each
+//! addition is still executed exactly once. In this example both ends are in one process. Between machines, each program
+//! sends its `ConnectInfo` to the other over a socket.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -39,7 +42,7 @@
 //! a.connect(&b.local_info()?)?;
 //! b.connect(&a.local_info()?)?;
 //!
-//! // The server lends a counter.
+//! // The server gives the client access to a counter.
 //! let counter = Arc::new(Buffer::new(8));
 //! let remote = server.register(&counter, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)?.remote();
 //! a.import(&remote)?;
@@ -101,14 +104,14 @@ pub use mitra_transport as transport;
 pub use mitra_verbs as verbs;
 pub use mitra_wire as wire;
 
-/// The programs in `examples/`, in full. They are part of the documentation only.
+/// The source text of the programs in `examples/`. This module is part of the documentation only.
 #[cfg(any(doc, doctest))]
 pub mod examples {
-    /// A counter at the peer, stepped by fetch-and-adds while a rail dies: `cargo run --example survive`.
+    /// Increments a counter in the peer's memory by fetch-and-add while a rail fails: `cargo run --example survive`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/survive.rs"), "\n```")]
     pub mod survive {}
 
-    /// Two software NICs, a reliable connection, and one WRITE: `cargo run --example write`.
+    /// Connects two software NICs and executes one WRITE: `cargo run --example write`.
     #[doc = concat!("```rust,no_run\n", include_str!("../examples/write.rs"), "\n```")]
     pub mod write {}
 }

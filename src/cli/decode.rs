@@ -1,4 +1,4 @@
-//! `mitra decode`: the RoCEv2 packets of a capture file, one per line, each with the result of its ICRC check.
+//! `mitra decode`: shows the RoCEv2 packets of a capture file, one per line, each with the result of its ICRC check.
 
 mod json;
 
@@ -18,7 +18,7 @@ use serde::Serialize;
 #[derive(clap::Args)]
 #[command(after_help = "\
 A file that ends in the middle of a record is decoded up to there, with a warning. docs/wire.md describes the fields of
---json; the last object has packets, not_roce, malformed, icrc_bad.
+--json; the last object has the totals packets, not_roce, malformed and icrc_bad.
 Exit codes: 0 the file was read to its end, whatever its contents; 2 the file cannot be read or is not a capture.")]
 pub(crate) struct Args {
     /// Capture file; - reads standard input, as in `tcpdump -w - udp port 4791 | mitra decode -`
@@ -28,24 +28,27 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The totals of a capture. Every frame counts in exactly one of the first three fields.
+/// The totals of a capture. Each frame is counted in exactly one of `packets`, `not_roce` and `malformed`.
 #[derive(Default, Serialize)]
 struct Totals {
     /// Well-formed RoCEv2 packets, with a good or a bad ICRC.
     packets: u64,
     /// Frames that are not RoCEv2.
     not_roce: u64,
-    /// RoCEv2 packets that do not parse, that the capture truncated, or whose headers are incomplete.
+    /// RoCEv2 packets that do not parse, that the capture truncated, or whose headers are incomplete. An incomplete
+    /// record at the end of the file is counted here too.
     malformed: u64,
     /// The packets among `packets` with a bad ICRC.
     icrc_bad: u64,
 }
 
-/// A frame that is RoCEv2, or may be.
+/// A RoCEv2 frame, or a malformed frame that may be RoCEv2.
 struct DecodedFrame<'a> {
-    /// The position in the file, from 1.
+    /// The number of the frame in the file, from 1.
     number: u64,
+    /// The time stamp in ns since the Unix epoch.
     ts_ns: u64,
+    /// `None` if the Ethernet, IP or UDP header is malformed.
     frame: Option<Frame<'a>>,
     content: FrameContent<'a>,
 }
@@ -105,7 +108,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Why decoding stopped early.
+/// The reason why decoding stopped before the end of the input.
 enum StopReason {
     File(FileError),
     Read(io::Error),

@@ -1,4 +1,4 @@
-//! `mitra devices`: what this machine offers for RDMA, and how to improve it.
+//! `mitra devices`: shows what this machine offers for RDMA, and how to improve it.
 
 mod machine;
 
@@ -36,7 +36,7 @@ struct Report {
     port_4791: Vec<PortUse>,
     /// The RDMA devices that the kernel knows.
     hardware: Vec<RdmaDevice>,
-    /// What limits this machine, and how to improve it.
+    /// The limitations of this machine, with remedies.
     hints: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ struct SoftNicInfo {
     /// The address of the opened NIC.
     address: String,
     mtu: usize,
-    /// The largest number of unacknowledged payload bytes of a queue pair.
+    /// An upper bound on the unacknowledged payload of a queue pair, in bytes.
     send_window: u32,
     limits: Vec<Item<u64>>,
     capabilities: Vec<Item<String>>,
@@ -55,7 +55,7 @@ struct SoftNicInfo {
 /// A limit or a capability.
 #[derive(Serialize)]
 struct Item<T> {
-    /// The field of `mitra_verbs::Limits` or `Capabilities`, for scripts.
+    /// A name for scripts, similar to that of the field in `mitra_verbs::Limits` or `Capabilities`.
     name: &'static str,
     /// A description for the text output.
     #[serde(rename = "what")]
@@ -167,7 +167,7 @@ fn capabilities(capabilities: &Capabilities) -> Vec<Item<String>> {
     ]
 }
 
-/// Returns what limits this machine, each with a way to improve it.
+/// Returns one hint for each limitation of this machine, with a remedy if there is one.
 fn hints(report: &Report) -> Vec<String> {
     let mut hints = Vec::new();
     let Buffers { asked, rmem_max, wmem_max, .. } = report.buffers;

@@ -1,4 +1,4 @@
-//! The subcommands of `mitra`, one module each with its `Args` and its `run`.
+//! The subcommands of `mitra`. The module of each subcommand has its arguments, `Args`, and its function `run`.
 
 pub(crate) mod check;
 pub(crate) mod cluster;
@@ -18,14 +18,14 @@ use std::io;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-/// Returns whether the reader of the output has closed it, as `| head` does. That is not a failure.
+/// Returns whether the reader of the output has closed the pipe, as `| head` does. `mitra` then exits with success.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     })
 }
 
-/// Parses the command line. An error is printed in one line with a way out, and the exit code is 2.
+/// Parses the command line. On an error, prints one line that refers to `--help`, and exits with code 2.
 pub(crate) fn parse<T: Parser>() -> T {
     T::try_parse().unwrap_or_else(|error| match error.kind() {
         ErrorKind::DisplayHelp

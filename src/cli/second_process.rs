@@ -1,10 +1,10 @@
-//! `mitra peer`: the second process of `mitra bench`, and the two processes that `mitra demo` connects.
+//! `mitra peer`: the second process of `mitra bench`, or one of the two processes that `mitra demo` connects.
 
 use std::process::ExitCode;
 
 use super::demo::Side;
 
-/// The second process of another `mitra` command, which starts it
+/// For internal use: a process that `mitra bench` or `mitra demo` starts
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The command and side that this process serves

@@ -1,4 +1,4 @@
-//! `mitra elect`: a process that elects a leader with others by Ω.
+//! `mitra elect`: a process that takes part in the election of a leader by Ω.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -17,14 +17,14 @@ pub(super) const REGISTER_CAPACITY: usize = 64;
 
 /// Elect a leader with other processes, by the failure detector Ω over one memory node
 ///
-/// Prints the leader whenever it changes. Any number of processes may crash: the live ones agree on a live leader, as
-/// long as the memory node lives.
+/// Prints the leader whenever it changes. Any number of processes may crash: the live processes agree on a live leader
+/// while the memory node lives.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example (each line in a terminal of its own, or with &):
   mitra memory omega --listen 127.0.0.1:7001
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103
-  mitra elect --id 0 --processes $P --memory 127.0.0.1:7001      (and 1, 2)
+  mitra elect --id 0 --processes $P --memory 127.0.0.1:7001      (also --id 1, --id 2)
 Runs until it is interrupted. Exit codes: 2 bad arguments or input.")]
 pub(crate) struct Args {
     /// Id of this process, from 0

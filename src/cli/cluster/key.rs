@@ -14,8 +14,8 @@ use mitra_consensus::signature::Ed25519;
 
 /// Create the signing key of a process, for the Byzantine protocols
 ///
-/// Writes the secret key to a new file and prints the public key on one line. All processes get the file of all public
-/// keys.
+/// Writes the secret key to a new file and prints the public key on one line. Every process needs a
+/// file with the public keys of all processes.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example:
@@ -78,9 +78,9 @@ fn hex(bytes: &[u8]) -> String {
 
 fn parse_hex(hex: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
-    let digits = hex.is_ascii() && hex.len() == 64;
-    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)).filter(|_| digits) {
+    let is_valid = hex.is_ascii() && hex.len() == 64;
+    for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)).filter(|_| is_valid) {
         *byte = u8::from_str_radix(&hex[at..at + 2], 16).ok()?;
     }
-    digits.then_some(bytes)
+    is_valid.then_some(bytes)
 }

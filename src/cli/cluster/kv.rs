@@ -19,9 +19,10 @@ use super::ClusterArgs;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Example, three memories and three processes on this machine (each line in a terminal of its own, or with &):
-  mitra memory kv --listen 127.0.0.1:7001      (and 7002, 7003)
+  mitra memory kv --listen 127.0.0.1:7001      (also ports 7002 and 7003)
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103 C=127.0.0.1:6401,127.0.0.1:6402,127.0.0.1:6403
-  mitra kv serve --id 0 --processes $P --clients $C --memories 127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003      (and 1, 2)
+  mitra kv serve --id 0 --processes $P --clients $C --memories 127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
+      (also --id 1, --id 2)
   mitra kv put --servers $C colour blue
   redis-cli -c -p 6401 get colour
 Exit codes: 0 success, 1 the key does not exist or has another value than expected, 2 bad arguments or input, 3 no leader
@@ -88,7 +89,7 @@ struct Serve {
     /// Capacity for all keys and values in MiB; the memory nodes need the same value
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=mitra_kv::MAX_CAPACITY_MIB.into()))]
     megabytes: u8,
-    /// Milliseconds between two heartbeats; thirteen missed ones fail a leader
+    /// Milliseconds between two heartbeats; a leader that misses thirteen is considered failed
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     heartbeat: u64,
     #[command(flatten)]
@@ -118,7 +119,7 @@ impl Store {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
-    let done = match &args.command {
+    let result = match &args.command {
         KvCommand::Serve(args) => {
             drop(out);
             return serve(args);
@@ -153,8 +154,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     out.flush()?;
-    match done {
-        Ok(made) => Ok(ExitCode::from(u8::from(!made))),
+    match result {
+        Ok(succeeded) => Ok(ExitCode::from(u8::from(!succeeded))),
         Err(error @ ClientError::NoLeader(..)) => {
             eprintln!("mitra: {error}");
             Ok(ExitCode::from(3))

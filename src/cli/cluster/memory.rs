@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::protocol::Protocol;
 use super::{ClusterArgs, elect};
 
-/// The longest sleep, which bounds how late this side reacts to a peer's failover.
+/// The longest sleep. It bounds the delay with which this memory node reacts to the failover of a peer.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
 /// Run a memory node, which processes read and write by RDMA
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     /// Keep the contents in this directory, which is created if missing, and restore them on the next start
     #[arg(long, value_name = "DIRECTORY")]
     data: Option<PathBuf>,
-    /// Acknowledge a write only when it is on disk; without this option, the files are not usable after a restart of
+    /// Acknowledge a write only after it is on disk; without this option, the files are not usable after a restart of
     /// the machine
     #[arg(long, requires = "data")]
     sync: bool,
@@ -95,7 +95,7 @@ struct Listening {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let listener = args.cluster.listen(args.listen)?;
-    let (regions, room) = match args.purpose {
+    let (regions, register_capacity) = match args.purpose {
         Purpose::Decide(protocol) => {
             (protocol.regions(args.processes, args.id), args.register_bytes as usize)
         }
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let config = MemoryConfig {
         regions,
-        register_capacity: room,
+        register_capacity,
         tokens: args.cluster.tokens(args.processes)?,
         allow_restarts: matches!(args.purpose, Purpose::Kv),
         storage: args.data.clone().map(|directory| StorageConfig { directory, sync: args.sync }),

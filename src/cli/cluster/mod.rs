@@ -23,8 +23,8 @@ use sha2::{Digest, Sha256};
 /// The options of every process and memory node.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ClusterArgs {
-    /// Number of rails, each on a free loopback address; or the address of each rail, separated by commas. The same
-    /// number everywhere
+    /// Number of rails, each on a free loopback address; or the address of each rail, separated by commas. All
+    /// processes and memory nodes need the same number
     #[arg(long, value_name = "N|ADDRESS,...", default_value = "2")]
     rails: RailsConfig,
     /// Shared-secret file, the same everywhere; required for addresses other than loopback

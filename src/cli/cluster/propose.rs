@@ -13,10 +13,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::ClusterArgs;
-use super::key::keys as keys_of;
+use super::key;
 use super::protocol::{Protocol, Task};
 
-/// How long a process that has decided stays, so that the others can learn the decision.
+/// The time for which a process keeps running after its decision, so that the other processes can learn it.
 const DECISION_LINGER: Duration = Duration::from_millis(500);
 
 /// Decide on one value with other processes, over memory nodes (`mitra memory`)
@@ -25,8 +25,8 @@ const DECISION_LINGER: Duration = Duration::from_millis(500);
 Example (three memories run, see mitra memory --help):
   P=127.0.0.1:7101,127.0.0.1:7102,127.0.0.1:7103 M=127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003
   mitra propose protected-memory-paxos --id 1 --processes $P --memories $M --lead blue
-One process leads. fast-paxos, hbo, cheap-quorum and fast-and-robust need no leader in the common case. Prints the decided
-value (--json: `decided`, `attempts`, `us` since the process became leader or started).
+Start one process with --lead. fast-paxos, hbo, cheap-quorum and fast-and-robust need no --lead in the common case. Prints
+the decided value (--json: `decided`, `attempts`, `us` since the process became leader or started).
 Exit codes: 0 decided, 1 not decided in time, 2 bad arguments or input.")]
 pub(crate) struct Args {
     /// Protocol
@@ -42,7 +42,8 @@ pub(crate) struct Args {
     /// Address of each memory node, from memory 0
     #[arg(long, value_name = "ADDRESS:PORT,...", value_delimiter = ',')]
     memories: Vec<SocketAddr>,
-    /// Become the leader once a majority of the memory nodes is connected. Two leaders delay each other, but stay safe
+    /// Become the leader once at least half of the memory nodes are connected. Two leaders delay each other, but never
+    /// decide different values
     #[arg(long)]
     lead: bool,
     /// Secret key of this process, for the Byzantine protocols (`mitra key`)
@@ -51,8 +52,8 @@ pub(crate) struct Args {
     /// Public keys of all processes, one per line, from process 0
     #[arg(long, value_name = "FILE", requires = "key")]
     keys: Option<PathBuf>,
-    /// Number of this decision. Every decision that is signed with the same keys needs a different number, or its
-    /// signatures are valid in another one
+    /// Number of this decision. Every decision that is signed with the same keys needs a different number; otherwise,
+    /// the signatures of one decision are valid in another
     #[arg(long, default_value_t = 0)]
     instance: u64,
     /// Capacity of a register in bytes; the memory nodes need the same value
@@ -68,6 +69,7 @@ pub(crate) struct Args {
     cluster: ClusterArgs,
 }
 
+/// The object that `--json` prints.
 #[derive(Serialize)]
 pub(crate) struct Decided {
     decided: Option<String>,
@@ -81,7 +83,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(usize::from(args.id) < n, "--id {} is not one of the {n} processes", args.id);
     let me = ProcessId(args.id);
     let keys = match (&args.key, &args.keys) {
-        (Some(key), Some(keys)) => Some(keys_of(me, n as u8, key, keys, args.instance)?),
+        (Some(secret), Some(public)) => Some(key::keys(me, n as u8, secret, public, args.instance)?),
         _ => None,
     };
     let decided = args.protocol.with(me, (n as u8, m as u8), args.value.clone(), keys, args)?;
@@ -128,10 +130,10 @@ impl Task for &Args {
         let mut node = ProcessNode::new(process, &domain, listener, &config)?;
         let end = Instant::now() + Duration::from_secs(self.timeout);
         let mut begun = Instant::now();
-        let mut leads = !self.lead;
+        let mut must_lead = self.lead;
         while node.process().decision().is_none() && Instant::now() < end {
-            if !leads && 2 * node.connected_memories() >= self.memories.len() {
-                (leads, begun) = (true, Instant::now());
+            if must_lead && 2 * node.connected_memories() >= self.memories.len() {
+                (must_lead, begun) = (false, Instant::now());
                 node.handle_input(Input::Leader(ProcessId(self.id)));
             }
             node.wait(Duration::from_millis(1));

@@ -32,25 +32,25 @@ pub(super) enum Protocol {
     AlignedPaxos,
     /// Randomized, without a leader; memory i belongs to process i, and all processes share it. Values: true, false
     Hbo,
-    /// Byzantine processes: what process 0 broadcasts is delivered identically by all, or not at all. Needs --key
+    /// Tolerates Byzantine processes: no two correct processes deliver different messages of process 0. Needs --key
     NonEquivocatingBroadcast,
-    /// Byzantine processes: process 0 leads; aborts if a process misbehaves. Needs --key
+    /// Tolerates Byzantine processes: process 0 leads; aborts if a process misbehaves. Needs --key
     CheapQuorum,
-    /// Byzantine processes: Paxos over non-equivocating broadcast. Needs --key
+    /// Tolerates Byzantine processes: Paxos over non-equivocating broadcast. Needs --key
     RobustBackup,
-    /// Byzantine processes: Cheap Quorum, then Robust Backup if it aborts. Needs --key
+    /// Tolerates Byzantine processes: Cheap Quorum, then Robust Backup if it aborts. Needs --key
     FastAndRobust,
 }
 
-/// Turns of each process for which the memories have registers.
+/// The number of turns of each process of Robust Backup for which the memories have registers.
 const BACKUP_TURNS: u16 = 16;
-/// Wake-ups after which a process of Cheap Quorum panics.
+/// The number of wake-ups after which an undecided process of Cheap Quorum panics.
 const PANIC_WAKES: u8 = 100;
 
-type Sender = Broadcast<String, Ed25519>;
-type Quorum = CheapQuorum<String, Ed25519>;
-type Backup = RobustBackup<Paxos<String>, Ed25519>;
-type Fast = FastAndRobust<String, Ed25519>;
+type StringBroadcast = Broadcast<String, Ed25519>;
+type StringCheapQuorum = CheapQuorum<String, Ed25519>;
+type StringRobustBackup = RobustBackup<Paxos<String>, Ed25519>;
+type StringFastAndRobust = FastAndRobust<String, Ed25519>;
 
 /// A task to run with a process of any protocol.
 pub(super) trait Task {
@@ -72,10 +72,10 @@ impl Protocol {
             Protocol::ProtectedMemoryPaxos => ProtectedMemoryPaxos::<String>::regions(processes),
             Protocol::AlignedPaxos => AlignedPaxos::<String>::regions(processes),
             Protocol::Hbo => Hbo::<AllRules>::regions(ProcessId(memory), ProcessSet::first(processes)),
-            Protocol::NonEquivocatingBroadcast => Sender::regions(processes, 1),
-            Protocol::CheapQuorum => Quorum::regions(processes),
-            Protocol::RobustBackup => Backup::regions(processes, BACKUP_TURNS),
-            Protocol::FastAndRobust => Fast::regions(processes, BACKUP_TURNS),
+            Protocol::NonEquivocatingBroadcast => StringBroadcast::regions(processes, 1),
+            Protocol::CheapQuorum => StringCheapQuorum::regions(processes),
+            Protocol::RobustBackup => StringRobustBackup::regions(processes, BACKUP_TURNS),
+            Protocol::FastAndRobust => StringFastAndRobust::regions(processes, BACKUP_TURNS),
         }
     }
 
@@ -111,19 +111,23 @@ impl Protocol {
                     n == m,
                     "hbo needs one memory node per process, not {n} processes and {m} memory nodes"
                 );
-                let side =
+                let proposal =
                     input.parse().map_err(|_| anyhow::anyhow!("the values of hbo are true and false"))?;
-                task.run(Hbo::<AllRules>::new(me, n, ProcessSet::first(n).without(me), side))
+                task.run(Hbo::<AllRules>::new(me, n, ProcessSet::first(n).without(me), proposal))
             }
             Protocol::NonEquivocatingBroadcast => {
                 let sender = ProcessId(0);
                 let message = value.filter(|_| me == sender);
-                task.run(SingleBroadcast::new(Sender::new(me, n, m, 1, signed()?), message, sender))
+                task.run(SingleBroadcast::new(StringBroadcast::new(me, n, m, 1, signed()?), message, sender))
             }
-            Protocol::CheapQuorum => task.run(Quorum::new(me, (n, m), PANIC_WAKES, signed()?, input)),
-            Protocol::RobustBackup => task.run(Backup::new(me, (n, m), BACKUP_TURNS, signed()?, input)),
+            Protocol::CheapQuorum => {
+                task.run(StringCheapQuorum::new(me, (n, m), PANIC_WAKES, signed()?, input))
+            }
+            Protocol::RobustBackup => {
+                task.run(StringRobustBackup::new(me, (n, m), BACKUP_TURNS, signed()?, input))
+            }
             Protocol::FastAndRobust => {
-                task.run(Fast::new(me, (n, m), PANIC_WAKES, BACKUP_TURNS, signed()?, input))
+                task.run(StringFastAndRobust::new(me, (n, m), PANIC_WAKES, BACKUP_TURNS, signed()?, input))
             }
         }
     }

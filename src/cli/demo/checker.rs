@@ -1,5 +1,5 @@
-//! The exactly-once checker: compares what the vQP reported to the client with what the server's processor saw. It
-//! uses no state of the vQP: only memory contents, received messages and returned values.
+//! The exactly-once checker: compares the outcomes that the vQP reported to the client with the executions that the server's
+//! processor observed. The checker uses only memory contents, received messages and returned values, and no state of the vQP.
 
 #[cfg(test)]
 mod tests;
@@ -38,7 +38,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Returns the number of violations of every kind.
+    /// Returns the number of violations: lost, doubled and wrong.
     pub(super) fn corrupted(&self) -> u64 {
         self.lost + self.doubled + self.wrong_value
     }
@@ -84,7 +84,7 @@ pub(super) struct CheckResult {
     pub(super) executed_before: Vec<bool>,
 }
 
-/// What the checker knows of a round besides the two reports.
+/// Facts about a round that the two reports do not contain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundFacts {
     /// The operation that the fault was aimed at. That operation and all earlier ones had been executed.
@@ -126,7 +126,7 @@ pub(super) fn check_round(
     read_log(workload, server, &mut check, &mut executions, &mut before);
     let faa: Vec<usize> = (0..count).filter(|&n| workload.ops[n].kind == Kind::Faa).collect();
     for &n in faa.iter().take(server.counter_before.unwrap_or(0) as usize) {
-        before[n] = true; // FAAs execute in posting order, so the counter counts the first ones
+        before[n] = true; // FAAs execute in posting order, so a counter of k means that the first k FAAs were executed
     }
     if let Some(victim) = facts.victim {
         before[victim] = true;
@@ -162,8 +162,8 @@ pub(super) fn check_round(
         }
     }
     check_counter(&faa, client, server, facts, &mut check);
-    for (n, faults) in check.ops.iter().enumerate() {
-        check.kinds[workload.ops[n].kind.index()].wrong_value += u64::from(faults.wrong);
+    for (n, violations) in check.ops.iter().enumerate() {
+        check.kinds[workload.ops[n].kind.index()].wrong_value += u64::from(violations.wrong);
     }
     check
 }

@@ -16,9 +16,10 @@ use super::protocol::{
 use super::rail_endpoint::RailEndpoint;
 use super::workload::{Kind, MAX_LEN, Workload, fill, pattern};
 
-/// The longest time of a round. A round that takes longer is stuck.
+/// The time after which the client ends a round and reports the operations as they are.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(20);
-const PROGRESS: Duration = Duration::from_millis(50);
+/// The minimum time between two progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 struct Client {
     rails: RailEndpoint,
@@ -29,7 +30,7 @@ struct Client {
     local_mr: VirtualMr,
     memory: RemoteRegion,
     pattern: RemoteRegion,
-    posted: ClientReport,
+    collected: ClientReport,
     /// The number of completions. Operations complete in posting order.
     done: usize,
     completions: Vec<Completion>,
@@ -57,15 +58,25 @@ pub(super) fn round(coordinator: &mut Coordinator, round: &RoundSetup) -> anyhow
     let ToParticipant::Go = coordinator.receive() else { bail!("expected the command to begin") };
     rails.arm(round.fault.as_deref())?;
 
-    let (posted, completions) = (ClientReport::default(), Vec::new());
-    let mut client =
-        Client { rails, workload, in_flight, local, local_mr, memory, pattern, posted, done: 0, completions };
+    let (collected, completions) = (ClientReport::default(), Vec::new());
+    let mut client = Client {
+        rails,
+        workload,
+        in_flight,
+        local,
+        local_mr,
+        memory,
+        pattern,
+        collected,
+        done: 0,
+        completions,
+    };
     let since = Instant::now();
-    let mut told = Duration::ZERO;
+    let mut last_report = Duration::ZERO;
     while !client.is_done() && since.elapsed() < ROUND_TIMEOUT {
         client.poll()?;
-        if since.elapsed() > told + PROGRESS {
-            told = since.elapsed();
+        if since.elapsed() > last_report + PROGRESS_INTERVAL {
+            last_report = since.elapsed();
             coordinator.send(&FromParticipant::Progress(client.done as u64));
         }
     }
@@ -82,8 +93,8 @@ impl Client {
     fn is_done(&self) -> bool {
         let vqp = &self.rails.vqp;
         // After a move, the server delivers its receives when it knows that the move is complete.
-        let all = self.done == self.workload.ops.len() && vqp.is_move_confirmed();
-        all || vqp.close_reason().is_some() && self.done == self.posted.ops.len()
+        let all_completed = self.done == self.workload.ops.len() && vqp.is_move_confirmed();
+        all_completed || vqp.close_reason().is_some() && self.done == self.collected.ops.len()
     }
 
     fn poll(&mut self) -> anyhow::Result<()> {
@@ -96,35 +107,35 @@ impl Client {
             self.on_completion(completion);
         }
         self.completions = completions;
-        if self.rails.vqp.is_halted() && self.done == self.posted.ops.len() {
-            // The demo has recorded every error and needs no other handling.
+        if self.rails.vqp.is_halted() && self.done == self.collected.ops.len() {
+            // The client has recorded every error. The checker needs nothing else.
             self.rails.vqp.resume();
         }
         Ok(())
     }
 
     fn post(&mut self) -> anyhow::Result<()> {
-        while self.posted.ops.len() < self.workload.ops.len()
-            && self.posted.ops.len() - self.done < self.in_flight
+        while self.collected.ops.len() < self.workload.ops.len()
+            && self.collected.ops.len() - self.done < self.in_flight
             && !self.rails.vqp.is_halted()
             && self.rails.vqp.close_reason().is_none()
         {
-            let n = self.posted.ops.len();
+            let n = self.collected.ops.len();
             let request = self.request(n);
-            self.posted.ops.push(OpRecord { posted: self.rails.now(), completion: None });
+            self.collected.ops.push(OpRecord { posted: self.rails.now(), completion: None });
             self.rails.vqp.post_send(request).with_context(|| format!("the vQP refused operation {n}"))?;
         }
         Ok(())
     }
 
-    /// Returns the offset of operation `n` in local memory. The slot is free again when the operation has completed.
-    fn place(&self, n: usize) -> usize {
+    /// Returns the offset of operation `n`'s slot in local memory.
+    fn slot_offset(&self, n: usize) -> usize {
         n % self.in_flight * MAX_LEN
     }
 
     fn request(&self, n: usize) -> SendWr {
         let op = self.workload.ops[n];
-        let (id, place) = (self.workload.id(n), self.place(n));
+        let (id, place) = (self.workload.id(n), self.slot_offset(n));
         let local = || Data::sge(self.local_mr.sge(place as u64, op.len));
         let payload = || {
             let mut bytes = vec![0; op.len as usize];
@@ -153,13 +164,13 @@ impl Client {
 
     fn on_completion(&mut self, completion: &Completion) {
         let n = self.done;
-        if completion.wr_id != n as u64 || n >= self.posted.ops.len() {
-            self.posted.stray += 1;
+        if completion.wr_id != n as u64 || n >= self.collected.ops.len() {
+            self.collected.stray += 1;
             return;
         }
         self.done += 1;
         let value = if completion.is_success() { self.value(n) } else { 0 };
-        self.posted.ops[n].completion = Some(CompletionRecord {
+        self.collected.ops[n].completion = Some(CompletionRecord {
             at: self.rails.now(),
             outcome: outcome(completion.outcome),
             resolution: match completion.resolution {
@@ -173,7 +184,7 @@ impl Client {
 
     /// Returns the old value of an atomic, or the number of wrong words of a READ.
     fn value(&self, n: usize) -> u64 {
-        let (op, place) = (self.workload.ops[n], self.place(n));
+        let (op, place) = (self.workload.ops[n], self.slot_offset(n));
         match op.kind {
             Kind::Write | Kind::Send => 0,
             Kind::Cas | Kind::Faa => self.local.load(place),
@@ -185,7 +196,7 @@ impl Client {
     }
 
     fn report(&mut self) -> ClientReport {
-        let mut posted = self.posted.clone();
+        let mut posted = self.collected.clone();
         posted.failover = self.rails.failover();
         posted.fault_at = self.rails.fault_at;
         posted.ended = self.rails.ended();

@@ -20,7 +20,7 @@ use super::protocol::{
 use super::text::verb_name;
 use super::workload::{SplitMix64, Workload, mix};
 
-/// How long the coordinator waits for a message. A participant that sends nothing for this long is stuck.
+/// The time for which the coordinator waits for a message. After it, the demo ends with an error.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The options of a run.
@@ -60,7 +60,7 @@ pub(super) struct PolicyRun {
 #[error("interrupted")]
 pub(super) struct Interrupted;
 
-/// Runs all rounds under all policies, with the same workloads and faults under each.
+/// Runs all rounds under all policies, with the same workloads and faults under each policy.
 pub(super) fn run_policies(settings: &Settings, progress: &Progress) -> anyhow::Result<Vec<PolicyRun>> {
     let mut participants = Participants::start()?;
     let mut runs = Vec::new();
@@ -85,8 +85,8 @@ struct Participants {
 impl Participants {
     fn start() -> anyhow::Result<Participants> {
         let (sender, events) = channel();
-        // Threads and child processes inherit the signal mask, so this comes before any of them starts. The children
-        // end when this process ends.
+        // Threads and child processes inherit the signal mask, so the signals are blocked before any of them starts.
+        // The child processes end when this process ends.
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
         signals.thread_block()?;
         let interrupt = sender.clone();
@@ -106,7 +106,7 @@ impl Participants {
         self.processes[side as usize].send(message)
     }
 
-    /// Waits for the next message of a participant that is not a progress report.
+    /// Waits for the participant's next message other than a progress report.
     fn receive(&mut self, side: Side, progress: &Progress) -> anyhow::Result<FromParticipant> {
         loop {
             if let Some(message) = self.queued[side as usize].pop_front() {

@@ -35,7 +35,7 @@ pub(super) struct Fault {
     pub(super) trigger: Trigger,
     /// The side whose NIC injects the fault.
     pub(super) at: Side,
-    /// The operation that the fault is aimed at: the last one that is executed on rail 0.
+    /// The operation that the fault is aimed at: the last operation that is executed on rail 0.
     pub(super) victim: Option<usize>,
 }
 
@@ -50,20 +50,20 @@ impl Fault {
     }
 
     /// Returns whether the promise table (docs/failover.md) allows named errors for this fault. After a failure of the
-    /// responder's NIC, only a completion log tells what it had executed.
+    /// responder's NIC, only a completion log shows what the NIC had executed.
     pub(super) fn allows_named_errors(&self) -> bool {
         self.at == Side::Server && self.trigger.failure != Failure::LinkDown
     }
 
     /// Describes the fault in words. `victim` is the kind of the operation that the fault is aimed at.
     pub(super) fn describe(&self, victim: Option<&str>) -> String {
-        let what = match self.trigger.failure {
+        let failure = match self.trigger.failure {
             Failure::LinkDown => "link of rail 0 down",
             Failure::NicDead => "NIC 0 dead",
             Failure::NicHung => "NIC 0 hung",
             Failure::NotPlaced => "placements held back",
         };
-        let when = match self.trigger.stage {
+        let point = match self.trigger.stage {
             Stage::Posted => "before a request left",
             Stage::RequestOnWire => "with a request on the wire",
             Stage::Arrived => "with a request arrived, not executed",
@@ -71,7 +71,7 @@ impl Fault {
             Stage::Executed => {
                 let victim = victim.unwrap_or("an operation");
                 return format!(
-                    "{}’s {what}, with {victim} executed, not acknowledged ({})",
+                    "{}’s {failure}, with {victim} executed, not acknowledged ({})",
                     self.at.name(),
                     self.trigger
                 );
@@ -80,12 +80,12 @@ impl Fault {
             Stage::Acknowledged => "with an acknowledgement arrived, no completion yet",
             Stage::NotPlaced => "with an operation acknowledged, not placed",
         };
-        format!("{}’s {what}, {when} ({})", self.at.name(), self.trigger)
+        format!("{}’s {failure}, {point} ({})", self.at.name(), self.trigger)
     }
 }
 
-/// The faults of consecutive rounds, repeated. Five of them are aimed at an executed operation of each kind. For the
-/// others the promise table guarantees exactly-once execution too.
+/// The faults of consecutive rounds. The sequence repeats. Each of the first five faults is aimed at an executed operation
+/// of another kind. The promise table (docs/failover.md) guarantees exactly-once execution for all faults in the sequence.
 const FAULT_SEQUENCE: [(Failure, Stage, Option<Kind>); 10] = [
     (Failure::LinkDown, Stage::Executed, Some(Kind::Faa)),
     (Failure::LinkDown, Stage::Executed, Some(Kind::Write)),
@@ -99,11 +99,10 @@ const FAULT_SEQUENCE: [(Failure, Stage, Option<Kind>); 10] = [
     (Failure::LinkDown, Stage::AckOnWire, None),
 ];
 
-/// Rounds until the sequence repeats.
+/// The number of rounds after which the sequence repeats.
 pub(super) const ROUNDS: usize = FAULT_SEQUENCE.len();
 
-/// Returns the fault of a round. With a completion log, the packet count includes a log entry after each WRITE and
-/// atomic.
+/// Returns the fault of a round. `log` says whether the vQP keeps a completion log, whose entries are packets too.
 pub(super) fn fault(workload: &Workload, round: usize, rng: &mut SplitMix64, log: bool) -> Fault {
     let (failure, stage, kind) = FAULT_SEQUENCE[round % ROUNDS];
     let count = workload.ops.len();
@@ -129,7 +128,8 @@ pub(super) fn fault(workload: &Workload, round: usize, rng: &mut SplitMix64, log
     Fault { victim, ..Fault::chosen(trigger) }
 }
 
-/// Returns how many packets end a message up to and including operation `n`, if no packet is retransmitted.
+/// Returns the number of packets up to and including operation `n` that end a message, if no packet is retransmitted: one for
+/// each operation, and one for each entry of the completion log before operation `n`.
 fn ending_packets(workload: &Workload, n: usize, log: bool) -> u32 {
     let logged = |kind| log && matches!(kind, Kind::Write | Kind::Cas | Kind::Faa);
     let entries = workload.ops[..n].iter().filter(|op| logged(op.kind)).count();

@@ -25,11 +25,11 @@ pub(super) struct Summary {
     pub(super) verdict: Verdict,
 }
 
-/// Whether the run shows what the demo is meant to show.
+/// The verdict: whether every failure occurred and was detected, `exact` had no violation, and `blanket` had one.
 #[derive(Clone, Default, Serialize)]
 pub(super) struct Verdict {
     pub(super) ok: bool,
-    /// The reasons why not, one line each.
+    /// The reasons why `ok` is false, one line each.
     pub(super) failures: Vec<String>,
 }
 
@@ -55,10 +55,11 @@ pub(super) struct Times {
     pub(super) detection_to_fence_us: Option<Spread>,
     pub(super) fence_to_decision_us: Option<Spread>,
     pub(super) decision_to_done_us: Option<Spread>,
-    /// How often each detector was the first.
+    /// For each detector, the number of failovers that it detected first.
     pub(super) detectors: BTreeMap<String, u64>,
 }
 
+/// The smallest, the median and the largest of several values.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Spread {
     pub(super) min: f64,
@@ -129,16 +130,16 @@ impl PolicySummary {
 /// The times of a failover, in ns of the machine's monotonic clock.
 #[derive(Clone, Debug)]
 pub(super) struct FailoverTimes {
-    /// The fault, if it was observed.
+    /// The time of the fault. `None` if the fault was not observed.
     pub(super) fault: Option<u64>,
-    /// The first detection at either side.
+    /// The time of the first detection, at either side.
     pub(super) detected: u64,
     pub(super) detector: String,
-    /// The fence at both sides.
+    /// The time by which both sides had fenced the old rail.
     pub(super) fenced: u64,
-    /// The decision at the client.
+    /// The time of the decision at the client.
     pub(super) decided: u64,
-    /// The last completion of an operation in flight.
+    /// The time of the last completion of an operation that was in flight.
     pub(super) done: u64,
 }
 

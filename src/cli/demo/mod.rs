@@ -94,21 +94,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::fs::create_dir_all(dir)
             .with_context(|| format!("cannot create the directory {}", dir.display()))?;
     }
-    // Created before the run, so that a path that cannot be written fails early.
+    // The file is created before the run, so that the command fails early if the path cannot be written.
     let mut report = None;
     if let Some(path) = &args.report {
         report = Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?);
     }
     let began = Instant::now();
     let progress = Progress::new(settings.policies.len() * settings.rounds, settings.ops);
-    let played = coordinator::run_policies(&settings, &progress);
+    let result = coordinator::run_policies(&settings, &progress);
     drop(progress);
-    let runs = match played {
+    let runs = match result {
         Err(error) if error.is::<Interrupted>() => {
             eprintln!("mitra: interrupted");
             return Ok(ExitCode::from(130));
         }
-        played => played?,
+        result => result?,
     };
     let summary = Summary::new(&settings, &runs, began.elapsed().as_millis() as u64);
     if let Some(file) = &mut report {
@@ -149,7 +149,7 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     })
 }
 
-/// Runs the client or the server process: one round after another, until the coordinator ends.
+/// Runs the client or the server process: one round after another. The process exits when the coordinator ends.
 pub(crate) fn run_participant(side: Side, connection: &PeerConnection) -> anyhow::Result<()> {
     // The coordinator blocks SIGINT and SIGTERM before it starts this process, and handles both for all processes. A
     // SIGTERM that is sent to this process ends it.

@@ -1,4 +1,4 @@
-//! A progress bar on standard error, hidden if that is no terminal.
+//! A progress bar on standard error. It is hidden if standard error is not a terminal.
 
 use std::io::{IsTerminal, stderr};
 
@@ -6,7 +6,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub(super) struct Progress {
     bar: ProgressBar,
+    /// The operations of a round.
     ops: u64,
+    /// The operations of all earlier rounds.
     before: std::cell::Cell<u64>,
 }
 

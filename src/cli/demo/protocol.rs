@@ -53,7 +53,7 @@ pub(super) struct RoundSetup {
     pub(super) pcap: Option<PathBuf>,
 }
 
-/// A participant, as its peer needs to know it.
+/// The information about a participant that its peer needs to connect.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ConnectionInfo {
     /// An encoded `ConnectInfo`.
@@ -112,9 +112,9 @@ pub(super) struct ClientReport {
     pub(super) stray: u64,
     /// The last failover that this side reported.
     pub(super) failover: Option<Failover>,
-    /// When this side observed the failure of its NIC.
+    /// The time at which this side observed the failure of its NIC.
     pub(super) fault_at: Option<u64>,
-    /// Why the vQP closed, if it did.
+    /// The reason why the vQP closed. `None` if it was open at the end of the round.
     pub(super) ended: Option<String>,
 }
 
@@ -129,9 +129,9 @@ pub(super) struct ServerReport {
     pub(super) counter_before: Option<u64>,
     /// The last failover that this side reported.
     pub(super) failover: Option<Failover>,
-    /// When this side observed the failure of its NIC.
+    /// The time at which this side observed the failure of its NIC.
     pub(super) fault_at: Option<u64>,
-    /// Why the vQP closed, if it did.
+    /// The reason why the vQP closed. `None` if it was open at the end of the round.
     pub(super) ended: Option<String>,
 }
 

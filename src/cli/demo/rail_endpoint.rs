@@ -1,4 +1,4 @@
-//! One side of the rails: two software NICs on free loopback addresses, the vQP over them, and the fault.
+//! One side of the connection: two software NICs on free loopback addresses, the vQP over them, and the fault.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use super::fault_plan::Side;
 use super::protocol::{ConnectionInfo, Failover, RoundSetup};
 use super::workload::MTU;
 
-/// Rails per vQP.
+/// The number of rails of the vQP.
 const RAILS: usize = 2;
 
-/// Outstanding READs and atomics.
+/// The largest number of outstanding READs and atomics in each direction.
 const RD_ATOMIC: u8 = 16;
 
 pub(super) struct RailEndpoint {
     nics: Vec<Arc<SoftNic>>,
     pub(super) domain: Arc<Domain>,
     pub(super) vqp: VirtualQp,
-    /// When the fault was observed.
+    /// The time at which this side observed the fault, in ns of the machine's monotonic clock.
     pub(super) fault_at: Option<u64>,
     armed: bool,
 }
@@ -50,8 +50,8 @@ impl RailEndpoint {
             send_wrs: round.in_flight,
             recv_wrs: receives(round.in_flight),
             rd_atomic: RD_ATOMIC,
-            // Links and NICs that fail raise an event. The long heartbeat timeout keeps a process that waits for the
-            // scheduler from looking like a failed one.
+            // A link or NIC that fails raises an event. The heartbeat timeout is long, so that a process that waits for the
+            // scheduler is not considered failed.
             detector: DetectorConfig {
                 heartbeat_interval: Duration::from_millis(100),
                 max_missed_heartbeats: 30,
@@ -64,7 +64,7 @@ impl RailEndpoint {
         Ok(RailEndpoint { nics, domain, vqp, fault_at: None, armed: false })
     }
 
-    /// Returns what the peer needs to connect.
+    /// Returns the information that the peer needs to connect.
     pub(super) fn connection_info(&self, regions: Vec<Vec<u8>>) -> anyhow::Result<ConnectionInfo> {
         let addresses =
             self.nics.iter().map(|nic| Ok(nic.query_port()?.gid)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -85,11 +85,11 @@ impl RailEndpoint {
         Ok(())
     }
 
-    /// Records the time when the armed fault has triggered.
+    /// Records the current time if the armed fault has triggered since the last call.
     pub(super) fn check_fault(&mut self) {
         if self.armed && self.fault_at.is_none() {
-            let fine = self.nics[0].query_port().is_ok_and(|port| port.state == PortState::Active);
-            if !fine {
+            let is_active = self.nics[0].query_port().is_ok_and(|port| port.state == PortState::Active);
+            if !is_active {
                 self.fault_at = Some(self.now());
             }
         }
@@ -119,12 +119,12 @@ impl RailEndpoint {
         })
     }
 
-    /// Returns why the vQP closed, if it did.
+    /// Returns the reason why the vQP closed. `None` if the vQP is open.
     pub(super) fn ended(&self) -> Option<String> {
-        let why = self.vqp.close_reason()?;
+        let reason = self.vqp.close_reason()?;
         Some(match self.vqp.contradiction() {
-            Some(contradiction) => format!("{why:?}: {contradiction:?}"),
-            None => format!("{why:?}"),
+            Some(contradiction) => format!("{reason:?}: {contradiction:?}"),
+            None => format!("{reason:?}"),
         })
     }
 }
@@ -134,6 +134,7 @@ pub(super) fn receives(in_flight: u32) -> u32 {
     2 * in_flight
 }
 
+/// Returns random numbers for a vQP: the seed of its first PSNs, and its cookie.
 pub(super) fn secret() -> anyhow::Result<[u64; 2]> {
     Ok([getrandom::u64()?, getrandom::u64()?])
 }

@@ -14,7 +14,7 @@ use super::protocol::{ExecutionRecord, FromParticipant, RoundSetup, ServerReport
 use super::rail_endpoint::{RailEndpoint, receives};
 use super::workload::{COUNTER, Kind, MAX_LEN, PATTERN_LEN, Workload, is_intact, pattern};
 
-/// How long the server polls after the client has finished.
+/// The minimum time for which the server polls after the client has finished.
 const DRAIN_TIME: Duration = Duration::from_millis(2);
 
 struct Server {
@@ -23,9 +23,9 @@ struct Server {
     memory: Arc<Buffer>,
     inbox: Arc<Buffer>,
     inbox_mr: VirtualMr,
-    /// The words that the processor consumes, as operation and offset.
+    /// For each operation that leaves a word: its index, and the offset of the word.
     words: Vec<(usize, usize)>,
-    seen: ServerReport,
+    collected: ServerReport,
     /// Whether this side has closed the old rail.
     closed: bool,
     completions: Vec<Completion>,
@@ -61,9 +61,9 @@ pub(super) fn round(coordinator: &mut Coordinator, round: &RoundSetup) -> anyhow
 
     let words = workload.ops.iter().enumerate();
     let words = words.filter_map(|(n, op)| Some((n, op.word()? as usize))).collect();
-    let (seen, completions) = (ServerReport::default(), Vec::new());
+    let (collected, completions) = (ServerReport::default(), Vec::new());
     let mut server =
-        Server { rails, workload, memory, inbox, inbox_mr, words, seen, closed: false, completions };
+        Server { rails, workload, memory, inbox, inbox_mr, words, collected, closed: false, completions };
     let mut turns = 0_u32;
     let told = loop {
         server.poll()?;
@@ -97,21 +97,21 @@ impl Server {
         for completion in &completions {
             self.on_receive(completion, on_first)?;
         }
-        let came = completions.len();
+        let received = completions.len();
         self.completions = completions;
         self.consume();
-        let moving = !self.rails.vqp.is_active() || self.rails.vqp.active_rail() != 0;
-        if moving && !self.closed {
-            // The replay has not begun, so the counter has its value from the old rail.
+        let left_first_rail = !self.rails.vqp.is_active() || self.rails.vqp.active_rail() != 0;
+        if left_first_rail && !self.closed {
+            // The replay has not begun, so the counter contains the additions that were executed on the old rail.
             self.closed = true;
-            self.seen.counter_before = Some(self.memory.load(COUNTER as usize));
+            self.collected.counter_before = Some(self.memory.load(COUNTER as usize));
         }
-        Ok(came)
+        Ok(received)
     }
 
     /// Consumes the words that operations have written.
     fn consume(&mut self) {
-        let mut now = None;
+        let mut time = None;
         for &(n, at) in &self.words {
             if self.memory.load(at) == 0 {
                 continue;
@@ -122,8 +122,8 @@ impl Server {
             self.memory.read_at(op.at as usize, &mut bytes);
             let intact = is_intact(self.workload.id(n), &bytes);
             self.memory.swap(at, 0);
-            let at = *now.get_or_insert_with(|| self.rails.now());
-            self.seen.log.push(ExecutionRecord { kind: op.kind, id, intact, before: !self.closed, at });
+            let at = *time.get_or_insert_with(|| self.rails.now());
+            self.collected.log.push(ExecutionRecord { kind: op.kind, id, intact, before: !self.closed, at });
         }
     }
 
@@ -138,13 +138,13 @@ impl Server {
         let sent = self.workload.find(id).map(|n| self.workload.ops[n]);
         let intact = sent.is_some_and(|op| op.len as usize == bytes.len()) && is_intact(id, &bytes);
         let at = self.rails.now();
-        self.seen.log.push(ExecutionRecord { kind: Kind::Send, id, intact, before, at });
+        self.collected.log.push(ExecutionRecord { kind: Kind::Send, id, intact, before, at });
         self.rails.vqp.post_recv(receive(&self.inbox_mr, slot))?;
         Ok(())
     }
 
     fn report(&mut self) -> ServerReport {
-        let mut seen = core::mem::take(&mut self.seen);
+        let mut seen = core::mem::take(&mut self.collected);
         seen.counter = self.memory.load(COUNTER as usize);
         seen.failover = self.rails.failover();
         seen.fault_at = self.rails.fault_at;

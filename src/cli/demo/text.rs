@@ -173,7 +173,8 @@ fn style_cell(style: AnsiStyle, column: usize, text: &str) -> String {
     }
 }
 
-/// Replaces each word of a line by its styled form, after the layout, because escape sequences would count as width.
+/// Replaces each word of a line by its styled form. The line is laid out already, because the layout would count escape
+/// sequences as characters.
 fn style_words(line: &str, style: impl Fn(usize, &str) -> String) -> String {
     let mut out = String::new();
     let mut index = 0;

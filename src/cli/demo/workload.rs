@@ -112,12 +112,13 @@ impl Workload {
         Workload { ops, memory_len, tag }
     }
 
-    /// Returns the word that operation `n` leaves. It is not 0 and differs from those of all other rounds.
+    /// Returns the id of operation `n`: the word that it leaves in memory or at the end of its message. It is not 0, and it
+    /// differs from the ids of other operations and, with high probability, of other rounds.
     pub(super) fn id(&self, n: usize) -> u64 {
         self.tag | (n as u64 + 1)
     }
 
-    /// Returns the operation that leaves the word `id`.
+    /// Returns the operation with this id. `None` if no operation of the round has it.
     pub(super) fn find(&self, id: u64) -> Option<usize> {
         let n = (id ^ self.tag).checked_sub(1)? as usize;
         (n < self.ops.len()).then_some(n)
@@ -141,9 +142,9 @@ pub(super) fn fill(id: u64, out: &mut [u8]) {
 
 /// Returns whether `bytes` is the payload of [`fill`].
 pub(super) fn is_intact(id: u64, bytes: &[u8]) -> bool {
-    let mut want = vec![0; bytes.len()];
-    fill(id, &mut want);
-    want == bytes
+    let mut expected = vec![0; bytes.len()];
+    fill(id, &mut expected);
+    expected == bytes
 }
 
 /// Returns the word at offset `at` of the region that READs read. `at` is a multiple of 8.

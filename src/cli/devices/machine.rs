@@ -18,14 +18,14 @@ pub(super) struct Address {
     pub(super) loopback: bool,
     /// The MTU of the interface in bytes.
     pub(super) mtu: usize,
-    /// The largest RoCEv2 MTU that fits the interface, in bytes.
+    /// The largest RoCEv2 MTU that fits the interface, in bytes. `None` if none fits.
     pub(super) roce_mtu: Option<usize>,
-    /// Why a NIC cannot use the address.
+    /// The reason why a NIC cannot use the address. `None` if a NIC can use it.
     pub(super) refused: Option<String>,
 }
 
 pub(super) fn addresses() -> io::Result<Vec<Address>> {
-    let of = |interface: mitra_softnic::Interface| {
+    let to_address = |interface: mitra_softnic::Interface| {
         let down =
             (!interface.up).then(|| format!("the interface is down; ip link set {} up", interface.name));
         Address {
@@ -41,10 +41,10 @@ pub(super) fn addresses() -> io::Result<Vec<Address>> {
             refused: interface.usable.err().map(str::to_owned).or(down),
         }
     };
-    Ok(interfaces()?.into_iter().map(of).collect())
+    Ok(interfaces()?.into_iter().map(to_address).collect())
 }
 
-/// Offloads of runs of UDP datagrams.
+/// The offloads with which one system call sends or receives several UDP datagrams.
 #[derive(Serialize)]
 pub(super) struct Offload {
     /// Whether the kernel supports UDP_SEGMENT for sending.
@@ -68,10 +68,12 @@ impl Offload {
 pub(super) struct Buffers {
     /// The size that a NIC requests in each direction.
     pub(super) asked: u64,
-    /// The largest size that the kernel grants for receiving.
+    /// The largest receive buffer that the kernel grants (`net.core.rmem_max`). `None` if it cannot be read.
     pub(super) rmem_max: Option<u64>,
+    /// The largest send buffer that the kernel grants (`net.core.wmem_max`). `None` if it cannot be read.
     pub(super) wmem_max: Option<u64>,
-    /// The size that a NIC got, as the kernel counts it: twice the granted size, for overhead.
+    /// The size of a NIC's receive buffer, as the kernel reports it: twice the granted size, because the kernel adds
+    /// space for its own overhead (`SO_RCVBUF` in `socket(7)`).
     pub(super) receive_buffer: usize,
 }
 
@@ -80,7 +82,7 @@ impl Buffers {
         let max = |name: &str| {
             fs::read_to_string(Path::new("/proc/sys/net/core").join(name)).ok()?.trim().parse().ok()
         };
-        // The largest send window is a quarter of twice this size.
+        // The kernel reports twice this size. A quarter of that is 1 MiB, the largest send window of a NIC.
         Buffers { asked: 2 << 20, rmem_max: max("rmem_max"), wmem_max: max("wmem_max"), receive_buffer }
     }
 }
@@ -93,7 +95,7 @@ pub(super) struct PortUse {
 }
 
 pub(super) fn port_users() -> Vec<PortUse> {
-    let of = |user: mitra_softnic::RocePortUser| PortUse {
+    let to_port_use = |user: mitra_softnic::RocePortUser| PortUse {
         address: if user.address.is_unspecified() {
             format!("{} (all)", user.address)
         } else {
@@ -101,7 +103,7 @@ pub(super) fn port_users() -> Vec<PortUse> {
         },
         holder: user.process(),
     };
-    mitra_softnic::roce_port_users().into_iter().map(of).collect()
+    mitra_softnic::roce_port_users().into_iter().map(to_port_use).collect()
 }
 
 /// An RDMA device that the kernel knows.
@@ -116,7 +118,7 @@ pub(super) struct RdmaDevice {
 
 pub(super) fn hardware() -> Vec<RdmaDevice> {
     let devices = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
-    let of = |device: fs::DirEntry| {
+    let to_device = |device: fs::DirEntry| {
         let read = |file: &str| {
             let text = fs::read_to_string(device.path().join(file)).unwrap_or_default();
             // The files contain a number and a name: "1: CA", "4: ACTIVE".
@@ -128,5 +130,5 @@ pub(super) fn hardware() -> Vec<RdmaDevice> {
             state: read("ports/1/state").to_lowercase(),
         }
     };
-    devices.map(of).collect()
+    devices.map(to_device).collect()
 }

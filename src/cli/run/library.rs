@@ -1,4 +1,4 @@
-//! The shared library that the dynamic loader adds to the program: preloaded before libibverbs, or in place of it.
+//! Finds Mitra's shared library. The dynamic loader preloads it before libibverbs, or loads it in place of libibverbs.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-/// The loader preloads the libraries in this variable (`ld.so(8)`).
+/// The dynamic loader preloads the libraries in this environment variable (`ld.so(8)`).
 pub(super) const LD_PRELOAD: &str = "LD_PRELOAD";
-/// The loader searches the directories in this variable before its defaults.
+/// The dynamic loader searches the directories in this environment variable before its default directories.
 const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-/// The path of the library to preload, for installations in other places.
+/// The environment variable with the path of the library to preload, for installations in which [`find`] fails.
 const MITRA_PRELOAD: &str = "MITRA_PRELOAD";
 
-/// Returns the loader variable and its new value: Mitra's library before the present value.
+/// Returns the loader's environment variable and its new value: Mitra's library, followed by the present value.
 pub(super) fn variable(replace: bool) -> anyhow::Result<(&'static str, OsString)> {
     let (variable, library) =
         if replace { (LD_LIBRARY_PATH, replacement()?) } else { (LD_PRELOAD, preload()?) };
@@ -33,7 +33,7 @@ pub(super) fn variable(replace: bool) -> anyhow::Result<(&'static str, OsString)
     Ok((variable, value))
 }
 
-/// Returns the library to preload.
+/// Returns the path of the library to preload.
 fn preload() -> anyhow::Result<PathBuf> {
     if let Some(named) = env::var_os(MITRA_PRELOAD) {
         return PathBuf::from(&named).canonicalize().with_context(|| {
@@ -43,13 +43,14 @@ fn preload() -> anyhow::Result<PathBuf> {
     find("libmitra_preload.so".as_ref(), "cargo build --release --workspace")
 }
 
-/// Returns the directory of the library that replaces libibverbs.so.1.
+/// Returns the directory of Mitra's `libibverbs.so.1`, which replaces the system's.
 fn replacement() -> anyhow::Result<PathBuf> {
     let library = find(Path::new("mitra-libibverbs/libibverbs.so.1"), "cargo xtask libibverbs --release")?;
     Ok(library.parent().map(Path::to_owned).unwrap_or_default())
 }
 
-/// Returns a file next to this program or in ../lib/mitra, where an installation puts it.
+/// Returns the path of the file `name` next to this program, or in ../lib/mitra, where an installation puts it. The
+/// error message suggests `builder`, the command that builds the file.
 fn find(name: &Path, builder: &str) -> anyhow::Result<PathBuf> {
     let program = env::current_exe().context("cannot determine the path of this program")?;
     let dir = program.parent().context("the path of this program has no directory")?;

@@ -41,8 +41,8 @@ pub(crate) struct Args {
     /// strict]
     #[arg(long)]
     writes: Option<WritePolicy>,
-    /// Keep a completion log on connections over several rails. It tells what a failed NIC had executed, except for
-    /// one request, and costs one small packet per WRITE and atomic. Both sides need it
+    /// Keep a completion log on connections over several rails. It shows which requests a failed NIC had executed,
+    /// except for one, and costs one small packet per WRITE and atomic. Both sides need it
     #[arg(long)]
     log: bool,
     /// Print the reason of every refused call to standard error

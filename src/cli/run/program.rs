@@ -1,4 +1,4 @@
-//! The program to run: its path, and whether the dynamic loader will add Mitra's library to it.
+//! Finds the program to run, and checks that the dynamic loader will add Mitra's library to it.
 
 use std::env;
 use std::ffi::OsStr;
@@ -27,7 +27,7 @@ const MACHINE: Machine =
 /// Libraries that only verbs programs link with.
 const VERBS_LIBRARIES: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
 
-/// Why a program cannot be run.
+/// The reason why a program cannot be run.
 #[derive(Debug)]
 pub(super) struct RunError {
     /// The exit code of `mitra run`.
@@ -87,13 +87,13 @@ impl Program {
         if VERBS_LIBRARIES.iter().any(|library| listed.contains(library)) {
             return None;
         }
-        let what = if self.image == self.path {
+        let interpreter_note = if self.image == self.path {
             String::new()
         } else {
             format!(" is a script, and {}", self.image.display())
         };
         Some(format!(
-            "{}{what} is not linked with libibverbs; unless the program loads it later, Mitra has no effect",
+            "{}{interpreter_note} is not linked with libibverbs; unless the program loads it later, Mitra has no effect",
             self.path.display()
         ))
     }
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn privilege_is_what_the_file_adds_to_its_user() {
+    fn privilege_is_reported_only_if_the_user_lacks_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("program");
         fs::write(&path, "").unwrap();
@@ -220,7 +220,7 @@ mod tests {
         };
         let file = with(0o4755);
         let (uid, gid) = (file.uid(), file.gid());
-        assert_eq!(privilege(&file, false, uid, gid), None, "one's own program adds nothing");
+        assert_eq!(privilege(&file, false, uid, gid), None, "the user's own program adds no privilege");
         assert_eq!(privilege(&file, false, uid + 1, gid), Some("is set-uid"));
         let file = with(0o2755);
         assert_eq!(privilege(&file, false, uid, gid), None);

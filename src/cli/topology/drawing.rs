@@ -1,4 +1,5 @@
-//! `--svg`: two drawings of the graph, one with the processes that stop HBO and one with an SM-cut, which stops every algorithm.
+//! `--svg`: two drawings of the graph. One shows crashes that prevent a decision by HBO, the other an SM-cut, which
+//! prevents a decision by any algorithm.
 
 use askama::Template;
 use mitra_topology::{Graph, Measures};
@@ -9,7 +10,7 @@ use crate::cli::svg_units::Px;
 /// The largest graph that is drawn, in words.
 pub(super) const DRAWING_LIMITS: &str = "300 processes and 3,000 connections";
 
-/// Measures of the drawing in user units: the side of a panel's square, and the space around it.
+/// Dimensions of a panel in user units of the SVG: the side of its square, and the space around the square.
 const SIDE: f64 = 480.0;
 const MARGIN: f64 = 34.0;
 const HEAD: f64 = 58.0;
@@ -90,7 +91,7 @@ impl Drawing {
         };
         let places: Vec<Place> = graph.vertices().map(place).collect();
         let radius = (SIDE / (graph.vertex_count() as f64).sqrt() * 0.2).clamp(3.5, 14.0);
-        let [hbo, every] = [hbo_panel(graph, measures), sm_cut_panel(graph, measures)];
+        let [hbo, sm_cut] = [hbo_panel(graph, measures), sm_cut_panel(graph, measures)];
         Drawing {
             width: Px(2.0 * WIDTH),
             height: Px(HEIGHT),
@@ -98,7 +99,7 @@ impl Drawing {
             radius: Px(radius),
             show_numbers: radius >= 9.0,
             edges: graph.edges().map(|(u, v)| Edge { from: place(u), to: place(v) }).collect(),
-            panels: [DrawnPanel::new(0.0, hbo, &places), DrawnPanel::new(WIDTH, every, &places)],
+            panels: [DrawnPanel::new(0.0, hbo, &places), DrawnPanel::new(WIDTH, sm_cut, &places)],
         }
     }
 }
@@ -148,7 +149,7 @@ fn hbo_panel(graph: &Graph, measures: &Measures) -> Panel {
     Panel { title, text, classes, legend }
 }
 
-/// Returns the panel with an SM-cut, with which no algorithm can decide.
+/// Returns the panel that shows an SM-cut. No algorithm can decide if all processes outside the cut's two sets crash.
 fn sm_cut_panel(graph: &Graph, measures: &Measures) -> Panel {
     let [s, t] = &measures.witnesses.sm_cut;
     let mut classes = vec!["lost"; graph.vertex_count()];
@@ -162,7 +163,9 @@ fn sm_cut_panel(graph: &Graph, measures: &Measures) -> Panel {
         0 => ("No SM-cut was found".to_owned(), "there may be one".to_owned()),
         half => (
             format!("No algorithm decides at f = {}", graph.vertex_count() - half),
-            format!("either set of {half} may be all that is alive; at distance 3 or more, neither can tell"),
+            format!(
+                "neither set of {half} learns whether the other is alive: they are at distance 3 or more"
+            ),
         ),
     };
     Panel {
@@ -173,6 +176,7 @@ fn sm_cut_panel(graph: &Graph, measures: &Measures) -> Panel {
     }
 }
 
+/// Sets the class of each of `vertices`.
 fn mark(classes: &mut [&'static str], vertices: &[u32], class: &'static str) {
     for &v in vertices {
         classes[v as usize] = class;

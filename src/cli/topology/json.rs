@@ -105,7 +105,7 @@ pub(super) fn format_bounds<T: PartialEq + ToString>(between: &Bounds<T>) -> Str
     }
 }
 
-/// Formats a set of vertices, abbreviated after twelve.
+/// Formats a set of vertices: at most twelve of them, and the number of the others.
 pub(super) fn format_set(vertices: &[u32]) -> String {
     const SHOWN: usize = 12;
     let mut sorted = vertices.to_vec();

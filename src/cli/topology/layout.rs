@@ -1,26 +1,26 @@
-//! The layout of a drawing: distances on paper approximate the distances in the graph.
+//! The layout of a drawing: distances in the drawing approximate distances in the graph.
 
 use mitra_topology::Graph;
 
-/// Iterations of each step: enough for 300 vertices to converge.
-const ROUNDS: usize = 150;
+/// The number of iterations of the initial layout, and of the majorization after it. It suffices for 300 vertices.
+const ITERATIONS: usize = 150;
 
 pub(super) type Point = [f64; 2];
 
-/// Returns the places of the vertices in the unit square.
+/// Returns the position of each vertex in the unit square.
 pub(super) fn layout(graph: &Graph) -> Vec<Point> {
-    let steps = steps(graph);
-    let mut places = spread(&steps);
-    for _ in 0..ROUNDS {
-        relax(&mut places, &steps);
+    let distances = distances(graph);
+    let mut positions = initial_layout(&distances);
+    for _ in 0..ITERATIONS {
+        majorize(&mut positions, &distances);
     }
-    into_square(&mut places);
-    places
+    into_square(&mut positions);
+    positions
 }
 
-/// Returns the distances between all pairs. Unconnected parts get a distance of one more than the largest within a
-/// part.
-fn steps(graph: &Graph) -> Vec<Vec<f64>> {
+/// Returns the distance between each pair of vertices, in edges. Between vertices of different components, it is one more
+/// than the largest distance within a component.
+fn distances(graph: &Graph) -> Vec<Vec<f64>> {
     let n = graph.vertex_count();
     let mut all = vec![vec![f64::INFINITY; n]; n];
     let mut farthest = 0.0f64;
@@ -35,24 +35,27 @@ fn steps(graph: &Graph) -> Vec<Vec<f64>> {
             }
         }
     }
-    all.iter_mut().flatten().filter(|step| step.is_infinite()).for_each(|step| *step = farthest + 1.0);
+    all.iter_mut()
+        .flatten()
+        .filter(|distance| distance.is_infinite())
+        .for_each(|distance| *distance = farthest + 1.0);
     all
 }
 
 /// Returns an initial layout from two eigenvectors of the centred squared distances (classical scaling), by power
-/// iteration from a circle.
-fn spread(steps: &[Vec<f64>]) -> Vec<Point> {
-    let n = steps.len();
-    let mean = |row: &Vec<f64>| row.iter().map(|step| step * step).sum::<f64>() / n as f64;
-    let means: Vec<f64> = steps.iter().map(mean).collect();
+/// iteration that starts with the vertices on a circle.
+fn initial_layout(distances: &[Vec<f64>]) -> Vec<Point> {
+    let n = distances.len();
+    let mean = |row: &Vec<f64>| row.iter().map(|distance| distance * distance).sum::<f64>() / n as f64;
+    let means: Vec<f64> = distances.iter().map(mean).collect();
     let all = means.iter().sum::<f64>() / n as f64;
-    let turn = |v: usize| std::f64::consts::TAU * v as f64 / n as f64;
+    let angle = |v: usize| std::f64::consts::TAU * v as f64 / n as f64;
     let mut axes =
-        [(0..n).map(|v| turn(v).cos()).collect::<Vec<_>>(), (0..n).map(|v| turn(v).sin()).collect()];
-    for _ in 0..ROUNDS {
+        [(0..n).map(|v| angle(v).cos()).collect::<Vec<_>>(), (0..n).map(|v| angle(v).sin()).collect()];
+    for _ in 0..ITERATIONS {
         for axis in &mut axes {
             let row = |u: usize| -> f64 {
-                (0..n).map(|v| (means[u] + means[v] - all - steps[u][v].powi(2)) * axis[v]).sum()
+                (0..n).map(|v| (means[u] + means[v] - all - distances[u][v].powi(2)) * axis[v]).sum()
             };
             *axis = (0..n).map(row).collect();
         }
@@ -65,40 +68,41 @@ fn spread(steps: &[Vec<f64>]) -> Vec<Point> {
         let long = length(y);
         y.iter_mut().for_each(|y| *y /= long);
     }
-    // The circle separates vertices that the eigenvectors map to the same place.
+    // The added circle separates vertices that the eigenvectors map to the same position.
     let scale = (n as f64).sqrt();
     (0..n)
-        .map(|v| [scale * axes[0][v] + 0.1 * turn(v).cos(), scale * axes[1][v] + 0.1 * turn(v).sin()])
+        .map(|v| [scale * axes[0][v] + 0.1 * angle(v).cos(), scale * axes[1][v] + 0.1 * angle(v).sin()])
         .collect()
 }
 
-/// Moves each vertex to the weighted average of the places that the other vertices prefer (stress majorization,
+/// Moves each vertex to the weighted average of the positions that the other vertices prefer for it (stress majorization,
 /// Gansner et al. 2004).
-fn relax(places: &mut [Point], steps: &[Vec<f64>]) {
-    for u in 0..places.len() {
+fn majorize(positions: &mut [Point], distances: &[Vec<f64>]) {
+    for u in 0..positions.len() {
         let (mut sum, mut weights) = ([0.0; 2], 0.0);
-        for v in (0..places.len()).filter(|&v| v != u) {
-            let [dx, dy] = [places[u][0] - places[v][0], places[u][1] - places[v][1]];
-            let pull = steps[u][v] / dx.hypot(dy).max(1e-6);
-            let weight = steps[u][v].powi(-2);
-            sum[0] += weight * (places[v][0] + pull * dx);
-            sum[1] += weight * (places[v][1] + pull * dy);
+        for v in (0..positions.len()).filter(|&v| v != u) {
+            let [dx, dy] = [positions[u][0] - positions[v][0], positions[u][1] - positions[v][1]];
+            let pull = distances[u][v] / dx.hypot(dy).max(1e-6);
+            let weight = distances[u][v].powi(-2);
+            sum[0] += weight * (positions[v][0] + pull * dx);
+            sum[1] += weight * (positions[v][1] + pull * dy);
             weights += weight;
         }
         if weights > 0.0 {
-            places[u] = sum.map(|sum| sum / weights);
+            positions[u] = sum.map(|sum| sum / weights);
         }
     }
 }
 
-fn into_square(places: &mut [Point]) {
+/// Scales and moves the drawing into the unit square.
+fn into_square(positions: &mut [Point]) {
     let ends = [0, 1].map(|axis| {
-        let along = || places.iter().map(|place| place[axis]);
+        let along = || positions.iter().map(|position| position[axis]);
         (along().fold(f64::INFINITY, f64::min), along().fold(f64::NEG_INFINITY, f64::max))
     });
     let side = ends.iter().map(|(lo, hi)| hi - lo).fold(1e-6, f64::max);
-    for place in places {
-        for (at, (lo, hi)) in place.iter_mut().zip(ends) {
+    for position in positions {
+        for (at, (lo, hi)) in position.iter_mut().zip(ends) {
             *at = 0.5 + (*at - (lo + hi) / 2.0) / side;
         }
     }

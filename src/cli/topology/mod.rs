@@ -1,4 +1,4 @@
-//! `mitra topology`: how many crashes a shared-memory graph tolerates, and which sets of processes defeat it.
+//! `mitra topology`: computes how many crashes a shared-memory graph tolerates, and which crashes it does not tolerate.
 
 mod drawing;
 mod json;
@@ -73,12 +73,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.svg.is_some() && !drawing::is_drawable(&graph) {
         bail!("--svg draws at most {}; omit it", drawing::DRAWING_LIMITS);
     }
-    // Created before the computation, so that a path that cannot be written fails early.
+    // The files are created before the computation, so that the command fails early if a path cannot be written.
     let [write, svg, report] = [create(&args.write)?, create(&args.svg)?, create(&args.report)?];
-    let tell = |stage| progress.stage(stage);
+    let on_stage = |stage| progress.stage(stage);
     let measures = match &suggestion {
-        Some(suggestion) => suggestion.measures(args.seed, &tell),
-        None => mitra_topology::Measures::of(&graph, args.seed, &tell),
+        Some(suggestion) => suggestion.measures(args.seed, &on_stage),
+        None => mitra_topology::Measures::of(&graph, args.seed, &on_stage),
     };
     drop(progress);
     let summary = Summary::new(&graph, &measures, suggestion.as_ref());
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the graph that the arguments describe, its name, and the suggestion if there is one.
+/// Returns the name of the graph that the arguments describe, the graph, and the suggestion that `--suggest` requests.
 fn graph(args: &Args, progress: &Progress) -> anyhow::Result<(String, Graph, Option<Suggestion>)> {
     if let Some(path) = &args.edges {
         let name = path.display().to_string();
@@ -120,13 +120,13 @@ fn graph(args: &Args, progress: &Progress) -> anyhow::Result<(String, Graph, Opt
         return Ok((format!("{name}{sizes}"), graph, None));
     }
     let Some(&[n, f]) = args.suggest.as_deref() else { bail!("--suggest needs two numbers") };
-    let suggestion = suggest(n, f, args.seed, &|degree| progress.say(format!("trying degree {degree}")))
+    let suggestion = suggest(n, f, args.seed, &|degree| progress.show(format!("trying degree {degree}")))
         .with_context(|| format!("cannot suggest a graph of {n} processes that tolerates {f} crashes"))?;
     let name = format!("suggested for {n} processes, {f} crashes");
     Ok((name, suggestion.graph.clone(), Some(suggestion)))
 }
 
-/// Reads an edge list, one byte more than the limit at most.
+/// Reads an edge list. Stops one byte after [`MAX_BYTES`], so that the parser detects a longer file.
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let input: Box<dyn Read> = if path.as_os_str() == "-" {
         Box::new(io::stdin().lock())
@@ -150,10 +150,10 @@ fn save((path, mut file): (&Path, File), text: &str) -> anyhow::Result<()> {
     file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// A spinner on standard error that shows the current step, hidden if that is no terminal.
+/// A spinner on standard error that shows the current step. It is hidden if standard error is not a terminal.
 struct Progress {
     bar: ProgressBar,
-    ticks: Cell<bool>,
+    is_ticking: Cell<bool>,
 }
 
 impl Progress {
@@ -164,18 +164,21 @@ impl Progress {
             ProgressDrawTarget::hidden()
         };
         let style = ProgressStyle::with_template("  {spinner} {msg} {elapsed}").expect("a valid template");
-        Progress { bar: ProgressBar::with_draw_target(None, target).with_style(style), ticks: false.into() }
+        Progress {
+            bar: ProgressBar::with_draw_target(None, target).with_style(style),
+            is_ticking: false.into(),
+        }
     }
 
-    fn say(&self, what: String) {
-        self.bar.set_message(what);
-        if !self.ticks.replace(true) {
+    fn show(&self, message: String) {
+        self.bar.set_message(message);
+        if !self.is_ticking.replace(true) {
             self.bar.enable_steady_tick(Duration::from_millis(200));
         }
     }
 
     fn stage(&self, stage: Stage) {
-        self.say(match stage {
+        self.show(match stage {
             Stage::HeuristicSearch => "searching for sets that defeat the graph".to_owned(),
             Stage::ExactSearch(measure) => format!("searching all sets for {measure}"),
             Stage::EigenvalueBounds => "bounding the eigenvalues".to_owned(),

@@ -1,4 +1,4 @@
-//! The text output: one line per measure, with the set that shows the limit.
+//! The text output: one line per measure, with the formula or the set of processes that explains its value.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use crate::cli::text_table;
 use super::json::{Summary, format_bounds, format_set};
 
 /// The largest number of edges that the output lists. `--write` saves larger graphs.
-const PRINTED: usize = 60;
+const MAX_PRINTED_EDGES: usize = 60;
 
 pub(super) fn print(
     out: &mut impl Write,
@@ -26,7 +26,7 @@ pub(super) fn print(
     writeln!(out, "{}", certainty(summary))?;
     if let Some(text) = suggestion(summary) {
         writeln!(out, "{text}")?;
-        if summary.edges <= PRINTED {
+        if summary.edges <= MAX_PRINTED_EDGES {
             let edges: Vec<String> = graph.edges().map(|(u, v)| format!("{u}-{v}")).collect();
             writeln!(out, "Edges: {}", edges.join(" "))?;
         } else {
@@ -36,7 +36,7 @@ pub(super) fn print(
     Ok(())
 }
 
-/// Describes the number of processes and connections.
+/// Formats the numbers of processes, of connections, and of connections per NIC.
 pub(super) fn size(summary: &Summary) -> String {
     let Summary { n, edges, connections_per_nic: per_nic, .. } = summary;
     let per_nic = if per_nic.least == per_nic.most {
@@ -47,7 +47,7 @@ pub(super) fn size(summary: &Summary) -> String {
     format!("{n} processes, {edges} shared-memory connections, {per_nic} per NIC")
 }
 
-/// Returns name and value of each measure, and the set that shows that the value cannot be larger.
+/// Returns for each measure its name, its value, and the reason why it is not larger: a formula or a set of processes.
 pub(super) fn rows(
     graph: &Graph,
     measures: &Measures,
@@ -104,7 +104,7 @@ pub(super) fn misread_bound(summary: &Summary) -> String {
     )
 }
 
-/// Says whether the measures are exact.
+/// Describes whether the measures are exact.
 pub(super) fn certainty(summary: &Summary) -> &'static str {
     match (summary.exact, summary.spectral) {
         (true, false) => "Exact.",
@@ -119,7 +119,7 @@ pub(super) fn certainty(summary: &Summary) -> &'static str {
     }
 }
 
-/// Describes what a suggestion rests on.
+/// Describes the suggested graph, and how its tolerance was checked.
 pub(super) fn suggestion(summary: &Summary) -> Option<String> {
     let suggested = summary.suggestion.as_ref()?;
     Some(format!(

@@ -4,11 +4,11 @@ use super::*;
 use crate::cli::demo::protocol::ExecutionRecord;
 
 const COUNT: usize = 200;
-/// Operations below this index completed directly; those from here on were in flight at the failure,
+/// The index of the first operation that was in flight at the failure. Earlier operations completed directly.
 const FIRST_IN_FLIGHT: usize = 80;
-/// those below this index had been executed,
+/// The number of operations that were executed before the failure, counted from operation 0.
 const EXECUTED: usize = 110;
-/// and those from here on were not in flight.
+/// The index after the last operation that was in flight. Later operations completed directly, on the new rail.
 const END_IN_FLIGHT: usize = 140;
 
 struct CheckedRun {

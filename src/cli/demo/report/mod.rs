@@ -167,8 +167,9 @@ fn cards(summary: &Summary) -> Vec<Card> {
     cards
 }
 
-/// Returns the round that shows most: `blanket` corrupts many kinds of operation in it. Among equal rounds, the shortest failover is
-/// drawn at the largest scale.
+/// Returns the number of the round that shows most. The score of a round is the number of kinds of operation that were
+/// corrupted or recovered, over all policies. Of the rounds with the highest score or one less, the function returns the
+/// round with the shortest failover, which is drawn at the largest scale.
 fn most_instructive_round(runs: &[PolicyRun]) -> usize {
     let score = |number: usize| -> usize {
         let rounds = || runs.iter().map(|run| &run.rounds[number]);

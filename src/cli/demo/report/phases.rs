@@ -7,12 +7,12 @@ use super::super::json::FailoverTimes;
 use super::axis::{Axis, AxisLine, format_relative};
 use crate::cli::svg_units::Px;
 
-/// Measures of the drawing in user units; the browser scales it.
+/// Dimensions of the drawing in user units of the SVG, which the browser scales.
 const WIDTH: f64 = 1160.0;
 const GUTTER: f64 = 190.0;
 const RIGHT: f64 = 90.0;
 const PITCH: f64 = 22.0;
-/// Failures that are drawn.
+/// The largest number of failures that are drawn.
 const MAX_ROWS: usize = 40;
 /// The class and the name of each phase.
 const PHASES: [(&str, &str); 4] = [
