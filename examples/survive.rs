@@ -1,5 +1,5 @@
-//! A counter at the peer, stepped by fetch-and-adds, while a rail dies under them: each counts once, and returns its
-//! value. Blindly sent again, some would count twice.
+//! Increments a counter in the peer's memory by fetch-and-add while a rail fails. Each addition is executed exactly once and
+//! returns the correct old value. Without evidence, some additions would be executed twice.
 //!
 //! Run with `cargo run --example survive`.
 
@@ -12,7 +12,7 @@ use mitra::verbs::{Access, Buffer, Data, Provider, SendOp, SendWr};
 
 const ADDS: u64 = 2000;
 
-/// Two software NICs: the local ends of two rails.
+/// Opens two software NICs, the local ends of two rails. Returns their domain and the NIC of rail 0.
 fn domain() -> Result<(Arc<Domain>, Arc<SoftNic>), Box<dyn std::error::Error>> {
     let rails = [
         SoftNic::open(mitra::softnic::Config::loopback())?,
@@ -22,11 +22,12 @@ fn domain() -> Result<(Arc<Domain>, Arc<SoftNic>), Box<dyn std::error::Error>> {
     Ok((Domain::new(rails.into_iter().map(|nic| nic as Arc<dyn Provider>).collect())?, first))
 }
 
-/// The program.
+/// Runs the example.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ((here, _), (there, rail0_there)) = (domain()?, domain()?);
 
-    // On a network, the secrets come from the system's generator, and the two infos travel over a socket.
+    // On a network, the program takes the secrets from the system's random number generator, and exchanges the two infos over
+    // a socket.
     let mut a = VirtualQp::new(Arc::clone(&here), Config::default(), [1, 2])?;
     let mut b = VirtualQp::new(Arc::clone(&there), Config::default(), [3, 4])?;
     let (info_a, info_b) = (a.local_info()?, b.local_info()?);
@@ -46,21 +47,21 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
             a.post_send(SendWr::new(posted, op, Data::sge(values_mr.sge(posted * 8, 8))))?;
             posted += 1;
             if posted == ADDS / 2 {
-                rail0_there.faults().fail(Failure::LinkDown); // with adds in flight
+                rail0_there.faults().fail(Failure::LinkDown); // while additions are in flight
             }
         }
         a.poll(&mut done);
-        b.progress(); // the peer only lends its memory, but must take part in the recovery
+        b.progress(); // the peer posts nothing, but takes part in the failover
     }
 
     assert!(done.iter().all(|c| c.outcome == Outcome::Success));
-    assert_eq!(counter.load(0), ADDS, "each add counts once");
+    assert_eq!(counter.load(0), ADDS, "each addition is executed once");
     for (i, _) in done.iter().enumerate() {
-        assert_eq!(old_values.load(i * 8), i as u64, "and returns what those before it left");
+        assert_eq!(old_values.load(i * 8), i as u64, "each addition returns the value before it");
     }
     let report = a.last_failover().ok_or("no failover happened")?;
     println!(
-        "{ADDS} fetch-and-adds, the counter is {}. Rail {} died with {} of them in flight: {} had been executed, {} were replayed on rail {}.",
+        "{ADDS} fetch-and-adds, the counter is {}. Rail {} failed with {} of them in flight: {} had been executed, {} were replayed on rail {}.",
         counter.load(0),
         report.from,
         report.stats.in_flight,

@@ -1,4 +1,4 @@
-//! Two software NICs, a reliable connection, and a WRITE from one memory to the other: the verbs by hand.
+//! Connects two software NICs and writes from one memory to the other, with direct calls of the verbs.
 //!
 //! Run with `cargo run --example write`.
 
@@ -20,7 +20,7 @@ struct End {
 }
 
 impl End {
-    /// A NIC at a loopback address of its own, with 4 KiB of memory that the peer may write.
+    /// Opens a NIC at a free loopback address and registers 4 KiB of memory that the peer may write.
     fn open() -> Result<End, Box<dyn std::error::Error>> {
         let nic = SoftNic::open(Config::loopback())?;
         let pd: PdId = nic.alloc_pd()?;
@@ -40,7 +40,8 @@ impl End {
         Ok(End { nic, cq, qpn, memory, mr })
     }
 
-    /// RESET → INIT → RTR → RTS. In a real program, the peer's address, number and first PSN come over a socket.
+    /// Takes the queue pair from RESET over INIT and RTR to RTS. Between machines, the peer sends its address, queue pair
+    /// number and first PSN over a socket.
     fn connect(&self, peer_gid: Gid, peer_qpn: Qpn) -> mitra::verbs::Result<()> {
         let path_mtu = self.nic.query_port()?.max_mtu;
         let connection = RcConnection { path_mtu, ..RcConnection::to(peer_gid, peer_qpn) };
@@ -48,7 +49,7 @@ impl End {
     }
 }
 
-/// The program.
+/// Runs the example.
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (a, b) = (End::open()?, End::open()?);
     a.connect(b.nic.query_port()?.gid, b.qpn)?;

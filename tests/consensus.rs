@@ -21,7 +21,7 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// A child process, which is killed when this is dropped.
+/// A child process. Dropping the value kills the process.
 struct Program(Child);
 
 /// Starts a memory node.
@@ -52,7 +52,7 @@ impl Drop for Program {
     }
 }
 
-/// Returns addresses for three processes of this test.
+/// Returns addresses for the three processes of this test.
 fn doors() -> Vec<SocketAddr> {
     static TESTS: AtomicU8 = AtomicU8::new(1);
     let number = TESTS.fetch_add(1, Ordering::Relaxed);

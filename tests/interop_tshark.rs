@@ -1,6 +1,6 @@
 //! Checks that Wireshark's dissector reads every opcode that Mitra emits with the intended fields and reports no error.
 //!
-//! The dissector does not verify the ICRC (it has no status field beside `infiniband.invariant.crc`); the scapy test does.
+//! The dissector does not verify the ICRC (it has only the field `infiniband.invariant.crc` and no status). The scapy test verifies it.
 
 mod sample_packets;
 
@@ -84,7 +84,8 @@ fn tshark_names_the_operations_alike() {
     }
 }
 
-/// tshark without heuristic dissectors: two of them claim even empty payloads and report them as malformed.
+/// Returns a tshark command without heuristic dissectors. Two of these dissectors accept even empty payloads and report them as
+/// malformed.
 fn tshark() -> Command {
     let mut tshark = Command::new("tshark");
     for guess in ["rpcordma", "infiniband.eoib"] {

@@ -225,7 +225,7 @@ fn receiver_never_ready() -> Result<()> {
     Ok(())
 }
 
-/// Each of `requests`, on a connection of its own, must end with `status`. The requests behind it are flushed.
+/// Each of `requests`, on a connection of its own, must complete with `status`. The requests after it are flushed.
 fn refused(access: &str, requests: &[&str], status: &str) -> Result<()> {
     for request in requests {
         let (mut a, mut b) = ends("rc", access, "")?;

@@ -1,5 +1,5 @@
 /*
- * rxe_peer: a verbs program that is driven over TCP, for interop tests against Linux's rdma_rxe.
+ * rxe_peer: a verbs program that a test controls over TCP, for interoperability tests with Linux's rdma_rxe.
  *
  *     cc -O1 -Wall -o rxe_peer rxe_peer.c -libverbs        rxe_peer [TCP PORT, default 7471]
  *

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 
-/// Where the guest's `rxe_peer` listens, as seen from the namespace peer0.
+/// The address at which `rxe_peer` listens, as seen from the namespace peer0.
 pub(crate) const SERVICE: &str = "10.77.0.1:7471";
 
 /// One connection to `rxe_peer`: one device context with its PD and CQ.
@@ -33,17 +33,18 @@ impl Peer {
         Ok(peer)
     }
 
-    /// One request and its answer; `err` answers are errors.
+    /// Sends a request and returns its answer. An `err` answer is an error.
     pub(crate) fn ask(&mut self, request: &str) -> Result<Answer> {
         self.ask_all(&[request])
     }
 
-    /// Several requests sent at once; the last one's answer.
+    /// Sends several requests at once and returns the answer to the last.
     pub(crate) fn ask_all<R: AsRef<str>>(&mut self, requests: &[R]) -> Result<Answer> {
         self.ask_each(requests)?.pop().context("no request")
     }
 
-    /// Several requests sent at once, and their answers. The first `err` is an error, once all have answered.
+    /// Sends several requests at once and returns their answers. After all answers have arrived, the first `err` is returned as
+    /// an error.
     pub(crate) fn ask_each<R: AsRef<str>>(&mut self, requests: &[R]) -> Result<Vec<Answer>> {
         let lines: String = requests.iter().flat_map(|it| [it.as_ref(), "\n"]).collect();
         self.stream.get_mut().write_all(lines.as_bytes())?;
@@ -66,7 +67,7 @@ impl Peer {
         self.ask(&format!("poll n={n}"))?.completions()
     }
 
-    /// The next completion, which must come within five seconds.
+    /// Returns the next completion, which must arrive within five seconds.
     pub(crate) fn completion(&mut self) -> Result<Completion> {
         self.poll(1)?.pop().context("no completion came")
     }
@@ -84,23 +85,23 @@ impl Peer {
 pub(crate) struct Answer(String);
 
 impl Answer {
-    /// The value of `key=value`.
+    /// Returns the value of `key=value`.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
         self.0.split([' ', ';']).find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
     }
 
-    /// The value of `key=value` as a number.
+    /// Returns the value of `key=value` as a number.
     pub(crate) fn number(&self, key: &str) -> Result<u64> {
         let value = self.text(key).with_context(|| format!("no {key} in `{}`", self.0))?;
         number(value)
     }
 
-    /// The completions in a reply to `poll`.
+    /// Returns the completions in a reply to `poll`.
     pub(crate) fn completions(&self) -> Result<Vec<Completion>> {
         self.items().map(|it| Completion::parse(&it)).collect()
     }
 
-    /// The parts of a reply after each semicolon.
+    /// Returns the parts of a reply after each semicolon.
     pub(crate) fn items(&self) -> impl Iterator<Item = Answer> {
         self.0.split("; ").skip(1).map(|it| Answer(it.to_owned()))
     }
@@ -114,7 +115,7 @@ fn number(text: &str) -> Result<u64> {
     value.map_err(|error| anyhow!("{text}: {error}"))
 }
 
-/// A work completion; `op` and `len` are empty unless it is a success.
+/// A work completion. `op` and `len` are set only if the status is success.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Completion {
     pub(crate) wr: u64,
@@ -151,7 +152,7 @@ impl Completion {
     }
 }
 
-/// The byte at `offset` of the pattern that the commands `fill` and `check` use for a seed.
+/// Returns the byte at `offset` of the pattern that the commands `fill` and `check` use for a seed.
 pub(crate) fn pattern(seed: u32, offset: u32) -> u8 {
     (seed.wrapping_mul(0x9e37_79b1).wrapping_add(offset.wrapping_mul(0x85eb_ca6b)) >> 24) as u8
 }

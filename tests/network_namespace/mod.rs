@@ -1,8 +1,9 @@
-//! Network namespaces that end with the test.
+//! Commands in network namespaces, which the kernel removes when the commands end.
 
 use std::process::Command;
 
-/// Returns a command that runs a program in a new network namespace, for two minutes at most. Processes that the program starts end with it.
+/// Returns a command that runs a program in a new network namespace, for at most two minutes. Processes that the program starts are
+/// killed when the program ends.
 /// Without root the namespace is made inside a new user namespace.
 pub fn command_in_new_namespace() -> Command {
     let mut command = Command::new("timeout");

@@ -1,4 +1,4 @@
-//! Builds what the rows need: the preload library, the replacement library, and the MPI program that checks data.
+//! Builds the files that the rows need: the preload library, the replacement library, and the MPI program that checks data.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ pub(crate) fn preload() {
     assert!(status.success(), "cannot build mitra-preload");
 }
 
-/// Builds the replacement library there too, and returns its directory.
+/// Builds the replacement library in the same target directory, and returns its directory.
 pub(crate) fn replacement() -> Result<PathBuf, String> {
     REPLACEMENT.clone()
 }

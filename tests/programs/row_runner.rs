@@ -28,7 +28,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Runs a row.
 ///
 /// # Errors
-/// The row does not behave as the table says; the message has the outputs of its processes.
+/// Fails if the row does not behave as the table says. The message has the outputs of its processes.
 pub(crate) fn run(row: &Row) -> Result<(), String> {
     let dir = tempfile::tempdir().map_err(|error| format!("cannot make a directory: {error}"))?;
     let mut row_processes = RowProcesses { dir: dir.path().to_owned(), processes: Vec::new() };
@@ -70,7 +70,7 @@ pub(crate) fn run(row: &Row) -> Result<(), String> {
     }
 }
 
-/// The command lines of a row's processes, server first.
+/// Returns the command lines of a row's processes, server first.
 fn command_lines(row: &Row, port: u16) -> Result<Vec<Vec<String>>, String> {
     const HOST: &str = "127.0.0.1";
     let words: Vec<String> = row.command.split(' ').map(str::to_owned).collect();
@@ -213,11 +213,11 @@ impl RowProcesses {
     }
 
     fn all_have_ended(&mut self) -> bool {
-        // The count makes this query every process, also those behind one that runs.
+        // `count` queries every process, whereas `any` would stop at the first that runs.
         self.processes.iter_mut().map(Process::has_ended).filter(|ended| !ended).count() == 0
     }
 
-    /// The command line, exit status and output of each process.
+    /// Formats the command line, exit status and output of each process.
     fn outputs(&self) -> String {
         let mut text = String::new();
         for Process { line, status, output, .. } in &self.processes {

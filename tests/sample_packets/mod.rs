@@ -1,4 +1,4 @@
-//! Sample packets for other implementations: every opcode over IPv4 and IPv6 with several payloads.
+//! Sample packets, which scapy and tshark parse in the tests: every opcode over IPv4 and IPv6 with several payloads.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output};
@@ -61,7 +61,7 @@ fn messages() -> Vec<Message> {
     ]
 }
 
-/// Every opcode of every transport, over both families, with payloads of every pad count.
+/// Returns a packet of every opcode of every transport over both address families, with payloads of every pad count.
 pub(crate) fn samples() -> Vec<Sample> {
     let ends: [(SocketAddr, SocketAddr); 2] = [
         ("10.1.2.3:49153".parse().unwrap(), "10.3.2.1:4791".parse().unwrap()),
@@ -74,7 +74,7 @@ pub(crate) fn samples() -> Vec<Sample> {
             for message in messages().into_iter().filter(|message| transport.carries(message)) {
                 let lens: &[usize] = if message.has_payload() { &[0, 1, 2, 3, 4, 61, 1024] } else { &[0] };
                 for &len in lens {
-                    // Each sample has other flags and numbers.
+                    // The flags and numbers differ between samples.
                     let n = samples.len() as u32;
                     let dest_qp = Qpn::new(0xff_fffe - n);
                     let psn = Psn::new(0xff_ff00).add(n);
@@ -100,7 +100,7 @@ pub(crate) fn samples() -> Vec<Sample> {
     samples
 }
 
-/// Writes a capture file of the samples, with times 1001 ns apart.
+/// Writes a capture file of the samples, whose time stamps are 1001 ns apart.
 pub(crate) fn write_pcap(samples: &[Sample]) -> tempfile::TempPath {
     let mut bytes = Vec::new();
     let mut writer = pcap::Writer::new(&mut bytes).unwrap();
@@ -112,7 +112,10 @@ pub(crate) fn write_pcap(samples: &[Sample]) -> tempfile::TempPath {
     path
 }
 
-/// Runs the other implementation. If it is not installed, the test fails and says how to install it.
+/// Runs a program of another implementation.
+///
+/// # Panics
+/// Panics if the program is not installed, with a hint how to install it, or if the program fails.
 pub(crate) fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| {
         panic!("cannot run {:?}: {error}. Install it: run `cargo xtask setup`", command.get_program())

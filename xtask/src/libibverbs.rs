@@ -68,8 +68,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns the source of the functions of the libibverbs 1.0 ABI, whose structures differ. Each of them fails with
-/// ENOSYS.
+/// Returns C source for the functions of the libibverbs 1.0 ABI, whose structures differ from those of later versions. Each
+/// function fails with ENOSYS.
 fn superseded_source() -> String {
     let mut source = String::from("#include <errno.h>\n");
     for symbol in symbols().filter(|symbol| !symbol.is_default) {

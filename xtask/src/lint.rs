@@ -23,7 +23,7 @@ const PROSE_AND_CODE: &[&str] = &["rs", "md", "toml", "html", "css", "c", "h", "
 /// Runs all checks and reports everything that they find.
 ///
 /// # Errors
-/// A check found something, or `cargo-machete` is not installed.
+/// Fails if a check found something, or if `cargo-machete` is not installed.
 pub(crate) fn run() -> Result<()> {
     let files = tracked_files()?;
     let mut findings = retired_words(&files)?;
@@ -37,7 +37,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Paths of all files under version control, relative to the root.
+/// Returns the paths of all files under version control, relative to the root.
 fn tracked_files() -> Result<Vec<PathBuf>> {
     let output = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output()?;
     ensure!(output.status.success(), "git ls-files failed; run this in a git checkout");
@@ -68,7 +68,7 @@ fn retired_words(files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(findings)
 }
 
-/// The retired words and what to use instead, from rows like ``| `word`, `other` | replacement |``.
+/// Returns the retired words and their replacements, from rows like ``| `word`, `other` | replacement |``.
 fn table_of_retired_words(glossary: &str) -> HashMap<String, String> {
     let section = glossary.split_once(RETIRED).map_or("", |(_, section)| section);
     let mut retired = HashMap::new();
@@ -83,7 +83,7 @@ fn table_of_retired_words(glossary: &str) -> HashMap<String, String> {
     retired
 }
 
-/// The words of a line in lower case; identifiers are split at underscores and at changes from lower to upper case.
+/// Returns the words of a line in lower case. Identifiers are split at underscores and at changes from lower to upper case.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for token in line.split(|c: char| !c.is_alphabetic()) {
@@ -108,15 +108,15 @@ fn broken_links(files: &[PathBuf]) -> Result<Vec<String>> {
     for path in files.iter().filter(|path| has_extension(path, &["md"])) {
         let text = fs::read_to_string(root().join(path))?;
         for (number, target) in links(&text) {
-            if let Err(why) = resolve(path, target) {
-                findings.push(format!("{}:{number}: link to {target}: {why}", path.display()));
+            if let Err(error) = resolve(path, target) {
+                findings.push(format!("{}:{number}: link to {target}: {error}", path.display()));
             }
         }
     }
     Ok(findings)
 }
 
-/// The targets of a document's inline links, with line numbers. Code blocks and code spans have none.
+/// Returns the line number and the target of each inline link of a document. Links in code blocks are ignored.
 fn links(text: &str) -> Vec<(usize, &str)> {
     let mut links = Vec::new();
     let mut is_code = false;
@@ -158,7 +158,7 @@ fn resolve(from: &Path, target: &str) -> Result<()> {
     Ok(())
 }
 
-/// The anchor of a heading: lower case, spaces as hyphens, other punctuation dropped.
+/// Returns the anchor of a heading: in lower case, with hyphens for spaces, and without other punctuation.
 fn slug(heading: &str) -> String {
     let title = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = title.chars().filter(|&c| c.is_alphanumeric() || " -_".contains(c));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn slug_of_heading_is_that_of_common_renderers() {
+    fn slug_of_heading_matches_common_renderers() {
         assert_eq!(slug("## What is promised (policy `exact`)"), "what-is-promised-policy-exact");
     }
 }

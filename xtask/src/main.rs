@@ -23,10 +23,10 @@ struct Xtask {
 #[derive(Subcommand)]
 enum Task {
     Libibverbs(libibverbs::Args),
-    /// Check for retired words, broken links in documents and unused dependencies
+    /// Check for words that docs/glossary.md retires, for broken links in documents and for unused dependencies
     Lint,
     RxeVm(rxe_vm::Args),
-    /// Install what the tests need besides Rust: Debian packages, and scapy and the soft-RoCE machine under .cache
+    /// Install the tools that the tests need besides Rust: Debian packages, and in .cache scapy and a virtual machine with soft-RoCE
     Setup,
     /// Run setup, then all tests
     Test {

@@ -1,8 +1,8 @@
 //! `cargo xtask rxe-vm`: runs a command on a Linux kernel with soft-RoCE (`rdma_rxe`) devices, in a machine that QEMU
-//! emulates. It needs neither root nor KVM and installs nothing: it unpacks Debian packages into a cache.
+//! emulates. The task needs neither root nor KVM, and installs nothing. It unpacks Debian packages into a cache.
 //!
-//! The machine sees the files of this host, read-only with a scratch layer on top, so a program that is built here
-//! runs there at the same path. `xtask/rxe-vm/guest` describes the links, addresses and devices.
+//! The machine mounts the files of this host read-only, with a scratch layer on top. A program that is built on the host
+//! therefore runs in the machine at the same path. `xtask/rxe-vm/guest` describes the links, addresses and devices.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -104,7 +104,7 @@ const MODULES: [&str; 11] = [
 /// The version of the cache layout. A cache with another version is filled again.
 const LAYOUT: &str = "1";
 
-/// Downloads what the machine needs, unless the cache has it.
+/// Downloads the packages that the machine needs, unless the cache is filled.
 pub(crate) fn prepare() -> Result<()> {
     Cache::locate()?.fill()
 }
@@ -249,12 +249,14 @@ impl Cache {
         if order.iter().any(|it| it == name) {
             return Ok(());
         }
-        let is_it = |file: &&PathBuf| {
+        let has_name = |file: &&PathBuf| {
             let file = file.file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
             file.split('.').next() == Some(name)
         };
-        let file =
-            shipped.iter().find(is_it).with_context(|| format!("the kernel package has no module {name}"))?;
+        let file = shipped
+            .iter()
+            .find(has_name)
+            .with_context(|| format!("the kernel package has no module {name}"))?;
         let module = match file.extension() {
             Some(xz) if xz == "xz" => Command::new("xz").arg("-dc").arg(file).output()?.stdout,
             _ => fs::read(file)?,
@@ -425,7 +427,7 @@ fn boot(cache: &Cache, args: &Args) -> Result<u8> {
         .args(port("err", "/dev/stderr".into()))
         .args(port("status", file("status")))
         .stdin(Stdio::null())
-        // QEMU opens both by path, so they are pipes.
+        // QEMU opens /dev/stdout and /dev/stderr by path, which works only if they are pipes or files.
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
 
@@ -597,18 +599,18 @@ impl Cpio {
     }
 }
 
-trait Said {
+trait StdoutText {
     /// Runs the command to its end and returns its standard output. A failure is an error with the standard error
     /// output.
     fn stdout_text(&mut self) -> Result<String>;
 }
 
-impl Said for Command {
+impl StdoutText for Command {
     fn stdout_text(&mut self) -> Result<String> {
         let name = self.get_program().to_string_lossy().into_owned();
         let output = self.output().with_context(|| format!("cannot run {name}"))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{name} failed ({}): {}", output.status, said.trim());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{name} failed ({}): {}", output.status, errors.trim());
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }

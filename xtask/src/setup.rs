@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: installs what the tests need besides Rust. Returns quickly if nothing is missing.
+//! `cargo xtask setup`: installs the tools that the tests need besides Rust. Returns quickly if nothing is missing.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -34,26 +34,26 @@ pub(crate) fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs the missing ones of `packages` with apt-get, by sudo if the user is not root.
+/// Installs those of `packages` that are missing with apt-get, and with sudo if the user is not root.
 pub(crate) fn install_debian(packages: &[&str]) -> anyhow::Result<()> {
     let missing: Vec<&str> = packages.iter().copied().filter(|package| !is_installed(package)).collect();
     if missing.is_empty() {
         return Ok(());
     }
     println!("setup: installing {}", missing.join(" "));
-    let way_out = || {
+    let install_error = || {
         format!(
             "cannot install {}: on Debian run apt-get install as root; on other systems install the equivalents",
             missing.join(" ")
         )
     };
-    let update = apt_get(&["update", "--quiet"])?.status().with_context(way_out)?;
-    // The present package lists may be recent enough.
+    let update = apt_get(&["update", "--quiet"])?.status().with_context(install_error)?;
+    // The package lists that are already on the machine may be recent enough.
     if !update.success() {
         eprintln!("setup: apt-get update failed; trying with the present package lists");
     }
     let mut install = apt_get(&["install", "--yes", "--quiet", "--no-install-recommends"])?;
-    ensure!(install.args(&missing).status().with_context(way_out)?.success(), way_out());
+    ensure!(install.args(&missing).status().with_context(install_error)?.success(), install_error());
     Ok(())
 }
 

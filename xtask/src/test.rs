@@ -1,4 +1,4 @@
-//! `cargo xtask test`: installs what the tests need, then runs all of them.
+//! `cargo xtask test`: runs `cargo xtask setup`, then all tests.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{root, setup};
 
-/// Installs what is missing, then runs every test of the workspace.
+/// Installs missing tools, then runs every test of the workspace.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     setup::run()?;
     let status = Command::new(env!("CARGO"))

@@ -1,4 +1,4 @@
-//! `mitra bench bandwidth`: payload bytes per second with a window of outstanding requests.
+//! `mitra bench bandwidth`: measures payload bytes per second with a window of outstanding requests.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -103,7 +103,7 @@ impl Block {
     }
 }
 
-/// What the second process opens.
+/// The parameters of the second process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
     placement: NicPlacement,
@@ -172,7 +172,7 @@ fn rate(bytes: u64, time: Duration) -> f64 {
     bytes as f64 / time.as_secs_f64() / 1e9
 }
 
-/// The process that posts and measures. Its output is GB/s.
+/// The process that posts and measures. Its output is the bandwidth in GB/s.
 struct Client<'a>(&'a Block);
 
 impl BlockTask for Client<'_> {

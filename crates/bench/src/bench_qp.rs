@@ -12,25 +12,25 @@ use serde::{Deserialize, Serialize};
 
 use super::stopwatch::Deadline;
 
-/// Outstanding send requests per queue pair, and posted receives.
+/// The capacity of each send queue and of each receive queue, in requests.
 pub(crate) const QUEUE_DEPTH: u32 = 128;
-/// Outstanding READs and atomics per queue pair.
+/// The largest number of outstanding READs and atomics of a queue pair.
 pub(crate) const RD_ATOMIC: u8 = 16;
-/// Largest payload that a work request carries inline, in bytes.
+/// The largest payload that a work request carries inline, in bytes.
 pub(crate) const MAX_INLINE: usize = 64;
 
 /// Access rights of the memory that the peer reads, writes and updates atomically.
 const REMOTE: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
-/// Completions that one poll returned.
+/// The numbers of completions that one poll returned.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct PollCounts {
     pub(crate) sent: u32,
     pub(crate) received: u32,
 }
 
-/// A connected queue pair under test, with registered memory at each end. Benchmarks are generic over this trait:
-/// dynamic dispatch would be part of the measurement.
+/// A connected queue pair under test, with registered memory at each end. Benchmarks are generic over this trait,
+/// because dynamic dispatch would be part of the measurement.
 pub(crate) trait BenchQp {
     /// The local memory, which the peer can access.
     fn memory(&self) -> &Buffer;
@@ -40,10 +40,10 @@ pub(crate) trait BenchQp {
     fn remote(&self, offset: usize) -> RemoteAddr;
     fn post(&mut self, wr: SendWr) -> anyhow::Result<()>;
     fn post_recv(&mut self, wr: RecvWr) -> anyhow::Result<()>;
-    /// Polls the completion queue. A completion with an error status is an error, because a speed benchmark injects no
-    /// fault.
+    /// Polls the completion queue. Fails on a completion with an error status, because these benchmarks inject
+    /// no fault.
     fn poll(&mut self) -> anyhow::Result<PollCounts>;
-    /// Returns how many posted send requests have no known completion.
+    /// Returns the number of posted send requests whose completion has not been polled.
     fn outstanding(&self) -> u32;
     /// Polls until the send queue has room, then posts.
     fn post_when_room(&mut self, wr: SendWr) -> anyhow::Result<()> {
@@ -75,7 +75,7 @@ pub(crate) trait BenchQp {
     }
 }
 
-/// What the peer needs to connect an RC queue pair.
+/// The information that the peer needs to connect an RC queue pair.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct RcQpInfo {
     gid: [u8; 16],
@@ -213,7 +213,7 @@ impl BenchQp for RcBenchQp {
     }
 }
 
-/// What the peer needs to connect a virtual queue pair.
+/// The information that the peer needs to connect a virtual queue pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct VqpInfo {
     connect: Vec<u8>,
@@ -314,8 +314,8 @@ impl BenchQp for VirtualBenchQp {
     }
 }
 
-/// Counts posted and completed send requests. A request's `wr_id` is its position, so one completion also completes
-/// the unsignalled requests before it.
+/// Counts posted and completed send requests. The `wr_id` of a request is its number, from 1. A completion also
+/// completes the unsignalled requests before its own.
 #[derive(Clone, Copy, Default, Debug)]
 struct CompletionCounter {
     posted: u64,
@@ -382,7 +382,7 @@ impl Op {
     }
 
     /// Returns the UDP payload sizes of the two datagrams of one round trip that carries `len` bytes in one packet
-    /// each way: BTH, extended headers, payload, ICRC.
+    /// each way. A datagram consists of a BTH, extension headers, the payload and an ICRC.
     pub(crate) fn datagrams(self, len: usize) -> [usize; 2] {
         const BTH_ICRC: usize = 12 + 4;
         match self {

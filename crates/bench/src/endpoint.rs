@@ -17,9 +17,9 @@ use super::stopwatch::Deadline;
 use super::udp_baseline::UdpBaseline;
 use mitra_peer_process::PeerConnection;
 
-/// Receives that each queue pair keeps posted.
+/// The number of receives that each queue pair keeps posted.
 const RECVS: u32 = 32;
-/// Bytes for control words behind the two halves of a queue pair's memory.
+/// The length of the control words after the two halves of a queue pair's memory, in bytes.
 const WORDS: usize = 64;
 
 /// The addresses and the MTU limit of a process's NICs.
@@ -59,32 +59,32 @@ impl Layout {
         Layout { half: half.next_multiple_of(64) }
     }
 
-    /// The offset of the half that the peer writes.
+    /// Returns the offset of the half that the peer writes.
     pub(crate) fn inbox(self) -> usize {
         0
     }
 
-    /// The offset of the half that this process sends from.
+    /// Returns the offset of the half from which this process sends.
     pub(crate) fn outbox(self) -> usize {
         self.half
     }
 
-    /// The offset of the word that the peer writes when a block is over.
+    /// Returns the offset of the word that the peer writes at the end of a block.
     pub(crate) fn stop(self) -> usize {
         2 * self.half
     }
 
-    /// The offset of the word that FAA increments.
+    /// Returns the offset of the word that FAA increments.
     pub(crate) fn counter(self) -> usize {
         2 * self.half + 8
     }
 
-    /// The offset of the word from which this process writes the peer's stop word.
+    /// Returns the offset of the word that is the source of the WRITE to the peer's stop word.
     pub(crate) fn word(self) -> usize {
         2 * self.half + 16
     }
 
-    /// The length of the memory in bytes.
+    /// Returns the length of the memory in bytes.
     pub(crate) fn len(self) -> usize {
         2 * self.half + WORDS
     }
@@ -113,7 +113,7 @@ struct EndpointInfo {
 }
 
 impl Endpoint {
-    /// Opens this side and connects it to the peer, which makes the same call. `half` is the length of each half in
+    /// Opens this side and connects it to the peer, which calls this function too. `half` is the length of each half in
     /// bytes.
     pub(crate) fn open(
         placement: &NicPlacement,
@@ -184,9 +184,9 @@ impl Endpoint {
     }
 }
 
-/// What one process does in a block, over any kind of queue pair or over UDP.
+/// The work of one process in a block, over any kind of queue pair or over UDP.
 pub(crate) trait BlockTask {
-    /// The measured value of a block, or nothing for the responding process.
+    /// The measured value of a block, or `()` for the process that does not measure.
     type Output;
     fn on_qp<L: BenchQp>(
         &self,
@@ -223,7 +223,7 @@ impl Endpoint {
     }
 }
 
-/// Writes the peer's stop word, which ends its [`serve_until_stop`].
+/// Posts a WRITE of the peer's stop word, which ends [`serve_until_stop`] at the peer.
 pub(crate) fn signal_stop<L: BenchQp>(qp: &mut L, layout: Layout, word: u64) -> anyhow::Result<()> {
     qp.memory().store(layout.word(), word);
     let stop = request(qp, Op::Write, layout.word(), layout.stop(), 8);
@@ -240,8 +240,8 @@ pub(crate) fn serve_until_stop<L: BenchQp>(qp: &mut L, layout: Layout, word: u64
     Ok(())
 }
 
-/// Returns a detector that tolerates a busy machine: a missed heartbeat is not a failure, because a speed benchmark
-/// injects no fault.
+/// Returns the detector configuration of benchmarks that inject no fault. Missed heartbeats are tolerated for a long time,
+/// because on a busy machine they are no sign of a failure.
 pub(crate) fn detector() -> DetectorConfig {
     DetectorConfig {
         max_missed_heartbeats: 250,
@@ -256,7 +256,7 @@ pub(crate) fn post_recv<L: BenchQp>(qp: &mut L, layout: Layout) -> anyhow::Resul
     qp.post_recv(RecvWr { wr_id: 0, sges })
 }
 
-/// What a benchmark compares.
+/// The variants that a benchmark compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, clap::ValueEnum)]
 pub(crate) enum Variant {
     /// A plain UDP socket

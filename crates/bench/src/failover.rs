@@ -1,4 +1,4 @@
-//! `mitra bench failover`: how long a failover takes for the operations in flight, and which bytes are sent again.
+//! `mitra bench failover`: measures the time of a failover for the operations in flight, and the bytes that are sent again.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::report::{Machine, Report, Row, median, quantile};
 use super::{Common, PEER_ROLE, Task, progress, run_error};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
-/// READs that measure the round-trip time of the rail.
+/// The number of READs that measure the round-trip time of the rail.
 const ROUND_TRIPS: u64 = 5000;
 
 /// Time from a failure to the last completion, and bytes sent again, under `exact` and `blanket`
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Failures under each policy
     #[arg(long, alias = "rounds", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     trials: u32,
-    /// Failures without a port event, under exact; each takes as long as the heartbeat timeout
+    /// Failures without a port event, under exact; the detection of each takes as long as the heartbeat timeout
     #[arg(long, alias = "silent-rounds", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     silent_trials: u32,
     /// Operations in flight
@@ -36,13 +36,13 @@ pub(crate) struct Args {
     /// Bytes of a WRITE, SEND or READ, a multiple of 8
     #[arg(long, default_value = "4096", value_parser = super::parse_size)]
     size: usize,
-    /// Seed of the failure stages and packets; one seed always gives the same failures
+    /// Seed of the failure stages and packets; the same seed gives the same failures
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Milliseconds between two heartbeats
     #[arg(long, default_value_t = 20, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     heartbeat: u64,
-    /// Consecutive missed heartbeats that fail a rail
+    /// Number of consecutive missed heartbeats after which a rail is considered failed
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     misses: u32,
     /// Keep a completion log
@@ -144,7 +144,7 @@ pub(crate) fn peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
 struct PolicyTrials {
     name: &'static str,
     trials: Vec<TrialResult>,
-    /// Trials that ended before the fault triggered.
+    /// The number of trials that ended before the fault triggered.
     untriggered: u32,
 }
 
@@ -170,8 +170,8 @@ impl PolicyTrials {
         Ok(())
     }
 
-    /// Counts what must not happen under `exact`: executed operations that were sent again, duplicates, and failed
-    /// operations.
+    /// Returns the number of violations of `exact`: executed operations that were sent again, duplicate executions, and
+    /// failed operations.
     fn violations(&self) -> u64 {
         self.trials.iter().map(|trial| trial.resent + trial.doubled + trial.failed).sum()
     }
@@ -249,14 +249,15 @@ impl Random {
         self.next() % bound
     }
 
-    /// Draws a stage that a packet of this size passes, and a packet that comes after the pipe is full.
+    /// Draws a stage that messages of this size pass, and the number of a packet after the window of operations in flight is
+    /// full.
     fn fault(&mut self, args: &Args) -> Fault {
         // Stage 4 lies between two packets of one message.
         let mtu = args.common.mtu.unwrap_or(4096);
         let stages: &[u8] = if args.size > mtu { &[1, 2, 3, 4, 5, 6, 7] } else { &[1, 2, 3, 5, 6, 7] };
         let stage = stages[self.below(stages.len() as u64) as usize];
         let fill = u64::from(args.in_flight) * (args.size.div_ceil(mtu) as u64);
-        // There are fewer ACKs than requests: in the mix, a quarter of the operations has a response of its own.
+        // There are fewer responses than requests: only a quarter of the operations is certain to get a response of its own.
         let count = if matches!(stage, 6 | 7) { fill.div_ceil(4) } else { fill };
         Fault::Link { stage, nth: (count + self.below(2 * count)) as u32 }
     }

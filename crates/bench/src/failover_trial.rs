@@ -19,21 +19,21 @@ use super::endpoint::{Layout, NicPlacement, post_recv, random};
 use super::stopwatch::{Deadline, Stopwatch};
 use mitra_peer_process::PeerConnection;
 
-/// The operations that the requester posts in turn. A quarter of them returns data, so `RD_ATOMIC` outstanding ones
-/// allow 64 operations in flight.
+/// The operations that the requester posts in turn. A quarter of them are READs and atomics, so the limit of `RD_ATOMIC`
+/// outstanding READs and atomics allows four times as many operations in flight.
 const MIX: [Op; 8] = [Op::Write, Op::Send, Op::Write, Op::Read, Op::Send, Op::Write, Op::Send, Op::Faa];
-/// Receives that each side keeps posted.
+/// The number of receives that each side keeps posted.
 const POSTED_RECVS: u32 = QUEUE_DEPTH;
-/// Polls between two checks for a message of the other process.
+/// The number of polls between two checks for a message from the other process.
 const POLLS_PER_CHECK: u32 = 256;
-/// Operations after which a trial ends if the fault has not triggered.
+/// The number of operations after which a trial ends if the fault has not triggered.
 const MAX_OPS: u64 = 100_000;
 
 /// How the rail fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Fault {
-    /// The link goes down when the `nth` packet reaches a stage of `docs/faults.md`, at the process where the stage
-    /// is.
+    /// The link goes down when the `nth` packet reaches a stage of `docs/faults.md`. The stage determines the process
+    /// whose link it is.
     Link {
         /// The stage, 1 to 7.
         stage: u8,
@@ -59,14 +59,14 @@ impl Fault {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct TrialPlan {
     pub(crate) placement: NicPlacement,
-    /// Use policy `blanket` instead of `exact`.
+    /// Whether the policy is `blanket` instead of `exact`.
     pub(crate) blanket: bool,
     pub(crate) log: bool,
     pub(crate) in_flight: u32,
     pub(crate) size: usize,
     pub(crate) heartbeat: Duration,
     pub(crate) misses: u32,
-    /// The fault, or the number of round trips to measure on the rail.
+    /// The fault, or in a run without a fault the number of round trips to measure on the rail.
     pub(crate) fault: Result<Fault, u64>,
 }
 
@@ -92,26 +92,26 @@ impl TrialPlan {
     }
 }
 
-/// What the requester observed.
+/// The result of a trial, as the requester observed it.
 pub(crate) struct TrialResult {
     pub(crate) report: FailoverReport,
-    /// When the fault triggered; precise to one poll.
+    /// The time at which the fault triggered, precise to one poll.
     pub(crate) fault_at: Time,
-    /// Operations that the responder had executed, that had not completed, and that were sent again. READs do not
-    /// count, because a READ is recovered by reading again.
+    /// The number of operations that the responder had executed before the move and that were sent again nevertheless.
+    /// READs are not counted, because a READ is recovered by another READ.
     pub(crate) resent: u64,
-    /// FAAs and SENDs that the responder executed more often than they were posted.
+    /// The number of executions of FAAs and SENDs in excess of those that were posted.
     pub(crate) doubled: u64,
-    /// Operations that did not complete with success.
+    /// The number of operations that did not complete with success.
     pub(crate) failed: u64,
 }
 
-/// What the responder reports at the end of a trial.
+/// The responder's report at the end of a trial.
 #[derive(Debug, Serialize, Deserialize)]
 struct ResponderReport {
-    /// Request packets that the responder's QP on the old rail executed.
+    /// The number of request packets that the responder's queue pair on the old rail executed.
     executed: u32,
-    /// When the fault triggered at the responder, in nanoseconds.
+    /// The time at which the fault triggered at the responder, in ns. `None` if it did not trigger there.
     fault_at: Option<u64>,
     detected: Option<u64>,
     counter: u64,
@@ -216,7 +216,7 @@ impl RequesterRun<'_> {
             let recovered =
                 self.end.qp.vqp.last_failover().is_some_and(|report| report.completed_at.is_some());
             let over = recovered || self.posted >= MAX_OPS;
-            // The peer delivers its receives when it knows that the move is complete.
+            // The peer delivers its receives only after it knows that the move is complete.
             if over && self.outstanding.is_empty() && self.end.qp.vqp.is_move_confirmed() {
                 return Ok(());
             }
@@ -256,10 +256,10 @@ impl RequesterRun<'_> {
             if completion.opcode == WcOpcode::Recv {
                 continue;
             }
-            let due = self.outstanding.pop_front();
+            let expected = self.outstanding.pop_front();
             ensure!(
-                due == Some(completion.seq),
-                "operation {} completed where {due:?} was expected",
+                expected == Some(completion.seq),
+                "operation {} completed where {expected:?} was expected",
                 completion.seq
             );
             self.completions.push(*completion);
@@ -286,17 +286,18 @@ impl RequesterRun<'_> {
             (None, Some(there)) => Time::from_nanos(there.min(responder.detected.unwrap_or(there))),
             (None, None) => bail!("the vQP left a rail that had not failed ({:?})", report.cause),
         };
-        // Counts what the responder's QP on the old rail executed, independent of the evidence that the vQP read.
+        // Determines which operations the responder's queue pair on the old rail executed, from its PSN and not from the evidence
+        // that the vQP read.
         let mtu = self.end.nics[0].query_port().map_or(Mtu::M4096, |port| port.max_mtu);
-        let mut left = u64::from(responder.executed);
+        let mut packets_left = u64::from(responder.executed);
         let executed_before = |completion: &&Completion| {
             let packets = match MIX[(completion.seq % MIX.len() as u64) as usize] {
                 Op::Faa => 1,
                 _ => mtu.packets(self.plan.size as u64),
             };
             let logged = self.plan.log && matches!(completion.opcode, WcOpcode::Write | WcOpcode::FetchAdd);
-            let whole = left >= packets;
-            left = left.saturating_sub(packets + u64::from(logged));
+            let whole = packets_left >= packets;
+            packets_left = packets_left.saturating_sub(packets + u64::from(logged));
             whole
         };
         let before: Vec<&Completion> = self.completions.iter().take_while(executed_before).collect();

@@ -1,4 +1,4 @@
-//! `mitra bench latency`: half of a round-trip time.
+//! `mitra bench latency`: measures half of a round-trip time.
 
 use std::process::ExitCode;
 
@@ -69,7 +69,7 @@ impl Block {
     }
 }
 
-/// What the second process opens.
+/// The parameters of the second process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
     placement: NicPlacement,
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let sizes: &[usize] = if op == Op::Faa { &[8] } else { &args.size };
         cases.extend(sizes.iter().map(|&len| (op, len)));
     }
-    // A message of several packets has no single datagram to compare with.
+    // The UDP baseline sends one datagram, so it is comparable only with messages of one packet.
     let variants = |len: usize| -> Vec<Variant> {
         args.only.iter().copied().filter(|&variant| variant != Variant::UdpBaseline || len <= mtu).collect()
     };
@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns by how much the round trips of this length are fewer than those of 8 bytes.
+/// Returns the divisor of the number of round trips for messages of this length, relative to 8 bytes.
 fn iteration_divisor(len: usize) -> u64 {
     match len {
         0..1024 => 1,
@@ -197,8 +197,8 @@ impl<L: BenchQp> PingPong<'_, L> {
         Ok(())
     }
 
-    /// Posts the receive again that a SEND consumed. Called after the next message was sent, so that it adds no
-    /// latency.
+    /// Posts a receive in place of the one that a SEND consumed. The caller sends the next message first, so that this
+    /// post adds no latency.
     #[inline]
     fn repost_receive(&mut self) -> anyhow::Result<()> {
         if self.block.op == Op::Send { post_recv(self.qp, self.layout) } else { Ok(()) }
@@ -281,7 +281,7 @@ fn fetch_once<L: BenchQp>(qp: &mut L, layout: Layout, block: &Block, i: u64) -> 
     Ok(())
 }
 
-/// The process that answers.
+/// The process that responds.
 struct Server<'a>(&'a Block);
 
 impl BlockTask for Server<'_> {

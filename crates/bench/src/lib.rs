@@ -76,7 +76,8 @@ impl Common {
 ///
 /// # Errors
 ///
-/// An error of the arguments or of this machine. If the run itself failed, the function prints the error and returns exit code 1.
+/// Fails if an argument is invalid or this machine lacks something that the benchmark needs. If the measured run fails, the
+/// function prints the error and returns `Ok` with exit code 1.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let done = match &args.command {
         BenchCommand::Consensus(args) => consensus::run(args),
@@ -95,7 +96,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What the second process does.
+/// The task of the second process.
 #[derive(Serialize, Deserialize)]
 enum Task {
     Consensus(consensus::Setup),
@@ -105,7 +106,7 @@ enum Task {
     Memory(resident_memory::Setup),
 }
 
-/// Does the work of the second process, which the first one describes in its first message.
+/// Runs the second process. The first message from the first process describes the task.
 ///
 /// # Errors
 ///
@@ -120,7 +121,7 @@ pub fn run_peer(connection: &mut PeerConnection) -> anyhow::Result<()> {
     }
 }
 
-/// Marks an error of what the two processes did, as opposed to an error of the arguments or of this machine.
+/// Marks an error of the measured run, as opposed to an error of the arguments or of this machine.
 #[derive(Clone, Copy, Debug)]
 struct RunFailed;
 
@@ -159,7 +160,7 @@ fn parse_ops(text: &str) -> Result<Ops, String> {
         .map_err(|_| "use write, read, send or faa, several separated by commas, or all".to_owned())
 }
 
-/// The longest message, in bytes.
+/// The length of the longest message, in bytes.
 const MAX_SIZE: usize = 1 << 20;
 
 fn parse_size(text: &str) -> anyhow::Result<usize> {
@@ -184,7 +185,7 @@ fn parse_addresses(text: &str) -> anyhow::Result<[[IpAddr; 2]; 2]> {
     }
 }
 
-/// Returns a progress bar on standard error, hidden if that is no terminal.
+/// Returns a progress bar on standard error. It is hidden if standard error is not a terminal.
 fn progress(steps: u64) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()

@@ -1,5 +1,5 @@
-//! `mitra bench programs`: libibverbs programs under `mitra run`, beside the same operations of `mitra bench` and
-//! beside UCX over TCP.
+//! `mitra bench programs`: measures libibverbs programs under `mitra run`. The baselines are the same operations of
+//! `mitra bench`, and UCX over TCP.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A program that runs longer is stuck.
+/// The time after which a program is considered to hang.
 const PROGRAM_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A program and its baseline.
@@ -52,12 +52,13 @@ enum Measure {
     Latency(&'static str, f64),
     /// A bandwidth program of perftest.
     Bandwidth(&'static str),
-    /// A latency or bandwidth test of UCX: the transports, and the name of the test.
+    /// A latency test of UCX: the transports, and the name of the test.
     UcxLatency(&'static str, &'static str),
+    /// A bandwidth test of UCX: the transports, and the name of the test.
     UcxBandwidth(&'static str, &'static str),
 }
 
-/// UCX over Mitra: RC. UCX adds UD for the connection set-up.
+/// UCX over Mitra's RC queue pairs. UCX adds UD for the connection set-up.
 const RC: &str = "rc_v";
 /// UCX over TCP sockets.
 const TCP: &str = "tcp";
@@ -124,12 +125,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bar.set_message(case.name);
         let (mut program, mut baseline) = (Blocks::default(), Blocks::default());
         for round in 0..args.blocks {
-            // The first of the two alternates, so that each begins equally often.
-            let mut turns = [(case.program, &mut program), (case.baseline, &mut baseline)];
+            // The program and its baseline take turns to be first, so that each begins equally often.
+            let mut pair = [(case.program, &mut program), (case.baseline, &mut baseline)];
             if round % 2 == 1 {
-                turns.reverse();
+                pair.reverse();
             }
-            for (measure, blocks) in turns {
+            for (measure, blocks) in pair {
                 let (median, p99) = measure.run(args.iters).with_context(|| case.name.to_owned())?;
                 blocks.push(median, p99);
                 bar.inc(1);
@@ -244,7 +245,7 @@ fn ucx(transport: &str, test: &str, size: &str, iters: &str) -> anyhow::Result<V
     figures(&printed, |c| c == ',')
 }
 
-/// Returns the last line that consists of more than three numbers.
+/// Returns the numbers of the last line that consists of more than three numbers.
 fn figures(printed: &str, separator: impl Fn(char) -> bool) -> anyhow::Result<Vec<f64>> {
     let line = |line: &str| -> Option<Vec<f64>> {
         let words = line.trim().split(&separator).filter(|word| !word.is_empty());

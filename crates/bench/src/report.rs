@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 pub(crate) struct Report {
     /// The name of the benchmark in JSON.
     pub(crate) name: &'static str,
-    /// The unit of the rows that have no unit of their own.
+    /// The unit of most rows. Each row has a unit of its own, which may differ.
     pub(crate) unit: &'static str,
     pub(crate) machine: Machine,
     /// The options of the run and derived values.
@@ -51,12 +51,12 @@ pub(crate) struct Row {
     /// The median over the rounds of this row's block divided by the baseline's block of the same round.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
     pub(crate) ratio: Option<f64>,
-    /// The same ratio for two identical variants: the noise of the measurement.
+    /// The A/A ratio: the same ratio for two identical variants. Its distance from 1 is the noise of the measurement.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "rounded_some")]
     pub(crate) aa_ratio: Option<f64>,
 }
 
-/// Rounds to four decimals: the clocks are not more precise, and scripts compare text.
+/// Serializes a number rounded to four decimals, because the clocks are not more precise.
 fn round(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
@@ -105,7 +105,7 @@ impl Machine {
         }
     }
 
-    /// Returns what makes figures of this machine unreliable.
+    /// Returns a warning for each property of this machine that makes the figures unreliable.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut list = Vec::new();
         if self.cpus < 2 {

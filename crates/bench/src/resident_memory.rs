@@ -1,4 +1,4 @@
-//! `mitra bench memory`: resident bytes per RC queue pair and per virtual queue pair.
+//! `mitra bench memory`: measures the resident memory per RC queue pair and per virtual queue pair.
 
 use std::fs;
 use std::process::ExitCode;
@@ -15,17 +15,17 @@ use super::report::{Blocks, Machine, Report, Row};
 use super::{Common, PEER_ROLE, Task, progress};
 use mitra_peer_process::{PeerConnection, PeerProcess};
 
-/// Processes per kind of queue pair, each with one sample.
+/// The number of processes per kind of queue pair. Each takes one sample.
 const SAMPLES: u32 = 3;
-/// WRITEs per queue pair between the idle and the used sample.
+/// The number of WRITEs on each queue pair between the idle and the used sample.
 const BURST: usize = 64;
 
 /// Resident bytes per queue pair, RC and virtual over two rails
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 A new process creates connected queue pairs, each with a completion queue and a small memory region, and compares its
-resident memory before and after (`idle`). Then each queue pair posts 64 WRITEs, which allocates what is allocated on
-first use, and the process measures again (`used`). `settings` has the queue depths.
+resident memory before and after (`idle`). Then each queue pair posts 64 WRITEs, which makes it allocate
+memory that it needs only in use, and the process measures again (`used`). `settings` has the queue depths.
 docs/benchmarks.md describes the fields of --json and reports figures.
 Exit codes: 0 success, 1 a process failed, 2 bad arguments.")]
 pub(crate) struct Args {
@@ -44,7 +44,7 @@ enum QpKind {
     VqpLog,
 }
 
-/// What the second process creates.
+/// The parameters of the second process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Setup {
     kind: QpKind,
@@ -137,7 +137,7 @@ fn measure<L: BenchQp>(
     layout: Layout,
     mut connected: impl FnMut() -> anyhow::Result<[L; 2]>,
 ) -> anyhow::Result<BytesPerQp> {
-    // The first pair allocates what all pairs share, so it is not counted.
+    // The first pair allocates the memory that all pairs share, so it is not counted.
     let mut all = vec![connected()?];
     all.reserve(pairs as usize);
     let before = resident()?;

@@ -7,10 +7,10 @@ use hdrhistogram::Histogram;
 
 use mitra_peer_process::RECEIVE_TIMEOUT;
 
-/// Spins between two reads of the clock.
+/// The number of calls of [`Deadline::check`] between two reads of the clock.
 const SPINS_PER_CHECK: u32 = 1 << 14;
 
-/// A histogram of the laps of a loop, without the first tenth, which warms up.
+/// Measures the laps of a loop. The laps of the warm-up, one tenth more than the counted laps, are not in the histogram.
 pub(crate) struct Stopwatch {
     laps: Histogram<u64>,
     warm_up: u64,
@@ -25,7 +25,7 @@ impl Stopwatch {
         Stopwatch { laps, warm_up: Self::with_warm_up(rounds) - rounds, rounds, last: Instant::now() }
     }
 
-    /// Returns the number of laps to run so that `rounds` of them are counted.
+    /// Returns the number of laps to run, of which `rounds` are counted after the warm-up.
     pub(crate) fn with_warm_up(rounds: u64) -> u64 {
         rounds + rounds / 10
     }
@@ -53,8 +53,8 @@ impl Stopwatch {
     }
 }
 
-/// A timeout for busy-polling loops. The timeout starts at the first clock read, after [`SPINS_PER_CHECK`] calls of
-/// [`Deadline::check`].
+/// A timeout for busy-polling loops. It starts at the first read of the clock, which is in call number
+/// [`SPINS_PER_CHECK`] of [`Deadline::check`].
 pub(crate) struct Deadline {
     spins: u32,
     since: Option<Instant>,
@@ -74,6 +74,7 @@ impl Deadline {
         Deadline { timeout: 20 * RECEIVE_TIMEOUT, ..Deadline::default() }
     }
 
+    /// Counts one iteration of the loop. Returns an error if the timeout has expired at a read of the clock.
     #[inline]
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         std::hint::spin_loop();

@@ -1,4 +1,4 @@
-//! A plain UDP socket, measured as the baseline of the software NIC, which is built on one.
+//! A plain UDP socket, the baseline of the software NIC, which itself uses a UDP socket.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -87,7 +87,7 @@ impl UdpBaseline {
         }
     }
 
-    /// Sends the stream of `plan` in GSO runs, with at most `window` unacknowledged payload bytes. Returns the
+    /// Sends the stream of `plan` in GSO runs, with at most `window` bytes of unacknowledged payload. Returns the
     /// duration.
     pub(crate) fn stream(&mut self, plan: &StreamPlan) -> anyhow::Result<Duration> {
         let begin = std::time::Instant::now();
@@ -154,7 +154,7 @@ impl UdpBaseline {
         let mut iov = [IoSliceMut::new(&mut self.buffer)];
         let fd = self.socket.as_raw_fd();
         let message = recvmsg::<SockaddrStorage>(fd, &mut iov, Some(&mut control), MsgFlags::MSG_DONTWAIT)?;
-        // The NIC reads the segment size of each run too.
+        // The software NIC reads the segment size of each run too, so the baseline includes the same work.
         if let Some(ControlMessageOwned::UdpGroSegments(segment)) = message.cmsgs()?.next() {
             std::hint::black_box(segment);
         }
@@ -165,13 +165,13 @@ impl UdpBaseline {
 /// A UDP stream.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct StreamPlan {
-    /// Payload bytes, a multiple of the payload of a run.
+    /// The payload of the stream in bytes, a multiple of the payload of a GSO run.
     pub(crate) bytes: u64,
-    /// Bytes per datagram.
+    /// The length of a datagram in bytes.
     pub(crate) datagram: usize,
-    /// Payload bytes per datagram.
+    /// The payload of a datagram in bytes.
     pub(crate) payload: usize,
-    /// The largest number of unacknowledged payload bytes.
+    /// An upper bound on the unacknowledged payload, in bytes. A single run may exceed it.
     pub(crate) window: u64,
 }
 

@@ -15,14 +15,14 @@ use nix::unistd::{Pid, getppid};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-/// The largest message, in bytes.
+/// The length of the longest message, in bytes.
 pub const MAX_MESSAGE: usize = 64 << 20;
-/// The timeout of [`PeerConnection::receive`]. A process that sends nothing for this long is stuck, not busy.
+/// The timeout of [`PeerConnection::receive`]. A process that sends nothing for this long is considered stuck.
 pub const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long [`PeerProcess::reported_error`] waits for the peer's error.
+/// The time for which [`PeerProcess::reported_error`] waits for each message.
 const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Why a second process or a connection to it failed.
+/// The reason why a second process or the connection to it failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -60,7 +60,7 @@ pub enum Error {
 
 /// Connects the second process to the process that started it, whose id is `parent`.
 ///
-/// The kernel kills the calling process as soon as the thread that started it ends.
+/// The kernel kills the calling process when the thread that called [`PeerProcess::start`] ends.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ pub enum Error {
 pub fn connect_to_parent(parent: i32) -> Result<PeerConnection, Error> {
     set_pdeathsig(Signal::SIGKILL)
         .map_err(|error| Error::System("cannot set the parent-death signal", error.into()))?;
-    // The parent may have died before the call above, which then has no effect.
+    // If the parent ended before the call above, that call had no effect.
     if getppid() != Pid::from_raw(parent) {
         return Err(Error::NotAPeer);
     }
@@ -108,7 +108,8 @@ impl PeerProcess {
         Ok(PeerProcess { child, connection: PeerConnection(here) })
     }
 
-    /// Returns the error that the second process reported, if it reported one. Waits up to 500 ms and discards other messages.
+    /// Returns the error that the second process reported, if it reported one. Waits up to 500 ms for
+    /// each message, and discards other messages.
     ///
     /// After an error in this process, the peer's error is often the cause.
     pub fn reported_error(&mut self) -> Option<Error> {
@@ -152,8 +153,8 @@ impl PeerConnection {
     ///
     /// # Errors
     ///
-    /// [`Error::Reported`] or [`Error::Closed`] if the peer has ended; [`Error::Serialize`] or [`Error::TooLong`] if the message cannot
-    /// be encoded.
+    /// [`Error::Reported`], [`Error::Closed`] or [`Error::Truncated`] if the peer has ended; [`Error::Serialize`] or
+    /// [`Error::TooLong`] if the message cannot be encoded.
     pub fn send<T: Serialize>(&mut self, message: &T) -> Result<(), Error> {
         match self.write(&Ok::<_, String>(message)) {
             // The peer has ended. Its last message is the error that it reported, if any.
@@ -168,7 +169,7 @@ impl PeerConnection {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if the peer has ended.
+    /// [`Error::System`] if the peer has ended; [`Error::TooLong`] if the text is too long.
     pub fn send_error(&mut self, error: &str) -> Result<(), Error> {
         self.write(&Err::<(), _>(error.to_owned()))
     }
@@ -187,7 +188,7 @@ impl PeerConnection {
     /// # Errors
     ///
     /// [`Error::TimedOut`]; [`Error::Reported`] if the peer sent an error; [`Error::Closed`] or [`Error::Truncated`] if it ended;
-    /// [`Error::TooLong`] or [`Error::Unexpected`] if the message is not a `T`.
+    /// [`Error::TooLong`] or [`Error::Unexpected`] if the message is not a `T`; [`Error::System`] if the timeout cannot be set.
     pub fn receive_within<T: DeserializeOwned>(&mut self, timeout: Option<Duration>) -> Result<T, Error> {
         self.0
             .set_read_timeout(timeout)
@@ -222,7 +223,7 @@ impl PeerConnection {
         Ok(ready > 0)
     }
 
-    /// Returns a second handle of this connection, so that one thread can receive while another one sends.
+    /// Returns a second handle of this connection, so that one thread can receive while another thread sends.
     ///
     /// # Errors
     ///

@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, GraphError, MAX_EDGES, MAX_VERTICES};
 
-/// The greatest length of a text, in bytes.
+/// The length of the longest text that is parsed, in bytes.
 pub const MAX_BYTES: usize = 128 << 20;
 
 /// Error: the text is not an edge list.
@@ -13,7 +13,7 @@ pub enum EdgeListError {
     Line {
         /// The number of the line, from 1.
         line: usize,
-        /// What is wrong with the line.
+        /// The reason why the line is refused.
         reason: String,
     },
     /// A vertex below the greatest one does not occur.

@@ -42,7 +42,7 @@ pub(crate) struct ExactSearch<'a> {
     branches_left: &'a mut u64,
 }
 
-/// The set that is searched for: at least `size` vertices, and at most `limit` in its closed_sets neighbourhood.
+/// The set that is searched for: at least `size` vertices, and at most `limit` in its closed neighbourhood.
 #[derive(Clone, Copy)]
 struct Goal {
     size: u32,
@@ -61,8 +61,8 @@ impl<'a> ExactSearch<'a> {
     /// Creates a search in the square of the graph, where vertices at distance 1 or 2 are neighbours.
     pub(crate) fn of_square(graph: &Graph, branches_left: &'a mut u64) -> ExactSearch<'a> {
         let ExactSearch { closed_sets, branches_left } = ExactSearch::new(graph, branches_left);
-        let of = |&set: &Bits| vertices(set).fold(0, |all, v| all | closed_sets[v as usize]);
-        ExactSearch { closed_sets: closed_sets.iter().map(of).collect(), branches_left }
+        let twice_closed = |&set: &Bits| vertices(set).fold(0, |all, v| all | closed_sets[v as usize]);
+        ExactSearch { closed_sets: closed_sets.iter().map(twice_closed).collect(), branches_left }
     }
 
     /// Returns a set S with |S| ≥ `size` and |N\[S\]| ≤ `limit`, or `None` if there is none.
@@ -89,14 +89,14 @@ impl<'a> ExactSearch<'a> {
             if vertices(excluded & represented).any(|v| self.closed_sets[v as usize] & !represented == 0) {
                 return Ok(None);
             }
-            let room = goal.limit - represented.count_ones();
-            // Branches on a vertex of N\[S\] if possible, and there on the one that enlarges N\[S\] most.
+            let max_cost = goal.limit - represented.count_ones();
+            // Branches on a vertex of N\[S\] if possible. Among these, it takes the vertex that enlarges N\[S\] most.
             let mut branch = None;
             for v in vertices(self.all_vertices() & !set & !excluded) {
                 let cost = (self.closed_sets[v as usize] & !represented).count_ones();
                 if cost == 0 {
                     set |= 1 << v;
-                } else if cost > room {
+                } else if cost > max_cost {
                     excluded |= 1 << v;
                 } else {
                     branch = branch.max(Some((represented >> v & 1, cost, v)));
@@ -105,8 +105,9 @@ impl<'a> ExactSearch<'a> {
             if set.count_ones() >= goal.size {
                 return Ok(Some(set));
             }
-            let left = self.all_vertices() & !excluded;
-            if left.count_ones() < goal.size || (represented & excluded).count_ones() + goal.size > goal.limit
+            let allowed = self.all_vertices() & !excluded;
+            if allowed.count_ones() < goal.size
+                || (represented & excluded).count_ones() + goal.size > goal.limit
             {
                 return Ok(None);
             }
@@ -129,7 +130,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// All sizes and limits, in small graphs and their squares, against an enumeration of all subsets.
+        /// Compares the search with an enumeration of all subsets, for all sizes and limits, in small graphs and their squares.
         #[test]
         fn finds_a_set_if_and_only_if_one_exists(n in 1usize..=8, edges in proptest::collection::vec((0u32..8, 0u32..8), 0..14)) {
             let edges: Vec<_> = edges.into_iter().filter(|&(u, v)| u != v && u.max(v) < n as u32).collect();

@@ -2,10 +2,10 @@
 
 use std::cmp::Ordering;
 
-/// The ratio |∂S|/|S| of a set S. The order is that of the values.
+/// The ratio |∂S|/|S| of a set S. Ratios are ordered by value.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpansionRatio {
-    /// |∂S|.
+    /// |∂S|, the number of vertices outside S with a neighbour in S.
     pub boundary: u64,
     /// |S|, at least 1.
     pub size: u64,
@@ -24,7 +24,7 @@ impl ExpansionRatio {
         greatest_below((2 * a + b) * n as u128, 2 * (a + b)).unwrap_or(0)
     }
 
-    /// Returns the bound as a slide of the talk writes it, with h in place of 1 + h: the greatest f strictly below
+    /// Returns the bound as a slide of the talk on the paper writes it, with h in place of 1 + h: the greatest f strictly below
     /// (1 − 1/(2h))·n, or `None` if there is none. docs/topology.md explains why this reading is wrong.
     pub fn misread_bound(self, n: usize) -> Option<usize> {
         let (a, b) = (u128::from(self.boundary), u128::from(self.size));

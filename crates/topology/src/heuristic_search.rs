@@ -7,7 +7,7 @@ use mitra_prng::Prng;
 use crate::graph::Graph;
 use crate::witnesses::Witnesses;
 
-/// The number of start vertices that are drawn in a large graph: one of more than ten times as many vertices.
+/// The number of random start vertices in a large graph, which has more than ten times as many vertices.
 const STARTS: usize = 24;
 
 /// Grows sets from every vertex of a small graph. In a large graph it grows them from random vertices and from a vertex of least
@@ -30,7 +30,8 @@ pub(crate) fn grow_sets(graph: &Graph, seed: u64, witnesses: &mut Witnesses) {
 }
 
 /// Returns half of the vertices, in an order that starts with `start` and continues greedily: the next vertex adds the fewest
-/// vertices to the closed neighbourhood. Ties go to the vertex that reached this cost first or last.
+/// vertices to the closed neighbourhood. Of several such vertices, it takes the one that
+/// reached this cost first (`oldest_first`) or last.
 fn greedy(graph: &Graph, start: u32, oldest_first: bool) -> Vec<u32> {
     let n = graph.vertex_count();
     let mut cost: Vec<u32> = graph.vertices().map(|v| graph.degree(v) as u32 + 1).collect();

@@ -4,7 +4,7 @@ use crate::expansion_ratio::ExpansionRatio;
 use crate::graph::Graph;
 use crate::spectral_bounds::Spectrum;
 
-/// Lower bounds on the measures, as limits on the sets of which [`Witnesses`](crate::witnesses::Witnesses) holds examples.
+/// Lower bounds on the measures, expressed as upper bounds on the sizes of the sets of which [`Witnesses`](crate::witnesses::Witnesses) holds examples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LowerBounds {
     /// A lower bound on the expansion; `None` for a single vertex, which has no set of at most n/2 vertices.
@@ -32,7 +32,7 @@ impl LowerBounds {
         LowerBounds { expansion, max_minority, max_cut: max_minority.min(n - 1 - greatest) }
     }
 
-    /// Replaces the bounds by the spectral ones where those are better.
+    /// Replaces each bound by the spectral bound if that is tighter.
     pub(crate) fn tighten(&mut self, n: usize, spectrum: &Spectrum) {
         const UNIT: u64 = 1 << 20;
         let expansion = ExpansionRatio { boundary: (spectrum.expansion() * UNIT as f64) as u64, size: UNIT };
@@ -50,7 +50,7 @@ fn connectivity(graph: &Graph) -> usize {
     }
 }
 
-/// Whether a connected graph has a cut vertex (Hopcroft and Tarjan 1973).
+/// Returns whether a connected graph has a cut vertex (Hopcroft and Tarjan 1973).
 fn has_cut_vertex(graph: &Graph) -> bool {
     let n = graph.vertex_count();
     // The discovery time of each vertex, from 1, and its low-point: the least discovery time that its subtree reaches by a back

@@ -110,7 +110,7 @@ impl Measures {
         measures
     }
 
-    /// Whether every measure is known exactly.
+    /// Returns whether every measure is known exactly.
     pub fn is_exact(&self) -> bool {
         self.expansion.is_none_or(|h| h.is_exact())
             && [self.bound_f, self.hbo_f, self.best_f].iter().all(Bounds::is_exact)
@@ -134,7 +134,7 @@ impl Measures {
     }
 }
 
-/// Returns the size of the largest set that represents at most n/2, and adds one to `witnesses`.
+/// Returns the size of the largest set that represents at most n/2, and adds such a set to `witnesses`.
 fn search_minority(
     graph: &Graph,
     mut branches_left: u64,
@@ -161,7 +161,7 @@ fn search_cut(
     }
 }
 
-/// Returns the expansion. For each size it searches for a set with a smaller ratio than the least one found.
+/// Returns the expansion. For each size, the function searches for a set with a smaller ratio than the smallest found so far.
 fn search_expansion(
     graph: &Graph,
     mut branches_left: u64,

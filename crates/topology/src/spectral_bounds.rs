@@ -20,9 +20,9 @@ use mitra_prng::Prng;
 
 use crate::graph::Graph;
 
-/// Multiplications by L for the certificate. For 100,000 vertices the interval is then at most 1 % wider than the true one.
+/// The number of multiplications by L for the certificate. For 100,000 vertices the interval is then at most 1 % wider than the true one.
 const DEGREE: usize = 300;
-/// Multiplications by L for the estimate of each end of the interval.
+/// The number of multiplications by L for the estimate of each end of the interval.
 const ESTIMATE_STEPS: usize = 100;
 
 /// The spectral bounds of a graph.
@@ -104,7 +104,7 @@ impl Laplacian<'_> {
         (value, x)
     }
 
-    /// Returns an interval that contains all eigenvalues except that of the constant vector, given an estimate of the interval.
+    /// Returns an interval that contains all eigenvalues except the eigenvalue of the constant vector, given an estimate of the interval.
     fn certify(&self, start: &[f64], lo: f64, hi: f64) -> (f64, f64) {
         let midpoint = (lo + hi) / 2.0;
         let half_width = ((hi - lo) / 2.0).max(midpoint * 1e-3);

@@ -9,9 +9,10 @@ use crate::measures::{BRANCH_LIMIT, Measures, Stage, UNLIMITED_SEARCH_VERTICES};
 use crate::spectral_bounds::Spectrum;
 use crate::witnesses::Witnesses;
 
-/// The number of candidates of each degree: for graphs whose search has no branch limit, and for larger searched graphs.
+/// The number of candidate graphs of each degree: first for graphs whose search has no branch limit, then for larger graphs
+/// that are searched.
 const CANDIDATES: [u64; 2] = [100, 20];
-/// Branches that the searches of all candidates of a degree may take together, in larger graphs.
+/// The number of branches that the searches of all candidates of a degree may take together, in graphs with a branch limit.
 const BRANCH_LIMIT_PER_DEGREE: u64 = BRANCH_LIMIT / 8;
 
 /// Error: no graph can be suggested.
@@ -55,7 +56,7 @@ impl Suggestion {
     }
 }
 
-/// Returns a graph of `n` processes that tolerates `f` crashes under HBO, with the least degree found. Calls `on_degree` with each
+/// Returns a graph of `n` processes that tolerates `f` crashes under HBO, with the smallest degree found. Calls `on_degree` with each
 /// degree before its candidates are checked.
 ///
 /// # Errors
@@ -113,7 +114,8 @@ pub fn suggest(n: usize, f: usize, seed: u64, on_degree: &dyn Fn(usize)) -> Resu
     suggestion(degree, graph)
 }
 
-/// Whether every set of n − f processes is proved to represent more than n/2. Uses branches of `branches_left` while any are left.
+/// Returns whether every set of n − f processes is proved to represent more than n/2. Decrements `branches_left` for each
+/// branch of the search; at 0 the search is skipped.
 fn tolerates(graph: &Graph, f: usize, seed: u64, branches_left: &mut u64) -> bool {
     let n = graph.vertex_count();
     let alive = n - f;
@@ -141,7 +143,7 @@ fn tolerates(graph: &Graph, f: usize, seed: u64, branches_left: &mut u64) -> boo
 mod tests {
     use super::*;
 
-    /// The heuristic search misses some sets that the exact search finds. Such a graph must be rejected.
+    /// Rejects a graph with a set that only the exact search finds.
     #[test]
     fn graph_defeated_only_by_exact_search_is_rejected() {
         let n = 40;

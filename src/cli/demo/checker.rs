@@ -236,7 +236,7 @@ fn check_counter(
         check.ops[n].wrong = done.value < next || done.value >= max;
         next = next.max(done.value.saturating_add(1));
         // The old rail executed this FAA, and the vQP replayed it nevertheless.
-        let again = check.executed_before[n] && done.resolution == Resolution::Replayed;
-        check.ops[n].doubled = again && counts.doubled > 0;
+        let executed_twice = check.executed_before[n] && done.resolution == Resolution::Replayed;
+        check.ops[n].doubled = executed_twice && counts.doubled > 0;
     }
 }

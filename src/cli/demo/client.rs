@@ -196,11 +196,11 @@ impl Client {
     }
 
     fn report(&mut self) -> ClientReport {
-        let mut posted = self.collected.clone();
-        posted.failover = self.rails.failover();
-        posted.fault_at = self.rails.fault_at;
-        posted.ended = self.rails.ended();
-        posted
+        let mut report = self.collected.clone();
+        report.failover = self.rails.failover();
+        report.fault_at = self.rails.fault_at;
+        report.ended = self.rails.ended();
+        report
     }
 }
 

@@ -22,9 +22,9 @@ pub(super) enum ToParticipant {
 /// A message from a participant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum FromParticipant {
-    /// What the peer needs to connect.
+    /// The information that the peer needs to connect.
     ConnectionInfo(ConnectionInfo),
-    /// The participant is connected. The server sends a second one when its fault is armed.
+    /// The participant is connected. The server sends this message again when its fault is armed.
     Ready,
     /// The number of completed operations of this round.
     Progress(u64),

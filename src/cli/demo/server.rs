@@ -1,5 +1,5 @@
-//! The server: provides memory, receives messages, and logs what its processor sees there. The checker relies on this
-//! log.
+//! The server: provides memory, receives messages, and logs the executions that its processor observes in both. The checker
+//! relies on this log.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

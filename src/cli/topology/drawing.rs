@@ -127,7 +127,8 @@ impl DrawnPanel {
     }
 }
 
-/// Returns the panel with the smallest number of live processes for which HBO cannot decide.
+/// Returns the panel that shows the largest set of processes found that represents no majority. HBO cannot decide if all
+/// other processes crash.
 fn hbo_panel(graph: &Graph, measures: &Measures) -> Panel {
     let live = &measures.witnesses.hbo_minority;
     let represented = graph.represented(live);

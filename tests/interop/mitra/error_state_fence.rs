@@ -1,5 +1,5 @@
-//! The change of a queue pair to ERR is a fence: afterwards the responder executes nothing, and its expected PSN tells exactly
-//! which packets it executed before, acknowledged or not.
+//! The change of a queue pair to ERR is a fence: afterwards the responder executes nothing, and its expected PSN shows exactly
+//! which packets it executed before, whether acknowledged or not.
 
 use anyhow::{Result, ensure};
 use mitra_verbs::{Key, Provider as _, QpAttr, QpState, RemoteAddr, SendOp, SendWr, WcStatus};
@@ -23,7 +23,7 @@ const LEN: u64 = 4 * SETUP.mtu;
 const NEW: u32 = 1;
 const OLD: u32 = 2;
 
-/// The bytes that the packets before the PSN `end` wrote.
+/// Returns the number of bytes that the packets before the PSN `end` wrote.
 fn written(end: u64) -> u64 {
     (end.wrapping_sub(SETUP.psn) & 0xff_ffff) * SETUP.mtu
 }

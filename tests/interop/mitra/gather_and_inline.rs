@@ -12,7 +12,7 @@ pub(super) const SCENARIOS: &[Scenario] =
 
 /// The gather list: 401 bytes in elements that packets of 256 bytes cut.
 const PIECES: [(u64, u32); 3] = [(100, 100), (1000, 300), (2000, 1)];
-/// Where all elements go at the other end.
+/// The offset of the destination at the other end.
 const ROOM: [(u64, u32); 2] = [(8192, 10), (12000, 1000)];
 
 /// The list as an argument of `rxe_peer`.

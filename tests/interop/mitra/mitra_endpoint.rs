@@ -21,7 +21,7 @@ pub(super) const SILENCE: Noise =
     Noise { drop_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0, corrupt_ppm: 0, max_delay: Duration::ZERO };
 pub(super) const VOID: Noise = Noise { drop_ppm: 1_000_000, ..SILENCE };
 
-/// The time after which a wait fails; far longer than any step takes.
+/// The time after which a wait fails. It is far longer than any step takes.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A software NIC with one region and one queue pair.
@@ -195,7 +195,7 @@ impl MitraEndpoint {
             .context("waiting for a completion event")
     }
 
-    /// Drops the `nth` packet that reaches `stage` from now on, and all later ones until the drop is observed.
+    /// Drops the `nth` packet that reaches `stage` after the call, and all later packets until the test has observed the drop.
     pub(super) fn lose<T>(&self, stage: Stage, nth: u32, start: impl FnOnce() -> Result<T>) -> Result<T> {
         self.nic.faults().arm(Trigger { stage, nth, failure: Failure::LinkDown });
         let started = start()?;
@@ -228,7 +228,7 @@ pub(super) fn expect(wc: &Wc, opcode: WcOpcode) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless this has `status`.
+/// Checks that the completion has `status`.
 pub(super) fn expect_status(wc: &Wc, status: WcStatus) -> Result<()> {
     ensure!(wc.status == status, "wanted {status:?}, got {wc:?}");
     Ok(())

@@ -57,7 +57,7 @@ const CAPTURE: &str = "/tmp/mitra.pcap";
 struct Setup {
     service: QpType,
     mtu: u64,
-    /// Length of the region at either end, in bytes.
+    /// The length of the region at either end, in bytes.
     size: u64,
     /// Access flags of Mitra's region and queue pair.
     region: Access,
@@ -94,7 +94,7 @@ impl Setup {
         dest_rd: 16,
     };
 
-    /// The parameters as arguments of `rxe_peer`.
+    /// Formats the parameters as arguments of `rxe_peer`.
     fn attributes(&self) -> String {
         let Self { mtu, timeout, retry, rnr, min_rnr, rd, dest_rd, .. } = self;
         format!(

@@ -18,8 +18,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 
 const LEN: u64 = 4096;
 
-/// Posts a READ, and a fenced WRITE of the same bytes. The READ's response is lost, so the READ must be repeated before the
-/// WRITE is executed.
+/// Posts a READ of a remote range and a fenced WRITE to the same range. The response to the READ is lost, so the READ must be
+/// repeated before the WRITE is executed.
 fn fence_of_mitra() -> Result<()> {
     let mut wire = Wire::new(Setup { timeout: 14, ..Setup::DEFAULT })?;
     let Wire { mitra, kernel } = &mut wire;
@@ -62,7 +62,7 @@ fn fence_of_the_kernel() -> Result<()> {
     wire.check_psns()
 }
 
-/// Posts forty READs and atomics in one list. The responder's limit on outstanding ones is smaller.
+/// Posts forty READs and atomics in one list, more than the responder allows to be outstanding.
 fn fetches(most: u8) -> Result<()> {
     const EACH: u64 = 3000;
     let mut wire = Wire::new(Setup { rd: most, dest_rd: most, ..Setup::DEFAULT })?;

@@ -21,7 +21,7 @@ const MIN_RNR: u8 = 14;
 /// Three messages of one packet each: a SEND, a WRITE with immediate, a SEND.
 const LEN: u64 = 3000;
 
-/// The receives are posted late, so messages queue behind the first.
+/// The receives are posted late, so the later messages wait for the first.
 fn kernel_not_ready() -> Result<()> {
     let mut wire = Wire::new(Setup { min_rnr: MIN_RNR, ..Setup::DEFAULT })?;
     let Wire { mitra, kernel } = &mut wire;

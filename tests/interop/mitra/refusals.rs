@@ -1,4 +1,4 @@
-//! Requests that must be refused, in both directions: the completions of both ends, and proof that no memory
+//! Requests that must be refused, in both directions: the completions of both ends, and the check that no memory
 //! changed.
 
 use anyhow::{Context as _, Result, ensure};

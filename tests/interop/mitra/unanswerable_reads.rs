@@ -10,20 +10,20 @@ use super::{Setup, Wire};
 use crate::Scenario;
 
 pub(super) const SCENARIOS: &[Scenario] = &[
-    ("mitra/read-again-without-rights-of-mitra", again_of_mitra),
-    ("mitra/read-again-without-rights-of-the-kernel", again_of_the_kernel),
-    ("mitra/refused-behind-a-read-of-mitra", behind_a_read_of_mitra),
-    ("mitra/refused-behind-a-read-of-the-kernel", behind_a_read_of_the_kernel),
+    ("mitra/read-again-without-rights-of-mitra", read_again_by_mitra),
+    ("mitra/read-again-without-rights-of-the-kernel", read_again_by_the_kernel),
+    ("mitra/refused-behind-a-read-of-mitra", refused_after_a_read_by_mitra),
+    ("mitra/refused-behind-a-read-of-the-kernel", refused_after_a_read_by_the_kernel),
 ];
 
 const LOSSY: Setup = Setup { mtu: 256, timeout: 14, ..Setup::DEFAULT };
-/// Six packets, of which none or two arrive.
+/// The length of the READ in bytes: six packets, of which none or two arrive.
 const LEN: u64 = 5 * 256 + 1;
 const TO: u64 = 96 << 10;
 
-fn again_of_mitra() -> Result<()> {
+fn read_again_by_mitra() -> Result<()> {
     for arriving in [0, 2] {
-        // It asks again after half a second: not before the region is gone.
+        // The local ACK timeout is half a second, so Mitra requests the data again only after the region is deregistered.
         let mut wire = Wire::new(Setup { timeout: 17, ..LOSSY })?;
         let Wire { mitra, kernel } = &mut wire;
         let remote = RemoteAddr { addr: kernel.addr, rkey: Key(kernel.rkey as u32) };
@@ -53,7 +53,7 @@ fn again_of_mitra() -> Result<()> {
     Ok(())
 }
 
-fn again_of_the_kernel() -> Result<()> {
+fn read_again_by_the_kernel() -> Result<()> {
     for arriving in [0, 2] {
         let mut wire = Wire::new(LOSSY)?;
         let Wire { mitra, kernel } = &mut wire;
@@ -73,22 +73,22 @@ fn again_of_the_kernel() -> Result<()> {
         mitra.noise(SILENCE, SILENCE);
         mitra.nic.faults().heal();
         let done = kernel.peer.completion().with_context(|| format!("{arriving} arrived"))?;
-        // A NAK in the middle of an answer ends the kernel's READ as a success, and then its queue pair.
+        // After a NAK in the middle of the response, the kernel completes the READ with success and takes its queue pair to ERR.
         done.expect_status(if arriving == 0 { "rem_access_err" } else { "success" })
             .with_context(|| format!("{arriving} arrived"))?;
         let (naks, state) = (mitra.counter("fatal_naks_sent")?, kernel.state()?);
         ensure!((naks, &state[..]) == (1, "err"), "{naks} NAKs; the kernel is in {state}");
-        // Whether the kernel lacked the answer is not known to Mitra.
+        // Mitra does not know that the kernel did not receive the whole response, so its queue pair stays in RTS.
         mitra.expect_state(QpState::Rts)?;
     }
     Ok(())
 }
 
-/// More packets than Mitra sends in one turn, and fewer than the kernel has outstanding.
+/// The length of a long READ in bytes: more packets than Mitra sends in one turn, and fewer than the kernel keeps outstanding.
 const LONG: u64 = 100 * 256;
 
-/// The READ is answered to its end, and what follows it refused.
-fn behind_a_read_of_mitra() -> Result<()> {
+/// The READ is answered completely, and the WRITE after it is refused.
+fn refused_after_a_read_by_mitra() -> Result<()> {
     let mut wire = Wire::new(LOSSY)?;
     let Wire { mitra, kernel } = &mut wire;
     let remote = RemoteAddr { addr: kernel.addr, rkey: Key(kernel.rkey as u32) };
@@ -108,7 +108,7 @@ fn behind_a_read_of_mitra() -> Result<()> {
     mitra.check(TO, LONG, 0, 3)
 }
 
-fn behind_a_read_of_the_kernel() -> Result<()> {
+fn refused_after_a_read_by_the_kernel() -> Result<()> {
     let mut wire = Wire::new(LOSSY)?;
     let Wire { mitra, kernel } = &mut wire;
     let (raddr, rkey) = (mitra.mr.addr, mitra.mr.rkey.0);

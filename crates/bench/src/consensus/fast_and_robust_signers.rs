@@ -1,4 +1,4 @@
-//! The two signers of Fast & Robust: one that signs nothing, and Ed25519.
+//! The two signers with which Fast & Robust is measured: one that signs nothing, and Ed25519.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl Signer for Unsigned {
     }
 }
 
-/// Returns the leader's signer. Its secret key is a constant, because no other process takes part.
+/// Returns the leader's signer. The secret keys are constants, because no other process takes part.
 pub(super) fn ed25519() -> Ed25519 {
     let secret = |p| [p + 1; 32];
     let public_keys: Arc<[_]> =

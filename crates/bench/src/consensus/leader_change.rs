@@ -1,5 +1,5 @@
-//! The time of a leader change: the switch of the write permission, the takeover of the log, and the detection of a
-//! failure.
+//! Measures the parts of a leader change: the switch of the write permission, the takeover of the log, and the detection of
+//! a failure.
 
 use std::time::{Duration, Instant};
 

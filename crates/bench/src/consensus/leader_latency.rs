@@ -92,15 +92,15 @@ pub(super) fn append(
     for _ in 0..watch.rounds() {
         node.with_process(|log, out| log.submit(value.to_vec(), out))?;
         let mut deadline = Deadline::default();
-        let fate = loop {
-            if let Some((_, fate)) = node.with_process(|log, _| log.take_outcomes()).pop() {
-                break fate;
+        let outcome = loop {
+            if let Some((_, outcome)) = node.with_process(|log, _| log.take_outcomes()).pop() {
+                break outcome;
             }
             node.poll();
             deadline.check()?;
         };
         ensure!(
-            matches!(fate, CommitOutcome::Committed { .. }),
+            matches!(outcome, CommitOutcome::Committed { .. }),
             "the leader lost its leadership, but no other process runs"
         );
         node.with_process(|log, out| {
@@ -109,7 +109,7 @@ pub(super) fn append(
                 matches!(delivery, Delivery::Entry { payload: Payload::Commands(commands), .. } if *commands == [value])
             };
             ensure!(committed.iter().all(is_ours), "the log contains an entry that was not submitted");
-            // An 8-byte snapshot, as often as the log requires one.
+            // A snapshot of 8 bytes is taken whenever the log requires one.
             if log.needs_snapshot() {
                 log.snapshot(vec![0; 8], out)?;
             }
@@ -147,10 +147,10 @@ where
     Ok(watch.into_histogram())
 }
 
-/// Writes to all memories over RC queue pairs and waits for `enough` completions.
+/// Writes to all memories over RC queue pairs and waits until `enough` memories have completed the WRITE.
 pub(super) fn fan_out(memories: &mut [Memory], args: &Args, enough: usize) -> anyhow::Result<Histogram<u64>> {
     let mut watch = Stopwatch::start(args.iters);
-    // The completed WRITEs per memory.
+    // The number of completed WRITEs to each memory.
     let mut done = vec![0; memories.len()];
     for round in 1..=watch.rounds() {
         for memory in &mut *memories {

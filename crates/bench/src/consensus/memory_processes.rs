@@ -22,7 +22,7 @@ use mitra_peer_process::{PeerConnection, PeerProcess};
 /// The interval of periodic work that no event wakes; `mitra memory` uses the same one.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// What a memory process serves.
+/// The parameters of a memory process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct MemorySetup {
     processes: u8,
@@ -40,8 +40,8 @@ pub(super) fn config() -> mitra_failover::Config {
     mitra_failover::Config { detector: detector(), ..mitra_failover::Config::default() }
 }
 
-/// Returns the tokens that identify the processes. They are not secret: the memories of a benchmark listen on loopback
-/// and live as long as the run.
+/// Returns the tokens that identify the processes. They need not be secret, because the memories of a benchmark listen on
+/// loopback addresses and live only as long as the run.
 pub(super) fn tokens(processes: u8) -> Vec<mitra_consensus_rdma::Token> {
     (0..processes).map(|p| [p; 16]).collect()
 }

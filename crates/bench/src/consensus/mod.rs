@@ -1,4 +1,4 @@
-//! `mitra bench consensus`: the latency of a decision, relative to raw WRITEs to a majority of the memories.
+//! `mitra bench consensus`: measures the latency of a decision, relative to raw WRITEs to a majority of the memories.
 
 mod fast_and_robust_signers;
 mod leader_change;
@@ -40,17 +40,17 @@ use repeated_decisions::Instances;
 
 /// The capacity of a register in bytes.
 const REGISTER_CAPACITY: usize = 256;
-/// Decisions for which registers exist.
+/// The number of decisions for which the memories have registers.
 const INSTANCES: u16 = 20_000;
-/// Decisions of the signed protocols, which take longer.
+/// The number of decisions of Fast & Robust for which the memories have registers.
 const SIGNED_INSTANCES: u16 = INSTANCES / 10;
 const PROCESSES: u8 = 3;
 const LEADER: ProcessId = ProcessId(0);
-/// Time between two heartbeats.
+/// The time between two heartbeats.
 const HEARTBEAT_PERIOD: Duration = Duration::from_millis(1);
-/// Leader changes per block.
+/// The number of leader changes per block.
 const LEADER_CHANGES: usize = 20;
-/// Blocks per block of a key-value store, which takes seconds.
+/// The number of blocks of the protocols for each block of a key-value store, which takes seconds.
 const BLOCKS_OF_STORE: u32 = 3;
 
 /// Latency of decisions over memory nodes, beside raw WRITEs to a majority of them
@@ -62,7 +62,7 @@ leader does not need them; Paxos by messages has two more processes, and runs af
 
 fanout_floor       raw WRITEs of the same size to all memories, until a majority has completed: the baseline
 round_trip         a raw WRITE to one memory
-permission/…       the memory's own work to move the write permission between two processes, by three mechanisms
+permission/…       the time that a memory takes to move the write permission between two processes, by three mechanisms
 hbo/…, omega/…     rounds and messages, counted by the simulator
 kv/…               `mitra kv` under redis-benchmark (Debian's redis-tools): latency, requests per second, and requests
                    per CPU-second of all processes of the store
@@ -91,7 +91,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Returns the regions of each measured protocol, in the order of the memory nodes' addresses.
+/// Returns the regions of each measured protocol, in the order of [`Memory::addresses`](memory_processes::Memory).
 fn protocols(processes: u8, memories: u8) -> Vec<Vec<Region>> {
     vec![
         Instances::<Pmp>::regions(Pmp::regions(processes), INSTANCES),
@@ -110,7 +110,7 @@ fn protocols(processes: u8, memories: u8) -> Vec<Vec<Region>> {
     ]
 }
 
-/// What a second process serves.
+/// The task of a second process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Setup {
     Memory(memory_processes::MemorySetup),
@@ -143,8 +143,9 @@ type Value = Vec<u8>;
 type Pmp = ProtectedMemoryPaxos<Value>;
 type Disk = DiskPaxos<Value>;
 type Fast<K> = FastAndRobust<Value, K>;
-/// Turns that the backup protocol has room for, and wake-ups until it starts. The benchmark never reaches the backup.
+/// The number of turns for which the backup protocol has registers. The benchmark never reaches the backup.
 const BACKUP_TURNS: u16 = 1;
+/// The number of wake-ups until the backup protocol starts.
 const BACKUP_WAKES: u8 = u8::MAX;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -164,7 +165,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ];
     let store_blocks = args.blocks.div_ceil(BLOCKS_OF_STORE);
     let bar = progress(u64::from(args.blocks) * NAMES.len() as u64 + redis_benchmark::steps(store_blocks));
-    // The stores run before the memory processes start, which would take CPU time from them.
+    // The stores run before the memory processes start, because the memory processes would take CPU time from them.
     let (stores, notes) = redis_benchmark::rows(args.requests, store_blocks, &bar).context(RunFailed)?;
 
     let nics = NicPlacement::default().open()?;

@@ -21,11 +21,11 @@ use mitra_peer_process::{PeerConnection, PeerProcess};
 
 pub(super) type Paxoses = ProcessNode<Instances<Paxos<Value>>>;
 
-/// The id of an acceptor, and the addresses of the processes that it dials.
+/// The id of an acceptor, and the addresses of the processes with lower ids, which it dials.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Acceptor {
     me: ProcessId,
-    before: Vec<SocketAddr>,
+    lower_addresses: Vec<SocketAddr>,
 }
 
 /// Starts the acceptors and connects the leader to them. Dropping the processes ends the acceptors.
@@ -35,7 +35,7 @@ pub(super) fn paxos(domain: &Arc<Domain>) -> anyhow::Result<(Paxoses, Vec<PeerPr
     let mut acceptors = Vec::new();
     for p in 1..PROCESSES {
         let mut peer = PeerProcess::start(PEER_ROLE)?;
-        let acceptor = Acceptor { me: ProcessId(p), before: addresses.clone() };
+        let acceptor = Acceptor { me: ProcessId(p), lower_addresses: addresses.clone() };
         peer.connection.send(&Task::Consensus(Setup::Acceptor(acceptor)))?;
         addresses.push(peer.connection.receive()?);
         acceptors.push(peer);
@@ -56,7 +56,7 @@ fn node(
     me: ProcessId,
     mut addresses: Vec<SocketAddr>,
 ) -> anyhow::Result<Paxoses> {
-    // A process dials those with a lower id. The addresses of the others are not used.
+    // A process dials the processes with lower ids. The addresses of the others are not used.
     addresses.resize(PROCESSES.into(), listener.local_addr()?);
     let process = Instances::new(Paxos::new(me, PROCESSES, Value::new()), &[]);
     let config = ProcessConfig {
@@ -80,7 +80,7 @@ pub(super) fn peer(acceptor: &Acceptor, connection: &mut PeerConnection) -> anyh
     )?;
     let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen on a TCP port")?;
     connection.send(&listener.local_addr()?)?;
-    let mut node = node(&domain, listener, acceptor.me, acceptor.before.clone())?;
+    let mut node = node(&domain, listener, acceptor.me, acceptor.lower_addresses.clone())?;
     loop {
         node.wait(Duration::from_millis(1));
     }

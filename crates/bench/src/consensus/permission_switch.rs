@@ -1,5 +1,5 @@
-//! The time that a memory takes to move the write permission from one process to another, by each mechanism that NICs
-//! have.
+//! The time that a memory takes to move the write permission from one process to another, by queue pair
+//! flags, by memory windows and by memory keys.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,6 +16,7 @@ use crate::report::{Blocks, Row, quantile};
 
 /// The length of the region in bytes.
 const REGION: usize = 1 << 20;
+/// The number of switches per block.
 const ROUNDS: usize = 200;
 
 pub(super) fn rows(blocks: u32) -> anyhow::Result<Vec<Row>> {

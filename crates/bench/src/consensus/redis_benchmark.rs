@@ -1,4 +1,4 @@
-//! `mitra kv` under `redis-benchmark`, beside a store replicated by Raft and beside Redis, which is not replicated.
+//! Measures `mitra kv` with `redis-benchmark`, and for comparison a store replicated by Raft, and Redis without replication.
 
 use std::process::Command;
 
@@ -8,13 +8,13 @@ use indicatif::ProgressBar;
 use super::store_processes::{Store, StoreKind, is_installed};
 use crate::report::{Blocks, Row};
 
-/// Bytes of a value.
+/// The length of a value in bytes.
 const SIZE: usize = 64;
 const CLIENTS: &str = "50";
-/// Requests that a client sends at once in a pipelined load.
+/// The number of requests that a client sends at once in a pipelined load.
 const PIPELINE: u32 = 16;
 
-/// What the clients of `redis-benchmark` do.
+/// The load that the clients of `redis-benchmark` generate.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,

@@ -2,10 +2,10 @@
 
 use mitra_consensus::{Action, Actions, Input, MemoryId, Op, OpId, Process, ProcessId, Region, Response};
 
-/// The largest number of instances: register numbers have 16 bits.
+/// The largest number of instances. It is limited because register numbers have 16 bits.
 const INSTANCES: u64 = 1 << 16;
 
-/// A process of many protocol instances, of which the last one is active.
+/// A process that runs many instances of a protocol, one after the other. Only the last instance is active.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Instances<P: Process> {
     current: P,
@@ -23,7 +23,7 @@ impl<P: Process> Instances<P> {
         Instances { fresh: first.clone(), current: first, number: 0, strides }
     }
 
-    /// Returns the regions of a protocol, enlarged for this number of instances.
+    /// Returns the regions of a protocol, enlarged to the registers of this number of instances.
     pub(super) fn regions(of_one: Vec<Region>, instances: u16) -> Vec<Region> {
         of_one
             .into_iter()
@@ -58,7 +58,7 @@ impl<P: Process> Instances<P> {
         }
     }
 
-    /// Moves an operation of the active instance to the registers of that instance.
+    /// Shifts the register numbers of an operation from those of instance 0 to those of the active instance.
     fn relocate<C>(&self, op: Op<C>) -> Op<C> {
         let first = |region: u8| self.number as u16 * self.strides[usize::from(region)];
         match op {

@@ -1,4 +1,4 @@
-//! Rounds and messages that the simulator counts: HBO by graph and number of crashes, and Ω after stabilization.
+//! Counts rounds and messages in the simulator: of HBO by graph and number of crashes, and of Ω after stabilization.
 
 use anyhow::{Context, ensure};
 use mitra_consensus::omega::Omega;
@@ -11,9 +11,9 @@ use crate::report::{Blocks, Row, quantile};
 /// The graphs, by family and size.
 const GRAPHS: [(&str, &[usize]); 4] =
     [("complete", &[8]), ("hypercube", &[3]), ("ring", &[8]), ("petersen", &[])];
-/// Runs per graph.
+/// The number of runs per graph and number of crashes.
 const SEEDS: u64 = 200;
-/// Steps of a run within which every live process must decide.
+/// The number of steps within which every live process must decide.
 const MAX_STEPS: u32 = 1_000_000;
 
 /// Returns HBO's rounds and messages until all live processes have decided, without crashes and with the largest
@@ -23,12 +23,12 @@ pub(super) fn hbo() -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, sizes) in GRAPHS {
         let graph = generators::generate(name, sizes, 0)?;
-        let most = Measures::of(&graph, 0, &|_| ()).hbo_f.at_least;
+        let max_crashes = Measures::of(&graph, 0, &|_| ()).hbo_f.at_least;
         let sized = match sizes {
             [n] => format!("{name}-{n}"),
             _ => name.to_owned(),
         };
-        for crashes in [0, most] {
+        for crashes in [0, max_crashes] {
             let (mut rounds, mut messages) = (Vec::new(), Vec::new());
             for seed in 0..SEEDS {
                 let world = protocol_worlds::hbo::<AllRules>(&neighbours(&graph), FaultLimits::default());
@@ -59,7 +59,7 @@ fn neighbours(graph: &Graph) -> Vec<ProcessSet> {
     graph.vertices().map(of).collect()
 }
 
-/// Rounds of a measurement. Messages are counted in the second of two measurements, after the election has stabilized.
+/// The number of rounds of a measurement. The second of two measurements counts, after the election has stabilized.
 const ROUNDS: usize = 1000;
 
 /// Returns the number of messages of Ω in [`ROUNDS`] rounds after stabilization.

@@ -12,9 +12,9 @@ use mitra_kv::resp::Reply;
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 
-/// How long a store may take until it serves clients.
+/// The time within which a store must serve clients.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Processes of a replicated store, and memory nodes of `mitra kv`.
+/// The number of processes of a replicated store, and of memory nodes of `mitra kv`.
 const PROCESSES: u16 = 3;
 /// Milliseconds between two heartbeats of `mitra kv`. Raft uses the same interval; both detect a failed leader after
 /// slightly more than a second.
@@ -193,12 +193,12 @@ fn wait_until_listening(at: SocketAddr) -> anyhow::Result<()> {
 
 /// Returns the address of the process that accepts a write.
 fn leader(servers: &[SocketAddr]) -> anyhow::Result<SocketAddr> {
-    let takes = |&&at: &&SocketAddr| {
-        let said =
+    let accepts_write = |&&at: &&SocketAddr| {
+        let reply =
             RespConnection::connect(at).and_then(|mut server| server.request(&[b"SET", b"key", b"value"]));
-        said.is_ok_and(|reply| reply == Reply::Simple("OK"))
+        reply.is_ok_and(|reply| reply == Reply::Simple("OK"))
     };
-    retry_until(|| servers.iter().find(takes).copied())
+    retry_until(|| servers.iter().find(accepts_write).copied())
 }
 
 fn retry_until<T>(mut look: impl FnMut() -> Option<T>) -> anyhow::Result<T> {

@@ -11,13 +11,13 @@ use super::super::workload::Kind;
 use super::axis::{Axis, AxisLine, format_relative};
 use crate::cli::svg_units::{Px, Rect};
 
-/// Measures of the drawing in user units; the browser scales it.
+/// Dimensions of the drawing in user units of the SVG, which the browser scales.
 const WIDTH: f64 = 1160.0;
 const GUTTER: f64 = 64.0;
 const RIGHT: f64 = 18.0;
 const LABEL: f64 = 15.0;
 const BAND_GAP: f64 = 10.0;
-/// The height that the bars of all bands share, as far as they stay readable.
+/// The total height of the bars of all bands. It is exceeded if the bars would become too thin.
 const BARS: f64 = 560.0;
 
 /// The part of a round that is drawn, in ns relative to the failure. All policies are drawn with the same window, so that they can be
@@ -42,7 +42,7 @@ impl TimeWindow {
         Some(TimeWindow { before: (zero - first).min(2 * after).max(after / 4), after: after + after / 8 })
     }
 
-    /// Returns the smallest window that contains both.
+    /// Returns the smallest window that contains both windows.
     pub(super) fn union(self, other: TimeWindow) -> TimeWindow {
         TimeWindow { before: self.before.max(other.before), after: self.after.max(other.after) }
     }
