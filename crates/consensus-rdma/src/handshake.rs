@@ -1,4 +1,4 @@
-//! The connection handshake: one TCP frame in each direction carries what the two queue pairs need to
+//! The connection handshake: one TCP frame in each direction, with the data that the two queue pairs need to
 //! connect.
 //!
 //! The handshake runs before the NICs of the two ends know each other, so every byte that arrives is
@@ -16,17 +16,19 @@ use mitra_consensus::ProcessId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The time limit for each step of a handshake: connecting, sending a frame, receiving a frame.
+/// The time limit for each step of a handshake. The steps are: to connect, to send a frame, and to receive a
+/// frame.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The largest accepted frame body, in bytes.
 const MAX_FRAME_BYTES: u32 = 1 << 20;
-/// The most handshakes that may be in progress or unanswered at once. The acceptor drops further connections.
+/// The maximum number of handshakes in progress, and of unanswered handshakes. The acceptor drops further
+/// connections.
 const MAX_PENDING: usize = 64;
 
 /// The shared secret that authenticates a process to a peer or to a memory node.
 ///
-/// The handshake sends the token in clear text, so it protects only on a network whose traffic nobody else
-/// can read.
+/// The handshake sends the token in clear text. The token therefore protects only on a network on which no other
+/// party can read the traffic.
 pub type Token = [u8; 16];
 
 /// The first frame of a handshake, from the process that connects.
@@ -89,14 +91,14 @@ pub(crate) fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Resul
     postcard::from_bytes(&body).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }
 
-/// A reader with one deadline for the whole frame. A peer that sends a byte now and then cannot extend it.
+/// A reader with one deadline for the whole frame. A peer cannot extend the deadline by sending single bytes.
 struct DeadlineReader<'a> {
     stream: &'a mut TcpStream,
     deadline: Instant,
 }
 
 impl DeadlineReader<'_> {
-    /// Starts the clock of one frame.
+    /// Creates a reader of one frame, whose deadline is [`HANDSHAKE_TIMEOUT`] from now.
     fn new(stream: &mut TcpStream) -> DeadlineReader<'_> {
         DeadlineReader { stream, deadline: Instant::now() + HANDSHAKE_TIMEOUT }
     }
@@ -187,13 +189,13 @@ impl Acceptor {
 impl Drop for Acceptor {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
-        // The accept loop blocks in accept(2). Shutting the socket down wakes it, and it then sees `closed`.
+        // The accept loop blocks in accept(2). Shutting the socket down ends that call, and the loop then reads `closed`.
         let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
     }
 }
 
-/// Connects to `address` in a thread of its own, after `delay`. The receiver reports a disconnect if the
-/// thread cannot start.
+/// Executes a handshake with the acceptor at `address` in a new thread, after `delay`, and sends the result to the
+/// returned receiver. The receiver reports a disconnect if the thread cannot be started.
 pub(crate) fn dial(address: SocketAddr, hello: Hello, delay: Duration) -> Receiver<io::Result<Welcome>> {
     let (response, receiver) = sync_channel(1);
     let exchange = move || {
@@ -204,7 +206,7 @@ pub(crate) fn dial(address: SocketAddr, hello: Hello, delay: Duration) -> Receiv
         read_frame(&mut DeadlineReader::new(&mut stream))
     };
     let thread = std::thread::Builder::new().name("mitra-dial".to_owned());
-    // When the system refuses a thread, `response` is dropped and the caller retries.
+    // If the system refuses to start the thread, `response` is dropped and the caller retries.
     let _ = thread.spawn(move || _ = response.send(exchange()));
     receiver
 }
@@ -213,8 +215,8 @@ pub(crate) fn dial(address: SocketAddr, hello: Hello, delay: Duration) -> Receiv
 mod tests {
     use super::*;
 
-    /// Opens as many slow connections as the acceptor allows. The acceptor times them out, and a complete
-    /// handshake then succeeds.
+    /// Opens as many slow connections as the acceptor allows. The acceptor closes them at their deadlines, and a
+    /// complete handshake then succeeds.
     #[test]
     fn slow_handshake_does_not_block_acceptor() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

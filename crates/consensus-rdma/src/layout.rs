@@ -20,8 +20,8 @@ impl Layout {
         Layout { regions: regions.iter().map(|r| (r.kind, r.registers)).collect(), register_capacity }
     }
 
-    /// Returns what determines the meaning of stored bytes. Per region: the number of registers, whether they
-    /// are write-once words, and the bytes per register.
+    /// Returns the properties of each region that determine the meaning of stored bytes: the number of registers,
+    /// whether they are write-once words, and the size of a register in bytes.
     pub(crate) fn shape(&self) -> Vec<(u16, bool, usize)> {
         let of = |region| (self.registers(region), self.is_write_once(region), self.stride(region));
         (0..self.regions() as u8).map(of).collect()
@@ -42,7 +42,7 @@ impl Layout {
         self.regions.get(usize::from(region)).map_or(0, |&(_, registers)| registers)
     }
 
-    /// Returns the bytes that each register of a region takes.
+    /// Returns the size of each register of a region, in bytes.
     pub(crate) fn stride(&self, region: u8) -> usize {
         match self.regions.get(usize::from(region)) {
             Some((RegisterKind::WriteOnce, _)) => 8,
@@ -67,7 +67,8 @@ impl Layout {
         (usize::from(register) * self.stride(region) + in_register) as u64
     }
 
-    /// Splits registers of a region into ranges of at most `bytes` bytes, but at least one register each.
+    /// Splits a range of a region's registers into ranges of at most `bytes` bytes. A range of one register may be
+    /// longer.
     pub(crate) fn chunks(
         &self,
         region: u8,

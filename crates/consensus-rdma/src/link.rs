@@ -1,4 +1,4 @@
-//! A connection between two processes, or a process and a memory node: a virtual queue pair with message
+//! A connection between two processes, or between a process and a memory node: a virtual queue pair with message
 //! buffers.
 
 use std::collections::VecDeque;
@@ -9,15 +9,15 @@ use mitra_verbs::{Buffer, Data, Error, RecvWr, Result, SendOp, SendWr, WcOpcode}
 
 use crate::poller::ReadyCqs;
 
-/// The number of send buffers and of receive buffers. Work request ids below it are messages.
+/// The number of send buffers, and the number of receive buffers. Work requests with smaller ids are messages.
 const MESSAGE_SLOTS: u64 = 16;
-/// The most messages that wait for a send buffer. A peer that accepts none for that long has crashed, or its
-/// connection is about to close.
+/// The maximum number of messages that wait for a send buffer. A peer that accepts no message for that long has
+/// crashed, or its connection is about to close.
 const MAX_QUEUED: usize = 4096;
 
 /// An event that [`Link::poll`] reports.
 pub(crate) enum LinkEvent {
-    /// A request that [`Link::post`] posted has completed.
+    /// A work request that [`Link::post`] posted has completed. Its id is the id passed to [`Link::post`].
     Completed(Completion),
     /// A message from the peer has arrived.
     Message(Vec<u8>),
@@ -38,7 +38,7 @@ pub(crate) struct Link {
     vqp: VirtualQp,
     domain: Arc<Domain>,
     max_message_bytes: usize,
-    /// The send buffers, then the receive buffers.
+    /// The send buffers, followed by the receive buffers.
     memory: Arc<Buffer>,
     mr: VirtualMr,
     free_slots: Vec<u64>,
@@ -95,12 +95,12 @@ impl Link {
         self.vqp.post_recv(RecvWr::new(slot, sge))
     }
 
-    /// Makes a region of the peer known, so that operations can name it.
+    /// Makes a region of the peer known, so that operations can access it.
     pub(crate) fn import(&mut self, region: &RemoteRegion) -> Result<()> {
         self.vqp.import(region)
     }
 
-    /// Posts a one-sided operation. Its completion carries `id`.
+    /// Posts a one-sided operation, whose completion contains `id`.
     pub(crate) fn post(&mut self, id: u64, op: SendOp, data: Data) -> Result<()> {
         // A register's contents carry a checksum and a sequence number and have one writer, so repeating a
         // WRITE after a failover is harmless.
@@ -108,13 +108,13 @@ impl Link {
         self.vqp.post_send_with(SendWr::new(id + MESSAGE_SLOTS, op, data), writes).map(|_| ())
     }
 
-    /// Returns how many operations can be posted now.
+    /// Returns how many operations can be posted now. Send slots for messages are not included.
     pub(crate) fn free_send_slots(&self) -> usize {
         (self.vqp.config().send_wrs as usize).saturating_sub(self.vqp.outstanding() + MESSAGE_SLOTS as usize)
     }
 
-    /// Sends a message, now or when a send buffer is free. Returns false, and sends nothing, if the message
-    /// is too long or too many are queued.
+    /// Sends a message now, or queues it until a send buffer is free. Returns false and drops the message if it is too
+    /// long or too many messages are queued.
     pub(crate) fn send(&mut self, message: Vec<u8>) -> bool {
         if message.len() > self.max_message_bytes || self.queued.len() >= MAX_QUEUED {
             return false;
@@ -138,19 +138,19 @@ impl Link {
             };
             if self.vqp.post_send(SendWr::new(slot, SendOp::Send, data)).is_err() {
                 self.free_slots.push(slot);
-                return; // the next poll finds the connection closed
+                return; // the connection is closed, which the next poll reports
             }
             self.queued.pop_front();
         }
     }
 
-    /// Drives the connection, including a failover, and reports what arrived.
+    /// Drives the connection, including a failover, and passes completions and messages to `event`.
     pub(crate) fn poll(&mut self, event: impl FnMut(LinkEvent)) {
         self.vqp.poll(&mut self.completions);
         self.dispatch(event);
     }
 
-    /// Reports what arrived without driving a failover, which takes longer.
+    /// Passes completions and messages to `event`, without driving a failover. This is faster than [`Link::poll`].
     pub(crate) fn poll_completions(&mut self, event: impl FnMut(LinkEvent)) {
         self.vqp.poll_completions(&mut self.completions);
         self.dispatch(event);
@@ -196,7 +196,7 @@ impl Link {
 
     /// Requests an event on the domain's completion channels for the next completion.
     pub(crate) fn arm(&self) {
-        // Arming fails only on a failed NIC, which the next poll notices.
+        // Arming fails only on a failed NIC, whose failure the next poll detects.
         let _ = self.vqp.arm();
     }
 
@@ -213,7 +213,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // A NIC that does not confirm is dead or hung, and the caller cannot do more.
+        // A NIC that does not confirm these calls is dead or hung, and the caller cannot do more.
         let _ = self.vqp.close();
         let _ = self.domain.deregister(&self.mr);
     }

@@ -1,8 +1,9 @@
 //! The client of one memory node: turns operations into one-sided work requests, and their completions into responses.
 //!
-//! A broken connection is replaced. A NAK breaks a connection, too. The memory node fences the old connection before it accepts the
-//! new one. A WRITE that was posted on the old connection then gets the response NAK: it may have been executed, but it will not be
-//! executed any more. Reads, write-once operations and changes of permissions are repeatable, so the client posts them again instead.
+//! The client replaces a broken connection. A NAK breaks a connection, too. The memory node fences the old connection before it
+//! accepts the new connection. The client then answers a WRITE that was posted on the old connection, and whose outcome is unknown,
+//! with NAK: the WRITE may have been executed, but will not be executed later. Reads, write-once operations and changes of permissions
+//! are repeatable, so the client posts them again instead.
 
 mod complete;
 mod connection;
@@ -27,11 +28,11 @@ use crate::memory_protocol::MAX_MESSAGE_BYTES;
 use crate::pending_connect::{Identity, PendingConnect};
 use crate::two_slot_register;
 
-/// The largest READ, in bytes, unless a single register is larger.
+/// The maximum length of a READ, in bytes. A READ of a single larger register may exceed it.
 const MAX_READ_BYTES: usize = 64 << 10;
-/// The number of staging slots for READs and compare-and-swaps, and so the most in flight.
+/// The number of staging slots for READs and compare-and-swaps, which bounds the number of these requests in flight.
 const READ_SLOTS: usize = 4;
-/// The number of staging slots for WRITEs that are too long to be inline, and so the most in flight.
+/// The number of staging slots for WRITEs that are too long to be inline, which bounds the number of these requests in flight.
 const WRITE_SLOTS: usize = 16;
 
 /// The state of the connection.
@@ -41,16 +42,16 @@ enum State {
     Connected(Link),
     /// No queue pair or descriptor was free. The client dials again at this time.
     Backoff(Instant),
-    /// The memory lost its contents or has another layout. It counts as crashed.
+    /// The memory lost its contents or has another layout, and is treated as crashed.
     Crashed,
 }
 
-/// What the client knows of a region.
+/// The process's keys to a region, and the sequence numbers of its registers.
 #[derive(Debug, Default)]
 struct RegionState {
     read: Option<RemoteRegion>,
     write: Option<RemoteRegion>,
-    /// The sequence number of each register's last write, or `None` if another process may have written it since.
+    /// The sequence number of each register's last write, or `None` if the client does not know it.
     seqs: Vec<Option<u64>>,
 }
 
@@ -85,17 +86,17 @@ enum StagingSlot {
 /// An operation without a response.
 #[derive(Debug)]
 struct PendingOp<C> {
-    /// The id of the operation's work requests. Increases from one operation to the next.
+    /// The id of the operation's work requests, which increases from one operation to the next.
     wr_id: u64,
     id: OpId,
     op: Op<C>,
     stage: Stage,
     /// The cells that a read operation has read so far.
     cells: Vec<C>,
-    /// For the register that a read operation reads next: the sequence number of the whole slot beside a torn one, if the last READ
-    /// found that.
+    /// Set if the last READ of the register that a read operation reads next found one torn slot: the sequence number of the other,
+    /// whole slot.
     whole_beside_torn: Option<u64>,
-    /// For the same register: the number of READs so far that found a torn slot.
+    /// The number of READs of the same register so far that found a torn slot.
     torn_reads: u32,
 }
 
@@ -116,20 +117,20 @@ pub(crate) struct MemoryClient<C> {
     /// The incarnation of the memory at the first connection.
     incarnation: Option<u64>,
     regions: Vec<RegionState>,
-    /// In the order of submission, and so of `wr_id`.
+    /// The operations without a response, in the order of submission, which is also the order of `wr_id`.
     pending: VecDeque<PendingOp<C>>,
-    /// In the order in which the memory node answers them.
+    /// The outstanding requests for sequence numbers, in the order in which the memory node answers them.
     seq_requests: VecDeque<SeqRequest>,
     last_wr_id: u64,
-    /// The read slots, then the write slots.
+    /// The staging memory: the read slots, followed by the write slots.
     staging: Arc<Buffer>,
     staging_mr: VirtualMr,
     read_slot_bytes: usize,
     free_reads: Vec<usize>,
     free_writes: Vec<usize>,
-    /// Reused by every write: the encoded register slot.
+    /// The encoded register slot of the last write. Kept to reuse its allocation.
     encoded_slot: Vec<u8>,
-    /// Reused by every write: the encoded cell.
+    /// The encoded cell of the last write. Kept to reuse its allocation.
     encoded_cell: Vec<u8>,
     connections: u64,
 }
@@ -181,7 +182,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         matches!(self.state, State::Connected(_))
     }
 
-    /// Returns whether the memory counts as crashed: its contents are lost, or its layout is another.
+    /// Returns whether the memory is treated as crashed: its contents were lost, or its layout is not the configured one.
     pub(crate) fn is_crashed(&self) -> bool {
         matches!(self.state, State::Crashed)
     }
@@ -204,7 +205,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         }
     }
 
-    /// Drives the connection, and appends the responses of finished operations.
+    /// Drives the connection, and appends the responses of finished operations to `responses`.
     pub(crate) fn poll(&mut self, responses: &mut Vec<(OpId, Response<C>)>) {
         match &mut self.state {
             State::Crashed => return,
@@ -238,7 +239,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
 impl<C> Drop for MemoryClient<C> {
     fn drop(&mut self) {
         self.state = State::Crashed;
-        // A NIC that does not confirm is dead or hung, and the client cannot do more.
+        // A NIC that does not confirm the deregistration is dead or hung, and the client cannot do more.
         let _ = self.identity.domain.deregister(&self.staging_mr);
     }
 }
@@ -259,7 +260,7 @@ mod tests {
         Domain::with_completion_channels(vec![nic]).expect("the NIC has the resources of a domain")
     }
 
-    /// The NIC runs out of queue pairs while the connection to a memory node is down.
+    /// The client's NIC runs out of queue pairs while the connection to the memory node is down.
     #[test]
     fn client_reconnects_once_queue_pairs_are_free() {
         let permissions = Permissions::single_writer(1, ProcessId(0));

@@ -1,6 +1,7 @@
-//! A memory node: lends regions to processes, which read and write them by one-sided operations.
+//! A memory node: provides regions to processes, which read and write them by one-sided operations.
 //!
-//! The CPU of a memory node does only what the NIC cannot: it accepts processes and changes permissions.
+//! The CPU of a memory node does only what the NIC cannot do: it accepts processes, changes permissions, and reads the sequence
+//! numbers of registers for a new writer.
 
 mod config;
 mod permissions;
@@ -23,17 +24,17 @@ use crate::poller::{Poller, ReadyCqs};
 use crate::storage::Storage;
 use crate::two_slot_register;
 
-/// The most incarnations of one process that a memory node remembers. It refuses further ones.
+/// The maximum number of incarnations of one process that a memory node accepts.
 const MAX_INCARNATIONS: usize = 1 << 16;
 
 /// A memory node.
 ///
 /// A node makes progress only inside [`poll`](MemoryNode::poll), [`poll_ready`](MemoryNode::poll_ready) and
-/// [`serve_for`](MemoryNode::serve_for). One-sided operations of processes need none of them.
+/// [`serve_for`](MemoryNode::serve_for). One-sided operations of processes do not depend on these calls.
 #[derive(Debug)]
 pub struct MemoryNode {
     config: MemoryConfig,
-    /// Per process, a domain with protection domains of its own, so that the NIC refuses a process that uses the key of another.
+    /// Per process, a domain with protection domains of its own, so that the NIC refuses a process that uses another process's key.
     domains: Vec<Arc<Domain>>,
     layout: Layout,
     /// The bytes of each region.
@@ -47,9 +48,9 @@ pub struct MemoryNode {
     storage: Option<Storage>,
     acceptor: Acceptor,
     poller: Poller,
-    /// Identifies the contents: it differs after every start that lost them.
+    /// The random number that identifies the contents. It is drawn again at each start at which the contents are lost.
     incarnation: u64,
-    /// Write keys whose revocation a NIC has not confirmed, each with its process: the NIC may still write by them.
+    /// The write keys whose revocation a NIC has not confirmed, each with its process. The NIC may still execute writes by these keys.
     pending_revocations: Vec<(ProcessId, VirtualMr)>,
 }
 
@@ -65,8 +66,8 @@ impl MemoryNode {
     /// Creates a memory node that accepts processes on `listener`. Registers hold the default cell, or the stored contents if
     /// [`MemoryConfig::storage`] names a directory of an earlier run.
     ///
-    /// The domain should have completion channels ([`Domain::with_completion_channels`]): without them
-    /// [`wait`](MemoryNode::wait) notices no request.
+    /// The domain should have completion channels ([`Domain::with_completion_channels`]). Without them, requests do not end
+    /// [`wait`](MemoryNode::wait).
     ///
     /// # Errors
     /// - [`StartError::ProcessCount`] unless `config.tokens` has 1 to 64 entries.
@@ -127,8 +128,8 @@ impl MemoryNode {
 
     /// Accepts waiting processes, drives all connections, and answers all requests. Arms the completion queues.
     ///
-    /// A failover of a connection raises no completion event, and the node takes part in it only here. Call this about every
-    /// millisecond.
+    /// A failover of a connection raises no completion event, and the node takes part in the failover only in this function. Call it
+    /// about every millisecond.
     pub fn poll(&mut self) {
         while let Some(incoming) = self.acceptor.next() {
             let p = incoming.hello.from;
@@ -146,8 +147,7 @@ impl MemoryNode {
         self.answer_requests(requests);
     }
 
-    /// Answers the requests on connections with a completion queue in `ready`, and does nothing else, so that the answer is
-    /// fast.
+    /// Answers the requests on the connections that have a completion queue in `ready`. To be fast, it does nothing else.
     pub fn poll_ready(&mut self, ready: &ReadyCqs) {
         let mut requests = Vec::new();
         for (p, link) in self.links().filter(|(_, link)| link.is_ready(ready)) {
@@ -207,12 +207,13 @@ impl MemoryNode {
         }
     }
 
-    /// Connects a process, after fencing its earlier connection: no request on that one is executed any more.
+    /// Connects a process, after fencing the process's earlier connection: no request on the earlier connection is executed any more.
+    /// Leaves the process unconnected if its incarnation is refused or a revocation is not confirmed.
     ///
-    /// A reconnecting process must take an exclusive write permission again, because it may be a second process of the same id, started
-    /// while the first one was suspended. From then on the memory node treats the earlier incarnation as crashed and refuses it:
-    /// the two would not know of each other's ballots. The same holds after the node reopened its storage, which does not record
-    /// the permissions.
+    /// A reconnecting process must take an exclusive write permission again, because it may be a second process with the same id that
+    /// was started while the first process was suspended. From then on, the memory node treats the earlier incarnation as crashed and
+    /// refuses it, because neither incarnation knows the other's ballots. After the node has reopened its storage, every process must
+    /// take the permission again, because the storage does not record the permissions.
     fn accept(&mut self, incoming: Incoming) -> Result<(), StartError> {
         let (p, incarnation) = (incoming.hello.from, incoming.hello.incarnation);
         let known = &mut self.incarnations[usize::from(p.0)];
@@ -258,7 +259,8 @@ impl MemoryNode {
         Ok(incoming.accept(&Welcome { info, incarnation: self.incarnation, register_capacity, regions })?)
     }
 
-    /// Returns the sequence numbers of registers. Registers that do not exist and write-once words have none.
+    /// Returns the sequence numbers of at most [`MAX_SEQS`] registers from `first`. Registers that do not exist and write-once words
+    /// have none.
     fn read_seqs(&self, region: u8, first: u16, count: u16) -> Result<Vec<u64>, Unmapped> {
         let registers = first..first.saturating_add(count.min(MAX_SEQS)).min(self.layout.registers(region));
         if self.layout.is_write_once(region) {
@@ -297,8 +299,8 @@ mod tests {
         Domain::with_completion_channels(vec![nic]).expect("the NIC has the resources of a domain")
     }
 
-    /// Returns a function that connects process 1 with a given incarnation to a new memory node, and tells whether the node
-    /// accepted it.
+    /// Returns a function that connects process 1 with a given incarnation to a new memory node, and returns whether the node
+    /// accepted the process.
     fn connect_to_memory(allow_restarts: bool) -> impl FnMut(u64) -> bool {
         let n = 2;
         let region = Region {
@@ -335,8 +337,8 @@ mod tests {
         }
     }
 
-    /// Two processes of one id use the same ballots, and each may take the other's for its own. The node therefore accepts only
-    /// the latest incarnation.
+    /// Two processes with the same id use the same ballots, and each may mistake the other's ballots for its own. The node therefore
+    /// accepts only the latest incarnation.
     #[test]
     fn earlier_incarnation_is_refused_after_later_one_connected() {
         let mut connects = connect_to_memory(true);
@@ -347,7 +349,8 @@ mod tests {
         assert!(connects(2));
     }
 
-    /// A process that writes its slot without the value that its last incarnation accepted can undo a decision.
+    /// A restarted process does not know the value that its last incarnation accepted. If it wrote its slot without this value, it
+    /// could undo a decision.
     #[test]
     fn restarted_process_is_refused_without_allow_restarts() {
         let mut connects = connect_to_memory(false);

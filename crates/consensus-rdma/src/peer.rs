@@ -1,4 +1,5 @@
-//! The connection of a process to one other process: messages in order, while both run.
+//! The connection of a process to one other process. It delivers messages in order, and loses none while both processes run
+//! and the connection does not break.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,8 +13,8 @@ use crate::handshake::{Incoming, Token, Welcome};
 use crate::link::{Link, LinkEvent};
 use crate::pending_connect::{Identity, PendingConnect, RETRY_INTERVAL};
 
-/// The most messages that wait for a connection. The oldest are dropped first: to a protocol, a peer that accepts none for that
-/// long has crashed.
+/// The maximum number of messages that wait for a connection. Beyond it, the oldest messages are dropped, because to a protocol, a
+/// peer that accepts no message for that long has crashed.
 const MAX_QUEUED: usize = 4096;
 
 /// A connection to another process. Of two processes, the one with the higher id dials.
@@ -32,7 +33,7 @@ pub(crate) struct Peer {
 
 #[derive(Debug)]
 enum State {
-    /// Nothing to do: the peer is this process itself, or the peer has not dialled yet.
+    /// There is no connection, and this process does not dial: the peer is this process itself, or has not dialled yet.
     Idle,
     /// No queue pair or descriptor was free. The process dials again at this time.
     Backoff(Instant),
@@ -64,12 +65,12 @@ impl Peer {
         matches!(&self.state, State::Connected(link) if !link.is_broken())
     }
 
-    /// Accepts a connection from the peer. It replaces the earlier one.
+    /// Accepts a connection from the peer, which replaces an earlier connection.
     pub(crate) fn accept(&mut self, incoming: Incoming) {
         if incoming.hello.token != self.token || incoming.hello.from <= self.identity.process {
             return;
         }
-        // The peer dials only after its end of the earlier connection is gone.
+        // The peer dials only after it has dropped its end of the earlier connection.
         self.state = State::Idle;
         let accepted = self.identity.new_link(self.max_message_bytes).and_then(|mut link| {
             let info = link.info()?;
@@ -84,7 +85,7 @@ impl Peer {
         }
     }
 
-    /// Sends a message, now or once the peer is connected.
+    /// Sends a message now, or queues it until the peer is connected.
     pub(crate) fn send(&mut self, message: Vec<u8>) {
         self.queued.push_back(message);
         if self.queued.len() > MAX_QUEUED {
@@ -117,7 +118,7 @@ impl Peer {
                     }
                 });
                 if link.is_broken() {
-                    // Messages in flight are lost, as in a crash of the sender.
+                    // Messages in flight are lost, as if the sender had crashed.
                     self.dial(RETRY_INTERVAL);
                 }
             }
@@ -137,7 +138,7 @@ impl Peer {
         self.send_queued();
     }
 
-    /// Dials the peer after `delay`, if this process is the one that dials.
+    /// Drops the current connection. Dials the peer after `delay` if this process has the higher id.
     fn dial(&mut self, delay: Duration) {
         let previous = std::mem::replace(&mut self.state, State::Idle);
         if !self.dials {

@@ -1,5 +1,5 @@
-//! An outgoing connection: the local end, the identity that the process presents, and the pending answer of
-//! the peer.
+//! An outgoing connection attempt: the local end, the identity that the process presents, and the pending answer
+//! of the acceptor.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use mitra_verbs::Error;
 use crate::handshake::{Hello, Token, VERSION, Welcome, dial};
 use crate::link::Link;
 
-/// The delay before a connection attempt is repeated.
+/// The delay before a failed connection attempt is repeated.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The identity that a process presents to peers and memory nodes, and the resources that its connections
-/// use.
+/// The identity that a process presents to peers and memory nodes, and the domain and configuration that its
+/// connections use.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) process: ProcessId,
@@ -29,12 +29,12 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Creates an unconnected end for messages of at most `max_message_bytes` bytes.
+    /// Creates an unconnected end of a connection for messages of at most `max_message_bytes` bytes.
     pub(crate) fn new_link(&self, max_message_bytes: usize) -> Result<Link, Error> {
         Link::new(&self.domain, self.failover, max_message_bytes)
     }
 
-    /// Starts a handshake with the acceptor at `address`, after `delay`, on behalf of `link`.
+    /// Starts a handshake that connects `link` to the acceptor at `address`. The handshake begins after `delay`.
     pub(crate) fn connect(
         &self,
         address: SocketAddr,

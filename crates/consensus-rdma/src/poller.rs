@@ -1,4 +1,4 @@
-//! Waiting for work: completion channels and wake-ups from other threads in one poll(2) set.
+//! The poller, which waits for completion events and for wake-ups from other threads with one ppoll(2) call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Poller {
         channels.map(|channel| channel.as_fd()).chain([self.wakeup.as_fd()]).collect()
     }
 
-    /// Consumes all pending events, so that only later ones make the descriptors readable.
+    /// Consumes all pending events, so that only later events make the descriptors readable.
     pub(crate) fn drain_events(&self) {
         let _ = self.wakeup.read();
         self.take_ready();
@@ -77,7 +77,7 @@ impl Poller {
     pub(crate) fn wait(&self, timeout: Duration) -> ReadyCqs {
         let fds = self.fds();
         let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        // After an error such as EINTR the caller polls early, which is harmless.
+        // After an error such as EINTR, this function returns early, which is harmless.
         let _ = ppoll(&mut fds, Some(TimeSpec::from(timeout)), None);
         if fds.last().is_some_and(|wakeup| wakeup.any() == Some(true)) {
             let _ = self.wakeup.read();

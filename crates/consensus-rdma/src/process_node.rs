@@ -1,4 +1,4 @@
-//! A process node: drives the state machine of one process over RDMA.
+//! A process node, which drives the state machine of one process over RDMA.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::BorrowedFd;
@@ -24,18 +24,18 @@ pub struct ProcessConfig {
     pub id: ProcessId,
     /// The token of each process, indexed by [`ProcessId`]. The length is the number of processes.
     pub tokens: Vec<Token>,
-    /// The address at which each process accepts its peers, indexed by [`ProcessId`]. No peer dials the last
-    /// process.
+    /// The address at which each process accepts its peers, indexed by [`ProcessId`]. The address of the last process
+    /// is not used, because a process dials only peers with lower ids.
     pub processes: Vec<SocketAddr>,
     /// The address of each memory node, and its regions, indexed by [`MemoryId`].
     pub memories: Vec<(SocketAddr, Vec<Region>)>,
-    /// The capacity of a register's contents, in bytes. The memory nodes must use the same.
+    /// The capacity of a register's contents, in bytes. The memory nodes must use the same capacity.
     pub register_capacity: usize,
-    /// The largest encoded message between processes, in bytes.
+    /// The maximum length of an encoded message between processes, in bytes. Longer messages are dropped.
     pub max_message_bytes: usize,
     /// The delay between [`Action::Wake`] and [`Input::Wake`].
     pub wake_delay: Duration,
-    /// The configuration of the connections. Both ends must use the same.
+    /// The configuration of the connections. Both ends must use the same configuration.
     pub failover: mitra_failover::Config,
 }
 
@@ -67,12 +67,12 @@ where
     /// Creates a node that accepts peers on `listener`, passes [`Input::Start`] to the process, and begins to
     /// connect to memory nodes and peers. The node repeats failed connection attempts for as long as it runs.
     ///
-    /// The domain should have completion channels ([`Domain::with_completion_channels`]): without them
-    /// [`ProcessNode::wait`] notices no event.
+    /// The domain should have completion channels ([`Domain::with_completion_channels`]). Without them, completions do
+    /// not end [`ProcessNode::wait`].
     ///
     /// # Errors
-    /// - [`StartError::ProcessCount`] unless there are 1 to 64 tokens, as many addresses, and `id` is one of
-    ///   them.
+    /// - [`StartError::ProcessCount`] unless there are 1 to 64 tokens, as many addresses as tokens, and `id` is below
+    ///   their number.
     /// - [`StartError::Io`] or [`StartError::Nic`] if the system or the NIC refuses a resource.
     pub fn new(
         process: P,
@@ -149,8 +149,8 @@ where
         self.memories.iter().filter(|memory| memory.is_connected()).count()
     }
 
-    /// Returns the memory nodes that count as crashed: their contents are lost, or their layout is not the
-    /// configured one.
+    /// Returns the memory nodes that are treated as crashed, because their contents were lost or their layout is not
+    /// the configured one.
     pub fn crashed_memories(&self) -> impl Iterator<Item = MemoryId> {
         (0..)
             .map(MemoryId)
@@ -174,8 +174,8 @@ where
         self.memories.get(usize::from(memory.0)).map_or(0, MemoryClient::connections)
     }
 
-    /// Accepts peers, drives all connections, and lets the state machine handle what arrived. Returns whether
-    /// there was any input.
+    /// Accepts peers, drives all connections, and passes the responses, messages and wake-ups to the state machine.
+    /// Returns whether there was any input.
     pub fn poll(&mut self) -> bool {
         while let Some(incoming) = self.acceptor.next() {
             if let Some(peer) = self.peers.get_mut(usize::from(incoming.hello.from.0)) {
@@ -185,8 +185,8 @@ where
         let mut busy = false;
         for at in 0..self.memories.len() {
             self.memories[at].poll(&mut self.responses);
-            // Memory by memory, so that operations which the process starts now are posted after these
-            // responses were handled.
+            // The process handles each memory's responses before the next memory is polled, so that the operations that
+            // it invokes in reply are posted as early as possible.
             let memory = MemoryId(at as u8);
             let responses = self.responses.drain(..);
             self.inputs.extend(responses.map(|(id, response)| Input::Response { memory, id, response }));
@@ -209,8 +209,8 @@ where
 
     /// Polls, and if there was no input, blocks until an event arrives, for at most `max`.
     ///
-    /// A failover of a connection raises no completion event, and the node takes part in it only in
-    /// [`ProcessNode::poll`], so `max` should be about a millisecond.
+    /// A failover of a connection raises no completion event, and the node takes part in the failover only in
+    /// [`ProcessNode::poll`]. `max` should therefore be about a millisecond.
     pub fn wait(&mut self, max: Duration) {
         self.arm();
         if !self.poll() {
@@ -231,7 +231,7 @@ where
         self.poller.fds()
     }
 
-    /// Consumes the pending events, so that only later ones make the descriptors readable.
+    /// Consumes the pending events, so that only later events make the descriptors readable.
     pub fn drain_events(&self) {
         self.poller.drain_events();
     }

@@ -1,9 +1,9 @@
 //! Persistent storage of a memory node: its contents in files, which outlive the process.
 //!
-//! The NIC writes to a file and acknowledges afterwards, so acknowledged writes survive the process. They survive a reboot only once
-//! they are on the disk. With [`StorageConfig::sync`], every write is on the disk before it is acknowledged (`O_DSYNC`, open(2)), as
-//! with persistent memory behind a NIC with the FLUSH extension (IBTA annex A19). Without it, a reboot may have lost acknowledged
-//! writes. The files do not show whether that happened, so after a reboot the node refuses to open them.
+//! The NIC writes to a file before it acknowledges a write, so acknowledged writes survive the process. They survive a reboot only if
+//! they are on the disk. With [`StorageConfig::sync`], every write is on the disk before it is acknowledged (`O_DSYNC`, open(2)). This
+//! corresponds to persistent memory and a NIC with the FLUSH extension (IBTA annex A19). Without `sync`, a reboot may lose acknowledged
+//! writes. The files do not show whether that happened, so the node refuses to open them after a reboot.
 //!
 //! ```text
 //! DIR/memory      the header: version, incarnation, layout, and the boot id under which the files were last open
@@ -30,7 +30,7 @@ use crate::layout::Layout;
 /// Where a memory node stores its contents.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StorageConfig {
-    /// The directory of this memory alone. The node creates it if it does not exist.
+    /// The directory, which no other memory may use. The node creates the directory if it does not exist.
     pub directory: PathBuf,
     /// Whether writes are on the disk before they are acknowledged.
     pub sync: bool,
@@ -50,7 +50,7 @@ pub enum StorageError {
     /// A running memory node uses the directory.
     #[error("{}: in use by another memory that runs", .0.display())]
     InUse(PathBuf),
-    /// The directory holds a memory with other regions, or one of another version of the file format.
+    /// The directory holds a memory with other regions, or files of another version of the file format.
     #[error("{}: made for other regions, or by another version of mitra; give it a directory of its own", .0.display())]
     LayoutMismatch(PathBuf),
     /// The machine was rebooted since the files were written without [`StorageConfig::sync`].
@@ -76,7 +76,7 @@ struct Header {
     incarnation: u64,
     /// Whether all writes so far were made with [`StorageConfig::sync`].
     sync: bool,
-    /// The kernel's boot id.
+    /// The kernel's boot id when the files were last opened.
     boot: String,
     /// [`Layout::shape`].
     shape: Vec<(u16, bool, usize)>,
@@ -99,7 +99,7 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    /// Opens or creates the files. New files get `incarnation`.
+    /// Opens or creates the files. `incarnation` is the memory's incarnation if the files are new.
     pub(crate) fn open(
         config: &StorageConfig,
         layout: &Layout,
@@ -142,11 +142,11 @@ impl Storage {
             let incarnation = incarnation.try_into().expect("a record has 8 bytes after the process");
             (ProcessId(*p), u64::from_le_bytes(incarnation))
         };
-        // A crash may leave a partial record at the end. Its process was not accepted yet, and the next record overwrites it.
+        // A crash may leave a partial record at the end. The process of that record was not accepted, and the next record overwrites it.
         let records = log.as_chunks::<INCARNATION_RECORD>().0;
         let logged_bytes = (records.len() * INCARNATION_RECORD) as u64;
         let process_incarnations = records.iter().map(parse).collect();
-        // The header comes last: after a crash before this line the next start treats the directory as new.
+        // The header is written last. After a crash before this line, the next start treats a new directory as new again.
         write_header(dir, &header).map_err(io_error(&header_path))?;
         let (incarnation, reopened) = (header.incarnation, found.is_some());
         Ok(Storage { buffers, process_incarnations, incarnation, reopened, incarnation_log, logged_bytes })
@@ -162,7 +162,7 @@ impl Storage {
     }
 }
 
-/// Returns the header of files that are opened again, or the reason why they must not be.
+/// Returns the new header of files that are opened again, or the error if they must not be used.
 fn reopened_header(old: &Header, fresh: &Header) -> Result<Header, fn(PathBuf) -> StorageError> {
     if (old.version, &old.shape) != (fresh.version, &fresh.shape) {
         return Err(StorageError::LayoutMismatch);
@@ -183,7 +183,7 @@ fn open_options(config: &StorageConfig) -> OpenOptions {
     options
 }
 
-/// Allocates the disk space of a region, because the NIC cannot report that a WRITE found the disk full.
+/// Allocates the disk space of a region in advance, because the NIC cannot report that the disk is full.
 fn allocate(file: &File, len: usize) -> io::Result<()> {
     if file.metadata()?.len() == len as u64 || len == 0 {
         return Ok(());
@@ -192,7 +192,7 @@ fn allocate(file: &File, len: usize) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Replaces the header atomically.
+/// Replaces the header file atomically.
 fn write_header(dir: &Path, header: &Header) -> io::Result<()> {
     let temporary = dir.join("memory.new");
     let mut file = File::create(&temporary)?;

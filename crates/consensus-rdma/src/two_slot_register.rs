@@ -1,14 +1,15 @@
-//! The bytes of a register that one process writes in several pieces while others read it.
+//! The representation of a register that one process writes while others read it. Neither a write nor a read of the
+//! register is atomic.
 //!
 //! A register has two slots, which successive writes use in turn, so that the previous value stays readable
-//! during a write. A checksum detects a torn slot (as the sub-slots of uBFT, ASPLOS 2023). The writer posts its
-//! next write to a slot only after its previous write is acknowledged.
+//! during a write. Each slot has a checksum by which a reader detects that the slot is torn, like the sub-slots of
+//! uBFT (ASPLOS 2023).
 
 /// The size of a slot's header, in bytes: the sequence number (8), the length of the contents (4), and the
 /// CRC-32 of both and of the contents (4).
 const HEADER_BYTES: usize = 16;
 
-/// Returns the size of a slot with the given capacity, in bytes, a multiple of 8.
+/// Returns the size in bytes of a slot for contents of up to `capacity` bytes. It is a multiple of 8.
 pub(crate) const fn slot_bytes(capacity: usize) -> usize {
     (HEADER_BYTES + capacity).next_multiple_of(8)
 }
@@ -52,13 +53,12 @@ fn decode_slot(slot: &[u8]) -> Option<(u64, &[u8])> {
 /// The result of a READ of both slots.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum RegisterRead<'a> {
-    /// Both slots are whole. The register held this value, with this sequence number, at some time during the
-    /// READ.
+    /// Both slots are whole. At some time during the READ, the register held this value with this sequence number.
     Stable(u64, &'a [u8]),
-    /// One slot is torn, and this is the content of the other. The value is the register's only if the next
-    /// READ finds the same sequence number beside a torn slot: then the slot was current throughout, and the
-    /// torn one is the write after it. From a single READ the value may be older than a write that preceded
-    /// the READ.
+    /// One slot is torn. This is the sequence number and the value of the other, whole slot. After a single READ, the
+    /// value may be older than a write that ended before the READ began. If the next READ finds the same sequence
+    /// number beside a torn slot, the value was current between the two READs, and the torn slot belongs to the next
+    /// write.
     OneTorn(u64, &'a [u8]),
     /// Both slots are torn: the writer is faster than the reader, or Byzantine.
     BothTorn,
@@ -77,8 +77,9 @@ pub(crate) fn read_slots(slots: &[u8]) -> RegisterRead<'_> {
     }
 }
 
-/// Returns the sequence number of the last complete write, while no process writes. A torn slot is then the
-/// write after it. Both slots are torn only if the writer is Byzantine, and any number is correct for it.
+/// Returns the sequence number of the last complete write. No process may write the register during the call. A torn
+/// slot then belongs to an incomplete write after the last complete write. Both slots are torn only if the writer is
+/// Byzantine. In this case, the function returns 0, because any number will do.
 pub(crate) fn last_seq(slots: &[u8]) -> u64 {
     match read_slots(slots) {
         RegisterRead::Stable(seq, _) | RegisterRead::OneTorn(seq, _) => seq,
@@ -121,7 +122,7 @@ mod tests {
         );
     }
 
-    /// A write that is cut off at any byte leaves the previous value readable, and no mixture of the two is
+    /// After a write that is cut off at any byte, the previous value is readable, and no mixture of the two values is
     /// returned.
     #[test]
     fn torn_write_leaves_previous_value_readable() {

@@ -1,10 +1,10 @@
-//! Cells that fit into one 8-byte word, on which a NIC performs COMPARE AND SWAP.
+//! The representation of a cell as one 8-byte word, on which a NIC can execute a compare-and-swap.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Encodes a cell as a non-zero word: one length byte, then at most seven bytes of contents. Returns `None`
-/// if the cell is longer.
+/// Encodes a cell as a non-zero word. The first byte is the length of the encoded cell plus one; the encoded cell, of
+/// at most seven bytes, follows. Returns `None` if the encoded cell is longer.
 pub(crate) fn encode_word<C: Serialize>(cell: &C) -> Option<u64> {
     let mut bytes = [0; 8];
     let len = postcard::to_slice(cell, &mut bytes[1..]).ok()?.len();

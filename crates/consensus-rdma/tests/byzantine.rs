@@ -22,13 +22,13 @@ use serde::de::DeserializeOwned;
 
 /// The number of memories. One of them may crash.
 const M: u8 = 3;
-/// The number of broadcast rounds that the memories have registers for.
+/// The number of broadcasts per process for which the memories have registers.
 const ROUNDS: u16 = 24;
 /// The number of polls after which a process of Cheap Quorum panics.
 const PANIC_POLLS: u8 = 30;
 
-/// Returns the behaviours of a Byzantine process that equivocates and follows few rules. Without a seed it
-/// does nothing worse. With a seed it also omits, replays and forges messages, stops, and panics.
+/// Returns the behaviours of a Byzantine process that equivocates and follows only some rules. Without a seed, this is
+/// all that it does. With a seed, it also omits, replays and forges messages, stops, and panics.
 fn behaviours(byzantine: u8) -> Vec<ByzantineSet> {
     let processes = ProcessSet::only(ProcessId(byzantine));
     [None, Some(1), Some(2), Some(3)].map(|adversary_seed| ByzantineSet { processes, adversary_seed }).into()
@@ -49,8 +49,8 @@ where
     Cluster::start(processes, &vec![regions; M.into()], 1)
 }
 
-/// Checks that two correct processes decide alike: the Byzantine process leads for a while, one memory
-/// crashes, then a correct process leads.
+/// Checks that the two correct processes decide the same value. The Byzantine process leads for a while, one memory
+/// crashes, and then a correct process leads.
 fn correct_processes_decide<P, F>(regions: Vec<Region>, byzantine: u8, processes: Vec<Actor<P, F>>)
 where
     P: Process + Debug,

@@ -18,7 +18,7 @@ use mitra_failover::{ConnectInfo, Domain, Outcome, RemoteRegion, VirtualMr, Virt
 use mitra_verbs::{Access, Buffer, Data, Key, RemoteAddr, SendOp, SendWr, WcStatus};
 use serde::{Deserialize, Serialize};
 
-/// The frames of the handshake, written down again to test the format.
+/// The first frame of the handshake. The frames are defined here again to test the format.
 #[derive(Serialize)]
 struct Hello {
     version: u32,
@@ -106,8 +106,8 @@ impl RawClient {
     }
 
     fn read_key(&self, region: usize) -> RemoteRegion {
-        let encode_slot = self.regions[region].read.as_deref().expect("all processes may read all regions");
-        RemoteRegion::decode(encode_slot).expect("the key is a RemoteRegion")
+        let encoded_key = self.regions[region].read.as_deref().expect("all processes may read all regions");
+        RemoteRegion::decode(encoded_key).expect("the key is a RemoteRegion")
     }
 }
 
@@ -138,8 +138,8 @@ fn nic_refuses_accesses_without_key() {
         let to = to(&client);
         assert_eq!(client.write_at(to, b"not mine"), REFUSED, "{to:?}");
     };
-    // With a read key; beyond the end of the own region; with the key of a closed connection; with guessed
-    // keys.
+    // The attempts: with a read key; beyond the end of the client's own region; with a key of a closed connection; with
+    // guessed keys.
     refused(&|client| client.read_key(0).at(0));
     refused(&|client| {
         client.write_key(2).expect("the hostile process may write its own region").at(own_region.len())
@@ -178,7 +178,7 @@ fn encode_slot(seq: u64, len: u32, contents: &[u8], valid_checksum: bool) -> Vec
     [&seq.to_le_bytes()[..], &len.to_le_bytes(), &crc.to_le_bytes(), contents].concat()
 }
 
-/// The number of broadcast rounds that the memories have registers for.
+/// The number of broadcasts per process for which the memories have registers.
 const ROUNDS: u16 = 8;
 
 #[test]

@@ -92,9 +92,10 @@ fn memory_only_omega_replaces_crashed_leader() {
     let agreed =
         |c: &Cluster<MemoryOnlyOmega>, p: u8| c.running().all(|node| node.process().leader() == ProcessId(p));
     let leads = |c: &Cluster<MemoryOnlyOmega>| (0..3).find(|&p| agreed(c, p));
-    // Initially all processes name p0, before they have read anything.
-    let awake = |c: &Cluster<MemoryOnlyOmega>| c.running().all(|node| node.process().attempts() > 20);
-    cluster.wait_until("one leads", |c| awake(c) && leads(c).is_some());
+    // Before its first reads, every process outputs p0 as leader. The test therefore waits until each process has woken
+    // more than 20 times.
+    let all_have_read = |c: &Cluster<MemoryOnlyOmega>| c.running().all(|node| node.process().attempts() > 20);
+    cluster.wait_until("one leads", |c| all_have_read(c) && leads(c).is_some());
     let first = leads(&cluster).expect("one leads");
     cluster.nodes[usize::from(first)] = None;
     cluster.wait_until("another leads", |c| leads(c).is_some_and(|p| p != first));
@@ -116,7 +117,7 @@ fn protected_memory_paxos_decides_with_one_process_and_majority_of_memories() {
     assert_eq!(cluster.wait_for_decision(), 11);
 }
 
-/// The memory's NIC refuses the WRITE of a deposed leader, which then decides the value of its successor.
+/// The memories' NICs refuse the WRITEs of a deposed leader. The deposed leader then decides its successor's value.
 #[test]
 fn deposed_leader_is_refused_by_nic() {
     let mut cluster = protected_memory_paxos(1);
@@ -131,15 +132,17 @@ fn deposed_leader_is_refused_by_nic() {
     // p0 skips phase 1 and writes by a revoked key.
     p0.handle_input(Input::Leader(ProcessId(0)));
     assert_eq!(cluster.wait_for_decision(), 11);
-    let refused = |c: &Cluster<ProtectedMemoryPaxos<u64>>| {
+    let reconnected_count = |c: &Cluster<ProtectedMemoryPaxos<u64>>| {
         let p0 = c.nodes[0].as_ref().expect("p0");
         (0..3).filter(|&m| p0.connection_count(MemoryId(m)) == 2).count()
     };
     // One memory may have executed p0's WRITE before p1 took its permissions.
-    cluster.wait_until("p0 was refused by a majority, and has connected again", |c| refused(c) >= 2);
+    cluster
+        .wait_until("p0 was refused by a majority, and has connected again", |c| reconnected_count(c) >= 2);
 }
 
-/// The link of one rail goes down while the leader writes. The protocol does not notice.
+/// The link of the leader's rail 0 is down when the leader starts to write. Failover moves the connections to the other
+/// rail, and none is established again.
 #[test]
 fn leader_decides_after_rail_failure() {
     let mut cluster = protected_memory_paxos(2);
@@ -147,8 +150,11 @@ fn leader_decides_after_rail_failure() {
     cluster.announce_leader(0);
     assert_eq!(cluster.wait_for_decision(), 10);
     let leader = cluster.nodes[0].as_ref().expect("p0");
-    let moved = (0..3).filter(|&m| leader.last_failover(MemoryId(m)).is_some()).count();
-    assert!(moved >= 2, "it wrote to a majority over the other rail, but moved on {moved} only");
+    let failover_count = (0..3).filter(|&m| leader.last_failover(MemoryId(m)).is_some()).count();
+    assert!(
+        failover_count >= 2,
+        "the leader decided, but only {failover_count} connections moved to the other rail"
+    );
     assert_eq!((0..3).map(|m| leader.connection_count(MemoryId(m))).collect::<Vec<_>>(), [1; 3]);
 }
 
@@ -162,7 +168,7 @@ fn leader_decides_after_memory_nic_failure() {
     assert_eq!(cluster.wait_for_decision(), 10);
 }
 
-/// The number of broadcast rounds that the memories have registers for.
+/// The number of broadcasts per process for which the memories have registers.
 const ROUNDS: u16 = 8;
 /// The number of polls after which a process of Cheap Quorum panics.
 const PANIC_POLLS: u8 = 100;

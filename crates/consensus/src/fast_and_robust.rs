@@ -1,14 +1,15 @@
-//! Fast & Robust (IRA, section 4.3): weak Byzantine agreement of n ≥ 2fP + 1 processes over m ≥ 2fM + 1 memories. In a
-//! failure-free synchronous run, the leader decides in two delays with one signature. A process runs Cheap Quorum
-//! first. If it aborts, it continues with Preferential Paxos, run by Robust Backup, and claims the value that it
-//! aborted with.
+//! Fast & Robust (IRA, section 4.3): weak Byzantine agreement of n ≥ 2fP + 1 processes, of which up to fP are Byzantine,
+//! over m ≥ 2fM + 1 memories, of which up to fM may crash. In a failure-free synchronous run, the leader decides in two
+//! delays with one signature. A process runs Cheap Quorum first. If Cheap Quorum aborts, the process continues with
+//! Preferential Paxos, run by Robust Backup. Its claim is the value that it aborted with.
 //!
 //! ```text
 //! Cheap Quorum ──decided──▶ decided
 //!       └──aborted: value and evidence──▶ Preferential Paxos ──decided──▶ decided
 //! ```
 //!
-//! Both protocols use separate regions of the same memories. Each may have one operation outstanding at a memory.
+//! The two protocols use separate regions of the same memories. Each of them may have one operation outstanding at a
+//! memory.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -51,21 +52,21 @@ impl<V, S> From<BackupSlot<V, S>> for Cell<V, S> {
     }
 }
 
-/// A cell of the other protocol counts as unwritten.
+/// A cell of Robust Backup is treated as unwritten.
 impl<V, S> From<Cell<V, S>> for cheap_quorum::Slot<V, S> {
     fn from(cell: Cell<V, S>) -> cheap_quorum::Slot<V, S> {
         if let Cell::Quorum(slot) = cell { slot } else { cheap_quorum::Slot::default() }
     }
 }
 
-/// A cell of the other protocol counts as unwritten.
+/// A cell of Cheap Quorum is treated as unwritten.
 impl<V, S> From<Cell<V, S>> for BackupSlot<V, S> {
     fn from(cell: Cell<V, S>) -> BackupSlot<V, S> {
         if let Cell::Backup(slot) = cell { slot } else { BackupSlot::default() }
     }
 }
 
-/// The parts of a process that invoke operations, as in [`OpId::of_part`].
+/// The number of parts of a process that invoke operations, for [`OpId::of_part`]: Cheap Quorum and the fallback.
 const PARTS: u64 = 2;
 const QUORUM: u64 = 0;
 const BACKUP: u64 = 1;
@@ -86,7 +87,7 @@ pub struct FastAndRobust<
     quorum: CheapQuorum<V, K, R>,
     /// The fallback, once Cheap Quorum has aborted.
     backup: Option<Backup<V, K, P>>,
-    /// The leader that Ω named before the fallback began.
+    /// The leader that Ω named last. The fallback receives it when it begins.
     leader: Option<ProcessId>,
 }
 
@@ -99,8 +100,8 @@ where
 {
     /// Creates a process that proposes `input`, among `processes` processes and `memories` memories.
     ///
-    /// `max_polls` is the number of polls after which Cheap Quorum panics. `room` is the number of broadcasts per
-    /// process in the fallback.
+    /// `max_polls` is the number of polls without a decision after which Cheap Quorum panics. `room` is the maximum number
+    /// of broadcasts per process in the fallback.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
@@ -171,7 +172,7 @@ where
     }
 }
 
-/// Translates an action of a protocol whose regions begin at `first_region` of the shared memories.
+/// Translates an action of a protocol whose regions begin at region `first_region` of the shared memories.
 pub fn offset_regions<C: Into<D>, D>(action: Action<C, ()>, first_region: u8) -> Action<D, ()> {
     translate_action(action, first_region, |id| id, Into::into, |message| message)
 }
@@ -180,7 +181,7 @@ fn of_part<C: Into<D>, D>(part: u64, action: Action<C, ()>, first_region: u8) ->
     translate_action(action, first_region, |id| id.of_part(part, PARTS), Into::into, |message| message)
 }
 
-/// Translates a response to the cells of one protocol.
+/// Converts the cells of a response to the cell type of one protocol.
 pub fn convert_response<C: From<D>, D>(response: Response<D>) -> Response<C> {
     translate_response(response, C::from)
 }

@@ -1,10 +1,10 @@
-//! Hybrid Ben-Or (HBO; PMSM): randomized consensus where each process shares memory only with its neighbours in a
-//! graph, and a memory outlives its process. Crashes only.
+//! Hybrid Ben-Or (HBO; PMSM): randomized consensus in which each process shares memory only with its neighbours in a
+//! graph. Processes may crash; the memory of a crashed process stays available.
 //!
 //! The protocol is Ben-Or's algorithm, in which a message carries the votes of its sender and of all the sender's
 //! neighbours. The processes that share memory with q agree on q's vote by a consensus object in q's memory. A round
-//! needs messages that *represent* more than half of the processes, which few senders may provide. The number of
-//! crashes that the protocol tolerates depends on the graph; `mitra topology` computes it.
+//! needs messages that *represent* more than half of the processes; a few senders with many neighbours can suffice. The
+//! number of crashes that the protocol tolerates depends on the graph; `mitra topology` computes it.
 
 use core::marker::PhantomData;
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use crate::{
     ProcessSet, Region, RegisterKind, Response, RuleSet,
 };
 
-/// The number of rounds for which the memories have room. The expected number of rounds is small unless the adversary
-/// predicts the coins.
+/// The number of rounds for which the memories have registers. A process that reaches it takes no further part. The
+/// expected number of rounds is small unless the adversary predicts the coins.
 pub const MAX_ROUNDS: u8 = 100;
 
 /// A vote.
@@ -41,7 +41,7 @@ pub enum Phase {
 /// A message between processes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// The votes that the sender's neighbourhood agreed on.
+    /// The agreed votes of the sender and its neighbours.
     Votes {
         /// The round, from 0.
         round: u8,
@@ -56,7 +56,7 @@ pub enum Message {
 
 /// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// The processes that represent a process agree on its vote. Without the rule, each assigns its own vote.
+    /// The processes that represent a process agree on its vote. Without the rule, each of them uses its own vote instead.
     const AGREES_ON_VOTES: bool = true;
     /// A value needs the votes of more than half of all processes to be proposed or decided.
     const BY_MAJORITY: bool = true;
@@ -76,9 +76,9 @@ pub struct Hbo<R = AllRules> {
     value: bool,
     round: u8,
     phase: Phase,
-    /// The agreed votes of the neighbourhood in this phase.
+    /// The agreed votes of this process and its neighbours in this phase, as far as known.
     agreed_votes: Vec<(ProcessId, Vote)>,
-    /// The process has sent its votes, and waits for the votes of others.
+    /// Whether the process has sent the agreed votes of this phase, and waits for votes from other processes.
     awaiting_votes: bool,
     /// The votes received for this phase and later phases.
     received_votes: BTreeMap<(u8, Phase), BTreeMap<ProcessId, Vote>>,
@@ -87,7 +87,7 @@ pub struct Hbo<R = AllRules> {
 }
 
 impl<R: Rules> Hbo<R> {
-    /// Creates a process that proposes `input`, among `processes` processes, and shares memory with `neighbours`.
+    /// Creates a process that proposes `input`, among `processes` processes. It shares memory with `neighbours`.
     pub fn new(me: ProcessId, processes: u8, neighbours: ProcessSet, input: bool) -> Hbo<R> {
         let with_me = neighbours.with(me);
         Hbo {
@@ -134,7 +134,7 @@ impl<R: Rules> Hbo<R> {
         }
     }
 
-    /// Records the agreed vote of a neighbour. Sends the votes once all neighbours have one.
+    /// Records the agreed vote of a neighbour. Sends the agreed votes once those of all neighbours are known.
     fn on_vote_agreed(&mut self, q: ProcessId, vote: Vote, out: &mut Actions<Self>) {
         self.agreed_votes.push((q, vote));
         if self.agreed_votes.len() < self.neighbours.len() {

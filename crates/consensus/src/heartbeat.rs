@@ -2,31 +2,32 @@
 //! counter in all memories and reads the counters of the others. It sends no messages, and does not wait for a memory
 //! that has crashed.
 //!
-//! - Each read round in which a counter has advanced raises its process's score by one, up to [`MAX_SCORE`]. Any other
-//!   round lowers it by one. A process is suspected when its score falls to [`SUSPECT_SCORE`], and trusted again when
-//!   it rises to [`TRUST_SCORE`]. Between two changes at least `TRUST_SCORE - SUSPECT_SCORE` rounds pass, so a flapping
-//!   link does not cause repeated leader changes.
-//! - The leader is the least process that is trusted. Each process trusts itself.
-//! - A round in which no memory responded changes no score, because the fault is on the side of the reader.
+//! - A round begins at a wake-up and ends at the next one. A round in which a process's counter has advanced raises the
+//!   process's score by one, up to [`MAX_SCORE`]. Any other round lowers the score by one. A process is suspected when
+//!   its score falls to [`SUSPECT_SCORE`], and trusted again when its score rises to [`TRUST_SCORE`]. At least
+//!   `TRUST_SCORE - SUSPECT_SCORE` rounds pass between two changes, so a flapping link does not cause repeated leader
+//!   changes.
+//! - The leader is the trusted process with the lowest id. Each process trusts itself.
+//! - A round in which no memory responded changes no score, because the fault is probably the reader's.
 //!
-//! The detector assumes a timely network. Processes that observe different counters name different leaders for a while;
-//! the log stays safe then. [`crate::omega`] needs less timeliness, but a memory that never crashes.
+//! The detector assumes a timely network. Processes that observe different counters may name different leaders for a
+//! while. The log stays safe in that case. [`crate::omega`] requires less timeliness, but a memory that never crashes.
 
 use crate::{
     Action, Actions, Input, LegalChange, MemoryId, Op, OpId, Permissions, Process, ProcessId, ProcessSet,
     Region, RegisterKind, Response,
 };
 
-/// The score at or below which a process is suspected.
+/// The score at or below which a trusted process becomes suspected.
 pub const SUSPECT_SCORE: u8 = 2;
-/// The score at or above which a suspected process is trusted again.
+/// The score at or above which a suspected process becomes trusted again.
 pub const TRUST_SCORE: u8 = 6;
 /// The highest score. A process with this score is suspected after `MAX_SCORE - SUSPECT_SCORE` rounds without progress.
 pub const MAX_SCORE: u8 = 15;
 
-/// The ids of the two operations that may be outstanding at a memory: the read of all counters, and the write of the
-/// own counter.
+/// The id of the read of all counters. At a memory, one read and one write may be outstanding.
 const READ: OpId = OpId(0);
+/// The id of the write of this process's own counter.
 const WRITE: OpId = OpId(1);
 
 /// A process of the failure detector.
@@ -35,12 +36,14 @@ pub struct Heartbeat {
     me: ProcessId,
     counter: u64,
     peers: Vec<Peer>,
-    /// The number of outstanding operations at each memory. The process invokes the next ones when none is outstanding.
+    /// The number of outstanding operations at each memory. At a wake-up, the process invokes the next operations at each
+    /// memory that has none.
     outstanding: Vec<u8>,
-    /// A memory has responded in this round.
+    /// Whether a memory has returned the counters in this round.
     responded: bool,
-    /// The process has completed a round, and knows its own counter. A restarted process must not count from 0 again.
-    counts: bool,
+    /// Whether the process has completed a round with a response, and therefore knows its own counter and may increment it.
+    /// A restarted process must not count from 0 again.
+    knows_own_counter: bool,
 }
 
 /// The state of one observed process.
@@ -62,7 +65,7 @@ impl Heartbeat {
             peers: vec![peer; processes.into()],
             outstanding: vec![0; memories.into()],
             responded: false,
-            counts: false,
+            knows_own_counter: false,
         }
     }
 
@@ -77,7 +80,7 @@ impl Heartbeat {
         }]
     }
 
-    /// Returns the leader: the least process of `among` that is trusted, or `None` if there is none.
+    /// Returns the leader: the trusted process of `among` with the lowest id, or `None` if `among` has no trusted process.
     pub fn leader(&self, among: ProcessSet) -> Option<ProcessId> {
         let alive = |p: &ProcessId| *p == self.me || self.peers[usize::from(p.0)].alive;
         (0..self.peers.len() as u8).map(ProcessId).filter(|&p| among.contains(p)).find(alive)
@@ -92,18 +95,18 @@ impl Heartbeat {
     fn wake(&mut self, out: &mut Actions<Self>) {
         if core::mem::take(&mut self.responded) {
             self.peers.iter_mut().for_each(Peer::update_score);
-            self.counts = true;
+            self.knows_own_counter = true;
         }
-        self.counter += u64::from(self.counts);
+        self.counter += u64::from(self.knows_own_counter);
         for (m, outstanding) in
             self.outstanding.iter_mut().enumerate().filter(|(_, outstanding)| **outstanding == 0)
         {
             let memory = MemoryId(m as u8);
             let write = Op::Write { region: 0, register: self.me.0.into(), cell: self.counter };
             let read = Op::Read { region: 0, first: 0, count: self.peers.len() as u16 };
-            let ops = self.counts.then_some((WRITE, write)).into_iter().chain([(READ, read)]);
+            let ops = self.knows_own_counter.then_some((WRITE, write)).into_iter().chain([(READ, read)]);
             out.extend(ops.map(|(id, op)| Action::Invoke { memory, id, op }));
-            *outstanding = 1 + u8::from(self.counts);
+            *outstanding = 1 + u8::from(self.knows_own_counter);
         }
         out.push(Action::Wake);
     }
@@ -150,7 +153,7 @@ impl Process for Heartbeat {
         None
     }
 
-    /// Counts heartbeats.
+    /// Returns this process's heartbeat counter.
     fn attempts(&self) -> u64 {
         self.counter
     }
@@ -160,7 +163,7 @@ impl Process for Heartbeat {
 mod tests {
     use super::*;
 
-    /// Process 1, which observes the counter of process 0. The test invents the memory's responses.
+    /// Process 1, which observes the counter of process 0. The test makes up the memory's responses.
     struct Observer {
         process: Heartbeat,
         counter: u64,
@@ -177,7 +180,7 @@ mod tests {
             ProcessSet::first(2)
         }
 
-        /// Runs one round in which the counter advances or not. Returns the leader.
+        /// Completes one round, in which the observed counter advances if `advanced` is true. Returns the leader.
         fn run_round(&mut self, advanced: bool) -> Option<ProcessId> {
             self.counter += u64::from(advanced);
             let cells = Response::Cells(vec![self.counter, 0]);
@@ -188,7 +191,8 @@ mod tests {
             self.process.leader(Observer::both())
         }
 
-        /// Returns the number of leader changes in `rounds` rounds, in which the counter advances by `pattern`.
+        /// Returns the number of leader changes in `rounds` rounds. The counter advances in the rounds for which `pattern`
+        /// returns true.
         fn changes(&mut self, rounds: usize, pattern: impl Fn(usize) -> bool) -> usize {
             let leaders: Vec<_> = (0..rounds).map(|nth| self.run_round(pattern(nth))).collect();
             leaders.windows(2).filter(|pair| pair[0] != pair[1]).count()

@@ -1,7 +1,7 @@
 //! Preferential Paxos (IRA, section 4.3): a variant of Paxos that decides one of the fP + 1 claims with the best
-//! evidence. Each process sends its [`Claim`] to all, awaits n - fP claims including its own, and proposes the best of
-//! them. Robust Backup runs the whole protocol as one automaton; if it ran only the Paxos part, it could not verify
-//! that a process proposes the best of the claims it received.
+//! evidence. Each process sends its [`Claim`] to all processes, awaits n - fP claims including its own, and proposes the
+//! best of these claims. Robust Backup runs the whole protocol as one automaton. If it ran only the Paxos part, it could
+//! not verify that a process proposes the best of the claims that the process received.
 //!
 //! | evidence | priority | reason |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | the leader has signed the value | 1 | a correct leader signs one value only |
 //! | none | 0 | |
 //!
-//! Every process computes a claim's priority from the signatures. It does not trust the claimed priority.
+//! A claim's priority follows from the signatures: every process that replays the claimant computes the priority itself.
 
 use core::marker::PhantomData;
 
@@ -40,9 +40,9 @@ pub enum Message<V> {
     Paxos(paxos::Message<V>),
 }
 
-/// The rules that the protocol rests on. A checker disables them one at a time.
+/// The rules that the protocol depends on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// Signatures are verified. Without the rule, they are only counted.
+    /// Signatures are verified. Without the rule, all are considered valid.
     const VERIFIES: bool = true;
     /// A process proposes the best claim. Without the rule, it proposes its own.
     const PROPOSES_BEST_CLAIM: bool = true;
@@ -55,12 +55,13 @@ impl Rules for AllRules {}
 pub struct PreferentialPaxos<V, R = AllRules> {
     me: ProcessId,
     processes: u8,
-    /// The best claim received, and the number of claims.
+    /// The best claim so far, including this process's own claim.
     best: Claim<V>,
+    /// The number of claims received, including this process's own claim.
     claims: usize,
     /// Paxos, once enough claims have been received.
     paxos: Option<Paxos<V>>,
-    /// The inputs to Paxos that were received before it started.
+    /// The inputs to Paxos that arrived before Paxos started.
     queued_inputs: Vec<Input<(), paxos::Message<V>>>,
     rules: PhantomData<R>,
 }
@@ -88,7 +89,7 @@ impl<V: Value + Serialize, K: Signer, R: Rules> Automaton<K> for PreferentialPax
 }
 
 impl<V: Value, R: Rules> PreferentialPaxos<V, R> {
-    /// Handles a claim. Starts Paxos after n - fP claims.
+    /// Handles a claim. Starts Paxos when it is claim number n - fP.
     fn claim(&mut self, claim: Claim<V>, out: &mut Actions<Self>) {
         if R::PROPOSES_BEST_CLAIM {
             self.best = claim.max(self.best.clone());

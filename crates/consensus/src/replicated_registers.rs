@@ -1,12 +1,12 @@
-//! Reliable registers replicated over memories that may crash (IRA, section 3): m ≥ 2fM + 1 memories hold a copy each.
-//! A write goes to all copies and awaits a majority. A read reads all copies and awaits a majority.
+//! Reliable registers replicated over memories that may crash (IRA, section 3). Each of m ≥ 2fM + 1 memories holds a
+//! copy of each register. A write is invoked at all memories and awaits the responses of a majority, and so is a read.
 //!
 //! The registers are *regular*. A read that begins after a write has ended returns that write. A read that overlaps a
-//! write may return it or not, and a later read may miss it although an earlier one returned it.
+//! write may return that write or not. A later read may miss a write that an earlier read returned, if both overlap it.
 //!
 //! A register has one writer, and consists of write-once fields. To write a field, the writer rewrites the register
 //! with all fields written before. A reader therefore finds at most one value of each field in the copies, unless a
-//! Byzantine writer gave the memories different values. A field with different values counts as unwritten.
+//! Byzantine writer gave the memories different values. A field with different values is treated as unwritten.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -18,7 +18,7 @@ use crate::{AllRules, MemoryId, Op, OpId, Response, RuleSet};
 
 /// The content of a register: write-once fields.
 pub trait WriteOnceFields: Clone + Eq + Hash + Debug + Default {
-    /// Returns, for each field, the value in the copies if all written copies agree.
+    /// Merges the copies of a register. Each field of the result has the value of [`unique_value`].
     fn merge(copies: &[Self]) -> Self;
 }
 
@@ -29,9 +29,9 @@ pub fn unique_value<'a, T: Clone + Eq + 'a>(copies: impl IntoIterator<Item = &'a
     written.all(|other| other == first).then(|| first.clone())
 }
 
-/// The rules that regularity rests on. A checker disables them one at a time.
+/// The rules that regularity depends on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A call awaits a majority of the memories. Without the rule, it awaits one.
+    /// A call awaits a majority of the memories. Without the rule, it awaits one memory.
     const AWAITS_MAJORITY: bool = true;
     /// Responses to operations of an abandoned call are dropped.
     const DROPS_STALE: bool = true;
@@ -39,14 +39,14 @@ pub trait Rules: RuleSet {
 
 impl Rules for AllRules {}
 
-/// A process's client of replicated registers, with one call at a time. At most one operation is outstanding at each
-/// memory, so an older write of a register never takes effect after a newer one.
+/// A process's client of replicated registers. It executes one call at a time. At most one operation is outstanding at
+/// each memory, so an older write of a register never takes effect after a newer write.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReplicatedRegisters<C, R = AllRules> {
     outstanding: OutstandingOps<C>,
-    /// The operations of the call, in order, for each memory. Empty if no call is in progress.
+    /// The operations of the current call, which each memory executes in this order. Empty if no call is in progress.
     steps: Vec<Op<C>>,
-    /// A NAK ends the call. Otherwise a NAK means a broken connection, and the operation is retried.
+    /// Whether a NAK ends the call. Otherwise, a NAK means a broken connection, and the operation is retried.
     may_be_refused: bool,
     progress: Vec<Progress<C>>,
     rules: PhantomData<R>,
@@ -55,16 +55,18 @@ pub struct ReplicatedRegisters<C, R = AllRules> {
 /// The progress of a call at one memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Progress<C> {
+    /// The number of steps that the memory has executed.
     steps: usize,
+    /// The content that these steps have read.
     read: Vec<C>,
-    /// The memory has refused the current step, and the process has not retried it yet.
+    /// Whether the memory has refused the current step, and the process has not retried the step yet.
     refused: bool,
 }
 
 /// The outcome of a call.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum CallOutcome<C> {
-    /// A majority of the memories has executed all steps. Carries the merged content that the steps read.
+    /// A majority of the memories has executed all steps. Contains the merged content that the steps read.
     Done(Vec<C>),
     /// A memory has refused a step of a refusable call.
     Refused,
@@ -82,7 +84,7 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
         }
     }
 
-    /// Invokes these operations, in order, at each memory, and abandons the previous call.
+    /// Abandons the previous call, and begins to invoke these operations at each memory, one after another.
     ///
     /// No other process can take the permissions that the operations need. A NAK therefore means that the connection
     /// broke with a write outstanding. [`ReplicatedRegisters::on_wake`] retries the operation.
@@ -90,8 +92,8 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
         self.begin(steps, false, out);
     }
 
-    /// Invokes operations, in order, at each memory, for which another process can take the permission. The first NAK
-    /// ends the call.
+    /// Like [`ReplicatedRegisters::call`], for operations whose permission another process can take. The first NAK ends the
+    /// call.
     pub fn call_refusable<M>(&mut self, steps: Vec<Op<C>>, out: &mut Vec<Action<C, M>>) {
         self.begin(steps, true, out);
     }
@@ -106,7 +108,7 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
     }
 
     /// Retries the operations that memories refused. [`ReplicatedRegisters::on_response`] requests [`Action::Wake`] for
-    /// each of them, so that an operation that is always refused does not loop without a delay.
+    /// each of them, so that there is a delay between two attempts.
     pub fn on_wake<M>(&mut self, out: &mut Vec<Action<C, M>>) {
         for (memory, progress) in (0..).map(MemoryId).zip(&mut self.progress) {
             if core::mem::take(&mut progress.refused)
@@ -125,8 +127,8 @@ impl<C: WriteOnceFields, R: Rules> ReplicatedRegisters<C, R> {
         response: Response<C>,
         out: &mut Vec<Action<C, M>>,
     ) -> Option<CallOutcome<C>> {
-        let on_response = self.outstanding.complete(memory, id, out)?;
-        if self.steps.is_empty() || on_response.abandoned && R::DROPS_STALE {
+        let answered = self.outstanding.complete(memory, id, out)?;
+        if self.steps.is_empty() || answered.abandoned && R::DROPS_STALE {
             return None;
         }
         let progress = &mut self.progress[usize::from(memory.0)];

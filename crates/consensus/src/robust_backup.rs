@@ -1,9 +1,10 @@
-//! Robust Backup (IRA, section 4.1; Clement et al., PODC 2012): runs a message-passing algorithm that tolerates crashes
-//! so that it tolerates Byzantine processes. n ≥ 2fP + 1 processes, m ≥ 2fM + 1 memories.
+//! Robust Backup (IRA, section 4.1; Clement et al., PODC 2012): makes a message-passing algorithm that tolerates crashes
+//! tolerate Byzantine processes. n ≥ 2fP + 1 processes, of which up to fP are Byzantine, and m ≥ 2fM + 1 memories, of
+//! which up to fM may crash.
 //!
-//! In the paper, T-send broadcasts each message together with its sender's history, and T-receive accepts it only if
-//! the algorithm can produce the message from that history. Here, a process broadcasts the new [`Event`]s of its
-//! history instead. Every process derives the messages by running the same automaton on these events:
+//! In the paper, T-send broadcasts each message together with its sender's history, and T-receive accepts a message only
+//! if the algorithm can produce it from that history. Here, a process broadcasts the new [`Event`]s of its history
+//! instead. Every process derives the sender's messages by running the sender's automaton on these events:
 //!
 //! ```text
 //! p's input, leaders from Ω, senders of received messages ──broadcast──▶ all: run p's automaton ──▶ p's messages
@@ -11,13 +12,13 @@
 //!
 //! A process therefore cannot send a message that the algorithm would not send. A Byzantine process can choose its
 //! input, its leaders, and the order of senders from which it receives. It cannot give two processes different
-//! histories, because the broadcast is non-equivocating. A receive event names only the sender, and means the sender's
-//! next message to the receiver. If a process claims to have received a message that its sender has not sent yet, the
-//! replay of that process stops until the sender's events are delivered, possibly forever. An event that no process can
-//! have makes all others ignore its process.
+//! histories, because the broadcast is non-equivocating. A receive event contains only the sender's id, and stands for
+//! the sender's next message to the receiver. If a process claims to have received a message that its sender has not
+//! sent yet, the replay of the claiming process stops until the sender's events are delivered, possibly forever. If a
+//! process broadcasts an impossible event, all others ignore that process.
 //!
-//! The number of broadcasts per process is bounded by the room in the memories, with up to [`MAX_BATCH_EVENTS`] events
-//! each. A process that has used all of it stays silent.
+//! The number of broadcasts per process is bounded by the number of registers in the memories. Each broadcast contains
+//! up to [`MAX_BATCH_EVENTS`] events. A process that has used all its broadcasts sends nothing more.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -36,7 +37,7 @@ pub const MAX_BATCH_EVENTS: usize = 32;
 
 /// A message-passing algorithm that other processes can replay.
 pub trait Automaton<K>: Process<Cell = ()> {
-    /// The initial input of a process. The automaton verifies it as far as necessary.
+    /// The initial input of a process. It may come from a Byzantine process, so the automaton verifies it.
     type Input: Value + Serialize;
 
     /// Creates the initial state of a process.
@@ -71,7 +72,8 @@ pub type Cell<A, K> = Slot<EventBatch<<A as Automaton<K>>::Input>, <K as Signer>
 /// The rules that safety rests on, in addition to those of the broadcast ([`broadcast::Rules`]). A checker disables
 /// them one at a time.
 pub trait Rules: RuleSet {
-    /// The replay of a process waits for the messages that it claims to have received.
+    /// The replay of a process waits for the messages that the process claims to have received. Without the rule, the
+    /// replay skips such an event.
     const WAITS_FOR_UNDELIVERED: bool = true;
     /// A process starts once. Otherwise, it could lose its promises and accepted values.
     const BEGINS_ONCE: bool = true;
@@ -90,8 +92,9 @@ pub struct RobustBackup<A: Automaton<K>, K: Signer, R = AllRules, B = AllRules> 
     replicas: Vec<Replica<A, K>>,
     /// The leader that Ω named last, if it is not in the history yet.
     leader: Option<ProcessId>,
-    /// This process's events that are not broadcast yet, and whether they made the process send a message.
+    /// This process's events that are not broadcast yet.
     batch: EventBatch<A::Input>,
+    /// Whether the events of `batch` made the process send a message.
     has_sent: bool,
     rules: PhantomData<R>,
 }
@@ -100,24 +103,24 @@ pub struct RobustBackup<A: Automaton<K>, K: Signer, R = AllRules, B = AllRules> 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Replica<A: Automaton<K>, K> {
     automaton: Option<A>,
-    /// The events that are delivered and not replayed yet.
+    /// The process's events that are delivered and not replayed yet.
     events: VecDeque<Event<A::Input>>,
-    /// The messages that the process has not received yet, by sender.
+    /// The messages to the process that it has not received yet, by sender.
     inbox: Vec<VecDeque<A::Message>>,
 }
 
 /// The result of replaying an event.
 enum ReplayResult {
     Replayed,
-    /// The event receives a message that is not delivered here yet.
+    /// The event receives a message that this process cannot derive yet.
     Waits,
     /// No process can have this event at this point of its history.
     Impossible,
 }
 
 impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, K, R, B> {
-    /// Creates a process with initial input `input`, among `processes` processes and over `memories` memories with room
-    /// for `room` broadcasts of each.
+    /// Creates a process with the initial input `input`, among `processes` processes and `memories` memories. `room` is
+    /// the maximum number of broadcasts per process.
     pub fn new(
         me: ProcessId,
         (processes, memories): (u8, u8),
@@ -141,7 +144,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         }
     }
 
-    /// Returns the regions of each memory, which are those of the broadcast.
+    /// Returns the regions of each memory. They equal the regions of the broadcast.
     pub fn regions(processes: u8, room: u16) -> Vec<Region> {
         Broadcast::<EventBatch<A::Input>, K, B>::regions(processes, room)
     }
@@ -150,7 +153,7 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         &mut self.replicas[usize::from(p.0)]
     }
 
-    /// Replays an event of a process, and puts the messages that it sends into the receivers' inboxes.
+    /// Replays an event of process `p`, and puts the messages that `p` sends into the receivers' inboxes.
     fn replay(&mut self, p: ProcessId, event: Event<A::Input>) -> ReplayResult {
         let replica = &mut self.replicas[usize::from(p.0)];
         let input = match event {
@@ -183,17 +186,18 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         ReplayResult::Replayed
     }
 
-    /// Executes an event of this process, and adds it to the next broadcast.
+    /// Executes an event of this process, and adds the event to the next broadcast.
     fn execute_own(&mut self, event: Event<A::Input>) {
         if let ReplayResult::Replayed = self.replay(self.me, event.clone()) {
             self.batch.push(event);
         }
     }
 
-    /// Replays the events of other processes as far as possible, and receives their messages to this process.
+    /// Replays the events of the other processes as far as possible, receives their messages to this process, and
+    /// broadcasts this process's events if necessary.
     fn replay_all(&mut self, out: &mut Actions<Self>) {
-        let others = || (0..self.processes).map(ProcessId);
-        let others: Vec<ProcessId> = others().filter(|&p| p != self.me).collect();
+        let processes = (0..self.processes).map(ProcessId);
+        let others: Vec<ProcessId> = processes.filter(|&p| p != self.me).collect();
         let mut progressed = true;
         while progressed {
             progressed = false;
@@ -218,7 +222,8 @@ impl<A: Automaton<K>, K: Signer, R: Rules, B: broadcast::Rules> RobustBackup<A, 
         self.broadcast_batch(out);
     }
 
-    /// Broadcasts this process's events once they have sent a message, or the batch is full.
+    /// Adds the leader that Ω named last to this process's events. Broadcasts the events if they made the process send a
+    /// message or the batch is full, unless the previous broadcast is still in progress.
     fn broadcast_batch(&mut self, out: &mut Actions<Self>) {
         if self.batch.len() < MAX_BATCH_EVENTS
             && let Some(leader) = self.leader.take()

@@ -1,7 +1,7 @@
-//! Signatures, which bind a Byzantine process in addition to the permissions of the memories' regions.
+//! Signatures, which limit Byzantine processes in addition to the permissions of the memories' regions.
 //!
-//! A signature covers the canonical (postcard) encoding of the statement, the protocol instance and a [`Purpose`]. It
-//! is therefore invalid for any other purpose or instance.
+//! A signature covers the canonical (postcard) encoding of a statement, a protocol instance and a [`Purpose`]. It is
+//! therefore invalid for any other purpose or instance.
 
 use core::fmt::Debug;
 use core::hash::{Hash, Hasher};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ProcessId, Value};
 
-/// The purpose of a signature: the protocol, and the meaning of the statement in it.
+/// The purpose of a signature: the protocol, and the meaning of the statement in that protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Purpose(pub &'static str);
 
@@ -36,13 +36,14 @@ pub trait Signer: Clone + Eq + Hash + Debug {
     ) -> bool;
 }
 
-/// Returns the signed bytes. Different statements or purposes have different bytes, because postcard prefixes strings
-/// with their lengths.
+/// Returns the bytes to sign. They differ for different instances, purposes and statements, because postcard prefixes
+/// strings with their lengths.
 fn bytes(instance: u64, purpose: Purpose, statement: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(&("mitra", instance, purpose.0, statement)).expect("every statement can be encoded")
 }
 
-/// Ed25519 signatures (RFC 8032) with strict verification, so that no other valid signature can be derived from one.
+/// Ed25519 signatures (RFC 8032). They are verified strictly, so that no other valid signature can be derived from a
+/// valid signature.
 #[derive(Clone, Debug)]
 pub struct Ed25519 {
     instance: u64,
@@ -50,15 +51,15 @@ pub struct Ed25519 {
     public_keys: Arc<[VerifyingKey]>,
 }
 
-/// A signature by [`Ed25519`]: R and s.
+/// A signature by [`Ed25519`]: the two halves R and s of RFC 8032.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Ed25519Signature([u8; 32], [u8; 32]);
 
 impl Ed25519 {
     /// Creates a signer with this private key. Process p's public key is `public_keys[p]`.
     ///
-    /// `instance` identifies one decision among the same processes with the same keys. Each decision needs its own
-    /// number.
+    /// `instance` identifies the protocol instance. Instances among processes with the same keys must have different
+    /// numbers.
     pub fn new(instance: u64, secret: &[u8; 32], public_keys: Arc<[VerifyingKey]>) -> Ed25519 {
         Ed25519 { instance, key: SigningKey::from_bytes(secret), public_keys }
     }
@@ -101,8 +102,8 @@ impl Signer for Ed25519 {
     }
 }
 
-/// Symbolic signatures for model checking: a process signs only with its own signer, and a signature is a fingerprint
-/// of the statement.
+/// Symbolic signatures for model checking. A signature consists of the signer's id and a fingerprint of the statement. It
+/// cannot be forged, because a modelled process uses only its own signer.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Symbolic {
     instance: u64,
@@ -147,7 +148,7 @@ impl Signer for Symbolic {
     }
 }
 
-/// A value with claimed signatures. They must be verified before use.
+/// A value with claimed signatures, which must be verified before use.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Signed<V, S> {
     /// The value.
@@ -157,7 +158,8 @@ pub struct Signed<V, S> {
 }
 
 impl<V: Value + Serialize, S> Signed<V, S> {
-    /// Returns a value with one signature. `about` is the rest of the signed statement.
+    /// Signs a value as process `me`, and returns the value with this signature. The signed statement is the pair of
+    /// `about` and the value.
     pub fn by<K: Signer<Signature = S>>(
         me: ProcessId,
         keys: &K,
@@ -169,7 +171,7 @@ impl<V: Value + Serialize, S> Signed<V, S> {
         Signed { value, by: BTreeMap::from([(me, signature)]) }
     }
 
-    /// Returns the value with only those signatures that verify.
+    /// Removes the signatures that are not valid for the statement (`about`, value).
     #[must_use]
     pub fn verified<K: Signer<Signature = S>>(
         mut self,
@@ -203,7 +205,7 @@ mod tests {
         Symbolic::all(instance, 2).try_into().expect("two")
     }
 
-    /// Verifies the properties of a signer. The two arguments are the signers of two instances.
+    /// Checks the properties of a signer. The two arguments are the signers of processes 0 and 1 in two instances.
     fn assert_signature_binds<K: Signer>([own, peer]: [K; 2], [other, _]: [K; 2]) {
         let signature = own.sign(ONE, &"yes");
         assert!(peer.verifies(P0, ONE, &"yes", &signature));

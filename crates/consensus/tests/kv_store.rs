@@ -1,4 +1,5 @@
-//! Compares the key-value store with a plain map, under session expiry, retries and snapshots at any time.
+//! Compares the key-value store with a plain map. Sessions expire, commands are retried, and snapshots are taken at
+//! random times.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,8 @@ const LIMITS: Limits = Limits { sessions: 3, bytes: 600 };
 enum Step {
     Open,
     Get(u8),
-    /// A change in the n-th newest session, with this offset from the session's last sequence number.
+    /// A change in the n-th newest session, counted from 0. Its sequence number is the session's last sequence number plus
+    /// the offset.
     Change(usize, i64, Change),
     Snapshot,
 }
@@ -41,7 +43,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..80)
 }
 
-/// The reference model: a map, and the sessions in least-recently-used order.
+/// The reference model: a map, and the sessions, least recently used first. Each session has the sequence number of, and
+/// the reply to, its last command.
 #[derive(Default)]
 struct Model {
     values: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
@@ -63,7 +66,7 @@ impl Model {
             .map_or(1, |session_state| session_state.1)
     }
 
-    /// With `full`, the store had no room for the change.
+    /// Applies a change as the store should. `full` is whether the store replied that it is full.
     fn change_once(
         &mut self,
         index: u64,
@@ -92,8 +95,8 @@ impl Model {
         let (key, done, value) = match change {
             Change::Put { key, value } => (key, true, Some(value.clone())),
             Change::Cas { key, expected, value } => {
-                let now = self.values.get(key).map(|(value, _)| value.clone());
-                (key, now == *expected, value.clone())
+                let actual = self.values.get(key).map(|(value, _)| value.clone());
+                (key, actual == *expected, value.clone())
             }
             Change::Delete { key } => (key, self.values.contains_key(key), None),
         };
@@ -164,7 +167,8 @@ proptest! {
     }
 }
 
-/// A store with its maximum number of sessions. The client uses one of them, with large sequence numbers.
+/// A client of a store with the maximum number of sessions. The client uses one of the sessions, with large sequence
+/// numbers.
 struct Client {
     store: KvStore,
     session: Session,

@@ -29,7 +29,7 @@ impl Driver {
         Driver { log: Log::new(ME, CONFIG).expect("a valid configuration"), memory, actions: Vec::new() }
     }
 
-    /// Makes the process the leader, and executes its operations until none is left.
+    /// Creates a process, makes it the leader, and executes its operations until none is left.
     fn lead() -> Driver {
         let mut driver = Driver::new();
         driver.log.handle(Input::Leader(ME), &mut driver.actions);
@@ -129,8 +129,8 @@ fn deposed_leader_reports_unknown_outcomes() {
     driver.log.handle(Input::Leader(ProcessId(0)), &mut driver.actions);
     let outcomes: Vec<_> = driver.log.take_outcomes().into_iter().map(|(_, fate)| fate).collect();
     assert_eq!(outcomes, [CommitOutcome::Unknown; 3]);
-    // The memory executes the operations of the ended term all the same. The process finds the entries when it leads
-    // again.
+    // The memory executes the outstanding operations although their term has ended. The process finds the entries when
+    // it leads again.
     driver.run();
     driver.log.handle(Input::Leader(ME), &mut driver.actions);
     driver.run();
@@ -170,7 +170,8 @@ fn response_with_unknown_id_is_ignored() {
     assert_eq!((driver.log, driver.actions), (before, Vec::new()));
 }
 
-/// A leader that makes itself ineligible must announce that entry: it begins no other term in which it could.
+/// A leader that makes itself ineligible must announce the commit index of that entry at once, because it begins no later
+/// term in which it could announce it.
 #[test]
 fn leader_that_becomes_ineligible_announces_its_last_entry() {
     let mut driver = Driver::lead();

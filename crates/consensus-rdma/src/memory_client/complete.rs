@@ -1,4 +1,4 @@
-//! Turning completions and replies into responses.
+//! The conversion of completions and of the memory node's replies into responses to operations.
 
 use mitra_consensus::{Op, OpId, Response};
 use mitra_failover::{Completion, Outcome, UnresolvedError};
@@ -10,8 +10,8 @@ use crate::memory_protocol::MemoryReply;
 use crate::two_slot_register::{self, RegisterRead};
 use crate::word_cell::decode_word;
 
-/// The number of READs of one register that find a torn slot, after which the client takes its writer for Byzantine. The register
-/// then reads as empty.
+/// The number of READs of one register that may find a torn slot. After that, the client assumes that the writer is Byzantine, and
+/// reads the register as empty.
 const MAX_TORN_READS: u32 = 256;
 
 impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient<C> {
@@ -30,7 +30,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         match (&self.pending[at].op, completion.is_success()) {
             (Op::Write { .. }, true) => self.respond(at, Response::Ack, responses),
             (Op::Write { .. }, false) if refused => self.respond(at, Response::Nak, responses),
-            // The WRITE was executed, although an earlier request failed. That one makes the client reconnect.
+            // The WRITE was executed, although an earlier request failed. The failed request makes the client reconnect.
             (Op::Write { .. }, false) if completion.outcome == executed => {
                 self.respond(at, Response::Ack, responses);
             }
@@ -50,7 +50,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         }
     }
 
-    /// Handles a reply of the memory node's CPU. Ignores malformed ones.
+    /// Handles a reply of the memory node's CPU. Ignores malformed replies.
     pub(super) fn handle_reply(&mut self, message: &[u8], responses: &mut Vec<(OpId, Response<C>)>) {
         match postcard::from_bytes(message) {
             Ok(MemoryReply::PermissionsChanged { write }) => self.finish_change(write.as_deref(), responses),
@@ -58,7 +58,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
                 let Some(SeqRequest { region, registers }) = self.seq_requests.pop_front() else { return };
                 let Some(state) = self.regions.get_mut(usize::from(region)) else { return };
                 for (register, seq) in registers.zip(seqs) {
-                    // A number that is known already is newer: the process has written the register since the request.
+                    // If the client knows a number already, the process has written the register since the request, and the
+                    // known number is newer.
                     if let Some(unknown @ None) = state.seqs.get_mut(usize::from(register)) {
                         *unknown = Some(seq);
                     }
@@ -118,7 +119,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
                 }
             };
             (pending.whole_beside_torn, pending.torn_reads) = (None, 0);
-            // Contents that are no cell come from a Byzantine writer and read as the default cell.
+            // Contents that are not a valid cell come from a Byzantine writer, and are read as the default cell.
             pending.cells.push(postcard::from_bytes(contents).unwrap_or_default());
         }
         if pending.cells.len() == usize::from(count) {

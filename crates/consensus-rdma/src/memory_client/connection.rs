@@ -1,4 +1,4 @@
-//! Connecting to the memory node, and learning which regions the process may use.
+//! The memory client's connection: dialling the memory node, and importing the keys of the regions that the process may use.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::memory_protocol::{MAX_MESSAGE_BYTES, MAX_SEQ_SCAN_BYTES, MAX_SEQS, Me
 use crate::pending_connect::{PendingConnect, RETRY_INTERVAL};
 
 impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient<C> {
-    /// Gives up the current connection and dials.
+    /// Closes the current connection and dials again.
     pub(super) fn reconnect(&mut self) {
         for pending in &mut self.pending {
             pending.stage = match (&pending.stage, &pending.op) {
@@ -32,7 +32,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         }
     }
 
-    /// Dials again after a failed handshake: the memory node may not run yet, or not any more.
+    /// Dials again, with a delay, after a failed handshake. The memory node may not have started yet, or may have stopped.
     pub(super) fn redial(&mut self) {
         let backoff = State::Backoff(Instant::now() + RETRY_INTERVAL);
         if let State::Connecting(PendingConnect { link, .. }) = std::mem::replace(&mut self.state, backoff) {
@@ -69,14 +69,14 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
             self.regions[region].read = self.import(region, grant.read.as_deref());
             self.set_write_key(region, grant.write.as_deref());
         }
-        // The memory node has fenced the old connection: a WRITE that was not executed is not executed any more.
+        // The memory node has fenced the old connection, so a WRITE that was not executed before will not be executed later.
         while let Some(at) = self.pending.iter().position(|p| p.stage == Stage::OutcomeUnknown) {
             self.respond(at, Response::Nak, responses);
         }
     }
 
-    /// Makes a region known to the link. Returns `None` if the process has no key, or if the region has another size than the
-    /// layout says.
+    /// Imports the encoded key of a region into the link. Returns `None` if there is no key, if the key is malformed or has
+    /// another length than the region, or if the link refuses it.
     fn import(&mut self, region: usize, encoded: Option<&[u8]>) -> Option<RemoteRegion> {
         let remote = RemoteRegion::decode(encoded?).ok()?;
         let State::Connected(link) = &mut self.state else { return None };
@@ -84,14 +84,15 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         (fits && link.import(&remote).is_ok()).then_some(remote)
     }
 
-    /// Replaces the key by which the process may write a region. Forgets the sequence numbers: another process may have written
-    /// the registers before.
+    /// Replaces the key by which the process may write a region. Forgets the region's sequence numbers, because another process
+    /// may have written the registers.
     pub(super) fn set_write_key(&mut self, region: usize, encoded: Option<&[u8]>) {
         self.regions[region].write = self.import(region, encoded);
         self.regions[region].seqs.fill(None);
     }
 
-    /// Requests the sequence numbers of register `first` and of those after it, which the process probably writes next.
+    /// Requests the sequence numbers of register `first` and of the registers after it, which the process probably writes next.
+    /// Does nothing if they are already requested.
     pub(super) fn request_seqs(&mut self, region: u8, first: u16) {
         let covers = |request: &SeqRequest| request.region == region && request.registers.contains(&first);
         if self.seq_requests.iter().any(covers) {

@@ -1,4 +1,4 @@
-//! Posting queued operations as work requests.
+//! The posting of queued operations as work requests.
 
 use mitra_consensus::{Op, OpId, Response};
 use mitra_verbs::{Data, SendOp};
@@ -10,8 +10,8 @@ use crate::memory_protocol::MemoryRequest;
 use crate::two_slot_register;
 use crate::word_cell::encode_word;
 
-/// When the process writes a register, the client requests the sequence number of the register this many places further on, unless it
-/// is known. The number then usually arrives before the process writes that register.
+/// When the process writes register r, the client requests the sequence number of register r + `SEQ_PREFETCH_DISTANCE`, unless it
+/// knows the number. The number then usually arrives before the process writes that register.
 const SEQ_PREFETCH_DISTANCE: u16 = 32;
 
 impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient<C> {
@@ -55,7 +55,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         let Ok(encoded_cell) = postcard::to_extend(cell, buffer) else { return };
         self.encoded_cell = encoded_cell;
         if self.encoded_cell.len() > self.layout.register_capacity() {
-            return; // `nak_impossible` answers it
+            return; // `nak_impossible` responds to the operation
         }
         two_slot_register::encode_slot(seq, &self.encoded_cell, &mut self.encoded_slot);
         let target = remote.at(self.layout.slot_offset(region, register, seq));
@@ -101,7 +101,7 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         self.post_with_read_slot(at, slot, op, data);
     }
 
-    /// Posts a compare-and-swap that replaces 0, the initial value, by the encoded cell.
+    /// Posts a compare-and-swap that replaces 0, the initial value of the word, with the encoded cell.
     fn post_write_once(&mut self, at: usize) {
         let Op::WriteOnce { region, register, cell } = &self.pending[at].op else { return };
         let state = self.regions.get(usize::from(*region));
@@ -135,7 +135,8 @@ impl<C: Serialize + DeserializeOwned + Default + Clone + PartialEq> MemoryClient
         }
     }
 
-    /// Returns whether the process lacks the permission, the register does not exist, or the cell exceeds its capacity.
+    /// Returns whether an operation can never be posted: the process lacks the permission, the register does not exist or has the
+    /// other kind, or the cell does not fit in the register.
     fn is_impossible(&self, op: &Op<C>) -> bool {
         let may_write = |region: u8, register: u16| {
             self.regions.get(usize::from(region)).is_some_and(|state| state.write.is_some())

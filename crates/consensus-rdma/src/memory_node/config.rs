@@ -1,3 +1,5 @@
+//! The configuration and the start errors of a memory node.
+
 use std::io;
 
 use mitra_consensus::Region;
@@ -15,12 +17,12 @@ pub struct MemoryConfig {
     pub register_capacity: usize,
     /// The token of each process, indexed by [`ProcessId`](mitra_consensus::ProcessId). The length is the number of processes.
     pub tokens: Vec<Token>,
-    /// Whether a restarted process may connect again. A restarted process has forgotten its promises and accepted values, which
-    /// only few protocols tolerate.
+    /// Whether a restarted process may connect again. A restarted process has lost its promises and accepted values, which only
+    /// few protocols tolerate.
     pub allow_restarts: bool,
     /// Where the contents are stored, or `None` for a memory whose contents end with the process.
     pub storage: Option<StorageConfig>,
-    /// The configuration of the connections. Both ends must use the same.
+    /// The configuration of the connections. Both ends must use the same configuration.
     pub failover: mitra_failover::Config,
 }
 
@@ -36,7 +38,7 @@ pub enum StartError {
     /// The storage directory is not usable.
     #[error(transparent)]
     Storage(#[from] StorageError),
-    /// The number of processes is outside 1 to 64.
+    /// The number of processes is outside 1 to 64, or, for a process node, the tokens, the addresses and the id do not match.
     #[error("{0} processes; 1 to 64 can share a memory")]
     ProcessCount(usize),
 }

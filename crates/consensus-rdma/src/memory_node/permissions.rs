@@ -1,8 +1,8 @@
 //! The permissions of processes on regions, enforced by the memory's NIC.
 //!
 //! Each process has remote keys of its own for each region, one to read and one to write. To take a permission away, the memory node
-//! deregisters the memory region behind the key. When that returns, no access by this key is in progress, and the NIC answers later
-//! ones with a NAK (remote access error).
+//! deregisters the memory region of the key. After the deregistration, no access by this key is in progress, and the NIC answers later
+//! accesses with a NAK (remote access error).
 
 use mitra_consensus::{Permissions, ProcessId, RegisterKind};
 use mitra_failover::VirtualMr;
@@ -11,14 +11,14 @@ use mitra_verbs::{Access, Error};
 use super::MemoryNode;
 use crate::memory_protocol::MemoryReply;
 
-/// The registrations behind the keys of one process to one region.
+/// The memory regions whose keys one process has for one region of the memory.
 #[derive(Debug, Default)]
 pub(super) struct RegionKeys {
     pub(super) read: Option<VirtualMr>,
     pub(super) write: Option<VirtualMr>,
 }
 
-/// What a key permits.
+/// The access that a key permits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeyAccess {
     Read,
@@ -26,7 +26,7 @@ pub(super) enum KeyAccess {
 }
 
 impl MemoryNode {
-    /// Registers a region for a process.
+    /// Registers a region of the memory for access by a process.
     pub(super) fn register(
         &self,
         p: ProcessId,
@@ -44,7 +44,7 @@ impl MemoryNode {
     /// Ends the connection of a process and revokes its keys.
     pub(super) fn disconnect(&mut self, p: ProcessId) {
         let Some(mut connected) = self.connections[usize::from(p.0)].take() else { return };
-        // A NIC that does not confirm the close may keep the queue pair, which reaches nothing once its keys are revoked.
+        // A NIC that does not confirm the close may keep the queue pair, which can access nothing once the keys are revoked.
         let _ = connected.link.close();
         for keys in connected.keys {
             let _ = keys.read.map(|mr| self.domains[usize::from(p.0)].deregister(&mr));
@@ -55,14 +55,15 @@ impl MemoryNode {
 
     /// Deregisters the write keys that are to be revoked, and returns whether the NICs have confirmed all of them.
     ///
-    /// A NIC that does not confirm may go on writing by the key, so until then the memory node reports no change of permissions and
-    /// connects no process. A hung NIC must be reset by the operator.
+    /// A NIC that does not confirm may continue to write by the key. Until all NICs have confirmed, the memory node therefore reports
+    /// no change of permissions and connects no process. An operator must reset a hung NIC.
     pub(super) fn finish_revocations(&mut self) -> bool {
         self.pending_revocations.retain(|(p, mr)| self.domains[usize::from(p.0)].deregister(mr).is_err());
         self.pending_revocations.is_empty()
     }
 
-    /// Changes the permissions of a region if its rule allows that. Returns `None` if a NIC has not confirmed a revocation.
+    /// Changes the permissions of a region if the region's rule allows the change, and returns the reply. Returns `None` if a NIC has
+    /// not confirmed a revocation.
     ///
     /// Only write keys change, because no legal change concerns the permission to read.
     pub(super) fn change_permissions(

@@ -1,4 +1,4 @@
-//! A region of a memory in a file.
+//! The file that stores the bytes of one region of a memory.
 
 use std::fs::File;
 use std::io;
@@ -9,10 +9,10 @@ use mitra_verbs::{ForeignMemory, Unmapped};
 
 /// Registered memory whose bytes are in a file.
 ///
-/// After the first I/O error every access fails: the page cache may then show data that never reaches the disk.
+/// After a failed write, every access fails, because the page cache may contain data that never reaches the disk.
 pub(super) struct RegionFile {
     file: File,
-    /// Whether no access has failed. A writer holds the lock exclusively, because a READ by another NIC must not return data
+    /// Whether no write has failed. A writer holds the lock exclusively, because a READ by another NIC must not return data
     /// whose write is still in progress and may fail.
     healthy: RwLock<bool>,
 }

@@ -68,7 +68,7 @@ impl ServedMemory {
         ServedMemory { address, nics, stop, thread: Some(std::thread::spawn(serve)) }
     }
 
-    /// Stops serving, as in a crash.
+    /// Stops the thread that serves the memory node, which simulates a crash.
     pub fn crash(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -210,9 +210,9 @@ where
     }
 }
 
-/// Returns the Ed25519 keys of three processes.
+/// Returns the Ed25519 signers of three processes.
 pub fn keys() -> Vec<Ed25519> {
     let secrets: Vec<[u8; 32]> = (1..=3).map(|p| [p; 32]).collect();
-    let everybody: Arc<[_]> = secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();
-    secrets.iter().map(|secret| Ed25519::new(1, secret, Arc::clone(&everybody))).collect()
+    let public_keys: Arc<[_]> = secrets.iter().map(|s| SigningKey::from_bytes(s).verifying_key()).collect();
+    secrets.iter().map(|secret| Ed25519::new(1, secret, Arc::clone(&public_keys))).collect()
 }

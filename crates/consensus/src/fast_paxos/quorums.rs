@@ -1,18 +1,18 @@
 //! The quorum sizes of Fast Paxos.
 
-/// The quorum sizes.
+/// The number of acceptors, and the quorum sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Quorums {
     pub(super) processes: u8,
-    /// The quorum of a classic ballot. Any two classic quorums intersect.
+    /// The size of a quorum of a classic ballot. Any two classic quorums intersect.
     pub(super) classic: usize,
-    /// The quorum of the fast ballot. Any two fast quorums and any classic quorum have a common acceptor.
+    /// The size of a quorum of the fast ballot. Any two fast quorums and any classic quorum have a common acceptor.
     pub(super) fast: usize,
 }
 
 impl Quorums {
-    /// Returns the quorums of `processes` acceptors of which `crashes` (f) may crash, and of which `fast_crashes` (e)
-    /// may have crashed while the fast ballot still decides.
+    /// Returns the quorum sizes for `processes` (n) acceptors. Up to `crashes` (f) of them may crash; the fast ballot still
+    /// decides if at most `fast_crashes` (e) have crashed.
     ///
     /// Returns `None` unless n > 2f, n > 2e + f and e ≤ f.
     pub fn new(processes: u8, crashes: u8, fast_crashes: u8) -> Option<Quorums> {
@@ -26,7 +26,7 @@ impl Quorums {
 pub(super) mod tests {
     use super::*;
 
-    /// Returns all sets of `len` acceptors of `n`, as bit masks.
+    /// Returns all sets of `len` out of `n` acceptors, as bit masks.
     pub(in super::super) fn sets(n: u8, len: usize) -> Vec<u16> {
         (0..1 << n).filter(|set: &u16| set.count_ones() as usize == len).collect()
     }

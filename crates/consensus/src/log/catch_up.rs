@@ -1,4 +1,5 @@
-//! How a follower obtains committed entries: from a majority of the memories, or from a snapshot in one memory.
+//! The catch-up of a follower, which reads committed entries from a majority of the memories, or a snapshot from one
+//! memory.
 
 use super::layout::READ_HEADER;
 use super::outstanding_ops::OpPurpose;
@@ -11,7 +12,8 @@ use crate::{Action, Response};
 pub(super) struct CatchUp {
     /// The first index of the round.
     first: u64,
-    /// The last index of the round. It was committed before the reads began, so a majority of the memories holds it.
+    /// The last index of the round. Its entry was committed before the reads began, so a majority of the memories holds
+    /// that entry or a snapshot that includes it.
     end: u64,
     sources: Vec<Source>,
 }
@@ -23,9 +25,10 @@ enum Source {
     Unread,
     /// The content of the registers of the round.
     Read(Vec<Cell>),
-    /// The registers hold newer entries, so the memory has a snapshot.
+    /// The registers hold newer entries, so the memory has a snapshot, whose header is to be read next.
     Recycled,
-    /// The chunks of the snapshot that have been read.
+    /// The snapshot described by `meta` is being read. `chunks` is the number of chunks read so far, and `bytes` is their
+    /// content.
     Partial { meta: SnapshotMeta, chunks: u16, bytes: Vec<u8> },
 }
 
@@ -34,7 +37,8 @@ impl CatchUp {
         CatchUp { first: 0, end: 0, sources: vec![Source::Unread; memories.into()] }
     }
 
-    /// Invokes the next read at each memory that has no operation outstanding.
+    /// Begins a new round if the last one is complete and more entries are committed. Invokes the next read at each memory
+    /// that has no operation outstanding.
     pub(super) fn drive(&mut self, state: &mut State, out: &mut Vec<Action<Cell, Committed>>) {
         if state.commit >= self.end {
             if state.known_commit <= state.commit {
@@ -95,7 +99,7 @@ impl CatchUp {
         self.deliver_shown::<R>(state);
     }
 
-    /// Installs a complete snapshot, which replaces all entries up to its index.
+    /// If all chunks of a snapshot have been read from memory `m`, delivers the snapshot unless it is obsolete.
     fn install(&mut self, m: usize, state: &mut State) {
         if let Source::Partial { meta, chunks, bytes } = &mut self.sources[m]
             && *chunks == meta.chunks
@@ -110,8 +114,8 @@ impl CatchUp {
         }
     }
 
-    /// Delivers the entries that a majority has shown, in order. A memory whose registers hold newer entries has a
-    /// snapshot.
+    /// Delivers, in order, the entries of the round that have been read from a majority of the memories. Marks each memory
+    /// whose registers hold newer entries as recycled.
     fn deliver_shown<R: Rules>(&mut self, state: &mut State) {
         let enough = if R::FOLLOWER_READS_MAJORITY { majority(self.sources.len()) } else { 1 };
         while state.commit < self.end {
@@ -134,7 +138,7 @@ impl CatchUp {
 }
 
 impl Source {
-    /// Returns the entry that was read at this offset of the round.
+    /// Returns the entry that was read at offset `at` of the round.
     fn entry(&self, at: usize) -> Option<&Entry> {
         match self {
             Source::Read(cells) => cells.get(at).and_then(entry),

@@ -18,13 +18,13 @@ pub enum Cell {
     Chunk(Chunk),
 }
 
-/// The state of a memory.
+/// The header of a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Header {
     /// The highest ballot begun at this memory.
     pub ballot: u64,
-    /// The snapshot in this memory. Its index is the recycling point: the registers of entries up to it may be
-    /// overwritten.
+    /// The valid snapshot in this memory. Its index is the recycling point: the registers of entries up to this index may
+    /// be overwritten.
     pub snapshot: SnapshotMeta,
 }
 
@@ -33,9 +33,9 @@ pub struct Header {
 pub struct SnapshotMeta {
     /// The index of the last entry that the snapshot includes; 0 for no snapshot.
     pub index: u64,
-    /// The ballot of the leader that wrote it.
+    /// The ballot of the leader that wrote the snapshot.
     pub ballot: u64,
-    /// The area that holds it: false for the first, true for the second.
+    /// The area that holds the snapshot: false for the first area, true for the second.
     pub area: bool,
     /// The number of chunks, each in one register.
     pub chunks: u16,
@@ -52,7 +52,7 @@ impl Default for SnapshotMeta {
 /// An entry of the log.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// The ballot of the leader that wrote it.
+    /// The ballot of the leader that wrote the entry.
     pub ballot: u64,
     /// The position in the log, from 1.
     pub index: u64,

@@ -5,26 +5,27 @@ use serde::{Deserialize, Serialize};
 use super::{Cell, SnapshotMeta};
 use crate::{LegalChange, Op, Permissions, Region, RegisterKind};
 
-/// An upper bound of a cell's postcard encoding in bytes, without its commands or snapshot bytes.
+/// An upper bound on the size of a cell's postcard encoding without its commands or snapshot bytes, in bytes.
 const OVERHEAD: usize = 48;
-/// The encoded size of a command in addition to its bytes: its length prefix.
+/// An upper bound on the size of a command's length prefix, in bytes.
 const PER_COMMAND: usize = 5;
 
-/// The configuration of a log, equal at all its processes. It bounds all state.
+/// The configuration of a log, which is equal at all its processes. Its fields bound the size of all state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Config {
     /// The number of processes, 1 to 64. Any number of them may have crashed or not started.
     pub processes: u8,
     /// The number of memories, 1 to 64. A majority of them must be alive.
     pub memories: u8,
-    /// The maximum number of entries in flight, 1 to `window`. Commands submitted meanwhile wait and share the next
-    /// entries: a smaller number leads to fewer and larger entries.
+    /// The maximum number of entries in flight, 1 to `window`. Commands that are submitted when this number is reached wait
+    /// and share the next entries. A smaller maximum therefore leads to fewer and larger entries.
     pub max_inflight: u16,
-    /// The number of registers that one operation reads, and the maximum number of outstanding writes per memory.
+    /// The maximum number of registers that one operation reads, and of outstanding writes of entries, or of chunks, per
+    /// memory.
     pub window: u16,
     /// The length of the ring in windows, at least 2.
     pub ring_windows: u16,
-    /// The capacity of a register in bytes, for a postcard-encoded [`Cell`].
+    /// The capacity of a register in bytes. A register holds a postcard-encoded [`Cell`].
     pub register_bytes: u32,
     /// The maximum size of a snapshot in registers.
     pub snapshot_registers: u16,
@@ -33,7 +34,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns whether all fields are in their ranges, and all registers fit in one region.
+    /// Returns whether all fields are in their ranges and one region can have all the registers.
     pub fn is_valid(&self) -> bool {
         let registers = 1
             + u64::from(self.window) * u64::from(self.ring_windows)
@@ -67,7 +68,7 @@ impl Config {
         }]
     }
 
-    /// Returns the number of leading commands that fit in one entry, at least one.
+    /// Returns the number of leading commands that fit in one entry together. Returns 1 if there is no command.
     pub(super) fn batch<'a>(&self, all: impl Iterator<Item = &'a Vec<u8>>) -> usize {
         let room = self.register_bytes as usize - OVERHEAD;
         let ends = all.scan(0, |bytes, command| {
@@ -97,14 +98,15 @@ impl Config {
         read(1 + window * self.window, self.window)
     }
 
-    /// Returns a read of the entries from `first` to `last`, which are in one window.
+    /// Returns a read of the entries from `first` to `last`, inclusive, which must be in one window.
     pub(super) fn read_some(&self, first: u64, last: u64) -> Op<Cell> {
         read(self.slot(first), (last - first) as u16 + 1)
     }
 
-    /// Returns the number of windows from the window of index `one` to that of index `other`.
-    pub(super) fn windows_between(&self, one: u64, other: u64) -> u64 {
-        other / u64::from(self.window) - one / u64::from(self.window)
+    /// Returns the number of windows from the window that contains index `first` to the window that contains `last`,
+    /// without the first of these windows.
+    pub(super) fn windows_between(&self, first: u64, last: u64) -> u64 {
+        last / u64::from(self.window) - first / u64::from(self.window)
     }
 
     /// Returns the last index in the window of `index`.
@@ -117,13 +119,13 @@ impl Config {
         1 + self.ring() + u16::from(area) * self.snapshot_registers + nth
     }
 
-    /// Returns a read of the next chunks of a snapshot from number `nth`, which is below the number of chunks.
+    /// Returns a read of at most a window of a snapshot's chunks, beginning with chunk number `nth`, which must exist.
     pub(super) fn read_chunks(&self, meta: &SnapshotMeta, nth: u16) -> Op<Cell> {
         read(self.chunk(meta.area, nth), self.window.min(meta.chunks - nth))
     }
 }
 
-/// Reads the header.
+/// The read of the header.
 pub(super) const READ_HEADER: Op<Cell> = Op::Read { region: 0, first: 0, count: 1 };
 
 fn read(first: u16, count: u16) -> Op<Cell> {

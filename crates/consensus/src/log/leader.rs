@@ -1,4 +1,5 @@
-//! The state of a leader: it replicates entries and snapshots to all memories once it has taken over a majority.
+//! The state of a leader. Once a leader has taken over a majority of the memories, it replicates entries and snapshots
+//! to all memories that it has taken over.
 
 use std::collections::VecDeque;
 
@@ -13,26 +14,29 @@ use super::{
 use crate::process::majority;
 use crate::{Action, Response};
 
-/// This process no longer leads.
+/// The error that this process must end its term.
 pub(super) struct Deposed;
 
-/// The state of one term of a leader.
+/// The state of one term in which this process leads.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct LeaderState {
     pub(super) ballot: u64,
-    /// The takeover, until a majority of the memories is taken over.
+    /// The progress of the takeover, or `None` once a majority of the memories is taken over.
     pub(super) takeover: Option<Takeover>,
     /// The index before the first of `entries`.
     pub(super) floor: u64,
-    /// All entries since the last snapshot, or since the term began.
+    /// All entries after `floor`: since the last snapshot of this term, or since the term began.
     entries: VecDeque<ProposedEntry>,
     pub(super) progress: Vec<MemoryProgress>,
+    /// The last snapshot that the state machine provided in this term.
     pub(super) snapshot: Option<(SnapshotMeta, Vec<u8>)>,
+    /// The submissions that are in no entry yet.
     queue: VecDeque<(Ticket, Payload)>,
+    /// The commit index that the leader announced last.
     announced: Option<u64>,
 }
 
-/// An entry of this term. Bit m of `votes` is set if memory m has acknowledged it in this ballot.
+/// An entry that this leader writes in its ballot. Bit m of `votes` is set if memory m has acknowledged the write.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct ProposedEntry {
     payload: Payload,
@@ -44,17 +48,17 @@ struct ProposedEntry {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct MemoryProgress {
     pub(super) phase: Phase,
-    /// The content of its header.
+    /// The content of the memory's header.
     pub(super) header: Header,
-    /// The write of this term's ballot to the header has been invoked.
+    /// Whether the write of this term's ballot to the header has been invoked.
     pub(super) ballot_write_invoked: bool,
-    /// The next index to write.
+    /// The index of the next entry to write.
     next: u64,
     pub(super) snapshot_write: SnapshotWrite,
 }
 
 impl MemoryProgress {
-    /// Creates the state of a memory about which the leader knows nothing.
+    /// Creates the state of a memory of which the leader has read nothing.
     fn new() -> MemoryProgress {
         MemoryProgress {
             phase: Phase::Waiting,
@@ -67,7 +71,7 @@ impl MemoryProgress {
 }
 
 impl LeaderState {
-    /// Begins a term, whose ballot is the highest that the process has seen.
+    /// Begins a term. Its ballot is `state.highest_ballot`, which the caller has set to a new ballot of this process.
     pub(super) fn new(state: &State) -> LeaderState {
         LeaderState {
             ballot: state.highest_ballot,
@@ -89,7 +93,7 @@ impl LeaderState {
         self.takeover.is_none()
     }
 
-    /// Returns the submissions without an outcome.
+    /// Returns the tickets of the submissions that have no outcome yet.
     pub(super) fn tickets(&self) -> impl Iterator<Item = Ticket> {
         let entries = self.entries.iter().flat_map(|entry| &entry.tickets);
         entries.chain(self.queue.iter().map(|(ticket, _)| ticket)).copied()
@@ -119,8 +123,8 @@ impl LeaderState {
         self.snapshot.as_ref().map_or(0, |(meta, _)| meta.index)
     }
 
-    /// Returns whether some memory has used half of its ring since the leader's last snapshot, and entries were
-    /// committed since then.
+    /// Returns whether the entries after some memory's recycling point fill half of its ring, and a new snapshot would
+    /// include entries that neither the memory's snapshot nor the leader's snapshot includes.
     pub(super) fn needs_snapshot(&self, state: &State) -> bool {
         let half = u64::from(state.config.ring()) / 2;
         let promised = self.progress.iter().filter(|memory| memory.phase == Phase::Promised);
@@ -149,7 +153,8 @@ impl LeaderState {
         Ok(())
     }
 
-    /// Advances the term: completes the takeover, commits entries, and invokes the next operations at each memory.
+    /// Advances the term: completes the takeover, commits entries, and invokes the next operations at each memory. Returns
+    /// an error if this process is no longer eligible to lead.
     pub(super) fn drive<R: Rules>(
         &mut self,
         state: &mut State,
@@ -162,8 +167,8 @@ impl LeaderState {
         }
         if self.started() {
             self.commit::<R>(state);
-            // While more entries are in flight and this process keeps leading, the leader announces the commit index
-            // once per window only.
+            // While more entries are in flight and the process remains eligible, the leader announces the commit index only
+            // once per window.
             let unannounced = self.announced.map_or(u64::MAX, |announced| state.commit - announced);
             let is_last = self.last_index() == state.commit || !state.leaders.contains(state.me);
             let enough = if is_last { 1 } else { u64::from(state.config.window) };
@@ -201,7 +206,7 @@ impl LeaderState {
         }
     }
 
-    /// Creates entries from queued submissions, up to the maximum in flight.
+    /// Creates entries from queued submissions until the maximum number of entries is in flight.
     fn propose_queued(&mut self, state: &State) {
         while self.last_index() < state.commit + u64::from(state.config.max_inflight) {
             let Some(entry) = self.next_entry(state) else { return };
@@ -209,7 +214,8 @@ impl LeaderState {
         }
     }
 
-    /// Creates the next entry. Queued commands share it as far as they fit.
+    /// Creates the next entry from the first queued submission. If that is a command, the commands queued after it share
+    /// the entry as far as they fit.
     fn next_entry(&mut self, state: &State) -> Option<ProposedEntry> {
         let waiting = self.queue.iter().map_while(|(_, payload)| match payload {
             Payload::Commands(commands) => commands.first(),
@@ -239,8 +245,8 @@ impl LeaderState {
     ) -> Result<(), Deposed> {
         let memory = &mut self.progress[m];
         match (purpose, response, &mut memory.snapshot_write) {
-            // Another process has taken the permission, or the connection broke. The leader learns which when it reads
-            // the header again.
+            // Another process has taken the permission, or the connection broke. The leader takes the memory over again, and
+            // reads the header to find out whether a higher ballot has begun.
             (_, Response::Nak, _) => {
                 *memory = MemoryProgress {
                     ballot_write_invoked: memory.ballot_write_invoked,

@@ -1,13 +1,14 @@
-//! A replicated log on Protected Memory Paxos (IRA, section 5; Mu, OSDI 2020): n ≥ fP + 1 processes, m ≥ 2fM + 1
-//! memories, crashes only.
+//! A replicated log on Protected Memory Paxos (IRA, section 5; Mu, OSDI 2020): n ≥ fP + 1 processes and m ≥ 2fM + 1
+//! memories, of which up to fP and fM may crash.
 //!
 //! A leader takes the exclusive permission to write each memory once per term. From then on, it replicates an entry
-//! with one write to each memory. The entry has enough votes once a majority has acknowledged it: two delays.
+//! with one write to each memory. The entry has enough votes once a majority of the memories has acknowledged its write,
+//! which takes two delays.
 //!
-//! Each memory holds one log: a [`Header`], a ring of entries, and two areas for a snapshot. Memories are the Paxos
-//! acceptors. The leader's ballot in the header is a promise for all entries, because no other process can write there
-//! any more. An acknowledged write of an entry is a vote for it. An entry is *committed* when it and all earlier
-//! entries have the votes of a majority.
+//! Each memory holds a copy of the log: a [`Header`], a ring of entries, and two areas for snapshots. The memories are
+//! the Paxos acceptors. The leader's ballot in the header is the memory's promise for all entries, because no other
+//! process has the permission to write any more. An acknowledged write of an entry is a vote for the entry. An entry is
+//! *committed* when the entry and all earlier entries have the votes of a majority.
 //!
 //! | phase at a memory | delays | once per |
 //! |---|---|---|
@@ -24,25 +25,25 @@
 //! - **Holes.** Several entries are in flight at a time, and memories may execute their writes in any order. A new
 //!   leader may therefore find an entry but not the one before it. Where a majority shows a hole, no entry from the
 //!   hole on was committed, because a committed entry has no hole before it. The new leader adopts the entry of the
-//!   highest ballot for each index up to the first hole, and writes it again in its own ballot.
-//! - **Slow memories.** A memory that becomes ready late counts at once: each index is an independent Paxos instance,
-//!   which needs only the promise. A memory that lacks old entries receives the entries that the leader still holds,
-//!   and a snapshot in place of the others. Until then, it has no room for entries more than one ring beyond its own
-//!   recycling point.
+//!   highest ballot for each index up to the first hole, and writes this entry again in its own ballot.
+//! - **Slow memories.** The votes of a memory that is taken over late are valid at once: each index is an independent
+//!   Paxos instance, for which the memory's promise suffices. A memory that lacks old entries receives the entries that
+//!   the leader still holds, and a snapshot in place of the others. Until the snapshot is in the memory, the leader
+//!   writes no entry to it that is more than one ring beyond the memory's recycling point.
 //! - **Recycling.** Each memory has its own recycling point, which moves only after the whole snapshot is in the
 //!   memory. A memory that has voted for an entry therefore holds the entry or a snapshot that includes it. Submissions
-//!   wait while the ring is full.
-//! - **Followers.** The leader tells followers the commit index. A follower reads each entry in the highest ballot from
-//!   a majority. It installs a snapshot if the entries have been recycled.
-//! - **Outcomes.** A submitter learns that its command is committed, or that the leader lost its term. In the second
-//!   case, the outcome is unknown.
-//! - **Eligible leaders.** An entry restricts which processes may lead. A process that leads although it is not
-//!   eligible does not violate safety, so no process waits until all have learnt the entry. The set of memories is
-//!   fixed. Replacing a memory would require a new leader to determine, across two configurations, which one decides
-//!   each entry, including entries that a snapshot contains. That is not implemented.
-//! - **Restarts.** A process that has lost its state may rejoin under its own id, provided that none of its earlier
-//!   operations can take effect any more: the memory closes its old connection. The process finds its earlier ballots
-//!   in the headers of any majority, and begins above them.
+//!   wait while the rings of a majority are full.
+//! - **Followers.** The leader announces the commit index to the followers. A follower reads the entries from a majority
+//!   of the memories, and uses the entry of the highest ballot for each index. If the entries have been recycled, it
+//!   installs a snapshot.
+//! - **Outcomes.** A submission is reported as committed, or, if the leader's term ends first, as unknown.
+//! - **Eligible leaders.** An entry can restrict which processes may lead. A process that leads although it is not
+//!   eligible does not violate safety, so no process waits until all processes have read the entry.
+//! - **Fixed memories.** The set of memories does not change. If a memory could be replaced, a new leader would have to
+//!   determine for each entry, including entries that a snapshot contains, which of two sets of memories decides it.
+//! - **Restarts.** A process that has lost its state may rejoin under its own id if none of its earlier operations can
+//!   take effect any more. The memories guarantee this by closing the process's old connections. The process reads its
+//!   earlier ballots from the headers of a majority, and begins with a higher ballot.
 //!
 //! [`Config`] bounds all state.
 
@@ -73,18 +74,19 @@ use crate::{
 
 /// The rules that safety rests on. A checker disables them one at a time.
 pub trait Rules: RuleSet {
-    /// A term ends if the leader finds a higher ballot.
+    /// A term ends if the leader reads a higher ballot in a memory.
     const CHECKS_BALLOT: bool = true;
-    /// A leader that finds its own ballot of an earlier term takes a higher one: it no longer knows what it wrote in
-    /// that ballot.
+    /// A leader that reads its current ballot in a header before it has written it there takes a higher ballot. It used this
+    /// ballot before it lost its state, and no longer knows which entries it wrote.
     const RESTARTS_ABOVE_OWN_BALLOT: bool = true;
-    /// The leader takes a memory again only after the memory has answered all outstanding operations.
+    /// The leader takes a memory over only after the memory has answered all outstanding operations.
     const AWAITS_OUTSTANDING: bool = true;
     /// For each index, a reader uses the entry of the highest ballot.
     const BY_BALLOT: bool = true;
     /// A new leader reads entries until it finds a hole. Without the rule, it reads one window.
     const SCANS_UNTIL_HOLE: bool = true;
-    /// A new leader reads a majority of the memories, and an entry is committed when a majority has it.
+    /// A new leader reads a majority of the memories, and an entry is committed when a majority has voted for it. Without
+    /// the rule, one memory suffices for both.
     const BY_MAJORITY: bool = true;
     /// The recycling point moves after all chunks of the snapshot are acknowledged.
     const AWAITS_SNAPSHOT: bool = true;
@@ -92,9 +94,9 @@ pub trait Rules: RuleSet {
     const ALTERNATES_SNAPSHOT_AREAS: bool = true;
     /// The leader overwrites registers only up to the recycling point.
     const AWAITS_RECYCLING: bool = true;
-    /// The leader overwrites a register of the ring only after the previous write of it was acknowledged.
+    /// The leader overwrites a register of the ring only after the previous write of that register was acknowledged.
     const AWAITS_REGISTER: bool = true;
-    /// A follower reads a majority of the memories.
+    /// A follower delivers an entry after it has read a majority of the memories. Without the rule, one memory suffices.
     const FOLLOWER_READS_MAJORITY: bool = true;
 }
 
@@ -103,7 +105,7 @@ impl Rules for AllRules {}
 /// A process of the log.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Log<R = AllRules> {
-    /// Ω names this process as the leader.
+    /// Whether Ω names this process as the leader.
     elected: bool,
     terms: u64,
     tickets: u64,
@@ -143,8 +145,8 @@ impl<R: Rules> Log<R> {
         ticket
     }
 
-    /// Submits commands in order, as [`Log::submit`] does for each. Commands that are queued together share an entry as
-    /// far as they fit.
+    /// Submits commands in order. The results are those of [`Log::submit`] for each command. Commands that are queued
+    /// together share entries as far as they fit.
     pub fn submit_all(
         &mut self,
         commands: impl IntoIterator<Item = Vec<u8>>,
@@ -162,7 +164,7 @@ impl<R: Rules> Log<R> {
         self.enqueue(Payload::Commands(vec![command]))
     }
 
-    /// Submits the set of processes that may lead from then on.
+    /// Submits an entry that restricts which processes may lead.
     ///
     /// # Errors
     /// Nothing has been submitted.
@@ -190,7 +192,8 @@ impl<R: Rules> Log<R> {
         Ok(ticket)
     }
 
-    /// Returns whether this process leads and accepts submissions. Another process may have deposed it already.
+    /// Returns whether this process considers itself the leader and accepts submissions. Another process may have taken
+    /// over since.
     pub fn is_leader(&self) -> bool {
         matches!(&self.role, Role::Leader(leader) if leader.started())
     }
@@ -205,12 +208,12 @@ impl<R: Rules> Log<R> {
         self.state.commit
     }
 
-    /// Takes the deliveries since the last call: committed entries and installed snapshots, in order.
+    /// Removes and returns the deliveries since the last call: committed entries and installed snapshots, in order.
     pub fn take_committed(&mut self) -> Vec<Delivery> {
         core::mem::take(&mut self.state.deliveries)
     }
 
-    /// Takes the outcomes of this process's submissions since the last call.
+    /// Removes and returns the outcomes of this process's submissions since the last call.
     pub fn take_outcomes(&mut self) -> Vec<(Ticket, CommitOutcome)> {
         core::mem::take(&mut self.state.outcomes)
     }
@@ -220,7 +223,7 @@ impl<R: Rules> Log<R> {
         matches!(&self.role, Role::Leader(leader) if leader.needs_snapshot(&self.state))
     }
 
-    /// Provides a snapshot of the state machine after all committed entries.
+    /// Provides a snapshot of the state machine, which must have applied all delivered entries.
     ///
     /// # Errors
     /// - [`LogError::NotLeader`]: this process does not lead.
@@ -258,8 +261,8 @@ impl<R: Rules> Log<R> {
         }
     }
 
-    /// Ends this process's term. It abandons all outstanding operations, and the outcome of open submissions is
-    /// unknown.
+    /// Makes this process a follower. If it was leading, abandons all outstanding operations, and reports the submissions
+    /// without an outcome as unknown.
     fn depose(&mut self) {
         let following = Role::Follower(CatchUp::new(self.state.config.memories));
         if let Role::Leader(leader) = core::mem::replace(&mut self.role, following) {
@@ -296,7 +299,7 @@ impl<R: Rules> Process for Log<R> {
                 }
             }
             Input::Message { message: Committed { ballot, index }, .. } => {
-                // A later leader may have replaced this leader's entries.
+                // The sender leads in a higher ballot and may have replaced this leader's entries.
                 if matches!(&self.role, Role::Leader(leader) if leader.ballot() < ballot) {
                     self.depose();
                 }
@@ -314,7 +317,7 @@ impl<R: Rules> Process for Log<R> {
         None
     }
 
-    /// Counts the terms begun, and the memories taken over again within them.
+    /// Returns the number of terms begun, plus the number of refusals after which a leader took a memory over again.
     fn attempts(&self) -> u64 {
         self.terms + self.state.retaken
     }

@@ -1,4 +1,4 @@
-//! The outputs of a log: its message to other processes, deliveries to the state machine, and the outcomes of
+//! The outputs of a log process: messages to other processes, deliveries to the state machine, and the outcomes of
 //! submissions.
 
 use core::fmt;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Payload;
 
-/// Announces a commit index to other processes.
+/// The message by which a leader announces its commit index to the other processes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Committed {
     /// The sender's ballot.
@@ -35,7 +35,7 @@ pub enum Delivery {
     },
 }
 
-/// Identifies a submission at its process.
+/// The identifier of a submission, unique at its process until the process restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Ticket(pub(super) u64);
 
@@ -44,7 +44,7 @@ pub struct Ticket(pub(super) u64);
 pub enum CommitOutcome {
     /// The submission is committed.
     Committed {
-        /// The index of its entry.
+        /// The index of the submission's entry.
         index: u64,
         /// The position of the command within the entry, from 0.
         position: usize,
@@ -53,7 +53,7 @@ pub enum CommitOutcome {
     Unknown,
 }
 
-/// An error of a log operation, which had no effect.
+/// The error of a log operation that had no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LogError {
     /// This process does not lead, or has not completed its takeover.
@@ -62,7 +62,7 @@ pub enum LogError {
     QueueFull,
     /// The command or snapshot exceeds its maximum size.
     TooLarge,
-    /// The set contains no process that could lead.
+    /// The set of eligible leaders contains no process of the log.
     NoEligibleLeader,
     /// Some deliveries have not been taken, or no entry was committed since the last snapshot.
     NotReady,

@@ -6,15 +6,15 @@ use crate::{Action, MemoryId, Op, OpId};
 /// The purpose of an outstanding operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum OpPurpose {
-    /// The operation was abandoned.
+    /// No purpose any more: the operation was abandoned.
     Stale,
     /// Takes the permission to write.
     Permission,
-    /// Reads the header, before the leader's ballot is in it.
+    /// Reads the header in a takeover, before the leader writes its ballot.
     Header,
     /// Writes the leader's ballot to the header.
     Ballot,
-    /// Reads a window of the ring, in a takeover.
+    /// Reads a window of the ring in a takeover.
     Scan,
     /// Writes the entry with this index.
     Entry(u64),
@@ -35,10 +35,10 @@ impl OutstandingLogOps {
         OutstandingLogOps(vec![Vec::new(); memories.into()])
     }
 
-    /// Invokes an operation.
+    /// Records an operation at memory `m`, and appends the action that invokes it.
     ///
-    /// The id is derived from the register that the operation accesses, not from the order of operations. States that
-    /// differ only in completed operations therefore stay equal for the model checker.
+    /// The id is derived from the register that the operation accesses, and not from the number of earlier operations.
+    /// States that differ only in completed operations are therefore equal for the model checker.
     pub(super) fn invoke<M>(
         &mut self,
         m: usize,
@@ -58,8 +58,8 @@ impl OutstandingLogOps {
         out.push(Action::Invoke { memory: MemoryId(m as u8), id, op });
     }
 
-    /// Removes an operation that a memory has answered, and returns its purpose. Returns `None` if no operation with
-    /// this id is outstanding.
+    /// Removes an operation that memory `m` has answered, and returns the operation's purpose. Returns `None` if no
+    /// operation with this id is outstanding at the memory.
     pub(super) fn complete(&mut self, m: usize, id: OpId) -> Option<OpPurpose> {
         let outstanding = self.0.get_mut(m)?;
         let at = outstanding.iter().position(|&(other, _)| other == id)?;
@@ -71,7 +71,7 @@ impl OutstandingLogOps {
         (0..self.0.len()).for_each(|m| self.abandon_at(m));
     }
 
-    /// Abandons the outstanding operations at one memory.
+    /// Abandons the outstanding operations at memory `m`.
     pub(super) fn abandon_at(&mut self, m: usize) {
         self.0[m].iter_mut().for_each(|(_, purpose)| *purpose = OpPurpose::Stale);
     }

@@ -1,5 +1,5 @@
-//! The transfer of a snapshot to a memory: the leader writes its chunks to the area that does not hold the valid
-//! snapshot, and then moves the recycling point.
+//! The leader's write of a snapshot to a memory. The leader writes the snapshot's chunks to the area that does not hold
+//! the memory's valid snapshot, and then moves the recycling point.
 
 use super::layout::write;
 use super::leader::{LeaderState, MemoryProgress};
@@ -7,19 +7,20 @@ use super::outstanding_ops::OpPurpose;
 use super::{Cell, Chunk, Committed, Header, Rules, SnapshotMeta, State};
 use crate::Action;
 
-/// The progress of a snapshot transfer to one memory.
+/// The progress of writing a snapshot to one memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum SnapshotWrite {
-    /// No transfer is in progress.
+    /// No snapshot is being written.
     Idle,
-    /// `sent` chunks have been written, of which `acked` are acknowledged.
+    /// Writes of `sent` chunks have been invoked, of which `acked` are acknowledged.
     Writing { meta: SnapshotMeta, sent: u16, acked: u16 },
-    /// All chunks are acknowledged, and the header with the new recycling point is being written.
+    /// All chunks are acknowledged. The header with this metadata, which moves the recycling point, is being written.
     Moving(SnapshotMeta),
 }
 
 impl LeaderState {
-    /// Invokes the next writes of a transfer, or begins one if the memory holds an older snapshot than the leader.
+    /// Invokes the next writes of the snapshot that is being written to memory `m`. If none is being written and the memory
+    /// holds an older snapshot than the leader, begins to write the leader's snapshot.
     pub(super) fn write_snapshot<R: Rules>(
         &mut self,
         m: usize,
@@ -32,7 +33,8 @@ impl LeaderState {
             |state: &State| state.outstanding.at(m).filter(|&purpose| purpose == OpPurpose::Chunk).count();
         let begins = match snapshot_write {
             SnapshotWrite::Idle => newest.index > header.snapshot.index,
-            // An outstanding chunk of the older snapshot could overwrite the newer one.
+            // A newer snapshot replaces the one being written, but only when no write of the older snapshot's chunks is
+            // outstanding: it could overwrite a chunk of the newer snapshot.
             SnapshotWrite::Writing { meta, .. } => {
                 meta.index < newest.index && outstanding_chunks(state) == 0
             }

@@ -9,12 +9,13 @@ use crate::{ProcessId, ProcessSet};
 pub(super) struct State {
     pub(super) me: ProcessId,
     pub(super) config: Config,
+    /// The processes that may lead, as of the last delivered entry.
     pub(super) leaders: ProcessSet,
     /// The highest ballot seen.
     pub(super) highest_ballot: u64,
     /// The index of the last delivered entry.
     pub(super) commit: u64,
-    /// The highest index known to be committed. The process may not know the entries yet.
+    /// The highest index known to be committed. The process may not have read the entries yet.
     pub(super) known_commit: u64,
     /// The highest recycling point seen.
     pub(super) recycled: u64,
@@ -52,13 +53,13 @@ impl State {
         self.deliveries.push(Delivery::Entry { index: self.commit, payload });
     }
 
-    /// Takes ballot and commit index from an entry.
+    /// Updates the highest ballot and the known commit index from an entry.
     pub(super) fn observe_entry(&mut self, entry: &Entry) {
         self.highest_ballot = self.highest_ballot.max(entry.ballot);
         self.known_commit = self.known_commit.max(entry.commit);
     }
 
-    /// Takes ballot and recycling point from a header.
+    /// Updates the highest ballot, the known commit index and the highest recycling point from a header.
     pub(super) fn observe_header(&mut self, header: &Header) {
         self.highest_ballot = self.highest_ballot.max(header.ballot);
         self.known_commit = self.known_commit.max(header.snapshot.index);

@@ -1,5 +1,5 @@
-//! The takeover by a new leader: it takes the permission to write each memory, writes its ballot to each header, and
-//! reads the entries in the rings of a majority.
+//! The takeover by a new leader. The leader takes the permission to write each memory, writes its ballot to each header,
+//! and reads the entries in the rings of a majority of the memories.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use crate::{Action, Op, Permissions, Response};
 /// The phase of the takeover at one memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Phase {
-    /// The memory may still have operations of an earlier term outstanding.
+    /// The process has not taken the permission yet. Operations of an earlier term may be outstanding.
     Waiting,
     /// The process holds the exclusive permission to write.
     Taken,
-    /// The header holds no higher ballot.
+    /// The leader has read the header, which holds no higher ballot.
     Checked,
-    /// The leader's ballot is in the header.
+    /// The leader has written its ballot to the header.
     Promised,
 }
 
@@ -28,8 +28,9 @@ pub(super) enum Phase {
 pub(super) struct Takeover {
     /// For each index, the entry of the highest ballot.
     found: BTreeMap<u64, Entry>,
-    /// The number of windows to read at each memory, and the number already read at each.
+    /// The number of windows to read at each memory.
     windows: u64,
+    /// The number of windows already read, by memory.
     scanned: Vec<u64>,
 }
 
@@ -52,8 +53,8 @@ impl Takeover {
         }
     }
 
-    /// Extends the scan to the window of the first hole, since a committed entry has no hole before it. The scan ends
-    /// after the whole ring.
+    /// Extends the scan to the window that contains the first hole, or to the whole ring if the ring has no hole. No entry
+    /// after the hole is committed, so the scan need not go further.
     fn extend_scan(&mut self, floor: u64, config: &Config) {
         let windows = config.windows_between(floor + 1, self.first_hole(floor)) + 1;
         self.windows = windows.min(config.ring_windows.into());
@@ -61,8 +62,8 @@ impl Takeover {
 }
 
 impl LeaderState {
-    /// Returns the entries after the floor up to the first hole, once a majority of the memories has promised and has
-    /// been scanned.
+    /// Removes and returns the entries found after the floor and before the first hole, if a majority of the memories has
+    /// promised and been scanned. Returns `None` otherwise, or if the takeover is complete.
     pub(super) fn takeover_result<R: Rules>(&mut self, state: &State) -> Option<Vec<Payload>> {
         let takeover = self.takeover.as_mut()?;
         let ready = self.progress.iter().zip(&takeover.scanned);
@@ -76,7 +77,7 @@ impl LeaderState {
         Some(found.into_iter().take_while(|&(index, _)| index < hole).map(|(_, e)| e.payload).collect())
     }
 
-    /// Invokes the next operation of the takeover at a memory.
+    /// Invokes the next operation of the takeover at memory `m`, if no operation is outstanding there.
     pub(super) fn drive_takeover<R: Rules>(
         &mut self,
         m: usize,
@@ -125,11 +126,12 @@ impl LeaderState {
                 }
                 state.observe_header(&memory.header);
                 let behind = memory.header.snapshot.index > self.floor && self.takeover.is_some();
-                // If this term has not written its ballot to the header, an equal ballot there is from before the process
-                // lost its state. The process does not know what it wrote in that ballot, and needs a higher one.
-                let least =
+                // If the leader has not written its ballot to this header in this term, an equal ballot there was written
+                // before the process lost its state. The process does not know which entries it wrote in that ballot, and
+                // needs a higher ballot.
+                let first_refused_ballot =
                     self.ballot + u64::from(memory.ballot_write_invoked || !R::RESTARTS_ABOVE_OWN_BALLOT);
-                if behind || memory.header.ballot >= least && R::CHECKS_BALLOT {
+                if behind || memory.header.ballot >= first_refused_ballot && R::CHECKS_BALLOT {
                     return Err(Deposed);
                 }
                 memory.phase = Phase::Checked;
@@ -143,7 +145,7 @@ impl LeaderState {
                 for cell in cells {
                     let Cell::Entry(entry) = cell else { continue };
                     state.observe_entry(&entry);
-                    // A later leader has written this memory.
+                    // A leader with a higher ballot has written this memory.
                     if entry.ballot > self.ballot && R::CHECKS_BALLOT {
                         return Err(Deposed);
                     }
